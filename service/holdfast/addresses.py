@@ -1,4 +1,4 @@
-"""Where this service is reached: by workers on their nodes, and by SkyPilot's server."""
+"""Addresses at which workers and SkyPilot's server reach this service."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from holdfast.settings import Settings
 
 
 def for_workers(settings: Settings, own: str) -> str:
-    """Where workers reach the service that listens at the address `own`."""
+    """The address for workers of a service that listens at `own`."""
     return settings.public_url or own
 
 
 def for_skypilot(settings: Settings, own: str) -> str:
-    """Where SkyPilot's server reaches it: to ask before each launch, and to tell of each turn of a job."""
+    """The address for SkyPilot's server, for admission requests and job nudges."""
     return (settings.skypilot_callback_url or for_workers(settings, own)).rstrip("/")
 
 
 def is_here(url: str) -> bool:
-    """Whether an address is one of this machine alone."""
+    """Whether an address is a loopback address."""
     try:
         host = urlsplit(url).hostname or ""
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

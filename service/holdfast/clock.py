@@ -1,9 +1,4 @@
-"""Time that moves when it is told to.
-
-The real clock, behind the port that everything else reads time from.
-
-Time that is told where to be while a history is made, and goes on by itself from then on.
-"""
+"""Clocks: the system clock, and clocks that tests and demonstrations move."""
 
 from __future__ import annotations
 
@@ -12,49 +7,49 @@ from typing import Final
 
 from holdfast.ports import Clock
 
-DAWN: Final = datetime(2026, 1, 1, tzinfo=UTC)
+SIMULATION_START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class SimulatedClock:
-    """A clock that stands still between two calls of `advance`."""
+    """A clock that moves only by `advance`."""
 
-    def __init__(self, start: datetime = DAWN) -> None:
+    def __init__(self, start: datetime = SIMULATION_START) -> None:
         self._now = start
 
     def now(self) -> datetime:
-        """The time now, aware, in UTC."""
+        """The current time, aware, in UTC."""
         return self._now
 
     def advance(self, seconds: float) -> datetime:
-        """The time now, `seconds` later than before."""
+        """Move the clock and return its new time."""
         self._now += timedelta(seconds=seconds)
         return self._now
 
 
 class SystemClock:
-    """Time of this machine."""
+    """The clock of this machine."""
 
     def now(self) -> datetime:
-        """The time now, aware, in UTC."""
-        return datetime.now(UTC)  # tidy: the one door to the wall clock
+        """The current time, aware, in UTC."""
+        return datetime.now(UTC)  # tidy: the only access to the wall clock
 
 
 class ScriptedClock:
-    """A clock that stands still between two calls of `move_to`, until it is let go."""
+    """A clock that moves only by `move_to`, until it follows real time."""
 
     def __init__(self, start: datetime, real: Clock | None = None) -> None:
         self._real = real or SystemClock()
-        self._told: datetime | None = start
+        self._scripted_now: datetime | None = start
 
     def now(self) -> datetime:
-        """The time now, aware, in UTC."""
-        return self._told or self._real.now()
+        """The current time, aware, in UTC."""
+        return self._scripted_now or self._real.now()
 
     def move_to(self, moment: datetime) -> None:
-        """Be there; never earlier than before."""
-        assert self._told is not None, "a clock that was let go cannot be moved"
-        self._told = max(self._told, moment)
+        """Move the clock to a moment; it never moves back."""
+        assert self._scripted_now is not None, "a clock that follows real time cannot be moved"
+        self._scripted_now = max(self._scripted_now, moment)
 
-    def let_go(self) -> None:
-        """Tell the real time from now on."""
-        self._told = None
+    def follow_real_time(self) -> None:
+        """Follow real time from now on."""
+        self._scripted_now = None

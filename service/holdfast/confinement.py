@@ -1,6 +1,6 @@
-"""What users without rights to the service's machine may use of it, as the settings say.
+"""Permissions of users' jobs on the service's machine, according to the settings.
 
-The owner, and admins of the service with a token for all projects, may do everything there; `docs/decisions` says why.
+The owner, and admins with a token for all projects, may use everything; `docs/decisions` gives the reasons.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _LOCAL: Final = (
     f"infra local runs on the service's own machine; {_ELSEWHERE}, or to set HOLDFAST_LOCAL_MEMBERS"
 )
 _SLURM: Final = (
-    "jobs of all projects run on Slurm as one cluster user, who may read what belongs to the others; "
+    "jobs of all projects run on Slurm as one cluster user, who may read the data of all of them; "
     f"{_ELSEWHERE}, or to set HOLDFAST_SLURM_MEMBERS"
 )
 _NO_ROOT: Final = (
-    "infra local needs a service that runs as root, which alone can give each job an account of its own, and this one does not; "
+    "infra local requires a service that runs as root, which can give each job its own account, and this one does not; "
     f"{_ELSEWHERE}"
 )
 _TRUSTING: Final = (
@@ -33,48 +33,45 @@ _TRUSTING: Final = (
     f"{_ELSEWHERE}"
 )
 _SKYPILOT: Final = (
-    "infra local is refused while SkyPilot's server on this machine takes requests without a token, so that any program here "
+    "infra local is refused while SkyPilot's server on this machine accepts requests without a token, so that any program here "
     f"could rent nodes; {_ELSEWHERE}, or to set HOLDFAST_SKYPILOT_TOKEN"
 )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Confinement:
-    """What confined jobs may use of the service's machine."""
+    """Resources of the service's machine that confined jobs may use."""
 
     folders: Folders = field(default_factory=Folders)
     refused: Mapping[Engine, str] = field(default_factory=dict)
-    """Why they may not run with an engine, as a sentence."""
+    """Reasons why they may not run with an engine."""
     profiles: frozenset[str] = frozenset()
-    """Profiles of AWS on this machine that they may name."""
+    """AWS profiles on this machine that they may name."""
 
 
-def confinement_of(settings: Settings) -> Confinement:
-    """The confinement that the settings describe.
+def confinement_of(settings: Settings, refused: Mapping[Engine, str]) -> Confinement:
+    """The confinement that the settings describe; `refused` says why users may not run with an engine.
 
     Raises:
-        BadRequest: a folder that they name is none.
+        BadRequest: a configured directory is invalid.
     """
     try:
         roots = roots_in(settings.folders or "")
     except ValueError as error:
         raise BadRequest(f"HOLDFAST_FOLDERS: {error}") from error
-    refused = {Engine.LOCAL: _why_no_local(settings)}
-    if not settings.slurm_members:
-        refused[Engine.SLURM] = _SLURM
     return Confinement(
         folders=Folders(settings.home, roots),
-        refused={engine: why for engine, why in refused.items() if why},
+        refused=refused,
         profiles=names_in(settings.store_profiles),
     )
 
 
 def names_in(text: str | None) -> frozenset[str]:
-    """The names of a list with commas."""
+    """Parse a list of names separated by commas."""
     return frozenset(filter(None, map(str.strip, (text or "").split(","))))
 
 
-def _why_no_local(settings: Settings) -> str:
+def why_no_local(settings: Settings) -> str:
     """Why users' jobs may not run on this machine; empty where they may."""
     if not settings.local_members:
         return _LOCAL
@@ -84,3 +81,8 @@ def _why_no_local(settings: Settings) -> str:
         return _TRUSTING
     url = settings.skypilot_url
     return _SKYPILOT if url and addresses.is_here(url) and not settings.skypilot_token else ""
+
+
+def why_no_slurm(settings: Settings) -> str:
+    """Why users' jobs may not run on Slurm; empty where they may."""
+    return "" if settings.slurm_members else _SLURM

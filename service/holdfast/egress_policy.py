@@ -1,8 +1,8 @@
-"""Which addresses messages and requests to stores may go to: the public internet, and networks that a setting names.
+"""Egress policy: messages and store requests may go to the public internet and to configured networks.
 
-Whoever may add a channel or submit a job must not reach what only this machine reaches: the services beside it, the network behind
-it, and the metadata of its cloud, which hands out keys. A name is resolved once, every address that it has is
-checked, and the connection goes to one of those: a name server that says another thing a moment later is not asked.
+Users who add channels or submit jobs must not reach internal services, networks, or cloud metadata with credentials. A
+name is resolved once and all of its addresses are checked. The connection uses one of them, so that a changed DNS
+response has no effect.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ METADATA: Final = frozenset(
         "fd00:ec2::23",
         "fd20:ce::254",  # Google
         "100.100.100.200",  # Alibaba
-        "168.63.129.16",  # Azure; a public address, by its looks
+        "168.63.129.16",  # Azure; it looks like a public address
         "192.0.0.192",  # Oracle
     )
 )
-"""What hands out keys of clouds; refused whatever a setting says."""
+"""Addresses that hand out cloud credentials; refused despite any setting."""
 _WRAPPED: Final = tuple(
     ipaddress.IPv6Network(text)
     for text in (
@@ -48,7 +48,7 @@ _WRAPPED: Final = tuple(
         "fec0::/10",  # site-local, of old
     )
 )
-"""Forms of IPv6 in which an IPv4 address, of whatever network, is hidden; and one that Python calls public."""
+"""IPv6 forms that embed an IPv4 address of any network, and one that Python calls public."""
 _RELAYS: Final = tuple(
     ipaddress.ip_network(text)
     for text in (
@@ -60,16 +60,16 @@ _RELAYS: Final = tuple(
         "2001::/23",  # Protocols of the IETF: Teredo, AMT, AS112, anycast of PCP and TURN
     )
 )
-"""Addresses that Python calls public, and that the nearest network answers for: a relay, or a server for a protocol."""
+"""Addresses that Python calls public but that the nearest network answers: relays and protocol servers."""
 _UNICAST: Final = ipaddress.IPv6Network("2000::/3")
-"""All of IPv6 that is given out; what lies beside it is for purposes of its own, known to Python or not."""
+"""All allocated global unicast IPv6 addresses; all others have special purposes, known to Python or not."""
 _EXAMPLES: Final = ipaddress.IPv6Network("3fff::/20")
-"""For documentation, since RFC 9637, which Python 3.11 does not know."""
+"""Documentation prefix of RFC 9637, unknown to Python 3.11."""
 _ISATAP: Final = (0x00005EFE, 0x02005EFE)
 
 
 class EgressPolicy:
-    """Decides where messages may be sent to."""
+    """Decides which addresses messages may be sent to."""
 
     def __init__(
         self,
@@ -83,10 +83,10 @@ class EgressPolicy:
         self._way_out = way_out
 
     def pick(self, host: str, port: int) -> list[str]:
-        """Addresses of a host that may be connected to, the first of each family: not everybody has both.
+        """Resolve a host to allowed addresses, the first of each family, as some machines lack one.
 
         Raises:
-            NotDelivered: it has none, or one that is refused: then the name is not to be trusted.
+            NotDelivered: the host has no address, or a refused one, which makes its name untrustworthy.
         """
         try:
             found = [ipaddress.ip_address(text.partition("%")[0]) for text in self._resolve(host, port)]  # fmt: skip
@@ -101,38 +101,38 @@ class EgressPolicy:
         return [firsts[version] for version in dict.fromkeys(address.version for address in found)]
 
     def literal(self, host: str) -> str:
-        """Why nothing is sent to a host that is an address itself, in words; empty where it may be, and for names."""
+        """Return why a host given as an address is refused; empty if it is allowed, or a name."""
         try:
             return self.refusal(ipaddress.ip_address(host.partition("%")[0]))
         except ValueError:
             return ""
 
     def refusal(self, address: Address) -> str:
-        """Why nothing is sent to an address, in words; empty where it may be."""
+        """Return why an address is refused; empty if it is allowed."""
         hidden = _hidden(address)
         if address in METADATA or hidden in METADATA:
-            return "hands out keys of a cloud"
+            return "hands out cloud credentials"
         if self.allows(address):
-            # Whoever allows a prefix of NAT64 means the public internet behind it.
+            # A setting that allows a NAT64 prefix means the public internet behind it.
             return self.refusal(hidden) if hidden else ""
         if isinstance(address, ipaddress.IPv6Address) and _is_wrapped(address):
             return "is an IPv4 address in another form"
         if address.is_multicast:
-            return "is of many machines"
+            return "is a multicast address"
         if not address.is_global or address.is_reserved or _is_odd(address):
             return f"is not public; {self._way_out}"
         return ""
 
     def allows(self, address: Address) -> bool:
-        """Whether a setting names its network."""
+        """Whether a setting allows the network of an address."""
         return any(address in network for network in self._allowed)
 
 
 def networks(text: str) -> tuple[Network, ...]:
-    """Those of a list with commas, such as `10.1.0.0/16, fd00::/8`.
+    """Parse networks separated by commas, such as `10.1.0.0/16, fd00::/8`.
 
     Raises:
-        BadRequest: one of them is no network.
+        BadRequest: one is invalid.
     """
     found: list[Network] = []
     for word in filter(None, map(str.strip, text.split(","))):
@@ -140,14 +140,14 @@ def networks(text: str) -> tuple[Network, ...]:
             found.append(ipaddress.ip_network(word))
         except ValueError as error:
             raise BadRequest(
-                f"HOLDFAST_NOTIFY_NETWORKS: {word!r} is no network ({error}); write one such as 10.1.0.0/16"
+                f"HOLDFAST_NOTIFY_NETWORKS: {word!r} is not a network ({error}); write one such as 10.1.0.0/16"
             ) from error
     return tuple(found)
 
 
 @functools.cache
 def system_tls() -> ssl.SSLContext:
-    """TLS that trusts the certificate authorities of this system. To load them takes 20 ms."""
+    """Create a TLS context with the system's certificate authorities, which takes 20 ms."""
     return ssl.create_default_context()
 
 
@@ -163,7 +163,7 @@ def _is_wrapped(address: ipaddress.IPv6Address) -> bool:
 
 
 def _hidden(address: Address) -> ipaddress.IPv4Address | None:
-    """The IPv4 address that is written in an IPv6 one; None where there is none."""
+    """Return the IPv4 address embedded in an IPv6 one, or None."""
     if not isinstance(address, ipaddress.IPv6Address) or not _is_wrapped(address):
         return None
     if address.is_loopback or address.is_site_local:

@@ -1,6 +1,6 @@
-"""Every error that a person can meet.
+"""Every error that users can meet.
 
-The docstring of an error is its message, `status` its HTTP code, `exit_code` what the command line ends with.
+The docstring of an error class is its message; `status` is its HTTP status, `exit_code` the exit code of the command line.
 
     HoldfastError
       BadRequest (400)
@@ -38,31 +38,31 @@ class HoldfastError(Exception):
 
     @classmethod
     def title(cls) -> str:
-        """The first line of the docstring: what happened, in general."""
+        """The first line of the docstring, as the general message of this error."""
         return (inspect.getdoc(cls) or cls.__name__).splitlines()[0]
 
     @classmethod
     def slug(cls) -> str:
-        """The stable name of this kind of problem, as in `docs/reference/errors.md`."""
+        """The stable name of this error, as in `docs/reference/errors.md`."""
         words = "".join(f"-{c.lower()}" if c.isupper() else c for c in cls.__name__)
         return words.lstrip("-")
 
 
 class BadRequest(HoldfastError):
-    """The request cannot be understood."""
+    """The request is invalid."""
 
     status = 400
     exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Flaw:
-    """One thing wrong in what a person wrote."""
+class ValidationIssue:
+    """A mistake in user input."""
 
     pointer: str
-    """Where: a JSON pointer such as `#/resources/infra`."""
+    """Its place, as a JSON pointer such as `#/resources/infra`."""
     message: str
-    """What was wrong and what to do, as one sentence."""
+    """The mistake and its remedy, in one sentence."""
 
 
 class BadJobFile(BadRequest):
@@ -70,29 +70,29 @@ class BadJobFile(BadRequest):
 
     status = 422
 
-    def __init__(self, flaws: tuple[Flaw, ...]) -> None:
-        self.flaws = flaws
-        super().__init__("; ".join(f"{flaw.pointer}: {flaw.message}" for flaw in flaws))
+    def __init__(self, issues: tuple[ValidationIssue, ...]) -> None:
+        self.issues = issues
+        super().__init__("; ".join(f"{issue.pointer}: {issue.message}" for issue in issues))
 
 
 class BadLimits(BadJobFile):
-    """These limits cannot be; nothing was changed."""
+    """The limits are invalid; nothing was changed."""
 
 
 class IdempotencyMismatch(BadRequest):
-    """This Idempotency-Key was used before with another request; use a new key for a new job."""
+    """This Idempotency-Key was used with a different request; use a new key for a new job."""
 
     status = 422
 
 
 class BadReport(BadRequest):
-    """A worker's report cannot be understood; nothing of this batch was taken."""
+    """A worker's report is invalid; no report of this batch was recorded."""
 
     status = 422
 
 
 class BadChannel(BadRequest):
-    """Nothing can be sent there; nothing was changed."""
+    """The channel cannot be used; nothing was changed."""
 
     status = 422
 
@@ -105,63 +105,63 @@ class Unauthenticated(HoldfastError):
 
 
 class Forbidden(HoldfastError):
-    """This token may not do that."""
+    """This token does not permit the action."""
 
     status = 403
     exit_code = 5
 
 
 class NotFound(HoldfastError):
-    """There is no such thing here."""
+    """The resource does not exist."""
 
     status = 404
     exit_code = 4
 
 
 class Conflict(HoldfastError):
-    """The request does not fit the present state."""
+    """The request conflicts with the current state."""
 
     status = 409
     exit_code = 6
 
 
 class PreconditionFailed(HoldfastError):
-    """The job is not as it was when you read it; read it again and decide anew."""
+    """The job has changed since you read it; read it again, then repeat the request if it still applies."""
 
     status = 412
     exit_code = 6
 
 
 class StaleWrite(Conflict):
-    """Someone else wrote to this job first; read it again and decide anew."""
+    """The job was changed at the same time; read it again, then repeat the request if it still applies."""
 
 
 class IllegalTransition(Conflict):
-    """This fact cannot follow the facts recorded so far."""
+    """This event cannot follow the events recorded so far."""
 
 
 class NotPossibleNow(Conflict):
-    """The job is not in a state in which this can be done."""
+    """The action is not possible in the current state of the job."""
 
 
 class BudgetSpent(Conflict):
-    """The budget that this would be paid from is spent; raise it, or wait for the next month."""
+    """The budget for this job is spent; raise it, or wait for the next month."""
 
 
 class AddressInUse(Conflict):
-    """Something else listens on this address; choose another port with --port."""
+    """Another process listens on this address; choose another port with --port."""
 
 
 class Fenced(Conflict):
-    """A newer placement of this job has taken over; stop."""
+    """A newer attempt of this job has replaced this worker; stop."""
 
 
 class NotMustered(Conflict):
-    """This worker is not known here; it has to muster before it reports."""
+    """This worker is not registered; it has to register before it reports."""
 
 
 class TooManyRequests(HoldfastError):
-    """Too many requests of this kind; wait as long as Retry-After says."""
+    """Too many requests of this kind; wait for the time in Retry-After."""
 
     status = 429
     exit_code = 3
@@ -172,57 +172,57 @@ class TooManyRequests(HoldfastError):
 
 
 class Unavailable(HoldfastError):
-    """Not possible at the moment; try again later."""
+    """Temporarily unavailable; try again later."""
 
     status = 503
     exit_code = 3
     retry_after_s: ClassVar[int] = 5
-    """When it is worth another try."""
+    """Value of the Retry-After header, in seconds."""
 
 
 class StoreUnavailable(Unavailable):
-    """The service's database cannot be used; nothing was recorded."""
+    """The service's database is unavailable; nothing was recorded."""
 
 
 class LauncherUnreachable(Unavailable):
-    """The launcher does not answer; nothing is concluded from its silence."""
+    """The launcher did not respond; the state of the job is unchanged."""
 
 
 class NotLookedYet(Unavailable):
-    """The launcher has not been looked at since this worker asked; ask again."""
+    """The launcher has not been polled since this request; try again."""
 
     retry_after_s = 1
 
 
 class EngineNotStarted(Unavailable):
-    """SkyPilot's API server did not start; the end of its log says why."""
+    """SkyPilot's API server did not start; the end of its log contains the reason."""
 
 
 class DepotUnreachable(Unavailable):
-    """The checkpoint store does not answer; nothing is concluded from its silence, and nothing removed."""
+    """The checkpoint store did not respond; nothing was removed."""
 
 
 class NotDelivered(Unavailable):
-    """A message was not taken; it is sent again later."""
+    """A message was not delivered; it is sent again later."""
 
     def __init__(self, detail: str | None = None, *, for_good: bool = False) -> None:
         super().__init__(detail)
         self.for_good = for_good
-        """Whether the receiver wants no more of it."""
+        """Whether the receiver refused the message permanently."""
 
 
 class DepotRefused(HoldfastError):
-    """The checkpoint store does not do what the service asks of it, and would not if it were asked again."""
+    """The checkpoint store permanently refused the request."""
 
 
 class LaunchRefused(HoldfastError):
-    """The launcher will never start this job as it is written."""
+    """The launcher cannot start this job as specified."""
 
     status = 422
     exit_code = 2
 
 
 class NotInstalled(HoldfastError):
-    """A program that this needs is not installed here."""
+    """A required program is not installed."""
 
     exit_code = 2

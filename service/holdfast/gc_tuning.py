@@ -1,4 +1,4 @@
-"""The garbage collector of a service that stays: every request waits while it walks over what there is."""
+"""Garbage collector tuning of a long-running service: every request waits during a collection."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import gc
 from typing import Final
 
 COLLECT_AFTER: Final = 20_000
-"""New objects after which the garbage collector looks at them. Fewer: more looks at objects that are soon gone by themselves;
-more: rings of objects, such as exceptions leave, stay for longer."""
+"""New objects between two collections. A lower value scans more objects that are about to be
+freed anyway; a higher value keeps reference cycles, as of exceptions, for longer."""
 COLLECT_ALL_AFTER: Final = 100
-"""Tens of such looks after which it looks at all there are, for which every request waits a quarter of a second once there are
-500 live jobs. As above."""
+"""Tens of such collections between two full ones, each of which delays all requests by a
+quarter of a second at 500 live jobs. A lower value delays more often; a higher value
+keeps garbage longer."""
 
 
 def freeze_startup_objects() -> None:
-    """Keep the garbage collector from all that is there now, for good: it would walk over it again and again."""
-    gc.collect()  # What is garbage by now would stay, too.
+    """Freeze all current objects so that garbage collections skip them."""
+    gc.collect()  # Otherwise current garbage would be frozen, too.
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, 10, COLLECT_ALL_AFTER)

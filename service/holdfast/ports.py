@@ -1,4 +1,7 @@
-"""What the service needs from the world, as protocols. Adapters implement them; tests and the demo simulate them."""
+"""Ports: what the service needs from outside, as protocols.
+
+Adapters implement them; tests and the demonstration simulate them.
+"""
 
 from __future__ import annotations
 
@@ -9,76 +12,78 @@ from typing import Any, Protocol, runtime_checkable
 
 from holdfast_worker.protocol.reports import Report
 
+from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.jobs.observation import Observation
 from holdfast.domain.notifications.channels import Destination, Message
 from holdfast.domain.pricing.price_list import RejectedRow
-from holdfast.domain.pricing.quotes import Change, PriceQuery, Quote
+from holdfast.domain.pricing.quotes import PricePoint, PriceQuery, Quote
 from holdfast.host.allowed_folders import Folders
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """One order to a launcher. The same key always comes with the same content."""
+    """A launch request. The same key always has the same content."""
 
     key: str
     """`<job>-<launch>`: the launcher starts at most one thing under it, ever."""
     job_id: str
     first_attempt: int
-    """Number of the attempt that the first placement of this launch begins."""
+    """Number of the first attempt of this launch."""
     task: Mapping[str, Any]
     """The rendered SkyPilot task."""
     max_failures: int
-    """How often the user's own program may fail before the launch ends as failed; at least 1."""
+    """Failures of the user's program after which the launch ends as failed; at least 1."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """HOLDFAST_* of the worker that belong to this launch alone, the token among them; never stored."""
+    """HOLDFAST_* variables of this launch's worker, including its token; never stored."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Variables of the program whose values are nobody else's business; never stored, never shown."""
+    """Secret environment variables of the program; never stored, never displayed."""
     folders: Folders = field(default_factory=Folders)
-    """What of the service's machine the job may use. Launchers check again what they copy."""
+    """Directories of the service's machine that the job may use. Launchers check again what they
+    copy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogSource:
-    """One log of one attempt: what a node or a rank printed."""
+    """One log of one attempt: the output of a node or a rank."""
 
     attempt: int
     node: int
     rank: int | None
-    """Global rank; None for what the node itself printed (setup, launcher)."""
+    """Global rank; None for output of the node itself (setup, launcher)."""
     size_bytes: int
 
 
 class Launcher(Protocol):
-    """Starts, watches and stops the nodes of jobs. Every call may raise `LauncherUnreachable`.
+    """Starts, observes and stops the nodes of jobs. Every call may raise `LauncherUnreachable`.
 
-    The contract suite in `tests/contract` says what all launchers have in common: submit is idempotent by key,
-    placements never decrease, a cancel is idempotent, eventually seen, and wins over a submit that comes after it.
+    The contract suite in `tests/contract` defines the common behavior: submit is idempotent by key, and attempts
+    never decrease. A cancel is idempotent, takes effect eventually, and wins over a later submit.
     """
 
     @property
     def saves_on_cancel(self) -> bool:
-        """Whether `cancel` gives the worker time to save its work. Where not, it is asked to leave before."""
+        """Whether `cancel` leaves the worker time to save. Otherwise the worker is asked to exit first."""
         ...
 
     async def submit(self, launch: Launch) -> None:
         """Start `launch.key` unless it was started or cancelled before.
 
         Raises:
-            LaunchRefused: the task can never be started here, whatever is tried.
-            LauncherUnreachable: nobody knows whether it was started; look, then submit again.
+            LaunchRefused: the task can never be started here.
+            LauncherUnreachable: the result is unknown; observe, then submit again.
         """
         ...
 
-    async def look(self, key: str) -> Observation:
-        """What stands under `key` now."""
+    async def observe(self, key: str) -> Observation:
+        """The current observation of the launch `key`."""
         ...
 
     async def cancel(self, key: str) -> None:
-        """Ask for an end of `key`; what was never submitted will then never start."""
+        """Request the end of `key`; a launch that was never submitted will then never start."""
         ...
 
     async def logs(self, key: str) -> Sequence[LogSource]:
-        """The logs that the placements of `key` have left so far."""
+        """The logs of all attempts of `key` so far."""
         ...
 
     def read_log(self, key: str, source: LogSource, offset: int, limit: int) -> bytes:
@@ -88,172 +93,205 @@ class Launcher(Protocol):
 
 @runtime_checkable
 class Preemptible(Protocol):
-    """A launcher that can take nodes away on request, as a spot market would (local, simulated)."""
+    """A launcher that preempts nodes on request, as a spot market would (local, simulated)."""
 
     async def preempt(self, key: str, *, node: int | None, notice_s: float | None) -> None:
-        """Take one node (None: any) of the standing placement; `notice_s` None means without a word before.
+        """Preempt one node (None: any) of the current attempt. `notice_s` None: without notice.
 
         Raises:
-            NotPossibleNow: nothing stands under this key.
+            NotPossibleNow: nothing runs under this key.
         """
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrphanedResource:
-    """Something that runs, or ran, although its launch is over."""
+    """A resource that runs, or ran, although its launch has ended."""
 
     key: str | None
-    """The launch that it belongs to; None where it does not say."""
-    what: str
-    """What it is and where, for whoever has to remove it by hand; the same at every sweep."""
+    """The launch that it belongs to; None if unknown."""
+    description: str
+    """What it is and where, for manual removal; identical at every sweep."""
     since: datetime
-    """Since when it has no business there, or the time of the sweep where nobody knows."""
+    """Since when it is orphaned, or the time of the sweep if unknown."""
     stopped: bool
-    """Whether it is gone by now."""
+    """Whether it is stopped by now."""
 
 
 @runtime_checkable
 class OrphanScan(Protocol):
-    """A launcher that can find what its launches have left behind."""
+    """A launcher that can find orphaned resources."""
 
     @property
     def strangers(self) -> Sequence[OrphanedResource] | None:
-        """What the newest sweep left alone, because the database does not know its launch; None before the first sweep.
+        """Resources of launches unknown to the database, left alone by the newest sweep; None before the first.
 
-        Read from any thread.
+        Thread-safe.
         """
         ...
 
     async def sweep(self, is_live: Callable[[str], bool | None]) -> Sequence[OrphanedResource]:
-        """What runs without belonging to a live launch, stopped where that could be done.
+        """The resources that belong to no live launch, stopped if possible.
 
-        `is_live` says of a key whether its launch may run; None means that the database does not know the launch, which
-        is then left alone. It raises `StoreUnavailable` where nobody knows. To sweep twice, or from two replicas at once,
-        does no harm.
+        `is_live` returns whether the launch of a key may run; None means that the database does not know the
+        launch, which is then left alone. It raises `StoreUnavailable` if the answer is unknown. Repeated or
+        concurrent sweeps are harmless.
 
         Raises:
-            LauncherUnreachable: nothing was found out.
+            LauncherUnreachable: the resources cannot be listed.
         """
         ...
 
 
 @runtime_checkable
-class Shared(Protocol):
-    """A launcher through which jobs of different users share something."""
+class SharedLauncher(Protocol):
+    """A launcher through which jobs of different users share resources."""
 
     @property
-    def shares(self) -> str:
-        """What they share, in words; empty where it takes no jobs of users."""
+    def shared_resources(self) -> str:
+        """Description of the shared resources; empty if it accepts no jobs of users."""
         ...
 
 
 @runtime_checkable
-class KeepsLogs(Protocol):
-    """A launcher whose logs go with the nodes, unless they are copied in time."""
+class CopiesLogs(Protocol):
+    """A launcher whose logs are lost with the nodes unless they are copied in time."""
 
-    async def keep_log(self, key: str) -> None:
-        """Copy what the nodes of `key` have printed since the last copy. A failed copy is repeated by the next call."""
+    async def copy_logs(self, key: str) -> None:
+        """Copy the output of the nodes of `key` since the last copy. The next call repeats a failed copy."""
         ...
 
 
 @runtime_checkable
-class KeepsFiles(Protocol):
-    """A launcher that keeps files of its launches: logs, reports and copies of code. Blocking: call it from a thread.
+class LaunchFileStore(Protocol):
+    """A launcher that stores files of its launches: logs, reports and copies of code.
 
-    Every call may raise `LauncherUnreachable`.
+    Blocking: call it from a thread. Every call may raise `LauncherUnreachable`.
     """
 
-    def kept(self) -> Sequence[str]:
+    def keys_with_files(self) -> Sequence[str]:
         """Keys of the launches that have such files."""
         ...
 
     def discard(self, key: str) -> None:
-        """Remove the files of a launch that is over, and keep the record of it. A launch that may still run keeps all.
+        """Delete the files of an ended launch, and keep its record. A launch that may still run keeps all.
 
         Raises:
-            OSError: some files are still there; call again later.
+            OSError: some files could not be deleted; call again later.
         """
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineInfo:
-    """What an engine says of itself."""
+    """The properties that an engine reports."""
 
     version: str
     guarantee: str
-    """What is promised about launches."""
-    waits_for_us: bool
-    """Whether it can neither recover jobs nor launch those of others while this service is away."""
+    """The guarantee about launches."""
+    waits_for_service: bool
+    """Whether it can neither recover jobs nor launch those of others while this service is
+    unavailable."""
     clouds: tuple[str, ...] | None
-    """Where it can rent nodes now; None while it has not said, as in the first minute after its start."""
+    """Where it can rent nodes now; None until it has reported this, as in its first minute."""
     clock_skew_s: float | None
-    """How far its clock is ahead of ours; None where it does not say."""
+    """How far its clock is ahead of ours; None if unknown."""
 
 
 @runtime_checkable
 class RemoteLauncher(Protocol):
-    """A launcher with an engine of its own, which may be away while the launcher is there."""
+    """A launcher with a separate engine, which may be unavailable."""
 
-    async def vitals(self) -> EngineInfo:
-        """What the engine says of itself now.
+    async def engine_info(self) -> EngineInfo:
+        """Query the engine's properties.
 
         Raises:
-            LauncherUnreachable: it does not answer, or nothing can be launched through it.
+            LauncherUnreachable: it does not respond, or cannot launch anything.
         """
         ...
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LauncherHealth:
+    """Health of the engine behind a launcher."""
+
+    engine: Engine
+    engine_info: EngineInfo | None = None
+    """Its last response; None before the first one, and for a launcher without an engine."""
+    answered_at: datetime | None = None
+    error: str | None = None
+    """Why the newest probe failed; None if it succeeded."""
+    since: datetime | None = None
+    """Time of the first failure; None without one."""
+
+
+class AdmissionReview(Protocol):
+    """A launch request that SkyPilot's server submits for admission."""
+
+    @property
+    def token(self) -> str | None:
+        """The launch token in it; None for a request that concerns no launch of this service."""
+        ...
+
+    @property
+    def consumes_token(self) -> bool:
+        """Whether its token is used up by admission."""
+        ...
+
+    def unchanged_reply(self) -> str:
+        """The reply that admits the request unchanged: a string, to be encoded as JSON."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredObject:
     """One object of a checkpoint store."""
 
     key: str
     size_bytes: int
-    at: datetime
-    """When it was written, by the store's clock."""
+    written_at: datetime
+    """Time of its last write, by the store's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreListing:
-    """What a store showed."""
+    """A listing of a store."""
 
-    at: datetime
-    """When that was, by the store's clock."""
-    objects: Sequence[Stored]
+    listed_at: datetime
+    """Time of the listing, by the store's clock."""
+    objects: Sequence[StoredObject]
 
 
 class CheckpointBucket(Protocol):
-    """What one job keeps in its checkpoint store, for whoever tidies it up. Blocking: call it from a thread.
+    """The objects of one job in its checkpoint store. Blocking: call it from a thread.
 
-    The contract suite in `tests/contract` says what all depots have in common. Every call may raise `DepotUnreachable`,
-    of which nothing is concluded, and `DepotRefused`, which would be said again.
+    The contract suite in `tests/contract` defines the common behavior. Every call may raise `DepotUnreachable`,
+    from which nothing follows, and `DepotRefused`, which a retry would raise again.
     """
 
-    def look(self, directory: str) -> StoreListing:
-        """All objects below a directory, whose name ends with a slash. One in which nothing is left is told as an object."""
+    def list_objects(self, directory: str) -> StoreListing:
+        """All objects below a directory, whose name ends with a slash. An empty directory counts as an object."""
         ...
 
-    def directories(self, prefix: str) -> Sequence[str]:
-        """The uppermost directories that begin so, each with a slash at its end. What is in them is not looked at."""
+    def list_directories(self, prefix: str) -> Sequence[str]:
+        """The topmost directories with this prefix, each with a trailing slash. Their contents are not read."""
         ...
 
     def has(self, key: str) -> bool:
-        """Whether there is such an object. By itself, not by a listing, which may come late."""
+        """Whether an object exists, by a direct request rather than a possibly stale listing."""
         ...
 
     def read(self, key: str) -> bytes | None:
-        """An object; None if there is none."""
+        """The content of an object; None if it does not exist."""
         ...
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Forget objects; fine if there were none."""
+        """Delete objects; missing ones are ignored."""
         ...
 
 
-OpenDepot = Callable[[str, str, Mapping[str, str]], CheckpointBucket]
-"""From a store, a job and the variables of the job to what the job keeps there."""
+OpenBucket = Callable[[str, str, Mapping[str, str]], CheckpointBucket]
+"""Returns the bucket of a job, given its store, its id and its environment variables."""
 
 
 class SecretStore(Protocol):
@@ -263,22 +301,22 @@ class SecretStore(Protocol):
         """The secrets of a job, by name.
 
         Raises:
-            LaunchRefused: they were sealed by another service, and nobody can read them.
+            LaunchRefused: another service encrypted them, so they cannot be read.
         """
         ...
 
     def forget(self, job_id: str) -> None:
-        """Keep the secrets of a job no longer."""
+        """Delete the secrets of a job."""
         ...
 
 
 class ReportInbox(Protocol):
-    """Reports of workers that could not reach the service and left them where the service can."""
+    """Reports that workers left where the service can read them because they could not reach it."""
 
     def read_new(self, job_id: str, seen: Mapping[int, int]) -> Iterator[Report]:
-        """Reports of a job not seen yet, in order of attempt and n. `seen` is the highest n taken, by attempt.
+        """New reports of a job, in order of attempt and n. `seen` is the highest n recorded, by attempt.
 
-        Where reports after `seen` no longer exist, the first of an attempt is the oldest one that does.
+        If reports after `seen` no longer exist, the first of an attempt is the oldest that does.
 
         Raises:
             LauncherUnreachable: they cannot be read this time.
@@ -288,49 +326,49 @@ class ReportInbox(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PriceList:
-    """What is known of a kind of node."""
+    """Prices of a kind of node."""
 
     quotes: tuple[Quote, ...]
     """One for each place, the cheapest accelerator first."""
     refused: tuple[RejectedRow, ...]
-    """Rows of price lists that are not believed."""
+    """Catalog rows rejected as implausible."""
 
 
 class PriceCatalog(Protocol):
-    """What nodes cost. Blocking, as clouds may be asked: call it from a thread. It raises nothing."""
+    """Prices of nodes. Blocking, as clouds may be called: call it from a thread. It raises nothing."""
 
     def quote(self, wanted: PriceQuery, at: datetime) -> Quote:
-        """The price of one node at a moment, never 0; estimated high, and marked, where nobody tells it."""
+        """The price of a node at a moment, never 0; a high estimate, marked as such, if no source has it."""
         ...
 
-    def history(self, wanted: PriceQuery, since: datetime, until: datetime) -> Sequence[Change]:
-        """The price of one node at `since`, and its changes until `until`, oldest first; empty where nobody tells."""
+    def history(self, wanted: PriceQuery, since: datetime, until: datetime) -> Sequence[PricePoint]:
+        """The price of a node at `since` and its changes until `until`, oldest first; empty without a source."""
         ...
 
     def find(self, wanted: PriceQuery, at: datetime) -> PriceList:
-        """All prices of a kind of node at the places that are meant; of the kind, the count may be left out (0)."""
+        """All prices of a kind of node at the requested places; a count of 0 matches any count."""
         ...
 
 
 class Messenger(Protocol):
-    """Brings messages to where people read them."""
+    """Sends messages to the places where people read them."""
 
-    def place(self, url: str) -> Destination:
-        """Where a URL leads, without asking anybody.
+    def destination(self, url: str) -> Destination:
+        """Where a URL leads, without a network request.
 
         Raises:
-            BadChannel: it leads nowhere, or where this service sends nothing.
+            BadChannel: it is invalid, or this service may not send there.
         """
         ...
 
     def send(self, url: str, secrets: Sequence[str], letter: Message) -> None:
-        """Nothing, once the message was taken. Blocking, for seconds at most: call it from a thread.
+        """Deliver a message. Blocking, for seconds at most: call it from a thread.
 
-        `secrets` are those with which it is signed, if it is a webhook.
+        `secrets` sign the message, if it is a webhook.
 
         Raises:
-            NotDelivered: it was not taken, or nobody knows.
-            BadChannel: as with `place`; settings may have changed since.
+            NotDelivered: it was not accepted, or the result is unknown.
+            BadChannel: as with `destination`; settings may have changed since.
         """
         ...
 
@@ -339,5 +377,5 @@ class Clock(Protocol):
     """The only source of time."""
 
     def now(self) -> datetime:
-        """The time now, aware, in UTC."""
+        """The current time, aware, in UTC."""
         ...

@@ -1,33 +1,43 @@
-"""What routes are given to work with."""
+"""The parts of a running service that API routes use."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from threading import Event
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Engine as SqlEngine
 
-from holdfast.api.rate_limit import RateLimiter
 from holdfast.code_upload.upload_store import Uploads
 from holdfast.confinement import Confinement
-from holdfast.controller.launcher_health import LauncherHealth
-from holdfast.domain.access.audit import ChainHead
+from holdfast.domain.access.audit import AuditAction, ChainHead
+from holdfast.domain.access.permissions import Caller
+from holdfast.domain.events import Event
 from holdfast.domain.jobfile.spec import Engine
+from holdfast.domain.jobs.job import Job
+from holdfast.errors import StaleWrite
 from holdfast.ingest.group_commit import ReportGroupCommit
-from holdfast.ports import Clock, Launcher, Messenger, PriceCatalog
-from holdfast.store.audit_log import Audit
+from holdfast.ports import (
+    AdmissionReview,
+    Clock,
+    Launcher,
+    LauncherHealth,
+    Messenger,
+    PriceCatalog,
+)
+from holdfast.rate_limit import RateLimiter
+from holdfast.store.audit_log import AuditLog
 from holdfast.store.billing.bills import BillRollups
 from holdfast.store.billing.costs import CostQueries
-from holdfast.store.billing.job_summaries import Digests
+from holdfast.store.billing.job_summaries import JobSummaries
 from holdfast.store.billing.preemption_costs import PreemptionCostQueries
 from holdfast.store.billing.preemptions import PreemptionQueries
 from holdfast.store.channels import Channels
 from holdfast.store.identity.access_tokens import AccessTokens
-from holdfast.store.identity.service_tokens import Tokens
+from holdfast.store.identity.service_tokens import ServiceTokens
 from holdfast.store.identity.sessions import Sessions
 from holdfast.store.identity.users import Users
 from holdfast.store.incarnations import Incarnations
@@ -46,27 +56,27 @@ T = TypeVar("T")
 
 
 class LauncherCall(Protocol):
-    """Asks a launcher, in the event loop to which its connections belong; the answer is awaited in any other."""
+    """Runs a launcher call in the event loop of its connections; awaitable from any other loop."""
 
-    def __call__(self, question: Coroutine[Any, Any, T], /) -> Awaitable[T]:
-        """What `question` returns or raises."""
+    def __call__(self, request: Coroutine[Any, Any, T], /) -> Awaitable[T]:
+        """The result or exception of `request`."""
         ...
 
 
-def ask_here(question: Coroutine[Any, Any, T], /) -> Awaitable[T]:
-    """The answer, where there is but one loop."""
-    return question
+def call_directly(request: Coroutine[Any, Any, T], /) -> Awaitable[T]:
+    """Await a request directly, if there is only one event loop."""
+    return request
 
 
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    """The parts of a running service, put together by `holdfast.server.process` or by a test."""
+    """The parts of a running service, assembled by `holdfast.server.process` or by a test."""
 
     engine: SqlEngine
     journal: Journal
-    reading: Queries
-    watches: LeaseTable
-    tokens: Tokens
+    queries: Queries
+    leases: LeaseTable
+    tokens: ServiceTokens
     secrets: Secrets
     channels: Channels
     messenger: Messenger
@@ -75,86 +85,116 @@ class Services:
     prices: PriceCatalog
     clock: Clock
     confinement: Confinement = field(default_factory=Confinement)
-    """What jobs of users may use of the service's machine."""
+    """What users' jobs may use of the service's machine."""
     uploads: Uploads | None = None
-    """Code that clients uploaded; None: the service takes none."""
+    """Code that clients uploaded; None: the service accepts none."""
     billing_rules: bool = True
-    """Whether bills follow the rules of providers."""
+    """Whether bills apply the rules of providers."""
     health: Callable[[], Sequence[LauncherHealth]] = tuple
-    """What is known of the engines behind launchers, without asking them."""
+    """Last known health of the launchers, without a request to them."""
+    read_admission: Callable[[bytes], AdmissionReview]
+    """Parses a request of SkyPilot's admission policy; raises `BadRequest` if it is malformed."""
     worker_url: str = ""
-    """The address at which workers are told to report."""
+    """The address to which workers report."""
     nudge: Callable[[], None] = lambda: None
-    """Wakes the reconciler; it would come by itself, only later."""
-    ask: LauncherCall = ask_here
-    """Asks launchers where they live."""
+    """Wakes the reconciler before its next scheduled run."""
+    call_launcher: LauncherCall = call_directly
+    """Calls launchers in the event loop that owns their connections."""
     is_reconciling: Callable[[], bool] = lambda: True
     """Whether the reconciler of this process runs."""
-    stopping: Event = field(default_factory=Event)
+    stopping: threading.Event = field(default_factory=threading.Event)
     """Set when the service is about to stop, so that streams end."""
 
-    traffic: RateLimiter = field(default_factory=lambda: RateLimiter(time.monotonic))
-    """How many requests may come, and how many live streams may be open."""
-    disk_trouble: Callable[[], str | None] = lambda: None
-    """Why the service could not write what it has to record, in words; None: there is room."""
+    rate_limiter: RateLimiter = field(default_factory=lambda: RateLimiter(time.monotonic))
+    """Limits of requests and live streams."""
+    disk_error: Callable[[], str | None] = lambda: None
+    """Why required files cannot be written; None if they can."""
     trust_loopback: bool | None = None
-    """Whether who comes from this machine without a token is its owner; None: until there are users."""
-    instruments: ProcessMetrics = field(default_factory=ProcessMetrics)
-    """What this process measures of itself."""
-    kept_head: Callable[[], ChainHead] = ChainHead
-    """The newest row of the audit log that was seen, as it is kept outside of the database."""
+    """Whether a caller on this machine without a token is the owner; None: until there are
+    users."""
+    metrics: ProcessMetrics = field(default_factory=ProcessMetrics)
+    """Metrics of this process."""
+    anchored_head: Callable[[], ChainHead] = ChainHead
+    """The newest row of the audit log as stored outside the database."""
     demo_seed: int | None = None
-    """What the world of a demonstration was made from; None: this service is real."""
+    """Random seed of a demonstration; None: this service is real."""
 
     @cached_property
-    def intake(self) -> ReportGroupCommit:
-        """Where reports of workers are handed in."""
-        return ReportGroupCommit(self.journal, self.instruments)
+    def report_commits(self) -> ReportGroupCommit:
+        """Group commit of worker reports."""
+        return ReportGroupCommit(self.journal, self.metrics)
 
     @cached_property
-    def ledgers(self) -> BillRollups:
-        """What jobs have cost, in rows."""
+    def bill_rollups(self) -> BillRollups:
+        """Precomputed bills of jobs."""
         return BillRollups(self.engine, with_rules=self.billing_rules)
 
     @cached_property
-    def digests(self) -> Digests:
-        """What lists show of jobs."""
-        return Digests(self.reading, with_rules=self.billing_rules)
+    def job_summaries(self) -> JobSummaries:
+        """Summaries of jobs for lists."""
+        return JobSummaries(self.queries, with_rules=self.billing_rules)
 
     @property
     def costs(self) -> CostQueries:
-        """Sums over these rows."""
-        return CostQueries(self.engine, self.ledgers)
+        """Cost totals over the precomputed bills."""
+        return CostQueries(self.engine, self.bill_rollups)
 
     @property
     def series(self) -> MetricSeries:
-        """Curves of what jobs measured."""
+        """Series of logged metrics."""
         return MetricSeries(self.engine)
 
     @property
-    def losses(self) -> PreemptionQueries:
-        """What became of nodes, over the same rows."""
-        return PreemptionQueries(self.ledgers)
+    def preemptions(self) -> PreemptionQueries:
+        """Preemption statistics over the precomputed bills."""
+        return PreemptionQueries(self.bill_rollups)
 
     @property
-    def tolls(self) -> PreemptionCostQueries:
-        """What the market has taken, by warning and by job, over the same rows."""
-        return PreemptionCostQueries(self.ledgers)
+    def preemption_costs(self) -> PreemptionCostQueries:
+        """Cost of preemptions by notice and by job, over the precomputed bills."""
+        return PreemptionCostQueries(self.bill_rollups)
+
+    def project_seen(self, caller: Caller, job_id: str) -> str | None:
+        """The project of a job; None if it does not exist or the caller may not see it."""
+        project = self.queries.project_of(job_id)
+        return project if project is not None and caller.may_see(project) else None
+
+    def append_with_retry(
+        self,
+        job: Job,
+        decide: Callable[[Job], Sequence[Event]],
+        action: Callable[[Job], AuditAction],
+    ) -> Job:
+        """Append the events that `decide` returns for the job, retrying after concurrent writes, and
+        wake the reconciler.
+
+        `action` returns the entry of the audit log.
+        """
+        while events := decide(job):
+            try:
+                job = self.journal.append(job, events, action(job))
+            except StaleWrite:
+                job = self.journal.read(job.id)
+            else:
+                break
+        self.leases.make_due(job.id, self.clock.now())
+        self.nudge()
+        return job
 
     def trusts_loopback(self) -> bool:
-        """Whether who comes from this machine without a token is its owner."""
+        """Whether a caller on this machine without a token is the owner."""
         if self.trust_loopback is None:
-            return not self.people.any_yet()
+            return not self.users.has_users()
         return self.trust_loopback
 
     @property
-    def keyring(self) -> AccessTokens:
+    def access_tokens(self) -> AccessTokens:
         """The access tokens of people."""
-        return self.tokens.keyring
+        return self.tokens.access_tokens
 
     @property
-    def people(self) -> Users:
-        """Users, projects, and who is what in which."""
+    def users(self) -> Users:
+        """Users, projects, and their members' roles."""
         return Users(self.engine, self.clock)
 
     @property
@@ -163,26 +203,26 @@ class Services:
         return Sessions(self.engine)
 
     @property
-    def audit(self) -> Audit:
-        """What people did."""
-        return Audit(self.engine, self.clock)
+    def audit(self) -> AuditLog:
+        """The audit log."""
+        return AuditLog(self.engine, self.clock)
 
     @property
-    def musters(self) -> Incarnations:
-        """Which worker speaks for a job."""
+    def incarnations(self) -> Incarnations:
+        """The incarnations of jobs' workers."""
         return Incarnations(self.engine, self.clock)
 
     @property
     def outbox(self) -> Outbox:
-        """What people are told of jobs, and were."""
+        """Notifications that wait, and those that were sent."""
         return Outbox(self.engine, self.clock)
 
     @property
     def removals(self) -> Removals:
-        """Jobs that were removed."""
+        """Removed jobs."""
         return Removals(self.engine, self.clock)
 
     @property
-    def upkeep(self) -> RetentionQueue:
-        """Which checkpoint stores are tidied, and how that goes."""
+    def retention_queue(self) -> RetentionQueue:
+        """The queue of checkpoint retention."""
         return RetentionQueue(self.engine)

@@ -1,4 +1,7 @@
-"""Every setting, read from HOLDFAST_* here and nowhere else. `docs/reference/settings.md` describes them all."""
+"""All settings, read from HOLDFAST_* here and nowhere else.
+
+`docs/reference/settings.md` describes them.
+"""
 
 from __future__ import annotations
 
@@ -24,24 +27,28 @@ Folder = Annotated[Path, AfterValidator(_absolute)]
 
 
 class SimulatedMarketSettings(BaseSettings):
-    """Figures of the simulated spot market of the local launcher. Nobody pays them; they are marked wherever shown."""
+    """Parameters of the simulated spot market of the local launcher.
+
+    Its prices are simulated and marked as such wherever they are displayed.
+    """
 
     model_config = SettingsConfigDict(env_prefix="HOLDFAST_LOCAL_", extra="ignore")
 
     seed: int = 0
-    """Seed of the weather: the same seed and job give the same denials, delays and preemptions."""
+    """Random seed: the same seed and job give the same denials, delays and preemptions."""
     provision_s: float = Field(default=1.0, ge=0)
-    """Mean time from asking for nodes until they stand."""
+    """Mean time in seconds from the request for nodes until they are ready."""
     denial_rate: float = Field(default=0.0, ge=0, le=0.95)
     """Share of placements that a zone denies at first."""
     mtbf_s: float = Field(default=0.0, ge=0)
-    """Mean time between preemptions of one placement; 0 means that only `holdfast preempt` takes nodes."""
+    """Mean time in seconds between preemptions of a placement. 0: only `holdfast preempt`
+    preempts nodes."""
     notice_s: float = Field(default=120.0, ge=0)
-    """Notice that the market gives before it takes a node."""
+    """Notice in seconds before the market preempts a node."""
     spot_usd_per_hour: float = Field(default=1.15, gt=0)
-    """Price of one node for an hour as spot."""
+    """Price of a spot node per hour."""
     on_demand_usd_per_hour: float = Field(default=3.67, gt=0)
-    """Price of one node for an hour on demand."""
+    """Price of an on-demand node per hour."""
 
 
 class Settings(BaseSettings):
@@ -50,147 +57,172 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="HOLDFAST_", extra="ignore")
 
     home: Folder = Path("~/.holdfast")
-    """All files of a service: database, logs, launches, tokens."""
+    """Directory with all files of a service: database, logs, launches, tokens."""
     url: str = f"http://127.0.0.1:{DEFAULT_PORT}"
-    """Where the client finds the service."""
+    """Address of the service for the client."""
     token: SecretStr | None = None
-    """Access token of the client; absent means the one of `holdfast login`, or in the home folder if it can be read."""
+    """Access token of the client. Absent: that of `holdfast login`, or that in the home
+    directory if it is readable."""
     config_home: Folder = Path("~/.config/holdfast")
-    """Where the client keeps a login."""
+    """Directory in which the client stores a login."""
     database_url: str | None = None
-    """SQLAlchemy URL of the database; absent means SQLite in the home folder."""
+    """SQLAlchemy URL of the database. Absent: SQLite in the home directory."""
     skypilot_url: str | None = None
-    """SkyPilot's API server, for jobs in the cloud; absent means that this service launches none."""
+    """SkyPilot's API server, for jobs in the cloud. Absent: no launches in the cloud."""
     skypilot_python: Folder | None = None
-    """Python of the environment that has SkyPilot, for `holdfast up`; absent means that it is looked for."""
+    """Python of the environment that has SkyPilot, for `holdfast up`. Absent: it is searched
+    for."""
     skypilot_callback_url: str | None = None
-    """Address under which SkyPilot's server reaches this service; absent means that of workers, and
-    for a server that `holdfast up` starts the one that the service listens on."""
+    """Address at which SkyPilot's server reaches this service. Absent: the address for workers.
+    For a server started by `holdfast up`: the address that the service listens on."""
     skypilot_token: SecretStr | None = None
-    """Service account token of that server; absent means that it asks for none, as one on this machine does."""
+    """Service account token of that server. Absent: the server requires none, as one on this
+    machine."""
     skypilot_home: Folder | None = None
-    """HOME of that server if it runs on this machine, where its catalogs are; absent means `skypilot` in `home`."""
+    """HOME of that server if it runs on this machine; it contains the price catalogs. Absent:
+    `skypilot` in `home`."""
     skypilot_shares_files: bool | None = None
-    """Whether that server sees this machine's files; absent means that it does if it is on this machine."""
+    """Whether that server sees this machine's files. Absent: it does if it is on this machine."""
     skypilot_has_gate: bool = False
-    """Whether that server's environment has our module `holdfast_gate`, as that of the image `skypilot` does. Said
-    wrongly, that server can launch nothing: it is told to import the module."""
+    """Whether that server's environment has the module `holdfast_gate`, as in the image
+    `skypilot`. With a wrong value, the server can launch nothing, since it is configured to
+    import the module."""
     skypilot_look_every_s: float = Field(default=10.0, ge=1, le=600)
-    """How often each job in the cloud is looked at. Smaller: more load on SkyPilot. Bigger: events are noticed later."""
+    """Seconds between two polls of a cloud job. A lower value adds load on SkyPilot; a higher
+    value detects events later."""
     skypilot_list_every_s: float = Field(default=30.0, ge=1, le=600)
-    """How often SkyPilot lists its queue, which costs its server seconds of work. Bigger: zones are known later."""
+    """Seconds between two listings of SkyPilot's queue, each of which costs its server seconds
+    of work. A higher value detects zones later."""
     skypilot_keep_days: float = Field(default=30.0, ge=1, le=36_500)
-    """How long copied logs of jobs in the cloud stay after a job has ended. A lower value removes logs that people may still want; a
-    higher value fills the disk."""
+    """Days for which copied logs of cloud jobs are kept after a job has ended. A lower value
+    removes logs that people may still need; a higher value fills the disk."""
     slurm_folder: Path | None = None
-    """Folder that the login node and the compute nodes of a Slurm cluster share, as they see it; absent means that this service
-    launches nothing on Slurm."""
+    """Directory that the login node and the compute nodes of a Slurm cluster share, as they see
+    it. Absent: no launches on Slurm."""
     slurm_host: str | None = None
-    """Login node as ssh knows it, where this service is not on one; absent means that Slurm's commands are here."""
+    """Login node as ssh knows it, if this service runs elsewhere. Absent: Slurm's commands are
+    local."""
     slurm_programs: Path | None = None
-    """Folder of Slurm's commands, where they are not on PATH; absent means that they are."""
+    """Directory of Slurm's commands. Absent: they are on PATH."""
     slurm_cluster: str | None = None
-    """Name of the cluster in `infra: slurm/NAME`; absent means that job files name none."""
+    """Name of the cluster in `infra: slurm/NAME`. Absent: job files name none."""
     slurm_python: Path | None = None
-    """Python of the nodes that has torch, as they see it; absent means `python3` on their PATH."""
+    """Python of the nodes that has torch, as they see it. Absent: `python3` on their PATH."""
     slurm_offline_root: Path | None = None
-    """Folder with Python packages in `pkgs`, for nodes without a way out; absent means none."""
+    """Directory with Python packages in `pkgs`, for nodes without internet access. Absent: none."""
     slurm_usd_per_node_hour: float = Field(default=1.0, gt=0)
-    """What an hour of a node is reckoned at. Nobody pays it: it is marked wherever it is shown."""
+    """Price of a node hour on Slurm. It is an estimate, and marked as such wherever it is
+    displayed."""
     slurm_keep_days: float = Field(default=30.0, ge=1, le=36_500)
-    """How long files of launches on Slurm stay in the shared folder after a job has ended. A lower value removes logs that people may
-    still want; a higher value fills the shared folder."""
+    """Days for which launch files on Slurm stay in the shared directory after a job has ended. A
+    lower value removes logs that people may still need; a higher value fills the shared
+    directory."""
     slurm_look_every_s: float = Field(default=5.0, ge=0.2, le=600)
-    """How often each job on Slurm is looked at. Smaller: more questions to Slurm's controller. Bigger: events are noticed later."""
+    """Seconds between two polls of a Slurm job. A lower value adds requests to Slurm's
+    controller; a higher value detects events later."""
     prices_folder: Folder | None = None
-    """Folder of SkyPilot's catalog of prices; absent means that of the SkyPilot server on this machine, else the user's."""
+    """Directory of SkyPilot's price catalog. Absent: that of the SkyPilot server on this
+    machine, or else that of the user."""
     prices_live: bool = True
-    """Whether AWS is asked for its spot prices, where this service has keys of AWS."""
+    """Whether to request spot prices from AWS, if this service has AWS credentials."""
     billing_rules: bool = True
-    """Whether bills follow the rules of clouds that move money beside price and time: minimums and credits."""
+    """Whether bills apply the rules of clouds beyond price and time: minimums and credits."""
     public_url: str | None = None
-    """Address under which workers reach the service, where it differs from the one it listens on."""
+    """Address at which workers reach the service, if it differs from the listening address."""
     look_every_s: float = Field(default=1.0, gt=0, le=600)
-    """How often each live job is looked at. Smaller: more calls to launchers. Bigger: events are noticed later."""
+    """Seconds between two polls of a live job. A lower value adds calls to launchers; a higher
+    value detects events later."""
     replicas_lease_s: float = Field(default=10.0, gt=0)
-    """How long a replica keeps a job to itself. Smaller than one look takes: work is done twice, harmlessly. Bigger:
-    a dead replica's jobs wait so long for another."""
+    """Seconds for which a replica holds the lease on a job. A value below the duration of one
+    poll duplicates work, harmlessly; with a higher value, the jobs of a dead replica wait
+    longer."""
 
     folders: str | None = None
-    """Folders of the service's machine that jobs of users may name, with commas between; absent means none. `{project}` stands
-    for the job's project."""
+    """Directories of the service's machine that users' jobs may name, separated by commas.
+    Absent: none. `{project}` stands for the job's project."""
     code_mb: int = Field(default=2048, ge=1, le=2**30)
-    """MiB of code that one user may have uploaded. A lower value refuses large folders; a higher value lets one user fill the disk."""
+    """MiB of code that a user may have uploaded. A lower value refuses large directories; a
+    higher value lets one user fill the disk."""
     code_total_mb: int = Field(default=20_480, ge=1, le=2**30)
-    """The same for all users together."""
+    """MiB of uploaded code of all users together."""
     code_days: float = Field(default=14.0, ge=0.1, le=3650)
-    """How long uploaded code stays that no job needs. A lower value ends retries earlier; a higher value takes room for longer."""
+    """Days for which uploaded code is kept without a job that needs it. A lower value makes
+    retries fail earlier; a higher value uses disk space for longer."""
     local_members: bool = False
-    """Whether jobs of users may run on the service's own machine. They get accounts of their own there, for which the
-    service has to be root."""
+    """Whether users' jobs may run on the service's own machine. Each gets its own account there,
+    for which the service has to run as root."""
     local_folder: Folder = Path("/var/lib/holdfast-nodes")
-    """Where the nodes of such jobs have their files: a folder outside of `home`, which they cannot enter."""
+    """Directory for the files of those jobs' nodes, outside of `home`, which they cannot enter."""
     local_memory_gb: float | None = Field(default=None, gt=0)
-    """Memory that such a job may take, or each of its processes where there are no control groups; absent means no limit."""
+    """Memory in GiB of such a job, or of each of its processes without control groups. Absent:
+    no limit."""
     local_processes: int = Field(default=4096, ge=16, le=4_000_000)
-    """Processes and threads that such a job may have. A lower value stops programs with many loader workers; a higher value
-    lets one job take what others need."""
+    """Processes and threads of such a job. A lower value stops programs with many loader
+    workers; a higher value lets one job use the resources of others."""
     local_keep_days: float = Field(default=30.0, ge=1, le=36_500)
-    """How long logs and other files of local jobs stay after a job has ended. A lower value removes logs that people may still
-    want; a higher value fills the disk."""
+    """Days for which logs and other files of local jobs are kept after a job has ended. A lower
+    value removes logs that people may still need; a higher value fills the disk."""
     keep_jobs_days: float | None = Field(default=None, ge=1, le=36_500)
-    """How long jobs stay after they have ended; absent means for ever. A lower value removes histories that people may still want;
-    a higher value lets the database grow. Sums of costs stay complete."""
+    """Days for which jobs are kept after they have ended. Absent: permanently. A lower value
+    removes histories that people may still need; a higher value lets the database grow. Cost
+    totals stay complete."""
     keep_audit_days: float | None = Field(default=None, ge=1, le=36_500)
-    """How long rows of the audit log stay; absent means for ever. A lower value loses who did what; a higher value lets the database grow."""
+    """Days for which rows of the audit log are kept. Absent: permanently. A lower value loses
+    evidence of actions; a higher value lets the database grow."""
     slurm_members: bool = False
-    """Whether jobs of users may run on Slurm, where those of all projects share the account of the service."""
+    """Whether users' jobs may run on Slurm, where all projects share the account of the service."""
     store_endpoints: str | None = None
-    """Addresses of S3 servers beside the public internet that jobs of users may name, with commas between; absent means none but
-    the service's own."""
+    """Addresses of S3 servers outside the public internet that users' jobs may name, separated
+    by commas. Absent: only the service's own."""
     store_profiles: str | None = None
-    """Profiles of AWS on the service's machine that jobs of users may name, with commas between; absent means none."""
+    """AWS profiles on the service's machine that users' jobs may name, separated by commas.
+    Absent: none."""
 
     trust_loopback: bool | None = None
-    """Whether who comes from this machine without a token is its owner; absent means until the service has users."""
+    """Whether a caller on this machine without a token is the owner. Absent: until the service
+    has users."""
     requests_per_minute: int = Field(default=1200, ge=1, le=1_000_000)
-    """Requests of one user. Smaller: a page that is open in many windows is slowed down. Bigger: a script of somebody
-    that asks without end takes what others need."""
+    """Requests of a user per minute. A lower value slows down a page that is open in many
+    windows; a higher value lets a script in an endless loop use the capacity of others."""
     submissions_per_minute: int = Field(default=30, ge=1, le=100_000)
-    """Submissions of one user. Smaller: a sweep of many jobs takes longer to submit. Bigger: a mistake in a script has
-    spent more before somebody sees it."""
+    """Submissions of a user per minute. A lower value slows down large sweeps; a higher value
+    lets a faulty script spend more before it is noticed."""
     reports_per_minute: int = Field(default=1200, ge=1, le=1_000_000)
-    """Deliveries of the workers of one job. Smaller: reports of many nodes come late. Bigger: a worker gone wild takes
-    what people need."""
+    """Deliveries of a job's workers per minute. A lower value delays reports of many nodes; a
+    higher value lets a faulty worker use the capacity of users."""
     streams: int = Field(default=200, ge=1, le=100_000)
-    """Live streams open at once, of all callers. A lower value turns dashboards away; a higher value takes what requests need."""
+    """Live streams of all callers. A lower value rejects dashboards; a higher value uses the
+    capacity of requests."""
     streams_per_user: int = Field(default=30, ge=1, le=100_000)
-    """Live streams of one user. A lower value limits the windows that they have open; a higher value lets one user take all."""
+    """Live streams of a user. A lower value limits open windows; a higher value lets one user
+    open all streams."""
 
     tidy_every_s: float = Field(default=60.0, gt=0, le=3600)
-    """How often the checkpoint store of a job that trains is tidied. Smaller: more requests, each of which a bucket may
-    charge for. Bigger: old checkpoints take up room for longer."""
+    """Seconds between two retention runs for a job that trains. A lower value sends more
+    requests, which a bucket may charge for; a higher value keeps old checkpoints for longer."""
     tidy_grace_s: float = Field(default=300.0, ge=0, le=30 * 86_400)
-    """How long a checkpoint stays that is not to be kept any more. Smaller: a person who reads one by hand may lose it.
-    Bigger: all that is saved meanwhile takes up room, and costs money."""
+    """Seconds for which a superfluous checkpoint is kept. A lower value may remove one that a
+    person is reading; a higher value stores, and pays for, more checkpoints."""
     tidy_uploads_s: float = Field(default=86_400.0, ge=600, le=365 * 86_400)
-    """How long an upload stays to which nothing is written any more, and which may yet be finished. Smaller: a machine
-    that was stopped for longer and goes on may finish one of which parts are gone. Bigger: they take up room."""
+    """Seconds for which an inactive unfinished upload is kept. A lower value may remove parts of
+    an upload that a suspended machine still finishes; a higher value uses space for longer."""
 
     smtp_url: SecretStr | None = None
-    """Mail server for notifications, `smtp[s]://user:password@host:port?from=...`; absent means that no mail is sent."""
+    """Mail server for notifications, `smtp[s]://user:password@host:port?from=...`. Absent: no
+    mail."""
     notify_networks: str | None = None
-    """Networks with commas between to which webhooks may be sent beside the public internet; absent means none. Each one more is one
-    that everybody who administers a project can reach from here."""
+    """Networks outside the public internet to which webhooks may be sent, separated by commas.
+    Absent: none. Every project admin can reach all of these networks from here."""
     notify_http: bool = False
-    """Whether webhooks may be sent without TLS, so that whoever is on the way can read them."""
+    """Whether webhooks may be sent without TLS, readable for everyone on the network path."""
     inbox_every_s: float = Field(default=30.0, gt=0, le=3600)
-    """How often reports are collected from the store of a job whose workers post them there. Smaller: more requests, each
-    of which a bucket may charge for. Bigger: people see later what such a job does."""
+    """Seconds between two imports from the store of a job whose workers leave reports there. A
+    lower value sends more requests, which a bucket may charge for; a higher value shows
+    progress later."""
 
     @property
     def sqlalchemy_url(self) -> str:
-        """Where the journal lives."""
+        """SQLAlchemy URL of the database, with the default filled in."""
         return self.database_url or f"sqlite:///{self.home / 'holdfast.db'}"
 
     @property
@@ -200,7 +232,7 @@ class Settings(BaseSettings):
 
     @property
     def price_folders(self) -> Sequence[Path]:
-        """Where SkyPilot's catalog of prices may be, the best first."""
+        """Possible directories of SkyPilot's price catalog, the best first."""
         if self.prices_folder:
             return (self.prices_folder,)
         homes = (self.skypilot_folder, Path("~").expanduser())
@@ -208,40 +240,40 @@ class Settings(BaseSettings):
 
     @property
     def code_folder(self) -> Path:
-        """Where code that clients upload is kept."""
+        """Directory of the code that clients upload."""
         return self.home / "code"
 
     @property
     def login_file(self) -> Path:
-        """Where the client keeps the address, token and project of its user."""
+        """File in which the client stores the address, token and project of its user."""
         return self.config_home / "login.json"
 
     @property
     def secret_file(self) -> Path:
-        """Where the service keeps its own secret."""
+        """File of the service's own secret."""
         return self.home / "secret"
 
     @property
     def audit_head_file(self) -> Path:
-        """Where the service keeps the newest row of the audit log that it has seen."""
+        """File of the newest row of the audit log that the service has seen."""
         return self.home / "audit-head"
 
     @property
     def token_file(self) -> Path:
-        """Where the first access token is kept for the client on this machine."""
+        """File of the first access token, for the client on this machine."""
         return self.home / "token"
 
 
 def own_variable(name: str) -> str | None:
-    """A variable of this process's environment that its user names; None: it is not set."""
+    """The value of an environment variable that a user names; None if it is not set."""
     return os.environ.get(name)
 
 
 def read_settings() -> Settings:
-    """Settings of this process.
+    """Read the settings of this process.
 
     Raises:
-        BadRequest: a HOLDFAST_* variable has a value that does not fit.
+        BadRequest: a HOLDFAST_* variable has an invalid value.
     """
     try:
         return Settings()
@@ -250,10 +282,10 @@ def read_settings() -> Settings:
 
 
 def read_market() -> SimulatedMarketSettings:
-    """Figures of the local launcher's market.
+    """Read the parameters of the local launcher's market.
 
     Raises:
-        BadRequest: a HOLDFAST_LOCAL_* variable has a value that does not fit.
+        BadRequest: a HOLDFAST_LOCAL_* variable has an invalid value.
     """
     try:
         return SimulatedMarketSettings()
@@ -264,6 +296,6 @@ def read_market() -> SimulatedMarketSettings:
 def _sentence(error: ValidationError) -> str:
     prefix = {SimulatedMarketSettings.__name__: "HOLDFAST_LOCAL_"}.get(error.title, "HOLDFAST_")
     return "; ".join(
-        f"{prefix}{str(flaw['loc'][0]).upper()}={flaw['input']!r}: {flaw['msg'].lower()}"
-        for flaw in error.errors()
+        f"{prefix}{str(issue['loc'][0]).upper()}={issue['input']!r}: {issue['msg'].lower()}"
+        for issue in error.errors()
     )

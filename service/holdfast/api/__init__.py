@@ -1,1 +1,1 @@
-"""The HTTP face: routes translate, they do not decide."""
+"""The HTTP API: routes translate requests and make no decisions."""

@@ -1,4 +1,4 @@
-"""`python -m holdfast.api` prints the OpenAPI description, for `docs/reference/openapi.json`."""
+"""`python -m holdfast.api` prints the OpenAPI description for `docs/reference/openapi.json`."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The application: routes, errors, and the gate before them."""
+"""The FastAPI application: routes, errors and middleware."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastapi import FastAPI
 import holdfast
 from holdfast.api import problems, static_files
 from holdfast.api.auth import route_policy
-from holdfast.api.dependencies import The
+from holdfast.api.dependencies import TheServices
 from holdfast.api.middleware.report_fast_path import ReportFastPath
 from holdfast.api.middleware.request_limits import RequestLimits
 from holdfast.api.middleware.timing import TimingMiddleware
@@ -61,7 +61,7 @@ _OF_RECORDS = (
     log_search.router,
 )
 _OF_DIAGNOSTICS = (
-    diagnostics.rolls_router,
+    diagnostics.ranks_router,
     diagnostics.hints_router,
     diagnostics.manifests_router,
     diagnostics.differences_router,
@@ -105,14 +105,14 @@ _PROBLEM: Final = {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
 
 
 def create_app(services: Services) -> FastAPI:
-    """The API over `services`; nothing runs until a server serves it."""
+    """Create the API over `services`; a server must serve it."""
     app = _routes()
     app.state.services = services
     return app
 
 
 def describe() -> dict[str, Any]:
-    """The OpenAPI description of the API; `docs/reference/openapi.json` is a copy of it."""
+    """Return the OpenAPI description of the API; `docs/reference/openapi.json` is a copy."""
     return _routes().openapi()
 
 
@@ -128,8 +128,8 @@ def _routes() -> FastAPI:
     app.router.route_class = Route
     problems.install(app)
     app.add_middleware(ReportFastPath)
-    app.add_middleware(RequestLimits)  # It stands before that lane, too.
-    app.add_middleware(TimingMiddleware)  # The outermost.
+    app.add_middleware(RequestLimits)  # Timing must also include the fast path.
+    app.add_middleware(TimingMiddleware)  # The outermost middleware.
     for router in _ROUTERS:
         app.include_router(router)
     app.add_api_route("/healthz", healthz, response_model=HealthOut, tags=["health"])
@@ -139,17 +139,17 @@ def _routes() -> FastAPI:
 
 
 def healthz() -> HealthOut:
-    """That the process answers."""
+    """Report that the process responds."""
     return HealthOut(status="ok", version=holdfast.__version__)
 
 
-def readyz(services: The) -> HealthOut:
-    """That the database can be used and has the tables of this version, that there is room to record, and that jobs are watched."""
+def readyz(services: TheServices) -> HealthOut:
+    """Check the database, its schema revision, free space for events, and the reconciler."""
     if not services.is_reconciling():
         raise Unavailable(
-            "the reconciler has stopped or has been stuck for 15 s, so no job is watched; if this lasts, restart the service"
+            "the reconciler has stopped or has been stuck for 15 s, so job states are out of date; if this lasts, restart the service"
         )
-    if trouble := services.disk_trouble():
+    if trouble := services.disk_error():
         raise StoreUnavailable(trouble)
     at, needed = revision_of(services.engine), newest_revision()
     if at != needed and not is_newer(at):

@@ -1,12 +1,13 @@
-"""What routes are given to work with."""
+"""Dependencies of routes: the services, the job of the path, and its version as `ETag` and `If-Match`."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Depends, Header, Request
 
 from holdfast.domain.jobs.job import Job
+from holdfast.errors import PreconditionFailed
 from holdfast.services import Services
 
 
@@ -15,12 +16,37 @@ def _services(request: Request) -> Services:
     return services
 
 
-The = Annotated[Services, Depends(_services)]
+TheServices = Annotated[Services, Depends(_services)]
 
 
-def _job(job_id: str, services: The) -> Job:
+def _job(job_id: str, services: TheServices) -> Job:
     return services.journal.read(job_id)
 
 
 TheJob = Annotated[Job, Depends(_job)]
-"""The job of the path; a request for one that does not exist is answered with 404 before the route runs."""
+"""The job of the path; an unknown one is answered with 404 before the route runs."""
+
+IfMatch = Annotated[
+    str | None,
+    Header(alias="If-Match", description="Change the job only if this is still its ETag."),
+]
+
+
+def etag(job: Job) -> str:
+    """Return the version of a job: the number of its newest event."""
+    return f'"{job.seq}"'
+
+
+def check(if_match: str | None, job: Job) -> None:
+    """Accept a change that names no version, or the current one.
+
+    Raises:
+        PreconditionFailed: it names others.
+    """
+    if if_match is None:
+        return
+    named = [tag.strip() for tag in if_match.split(",")]
+    if "*" not in named and etag(job) not in named:
+        raise PreconditionFailed(
+            f"job {job.id} is at version {etag(job)}, not at {if_match}; read it again, then repeat the request if it still applies"
+        )

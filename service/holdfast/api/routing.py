@@ -1,7 +1,7 @@
-"""What every route does before its body is read: the caller is admitted, and words of the query that it does not know are refused.
+"""Checks of every route before its body is read: authorization and unknown query parameters.
 
-FastAPI reads and parses a body before it runs dependencies. Without this, a caller without a token would be answered about
-the form of a body, and could have the service parse one.
+FastAPI reads and parses a body before it runs dependencies. A caller without a token could have the service parse a
+body, and would receive errors about its form.
 """
 
 from __future__ import annotations
@@ -19,30 +19,35 @@ from starlette.requests import ClientDisconnect
 
 from holdfast.api.auth.authentication import authenticate
 from holdfast.code_upload.tree import MOST_ENTRIES
-from holdfast.domain.jobfile.validation import unknown_word
+from holdfast.domain.jobfile.validation import unknown_key_message
 from holdfast.errors import BadRequest
 
 MOST_VALUES: Final = 20_000
-"""Keys and values of one body. A lower value refuses reports of many metrics; a higher value costs time and memory where
-each of them is a mistake to be named."""
-CODE: Final = "/v1/code/"
-TREE: Final = f"{CODE}trees"
+"""Maximum keys and values of one body.
+
+A lower value refuses reports with many metrics; a higher value costs time and memory if each is invalid.
+"""
+CODE_PATH: Final = "/v1/code/"
+TREES_PATH: Final = f"{CODE_PATH}trees"
 MOST_TREE_VALUES: Final = MOST_VALUES + 10 * MOST_ENTRIES
-"""The same of a list of files, each of which has up to five keys with a value. A higher value costs memory."""
-PIECES: Final = f"{CODE}pieces"
-"""Below it, bodies are pieces of files."""
+"""Maximum values of a list of files, each with up to five keys and values.
+
+A higher value uses more memory.
+"""
+PIECES_PATH: Final = f"{CODE_PATH}pieces"
+"""Paths below this one receive pieces of files as bodies."""
 _TEXT: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
 class Route(APIRoute):
-    """A route that reads its body once it knows the caller."""
+    """A route that reads its body after the caller is authorized."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler behind these checks."""
+        """Wrap the handler in these checks."""
         answer = super().get_route_handler()
-        known = sorted(_words(self.dependant)) if self.path.startswith("/v1/") else None
-        has_values = not self.path.startswith(PIECES)
-        most = MOST_TREE_VALUES if self.path == TREE else MOST_VALUES
+        known = sorted(_query_names(self.dependant)) if self.path.startswith("/v1/") else None
+        has_values = not self.path.startswith(PIECES_PATH)
+        most = MOST_TREE_VALUES if self.path == TREES_PATH else MOST_VALUES
 
         async def admitted(request: Request) -> Response:
             request.state.caller = await run_in_threadpool(authenticate, request)
@@ -51,7 +56,9 @@ class Route(APIRoute):
             try:
                 body = await request.body()
             except ClientDisconnect:
-                return Response(status_code=400)  # The client has gone, and reads no answer.
+                return Response(
+                    status_code=400
+                )  # The client has disconnected and reads no response.
             if has_values and not is_small(body, most):
                 raise BadRequest(f"the body holds more than {most} values; send fewer")
             return await answer(request)
@@ -60,31 +67,34 @@ class Route(APIRoute):
 
 
 class Router(APIRouter):
-    """A router all of whose routes are such."""
+    """A router whose routes are all of class Route."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(route_class=Route, **options)
 
 
-def _words(dependant: Dependant) -> Iterator[str]:
-    """What a route reads of a query."""
+def _query_names(dependant: Dependant) -> Iterator[str]:
+    """Yield the query parameters that a route reads."""
     for field in dependant.query_params:
         yield field.alias
     for inner in dependant.dependencies:
-        yield from _words(inner)
+        yield from _query_names(inner)
 
 
 def _check_query(request: Request, known: list[str]) -> None:
     unknown = [word for word in request.query_params if word not in known]
     if unknown:
-        # Ten are enough to see what is wrong.
+        # Ten are enough to show the mistake.
         raise RequestValidationError(
-            [{"loc": ("query", word), "msg": unknown_word(word, known)} for word in unknown[:10]]
+            [
+                {"loc": ("query", word), "msg": unknown_key_message(word, known)}
+                for word in unknown[:10]
+            ]
         )
 
 
 def is_small(body: bytes, most: int = MOST_VALUES) -> bool:
-    """Whether a body has no more values than may be; what stands in quotes is no value by itself."""
+    """Whether a body has at most the allowed number of values; text within quotes counts once."""
     if body.count(b",") + body.count(b":") <= most:
         return True
     plain = _TEXT.split(body, maxsplit=most)

@@ -1,5 +1,6 @@
-"""The newest row of the audit log, kept in a file outside of the database: what tells that a tail was cut off, or that
-the log was made anew with hashes that fit.
+"""Stores the newest row of the audit log in a file outside the database.
+
+The file reveals that the end of the log was cut off, or that the log was rewritten with matching hashes.
 """
 
 from __future__ import annotations
@@ -13,49 +14,53 @@ from typing import Final
 
 from holdfast.domain.access.audit import ChainHead
 from holdfast.errors import StoreUnavailable
-from holdfast.store.audit_log import Audit
+from holdfast.store.audit_log import AuditLog
 
 log = logging.getLogger(__name__)
 
-KEEP_EVERY_S: Final = 5.0
-"""How often it is looked for a newer row. Smaller: more queries. Bigger: more rows can be cut off before they are kept."""
+ANCHOR_EVERY_S: Final = 5.0
+"""Seconds between two copies of the chain head. A lower value adds queries; a higher value
+leaves more recent rows unprotected against truncation."""
 
 
 @dataclass
 class AuditAnchor:
-    """Who keeps it. The file only ever goes forward, and stays as it is once the database tells another story."""
+    """Keeps the anchor file up to date.
+
+    The file only moves forward, and stays unchanged if the log in the database no longer matches it.
+    """
 
     file: Path
-    audit: Audit
-    _complained: bool = field(default=False)
+    audit: AuditLog
+    _is_mismatch_logged: bool = field(default=False)
 
-    async def keep_on(self) -> None:
-        """Keep it until cancelled."""
+    async def run(self) -> None:
+        """Update the anchor until cancelled."""
         while True:
             try:
-                await asyncio.to_thread(self.keep)
+                await asyncio.to_thread(self.update)
             except StoreUnavailable as error:
-                log.debug("the head of the audit log is not kept for now: %s", error)
+                log.debug("the audit log anchor is not updated for now: %s", error)
             except OSError as error:
-                log.warning("the head of the audit log cannot be kept: %s", error)
-            await asyncio.sleep(KEEP_EVERY_S)
+                log.warning("the audit log anchor cannot be written: %s", error)
+            await asyncio.sleep(ANCHOR_EVERY_S)
 
-    def keep(self) -> None:
-        """Write down the newest row, if the one that was written down before is still there."""
-        kept, head = self.kept(), self.audit.head()
+    def update(self) -> None:
+        """Store the newest row, provided that the stored one is still in the log."""
+        kept, head = self.read(), self.audit.head()
         if head == kept:
             return
-        if kept.seq and not self.audit.holds(kept):
-            if not self._complained:
-                log.error("the audit log is not the one that was kept; see: holdfast audit verify")
-            self._complained = True
+        if kept.seq and not self.audit.contains(kept):
+            if not self._is_mismatch_logged:
+                log.error("the audit log does not match its anchor; run: holdfast audit verify")
+            self._is_mismatch_logged = True
             return
         draft = self.file.with_name(f".{self.file.name}.{os.getpid()}")
         draft.write_text(f"{head}\n")
         draft.replace(self.file)
 
-    def kept(self) -> ChainHead:
-        """The row that was written down; the beginning where none was, or where the file is no such thing."""
+    def read(self) -> ChainHead:
+        """The stored row; the beginning of the log if the file is missing or invalid."""
         try:
             seq, _, digest = self.file.read_text().strip().partition(":")
             return ChainHead(seq=int(seq), hash=digest)

@@ -1,6 +1,4 @@
-"""The bookkeeper: puts the bills of jobs that have ended into rows, and points of curves into blocks, so that whoever asks
-for sums or curves waits for none of it.
-"""
+"""Precomputes bills of closed jobs as rows and packs metric points into blocks, so that queries are fast."""
 
 from __future__ import annotations
 
@@ -16,36 +14,43 @@ from holdfast.store.billing.bills import BillRollups
 log = logging.getLogger(__name__)
 
 EVERY_S: Final = 5.0
-"""Between two looks. Smaller: more looks that find nothing; bigger: who asks for sums reckons more of them himself."""
-AT_ONCE: Final = 1000
-"""Jobs, or blocks, in one look, after an upgrade. It ends in a few seconds, so that the service can."""
+"""Seconds between two rounds. A lower value adds empty rounds; a higher value makes queries
+compute more themselves."""
+BATCH_SIZE: Final = 1000
+"""Jobs or blocks per round, after an upgrade. A round ends in a few seconds, so that the
+service can stop."""
 
 
 class Rollup(Protocol):
-    """Something that is written up behind what happens: `Ledgers`, `Series`."""
+    """A table of precomputed values: `BillRollups`, `MetricSeries`."""
 
-    def settle(self, limit: int) -> int:
-        """How much was written up, at most `limit`."""
+    def roll_up(self, limit: int) -> int:
+        """Precompute at most `limit` items and return their number."""
         ...
 
 
-async def warm_rollups(ledgers: BillRollups, clock: Clock) -> None:
-    """Reckon once, after a start, what jobs that live have come to: else whoever asks first waits until all their logs are read."""
+async def warm_rollups(rollups: BillRollups, clock: Clock) -> None:
+    """Compute the bills of live jobs once after a start; otherwise the first query reads all their events."""
     try:
-        await asyncio.to_thread(lambda: ledgers.live(clock.now()))
+        await asyncio.to_thread(lambda: rollups.live_jobs(clock.now()))
     except StoreUnavailable as error:
-        log.warning("jobs that live are not reckoned yet: %s", error.detail)
+        log.warning("bills of live jobs are not precomputed: %s", error.detail)
     freeze_startup_objects()
 
 
-async def run_rollups(*books: Rollup) -> None:
-    """Write all up until cancelled. A bug that one look brings to light stops none of the others."""
+async def run_rollups(*rollups: Rollup) -> None:
+    """Update the rollups until cancelled.
+
+    An unexpected error in one round does not stop the others.
+    """
     while True:
-        for book in books:
-            look = asyncio.create_task(asyncio.to_thread(book.settle, AT_ONCE))
-            await asyncio.wait([look])
-            if isinstance(error := look.exception(), StoreUnavailable):
-                log.warning("books are not kept: %s", error.detail)
+        for rollup in rollups:
+            round_ = asyncio.create_task(asyncio.to_thread(rollup.roll_up, BATCH_SIZE))
+            await asyncio.wait([round_])
+            if isinstance(error := round_.exception(), StoreUnavailable):
+                log.warning("rollups are not updated: %s", error.detail)
             elif error:
-                log.error("a bug in the books; the next look is in %g s", EVERY_S, exc_info=error)
+                log.error(
+                    "unexpected error in a rollup; next round in %g s", EVERY_S, exc_info=error
+                )
         await asyncio.sleep(EVERY_S)

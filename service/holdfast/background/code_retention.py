@@ -1,4 +1,4 @@
-"""Removal of uploaded code that no job has needed for long."""
+"""Deletes uploaded code that no job has needed for a long time."""
 
 from __future__ import annotations
 
@@ -14,25 +14,31 @@ from holdfast.store.queries import Queries
 log = logging.getLogger(__name__)
 
 EVERY_S: Final = 3600.0
-"""Between two rounds. A lower value reads the files of all jobs more often; a higher value keeps code for longer."""
+"""Seconds between two rounds. A lower value reads the files of all jobs more often; a higher
+value keeps code for longer."""
 
 
-def tidy_code(uploads: Uploads, reading: Queries, journal: Journal) -> None:
-    """Remove what is too old, and note which code jobs that have not ended need."""
-    workdirs = (journal.submission(job_id).spec.get("workdir") for job_id in reading.live_ids())
-    uploads.tidy(str(workdir) for workdir in workdirs if is_upload(workdir))
+def delete_expired_code(uploads: Uploads, queries: Queries, journal: Journal) -> None:
+    """Delete expired code, and mark the code that live jobs need as used."""
+    workdirs = (journal.submission(job_id).spec.get("workdir") for job_id in queries.live_ids())
+    uploads.delete_expired(str(workdir) for workdir in workdirs if is_upload(workdir))
 
 
-async def keep_code(uploads: Uploads, reading: Queries, journal: Journal) -> None:
-    """Do so until cancelled. An error in one round stops none of the later ones."""
+async def run_code_retention(uploads: Uploads, queries: Queries, journal: Journal) -> None:
+    """Delete expired code until cancelled.
+
+    An error in one round does not stop the later ones.
+    """
     while True:
-        round_ = asyncio.create_task(asyncio.to_thread(tidy_code, uploads, reading, journal))
+        round_ = asyncio.create_task(
+            asyncio.to_thread(delete_expired_code, uploads, queries, journal)
+        )
         await asyncio.wait([round_])
         if isinstance(error := round_.exception(), StoreUnavailable | OSError):
-            log.warning("uploaded code is not tidied: %s", error)
+            log.warning("expired uploaded code is not deleted: %s", error)
         elif error:
             log.error(
-                "a bug in tidying uploaded code; the next round is in %g s",
+                "unexpected error in the deletion of uploaded code; next round in %g s",
                 EVERY_S,
                 exc_info=error,
             )

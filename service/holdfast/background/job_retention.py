@@ -1,6 +1,6 @@
-"""Removal of what is left of removed jobs, and of old jobs where their time is limited.
+"""Deletes the remains of removed jobs, and removes old jobs if their retention is limited.
 
-Every step may be interrupted and repeated: a removal ends only once a round has found nothing left.
+Every step may be interrupted and repeated: a removal ends only after a round that found nothing left.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from holdfast.errors import (
     NotPossibleNow,
     StoreUnavailable,
 )
-from holdfast.ports import Clock, KeepsFiles, OpenDepot
-from holdfast.store.audit_log import Audit
+from holdfast.ports import Clock, LaunchFileStore, OpenBucket
+from holdfast.store.audit_log import AuditLog
 from holdfast.store.billing.bills import BillRollups
 from holdfast.store.job_removal import Removals, RemovedJob
 from holdfast.store.journal import Journal
@@ -33,52 +33,56 @@ from holdfast.store.journal import Journal
 log = logging.getLogger(__name__)
 
 EVERY_S: Final = 20.0
-"""Between two rounds. A lower value asks stores in trouble more often; a higher value keeps files of removed jobs for longer."""
-OLD_EVERY: Final = 180
-"""Rounds between two looks for old jobs."""
-GIVE_UP: Final = timedelta(days=7)
-"""Of trouble with a checkpoint store. A lower value gives up in a long outage; a higher value asks a removed bucket for longer."""
-KEYS_AT_ONCE: Final = 500
+"""Seconds between two rounds. A lower value sends more requests to failing stores; a higher
+value keeps files of removed jobs for longer."""
+RETENTION_ROUNDS: Final = 180
+"""Rounds between two searches for old jobs."""
+FAILURE_DEADLINE: Final = timedelta(days=7)
+"""Time for which a failing checkpoint store is retried. A lower value stops during a long
+outage; a higher value keeps sending requests to a removed bucket."""
+KEYS_PER_BATCH: Final = 500
 RETENTION: Final = Actor(name="(retention)")
-"""In the audit log. No user can have this name."""
+"""The actor in the audit log. No user can have this name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobEraser:
-    """Removes rows and files of removed jobs."""
+    """Deletes rows and files of removed jobs."""
 
     removals: Removals
     journal: Journal
     launchers: Iterable[object]
-    open_depot: OpenDepot | None
-    """None: there are no stores, as in a demonstration."""
+    open_bucket: OpenBucket | None
+    """None if there are no stores, as in a demonstration."""
     clock: Clock
 
     def erase_all(self) -> None:
         """Continue every removal."""
-        for removal in self.removals.unfinished():
+        for removal in self.removals.list_unfinished():
             try:
-                trouble = self._erase(removal)
+                problem = self._erase(removal)
             except (LauncherUnreachable, OSError, ValueError) as error:
-                trouble = str(error)
-            if trouble is not None and trouble != removal.trouble:
-                log.warning("files of removed job %s are left: %s", removal.job_id, trouble)
-                self.removals.note(removal.job_id, trouble)
+                problem = str(error)
+            if problem is not None and problem != removal.trouble:
+                log.warning(
+                    "files of removed job %s could not be deleted: %s", removal.job_id, problem
+                )
+                self.removals.record_result(removal.job_id, problem)
 
     def _erase(self, removal: RemovedJob) -> str | None:
-        """Why files are left; None where none are, or where they are gone before long."""
+        """The reason why files are left; None if none are, or if they are deleted soon."""
         self.removals.clear_measurements(removal.job_id)
-        trouble = self._discard_files(removal.job_id) or self._empty_store(removal)
-        if trouble:
-            return trouble
+        problem = self._discard_files(removal.job_id) or self._empty_store(removal)
+        if problem:
+            return problem
         if self.removals.clear_events(removal.job_id):
-            self.removals.note(removal.job_id, None)
+            self.removals.record_result(removal.job_id, None)
         return None
 
     def _discard_files(self, job_id: str) -> str | None:
-        """Why files of launches are left; None where none are."""
+        """The reason why files of launches are left; None if none are."""
         for launcher in self.launchers:
-            if isinstance(launcher, KeepsFiles):
+            if isinstance(launcher, LaunchFileStore):
                 for key in _keys_of(job_id, launcher):
                     launcher.discard(key)
                 if left := _keys_of(job_id, launcher):
@@ -86,30 +90,32 @@ class JobEraser:
         return None
 
     def _empty_store(self, removal: RemovedJob) -> str | None:
-        """Why objects are left that should go; None where none are, or after a week of trouble."""
-        if removal.place is None or self.open_depot is None:
+        """The reason why objects are left in the store; None if none are, or after a week of failures."""
+        if removal.place is None or self.open_bucket is None:
             return None
         try:
-            spec = JobSpec.stored(self.journal.submission(removal.job_id).spec)
+            spec = JobSpec.from_stored(self.journal.submission(removal.job_id).spec)
         except NotFound:
-            return None  # An earlier round was through with the store.
-        assert spec.holdfast.checkpoint, "a place is in a store"
+            return None  # An earlier round has emptied the store.
+        assert spec.holdfast.checkpoint, "a job with a place in a store has a store"
         try:
-            depot = self.open_depot(spec.holdfast.checkpoint.store, removal.job_id, spec.envs)
-            # Without its commit no checkpoint exists, so that none is read while its data goes.
+            bucket = self.open_bucket(spec.holdfast.checkpoint.store, removal.job_id, spec.envs)
+            # A checkpoint without its commit does not exist, so none is read while its data is deleted.
             for directory in (COMMITS, "") if removal.with_checkpoints else (INBOX,):
-                keys = [stored.key for stored in depot.look(directory).objects]
-                for start in range(0, len(keys), KEYS_AT_ONCE):
-                    depot.delete(keys[start : start + KEYS_AT_ONCE])
+                keys = [stored.key for stored in bucket.list_objects(directory).objects]
+                for start in range(0, len(keys), KEYS_PER_BATCH):
+                    bucket.delete(keys[start : start + KEYS_PER_BATCH])
         except (DepotUnreachable, DepotRefused) as error:
-            if self.clock.now() - removal.removed_at < GIVE_UP:
+            if self.clock.now() - removal.removed_at < FAILURE_DEADLINE:
                 return f"{removal.place}: {error.detail}"
-            log.warning("%s is left as it is: %s", removal.place, error.detail)
+            log.warning(
+                "deletion of %s was abandoned after 7 days: %s", removal.place, error.detail
+            )
         return None
 
 
-def _keys_of(job_id: str, launcher: KeepsFiles) -> list[str]:
-    return [key for key in launcher.kept() if key.rpartition("-")[0] == job_id]
+def _keys_of(job_id: str, launcher: LaunchFileStore) -> list[str]:
+    return [key for key in launcher.keys_with_files() if key.rpartition("-")[0] == job_id]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,43 +123,50 @@ class JobRetention:
     """Removes jobs that ended long ago, and old rows of the audit log."""
 
     removals: Removals
-    ledgers: BillRollups
+    bill_rollups: BillRollups
     clock: Clock
-    keep: timedelta | None
-    """After the end of a job; None: for ever."""
-    audit: Audit
-    keep_audit: timedelta | None
-    """After a row of the audit log was written; None: for ever."""
+    keep_jobs_for: timedelta | None
+    """Time after the end of a job; None: permanently."""
+    audit: AuditLog
+    keep_audit_for: timedelta | None
+    """Time after a row of the audit log was written; None: permanently."""
 
     def remove_old(self) -> None:
-        """Remove every job and every row of the audit log that is due. Jobs of which something may still run stay."""
+        """Remove every job and every audit row that is due, except jobs whose resources may still run."""
         now = self.clock.now()
-        if self.keep_audit is not None:
-            self.audit.expire(now - self.keep_audit, RETENTION)
-        if self.keep is None:
+        if self.keep_audit_for is not None:
+            self.audit.expire(now - self.keep_audit_for, RETENTION)
+        if self.keep_jobs_for is None:
             return
-        for job_id in self.removals.due(now - self.keep):
+        for job_id in self.removals.list_due(now - self.keep_jobs_for):
             try:
                 self.removals.remove(
-                    job_id, lambda job: RETENTION.did("job.remove", job.id), self.ledgers
+                    job_id,
+                    lambda job: RETENTION.audit_action("job.remove", job.id),
+                    self.bill_rollups,
                 )
             except (NotPossibleNow, NotFound) as error:
-                log.warning("an old job is left: %s", error.detail)
+                log.warning("an old job could not be removed: %s", error.detail)
 
 
-async def remove_forever(eraser: JobEraser, retention: JobRetention) -> None:
-    """Do both until cancelled. An error in one round stops none of the later ones."""
+async def run_job_retention(eraser: JobEraser, retention: JobRetention) -> None:
+    """Run both until cancelled.
+
+    An error in one round does not stop the later ones.
+    """
     rounds = 0
     while True:
         steps = (
-            [eraser.erase_all] if rounds % OLD_EVERY else [retention.remove_old, eraser.erase_all]
+            [eraser.erase_all]
+            if rounds % RETENTION_ROUNDS
+            else [retention.remove_old, eraser.erase_all]
         )
         for step in steps:
             under_way = asyncio.create_task(asyncio.to_thread(step))
             await asyncio.wait([under_way])
             if isinstance(error := under_way.exception(), StoreUnavailable):
-                log.warning("removed jobs are cleared later: %s", error.detail)
+                log.warning("removed jobs are deleted later: %s", error.detail)
             elif error:
-                log.error("a bug in the removal of jobs", exc_info=error)
+                log.error("unexpected error in the removal of jobs", exc_info=error)
         rounds += 1
         await asyncio.sleep(EVERY_S)

@@ -1,4 +1,4 @@
-"""Copies of logs that would go with the nodes: made every few seconds while nodes stand, whether anybody reads them or not."""
+"""Copies logs that would be lost with their nodes, every few seconds while nodes run."""
 
 from __future__ import annotations
 
@@ -10,54 +10,57 @@ from typing import Final
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.jobs.job import Job, State
 from holdfast.errors import StoreUnavailable
-from holdfast.ports import KeepsLogs, Launcher
+from holdfast.ports import CopiesLogs, Launcher
 from holdfast.store.queries import Queries
 
 log = logging.getLogger(__name__)
 
 EVERY_S: Final = 10.0
-"""Between two copies of a log. A lower value keeps an engine busy with copying; a higher value loses more of the last lines
-of nodes that are gone without a notice."""
-PAGE: Final = 200
+"""Seconds between two copies of a log. A lower value adds load on the engine; a higher value
+loses more of the last lines of nodes that are lost without notice."""
+PAGE_SIZE: Final = 200
 WITH_NODES: Final = (State.STARTING, State.TRAINING, State.PAUSING, State.STOPPING)
 
 
-class LogKeeper:
-    """Has launchers copy the logs of all jobs that have nodes."""
+class LogCopier:
+    """Makes launchers copy the logs of all jobs that have nodes."""
 
-    def __init__(self, *, reading: Queries, launchers: Mapping[Engine, Launcher]) -> None:
-        self._reading = reading
-        self._keepers = [item for item in launchers.values() if isinstance(item, KeepsLogs)]
+    def __init__(self, *, queries: Queries, launchers: Mapping[Engine, Launcher]) -> None:
+        self._queries = queries
+        self._launchers = [item for item in launchers.values() if isinstance(item, CopiesLogs)]
 
-    async def look(self) -> None:
-        """Copy once what is new in each log.
+    async def run_once(self) -> None:
+        """Copy the new part of each log once.
 
         Raises:
-            StoreUnavailable: the database cannot be used.
+            StoreUnavailable: the database is unavailable.
         """
-        if not self._keepers:
+        if not self._launchers:
             return
-        jobs = await asyncio.to_thread(lambda: [*self._placed()])
+        jobs = await asyncio.to_thread(lambda: [*self._jobs_with_nodes()])
         keys = [job.launch_key for job in jobs]
-        await asyncio.gather(*(each.keep_log(key) for each in self._keepers for key in keys))
+        await asyncio.gather(*(each.copy_logs(key) for each in self._launchers for key in keys))
 
-    async def look_on(self) -> None:
-        """Look until cancelled. A bug that one look brings to light stops none of the later ones."""
+    async def run(self) -> None:
+        """Copy logs until cancelled.
+
+        An unexpected error in one round does not stop the later ones.
+        """
         while True:
-            look = asyncio.create_task(self.look())
-            await asyncio.wait([look])
-            if isinstance(error := look.exception(), StoreUnavailable):
+            round_ = asyncio.create_task(self.run_once())
+            await asyncio.wait([round_])
+            if isinstance(error := round_.exception(), StoreUnavailable):
                 log.warning("logs are not copied: %s", error.detail)
             elif error:
                 log.error(
-                    "a bug in copying logs; the next look is in %g s", EVERY_S, exc_info=error
+                    "unexpected error in log copies; next round in %g s", EVERY_S, exc_info=error
                 )
             await asyncio.sleep(EVERY_S)
 
-    def _placed(self) -> Iterator[Job]:
+    def _jobs_with_nodes(self) -> Iterator[Job]:
         after = None
         while True:
-            page = self._reading.jobs(limit=PAGE, statuses=WITH_NODES, after=after)
+            page = self._queries.jobs(limit=PAGE_SIZE, statuses=WITH_NODES, after=after)
             yield from (job for job in page.jobs if job.placed)
             if (after := page.next) is None:
                 return

@@ -1,7 +1,7 @@
-"""The notifier: follows what happens, makes messages of it, and sends them from threads of its own.
+"""Creates notifications from events and sends them in a thread pool.
 
-A slow receiver holds one thread, and no message but its own: of each channel one message is under way at a time, and
-the loop never waits for any.
+Each channel has at most one message in delivery, so a slow receiver blocks one thread and only its own messages.
+The loop never waits for a delivery.
 """
 
 from __future__ import annotations
@@ -22,18 +22,21 @@ from holdfast.store.outbox import DeliveryLease, Outbox
 log = logging.getLogger(__name__)
 
 EVERY_S: Final = 2.0
-"""Between two looks. Smaller: more queries that find nothing. Bigger: people hear so much later."""
-THREADS: Final = 16
-"""Messages under way at once. Smaller: so many slow receivers hold up all others. Bigger: more memory."""
-TIDY: Final = timedelta(hours=1)
-"""Between two looks for what is old. Smaller: more queries that find nothing. Bigger: it is there so much longer."""
+"""Seconds between two rounds. A lower value adds empty queries; a higher value delays
+notifications."""
+MAX_CONCURRENT: Final = 16
+"""Messages in delivery at once. A lower value lets that many slow receivers delay all
+others; a higher value uses more memory."""
+CLEANUP_EVERY: Final = timedelta(hours=1)
+"""Time between two deletions of old messages. A lower value adds empty queries; a higher
+value keeps them for longer."""
 LEASE_S: Final = 120.0
-"""How long a message is a replica's own. Smaller than a try takes: it is sent twice. Bigger: what a replica had in
-hand when it died comes so much later."""
+"""Seconds for which a message is leased to a replica. A value below the duration of a
+delivery sends it twice; a higher value delays the messages of a replica that died."""
 
 
 class Notifier:
-    """Tells people."""
+    """Sends notifications."""
 
     def __init__(
         self, *, outbox: Outbox, channels: Channels, messenger: Messenger, clock: Clock
@@ -44,89 +47,96 @@ class Notifier:
         self._clock = clock
         self._under_way: dict[str, Future[None]] = {}
         self._lock = Lock()
-        self._tidied_at: datetime | None = None
-        """None: not since this began."""
+        self._cleaned_up_at: datetime | None = None
+        """None before the first cleanup."""
 
-    def look(self, threads: ThreadPoolExecutor) -> int:
-        """One look: how many messages were given to `threads`.
+    def run_once(self, threads: ThreadPoolExecutor) -> int:
+        """Run one round; return the number of messages handed to `threads`.
 
         Raises:
-            StoreUnavailable: the database cannot be used; what is not written is found again.
+            StoreUnavailable: the database is unavailable; the next round finds whatever was not recorded.
         """
-        while self._outbox.follow():
+        while self._outbox.enqueue_new_events():
             pass
-        self._outbox.pack()
+        self._outbox.create_messages()
         now = self._clock.now()
-        if self._tidied_at is None or now - self._tidied_at >= TIDY:
-            self._outbox.tidy()
-            self._tidied_at = now
+        if self._cleaned_up_at is None or now - self._cleaned_up_at >= CLEANUP_EVERY:
+            self._outbox.delete_old()
+            self._cleaned_up_at = now
         with self._lock:
             busy = set(self._under_way)
-        free = THREADS - len(busy)
+        free = MAX_CONCURRENT - len(busy)
         if not free:
             return 0
-        turns = self._outbox.claim(now, LEASE_S, free, busy)
-        for turn in turns:
-            task = threads.submit(self.deliver, turn)
+        leases = self._outbox.claim(now, LEASE_S, free, busy)
+        for lease in leases:
+            task = threads.submit(self.deliver, lease)
             with self._lock:
-                self._under_way[turn.channel_id] = task
-            task.add_done_callback(partial(self._forget, turn))
-        return len(turns)
+                self._under_way[lease.channel_id] = task
+            task.add_done_callback(partial(self._forget, lease))
+        return len(leases)
 
-    def look_and_wait(self) -> int:
-        """One look, and all that it began; how many messages were tried."""
-        with ThreadPoolExecutor(THREADS, "notify") as threads:
-            begun = self.look(threads)
+    def run_once_and_wait(self) -> int:
+        """Run one round and wait for its deliveries; return the number of messages tried."""
+        with ThreadPoolExecutor(MAX_CONCURRENT, "notify") as threads:
+            begun = self.run_once(threads)
             with self._lock:
                 tasks = list(self._under_way.values())
             wait(tasks)
         return begun
 
-    def deliver(self, turn: DeliveryLease) -> None:
-        """Send one message, and write down what became of it."""
-        target = self._channels.open(turn.channel_id)
+    def deliver(self, lease: DeliveryLease) -> None:
+        """Send one message and record the result."""
+        target = self._channels.open(lease.channel_id)
         if target is None:
             # Another replica may have the secret.
-            trouble = (
-                "its channel was sealed under another secret than this service's; add it again"
-            )
-            self._outbox.failed(turn, trouble)
+            reason = "the channel was encrypted with another service's secret; add it again"
+            self._outbox.mark_failed(lease, reason)
             return
         try:
-            self._messenger.send(target.url, target.secrets, turn.letter)
+            self._messenger.send(target.url, target.secrets, lease.message)
         except NotDelivered as error:
-            log.warning("message %s was not taken: %s", turn.letter.id, error.detail)
-            self._outbox.failed(turn, error.detail, for_good=error.for_good)
+            log.warning("message %s was not delivered: %s", lease.message.id, error.detail)
+            self._outbox.mark_failed(lease, error.detail, for_good=error.for_good)
         except BadChannel as error:
-            self._outbox.failed(turn, error.detail)
+            self._outbox.mark_failed(lease, error.detail)
         else:
-            self._outbox.sent(turn)
+            self._outbox.mark_sent(lease)
 
-    async def go_on(self) -> None:
-        """Look until cancelled. A bug that one look brings to light stops none of the later ones."""
-        threads = ThreadPoolExecutor(THREADS, "notify")
-        look: asyncio.Task[int] | None = None
+    async def run(self) -> None:
+        """Run until cancelled.
+
+        An unexpected error in one round does not stop the later ones.
+        """
+        threads = ThreadPoolExecutor(MAX_CONCURRENT, "notify")
+        round_: asyncio.Task[int] | None = None
         try:
             while True:
-                look = asyncio.create_task(asyncio.to_thread(self.look, threads))
-                await asyncio.wait([look])
-                if isinstance(error := look.exception(), StoreUnavailable):
-                    log.warning("nobody is notified: %s", error.detail)
+                round_ = asyncio.create_task(asyncio.to_thread(self.run_once, threads))
+                await asyncio.wait([round_])
+                if isinstance(error := round_.exception(), StoreUnavailable):
+                    log.warning("notifications are delayed: %s", error.detail)
                 elif error:
-                    log.error("a bug in notifying; the next look is in %g s", EVERY_S, exc_info=error)  # fmt: skip
+                    log.error("unexpected error in notifications; next round in %g s", EVERY_S, exc_info=error)  # fmt: skip
                 await asyncio.sleep(EVERY_S)
         finally:
-            # What it still gives to threads would be nobody's until its lease is over.
-            if look:
-                await asyncio.wait([look])
+            # A message handed over now would be blocked until its lease expires.
+            if round_:
+                await asyncio.wait([round_])
             threads.shutdown(wait=False, cancel_futures=True)
 
-    def _forget(self, turn: DeliveryLease, task: Future[None]) -> None:
+    def _forget(self, lease: DeliveryLease, task: Future[None]) -> None:
         with self._lock:
-            self._under_way.pop(turn.channel_id, None)
+            self._under_way.pop(lease.channel_id, None)
         if task.cancelled():
             return
         if isinstance(error := task.exception(), StoreUnavailable):
-            log.warning("message %s: %s", turn.letter.id, error.detail)  # Its lease brings it back.
+            log.warning(
+                "message %s: %s", lease.message.id, error.detail
+            )  # It is sent again when its lease expires.
         elif error:
-            log.error("a bug with message %s; it is tried again", turn.letter.id, exc_info=error)
+            log.error(
+                "unexpected error with message %s; it is sent again",
+                lease.message.id,
+                exc_info=error,
+            )

@@ -1,4 +1,4 @@
-"""The command line: a client of the API, and the place where a service is started."""
+"""The command line: a client of the API that can also start the service."""
 
 from holdfast.cli.app import main
 

@@ -1,52 +1,125 @@
-"""The command `holdfast`: its subcommands, and how it ends.
+"""The command `holdfast`: its subcommands and exit codes.
 
-Exit codes: 0 done; 1 a mistake of ours; 2 bad input, or something is not installed here; 3 the service or its database
-cannot be reached; 4 no such job; 5 not allowed; 6 not possible in the present state; while following a job: 100 it
-failed, 103 it was cancelled; 130 interrupted.
+Exit codes: 0 success; 1 internal error; 2 invalid input or a missing package; 3 the service or its database is
+unreachable; 4 no such job; 5 not allowed; 6 not possible in the current state. Commands that follow a job: 100 it
+failed, 103 it was cancelled. 130 interrupted.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final
 
 import typer
 from holdfast_worker.protocol.release import requirement
+from typer import main as typer_main
+from typer.core import TyperCommand, TyperGroup
 
 import holdfast
-from holdfast.cli import (
-    audit,
-    billing,
-    budgets,
-    checkpoints,
-    database,
-    demo,
-    diagnostics,
-    doctor,
-    identity,
-    job_control,
-    jobs,
-    launches,
-    login,
-    logs,
-    metrics,
-    notifications,
-    output,
-    planning,
-    preemptions,
-    prices,
-    prove,
-    render,
-    reproduce,
-    serve,
-    wheelhouse,
-)
 from holdfast.errors import HoldfastError, NotInstalled
+
+COMMANDS: Final = {
+    "serve": "serve.serve",
+    "up": "serve.up",
+    "doctor": "doctor.doctor",
+    "submit": "jobs.submit",
+    "clone": "job_control.clone",
+    "retry": "job_control.retry",
+    "ps": "jobs.ps",
+    "show": "jobs.show",
+    "logs": "logs.logs",
+    "ranks": "diagnostics.ranks",
+    "events": "logs.events",
+    "metrics": "metrics.metrics",
+    "checkpoints": "checkpoints.checkpoints",
+    "cancel": "jobs.cancel",
+    "rm": "job_control.rm",
+    "pause": "job_control.pause",
+    "resume": "job_control.resume",
+    "limits": "job_control.limits",
+    "preempt": "jobs.preempt",
+    "render": "render.render",
+    "bill": "billing.bill",
+    "why": "billing.why",
+    "bundle": "diagnostics.bundle",
+    "wheelhouse": "wheelhouse.wheelhouse",
+    "manifest": "diagnostics.manifest",
+    "diff": "diagnostics.diff",
+    "prove": "prove.prove",
+    "reproduce": "reproduce.reproduce",
+    "costs": "billing.costs",
+    "preemptions": "preemptions.preemptions",
+    "prices": "prices.prices",
+    "advise": "planning.advise",
+    "demo": "demo.demo",
+    "login": "identity.login",
+    "logout": "identity.logout",
+    "whoami": "identity.whoami",
+    "what-if": "planning.app",
+    "users": "identity.users_app",
+    "projects": "identity.projects_app",
+    "members": "identity.members",
+    "tokens": "identity.tokens_app",
+    "audit": "audit.app",
+    "budgets": "budgets.app",
+    "channels": "notifications.app",
+    "launches": "job_control.launches_app",
+    "db": "database.app",
+}
+"""The module and function of each command in this package, or the Typer application that holds its subcommands."""
+
+
+class LazyCommands(Mapping[str, Any]):
+    """Commands by name.
+
+    Reading one imports its module, as imports take most of the time of a short command.
+    """
+
+    def __getitem__(self, name: str) -> Any:
+        module, _, attribute = COMMANDS[name].partition(".")
+        command = getattr(importlib.import_module(f"holdfast.cli.{module}"), attribute)
+        holder = typer.Typer(rich_markup_mode=None)
+        if isinstance(command, typer.Typer):
+            holder.add_typer(command, name=name)
+        else:
+            holder.command(name)(command)
+        return typer_main.get_group(holder).commands[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class LazyGroup(TyperGroup):
+    """The root command group, which imports only the commands that it needs."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = LazyCommands()  # type: ignore[assignment]  # Commands are static.
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature of typer
+        """List the names of all commands in the order of the help."""
+        return list(self.commands)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Complete the first word with names only: help texts would import all modules."""
+        lazy = self.commands
+        self.commands = {name: TyperCommand(name) for name in COMMANDS}
+        try:
+            return super().shell_complete(ctx, incomplete)
+        finally:
+            self.commands = lazy
+
 
 app = typer.Typer(
     name="holdfast",
-    help="Keep training jobs in place on spot nodes: submit once, lose no work, know every cent.",
+    cls=LazyGroup,
+    help="Run training jobs on spot nodes without losing work, and account for every cent.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -69,75 +142,33 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """The options before a subcommand."""
-
-
-app.command("serve")(serve.serve)
-app.command("up")(serve.up)
-app.command("doctor")(doctor.doctor)
-app.command("submit")(jobs.submit)
-app.command("clone")(job_control.clone)
-app.command("retry")(job_control.retry)
-app.command("ps")(jobs.ps)
-app.command("show")(jobs.show)
-app.command("logs")(logs.logs)
-app.command("ranks")(diagnostics.ranks)
-app.command("events")(logs.events)
-app.command("metrics")(metrics.metrics)
-app.command("checkpoints")(checkpoints.checkpoints)
-app.command("cancel")(jobs.cancel)
-app.command("rm")(job_control.rm)
-app.command("pause")(job_control.pause)
-app.command("resume")(job_control.resume)
-app.command("limits")(job_control.limits)
-app.command("preempt")(jobs.preempt)
-app.command("render")(render.render)
-app.command("bill")(billing.bill)
-app.command("why")(billing.why)
-app.command("bundle")(diagnostics.bundle)
-app.command("wheelhouse")(wheelhouse.wheelhouse)
-app.command("manifest")(diagnostics.manifest)
-app.command("diff")(diagnostics.diff)
-app.command("prove")(prove.prove)
-app.command("reproduce")(reproduce.reproduce)
-app.command("costs")(billing.costs)
-app.command("preemptions")(preemptions.preemptions)
-app.command("prices")(prices.prices)
-app.command("advise")(planning.advise)
-app.command("demo")(demo.demo)
-app.command("login")(login.login)
-app.command("logout")(login.logout)
-app.command("whoami")(login.whoami)
-app.add_typer(planning.app, name="what-if")
-app.add_typer(identity.users_app, name="users")
-app.add_typer(identity.projects_app, name="projects")
-app.add_typer(identity.members, name="members")
-app.add_typer(identity.tokens_app, name="tokens")
-app.add_typer(audit.app, name="audit")
-app.add_typer(budgets.app, name="budgets")
-app.add_typer(notifications.app, name="channels")
-app.add_typer(launches.app, name="launches")
-app.add_typer(database.app, name="db")
+    """Declare the options before a subcommand."""
 
 
 def main() -> None:
-    """Run the command line; errors become one sentence and an exit code, never a traceback."""
+    """Run the command line; an error prints one sentence and sets the exit code, without a traceback."""
     try:
         app()
     except HoldfastError as error:
-        output.error(error)
-        sys.exit(error.exit_code)
+        _exit_with(error)
     except ModuleNotFoundError as error:
         if str(error.name).startswith("holdfast"):
-            raise  # Ours, and so a bug.
-        lacking = NotInstalled(
-            f"this needs {error.name}, which the client alone does not bring; pip install {requirement('service')}"
+            raise  # A missing module of Holdfast is a bug.
+        _exit_with(
+            NotInstalled(
+                f"this command needs {error.name}, which is not part of the client; run: pip install {requirement('service')}"
+            )
         )
-        output.error(lacking)
-        sys.exit(lacking.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # Whoever read our output has seen enough (`holdfast ps | head`).
+        # The reader of the output has closed the pipe (`holdfast ps | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+
+
+def _exit_with(error: HoldfastError) -> None:
+    from holdfast.cli import output  # noqa: PLC0415 - tables and models, which a version needs not
+
+    output.error(error)
+    sys.exit(error.exit_code)

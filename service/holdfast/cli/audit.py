@@ -1,4 +1,4 @@
-"""Commands about the audit log, for admins of the service."""
+"""Commands for the audit log; for admins of the service."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.client import Client
 from holdfast.client.identity import PeopleClient
 from holdfast.settings import read_settings
 
-app = typer.Typer(help="See what people did.", invoke_without_command=True)
+app = typer.Typer(help="Manage the audit log.", invoke_without_command=True)
 
 
 @app.callback()
@@ -22,15 +22,18 @@ def audit(
     context: typer.Context,
     *,
     actor: Annotated[
-        str | None, typer.Option("--actor", help="Only what this one did; owner is the service's.")
+        str | None,
+        typer.Option("--actor", help="Only this actor; `owner` is the owner of the service."),
     ] = None,
     target: Annotated[
-        str | None, typer.Option("--target", help="Only what was done to this job, user, ...")
+        str | None, typer.Option("--target", help="Only this job, user or other target.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many.")] = 50,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=1000, help="Maximum number of rows.")
+    ] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List what people did, newest first."""
+    """List audit entries, newest first."""
     if context.invoked_subcommand:
         return
     with Client.from_settings(read_settings()) as client:
@@ -38,43 +41,47 @@ def audit(
     if as_json:
         output.print_json(page.rows)
         return
-    table = output.table("SEQ", "AT", "WHO", "FROM", "DID", "TO", "HOW", right=("SEQ",))
+    table = output.table(
+        "SEQ", "AT", "ACTOR", "FROM", "ACTION", "TARGET", "DETAILS", right=("SEQ",)
+    )
     for row in page.rows:
         at, who = f"{row.at:%Y-%m-%d %H:%M:%S}Z", row.actor or "-"
-        table.add_row(str(row.seq), at, who, row.address or "-", row.action, row.target, _how(row))
+        table.add_row(
+            str(row.seq), at, who, row.address or "-", row.action, row.target, _change_summary(row)
+        )
     output.print_table(table)
     if page.next:
-        output.echo(f"only the newest {limit} are shown; --limit shows more")
+        output.echo(f"only the newest {limit} are shown; raise --limit to see more")
 
 
 @app.command()
 def verify(
     *,
     head: Annotated[
-        str | None, typer.Option("--head", help="A head that you kept, as seq:hash.")
+        str | None, typer.Option("--head", help="A chain head that you saved, as seq:hash.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look whether every row is the one that was written; ends with 1 if one is not."""
+    """Verify the hash chain of the audit log; exit with 1 if a row was changed."""
     with Client.from_settings(read_settings()) as client:
-        verdict = PeopleClient(client).verdict(head)
+        verdict = PeopleClient(client).verify_audit(head)
     if as_json:
         output.print_json(verdict)
     elif verdict.sound:
-        output.console.print(f"{verdict.rows} rows, all as they were written", markup=False)
+        output.console.print(f"{verdict.rows} rows verified, unchanged", markup=False)
         if verdict.removed:
-            told = f"rows 1 to {verdict.removed} were removed after HOLDFAST_KEEP_AUDIT_DAYS"
-            output.console.print(told, markup=False)
-        output.console.print(f"keep this elsewhere: --head {verdict.head}", markup=False)
+            text_only = f"rows 1 to {verdict.removed} were deleted after HOLDFAST_KEEP_AUDIT_DAYS"
+            output.console.print(text_only, markup=False)
+        output.console.print(f"store this outside the service: --head {verdict.head}", markup=False)
     else:
-        output.console.print(f"NOT as it was written: {verdict.problem}", markup=False)
-        output.console.print(f"the {verdict.rows} rows before are", markup=False)
+        output.console.print(f"MODIFIED: {verdict.problem}", markup=False)
+        output.console.print(f"the {verdict.rows} rows before it are unchanged", markup=False)
     if not verdict.sound:
         raise typer.Exit(1)
 
 
-def _how(row: AuditEntryOut) -> str:
-    """What changed, short enough for a table."""
-    told = row.after if row.after is not None else row.before
-    text = json.dumps(told, ensure_ascii=False) if told else ""
+def _change_summary(row: AuditEntryOut) -> str:
+    """Summarize the change for a table."""
+    text_only = row.after if row.after is not None else row.before
+    text = json.dumps(text_only, ensure_ascii=False) if text_only else ""
     return text if len(text) <= 80 else f"{text[:79]}…"

@@ -1,7 +1,4 @@
-"""The commands that show where the time and the money of a job went, and why.
-
-The command that adds up what jobs cost.
-"""
+"""Commands that show what jobs cost, where the time and money went, and why."""
 
 from __future__ import annotations
 
@@ -12,16 +9,15 @@ import typer
 from holdfast.api.schemas.billing import AttemptOut, BillOut, CostOut, CostsOut, PhasesOut
 from holdfast.cli import output
 from holdfast.cli.diagnostics import print_hints
-from holdfast.cli.options import JobId, OnlyProject, Since, Until
-from holdfast.cli.output import AsJson, clock, money, saved, span
+from holdfast.cli.output import AsJson, JobId, OnlyProject, Since, Until, clock, money, saved, span
 from holdfast.client import Client
 from holdfast.client.diagnostics import EvidenceClient
 from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
 
 PHASES: Final = tuple(PhasesOut.model_fields)
-"""In the order of columns."""
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, for spreadsheets.")]
+"""Phases in the order of the columns."""
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV for spreadsheets.")]
 
 
 def bill(
@@ -30,11 +26,11 @@ def bill(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Show where every second and every cent of a job went."""
-    check_forms(as_json=as_json, as_csv=as_csv)
+    """Show how the time and money of a job were spent."""
+    check_output_format(as_json=as_json, as_csv=as_csv)
     with Client.from_settings(read_settings()) as client:
         if as_csv:
-            typer.echo(client.sheet(f"/v1/jobs/{job_id}/bill"), nl=False)
+            typer.echo(client.get_csv(f"/v1/jobs/{job_id}/bill"), nl=False)
             return
         account = client.bill(job_id)
     if as_json:
@@ -47,32 +43,32 @@ def why(
     job_id: JobId,
     as_json: AsJson = False,
 ) -> None:
-    """Tell the story of a job in sentences: how it stands, what it cost, what happened, and what its trouble looks like."""
+    """Explain a job: its state, cost, history and probable problems."""
     with Client.from_settings(read_settings()) as client:
-        told = client.story(job_id)
+        response = client.timeline(job_id)
         found = None if as_json else EvidenceClient(client).hints(job_id)
     if found is None:
-        output.print_json(told)
+        output.print_json(response)
         return
-    for sentence in told:
+    for sentence in response:
         when = f"{sentence.at:%Y-%m-%d %H:%M:%SZ}  " if sentence.at else ""
         output.console.print(f"{when}{sentence.text}", markup=False)
     print_hints(found)
 
 
-def check_forms(*, as_json: bool, as_csv: bool) -> None:
-    """Go on if at most one form is asked for.
+def check_output_format(*, as_json: bool, as_csv: bool) -> None:
+    """Check that at most one output format is requested.
 
     Raises:
-        BadRequest: two are.
+        BadRequest: two formats are requested.
     """
     if as_json and as_csv:
-        raise BadRequest("--json --csv: write one of the two")
+        raise BadRequest("--json and --csv exclude each other; use one of them")
 
 
 def print_bill(account: BillOut) -> None:
-    """The bill as a table, a summary, and a line for every loss."""
-    # Most programs report, and then there is nothing unmeasured.
+    """Print the bill as a table, a summary and one line for each capacity loss."""
+    # Most programs report their phases, which leaves no unmeasured time.
     phases = [name for name in PHASES if name != "unmeasured" or account.ms.unmeasured]
     columns = (
         *("ATTEMPT", "WHERE", "WAITING"),
@@ -85,10 +81,15 @@ def print_bill(account: BillOut) -> None:
         return [span(getattr(ms, name)) for name in phases]
 
     for item in account.attempts:
-        ended_by = (item.cause or ("the job's end" if item.ended_at else "-")).replace("_", " ")
+        ended_by = (item.cause or ("end of the job" if item.ended_at else "-")).replace("_", " ")
         paid = money(item.paid_micros, simulated=item.simulated or item.is_price_estimate)
         table.add_row(
-            str(item.attempt), _where(item), span(item.waiting_ms), *times(item.ms), paid, ended_by
+            str(item.attempt),
+            _location(item),
+            span(item.waiting_ms),
+            *times(item.ms),
+            paid,
+            ended_by,
         )
     mark = account.simulated or account.is_price_estimate
     for line in account.adjustments:
@@ -115,7 +116,7 @@ def print_bill(account: BillOut) -> None:
         output.console.print(text, markup=False)
 
 
-def _where(item: AttemptOut) -> str:
+def _location(item: AttemptOut) -> str:
     if len(item.groups) < 2:
         return f"{item.zone} x{item.nodes}"
     return " + ".join(
@@ -135,40 +136,38 @@ def _summary(account: BillOut) -> list[str]:
     words.insert(2, saved(account.saved_micros, simulated=mark))
     if account.goodput is not None and account.goodput_with_waiting is not None:
         words.append(
-            f"useful {account.goodput:.1%} of the time with nodes, {account.goodput_with_waiting:.1%} of all"
+            f"useful: {account.goodput:.1%} of the time with nodes, {account.goodput_with_waiting:.1%} of the total time"
         )
     if account.paused_ms:
-        words.append(f"paused for {span(account.paused_ms)} of the waiting")
+        words.append(f"paused for {span(account.paused_ms)} of the waiting time")
     lines = [" · ".join(words)]
     for loss in account.losses:
-        notice = f"{loss.notice_s:.1f} s of notice" if loss.notice_s is not None else "no notice"
+        notice = f"{loss.notice_s:.1f} s notice" if loss.notice_s is not None else "no notice"
         lines.append(
             f"{clock(loss.at)} attempt {loss.attempt} {loss.cause.replace('_', ' ')} in {loss.zone}, {notice}: lost "
             f"{loss.lost_steps:,} steps, {span(loss.lost_ms)}, {money(loss.lost_micros, simulated=mark)}"
         )
     if account.simulated:
-        lines.append(
-            "~ prices are simulated: the nodes are processes of one machine, and nobody pays them"
-        )
+        lines.append("~ simulated price: local processes, nothing is billed")
     return [*lines, *_price_notes(account), *_rule_notes(account)]
 
 
 def _price_notes(account: BillOut) -> list[str]:
-    """Who told the prices, and when: a line for each source, with the attempts that it is about."""
-    told: dict[str, list[str]] = {}
+    """List the price sources with their dates and the attempts that they apply to."""
+    response: dict[str, list[str]] = {}
     for item in account.attempts:
         if item.price_source:
             since = f", as of {item.price_as_of:%Y-%m-%d %H:%MZ}" if item.price_as_of else ""
-            mark = "~ not known, and taken to be high: " if item.is_price_estimate else ""
-            told.setdefault(f"{mark}{item.price_source}{since}", []).append(str(item.attempt))
+            mark = "~ unknown, assumed high: " if item.is_price_estimate else ""
+            response.setdefault(f"{mark}{item.price_source}{since}", []).append(str(item.attempt))
     notes = [
         f"price of attempt{'s' if len(attempts) > 1 else ''} {', '.join(attempts)}: {source}"
-        for source, attempts in told.items()
+        for source, attempts in response.items()
     ]
     for item in account.attempts:
         notes += [
             f"{step.at:%Y-%m-%d %H:%M:%SZ} attempt {item.attempt}: "
-            f"its nodes {f'of group {step.group} ' if len(item.groups) > 1 else ''}cost "
+            f"the nodes {f'of group {step.group} ' if len(item.groups) > 1 else ''}cost "
             f"{money(step.micros_per_hour)} an hour from then on ({step.source})"
             for step in item.price_changes
         ]
@@ -176,7 +175,7 @@ def _price_notes(account: BillOut) -> list[str]:
 
 
 def _rule_notes(account: BillOut) -> list[str]:
-    """Where each rule that moved money is written down."""
+    """List the source of each provider rule that changed the bill."""
     pages = {line.rule: line.source for line in account.adjustments}
     return [f"rule {rule.replace('_', ' ')}: {source}" for rule, source in pages.items()]
 
@@ -189,44 +188,46 @@ def costs(
     ] = "job",
     each: Annotated[
         str | None,
-        typer.Option("--each", help="With --by day: user, project, tag:NAME or zone of each day."),
+        typer.Option(
+            "--each", help="With --by day: also group by user, project, tag:NAME or zone."
+        ),
     ] = None,
     since: Since = None,
     until: Until = None,
     project: OnlyProject = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=100_000, help="At most so many lines.")
+        int, typer.Option("--limit", min=1, max=100_000, help="Maximum number of rows.")
     ] = 1000,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Add up what jobs cost, and what for."""
-    check_forms(as_json=as_json, as_csv=as_csv)
+    """Show total costs of jobs by user, project, tag, zone or day."""
+    check_output_format(as_json=as_json, as_csv=as_csv)
     window = {"since": since, "until": until}
     asked = {"by": by, "each": each, **window, "project": project, "limit": limit}
     with Client.from_settings(read_settings()) as client:
         if as_csv:
-            typer.echo(client.sheet("/v1/costs", **asked), nl=False)
+            typer.echo(client.get_csv("/v1/costs", **asked), nl=False)
             return
-        told = client.costs(**asked)
+        response = client.costs(**asked)
     if as_json:
-        output.print_json(told)
+        output.print_json(response)
     else:
-        print_costs(told)
+        print_costs(response)
 
 
-def print_costs(told: CostsOut) -> None:
-    """The sums as a table, and below it what a reader has to know about them."""
+def print_costs(response: CostsOut) -> None:
+    """Print the totals as a table, followed by notes on how to read them."""
     numbers = ("JOBS", "WITH NODES", "USEFUL", "WASTED", "PAID", "ON DEMAND", "SAVED")
-    parts = [told.each.upper()] if told.each else []
-    table = output.table(told.by.upper(), *parts, *numbers, right=numbers)
-    for cost in told.costs:
+    parts = [response.each.upper()] if response.each else []
+    table = output.table(response.by.upper(), *parts, *numbers, right=numbers)
+    for cost in response.costs:
         whose = [" ".join(filter(None, (cost.key, cost.label))) or "-"]
-        whose += [cost.part or "-"] if told.each else []
+        whose += [cost.part or "-"] if response.each else []
         table.add_row(*whose, *_cells(cost))
-    table.add_row("all", *[""] * len(parts), *_cells(told.total), style="bold")
+    table.add_row("all", *[""] * len(parts), *_cells(response.total), style="bold")
     output.print_table(table)
-    for line in _notes(told):
+    for line in _notes(response):
         output.console.print(line, markup=False)
 
 
@@ -238,8 +239,8 @@ def _cells(cost: CostOut) -> list[str]:
     return [str(cost.jobs), span(cost.provisioned_ms), useful, *monies]
 
 
-def _notes(told: CostsOut) -> list[str]:
-    total = told.total
+def _notes(response: CostsOut) -> list[str]:
+    total = response.total
     wasted = {
         "setup": total.micros.setup,
         "restore": total.micros.restore,
@@ -249,10 +250,10 @@ def _notes(told: CostsOut) -> list[str]:
     mark = total.simulated or total.is_price_estimate
     parts = [f"{word} {money(micros, simulated=mark)}" for word, micros in wasted.items()]
     lines = [f"wasted: {' · '.join(parts)} · waiting {span(total.waiting_ms)} (free)"]
-    if told.left_out:
-        lines.append(f"{told.left_out} more; --limit shows more")
-    if told.pending:
+    if response.left_out:
+        lines.append(f"{response.left_out} more; raise --limit to see them")
+    if response.pending:
         lines.append(
-            f"{told.pending} jobs that have ended are not in it yet; ask again in a moment"
+            f"{response.pending} ended jobs are not included yet; run this again in a moment"
         )
     return lines + output.marks(total)

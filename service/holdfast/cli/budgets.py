@@ -1,4 +1,4 @@
-"""Commands about budgets: what projects and users may spend in a month."""
+"""Commands for the monthly budgets of projects and users."""
 
 from __future__ import annotations
 
@@ -15,36 +15,38 @@ from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
 
 app = typer.Typer(
-    help="What projects and users may spend in a month.",
+    help="Manage monthly budgets of projects and users.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 SCOPES = ("project", "user")
 Scope = Annotated[str, typer.Argument(metavar="SCOPE", help="project or user.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the project or the user.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the project or user.")]
 
 
 @app.command("list")
-def show(as_json: AsJson = False) -> None:
-    """List budgets, with what is spent of each in this month."""
+def list_budgets(as_json: AsJson = False) -> None:
+    """List budgets with the amount spent this month."""
     with Client.from_settings(read_settings()) as client:
         budgets = BudgetsClient(client).budgets()
     if as_json:
         output.print_json(budgets)
     elif not budgets:
-        output.echo("no budgets; holdfast budgets set project default --monthly 500 sets one")
+        output.echo(
+            "no budgets; create one with: holdfast budgets set project default --monthly 500"
+        )
     else:
         _print(budgets)
 
 
 @app.command("set")
-def put(
+def set_budget(
     scope: Scope,
     name: Name,
     *,
     monthly: Annotated[
-        str, typer.Option("--monthly", metavar="USD", help="US dollars in a month of the calendar.")
+        str, typer.Option("--monthly", metavar="USD", help="US dollars per calendar month.")
     ],
     warn_at: Annotated[
         list[int] | None,
@@ -53,21 +55,21 @@ def put(
             min=1,
             max=100,
             metavar="PERCENT",
-            help="Warn at so much of it; repeatable.",
+            help="Warn at this percentage of the budget; repeatable.",
         ),
     ] = None,
     only_warn: Annotated[
-        bool, typer.Option("--only-warn", help="Pause nothing once it is spent.")
+        bool, typer.Option("--only-warn", help="Do not pause jobs when the budget is spent.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a project or a user may spend in a month; once it is spent, their jobs are paused."""
+    """Set the monthly budget of a project or user; once it is spent, their jobs are paused."""
     on_reached = "warn" if only_warn else "pause"
     budget_in = BudgetIn(monthly_usd=monthly, on_reached=on_reached)
     if warn_at:
         budget_in = BudgetIn(monthly_usd=monthly, on_reached=on_reached, warn_at=warn_at)
     with Client.from_settings(read_settings()) as client:
-        budget = BudgetsClient(client).put(_scope(scope), name, budget_in)
+        budget = BudgetsClient(client).set_budget(_scope(scope), name, budget_in)
     if as_json:
         output.print_json(budget)
     else:
@@ -75,22 +77,24 @@ def put(
 
 
 @app.command("rm")
-def remove(scope: Scope, name: Name) -> None:
-    """Let a project or a user spend what they like."""
+def remove_budget(scope: Scope, name: Name) -> None:
+    """Remove the budget of a project or user."""
     with Client.from_settings(read_settings()) as client:
         BudgetsClient(client).remove(_scope(scope), name)
-    output.echo(f"{scope} {name} has no budget any more; paused jobs wait until they are resumed")
+    output.echo(
+        f"removed the budget of {scope} {name}; paused jobs stay paused until you resume them"
+    )
 
 
 def _scope(word: str) -> str:
     if word not in SCOPES:
-        raise BadRequest(f"{word!r} has no budget; write project or user")
+        raise BadRequest(f"{word!r} cannot have a budget; write project or user")
     return word
 
 
 def _print(budgets: list[BudgetOut]) -> None:
-    right = ("SPENT", "OF", "PERCENT", "NOW/H")
-    table = output.table("WHOSE", "MONTH", *right, "ONCE SPENT", right=right)
+    right = ("SPENT", "BUDGET", "PERCENT", "NOW/H")
+    table = output.table("SCOPE", "MONTH", *right, "WHEN SPENT", right=right)
     for item in budgets:
         mark = item.simulated or item.is_price_estimate
         table.add_row(
@@ -100,7 +104,7 @@ def _print(budgets: list[BudgetOut]) -> None:
             money(item.monthly_micros),
             f"{item.spent_micros * 100 // item.monthly_micros} %",
             money(item.micros_per_hour, simulated=mark),
-            "jobs are paused" if item.on_reached == "pause" else "it is only said",
+            "jobs are paused" if item.on_reached == "pause" else "notification only",
         )
     output.print_table(table)
     for line in output.marks(*budgets):
@@ -108,5 +112,5 @@ def _print(budgets: list[BudgetOut]) -> None:
     for item in budgets:
         if item.is_spent:
             output.echo(
-                f"the budget of {item.scope} {item.name} is spent; holdfast budgets set {item.scope} {item.name} raises it"
+                f"the budget of {item.scope} {item.name} is spent; raise it with: holdfast budgets set {item.scope} {item.name}"
             )

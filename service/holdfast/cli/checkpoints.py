@@ -1,4 +1,4 @@
-"""The command `checkpoints`: every try to save of a job, what became of it, and what stays."""
+"""The command `checkpoints`: every attempted save of a job, its result, and the retention policy."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from holdfast.api.schemas.checkpoints import (
     RetentionPolicyOut,
 )
 from holdfast.cli import output
-from holdfast.cli.options import JobId
-from holdfast.cli.output import AsJson, age, moment, span
+from holdfast.cli.output import AsJson, JobId, age, span, timestamp
 from holdfast.client import Client
 from holdfast.settings import read_settings
 
 SHORT: Final = 6
-"""Significant digits of a metric in a table; --json has all."""
+"""Significant digits of a metric in a table; `--json` prints all."""
 
 
 def checkpoints(
     job_id: JobId,
     *,
     state: Annotated[
-        list[str] | None, typer.Option("--state", "-s", help="Only in this state; repeatable.")
+        list[str] | None, typer.Option("--state", "-s", help="Only this state; repeatable.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many.")] = 50,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=1000, help="Maximum number of checkpoints.")
+    ] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List the checkpoints of a job, and what became of each; newest first."""
+    """List the checkpoints of a job and their states, newest first."""
     with Client.from_settings(read_settings()) as client:
         page = client.checkpoints(job_id, states=state or [], limit=limit)
     if as_json:
@@ -47,15 +48,17 @@ def _print(page: CheckpointPage, limit: int) -> None:
     if page.checkpoints:
         output.print_table(_table(page.checkpoints, metric))
     else:
-        output.echo("no checkpoints" if page.tidying else "no checkpoints: the job has no store")
+        output.echo(
+            "no checkpoints" if page.tidying else "no checkpoints: the job has no checkpoint store"
+        )
     if page.next:
-        output.echo(f"only the newest {limit} are shown; --limit shows more")
+        output.echo(f"only the newest {limit} are shown; raise --limit to see more")
     if page.tidying:
-        output.echo(f"kept: {kept(page.tidying.keep)}")
+        output.echo(f"retention: {describe_retention(page.tidying.keep)}")
     for note in page.notes:
         output.echo(f"note: {note}")
-    if trouble := untidied(page.tidying):
-        output.echo(f"! not tidied {trouble}")
+    if trouble := retention_failure(page.tidying):
+        output.echo(f"! old checkpoints are not deleted {trouble}")
 
 
 def _table(items: list[CheckpointOut], metric: str | None) -> Table:
@@ -75,13 +78,13 @@ def _table(items: list[CheckpointOut], metric: str | None) -> Table:
             ", ".join(map(str, item.restored_by)) or "-",
             *((_value(item, metric),) if metric else ()),
             item.checkpoint or "-",
-            _why(item),
+            _reason(item),
         )
     return table
 
 
-def _why(item: CheckpointOut) -> str:
-    return f"{item.detail} ({moment(item.removed_at)})" if item.removed_at else item.detail
+def _reason(item: CheckpointOut) -> str:
+    return f"{item.detail} ({timestamp(item.removed_at)})" if item.removed_at else item.detail
 
 
 def _value(item: CheckpointOut, metric: str) -> str:
@@ -91,8 +94,8 @@ def _value(item: CheckpointOut, metric: str) -> str:
     return "nan" if logged.value is None else f"{logged.value:.{SHORT}g}"
 
 
-def kept(keep: RetentionPolicyOut) -> str:
-    """Which checkpoints stay, in words."""
+def describe_retention(keep: RetentionPolicyOut) -> str:
+    """Describe a retention policy in words."""
     words = [f"the last {keep.last}"]
     if keep.every_steps:
         words.append(f"one of every {keep.every_steps:,} steps")
@@ -104,8 +107,8 @@ def kept(keep: RetentionPolicyOut) -> str:
     return "; ".join(words)
 
 
-def untidied(tidying: RetentionOut | None) -> str:
-    """Since when old checkpoints are not removed, and why; empty where they are."""
+def retention_failure(tidying: RetentionOut | None) -> str:
+    """Describe since when and why old checkpoints are not deleted; empty if deletion works."""
     if not tidying or not tidying.trouble or not tidying.since:
         return ""
-    return f"since {moment(tidying.since)}: {tidying.trouble}"
+    return f"since {timestamp(tidying.since)}: {tidying.trouble}"

@@ -1,4 +1,4 @@
-"""The folder of a job file on its way to the service."""
+"""Upload of the working directory of a job file to the service."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from holdfast.addresses import is_here
 from holdfast.cli import output
 from holdfast.client import Client
 from holdfast.domain.jobfile.bounded_yaml import load
-from holdfast.errors import BadJobFile, BadRequest, Flaw
+from holdfast.errors import BadJobFile, BadRequest, ValidationIssue
 
 Upload = Annotated[
     bool | None,
     typer.Option(
         "--upload/--no-upload",
-        help="Send workdir to the service, or have it take its own folder of this name; sent unless the service is on this machine.",
+        help="Upload workdir, or use the service's own directory of this name; default: upload unless the service is local.",
     ),
 ]
 
 
 def folder_of(text: str) -> Path | None:
-    """The folder of this machine that a job file names; None where it names none. The service judges the file."""
+    """The local working directory that a job file names, or None.
+
+    The service validates the file.
+    """
     try:
         workdir = _task(text).get("workdir")
         return Path.cwd() / Path(workdir).expanduser() if isinstance(workdir, str) else None
@@ -35,27 +38,27 @@ def folder_of(text: str) -> Path | None:
 
 
 def code_of(client: Client, text: str, upload: bool | None) -> str | None:
-    """The id of the folder of a job file, uploaded; None where the service takes its own.
+    """Upload the working directory of a job file and return its id; None if the service uses its own directory.
 
     Raises:
         BadJobFile: `file_mounts` names files of this machine, which are not uploaded.
-        BadRequest: there is no such folder, or it cannot be uploaded.
+        BadRequest: the directory does not exist or cannot be uploaded.
     """
     sends = upload is True or (upload is None and not is_here(client.url))
-    if sends and (flaws := tuple(_wrong_mounts(_task(text).get("file_mounts")))):
+    if sends and (flaws := tuple(_mount_issues(_task(text).get("file_mounts")))):
         raise BadJobFile(flaws)
     folder = folder_of(text)
     if folder is None or upload is False:
         return None
     if not folder.is_dir():
         raise BadRequest(
-            f"workdir: there is no folder {folder} on this machine; correct the path, or use --no-upload for a folder of the service's machine"
+            f"workdir: the directory {folder} does not exist on this machine; correct the path, or use --no-upload for a directory of the service's machine"
         )
     return _uploaded(client, folder) if sends else None
 
 
 def _task(text: str) -> dict[str, Any]:
-    """A job file as far as it can be read; the service judges it."""
+    """Parse a job file leniently; the service validates it."""
     try:
         task = load(text)
     except ValueError:
@@ -63,18 +66,21 @@ def _task(text: str) -> dict[str, Any]:
     return task if isinstance(task, dict) else {}
 
 
-def _wrong_mounts(mounts: Any) -> Iterator[Flaw]:
-    """Sources on this machine. An absolute path that does not exist here is one of the service's machine."""
+def _mount_issues(mounts: Any) -> Iterator[ValidationIssue]:
+    """List sources on this machine.
+
+    An absolute path that does not exist here belongs to the service's machine.
+    """
     for target, mount in mounts.items() if isinstance(mounts, dict) else ():
         source = mount.get("source") if isinstance(mount, dict) else mount
         for path in source if isinstance(source, list) else [source]:
             if not isinstance(path, str) or "://" in path or path.startswith("$"):
                 continue
             if not path.startswith("/") or Path(path).exists():
-                yield Flaw(
+                yield ValidationIssue(
                     f"#/file_mounts/{target}",
                     f"{path!r} is a path of this machine, and only workdir is uploaded; put the files under workdir, name a "
-                    "bucket, or use --no-upload if all paths are those of the service's machine",
+                    "bucket, or use --no-upload if all paths are on the service's machine",
                 )
 
 

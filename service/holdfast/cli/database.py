@@ -1,4 +1,4 @@
-"""Commands about the database."""
+"""Commands for the service's database."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from holdfast.cli.output import AsJson
 from holdfast.errors import StaleWrite
 from holdfast.settings import read_settings
 
-app = typer.Typer(help="Look after the service's database.", no_args_is_help=True)
+app = typer.Typer(help="Manage the service's database.", no_args_is_help=True)
 
 
 @app.command()
 def upgrade() -> None:
-    """Bring the tables to what this version needs; `holdfast serve` does it, too."""
+    """Upgrade the schema to this version; `holdfast serve` also does this."""
     from holdfast.store import database  # noqa: PLC0415 - the bare client has no database
 
     engine = database.open_database(read_settings().sqlalchemy_url)
@@ -27,11 +27,9 @@ def upgrade() -> None:
 
 @app.command()
 def downgrade(
-    revision: Annotated[
-        str, typer.Argument(help="Revision to go back to; `base` removes everything.")
-    ],
+    revision: Annotated[str, typer.Argument(help="Target revision; `base` removes everything.")],
 ) -> None:
-    """Take the tables back to an older revision."""
+    """Downgrade the schema to an older revision."""
     from holdfast.store import database  # noqa: PLC0415 - the bare client has no database
 
     engine = database.open_database(read_settings().sqlalchemy_url)
@@ -41,7 +39,7 @@ def downgrade(
 
 @app.command()
 def current(as_json: AsJson = False) -> None:
-    """Tell at which revision the tables are."""
+    """Show the schema revision of the database."""
     from holdfast.store import database  # noqa: PLC0415 - the bare client has no database
 
     at = database.revision_of(database.open_database(read_settings().sqlalchemy_url))
@@ -55,26 +53,26 @@ def current(as_json: AsJson = False) -> None:
 def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")],
     without_secret: Annotated[
-        bool, typer.Option("--without-secret", help="Leave out the service's secret.")
+        bool, typer.Option("--without-secret", help="Omit the service's secret.")
     ] = False,
 ) -> None:
-    """Write the database and the service's secret to a file; the service may run."""
+    """Back up the database and the service's secret to a file; the service may be running."""
     from holdfast.server.backup import back_up  # noqa: PLC0415 - the bare client has no database
 
     made = back_up(read_settings(), file, with_secret=not without_secret)
     output.echo(f"{file}: {sum(made.rows.values())} rows at revision {made.revision}")
     if not without_secret:
-        output.echo("it holds the service's secret: keep it where only you can read it")
+        output.echo("the backup contains the service's secret: keep it where only you can read it")
 
 
 @app.command()
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Backup to restore.")],
     force: Annotated[
-        bool, typer.Option("--force", help="Replace what is there, and keep it aside.")
+        bool, typer.Option("--force", help="Replace the current database, and keep a copy of it.")
     ] = False,
 ) -> None:
-    """Restore a backup; no service may run."""
+    """Restore a backup; the service must be stopped."""
     from holdfast.server.backup import restore as put_back  # noqa: PLC0415 - the bare client has no database
 
     done = put_back(read_settings(), file, force=force)
@@ -82,18 +80,18 @@ def restore(
         f"restored the backup of {done.manifest.made_at}: {sum(done.manifest.rows.values())} rows"
     )
     for path in done.aside:
-        output.echo(f"kept what was there before: {path}")
+        output.echo(f"kept the previous database: {path}")
     output.echo(
-        "start the service; then holdfast doctor lists launches from after the backup, which are left alone"
+        "start the service; holdfast doctor then lists launches newer than the backup, which are left running"
     )
 
 
 @app.command()
 def check(
-    repair: Annotated[bool, typer.Option("--repair", help="Put rows right that differ.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Repair rows that differ.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fold every job anew from its log and compare it with its row."""
+    """Rebuild every job from its event log and compare it with its row."""
     from holdfast.clock import SystemClock  # noqa: PLC0415 - the bare client has no database
     from holdfast.store import database  # noqa: PLC0415
     from holdfast.store.journal import Journal  # noqa: PLC0415
@@ -102,16 +100,20 @@ def check(
     engine = database.open_database(read_settings().sqlalchemy_url)
     journal, reading = Journal(engine, SystemClock()), Queries(engine)
     every = list(reading.all_ids())
-    # A job may move between the two reads; only a row that differs twice is wrong.
-    wrong = [job_id for job_id in every if journal.differs(job_id) and journal.differs(job_id)]
+    # A job may change between the two reads; only a row that differs twice is wrong.
+    wrong = [
+        job_id
+        for job_id in every
+        if journal.is_inconsistent(job_id) and journal.is_inconsistent(job_id)
+    ]
     if repair:
         for job_id in wrong:
             journal.rebuild(job_id)
     if as_json:
         output.print_json({"jobs": len(every), "wrong": wrong, "repaired": repair and bool(wrong)})
     else:
-        output.echo(f"{len(every)} jobs, {len(wrong)} rows that differed from their log")
+        output.echo(f"{len(every)} jobs, {len(wrong)} rows that differ from their event log")
     if wrong and not repair:
         raise StaleWrite(
-            f"rows differ from their log: {', '.join(wrong)}; holdfast db check --repair puts them right"
+            f"rows differ from their event log: {', '.join(wrong)}; repair them with: holdfast db check --repair"
         )

@@ -1,4 +1,4 @@
-"""The command that shows it all."""
+"""The command that demonstrates a job that survives two preemptions."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from holdfast.settings import read_settings
 
 
 def demo(as_json: AsJson = False) -> None:
-    """Submit a job, preempt it twice, let it finish, and prove that nothing was lost."""
+    """Run a job, preempt it twice, and prove that its weights equal those of an undisturbed run."""
     from holdfast.demo.scenario import STEPS, run_scenario  # noqa: PLC0415
     from holdfast.demo.services import set_up  # noqa: PLC0415 - the bare client has no demo
 
     home = read_settings().home
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)  # A service may have it later.
+    home.mkdir(
+        parents=True, exist_ok=True, mode=0o700
+    )  # The port may be in use by a service later.
     folder = home / "demo" / f"{SystemClock().now():%Y%m%d-%H%M%S}"
-    with set_up(folder) as stage, Screen(STEPS) as screen:
-        screen.say(f"the service is at {stage.url}, its files in {folder}")
-        outcome = run_scenario(stage, screen.tell)
+    with set_up(folder) as stage, ProgressDisplay(STEPS) as screen:
+        screen.print_line(f"the service is at {stage.url}, its files are in {folder}")
+        outcome = run_scenario(stage, screen.update)
     if as_json:
         output.print_json(
             {
@@ -49,14 +51,14 @@ def demo(as_json: AsJson = False) -> None:
         _print_timeline(outcome.events)
         output.console.print()
         print_bill(outcome.bill)
-        _print_verdict(outcome.weights_sha256, outcome.uninterrupted_sha256, folder)
+        _print_result(outcome.weights_sha256, outcome.uninterrupted_sha256, folder)
     if not outcome.succeeded:
-        output.echo(f"holdfast: the demo did not go as promised; its logs are in {folder}")
+        output.echo(f"holdfast: the demo failed; its logs are in {folder}")
         raise typer.Exit(1)
 
 
-class Screen:
-    """A progress bar on a terminal; lines elsewhere. All on standard error."""
+class ProgressDisplay:
+    """A progress bar on a terminal, or lines elsewhere. Writes to standard error."""
 
     def __init__(self, steps: int) -> None:
         columns = (
@@ -69,7 +71,7 @@ class Screen:
             *columns, TimeElapsedColumn(), console=output.errors, disable=not sys.stderr.isatty()
         )
         self._task = self._progress.add_task("starting", total=steps)
-        self._began = SystemClock().now()
+        self._started_at = SystemClock().now()
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -83,16 +85,16 @@ class Screen:
     ) -> None:
         self._progress.stop()
 
-    def say(self, text: str) -> None:
-        """One line, with the seconds since the beginning."""
-        seconds = (SystemClock().now() - self._began).total_seconds()
+    def print_line(self, text: str) -> None:
+        """Print one line with the seconds since the start."""
+        seconds = (SystemClock().now() - self._started_at).total_seconds()
         output.errors.print(f"[{seconds:5.1f} s] {text}", markup=False)
 
-    def tell(self, job: JobOut, happened: str) -> None:
-        """Where the job is, and what happened if anything did."""
+    def update(self, job: JobOut, happened: str) -> None:
+        """Display the progress of a job, and an event if one occurred."""
         self._progress.update(self._task, completed=job.step, description=f"{job.name} {job.state}")
         if happened:
-            self.say(f"step {job.step:3d}  {happened}")
+            self.print_line(f"step {job.step:3d}  {happened}")
 
 
 def _print_timeline(events: list[EventOut]) -> None:
@@ -105,37 +107,37 @@ def _print_timeline(events: list[EventOut]) -> None:
 
 
 def _sentence(event: EventOut) -> str:
-    """A fact in words; empty for facts that a timeline can do without."""
-    told = event.body
-    begin = f"attempt {told.get('attempt')}:"
+    """Describe an event in words; empty for events that a timeline can omit."""
+    body = event.body
+    begin = f"attempt {body.get('attempt')}:"
     match event.kind:
         case "NodesReady":
-            text = f"{begin} {told['nodes']} nodes ready in {told['zone']}"
+            text = f"{begin} {body['nodes']} nodes ready in {body['zone']}"
         case "TrainingStarted":
-            text = f"{begin} training at step {told['step']} from {told['restored_from'] or 'the beginning'}"
+            text = f"{begin} training at step {body['step']} from {body['restored_from'] or 'the beginning'}"
         case "PreemptionNoticed":
-            text = f"{begin} notice at step {told['step']}"
+            text = f"{begin} notice at step {body['step']}"
         case "CapacityLost":
-            text = f"{begin} nodes lost ({told['cause'].replace('_', ' ')})"
+            text = f"{begin} nodes lost ({body['cause'].replace('_', ' ')})"
         case "WorkerLeft":
-            text = f"{begin} worker left at step {told['step']} ({told['reason']})"
+            text = f"{begin} worker exited at step {body['step']} ({body['reason']})"
         case "Finished":
-            text = str(told["outcome"])
+            text = str(body["outcome"])
         case _:
             text = ""
     return text
 
 
-def _print_verdict(ours: str | None, theirs: str | None, folder: Path) -> None:
+def _print_result(ours: str | None, theirs: str | None, folder: Path) -> None:
     output.console.print()
     output.console.print(f"final weights, preempted twice : {ours}", markup=False)
-    output.console.print(f"final weights, left alone      : {theirs}", markup=False)
+    output.console.print(f"final weights, undisturbed     : {theirs}", markup=False)
     same = ours is not None and ours == theirs
     output.console.print(
-        "bit for bit the same" if same else "NOT the same",
+        "bit for bit the same" if same else "DIFFERENT",
         style="bold green" if same else "bold red",
     )
     output.console.print(
-        f"\nlook again: HOLDFAST_HOME={folder / 'home'} holdfast serve, then holdfast ps",
+        f"\nto inspect it: HOLDFAST_HOME={folder / 'home'} holdfast serve, then holdfast ps",
         markup=False,
     )

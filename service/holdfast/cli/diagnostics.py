@@ -1,11 +1,4 @@
-"""The commands that keep the evidence of a job: all of it, or what it came from.
-
-The command that puts two jobs side by side.
-
-Hints on a job as the command line shows them.
-
-The roll of a job's ranks as the command line shows it.
-"""
+"""Commands that diagnose a job: evidence bundle, manifest, comparison of two jobs, hints and rank presence."""
 
 from __future__ import annotations
 
@@ -22,8 +15,7 @@ import typer
 
 from holdfast.api.schemas.diagnostics import EvidenceOut, HintsOut
 from holdfast.cli import output
-from holdfast.cli.options import JobId
-from holdfast.cli.output import AsJson
+from holdfast.cli.output import AsJson, JobId
 from holdfast.client import Client
 from holdfast.client.diagnostics import EvidenceClient
 from holdfast.errors import BadRequest
@@ -35,11 +27,15 @@ def bundle(
     *,
     file: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Where to; without it, holdfast-JOB.zip here."),
+        typer.Option(
+            "-o",
+            "--output",
+            help="Output file; default: holdfast-JOB.zip in the current directory.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Save all that is known of a job as a zip file: what was asked for, what happened, what it cost."""
+    """Save everything known about a job as a zip file: job file, events, logs and costs."""
     place = file or Path(f"holdfast-{job_id}.zip")
     with Client.from_settings(read_settings()) as client:
         data = EvidenceClient(client).bundle(job_id)
@@ -56,37 +52,38 @@ def manifest(
     *,
     attempt: Annotated[
         int | None,
-        typer.Option("--attempt", min=1, metavar="N", help="Of this one instead of the newest."),
+        typer.Option("--attempt", min=1, metavar="N", help="Attempt; default: the newest."),
     ] = None,
     lock: Annotated[
-        bool, typer.Option("--lock", help="Print what was installed, as a file for pip.")
+        bool,
+        typer.Option("--lock", help="Print the installed packages as a requirements file for pip."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a run came from: configuration, code, seeds, packages, machines."""
+    """Show what a run was made from: configuration, code, seeds, packages and machines."""
     with Client.from_settings(read_settings()) as client:
-        told = EvidenceClient(client).manifest(job_id, attempt)
+        response = EvidenceClient(client).manifest(job_id, attempt)
     if lock:
-        typer.echo("".join(f"{line}\n" for line in told.get("lock", ())), nl=False)
+        typer.echo("".join(f"{line}\n" for line in response.get("lock", ())), nl=False)
     elif as_json:
-        output.print_json(told)
+        output.print_json(response)
     else:
-        _print(told)
+        _print(response)
 
 
-def _print(told: dict[str, Any]) -> None:
-    packages = told.pop("lock", [])
-    for name, value in told.items():
+def _print(response: dict[str, Any]) -> None:
+    packages = response.pop("lock", [])
+    for name, value in response.items():
         text = value if isinstance(value, str) else json.dumps(value)
         output.console.print(f"{name:<16} {text}", markup=False)
     output.console.print(f"{'packages':<16} {len(packages)}; --lock lists them", markup=False)
 
 
 def _save(place: Path, data: bytes) -> None:
-    """A whole file or none: one that was there stays until the new one is.
+    """Write a file atomically: an existing file is kept until the new one is complete.
 
     Raises:
-        BadRequest: it cannot be written there.
+        BadRequest: the file cannot be written.
     """
     try:
         descriptor, draft = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
@@ -104,18 +101,20 @@ def _save(place: Path, data: bytes) -> None:
 
 
 def diff(
-    before: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job that is known.")],
-    after: Annotated[str, typer.Argument(metavar="OTHER", help="Id of the one to explain.")],
+    before: Annotated[str, typer.Argument(metavar="JOB", help="Id of the reference job.")],
+    after: Annotated[
+        str, typer.Argument(metavar="OTHER", help="Id of the job to compare with it.")
+    ],
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is other in one run than in another, what explains most first, and how much slower it is."""
+    """Compare two runs: differences, most relevant first, and relative speed."""
     with Client.from_settings(read_settings()) as client:
-        told = EvidenceClient(client).diff(before, after)
+        response = EvidenceClient(client).diff(before, after)
     if as_json:
-        output.print_json(told)
+        output.print_json(response)
         return
-    old, new = told.steps_per_hour_before, told.steps_per_hour_after
+    old, new = response.steps_per_hour_before, response.steps_per_hour_after
     if old and new:
         change = abs(new / old - 1)
         word = "slower" if new < old else "quicker"
@@ -123,27 +122,27 @@ def diff(
             f"{after} is {change:.0%} {word}: {old:,.0f} -> {new:,.0f} steps an hour of useful time"
         )
         output.console.print(speed, markup=False)
-    if not told.differences:
-        output.echo("nothing is other in what their workers told")
+    if not response.differences:
+        output.echo("the workers reported no differences")
         return
-    table = output.table("KIND", "WHAT", "BEFORE", "AFTER")
-    for one in told.differences:
+    table = output.table("KIND", "ITEM", "BEFORE", "AFTER")
+    for one in response.differences:
         table.add_row(one.kind, one.key, output.brief(one.before), output.brief(one.after))
     output.print_table(table)
 
 
 def print_hints(found: HintsOut) -> None:
-    """Print what the trouble looks like, what to do, and from what that follows; nothing where nothing is known to be wrong."""
+    """Print probable problems of a job with remedies and evidence; empty if no problem is known."""
     for hint in found.hints:
         more = f" (docs/{hint.page})" if hint.page else ""
         output.console.print(f"hint: {hint.looks} {hint.remedy}{more}", markup=False)
         for one in hint.evidence:
-            output.console.print(f"  {_where(one)}: {one.text}", markup=False)
+            output.console.print(f"  {_location(one)}: {one.text}", markup=False)
     if found.unread:
-        output.echo(f"the logs were not read for hints: {found.unread}")
+        output.echo(f"hints do not include the logs: {found.unread}")
 
 
-def _where(one: EvidenceOut) -> str:
+def _location(one: EvidenceOut) -> str:
     if one.rank is not None:
         return f"attempt {one.attempt}, rank {one.rank}"
     return f"attempt {one.attempt}" + (f", node {one.node}" if one.node is not None else "")
@@ -152,18 +151,18 @@ def _where(one: EvidenceOut) -> str:
 def ranks(
     job_id: JobId,
     attempt: Annotated[
-        int | None, typer.Option("--attempt", min=1, help="Which attempt; none given: the newest.")
+        int | None, typer.Option("--attempt", min=1, help="Attempt; default: the newest.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print which ranks of a job are on which node, and which were not heard of."""
-    print_roll(job_id, attempt, as_json=as_json)
+    """Show which node runs each rank of a job, and which ranks are missing."""
+    print_rank_presence(job_id, attempt, as_json=as_json)
 
 
-def print_roll(job_id: str, attempt: int | None, *, as_json: bool) -> None:
-    """Print where the ranks of an attempt are, and which are missing; None: of the newest."""
+def print_rank_presence(job_id: str, attempt: int | None, *, as_json: bool) -> None:
+    """Print where the ranks of an attempt run and which are missing; None selects the newest attempt."""
     with Client.from_settings(read_settings()) as client:
-        found = EvidenceClient(client).roll(job_id, attempt)
+        found = EvidenceClient(client).rank_presence(job_id, attempt)
     if as_json:
         output.print_json(found)
         return
@@ -179,7 +178,7 @@ def print_roll(job_id: str, attempt: int | None, *, as_json: bool) -> None:
 
 
 def _spans(numbers: Iterable[int]) -> Iterator[str]:
-    """Numbers in order, those that follow each other as one: 3, 5-7."""
+    """Format sorted numbers with ranges: 3, 5-7."""
     first = last = None
     for number in numbers:
         if last is not None and number == last + 1:

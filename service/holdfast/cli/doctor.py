@@ -1,4 +1,4 @@
-"""The command that looks whether everything is there that a job needs, and says what to do where it is not."""
+"""The command that checks whether everything that a job needs is installed and reachable."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from holdfast.doctor import (
     Finding,
     Grade,
     check_machine,
-    look_at_service,
+    check_service,
+    check_store,
     measure_performance,
     store_in,
-    try_store,
 )
 from holdfast.errors import HoldfastError
 from holdfast.settings import read_settings
 
-SIGNS: Final = {
+GRADE_LABELS: Final = {
     Grade.OK: ("✓ ok", "green"),
     Grade.WARNING: ("! warning", "yellow"),
     Grade.MISSING: ("✗ missing", "red"),
@@ -34,17 +34,17 @@ SIGNS: Final = {
 def doctor(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="Job file whose checkpoint store is tried."),
+        typer.Argument(metavar="[FILE]", help="Job file whose checkpoint store is tested."),
     ] = None,
     store: Annotated[
-        str | None, typer.Option("--store", help="Checkpoint store to try, such as s3://bucket/x.")
+        str | None, typer.Option("--store", help="Checkpoint store to test, such as s3://bucket/x.")
     ] = None,
     perf: Annotated[
-        bool, typer.Option("--perf", help="Measure disk, cores, loopback and store, too.")
+        bool, typer.Option("--perf", help="Also measure disk, cores, loopback and store.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Look whether everything is there that a job needs; ends with 1 if something is missing."""
+    """Check everything that a job needs, with remedies; exit with 1 if something is missing."""
     stores = [store, store_in(file) if file else None]
     found = []
     for finding in _findings(list(filter(None, stores)), is_measured=perf):
@@ -68,9 +68,9 @@ def _findings(stores: list[str], *, is_measured: bool) -> Iterator[Finding]:
         yield Finding(about="service", grade=Grade.MISSING, told=error.detail, todo=todo)
     else:
         with client:
-            yield from look_at_service(client, client.url)
+            yield from check_service(client, client.url)
     for store in stores:
-        yield try_store(store)
+        yield check_store(store)
     if is_measured:
         gpus = next((one.told for one in machine if one.about == "gpus"), "0")
         store_or_none = stores[0] if stores else None
@@ -78,7 +78,7 @@ def _findings(stores: list[str], *, is_measured: bool) -> Iterator[Finding]:
 
 
 def _print(finding: Finding) -> None:
-    sign, style = SIGNS[finding.grade]
+    sign, style = GRADE_LABELS[finding.grade]
     output.console.print(
         Text.assemble((f"{sign:<10}", style), f" {finding.about:<9} {finding.told}")
     )

@@ -1,28 +1,25 @@
-"""Commands about projects, and who is what in them.
-
-Commands about access tokens.
-
-Commands about users, for admins of the service.
-"""
+"""Commands for projects and their members, access tokens, users, and the login of this machine."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from holdfast.api.schemas.identity import NewTokenOut, TokenOut, UserOut
+from holdfast.addresses import is_here
+from holdfast.api.schemas.identity import CurrentUserOut, NewTokenOut, TokenOut, UserOut
 from holdfast.cli import output
 from holdfast.cli.output import AsJson
 from holdfast.client import Client
 from holdfast.client.credentials import Credentials
 from holdfast.client.identity import PeopleClient
-from holdfast.errors import NotFound
+from holdfast.errors import BadRequest, NotFound
 from holdfast.settings import read_settings
 
-projects_app = typer.Typer(help="Look after projects.", no_args_is_help=True)
-members = typer.Typer(help="Look after who is what in a project.", no_args_is_help=True)
+projects_app = typer.Typer(help="Manage projects.", no_args_is_help=True)
+members = typer.Typer(help="Manage project members and their roles.", no_args_is_help=True)
 
 Project = Annotated[str, typer.Argument(metavar="PROJECT", help="Name of the project.")]
 User = Annotated[str, typer.Argument(metavar="USER", help="Name of the user.")]
@@ -30,66 +27,66 @@ User = Annotated[str, typer.Argument(metavar="USER", help="Name of the user.")]
 
 @projects_app.command("list")
 def list_projects(as_json: AsJson = False) -> None:
-    """List the projects that you are in; all of them for an admin."""
+    """List your projects; an admin sees all of them."""
     settings = read_settings()
     with Client.from_settings(settings) as client:
         projects = PeopleClient(client).projects()
     if as_json:
         output.print_json(projects)
         return
-    table = output.table("NAME", "YOU ARE", "SINCE", "TAKES JOBS")
+    table = output.table("NAME", "ROLE", "SINCE", "ACCEPTS JOBS")
     works_in = Credentials.read(settings.login_file).project
     for project in projects:
         takes = f"no, since {project.archived_at:%Y-%m-%d}" if project.archived_at else "yes"
-        name = f"{project.name} (in use)" if project.name == works_in else project.name
+        name = f"{project.name} (current)" if project.name == works_in else project.name
         table.add_row(name, project.role or "-", f"{project.created_at:%Y-%m-%d}", takes)
     output.print_table(table)
 
 
 @projects_app.command("add")
 def add_project(name: Project, as_json: AsJson = False) -> None:
-    """Make a project."""
+    """Create a project."""
     with Client.from_settings(read_settings()) as client:
         project = PeopleClient(client).add_project(name)
     if as_json:
         output.print_json(project)
     else:
-        output.console.print(f"made project {project.name}", markup=False)
+        output.console.print(f"created project {project.name}", markup=False)
 
 
 @projects_app.command()
 def archive(
     name: Project,
     *,
-    back: Annotated[bool, typer.Option("--back", help="Let it take new jobs again.")] = False,
+    back: Annotated[bool, typer.Option("--back", help="Accept new jobs again.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let a project take no new jobs; those that run go on, and all can be seen."""
+    """Archive a project: it accepts no new jobs; its jobs continue and remain visible."""
     with Client.from_settings(read_settings()) as client:
         project = PeopleClient(client).archive_project(name, is_archived=not back)
     if as_json:
         output.print_json(project)
     else:
-        takes = "takes no new jobs" if project.archived_at else "takes new jobs"
+        takes = "accepts no new jobs" if project.archived_at else "accepts new jobs"
         output.console.print(f"project {project.name} {takes}", markup=False)
 
 
 @projects_app.command()
 def use(name: Project) -> None:
-    """Let jobs whose file names no project belong to this one from now on."""
+    """Set the project of jobs whose file names none."""
     settings = read_settings()
     with Client.from_settings(settings) as client:
         known = {project.name for project in PeopleClient(client).projects()}
     if name not in known:
         yours = ", ".join(sorted(known)) or "none"
-        raise NotFound(f"there is no project {name} that you are in; yours are: {yours}")
+        raise NotFound(f"you are not a member of a project {name}; your projects: {yours}")
     replace(Credentials.read(settings.login_file), project=name).write(settings.login_file)
-    output.echo(f"jobs belong to project {name} unless their file or --project says otherwise")
+    output.echo(f"jobs belong to project {name} unless their file or --project names another")
 
 
 @members.command("list")
 def list_members(project: Project, as_json: AsJson = False) -> None:
-    """List who is in a project."""
+    """List the members of a project."""
     with Client.from_settings(read_settings()) as client:
         inside = PeopleClient(client).members(project)
     if as_json:
@@ -108,7 +105,7 @@ def set_member(
     role: Annotated[str, typer.Argument(metavar="ROLE", help="viewer, member or admin.")],
     as_json: AsJson = False,
 ) -> None:
-    """Take a user into a project, or give them another role in it."""
+    """Add a user to a project, or change their role."""
     with Client.from_settings(read_settings()) as client:
         member = PeopleClient(client).set_member(project, user, role)
     if as_json:
@@ -119,13 +116,13 @@ def set_member(
 
 @members.command("remove")
 def remove_member(project: Project, user: User) -> None:
-    """Take a user out of a project; their jobs stay in it, and go on."""
+    """Remove a user from a project; their jobs stay in it and continue."""
     with Client.from_settings(read_settings()) as client:
         PeopleClient(client).remove_member(project, user)
-    output.echo(f"{user} is not in project {project} any more")
+    output.echo(f"removed {user} from project {project}")
 
 
-tokens_app = typer.Typer(help="Look after access tokens.", no_args_is_help=True)
+tokens_app = typer.Typer(help="Manage access tokens.", no_args_is_help=True)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the token.")]
 
@@ -134,7 +131,7 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the token.")]
 def list_tokens(
     *,
     everybodys: Annotated[
-        bool, typer.Option("--everybodys", help="Those of all people; for admins of the service.")
+        bool, typer.Option("--everybodys", help="Tokens of all users; for admins of the service.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -144,7 +141,7 @@ def list_tokens(
     if as_json:
         output.print_json(tokens)
         return
-    table = output.table("ID", "NAME", "USER", "PROJECT", "SCOPES", "LAST USED", "GOOD")
+    table = output.table("ID", "NAME", "USER", "PROJECT", "SCOPES", "LAST USED", "VALID")
     for token in tokens:
         used = f"{token.last_used_at:%Y-%m-%d %H:%M}Z" if token.last_used_at else "never"
         whose, scopes = token.user or "(owner)", " ".join(token.scopes)
@@ -156,22 +153,27 @@ def list_tokens(
 
 @tokens_app.command("add")
 def create_token(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is for, such as laptop.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Purpose of the token, such as laptop.")
+    ],
     *,
     user: Annotated[
-        str | None, typer.Option("--user", help="Whose, if not yours; for admins of the service.")
+        str | None,
+        typer.Option("--user", help="Owner of the token, default: you; for admins of the service."),
     ] = None,
     project: Annotated[
-        str | None, typer.Option("--project", "-p", help="The only project that it is good for.")
+        str | None, typer.Option("--project", "-p", help="Restrict the token to this project.")
     ] = None,
     scope: Annotated[
         list[str] | None,
-        typer.Option("--scope", help="read, write or admin; repeatable; without it read, write."),
+        typer.Option("--scope", help="read, write or admin; repeatable; default: read and write."),
     ] = None,
-    days: Annotated[int, typer.Option("--days", min=1, max=366, help="How long it is good.")] = 90,
+    days: Annotated[
+        int, typer.Option("--days", min=1, max=366, help="Validity of the token.")
+    ] = 90,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token and print it; it cannot be seen again."""
+    """Create a token and print it once."""
     scopes = scope or ["read", "write"]
     with Client.from_settings(read_settings()) as client:
         made = PeopleClient(client).add_token(
@@ -182,7 +184,7 @@ def create_token(
 
 @tokens_app.command()
 def rotate(token_id: Id, as_json: AsJson = False) -> None:
-    """Make a token instead of another, which goes on for a day, and print it."""
+    """Replace a token and print the new one; the old one stays valid for a day."""
     with Client.from_settings(read_settings()) as client:
         made = PeopleClient(client).rotate_token(token_id)
     _print_token(made, as_json)
@@ -190,7 +192,7 @@ def rotate(token_id: Id, as_json: AsJson = False) -> None:
 
 @tokens_app.command()
 def revoke(token_id: Id, as_json: AsJson = False) -> None:
-    """Let a token, and the sessions that began with it, let in nobody any more."""
+    """Revoke a token and the sessions that it opened."""
     with Client.from_settings(read_settings()) as client:
         token = PeopleClient(client).revoke_token(token_id)
     if as_json:
@@ -204,31 +206,31 @@ def _print_token(made: NewTokenOut, as_json: bool) -> None:
         output.print_json(made)
         return
     typer.echo(made.token)
-    output.echo(f"token {made.kept.id}, good {_good(made.kept)}; it cannot be shown again")
+    output.echo(f"token {made.kept.id}, valid {_good(made.kept)}; it is shown only once")
 
 
 def _good(token: TokenOut) -> str:
     if token.revoked_at:
         return f"no, revoked {token.revoked_at:%Y-%m-%d}"
     if token.expires_at is None:
-        return "for ever"
+        return "without expiry"
     return f"{'until' if token.is_good else 'no, expired'} {token.expires_at:%Y-%m-%d}"
 
 
-users_app = typer.Typer(help="Look after who may come in.", no_args_is_help=True)
+users_app = typer.Typer(help="Manage users.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")]
 
 
 @users_app.command("list")
 def list_users(as_json: AsJson = False) -> None:
-    """List everybody."""
+    """List all users."""
     with Client.from_settings(read_settings()) as client:
         users = PeopleClient(client).users()
     if as_json:
         output.print_json(users)
         return
-    table = output.table("NAME", "ADMIN", "SINCE", "MAY COME IN")
+    table = output.table("NAME", "ADMIN", "SINCE", "ENABLED")
     for user in users:
         may = f"no, since {user.disabled_at:%Y-%m-%d}" if user.disabled_at else "yes"
         admin = "yes" if user.is_admin else "-"
@@ -241,11 +243,12 @@ def add_user(
     name: Name,
     *,
     admin: Annotated[
-        bool, typer.Option("--admin", help="They may do everything in this service.")
+        bool,
+        typer.Option("--admin", help="Make them an admin, who may do everything in this service."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a user; a token for them is another command."""
+    """Create a user; holdfast tokens add creates a token for them."""
     with Client.from_settings(read_settings()) as client:
         user = PeopleClient(client).add_user(name, is_admin=admin)
     _print_user(user, as_json)
@@ -256,13 +259,13 @@ def add_user(
 
 @users_app.command()
 def disable(name: Name, as_json: AsJson = False) -> None:
-    """Keep a user out: all their tokens are revoked. Their jobs go on."""
+    """Disable a user and revoke their tokens; their jobs continue."""
     _change(name, as_json, is_disabled=True)
 
 
 @users_app.command()
 def enable(name: Name, as_json: AsJson = False) -> None:
-    """Let a user in again, with new tokens."""
+    """Enable a user again; they need new tokens."""
     _change(name, as_json, is_disabled=False)
 
 
@@ -270,10 +273,10 @@ def enable(name: Name, as_json: AsJson = False) -> None:
 def promote(
     name: Name,
     *,
-    back: Annotated[bool, typer.Option("--back", help="Make them no admin any more.")] = False,
+    back: Annotated[bool, typer.Option("--back", help="Withdraw the admin role.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a user an admin of the service."""
+    """Make a user an admin of the service, or withdraw that role."""
     _change(name, as_json, is_admin=not back)
 
 
@@ -287,6 +290,83 @@ def _print_user(user: UserOut, as_json: bool) -> None:
     if as_json:
         output.print_json(user)
         return
-    words = ["an admin" if user.is_admin else "no admin"]
-    words.append("may not come in" if user.disabled_at else "may come in")
+    words = ["an admin" if user.is_admin else "not an admin"]
+    words.append("disabled" if user.disabled_at else "enabled")
     output.console.print(f"{user.name}: {', '.join(words)}", markup=False)
+
+
+def login(
+    url: Annotated[
+        str | None, typer.Option("--url", help="Address of the service, such as https://...")
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option("--token", help="Access token; - reads it from standard input."),
+    ] = None,
+) -> None:
+    """Save the address and token of a service for later commands, after testing the token."""
+    settings = read_settings()
+    kept = Credentials.read(settings.login_file)
+    url = (url or kept.url or settings.url).rstrip("/")
+    text = _token(token)
+    if url.startswith("http://") and not is_here(url):
+        output.echo(f"warning: {url} does not use TLS; the token is sent unencrypted")
+    with Client(url, text) as client:
+        who = PeopleClient(client).current_user()
+    project = kept.project if kept.url == url else None
+    Credentials(url=url, token=text, project=project).write(settings.login_file)
+    output.console.print(f"logged in at {url} as {_name(who)}", markup=False)
+
+
+def logout() -> None:
+    """Delete the saved token from this machine; the token stays valid until it is revoked."""
+    file = read_settings().login_file
+    kept = Credentials.read(file)
+    if kept.token is None:
+        output.echo("not logged in")
+        return
+    replace(kept, url=None, token=None, project=None).write(file)
+    output.echo(
+        "logged out; the token is still valid until you revoke it with holdfast tokens revoke"
+    )
+
+
+def whoami(as_json: AsJson = False) -> None:
+    """Show the current user and their permissions."""
+    settings = read_settings()
+    with Client.from_settings(settings) as client:
+        who, url = PeopleClient(client).current_user(), client.url
+    if as_json:
+        output.print_json(who)
+        return
+    output.console.print(f"{_name(who)} at {url}", markup=False)
+    if who.demo_seed is not None:
+        output.echo(f"this service is a demonstration (seed {who.demo_seed}) with generated data")
+    rows = {
+        "roles": ", ".join(f"{role} of {project}" for project, role in who.roles.items()),
+        "scopes": ", ".join(who.scopes),
+        "token": who.token_id,
+        "only for": who.project,
+        "works in": Credentials.read(settings.login_file).project,
+    }
+    for label, value in rows.items():
+        if value:
+            output.console.print(f"  {label:<9} {value}", markup=False)
+
+
+def _name(who: CurrentUserOut) -> str:
+    name = who.user or "the owner of the service"
+    return f"{name}, an admin" if who.is_admin and who.user else name
+
+
+def _token(given: str | None) -> str:
+    if given is None and sys.stdin.isatty():
+        given = typer.prompt("Access token", hide_input=True, err=True)
+    elif given is None or given == "-":
+        given = sys.stdin.readline()
+    text = given.strip()
+    if not text.startswith("hf_"):
+        raise BadRequest(
+            "--token: an access token begins with hf_; create one with holdfast tokens add"
+        )
+    return text

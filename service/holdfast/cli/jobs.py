@@ -1,4 +1,4 @@
-"""Commands about jobs: submit, list, show, cancel, preempt, render."""
+"""Commands for jobs: submit, list, show, cancel and preempt."""
 
 from __future__ import annotations
 
@@ -15,43 +15,45 @@ from rich.text import Text
 from holdfast.api.schemas.diagnostics import ProofOut
 from holdfast.api.schemas.jobs import CheckoutIn, JobOut, TaskIn
 from holdfast.cli import output
-from holdfast.cli.checkpoints import untidied
+from holdfast.cli.checkpoints import retention_failure
 from holdfast.cli.code_upload import Upload, code_of, folder_of
 from holdfast.cli.diagnostics import print_hints
 from holdfast.cli.logs import follow_to_the_end
-from holdfast.cli.options import JobId
-from holdfast.cli.output import AsJson, money, steps, warn_stale_launchers
+from holdfast.cli.output import AsJson, JobId, money, steps, warn_stale_launchers
 from holdfast.client import Client
 from holdfast.client.credentials import Credentials
 from holdfast.client.diagnostics import EvidenceClient
 from holdfast.errors import BadRequest
-from holdfast.reproduce.git import look
+from holdfast.reproduce.git import read_checkout
 from holdfast.settings import own_variable, read_settings
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Job file; - reads standard input.")]
 Name = Annotated[str | None, typer.Option("--name", "-n", help="Name instead of the file's.")]
 Envs = Annotated[
     list[str] | None,
-    typer.Option("--env", metavar="K=V", help="Value over the file's `envs`; repeatable."),
+    typer.Option("--env", metavar="K=V", help="Overrides the file's `envs`; repeatable."),
 ]
 Project = Annotated[
-    str | None, typer.Option("--project", "-p", help="Project, instead of the file's.")
+    str | None, typer.Option("--project", "-p", help="Project instead of the file's.")
 ]
 Secrets = Annotated[
     list[str] | None,
     typer.Option(
         "--secret",
         metavar="K[=V]",
-        help="Value over the file's `secrets`; without =V it is taken from your environment; repeatable.",
+        help="Overrides the file's `secrets`; without =V the value is read from your environment; repeatable.",
     ),
 ]
 Force = Annotated[
-    bool, typer.Option("--force", help="Accept that it would lose its work on spot nodes.")
+    bool,
+    typer.Option(
+        "--force", help="Run on spot without checkpoints (progress is lost on preemption)."
+    ),
 ]
 
 
 def connect() -> Client:
-    """A client of the service that the settings name."""
+    """Connect to the service named by the settings."""
     return Client.from_settings(read_settings())
 
 
@@ -65,11 +67,11 @@ def submit(
     force: Force = False,
     upload: Upload = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Stay and print the log until the job ends.")
+        bool, typer.Option("--follow", "-f", help="Follow the log until the job ends.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Submit a job and return; it runs until it is done, whatever the market does."""
+    """Submit a job; it survives preemptions until it is done."""
     task = task_of(file, name, env, secret).model_copy(update={"force": force})
     task.project, task.default_project = (
         project,
@@ -88,33 +90,35 @@ def submit(
             follow_to_the_end(client, job.id)
         elif not as_json:
             output.echo(
-                f"holdfast logs -f {job.id} follows it; holdfast show {job.id} tells where it is"
+                f"follow its log: holdfast logs -f {job.id}; show its state: holdfast show {job.id}"
             )
 
 
 def ps(
     *,
     status: Annotated[
-        list[str] | None, typer.Option("--status", "-s", help="Only in this state; repeatable.")
+        list[str] | None, typer.Option("--status", "-s", help="Only this state; repeatable.")
     ] = None,
     project: Annotated[
-        str | None, typer.Option("--project", "-p", help="Only of this project.")
+        str | None, typer.Option("--project", "-p", help="Only this project.")
     ] = None,
     find: Annotated[
-        str | None, typer.Option("--find", help="Only with this in their name or id.")
+        str | None, typer.Option("--find", help="Only jobs with this text in their name or id.")
     ] = None,
-    owner: Annotated[str | None, typer.Option("--owner", help="Only of this user.")] = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Only this user.")] = None,
     tag: Annotated[
         list[str] | None,
         typer.Option("--tag", "-t", help="Only with this tag, K=V or K alone; repeatable."),
     ] = None,
     since: Annotated[
-        str | None, typer.Option("--since", help="Submitted on this day or later: 2026-03-01, 30d.")
+        str | None, typer.Option("--since", help="Submitted on or after this day: 2026-03-01, 30d.")
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--until", help="Submitted on this day or before.")
+        str | None, typer.Option("--until", help="Submitted on or before this day.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=200, help="At most so many.")] = 50,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=200, help="Maximum number of jobs.")
+    ] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
@@ -139,11 +143,11 @@ def ps(
         return
     _print_table(page.jobs)
     if page.next:
-        output.echo(f"only the newest {limit} are shown; --limit shows more")
+        output.echo(f"only the newest {limit} are shown; raise --limit to see more")
 
 
 def _print_table(jobs: Sequence[JobOut]) -> None:
-    numbers = ("STEP", "PAID", "ON DEMAND", "FAIL", "TAKEN")
+    numbers = ("STEP", "PAID", "ON DEMAND", "FAIL", "PREEMPTED")
     table = output.table(
         "ID",
         "NAME",
@@ -152,7 +156,7 @@ def _print_table(jobs: Sequence[JobOut]) -> None:
         "PAID",
         "ON DEMAND",
         "FAIL",
-        "TAKEN",
+        "PREEMPTED",
         "WHERE",
         right=numbers,
     )
@@ -172,7 +176,7 @@ def _print_table(jobs: Sequence[JobOut]) -> None:
 
 
 def show(job_id: JobId, as_json: AsJson = False) -> None:
-    """Show where a job is."""
+    """Show the state of a job."""
     with connect() as client:
         job = client.job(job_id)
         if not as_json:
@@ -188,11 +192,11 @@ def show(job_id: JobId, as_json: AsJson = False) -> None:
 def cancel(
     job_id: JobId,
     reason: Annotated[
-        str, typer.Option("--reason", help="Why, for whoever reads its history.")
+        str, typer.Option("--reason", help="Reason, shown in the job's history.")
     ] = "cancelled on request",
     as_json: AsJson = False,
 ) -> None:
-    """Ask for the end of a job; its worker saves a last checkpoint first if it can."""
+    """Cancel a job; its worker saves a last checkpoint first if possible."""
     with connect() as client:
         job = client.cancel(job_id, reason)
     if as_json:
@@ -205,26 +209,25 @@ def preempt(
     job_id: JobId,
     node: Annotated[
         int | None,
-        typer.Option("--node", min=0, help="Which node; none given: the market chooses."),
+        typer.Option("--node", min=0, help="Node to preempt; default: chosen at random."),
     ] = None,
     notice: Annotated[
-        str, typer.Option("--notice", help="Warning before the node goes, such as 120s.")
+        str, typer.Option("--notice", help="Notice before the node stops, such as 120s.")
     ] = "120s",
-    no_notice: Annotated[
-        bool, typer.Option("--no-notice", help="Take the node without a word.")
-    ] = False,
+    no_notice: Annotated[bool, typer.Option("--no-notice", help="Preempt without notice.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take a node of a local job away, as a spot market would."""
+    """Preempt a node of a local job, as a spot market would."""
     notice_s = None if no_notice else seconds_of(notice)
     with connect() as client:
         job = client.preempt(job_id, node=node, notice_s=notice_s)
     if as_json:
         output.print_json(job)
     else:
-        how = "without notice" if notice_s is None else f"with {notice_s:g} s of notice"
+        how = "without notice" if notice_s is None else f"{notice_s:g} s notice"
         output.console.print(
-            f"job {job.id} loses {'a node' if node is None else f'node {node}'} {how}", markup=False
+            f"preempting {'one node' if node is None else f'node {node}'} of job {job.id} ({how})",
+            markup=False,
         )
 
 
@@ -236,16 +239,16 @@ def _under_notice(job: JobOut) -> str:
 
 
 def _notice(job: JobOut) -> str | None:
-    """The termination notice under which a job is, as a sentence."""
+    """Describe the pending termination notice of a job."""
     if job.notice is None:
         return None
     notice = job.notice
-    left = "" if notice.left_s is None else f", {notice.left_s:.0f} s before its nodes go"
+    left = "" if notice.left_s is None else f", {notice.left_s:.0f} s before the nodes stop"
     return f"termination notice at {notice.at:%H:%M:%SZ}{left}, at step {notice.step:,}: {notice.phase}"
 
 
-def _what_mark(job: JobOut) -> str:
-    """What the `~` before a job's prices means."""
+def _price_note(job: JobOut) -> str:
+    """Explain the `~` before the prices of a job."""
     if job.simulated:
         return " (simulated prices)"
     return " (estimated prices)" if job.is_price_estimate else ""
@@ -261,19 +264,19 @@ def _print_job(job: JobOut) -> None:
         "trouble": job.trouble,
         "warning": job.warning,
         "project": f"{job.project}, submitted by {job.owner}" if job.owner else None,
-        "goes on": f"from job {job.from_job}" if job.from_job else None,
+        "continues": f"from job {job.from_job}" if job.from_job else None,
         "step": steps(job.step, job.total_steps),
         "attempt": f"{job.attempt} in {job.zone}" if job.zone else "none yet",
-        "budgets": f"failures {job.failures}/{job.max_failures} · taken away {job.preemptions}/∞ · resumes {job.resumes}",
+        "budgets": f"failures {job.failures}/{job.max_failures} · preemptions {job.preemptions}/∞ · resumes {job.resumes}",
         "checkpoint": _checkpoint(job),
         "saves": job.saves,
         "store": job.store_promise,
-        "not tidied": untidied(job.tidying),
+        "retention": retention_failure(job.tidying),
         "proof": _proof(job.proof),
         "lost": f"{job.lost_steps:,} steps",
         "money": f"paid {money(job.paid_micros, simulated=mark)} · on demand {money(job.on_demand_micros, simulated=mark)}"
         f" · {output.saved(job.on_demand_micros - job.paid_micros, simulated=mark)}"
-        + _what_mark(job),
+        + _price_note(job),
         "exit code": None if job.exit_code is None else str(job.exit_code),
         "tags": ", ".join(f"{key}={value}" for key, value in job.tags.items()),
         "submitted": f"{job.submitted_at:%Y-%m-%d %H:%M:%SZ}",
@@ -292,16 +295,16 @@ def _checkpoint(job: JobOut) -> str:
 
 
 def _proof(proof: ProofOut | None) -> str | None:
-    return f"{'✓' if proof.holds else '✗ NOT the same:'} {proof.why}" if proof else None
+    return f"{'✓' if proof.holds else '✗ DIFFERENT:'} {proof.why}" if proof else None
 
 
 def task_of(
     file: Path, name: str | None, env: list[str] | None, secret: list[str] | None
 ) -> TaskIn:
-    """A job file with what the command line says instead of it, to be sent.
+    """Combine a job file with the values of the command line for submission.
 
     Raises:
-        BadRequest: a variable, or the path of the current folder, is not UTF-8.
+        BadRequest: a variable, or the path of the current directory, is not UTF-8.
     """
     text, envs = _read(file), envs_of(env)
     secrets = dict(secret_of(item) for item in secret or [])
@@ -320,14 +323,17 @@ def task_of(
 
 
 def checkout_of(text: str) -> CheckoutIn | None:
-    """Where the folder of a job file stands in its repository; None where nothing is to be told. The service judges the file."""
+    """Describe the Git checkout of the working directory, or None outside of one.
+
+    The service validates the file.
+    """
     folder = folder_of(text)
-    found = look(folder) if folder else None
+    found = read_checkout(folder) if folder else None
     return CheckoutIn(**asdict(found)) if found else None
 
 
 def envs_of(env: list[str] | None) -> dict[str, str]:
-    """What `--env` gives, by name."""
+    """Parse the values of `--env` by name."""
     pairs = [item.partition("=") for item in env or []]
     if bare := [key for key, equals, _ in pairs if not equals]:
         raise BadRequest(f"--env {bare[0]}: write it as NAME=VALUE")
@@ -335,12 +341,14 @@ def envs_of(env: list[str] | None) -> dict[str, str]:
 
 
 def secret_of(item: str) -> tuple[str, str]:
-    """Name and value of one `--secret`."""
+    """Parse the name and value of one `--secret`."""
     name, equals, value = item.partition("=")
     if equals:
         return name, value
     if (own := own_variable(name)) is None:
-        raise BadRequest(f"--secret {name}: your environment has no {name}; export it first")
+        raise BadRequest(
+            f"--secret {name}: the environment variable {name} is not set; export it first"
+        )
     return name, own
 
 
@@ -358,7 +366,7 @@ def _read(file: Path) -> str:
 
 
 def seconds_of(text: str) -> float:
-    """What `--notice` says."""
+    """Parse the value of `--notice` in seconds."""
     try:
         seconds = float(text.removesuffix("s"))
     except ValueError as error:

@@ -1,4 +1,7 @@
-"""Commands that stay and watch: logs and events. Ctrl-C ends the watching, never the job."""
+"""Commands that follow a job: logs and events.
+
+Ctrl-C stops the command and leaves the job running.
+"""
 
 from __future__ import annotations
 
@@ -12,69 +15,76 @@ import typer
 from holdfast.api.schemas.diagnostics import MatchOut
 from holdfast.api.schemas.jobs import EventOut, JobOut
 from holdfast.cli import output
-from holdfast.cli.diagnostics import print_roll
-from holdfast.cli.options import JobId
-from holdfast.cli.output import AsJson, moment
+from holdfast.cli.diagnostics import print_rank_presence
+from holdfast.cli.output import AsJson, JobId, timestamp
 from holdfast.client import Client
 from holdfast.client.diagnostics import EvidenceClient
 from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
 
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Stay until the job ends.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow until the job ends.")]
+Regex = Annotated[
+    bool,
+    typer.Option("--regex", "-E", help="Interpret --grep as a regular expression in RE2 syntax."),
+]
+Errors = Annotated[
+    bool, typer.Option("--errors", help="Print lines of all logs that look like a failure.")
+]
 
 FAILURES: Final = "Traceback|ERROR|RuntimeError|OSError"
-"""What a line of a failure has in it, as a rule; in the syntax of RE2."""
+"""Pattern of lines that usually belong to a failure, in RE2 syntax."""
 
 LONGEST_VALUE: Final = 200
-"""Characters of one value of an event. A lower value cuts the sentences of failures; a higher value hides the other values."""
+"""Maximum characters of one value of an event.
+
+A lower value truncates error messages; a higher value hides other values.
+"""
 
 EXIT_BY_STATE: Final = {"succeeded": 0, "failed": 100, "cancelled": 103}
-"""How a command that followed a job ends: as the job did."""
+"""Exit code of a command that followed a job, by the final state of the job."""
 
 
 def logs(
     job_id: JobId,
     *,
     attempt: Annotated[
-        int | None, typer.Option("--attempt", min=1, help="Which attempt; none given: the newest.")
+        int | None, typer.Option("--attempt", min=1, help="Attempt; default: the newest.")
     ] = None,
     node: Annotated[
-        int | None, typer.Option("--node", min=0, help="Which node; none given: the first.")
+        int | None, typer.Option("--node", min=0, help="Node; default: the first.")
     ] = None,
     rank: Annotated[
-        int | None, typer.Option("--rank", min=0, help="Which global rank, instead of a node.")
+        int | None, typer.Option("--rank", min=0, help="Global rank, instead of a node.")
     ] = None,
     follow: Follow = False,
     grep: Annotated[
-        str | None, typer.Option("--grep", help="Print lines of all logs that have this in them.")
+        str | None, typer.Option("--grep", help="Print lines of all logs that contain this text.")
     ] = None,
-    regex: Annotated[
-        bool, typer.Option("--regex", "-E", help="Take --grep for a pattern, in the syntax of RE2.")
-    ] = False,
+    regex: Regex = False,
     ignore_case: Annotated[
-        bool, typer.Option("--ignore-case", "-i", help="Let case make no difference to --grep.")
+        bool, typer.Option("--ignore-case", "-i", help="Ignore case in --grep.")
     ] = False,
-    errors: Annotated[
-        bool, typer.Option("--errors", help="Print lines of all logs that look like a failure.")
-    ] = False,
+    errors: Errors = False,
     ranks: Annotated[
-        bool, typer.Option("--ranks", help="Say which ranks were heard of, and which are missing.")
+        bool, typer.Option("--ranks", help="Show which ranks have reported and which are missing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print a log of a job, or what is found in all of them; with --json, list the logs that there are."""
+    """Print a log of a job, or search all of its logs; --json lists the logs."""
     if ranks:
-        _check_alone(
+        _check_exclusive(
             errors, grep is not None, regex, ignore_case, follow, node is not None, rank is not None
         )
-        print_roll(job_id, attempt, as_json=as_json)
+        print_rank_presence(job_id, attempt, as_json=as_json)
         return
     if errors:
         grep, regex = _failures(grep), True
     if grep is None and (regex or ignore_case):
-        raise BadRequest("--regex and --ignore-case say how to look; add what for: --grep TEXT")
+        raise BadRequest("--regex and --ignore-case need a text to search for; add --grep TEXT")
     if grep is not None and follow:
-        raise BadRequest(f"--{'errors' if errors else 'grep'} --follow: write one of the two")
+        raise BadRequest(
+            f"--{'errors' if errors else 'grep'} and --follow exclude each other; use one of them"
+        )
     given = {"attempt": attempt, "node": node, "rank": rank}
     choice = {key: value for key, value in given.items() if value is not None}
     with Client.from_settings(read_settings()) as client:
@@ -86,36 +96,40 @@ def logs(
         elif as_json:
             output.print_json(client.logs(job_id))
         elif follow:
-            with _leaving_the_job_alone(job_id):
+            with _detach_on_interrupt(job_id):
                 _print_log(client, job_id, choice)
-            _end_like(client, job_id)
+            _exit_like(client, job_id)
         else:
             for piece in client.log_text(job_id, choice):
                 _write(piece)
 
 
 def _failures(grep: str | None) -> str:
-    """What lines of failures are looked for by."""
+    """Return the pattern for lines of failures.
+
+    Raises:
+        BadRequest: --grep is also given.
+    """
     if grep is not None:
-        raise BadRequest("--errors --grep: write one of the two")
+        raise BadRequest("--errors and --grep exclude each other; use one of them")
     return FAILURES
 
 
-def _check_alone(*others: bool) -> None:
+def _check_exclusive(*others: bool) -> None:
     if any(others):
         raise BadRequest(
-            "--ranks takes --attempt and --json alone; it is about all nodes and ranks"
+            "--ranks covers all nodes and ranks; combine it only with --attempt and --json"
         )
 
 
 def events(job_id: JobId, follow: Follow = False, as_json: AsJson = False) -> None:
-    """Print the facts of a job's life."""
+    """Print the events of a job."""
     with Client.from_settings(read_settings()) as client:
         if follow:
-            with _leaving_the_job_alone(job_id):
+            with _detach_on_interrupt(job_id):
                 for event in client.follow_events(job_id):
                     output.print_line(event) if as_json else _print_event(event)
-            _end_like(client, job_id)
+            _exit_like(client, job_id)
         elif as_json:
             output.print_json(client.events(job_id))
         else:
@@ -124,14 +138,14 @@ def events(job_id: JobId, follow: Follow = False, as_json: AsJson = False) -> No
 
 
 def follow_to_the_end(client: Client, job_id: str) -> None:
-    """Print the job's log until it ends, then end as the job did."""
+    """Print the log of a job until it ends, then exit with the code of its state."""
     watch_to_the_end(client, job_id, is_shown=True)
-    _end_like(client, job_id)
+    _exit_like(client, job_id)
 
 
 def watch_to_the_end(client: Client, job_id: str, *, is_shown: bool) -> JobOut:
-    """The job once it has ended; its log is printed until then, if it is to be shown."""
-    with _leaving_the_job_alone(job_id):
+    """Wait until a job has ended and return it; prints its log in the meantime if shown."""
+    with _detach_on_interrupt(job_id):
         if is_shown:
             _print_log(client, job_id, {})
         else:
@@ -141,7 +155,7 @@ def watch_to_the_end(client: Client, job_id: str, *, is_shown: bool) -> JobOut:
 
 
 @contextmanager
-def _leaving_the_job_alone(job_id: str) -> Iterator[None]:
+def _detach_on_interrupt(job_id: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
@@ -151,7 +165,7 @@ def _leaving_the_job_alone(job_id: str) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _end_like(client: Client, job_id: str) -> None:
+def _exit_like(client: Client, job_id: str) -> None:
     job = client.job(job_id)
     output.echo(f"job {job.id} {job.state}" + (f": {job.detail}" if job.detail else ""))
     raise typer.Exit(EXIT_BY_STATE.get(job.state, 0))
@@ -167,7 +181,7 @@ def _print_log(client: Client, job_id: str, choice: dict[str, int]) -> None:
 
 
 def _print_matches(job_id: str, found: Iterable[MatchOut], *, as_json: bool) -> None:
-    """Lines as they are found, each behind where it stands: a long search shows what it has."""
+    """Print matches as they arrive, each with its location, so that a long search shows progress."""
     count = 0
     for match in found:
         count += 1
@@ -178,7 +192,7 @@ def _print_matches(job_id: str, found: Iterable[MatchOut], *, as_json: bool) -> 
         end = " ..." if match.is_cut else ""
         _write(f"attempt {match.attempt} {who}:{match.line}: {match.text}{end}\n")
     if not count:
-        output.echo(f"nothing of that is in the logs of job {job_id}")
+        output.echo(f"no match in the logs of job {job_id}")
 
 
 def _write(text: str) -> None:
@@ -191,16 +205,16 @@ def _print_event(event: EventOut) -> None:
 
 
 def event_line(event: EventOut) -> str:
-    """One event on one line: when, who recorded it, its kind and its values."""
+    """Format an event on one line: time, source, kind and values."""
     shown = {key: value for key, value in event.body.items() if key not in {"spec", "task"}}
     words = [
         f"{key}={_value(value)}" for key, value in shown.items() if value not in (None, "", [])
     ]
-    return f"{moment(event.at)} {event.source:<10} {event.kind:<20} {' '.join(words)}".rstrip()
+    return f"{timestamp(event.at)} {event.source:<10} {event.kind:<20} {' '.join(words)}".rstrip()
 
 
 def _value(value: object) -> str:
-    """A value in a few words. `--json` has all of it."""
+    """Abbreviate a value. `--json` prints all of it."""
     if isinstance(value, dict):
         entries = [f"{key}={item}" for key, item in value.items()]
         is_flat = not any(isinstance(item, dict | list) for item in value.values())

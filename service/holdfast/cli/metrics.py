@@ -1,4 +1,4 @@
-"""The command `metrics`: what a job measured, as curves in the terminal."""
+"""The command `metrics`: metrics of a job, drawn in the terminal."""
 
 from __future__ import annotations
 
@@ -9,34 +9,36 @@ import typer
 
 from holdfast.api.schemas.metrics import BucketOut, SeriesOut
 from holdfast.cli import output
-from holdfast.cli.options import JobId
-from holdfast.cli.output import AsJson
+from holdfast.cli.output import AsJson, JobId
 from holdfast.client import Client
 from holdfast.client.diagnostics import SeriesClient
 from holdfast.settings import read_settings
 
 BARS: Final = "▁▂▃▄▅▆▇█"
 WIDE, NARROW = 72, 32
-"""Signs of a curve that stands alone, and of one in a table. More: it is wrapped in a terminal of 80 columns."""
+"""Width of a single curve, and of one in a table.
+
+A higher value wraps in a terminal of 80 columns.
+"""
 SHORT: Final = 6
-"""Significant digits; --json has all."""
+"""Significant digits; `--json` prints all."""
 MOST: Final = 50
-"""Curves in one table, as many as the service draws at once."""
+"""Maximum number of curves in a table, equal to the service's limit for one request."""
 
 
 def metrics(
     job_id: JobId,
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Which series; none given: all.")
+        str | None, typer.Argument(metavar="[NAME]", help="Series to show; default: all.")
     ] = None,
     *,
     x: Annotated[str, typer.Option("--x", help="step or time.")] = "step",
     points: Annotated[
-        int | None, typer.Option("--points", min=1, max=5000, help="At most so many of a curve.")
+        int | None, typer.Option("--points", min=1, max=5000, help="Maximum points per curve.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a job measured: one curve over all attempts, without what was rolled back."""
+    """Show the metrics of a job: one curve over all attempts, without rolled-back steps."""
     with Client.from_settings(read_settings()) as client:
         curves = SeriesClient(client)
         names = [item.name for item in curves.series(job_id).series]
@@ -51,18 +53,18 @@ def metrics(
     elif drawn:
         _print_one(drawn[0])
     if name is not None and not drawn:
-        there_are = f"there are: {', '.join(names)}" if names else "it has told none yet"
+        there_are = f"available: {', '.join(names)}" if names else "no metric has been logged yet"
         output.echo(f"job {job_id} has no series {name}; {there_are}")
 
 
 def _print_all(items: Sequence[SeriesOut], left_out: int) -> None:
     if not items:
-        output.echo("no points yet; run.log(loss=...) in the training script makes them")
+        output.echo("no points yet; log some with run.log(loss=...) in the training script")
         return
-    numbers = ("LATELY", "LOW", "HIGH", "POINTS", "STEP")
+    numbers = ("RECENT", "LOW", "HIGH", "POINTS", "STEP")
     table = output.table("NAME", "CURVE", *numbers, right=numbers)
     for item in items:
-        kept = _kept(item)
+        kept = _retained_buckets(item)
         table.add_row(
             item.name, spark(kept), *_extent(kept), f"{item.points:,}", f"{item.last_step:,}"
         )
@@ -72,28 +74,28 @@ def _print_all(items: Sequence[SeriesOut], left_out: int) -> None:
 
 
 def _print_one(item: SeriesOut) -> None:
-    kept = _kept(item)
+    kept = _retained_buckets(item)
     lately, low, high = _extent(kept)
     attempts = len({bucket.attempt for bucket in item.buckets or ()})
     output.console.print(spark(kept), markup=False)
     output.console.print(
-        f"{item.name}: lately {lately}, from {low} to {high}; {item.points:,} points of {attempts} "
+        f"{item.name}: recent {lately}, from {low} to {high}; {item.points:,} points of {attempts} "
         f"attempt{'s' * (attempts != 1)}, up to step {item.last_step:,}",
         markup=False,
     )
     if gone := [bucket for bucket in item.buckets or () if bucket.lost]:
         count = sum(bucket.points + bucket.not_finite for bucket in gone)
-        output.console.print(f"not drawn: {count:,} points of work that was lost")
+        output.console.print(f"not drawn: {count:,} points of lost work")
     if odd := sum(bucket.not_finite for bucket in kept):
         output.console.print(f"! {odd:,} points are not finite")
 
 
-def _kept(item: SeriesOut) -> list[BucketOut]:
+def _retained_buckets(item: SeriesOut) -> list[BucketOut]:
     return [bucket for bucket in item.buckets or () if not bucket.lost]
 
 
 def _extent(kept: Sequence[BucketOut]) -> tuple[str, str, str]:
-    """The mean of the newest bucket, the lowest and the highest value, as people read them."""
+    """Format the mean of the newest bucket, the minimum and the maximum."""
     means = [bucket.mean for bucket in kept if bucket.mean is not None]
     lows = [bucket.min for bucket in kept if bucket.min is not None]
     highs = [bucket.max for bucket in kept if bucket.max is not None]
@@ -107,13 +109,13 @@ def _short(value: float) -> str:
 
 
 def spark(buckets: Sequence[BucketOut]) -> str:
-    """A curve in one line: the mean of each bucket between the lowest and the highest; a point where none is finite."""
+    """Draw the mean of each bucket as one line between the minimum and maximum; a dot marks non-finite buckets."""
     means = [bucket.mean for bucket in buckets]
     told = [mean for mean in means if mean is not None]
     if not told:
         return ""
     low, high = min(told), max(told)
-    # Halved, as the way from the one to the other may be more than a float can hold.
+    # Halved, as the difference of the two may overflow a float.
     height = high / 2 - low / 2
     return "".join(
         "·" if mean is None else BARS[_level(mean / 2 - low / 2, height)] for mean in means

@@ -1,4 +1,4 @@
-"""Commands about notifications: where news of a project goes, and what was sent."""
+"""Commands for notification channels and deliveries of a project."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holdfast.errors import BadRequest, NotDelivered
 from holdfast.settings import read_settings
 
 app = typer.Typer(
-    help="Where news of a project goes: webhooks, mail, chats.",
+    help="Manage notification channels: webhooks, mail and chats.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -29,12 +29,17 @@ app = typer.Typer(
 DEFAULT_PROJECT: Final = "default"
 POLL_S: Final = 0.5
 TEST_WAIT_S: Final = 30.0
-"""How long `test` waits for what becomes of its message. Shorter than a slow receiver may take says nothing of it."""
+"""Seconds that `test` waits for its delivery.
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the channel.")]
+A lower value reports no result for slow receivers.
+"""
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the channel.")]
 Project = Annotated[
     str | None,
-    typer.Option("--project", metavar="PROJECT", help="Default: the one in use, else `default`."),
+    typer.Option(
+        "--project", metavar="PROJECT", help="Project; default: the current one, or `default`."
+    ),
 ]
 
 
@@ -51,20 +56,24 @@ def add(
     *,
     kinds: Annotated[
         list[str] | None,
-        typer.Option("--kind", metavar="KIND", help="Only news of this kind; repeatable."),
+        typer.Option("--kind", metavar="KIND", help="Only events of this kind; repeatable."),
     ] = None,
     digest: Annotated[
         int,
-        typer.Option("--digest", metavar="SECONDS", help="Gather news so long for one message."),
+        typer.Option(
+            "--digest", metavar="SECONDS", help="Collect events for this long into one message."
+        ),
     ] = 0,
     per_hour: Annotated[
         int,
-        typer.Option("--per-hour", metavar="N", help="Messages in an hour; what is more waits."),
+        typer.Option(
+            "--per-hour", metavar="N", help="Maximum messages per hour; the rest is delayed."
+        ),
     ] = 30,
     project: Project = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let news of a project go somewhere, from now on."""
+    """Create a notification channel for events of a project from now on."""
     said = sys.stdin.readline().strip() if url == "-" else url
     words = {"name": name, "url": said, "kinds": kinds or [], "digest_s": digest}
     try:
@@ -80,26 +89,26 @@ def add(
 def show(project: Project = None, as_json: AsJson = False) -> None:
     """List the channels of a project."""
     with _channels(project) as channels:
-        found = channels.all()
+        found = channels.channels()
     if as_json:
         output.print_json(found)
     elif not found:
-        output.echo("no channels; holdfast channels add NAME URL makes one")
+        output.echo("no channels; create one with: holdfast channels add NAME URL")
     else:
         _print(found)
 
 
 @app.command("rm")
 def remove(name: Name, project: Project = None) -> None:
-    """Send nothing there any more, and forget what was sent."""
+    """Remove a channel and its delivery history."""
     with _channels(project) as channels:
         channels.remove(name)
-    output.echo(f"nothing is sent to {name} any more")
+    output.echo(f"removed channel {name}")
 
 
 @app.command()
 def rotate(name: Name, project: Project = None, as_json: AsJson = False) -> None:
-    """Change the secret of a webhook; for a day, messages are signed with the one before, too."""
+    """Change the secret of a webhook; for a day, messages also carry a signature of the old one."""
     with _channels(project) as channels:
         made = channels.rotate(name)
     _print_new(made, as_json=as_json)
@@ -107,7 +116,7 @@ def rotate(name: Name, project: Project = None, as_json: AsJson = False) -> None
 
 @app.command("test")
 def send_test(name: Name, project: Project = None, as_json: AsJson = False) -> None:
-    """Send a message to try a channel with, and say what became of it."""
+    """Send a test message to a channel and report the result."""
     with _channels(project) as channels:
         sent = channels.test(name)
         deadline_s = time.monotonic() + TEST_WAIT_S
@@ -117,30 +126,32 @@ def send_test(name: Name, project: Project = None, as_json: AsJson = False) -> N
     if as_json:
         output.print_json(sent)
     if sent.progress != "sent":
-        raise NotDelivered(sent.trouble or f"nothing was heard of it in {TEST_WAIT_S:g} s")
+        raise NotDelivered(sent.trouble or f"no result within {TEST_WAIT_S:g} s")
     if not as_json:
-        output.echo(f"{name} has it, as message {sent.id}")
+        output.echo(f"{name} accepted message {sent.id}")
 
 
 @app.command()
 def deliveries(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Of the channel; without it, --job.")
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Name of the channel; alternative: --job."),
     ] = None,
     *,
     job: Annotated[
         str | None,
-        typer.Option("--job", metavar="JOB", help="To the places that this job's file names."),
+        typer.Option("--job", metavar="JOB", help="Deliveries to the targets in this job's file."),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=200, metavar="N", help="How many.")
+        int,
+        typer.Option("--limit", min=1, max=200, metavar="N", help="Maximum number of messages."),
     ] = 20,
     project: Project = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what was sent to a channel, or to the places of a job, and what waits, newest first."""
+    """List the deliveries of a channel or job, including pending ones, newest first."""
     if (name is None) == (job is None):
-        raise BadRequest("name a channel, or a job with --job, and not both")
+        raise BadRequest("name either a channel or a job with --job")
     with _channels(project) as channels:
         found = (
             channels.deliveries_of(job, limit) if job else channels.deliveries(name or "", limit)
@@ -148,7 +159,7 @@ def deliveries(
     if as_json:
         output.print_json(found)
     elif not found:
-        output.echo(f"nothing was sent {f'for job {job}' if job else f'to {name}'} yet")
+        output.echo(f"no messages {f'for job {job}' if job else f'to {name}'} yet")
     else:
         _print_deliveries(found)
 
@@ -167,12 +178,12 @@ def _print_new(made: NewChannelOut, *, as_json: bool) -> None:
         return
     _print([made])
     if made.secret:
-        output.echo("webhooks are signed with this secret, which is shown this once:")
+        output.echo("webhooks are signed with this secret, which is shown only once:")
         output.console.print(made.secret, markup=False)
 
 
 def _print(channels: list[ChannelOut] | list[NewChannelOut]) -> None:
-    table = output.table("NAME", "LEADS TO", "NEWS", "DIGEST", "PER HOUR", right=("PER HOUR",))
+    table = output.table("NAME", "TARGET", "EVENTS", "DIGEST", "PER HOUR", right=("PER HOUR",))
     for item in channels:
         gathered = output.span(item.digest_s * 1000) if item.digest_s else "-"
         kinds = ", ".join(item.kinds) or "all"
@@ -181,9 +192,9 @@ def _print(channels: list[ChannelOut] | list[NewChannelOut]) -> None:
 
 
 def _print_deliveries(found: list[DeliveryOut]) -> None:
-    right = ("NEWS", "TRIES")
+    right = ("EVENTS", "TRIES")
     table = output.table(
-        "MESSAGE", "MADE", "TO", "IS", "NEWS", "TRIES", "ABOUT", "TROUBLE", right=right
+        "MESSAGE", "CREATED", "TO", "STATE", "EVENTS", "TRIES", "ABOUT", "ERROR", right=right
     )
     for item in found:
         about, trouble = ", ".join(item.kinds), item.trouble or "-"

@@ -1,7 +1,4 @@
-"""What people and programs are shown: tables, money, times, JSON, complaints.
-
-One line above what a person asked for, when the service cannot see what it is telling about.
-"""
+"""Output of commands: tables, amounts, times, JSON, errors, launcher warnings and shared options."""
 
 from __future__ import annotations
 
@@ -22,7 +19,14 @@ from holdfast.client import Client, Refused, ServiceUnreachable
 from holdfast.clock import SystemClock
 from holdfast.errors import BadJobFile, BadRequest, HoldfastError
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
+Since = Annotated[str | None, typer.Option("--since", help="First day in UTC: 2026-03-01, or 30d.")]
+Until = Annotated[
+    str | None, typer.Option("--until", help="Last day in UTC, in the format of --since.")
+]
+OnlyProject = Annotated[str | None, typer.Option("--project", help="Only this project.")]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 GLYPHS: Final = {
     "queued": "·",
@@ -60,28 +64,28 @@ errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def print_json(value: BaseModel | Sequence[BaseModel] | dict[str, Any]) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document on standard output."""
     typer.echo(
         json.dumps(TypeAdapter(Any).dump_python(value, mode="json"), indent=2, ensure_ascii=False)
     )
 
 
 def print_line(value: BaseModel) -> None:
-    """One JSON document on one line, at once: for streams."""
+    """Print one JSON document on one line and flush, for streams."""
     typer.echo(value.model_dump_json())
     sys.stdout.flush()
 
 
 def echo(text: str) -> None:
-    """A sentence for people, on standard error, so that standard output stays what was asked for."""
+    """Print a sentence on standard error, so that standard output holds only the requested data."""
     errors.print(text, markup=False)
 
 
 def error(error: HoldfastError) -> None:
-    """What went wrong, and where."""
+    """Print an error and its locations."""
     flaws: Sequence[FlawOut] = ()
     if isinstance(error, BadJobFile):
-        flaws = [FlawOut(pointer=flaw.pointer, message=flaw.message) for flaw in error.flaws]
+        flaws = [FlawOut(pointer=flaw.pointer, message=flaw.message) for flaw in error.issues]
     elif isinstance(error, Refused):
         flaws = error.problem.errors
     if flaws:
@@ -94,17 +98,19 @@ def error(error: HoldfastError) -> None:
 
 
 def refused(error: ValidationError) -> BadRequest:
-    """What was said on the command line, and cannot be sent."""
+    """Convert a validation error of the command line into BadRequest."""
     flaw = error.errors(include_input=False)[0]
     place = ".".join(map(str, flaw["loc"]))
-    if flaw["type"] == "string_unicode":  # Python reads each byte that is not UTF-8 as half a pair.
+    if (
+        flaw["type"] == "string_unicode"
+    ):  # Python reads each byte that is not UTF-8 as half a surrogate pair.
         return BadRequest(f"{place}: is not UTF-8; write or rename it in UTF-8")
     message = flaw["msg"]
     return BadRequest(f"{place}: {message[:1].lower()}{message[1:]}")
 
 
 def table(*columns: str, right: Sequence[str] = ()) -> Table:
-    """An empty table; columns named in `right` hold numbers. Ids are never cut."""
+    """Create an empty table. Columns named in `right` hold numbers; ids are never truncated."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         made.add_column(
@@ -114,57 +120,57 @@ def table(*columns: str, right: Sequence[str] = ()) -> Table:
 
 
 def print_table(made: Table) -> None:
-    """A table at its own width: a narrow terminal wraps its lines, a pipe gets them whole; nothing is cut."""
+    """Print a table at its full width: a narrow terminal wraps its lines, and nothing is truncated."""
     Console(highlight=False, width=max(console.width, 240)).print(made)
 
 
 def state(word: str) -> Text:
-    """A state with its sign; never colour alone."""
+    """Format a state with its symbol, so that it does not depend on color."""
     return Text(f"{GLYPHS.get(word, '?')} {word}", style=STYLES.get(word, ""))
 
 
 def money(micros: int, *, simulated: bool = False) -> str:
-    """Dollars, four decimals below one dollar; `~` marks prices that are simulated or estimated."""
+    """Format micro-dollars, with four decimals below one dollar; `~` marks simulated or estimated prices."""
     dollars = micros / 1_000_000
     text = f"${abs(dollars):,.2f}" if abs(dollars) >= 1 else f"${abs(dollars):.4f}"
     return f"{'~' if simulated else ''}{'-' if micros < 0 else ''}{text}"
 
 
 def dated_as(as_of: datetime, *, is_old: bool) -> str:
-    """The day of a price, marked where the price is too old to be compared with others."""
+    """Format the date of a price, marked if the price is too old for comparisons."""
     return f"{as_of:%Y-%m-%d}{' (old)' * is_old}"
 
 
 def saved(micros: int, *, simulated: bool = False) -> str:
-    """What a job saved against prices on demand, or what it cost more than those."""
+    """Format the savings against on-demand prices, or the extra cost."""
     word = "overpaid" if micros < 0 else "saved"
     return f"{word} {money(abs(micros), simulated=simulated)}"
 
 
 def brief(value: Any) -> str:
-    """A value of a manifest in a table."""
+    """Abbreviate a value of a manifest for a table."""
     if value is None:
         return "-"
     return value if isinstance(value, str) else json.dumps(value)
 
 
 class Priced(Protocol):
-    """A sum that tells what its prices are."""
+    """A total whose prices may be simulated or estimated."""
 
     simulated: bool
     is_price_estimate: bool
 
 
 def marks(*sums: Priced) -> list[str]:
-    """What `~` before some of these sums says, a line each."""
+    """Explain the `~` marks of the totals, one line each."""
     simulated = any(each.simulated for each in sums)
     guessed = any(each.is_price_estimate for each in sums)
-    lines = ["~ some prices are simulated, and nobody pays them"] if simulated else []
-    return lines + ["~ nobody told some of the prices; they are taken to be high"] * guessed
+    lines = ["~ some prices are simulated: local processes, nothing is billed"] if simulated else []
+    return lines + ["~ some prices are unknown and assumed high"] * guessed
 
 
 def span(ms: int) -> str:
-    """A duration in the two units that matter."""
+    """Format a duration in its two largest units."""
     seconds = ms / 1000
     if seconds < 60:
         return f"{seconds:.1f} s"
@@ -175,18 +181,18 @@ def span(ms: int) -> str:
     return f"{hours} h {minutes:02d} m"
 
 
-def moment(at: datetime) -> str:
-    """A date and a time of day in UTC."""
+def timestamp(at: datetime) -> str:
+    """Format a date and time in UTC."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 def clock(at: datetime) -> str:
-    """A time of day in UTC."""
+    """Format a time of day in UTC."""
     return f"{at.astimezone(UTC):%H:%M:%S}Z"
 
 
 def age(at: datetime) -> str:
-    """How long ago something was, by the clock of this machine, in the two units that matter."""
+    """Format the age of a time by the clock of this machine, in its two largest units."""
     gone = max(timedelta(), SystemClock().now() - at)
     if gone < timedelta(days=2):
         return span(round(gone.total_seconds() * 1000))
@@ -194,7 +200,7 @@ def age(at: datetime) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes in the unit that fits."""
+    """Format a number of bytes in a suitable unit."""
     amount = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if amount < 1000:
@@ -204,7 +210,7 @@ def size(count: int) -> str:
 
 
 def steps(step: int, total: int | None) -> str:
-    """How far: `step/total`, or the step alone where the end is not known."""
+    """Format progress as `step/total`, or the step alone if the total is unknown."""
     return f"{step:,}/{total:,}" if total is not None else f"{step:,}"
 
 
@@ -212,21 +218,21 @@ NAMES = {"skypilot": "SkyPilot", "slurm": "Slurm"}
 
 
 def warn_stale_launchers(client: Client) -> None:
-    """Say on standard error which engines do not answer; nothing where all do, or where the service is older."""
+    """Warn on standard error about launchers that do not respond; silent with an older service."""
     try:
         launchers = client.launchers()
     except (Refused, ServiceUnreachable):
-        return  # What was asked for has been answered; this is only beside it.
+        return  # The command itself has succeeded; this warning is optional.
     for launcher in launchers:
         if launcher.trouble and launcher.since:
             echo(f"! {sentence(launcher)}")
 
 
 def sentence(launcher: LauncherOut) -> str:
-    """What is wrong with a launcher, and since when."""
+    """Describe the failure of a launcher and its start."""
     assert launcher.since
     name = NAMES.get(launcher.engine, launcher.engine)
     return (
-        f"{name} cannot be asked since {moment(launcher.since)}; nothing is concluded from its silence, "
-        f"and what is shown may be older: {launcher.trouble}"
+        f"{name} has not responded since {timestamp(launcher.since)}; "
+        f"the data below may be out of date: {launcher.trouble}"
     )

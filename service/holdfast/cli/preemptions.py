@@ -1,4 +1,4 @@
-"""The command that tells how often nodes are taken."""
+"""The command that shows preemption rates, notices and recovery times."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from holdfast.api.schemas.preemptions import (
     PreemptionsOut,
 )
 from holdfast.cli import output
-from holdfast.cli.options import OnlyProject, Since, Until
-from holdfast.cli.output import AsJson, money, span
+from holdfast.cli.output import AsJson, OnlyProject, Since, Until, money, span
 from holdfast.client import Client
 from holdfast.client.billing import MarketClient
 from holdfast.errors import BadRequest
@@ -25,37 +24,39 @@ from holdfast.settings import read_settings
 def preemptions(
     *,
     by: Annotated[
-        str | None, typer.Option("--by", help="zone, hour, type, cause or zone-hour; else zone.")
+        str | None,
+        typer.Option("--by", help="zone, hour, type, cause or zone-hour; default: zone."),
     ] = None,
     since: Since = None,
     until: Until = None,
-    zone: Annotated[str | None, typer.Option("--zone", help="Only in this zone.")] = None,
+    zone: Annotated[str | None, typer.Option("--zone", help="Only this zone.")] = None,
     instance_type: Annotated[
-        str | None, typer.Option("--type", help="Only of this instance type.")
+        str | None, typer.Option("--type", help="Only this instance type.")
     ] = None,
     project: OnlyProject = None,
     hours: Annotated[
         int | None,
-        typer.Option("--hours", help="Hours taken as one by hour: 1, 2, 3, 4, 6, 8 or 12."),
+        typer.Option("--hours", help="Bucket size in hours for hour: 1, 2, 3, 4, 6, 8 or 12."),
     ] = None,
     notices: Annotated[
-        bool, typer.Option("--notices", help="Instead: how much warning there was.")
+        bool, typer.Option("--notices", help="Show the distribution of notice times instead.")
     ] = False,
     worst: Annotated[
         int | None,
         typer.Option(
-            "--worst", min=1, max=200, help="Instead: so many jobs whose lost work cost the most."
+            "--worst",
+            min=1,
+            max=200,
+            help="Show the jobs with the most expensive lost work instead; maximum number.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how often nodes are taken, what notice they get, and how long it takes to come back."""
+    """Show how often nodes are preempted, with how much notice, and how long recovery takes."""
     if notices and worst:
-        raise BadRequest("--notices --worst: write one of the two")
+        raise BadRequest("--notices and --worst exclude each other; use one of them")
     if (notices or worst) and (by or hours is not None):
-        raise BadRequest(
-            "--by and --hours: leave them out with --notices and --worst, which tell something else"
-        )
+        raise BadRequest("--by and --hours do not apply to --notices and --worst; omit them")
     asked = {
         "since": since,
         "until": until,
@@ -65,66 +66,68 @@ def preemptions(
     }
     with Client.from_settings(read_settings()) as client:
         if notices or worst:
-            _show_else(MarketClient(client), asked, worst, as_json=as_json)
+            _show_details(MarketClient(client), asked, worst, as_json=as_json)
             return
-        told = client.preemptions(
+        response = client.preemptions(
             **asked, by=by or "zone", hours=None if hours is None else str(hours)
         )
     if as_json:
-        output.print_json(told)
+        output.print_json(response)
     else:
-        print_preemptions(told)
+        print_preemptions(response)
 
 
-def _show_else(
+def _show_details(
     client: MarketClient, asked: dict[str, str | None], worst: int | None, *, as_json: bool
 ) -> None:
-    told: NoticesOut | PreemptionCostsOut = (
-        client.worst(worst, **asked) if worst else client.notices(**asked)
+    response: NoticesOut | PreemptionCostsOut = (
+        client.preemption_costs(worst, **asked) if worst else client.notices(**asked)
     )
     if as_json:
-        output.print_json(told)
-    elif isinstance(told, PreemptionCostsOut):
-        _print_tolls(told)
+        output.print_json(response)
+    elif isinstance(response, PreemptionCostsOut):
+        _print_preemption_costs(response)
     else:
-        _print_notices(told)
+        _print_notices(response)
 
 
-def _print_notices(told: NoticesOut) -> None:
-    table = output.table("WARNING", "TAKEN", "SAVED IN TIME", right=("TAKEN", "SAVED IN TIME"))
-    table.add_row("none", str(told.without), "-")
-    if told.unsaid.taken:
-        table.add_row("not said", str(told.unsaid.taken), str(told.unsaid.used))
-    for item in told.notices:
+def _print_notices(response: NoticesOut) -> None:
+    table = output.table(
+        "NOTICE", "PREEMPTIONS", "SAVED IN TIME", right=("PREEMPTIONS", "SAVED IN TIME")
+    )
+    table.add_row("none", str(response.without), "-")
+    if response.unsaid.taken:
+        table.add_row("unknown", str(response.unsaid.taken), str(response.unsaid.used))
+    for item in response.notices:
         until = f" to {item.until_s:g} s" if item.until_s else " s"
         table.add_row(f"over {item.over_s:g}{until}", str(item.taken), str(item.used))
     output.print_table(table)
 
 
-def _print_tolls(told: PreemptionCostsOut) -> None:
-    right = ("TAKEN", "STEPS LOST", "TIME LOST", "LOST", "WAITED")
+def _print_preemption_costs(response: PreemptionCostsOut) -> None:
+    right = ("PREEMPTIONS", "STEPS LOST", "TIME LOST", "LOST", "WAITED")
     table = output.table("JOB", "NAME", "PROJECT", *right, right=right)
-    for toll in told.jobs:
-        mark = toll.simulated or toll.is_price_estimate
+    for cost in response.jobs:
+        mark = cost.simulated or cost.is_price_estimate
         table.add_row(
-            *(toll.job_id, toll.name, toll.project, str(toll.taken), f"{toll.lost_steps:,}"),
-            *(span(toll.lost_ms), money(toll.lost_micros, simulated=mark), span(toll.wait_ms)),
+            *(cost.job_id, cost.name, cost.project, str(cost.taken), f"{cost.lost_steps:,}"),
+            *(span(cost.lost_ms), money(cost.lost_micros, simulated=mark), span(cost.wait_ms)),
         )
     output.print_table(table)
-    for line in output.marks(*told.jobs):
+    for line in output.marks(*response.jobs):
         output.console.print(line, markup=False)
 
 
-def print_preemptions(told: PreemptionsOut) -> None:
-    """The sums as a table, and below it what a reader has to know about them."""
-    numbers = ("TAKEN", "NODE-HOURS", "PER 100 H", "90 %", "NOTICED", "SAVED IN TIME")
+def print_preemptions(response: PreemptionsOut) -> None:
+    """Print the totals as a table, followed by notes on how to read them."""
+    numbers = ("PREEMPTIONS", "NODE-HOURS", "PER 100 H", "90 %", "NOTICED", "SAVED IN TIME")
     more = ("DETECT", "WAIT", "SETUP", "RESTORE", "REDO", "LOST")
-    table = output.table(told.by.upper(), *numbers, *more, right=(*numbers, *more))
-    for item in told.preemptions:
+    table = output.table(response.by.upper(), *numbers, *more, right=(*numbers, *more))
+    for item in response.preemptions:
         table.add_row(_name(item), *_cells(item))
-    table.add_row("all", *_cells(told.total), style="bold")
+    table.add_row("all", *_cells(response.total), style="bold")
     output.print_table(table)
-    for line in _notes(told):
+    for line in _notes(response):
         output.console.print(line, markup=False)
 
 
@@ -152,27 +155,29 @@ def _cells(item: PreemptionOut) -> list[str]:
     ]
 
 
-def _notes(told: PreemptionsOut) -> list[str]:
-    total = told.total
+def _notes(response: PreemptionsOut) -> list[str]:
+    total = response.total
     others = {c: n for c, n in total.causes.items() if c not in ("preempted", "node_failed")}
-    lines = ["taken: preempted, or gone without a word. Hours are in UTC; recoveries are averages."]
+    lines = [
+        "preemptions include nodes lost without notice; hours are in UTC; recovery times are averages"
+    ]
     if others:
         words = ", ".join(f"{n} {cause.replace('_', ' ')}" for cause, n in others.items())
-        lines.append(f"other losses, which are in none of these figures: {words}")
-    if any(item.per_100_node_hours is None for item in (*told.preemptions, total)):
-        lines.append("a rate is told from 5 losses on")
+        lines.append(f"other capacity losses, not included above: {words}")
+    if any(item.per_100_node_hours is None for item in (*response.preemptions, total)):
+        lines.append("rates need at least 5 preemptions")
     lines += output.marks(total)
-    halves = [point for point in told.survival if point.share <= 0.5]
+    halves = [point for point in response.survival if point.share <= 0.5]
     if halves:
         lasting = timedelta(hours=halves[0].hours) // timedelta(milliseconds=1)
-        # Lengths are kept in whole minutes.
+        # Lifetimes are stored in whole minutes.
         lines.append(
-            f"half of all placements last longer than {span(lasting)}"
+            f"median attempt lifetime: {span(lasting)}"
             if lasting
-            else "half of all placements last less than a minute"
+            else "median attempt lifetime: below one minute"
         )
-    if told.pending:
+    if response.pending:
         lines.append(
-            f"{told.pending} jobs that have ended are not in it yet; ask again in a moment"
+            f"{response.pending} ended jobs are not included yet; run this again in a moment"
         )
     return lines

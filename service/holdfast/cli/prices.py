@@ -1,4 +1,4 @@
-"""The command that shows what nodes cost."""
+"""The command that lists node prices."""
 
 from __future__ import annotations
 
@@ -14,43 +14,49 @@ from holdfast.client.billing import MarketClient
 from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
 
-OLD_NOTE: Final = "(old) is older than 90 days, and listed after the others"
+OLD_NOTE: Final = "(old) is older than 90 days and listed last"
 MOST_PLACES: Final = 50
-"""Places whose history is told at once, at most: the service asks clouds about each."""
+"""Maximum number of places in one price history: the service queries a cloud for each."""
 
 
 def prices(
     *,
     accelerator: Annotated[
         str | None,
-        typer.Option("--accelerator", "-a", help="Only nodes with these, such as A100:8 or A100."),
+        typer.Option(
+            "--accelerator",
+            "-a",
+            help="Only nodes with these accelerators, such as A100:8 or A100.",
+        ),
     ] = None,
-    cloud: Annotated[str | None, typer.Option("--cloud", help="Only of this cloud.")] = None,
+    cloud: Annotated[str | None, typer.Option("--cloud", help="Only this cloud.")] = None,
     region: Annotated[
         str | None,
         typer.Option(
             "--region",
-            help="Only in this region; with --accelerator, AWS is asked for prices of now.",
+            help="Only this region; with --accelerator, current AWS prices are queried.",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many.")] = 50,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=1000, help="Maximum number of rows.")
+    ] = 50,
     refused: Annotated[
-        bool, typer.Option("--refused", help="Also show rows of price lists that lie, and why.")
+        bool, typer.Option("--refused", help="Also show rejected catalog rows and the reasons.")
     ] = False,
     since: Annotated[
         str | None,
         typer.Option(
-            "--since", help="Instead: how spot prices changed since a day, 2026-03-01 or 30d."
+            "--since", help="Show changes of spot prices since a day instead, 2026-03-01 or 30d."
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what nodes cost as spot and on demand, the cheapest accelerator first."""
+    """List spot and on-demand prices of nodes, cheapest accelerator first."""
     asked = {"accelerator": accelerator, "cloud": cloud, "region": region}
     if since is not None and accelerator is None:
-        raise BadRequest("--since: name the accelerator whose prices are meant, such as -a A100:8")
+        raise BadRequest("--since needs an accelerator, such as -a A100:8")
     if since is not None and refused:
-        raise BadRequest("--since --refused: write one of the two")
+        raise BadRequest("--since and --refused exclude each other; use one of them")
     with Client.from_settings(read_settings()) as client:
         if since is not None and accelerator is not None:
             market, most = MarketClient(client), min(limit, MOST_PLACES)
@@ -58,18 +64,18 @@ def prices(
             past = market.price_history(accelerator, limit=most, **places)
             output.print_json(past) if as_json else print_history(past)
             return
-        told = client.prices(**asked, limit=limit, refused=refused)
+        response = client.prices(**asked, limit=limit, refused=refused)
     if as_json:
-        output.print_json(told)
+        output.print_json(response)
     else:
-        print_prices(told)
+        print_prices(response)
 
 
-def print_history(told: PriceHistoryOut) -> None:
-    """What each place has asked for a node over a time."""
+def print_history(response: PriceHistoryOut) -> None:
+    """Print the price history of each place."""
     right = ("NODE/H NOW", "LOWEST", "MEAN", "HIGHEST", "ON DEMAND", "CHANGES")
     table = output.table("WHERE", "NODE", *right, "AS OF", "SOURCE", right=right)
-    for item in told.series:
+    for item in response.series:
         now = item.now
         past = (
             item.lowest_micros_per_hour,
@@ -86,21 +92,21 @@ def print_history(told: PriceHistoryOut) -> None:
             now.source,
         )
     output.print_table(table)
-    if any(item.now.is_old for item in told.series):
+    if any(item.now.is_old for item in response.series):
         output.console.print(OLD_NOTE, markup=False)
-    if any(item.now.is_estimate for item in told.series):
-        output.console.print("~ nobody tells this price; it is taken to be high", markup=False)
-    if any(not item.changes for item in told.series):
-        output.console.print("- nobody tells how that price has changed", markup=False)
-    if told.left_out:
-        output.console.print(f"{told.left_out} more; name a cloud or a region", markup=False)
+    if any(item.now.is_estimate for item in response.series):
+        output.console.print("~ price unknown, assumed high", markup=False)
+    if any(not item.changes for item in response.series):
+        output.console.print("- no price history", markup=False)
+    if response.left_out:
+        output.console.print(f"{response.left_out} more; name a cloud or a region", markup=False)
 
 
-def print_prices(told: PricesOut) -> None:
-    """The prices as a table, and below it what a reader has to know about them."""
+def print_prices(response: PricesOut) -> None:
+    """Print the prices as a table, followed by notes on how to read them."""
     right = ("NODE/H SPOT", "ON DEMAND", "SAVED/H")
     table = output.table("ACCELERATORS", "WHERE", "NODE", *right, "AS OF", "SOURCE", right=right)
-    for item in told.prices:
+    for item in response.prices:
         table.add_row(
             f"{item.accelerator or '-'}:{item.count:g}",
             "/".join(filter(None, (item.cloud or "any", item.region, item.zone))),
@@ -110,7 +116,7 @@ def print_prices(told: PricesOut) -> None:
             item.source,
         )
     output.print_table(table)
-    for line in _notes(told):
+    for line in _notes(response):
         output.console.print(line, markup=False)
 
 
@@ -119,20 +125,20 @@ def _monies(item: PriceOut) -> list[str]:
     return ["-" if sum_ is None else money(sum_, simulated=item.is_estimate) for sum_ in sums]
 
 
-def _notes(told: PricesOut) -> list[str]:
+def _notes(response: PricesOut) -> list[str]:
     lines = []
-    if any(item.is_old for item in told.prices):
+    if any(item.is_old for item in response.prices):
         lines.append(OLD_NOTE)
-    if any(item.is_estimate for item in told.prices):
-        lines.append("~ nobody tells this price; it is taken to be high")
-    if told.left_out:
-        lines.append(f"{told.left_out} more; name a cloud or a region, or raise --limit")
-    for row in told.refused:
+    if any(item.is_estimate for item in response.prices):
+        lines.append("~ price unknown, assumed high")
+    if response.left_out:
+        lines.append(f"{response.left_out} more; name a cloud or a region, or raise --limit")
+    for row in response.refused:
         where = "/".join(filter(None, (row.cloud, row.region, row.zone)))
         what = f"{row.instance_type or '-'} {row.accelerator}:{row.count}"
-        lines.append(f"refused: {what} in {where}: {row.reason} ({row.rule})")
-    if told.refused_count and not told.refused:
+        lines.append(f"rejected: {what} in {where}: {row.reason} ({row.rule})")
+    if response.refused_count and not response.refused:
         lines.append(
-            f"{told.refused_count} rows of price lists are not believed; --refused says why"
+            f"{response.refused_count} catalog rows rejected as implausible; --refused lists them"
         )
     return lines

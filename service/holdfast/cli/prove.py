@@ -1,4 +1,4 @@
-"""The command that proves of one's own script that nothing is lost when its nodes are taken."""
+"""The command that proves that a training script loses no work when its nodes are preempted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from holdfast.api.schemas.jobs import JobOut
 from holdfast.cli import output
-from holdfast.cli.demo import Screen
+from holdfast.cli.demo import ProgressDisplay
 from holdfast.cli.jobs import Envs, File, Name, Project, Secrets, connect, seconds_of, task_of
 from holdfast.cli.output import AsJson
 from holdfast.prove.experiment import EquivalenceExperiment, Proof
@@ -20,18 +20,20 @@ def prove(
     file: File,
     *,
     steps: Annotated[
-        int, typer.Option("--steps", min=6, max=100_000, metavar="N", help="How many steps.")
+        int, typer.Option("--steps", min=6, max=100_000, metavar="N", help="Number of steps.")
     ] = 60,
     kills: Annotated[
-        int, typer.Option("--kills", min=1, max=20, metavar="N", help="How often a node is taken.")
+        int, typer.Option("--kills", min=1, max=20, metavar="N", help="Number of preemptions.")
     ] = 2,
     notice: Annotated[
         str | None,
-        typer.Option("--notice", help="Warning before each, such as 30s. Default: none."),
+        typer.Option("--notice", help="Notice before each preemption, such as 30s. Default: none."),
     ] = None,
     step_ms: Annotated[
         int,
-        typer.Option("--step-ms", min=0, max=60_000, metavar="N", help="Shortest time of a step."),
+        typer.Option(
+            "--step-ms", min=0, max=60_000, metavar="N", help="Minimum duration of a step."
+        ),
     ] = 100,
     name: Name = None,
     env: Envs = None,
@@ -39,18 +41,18 @@ def prove(
     project: Project = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run some steps of a job on this machine, once left alone and once with its nodes taken, and compare."""
-    told = task_of(file, None, env, secret)
-    task = shortened_job(told.task, name=name or "proof", steps=steps, step_ms=step_ms)
+    """Run a short job twice on this machine, with and without preemptions, and compare the results."""
+    request = task_of(file, None, env, secret)
+    task = shortened_job(request.task, name=name or "proof", steps=steps, step_ms=step_ms)
     at = preemption_steps(steps, kills)
     notice_s = None if notice is None else seconds_of(notice)
-    with connect() as client, Screen(steps) as screen:
+    with connect() as client, ProgressDisplay(steps) as screen:
 
         def submit(text: str) -> JobOut:
-            body = told.model_copy(update={"task": text, "project": project, "checkout": None})
+            body = request.model_copy(update={"task": text, "project": project, "checkout": None})
             return client.submit(body, idempotency_key=secrets.token_hex(16))
 
-        proof = EquivalenceExperiment(client, submit, screen.tell).run(task, at, notice_s)
+        proof = EquivalenceExperiment(client, submit, screen.update).run(task, at, notice_s)
     if as_json:
         output.print_json(proof.certificate)
     else:
@@ -62,16 +64,18 @@ def prove(
 def _print(proof: Proof) -> None:
     shown = proof.certificate
     rows = {
-        "left alone": f"job {shown.against}",
+        "undisturbed": f"job {shown.against}",
         "interrupted": f"job {proof.job.id}, {shown.preemptions} time{'s' * (shown.preemptions != 1)}",
         "weights": f"{shown.other_weights_sha256[:16]} and {shown.weights_sha256[:16]}",
-        "numbers": f"{shown.values - shown.other_values:,} of {shown.values:,} the same",
-        "batches": f"{shown.batches - shown.other_batches:,} of {shown.batches:,} the same",
-        "parted": proof.likeness.first_other,
+        "numbers": f"{shown.values - shown.other_values:,} of {shown.values:,} identical",
+        "batches": f"{shown.batches - shown.other_batches:,} of {shown.batches:,} identical",
+        "diverged": proof.comparison.first_difference,
     }
     for label, value in rows.items():
         if value:
             output.console.print(f"{label:<12} {value}", markup=False)
-    word = "PROVEN" if shown.holds else "NOT the same"
+    word = "PROVEN" if shown.holds else "DIFFERENT"
     output.console.print(f"{word}: {shown.why}", style="bold green" if shown.holds else "bold red", markup=False)  # fmt: skip
-    output.echo(f"holdfast show {proof.job.id} has it, and so has its bundle")
+    output.echo(
+        f"the result is stored: holdfast show {proof.job.id} prints it, and the job's bundle contains it"
+    )

@@ -1,4 +1,4 @@
-"""The command that prints what would be launched, and what people type who launch it themselves."""
+"""The command that prints what would be launched, or the commands for a launch without the service."""
 
 from __future__ import annotations
 
@@ -18,15 +18,25 @@ from holdfast.clock import SystemClock
 from holdfast.errors import BadRequest
 
 Local = Annotated[
-    bool, typer.Option("--local", help="Render on this machine, even if a service answers.")
+    bool, typer.Option("--local", help="Render on this machine even if a service is available.")
 ]
 
 
 class RenderTarget(StrEnum):
-    """Who is to launch it."""
+    """Target of the rendering."""
 
     TORCHRUN = "torchrun"
     SLURM = "slurm"
+
+
+Nnodes = Annotated[
+    str | None,
+    typer.Option(
+        "--nnodes",
+        metavar="[MIN:]MAX",
+        help="With 2:3, training continues on two nodes if one is lost.",
+    ),
+]
 
 
 def render(
@@ -39,7 +49,7 @@ def render(
         RenderTarget | None,
         typer.Option(
             "--launcher",
-            help="Print what people start it with themselves: the command of each node, or a script for sbatch.",
+            help="Print commands to start it without the service: torchrun per node, or a script for sbatch.",
         ),
     ] = None,
     host: Annotated[
@@ -47,7 +57,7 @@ def render(
         typer.Option(
             "--host",
             metavar="HOST",
-            help="Of each node in turn; repeatable. Default: this machine.",
+            help="Host of each node in order; repeatable. Default: this machine.",
         ),
     ] = None,
     nproc: Annotated[
@@ -56,58 +66,71 @@ def render(
             "--nproc-per-node",
             metavar="N",
             min=1,
-            help="Processes of each node in turn; once for all alike.",
+            help="Processes of each node in order; a single value applies to all.",
         ),
     ] = None,
     port: Annotated[
-        int, typer.Option("--port", min=1024, max=65535, help="Where they meet, on the first host.")
+        int, typer.Option("--port", min=1024, max=65535, help="Rendezvous port on the first host.")
     ] = 29400,
-    nnodes: Annotated[
-        str | None,
-        typer.Option("--nnodes", metavar="[MIN:]MAX", help="With 2:3, two go on if one is lost."),
-    ] = None,
+    nnodes: Nnodes = None,
     local: Local = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print exactly what would be launched; launch nothing."""
+    """Print exactly what would be launched, without launching it."""
     task, by_hand = task_of(file, name, env, secret), None
     if launcher is RenderTarget.TORCHRUN:
         by_hand = _by_hand_in(host or [], nproc or [], port, nnodes)
     elif host or nproc or nnodes:
-        raise BadRequest("--host, --nproc-per-node and --nnodes are for --launcher torchrun")
+        raise BadRequest("--host, --nproc-per-node and --nnodes require --launcher torchrun")
     asked = RenderTaskIn(
         **task.model_dump(), by_hand=by_hand, sbatch=launcher is RenderTarget.SLURM
     )
-    rendered = _without_service(asked, "as --local says") if local else _answer(asked)
+    rendered = _render_locally(asked, "as requested by --local") if local else _rendered(asked)
     if as_json:
         output.print_json(rendered)
         return
     for note in rendered.notes:
         output.echo(f"note: {note}")
     if launcher is None:
-        # Who launches it themselves does not submit it.
+        # Only the service refuses a job; these commands run without it.
         for reason in rendered.refused:
             output.echo(f"submit refuses this job: {reason}")
     typer.echo(_shown(rendered, launcher), nl=False)
 
 
-def _answer(asked: RenderTaskIn) -> RenderOut:
-    """What the service would launch; what this machine renders where no service answers."""
+def _rendered(asked: RenderTaskIn) -> RenderOut:
+    """Render at the service, or on this machine if no service responds."""
     try:
         with connect() as client:
             return client.render(asked)
     except NoAnswer:
-        return _without_service(asked, f"as no service answers at {client.url}")
+        return _render_locally(asked, f"as no service responds at {client.url}")
 
 
-def _without_service(asked: RenderTaskIn, why: str) -> RenderOut:
-    # Only here: with a service, the command starts without the renderer.
-    from holdfast.submission.preview import preview_without_service  # noqa: PLC0415
+def _render_locally(asked: RenderTaskIn, why: str) -> RenderOut:
+    # Imported here: with a service, the command starts without the renderer.
+    from holdfast.domain.jobfile.parser import Overrides  # noqa: PLC0415
+    from holdfast.rendering import TorchrunRequest  # noqa: PLC0415
+    from holdfast.submission.preview import (  # noqa: PLC0415
+        PreviewOptions,
+        preview_without_service,
+    )
 
-    rendered = preview_without_service(asked, SystemClock().now())
+    overrides = Overrides(
+        name=asked.name,
+        envs=asked.env,
+        secrets=asked.secrets,
+        base_dir=asked.base_dir,
+        home_dir=asked.home_dir,
+    )
+    by_hand = TorchrunRequest(**asked.by_hand.model_dump()) if asked.by_hand else None
+    options = PreviewOptions(by_hand=by_hand, sbatch=asked.sbatch)
+    now = SystemClock().now()
+    shown = preview_without_service(asked.task, overrides, options, now, force=asked.force)
+    rendered = RenderOut.model_validate(shown, from_attributes=True)
     output.echo(
-        f"rendered on this machine, {why}; assumed: a service that has the launcher {rendered.engine}, where past jobs, "
-        "projects, budgets, rights to folders and notification settings refuse nothing"
+        f"rendered on this machine, {why}; assumed: a service with the launcher {rendered.engine}, where past jobs, "
+        "projects, budgets, permissions for directories and notification settings refuse nothing"
     )
     return rendered
 
@@ -131,17 +154,17 @@ def _shown(rendered: RenderOut, launcher: RenderTarget | None) -> str | None:
 
 
 def _numbers(nnodes: str | None) -> tuple[int | None, int | None]:
-    """How many nodes at least and at most, of `3` or `2:3`; None where nothing is said."""
+    """Parse the minimum and maximum number of nodes from `3` or `2:3`; None if not given."""
     found = re.fullmatch(r"(?:([0-9]{1,4}):)?([0-9]{1,4})", nnodes or "")
     if nnodes is not None and not found:
         raise BadRequest(
-            f"--nnodes: {nnodes!r} is no number of nodes; write 3, or 2:3 for two or three"
+            f"--nnodes: {nnodes!r} is not a number of nodes; write 3, or 2:3 for two or three"
         )
     return (int(found[1]) if found[1] else None, int(found[2])) if found else (None, None)
 
 
 def _by_hand(nodes: list[NodeCommandOut]) -> str:
-    """The commands of all nodes, one after the other; together they are no script."""
+    """Join the commands of all nodes; each one runs on its own host."""
     ranks = sum(node.ranks for node in nodes)
     return "\n".join(
         f"# node {number} of {len(nodes)}, on {node.host}: {node.ranks} of {ranks} ranks\n{node.command}"

@@ -1,7 +1,4 @@
-"""The command that serves.
-
-The command that puts everything up: SkyPilot's API server beside the service, and the service.
-"""
+"""The commands that run the service, with or without SkyPilot's API server."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from holdfast.cli import output
 from holdfast.settings import DEFAULT_PORT, Settings, read_market, read_settings
 
 Port = Annotated[
-    int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 selects a free one.")
 ]
 Host = Annotated[
     str, typer.Option("--host", help="Address to listen on; other machines need a token.")
@@ -31,11 +28,11 @@ def serve(
         typer.Option(
             "--demo",
             metavar="SEED",
-            help="Serve a demonstration instead: a month of made-up jobs, the same for the same number.",
+            help="Serve a demonstration instead: a month of generated jobs, reproducible by its seed.",
         ),
     ] = None,
 ) -> None:
-    """Run the service until it is interrupted; jobs go on without it."""
+    """Run the service until it is interrupted; jobs continue without it."""
     from holdfast.server import process  # noqa: PLC0415 - the bare client has no server
 
     log_to_stderr()
@@ -45,11 +42,11 @@ def serve(
     from holdfast.demo import history  # noqa: PLC0415 - nor this
 
     with history.home(read_settings()) as settings:
-        process.serve(settings, read_market(), host, port, opened=history.opened(demo))
+        process.serve(settings, read_market(), host, port, opened=history.with_history(demo))
 
 
 def log_to_stderr() -> None:
-    """What the service tells while it runs, one line each."""
+    """Configure log output on standard error, one line per record."""
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
@@ -69,24 +66,24 @@ def up(
             "--skypilot-port",
             min=1,
             max=65535,
-            help="Port of SkyPilot's API server; without it, that of the one that runs, else 46590.",
+            help="Port of SkyPilot's API server; default: that of the running one, else 46590.",
         ),
     ] = None,
     install: Annotated[
-        bool, typer.Option("--install", help="Install SkyPilot first, if it is not installed.")
+        bool, typer.Option("--install", help="Install SkyPilot if it is not installed.")
     ] = False,
     configure: Annotated[
         bool,
         typer.Option(
             "--configure",
-            help="Print what a SkyPilot server elsewhere needs; write and start nothing.",
+            help="Print the setup of a remote SkyPilot server; write and start nothing.",
         ),
     ] = False,
     stop: Annotated[
-        bool, typer.Option("--stop", help="End SkyPilot's API server; its jobs go on.")
+        bool, typer.Option("--stop", help="Stop SkyPilot's API server; its jobs continue.")
     ] = False,
 ) -> None:
-    """Run the service with SkyPilot's API server beside it, which is started unless it runs."""
+    """Run the service with SkyPilot's API server, which is started if needed."""
     settings = read_settings()
     if stop:
         _stop(settings)
@@ -96,13 +93,13 @@ def up(
         from holdfast.server import process  # noqa: PLC0415 - the bare client has no server
 
         log_to_stderr()
-        prepare = _Beside(skypilot_port, install)
+        prepare = _SkyPilotServer(skypilot_port, install)
         process.serve(settings, read_market(), host, port, prepare)
 
 
 @dataclass(frozen=True, slots=True)
-class _Beside:
-    """Settings with a SkyPilot server in them: the one that they name, or one that is started now."""
+class _SkyPilotServer:
+    """Settings with a SkyPilot server: the one they name, or one that is started now."""
 
     port: int | None
     install: bool
@@ -113,8 +110,12 @@ class _Beside:
 
         place = skypilot_server.ServerDir(settings.skypilot_folder)
         if settings.skypilot_url:
-            output.echo("SkyPilot's API server is the one that HOLDFAST_SKYPILOT_URL names")
-            if settings.skypilot_shares_files:  # Then its HOME is among the files that both see.
+            output.echo(
+                "HOLDFAST_SKYPILOT_URL already names SkyPilot's API server; holdfast up does not start another"
+            )
+            if (
+                settings.skypilot_shares_files
+            ):  # Then its HOME is among the directories that both can read.
                 gate_url = composition.gate_url(settings, address)
                 skypilot_server.configure_shared(
                     place, gate_url, output.echo, has_gate=settings.skypilot_has_gate
@@ -122,7 +123,7 @@ class _Beside:
             return settings
         if self.install:
             skypilot_server.install_if_missing(place, settings.skypilot_python, output.echo)
-        # One of this machine needs no way around through a proxy.
+        # A server on this machine is reached without a proxy.
         reached_at = settings.skypilot_callback_url or address
         settings = settings.model_copy(update={"skypilot_callback_url": reached_at})
         url = skypilot_server.open_server(
@@ -142,24 +143,26 @@ def _configure(settings: Settings, port: int) -> None:
     gate_url = composition.gate_url(settings, f"http://127.0.0.1:{port}")
     for line in _ELSEWHERE.format(module=skypilot_server.SOURCE, gate_url=gate_url).splitlines():
         output.echo(line)
-    typer.echo(skypilot_server.needed(), nl=False)
+    typer.echo(skypilot_server.required_lines(), nl=False)
 
 
 _ELSEWHERE: Final = """\
-A SkyPilot server elsewhere needs three things, and then a start, with TZ=UTC:
-1. beside its packages, where its Python's sysconfig.get_path("purelib") says, a copy of {module}
-2. in ~/.sky/holdfast-gate of its HOME, readable by it alone, this line: {gate_url}
-3. in ~/.sky/config.yaml of its HOME, what follows here
-Where nothing can be put beside its packages, 3. with `admin_policy: ` and the line of 2. does as well. It costs this: that
-server asks about every request of everybody, and while this service is down, no job is recovered and nobody launches."""
+A remote SkyPilot server needs three changes and a restart with TZ=UTC:
+1. in the directory that its Python's sysconfig.get_path("purelib") returns, a copy of {module}
+2. in ~/.sky/holdfast-gate of its HOME, readable only by the server, this line: {gate_url}
+3. in ~/.sky/config.yaml of its HOME, the lines that follow
+If 1. is impossible, 3. works alone with `admin_policy: ` and the line of 2. In that case the server asks this service about
+every request of every user. While this service is down, it recovers and launches no jobs."""
 
 
 def _stop(settings: Settings) -> None:
     from holdfast import skypilot_server  # noqa: PLC0415 - the bare client has no server
 
-    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)  # The lock may lie below it.
+    settings.home.mkdir(
+        parents=True, exist_ok=True, mode=0o700
+    )  # The lock may be in a subdirectory.
     place = skypilot_server.ServerDir(settings.skypilot_folder)
-    if skypilot_server.end_server(place, output.echo):
-        output.echo("SkyPilot's API server has ended; holdfast up starts it again")
+    if skypilot_server.stop_server(place, output.echo):
+        output.echo("SkyPilot's API server has been stopped; start it again with holdfast up")
     else:
-        output.echo(f"no SkyPilot API server runs that was started in {place.home}")
+        output.echo(f"no SkyPilot API server that was started in {place.home} is running")

@@ -1,4 +1,4 @@
-"""The command that packs what nodes without a network need."""
+"""The command that packs the wheels for nodes without network access."""
 
 from __future__ import annotations
 
@@ -14,31 +14,37 @@ from holdfast.packaging import offline_bundle
 
 def wheelhouse(
     *,
-    file: Annotated[Path, typer.Option("-o", "--output", help="Where to.")] = Path(
+    file: Annotated[Path, typer.Option("-o", "--output", help="Output file.")] = Path(
         "holdfast-wheels.tar"
     ),
     requirements: Annotated[
         Path | None,
-        typer.Option("-r", "--requirement", help="What else, in which versions: a file of pip's."),
+        typer.Option(
+            "-r",
+            "--requirement",
+            help="Additional packages with versions: a requirements file of pip.",
+        ),
     ] = None,
     bare: Annotated[
-        bool, typer.Option("--bare", help="Leave out what the worker needs, torch among it.")
+        bool, typer.Option("--bare", help="Omit the dependencies of the worker, including torch.")
     ] = False,
     python: Annotated[
         str | None,
-        typer.Option("--python", metavar="X.Y", help="Of the nodes. Default: the one here."),
+        typer.Option(
+            "--python", metavar="X.Y", help="Python version of the nodes. Default: the one here."
+        ),
     ] = None,
     platform: Annotated[
         list[str] | None,
-        typer.Option("--platform", help="Of the nodes, as pip names it; repeatable."),
+        typer.Option("--platform", help="Platform of the nodes in pip's notation; repeatable."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Pack the worker and its packages into a tar, from which nodes install it without a network."""
-    wish = offline_bundle.BundleRequest(
+    """Pack the worker and its packages into a tar file for nodes without network access."""
+    request = offline_bundle.BundleRequest(
         requirements=requirements, bare=bare, python=python, platforms=platform or ()
     )
-    packed = offline_bundle.pack(wish, file)
+    packed = offline_bundle.pack(request, file)
     if as_json:
         output.print_json(
             {"file": str(file), "size_bytes": packed.size_bytes, "wheels": list(packed.wheels)}

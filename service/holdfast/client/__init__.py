@@ -1,4 +1,4 @@
-"""The API as a Python object. The command line is its first user."""
+"""The HTTP client of the API, used by the command line."""
 
 from __future__ import annotations
 
@@ -49,20 +49,23 @@ _EXIT_BY_STATUS: Final = {
     503: 3,
 }
 TIMEOUT_S: Final = 30.0
-"""How long one answer may take. Smaller: a busy service looks dead. Bigger: a dead one is noticed late."""
+"""Timeout of one response in seconds.
+
+A lower value fails on a busy service; a higher value detects a dead one later.
+"""
 RECONNECT_S: Final = (0.5, 1, 2, 5, 5, 5, 5, 5)
-"""Pauses before a broken stream is taken up again; after the last one the service counts as gone."""
+"""Seconds before each reconnection of a broken stream; after the last one the service counts as unreachable."""
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
 class ServiceUnreachable(Unavailable):
-    """The service does not answer; start it with `holdfast serve`, or set HOLDFAST_URL."""
+    """The service does not respond; start it with `holdfast serve`, or set HOLDFAST_URL."""
 
 
 class NoAnswer(ServiceUnreachable):
-    """Nothing answers at the address of the service."""
+    """No server responds at the address of the service."""
 
 
 class Refused(HoldfastError):
@@ -86,19 +89,21 @@ class Client:
             {"Authorization": f"Bearer {token}"} if token else {}
         )
         self._url = url
-        self._service = ""  # Its version, from its newest answer.
+        self._service = ""  # The service's version, from its newest response.
         try:
             self._http = httpx2.Client(
                 base_url=url, headers=headers, timeout=TIMEOUT_S, transport=transport
             )
         except httpx2.InvalidURL as error:
-            raise ServiceUnreachable(f"HOLDFAST_URL={url!r} is not an address: {error}") from error
+            raise ServiceUnreachable(
+                f"HOLDFAST_URL={url!r} is not a valid address: {error}"
+            ) from error
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Client:
-        """A client as the settings say, else as `holdfast login` did.
+        """Create a client from the settings, else from the saved login.
 
-        Without a token of either, it takes the one in the home folder of a service on this machine.
+        Without a token in either, it reads the token from the home directory of a local service.
         """
         login = Credentials.read(settings.login_file)
         url = settings.url
@@ -111,14 +116,12 @@ class Client:
             try:
                 token = settings.token_file.read_text().strip()
             except OSError:
-                token = (
-                    None  # Another's service, or none yet: loopback is served without a token, too.
-                )
+                token = None  # Another user's service, or none yet: loopback also works without a token.
         return cls(url, token)
 
     @property
     def url(self) -> str:
-        """Where the service is."""
+        """The address of the service."""
         return self._url
 
     def __enter__(self) -> Self:
@@ -133,39 +136,41 @@ class Client:
         self._http.close()
 
     def get(self, kind: type[T], method: str, path: str, **request: Any) -> T:
-        """What a route answers, for those that have no method here."""
-        return self._ask(kind, method, path, **request)
+        """Return the response of a route that has no method here."""
+        return self._request(kind, method, path, **request)
 
     def send(self, method: str, path: str, **request: Any) -> None:
-        """Send a request whose answer has no content."""
+        """Send a request whose response has no content."""
         self._send(method, path, **request)
 
     def is_healthy(self) -> bool:
-        """Whether the service answers."""
+        """Whether the service responds."""
         try:
-            return self._ask(HealthOut, "GET", "/healthz").status == "ok"
+            return self._request(HealthOut, "GET", "/healthz").status == "ok"
         except HoldfastError:
             return False
 
     def ready(self) -> HealthOut:
-        """That the service can use its database and watches its jobs."""
-        return self._ask(HealthOut, "GET", "/readyz")
+        """Check that the service can use its database and reconciles its jobs."""
+        return self._request(HealthOut, "GET", "/readyz")
 
     def launchers(self) -> list[LauncherOut]:
-        """The launchers of the service, and how the engines behind them are."""
-        return self._ask(list[LauncherOut], "GET", "/v1/launchers")
+        """Return the launchers of the service and their health."""
+        return self._request(list[LauncherOut], "GET", "/v1/launchers")
 
     def prices(self, **asked: str | int | bool | None) -> PricesOut:
-        """What nodes cost. `asked`: accelerator, cloud, region, limit, refused."""
+        """Return node prices. `asked`: accelerator, cloud, region, limit, refused."""
         params = {word: value for word, value in asked.items() if value is not None}
-        return self._ask(PricesOut, "GET", "/v1/prices", params=params)
+        return self._request(PricesOut, "GET", "/v1/prices", params=params)
 
     def render(self, task: RenderTaskIn) -> RenderOut:
-        """What would be launched, and the commands to start it by hand, if it asks for them."""
-        return self._ask(RenderOut, "POST", "/v1/render", json=task.model_dump(exclude_none=True))
+        """Render what would be launched, with the torchrun commands if requested."""
+        return self._request(
+            RenderOut, "POST", "/v1/render", json=task.model_dump(exclude_none=True)
+        )
 
     def submit(self, task: TaskIn, idempotency_key: str) -> JobOut:
-        """The new job. Asked again with the same key, it is the same job."""
+        """Submit a job. The same key returns the same job."""
         return self._new("/v1/jobs", task.model_dump(exclude_none=True), idempotency_key)
 
     def jobs(
@@ -181,8 +186,10 @@ class Client:
         since: str | None = None,
         until: str | None = None,
     ) -> JobPage:
-        """One page of jobs, newest first; of one project, or of all that the caller is in. `find`: part of a name or id;
-        `tags`: name:value, or a name alone; `since`, `until`: days of submission, such as 2026-03-01 or 30d.
+        """List one page of jobs, newest first, of one project or of all of the caller's projects.
+
+        `find`: part of a name or id; `tags`: name:value, or a name alone; `since`, `until`: days of submission, such as
+        2026-03-01 or 30d.
         """
         asked = {
             "find": find,
@@ -194,73 +201,73 @@ class Client:
         }
         params: dict[str, Any] = {"limit": limit, "status": statuses, "tag": list(tags)}
         params |= {word: value for word, value in asked.items() if value}
-        return self._ask(JobPage, "GET", "/v1/jobs", params=params)
+        return self._request(JobPage, "GET", "/v1/jobs", params=params)
 
     def job(self, job_id: str) -> JobOut:
-        """One job as it is now."""
-        return self._ask(JobOut, "GET", f"/v1/jobs/{job_id}")
+        """Return the current state of a job."""
+        return self._request(JobOut, "GET", f"/v1/jobs/{job_id}")
 
     def cancel(self, job_id: str, reason: str) -> JobOut:
-        """The job, asked to end."""
-        return self._ask(JobOut, "POST", f"/v1/jobs/{job_id}/cancel", json={"reason": reason})
+        """Request the cancellation of a job and return it."""
+        return self._request(JobOut, "POST", f"/v1/jobs/{job_id}/cancel", json={"reason": reason})
 
     def pause(self, job_id: str, reason: str) -> JobOut:
-        """The job, asked to give its nodes back and wait."""
-        return self._ask(JobOut, "POST", f"/v1/jobs/{job_id}/pause", json={"reason": reason})
+        """Request that a job releases its nodes and waits; return the job."""
+        return self._request(JobOut, "POST", f"/v1/jobs/{job_id}/pause", json={"reason": reason})
 
     def resume(self, job_id: str, reason: str, limits: Mapping[str, Any]) -> JobOut:
-        """The job, asked to go on. `limits`: those that are to be other ones; None takes one away."""
+        """Resume a paused job and return it. `limits`: the changed ones; None removes a limit."""
         body = {"reason": reason, "limits": dict(limits)}
-        return self._ask(JobOut, "POST", f"/v1/jobs/{job_id}/resume", json=body)
+        return self._request(JobOut, "POST", f"/v1/jobs/{job_id}/resume", json=body)
 
     def clone(self, job_id: str, changes: Mapping[str, Any], idempotency_key: str) -> JobOut:
-        """A new job like this one, but for `changes`. Asked again with the same key, it is the same job."""
+        """Submit a copy of a job with `changes`. The same key returns the same job."""
         return self._new(f"/v1/jobs/{job_id}/clone", dict(changes), idempotency_key)
 
     def retry(self, job_id: str, changes: Mapping[str, Any], idempotency_key: str) -> JobOut:
-        """A new job that goes on from the newest checkpoint of this one, which has ended; else as with `clone`."""
+        """Submit a copy of an ended job that resumes from its newest checkpoint; otherwise like `clone`."""
         return self._new(f"/v1/jobs/{job_id}/retry", dict(changes), idempotency_key)
 
     def limits(self, job_id: str, limits: Mapping[str, Any]) -> JobOut:
-        """The job under other limits, as with `resume`."""
-        return self._ask(JobOut, "PATCH", f"/v1/jobs/{job_id}/limits", json=dict(limits))
+        """Change the limits of a job as in `resume` and return it."""
+        return self._request(JobOut, "PATCH", f"/v1/jobs/{job_id}/limits", json=dict(limits))
 
     def preempt(self, job_id: str, *, node: int | None, notice_s: float | None) -> JobOut:
-        """The job, about to lose a node."""
+        """Request the preemption of a node and return the job."""
         body = {"node": node, "notice_s": notice_s}
-        return self._ask(JobOut, "POST", f"/v1/jobs/{job_id}/preempt", json=body)
+        return self._request(JobOut, "POST", f"/v1/jobs/{job_id}/preempt", json=body)
 
     def bill(self, job_id: str) -> BillOut:
-        """Where every millisecond and every micro-dollar went."""
-        return self._ask(BillOut, "GET", f"/v1/jobs/{job_id}/bill")
+        """Return the bill of a job: every millisecond and micro-dollar."""
+        return self._request(BillOut, "GET", f"/v1/jobs/{job_id}/bill")
 
     def costs(self, **asked: str | int | None) -> CostsOut:
-        """What jobs cost, added up. `asked`: by, each, since, until, project, limit."""
+        """Return total costs of jobs. `asked`: by, each, since, until, project, limit."""
         params = {word: value for word, value in asked.items() if value is not None}
-        return self._ask(CostsOut, "GET", "/v1/costs", params=params)
+        return self._request(CostsOut, "GET", "/v1/costs", params=params)
 
     def preemptions(self, **asked: str | None) -> PreemptionsOut:
-        """How often nodes are taken. `asked`: by, since, until, zone, type, project."""
+        """Return preemption rates. `asked`: by, since, until, zone, type, project."""
         params = {word: value for word, value in asked.items() if value is not None}
-        return self._ask(PreemptionsOut, "GET", "/v1/preemptions", params=params)
+        return self._request(PreemptionsOut, "GET", "/v1/preemptions", params=params)
 
-    def story(self, job_id: str) -> list[SentenceOut]:
-        """What happened to a job, and why, in sentences."""
-        return self._ask(list[SentenceOut], "GET", f"/v1/jobs/{job_id}/story")
+    def timeline(self, job_id: str) -> list[SentenceOut]:
+        """Return the history of a job in sentences."""
+        return self._request(list[SentenceOut], "GET", f"/v1/jobs/{job_id}/story")
 
-    def sheet(self, path: str, **asked: str | int | None) -> str:
-        """A table of the API as CSV."""
+    def get_csv(self, path: str, **asked: str | int | None) -> str:
+        """Download a table of the API as CSV."""
         params = {word: value for word, value in asked.items() if value is not None}
         headers = {"Accept": "text/csv"}
         return self._send("GET", path, params=params, headers=headers).text
 
     def fetch(self, path: str) -> bytes:
-        """A file of the API."""
+        """Download a file from the API."""
         return self._send("GET", path).content
 
     def events(self, job_id: str) -> list[EventOut]:
-        """The facts of a job so far."""
-        return self._ask(list[EventOut], "GET", f"/v1/jobs/{job_id}/events")
+        """Return the events of a job so far."""
+        return self._request(list[EventOut], "GET", f"/v1/jobs/{job_id}/events")
 
     def checkpoints(
         self,
@@ -270,24 +277,24 @@ class Client:
         limit: int = 50,
         cursor: str | None = None,
     ) -> CheckpointPage:
-        """One page of a job's tries to save, newest first."""
+        """List one page of a job's checkpoints, newest first, including failed saves."""
         params: dict[str, Any] = {"limit": limit, "state": list(states)}
         if cursor:
             params["cursor"] = cursor
-        return self._ask(CheckpointPage, "GET", f"/v1/jobs/{job_id}/checkpoints", params=params)
+        return self._request(CheckpointPage, "GET", f"/v1/jobs/{job_id}/checkpoints", params=params)
 
     def metrics(self, job_id: str, limit: int) -> list[PointOut]:
-        """The newest points, oldest first."""
-        return self._ask(
+        """Return the newest points of a job, oldest first."""
+        return self._request(
             list[PointOut], "GET", f"/v1/jobs/{job_id}/metrics", params={"limit": limit}
         )
 
     def logs(self, job_id: str) -> list[LogOut]:
-        """The logs that there are."""
-        return self._ask(list[LogOut], "GET", f"/v1/jobs/{job_id}/logs")
+        """List the logs of a job."""
+        return self._request(list[LogOut], "GET", f"/v1/jobs/{job_id}/logs")
 
     def log_text(self, job_id: str, choice: Mapping[str, int]) -> Iterator[str]:
-        """One log from its beginning to where it ends now, in pieces. `choice`: attempt, node, rank."""
+        """Yield a log from its start to its current end in pieces. `choice`: attempt, node, rank."""
         offset = 0
         while True:
             answer = self._send(
@@ -299,29 +306,29 @@ class Client:
             offset = int(answer.headers["X-Next-Offset"])
 
     def follow_events(self, job_id: str) -> Iterator[EventOut]:
-        """The facts of a job, past and to come, until it ends."""
+        """Yield past and future events of a job until it ends."""
         for message in self._follow(f"/v1/jobs/{job_id}/events/stream", {}):
             yield EventOut.model_validate(message.data, extra="ignore")
 
     def follow_log(self, job_id: str, choice: Mapping[str, int]) -> Iterator[LogChunk]:
-        """One log, attempt after attempt, until the job ends. `choice`: attempt, node, rank."""
+        """Yield a log over all attempts until the job ends. `choice`: attempt, node, rank."""
         for message in self._follow(f"/v1/jobs/{job_id}/logs/stream", choice):
             yield LogChunk.model_validate(message.data, extra="ignore")
 
     def remove(self, job_id: str, *, checkpoints: bool) -> RemovalOut:
-        """Remove an ended job, and its checkpoints if asked."""
+        """Remove an ended job, with its checkpoints if requested."""
         words = {"checkpoints": checkpoints}
-        return self._ask(RemovalOut, "DELETE", f"/v1/jobs/{job_id}", params=words)
+        return self._request(RemovalOut, "DELETE", f"/v1/jobs/{job_id}", params=words)
 
     def _follow(self, path: str, params: Mapping[str, int]) -> Iterator[StreamMessage]:
-        """The messages of a stream until its `end`; taken up where it broke, if it breaks."""
+        """Yield the messages of a stream until its `end`, reconnecting where it broke."""
         place: str | None = None
         pauses = iter(RECONNECT_S)
         while True:
             headers = {"Last-Event-ID": place} if place else {}
             try:
                 with self._http.stream(
-                    "GET", path, params=params, headers=headers, timeout=_PATIENT
+                    "GET", path, params=params, headers=headers, timeout=_STREAM_TIMEOUT
                 ) as answer:
                     if answer.is_error:
                         answer.read()
@@ -338,15 +345,15 @@ class Client:
             pause = next(pauses, None)
             if pause is None:
                 raise ServiceUnreachable(
-                    f"{self._url} does not answer any more ({broken}); the job goes on without us"
+                    f"{self._url} no longer responds ({broken}); the job continues"
                 )
             time.sleep(pause)
 
     def _new(self, path: str, body: dict[str, Any], idempotency_key: str) -> JobOut:
         headers = {"Idempotency-Key": idempotency_key}
-        return self._ask(JobOut, "POST", path, json=body, headers=headers)
+        return self._request(JobOut, "POST", path, json=body, headers=headers)
 
-    def _ask(self, kind: type[T], method: str, path: str, **request: Any) -> T:
+    def _request(self, kind: type[T], method: str, path: str, **request: Any) -> T:
         answer = self._send(method, path, **request)
         try:
             return TypeAdapter(kind).validate_json(answer.content, extra="ignore")
@@ -358,36 +365,38 @@ class Client:
             answer = self._http.request(method, path, **request)
         except httpx2.TransportError as error:
             raise NoAnswer(
-                f"no service answers at {self._url} ({error}); start one with `holdfast serve`, or set HOLDFAST_URL"
+                f"no service responds at {self._url} ({error}); start one with `holdfast serve`, or set HOLDFAST_URL"
             ) from error
-        self._compare(answer.headers.get(HEADER, ""))
+        self._log_version_difference(answer.headers.get(HEADER, ""))
         if answer.is_error:
             raise Refused(_problem(answer))
         return answer
 
-    def _compare(self, service: str) -> None:
-        """Say once that the service is of another version."""
+    def _log_version_difference(self, service: str) -> None:
+        """Log once that the service has a different version."""
         if service and service != self._service and (words := difference(service, __version__)):
             log.warning("note: %s", words)
         self._service = service
 
     def _unreadable(self, path: str) -> str:
         if not self._service:
-            return f"{self._url} does not speak like Holdfast {path}; is HOLDFAST_URL right?"
+            return f"{self._url} is not a Holdfast service ({path}); check HOLDFAST_URL"
         return (
-            f"{self._url} is Holdfast {self._service}, and this client, {__version__}, cannot read its answer to {path}; "
+            f"{self._url} runs Holdfast {self._service}, and this client, {__version__}, cannot read its response to {path}; "
             f"install {DISTRIBUTION} {self._service}"
         )
 
 
-_PATIENT: Final = httpx2.Timeout(TIMEOUT_S, read=60.0)  # Streams send a sign of life every 15 s.
+_STREAM_TIMEOUT: Final = httpx2.Timeout(
+    TIMEOUT_S, read=60.0
+)  # Streams send a keep-alive every 15 s.
 
 
 def _problem(answer: httpx2.Response) -> Problem:
     try:
         return Problem.model_validate_json(answer.content, extra="ignore")
     except ValidationError:
-        detail = f"{answer.request.url} answered {answer.status_code} in a form that is not ours; is HOLDFAST_URL right?"
+        detail = f"{answer.request.url} responded {answer.status_code} in an unknown format; check HOLDFAST_URL"
         return Problem(
             type="about:blank", title=answer.reason_phrase, status=answer.status_code, detail=detail
         )

@@ -1,7 +1,4 @@
-"""Budgets as a Python object, beside the jobs in `holdfast.client`.
-
-What the market has taken, in other sums than by place, and what it has asked for nodes; beside `Client` itself.
-"""
+"""Client for budgets, notice times, preemption costs and price history."""
 
 from __future__ import annotations
 
@@ -17,21 +14,21 @@ from holdfast.client import Client
 
 @dataclass(frozen=True, slots=True)
 class BudgetsClient:
-    """The budgets of a service."""
+    """Client for budgets."""
 
     client: Client
 
     def budgets(self) -> list[BudgetOut]:
-        """All of them, with what is spent of each in this month."""
+        """List all budgets with the amount spent this month."""
         return self.client.get(list[BudgetOut], "GET", "/v1/budgets")
 
-    def put(self, scope: str, name: str, budget: BudgetIn) -> BudgetOut:
-        """The budget of a project or a user, as it is from now on."""
+    def set_budget(self, scope: str, name: str, budget: BudgetIn) -> BudgetOut:
+        """Set the budget of a project or user and return it."""
         body = budget.model_dump(exclude_unset=True)
         return self.client.get(BudgetOut, "PUT", _path(scope, name), json=body)
 
     def remove(self, scope: str, name: str) -> None:
-        """Let a project or a user spend what they like."""
+        """Remove the budget of a project or user."""
         self.client.send("DELETE", _path(scope, name))
 
 
@@ -41,24 +38,29 @@ def _path(scope: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MarketClient:
-    """Losses by their warning, and by the job that paid for them (`asked`: since, until, zone, type, project); prices over time."""
+    """Client for preemptions by notice and by cost, and for price history.
+
+    `asked` of the preemptions: since, until, zone, type, project.
+    """
 
     client: Client
 
     def notices(self, **asked: str | None) -> NoticesOut:
-        """How much warning there was before nodes were taken."""
-        return self.client.get(NoticesOut, "GET", "/v1/preemptions/notices", params=_said(asked))
+        """Return the distribution of notice times before preemptions."""
+        return self.client.get(
+            NoticesOut, "GET", "/v1/preemptions/notices", params=_query_params(asked)
+        )
 
-    def worst(self, limit: int, **asked: str | None) -> PreemptionCostsOut:
-        """The jobs whose lost work has cost the most."""
-        params = {**_said(asked), "limit": limit}
+    def preemption_costs(self, limit: int, **asked: str | None) -> PreemptionCostsOut:
+        """Return the jobs with the most expensive lost work."""
+        params = {**_query_params(asked), "limit": limit}
         return self.client.get(PreemptionCostsOut, "GET", "/v1/preemptions/jobs", params=params)
 
     def price_history(self, accelerator: str, **asked: str | int | None) -> PriceHistoryOut:
-        """How spot prices have changed. `asked`: cloud, region, since, until, limit."""
-        params = {**_said(asked), "accelerator": accelerator}
+        """Return changes of spot prices. `asked`: cloud, region, since, until, limit."""
+        params = {**_query_params(asked), "accelerator": accelerator}
         return self.client.get(PriceHistoryOut, "GET", "/v1/prices/history", params=params)
 
 
-def _said(asked: Mapping[str, str | int | None]) -> dict[str, str | int]:
+def _query_params(asked: Mapping[str, str | int | None]) -> dict[str, str | int]:
     return {word: value for word, value in asked.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Code of this machine on its way to the service."""
+"""Upload of code from this machine to the service."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from holdfast.code_upload.tree import TreeEntry
 from holdfast.errors import BadRequest, Unavailable
 
 BUNDLE_BYTES: Final = 1024 * 1024
-"""What small pieces of one request have together. A lower value makes more requests; a higher value loses more when one breaks."""
+"""Bytes of small pieces bundled in one request.
+
+A lower value makes more requests; a higher value loses more when one fails.
+"""
 BUNDLE_PIECES: Final = 500
-"""How many these are at most, as each has a header of its own in the bundle."""
-PAUSES_S: Final = (0.5, 1, 2, 5, 10, 20)
-"""Before a request is repeated that had no answer, or was one too many."""
-AGAIN: Final = frozenset({429, 503})
+"""Maximum number of pieces in a bundle, as each adds a header."""
+BACKOFF_S: Final = (0.5, 1, 2, 5, 10, 20)
+"""Seconds before a request is retried after no response or a rate limit."""
+RETRY_STATUSES: Final = frozenset({429, 503})
 TRIES: Final = 2
-"""How often a folder is read that changes while it is sent."""
+"""How often a directory is read if it changes during the upload."""
 _DEFAULTS: Final = asdict(TreeEntry(path=""))
 
 T = TypeVar("T")
@@ -32,28 +35,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CodeClient:
-    """Uploads to a service."""
+    """Client for code uploads."""
 
     client: Client
-    begins: Callable[[PackedFolder, int], None]
-    """Called with a folder and how many bytes of it are to be sent."""
-    sends: Callable[[int], None]
-    """Called with the bytes that have been sent since the last call."""
+    on_start: Callable[[PackedFolder, int], None]
+    """Called with a directory and the number of bytes to upload."""
+    on_progress: Callable[[int], None]
+    """Called with the number of bytes sent since the last call."""
 
     def upload(self, folder: Path) -> str:
-        """The id of a folder, of which the service has everything now. What it has from before is not sent.
+        """Upload a directory and return its id. Pieces that the service already has are not sent.
 
         Raises:
-            BadRequest: something in the folder cannot be uploaded.
-            Refused: the service does not take it.
-            Unavailable: the service is away, or loses what it gets.
+            BadRequest: something in the directory cannot be uploaded.
+            Refused: the service does not accept it.
+            Unavailable: the service is unreachable, or loses the data.
         """
         changed = ""
         for _ in range(TRIES):
             try:
                 packed = pack(folder)
                 tree = self._tree(packed)
-                self.begins(packed, sum(packed.places[piece].size_bytes for piece in tree.missing))
+                self.on_start(
+                    packed, sum(packed.locations[piece].size_bytes for piece in tree.missing)
+                )
                 for bundle in _bundles(packed, tree.missing):
                     self._send(bundle)
             except ChangedFile as file:
@@ -63,36 +68,36 @@ class CodeClient:
                 return tree.id
         if changed:
             raise BadRequest(
-                f"{changed!r} changes while it is uploaded; stop what writes it, or leave it out with .gitignore"
+                f"{changed!r} changes during the upload; stop the program that writes it, or exclude it with .gitignore"
             )
-        raise Unavailable("the service does not keep what it is sent; look at its log")
+        raise Unavailable("the service did not store the uploaded data; see its log")
 
     def _tree(self, packed: PackedFolder) -> TreeOut:
-        body = {"entries": [_sent(entry) for entry in packed.entries]}
-        return _patiently(lambda: self.client.get(TreeOut, "POST", "/v1/code/trees", json=body))
+        body = {"entries": [_entry_body(entry) for entry in packed.entries]}
+        return _retry(lambda: self.client.get(TreeOut, "POST", "/v1/code/trees", json=body))
 
     def _send(self, bundle: Sequence[tuple[str, bytes]]) -> None:
         if len(bundle) == 1:
             [(piece, content)] = bundle
             path = f"/v1/code/pieces/{piece}"
-            _patiently(lambda: self.client.send("PUT", path, content=content))
+            _retry(lambda: self.client.send("PUT", path, content=content))
         else:
             body = _tar(bundle)
-            _patiently(lambda: self.client.get(PiecesOut, "POST", "/v1/code/pieces", content=body))
-        self.sends(sum(len(content) for _, content in bundle))
+            _retry(lambda: self.client.get(PiecesOut, "POST", "/v1/code/pieces", content=body))
+        self.on_progress(sum(len(content) for _, content in bundle))
 
 
-def _sent(entry: TreeEntry) -> dict[str, Any]:
-    """An entry as the service takes it, without what it takes for granted."""
+def _entry_body(entry: TreeEntry) -> dict[str, Any]:
+    """Convert an entry for the request body, without default values."""
     return {name: value for name, value in asdict(entry).items() if value != _DEFAULTS[name]}
 
 
 def _bundles(packed: PackedFolder, pieces: Sequence[str]) -> Iterator[list[tuple[str, bytes]]]:
-    """Pieces with their content, large ones by themselves and small ones together."""
+    """Group pieces with their content: large ones alone, small ones together."""
     bundle: list[tuple[str, bytes]] = []
     room = BUNDLE_BYTES
     for piece in pieces:
-        size = packed.places[piece].size_bytes
+        size = packed.locations[piece].size_bytes
         if bundle and (size > room or len(bundle) == BUNDLE_PIECES):
             yield bundle
             bundle, room = [], BUNDLE_BYTES
@@ -112,15 +117,15 @@ def _tar(bundle: Sequence[tuple[str, bytes]]) -> bytes:
     return packed.getvalue()
 
 
-def _patiently(ask: Callable[[], T]) -> T:
-    """The answer to a request that may be repeated: each one here changes nothing the second time."""
-    for pause_s in PAUSES_S:
+def _retry(ask: Callable[[], T]) -> T:
+    """Retry a request until it has a response; every request here is idempotent."""
+    for pause_s in BACKOFF_S:
         try:
             return ask()
         except ServiceUnreachable:
             pass
         except Refused as refusal:
-            if refusal.problem.status not in AGAIN:
+            if refusal.problem.status not in RETRY_STATUSES:
                 raise
         time.sleep(pause_s)
     return ask()

@@ -1,4 +1,4 @@
-"""What the client keeps of its user: where their service is, their token, and the project that they work in."""
+"""Saved login of the client: service address, token and current project."""
 
 from __future__ import annotations
 
@@ -13,34 +13,36 @@ from holdfast.errors import BadRequest
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Credentials:
-    """A login, as it is kept in a file that its user alone may read."""
+    """A login, stored in a file that only its user may read."""
 
     url: str | None = None
-    """None: that of the settings."""
+    """None: the address in the settings."""
     token: str | None = None
-    """None: nobody is logged in."""
+    """None: not logged in."""
     project: str | None = None
-    """Of jobs whose file names none; None: the service knows."""
+    """Project of jobs whose file names none; None: the service chooses."""
 
     @classmethod
     def read(cls, file: Path) -> Credentials:
-        """The login in a file; an empty one where there is none.
+        """Read the login from a file; empty if the file does not exist.
 
         Raises:
-            BadRequest: there is something else in it.
+            BadRequest: the file has other content.
         """
         try:
             return cls(**json.loads(file.read_text()))
         except OSError:
             return cls()
         except (ValueError, TypeError) as error:
-            raise BadRequest(f"{file} is no login; remove it, then type holdfast login") from error
+            raise BadRequest(
+                f"{file} is not a login file; delete it, then run holdfast login"
+            ) from error
 
     def write(self, file: Path) -> None:
-        """Keep it; whoever reads the file meanwhile sees the old one or the new one.
+        """Write the file atomically.
 
         Raises:
-            BadRequest: the folder cannot be written.
+            BadRequest: the directory cannot be written.
         """
         draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
         try:

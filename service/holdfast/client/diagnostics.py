@@ -1,7 +1,4 @@
-"""The evidence of a job as a Python object, beside the job itself in `holdfast.client`.
-
-Curves of what jobs measured as a Python object, beside the jobs in `holdfast.client`.
-"""
+"""Client for the diagnostics of a job: bundle, manifest, hints, comparison, ranks, log search and metrics."""
 
 from __future__ import annotations
 
@@ -16,30 +13,30 @@ from holdfast.client import Client
 
 @dataclass(frozen=True, slots=True)
 class EvidenceClient:
-    """What a job leaves behind for whoever wants to know."""
+    """Client for the evidence that a job leaves."""
 
     client: Client
 
     def bundle(self, job_id: str) -> bytes:
-        """All that is known of a job, as a zip file."""
+        """Download everything known about a job as a zip file."""
         return self.client.fetch(f"/v1/jobs/{job_id}/bundle")
 
     def manifest(self, job_id: str, attempt: int | None = None) -> dict[str, Any]:
-        """What an attempt came from; None: the newest that told."""
+        """Return the manifest of an attempt; None selects the newest with a manifest."""
         params = {"attempt": attempt} if attempt else {}
         return self.client.get(dict[str, Any], "GET", f"/v1/jobs/{job_id}/manifest", params=params)
 
     def hints(self, job_id: str, *, with_logs: bool = True) -> HintsOut:
-        """What the trouble of a job looks like; its logs are read for it, or not."""
+        """Return hints on the problems of a job, based on its logs if `with_logs`."""
         params = {"logs": with_logs}
         return self.client.get(HintsOut, "GET", f"/v1/jobs/{job_id}/hints", params=params)
 
     def diff(self, job_id: str, other: str) -> DiffOut:
-        """What is other in another job."""
+        """Compare a job with another one."""
         return self.client.get(DiffOut, "GET", f"/v1/jobs/{job_id}/diff", params={"other": other})
 
-    def roll(self, job_id: str, attempt: int | None = None) -> RankPresenceOut:
-        """Which ranks were heard of in an attempt; None: the newest."""
+    def rank_presence(self, job_id: str, attempt: int | None = None) -> RankPresenceOut:
+        """Return which ranks have reported in an attempt; None selects the newest."""
         params = {"attempt": attempt} if attempt else {}
         return self.client.get(
             RankPresenceOut, "GET", f"/v1/jobs/{job_id}/logs/ranks", params=params
@@ -54,7 +51,10 @@ class EvidenceClient:
         is_regex: bool = False,
         ignore_case: bool = False,
     ) -> Iterator[MatchOut]:
-        """The lines of its logs that have a text in them, as they are found. `choice`: attempt, node, rank."""
+        """Search the logs of a job and yield matches as they are found.
+
+        `choice`: attempt, node, rank.
+        """
         asked: dict[str, str | int | bool] = {"q": text, "limit": 1000, **choice}
         asked |= {"regex": is_regex, "ignore_case": ignore_case}
         cursor: str | None = None
@@ -71,13 +71,13 @@ class EvidenceClient:
 
 @dataclass(frozen=True, slots=True)
 class SeriesClient:
-    """The curves of a service's jobs."""
+    """Client for the metric series of jobs."""
 
     client: Client
 
     def series(
         self, job_id: str, names: Sequence[str] = (), *, points: int = 500, x: str = "step"
     ) -> SeriesPage:
-        """The curves of a job of these names, in at most so many buckets; of no names, which there are."""
+        """Return the named series of a job in at most so many buckets; without names, list the series."""
         params = {"name": list(names), "points": points, "x": x}
         return self.client.get(SeriesPage, "GET", f"/v1/jobs/{job_id}/series", params=params)

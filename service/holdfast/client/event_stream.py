@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class StreamMessage:
-    """One message of a stream."""
+    """A message of a stream."""
 
     id: str
     event: str
@@ -18,7 +18,7 @@ class StreamMessage:
 
 
 def messages(lines: Iterator[str]) -> Iterator[StreamMessage]:
-    """The messages of a `text/event-stream`, as the HTML standard reads it."""
+    """Parse a `text/event-stream` as the HTML standard specifies."""
     fields: dict[str, str] = {}
     for line in lines:
         if line == "":

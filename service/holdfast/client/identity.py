@@ -1,4 +1,4 @@
-"""People of a service as a Python object, beside its jobs in `holdfast.client`."""
+"""Client for users, projects, tokens and the audit log."""
 
 from __future__ import annotations
 
@@ -22,59 +22,59 @@ from holdfast.client import Client
 
 @dataclass(frozen=True, slots=True)
 class PeopleClient:
-    """Users, projects, tokens and the audit log of a service."""
+    """Client for users, projects, tokens and the audit log."""
 
     client: Client
 
-    def who(self) -> CurrentUserOut:
-        """Who the caller is there."""
+    def current_user(self) -> CurrentUserOut:
+        """Return the caller."""
         return self.client.get(CurrentUserOut, "GET", "/v1/whoami")
 
     def users(self) -> list[UserOut]:
-        """Everybody, by name."""
+        """List all users by name."""
         return self.client.get(list[UserOut], "GET", "/v1/users")
 
     def add_user(self, name: str, *, is_admin: bool) -> UserOut:
-        """The new user."""
+        """Create a user."""
         body = {"name": name, "is_admin": is_admin}
         return self.client.get(UserOut, "POST", "/v1/users", json=body)
 
     def change_user(
         self, name: str, *, is_admin: bool | None = None, is_disabled: bool | None = None
     ) -> UserOut:
-        """The user after a change; None leaves a thing as it is."""
+        """Change a user and return them; None leaves a value unchanged."""
         body = {"is_admin": is_admin, "is_disabled": is_disabled}
         return self.client.get(UserOut, "PATCH", _path("users", name), json=body)
 
     def projects(self) -> list[ProjectOut]:
-        """The projects that the caller is in; all for an admin."""
+        """List the caller's projects, or all for an admin."""
         return self.client.get(list[ProjectOut], "GET", "/v1/projects")
 
     def add_project(self, name: str) -> ProjectOut:
-        """The new project."""
+        """Create a project."""
         return self.client.get(ProjectOut, "POST", "/v1/projects", json={"name": name})
 
     def archive_project(self, name: str, *, is_archived: bool) -> ProjectOut:
-        """The project, which takes new jobs no more, or again."""
+        """Archive a project so that it accepts no new jobs, or restore it."""
         body = {"is_archived": is_archived}
         return self.client.get(ProjectOut, "PATCH", _path("projects", name), json=body)
 
     def members(self, project: str) -> list[MemberOut]:
-        """Who is in a project."""
+        """List the members of a project."""
         path = _path("projects", project, "members")
         return self.client.get(list[MemberOut], "GET", path)
 
     def set_member(self, project: str, user: str, role: str) -> MemberOut:
-        """A user with a role in a project."""
+        """Set the role of a user in a project."""
         path = _path("projects", project, "members", user)
         return self.client.get(MemberOut, "PUT", path, json={"role": role})
 
     def remove_member(self, project: str, user: str) -> None:
-        """Take a user out of a project."""
+        """Remove a user from a project."""
         self.client.send("DELETE", _path("projects", project, "members", user))
 
     def tokens(self, *, everybodys: bool = False) -> list[TokenOut]:
-        """The caller's tokens, newest first; or those of all people."""
+        """List the caller's tokens, or those of all users, newest first."""
         params = {"everybodys": everybodys}
         return self.client.get(list[TokenOut], "GET", "/v1/tokens", params=params)
 
@@ -87,7 +87,7 @@ class PeopleClient:
         scopes: Sequence[str],
         days: int,
     ) -> NewTokenOut:
-        """A new token with its text."""
+        """Create a token and return it with its text."""
         body = {
             "name": name,
             "user": user,
@@ -98,24 +98,24 @@ class PeopleClient:
         return self.client.get(NewTokenOut, "POST", "/v1/tokens", json=body)
 
     def rotate_token(self, token_id: str) -> NewTokenOut:
-        """A new token instead of one, which goes on for a day."""
+        """Replace a token; the old one stays valid for a day."""
         return self.client.get(NewTokenOut, "POST", _path("tokens", token_id, "rotate"))
 
     def revoke_token(self, token_id: str) -> TokenOut:
-        """A token that lets nobody in any more."""
+        """Revoke a token."""
         return self.client.get(TokenOut, "DELETE", _path("tokens", token_id))
 
     def audit(self, **asked: str | int | None) -> AuditPage:
-        """One page of what was done, newest first. `asked`: actor, target, limit, cursor."""
+        """Return one page of audit entries, newest first. `asked`: actor, target, limit, cursor."""
         params = {word: value for word, value in asked.items() if value is not None}
         return self.client.get(AuditPage, "GET", "/v1/audit", params=params)
 
-    def verdict(self, head: str | None = None) -> AuditVerificationOut:
-        """Whether the audit log is the one that was written, by the head that somebody kept."""
+    def verify_audit(self, head: str | None = None) -> AuditVerificationOut:
+        """Verify the audit log, optionally against a chain head saved earlier."""
         params: dict[str, Any] = {"head": head} if head else {}
         return self.client.get(AuditVerificationOut, "GET", "/v1/audit/verdict", params=params)
 
 
 def _path(*steps: str) -> str:
-    """An address below `/v1`; what people typed is one step of it, whatever is in it."""
+    """Build a path below `/v1`; each argument is quoted as one segment."""
     return "/v1/" + "/".join(quote(step, safe="") for step in steps)

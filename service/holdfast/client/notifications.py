@@ -1,4 +1,4 @@
-"""Notifications of a service as a Python object, beside its jobs in `holdfast.client`."""
+"""Client for notification channels and deliveries."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from holdfast.client import Client
 
 @dataclass(frozen=True, slots=True)
 class ChannelsClient:
-    """The channels of one project."""
+    """Client for the channels of one project."""
 
     client: Client
     project: str
 
-    def all(self) -> list[ChannelOut]:
-        """All of them, by name."""
+    def channels(self) -> list[ChannelOut]:
+        """List all channels by name."""
         return self.client.get(list[ChannelOut], "GET", self._path())
 
     def add(self, channel: ChannelIn) -> NewChannelOut:
-        """The new channel, with the secret of a webhook."""
+        """Create a channel and return it with the secret of a webhook."""
         body = channel.model_dump(mode="json")
         return self.client.get(NewChannelOut, "POST", self._path(), json=body)
 
     def remove(self, name: str) -> None:
-        """Send nothing there any more."""
+        """Remove a channel."""
         self.client.send("DELETE", self._path(name))
 
     def rotate(self, name: str) -> NewChannelOut:
-        """A webhook with another secret; for a day, both hold."""
+        """Replace the secret of a webhook; both are valid for a day."""
         return self.client.get(NewChannelOut, "POST", self._path(name, "rotate"))
 
     def test(self, name: str) -> DeliveryOut:
-        """A message to try it with, as it was made."""
+        """Send a test message and return its delivery."""
         return self.client.get(DeliveryOut, "POST", self._path(name, "test"))
 
     def delivery(self, name: str, delivery_id: str) -> DeliveryOut:
-        """What became of one message."""
+        """Return the state of one delivery."""
         return self.client.get(DeliveryOut, "GET", self._path(name, "deliveries", delivery_id))
 
     def deliveries(self, name: str, limit: int) -> list[DeliveryOut]:
-        """The newest messages, newest first."""
+        """List the newest deliveries, newest first."""
         path = self._path(name, "deliveries")
         page = self.client.get(DeliveryPage, "GET", path, params={"limit": limit})
         return page.deliveries
 
     def deliveries_of(self, job_id: str, limit: int) -> list[DeliveryOut]:
-        """The newest messages to places that a job's file names, newest first."""
+        """List the newest deliveries to targets in a job's file, newest first."""
         path = f"/v1/jobs/{quote(job_id, safe='')}/deliveries"
         return self.client.get(DeliveryPage, "GET", path, params={"limit": limit}).deliveries
 

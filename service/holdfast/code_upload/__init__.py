@@ -1,1 +1,1 @@
-"""Code of a job on its way from a client: packing a folder, its content-addressed tree, and the store of uploads."""
+"""Upload of a job's code: packing a directory, its content-addressed tree, and the store of uploads."""

@@ -1,7 +1,4 @@
-"""What of a folder of code is left out: `.git`, and what its ignore file names.
-
-A folder of this machine as entries and pieces to be uploaded, without what its ignore file names.
-"""
+"""Packing of a local directory into entries and pieces, without `.git` and ignored files."""
 
 from __future__ import annotations
 
@@ -28,21 +25,21 @@ from holdfast.code_upload.tree import (
 from holdfast.errors import BadRequest
 
 IGNORE_FILES: Final = (".skyignore", ".gitignore")
-"""The first that is there counts, as in SkyPilot; only the one at the root does."""
+"""The first existing one applies, as in SkyPilot; only at the root."""
 
 
 def ignored_by(content: bytes) -> GitIgnoreSpec:
-    """What an ignore file names.
+    """Parse an ignore file.
 
     Raises:
-        ValueError: it cannot be understood.
+        ValueError: it is invalid.
     """
     return GitIgnoreSpec.from_lines(content.decode(errors="surrogateescape").splitlines())
 
 
-def goes(name: str, ignored: GitIgnoreSpec) -> bool:
-    """True for a relative name that is sent; directories end with a slash."""
-    # The matcher takes no half characters, which stand for bytes of a name that is not UTF-8.
+def is_included(name: str, ignored: GitIgnoreSpec) -> bool:
+    """Whether a relative name is uploaded; directories end with a slash."""
+    # The matcher refuses lone surrogates, which stand for bytes of a name that is not UTF-8.
     text = name.encode(errors="replace").decode()
     return Path(name).name != ".git" and not ignored.match_file(text)
 
@@ -51,12 +48,12 @@ _KINDS: Final = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a pipe"}
 
 
 class ChangedFile(Exception):
-    """A file is another one than it was when it was read first."""
+    """A file changed since it was first read."""
 
 
 @dataclass(frozen=True, slots=True)
 class PieceLocation:
-    """Where a piece is."""
+    """Location of a piece."""
 
     path: str
     offset: int
@@ -65,27 +62,27 @@ class PieceLocation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedFolder:
-    """A folder, read once."""
+    """A directory, read once."""
 
     top: Path
     entries: tuple[TreeEntry, ...]
-    places: Mapping[str, PieceLocation]
-    """Of each piece, by its SHA-256."""
+    locations: Mapping[str, PieceLocation]
+    """Location of each piece, by its SHA-256."""
     notes: tuple[str, ...]
-    """What is left out though no ignore file names it, as sentences."""
+    """Entries excluded without an ignore file, as sentences."""
 
     @property
     def size_bytes(self) -> int:
-        """Of all files together."""
+        """Total size of all files."""
         return sum(entry.size_bytes for entry in self.entries)
 
     def read(self, piece: str) -> bytes:
-        """The content of a piece.
+        """Read the content of a piece.
 
         Raises:
-            ChangedFile: it is not there any more.
+            ChangedFile: it no longer exists.
         """
-        place = self.places[piece]
+        place = self.locations[piece]
         try:
             with (self.top / place.path).open("rb") as file:
                 file.seek(place.offset)
@@ -98,10 +95,10 @@ class PackedFolder:
 
 
 def pack(folder: Path) -> PackedFolder:
-    """A folder as it is now.
+    """Pack the current state of a directory.
 
     Raises:
-        BadRequest: something in it cannot be uploaded, by its name.
+        BadRequest: an entry cannot be uploaded; the message names it.
         ChangedFile: a file changed while it was read.
     """
     top, places, notes = folder.resolve(), dict[str, PieceLocation](), list[str]()
@@ -114,18 +111,18 @@ def pack(folder: Path) -> PackedFolder:
                 entries.append(entry)
     except OSError as error:
         raise BadRequest(f"{error.filename} cannot be read: {error.strerror}") from error
-    return PackedFolder(top=top, entries=tuple(entries), places=places, notes=tuple(notes))
+    return PackedFolder(top=top, entries=tuple(entries), locations=places, notes=tuple(notes))
 
 
 def _names(top: Path) -> Iterator[str]:
-    """Relative names of all that is sent; those of empty folders end with a slash."""
+    """Yield relative names of all entries to upload; those of empty directories end with a slash."""
     ignored = _ignored(top)
     for place, folders, files in os.walk(top, onerror=_raise):
         below = Path(place).relative_to(top)
-        sent = [name for name in folders if goes(f"{below / name}/", ignored)]
+        sent = [name for name in folders if is_included(f"{below / name}/", ignored)]
         links = [name for name in sent if Path(place, name).is_symlink()]
         folders[:] = sorted(set(sent) - set(links))
-        own = sorted([*links, *(name for name in files if goes(str(below / name), ignored))])
+        own = sorted([*links, *(name for name in files if is_included(str(below / name), ignored))])
         if not folders and not own and below.parts:
             yield f"{below}/"
         for name in own:
@@ -145,7 +142,7 @@ def _ignored(top: Path) -> GitIgnoreSpec:
 def _entry(
     top: Path, path: str, places: dict[str, PieceLocation], notes: list[str]
 ) -> TreeEntry | None:
-    """One entry, whose pieces are noted; None, with a note, for what has no content."""
+    """Create an entry and record its pieces; None, with a note, for entries without content."""
     if why := wrong_path(path.removesuffix("/")):
         raise BadRequest(f"{path!r} {why}")
     file = top / path
@@ -154,17 +151,19 @@ def _entry(
         link = str(file.readlink())
         if _is_loop(file):
             raise BadRequest(
-                f"{path!r} is a link that leads to itself; remove it, or leave it out with .gitignore"
+                f"{path!r} is a link that leads to itself; remove it, or exclude it with .gitignore"
             )
         if leads_out(path, link) or not is_within(file, top):
             raise BadRequest(
-                f"{path!r} is a link out of the folder, to {link!r}; copy what it leads to, or leave it out with .gitignore"
+                f"{path!r} is a link out of the directory, to {link!r}; copy its target, or exclude it with .gitignore"
             )
         return TreeEntry(path=path, link=link)
     if stat.S_ISDIR(mode):
         return TreeEntry(path=path)
     if not stat.S_ISREG(mode):
-        notes.append(f"{path!r} is {_KINDS.get(stat.S_IFMT(mode), 'a device')}, and is left out")
+        notes.append(
+            f"{path!r} is {_KINDS.get(stat.S_IFMT(mode), 'a device')}, and is not uploaded"
+        )
         return None
     size, pieces = 0, list[str]()
     with file.open("rb") as stream:
@@ -174,7 +173,7 @@ def _entry(
             places[pieces[-1]] = PieceLocation(path, size, len(content))
             size += len(content)
         after = os.fstat(stream.fileno())
-    # A part of before the change and one of after it would make a file that never was.
+    # Parts from before and after a change would make a file that never existed.
     if (before.st_mtime_ns, before.st_size) != (
         after.st_mtime_ns,
         after.st_size,
@@ -197,15 +196,15 @@ def _is_loop(link: Path) -> bool:
 
 
 def _too_many(top: Path) -> str:
-    """What is wrong with a folder of too many entries, with the folders that have most."""
+    """Describe a directory with too many entries, with its largest subdirectories."""
     counts = Counter(path.partition("/")[0] for path in _names(top))
     largest = ", ".join(f"{name} ({count:,})" for name, count in counts.most_common(3))
     return (
-        f"{top} holds {counts.total():,} files, and at most {MOST_ENTRIES:,} are uploaded; most are in {largest}; "
-        "leave them out with .gitignore"
+        f"{top} contains {counts.total():,} files, and at most {MOST_ENTRIES:,} are uploaded; most are in {largest}; "
+        "exclude them with .gitignore"
     )
 
 
 def _raise(error: OSError) -> None:
-    """os.walk would skip a folder that it cannot read."""
+    """Raise the error; os.walk would skip an unreadable directory."""
     raise error

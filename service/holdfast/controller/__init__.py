@@ -1,1 +1,4 @@
-"""The control loop: claim, observe, decide, append, act. Only this package calls a launcher to change something."""
+"""The control loop: claim, observe, decide, append, act.
+
+Only this package calls launchers to change something.
+"""

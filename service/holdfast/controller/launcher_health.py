@@ -1,6 +1,6 @@
-"""What is known of the engines behind launchers: one probe in a while, in the thread of the reconciler.
+"""Health of the launchers, probed every 15 seconds in the controller thread.
 
-A route that shows it reads what the newest probe found out, and never waits for an engine.
+API routes return the newest probe and never wait for a launcher.
 """
 
 from __future__ import annotations
@@ -8,32 +8,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from typing import Final
 
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.errors import LauncherUnreachable
-from holdfast.ports import Clock, EngineInfo, Launcher, RemoteLauncher
+from holdfast.ports import Clock, Launcher, LauncherHealth, RemoteLauncher
 
 log = logging.getLogger(__name__)
 
 EVERY_S: Final = 15.0
-"""Between two probes. Shorter costs the engine answers; longer shows an engine as well that has long been away."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LauncherHealth:
-    """What is known of the engine behind one launcher."""
-
-    engine: Engine
-    vitals: EngineInfo | None = None
-    """What it said last; None before its first answer, and for a launcher that has nobody to ask."""
-    answered_at: datetime | None = None
-    trouble: str | None = None
-    """Why the newest probe found nothing out; None when it did."""
-    since: datetime | None = None
-    """When the trouble was first seen; None without one."""
+"""Seconds between two probes. A lower value costs the engine more responses; a higher value
+displays an engine as healthy long after it has failed."""
 
 
 class LauncherHealthMonitor:
@@ -44,36 +30,43 @@ class LauncherHealthMonitor:
             key: item for key, item in launchers.items() if isinstance(item, RemoteLauncher)
         }
         self._clock = clock
-        self._known = {engine: LauncherHealth(engine=engine) for engine in launchers}
+        self._health = {engine: LauncherHealth(engine=engine) for engine in launchers}
 
     def read(self) -> Sequence[LauncherHealth]:
-        """What is known now. It may be called from any thread: each entry is replaced as a whole."""
-        return tuple(self._known.values())
+        """The health of each launcher. Thread-safe, since each entry is replaced as a whole."""
+        return tuple(self._health.values())
 
-    async def beat(self) -> None:
-        """Probe every launcher that has an engine to ask."""
+    async def probe_all(self) -> None:
+        """Probe every launcher with a remote engine."""
         await asyncio.gather(*map(self._probe, self._remote))
 
-    async def beat_on(self) -> None:
-        """Probe until cancelled. A bug that one probe brings to light stops none of the later ones."""
+    async def run(self) -> None:
+        """Probe until cancelled.
+
+        An unexpected error in one probe does not stop the later ones.
+        """
         while True:
-            probe = asyncio.create_task(self.beat())
+            probe = asyncio.create_task(self.probe_all())
             await asyncio.wait([probe])
             if error := probe.exception():
-                log.error("a bug in a probe; the next one is in %g s", EVERY_S, exc_info=error)
+                log.error(
+                    "unexpected error in a launcher probe; next probe in %g s",
+                    EVERY_S,
+                    exc_info=error,
+                )
             await asyncio.sleep(EVERY_S)
 
     async def _probe(self, engine: Engine) -> None:
-        before = self._known[engine]
+        before = self._health[engine]
         try:
-            vitals = await self._remote[engine].vitals()
+            info = await self._remote[engine].engine_info()
         except LauncherUnreachable as error:
-            if before.trouble is None:
+            if before.error is None:
                 log.warning("%s: %s", engine, error.detail)
             since = before.since or self._clock.now()
-            self._known[engine] = replace(before, trouble=error.detail, since=since)
+            self._health[engine] = replace(before, error=error.detail, since=since)
         else:
-            if before.trouble is not None:
-                log.info("%s answers again", engine)
+            if before.error is not None:
+                log.info("%s responds again", engine)
             now = self._clock.now()
-            self._known[engine] = LauncherHealth(engine=engine, vitals=vitals, answered_at=now)
+            self._health[engine] = LauncherHealth(engine=engine, engine_info=info, answered_at=now)

@@ -1,6 +1,6 @@
-"""Limits of jobs at which no look has come in time: money and time run on while a launcher keeps the looks waiting.
+"""Enforces the limits of jobs whose poll is late: cost and time accrue while a launcher is slow.
 
-No launcher is asked here. Workers receive the decision as the answer to their next report.
+No launcher is called here. Workers receive the decision in the response to their next report.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from holdfast.domain.jobs.job import Job
-from holdfast.domain.jobs.reconcile import ReconcileContext, decide_unseen, ms_until_decision
+from holdfast.domain.jobs.reconcile import (
+    ReconcileContext,
+    decide_without_observation,
+    ms_until_decision,
+)
 from holdfast.errors import BudgetSpent, StaleWrite, StoreUnavailable
 from holdfast.ports import Clock
 from holdfast.store.journal import Journal
@@ -22,80 +26,86 @@ from holdfast.store.leases import LeaseTable
 log = logging.getLogger(__name__)
 
 LATE_S: Final = 2.0
-"""A job that is leased for so long, to any replica, or whose limit is passed for so long, is held to its limits without a look. A
-lower value does so beside looks that are under way; a higher value lets money run on for longer."""
+"""Seconds of lateness after which limits are enforced without a poll: a job is leased to any
+replica, or its limit is exceeded, for longer than this. A lower value also acts on polls
+in progress; a higher value lets cost accrue for longer."""
 EVERY_S: Final = 1.0
 RECOUNT_S: Final = 2.0
-"""After so long a job is examined again where a budget pays for it, since others spend from that, too."""
+"""Seconds after which a job paid by a budget is examined again: other jobs spend from that
+budget."""
 
 
-class Overdue:
-    """Holds jobs to their limits while their looks are late."""
+class LimitEnforcer:
+    """Enforces the limits of jobs while their polls are late."""
 
     def __init__(
         self,
         *,
         journal: Journal,
-        watches: LeaseTable,
+        leases: LeaseTable,
         clock: Clock,
-        terms: Callable[[Job], ReconcileContext],
+        context: Callable[[Job], ReconcileContext],
         lease_s: float,
     ) -> None:
         self._journal = journal
-        self._watches = watches
+        self._leases = leases
         self._clock = clock
-        self._terms = terms
+        self._context = context
         self._lease_s = lease_s
         self._examined: dict[str, tuple[int, datetime]] = {}
-        """Number of the last fact of a job as it was examined, and when something may be due if no other follows."""
+        """By job: the number of its last event at the examination, and when to examine it again
+        without a new event."""
 
-    def hold(self, job_id: str) -> Job:
-        """The job after its limits of money and time were applied, whatever its launcher would say.
+    def enforce(self, job_id: str) -> Job:
+        """Apply the limits of money and time to a job without an observation, and return the job.
 
         Raises:
-            StaleWrite: someone else wrote to the job first.
+            StaleWrite: the job was changed at the same time.
             StoreUnavailable: nothing was recorded.
         """
-        job = self._journal.read(job_id)  # Its workers may have reported in the meantime.
-        plan = decide_unseen(job, self._clock.now(), self._terms(job))
+        job = self._journal.read(job_id)  # Workers may have reported in the meantime.
+        plan = decide_without_observation(job, self._clock.now(), self._context(job))
         return self._journal.append(job, plan.record)
 
-    async def hold_all(self) -> None:
-        """Hold to their limits all jobs whose look is late or takes too long, whichever replica is at it.
+    async def enforce_all(self) -> None:
+        """Enforce the limits of all jobs whose poll is late or slow, on whichever replica it runs.
 
         Raises:
-            StoreUnavailable: the database cannot be used.
+            StoreUnavailable: the database is unavailable.
         """
         now = self._clock.now()
-        # The lease of a look that has begun less than LATE_S ago ends later than this.
-        late = self._watches.due_by(now + timedelta(seconds=self._lease_s - LATE_S))
+        # A poll that began less than LATE_S ago has a lease beyond this time.
+        late = self._leases.due_by(now + timedelta(seconds=self._lease_s - LATE_S))
         self._examined = {key: known for key, known in self._examined.items() if key in late}
         for job_id, seq in late.items():
             known_seq, again_at = self._examined.get(job_id, (0, now))
             if seq == known_seq and now < again_at:
                 continue
-            with suppress(StaleWrite, BudgetSpent):  # It is examined again in a second.
-                job = self.hold(job_id)
+            with suppress(StaleWrite, BudgetSpent):  # The next round examines the job again.
+                job = self.enforce(job_id)
                 self._examined[job_id] = job.seq, self._again_at(job)
             await asyncio.sleep(0)
 
     def _again_at(self, job: Job) -> datetime:
-        now, terms = self._clock.now(), self._terms(job)
-        within_ms = ms_until_decision(job, now, terms)
+        now, context = self._clock.now(), self._context(job)
+        within_ms = ms_until_decision(job, now, context)
         moment = datetime.max.replace(tzinfo=now.tzinfo)
         if within_ms is not None:
             moment = now + timedelta(milliseconds=max(0, within_ms), seconds=LATE_S)
-        return min(moment, now + timedelta(seconds=RECOUNT_S)) if terms.purses else moment
+        return min(moment, now + timedelta(seconds=RECOUNT_S)) if context.budgets else moment
 
 
-async def hold_on(overdue: Overdue) -> None:
-    """Hold jobs to their limits until cancelled. A bug that one round brings to light stops none of the later ones."""
+async def run_limit_enforcement(enforcer: LimitEnforcer) -> None:
+    """Enforce limits until cancelled.
+
+    An unexpected error in one round does not stop the later ones.
+    """
     while True:
         await asyncio.sleep(EVERY_S)
-        held = asyncio.create_task(overdue.hold_all())
-        await asyncio.wait([held])
-        error = held.exception()
+        round_ = asyncio.create_task(enforcer.enforce_all())
+        await asyncio.wait([round_])
+        error = round_.exception()
         if isinstance(error, StoreUnavailable):
-            log.error("limits are not watched: %s", error.detail)
+            log.error("limits are not enforced: %s", error.detail)
         elif error:
-            log.error("a bug in watching limits; the next round is in %g s", EVERY_S, exc_info=error)  # fmt: skip
+            log.error("unexpected error in limit enforcement; next round in %g s", EVERY_S, exc_info=error)  # fmt: skip

@@ -1,6 +1,7 @@
-"""The sweep: what runs at a launcher although its launch is over, found by listing, not by having cancelled it.
+"""Finds and stops resources that run at a launcher although their launch has ended.
 
-It changes no state. What may still be billed is written down beside the job, for people to see; what is gone, too.
+Orphans are found by listing the resources at the launcher. Job state does not change: an event records what may
+still be billed, and another one its removal.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from holdfast.store.journal import Journal
 
 log = logging.getLogger(__name__)
 
-_UNKNOWN: Final = (LauncherUnreachable, StoreUnavailable)
+_UNAVAILABLE: Final = (LauncherUnreachable, StoreUnavailable)
 _FIRST_S: Final = 5.0
-"""Until the first sweep after the start. A lower value finds no launcher ready; a higher value leaves people after a restore without an answer."""
+"""Seconds from the start to the first sweep. A lower value finds no launcher ready; a higher
+value delays the result after a restore."""
 
 
 class OrphanCleaner:
-    """Asks launchers what they have left behind, and writes it down."""
+    """Lists orphaned resources at launchers and records them."""
 
     def __init__(
         self, *, journal: Journal, launchers: Mapping[Engine, Launcher], clock: Clock
@@ -36,24 +38,27 @@ class OrphanCleaner:
         self._clock = clock
 
     async def sweep(self) -> None:
-        """One sweep at every launcher that has one. What could not be found out is left to the next."""
+        """Sweep every launcher that supports it once.
+
+        A failed sweep is repeated by the next one.
+        """
         for engine, launcher in self._launchers.items():
             if not isinstance(launcher, OrphanScan):
                 continue
             try:
-                for stray in await launcher.sweep(self.is_live):
-                    self._note(stray)
-            except _UNKNOWN as error:
-                log.warning("the sweep at %s found out nothing: %s", engine, error.detail)
+                for orphan in await launcher.sweep(self.is_live):
+                    self._record(orphan)
+            except _UNAVAILABLE as error:
+                log.warning("orphan sweep at %s failed: %s", engine, error.detail)
 
     def is_live(self, key: str) -> bool | None:
-        """Whether a launch may run: it is the newest of a job that is neither paused nor over.
+        """Whether a launch may run: it is the newest of a job that is neither paused nor ended.
 
-        None for a launch that this database never requested. A launch is recorded before it is submitted, so another
-        database requested it: an earlier one, or this one before it was restored from a backup.
+        None for a launch that this database never requested. A launch is recorded before it is submitted, so
+        another database requested it: an earlier one, or this one before it was restored from a backup.
 
         Raises:
-            StoreUnavailable: nobody knows.
+            StoreUnavailable: the answer is unknown.
         """
         job = self._job(key)
         launches = job.launch if job else self._journal.launches_of_removed(_job_of(key))
@@ -68,31 +73,33 @@ class OrphanCleaner:
         except NotFound:
             return None
 
-    def _note(self, stray: OrphanedResource) -> None:
-        job = self._job(stray.key) if stray.key else None
+    def _record(self, orphan: OrphanedResource) -> None:
+        job = self._job(orphan.key) if orphan.key else None
         log.warning(
-            "%s has no business there: %s%s",
-            stray.key or "something of nobody's",
-            stray.what,
-            " (stopped)" if stray.stopped else "",
+            "orphaned resource of %s: %s%s",
+            orphan.key or "an unknown launch",
+            orphan.description,
+            " (stopped)" if orphan.stopped else "",
         )
-        if job is not None and not _may_run(job, stray.key):
-            with suppress(StaleWrite):  # Another replica sweeps, too.
-                self._journal.append(job, self._news(job, stray))
+        if job is not None and not _may_run(job, orphan.key):
+            with suppress(StaleWrite):  # Another replica recorded it.
+                self._journal.append(job, self._new_events(job, orphan))
 
-    def _news(self, job: Job, stray: OrphanedResource) -> list[Event]:
-        """What is not written down yet of something that a launch of a job has left behind."""
-        if stray.what in job.leftovers:
-            return [self._gone(stray)] if stray.stopped else []
-        left = CleanupFailed(at=stray.since, detail=stray.what)
-        if not stray.stopped:
+    def _new_events(self, job: Job, orphan: OrphanedResource) -> list[Event]:
+        """The events about an orphan of a job that are not recorded yet."""
+        if orphan.description in job.leftovers:
+            return [self._cleaned_up(orphan)] if orphan.stopped else []
+        left = CleanupFailed(at=orphan.since, detail=orphan.description)
+        if not orphan.stopped:
             return [left]
-        facts = (item.event for item in self._journal.events(job.id))
-        told = any(isinstance(f, CleanupFailed) and f.detail == stray.what for f in facts)
-        return [] if told else [left, self._gone(stray)]
+        events = (item.event for item in self._journal.events(job.id))
+        is_recorded = any(
+            isinstance(f, CleanupFailed) and f.detail == orphan.description for f in events
+        )
+        return [] if is_recorded else [left, self._cleaned_up(orphan)]
 
-    def _gone(self, stray: OrphanedResource) -> CleanedUp:
-        return CleanedUp(at=self._clock.now(), detail=stray.what)
+    def _cleaned_up(self, orphan: OrphanedResource) -> CleanedUp:
+        return CleanedUp(at=self._clock.now(), detail=orphan.description)
 
 
 def _job_of(key: str) -> str:
@@ -103,8 +110,11 @@ def _may_run(job: Job, key: str | None) -> bool:
     return job.is_launched and job.launch_key == key
 
 
-async def sweep_now_and_then(sweeper: OrphanCleaner, every_s: float) -> None:
-    """Sweep until cancelled. A bug that one sweep brings to light stops none of the later ones."""
+async def run_sweeps(sweeper: OrphanCleaner, every_s: float) -> None:
+    """Sweep until cancelled.
+
+    An unexpected error in one sweep does not stop the later ones.
+    """
     pause_s = min(_FIRST_S, every_s)
     while True:
         await asyncio.sleep(pause_s)
@@ -112,4 +122,6 @@ async def sweep_now_and_then(sweeper: OrphanCleaner, every_s: float) -> None:
         sweep = asyncio.create_task(sweeper.sweep())
         await asyncio.wait([sweep])
         if error := sweep.exception():
-            log.error("a bug in the sweep; the next one is in %g s", every_s, exc_info=error)
+            log.error(
+                "unexpected error in the orphan sweep; next sweep in %g s", every_s, exc_info=error
+            )

@@ -1,7 +1,8 @@
-"""The reconciler: claim, look, decide, record, act. The only place where clock, database and launchers meet.
+"""The reconciler: claim, observe, decide, record, act.
 
-A step takes no hint: a timer, a nudge and a restart after a crash all run the same code. Facts are recorded before
-the one effect of a step; the effect is idempotent by its key, so that a crash in between is healed by looking.
+Only here do clock, database and launchers meet. Every step is computed from scratch: a timer, a nudge and a restart
+after a crash run the same code. Events are recorded before the one effect of a step. The effect is idempotent by
+its key, so the next observation repairs a crash in between.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import Any, Final
 from holdfast_worker.protocol.environment import Env
 
 from holdfast.code_upload.upload_store import Uploads
-from holdfast.controller.limit_enforcement import Overdue, hold_on
-from holdfast.controller.orphan_cleanup import OrphanCleaner, sweep_now_and_then
+from holdfast.controller.limit_enforcement import LimitEnforcer, run_limit_enforcement
+from holdfast.controller.orphan_cleanup import OrphanCleaner, run_sweeps
 from holdfast.domain.budgets import BudgetBalance
 from holdfast.domain.events import Finished, Outcome, Source
 from holdfast.domain.jobfile.spec import Engine, JobSpec
@@ -40,56 +41,59 @@ from holdfast.errors import (
 from holdfast.host.allowed_folders import Folders
 from holdfast.ports import Clock, Launch, Launcher, ReportInbox, SecretStore
 from holdfast.rendering import load, render
-from holdfast.store.identity.service_tokens import Tokens
+from holdfast.store.identity.service_tokens import ServiceTokens
 from holdfast.store.journal import Journal
 from holdfast.store.leases import LeaseTable
 
 log = logging.getLogger(__name__)
 
 BATCH: Final = 64
-"""Jobs of one engine that one replica looks at together. Smaller: a fleet waits for its turn. Bigger: more calls at once
-than a launcher can bear."""
-SPECS_IN_MIND: Final = 4096
-"""Jobs whose file is not read again for every look. Smaller than a fleet: each is parsed each time. Bigger: memory."""
+"""Jobs of one engine that a replica polls at once. A lower value makes a fleet wait; a
+higher value makes more concurrent calls than a launcher can bear."""
+SPEC_CACHE_SIZE: Final = 4096
+"""Jobs whose parsed file is cached. A value below the fleet size parses files at every poll;
+a higher value uses memory."""
 
 
-PURSE_S: Final = 5.0
-"""How long it is believed what is spent of a budget, its standing nodes reckoned on. Smaller counts a fleet's jobs for each of
-them; bigger lets nodes that have come meanwhile be paid for unseen."""
+BALANCE_TTL_S: Final = 5.0
+"""Seconds for which a budget balance, including running nodes, is cached. A lower value sums
+up the fleet's jobs for each job; a higher value misses the cost of new nodes."""
 
-CROWD_S: Final = 5.0
-"""How long a count of the watched jobs is believed. A lower value counts a fleet more often; a higher value looks too often at a fleet
-that has just grown."""
+JOB_COUNT_TTL_S: Final = 5.0
+"""Seconds for which the number of polled jobs is cached. A lower value counts more often; a
+higher value polls a fleet that has just grown too often."""
 
-UNSEEN: Final = frozenset({Source.WORKER, Source.JANITOR})
-"""Who may write to a job while somebody looks at its launcher: what they tell takes nothing from what is seen there."""
+CONCURRENT_SOURCES: Final = frozenset({Source.WORKER, Source.JANITOR})
+"""Sources that may write to a job during an observation of its launcher without invalidating
+it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PollIntervals:
-    """How often the reconciler looks."""
+    """How often the reconciler polls."""
 
-    look_every_s: float = 1.0
+    poll_every_s: float = 1.0
     by_engine: Mapping[Engine, float] = field(default_factory=dict)
-    """How often, in seconds, where another pace suits the launcher."""
-    each_s: Mapping[Engine, float] = field(default_factory=dict)
-    """What one look costs a launcher, in seconds of its time: with many jobs each is looked at less often. A launcher
-    that nudges when something happens loses nothing by it."""
+    """Seconds between two polls for launchers that need another interval."""
+    poll_cost_s: Mapping[Engine, float] = field(default_factory=dict)
+    """Seconds of a launcher's time per poll: with many jobs, each is polled less often. A
+    launcher that sends nudges loses nothing by it."""
     lease_s: float = 10.0
-    paused_look_s: float = 60.0
-    """How often a paused job is read, should the nudge of its resume be lost. Smaller reads for nothing; bigger lets it wait."""
+    poll_paused_every_s: float = 60.0
+    """Seconds between two reads of a paused job, in case the nudge of its resume is lost. A
+    lower value adds reads; a higher value delays the resume."""
     sweep_every_s: float = 60.0
-    """How often launchers look for what was left behind."""
+    """Seconds between two sweeps of launchers for orphaned resources."""
 
-    def of(self, engine: Engine, watched: int = 1) -> float:
-        """Seconds between two looks at a job of this engine that nobody nudges, while it has so many of them."""
-        least_s = self.by_engine.get(engine, self.look_every_s)
-        return max(least_s, self.each_s.get(engine, 0.0) * watched)
+    def interval_s(self, engine: Engine, watched: int = 1) -> float:
+        """Seconds between two polls of a job of this engine without a nudge, given the number of its jobs."""
+        least_s = self.by_engine.get(engine, self.poll_every_s)
+        return max(least_s, self.poll_cost_s.get(engine, 0.0) * watched)
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A job that is this replica's for now."""
+    """A job that is leased to this replica."""
 
     job_id: str
     engine: Engine
@@ -97,14 +101,14 @@ class Lease:
 
 
 class Reconciler:
-    """Moves every live job towards what its owner asked for."""
+    """Moves every live job towards its desired state."""
 
     def __init__(
         self,
         *,
         journal: Journal,
-        watches: LeaseTable,
-        tokens: Tokens,
+        leases: LeaseTable,
+        tokens: ServiceTokens,
         launchers: Mapping[Engine, Launcher],
         inbox: ReportInbox,
         clock: Clock,
@@ -115,58 +119,61 @@ class Reconciler:
         uploads: Uploads | None = None,
     ) -> None:
         self._journal = journal
-        self._watches = watches
+        self._leases = leases
         self._tokens = tokens
         self._launchers = launchers
         self._inbox = inbox
         self._clock = clock
-        self._pace = pace
+        self._intervals = pace
         self._worker_url = worker_url
-        self._safe = safe
+        self._secrets = safe
         self._folders = folders
         self._uploads = uploads
-        self._spec = functools.lru_cache(SPECS_IN_MIND)(self._read_spec)
-        self._crowds: dict[Engine, tuple[datetime, int]] = {}
-        self._counted: dict[tuple[str, str], tuple[datetime, tuple[BudgetBalance, ...]]] = {}
-        self._noted: dict[str, str] = {}
-        """The newest trouble with a look that was logged, by job."""
-        self.sweeper = OrphanCleaner(journal=journal, launchers=launchers, clock=clock)
-        self.overdue = Overdue(
+        self._spec = functools.lru_cache(SPEC_CACHE_SIZE)(self._read_spec)
+        self._job_counts: dict[Engine, tuple[datetime, int]] = {}
+        self._balances: dict[tuple[str, str], tuple[datetime, tuple[BudgetBalance, ...]]] = {}
+        self._logged: dict[str, str] = {}
+        """Last logged poll error, by job."""
+        self.orphan_cleaner = OrphanCleaner(journal=journal, launchers=launchers, clock=clock)
+        self.limit_enforcer = LimitEnforcer(
             journal=journal,
-            watches=watches,
+            leases=leases,
             clock=clock,
-            terms=self._terms,
+            context=self._reconcile_context,
             lease_s=pace.lease_s,
         )
 
     async def sweep(self) -> int:
-        """Take one step for every job that is due, and wait for all of them; how many there were."""
+        """Take one step for every job that is due and wait for all; returns the number of steps."""
         claimed = self.claim()
         await asyncio.gather(*map(self.process, claimed))
         return len(claimed)
 
     def claim(self, under_way: Collection[Lease] = ()) -> list[Lease]:
-        """Jobs that are due, now leased to this replica; none of those `under_way`, which take up room of their engines.
+        """Lease the jobs that are due to this replica, except those `under_way`.
+
+        Jobs under way count against the limit of their engine.
 
         Raises:
-            StoreUnavailable: the database cannot be used; what was leased comes back with its lease.
+            StoreUnavailable: the database is unavailable; leased jobs become due again when the lease
+                expires.
         """
-        now, lease_s = self._clock.now(), self._pace.lease_s
+        now, lease_s = self._clock.now(), self._intervals.lease_s
         until = now + timedelta(seconds=lease_s)
         busy = Counter(lease.engine for lease in under_way)
         without = {lease.job_id for lease in under_way}
         return [
             Lease(job_id, engine, until)
             for engine in Engine
-            for job_id in self._watches.claim(engine, now, lease_s, BATCH - busy[engine], without)
+            for job_id in self._leases.claim(engine, now, lease_s, BATCH - busy[engine], without)
         ]
 
     async def step(self, job_id: str) -> Job:
-        """The job after one look at it.
+        """Observe a job once, act on the observation and return the job.
 
         Raises:
-            LauncherUnreachable: nothing was seen, or nobody knows whether the effect took place.
-            StaleWrite: another replica moved the job meanwhile; nothing was recorded here.
+            LauncherUnreachable: no observation was made, or the result of the effect is unknown.
+            StaleWrite: another replica changed the job in the meantime; nothing was recorded here.
             StoreUnavailable: nothing was recorded, or the effect was not reached.
         """
         job = self._journal.read(job_id)
@@ -174,13 +181,13 @@ class Reconciler:
             return job
         try:
             launcher = self._launcher(self._spec(job_id).engine)
-            seen = await launcher.look(job.launch_key) if job.is_launched else None
+            seen = await launcher.observe(job.launch_key) if job.is_launched else None
         except LauncherUnreachable:
-            self.overdue.hold(job_id)
+            self.limit_enforcer.enforce(job_id)
             raise
-        # After the look: what a worker left behind before it ended is then known before its end is.
-        job = self._take_reports(job)
-        plan = decide(job, seen, self._clock.now(), self._terms(job))
+        # After the observation, so that a worker's last reports are known before its end.
+        job = self._ingest_reports(job)
+        plan = decide(job, seen, self._clock.now(), self._reconcile_context(job))
         job = self._journal.append(job, plan.record)
         match plan.effect:
             case Effect.SUBMIT:
@@ -195,39 +202,39 @@ class Reconciler:
         try:
             await launcher.submit(self._launch(job))
         except LaunchRefused as refusal:
-            # A refusal follows from the task alone, so nothing stands under this key and nothing ever will.
+            # A refusal follows from the task alone: nothing runs under this key, and no retry can succeed.
             finished = Finished(at=self._clock.now(), outcome=Outcome.FAILED, detail=refusal.detail)
             return self._journal.append(job, [finished])
         return job
 
-    def _take_reports(self, job: Job) -> Job:
+    def _ingest_reports(self, job: Job) -> Job:
         reports = list(self._inbox.read_new(job.id, self._journal.marks(job.id)))
         for attempt, group in itertools.groupby(reports, key=lambda report: report.attempt):
             batch = list(group)
             try:
-                self._journal.absorb(job.id, attempt, batch, oldest=batch[0].n)
+                self._journal.ingest(job.id, attempt, batch, oldest=batch[0].n)
             except BadReport as error:
-                # A worker that speaks nonsense must not keep its job from being watched.
+                # A malformed report must not stop the reconciler from processing the job.
                 log.warning("%s attempt %d: %s", job.id, attempt, error.detail)
-        return self._caught_up(job) if reports else job
+        return self._with_worker_events(job) if reports else job
 
-    def _caught_up(self, job: Job) -> Job:
-        """The job with what its workers told since it was read.
+    def _with_worker_events(self, job: Job) -> Job:
+        """The job with the events that its workers reported since it was read.
 
         Raises:
-            StaleWrite: somebody else wrote to it, too: what was seen of it belongs to an older story.
+            StaleWrite: another writer changed the job, so the observation belongs to an older state.
         """
         for item in self._journal.events(job.id, after_seq=job.seq):
-            if item.event.source not in UNSEEN:
+            if item.event.source not in CONCURRENT_SOURCES:
                 raise StaleWrite()
             job = advance(job, item.event)
         return job
 
     def _launch(self, job: Job) -> Launch:
-        """The order for the newest launch, by the limits that held when it was asked for: a repeat is the same.
+        """The request for the newest launch, with the limits of the time it was recorded: a repeat is identical.
 
         Raises:
-            LaunchRefused: nothing can be rendered for it, or its secrets cannot be read.
+            LaunchRefused: its task cannot be rendered, or its secrets cannot be read.
         """
         spec = self._spec(job.id).with_limits(job.launch_limits)
         asked = self._journal.submission(job.id)
@@ -244,50 +251,52 @@ class Reconciler:
                 Env.URL: self._worker_url,
                 Env.TOKEN: self._tokens.for_worker(job.id),
             },
-            secrets=self._safe.open(job.id),
+            secrets=self._secrets.open(job.id),
             folders=self._folders.of_job(
                 asked.project, is_confined=asked.confined, uploaded=uploaded
             ),
         )
 
     def _task(self, job: Job, spec: JobSpec) -> Mapping[str, Any]:
-        """The task as it was rendered, or rendered anew where the launcher itself is to keep to other limits."""
+        """The task as rendered at submission, or rendered again if the launcher has to apply different limits."""
         if job.launch_limits is None:
             return load(self._journal.submission(job.id).task)
         try:
             return load(render(spec).text)
-        except BadJobFile as flaw:  # Another version has taken the job.
-            raise LaunchRefused(flaw.detail) from flaw
+        except BadJobFile as error:  # Another version accepted the job.
+            raise LaunchRefused(error.detail) from error
 
     def _read_spec(self, job_id: str) -> JobSpec:
-        """What was asked for; it never changes. The limits of it may have been changed since."""
-        return JobSpec.stored(self._journal.submission(job_id).spec)
+        """The submitted job file, which never changes. Limits may have been changed since."""
+        return JobSpec.from_stored(self._journal.submission(job_id).spec)
 
-    def _terms(self, job: Job) -> ReconcileContext:
+    def _reconcile_context(self, job: Job) -> ReconcileContext:
         spec = self._spec(job.id).with_limits(job.limits)
         launcher = self._launchers.get(spec.engine)
         return ReconcileContext(
             limits=spec.holdfast.limits,
             has_store=spec.holdfast.checkpoint is not None,
-            purses=self._purses(job),
+            budgets=self._budget_balances(job),
             saves_on_cancel=launcher is None or launcher.saves_on_cancel,
         )
 
-    def _purses(self, job: Job) -> tuple[BudgetBalance, ...]:
-        """What the job is paid from, counted anew now and then; and whoever should be warned of it is."""
+    def _budget_balances(self, job: Job) -> tuple[BudgetBalance, ...]:
+        """Balances of the budgets that pay for the job, cached for a few seconds; also records their warnings."""
         now = self._clock.now()
-        known = self._counted.get((job.project, job.owner))
-        # What would pause a job is counted anew: the budget may have been raised meanwhile.
-        held = known and any(purse.holds_back(now, job.micros_per_hour) for purse in known[1])
-        if known and not held and now - known[0] < timedelta(seconds=PURSE_S):
+        known = self._balances.get((job.project, job.owner))
+        # A balance that would pause a job is read again: the budget may have been raised.
+        is_blocked = known and any(
+            balance.blocks_jobs(now, job.micros_per_hour) for balance in known[1]
+        )
+        if known and not is_blocked and now - known[0] < timedelta(seconds=BALANCE_TTL_S):
             return known[1]
         budgets = self._journal.budgets
-        purses = budgets.of(job.project, job.owner, now)
-        for purse in purses:
-            for percent in budgets.warn(purse, now):
-                log.warning("%s", purse.warning(percent, now))
-        self._counted[job.project, job.owner] = now, purses
-        return purses
+        balances = budgets.balances_for(job.project, job.owner, now)
+        for balance in balances:
+            for percent in budgets.record_warnings(balance, now):
+                log.warning("%s", balance.warning(percent, now))
+        self._balances[job.project, job.owner] = now, balances
+        return balances
 
     def _launcher(self, engine: Engine) -> Launcher:
         if engine not in self._launchers:
@@ -295,60 +304,60 @@ class Reconciler:
         return self._launchers[engine]
 
     async def process(self, lease: Lease) -> None:
-        """One step, and when to look again. What went wrong is shown to people, and concluded from by nobody."""
-        job_id, trouble = lease.job_id, None
-        # Not when the answer came: what happened while it was on its way may not be in it.
+        """Run one step and schedule the next one. Errors are displayed to users but never change job state."""
+        job_id, problem = lease.job_id, None
+        # The time of the request: the response may lack events that happened after it.
         seen_at: datetime | None = self._clock.now()
-        with suppress(StoreUnavailable):  # The lease brings the job back once the database does.
+        with suppress(StoreUnavailable):  # The job becomes due again when its lease expires.
             try:
                 job = await self.step(job_id)
             except (StaleWrite, BudgetSpent):
-                # Someone else moved this job between our look and our word, or has spent its money: look again at once.
-                self._counted.clear()
-                self._watches.nudge(job_id, self._clock.now())
+                # The job or its budget changed after the observation: poll again at once.
+                self._balances.clear()
+                self._leases.make_due(job_id, self._clock.now())
                 return
             except LauncherUnreachable as error:
-                seen_at, trouble = None, error.detail
-                self._note(job_id, trouble)
+                seen_at, problem = None, error.detail
+                self._log_once(job_id, problem)
                 job = self._journal.read(job_id)
-            if trouble is None:
-                self._noted.pop(job_id, None)
+            if problem is None:
+                self._logged.pop(job_id, None)
             if job.state is State.ENDED:
-                self._watches.remove(job_id)
-                self._safe.forget(job_id)
+                self._leases.remove(job_id)
+                self._secrets.forget(job_id)
                 return
-            self._watches.release(
+            self._leases.release(
                 job_id,
                 leased_until=lease.until,
                 due_at=self._due_at(job, lease.engine),
                 seen_at=None if job.state is State.PAUSED else seen_at,
-                trouble=trouble,
+                trouble=problem,
             )
 
-    def _note(self, job_id: str, trouble: str) -> None:
-        """Log the trouble with looking at a job, unless that was the last thing logged for it."""
-        if self._noted.get(job_id) != trouble:
-            self._noted[job_id] = trouble
-            log.warning("%s: %s", job_id, trouble)
+    def _log_once(self, job_id: str, problem: str) -> None:
+        """Log a poll error, unless it was the last one logged for the job."""
+        if self._logged.get(job_id) != problem:
+            self._logged[job_id] = problem
+            log.warning("%s: %s", job_id, problem)
 
-    def _crowd(self, engine: Engine) -> int:
-        """How many jobs of an engine are watched, as counted a moment ago; only where the pace depends on it."""
-        if not self._pace.each_s.get(engine):
+    def _job_count(self, engine: Engine) -> int:
+        """Number of polled jobs of an engine, cached; counted only where the poll interval depends on it."""
+        if not self._intervals.poll_cost_s.get(engine):
             return 1
         now = self._clock.now()
-        at, count = self._crowds.get(engine, (None, 0))
-        if at is None or now - at >= timedelta(seconds=CROWD_S):
-            count = self._watches.count(engine)
-            self._crowds[engine] = now, count
+        at, count = self._job_counts.get(engine, (None, 0))
+        if at is None or now - at >= timedelta(seconds=JOB_COUNT_TTL_S):
+            count = self._leases.count(engine)
+            self._job_counts[engine] = now, count
         return count
 
     def _due_at(self, job: Job, engine: Engine) -> datetime:
-        """When to look again, at the latest: in its turn, or once something is to be decided."""
+        """The latest time of the next poll: after the poll interval, or when a decision is due."""
         now = self._clock.now()
         if job.state is State.PAUSED:
-            return now + timedelta(seconds=self._pace.paused_look_s)
-        pause_s = self._pace.of(engine, self._crowd(engine))
-        within_ms = ms_until_decision(job, now, self._terms(job))
+            return now + timedelta(seconds=self._intervals.poll_paused_every_s)
+        pause_s = self._intervals.interval_s(engine, self._job_count(engine))
+        within_ms = ms_until_decision(job, now, self._reconcile_context(job))
         if within_ms is not None:
             pause_s = min(pause_s, max(0, within_ms) / 1000)
         return now + timedelta(seconds=pause_s)
@@ -357,36 +366,40 @@ class Reconciler:
 async def run(
     reconciler: Reconciler, nudged: asyncio.Event, stopped: asyncio.Event, pace: PollIntervals
 ) -> None:
-    """Watch what is due until `stopped`, at every tick of the pace and whenever `nudged`.
+    """Process the jobs that are due until `stopped`, at every tick of the interval and after each nudge.
 
-    A launcher that takes its time over its jobs holds up none of another launcher, nor, before a whole batch of them,
-    any of its own; and a bug that one job brings to light stops none.
+    A slow launcher delays neither the jobs of other launchers nor, up to a whole batch, its own other jobs. An
+    unexpected error with one job stops no other.
     """
     under_way: dict[Lease, asyncio.Task[None]] = {}
 
     def forget(lease: Lease, task: asyncio.Task[None]) -> None:
         del under_way[lease]
         if error := task.exception():
-            log.error("%s: a bug; its lease brings it back", lease.job_id, exc_info=error)
+            log.error(
+                "%s: unexpected error; the job is processed again when its lease expires",
+                lease.job_id,
+                exc_info=error,
+            )
 
-    beside = (
-        sweep_now_and_then(reconciler.sweeper, pace.sweep_every_s),
-        hold_on(reconciler.overdue),
+    companions = (
+        run_sweeps(reconciler.orphan_cleaner, pace.sweep_every_s),
+        run_limit_enforcement(reconciler.limit_enforcer),
     )
-    tasks = [asyncio.create_task(work) for work in beside]
+    tasks = [asyncio.create_task(work) for work in companions]
     while not stopped.is_set():
         nudged.clear()
         claimed: list[Lease] = []
         try:
-            # A step may outlast its lease; nobody looks twice at once. A nudge that comes meanwhile waits for its turn.
+            # A step may outlast its lease. A job under way is not claimed again; a nudge for it waits.
             claimed = reconciler.claim(under_way)
         except StoreUnavailable as error:
-            log.error("%s", error.detail)  # noqa: TRY400 - the sentence says all
+            log.error("%s", error.detail)  # noqa: TRY400 - the message is complete
         for lease in claimed:
             under_way[lease] = task = asyncio.create_task(reconciler.process(lease))
             task.add_done_callback(functools.partial(forget, lease))
         with suppress(TimeoutError):
-            await asyncio.wait_for(nudged.wait(), timeout=pace.look_every_s / 2)
+            await asyncio.wait_for(nudged.wait(), timeout=pace.poll_every_s / 2)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, *under_way.values(), return_exceptions=True)

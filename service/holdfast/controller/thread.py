@@ -1,4 +1,4 @@
-"""The heart: the thread in which the reconciler beats, with an event loop of its own."""
+"""The controller thread and its event loop."""
 
 from __future__ import annotations
 
@@ -15,76 +15,77 @@ from holdfast.errors import LauncherUnreachable
 
 T = TypeVar("T")
 
-BEAT_S: Final = 1.0
+HEARTBEAT_S: Final = 1.0
 STALLED_S: Final = 15.0
-"""Without a beat for so long, the thread is stuck. A lower value takes a busy machine for it; a higher value hides it longer."""
+"""Seconds without a heartbeat after which the thread counts as stuck. A lower value
+misjudges a busy machine; a higher value detects a stuck thread later."""
 
 
 @dataclass
 class ControllerThread:
-    """The thread in which the reconciler beats."""
+    """The thread that runs the reconciler and the background tasks."""
 
     reconciler: Reconciler
-    pace: PollIntervals
-    pulse: LauncherHealthMonitor
-    beside: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
-    """What else goes on in this thread until the end, and is cancelled then."""
+    intervals: PollIntervals
+    health_monitor: LauncherHealthMonitor
+    background_tasks: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
+    """Other tasks in this thread, cancelled at its end."""
     monotonic_s: Callable[[], float] = time.monotonic
-    _beat_s: float = -STALLED_S
-    """When the event loop last had a turn to give."""
+    _heartbeat_s: float = -STALLED_S
+    """Time of the last heartbeat of the event loop."""
     _ready: Event = field(default_factory=Event)
     _thread: Thread | None = None
 
     def start(self) -> None:
-        """Begin to beat; returns once it does."""
+        """Start the thread; return once its event loop runs."""
         self._thread = Thread(
-            target=lambda: asyncio.run(self._beat()), name="reconciler", daemon=True
+            target=lambda: asyncio.run(self._run()), name="reconciler", daemon=True
         )
         self._thread.start()
         self._ready.wait()
 
     def nudge(self) -> None:
-        """Beat now."""
+        """Wake the reconciler."""
         if self._ready.is_set():
             self._loop.call_soon_threadsafe(self._nudged.set)
 
-    def call(self, question: Coroutine[Any, Any, T], /) -> Awaitable[T]:
-        """The answer to what a launcher is asked, in this thread: its connections belong to the event loop in it.
+    def call(self, request: Coroutine[Any, Any, T], /) -> Awaitable[T]:
+        """Run a launcher call in this thread, whose event loop owns the launcher's connections.
 
         Raises:
-            LauncherUnreachable: the heart does not beat.
+            LauncherUnreachable: the controller thread is not running.
         """
         if not self.is_alive():
-            question.close()
+            request.close()
             raise LauncherUnreachable(
-                "the reconciler has stopped or is stuck, and asks no launcher"
+                "the controller thread has stopped or is stuck; restart the service"
             )
-        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(question, self._loop))
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(request, self._loop))
 
     def is_alive(self) -> bool:
-        """Whether the reconciler runs: its thread is alive, and no call blocks the event loop in it."""
+        """Whether the reconciler runs: its thread is alive, and no call blocks its event loop."""
         is_alive = self._thread is not None and self._thread.is_alive()
-        return is_alive and self.monotonic_s() - self._beat_s < STALLED_S
+        return is_alive and self.monotonic_s() - self._heartbeat_s < STALLED_S
 
     def stop(self) -> None:
-        """End after the steps under way."""
+        """Stop after the steps under way."""
         self._loop.call_soon_threadsafe(self._stopped.set)
         self.nudge()
         assert self._thread is not None
         self._thread.join(timeout=30)
 
-    async def _beat(self) -> None:
+    async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._nudged, self._stopped = asyncio.Event(), asyncio.Event()
-        self._beat_s = self.monotonic_s()
+        self._heartbeat_s = self.monotonic_s()
         self._ready.set()
-        beside = (self._keep_time, self.pulse.beat_on, *self.beside)
-        tasks = [asyncio.create_task(go_on()) for go_on in beside]
-        await run(self.reconciler, self._nudged, self._stopped, self.pace)
+        companions = (self._record_heartbeats, self.health_monitor.run, *self.background_tasks)
+        tasks = [asyncio.create_task(task()) for task in companions]
+        await run(self.reconciler, self._nudged, self._stopped, self.intervals)
         for task in tasks:
             task.cancel()
 
-    async def _keep_time(self) -> None:
+    async def _record_heartbeats(self) -> None:
         while True:
-            self._beat_s = self.monotonic_s()
-            await asyncio.sleep(BEAT_S)
+            self._heartbeat_s = self.monotonic_s()
+            await asyncio.sleep(HEARTBEAT_S)

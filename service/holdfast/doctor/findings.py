@@ -1,4 +1,4 @@
-"""What was found out about one thing."""
+"""Results of checks."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Grade(StrEnum):
-    """How well a thing is."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
-    """Jobs run without it, and something that people expect is not there."""
+    """Jobs run, but an expected feature is missing."""
     MISSING = "missing"
-    """Something does not work until somebody has done what the finding says."""
+    """Something does not work until the remedy is applied."""
 
 
 class Finding(BaseModel):
-    """One thing: how it is, and what to do about it."""
+    """The result of one check with its remedy."""
 
     model_config = ConfigDict(frozen=True)
 
     about: str
     grade: Grade
     told: str
-    todo: str = Field(default="", description="Empty where there is nothing to do.")
+    todo: str = Field(default="", description="Empty if no action is needed.")
 
 
 def ok(about: str, told: str) -> Finding:
-    """A thing that is well."""
+    """Return a finding without problems."""
     return Finding(about=about, grade=Grade.OK, told=told)
 
 
 def warning(about: str, told: str, todo: str) -> Finding:
-    """A thing that could be better."""
+    """Return a finding that could be improved."""
     return Finding(about=about, grade=Grade.WARNING, told=told, todo=todo)
 
 
 def missing(about: str, told: str, todo: str) -> Finding:
-    """A thing that stands in the way."""
+    """Return a finding that prevents jobs."""
     return Finding(about=about, grade=Grade.MISSING, told=told, todo=todo)

@@ -1,6 +1,6 @@
-"""How quick this machine is at what a training waits for: its disk, its store, its cores, the road between ranks.
+"""Speed of the resources that training waits for: disk, store, cores, and the connection between ranks.
 
-What a loader does (`num_workers`, `pin_memory`) is in the script and cannot be seen from here; it is not guessed at.
+Loader settings (`num_workers`, `pin_memory`) are in the script and are not measured.
 """
 
 from __future__ import annotations
@@ -18,40 +18,46 @@ from typing import Final
 from holdfast.doctor.findings import Finding, ok, warning
 
 SIZE_BYTES: Final = 64 * 1024 * 1024
-"""What is written and sent. Smaller measures how quickly it begins; bigger makes people wait for a slow store."""
+"""Bytes written and sent.
+
+A lower value measures latency; a higher value delays users with a slow store.
+"""
 SLOW_BYTES_PER_S: Final = 50e6
-"""Of a disk or a store: slower, and a checkpoint of 10 GB takes more than three minutes, longer than most notices of a spot node."""
+"""Bytes per second of a disk or store.
+
+Below it, a checkpoint of 10 GB takes more than three minutes, longer than most notices of a spot node.
+"""
 FEW_CPUS: Final = 4
-"""For each GPU: with fewer, whoever decodes data for it is slower than it is, most of the time."""
-_PIECE: Final = bytes(1024 * 1024)
+"""Cores per GPU. With fewer, decoding data is usually slower than the GPU."""
+_CHUNK: Final = bytes(1024 * 1024)
 _LOOPBACK: Final = "127.0.0.1"
 
 
 def measure_performance(
     folder: Path, store: str | None, gpus: int, size_bytes: int = SIZE_BYTES
 ) -> Iterator[Finding]:
-    """What was measured in a folder, at a store if there is one, and on this machine, which has so many GPUs."""
+    """Measure a directory, a store if given, and this machine with its number of GPUs."""
     yield _cores(len(os.sched_getaffinity(0)), gpus)
     yield _rated("disk", f"{folder}", lambda: _write(folder, size_bytes), size_bytes)
     yield _rated("loopback", _LOOPBACK, lambda: _send(size_bytes), size_bytes)
     if store:
-        yield _rated("store", store, lambda: _put(store, size_bytes), size_bytes)
+        yield _rated("store", store, lambda: _write_object(store, size_bytes), size_bytes)
     yield ok(
         "loader",
-        "num_workers and pin_memory are in the script, and not seen from here: time the loop over the loader alone, and "
+        "num_workers and pin_memory are in the script and not measured: time the loop over the loader alone, and "
         "compare it with a step",
     )
 
 
 def _cores(cpus: int, gpus: int) -> Finding:
     if not gpus:
-        return ok("cores", f"{cpus}: as many ranks compute at once, with OMP_NUM_THREADS=1")
+        return ok("cores", f"{cpus}: as many ranks compute concurrently, with OMP_NUM_THREADS=1")
     told = f"{cpus} for {gpus} GPUs"
     if cpus < FEW_CPUS * gpus:
         return warning(
             "cores",
-            f"{told}: loaders will be what steps wait for",
-            "take nodes with more cores, or decode the data beforehand",
+            f"{told}: steps will wait for loaders",
+            "use nodes with more cores, or decode the data in advance",
         )
     return ok("cores", f"{told}: up to {cpus // gpus - 1} loader workers for each rank")
 
@@ -66,39 +72,42 @@ def _rated(about: str, where: str, work: Callable[[], None], size_bytes: int) ->
     told = f"{where}: {per_s / 1e6:,.0f} MB/s over {size_bytes / 1e6:,.0f} MB"
     if about != "loopback" and per_s < SLOW_BYTES_PER_S:
         minutes = 10e9 / per_s / 60
-        return warning(about, f"{told}: a checkpoint of 10 GB takes {minutes:,.0f} min", "take a quicker one, or save less often")  # fmt: skip
+        return warning(about, f"{told}: a checkpoint of 10 GB takes {minutes:,.0f} min", "use a faster one, or save less often")  # fmt: skip
     return ok(about, told)
 
 
 def _write(folder: Path, size_bytes: int) -> None:
     there = next(place for place in (folder, *folder.parents) if place.exists())
     with TemporaryFile(dir=there) as file:
-        for _ in range(size_bytes // len(_PIECE)):
-            file.write(_PIECE)
+        for _ in range(size_bytes // len(_CHUNK)):
+            file.write(_CHUNK)
         file.flush()
         os.fsync(file.fileno())
 
 
 def _send(size_bytes: int) -> None:
-    """Through the whole of TCP, as gloo does between ranks of one machine."""
+    """Send data over TCP, as gloo does between ranks of one machine."""
     with socket.create_server((_LOOPBACK, 0)) as server:
-        taker = threading.Thread(target=_take, args=(server,))
+        taker = threading.Thread(target=_drain, args=(server,))
         taker.start()
         with socket.create_connection(server.getsockname()) as road:
-            for _ in range(size_bytes // len(_PIECE)):
-                road.sendall(_PIECE)
+            for _ in range(size_bytes // len(_CHUNK)):
+                road.sendall(_CHUNK)
         taker.join()
 
 
-def _take(server: socket.socket) -> None:
+def _drain(server: socket.socket) -> None:
     road, _ = server.accept()
     with road:
-        while road.recv(len(_PIECE)):
+        while road.recv(len(_CHUNK)):
             pass
 
 
-def _put(store: str, size_bytes: int) -> None:
-    """Write and remove one object, in one stream: a worker uses several, and is quicker where the store allows it."""
+def _write_object(store: str, size_bytes: int) -> None:
+    """Write and delete one object in a single stream.
+
+    A worker uses several streams and is faster if the store allows it.
+    """
     if store.startswith("file://"):
         _write(Path(store.removeprefix("file://")), size_bytes)
         return

@@ -1,4 +1,4 @@
-"""The service as a client sees it, and SkyPilot and Slurm as the service sees them."""
+"""Checks of the service as a client sees it, and of SkyPilot and Slurm as the service sees them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from holdfast.doctor.findings import Finding, missing, ok, warning
 from holdfast.launchers.skypilot.version import SERIES, VERSION
 
 SKEW_S: Final = 5.0
-"""How far two clocks may differ before times in a history look out of order. HTTP tells whole seconds."""
+"""Maximum difference of two clocks before times in a history look out of order.
+
+HTTP dates have whole seconds.
+"""
 
 
-def look_at_service(client: Client, url: str) -> Iterator[Finding]:
-    """The service, and what it launches through."""
+def check_service(client: Client, url: str) -> Iterator[Finding]:
+    """Check the service and its launchers."""
     try:
         ready = client.ready()
         launchers = client.launchers()
     except ServiceUnreachable as error:
-        todo = (
-            "holdfast serve starts one, holdfast up one with SkyPilot; HOLDFAST_URL names another"
-        )
+        todo = "start one with holdfast serve, or with holdfast up for SkyPilot; or set HOLDFAST_URL to another one"
         yield missing("service", error.detail, todo)
     except Refused as refusal:
         yield missing("service", f"{url}: {refusal.detail}", _after(refusal))
@@ -31,61 +32,61 @@ def look_at_service(client: Client, url: str) -> Iterator[Finding]:
         yield ok("service", f"{url} (Holdfast {ready.version})")
         yield ok("database", f"revision {ready.revision}")
         sky = next((item for item in launchers if item.engine == "skypilot"), None)
-        yield from look_at_skypilot(sky)
+        yield from check_skypilot(sky)
         slurm = next((item for item in launchers if item.engine == "slurm"), None)
-        yield from look_at_slurm(slurm)
-        yield from look_at_strangers(launchers)
-        yield from look_at_undecided(launchers)
-        yield from look_at_users(launchers)
+        yield from check_slurm(slurm)
+        yield from check_unknown_launches(launchers)
+        yield from check_undecided(launchers)
+        yield from check_users(launchers)
 
 
-def look_at_users(launchers: Iterable[LauncherOut]) -> Iterator[Finding]:
-    """What jobs of users share with each other, where the service takes them."""
+def check_users(launchers: Iterable[LauncherOut]) -> Iterator[Finding]:
+    """Report what jobs of different users share, on services with users."""
     for launcher in launchers:
         if launcher.users_share:
             yield ok("users", f"jobs of users on {launcher.engine} share {launcher.users_share}")
 
 
-def look_at_strangers(launchers: Iterable[LauncherOut]) -> Iterator[Finding]:
-    """Launches that run and are not in the service's database, as after a restore of an older backup."""
+def check_unknown_launches(launchers: Iterable[LauncherOut]) -> Iterator[Finding]:
+    """Report running launches missing from the service's database, as after a restore of an older backup."""
     for launcher in launchers:
         if launcher.swept is False and not launcher.trouble:
             yield warning(
                 "strangers",
-                f"{launcher.engine} was not searched yet for launches that are not in the service's database",
-                "ask again in a minute",
+                f"{launcher.engine} was not searched yet for launches missing from the service's database",
+                "run this again in a minute",
             )
         if launcher.strangers:
             yield warning(
                 "strangers",
-                f"{launcher.engine} runs launches that are not in the service's database and are left alone: "
+                f"{launcher.engine} runs launches that are missing from the service's database and are left running: "
                 f"{', '.join(launcher.strangers)}",
                 "set HOLDFAST_DATABASE_URL to the database that has their jobs; or stop each with holdfast launches stop KEY "
                 "and submit its job file again with holdfast.checkpoint.from and its job id",
             )
 
 
-def look_at_undecided(launchers: Iterable[LauncherOut]) -> Iterator[Finding]:
-    """Launches whose nodes may run without a record at their engine, which launches nothing until a person decides."""
+def check_undecided(launchers: Iterable[LauncherOut]) -> Iterator[Finding]:
+    """Report launches whose nodes may run without a record at their engine; the job waits for a person to decide."""
     for launcher in launchers:
         for lost in launcher.undecided:
             job = lost.job_id
             yield missing(
                 "undecided",
-                f"nothing is launched by {launcher.engine} until you decide on job {job}: {lost.what}",
+                f"{launcher.engine} launches nothing for job {job} until you decide: {lost.what}",
                 f"holdfast cancel {job}; or holdfast pause {job}, then holdfast resume {job}",
             )
 
 
-def look_at_slurm(slurm: LauncherOut | None) -> Iterator[Finding]:
-    """Slurm, as the service saw it last; nothing where it is not wanted."""
+def check_slurm(slurm: LauncherOut | None) -> Iterator[Finding]:
+    """Check Slurm, as last observed by the service; empty if it is not configured."""
     if slurm is None or not slurm.configured:
         return
     if slurm.reachable is None:
-        yield warning("slurm", "was not asked yet", "ask again in some seconds")
+        yield warning("slurm", "not probed yet", "run this again in some seconds")
         return
     if slurm.trouble:
-        todo = "try sinfo where the service runs, or as its user: ssh HOST sinfo; the folder has to be there, too"
+        todo = "run sinfo on the service's machine, or as its user: ssh HOST sinfo; the directory must exist there as well"
         yield missing("slurm", slurm.trouble, todo)
         return
     partitions = ", ".join(slurm.clouds or ())
@@ -93,24 +94,25 @@ def look_at_slurm(slurm: LauncherOut | None) -> Iterator[Finding]:
     if addresses.is_here(slurm.reports_to or ""):
         yield warning(
             "slurm",
-            f"nodes are told to report to {slurm.reports_to}, which is themselves; what they tell comes through the shared "
-            "folder or the checkpoint store",
-            "set HOLDFAST_PUBLIC_URL to an address of this service that nodes reach",
+            f"nodes report to {slurm.reports_to}, which is their own address; their reports arrive through the shared "
+            "directory or the checkpoint store",
+            "set HOLDFAST_PUBLIC_URL to an address of this service that nodes can reach",
         )
 
 
-def look_at_skypilot(sky: LauncherOut | None) -> Iterator[Finding]:
-    """SkyPilot, as the service saw it last."""
+def check_skypilot(sky: LauncherOut | None) -> Iterator[Finding]:
+    """Check SkyPilot, as last observed by the service."""
     if sky is None or not sky.configured:
         yield ok(
-            "skypilot", "not connected, so jobs run on the service's machine; holdfast up does"
+            "skypilot",
+            "not connected, so jobs run on the service's machine; connect it with holdfast up",
         )
         return
     if sky.reachable is None:
-        yield warning("skypilot", "was not asked yet", "ask again in some seconds")
+        yield warning("skypilot", "not probed yet", "run this again in some seconds")
         return
     if sky.trouble:
-        todo = "look whether its API server runs; holdfast up starts one and connects the gate"
+        todo = "check that its API server is running; holdfast up starts one and connects the gate"
         yield missing("skypilot", sky.trouble, todo)
         if sky.version is None:
             return
@@ -123,25 +125,25 @@ def look_at_skypilot(sky: LauncherOut | None) -> Iterator[Finding]:
 
 def _version(sky: LauncherOut) -> Finding:
     if (sky.version or "").startswith(SERIES):
-        return ok("skypilot", f"{sky.version}, a version that is known here")
+        return ok("skypilot", f"{sky.version}, a supported version")
     return missing(
         "skypilot",
-        f"{sky.version} is a version that is not known here: jobs are watched, and none is launched",
+        f"{sky.version} is not a supported version: jobs are observed, but none is launched",
         f"install skypilot=={VERSION} for its API server",
     )
 
 
 def _clouds(sky: LauncherOut) -> Finding:
     if sky.clouds is None:
-        todo = "ask again in a minute"
-        return warning("clouds", "SkyPilot is still trying the keys that it has found", todo)
+        todo = "run this again in a minute"
+        return warning("clouds", "SkyPilot is still checking the credentials that it found", todo)
     if sky.clouds:
         return ok("clouds", ", ".join(sky.clouds))
     return missing(
         "clouds",
-        "none is enabled: SkyPilot has found no keys that work",
+        "none is enabled: SkyPilot has found no working credentials",
         "log in on the machine of SkyPilot's server (aws configure, gcloud auth application-default login, ...), "
-        "then holdfast up --stop and holdfast up; sky check says what is wrong with each",
+        "then holdfast up --stop and holdfast up; sky check shows the problem of each cloud",
     )
 
 
@@ -149,26 +151,28 @@ def _gate(sky: LauncherOut) -> Finding:
     if sky.guarantee != "exactly-once":
         return warning(
             "launches",
-            f"{sky.guarantee}: after a lost answer two clusters may stand side by side for a minute; never do both write",
-            "holdfast up --configure says what SkyPilot's server needs to ask this service first; start it anew then",
+            f"{sky.guarantee}: after a lost response two clusters may run concurrently for a minute; only one of them can write",
+            "holdfast up --configure prints what SkyPilot's server needs to ask this service first; then restart it",
         )
     if sky.waits_for_service:
         return warning(
             "launches",
-            "exactly-once, and SkyPilot asks this service about all else, too: while it is down, nodes that were taken "
-            "are not replaced, and nobody launches through that server",
-            "put holdfast_gate.py beside SkyPilot's packages; holdfast up --configure says where, and what else",
+            "exactly-once, but SkyPilot asks this service about all other requests as well: while it is down, preempted nodes "
+            "are not replaced, and that server launches nothing",
+            "install holdfast_gate.py beside SkyPilot's packages; holdfast up --configure prints where, and the other steps",
         )
     return ok("launches", "exactly-once: SkyPilot asks this service before it launches its jobs")
 
 
 def _clock(sky: LauncherOut) -> Finding:
     if sky.clock_skew_s is None:
-        return warning("clock", "SkyPilot does not tell its time", "keep its machine's clock right")
-    skew = f"SkyPilot's clock is {abs(sky.clock_skew_s):.0f} s {'ahead of' if sky.clock_skew_s > 0 else 'behind'} ours"
+        return warning(
+            "clock", "SkyPilot does not report its time", "synchronize its machine's clock"
+        )
+    skew = f"SkyPilot's clock is {abs(sky.clock_skew_s):.0f} s {'ahead of' if sky.clock_skew_s > 0 else 'behind'} the service's"
     if abs(sky.clock_skew_s) <= SKEW_S:
-        return ok("clock", f"{skew}, within what HTTP can tell")
-    return warning("clock", skew, "set both by NTP")
+        return ok("clock", f"{skew}, within the resolution of HTTP dates")
+    return warning("clock", skew, "synchronize both with NTP")
 
 
 def _reports(sky: LauncherOut) -> Finding:
@@ -179,20 +183,18 @@ def _reports(sky: LauncherOut) -> Finding:
         )
     return warning(
         "reports",
-        f"nodes are told to report to {url}, which is themselves: they train, save and resume, and what they tell comes "
-        "through the checkpoint store, some minutes late, where a job has one that this service may read and delete in; "
-        "they cannot be asked to save and leave before a limit is reached",
-        "set HOLDFAST_PUBLIC_URL to an address of this service that nodes reach, behind TLS",
+        f"nodes report to {url}, which is their own address: they train, save and resume, and their reports arrive "
+        "through the checkpoint store, some minutes late, if the job has one that this service may read and delete in; "
+        "the service cannot make them save and exit before a limit is reached",
+        "set HOLDFAST_PUBLIC_URL to an address of this service that nodes can reach, with TLS",
     )
 
 
 def _after(refusal: Refused) -> str:
     match refusal.problem.status:
         case 401 | 403:
-            return (
-                "set HOLDFAST_TOKEN to the token in the file `token` of the service's home folder"
-            )
+            return "set HOLDFAST_TOKEN to the token in the file `token` of the service's home directory"
         case 503:
-            return "read the log of the service, and start it anew"
+            return "read the log of the service, and restart it"
         case _:
-            return "look whether HOLDFAST_URL is right, and whether client and service are of one version"
+            return "check HOLDFAST_URL, and whether client and service have the same version"

@@ -1,4 +1,4 @@
-"""The facts of a job by attempt, gathered in any order, as reports may be late."""
+"""The events of a job by attempt, collected in any order, because reports may be late."""
 
 from __future__ import annotations
 
@@ -33,36 +33,36 @@ class LatestPoint:
 
 @dataclass(slots=True)
 class Attempt:
-    """One placement, and all that was told of it."""
+    """One attempt with its events."""
 
     ready: NodesReady
     ended_at: datetime | None = None
-    """None while its nodes stand, as far as was told."""
+    """End of the attempt; None while its nodes run, as far as reported."""
     lost: CapacityLost | None = None
     restore: RestoreStarted | None = None
     training: TrainingStarted | None = None
-    left: WorkerLeft | None = None
+    worker_exit: WorkerLeft | None = None
     notice: PreemptionNoticed | None = None
     checkpoints: list[CheckpointCommitted] = field(default_factory=list)
     changes: list[PriceChanged] = field(default_factory=list)
-    """In the order in which they were told."""
+    """Price changes in order of arrival."""
     point: LatestPoint | None = None
 
     @property
     def cause(self) -> Cause | None:
-        """Why its nodes were lost; None while they stand, or when the job ended with them."""
+        """Cause of the capacity loss; None while the nodes run or if the job ended with them."""
         return self.lost.cause if self.lost else None
 
     @property
     def last_step(self) -> int | None:
-        """The newest step it is known to have reached; None if it never came to train."""
-        told = [*self.checkpoints, self.training, self.left, self.notice, self.point]
+        """Newest known step; None if it did not train."""
+        told = [*self.checkpoints, self.training, self.worker_exit, self.notice, self.point]
         steps = [item.step for item in told if item is not None]
         return max(steps) if self.training and steps else None
 
 
-def gather(facts: Sequence[Event], reached: Mapping[int, LatestPoint]) -> list[Attempt]:
-    """The attempts of a job in order, from all its facts and the newest point of each."""
+def collect_attempts(facts: Sequence[Event], reached: Mapping[int, LatestPoint]) -> list[Attempt]:
+    """The attempts of a job in order, from all its events and the newest point of each."""
     attempts: dict[int, Attempt] = {}
     for fact in facts:
         if isinstance(fact, NodesReady):
@@ -81,13 +81,13 @@ def gather(facts: Sequence[Event], reached: Mapping[int, LatestPoint]) -> list[A
                 | CheckpointCommitted()
                 | PriceChanged()
             ) if fact.attempt in attempts:
-                _note(attempts[fact.attempt], fact)
+                _apply_event(attempts[fact.attempt], fact)
             case _:
                 pass
     return [attempts[number] for number in sorted(attempts)]
 
 
-def _note(
+def _apply_event(
     attempt: Attempt,
     fact: CapacityLost
     | RestoreStarted
@@ -105,7 +105,7 @@ def _note(
         case TrainingStarted():
             attempt.training = attempt.training or fact
         case WorkerLeft():
-            attempt.left = attempt.left or fact
+            attempt.worker_exit = attempt.worker_exit or fact
         case PreemptionNoticed():
             attempt.notice = attempt.notice or fact
         case CheckpointCommitted():
@@ -114,8 +114,8 @@ def _note(
             attempt.changes.append(fact)
 
 
-def without_discarded(attempts: Sequence[Attempt], finished: Finished | None) -> list[float]:
-    """Per attempt, the step up to which its work counts; infinite where nothing of it was lost."""
+def retained_steps(attempts: Sequence[Attempt], finished: Finished | None) -> list[float]:
+    """Step up to which the work of each attempt counts; infinite if no work was lost."""
     trainings = [attempt.training for attempt in attempts if attempt.training]
     unusable = {item.checkpoint for training in trainings for item in training.passed_over}
     checkpoints = [c for attempt in attempts for c in attempt.checkpoints]
@@ -129,5 +129,5 @@ def without_discarded(attempts: Sequence[Attempt], finished: Finished | None) ->
         if attempt.training:
             limit = min(limit, attempt.training.step)
         elif limit == math.inf:
-            limit = committed  # It stands and has not restored yet; what came before it is known as far.
+            limit = committed  # The attempt runs and has not restored yet; only the committed work is known.
     return steps[::-1]

@@ -1,1 +1,1 @@
-"""What the service uses of the machine it runs on: folders, files of others, disk space, file descriptors, the lock of its home."""
+"""Resources of the service's machine: directories, untrusted files, disk space, descriptors, home lock."""

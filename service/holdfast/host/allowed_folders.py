@@ -1,6 +1,7 @@
-"""Folders of the service's machine that jobs may name: any for its owner, those below allowed roots for others.
+"""Directories of the service's machine that jobs may name.
 
-The service's home holds its secret. No job is given it: not as a folder, not as a part of one, not through a link.
+Its owner may name any, others only those below allowed roots. The service's home contains its secret, so no job may
+use it, not even in part or through a link.
 """
 
 from __future__ import annotations
@@ -11,31 +12,32 @@ from pathlib import Path
 from typing import Final
 
 PROJECT: Final = "{project}"
-"""Stands for the job's project in an allowed root."""
+"""Placeholder for the job's project in an allowed root."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """What of the service's machine a job may name."""
+    """The directories of the service's machine that a job may name."""
 
     home: Path | None = None
-    """The home of the service; None where there is none to protect."""
+    """The home of the service; None if there is none to protect."""
     roots: Sequence[str] = ()
-    """Folders that `HOLDFAST_FOLDERS` allows to confined jobs."""
+    """Directories that `HOLDFAST_FOLDERS` permits for confined jobs."""
     is_confined: bool = False
-    """True for the job of a user without rights to this machine; False: any folder but the home."""
+    """True for the job of a user without rights on this machine; False: any directory except the
+    home."""
     uploaded: Path | None = None
-    """The job's uploaded code, which lies in the home; None: it has none."""
+    """The job's uploaded code, which is inside the home; None: no uploaded code."""
 
     def of_job(self, project: str, *, is_confined: bool, uploaded: Path | None = None) -> Folders:
-        """The same for one job of a project."""
+        """The permissions of one job of a project."""
         roots = tuple(root.replace(PROJECT, project) for root in self.roots)
         return replace(self, roots=roots, is_confined=is_confined, uploaded=uploaded)
 
     def refusal(self, path: Path, *, without_home: bool = False) -> str:
-        """Why the job may not use a path, as the end of a sentence; empty where it may. Links are resolved first.
+        """The reason why the job may not use a path, as the end of a sentence; empty if it may.
 
-        `without_home` says that the caller leaves the home out of a folder that contains it.
+        Links are resolved first. `without_home`: the caller excludes the home from a directory that contains it.
         """
         try:
             real = path.resolve()
@@ -49,9 +51,9 @@ class Folders:
         ) as error:  # A loop, a name that is too long, a NUL.
             return f"cannot be resolved ({error}); write another path"
         if home and real.is_relative_to(home) and real != uploaded:
-            return "is the service's own folder or lies in it; copy the files elsewhere"
+            return "is the service's own directory or inside it; copy the files elsewhere"
         if home and home.is_relative_to(real) and (self.is_confined or not without_home):
-            return "contains the service's own folder; name a folder below it"
+            return "contains the service's own directory; name a directory below it"
         if (
             not self.is_confined
             or real == uploaded
@@ -59,12 +61,14 @@ class Folders:
         ):
             return ""
         if not roots:
-            return "is a folder of the service's machine, and HOLDFAST_FOLDERS allows none to users"
+            return (
+                "is a directory of the service's machine, and HOLDFAST_FOLDERS allows none to users"
+            )
         return f"is not below {' or '.join(map(str, roots))}, which HOLDFAST_FOLDERS allows"
 
 
 def roots_in(text: str) -> tuple[str, ...]:
-    """The roots of a list with commas, such as `/srv/data, /srv/projects/{project}`.
+    """Parse a comma-separated list of roots, such as `/srv/data, /srv/projects/{project}`.
 
     Raises:
         ValueError: one of them is not an absolute path.

@@ -1,4 +1,4 @@
-"""Which processes use a home folder and its database: many services may, and a restore has them alone."""
+"""Locks on a home directory and its database: shared by services, exclusive for a restore."""
 
 from __future__ import annotations
 
@@ -15,50 +15,51 @@ from holdfast.errors import NotPossibleNow, StoreUnavailable
 from holdfast.settings import Settings
 
 NAME = "service.lock"
-"""An flock in each folder: shared by services, exclusive during a restore. The kernel releases it, however a process ends."""
+"""Name of the flock file in each directory. The kernel releases the lock whenever its
+process ends."""
 
 
 def folders_of(settings: Settings) -> list[Path]:
-    """The folders in which a service has to be able to write: its home, and that of a database that is a file."""
+    """The directories that a service must be able to write: its home, and that of a SQLite database."""
     file = database_file(settings)
     return [settings.home, *([file.parent] if file else [])]
 
 
 def database_file(settings: Settings) -> Path | None:
-    """The file of a SQLite database; None for another kind."""
+    """The file of a SQLite database; None for another database."""
     url = make_url(settings.sqlalchemy_url)
     return Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
 
 
 @contextmanager
 def serving_over(settings: Settings) -> Iterator[None]:
-    """Mark the folders of a service as in use.
+    """Mark the directories of a service as in use.
 
     Raises:
-        StoreUnavailable: a restore is under way, or a folder cannot be used.
+        StoreUnavailable: a restore is running, or a directory cannot be used.
     """
     with ExitStack() as held:
         for folder in _distinct(settings):
             if not held.enter_context(_locked(folder, fcntl.LOCK_SH)).is_ours:
                 raise StoreUnavailable(
-                    f"a restore of the database in {folder} is under way; start the service when it is done"
+                    f"a restore of the database in {folder} is running; start the service when it has finished"
                 )
         yield
 
 
 @contextmanager
 def restoring_over(settings: Settings) -> Iterator[None]:
-    """Keep services away from the folders.
+    """Keep services off the directories.
 
     Raises:
-        NotPossibleNow: a service runs.
-        StoreUnavailable: a folder cannot be used.
+        NotPossibleNow: a service is running.
+        StoreUnavailable: a directory cannot be used.
     """
     with ExitStack() as held:
         for folder in _distinct(settings):
             if not held.enter_context(_locked(folder, fcntl.LOCK_EX)).is_ours:
                 raise NotPossibleNow(
-                    f"a service runs with files in {folder}; stop it before you restore its database"
+                    f"a service is running with files in {folder}; stop it before you restore its database"
                 )
         yield
 
@@ -79,7 +80,7 @@ def _locked(folder: Path, kind: int) -> Iterator[_Lock]:
         descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StoreUnavailable(
-            f"the folder {folder} cannot be used: {error.strerror}; set HOLDFAST_HOME to one that can be written"
+            f"the directory {folder} cannot be used: {error.strerror}; set HOLDFAST_HOME to a writable one"
         ) from error
     with closing(os.fdopen(descriptor)):
         try:

@@ -1,4 +1,4 @@
-"""Files below a folder whose content somebody else writes: no link is followed on the way to them."""
+"""Opens files in directories that others can write, without following links on the way."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 _LINKED: Final = frozenset({errno.ELOOP, errno.ENXIO})
-"""How an open fails that meets a link, or a socket."""
+"""Error codes of an attempt to open a link or a socket."""
 
 
 @contextmanager
 def opened_folder(top: Path, parts: Sequence[str] = ()) -> Iterator[int]:
-    """The descriptor of a folder below `top`, by the names on the way. `top` itself may be a link.
+    """The descriptor of a directory below `top`, by the names on the way. `top` itself may be a link.
 
     Raises:
-        FileNotFoundError: it is not there.
+        FileNotFoundError: it does not exist.
         NotADirectoryError: something on the way is a file or a link.
     """
     here = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
@@ -38,7 +38,7 @@ def opened_file(top: Path, parts: Sequence[str]) -> Iterator[BinaryIO]:
     """A regular file below `top`.
 
     Raises:
-        FileNotFoundError: it is not there, or it is not a regular file.
+        FileNotFoundError: it does not exist, or is not a regular file.
         NotADirectoryError: something on the way is a file or a link.
     """
     with opened_folder(top, parts[:-1]) as folder:
@@ -50,7 +50,7 @@ def opened_file(top: Path, parts: Sequence[str]) -> Iterator[BinaryIO]:
                 raise
             raise FileNotFoundError(errno.ENOENT, "not a regular file", parts[-1]) from error
     try:
-        # Before there is a file object: for a directory there is none, and the descriptor would stay open.
+        # Checked before `fdopen`, which fails for a directory and would leave the descriptor open.
         if not stat.S_ISREG(os.fstat(opened).st_mode):
             raise FileNotFoundError(errno.ENOENT, "not a regular file", parts[-1])
         with os.fdopen(opened, "rb", closefd=False) as file:

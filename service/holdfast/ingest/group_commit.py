@@ -1,7 +1,7 @@
-"""The intake: reports of many workers, gathered for a moment and written in one transaction.
+"""Group commit: writes reports of many workers in one transaction.
 
-A commit that survives a power cut costs the same for one batch and for a hundred, so those that come while another is
-written share the next. Whoever handed one in is answered after its commit, and never before.
+A durable commit costs the same for one batch and for a hundred, so batches that arrive during a commit share the
+next one. A sender receives its response only after the commit.
 """
 
 from __future__ import annotations
@@ -17,51 +17,53 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
 from holdfast.errors import HoldfastError, StoreUnavailable, Unavailable
-from holdfast.store.report_ingest import Accepted, Batch, BatchResult
+from holdfast.store.report_ingest import Accepted, BatchResult, ReportBatch
 from holdfast.telemetry import ProcessMetrics
 
 GATHER_S: Final = 0.005
-"""How long the first of a group waits for others, in all. Smaller: more commits. Bigger: every answer comes so much later."""
+"""Seconds for which the first batch of a group waits for others. A lower value adds commits;
+a higher value delays every response."""
 SWITCH_S: Final = 0.0005
-"""After so long a busy thread lets another go on that waits. Bigger: the intake waits for the event loop after each word with
-the database, and every answer with it; Python's own 5 ms makes that a second. Smaller: more of a core goes into taking turns."""
+"""Seconds after which a busy thread yields. With a higher value, each database call waits
+for the event loop; Python's own 5 ms adds up to a second. A lower value spends more CPU
+on switches."""
 LARGEST_GROUP: Final = 2000
-"""Reports that are written in one transaction, unless a single batch has more. Smaller: more commits. Bigger: one of them
-holds up all other writers, such as the reconciler, for longer."""
+"""Reports per transaction, unless a single batch has more. A lower value adds commits; a
+higher value blocks other writers, such as the reconciler, for longer."""
 MOST_WAITING: Final = 100_000
-"""Reports that may wait. Smaller: a burst after an outage is told to come again though there was room. Bigger: it takes
-more memory, about a kilobyte for each."""
+"""Maximum of waiting reports. A lower value rejects bursts after an outage; a higher value
+uses more memory, about a kilobyte each."""
 
 
 class ReportSink(Protocol):
-    """Takes batches: the journal."""
+    """Records batches: the journal."""
 
-    def ingest_reports(self, batches: list[Batch]) -> list[BatchResult]:
-        """What became of each batch, once that is durable."""
+    def ingest_reports(self, batches: list[ReportBatch]) -> list[BatchResult]:
+        """The result of each batch, once it is durable."""
         ...
 
 
 Outcome: TypeAlias = BatchResult | BaseException
-"""What a batch is answered with."""
+"""The response to a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PendingBatch:
-    """A batch that waits, and who is to be answered where."""
+    """A waiting batch and the future of its response."""
 
-    batch: Batch
+    batch: ReportBatch
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[Accepted]
-    came_s: float = field(default_factory=time.monotonic)
+    received_s: float = field(default_factory=time.monotonic)
 
     @property
     def size(self) -> int:
-        """How much it counts; a delivery of nothing asks its question, too."""
+        """Its weight; an empty delivery counts as one."""
         return max(1, len(self.batch.reports))
 
 
 class ReportGroupCommit:
-    """Batches on their way into the journal, through one thread that begins with the first of them."""
+    """Queue of batches for the journal, written by one thread."""
 
     def __init__(
         self,
@@ -79,41 +81,41 @@ class ReportGroupCommit:
         self._group: list[_PendingBatch] = []
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="intake")
 
-    async def take(self, batch: Batch) -> Accepted:
-        """What became of a batch, once that is durable. Those of one attempt are taken in the order of the calls.
+    async def submit(self, batch: ReportBatch) -> Accepted:
+        """Record a batch and return its durable result. Batches of an attempt keep their order.
 
         Raises:
-            HoldfastError: one of those of `Journal.absorb`; nothing of it was taken.
-            Unavailable: too much waits already.
+            HoldfastError: as in `Journal.ingest`; nothing of it was recorded.
+            Unavailable: too many reports are waiting.
         """
         loop = asyncio.get_running_loop()
-        guest = _PendingBatch(batch, loop, loop.create_future())
+        pending = _PendingBatch(batch, loop, loop.create_future())
         with self._lock:
-            if self._waiting and self._waiting_reports + guest.size > MOST_WAITING:
+            if self._waiting and self._waiting_reports + pending.size > MOST_WAITING:
                 raise Unavailable(
-                    f"{self._waiting_reports} reports wait to be written, and there is no room for more; send them again"
+                    f"{self._waiting_reports} reports are waiting to be written, which is the maximum; send them again"
                 )
-            self._waiting.append(guest)
-            self._waiting_reports += guest.size
+            self._waiting.append(pending)
+            self._waiting_reports += pending.size
             self._call()
-            self._instruments.waits(self._waiting_reports)
-        begun_s, outcome = time.perf_counter(), "failed"
+            self._instruments.set_waiting(self._waiting_reports)
+        started_s, outcome = time.perf_counter(), "failed"
         try:
-            taken = await guest.answer
+            taken = await pending.answer
             outcome = "taken"
         except asyncio.CancelledError:
-            outcome = ""  # Whoever waited has gone; it is written all the same.
+            outcome = ""  # The client disconnected; the batch is written anyway.
             raise
         except HoldfastError as error:
             outcome = "failed" if isinstance(error, Unavailable) else "refused"
             raise
         finally:
             if outcome:
-                self._instruments.delivered(outcome, time.perf_counter() - begun_s)
+                self._instruments.observe_delivery(outcome, time.perf_counter() - started_s)
         return taken
 
     def _call(self) -> None:
-        """Let the next group be written, unless that is to happen anyway."""
+        """Schedule the next group, unless it is scheduled already."""
         if self._is_called or not self._waiting:
             return
         self._is_called = True
@@ -122,22 +124,22 @@ class ReportGroupCommit:
     def _write_group(self) -> list[BatchResult]:
         with self._lock:
             first = self._waiting[0]
-        # Who came while another group was written has waited already.
-        time.sleep(max(0.0, first.came_s + self._gather_s - time.monotonic()))
+        # Batches that arrived during a commit have waited already.
+        time.sleep(max(0.0, first.received_s + self._gather_s - time.monotonic()))
         with self._lock:
             self._group = self._next_group()
             self._is_called = False
             self._call()
-            self._instruments.waits(self._waiting_reports)
-        return self._absorbed(self._group)
+            self._instruments.set_waiting(self._waiting_reports)
+        return self._ingest(self._group)
 
-    def _absorbed(self, group: Sequence[_PendingBatch]) -> list[BatchResult]:
-        begun_s = time.perf_counter()
+    def _ingest(self, group: Sequence[_PendingBatch]) -> list[BatchResult]:
+        started_s = time.perf_counter()
         try:
-            return self._journal.ingest_reports([guest.batch for guest in group])
+            return self._journal.ingest_reports([pending.batch for pending in group])
         finally:
-            reports = sum(len(guest.batch.reports) for guest in group)
-            self._instruments.committed(reports, time.perf_counter() - begun_s)
+            reports = sum(len(pending.batch.reports) for pending in group)
+            self._instruments.observe_commit(reports, time.perf_counter() - started_s)
 
     def _next_group(self) -> list[_PendingBatch]:
         group: list[_PendingBatch] = []
@@ -157,32 +159,32 @@ class ReportGroupCommit:
         elif len(group) == 1 or isinstance(error, StoreUnavailable):
             _reply(group, [error] * len(group))
         else:
-            # One of them cannot be written, and took the others with it. None pays for the fault of another.
-            for guest in group:
-                self._write_alone(guest)
+            # One batch failed the whole group: write each batch separately.
+            for pending in group:
+                self._write_alone(pending)
 
-    def _write_alone(self, guest: _PendingBatch) -> None:
+    def _write_alone(self, pending: _PendingBatch) -> None:
         def written(done: Future[list[BatchResult]]) -> None:
             error = done.exception()
-            _reply([guest], done.result() if error is None else [error])
+            _reply([pending], done.result() if error is None else [error])
 
-        self._writer.submit(self._absorbed, [guest]).add_done_callback(written)
+        self._writer.submit(self._ingest, [pending]).add_done_callback(written)
 
 
 def _reply(group: Sequence[_PendingBatch], outcomes: Sequence[Outcome]) -> None:
-    """Answer a whole group at once: to wake an event loop for each of them costs as much as to write them."""
+    """Respond to a whole group at once: waking an event loop for each batch costs as much as the writes."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Accepted], Outcome]]] = {}
-    for guest, outcome in zip(group, outcomes, strict=True):
-        by_loop.setdefault(guest.loop, []).append((guest.answer, outcome))
+    for pending, outcome in zip(group, outcomes, strict=True):
+        by_loop.setdefault(pending.loop, []).append((pending.answer, outcome))
     for loop, answers in by_loop.items():
-        with suppress(RuntimeError):  # It has ended, and all who waited in it.
+        with suppress(RuntimeError):  # The event loop has ended.
             loop.call_soon_threadsafe(_deliver, answers)
 
 
 def _deliver(answers: Sequence[tuple[asyncio.Future[Accepted], Outcome]]) -> None:
     for answer, outcome in answers:
         if answer.done():
-            continue  # Whoever waited has gone. The worker asks again, and is told where to go on.
+            continue  # The client disconnected. The worker retries and receives the next expected report number.
         if isinstance(outcome, BaseException):
             answer.set_exception(outcome)
         else:

@@ -18,13 +18,13 @@ from typing import BinaryIO, Final
 
 from holdfast_worker.protocol.reports import Report
 from holdfast_worker.protocol.spool_segments import (
-    KEPT_BYTES,
+    MAX_RETAINED_BYTES,
     START,
-    Place,
     Segment,
+    SpoolPosition,
     by_attempt,
-    onward,
     removable,
+    segments_after,
 )
 
 from holdfast.errors import LauncherUnreachable
@@ -47,7 +47,7 @@ slow down the reconciler."""
 MOST_BYTES: Final = 64 * 1024 * 1024
 """Of reports that one look reads; the next look continues. At one report a second, about four days. A lower value takes the end of a
 job for known before its last reports are; a higher value lets a job fill the memory of the service."""
-_PASSING: Final = frozenset(
+_TRANSIENT_ERRORS: Final = frozenset(
     {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 )  # fmt: skip
 """Errors that a job cannot cause: of a network file system in a bad moment, or of this process."""
@@ -92,7 +92,7 @@ class SpoolReader:
 
     def __init__(self, *homes: Path) -> None:
         self._launches = [home / "launches" for home in homes]
-        self._places: dict[tuple[Path, str, int], Place] = {}
+        self._places: dict[tuple[Path, str, int], SpoolPosition] = {}
         self._trimmed: dict[tuple[Path, str], Segment] = {}
         """The newest segment of a folder when segments were last removed from it."""
         self._refused: set[tuple[Path, str, str]] = set()
@@ -111,7 +111,7 @@ class SpoolReader:
             spools = [(attempt, folder) for folder in folders for attempt in folder.segments]
             budget = _Budget(MOST_OPENED, MOST_BYTES)
             for attempt, folder in sorted(spools, key=lambda spool: spool[0]):
-                yield from self._news(folder, attempt, seen.get(attempt, 0), budget)
+                yield from self._new_reports(folder, attempt, seen.get(attempt, 0), budget)
         except OSError as error:
             raise LauncherUnreachable(f"reports of workers cannot be read: {error}") from error
         for folder in folders:
@@ -137,34 +137,36 @@ class SpoolReader:
                 segments = by_attempt(names)
                 sizes = {attempt: _size(some[-1], spool) for attempt, some in segments.items()}
         except OSError as error:
-            self._refuse(launches, launch, "spool", error)
+            self._log_or_raise(launches, launch, "spool", error)
             return None
         if not is_whole:
             self._log_once(launches, launch, "spool", f"it has more than {MOST_FILES} files")
         return _Folder(launches, launch, segments, sizes, is_whole)
 
-    def _news(self, folder: _Folder, attempt: int, seen: int, budget: _Budget) -> Iterator[Report]:
+    def _new_reports(
+        self, folder: _Folder, attempt: int, seen: int, budget: _Budget
+    ) -> Iterator[Report]:
         key, segments = (folder.launches, folder.launch, attempt), folder.segments[attempt]
         place = self._places.get(key, START)
         if place.n > seen:
-            place = Place(seen)  # Not everything that was given was kept.
-        elif place.within(segments[-1]) == folder.newest_bytes[attempt] > 0:
+            place = SpoolPosition(seen)  # Not everything that was given was kept.
+        elif place.offset_in(segments[-1]) == folder.newest_bytes[attempt] > 0:
             return
         place, given = replace(place, n=seen), False
         # Listed before the first is read: a segment that has a later one was closed by then, and is read to its end.
-        for segment in onward(segments, seen):
+        for segment in segments_after(segments, seen):
             may_skip = folder.is_whole and not given
             if (segment.first > place.n + 1 and not may_skip) or budget.is_spent():
                 return
             budget.files -= 1
             try:
                 with opened_file(folder.launches, folder.parts(segment)) as file:
-                    start = place.within(segment)
+                    start = place.offset_in(segment)
                     for report, end in _reports(file, start, attempt):
                         if report.n > place.n + 1 and not (may_skip and report.n == segment.first):
                             return
                         is_new = report.n > place.n
-                        place = Place(max(place.n, report.n), segment.first, end)
+                        place = SpoolPosition(max(place.n, report.n), segment.first, end)
                         self._places[key] = place
                         if is_new:
                             given = True
@@ -173,7 +175,7 @@ class SpoolReader:
                         if budget.size_bytes <= 0:
                             return
             except OSError as error:
-                self._refuse(folder.launches, folder.launch, segment.name, error)
+                self._log_or_raise(folder.launches, folder.launch, segment.name, error)
                 return
 
     def _trim(self, folder: _Folder, seen: Mapping[int, int]) -> None:
@@ -193,12 +195,12 @@ class SpoolReader:
                 each: os.stat(each.name, dir_fd=spool, follow_symlinks=False).st_size
                 for each in found
             }
-            for segment in removable(sizes, seen, KEPT_BYTES):
+            for segment in removable(sizes, seen, MAX_RETAINED_BYTES):
                 os.unlink(segment.name, dir_fd=spool)
 
-    def _refuse(self, launches: Path, launch: str, name: str, error: OSError) -> None:
+    def _log_or_raise(self, launches: Path, launch: str, name: str, error: OSError) -> None:
         """Log what is skipped for good; raise what may pass. A file that was removed is neither."""
-        if error.errno in _PASSING:
+        if error.errno in _TRANSIENT_ERRORS:
             raise error
         if error.strerror != os.strerror(errno.ENOENT):
             self._log_once(launches, launch, name, str(error))

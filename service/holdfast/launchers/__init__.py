@@ -1,1 +1,1 @@
-"""The outside world behind the ports: one module or package a launcher. They know ports and domain only."""
+"""Launchers: adapters that run jobs on this machine, Slurm, SkyPilot or a simulated cloud."""

@@ -1,6 +1,6 @@
-"""Messages to people: signed webhooks, e-mail, and chats through apprise.
+"""Sends notifications: signed webhooks, e-mail, and chats through apprise.
 
-Which way a URL goes, its scheme says.
+The URL's scheme selects the transport.
 """
 
 from __future__ import annotations
@@ -11,47 +11,48 @@ from dataclasses import dataclass
 from holdfast.domain.notifications.channels import Destination, Message
 from holdfast.egress_policy import EgressPolicy, networks
 from holdfast.errors import BadChannel
-from holdfast.notifications.chat import Chats
-from holdfast.notifications.smtp import Mail, SmtpServer
-from holdfast.notifications.webhook import Webhooks
+from holdfast.notifications.chat import ChatTransport
+from holdfast.notifications.smtp import MailTransport, SmtpServer
+from holdfast.notifications.webhook import WebhookTransport
 from holdfast.ports import Clock
 
-LONGEST_URL = 2000
-"""Characters of a URL. Smaller refuses those of Teams; bigger is of use to nobody."""
+MAX_URL_CHARS = 2000
+"""Maximum length of a URL.
+A lower value rejects those of Teams; a higher value has no benefit."""
 
 
 @dataclass(frozen=True)
 class Dispatcher:
-    """All ways to send a message."""
+    """All transports of notifications."""
 
-    webhooks: Webhooks
-    mail: Mail
-    chats: Chats
+    webhooks: WebhookTransport
+    mail: MailTransport
+    chats: ChatTransport
 
-    def place(self, url: str) -> Destination:
-        """Where a URL leads, without asking anybody.
-
-        Raises:
-            BadChannel: it leads nowhere, or where this service sends nothing.
-        """
-        if len(url) > LONGEST_URL:
-            raise BadChannel(f"url: is longer than {LONGEST_URL} characters")
-        return self._way(url).place(url)
-
-    def send(self, url: str, secrets: Sequence[str], letter: Message) -> None:
-        """Nothing, once the message was taken.
+    def destination(self, url: str) -> Destination:
+        """Return where a URL leads, without network access.
 
         Raises:
-            NotDelivered: it was not taken, or nobody knows.
-            BadChannel: as with `place`.
+            BadChannel: the URL is invalid, or this service does not send there.
         """
-        match self._way(url):
-            case Webhooks() as webhooks:
-                webhooks.send(url, secrets, letter)
+        if len(url) > MAX_URL_CHARS:
+            raise BadChannel(f"url: is longer than {MAX_URL_CHARS} characters")
+        return self._transport(url).destination(url)
+
+    def send(self, url: str, secrets: Sequence[str], message: Message) -> None:
+        """Send a message; return once the receiver has accepted it.
+
+        Raises:
+            NotDelivered: it was not accepted, or the result is unknown.
+            BadChannel: the URL is invalid, or this service does not send there.
+        """
+        match self._transport(url):
+            case WebhookTransport() as webhooks:
+                webhooks.send(url, secrets, message)
             case way:
-                way.send(url, letter)
+                way.send(url, message)
 
-    def _way(self, url: str) -> Webhooks | Mail | Chats:
+    def _transport(self, url: str) -> WebhookTransport | MailTransport | ChatTransport:
         match url.partition(":")[0].lower():
             case "https" | "http":
                 return self.webhooks
@@ -61,14 +62,14 @@ class Dispatcher:
                 return self.chats
 
 
-def open_post(clock: Clock, *, allowed: str = "", smtp: str | None = None, takes_http: bool = False) -> Dispatcher:  # fmt: skip
-    """All ways, by what settings say.
+def open_dispatcher(clock: Clock, *, allowed: str = "", smtp: str | None = None, takes_http: bool = False) -> Dispatcher:  # fmt: skip
+    """Open all transports as configured by settings.
 
     Raises:
-        BadRequest: a setting cannot be understood.
+        BadRequest: a setting is invalid.
     """
     return Dispatcher(
-        webhooks=Webhooks(EgressPolicy(networks(allowed)), clock, takes_http=takes_http),
-        mail=Mail(SmtpServer.read(smtp) if smtp else None, clock),
-        chats=Chats(),
+        webhooks=WebhookTransport(EgressPolicy(networks(allowed)), clock, allows_http=takes_http),
+        mail=MailTransport(SmtpServer.parse(smtp) if smtp else None, clock),
+        chats=ChatTransport(),
     )

@@ -1,7 +1,7 @@
-"""Chats and pagers, through apprise: those of its services alone whose host is the vendor's.
+"""Chats and pagers through apprise, limited to services whose host is the vendor's.
 
-apprise makes its own connections, which nobody here can check. So a service is taken if no part of its URL can name
-another host, and of the options only those that change how a message looks: others read files, or turn checks off.
+apprise opens its own connections, which cannot be checked here. A service is therefore supported only if its URL cannot
+name another host. Options are limited to formatting, because others read files or disable checks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from apprise.plugins.webexteams import NotifyWebexTeams
 from apprise.plugins.workflows import NotifyWorkflows
 
 from holdfast.domain.notifications.channels import Destination, Message, TransportKind
-from holdfast.domain.notifications.events import NewsKind
+from holdfast.domain.notifications.events import NotificationKind
 from holdfast.errors import BadChannel, NotDelivered
 
 VENDORS: Final[Mapping[str, tuple[str, type[NotifyBase]]]] = {
@@ -46,10 +46,10 @@ VENDORS: Final[Mapping[str, tuple[str, type[NotifyBase]]]] = {
     "twilio": ("api.twilio.com", NotifyTwilio),
     "splunk": ("alert.victorops.com", NotifySplunk),
 }
-"""Services that are taken, and the host that each of them speaks to. Not through apprise's own list of all: that loads
-170 modules, and would take whatever a later version adds."""
+"""Supported services and their hosts.
+apprise's own registry is not used: it loads 170 modules, and later versions may add services."""
 TEAMS: Final = "workflow"
-"""Microsoft Teams, whose host is in the URL: it has to be one of Microsoft's."""
+"""Microsoft Teams, whose URL contains a host that must be Microsoft's."""
 _TEAMS_HOSTS: Final = (".logic.azure.com", ".environment.api.powerplatform.com")
 OPTIONS: Final = frozenset(
     {
@@ -69,121 +69,133 @@ OPTIONS: Final = frozenset(
         "tags",
     }
 )
-"""What may follow `?`. Not among them: `template`, which reads a file of this machine; `verify`, `redirect`, `rto`."""
-_UNREAD: Final = (
-    "url: apprise cannot read it; look at its page on this service, https://appriseit.com"
+"""Allowed query options.
+Excluded are `template`, which reads a local file, and `verify`, `redirect`, `rto`."""
+_UNREADABLE: Final = (
+    "url: apprise cannot parse it; see the page of this service at https://appriseit.com"
 )
 TIMEOUT_S: Final = 4.0
-"""How long a vendor may take for each step."""
-_FILLED: Final = 0.9
-"""Share of a vendor's longest message that is used. Smaller: more news is only counted. Bigger: what apprise escapes has
-no room, and the end is cut off."""
-_MORE: Final[Mapping[str, str]] = {
-    # Else an alert is made of failures and warnings alone, and nothing is sent of a recovery or a test.
+"""Time limit of a vendor for each step."""
+_FILL_SHARE: Final = 0.9
+"""Share of a vendor's maximum message length that is used.
+With a lower value, more events are only counted; with a higher value, apprise's escapes exceed the limit and the end
+is cut off."""
+_EXTRA_OPTIONS: Final[Mapping[str, str]] = {
+    # Without these, only failures and warnings raise an alert, and recoveries and tests are not sent.
     "opsgenie": "&:info=new&:success=new",
 }
-_FAILURES: Final = frozenset({NewsKind.FAILED, NewsKind.SAVING_FAILED, NewsKind.CLEANUP_FAILED})
-_FINE: Final = frozenset(
-    {NewsKind.SUCCEEDED, NewsKind.RECOVERED, NewsKind.CANCELLED, NewsKind.TEST}
+_FAILURES: Final = frozenset(
+    {NotificationKind.FAILED, NotificationKind.SAVING_FAILED, NotificationKind.CLEANUP_FAILED}
 )
-# In what jobs and launchers say, no room is called together, and no tag is begun.
-_TAME: Final = str.maketrans({"<": "\u2039", ">": "\u203a"})
-_CALLS: Final = re.compile(r"@(?=everyone|here|channel|all)")
+_SUCCESSES: Final = frozenset(
+    {
+        NotificationKind.SUCCEEDED,
+        NotificationKind.RECOVERED,
+        NotificationKind.CANCELLED,
+        NotificationKind.TEST,
+    }
+)
+# Prevents text of jobs and launchers from mentioning a whole room or opening a tag.
+_ESCAPES: Final = str.maketrans({"<": "\u2039", ">": "\u203a"})
+_MENTIONS: Final = re.compile(r"@(?=everyone|here|channel|all)")
 
 
-class _Ear(logging.Filter):
-    """Hears with which status the vendor of this thread's message refused it.
+class _StatusFilter(logging.Filter):
+    """Captures the status with which a vendor refused this thread's message.
 
-    Nothing else of what apprise says is logged: its words hold URLs, and so the keys to chat rooms.
+    All other log messages of apprise are dropped, because they contain URLs and thus credentials of chat rooms.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._heard = local()
+        self._last = local()
 
     @property
     def status(self) -> str:
-        """In words; empty where nothing was heard."""
-        code: str = getattr(self._heard, "code", "")
-        return f"; it answered {code}" if code else ""
+        """The status as text; empty if none was captured."""
+        code: str = getattr(self._last, "code", "")
+        return f"; it responded with status {code}" if code else ""
 
-    def forget(self) -> None:
-        """Begin anew."""
-        self._heard.code = ""
+    def reset(self) -> None:
+        """Clear the captured status."""
+        self._last.code = ""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Hear it, and let nobody else."""
+        """Capture the status and drop the record."""
         if found := re.search(r"\berror=(\d{3})\b", record.getMessage()):
-            self._heard.code = found[1]
+            self._last.code = found[1]
         return False
 
 
-_EAR: Final = _Ear()
-logging.getLogger("apprise").addFilter(_EAR)
+_STATUS_FILTER: Final = _StatusFilter()
+logging.getLogger("apprise").addFilter(_STATUS_FILTER)
 
 
 @dataclass(frozen=True)
-class Chats:
-    """Sends to chats."""
+class ChatTransport:
+    """Transport for chats."""
 
-    def place(self, url: str) -> Destination:
-        """Where a URL of apprise leads.
+    def destination(self, url: str) -> Destination:
+        """Return where an apprise URL leads.
 
         Raises:
-            BadChannel: apprise does not know it, or it may lead to a host that nobody has checked, or to many rooms.
+            BadChannel: apprise does not support it, or it may lead to an unchecked host or several rooms.
         """
         scheme, host = self._checked(url)
-        # If one of several rooms refuses a message, the next try would bring it to all others again.
+        # If one of several rooms refused a message, a retry would repeat it in all others.
         if len(self._open(url)) > 1:
-            raise BadChannel("url: names more than one room; add a channel for each")
-        return Destination(way=TransportKind.CHAT, shown=f"{scheme}://{host}")
+            raise BadChannel("url: names more than one room; add one channel per room")
+        return Destination(transport=TransportKind.CHAT, shown=f"{scheme}://{host}")
 
-    def send(self, url: str, letter: Message) -> None:
-        """Nothing, once the vendor has the message.
+    def send(self, url: str, message: Message) -> None:
+        """Send a message; return once the vendor has accepted it.
 
         Raises:
-            NotDelivered: it did not take it.
-            BadChannel: as with `place`.
+            NotDelivered: the vendor did not accept it.
+            BadChannel: the URL is invalid, or this service does not send there.
         """
         scheme, _ = self._checked(url)
         service = self._open(url)
-        title = _tame(letter.subject)
-        body = _tame(letter.within(int(service.body_maxlen * _FILLED) - len(title)))
-        _EAR.forget()
+        title = _escape(message.subject)
+        body = _escape(message.truncated(int(service.body_maxlen * _FILL_SHARE) - len(title)))
+        _STATUS_FILTER.reset()
         try:
             taken = service.notify(
-                title=title, body=body, notify_type=_gravity(letter), body_format=NotifyFormat.TEXT
+                title=title,
+                body=body,
+                notify_type=_notify_type(message),
+                body_format=NotifyFormat.TEXT,
             )
         except (OSError, ValueError, LookupError, TypeError) as error:
-            # Its words, and those of what it came from, may have the URL.
+            # The text of this error and of its cause may contain the URL.
             raise NotDelivered(f"{scheme}: {type(error).__name__}") from None
         if not taken:
-            raise NotDelivered(f"{scheme} did not take it{_EAR.status}")
+            raise NotDelivered(f"{scheme} did not accept the message{_STATUS_FILTER.status}")
 
     def _checked(self, url: str) -> tuple[str, str]:
-        """Its scheme and the host that is spoken to."""
+        """Return the URL's scheme and host."""
         scheme, colon, _ = url.partition("://")
         scheme = scheme.lower()
         try:
             parts = urlsplit(url)
             host = parts.hostname or ""
         except ValueError as error:
-            raise BadChannel(_UNREAD) from error  # Its words may hold half of a key.
+            raise BadChannel(_UNREADABLE) from error  # Its text may contain part of a credential.
         if not colon:
-            raise BadChannel("url: begins with no scheme, such as https:// or slack://")
+            raise BadChannel("url: has no scheme such as https:// or slack://")
         if scheme == TEAMS:
             if not host.endswith(_TEAMS_HOSTS):
                 raise BadChannel(
-                    f"url: a workflow of Teams is at a host of Microsoft's, such as {_TEAMS_HOSTS[0]}"
+                    f"url: the host of a Teams workflow must be Microsoft's, such as {_TEAMS_HOSTS[0]}"
                 )
         elif scheme not in VENDORS:
             raise BadChannel(
-                f"url: {scheme[:20]!r} is not sent to; take https, mailto, {', '.join([*VENDORS, TEAMS])}"
+                f"url: the scheme {scheme[:20]!r} is not supported; use https, mailto, {', '.join([*VENDORS, TEAMS])}"
             )
         odd = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} - OPTIONS
         if odd or "?" in parts.query or ";" in parts.query:
             raise BadChannel(
-                f"url: the option {min(odd, default='?')[:20]!r} is not taken; known are {', '.join(sorted(OPTIONS))}"
+                f"url: the option {min(odd, default='?')[:20]!r} is not allowed; allowed are {', '.join(sorted(OPTIONS))}"
             )
         return scheme, host if scheme == TEAMS else VENDORS[scheme][0]
 
@@ -192,23 +204,23 @@ class Chats:
         service = NotifyWorkflows if scheme == TEAMS else VENDORS[scheme][1]
         asset = AppriseAsset(app_id="Holdfast", http_redirects=False, secure_logging=True)
         limits = f"{'&' if '?' in url else '?'}cto={TIMEOUT_S}&rto={TIMEOUT_S}&overflow=truncate"
-        limits += _MORE.get(scheme, "")
+        limits += _EXTRA_OPTIONS.get(scheme, "")
         read = service.parse_url(url + limits)
         try:
             if read:
                 return service(**read, asset=asset)
-        except TypeError as error:  # The parent of what apprise raises.
-            # Its words hold what was wrong, which may be half of a key.
-            raise BadChannel(_UNREAD) from error
-        raise BadChannel(_UNREAD)
+        except TypeError as error:  # The base class of apprise's exceptions.
+            # The text contains the invalid part, which may be part of a credential.
+            raise BadChannel(_UNREADABLE) from error
+        raise BadChannel(_UNREADABLE)
 
 
-def _tame(text: str) -> str:
-    return _CALLS.sub("@\u200b", text.translate(_TAME))
+def _escape(text: str) -> str:
+    return _MENTIONS.sub("@\u200b", text.translate(_ESCAPES))
 
 
-def _gravity(letter: Message) -> NotifyType:
-    """How grave the gravest of it is, by which pagers decide whom they wake."""
-    if letter.kinds & _FAILURES:
+def _notify_type(message: Message) -> NotifyType:
+    """Return the highest severity in the message, by which pagers decide whom to page."""
+    if message.kinds & _FAILURES:
         return NotifyType.FAILURE
-    return NotifyType.INFO if letter.kinds <= _FINE else NotifyType.WARNING
+    return NotifyType.INFO if message.kinds <= _SUCCESSES else NotifyType.WARNING

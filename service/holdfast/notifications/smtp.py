@@ -1,6 +1,6 @@
-"""E-mail, through the one mail server that the service's settings name.
+"""E-mail through the mail server in the service's settings.
 
-Whoever adds a channel says to whom, and never through which server: so no guard is needed on the way.
+A channel's URL names recipients only and no server, so that no egress policy is needed.
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ from holdfast.errors import BadChannel, BadRequest, NotDelivered
 from holdfast.ports import Clock
 
 TIMEOUT_S: Final = 10.0
-"""How long a mail server may take for each step. Smaller: one that looks at every sender for a while gets no mail.
-Bigger: it holds a thread."""
-WHOLE_S: Final = 60.0
-"""How long it may take in all, however many steps there are. Smaller: busy ones are given up. Bigger than the lease of
-a message: another replica sends it, too."""
+"""Time limit of a mail server for each step.
+A lower value fails on servers that delay unknown senders; a higher value occupies a thread longer."""
+TOTAL_S: Final = 60.0
+"""Time limit of a mail server in total.
+A lower value fails on busy servers; a value above the lease of a message makes another replica send it as well."""
 _ADDRESS: Final = re.compile(
     r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+"
 )
-MOST_READERS: Final = 10
-"""Addresses of one channel. Smaller: people make lists of their own. Bigger: the service is of use to who sends spam."""
-LONGEST_ANSWER: Final = 300
-"""Characters of what a mail server says that are kept."""
-_FOR_GOOD: Final = 500
-"""Codes from here on say that another try ends the same way."""
+MAX_RECIPIENTS: Final = 10
+"""Maximum number of addresses in a channel.
+A lower value makes users create mailing lists; a higher value makes the service useful for spam."""
+MAX_REPLY_CHARS: Final = 300
+"""Characters kept of a mail server's reply."""
+_PERMANENT: Final = 500
+"""Lowest SMTP code of a permanent failure."""
 _DEFAULT_PORTS: Final = {"smtp": 587, "smtps": 465}
 
 
 @dataclass(frozen=True, slots=True)
 class SmtpServer:
-    """A mail server, and how it is spoken to."""
+    """A mail server and its connection settings."""
 
     host: str
     port: int
@@ -52,34 +53,36 @@ class SmtpServer:
     user: str = ""
     password: str = field(default="", repr=False)
     is_tls: bool = False
-    """Whether TLS comes first, as on port 465."""
+    """Whether the connection starts with TLS, as on port 465."""
     starts_tls: bool = True
-    """Whether TLS is asked for, and nothing sent without it."""
+    """Whether STARTTLS is required."""
 
     @classmethod
-    def read(cls, url: str) -> SmtpServer:
-        """The server of `smtp[s]://user:password@host:port?from=holdfast@example.com`.
+    def parse(cls, url: str) -> SmtpServer:
+        """Parse `smtp[s]://user:password@host:port?from=holdfast@example.com`.
 
         Raises:
-            BadRequest: it cannot be understood.
+            BadRequest: the URL is invalid.
         """
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError as error:
-            # Not its words, which may repeat half of a password.
+            # The error's text is omitted, because it may contain part of a password.
             raise BadRequest(
-                "HOLDFAST_SMTP_URL: this is no URL; write @, : and / of a password as %40, %3A, %2F"
+                "HOLDFAST_SMTP_URL: not a valid URL; write @, : and / in a password as %40, %3A, %2F"
             ) from error
-        said = parse_qs(parts.query)
-        sender = said.get("from", [""])[0]
-        tls = said.get("tls", ["yes"])[0]
+        query = parse_qs(parts.query)
+        sender = query.get("from", [""])[0]
+        tls = query.get("tls", ["yes"])[0]
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or tls not in {"yes", "no"}:
             raise BadRequest(
                 "HOLDFAST_SMTP_URL: write smtp://user:password@host:587?from=holdfast@example.com, or smtps://"
             )
         if not _ADDRESS.fullmatch(sender):
-            raise BadRequest("HOLDFAST_SMTP_URL: write who sends, as ?from=holdfast@example.com")
+            raise BadRequest(
+                "HOLDFAST_SMTP_URL: add the sender, such as ?from=holdfast@example.com"
+            )
         return cls(
             host=parts.hostname,
             port=port or _DEFAULT_PORTS[parts.scheme],
@@ -92,68 +95,68 @@ class SmtpServer:
 
 
 @dataclass(frozen=True)
-class Mail:
-    """Sends e-mail."""
+class MailTransport:
+    """Transport for e-mail."""
 
     server: SmtpServer | None
-    """None: this service has no mail server."""
+    """Mail server; None: this service has none."""
     clock: Clock
     tls: ssl.SSLContext = field(default_factory=system_tls)
 
-    def place(self, url: str) -> Destination:
-        """To whom an address such as `mailto:ada@example.com,bob@example.com` leads.
+    def destination(self, url: str) -> Destination:
+        """Return the recipients of an address such as `mailto:ada@example.com,bob@example.com`.
 
         Raises:
-            BadChannel: it names nobody, or this service sends no mail.
+            BadChannel: there are no recipients, or this service sends no e-mail.
         """
         if self.server is None:
             raise BadChannel(
-                "url: this service sends no mail; HOLDFAST_SMTP_URL names its mail server"
+                "url: this service sends no e-mail; set HOLDFAST_SMTP_URL to a mail server"
             )
-        readers = _readers(url)
+        readers = _recipients(url)
         hosts = sorted({reader.rpartition("@")[2] for reader in readers})
-        return Destination(way=TransportKind.MAIL, shown=f"mailto:…@{', '.join(hosts)}")
+        return Destination(transport=TransportKind.MAIL, shown=f"mailto:…@{', '.join(hosts)}")
 
-    def send(self, url: str, letter: Message) -> None:
-        """Nothing, once the mail server has the message for all readers.
+    def send(self, url: str, message: Message) -> None:
+        """Send a message; return once the mail server has accepted it for all recipients.
 
         Raises:
-            NotDelivered: it did not take it.
-            BadChannel: as with `place`.
+            NotDelivered: the mail server did not accept it.
+            BadChannel: the URL is invalid, or this service does not send there.
         """
-        self.place(url)
+        self.destination(url)
         assert self.server is not None
-        readers = _readers(url)
-        mail = self._mail(self.server, readers, letter)
+        readers = _recipients(url)
+        mail = self._email(self.server, readers, message)
         try:
-            refused = self._sent(self.server, mail)
+            refused = self._deliver(self.server, mail)
         except smtplib.SMTPRecipientsRefused as error:
             refused = error.recipients
         except smtplib.SMTPResponseException as error:
-            told = f"the mail server answered {error.smtp_code} {_text(error.smtp_error)}"
-            raise NotDelivered(_masked(told, readers)) from error
+            reply = f"the mail server responded {error.smtp_code} {_text(error.smtp_error)}"
+            raise NotDelivered(_masked(reply, readers)) from error
         except (OSError, smtplib.SMTPException) as error:
-            told = f"the mail server: {type(error).__name__}: {error}"
-            raise NotDelivered(_masked(told, readers)) from error
+            reply = f"the mail server: {type(error).__name__}: {error}"
+            raise NotDelivered(_masked(reply, readers)) from error
         if refused:
             codes = sorted({code for code, _ in refused.values()})
-            # Those who were taken have it: sent again, it comes to them again.
-            for_good = min(codes) >= _FOR_GOOD
+            # Accepted recipients have the message; a retry sends it to them again.
+            for_good = min(codes) >= _PERMANENT
             raise NotDelivered(
-                f"the mail server refused {len(refused)} of {len(readers)} readers, with {', '.join(map(str, codes))}",
+                f"the mail server refused {len(refused)} of {len(readers)} recipients, with {', '.join(map(str, codes))}",
                 for_good=for_good,
             )
 
-    def _sent(self, server: SmtpServer, mail: EmailMessage) -> Mapping[str, tuple[int, bytes]]:
-        """The readers that were refused, of whom others were not, each with a code and words."""
+    def _deliver(self, server: SmtpServer, mail: EmailMessage) -> Mapping[str, tuple[int, bytes]]:
+        """Return the refused recipients with code and text, if others were accepted."""
         link = self._open(server)
-        end = Timer(WHOLE_S, partial(_cut, link))
+        end = Timer(TOTAL_S, partial(_abort, link))
         end.daemon = True
         end.start()
         try:
-            self._greet(link, server)
+            self._authenticate(link, server)
             refused = link.send_message(mail)
-            # It has the message: what it says to a goodbye does not matter.
+            # The message is accepted, so errors of the closing handshake are ignored.
             with suppress(OSError, smtplib.SMTPException):
                 link.quit()
             return refused
@@ -166,51 +169,53 @@ class Mail:
             return smtplib.SMTP_SSL(server.host, server.port, timeout=TIMEOUT_S, context=self.tls)
         return smtplib.SMTP(server.host, server.port, timeout=TIMEOUT_S)
 
-    def _greet(self, link: smtplib.SMTP, server: SmtpServer) -> None:
+    def _authenticate(self, link: smtplib.SMTP, server: SmtpServer) -> None:
         if server.starts_tls:
             link.starttls(context=self.tls)
         if server.user:
             link.login(server.user, server.password)
 
-    def _mail(self, server: SmtpServer, readers: list[str], letter: Message) -> EmailMessage:
+    def _email(self, server: SmtpServer, readers: list[str], message: Message) -> EmailMessage:
         mail = EmailMessage()
         mail["From"], mail["To"] = server.sender, ", ".join(readers)
-        # What jobs and launchers say may have lines of its own; a header has one.
-        mail["Subject"] = " ".join(letter.subject.split())[:200]
+        # Text of jobs and launchers may contain line breaks; a header must not.
+        mail["Subject"] = " ".join(message.subject.split())[:200]
         mail["Date"] = format_datetime(self.clock.now())
-        # The same at every try, so that mail programs show it once.
-        mail["Message-ID"] = f"<{letter.id}@{server.sender.rpartition('@')[2]}>"
+        # The same for every retry, so that mail clients show the message once.
+        mail["Message-ID"] = f"<{message.id}@{server.sender.rpartition('@')[2]}>"
         mail["Auto-Submitted"] = "auto-generated"
-        mail.set_content(f"{letter.text}\n")
+        mail.set_content(f"{message.text}\n")
         return mail
 
 
-def _readers(url: str) -> list[str]:
+def _recipients(url: str) -> list[str]:
     words = url.partition(":")[2].removeprefix("//").split(",")
     readers = [unquote(word).strip() for word in words]
     for reader in readers:
         if not _ADDRESS.fullmatch(reader):
             raise BadChannel(
-                "url: write mailto: and addresses with commas between, such as mailto:ada@example.com; the mail server is "
-                "that of the service"
+                "url: write mailto: and addresses separated by commas, such as mailto:ada@example.com; "
+                "messages go through the service's mail server"
             )
-    if len(readers) > MOST_READERS:
-        raise BadChannel(f"url: a channel has at most {MOST_READERS} readers; make a mailing list")
+    if len(readers) > MAX_RECIPIENTS:
+        raise BadChannel(
+            f"url: a channel has at most {MAX_RECIPIENTS} recipients; use a mailing list"
+        )
     return readers
 
 
-def _text(said: bytes | str) -> str:
-    return said.decode(errors="replace") if isinstance(said, bytes) else said
+def _text(reply: bytes | str) -> str:
+    return reply.decode(errors="replace") if isinstance(reply, bytes) else reply
 
 
-def _masked(told: str, readers: Sequence[str]) -> str:
-    """What a mail server says, without who the readers are: of a channel, only hosts are shown."""
+def _masked(reply: str, readers: Sequence[str]) -> str:
+    """Mask recipients in a mail server's reply, because channels display hosts only."""
     for reader in readers:
-        told = told.replace(reader, f"…@{reader.rpartition('@')[2]}")
-    return told[:LONGEST_ANSWER]
+        reply = reply.replace(reader, f"…@{reader.rpartition('@')[2]}")
+    return reply[:MAX_REPLY_CHARS]
 
 
-def _cut(link: smtplib.SMTP) -> None:
-    if sock := link.sock:  # Another one since TLS began.
-        with suppress(OSError):  # It is closed already.
+def _abort(link: smtplib.SMTP) -> None:
+    if sock := link.sock:  # TLS replaces the socket.
+        with suppress(OSError):  # It is already closed.
             socket.socket.shutdown(sock, socket.SHUT_RDWR)

@@ -1,6 +1,6 @@
-"""Webhooks, signed as Standard Webhooks says, and sent to the address that was checked and no other.
+"""Webhooks signed according to Standard Webhooks, sent only to the address that was checked.
 
-The signature is HMAC-SHA-256 over `id.timestamp.body` under the bytes that `whsec_` is the Base64 of.
+The signature is HMAC-SHA-256 over `id.timestamp.body` with the key bytes encoded in Base64 after `whsec_`.
 """
 
 from __future__ import annotations
@@ -26,75 +26,87 @@ from holdfast.errors import BadChannel, NotDelivered
 from holdfast.ports import Clock
 
 TIMEOUT_S: Final = 5.0
-"""How long a receiver may take for each step. Smaller: slow ones are sent a message twice. Bigger: they hold a thread."""
-WHOLE_S: Final = 10.0
-"""How long it may take in all, byte by byte or not."""
-MOST_BYTES: Final = 64 * 1024
-"""Of an answer that are read; what it says does not matter. Bigger: a receiver can waste memory."""
+"""Time limit of a receiver for each step.
+A lower value sends duplicates to slow receivers; a higher value occupies a thread longer."""
+TOTAL_S: Final = 10.0
+"""Time limit of a receiver in total, however slowly it responds."""
+MAX_REPLY_BYTES: Final = 64 * 1024
+"""Maximum number of response bytes read; their content is ignored.
+With a higher value, a receiver can waste memory."""
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 _PREFIX: Final = "whsec_"
 _GONE: Final = 410
 
 
 @dataclass(frozen=True)
-class Webhooks:
-    """Sends webhooks."""
+class WebhookTransport:
+    """Transport for webhooks."""
 
-    guard: EgressPolicy
+    egress_policy: EgressPolicy
     clock: Clock
-    takes_http: bool = False
-    """Whether a public host may be one without TLS."""
+    allows_http: bool = False
+    """Whether public hosts may be used without TLS."""
     tls: ssl.SSLContext = field(default_factory=system_tls)
 
-    def place(self, url: str) -> Destination:
-        """Where a webhook leads.
+    def destination(self, url: str) -> Destination:
+        """Return where a webhook leads.
 
         Raises:
-            BadChannel: it cannot be a webhook, by what it looks like.
+            BadChannel: the URL is not a valid webhook.
         """
         parts = self._split(url)
         if parts.fragment:
             _key(parts.fragment)
-        if why := self.guard.literal(parts.hostname or ""):
-            raise BadChannel(f"url: nothing is sent there, as {parts.hostname} {why}")
-        return Destination(way=TransportKind.WEBHOOK, shown=f"{parts.scheme}://{_named(parts)}")
+        if why := self.egress_policy.literal(parts.hostname or ""):
+            raise BadChannel(f"url: not allowed, because {parts.hostname} {why}")
+        return Destination(
+            transport=TransportKind.WEBHOOK, shown=f"{parts.scheme}://{_host_and_port(parts)}"
+        )
 
-    def send(self, url: str, secrets: Sequence[str], letter: Message) -> None:
-        """Nothing, once the receiver said that it has it.
+    def send(self, url: str, secrets: Sequence[str], message: Message) -> None:
+        """Send a message; return once the receiver has confirmed it.
 
         Raises:
-            NotDelivered: it did not.
-            BadChannel: as with `place`.
+            NotDelivered: the receiver did not confirm it.
+            BadChannel: the URL is invalid, or this service does not send there.
         """
         parts = self._split(url)
         keys = [*secrets, *filter(None, [parts.fragment])]
         port = parts.port or {"https": 443, "http": 80}[parts.scheme]
-        addresses = self.guard.pick(parts.hostname or "", port)
-        body = letter.payload.encode()
+        addresses = self.egress_policy.pick(parts.hostname or "", port)
+        body = message.payload.encode()
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "Holdfast",
             "Connection": "close",
-            **self._signed(letter.id, body, keys),
+            **self._signature_headers(message.id, body, keys),
         }
         path = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
-        connection = _Pinned(addresses, parts, port, self.tls)
+        connection = _PinnedConnection(addresses, parts, port, self.tls)
         try:
             status = connection.post(path, body, headers)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            # Not the words of the error alone: those of some hold the address.
-            raise NotDelivered(f"{_named(parts)}: {type(error).__name__}: {error}"[:300]) from error
+            # The text of some errors contains the address.
+            raise NotDelivered(
+                f"{_host_and_port(parts)}: {type(error).__name__}: {error}"[:300]
+            ) from error
         finally:
             connection.close()
         if 300 <= status < 400:
-            raise NotDelivered(f"{_named(parts)} answered {status}; redirects are not followed")
+            raise NotDelivered(
+                f"{_host_and_port(parts)} responded with status {status}; redirects are not followed"
+            )
         if not 200 <= status < 300:
-            raise NotDelivered(f"{_named(parts)} answered {status}", for_good=status == _GONE)
+            raise NotDelivered(
+                f"{_host_and_port(parts)} responded with status {status}", for_good=status == _GONE
+            )
 
-    def _signed(self, message_id: str, body: bytes, secrets: Sequence[str]) -> dict[str, str]:
+    def _signature_headers(
+        self, message_id: str, body: bytes, secrets: Sequence[str]
+    ) -> dict[str, str]:
         timestamp = str(int(self.clock.now().timestamp()))
-        told = b".".join((message_id.encode(), timestamp.encode(), body))
-        signatures = [sign(told, secret) for secret in secrets]
+        signed = b".".join((message_id.encode(), timestamp.encode(), body))
+        signatures = [sign(signed, secret) for secret in secrets]
         headers = {"webhook-id": message_id, "webhook-timestamp": timestamp}
         return headers | ({"webhook-signature": " ".join(signatures)} if signatures else {})
 
@@ -103,29 +115,31 @@ class Webhooks:
             parts = urlsplit(url)
             port = parts.port
         except ValueError as error:
-            # Not its words, which repeat what was written.
-            raise BadChannel(
-                "url: this is no address of a webhook; write https://host/path"
-            ) from error
+            # The error's text is omitted, because it repeats the URL.
+            raise BadChannel("url: not a webhook address; write https://host/path") from error
         if not url.isascii() or not url.isprintable() or " " in url:
-            raise BadChannel("url: write it in ASCII, other letters as %XX, a host as xn--...")
+            raise BadChannel(
+                "url: contains non-ASCII characters; write them as %XX, and a host as xn--..."
+            )
         if not _HOST.fullmatch(parts.hostname or "") or port == 0:
             raise BadChannel("url: a webhook needs a host, such as https://example.com/hook")
         if parts.username is not None or parts.password is not None:
-            raise BadChannel("url: a webhook has no user and password; its signature proves enough")
-        if parts.scheme == "http" and not self.takes_http:
-            raise BadChannel("url: a webhook begins with https://; HOLDFAST_NOTIFY_HTTP lets it be http://")  # fmt: skip
+            raise BadChannel(
+                "url: a webhook must not contain user and password; it is authenticated by its signature"
+            )
+        if parts.scheme == "http" and not self.allows_http:
+            raise BadChannel("url: a webhook must begin with https://; set HOLDFAST_NOTIFY_HTTP to allow http://")  # fmt: skip
         return parts
 
 
-def sign(told: bytes, secret: str) -> str:
-    """One signature of a message: `v1,` and Base64."""
-    digest = hmac.new(_key(secret), told, hashlib.sha256).digest()
+def sign(signed: bytes, secret: str) -> str:
+    """Return one signature of a message: `v1,` and Base64."""
+    digest = hmac.new(_key(secret), signed, hashlib.sha256).digest()
     return f"v1,{base64.b64encode(digest).decode()}"
 
 
-class _Pinned:
-    """One request to one of some addresses, under the name that the certificate has to be for."""
+class _PinnedConnection:
+    """A request to one of several addresses, with the host name to verify in the certificate."""
 
     def __init__(
         self, addresses: Sequence[str], parts: SplitResult, port: int, tls: ssl.SSLContext
@@ -135,13 +149,13 @@ class _Pinned:
         self._tls = tls if parts.scheme == "https" else None
         self._http = http.client.HTTPConnection(self._host, port, timeout=TIMEOUT_S)
         self._is_default = parts.port is None
-        self._named = _named(parts)
+        self._host_header = _host_and_port(parts)
 
     def post(self, path: str, body: bytes, headers: dict[str, str]) -> int:
-        """The status of the answer."""
-        self._http.sock = self._connected()
-        # A receiver that sends a byte now and then never runs into the time-out of a step.
-        end = Timer(WHOLE_S, self._cut)
+        """Send the request; return the response status."""
+        self._http.sock = self._connect()
+        # A receiver that sends single bytes slowly never exceeds the time limit of a step.
+        end = Timer(TOTAL_S, self._abort)
         end.daemon = True
         end.start()
         try:
@@ -149,40 +163,40 @@ class _Pinned:
                 link = self._tls.wrap_socket(
                     self._http.sock, server_hostname=self._host, do_handshake_on_connect=False
                 )
-                self._http.sock = link  # Before it speaks, so that it can be cut.
+                self._http.sock = link  # Set before the handshake, so that the timer can abort it.
                 link.do_handshake()
             self._http.putrequest("POST", path, skip_host=True, skip_accept_encoding=True)
-            for name, value in {"Host": self._named, **headers}.items():
+            for name, value in {"Host": self._host_header, **headers}.items():
                 self._http.putheader(name, value)
             self._http.putheader("Content-Length", str(len(body)))
             self._http.endheaders(body)
             answer = self._http.getresponse()
-            with suppress(OSError, http.client.HTTPException):  # It has the message.
-                answer.read(MOST_BYTES)
+            with suppress(OSError, http.client.HTTPException):  # The receiver has the message.
+                answer.read(MAX_REPLY_BYTES)
             return answer.status
         finally:
             end.cancel()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._http.close()
 
-    def _connected(self) -> socket.socket:
-        """A connection to the first address that takes one."""
+    def _connect(self) -> socket.socket:
+        """Connect to the first address that accepts."""
         *others, last = self._addresses
         for address in others:
             with suppress(OSError):
                 return socket.create_connection((address, self._port), timeout=TIMEOUT_S)
         return socket.create_connection((last, self._port), timeout=TIMEOUT_S)
 
-    def _cut(self) -> None:
-        with suppress(OSError):  # It is closed already.
-            # Not the method of a TLS socket, which first goes back to speaking plainly.
+    def _abort(self) -> None:
+        with suppress(OSError):  # It is already closed.
+            # The method of a TLS socket would first end TLS on it.
             socket.socket.shutdown(self._http.sock, socket.SHUT_RDWR)
 
 
-def _named(parts: SplitResult) -> str:
-    """Host and port as the URL has them, which is what people are shown."""
+def _host_and_port(parts: SplitResult) -> str:
+    """Return host and port as in the URL, which is what users see."""
     host = parts.hostname or ""
     named = f"[{host}]" if ":" in host else host
     return named if parts.port is None else f"{named}:{parts.port}"
@@ -195,6 +209,6 @@ def _key(secret: str) -> bytes:
         key = b""
     if not secret.startswith(_PREFIX) or not 24 <= len(key) <= 64:
         raise BadChannel(
-            "url: what follows # is the secret of a webhook, whsec_ and Base64 of 24 to 64 bytes"
+            "url: the part after # must be the webhook's secret: whsec_ and Base64 of 24 to 64 bytes"
         )
     return key

@@ -1,8 +1,8 @@
-"""The service's own wheel, packed from the files it runs from: how the worker reaches nodes of the very same version.
+"""Packs the service's own wheel from its running files.
 
-It is packed, not built: a service has neither its sources nor a build tool at hand, and what it runs is what nodes
-have to run. Folders of an installed wheel that only a checkout keeps elsewhere (`migrations/`, `sky_tasks/`) may thus
-be absent; nodes have no use for them.
+Nodes get exactly this version of the worker. The wheel is packed rather than built, because a service has neither its
+sources nor a build tool. Directories that only a checkout stores elsewhere (`migrations/`, `sky_tasks/`) may be absent;
+nodes do not need them.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from holdfast.rendering.base_task import sky_tasks
 
 PACKAGES: Final = ("holdfast", "holdfast_worker")
 INSTALLER: Final = "install.sh"
-_LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
-"""The earliest time that a zip can tell; a constant, so that the same files make the same wheel."""
+_ZIP_EPOCH: Final = (1980, 1, 1, 0, 0, 0)
+"""The earliest time a zip can represent; constant, so that equal files give equal wheels."""
 _WHEEL: Final = (
     "Wheel-Version: 1.0\nGenerator: holdfast\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 )
-_KEPT: Final = ("METADATA", "entry_points.txt")
+_COPIED_METADATA: Final = ("METADATA", "entry_points.txt")
 _SKIPPED: Final = frozenset({"__pycache__", ".mypy_cache", ".ruff_cache"})
 
 
 def wheelhouse(folder: Path) -> Path:
-    """A folder below `folder` with this version's wheel and the script that installs it; made if it is not there.
+    """Return a directory with this version's wheel and installation script, created if missing.
 
-    It is named by its content, so that what was handed to a launch before never changes under it.
+    It is below `folder`. Its name derives from its content, so that the files of running launches never change.
     """
     files = dict(sorted(_files()))
     script = (sky_tasks() / INSTALLER).read_bytes()
@@ -46,36 +46,36 @@ def wheelhouse(folder: Path) -> Path:
     there.mkdir(parents=True, exist_ok=True)
     wheel = there / f"{_stem()}-py3-none-any.whl"
     if not wheel.exists():
-        _write_whole(there / INSTALLER, script)
+        _write_atomically(there / INSTALLER, script)
         draft = there / f".{secrets.token_hex(4)}"
         _pack(draft, files)
-        draft.replace(wheel)  # Last: where the wheel is, the script is, too.
+        draft.replace(wheel)  # The wheel is written last: where it exists, the script exists.
     return there
 
 
 def own_wheel(folder: Path) -> Path:
-    """This version's wheel, in its `wheelhouse` below `folder`."""
+    """Return this version's wheel, in its `wheelhouse` below `folder`."""
     return next(wheelhouse(folder).glob("*.whl"))
 
 
 def _files() -> Iterator[tuple[str, bytes]]:
-    """Every file of the wheel but its list of files."""
+    """Yield every file of the wheel except RECORD."""
     for package in PACKAGES:
-        yield from _below(resources.files(package), package)
+        yield from _walk(resources.files(package), package)
     installed = metadata.distribution(DISTRIBUTION)
     info = _info()
     yield f"{info}/WHEEL", _WHEEL.encode()
-    for name in _KEPT:
+    for name in _COPIED_METADATA:
         text = installed.read_text(name)
         assert text is not None, f"{DISTRIBUTION} is installed without {name}"
         yield f"{info}/{name}", text.encode()
 
 
-def _below(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
+def _walk(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
     for item in folder.iterdir():
         if item.is_dir():
             if item.name not in _SKIPPED:
-                yield from _below(item, f"{name}/{item.name}")
+                yield from _walk(item, f"{name}/{item.name}")
         elif not item.name.endswith(".pyc"):
             yield f"{name}/{item.name}", item.read_bytes()
 
@@ -85,7 +85,7 @@ def _info() -> str:
 
 
 def _stem() -> str:
-    """Name and version as they begin the names of files in a wheel."""
+    """Return name and version as file names in a wheel begin with them."""
     return f"{DISTRIBUTION.replace('-', '_')}-{metadata.version(DISTRIBUTION)}"
 
 
@@ -95,7 +95,7 @@ def _pack(file: Path, files: dict[str, bytes]) -> None:
     listed = {**files, record: "\n".join([*rows, f"{record},,", ""]).encode()}
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as wheel:
         for name, content in listed.items():
-            wheel.writestr(zipfile.ZipInfo(name, _LONG_AGO), content, zipfile.ZIP_DEFLATED)
+            wheel.writestr(zipfile.ZipInfo(name, _ZIP_EPOCH), content, zipfile.ZIP_DEFLATED)
 
 
 def _hash(content: bytes) -> str:
@@ -103,7 +103,7 @@ def _hash(content: bytes) -> str:
     return f"sha256={digest.decode().rstrip('=')}"
 
 
-def _write_whole(file: Path, content: bytes) -> None:
+def _write_atomically(file: Path, content: bytes) -> None:
     draft = file.with_name(f".{secrets.token_hex(4)}")
     draft.write_bytes(content)
     draft.replace(file)

@@ -1,4 +1,4 @@
-"""Prices of nodes: AWS as it is now, SkyPilot's catalog where there is one, and the list that this version brings along."""
+"""Prices of nodes: current AWS prices, SkyPilot's catalog, and the bundled price list."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""A proof for one's own script: some steps of it left alone, and the same steps with nodes taken in the middle, compared.
+"""Equivalence experiment: a short run of a job with preemptions, compared with an undisturbed one.
 
-trial      the job file of such a short run
-waiting    a job, until it has come somewhere
-running    both runs, one after the other
-testimony  what their logs say, step by step
+job_file    the shortened job file
+experiment  both runs, one after the other
+step_logs   what their logs contain for each step
 """

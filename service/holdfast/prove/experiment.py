@@ -1,7 +1,4 @@
-"""A job, watched until it has come somewhere.
-
-Both runs of a proof: one left alone, one whose nodes are taken, and what comes of it.
-"""
+"""Both runs of an equivalence experiment: one undisturbed, one with preempted nodes, and the certificate."""
 
 from __future__ import annotations
 
@@ -16,24 +13,29 @@ from holdfast.api.schemas.diagnostics import ProofIn, ProofOut
 from holdfast.api.schemas.jobs import JobOut
 from holdfast.client import Client, Refused
 from holdfast.errors import Unavailable
-from holdfast.prove.step_logs import StepComparison, StepLogs, side_by_side
+from holdfast.prove.step_logs import StepComparison, StepLogs, compare_steps
 
-PATIENCE_S: Final = 300.0
-"""How long one thing is waited for. Smaller fails on a busy laptop; bigger hides a job that hangs."""
+TIMEOUT_S: Final = 300.0
+"""Seconds to wait for one state.
+
+A lower value fails on a busy laptop; a higher value hides a job that hangs.
+"""
 _POLL_S: Final = 0.2
-ENDS: Final = frozenset({"succeeded", "failed", "cancelled"})
+FINAL_STATES: Final = frozenset({"succeeded", "failed", "cancelled"})
 
-Tell = Callable[[JobOut, str], None]
-"""Shows where the story is: the job now, and what just happened or an empty text."""
+ReportProgress = Callable[[JobOut, str], None]
+"""Displays progress: the current job, and the latest event or an empty text."""
 
 
-def until(client: Client, job_id: str, tell: Tell, reached: Callable[[JobOut], bool]) -> JobOut:
-    """The job once `reached` is true of it.
+def wait_until(
+    client: Client, job_id: str, tell: ReportProgress, reached: Callable[[JobOut], bool]
+) -> JobOut:
+    """Wait until `reached` is true of a job and return the job.
 
     Raises:
-        Unavailable: it ended before that, or does not get on.
+        Unavailable: the job ended before that, or makes no progress.
     """
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     state = ""
     while True:
         job = client.job(job_id)
@@ -44,23 +46,23 @@ def until(client: Client, job_id: str, tell: Tell, reached: Callable[[JobOut], b
         state = job.state
         if reached(job):
             return job
-        if state in ENDS:
-            raise Unavailable(f"job {job_id} {state} before its time: {job.detail}")
+        if state in FINAL_STATES:
+            raise Unavailable(f"job {job_id} {state} too early: {job.detail}")
         if time.monotonic() > deadline:
             raise Unavailable(
-                f"job {job_id} does not get on: {state} at step {job.step}, {job.detail}"
+                f"job {job_id} makes no progress: {state} at step {job.step}, {job.detail}"
             )
         time.sleep(_POLL_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What came of it."""
+    """Result of an equivalence experiment."""
 
     job: JobOut
-    """The one that was interrupted."""
-    straight: JobOut
-    likeness: StepComparison
+    """The interrupted job."""
+    uninterrupted: JobOut
+    comparison: StepComparison
     certificate: ProofOut
 
 
@@ -70,22 +72,25 @@ class EquivalenceExperiment:
 
     client: Client
     submit: Callable[[str], JobOut]
-    """Submits a job file and gives the job."""
-    tell: Tell
+    """Submits a job file and returns the job."""
+    report_progress: ReportProgress
 
     def run(self, task: Mapping[str, Any], kills: Sequence[int], notice_s: float | None) -> Proof:
-        """The proof.
+        """Run the experiment.
 
         Raises:
-            Unavailable: the service went away, or a run did not get on; or one was over before its nodes could be taken.
+            Unavailable: the service is unreachable, a run makes no progress, or a run ended before its nodes could be
+                preempted.
         """
         name = task["name"]
-        straight = self._end(self._begin({**task, "name": f"{name}-straight"}, "left alone"))
-        job = self._begin({**task, "name": name}, "whose nodes will be taken")
+        straight = self._wait_for_end(
+            self._submit({**task, "name": f"{name}-straight"}, "undisturbed")
+        )
+        job = self._submit({**task, "name": name}, "with preemptions")
         for number, step in enumerate(kills, 1):
-            self._take(job.id, number, step, notice_s)
-        job = self._end(job)
-        likeness = side_by_side(self._heard(straight), self._heard(job))
+            self._preempt(job.id, number, step, notice_s)
+        job = self._wait_for_end(job)
+        likeness = compare_steps(self._step_logs(straight), self._step_logs(job))
         body = ProofIn(
             against=straight.id,
             batches=likeness.batches,
@@ -96,46 +101,51 @@ class EquivalenceExperiment:
         certificate = self.client.get(
             ProofOut, "POST", f"/v1/jobs/{job.id}/proofs", json=body.model_dump()
         )
-        return Proof(job=job, straight=straight, likeness=likeness, certificate=certificate)
+        return Proof(job=job, uninterrupted=straight, comparison=likeness, certificate=certificate)
 
-    def _begin(self, task: Mapping[str, Any], what: str) -> JobOut:
+    def _submit(self, task: Mapping[str, Any], what: str) -> JobOut:
         job = self.submit(yaml.safe_dump(dict(task), sort_keys=False))
-        self.tell(job, f"submitted job {job.id}, {what}")
+        self.report_progress(job, f"submitted job {job.id}, {what}")
         return job
 
-    def _end(self, job: JobOut) -> JobOut:
-        job = until(self.client, job.id, self.tell, lambda job: job.state in ENDS)
+    def _wait_for_end(self, job: JobOut) -> JobOut:
+        job = wait_until(
+            self.client, job.id, self.report_progress, lambda job: job.state in FINAL_STATES
+        )
         if job.state != "succeeded":
             raise Unavailable(
-                f"job {job.id} {job.state}, so that there is nothing to compare: {job.detail}"
+                f"job {job.id} {job.state}, so there is no result to compare: {job.detail}"
             )
         return job
 
-    def _take(self, job_id: str, attempt: int, step: int, notice_s: float | None) -> None:
-        """Take a node of this attempt once it has come to a step."""
-        late = f"job {job_id} was over before its nodes could be taken {attempt} times; give it more to do, with --steps or --step-ms"
-        job = until(
+    def _preempt(self, job_id: str, attempt: int, step: int, notice_s: float | None) -> None:
+        """Preempt a node of an attempt once it has reached a step."""
+        late = f"job {job_id} ended before {attempt} preemptions; give it more work, with --steps or --step-ms"
+        job = wait_until(
             self.client,
             job_id,
-            self.tell,
-            lambda job: (job.attempt >= attempt and job.step >= step) or job.state in ENDS,
+            self.report_progress,
+            lambda job: (job.attempt >= attempt and job.step >= step) or job.state in FINAL_STATES,
         )
-        if job.state in ENDS:
+        if job.state in FINAL_STATES:
             raise Unavailable(late)
         try:
             job = self.client.preempt(job_id, node=attempt % job.nodes, notice_s=notice_s)
         except Refused as refusal:
             raise Unavailable(f"{late} ({refusal.detail})") from refusal
-        how = "without a word" if notice_s is None else f"with {notice_s:g} s of notice"
-        self.tell(job, f"took node {attempt % job.nodes} {how}")
-        until(
-            self.client, job_id, self.tell, lambda job: job.attempt > attempt or job.state in ENDS
+        how = "without notice" if notice_s is None else f"with {notice_s:g} s notice"
+        self.report_progress(job, f"preempted node {attempt % job.nodes} {how}")
+        wait_until(
+            self.client,
+            job_id,
+            self.report_progress,
+            lambda job: job.attempt > attempt or job.state in FINAL_STATES,
         )
 
-    def _heard(self, job: JobOut) -> StepLogs:
+    def _step_logs(self, job: JobOut) -> StepLogs:
         heard = StepLogs()
         for log in self.client.logs(job.id):
             if log.rank is not None:
                 choice = {"attempt": log.attempt, "rank": log.rank}
-                heard.hear("".join(self.client.log_text(job.id, choice)).splitlines())
+                heard.parse("".join(self.client.log_text(job.id, choice)).splitlines())
         return heard

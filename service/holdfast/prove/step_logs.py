@@ -1,4 +1,4 @@
-"""What the logs of a run say of its steps: which batch each rank was given, and what had been logged. Pure."""
+"""Steps in the logs of a run: the batch of each rank, and logged values. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast_worker.protocol.environment import WITNESS
+from holdfast_worker.protocol.environment import BATCH_TRACE_PREFIX
 
-_MARK: Final = f"holdfast: {WITNESS}"
+_MARK: Final = f"holdfast: {BATCH_TRACE_PREFIX}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,23 +22,23 @@ class RankStep:
 
 @dataclass(slots=True)
 class StepLogs:
-    """All that was said of one run. What was done again has been said twice, and has to be the same both times."""
+    """Batches and values in the logs of one run. Repeated steps are logged twice and must agree."""
 
     batches: dict[RankStep, set[str]] = field(default_factory=dict)
-    """Digests by step and rank; more than one where a step was given something else the second time."""
+    """Digests by step and rank; more than one if a repeated step received a different batch."""
     values: dict[tuple[RankStep, str], set[float | None]] = field(default_factory=dict)
-    """The same of numbers that had been logged, by their names."""
+    """Logged numbers by step, rank and name; more than one if a repeated step differs."""
 
-    def hear(self, log: Iterable[str]) -> None:
-        """Take the lines of a log of one rank, of any attempt. A line that was cut off by a kill is none."""
+    def parse(self, log: Iterable[str]) -> None:
+        """Parse the log lines of a rank in any attempt; ignores lines truncated by a kill."""
         for line in log:
             _, mark, said = line.partition(_MARK)
             try:
-                told = json.loads(said) if mark else None
-                if told is None:
+                entry = json.loads(said) if mark else None
+                if entry is None:
                     continue
-                place = RankStep(told["step"], told["rank"])
-                batch, logged = str(told["batch"]), dict(told["logged"])
+                place = RankStep(entry["step"], entry["rank"])
+                batch, logged = str(entry["batch"]), dict(entry["logged"])
             except (ValueError, KeyError, TypeError):
                 continue
             self.batches.setdefault(place, set()).add(batch)
@@ -48,18 +48,21 @@ class StepLogs:
 
 @dataclass(frozen=True, slots=True)
 class StepComparison:
-    """Two runs side by side."""
+    """Comparison of two runs step by step."""
 
     batches: int
     other_batches: int
     values: int
     other_values: int
-    first_other: str
-    """Where they part, in words; empty where they do not."""
+    first_difference: str
+    """Description of the first difference; empty without one."""
 
 
-def side_by_side(one: StepLogs, other: StepLogs) -> StepComparison:
-    """What both runs say of the same steps. A step of which one alone speaks is other; a number of which one alone speaks is not."""
+def compare_steps(one: StepLogs, other: StepLogs) -> StepComparison:
+    """Compare the steps of both runs.
+
+    A step in only one run is a difference; a number in only one run is not.
+    """
     steps = sorted(one.batches.keys() | other.batches.keys(), key=lambda p: (p.step, p.rank))
     parted = [at for at in steps if _differ(one.batches, other.batches, at)]
     numbers = one.values.keys() & other.values.keys()
@@ -69,10 +72,10 @@ def side_by_side(one: StepLogs, other: StepLogs) -> StepComparison:
     )
     first = ""
     if parted:
-        first = f"rank {parted[0].rank} was given another batch at step {parted[0].step}"
+        first = f"rank {parted[0].rank} received a different batch at step {parted[0].step}"
     elif uneven:
         place, name = uneven[0]
-        first = f"{name} of rank {place.rank} was another after step {place.step}"
+        first = f"{name} of rank {place.rank} differs after step {place.step}"
     return StepComparison(len(steps), len(parted), len(numbers), len(uneven), first)
 
 

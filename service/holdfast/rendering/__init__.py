@@ -1,41 +1,49 @@
-"""A `JobSpec` becomes the SkyPilot task that launchers are given, and, at its launch, gets what is never stored."""
+"""Renders a `JobSpec` as a SkyPilot task, and adds the values known only at launch."""
 
 from holdfast.rendering.base_task import (
-    HIDDEN,
+    REDACTED,
     WHEEL_MOUNT,
     WHEEL_PLACEHOLDER,
+    bundled_accelerators,
     dump,
     load,
     with_launch_values,
 )
 from holdfast.rendering.slurm import (
-    by_sbatch,
-    exports,
-    notes_of_sbatch,
-    notes_of_slurm,
-    options_of,
-    script,
+    batch_script,
+    export_lines,
+    sbatch_options,
+    slurm_notes,
+    standalone_script,
+    standalone_script_notes,
 )
-from holdfast.rendering.task import Rendered, render
-from holdfast.rendering.torchrun import ByHand, NodeCommand, by_hand, notes_of_hand
+from holdfast.rendering.task import RenderedTask, read_and_render, render
+from holdfast.rendering.torchrun import (
+    NodeCommand,
+    TorchrunRequest,
+    torchrun_commands,
+    torchrun_notes,
+)
 
 __all__ = [
-    "HIDDEN",
+    "REDACTED",
     "WHEEL_MOUNT",
     "WHEEL_PLACEHOLDER",
-    "ByHand",
     "NodeCommand",
-    "Rendered",
-    "by_hand",
-    "by_sbatch",
+    "RenderedTask",
+    "TorchrunRequest",
+    "batch_script",
+    "bundled_accelerators",
     "dump",
-    "exports",
+    "export_lines",
     "load",
-    "notes_of_hand",
-    "notes_of_sbatch",
-    "notes_of_slurm",
-    "options_of",
+    "read_and_render",
     "render",
-    "script",
+    "sbatch_options",
+    "slurm_notes",
+    "standalone_script",
+    "standalone_script_notes",
+    "torchrun_commands",
+    "torchrun_notes",
     "with_launch_values",
 ]

@@ -1,7 +1,7 @@
-"""A task as a batch job of Slurm: options of sbatch, and the script that every job runs, with this job's words before it.
+"""Renders a task as a Slurm batch job: sbatch options, variables and the common script.
 
-The script is `sky_tasks/train.sbatch`. Only its head is another for each job, and of that every value is quoted: no string of a
-user can become syntax.
+The script is `sky_tasks/train.sbatch`. Only its head differs between jobs, and every value in it is quoted so that no
+string of a user becomes syntax.
 """
 
 from __future__ import annotations
@@ -13,95 +13,99 @@ from typing import Any, Final
 
 from holdfast_worker.protocol.environment import Env
 
-from holdfast.domain.jobfile.slurm_options import Slurm, slurm_flaws
+from holdfast.domain.jobfile.slurm_options import SlurmOptions, slurm_flaws
 from holdfast.domain.jobfile.spec import JobSpec
-from holdfast.errors import BadJobFile, Flaw
+from holdfast.errors import BadJobFile, ValidationIssue
 from holdfast.rendering.base_task import sky_tasks
 
-_FROM_HERE: Final = "# ---- From here on all jobs are alike ----\n"
-_UNABLE: Final = {
-    "workdir": "clone the repository, and write the folder where it lies",
-    "file_mounts": "put the files under workdir, or read them from storage that the nodes share",
-    "volumes": "use a folder that the nodes share",
+_COMMON_PART_MARKER: Final = "# ---- From here on all jobs are alike ----\n"
+_UNSUPPORTED: Final = {
+    "workdir": "clone the repository and write the path of the clone",
+    "file_mounts": "put the files under workdir or on storage that the nodes share",
+    "volumes": "use a directory that the nodes share",
     "service": "submit a job that ends",
-    "pool": "leave it out",
-    "execution": "leave it out, since a job file holds one task",
+    "pool": "remove it",
+    "execution": "remove it; a job file holds one task",
 }
-_USED: Final = frozenset({"infra", "accelerators", "cpus", "memory"})
-_IDLE: Final = frozenset({"use_spot", "job_recovery"})
+_SUPPORTED_RESOURCES: Final = frozenset({"infra", "accelerators", "cpus", "memory"})
+_IGNORED_RESOURCES: Final = frozenset({"use_spot", "job_recovery"})
 _WORKER: Final = re.compile(r"holdfast[-_]worker")
 
 
-def notes_of_slurm(spec: JobSpec) -> tuple[str, ...]:
-    """What has no effect on Slurm, as sentences.
+def slurm_notes(spec: JobSpec) -> tuple[str, ...]:
+    """Return notes about settings without effect on Slurm.
 
     Raises:
-        BadJobFile: the job asks for something that cannot be done there.
+        BadJobFile: the job uses settings that Slurm does not support.
     """
     flaws = tuple(
-        Flaw(f"#/{word}", f"cannot be done on Slurm; {way_out}")
-        for word, way_out in _UNABLE.items()
+        ValidationIssue(f"#/{word}", f"is not supported on Slurm; {way_out}")
+        for word, way_out in _UNSUPPORTED.items()
         if word in spec.more
     )
     task = {"resources": spec.resources, "config": spec.more.get("config")}
     if flaws := (*flaws, *slurm_flaws(task)):
         raise BadJobFile(flaws)
     notes = [
-        f"resources.{word} has no effect on Slurm; write what its sbatch calls so under config.slurm.sbatch_options"
+        f"resources.{word} has no effect on Slurm; write the sbatch option under config.slurm.sbatch_options"
         for word in spec.resources
-        if word not in _USED | _IDLE
+        if word not in _SUPPORTED_RESOURCES | _IGNORED_RESOURCES
     ]
-    if "gpus-per-node" in (options := Slurm.of(task).options) and not options.keys() & {
+    if "gpus-per-node" in (
+        options := SlurmOptions.from_task(task).options
+    ) and not options.keys() & {
         "constraint",
         "gres",
     }:
         notes.append(
-            "resources.accelerators: of Slurm only their number is asked for, as each cluster has names of its own for kinds; "
-            "write constraint or gres under config.slurm.sbatch_options"
+            "resources.accelerators: only the number is requested from Slurm, because each cluster names its GPU types differently; "
+            "set constraint or gres under config.slurm.sbatch_options"
         )
     return tuple(notes)
 
 
-def options_of(task: Mapping[str, Any]) -> list[str]:
-    """The options of sbatch that follow from a task; name, folder and output are not among them."""
-    asked = Slurm.of(task)
+def sbatch_options(task: Mapping[str, Any]) -> list[str]:
+    """Return the sbatch options that follow from a task, without name, directory and output."""
+    asked = SlurmOptions.from_task(task)
     fixed: dict[str, str | bool] = {
         "nodes": str(task.get("num_nodes") or 1),
         "ntasks-per-node": "1",
         **asked.options,
         "open-mode": "append",
         ("requeue" if asked.requeue else "no-requeue"): True,
-        # To the script alone, which asks the ranks to save; in time before the limit.
+        # Sent to the script only, which asks the ranks to save in time before the limit.
         "signal": f"B:USR1@{asked.notice_s}",
     }
     return [f"--{name}" if value is True else f"--{name}={value}" for name, value in fixed.items()]
 
 
-def script(task: Mapping[str, Any], options: Sequence[str], words: Mapping[str, str]) -> str:
-    """The whole script: `options` at its head, `words` as variables of the shell that runs it."""
-    asked = Slurm.of(task)
+def batch_script(task: Mapping[str, Any], options: Sequence[str], words: Mapping[str, str]) -> str:
+    """Return the whole script: `options` as its head, `words` as shell variables."""
+    asked = SlurmOptions.from_task(task)
     needs = ("torch",) if _WORKER.search(f"{task.get('setup')}{task['run']}") else ()
     probe = {
         "PROBE": asked.probe,
         "PROBE_PACKAGES": " ".join(needs if asked.packages is None else asked.packages),
     }
-    said = {**words, "SETUP": str(task.get("setup") or ""), "RUN": str(task["run"]), **probe}
-    body = (sky_tasks() / "train.sbatch").read_text(encoding="utf-8").partition(_FROM_HERE)[2]
+    variables = {**words, "SETUP": str(task.get("setup") or ""), "RUN": str(task["run"]), **probe}
+    body = (
+        (sky_tasks() / "train.sbatch").read_text(encoding="utf-8").partition(_COMMON_PART_MARKER)[2]
+    )
     head = [f"#SBATCH {_argument(option)}" for option in options]
-    lines = [f"{name}={_quoted(value)}" for name, value in said.items()]
-    return "\n".join(["#!/bin/bash", *head, "", *lines, "", _FROM_HERE + body])
+    lines = [f"{name}={_quoted(value)}" for name, value in variables.items()]
+    return "\n".join(["#!/bin/bash", *head, "", *lines, "", _COMMON_PART_MARKER + body])
 
 
-def by_sbatch(spec: JobSpec, task: Mapping[str, Any]) -> str:
-    """A script that people hand to sbatch themselves, in a folder that the nodes share."""
+def standalone_script(spec: JobSpec, task: Mapping[str, Any]) -> str:
+    """Return a script that users submit with sbatch in a directory that the nodes share."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", spec.name).strip("-.") or "job"
     where = [f"--job-name={name}", "--output=logs/%x-%j.out"]
-    # No service knows of these checkpoints: the worker removes the old ones.
+    # The service does not track these checkpoints, so the worker deletes the old ones.
     envs = {key: value for key, value in task.get("envs", {}).items() if key != Env.TIDY}
-    exports = "\n".join(_exports({**envs, Env.JOB.value: name}))
-    return script(
+    exports = "\n".join(_export_lines({**envs, Env.JOB.value: name}))
+    return batch_script(
         task,
-        [*where, *options_of(task)],
+        [*where, *sbatch_options(task)],
         {
             "ENVS": exports,
             "PROJECT_DIR": spec.workdir or "$SLURM_SUBMIT_DIR",
@@ -114,27 +118,29 @@ def by_sbatch(spec: JobSpec, task: Mapping[str, Any]) -> str:
     )
 
 
-def notes_of_sbatch(spec: JobSpec) -> tuple[str, ...]:
-    """What is not in that script, as sentences."""
-    notes = ["before sbatch: mkdir -p logs, as Slurm does not make the folder of its output"]
+def standalone_script_notes(spec: JobSpec) -> tuple[str, ...]:
+    """Return notes about what the script does not contain."""
+    notes = [
+        "before sbatch: mkdir -p logs, because Slurm does not create the directory of its output"
+    ]
     if spec.secrets:
         names = ", ".join(spec.secrets)
         notes.append(f"secrets are not in this script; export {names} before sbatch")
     return tuple(notes)
 
 
-def exports(envs: Mapping[str, Any]) -> str:
-    """Variables as text for a shell, which exports them byte for byte."""
-    return "\n".join(_exports(envs)) + "\n"
+def export_lines(envs: Mapping[str, Any]) -> str:
+    """Return shell text that exports variables byte for byte."""
+    return "\n".join(_export_lines(envs)) + "\n"
 
 
-def _exports(envs: Mapping[str, Any]) -> Iterator[str]:
+def _export_lines(envs: Mapping[str, Any]) -> Iterator[str]:
     for name, value in sorted(envs.items()):
         yield f"export {name}={shlex.quote('' if value is None else str(value))}"
 
 
 def _quoted(value: str) -> str:
-    """A value as the shell takes it; a folder that only the job knows stays a variable."""
+    """Quote a value for the shell; a directory known only to the job remains a variable."""
     variable, slash, rest = value.partition("/")
     if variable == "$SLURM_SUBMIT_DIR":
         return f"{variable}{slash}{shlex.quote(rest) if rest else ''}"
@@ -142,7 +148,7 @@ def _quoted(value: str) -> str:
 
 
 def _argument(option: str) -> str:
-    """An option at the head of a script, where sbatch knows double quotes alone."""
+    """Quote an option in a script's head, where sbatch supports double quotes only."""
     return (
         option
         if re.fullmatch(r"[^\s\"'\\#]+", option)

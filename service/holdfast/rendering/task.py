@@ -1,11 +1,8 @@
-"""Who removes old checkpoints, and what that means for what was asked for.
+"""Renders a `JobSpec` as the SkyPilot task that launchers are given.
 
-What a job means on nodes that are processes of this machine.
-
-A `JobSpec` becomes the SkyPilot task that launchers are given.
-
-The base task is loaded from `sky_tasks/`, typed fields are laid over it, and the result is dumped: never text
-templates, so that no string of a user can become syntax.
+The base task is loaded from `sky_tasks/`, typed fields are merged in, and the result is dumped. Text templates are
+avoided so that no string of a user becomes syntax. Also checks retention rules against the component that deletes old
+checkpoints, and settings that local jobs do not support.
 """
 
 from __future__ import annotations
@@ -17,62 +14,66 @@ from typing import Any, Final
 from holdfast_worker.protocol.environment import Env
 from holdfast_worker.protocol.policies import RetentionOwner
 
+from holdfast.domain.jobfile.parser import Overrides, ParsedJobFile, parse_job_file
 from holdfast.domain.jobfile.spec import Engine, JobSpec
-from holdfast.errors import BadJobFile, Flaw
-from holdfast.rendering.base_task import HIDDEN, base_task, dump
-from holdfast.rendering.skypilot import managed
-from holdfast.rendering.slurm import notes_of_slurm
+from holdfast.errors import BadJobFile, ValidationIssue
+from holdfast.rendering.base_task import REDACTED, base_task, dump
+from holdfast.rendering.skypilot import managed_task
+from holdfast.rendering.slurm import slurm_notes
 
 
-def wrong_keep(spec: JobSpec) -> Iterator[Flaw]:
-    """A rule that whoever removes the others does not know."""
+def retention_flaws(spec: JobSpec) -> Iterator[ValidationIssue]:
+    """Yield retention rules that the deleting component does not support."""
     checkpoint = spec.holdfast.checkpoint
     if (
         checkpoint is None
-        or spec.tidied_by is not RetentionOwner.WORKER
+        or spec.retention_owner is not RetentionOwner.WORKER
         or checkpoint.keep.is_by_number_alone
     ):
         return
     if checkpoint.tidy is RetentionOwner.WORKER:
-        reason, way_out = "tidy says that the worker removes old checkpoints", "leave tidy out"
+        reason, way_out = (
+            "with this value of tidy the worker deletes old checkpoints",
+            "remove tidy",
+        )
     else:
-        reason, way_out = spec.locked_out, "give it access, and write tidy: service"
-    yield Flaw(
+        reason, way_out = spec.store_refusal, "give it access and write tidy: service"
+    yield ValidationIssue(
         "#/holdfast/checkpoint/keep",
-        f"every and best are known to the service alone, and {reason}; {way_out}, or keep a number",
+        f"every and best are supported only by the service, and {reason}; {way_out}, or keep a number of checkpoints",
     )
 
 
-def notes_of_keep(spec: JobSpec) -> Iterator[str]:
-    """That the worker removes old checkpoints, where nobody has said so."""
+def retention_notes(spec: JobSpec) -> Iterator[str]:
+    """Yield a note if the worker deletes old checkpoints only because the service has no access."""
     checkpoint = spec.holdfast.checkpoint
-    if checkpoint is not None and checkpoint.tidy is None and spec.locked_out:
+    if checkpoint is not None and checkpoint.tidy is None and spec.store_refusal:
         yield (
-            f"holdfast.checkpoint.tidy: {spec.locked_out}, so the worker removes old checkpoints; "
-            "if the service has access of its own, write tidy: service"
+            f"holdfast.checkpoint.tidy: {spec.store_refusal}, so the worker deletes old checkpoints; "
+            "if the service has its own access, write tidy: service"
         )
 
 
-_UNABLE: Final = {
-    "workdir": "clone the repository, and write the folder where it lies",
-    "file_mounts": "put the files under workdir, or read them from where they are",
-    "volumes": "use a folder of this machine",
+_UNSUPPORTED: Final = {
+    "workdir": "clone the repository and write the path of the clone",
+    "file_mounts": "put the files under workdir or read them from their current path",
+    "volumes": "use a directory on this machine",
     "service": "submit a job that ends",
-    "pool": "leave it out",
-    "execution": "leave it out, since a job file holds one task",
+    "pool": "remove it",
+    "execution": "remove it; a job file holds one task",
 }
-_IDLE: Final = frozenset({"infra", "use_spot", "job_recovery"})
+_IGNORED_RESOURCES: Final = frozenset({"infra", "use_spot", "job_recovery"})
 
 
-def notes_of_local(spec: JobSpec) -> tuple[str, ...]:
-    """What has no effect here, as sentences.
+def local_notes(spec: JobSpec) -> tuple[str, ...]:
+    """Return notes about settings without effect on infra local.
 
     Raises:
-        BadJobFile: the job asks for something that cannot be done here.
+        BadJobFile: the job uses settings that infra local does not support.
     """
     flaws = tuple(
-        Flaw(f"#/{word}", f"cannot be done on infra local; {way_out}")
-        for word, way_out in _UNABLE.items()
+        ValidationIssue(f"#/{word}", f"is not supported on infra local; {way_out}")
+        for word, way_out in _UNSUPPORTED.items()
         if word in spec.more
     )
     if flaws:
@@ -80,37 +81,48 @@ def notes_of_local(spec: JobSpec) -> tuple[str, ...]:
     return tuple(
         f"resources.{word} has no effect on infra local: nodes are processes of this machine"
         for word in spec.resources
-        if word not in _IDLE
+        if word not in _IGNORED_RESOURCES
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
-    """A task, exactly as it would be launched, but for what `complete` adds."""
+class RenderedTask:
+    """A task as it will be launched, except for what `with_launch_values` adds."""
 
     task: Mapping[str, Any]
     text: str
-    """The same as YAML."""
+    """The task as YAML."""
     notes: tuple[str, ...]
-    """What has no effect where the job would run, and what is other than one may think, as sentences."""
+    """Settings without effect on the job's launcher, and unexpected defaults, as sentences."""
 
 
-def render(spec: JobSpec) -> Rendered:
-    """The SkyPilot task of a job.
+def read_and_render(text: str, overrides: Overrides) -> tuple[ParsedJobFile, RenderedTask]:
+    """Parse a job file and render its task.
 
     Raises:
-        BadJobFile: the job asks for something that its engine, or whoever tidies its store, cannot do.
+        BadJobFile: the file is invalid or uses unsupported settings.
     """
-    if flaws := tuple(wrong_keep(spec)):
+    parsed = parse_job_file(text, overrides)
+    return parsed, render(parsed.spec)
+
+
+def render(spec: JobSpec) -> RenderedTask:
+    """Render the SkyPilot task of a job.
+
+    Raises:
+        BadJobFile: the job uses settings that its launcher, or the component that deletes its checkpoints, does not
+        support.
+    """
+    if flaws := tuple(retention_flaws(spec)):
         raise BadJobFile(flaws)
-    house = base_task()
+    base = base_task()
     task = {
         "name": spec.name,
         "workdir": spec.workdir,
         "num_nodes": spec.num_nodes,
-        "resources": {"use_spot": house["resources"]["use_spot"], **_given(spec.resources)},
-        "envs": {**house["envs"], **_worker_envs(spec), **spec.envs},
-        "secrets": dict.fromkeys(spec.secrets, HIDDEN) or None,
+        "resources": {"use_spot": base["resources"]["use_spot"], **_without_nulls(spec.resources)},
+        "envs": {**base["envs"], **_worker_envs(spec), **spec.envs},
+        "secrets": dict.fromkeys(spec.secrets, REDACTED) or None,
         "setup": spec.setup,
         "run": spec.run,
         **spec.more,
@@ -118,22 +130,22 @@ def render(spec: JobSpec) -> Rendered:
     notes: tuple[str, ...] = ()
     match spec.engine:
         case Engine.LOCAL:
-            notes = notes_of_local(spec)
+            notes = local_notes(spec)
         case Engine.SKYPILOT:
-            words, notes = managed(spec, house)
+            words, notes = managed_task(spec, base)
             task |= words
         case Engine.SLURM:
-            notes = notes_of_slurm(spec)
-    task = _given(task)
+            notes = slurm_notes(spec)
+    task = _without_nulls(task)
     if spec.holdfast.checkpoint is None:
         notes += (
-            "no checkpoint store: a preempted job starts again at step 0; add holdfast.checkpoint.store",
+            "no checkpoint store: a preempted job restarts at step 0; add holdfast.checkpoint.store",
         )
-    return Rendered(task, dump(task), (*notes, *notes_of_keep(spec)))
+    return RenderedTask(task, dump(task), (*notes, *retention_notes(spec)))
 
 
-def _given(words: Mapping[str, Any]) -> dict[str, Any]:
-    """What was said; null everywhere means that nothing was."""
+def _without_nulls(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mapping without nulls; a null always means that the key was not set."""
     return {word: value for word, value in words.items() if value is not None}
 
 
@@ -144,11 +156,11 @@ def _worker_envs(spec: JobSpec) -> dict[str, str]:
             Env.STORE.value: checkpoint.store,
             Env.EVERY.value: checkpoint.every,
             Env.KEEP.value: str(checkpoint.keep.last),
-            Env.TIDY.value: str(spec.tidied_by),
+            Env.TIDY.value: str(spec.retention_owner),
             Env.ON_SAVE_FAILURE.value: checkpoint.on_failure.value,
         }
         if checkpoint.from_job:
             envs[Env.FROM.value] = checkpoint.from_job
-    if (max_stall := spec.holdfast.limits.max_stall_word) != "auto":
+    if (max_stall := spec.holdfast.limits.max_stall_argument) != "auto":
         envs[Env.MAX_STALL.value] = max_stall
     return envs

@@ -1,9 +1,8 @@
-"""A run once more, from what is known of it: its code, its packages, its launch, and whether it comes to the same result.
+"""Reproduction of a run from its manifest: code, packages, launch and comparison of results.
 
-evidence      the manifest of a run: in a file, in a bundle, or of a job
-code          its commit in a folder of its own
-packages      what it had installed, in a Python of its own
-task          the job file to be submitted
-surroundings  what is other on this machine
-verdict       whether it came to the same
+task        the manifest, and the job file to submit
+source      the original commit in a directory
+packages    the original packages in a Python environment
+comparison  differences of this machine and of the result
+git         Git commands
 """

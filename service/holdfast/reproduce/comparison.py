@@ -1,7 +1,4 @@
-"""What is other on this machine than where a run was made.
-
-Whether a run came to the same result as another. Pure.
-"""
+"""Differences between this machine and the original one, and between two results."""
 
 from __future__ import annotations
 
@@ -16,25 +13,27 @@ from typing import Any, Final
 
 from holdfast.domain.diagnostics.run_diff import Difference, differences
 
-ASK_S: Final = 120.0
-"""How long torch may take to come up; a cold disk takes half a minute."""
+DOCTOR_TIMEOUT_S: Final = 120.0
+"""Seconds for torch to start; a cold disk takes half a minute."""
 
 
-def ask_machine() -> str:
-    """What `holdfast-worker doctor` says of this machine, as JSON.
+def describe_machine() -> str:
+    """Return the report of `holdfast-worker doctor` about this machine as JSON.
 
     Raises:
         OSError: it cannot be started.
-        subprocess.SubprocessError: it fails, as where there is no torch.
+        subprocess.SubprocessError: it failed, as without torch.
     """
     words = [sys.executable, "-P", "-m", "holdfast_worker", "doctor", "--json"]
-    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=ASK_S).stdout
+    return subprocess.run(
+        words, capture_output=True, text=True, check=True, timeout=DOCTOR_TIMEOUT_S
+    ).stdout
 
 
-def others_here(
-    manifest: Mapping[str, Any], *, with_packages: bool, ask: Callable[[], str] = ask_machine
+def machine_differences(
+    manifest: Mapping[str, Any], *, with_packages: bool, ask: Callable[[], str] = describe_machine
 ) -> list[Difference] | None:
-    """What is other here, what explains most first; None where this machine could not be asked."""
+    """List differences of this machine, most relevant first; None if it could not be examined."""
     try:
         here = json.loads(ask())
     except (OSError, ValueError, subprocess.SubprocessError):
@@ -45,53 +44,53 @@ def others_here(
 
 
 class ResultComparison(StrEnum):
-    """How like two results are."""
+    """Similarity of two results."""
 
     IDENTICAL = "identical"
-    """The weights are the same, bit for bit."""
+    """The weights are identical, bit for bit."""
     CLOSE = "close"
-    """The weights are others, and what was logged last is within what was allowed."""
+    """The weights differ, and the last logged values are within the tolerance."""
     OTHER = "other"
-    """What was logged last is other than allowed, or was logged by one of the two alone."""
+    """The last logged values differ by more than the tolerance, or only one run logged them."""
     UNKNOWN = "unknown"
-    """One of the two has no result, or they are not of the same step."""
+    """One run has no result, or they are of different steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonResult:
-    """Two results side by side."""
+    """Comparison of two results."""
 
-    likeness: ResultComparison
-    why: str
-    """The same as a sentence."""
+    outcome: ResultComparison
+    reason: str
+    """The result as a sentence."""
     values: Mapping[str, tuple[float | None, float | None]]
-    """What both logged last, by name."""
+    """Last values that both logged, by name."""
 
 
 def compare(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, within: float) -> ComparisonResult:  # fmt: skip
-    """The verdict on two results, as manifests hold them; values may differ by such a share of the first."""
+    """Compare two results from manifests; values may differ by the share `within` of the first."""
     if not before or not after:
         which = "the first run" if not before else "this run"
         return ComparisonResult(
-            ResultComparison.UNKNOWN, f"{which} has saved no weights to be compared", {}
+            ResultComparison.UNKNOWN, f"{which} has saved no weights to compare", {}
         )
     if before.get("step") != after.get("step"):
-        why = f"one came to step {before.get('step')}, the other to step {after.get('step')}"
+        why = f"one run reached step {before.get('step')}, the other step {after.get('step')}"
         return ComparisonResult(ResultComparison.UNKNOWN, why, {})
     old, new = before.get("metrics") or {}, after.get("metrics") or {}
     values = {name: (old.get(name), new.get(name)) for name in sorted(old.keys() | new.keys())}
     if before.get("weights_sha256") == after.get("weights_sha256"):
         step = before.get("step")
-        return ComparisonResult(ResultComparison.IDENTICAL, f"after step {step} the weights are the same, bit for bit", values)  # fmt: skip
+        return ComparisonResult(ResultComparison.IDENTICAL, f"after step {step} the weights are identical, bit for bit", values)  # fmt: skip
     if not values:
-        return ComparisonResult(ResultComparison.OTHER, "the weights are others, and neither run logged a number", values)  # fmt: skip
+        return ComparisonResult(ResultComparison.OTHER, "the weights differ, and neither run logged a number", values)  # fmt: skip
     far = [name for name, (a, b) in values.items() if not _is_close(a, b, within)]
     if far:
-        told = ", ".join(f"{name}: {values[name][0]} -> {values[name][1]}" for name in far)
+        differing = ", ".join(f"{name}: {values[name][0]} -> {values[name][1]}" for name in far)
         return ComparisonResult(
-            ResultComparison.OTHER, f"the weights are others, and so is {told}", values
+            ResultComparison.OTHER, f"the weights differ, and so does {differing}", values
         )
-    return ComparisonResult(ResultComparison.CLOSE, f"the weights are others; what was logged is within {within:.2%}", values)  # fmt: skip
+    return ComparisonResult(ResultComparison.CLOSE, f"the weights differ; the logged values are within {within:.2%}", values)  # fmt: skip
 
 
 def _is_close(a: float | None, b: float | None, within: float) -> bool:

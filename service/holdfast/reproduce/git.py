@@ -1,4 +1,4 @@
-"""Git as seen from outside: which commit a folder is at, and a commit in a folder of its own."""
+"""Git commands: the commit of a directory, and checkouts into new directories."""
 
 from __future__ import annotations
 
@@ -9,56 +9,59 @@ from typing import Final
 
 from holdfast.errors import BadRequest, NotInstalled
 
-ASK_S: Final = 30.0
-"""For one question. Longer holds up a submission for a repository on a network that hangs."""
+GIT_TIMEOUT_S: Final = 30.0
+"""Seconds for one query.
+
+A higher value delays a submission if the repository is on a hanging network mount.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class GitCheckout:
-    """What a folder is in its repository."""
+    """Git state of a directory."""
 
     commit: str
     is_dirty: bool
-    """Whether files that git knows are others by now."""
+    """Whether tracked files have been modified."""
     folder: str
-    """The folder below the top of the repository; empty for the top itself."""
+    """Path below the top of the repository; empty for the top itself."""
 
 
-def look(folder: Path) -> GitCheckout | None:
-    """What a folder is in its repository; None where there is no git, no repository, or no commit in it."""
+def read_checkout(folder: Path) -> GitCheckout | None:
+    """Read the Git state of a directory; None without Git, repository or commit."""
     try:
-        commit = _ask(folder, "rev-parse", "--verify", "HEAD")
+        commit = _output(folder, "rev-parse", "--verify", "HEAD")
         if commit is None:
             return None
-        changed = _ask(folder, "status", "--porcelain", "--untracked-files=no", ".")
-        return GitCheckout(commit, bool(changed), (_ask(folder, "rev-parse", "--show-prefix") or "").rstrip("/"))  # fmt: skip
+        changed = _output(folder, "status", "--porcelain", "--untracked-files=no", ".")
+        return GitCheckout(commit, bool(changed), (_output(folder, "rev-parse", "--show-prefix") or "").rstrip("/"))  # fmt: skip
     except (NotInstalled, BadRequest):
         return None
 
 
 def has_commit(folder: Path, commit: str) -> bool:
-    """Whether the repository of a folder has this commit."""
-    return folder.is_dir() and _ask(folder, "cat-file", "-e", f"{commit}^{{commit}}") is not None
+    """Whether the repository of a directory contains a commit."""
+    return folder.is_dir() and _output(folder, "cat-file", "-e", f"{commit}^{{commit}}") is not None
 
 
 def check_out(repository: Path, commit: str, to: Path, patch: Path | None = None) -> None:
-    """Put a commit into a folder of its own, and a patch over it if there is one. The repository's own files stay as they are.
+    """Check out a commit into a new directory and apply a patch, if any; the repository's own files stay unchanged.
 
     Raises:
-        BadRequest: git cannot, in its own words.
+        BadRequest: git failed, with its message.
     """
-    _tell(repository, "worktree", "add", "--detach", str(to.absolute()), commit)
+    _call(repository, "worktree", "add", "--detach", str(to.absolute()), commit)
     if patch:
-        _tell(to, "apply", str(patch.absolute()))
+        _call(to, "apply", str(patch.absolute()))
 
 
-def _ask(folder: Path, *words: str) -> str | None:
-    """What git says; None where it has no answer."""
+def _output(folder: Path, *words: str) -> str | None:
+    """Return the output of git; None if it fails."""
     done = _run(folder, *words)
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _tell(folder: Path, *words: str) -> None:
+def _call(folder: Path, *words: str) -> None:
     done = _run(folder, *words)
     if done.returncode:
         why = done.stderr.strip().splitlines()
@@ -71,10 +74,12 @@ def _run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
             ["git", "-C", str(folder), *words],
             capture_output=True,
             text=True,
-            timeout=ASK_S,
+            timeout=GIT_TIMEOUT_S,
             check=False,
         )
     except OSError as error:
-        raise NotInstalled("this needs git, which is not installed here") from error
+        raise NotInstalled("git is required, and is not installed here") from error
     except subprocess.TimeoutExpired as error:
-        raise BadRequest(f"git {words[0]} in {folder} took more than {ASK_S:.0f} s") from error
+        raise BadRequest(
+            f"git {words[0]} in {folder} took more than {GIT_TIMEOUT_S:.0f} s"
+        ) from error

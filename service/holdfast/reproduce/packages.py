@@ -1,4 +1,4 @@
-"""The packages of a run, in a Python of their own. Whether they can be had is up to the index that pip asks."""
+"""Packages of a run in a new Python environment, if pip's index still has them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from holdfast.errors import BadRequest, Unavailable
 from holdfast.packaging.wheel import own_wheel
 
 INSTALL_S: Final = 1800.0
-"""For all of them. Shorter gives up on torch over a slow line; longer waits for an index that will not answer."""
+"""Seconds for all packages.
+
+A lower value fails for torch on a slow connection; a higher value waits for an index that does not respond.
+"""
 _TORCH: Final = "https://download.pytorch.org/whl"
 _LOCAL: Final = re.compile(r"^torch==[^+\s]+\+([a-z]+[0-9.]*)$")
 _OURS: Final = (f"{DISTRIBUTION}==", "holdfast==")
-"""The second stands in manifests from before the package had a name of its own."""
+"""The second is in manifests from before the package was renamed."""
 
 
 def requirements(lock: Sequence[str]) -> str:
-    """What pip is to install for a lock. Builds of torch for a CUDA or for CPUs have an index of their own."""
+    """Return pip's requirements for a lock. CUDA and CPU builds of torch have their own index."""
     return "".join(f"{line}\n" for line in _lines(lock))
 
 
@@ -31,19 +34,19 @@ def _lines(lock: Sequence[str]) -> Iterator[str]:
     for line in lock:
         if build := _LOCAL.match(line):
             yield f"--extra-index-url {_TORCH}/{build[1]}"
-    # Ours is on no index: it comes with whoever makes the run again.
+    # Holdfast itself is on no index: the reproducing installation provides it.
     yield from (line for line in lock if not line.startswith(_OURS))
 
 
 def build_python(lock: Sequence[str], folder: Path) -> Path:
-    """The folder of programs of a new Python with these packages, and with this version of Holdfast.
+    """Create a Python environment with these packages and this version of Holdfast; return its directory of programs.
 
     Raises:
-        BadRequest: the lock is empty, or the folder is taken.
-        Unavailable: a package cannot be had; the last words of pip.
+        BadRequest: the lock is empty, or the directory exists.
+        Unavailable: a package is unavailable, with pip's last message.
     """
     if not lock:
-        raise BadRequest("its manifest names no packages; leave --venv out")
+        raise BadRequest("its manifest names no packages; omit --venv")
     if folder.exists():
         raise BadRequest(f"{folder} exists; remove it, or name another folder with --to")
     folder.parent.mkdir(parents=True, exist_ok=True)

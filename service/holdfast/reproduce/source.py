@@ -1,4 +1,4 @@
-"""The code of a run: its commit in a folder of its own, or a sentence that says why it cannot be had."""
+"""Code of a run: its commit in a new directory, or the reason why it is unavailable."""
 
 from __future__ import annotations
 
@@ -9,72 +9,74 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import BadRequest
-from holdfast.reproduce.git import check_out, has_commit, look
+from holdfast.reproduce.git import check_out, has_commit, read_checkout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeOverride:
-    """What a person says about the code."""
+    """Options for the source of the code."""
 
     repositories: Sequence[Path]
-    """Where the commit is looked for, in this order."""
+    """Repositories to search for the commit, in this order."""
     to: Path
-    """The folder that is made."""
+    """The directory to create."""
     patch: Path | None = None
-    """What was changed since the commit; None: nothing is to be changed."""
+    """Changes since the commit; None: no patch."""
     as_is: bool = False
-    """Whether the folder of then is taken as it is now."""
+    """Whether to use the original directory in its current state."""
 
 
-def workdir_of(manifest: Mapping[str, Any], workdir: str | None, wish: CodeOverride) -> str | None:
-    """The folder with the code of then; None for a job that needs none.
+def workdir_of(
+    manifest: Mapping[str, Any], workdir: str | None, override: CodeOverride
+) -> str | None:
+    """Return a directory with the original code; None for a job without one.
 
     Raises:
-        BadRequest: the code of then cannot be had; the message says what would help.
+        BadRequest: the original code is unavailable; the message names the remedy.
     """
     if workdir is None:
         return None
-    if wish.as_is:
+    if override.as_is:
         if not Path(workdir).is_dir():
-            raise BadRequest(f"there is no folder {workdir} here; leave --as-is out")
+            raise BadRequest(f"the directory {workdir} does not exist here; omit --as-is")
         return workdir
-    commit = _commit(manifest, wish)
-    home = next((place for place in wish.repositories if has_commit(place, commit)), None)
+    commit = _commit(manifest, override)
+    home = next((place for place in override.repositories if has_commit(place, commit)), None)
     if home is None:
-        looked = ", ".join(map(str, wish.repositories))
+        looked = ", ".join(map(str, override.repositories))
         raise BadRequest(f"commit {commit} is in none of {looked}: clone its repository, or fetch it, and name it with --repo")  # fmt: skip
-    if wish.to.exists():
-        raise BadRequest(f"{wish.to} exists; name a folder that does not with --to")
-    check_out(home, commit, wish.to, wish.patch)
-    return str((wish.to / _folder(manifest, workdir)).absolute())
+    if override.to.exists():
+        raise BadRequest(f"{override.to} exists; name a folder that does not with --to")
+    check_out(home, commit, override.to, override.patch)
+    return str((override.to / _folder(manifest, workdir)).absolute())
 
 
-def _commit(manifest: Mapping[str, Any], wish: CodeOverride) -> str:
+def _commit(manifest: Mapping[str, Any], override: CodeOverride) -> str:
     commit = manifest.get("git_commit")
     if not commit:
-        raise BadRequest("its manifest names no commit, so that its code cannot be had again; --as-is takes its folder as it is now")  # fmt: skip
-    if manifest.get("git_dirty") and wish.patch is None:
+        raise BadRequest("its manifest names no commit, so its code is unavailable; --as-is uses its directory in its current state")  # fmt: skip
+    if manifest.get("git_dirty") and override.patch is None:
         raise BadRequest(
-            f"its code was commit {commit} with changes that nobody committed; give them with --patch FILE (as git diff prints "
-            "them), or take its folder as it is now with --as-is"
+            f"its code was commit {commit} with uncommitted changes; pass them with --patch FILE (the output of git diff), "
+            "or use its directory in its current state with --as-is"
         )
     return str(commit)
 
 
 def _folder(manifest: Mapping[str, Any], workdir: str) -> str:
-    """Where `workdir` is below the top of the repository."""
-    told = (manifest.get("holdfast") or {}).get("folder")
-    if told is None and (found := look(Path(workdir))):
+    """Return the path of `workdir` below the top of the repository."""
+    folder_path = (manifest.get("holdfast") or {}).get("folder")
+    if folder_path is None and (found := read_checkout(Path(workdir))):
         return found.folder
-    return str(told or "")
+    return str(folder_path or "")
 
 
-def other_script(manifest: Mapping[str, Any], workdir: str | None) -> str | None:
-    """What is wrong with the script of a folder, in words; None where it is that of then, or lies where nobody can tell."""
+def script_mismatch(manifest: Mapping[str, Any], workdir: str | None) -> str | None:
+    """Describe how the script of a directory differs from the original; None if it is the same or unknown."""
     name, digest = manifest.get("script"), manifest.get("script_sha256")
     if workdir is None or not name or not digest:
         return None
     found = [path for path in Path(workdir).rglob(str(name)) if path.is_file()]
     if not found or any(hashlib.sha256(p.read_bytes()).hexdigest() == digest for p in found):
         return None
-    return f"{found[0]} is not the script of then: its digest is another"
+    return f"{found[0]} is not the original script: its digest differs"

@@ -1,7 +1,4 @@
-"""The manifest of a run that is to be made again, as somebody kept it.
-
-The job file of a run that is to be made again. Pure.
-"""
+"""Manifest and job file of a run to reproduce."""
 
 from __future__ import annotations
 
@@ -17,27 +14,30 @@ from holdfast.errors import BadRequest
 
 _IN_BUNDLE: Final = "/run_manifest.json"
 _MOST_BYTES: Final = 16 * 1024 * 1024
-"""Of a manifest. One of ten thousand packages has a tenth of it; bigger is no manifest, and would fill the memory."""
+"""Maximum bytes of a manifest.
+
+One of ten thousand packages has a tenth of it; a larger file is not a manifest and would fill the memory.
+"""
 
 
 def read_evidence(file: Path) -> dict[str, Any]:
-    """The manifest in a file: one of `holdfast manifest --json`, or the evidence of `holdfast bundle`.
+    """Read a manifest from a file of `holdfast manifest --json` or a bundle of `holdfast bundle`.
 
     Raises:
         BadRequest: it is neither.
     """
     try:
         data = _bundled(file) if zipfile.is_zipfile(file) else file.read_bytes()[: _MOST_BYTES + 1]
-        told = json.loads(data) if len(data) <= _MOST_BYTES else None
+        manifest_data = json.loads(data) if len(data) <= _MOST_BYTES else None
     except OSError as error:
         raise BadRequest(f"{file}: {error.strerror or error}; name a manifest, a bundle or a job") from error  # fmt: skip
     except (ValueError, zipfile.BadZipFile) as error:
-        raise BadRequest(f"{file} is no manifest: {error}") from error
-    if not isinstance(told, dict) or "format" not in told:
+        raise BadRequest(f"{file} is not a manifest: {error}") from error
+    if not isinstance(manifest_data, dict) or "format" not in manifest_data:
         raise BadRequest(
-            f"{file} is no manifest; write one with holdfast manifest JOB --json, or take a bundle of holdfast bundle JOB"
+            f"{file} is not a manifest; write one with holdfast manifest JOB --json, or use a bundle of holdfast bundle JOB"
         )
-    return told
+    return manifest_data
 
 
 def _bundled(file: Path) -> bytes:
@@ -45,36 +45,36 @@ def _bundled(file: Path) -> bytes:
         for entry in bundle.infolist():
             if entry.filename.endswith(_IN_BUNDLE) and entry.file_size <= _MOST_BYTES:
                 return bundle.read(entry)
-    raise BadRequest(f"{file} has no run_manifest.json: its job told none, so that nothing can be made again from it")  # fmt: skip
+    raise BadRequest(f"{file} has no run_manifest.json: its job reported none, so it cannot be reproduced")  # fmt: skip
 
 
 TAG: Final = "reproduces"
-"""The tag of a job that was made to come to the same result as another: the id of that."""
+"""Tag of a job that reproduces another one, whose id is its value."""
 
 _REQUIREMENTS: Final = "/tmp/holdfast-requirements.lock.txt"  # noqa: S108 - of a node that is this job's alone
 _END: Final = "HOLDFAST_END"
 
 
 def task_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The job file that a manifest holds.
+    """Return the job file in a manifest.
 
     Raises:
-        BadRequest: it holds none.
+        BadRequest: it contains none.
     """
     known = manifest.get("holdfast")
     task = known.get("job_file") if isinstance(known, Mapping) else None
     if not isinstance(task, dict) or "run" not in task:
         raise BadRequest(
-            "the manifest does not say how its run was launched: no service launched it, or one of an older version; take the "
-            "one of holdfast manifest JOB --json"
+            "the manifest does not contain the launch of its run: it ran without a service, or with an older version; use the "
+            "output of holdfast manifest JOB --json"
         )
     return deepcopy(task)
 
 
-def again(
+def rerun_task(
     manifest: Mapping[str, Any], workdir: str | None, programs: Path | None = None
 ) -> dict[str, Any]:
-    """The job file of the same launch, with its code in this folder, and with these programs before all others."""
+    """Build the job file of the same launch, with its code in a directory and `programs` first in PATH."""
     task = task_of(manifest)
     if workdir is not None:
         task["workdir"] = workdir
@@ -86,11 +86,11 @@ def again(
 
 
 def with_requirements(task: Mapping[str, Any], wanted: str) -> dict[str, Any]:
-    """The same job, whose nodes install these packages before anything else."""
+    """Add the installation of packages to the setup of a job, before all other commands."""
     install = f"cat > {_REQUIREMENTS} <<'{_END}'\n{wanted}{_END}\npython -m pip install --no-deps -r {_REQUIREMENTS}"
     return {**task, "setup": f"{install} || exit 1\n{task.get('setup') or ''}"}
 
 
 def is_local(task: Mapping[str, Any]) -> bool:
-    """Whether nodes of this job are processes of the machine that the service runs on."""
+    """Whether the nodes of a job are processes of the service's machine."""
     return str((task.get("resources") or {}).get("infra") or "").lower() == "local"

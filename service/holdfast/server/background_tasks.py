@@ -1,4 +1,8 @@
-"""What goes on beside the reconciler, in its thread: stores are tidied, reports collected from them, prices followed, books kept, people told."""
+"""Background tasks that run in the controller thread.
+
+They cover checkpoint retention, report import, price updates, billing rollups, notifications, log copies and the
+deletion of old files and jobs.
+"""
 
 from __future__ import annotations
 
@@ -8,33 +12,34 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from holdfast.background.billing_rollup import run_rollups, warm_rollups
-from holdfast.background.code_retention import keep_code
-from holdfast.background.job_retention import JobEraser, JobRetention, remove_forever
-from holdfast.background.launch_expiry import expire_forever
-from holdfast.background.log_copies import LogKeeper
+from holdfast.background.code_retention import run_code_retention
+from holdfast.background.job_retention import JobEraser, JobRetention, run_job_retention
+from holdfast.background.launch_expiry import run_launch_expiry
+from holdfast.background.log_copies import LogCopier
 from holdfast.background.notifier import Notifier
 from holdfast.background.price_watcher import PriceWatcher
 from holdfast.background.report_import import ReportImporter
 from holdfast.background.retention import CheckpointCollector, RetentionSettings
 from holdfast.confinement import names_in
-from holdfast.domain.checkpoints.retention import Grace
+from holdfast.domain.checkpoints.retention import GracePeriods
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.host.allowed_folders import Folders
+from holdfast.server.launchers import LAUNCHERS
 from holdfast.services import Services
 from holdfast.settings import Settings, own_variable
 from holdfast.storage import CheckpointBuckets, StorePolicy
 from holdfast.store.outbox import Outbox
 
-Errand: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
-"""Goes on until it is cancelled."""
+BackgroundTask: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+"""Runs until it is cancelled."""
 
 
-def background_tasks(settings: Settings, services: Services) -> Sequence[Errand]:
-    """All that goes on beside the reconciler of a service."""
+def background_tasks(settings: Settings, services: Services) -> Sequence[BackgroundTask]:
+    """All background tasks of a service."""
     clock = services.clock
     repricer = PriceWatcher(
         journal=services.journal,
-        reading=services.reading,
+        queries=services.queries,
         catalog=services.prices,
         clock=clock,
     )
@@ -45,97 +50,97 @@ def background_tasks(settings: Settings, services: Services) -> Sequence[Errand]
         clock=clock,
     )
     return (
-        *_at_stores(settings, services),
-        repricer.look_on,
-        LogKeeper(reading=services.reading, launchers=services.launchers).look_on,
-        partial(warm_rollups, services.ledgers, clock),
-        partial(run_rollups, services.ledgers, services.series),
-        notifier.go_on,
+        *_store_tasks(settings, services),
+        repricer.run,
+        LogCopier(queries=services.queries, launchers=services.launchers).run,
+        partial(warm_rollups, services.bill_rollups, clock),
+        partial(run_rollups, services.bill_rollups, services.series),
+        notifier.run,
         partial(
-            expire_forever,
-            [(one, _kept(settings, engine)) for engine, one in services.launchers.items()],
-            services.reading.ended_at,
+            run_launch_expiry,
+            [
+                (launcher, _launch_retention(settings, engine))
+                for engine, launcher in services.launchers.items()
+            ],
+            services.queries.ended_at,
             clock,
         ),
-        *_of_code(services),
-        _removals(settings, services),
+        *_code_tasks(services),
+        _job_retention(settings, services),
     )
 
 
-def _removals(settings: Settings, services: Services) -> Errand:
+def _job_retention(settings: Settings, services: Services) -> BackgroundTask:
     eraser = JobEraser(
         removals=services.removals,
         journal=services.journal,
         launchers=tuple(services.launchers.values()),
-        open_depot=_depots(settings, services).open if services.demo_seed is None else None,
+        open_bucket=_checkpoint_buckets(settings, services).open
+        if services.demo_seed is None
+        else None,
         clock=services.clock,
     )
     retention = JobRetention(
         removals=services.removals,
-        ledgers=services.ledgers,
+        bill_rollups=services.bill_rollups,
         clock=services.clock,
-        keep=_days(settings.keep_jobs_days),
+        keep_jobs_for=_days(settings.keep_jobs_days),
         audit=services.audit,
-        keep_audit=_days(settings.keep_audit_days),
+        keep_audit_for=_days(settings.keep_audit_days),
     )
-    return partial(remove_forever, eraser, retention)
+    return partial(run_job_retention, eraser, retention)
 
 
-def _kept(settings: Settings, engine: Engine) -> timedelta:
-    """How long files of launches stay after the end of their job."""
-    days = {
-        Engine.LOCAL: settings.local_keep_days,
-        Engine.SLURM: settings.slurm_keep_days,
-        Engine.SKYPILOT: settings.skypilot_keep_days,
-    }
-    return timedelta(days=days[engine])
+def _launch_retention(settings: Settings, engine: Engine) -> timedelta:
+    """How long launch files are kept after the end of their job."""
+    return timedelta(days=LAUNCHERS[engine].keep_days(settings))
 
 
 def _days(count: float | None) -> timedelta | None:
     return None if count is None else timedelta(days=count)
 
 
-def _of_code(services: Services) -> Sequence[Errand]:
+def _code_tasks(services: Services) -> Sequence[BackgroundTask]:
     if services.uploads is None:
         return ()
-    return (partial(keep_code, services.uploads, services.reading, services.journal),)
+    return (partial(run_code_retention, services.uploads, services.queries, services.journal),)
 
 
-def _at_stores(settings: Settings, services: Services) -> Sequence[Errand]:
-    """What goes to the checkpoint stores of jobs. In a demonstration there are none: what has such a name is somebody else's."""
+def _store_tasks(settings: Settings, services: Services) -> Sequence[BackgroundTask]:
+    """The tasks that use checkpoint stores. None in a demonstration, whose store names may belong to others."""
     if services.demo_seed is not None:
         return ()
-    collector = ReportImporter(
+    importer = ReportImporter(
         journal=services.journal,
-        musters=services.musters,
-        watches=services.watches,
-        open_depot=_depots(settings, services).open,
+        incarnations=services.incarnations,
+        leases=services.leases,
+        open_bucket=_checkpoint_buckets(settings, services).open,
         clock=services.clock,
         every_s=settings.inbox_every_s,
     )
-    return _janitor(settings, services).tidy_on, collector.collect_on
+    return _checkpoint_collector(settings, services).run, importer.run
 
 
-def _janitor(settings: Settings, services: Services) -> CheckpointCollector:
-    manners = RetentionSettings(
+def _checkpoint_collector(settings: Settings, services: Services) -> CheckpointCollector:
+    retention = RetentionSettings(
         every_s=settings.tidy_every_s,
-        grace=Grace(
+        grace=GracePeriods(
             commits=timedelta(seconds=settings.tidy_grace_s),
             uploads=timedelta(seconds=settings.tidy_uploads_s),
         ),
     )
     return CheckpointCollector(
         journal=services.journal,
-        upkeep=services.upkeep,
-        open_depot=_depots(settings, services).open,
+        queue=services.retention_queue,
+        open_bucket=_checkpoint_buckets(settings, services).open,
         clock=services.clock,
-        manners=manners,
+        settings=retention,
     )
 
 
-def _depots(settings: Settings, services: Services) -> CheckpointBuckets:
+def _checkpoint_buckets(settings: Settings, services: Services) -> CheckpointBuckets:
     rules = StorePolicy(
-        own=own_variable("AWS_ENDPOINT_URL_S3") or own_variable("AWS_ENDPOINT_URL"),
+        service_endpoint=own_variable("AWS_ENDPOINT_URL_S3") or own_variable("AWS_ENDPOINT_URL"),
         endpoints=names_in(settings.store_endpoints),
         profiles=services.confinement.profiles,
     )

@@ -1,4 +1,4 @@
-"""Backup and restore of a service: its database, and the secret without which much of it cannot be used."""
+"""Backup and restore of a service: its database and its secret."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from holdfast.errors import BadRequest, NotPossibleNow, StoreUnavailable
 from holdfast.host.home_lock import database_file, restoring_over
 from holdfast.settings import Settings
 from holdfast.store import backups, database
-from holdfast.store.backups import Backup, Manifest
+from holdfast.store.backups import Backup, BackupManifest
 
 _SESSIONS = """
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
 """
 _COMPANIONS = ("", "-wal", "-shm")
-"""Endings of the files of one SQLite database."""
+"""File name suffixes of a SQLite database."""
 
 
-def back_up(settings: Settings, file: Path, *, with_secret: bool) -> Manifest:
-    """Write a backup of a service, which may run.
+def back_up(settings: Settings, file: Path, *, with_secret: bool) -> BackupManifest:
+    """Write a backup of a service, which may be running.
 
     Raises:
-        BadRequest: there is nothing to back up, or the file cannot be written.
+        BadRequest: there is no database, or the file cannot be written.
         StoreUnavailable: the database or the secret cannot be read.
     """
     source = database_file(settings)
@@ -43,11 +43,11 @@ def back_up(settings: Settings, file: Path, *, with_secret: bool) -> Manifest:
         engine.dispose()
 
 
-def _write(engine: Engine, settings: Settings, file: Path, *, with_secret: bool) -> Manifest:
+def _write(engine: Engine, settings: Settings, file: Path, *, with_secret: bool) -> BackupManifest:
     secret = _secret_of(settings)
     if secret is None:
         raise StoreUnavailable(
-            f"{settings.secret_file} is not there; set HOLDFAST_HOME to the home folder of the service"
+            f"{settings.secret_file} does not exist; set HOLDFAST_HOME to the home directory of the service"
         )
     return backups.write(
         file,
@@ -61,22 +61,22 @@ def _write(engine: Engine, settings: Settings, file: Path, *, with_secret: bool)
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore did."""
+    """The result of a restore."""
 
-    manifest: Manifest
+    manifest: BackupManifest
     aside: tuple[Path, ...]
-    """Where the database and the secret from before are; empty where there were none."""
+    """Where the previous database and secret were moved; empty if there were none."""
 
 
 def restore(settings: Settings, file: Path, *, force: bool) -> Restored:
-    """Put a backup in the place of a service's database. A failure leaves everything as it was.
+    """Replace a service's database with a backup. A failure leaves everything unchanged.
 
     Raises:
         BadRequest: the backup cannot be used.
-        NotPossibleNow: a service runs, or something is there that `force` would replace.
-        StoreUnavailable: the database or the home folder cannot be used.
+        NotPossibleNow: a service is running, or `force` is needed to replace something.
+        StoreUnavailable: the database or the home directory cannot be used.
     """
-    with backups.opened(file, holdfast.__version__) as backup, restoring_over(settings):
+    with backups.open_backup(file, holdfast.__version__) as backup, restoring_over(settings):
         stamp = f"before-{SystemClock().now():%Y%m%dT%H%M%S%f}Z"
         _check_secret(settings, backup, force=force)
         target = database_file(settings)
@@ -85,21 +85,21 @@ def restore(settings: Settings, file: Path, *, force: bool) -> Restored:
         else:
             aside = _restore_server(settings, backup, stamp, force=force)
         return Restored(
-            backup.manifest, (*aside, *_put_secret(settings.secret_file, backup, stamp))
+            backup.manifest, (*aside, *_restore_secret(settings.secret_file, backup, stamp))
         )
 
 
 def _check_secret(settings: Settings, backup: Backup, *, force: bool) -> None:
-    kept = _secret_of(settings)
-    if kept is None and backup.secret is None:
+    current = _secret_of(settings)
+    if current is None and backup.secret is None:
         raise BadRequest(
-            f"the backup has no secret, and {settings.secret_file} is not there; put the service's secret there first"
+            f"the backup has no secret, and {settings.secret_file} does not exist; copy the service's secret there first"
         )
-    if kept is None or force or sha256(kept).hexdigest() == backup.manifest.secret_sha256:
+    if current is None or force or sha256(current).hexdigest() == backup.manifest.secret_sha256:
         return
     raise NotPossibleNow(
-        f"{settings.secret_file} is not the secret of the backup: with another one, tokens are refused and running jobs are "
-        "not recognised; set HOLDFAST_HOME to the right folder, or replace the secret with --force"
+        f"{settings.secret_file} is not the secret of the backup: with a different one, tokens are rejected and running jobs are "
+        "not recognised; set HOLDFAST_HOME to the right directory, or replace the secret with --force"
     )
 
 
@@ -134,7 +134,7 @@ def _restore_server(settings: Settings, backup: Backup, stamp: str, *, force: bo
         with database.reading(engine) as connection:
             if others := connection.execute(text(_SESSIONS)).scalar_one():
                 raise NotPossibleNow(
-                    f"{others} other connections to the database are open; stop all services that use it before you restore it"
+                    f"{others} other connections to the database are open; stop all services that use it before the restore"
                 )
             is_empty = database.revision_in(connection) is None
         if not is_empty and not force:
@@ -159,9 +159,9 @@ def _restore_server(settings: Settings, backup: Backup, stamp: str, *, force: bo
     return [] if is_empty else [aside]
 
 
-def _occupied(what: str) -> NotPossibleNow:
+def _occupied(target: str) -> NotPossibleNow:
     return NotPossibleNow(
-        f"{what} is not empty; --force keeps it aside and restores the backup in its place"
+        f"{target} is not empty; --force moves it aside and restores the backup in its place"
     )
 
 
@@ -176,8 +176,8 @@ def _secret_of(settings: Settings) -> bytes | None:
         ) from error
 
 
-def _put_secret(place: Path, backup: Backup, stamp: str) -> list[Path]:
-    """Put the secret of the backup in its place; where one from before is kept."""
+def _restore_secret(place: Path, backup: Backup, stamp: str) -> list[Path]:
+    """Install the secret of the backup; return where the previous one was moved."""
     if backup.secret is None or (place.exists() and place.read_bytes() == backup.secret):
         return []
     aside = place.with_name(f"{place.name}.{stamp}")

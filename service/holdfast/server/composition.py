@@ -1,4 +1,4 @@
-"""What a service finds around itself: time, prices, launchers, and where workers leave their reports."""
+"""Assembles a service: clock, prices, launchers, stores, controller and background tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pathlib import Path
 from sqlalchemy import Engine as SqlEngine
 
 from holdfast import addresses
-from holdfast.api.rate_limit import RateLimiter, RateLimits, Streams
 from holdfast.api.routes.launchers import POLICY
 from holdfast.background.audit_anchor import AuditAnchor
 from holdfast.clock import SystemClock
@@ -28,21 +27,23 @@ from holdfast.domain.jobfile.limits import MICROS_PER_USD
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.simulation.spot_market import MarketParameters
 from holdfast.errors import StoreUnavailable
-from holdfast.host import disk_space
+from holdfast.host import resources
 from holdfast.host.home_lock import folders_of
 from holdfast.ingest.spool_reader import SpoolReader
-from holdfast.notifications import Dispatcher, open_post
+from holdfast.launchers.skypilot.admission import AdmissionRequest
+from holdfast.notifications import Dispatcher, open_dispatcher
 from holdfast.ports import Clock, Launcher, PriceCatalog, ReportInbox
 from holdfast.pricing import open_catalog
+from holdfast.rate_limit import RateLimiter, RateLimits, Streams
 from holdfast.server.background_tasks import background_tasks
-from holdfast.server.launchers import open_launchers
+from holdfast.server.launchers import LauncherContext, open_launchers, poll_intervals, refusals
 from holdfast.services import Services
 from holdfast.settings import Settings, SimulatedMarketSettings
-from holdfast.store.audit_log import Audit
+from holdfast.store.audit_log import AuditLog
 from holdfast.store.channels import Channels
 from holdfast.store.database import is_newer, open_database, revision_of, upgrade
 from holdfast.store.identity.access_tokens import NewToken
-from holdfast.store.identity.service_tokens import Tokens, gate_secret
+from holdfast.store.identity.service_tokens import ServiceTokens, gate_secret
 from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
 from holdfast.store.leases import LeaseTable
@@ -52,34 +53,41 @@ from holdfast.store.secrets import Secrets
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """The world of a service."""
+    """The external dependencies of a service."""
 
     clock: Clock
     prices: PriceCatalog
     launchers: Mapping[Engine, Launcher]
     inbox: ReportInbox
     confinement: Confinement = field(default_factory=Confinement)
-    """What jobs of users may use of this machine; nothing of a demonstration runs anywhere."""
+    """What users' jobs may use of this machine. A demonstration runs nothing."""
     uploads: Uploads | None = None
-    """Code that clients uploaded; None: it takes none, as a demonstration does."""
+    """Code that clients uploaded; None: uploads are off, as in a demonstration."""
     demo_seed: int | None = None
-    """What all of it was made from; None: it is real."""
+    """Random seed of a demonstration; None: the service is real."""
 
 
 def real_environment(
     settings: Settings,
     market: SimulatedMarketSettings,
     book: LaunchBook,
-    tokens: Tokens,
+    tokens: ServiceTokens,
     address: str,
 ) -> Environment:
-    """The world as it is, for a service that listens at `address`."""
+    """The real dependencies of a service that listens at `address`."""
     clock = SystemClock()
     prices = open_catalog(settings.price_folders, clock, asks_aws=settings.prices_live)
     launchers = open_launchers(
-        settings, climate=_climate(market), book=book, tokens=tokens, prices=prices, address=address
+        LauncherContext(
+            settings=settings,
+            market=_market_parameters(market),
+            book=book,
+            tokens=tokens,
+            prices=prices,
+            address=address,
+        )
     )
-    # Behind ssh there is no such folder here; then reports come by way of the checkpoint store.
+    # Behind ssh, the directory is not on this machine; reports then arrive through the checkpoint store.
     shared = [settings.slurm_folder] if settings.slurm_folder and not settings.slurm_host else []
     inbox = SpoolReader(settings.home, *shared)
     return Environment(
@@ -87,7 +95,7 @@ def real_environment(
         prices=prices,
         launchers=launchers,
         inbox=inbox,
-        confinement=confinement_of(settings),
+        confinement=confinement_of(settings, refusals(settings)),
         uploads=Uploads(
             settings.code_folder,
             clock,
@@ -98,7 +106,7 @@ def real_environment(
     )
 
 
-def _climate(market: SimulatedMarketSettings) -> MarketParameters:
+def _market_parameters(market: SimulatedMarketSettings) -> MarketParameters:
     return MarketParameters(
         seed=market.seed,
         provision_s=market.provision_s,
@@ -112,19 +120,15 @@ def _climate(market: SimulatedMarketSettings) -> MarketParameters:
 
 log = logging.getLogger(__name__)
 
-EACH_LOOK_S = 0.5
-"""Time that SkyPilot's server gets for each job it is asked about; reading its events costs 0.1 to 0.4 s of a core.
-Smaller keeps a small server busy with answering alone once there are a hundred jobs; bigger relies more on its nudges."""
-
 
 @dataclass(frozen=True)
 class Application:
-    """A service, ready to be served."""
+    """A service that is ready to be served."""
 
     services: Services
-    heart: ControllerThread
+    controller: ControllerThread
     first_token: str | None
-    """The access token if this start made it; None when there was one before."""
+    """The access token if this start created it; None if there was one."""
 
 
 def build(
@@ -133,32 +137,32 @@ def build(
     address: str,
     around: Environment | None = None,
 ) -> Application:
-    """The parts of a service at `address`, over the home folder and the database of `settings`, in the world `around`; None: the real one.
+    """Assemble a service at `address` from `settings`; without `around`, with real dependencies.
 
     Raises:
-        StoreUnavailable: the home folder or the database cannot be used.
+        StoreUnavailable: the home directory or the database cannot be used.
     """
-    engine, secret = _own(settings)
-    tokens, book = Tokens(engine, secret), LaunchBook(engine, secret)
+    engine, secret = _database_and_secret(settings)
+    tokens, book = ServiceTokens(engine, secret), LaunchBook(engine, secret)
     worker_url = addresses.for_workers(settings, address)
     around = around or real_environment(settings, market, book, tokens, address)
-    clock, launchers, pace = around.clock, around.launchers, _pace(settings)
-    journal, watches = Journal(engine, clock), LeaseTable(engine)
+    clock, launchers, pace = around.clock, around.launchers, poll_intervals(settings)
+    journal, leases = Journal(engine, clock), LeaseTable(engine)
     secrets_of = _secrets(engine, secret)
-    journal.renew()
-    reconciler = _reconciler(around, pace, worker_url, journal, watches, tokens, secrets_of)
-    pulse = LauncherHealthMonitor(launchers, clock)
-    custodian = AuditAnchor(settings.audit_head_file, Audit(engine, clock))
-    heart = ControllerThread(reconciler, pace, pulse)
+    journal.rebuild_stale()
+    reconciler = _reconciler(around, pace, worker_url, journal, leases, tokens, secrets_of)
+    health_monitor = LauncherHealthMonitor(launchers, clock)
+    anchor = AuditAnchor(settings.audit_head_file, AuditLog(engine, clock))
+    controller = ControllerThread(reconciler, pace, health_monitor)
     services = Services(
         engine=engine,
         journal=journal,
-        reading=Queries(engine),
-        watches=watches,
+        queries=Queries(engine),
+        leases=leases,
         tokens=tokens,
         secrets=secrets_of,
         channels=Channels(engine, clock, secret),
-        messenger=_post(settings, clock),
+        messenger=_dispatcher(settings, clock),
         launchers=launchers,
         launches=book,
         prices=around.prices,
@@ -166,19 +170,20 @@ def build(
         confinement=around.confinement,
         uploads=around.uploads,
         billing_rules=settings.billing_rules,
-        health=pulse.read,
+        health=health_monitor.read,
+        read_admission=AdmissionRequest.parse,
         worker_url=worker_url,
-        nudge=heart.nudge,
-        ask=heart.call,
-        is_reconciling=heart.is_alive,
-        traffic=_traffic(settings),
-        disk_trouble=partial(disk_space.trouble, folders_of(settings)),
+        nudge=controller.nudge,
+        call_launcher=controller.call,
+        is_reconciling=controller.is_alive,
+        rate_limiter=_rate_limiter(settings),
+        disk_error=partial(resources.disk_trouble, folders_of(settings)),
         trust_loopback=settings.trust_loopback,
-        kept_head=custodian.kept,
+        anchored_head=anchor.read,
         demo_seed=around.demo_seed,
     )
-    heart.beside = (*background_tasks(settings, services), custodian.keep_on)
-    return Application(services, heart, _first_token(settings, services))
+    controller.background_tasks = (*background_tasks(settings, services), anchor.run)
+    return Application(services, controller, _first_token(settings, services))
 
 
 def _reconciler(  # noqa: PLR0917 - it has that many parts
@@ -186,14 +191,14 @@ def _reconciler(  # noqa: PLR0917 - it has that many parts
     pace: PollIntervals,
     worker_url: str,
     journal: Journal,
-    watches: LeaseTable,
-    tokens: Tokens,
+    leases: LeaseTable,
+    tokens: ServiceTokens,
     secrets_of: Secrets,
 ) -> Reconciler:
-    """The reconciler over the tables of this database and the launchers of `around`."""
+    """The reconciler over this database and the launchers of `around`."""
     return Reconciler(
         journal=journal,
-        watches=watches,
+        leases=leases,
         tokens=tokens,
         launchers=around.launchers,
         inbox=around.inbox,
@@ -207,37 +212,35 @@ def _reconciler(  # noqa: PLR0917 - it has that many parts
 
 
 def _secrets(engine: SqlEngine, secret: bytes) -> Secrets:
-    """The stored secrets of jobs, without those that a crash left behind when their job ended."""
+    """The stored secrets of jobs, without leftovers of ended jobs from a crash."""
     stored = Secrets(engine, secret)
     stored.forget_ended()
     return stored
 
 
-def _own(settings: Settings) -> tuple[SqlEngine, bytes]:
-    """The database, with the tables of this version, and the secret of a service: what is its own."""
+def _database_and_secret(settings: Settings) -> tuple[SqlEngine, bytes]:
+    """The database, upgraded to this version, and the secret of a service."""
     _make_home(settings.home)
     engine = open_database(settings.sqlalchemy_url)
     upgrade(engine)
     at = revision_of(engine)
     if is_newer(at):
-        log.warning(
-            "the database is at revision %s of a newer version; upgrade this service, too", at
-        )
+        log.warning("the database is at revision %s of a newer version; upgrade this service", at)
     return engine, _secret(settings.home)
 
 
-def as_it_is(settings: Settings, address: str) -> Settings:
-    """The settings, unchanged."""
+def unchanged_settings(settings: Settings, address: str) -> Settings:
+    """Return the settings unchanged."""
     del address
     return settings
 
 
-def for_reach(settings: Settings, host: str) -> Settings:
-    """The settings as they hold for a service that listens on `host`: beyond this machine, every request needs a token."""
+def settings_for_host(settings: Settings, host: str) -> Settings:
+    """The settings for a service that listens on `host`: beyond this machine, every request needs a token."""
     is_behind = settings.public_url and not addresses.is_here(settings.public_url)
     if is_behind and settings.trust_loopback is not False:
         log.warning(
-            "workers reach this service at %s: unless it has users (holdfast users add), a proxy that cannot be detected makes its callers the owner",
+            "workers reach this service at %s: without users (holdfast users add), callers behind an undetectable proxy act as the owner",
             settings.public_url,
         )
     if settings.trust_loopback is not None or addresses.is_here(f"http://{bracketed(host)}"):
@@ -250,10 +253,10 @@ def for_reach(settings: Settings, host: str) -> Settings:
 
 
 def gate_url(settings: Settings, address: str) -> str:
-    """Where SkyPilot's server asks this service whether a launch may pass: a secret, as whoever knows it may answer.
+    """The secret URL at which SkyPilot's server requests admission of a launch. Anyone who knows it can answer.
 
     Raises:
-        StoreUnavailable: the home folder, which has the service's own secret, cannot be used.
+        StoreUnavailable: the home directory, which contains the service's own secret, cannot be used.
     """
     _make_home(settings.home)
     reached_at = addresses.for_skypilot(settings, address)
@@ -270,13 +273,13 @@ def _make_home(home: Path) -> None:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise StoreUnavailable(
-            f"the folder {home} cannot be made ({error.strerror}); set HOLDFAST_HOME"
+            f"the directory {home} cannot be created ({error.strerror}); set HOLDFAST_HOME"
         ) from error
     if not os.access(home, os.W_OK):
-        raise StoreUnavailable(f"the folder {home} cannot be written; set HOLDFAST_HOME")
+        raise StoreUnavailable(f"the directory {home} is not writable; set HOLDFAST_HOME")
     if (mode := home.stat().st_mode & 0o777) & 0o077:
         log.warning(
-            "permissions %04o of %s are too open: other accounts of this machine may read what is there; chmod 700 %s",
+            "permissions %04o of %s are too open: other accounts of this machine may read its files; run chmod 700 %s",
             mode,
             home,
             home,
@@ -284,25 +287,26 @@ def _make_home(home: Path) -> None:
 
 
 def _secret(home: Path) -> bytes:
-    """The service's own secret, made at its first start; replicas share it through the home folder."""
+    """The service's own secret, created at its first start; replicas share it through the home directory."""
     file = home / "secret"
     _write_once(file, secrets.token_hex(32))
     return file.read_bytes()
 
 
 def _first_token(settings: Settings, services: Services) -> str | None:
-    """The owner's token, if it has to be made: at the first start, and where the one in the home folder lets in no more.
+    """Create the owner's token if needed: at the first start, or if the one in the home directory is invalid.
 
-    Whoever can write this folder has the service's own secret; so whoever has lost all tokens need only remove that file.
+    Write access to this directory includes the service's own secret. So if all tokens are lost, it suffices to
+    delete that file.
     """
-    keyring, now = services.keyring, services.clock.now()
-    keyring.ensure_pepper()
-    if (kept := _read(settings.token_file)) and not keyring.none_yet():
-        token = keyring.find(kept)
+    access_tokens, now = services.access_tokens, services.clock.now()
+    access_tokens.ensure_pepper()
+    if (current := _read(settings.token_file)) and not access_tokens.is_empty():
+        token = access_tokens.find(current)
         if token is None or token.user is not None or not token.refusal(now):
             return None
-    text, _ = keyring.make(NewToken(name="first"), now, Actor(name="owner"))
-    # Left over from another database, or no good any more.
+    text, _ = access_tokens.create(NewToken(name="first"), now, Actor(name="owner"))
+    # The old file belongs to another database, or its token is invalid.
     settings.token_file.unlink(missing_ok=True)
     _write_once(settings.token_file, text)
     return text
@@ -316,7 +320,7 @@ def _read(file: Path) -> str:
 
 
 def _write_once(file: Path, text: str) -> None:
-    """Write a private file unless it is there; whole or not at all, whoever else tries the same."""
+    """Write a private file unless it exists; atomic, also with concurrent writers."""
     draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as stream:
@@ -329,26 +333,14 @@ def _write_once(file: Path, text: str) -> None:
         draft.unlink()
 
 
-def _post(settings: Settings, clock: Clock) -> Dispatcher:
+def _dispatcher(settings: Settings, clock: Clock) -> Dispatcher:
     smtp = settings.smtp_url.get_secret_value() if settings.smtp_url else None
-    return open_post(
+    return open_dispatcher(
         clock, allowed=settings.notify_networks or "", smtp=smtp, takes_http=settings.notify_http
     )
 
 
-def _pace(settings: Settings) -> PollIntervals:
-    return PollIntervals(
-        look_every_s=settings.look_every_s,
-        by_engine={
-            Engine.SKYPILOT: settings.skypilot_look_every_s,
-            Engine.SLURM: settings.slurm_look_every_s,
-        },
-        each_s={Engine.SKYPILOT: EACH_LOOK_S},
-        lease_s=settings.replicas_lease_s,
-    )
-
-
-def _traffic(settings: Settings) -> RateLimiter:
+def _rate_limiter(settings: Settings) -> RateLimiter:
     limits = RateLimits(
         ask=settings.requests_per_minute,
         spend=settings.submissions_per_minute,

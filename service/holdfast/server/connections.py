@@ -1,4 +1,4 @@
-"""Connections to the service: fewer than there are file descriptors, so that its database and launchers always find one."""
+"""Limits connections to the service, so that file descriptors remain for its database and launchers."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from holdfast.host import file_descriptors
+from holdfast.host import resources
 
 RESERVED: Final = 200
-"""Descriptors for what the service opens itself: up to 48 connections to a SQLite database with three each, files, launchers. A
-lower value lets callers take them; a higher value refuses callers sooner."""
+"""Descriptors reserved for the service: up to 48 connections to a SQLite database with three
+each, files, launchers. A lower value lets callers exhaust them; a higher value rejects
+callers sooner."""
 LEAST: Final = 8
-"""Connections that are taken even if there are hardly any descriptors."""
+"""Connections that are accepted even with hardly any descriptors."""
 
 
 def most() -> int:
-    """How many connections may be open under the present limit of this process, which `prlimit` can change."""
+    """The maximum number of connections under this process's current limit, which `prlimit` can change."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(LEAST, min(limit // 2, limit - RESERVED))
 
 
 class Listener(socket.socket):
-    """A socket that accepts one connection in a turn of the event loop, so that each is counted before the next.
+    """A socket that accepts one connection per turn of the event loop, so that each is counted before the next.
 
-    asyncio accepts all that wait in one turn, and pauses for a second where that exhausts the descriptors.
+    asyncio accepts all waiting connections in one turn, and pauses for a second if that exhausts the descriptors.
     """
 
     _has_accepted = False
@@ -38,7 +39,7 @@ class Listener(socket.socket):
         """Accept one connection.
 
         Raises:
-            BlockingIOError: none waits, or one was accepted in this turn.
+            BlockingIOError: none is waiting, or one was accepted in this turn.
         """
         if self._has_accepted:
             self._has_accepted = False
@@ -49,10 +50,10 @@ class Listener(socket.socket):
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP of one connection. If there are too many, it takes the place of the oldest without a request, or is closed."""
+    """HTTP on one connection. Over the limit, it replaces the oldest idle connection, or is closed."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin, if there is room."""
+        """Start if the limit permits it."""
         self.since_s = self.loop.time()
         super().connection_made(transport)
         if len(self.connections) <= most():
@@ -61,7 +62,7 @@ class BoundedProtocol(H11Protocol):
         if idle:
             min(idle, key=_since_s).transport.close()
         else:
-            file_descriptors.note(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+            resources.note_exhausted_descriptors(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
             transport.abort()
 
 

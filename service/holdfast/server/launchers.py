@@ -1,12 +1,15 @@
-"""The launchers of a service, put together as its settings ask for."""
+"""Creates the launchers of a service from its settings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
 
 from holdfast import addresses
 from holdfast.clock import SystemClock
+from holdfast.confinement import why_no_local, why_no_slurm
+from holdfast.controller.reconciler import PollIntervals
 from holdfast.domain.jobfile.limits import MICROS_PER_USD
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.simulation.spot_market import MarketParameters
@@ -15,41 +18,78 @@ from holdfast.launchers.local.cgroup import open_groups
 from holdfast.launchers.local.sandbox import Sandboxes
 from holdfast.launchers.skypilot import SkyPilotClient, SkyPilotLauncher
 from holdfast.launchers.skypilot.launcher import SkyPilotConfig
-from holdfast.launchers.skypilot.naming import Names
-from holdfast.launchers.skypilot.placement_prices import Prices
-from holdfast.launchers.skypilot.task_body import Files
-from holdfast.launchers.slurm import SlurmConfig as SlurmTerms
-from holdfast.launchers.slurm import SlurmLauncher, batch_job, local, ssh
+from holdfast.launchers.skypilot.naming import JobNames
+from holdfast.launchers.skypilot.placement_prices import PlacementPrices
+from holdfast.launchers.skypilot.task_body import WorkdirCopies
+from holdfast.launchers.slurm import SlurmConfig, SlurmLauncher, batch_job, local, ssh
 from holdfast.launchers.slurm.batch_job import ClusterPaths
 from holdfast.packaging.wheel import own_wheel, wheelhouse
 from holdfast.ports import Launcher, PriceCatalog
 from holdfast.settings import Settings
-from holdfast.store.identity.service_tokens import Tokens
+from holdfast.store.identity.service_tokens import ServiceTokens
 from holdfast.store.launches import LaunchBook
 
 
-def open_launchers(
-    settings: Settings,
-    *,
-    climate: MarketParameters,
-    book: LaunchBook,
-    tokens: Tokens,
-    prices: PriceCatalog,
-    address: str,
-) -> Mapping[Engine, Launcher]:
-    """Local processes always, SkyPilot if there is a server to speak to, Slurm if there is a folder. The service listens at
-    `address`."""
-    launchers: dict[Engine, Launcher] = {
-        Engine.LOCAL: LocalLauncher(settings.home, climate, cells=_cells(settings))
-    }
-    if settings.skypilot_url:
-        launchers[Engine.SKYPILOT] = _skypilot(settings, book, tokens, prices, address)
-    if settings.slurm_folder:
-        launchers[Engine.SLURM] = _slurm(settings, settings.slurm_folder)
-    return launchers
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LauncherContext:
+    """What launchers are made from."""
+
+    settings: Settings
+    market: MarketParameters
+    book: LaunchBook
+    tokens: ServiceTokens
+    prices: PriceCatalog
+    address: str
+    """Where the service listens."""
 
 
-def _cells(settings: Settings) -> Sandboxes | None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LauncherEntry:
+    """How a service gets and runs one kind of launcher."""
+
+    open: Callable[[LauncherContext], Launcher | None]
+    """Makes the launcher; None where the settings name none."""
+    keep_days: Callable[[Settings], float]
+    """How long files of a launch stay after the end of its job."""
+    refusal: Callable[[Settings], str]
+    """Why users without rights to the service's machine may not use it; empty where they may."""
+    poll_every_s: Callable[[Settings], float | None] = lambda _: None
+    """How often the reconciler observes a job; None: as often as `HOLDFAST_LOOK_EVERY_S` says."""
+    poll_cost_s: float = 0.0
+    """The cost of one poll to the launcher, in seconds of its time."""
+
+
+def open_launchers(context: LauncherContext) -> Mapping[Engine, Launcher]:
+    """The launchers that the settings ask for, each by its kind."""
+    opened = ((engine, entry.open(context)) for engine, entry in LAUNCHERS.items())
+    return {engine: launcher for engine, launcher in opened if launcher is not None}
+
+
+def poll_intervals(settings: Settings) -> PollIntervals:
+    """How often the reconciler observes the jobs of each launcher."""
+    paces = {engine: entry.poll_every_s(settings) for engine, entry in LAUNCHERS.items()}
+    return PollIntervals(
+        poll_every_s=settings.look_every_s,
+        by_engine={engine: pace for engine, pace in paces.items() if pace is not None},
+        poll_cost_s={
+            engine: one.poll_cost_s for engine, one in LAUNCHERS.items() if one.poll_cost_s
+        },
+        lease_s=settings.replicas_lease_s,
+    )
+
+
+def refusals(settings: Settings) -> Mapping[Engine, str]:
+    """Why users without rights to the service's machine may not use a launcher."""
+    whys = {engine: entry.refusal(settings) for engine, entry in LAUNCHERS.items()}
+    return {engine: why for engine, why in whys.items() if why}
+
+
+def _local(context: LauncherContext) -> LocalLauncher:
+    settings = context.settings
+    return LocalLauncher(settings.home, context.market, sandboxes=_sandboxes(settings))
+
+
+def _sandboxes(settings: Settings) -> Sandboxes | None:
     if not settings.local_members:
         return None
     memory_gb = settings.local_memory_gb
@@ -61,46 +101,79 @@ def _cells(settings: Settings) -> Sandboxes | None:
     )
 
 
-def _slurm(settings: Settings, folder: Path) -> SlurmLauncher:
+def _slurm(context: LauncherContext) -> SlurmLauncher | None:
+    settings, folder = context.settings, context.settings.slurm_folder
+    if not folder:
+        return None
     programs = settings.slurm_programs
     if settings.slurm_host:
         transport = ssh(settings.slurm_host, settings.home / "ssh", programs=programs)
     else:
         transport = local(programs)
     wheel = own_wheel(settings.home / "wheels")
-    place = ClusterPaths(
+    paths = ClusterPaths(
         root=str(folder),
-        worker=str(folder / "workers" / batch_job.name_of(wheel)),
+        worker=str(folder / "workers" / batch_job.worker_digest(wheel)),
         python=str(settings.slurm_python or ""),
         offline=str(settings.slurm_offline_root or ""),
         micros_per_node_hour=round(settings.slurm_usd_per_node_hour * MICROS_PER_USD),
         cluster=settings.slurm_cluster or "",
     )
-    terms = SlurmTerms(
-        transport=transport, place=place, worker=lambda: batch_job.pack_worker(wheel)
+    config = SlurmConfig(
+        transport=transport, paths=paths, worker=lambda: batch_job.pack_worker(wheel)
     )
-    return SlurmLauncher(terms, SystemClock())
+    return SlurmLauncher(config, SystemClock())
 
 
-def _skypilot(
-    settings: Settings, book: LaunchBook, tokens: Tokens, prices: PriceCatalog, address: str
-) -> SkyPilotLauncher:
-    assert settings.skypilot_url
-    names = Names(tokens.deployment)
+def _skypilot(context: LauncherContext) -> SkyPilotLauncher | None:
+    settings, tokens = context.settings, context.tokens
+    if not settings.skypilot_url:
+        return None
+    names = JobNames(tokens.deployment)
     token = settings.skypilot_token.get_secret_value() if settings.skypilot_token else None
-    door = SkyPilotClient(settings.skypilot_url, user=names.user, token=token)
+    client = SkyPilotClient(settings.skypilot_url, user=names.user, token=token)
     here = addresses.is_here(settings.skypilot_url)
-    shares = here if settings.skypilot_shares_files is None else settings.skypilot_shares_files
-    reached_at = addresses.for_skypilot(settings, address)
+    shares_files = (
+        here if settings.skypilot_shares_files is None else settings.skypilot_shares_files
+    )
+    reached_at = addresses.for_skypilot(settings, context.address)
     clock = SystemClock()
     return SkyPilotLauncher(
-        door=door,
-        memory=book,
+        door=client,
+        memory=context.book,
         names=names,
-        files=Files(settings.home / "skypilot-launches"),
+        files=WorkdirCopies(settings.home / "skypilot-launches"),
         wheelhouse=lambda: wheelhouse(settings.home / "wheels"),
         nudge_url=lambda job: f"{reached_at}/v1/jobs/{job}/nudge/{tokens.for_nudge(job)}",
-        prices=Prices(door, prices, clock),
+        prices=PlacementPrices(client, context.prices, clock),
         clock=clock,
-        terms=SkyPilotConfig(shares_files=shares, list_every_s=settings.skypilot_list_every_s),
+        terms=SkyPilotConfig(
+            shares_files=shares_files, list_every_s=settings.skypilot_list_every_s
+        ),
     )
+
+
+POLL_COST_S = 0.5
+"""Seconds of SkyPilot's server per job and poll; reading a job's events costs 0.1 to 0.4 s
+of a core. With a lower value, polls alone keep a small server busy at a hundred jobs; a
+higher value relies more on its nudges."""
+
+LAUNCHERS: Final[Mapping[Engine, LauncherEntry]] = {
+    Engine.LOCAL: LauncherEntry(
+        open=_local, keep_days=lambda settings: settings.local_keep_days, refusal=why_no_local
+    ),
+    Engine.SKYPILOT: LauncherEntry(
+        open=_skypilot,
+        keep_days=lambda settings: settings.skypilot_keep_days,
+        refusal=lambda _: "",
+        poll_every_s=lambda settings: settings.skypilot_look_every_s,
+        poll_cost_s=POLL_COST_S,
+    ),
+    Engine.SLURM: LauncherEntry(
+        open=_slurm,
+        keep_days=lambda settings: settings.slurm_keep_days,
+        refusal=why_no_slurm,
+        poll_every_s=lambda settings: settings.slurm_look_every_s,
+    ),
+}
+"""Every kind of launcher. The order is that in which a refusal names those that a service has."""

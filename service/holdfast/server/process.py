@@ -1,6 +1,6 @@
-"""The service, put together: home folder, database, launchers, reconciler, server.
+"""Runs the service: home directory, database, launchers, controller, HTTP server.
 
-The reconciler has a thread and an event loop of its own, so that a slow launcher never holds up an answer.
+The controller has its own thread and event loop, so a slow launcher never delays a response.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ import uvicorn
 from holdfast.api.app import create_app
 from holdfast.errors import AddressInUse
 from holdfast.gc_tuning import freeze_startup_objects
-from holdfast.host import file_descriptors
+from holdfast.host import resources
 from holdfast.host.home_lock import serving_over
 from holdfast.ingest.group_commit import SWITCH_S
 from holdfast.server.composition import (
     Application,
-    as_it_is,
     bracketed,
     build,
-    for_reach,
+    settings_for_host,
+    unchanged_settings,
 )
 from holdfast.server.connections import BoundedProtocol, Listener
 from holdfast.settings import Settings, SimulatedMarketSettings
 
 log = logging.getLogger(__name__)
 GRACE_S = 3
-"""How long open streams may hold up the end of the service."""
+"""Seconds for which open streams may delay the end of the service."""
 
 
 def serve(
@@ -43,49 +43,49 @@ def serve(
     market: SimulatedMarketSettings,
     host: str,
     port: int,
-    prepare: Callable[[Settings, str], Settings] = as_it_is,
+    prepare: Callable[[Settings, str], Settings] = unchanged_settings,
     *,
     opened: Callable[[Settings, SimulatedMarketSettings, str], Application] = build,
 ) -> None:
-    """Serve until a signal asks for the end. Jobs go on without the service.
+    """Serve until a signal. Jobs continue without the service.
 
-    `prepare` makes of the settings what holds once the service's own address is known; `opened` makes the service.
+    `prepare` completes the settings once the service's own address is known; `opened` creates the service.
 
     Raises:
-        AddressInUse: something else listens there.
-        StoreUnavailable: the home folder or the database cannot be used.
+        AddressInUse: another process listens there.
+        StoreUnavailable: the home directory or the database cannot be used.
     """
-    os.umask(0o077)  # What the service writes is for its own account, wherever its home is.
+    os.umask(0o077)  # Files of the service are private to its account, wherever its home is.
     with closing(listen(host, port)) as listener, serving_over(settings):
         address = _address(host, listener.getsockname()[1])
         settings = prepare(settings, address)
-        settings = for_reach(settings, host)
-        house = opened(settings, market, address)
-        if house.first_token:
-            log.info("made the first access token; it is in %s", settings.token_file)
-        log.info("Holdfast serves %s", address)
+        settings = settings_for_host(settings, host)
+        application = opened(settings, market, address)
+        if application.first_token:
+            log.info("created the first access token in %s", settings.token_file)
+        log.info("Holdfast listens on %s", address)
         config = uvicorn.Config(
-            create_app(house.services),
+            create_app(application.services),
             log_config=None,
             access_log=False,
             http=BoundedProtocol,
             timeout_graceful_shutdown=GRACE_S,
         )
-        server = _Server(config, house.services.stopping)
+        server = _Server(config, application.services.stopping)
         sys.setswitchinterval(SWITCH_S)
         freeze_startup_objects()
         with graceful_shutdown():
-            house.heart.start()
+            application.controller.start()
             try:
                 server.run(sockets=[listener])
             finally:
-                house.heart.stop()
-                log.info("Holdfast has ended; jobs go on")
+                application.controller.stop()
+                log.info("Holdfast has stopped; jobs continue")
 
 
 @contextmanager
 def graceful_shutdown() -> Iterator[None]:
-    """Have SIGTERM end the program as an interrupt does, by an exception: by itself it would leave no step its end."""
+    """End the program on SIGTERM by an exception, as on an interrupt, so that cleanup runs."""
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         yield
@@ -94,14 +94,14 @@ def graceful_shutdown() -> Iterator[None]:
 
 
 class _Server(uvicorn.Server):
-    """A server that tells its streams when it is asked to stop."""
+    """A server that notifies its streams before it stops."""
 
     def __init__(self, config: uvicorn.Config, stopping: Event) -> None:
         super().__init__(config)
         self._stopping = stopping
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        asyncio.get_running_loop().set_exception_handler(file_descriptors.report)
+        asyncio.get_running_loop().set_exception_handler(resources.report_loop_error)
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -110,16 +110,16 @@ class _Server(uvicorn.Server):
 
 
 def _address(host: str, port: int) -> str:
-    """Where this machine reaches the service; a wildcard is no place to go to."""
+    """The address of the service on this machine; a wildcard host is replaced by the loopback address."""
     name = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
     return f"http://{bracketed(name)}:{port}"
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that waits for connections at an address.
+    """A socket that listens at an address.
 
     Raises:
-        AddressInUse: something else listens there.
+        AddressInUse: another process listens there.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Only where the protocol is named does asyncio send an answer's last piece without waiting for the first to be

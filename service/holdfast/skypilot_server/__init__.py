@@ -1,23 +1,22 @@
-"""SkyPilot's API server as a process of its own: found, configured, started, reused, ended. `holdfast up` uses it.
+"""Runs SkyPilot's API server as a separate process, for `holdfast up`.
 
-It has a folder for its HOME and a Python for its packages, neither shared with anything else, and it outlives this
-service: jobs go on without us.
+Finds, configures, starts, reuses and stops it. The server has its own HOME directory and Python environment, and it
+outlives this service, so that jobs continue.
 
-place           the folder, and what is where in it
-interpreter     which Python has SkyPilot, and how to come by one
-configuration   what its config.yaml has to say (pure)
-gate            the module by which it asks this service, put beside its packages
-holdfast_gate   that module itself; SkyPilot imports it, and nothing here can
-credentials     the person's keys to clouds, made visible there
-environment     the environment that it is given
-process         one server as a process: start, recognise, end
-opening         all of it in order
+    server_dir        the directory and its files
+    interpreter       finds or installs a Python with SkyPilot
+    configuration     the required contents of config.yaml (pure)
+    admission_plugin  installs the module by which SkyPilot asks this service
+    holdfast_gate     that module itself; only SkyPilot can import it
+    environment       links to the user's cloud credentials, and the server's variables
+    process           one server process: start, identify, stop
+    server            the whole sequence
 """
 
 from holdfast.skypilot_server.admission_plugin import SOURCE, install_gate, write_gate_address
-from holdfast.skypilot_server.configuration import GATE, needed
+from holdfast.skypilot_server.configuration import GATE, required_lines
 from holdfast.skypilot_server.interpreter import install_if_missing
-from holdfast.skypilot_server.server import configure_shared, end_server, open_server
+from holdfast.skypilot_server.server import configure_shared, open_server, stop_server
 from holdfast.skypilot_server.server_dir import ServerDir
 
 __all__ = [
@@ -25,10 +24,10 @@ __all__ = [
     "SOURCE",
     "ServerDir",
     "configure_shared",
-    "end_server",
     "install_gate",
     "install_if_missing",
-    "needed",
     "open_server",
+    "required_lines",
+    "stop_server",
     "write_gate_address",
 ]

@@ -1,8 +1,7 @@
-"""A person's keys to clouds, made visible in the HOME of a SkyPilot server: links, never copies.
+"""The environment of a SkyPilot server: variables, and links to a user's credentials.
 
-A copy would be a second secret to lose, and would be old after the next login.
-
-The environment of a SkyPilot server: that of whoever starts it, with its own HOME, clock and port.
+The variables are those of the caller, with the server's own HOME, clock and port. Credentials are linked rather than
+copied: a copy would be a second secret to lose, and would expire with the next login.
 """
 
 from __future__ import annotations
@@ -40,29 +39,29 @@ FOLDERS: Final = {
     ".vsphere": "vSphere",
     ".yotta": "Yotta",
 }
-"""Where SkyPilot 0.14 looks for keys below HOME, and whose they are."""
+"""Credential paths of SkyPilot 0.14 below HOME, with their cloud."""
 
 
-def show_credentials(person: Path, server: Path) -> list[str]:
-    """The clouds whose keys the server can see now: those of `person`, and what lies in the server's own HOME."""
-    return [name for folder, name in FOLDERS.items() if _is_shown(person / folder, server / folder)]
+def link_credentials(person: Path, server: Path) -> list[str]:
+    """Link the credentials of `person`; return the clouds with credentials in the server's HOME."""
+    return [name for folder, name in FOLDERS.items() if _link(person / folder, server / folder)]
 
 
-def _is_shown(source: Path, target: Path) -> bool:
+def _link(source: Path, target: Path) -> bool:
     if target.is_symlink() and (not target.exists() or not source.exists()):
-        target.unlink()  # Where it led, there is nothing any more.
+        target.unlink()  # A dangling link: its target no longer exists.
     if target.exists() or not source.exists():
-        return target.exists()  # What somebody put there is theirs to keep.
+        return target.exists()  # Files placed there by users are kept.
     target.parent.mkdir(parents=True, exist_ok=True)
     target.symlink_to(source.absolute())
     return True
 
 
-_KEPT_BACK: Final = (
-    "HOLDFAST_",  # Our own settings, a token among them.
-    "PYTHON",  # Of our environment, not of its.
+_EXCLUDED_PREFIXES: Final = (
+    "HOLDFAST_",  # Our own settings, including a token.
+    "PYTHON",  # Settings of our Python environment.
     "VIRTUAL_ENV",
-    "SKYPILOT_API_SERVER_",  # Would make the server believe that it is a client of another.
+    "SKYPILOT_API_SERVER_",  # Would make the server act as a client of another server.
     "SKYPILOT_DISABLE_LOCAL_API_SERVER",
     "SKYPILOT_GLOBAL_CONFIG",
     "SKYPILOT_PROJECT_CONFIG",
@@ -71,13 +70,15 @@ _KEPT_BACK: Final = (
 
 
 MEMORY_GB: Final = 8
-"""What SkyPilot is told to have where there is more: 24 GB make it start 12 jobs controllers of 160 MB each, 8 GB two, which
-launch 16 jobs at once and watch 400."""
+"""Memory limit reported to SkyPilot.
+With 24 GB it starts 12 jobs controllers of 160 MB each; with 8 GB two, which launch 16 jobs at once and monitor 400."""
 
 
-def environment(home: Path, port: int, python: Path) -> Mapping[str, str]:
-    """What the server is given. Keys to clouds that are variables of ours are passed on."""
-    own = {key: value for key, value in os.environ.items() if not key.startswith(_KEPT_BACK)}
+def server_environment(home: Path, port: int, python: Path) -> Mapping[str, str]:
+    """Return the server's variables. Cloud credentials in our variables are passed on."""
+    own = {
+        key: value for key, value in os.environ.items() if not key.startswith(_EXCLUDED_PREFIXES)
+    }
     has_more = psutil.virtual_memory().total > MEMORY_GB * 2**30
     return {
         **({"SKYPILOT_POD_MEMORY_GB_LIMIT": str(MEMORY_GB)} if has_more else {}),
@@ -85,7 +86,7 @@ def environment(home: Path, port: int, python: Path) -> Mapping[str, str]:
         "HOME": str(home),
         "PATH": f"{python.parent}:{own.get('PATH', os.defpath)}",
         "TZ": "UTC",  # SkyPilot writes naive local times into its database.
-        "IS_SKYPILOT_SERVER": "true",  # Without it, the file is read as a client's.
+        "IS_SKYPILOT_SERVER": "true",  # Without it, SkyPilot reads the file as a client's.
         "SKYPILOT_API_SERVER_LOCAL_PORT": str(port),
         "SKYPILOT_DISABLE_USAGE_COLLECTION": "1",
         "DO_NOT_TRACK": "1",

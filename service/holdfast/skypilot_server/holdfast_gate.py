@@ -1,9 +1,8 @@
-"""SkyPilot's admission policy for Holdfast: it asks Holdfast about Holdfast's own launches, and nobody about anything else.
+"""SkyPilot's admission policy for Holdfast, which asks about Holdfast's own launches only.
 
-This file is copied beside SkyPilot's packages, into a Python where Holdfast is not installed; `admin_policy:
-holdfast_gate.Gate` names it there. SkyPilot would ask a URL for every request of everybody, recoveries of jobs among
-them, and take silence for a no. This asks only where a launch has to be counted, so that while Holdfast is away jobs
-are recovered, and others launch as ever.
+This file is copied into SkyPilot's environment, where Holdfast is not installed; `admin_policy: holdfast_gate.Gate`
+selects it. With a URL as policy, SkyPilot would ask about every request, including recoveries, and treat no response as
+a refusal. This module asks only about launches, so that jobs recover and other users launch while Holdfast is down.
 """
 
 from __future__ import annotations
@@ -16,55 +15,58 @@ import sky
 from sky import admin_policy, exceptions
 
 ADDRESS: Final = "~/.sky/holdfast-gate"
-"""The file with the address of Holdfast's gate, in one line. It is read for each question: a change needs no start."""
+"""File with the address of Holdfast's gate, in one line.
+It is read for each question, so changes need no restart."""
 TOKEN_ENV: Final = "HOLDFAST_ADMISSION"  # noqa: S105 - the name of a variable
-"""Holds the token of a launch; whoever has none is not ours to judge."""
+"""Variable with the token of a launch; requests without it pass."""
 PROBE_TOKEN: Final = "hfl_probe-0_"  # noqa: S105 - what such a token begins with
-"""The launch that never happens, by which Holdfast finds out whether it is asked."""
+"""Prefix of the probe launch's token, by which Holdfast tests whether it is asked."""
 
 _SECRET: Final = re.compile(r"/policy/\w+")
 
 
 class Gate(sky.AdminPolicy):
-    """Lets each launch of Holdfast pass once, if Holdfast says so, and all else as it is."""
+    """Admits each Holdfast launch once, by Holdfast's decision; other requests pass unchanged."""
 
     @classmethod
     def validate_and_mutate(cls, user_request: sky.UserRequest) -> sky.MutatedUserRequest:
-        """The request as it is.
+        """Return the request unchanged.
 
         Raises:
-            UserRequestRejectedByPolicy: it is one of Holdfast's launches, and Holdfast says no or nothing.
+            UserRequestRejectedByPolicy: it is a Holdfast launch, and Holdfast refused it or did not respond.
         """
-        if _has_to_be_counted(user_request):
-            _ask(user_request)
+        if _needs_admission(user_request):
+            _request_admission(user_request)
         return sky.MutatedUserRequest(user_request.task, user_request.skypilot_config)
 
     def __repr__(self) -> str:
         return "holdfast_gate.Gate"
 
 
-def _has_to_be_counted(request: sky.UserRequest) -> bool:
-    """Whether Holdfast counts it: a launch of its own, or its probe.
+def _needs_admission(request: sky.UserRequest) -> bool:
+    """Whether Holdfast decides about the request: a launch of its own, or its probe.
 
-    Validations are not: SkyPilot's jobs controllers have each recovery validated, with the token of its launch.
+    Validations pass: SkyPilot's jobs controllers validate each recovery with the token of its launch.
     """
     token = (request.task.envs or {}).get(TOKEN_ENV)
-    if not token or request.at_client_side:  # The server asks again what a client was asked.
+    if (
+        not token or request.at_client_side
+    ):  # The server asks again about a request that a client was asked about.
         return False
     if request.request_name == "validate":
         return str(token).startswith(PROBE_TOKEN)
     return bool(request.request_name == "jobs.launch")
 
 
-def _ask(request: sky.UserRequest) -> None:
+def _request_admission(request: sky.UserRequest) -> None:
     try:
         url = Path(ADDRESS).expanduser().read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         raise exceptions.UserRequestRejectedByPolicy(
-            f"admin policy holdfast_gate: {ADDRESS} cannot be read ({error}); holdfast up --configure says what it holds"
+            f"admin policy holdfast_gate: cannot read {ADDRESS} ({error}); holdfast up --configure prints its contents"
         ) from None
     try:
         admin_policy.RestfulAdminPolicy(url).apply(request)
     except (exceptions.UserRequestRejectedByPolicy, exceptions.RestfulPolicyError) as refusal:
-        # Whoever asks SkyPilot is shown these words, and the address is a secret.
+        # SkyPilot displays this text to the caller, and the address is a secret.
         raise type(refusal)(_SECRET.sub("/policy/...", str(refusal))) from None

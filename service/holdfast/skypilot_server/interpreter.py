@@ -1,4 +1,7 @@
-"""Which Python has SkyPilot, and how to come by one. It is never imported here: it pins packages that we have newer."""
+"""Finds or installs a Python with SkyPilot.
+
+SkyPilot is not imported here, because it pins older packages.
+"""
 
 from __future__ import annotations
 
@@ -12,70 +15,75 @@ from typing import Final
 
 from holdfast.errors import NotInstalled
 from holdfast.launchers.skypilot.version import SERIES, VERSION
-from holdfast.skypilot_server.server_dir import ServerDir, Tell
+from holdfast.skypilot_server.server_dir import ProgressCallback, ServerDir
 
-_ASK: Final = (
+_PROBE_SCRIPT: Final = (
     "import sysconfig; from importlib.metadata import version; "
     "print(version('skypilot')); print(sysconfig.get_path('purelib'))"
 )
-_ASK_S: Final = 60.0
-"""How long a Python may take to say what it has, on a machine with a cold disk."""
+_PROBE_S: Final = 60.0
+"""Limit for querying a Python's packages, sufficient for a cold disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A Python that has SkyPilot."""
+    """A Python with SkyPilot."""
 
     python: Path
     version: str
     purelib: Path
-    """The folder of its packages."""
+    """Directory of its packages."""
 
 
-def find_interpreter(place: ServerDir, wanted: Path | None) -> Interpreter:
-    """The Python that `wanted` names, or that of the server's folder, or this one: the first that has SkyPilot.
+def find_interpreter(place: ServerDir, requested: Path | None) -> Interpreter:
+    """Return the first Python with SkyPilot: `requested`, the server directory's, or this one.
 
     Raises:
-        NotInstalled: none has it, or what it has is of another series.
+        NotInstalled: none has SkyPilot, or its version is not supported.
     """
-    candidates = [wanted] if wanted else [place.python, Path(sys.executable)]
+    candidates = [requested] if requested else [place.python, Path(sys.executable)]
     for python in candidates:
-        if found := _ask(python):
+        if found := _probe(python):
             if not found.version.startswith(SERIES):
                 raise NotInstalled(
-                    f"{python} has SkyPilot {found.version}, and this version of Holdfast knows {SERIES}x; {_way_out(place, wanted)}"
+                    f"{python} has SkyPilot {found.version}, but this version of Holdfast supports {SERIES}x; {_install_hint(place, requested)}"
                 )
             return found
-    where = f"HOLDFAST_SKYPILOT_PYTHON={wanted} has no SkyPilot" if wanted else "not installed here"
-    raise NotInstalled(f"SkyPilot: {where}; {_way_out(place, wanted)}")
+    where = (
+        f"HOLDFAST_SKYPILOT_PYTHON={requested} has no SkyPilot"
+        if requested
+        else "not installed here"
+    )
+    raise NotInstalled(f"SkyPilot: {where}; {_install_hint(place, requested)}")
 
 
-def install_if_missing(place: ServerDir, wanted: Path | None, tell: Tell) -> None:
-    """SkyPilot in an environment of its own in the server's folder, unless there is one; pip talks to the terminal.
+def install_if_missing(place: ServerDir, requested: Path | None, tell: ProgressCallback) -> None:
+    """Install SkyPilot in the server's directory unless present; pip prints to the terminal.
 
     Raises:
-        NotInstalled: it could not be installed, or `wanted` names a Python that has none: ours would not be used.
-        StoreUnavailable: the server's folder cannot be used.
+        NotInstalled: the installation failed, or `requested` names a Python without SkyPilot, which would still
+        be used.
+        StoreUnavailable: the server's directory cannot be used.
     """
     try:
-        find_interpreter(place, wanted)
+        find_interpreter(place, requested)
     except NotInstalled:
-        if wanted:
+        if requested:
             raise
     else:
         return
-    with place.alone():
-        tell(f"installing SkyPilot {VERSION} in {place.home / 'venv'}; that takes some minutes")
+    with place.lock():
+        tell(f"installing SkyPilot {VERSION} in {place.home / 'venv'}; this takes a few minutes")
         for command in _commands(place):
             try:
-                # What pip says goes beside what was asked for: standard output stays clean.
+                # pip's output goes to standard error, because standard output carries the result.
                 subprocess.run(command, check=True, stdout=sys.stderr)
             except (OSError, subprocess.CalledProcessError) as error:
                 raise NotInstalled(f"{shlex.join(command)} failed: {error}") from error
 
 
 def _commands(place: ServerDir) -> list[list[str]]:
-    """What installs SkyPilot: with the versions that Holdfast was tried with, where their list is at hand."""
+    """Return the commands that install SkyPilot, in tested versions if their list is available."""
     lock = _lock()
     what = ["--requirement", str(lock)] if lock else [f"skypilot[aws]=={VERSION}"]
     return [
@@ -85,23 +93,27 @@ def _commands(place: ServerDir) -> list[list[str]]:
 
 
 def _lock() -> Path | None:
-    """The list of SkyPilot's own environment: in the wheel, or in the checkout."""
+    """Return the lock file of SkyPilot's environment, from the wheel or the checkout."""
     packaged = Path(str(resources.files("holdfast"))) / "_skypilot.lock"
     checkout = Path(__file__).parents[3] / "requirements-skypilot.lock"
     return next((file for file in (packaged, checkout) if file.exists()), None)
 
 
-def _way_out(place: ServerDir, wanted: Path | None) -> str:
+def _install_hint(place: ServerDir, requested: Path | None) -> str:
     by_hand = " && ".join(shlex.join(command) for command in _commands(place))
-    first = "install it there, or leave that variable out; then " if wanted else ""
-    return f"{first}holdfast up --install installs it, and so does: {by_hand}"
+    first = "install it there, or unset the variable; then " if requested else ""
+    return f"{first}run holdfast up --install, or: {by_hand}"
 
 
-def _ask(python: Path) -> Interpreter | None:
-    """What a Python says of its SkyPilot; None if it has none, or is no Python."""
+def _probe(python: Path) -> Interpreter | None:
+    """Query a Python for SkyPilot; None if it has none or is not a Python."""
     try:
         answer = subprocess.run(
-            [python, "-c", _ASK], capture_output=True, text=True, check=True, timeout=_ASK_S
+            [python, "-c", _PROBE_SCRIPT],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_PROBE_S,
         )
         version, purelib = answer.stdout.splitlines()
     except (OSError, subprocess.SubprocessError, ValueError):

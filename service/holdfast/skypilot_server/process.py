@@ -1,7 +1,7 @@
-"""One server as a process: started in a session of its own, recognised later, ended by its number.
+"""One server process: started in its own session, identified later, stopped by pid.
 
-A number alone may belong to anybody by now. A process is the server that was started here if it has the number, was
-born when that one was, and runs SkyPilot's server on that port.
+A pid may be reused. A process is the server started here if pid and start time match and it runs SkyPilot's server on
+that port.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ import httpx2
 import psutil
 
 from holdfast.errors import EngineNotStarted
-from holdfast.skypilot_server.server_dir import ServerDir, Tell, write_whole
+from holdfast.skypilot_server.server_dir import ProgressCallback, ServerDir, write_atomically
 
 MODULE: Final = "sky.server.server"
 START_S: Final = 180.0
-"""How long a start may take: 5 to 25 s are usual. Shorter gives up on a busy machine."""
+"""Limit for startup, which usually takes 5 to 25 s. A lower value fails on a busy machine."""
 STOP_S: Final = 90.0
-"""How long a server may take to end what it is at before it is killed; with nothing to do it takes 9 s."""
-TELL_EVERY_S: Final = 10.0
+"""Time for a server to finish its work before it is killed; an idle one takes 9 s."""
+PROGRESS_INTERVAL_S: Final = 10.0
 TAIL_LINES: Final = 15
 
 _POLL_S: Final = 0.3
 _SAME_BIRTH_S: Final = 60.0
-"""The kernel counts births from its start; what that means in time moves a little when the clock is set."""
-_IN_A_SESSION: Final = '"$@" </dev/null >>"$0" 2>&1 & echo $!'
+"""Tolerance for start times, which shift slightly when the system clock is set."""
+_START_SCRIPT: Final = '"$@" </dev/null >>"$0" 2>&1 & echo $!'
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +43,20 @@ class SkyPilotServer:
 
     pid: int
     born: float
-    """Seconds since the epoch, as the system tells of the process."""
+    """Start time of the process, in seconds since the epoch."""
     session: int
-    """Its session, in which its workers are, too; jobs controllers have their own."""
+    """Session of the server and its workers; jobs controllers have their own sessions."""
     port: int
     at_start: str
-    """Digest of the configuration that it read at its start."""
+    """Digest of the configuration read at startup."""
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The server's address."""
         return f"http://127.0.0.1:{self.port}"
 
     def process(self) -> psutil.Process | None:
-        """The process, if it lives and is this server."""
+        """Return the process if it is alive and is this server."""
         try:
             process = psutil.Process(self.pid)
             words = process.cmdline()
@@ -64,48 +64,50 @@ class SkyPilotServer:
             lives = process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return None
-        # While a program takes the place of another in a process, which a start does twice, it has no words at all.
+        # During an exec, which happens twice at startup, a process has no arguments.
         is_ours = not words or (MODULE in words and _port(self.port) in words)
         return process if is_it and lives and is_ours else None
 
     def version(self) -> str | None:
-        """The version of SkyPilot that it runs; None while it does not answer."""
+        """Return the running SkyPilot version; None while it does not respond."""
         try:
-            told = httpx2.get(f"{self.url}/api/health", timeout=5.0, trust_env=False).json()
+            health = httpx2.get(f"{self.url}/api/health", timeout=5.0, trust_env=False).json()
         except (httpx2.HTTPError, ValueError):
             return None
-        return str(told["version"]) if isinstance(told, dict) and told.get("version") else None
+        return (
+            str(health["version"]) if isinstance(health, dict) and health.get("version") else None
+        )
 
 
-def remembered(place: ServerDir) -> SkyPilotServer | None:
-    """The server that was started in this folder last, whether it lives or not."""
+def recorded_server(place: ServerDir) -> SkyPilotServer | None:
+    """Return the last server started in this directory, alive or not."""
     try:
         return SkyPilotServer(**json.loads(place.record.read_text()))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def find(place: ServerDir) -> SkyPilotServer | None:
-    """The server that was started in this folder, if it lives."""
-    server = remembered(place)
+def running_server(place: ServerDir) -> SkyPilotServer | None:
+    """Return the server started in this directory, if it is alive."""
+    server = recorded_server(place)
     return server if server and server.process() else None
 
 
 def start(
     place: ServerDir, python: Path, port: int, at_start: str, environment: Mapping[str, str]
 ) -> SkyPilotServer:
-    """A server that has begun to start. It belongs to nobody's terminal, and outlives us.
+    """Start a server, detached from the terminal so that it outlives this process.
 
     Raises:
-        EngineNotStarted: it ended at once.
+        EngineNotStarted: it exited at once.
     """
     if place.log.exists():
         place.log.replace(place.log.with_suffix(".log.1"))
     argv = [str(python), "-m", MODULE, "--host=127.0.0.1", _port(port)]
-    # A shell in between, which ends at once: nobody has to wait for its child, and the session is not ours.
+    # A shell that exits at once starts the server, so that no process must wait for it and the session is its own.
     started = subprocess.run(
-        ["sh", "-c", _IN_A_SESSION, str(place.log), *argv],
-        cwd=place.home,  # `-m` looks into the folder first, and ours may have one called `sky`.
+        ["sh", "-c", _START_SCRIPT, str(place.log), *argv],
+        cwd=place.home,  # `-m` searches the working directory first, and ours may contain a `sky`.
         env=environment,
         start_new_session=True,
         stdout=subprocess.PIPE,
@@ -116,46 +118,46 @@ def start(
     try:
         born, session = psutil.Process(pid).create_time(), os.getsid(pid)
     except (psutil.Error, ProcessLookupError) as error:
-        raise EngineNotStarted(_epitaph(place, argv)) from error
+        raise EngineNotStarted(_exit_message(place, argv)) from error
     server = SkyPilotServer(pid, born, session, port, at_start)
-    write_whole(place.record, json.dumps(asdict(server)))
+    write_atomically(place.record, json.dumps(asdict(server)))
     return server
 
 
-def await_answer(server: SkyPilotServer, place: ServerDir, tell: Tell) -> str:
-    """The version of SkyPilot that answers there.
+def wait_until_ready(server: SkyPilotServer, place: ServerDir, tell: ProgressCallback) -> str:
+    """Wait until the server responds; return its SkyPilot version.
 
     Raises:
-        EngineNotStarted: it ended, or is silent; the end of its log is in the message.
+        EngineNotStarted: it exited or does not respond; the message includes the end of its log.
     """
     for _ in _ticks(START_S, tell, "waiting for SkyPilot's API server"):
         if version := server.version():
             return version
         if server.process() is None:
-            raise EngineNotStarted(_epitaph(place, ["SkyPilot's API server"]))
+            raise EngineNotStarted(_exit_message(place, ["SkyPilot's API server"]))
     raise EngineNotStarted(
-        f"SkyPilot's API server (process {server.pid}) does not answer at {server.url} after {START_S:.0f} s; "
-        f"holdfast up --stop ends it. The end of its log:\n{tail(place.log)}"
+        f"SkyPilot's API server (process {server.pid}) did not respond at {server.url} within {START_S:.0f} s; "
+        f"stop it with holdfast up --stop. The end of its log:\n{tail(place.log)}"
     )
 
 
-def end(server: SkyPilotServer, place: ServerDir, tell: Tell) -> None:
-    """End a server with its workers; what it is at is ended first if that takes no longer than it should."""
+def stop(server: SkyPilotServer, place: ServerDir, tell: ProgressCallback) -> None:
+    """Stop a server with its workers; it may finish its work within a limit."""
     process = server.process()
     if process is not None:
         process.terminate()
-        for _ in _ticks(STOP_S, tell, "waiting for SkyPilot's API server to end"):
+        for _ in _ticks(STOP_S, tell, "waiting for SkyPilot's API server to stop"):
             if server.process() is None:
                 break
         else:
-            tell(f"it did not end within {STOP_S:.0f} s and is killed")
+            tell(f"it did not stop within {STOP_S:.0f} s; killing it")
             process.kill()
-    clear_away(server, place)
+    kill_workers(server, place)
     place.record.unlink(missing_ok=True)
 
 
-def clear_away(server: SkyPilotServer, place: ServerDir) -> None:
-    """End what a server that is no more has left behind: SkyPilot's workers do not end with it, and hold a port."""
+def kill_workers(server: SkyPilotServer, place: ServerDir) -> None:
+    """Kill the workers of a server that has exited: they outlive it and hold a port."""
     killed: list[psutil.Process] = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, ProcessLookupError):
@@ -163,19 +165,19 @@ def clear_away(server: SkyPilotServer, place: ServerDir) -> None:
             if in_session and process.pid != server.pid and _is_worker(process, place):
                 process.kill()
                 killed.append(process)
-    # Until they are gone, their port is taken.
+    # Until they have exited, their port is in use.
     psutil.wait_procs(killed, timeout=5)
 
 
 def _is_worker(process: psutil.Process, place: ServerDir) -> bool:
-    """Whether a process of the server's session is one of its own: sessions' numbers are used again, too."""
+    """Whether a process in the server's session is its worker; session numbers are reused."""
     title = (process.cmdline() or [""])[0]
-    # A worker's title is written over its environment.
+    # A worker's title overwrites its environment.
     return title.startswith("SkyPilot:") or process.environ().get("HOME") == str(place.home)
 
 
 def controllers(place: ServerDir) -> list[int]:
-    """The processes that keep SkyPilot's managed jobs in place; they belong to no server, and outlive it."""
+    """Return the pids of SkyPilot's jobs controllers, which outlive the server."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -188,7 +190,7 @@ def controllers(place: ServerDir) -> list[int]:
 
 
 def tail(log: Path) -> str:
-    """The last lines of a log."""
+    """Return the last lines of a log."""
     try:
         lines = log.read_text(errors="replace").splitlines()
     except OSError:
@@ -196,20 +198,20 @@ def tail(log: Path) -> str:
     return "\n".join(lines[-TAIL_LINES:]) or "(it is empty)"
 
 
-def _epitaph(place: ServerDir, argv: Sequence[str]) -> str:
-    return f"{shlex.join(argv) if len(argv) > 1 else argv[0]} ended at its start. The end of {place.log}:\n{tail(place.log)}"
+def _exit_message(place: ServerDir, argv: Sequence[str]) -> str:
+    return f"{shlex.join(argv) if len(argv) > 1 else argv[0]} exited at startup. The end of {place.log}:\n{tail(place.log)}"
 
 
 def _port(port: int) -> str:
     return f"--port={port}"
 
 
-def _ticks(limit_s: float, tell: Tell, what: str) -> Iterator[None]:
-    """Moments to look at something, for so long; every now and then somebody is told that it takes time."""
-    began, told = time.monotonic(), 0.0
+def _ticks(limit_s: float, tell: ProgressCallback, what: str) -> Iterator[None]:
+    """Yield at intervals for `limit_s` seconds, and report the elapsed time now and then."""
+    began, reported = time.monotonic(), 0.0
     while (gone := time.monotonic() - began) < limit_s:
         yield
-        if gone - told >= TELL_EVERY_S:
-            told = gone
+        if gone - reported >= PROGRESS_INTERVAL_S:
+            reported = gone
             tell(f"{what}: {gone:.0f} s so far")
         time.sleep(_POLL_S)

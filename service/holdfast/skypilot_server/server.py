@@ -1,4 +1,4 @@
-"""A server that runs and has the configuration that Holdfast needs, whatever was there before."""
+"""Ensures a running SkyPilot server with the configuration that Holdfast needs."""
 
 from __future__ import annotations
 
@@ -8,120 +8,137 @@ from pathlib import Path
 
 from holdfast.errors import AddressInUse
 from holdfast.skypilot_server import process
-from holdfast.skypilot_server.admission_plugin import address_gate, install_plugin
-from holdfast.skypilot_server.configuration import GATE, Configuration, Policy, configured
-from holdfast.skypilot_server.environment import environment, show_credentials
+from holdfast.skypilot_server.admission_plugin import configure_gate, install_plugin
+from holdfast.skypilot_server.configuration import GATE, Configuration, Policy, merged_configuration
+from holdfast.skypilot_server.environment import link_credentials, server_environment
 from holdfast.skypilot_server.interpreter import Interpreter, find_interpreter
 from holdfast.skypilot_server.process import SkyPilotServer
-from holdfast.skypilot_server.server_dir import DEFAULT_PORT, ServerDir, Tell, write_whole
+from holdfast.skypilot_server.server_dir import (
+    DEFAULT_PORT,
+    ProgressCallback,
+    ServerDir,
+    write_atomically,
+)
 
 
 def open_server(
-    place: ServerDir, *, python: Path | None, port: int | None, gate_url: str, tell: Tell
+    place: ServerDir,
+    *,
+    python: Path | None,
+    port: int | None,
+    gate_url: str,
+    tell: ProgressCallback,
 ) -> str:
-    """The address of a server that answers: the one that runs, or a new one.
+    """Return the address of a responding server: the running one, or a new one.
 
-    `python` and `port` are what a person asks for; None leaves the choice to us.
+    `python` and `port` are the user's choices; None selects defaults.
 
     Raises:
-        NotInstalled: there is no SkyPilot to start.
-        EngineNotStarted: it does not answer.
-        AddressInUse: somebody else's process has the port.
-        StoreUnavailable: its folder cannot be used.
-        BadRequest: its configuration cannot be understood.
+        NotInstalled: SkyPilot is not installed.
+        EngineNotStarted: the server does not respond.
+        AddressInUse: another process uses the port.
+        StoreUnavailable: the server's directory cannot be used.
+        BadRequest: its configuration cannot be parsed.
     """
-    with place.alone():
+    with place.lock():
         found = find_interpreter(place, python)
         config = _write(place, install_plugin(place, found, gate_url, tell), tell)
-        clouds = show_credentials(Path.home(), place.home)
-        tell(f"keys that SkyPilot sees: {', '.join(clouds) or 'none but variables of yours'}")
-        server = process.find(place)
-        if server and (why := _why_anew(server, config, port)):
-            tell(f"SkyPilot's API server starts anew, {why}; jobs go on meanwhile")
+        clouds = link_credentials(Path.home(), place.home)
+        tell(
+            f"cloud credentials found by SkyPilot: {', '.join(clouds) or 'environment variables only'}"
+        )
+        server = process.running_server(place)
+        if server and (why := _restart_reason(server, config, port)):
+            tell(f"restarting SkyPilot's API server {why}; jobs continue")
             port = port or server.port
-            process.end(server, place, tell)
+            process.stop(server, place, tell)
             server = None
         if server is None:
             server = _start(place, found, port or DEFAULT_PORT, config, tell)
         else:
-            tell(f"SkyPilot's API server runs already, process {server.pid}")
-        version = process.await_answer(server, place, tell)
-        tell(f"SkyPilot {version} is at {server.url}, its log in {place.log}")
+            tell(f"SkyPilot's API server is already running, process {server.pid}")
+        version = process.wait_until_ready(server, place, tell)
+        tell(f"SkyPilot {version} is running at {server.url}; log: {place.log}")
         return server.url
 
 
-def configure_shared(place: ServerDir, gate_url: str, tell: Tell, *, has_gate: bool) -> None:
-    """A server on another machine or in a container, whose HOME is this folder, too, has its configuration and its gate.
+def configure_shared(
+    place: ServerDir, gate_url: str, tell: ProgressCallback, *, has_gate: bool
+) -> None:
+    """Write configuration and gate for a remote or containerized server that shares this HOME.
 
     Raises:
-        StoreUnavailable: its folder cannot be used.
-        BadRequest: what is there cannot be understood.
+        StoreUnavailable: the server's directory cannot be used.
+        BadRequest: the existing configuration cannot be parsed.
     """
-    with place.alone():
-        policy = address_gate(place, gate_url) if has_gate else Policy(gate_url)
+    with place.lock():
+        policy = configure_gate(place, gate_url) if has_gate else Policy(gate_url)
         _write(place, policy, tell)
         if not has_gate:
             tell(
                 f"note: SkyPilot asks this service about every request: while this service is down, jobs are not recovered "
-                f"and nobody launches; with {GATE} in its environment, HOLDFAST_SKYPILOT_HAS_GATE=true ends that"
+                f"and launches fail; to avoid this, install {GATE} in its environment and set HOLDFAST_SKYPILOT_HAS_GATE=true"
             )
 
 
-def _write(place: ServerDir, policy: Policy, tell: Tell) -> Configuration:
-    """The server's configuration, written unless it was right already."""
+def _write(place: ServerDir, policy: Policy, tell: ProgressCallback) -> Configuration:
+    """Write the server's configuration unless it is already correct."""
     before = place.config.read_text(encoding="utf-8") if place.config.exists() else ""
-    config = configured(before, policy)
+    config = merged_configuration(before, policy)
     for note in config.notes:
         tell(f"note: {place.config}: {note}")
     if config.text != before:
         kept = place.config.with_name("config.yaml.before-holdfast")
         if (
             before and not kept.exists()
-        ):  # What lies there is a person's; what came after it, partly ours.
-            write_whole(kept, before)
-        write_whole(place.config, config.text)
-        tell(f"wrote {place.config}, part of which SkyPilot reads at its start only")
+        ):  # The first version is the user's; later ones are partly ours.
+            write_atomically(kept, before)
+        write_atomically(place.config, config.text)
+        tell(f"wrote {place.config}, parts of which SkyPilot reads only at startup")
     return config
 
 
-def end_server(place: ServerDir, tell: Tell) -> bool:
-    """End the server that was started in this folder; False if there was none. Its jobs are left alone."""
-    with place.alone():
-        server = process.find(place)
+def stop_server(place: ServerDir, tell: ProgressCallback) -> bool:
+    """Stop the server started in this directory; False if there is none.
+
+    Its jobs are not affected.
+    """
+    with place.lock():
+        server = process.running_server(place)
         if server is None:
             return False
-        tell(f"ending SkyPilot's API server, process {server.pid}")
-        process.end(server, place, tell)
+        tell(f"stopping SkyPilot's API server, process {server.pid}")
+        process.stop(server, place, tell)
     if pids := process.controllers(place):
         words = " ".join(map(str, pids))
         tell(
-            f"its jobs controllers go on: running jobs are kept in place and cost money as before, and nobody records "
-            f"it until the server is back. Once no job runs, this ends them, too: kill {words}"
+            f"its jobs controllers keep running: jobs continue and cost money, but their state is not recorded "
+            f"until the server is back. When no job is running, stop them with: kill {words}"
         )
     return True
 
 
-def _why_anew(server: SkyPilotServer, config: Configuration, port: int | None) -> str | None:
-    """Why a server that runs will not do; None if it will."""
+def _restart_reason(server: SkyPilotServer, config: Configuration, port: int | None) -> str | None:
+    """Return why a running server must be restarted; None if it can be used."""
     if port not in {None, server.port}:
         return f"on port {port} instead of {server.port}"
     if server.at_start != config.at_start:
-        return "as its configuration or its gate has changed in what it reads at its start only"
+        return "because settings that it reads only at startup have changed"
     return None
 
 
 def _start(
-    place: ServerDir, found: Interpreter, port: int, config: Configuration, tell: Tell
+    place: ServerDir, found: Interpreter, port: int, config: Configuration, tell: ProgressCallback
 ) -> SkyPilotServer:
     if not _is_free(port):
         raise AddressInUse(
-            f"port {port} belongs to a process that was not started here; choose another with --skypilot-port, or "
+            f"port {port} is used by a process that was not started here; choose another with --skypilot-port, or "
             f"set HOLDFAST_SKYPILOT_URL=http://127.0.0.1:{port} if it is a SkyPilot API server that you want to use"
         )
-    tell(f"starting SkyPilot {found.version} with {found.python}; that takes up to half a minute")
-    if dead := process.remembered(place):
-        process.clear_away(dead, place)
-    given = environment(place.home, port, found.python)
+    tell(f"starting SkyPilot {found.version} with {found.python}; this takes up to 30 s")
+    if dead := process.recorded_server(place):
+        process.kill_workers(dead, place)
+    given = server_environment(place.home, port, found.python)
     return process.start(place, found.python, port, config.at_start, given)
 
 

@@ -1,9 +1,9 @@
-"""Checkpoint stores, as the service sees them: what a job keeps in one, and the removal of what it does not need.
+"""Checkpoint stores as the service uses them: lists and deletes a job's objects.
 
-folder     one that is a folder of this machine
-rules      what jobs of users may say of theirs
-bucket     one that is a bucket
-session    the service's one door to boto3
+directory     a store in a directory of this machine
+s3            a store in a bucket
+store_policy  the stores that users' jobs may name
+s3_session    creates S3 clients with boto3
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.storage.directory import DirectoryCheckpointBucket
 from holdfast.storage.store_policy import StorePolicy
 
 if TYPE_CHECKING:
-    from holdfast.storage.s3 import Clients
+    from holdfast.storage.s3 import S3Clients
 
 
 __all__ = ["CheckpointBuckets", "DirectoryCheckpointBucket", "StorePolicy"]
@@ -34,7 +34,7 @@ def _any_folder(job_id: str) -> Folders:
 
 
 class CheckpointBuckets:
-    """The stores of all jobs."""
+    """The checkpoint stores of all jobs."""
 
     def __init__(
         self,
@@ -42,17 +42,17 @@ class CheckpointBuckets:
         rules: StorePolicy = StorePolicy(),
         folders_of: Callable[[str], Folders] = _any_folder,
     ) -> None:
-        """`folders_of` a job say what it may use of this machine, and whether it is confined to `rules`."""
+        """`folders_of` returns the directories a job may use, and whether it is confined to `rules`."""
         self._clock = clock
-        self._rules = rules
+        self._policy = rules
         self._folders_of = folders_of
-        self._clients: Clients | None = None
+        self._clients: S3Clients | None = None
 
     def open(self, store: str, job_id: str, envs: Mapping[str, str]) -> CheckpointBucket:
-        """The part of a store that belongs to one job, whose own `envs` may say where it is.
+        """Open one job's part of a store, whose endpoint and credentials the job's `envs` may name.
 
         Raises:
-            DepotRefused: it is nothing that the service can open.
+            DepotRefused: the service cannot open this store.
         """
         parts, folders = urlsplit(store), self._folders_of(job_id)
         if parts.scheme == "file":
@@ -62,14 +62,14 @@ class CheckpointBuckets:
                 folders if folders.is_confined else None,
             )
         try:
-            from holdfast.storage.s3 import Clients, S3CheckpointBucket  # noqa: PLC0415 - boto3 only where needed
+            from holdfast.storage.s3 import S3CheckpointBucket, S3Clients  # noqa: PLC0415 - boto3 only where needed
         except ModuleNotFoundError as error:
             if error.name not in {"boto3", "botocore"}:
                 raise
             raise DepotRefused(
-                f"boto3 is not installed beside the service; pip install {requirement('service')}"
+                f"boto3 is not installed in the service's environment; run pip install {requirement('service')}"
             ) from error
-        self._clients = self._clients or Clients(self._rules)
+        self._clients = self._clients or S3Clients(self._policy)
         prefix = "/".join(part for part in (*parts.path.split("/"), job_id) if part)
         return S3CheckpointBucket(
             parts.netloc, prefix, self._clients.get(envs, is_confined=folders.is_confined)

@@ -1,4 +1,7 @@
-"""A checkpoint store that is a folder. Links in it are neither followed nor looked behind: nothing outside is touched."""
+"""A checkpoint store in a directory.
+
+Links are neither followed nor searched, so that outside files stay untouched.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +19,24 @@ from holdfast_worker.protocol.checkpoint_keys import DATA
 from holdfast.errors import DepotRefused, DepotUnreachable
 from holdfast.host.allowed_folders import Folders
 from holdfast.host.untrusted_files import opened_file, opened_folder
-from holdfast.ports import Clock, Stored, StoreListing
+from holdfast.ports import Clock, StoredObject, StoreListing
 
-_PASSING: Final = frozenset({errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT})
-"""What a network file system says in a bad moment."""
+_TRANSIENT: Final = frozenset({errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT})
+"""Errors of network file systems that may be temporary."""
 
 
 class DirectoryCheckpointBucket:
-    """What a job keeps below a folder, which a worker makes with its first object."""
+    """A job's objects below a directory, which a worker creates with its first object."""
 
     def __init__(self, root: Path, clock: Clock, folders: Folders | None = None) -> None:
-        """`folders` say whether a confined job may use this folder; None: the job is the owner's."""
+        """`folders` checks the directory for confined jobs; None: the job is the owner's."""
         self._root = root
         self._clock = clock
         self._folders = folders
 
-    def look(self, directory: str) -> StoreListing:
-        """See `Depot`."""
-        with _in_words():
+    def list_objects(self, directory: str) -> StoreListing:
+        """See `CheckpointBucket`."""
+        with _translate_errors():
             try:
                 with self._opened(directory) as top:
                     at = self._now()
@@ -43,11 +46,11 @@ class DirectoryCheckpointBucket:
                 return StoreListing(self._now(), ())
         if files:
             return StoreListing(at, tuple(files))
-        return StoreListing(at, (Stored(directory, 0, _moment(changed)),))
+        return StoreListing(at, (StoredObject(directory, 0, _utc_time(changed)),))
 
-    def directories(self, prefix: str) -> Sequence[str]:
-        """See `Depot`."""
-        with _in_words():
+    def list_directories(self, prefix: str) -> Sequence[str]:
+        """See `CheckpointBucket`."""
+        with _translate_errors():
             try:
                 with self._opened("") as top, os.scandir(top) as entries:
                     found = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
@@ -56,29 +59,32 @@ class DirectoryCheckpointBucket:
         return [f"{name}/" for name in found if name.startswith(prefix)]
 
     def has(self, key: str) -> bool:
-        """See `Depot`."""
-        with _in_words(), suppress(FileNotFoundError), opened_file(*self._place(key)):
+        """See `CheckpointBucket`."""
+        with _translate_errors(), suppress(FileNotFoundError), opened_file(*self._path_parts(key)):
             return True
         return False
 
     def read(self, key: str) -> bytes | None:
-        """See `Depot`."""
-        with _in_words():
+        """See `CheckpointBucket`."""
+        with _translate_errors():
             try:
-                with opened_file(*self._place(key)) as file:
+                with opened_file(*self._path_parts(key)) as file:
                     return file.read()
             except FileNotFoundError:
                 return None
 
     def delete(self, keys: Sequence[str]) -> None:
-        """See `Depot`. The last file of a checkpoint takes the directories of that checkpoint along."""
-        with _in_words():
+        """See `CheckpointBucket`.
+
+        Deleting the last file of a checkpoint also deletes its directories.
+        """
+        with _translate_errors():
             for key in keys:
                 if not key.endswith("/"):
                     above, _, name = key.rpartition("/")
                     with suppress(FileNotFoundError), self._opened(above) as folder:
                         os.unlink(name, dir_fd=folder)
-            # No other directories: a worker may be about to write into them.
+            # No other directories are deleted: a worker may be about to write into them.
             for top in sorted({key.partition("/")[0] for key in keys if key.startswith(DATA)}):
                 with suppress(OSError), self._opened("") as root:
                     for path, _, _, _ in os.fwalk(top, topdown=False, dir_fd=root):
@@ -86,13 +92,13 @@ class DirectoryCheckpointBucket:
                             os.rmdir(path, dir_fd=root)
 
     def _opened(self, directory: str) -> AbstractContextManager[int]:
-        return opened_folder(*self._place(directory))
+        return opened_folder(*self._path_parts(directory))
 
-    def _place(self, key: str) -> tuple[Path, list[str]]:
-        """A folder, and the names from there to a key, on which no link is followed.
+    def _path_parts(self, key: str) -> tuple[Path, list[str]]:
+        """Return a directory, and the names from there to a key, whose links must not be followed.
 
         Raises:
-            DepotRefused: the folder is not for this job.
+            DepotRefused: the job may not use the directory.
         """
         names = [self._root.name, *filter(None, key.split("/"))]
         if self._folders is None:
@@ -103,16 +109,16 @@ class DirectoryCheckpointBucket:
         return Path("/"), [*real.parts[1:], *names]
 
     def _now(self) -> datetime:
-        """The time by the clock that dates the files, which may be that of another machine."""
+        """Return the time by the clock that dates the files, which may be another machine's."""
         try:
             with self._opened("") as top, TemporaryFile(dir=f"/proc/self/fd/{top}") as probe:
-                return _moment(os.fstat(probe.fileno()).st_mtime)
+                return _utc_time(os.fstat(probe.fileno()).st_mtime)
         except FileNotFoundError:
-            return self._clock.now()  # Nothing is there yet, and so nothing to be compared with.
+            return self._clock.now()  # The directory is empty, so there is nothing to compare with.
 
 
-def _files(top: int, directory: str) -> Iterator[Stored]:
-    """All files below an open folder. Silence of the operating system is no answer."""
+def _files(top: int, directory: str) -> Iterator[StoredObject]:
+    """Yield all files below an open directory; errors of the operating system are raised."""
 
     def refuse(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
@@ -120,21 +126,21 @@ def _files(top: int, directory: str) -> Iterator[Stored]:
 
     for place, _, names, here in os.fwalk(".", onerror=refuse, dir_fd=top):
         for name in names:
-            with suppress(FileNotFoundError):  # It is gone by now.
-                told = os.stat(name, dir_fd=here, follow_symlinks=False)
+            with suppress(FileNotFoundError):  # It has been deleted in the meantime.
+                stat = os.stat(name, dir_fd=here, follow_symlinks=False)
                 key = (Path(directory) / place / name).as_posix()
-                yield Stored(key, told.st_size, _moment(told.st_mtime))
+                yield StoredObject(key, stat.st_size, _utc_time(stat.st_mtime))
 
 
-def _moment(seconds: float) -> datetime:
+def _utc_time(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, tz=UTC)
 
 
 @contextmanager
-def _in_words() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind = DepotUnreachable if error.errno in _PASSING else DepotRefused
+        kind = DepotUnreachable if error.errno in _TRANSIENT else DepotRefused
         words = error.strerror or str(error)
         raise kind(f"{words}: {error.filename}" if error.filename else words) from error

@@ -1,4 +1,4 @@
-"""A checkpoint store that is a bucket, at Amazon or at anything that speaks like it."""
+"""A checkpoint store in a bucket of Amazon S3 or a compatible service."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast.errors import DepotRefused, DepotUnreachable
-from holdfast.ports import Stored, StoreListing
-from holdfast.storage.s3_session import LANES, S3_ERRORS, code_of, is_final, open_client
+from holdfast.ports import StoredObject, StoreListing
+from holdfast.storage.s3_session import MAX_CONCURRENT, S3_ERRORS, error_code, is_final, open_client
 from holdfast.storage.store_policy import StorePolicy, StoreSettings
 
 if TYPE_CHECKING:
@@ -21,113 +21,123 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CLIENT_LASTS_S: Final = 900.0
-"""Before its keys are looked up anew, as somebody may have changed them. Shorter makes clients for nothing."""
+CLIENT_TTL_S: Final = 900.0
+"""How long a client is used before its credentials are looked up again.
+A lower value creates clients unnecessarily."""
 
 _ABSENT: Final = frozenset({"NoSuchKey", "404", "NotFound"})
 
 
 class S3CheckpointBucket:
-    """What a job keeps under a prefix of a bucket."""
+    """A job's objects under a prefix of a bucket."""
 
     def __init__(self, bucket: str, prefix: str, client: S3Client) -> None:
         self._bucket = bucket
         self._prefix = prefix
         self._client = client
 
-    def look(self, directory: str) -> StoreListing:
-        """See `Depot`."""
-        pages = _tried(lambda: list(self._pages(directory)))
+    def list_objects(self, directory: str) -> StoreListing:
+        """See `CheckpointBucket`."""
+        pages = _translated(lambda: list(self._pages(directory)))
         found = [
-            Stored(self._own(item["Key"]), item["Size"], item["LastModified"])
+            StoredObject(self._relative_key(item["Key"]), item["Size"], item["LastModified"])
             for page in pages
             for item in page.get("Contents", [])
         ]
-        # The first page's: what is written while the others are read is then no older than it is.
+        # Date of the first page: objects written while later pages are read are then not older than the listing.
         return StoreListing(_date(pages[0]), tuple(found))
 
-    def directories(self, prefix: str) -> Sequence[str]:
-        """See `Depot`."""
-        pages = _tried(lambda: list(self._pages(prefix, Delimiter="/")))
+    def list_directories(self, prefix: str) -> Sequence[str]:
+        """See `CheckpointBucket`."""
+        pages = _translated(lambda: list(self._pages(prefix, Delimiter="/")))
         return [
-            self._own(item["Prefix"]) for page in pages for item in page.get("CommonPrefixes", [])
+            self._relative_key(item["Prefix"])
+            for page in pages
+            for item in page.get("CommonPrefixes", [])
         ]
 
     def has(self, key: str) -> bool:
-        """See `Depot`."""
-        full = self._full(key)
+        """See `CheckpointBucket`."""
+        full = self._full_key(key)
         return (
-            self._found(lambda: self._client.head_object(Bucket=self._bucket, Key=full)) is not None
+            self._get_optional(lambda: self._client.head_object(Bucket=self._bucket, Key=full))
+            is not None
         )
 
     def read(self, key: str) -> bytes | None:
-        """See `Depot`."""
-        full = self._full(key)
+        """See `CheckpointBucket`."""
+        full = self._full_key(key)
 
         def fetch() -> bytes:
             return self._client.get_object(Bucket=self._bucket, Key=full)["Body"].read()
 
-        return self._found(fetch)
+        return self._get_optional(fetch)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """See `Depot`. One request for each: not every server knows how to delete many in one."""
-        with ThreadPoolExecutor(min(LANES, len(keys) or 1)) as lanes:
+        """See `CheckpointBucket`.
+
+        One request per object, because some servers lack multi-object deletion.
+        """
+        with ThreadPoolExecutor(min(MAX_CONCURRENT, len(keys) or 1)) as lanes:
             for _ in lanes.map(self._delete, keys):
                 pass
 
     def _delete(self, key: str) -> None:
-        full = self._full(key)
-        self._found(lambda: self._client.delete_object(Bucket=self._bucket, Key=full))
+        full = self._full_key(key)
+        self._get_optional(lambda: self._client.delete_object(Bucket=self._bucket, Key=full))
 
     def _pages(self, prefix: str, **words: str) -> Iterator[Any]:
         lister: Any = self._client.get_paginator("list_objects_v2")
-        yield from lister.paginate(Bucket=self._bucket, Prefix=self._full(prefix), **words)
+        yield from lister.paginate(Bucket=self._bucket, Prefix=self._full_key(prefix), **words)
 
-    def _found(self, ask: Callable[[], T]) -> T | None:
-        """The answer; None if there is no such object."""
+    def _get_optional(self, ask: Callable[[], T]) -> T | None:
+        """Return the response; None if there is no such object."""
 
         def asked() -> T | None:
             try:
                 return ask()
             except S3_ERRORS as error:
-                if code_of(error) in _ABSENT:
+                if error_code(error) in _ABSENT:
                     return None
                 raise
 
-        return _tried(asked)
+        return _translated(asked)
 
-    def _full(self, key: str) -> str:
+    def _full_key(self, key: str) -> str:
         return f"{self._prefix}/{key}"
 
-    def _own(self, key: str) -> str:
+    def _relative_key(self, key: str) -> str:
         return key.removeprefix(f"{self._prefix}/")
 
 
-class Clients:
-    """Clients of S3, each for the jobs that want the same. To make one takes a tenth of a second and some megabytes."""
+class S3Clients:
+    """S3 clients, shared by jobs with equal settings.
+
+    Creating one takes 0.1 s and some megabytes.
+    """
 
     def __init__(self, rules: StorePolicy) -> None:
-        self._rules = rules
-        self._made: dict[StoreSettings, tuple[float, S3Client]] = {}
+        self._policy = rules
+        self._cached: dict[StoreSettings, tuple[float, S3Client]] = {}
 
     def get(self, envs: Mapping[str, str], *, is_confined: bool) -> S3Client:
-        """A client as a job's own variables want it; not older than keys may be.
+        """Return a client for a job's variables that is not older than CLIENT_TTL_S.
 
         Raises:
-            DepotRefused: there is no such profile or endpoint, or it is not for a confined job.
+            DepotRefused: the profile or endpoint does not exist, or a confined job may not use it.
         """
-        wish, now_s = StoreSettings.of(envs), time.monotonic()
+        wish, now_s = StoreSettings.from_env(envs), time.monotonic()
         if is_confined:
-            wish = self._rules.admit(wish)
-        made_s, client = self._made.get(wish, (-math.inf, None))
-        if client is None or now_s - made_s > CLIENT_LASTS_S:
-            client = _tried(lambda: open_client(wish, self._rules.guard))
-            self._made[wish] = (now_s, client)
+            wish = self._policy.admit(wish)
+        made_s, client = self._cached.get(wish, (-math.inf, None))
+        if client is None or now_s - made_s > CLIENT_TTL_S:
+            client = _translated(lambda: open_client(wish, self._policy.egress_policy))
+            self._cached[wish] = (now_s, client)
         return client
 
 
-def _tried(ask: Callable[[], T]) -> T:
-    """The answer, or what stands in its way, in our words."""
+def _translated(ask: Callable[[], T]) -> T:
+    """Return the response, or raise its error as one of ours."""
     try:
         return ask()
     except (*S3_ERRORS, ValueError) as error:
@@ -136,13 +146,15 @@ def _tried(ask: Callable[[], T]) -> T:
 
 
 def _date(page: Any) -> datetime:
-    """When the server said it, by its own clock.
+    """Return the response time by the server's clock.
 
     Raises:
-        DepotUnreachable: it does not say.
+        DepotUnreachable: the response has no date.
     """
-    told = page["ResponseMetadata"]["HTTPHeaders"].get("date", "")
+    date = page["ResponseMetadata"]["HTTPHeaders"].get("date", "")
     try:
-        return parsedate_to_datetime(told)
+        return parsedate_to_datetime(date)
     except ValueError as error:
-        raise DepotUnreachable("its answers have no date, so that no age can be told") from error
+        raise DepotUnreachable(
+            "responses of the store have no Date header, so ages are unknown"
+        ) from error

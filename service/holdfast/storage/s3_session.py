@@ -1,6 +1,8 @@
-"""The one door of the service to boto3. Credentials, region and endpoint are found as boto3 finds them.
+"""Creates S3 clients with boto3; the service's only module that does so.
 
-Nodes have keys of their own; `sky_tasks/smoke.yaml` tries a store from one of them.
+Settings are resolved as by boto3.
+
+Nodes have their own credentials; `sky_tasks/smoke.yaml` tests a store from a node.
 """
 
 from __future__ import annotations
@@ -32,10 +34,12 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 
-__all__ = ["LANES", "S3_ERRORS", "code_of", "is_final", "open_client", "refusal_of"]
+__all__ = ["MAX_CONCURRENT", "S3_ERRORS", "error_code", "is_final", "open_client", "refusal_status"]
 
-LANES: Final = 8
-"""Requests at once. More are not answered sooner by small servers; fewer take minutes to remove a large checkpoint."""
+MAX_CONCURRENT: Final = 8
+"""Limit of concurrent requests.
+With a higher value, small servers do not respond sooner; with a lower value, deleting a large checkpoint takes
+minutes."""
 
 S3_ERRORS: Final = (BotoCoreError, ClientError)
 
@@ -43,51 +47,56 @@ _SETTINGS: Final = Config(
     connect_timeout=5,
     read_timeout=20,
     retries={"mode": "standard", "max_attempts": 3},
-    max_pool_connections=LANES,
-    # Checksums in trailers are unknown to many servers.
+    max_pool_connections=MAX_CONCURRENT,
+    # Many servers do not support checksums in trailers.
     request_checksum_calculation="when_required",
     response_checksum_validation="when_required",
 )
-_PASSING: Final = frozenset(
+_TRANSIENT: Final = frozenset(
     {
         *("RequestTimeout", "SlowDown", "Throttling", "ConditionalRequestConflict"),
         *("ExpiredToken", "TokenRefreshRequired", "RequestTimeTooSkewed"),
     }
 )
-"""Codes below 500 after which another try may succeed."""
+"""Error codes below 500 after which a retry may succeed."""
 
 
 def open_client(
-    wish: StoreSettings = StoreSettings(), guard: EgressPolicy | None = None
+    settings: StoreSettings = StoreSettings(), guard: EgressPolicy | None = None
 ) -> S3Client:
-    """A client like the worker's: the bucket in the path where the endpoint is not Amazon's.
+    """Create a client like the worker's: path-style addressing unless the endpoint is Amazon's.
 
-    The connections of a guarded one go to addresses that `guard` picks.
+    The connections of a guarded client go to addresses that `guard` selects.
 
     Raises:
-        ValueError, BotoCoreError: profile or endpoint are none.
+        ValueError, BotoCoreError: the profile or endpoint is invalid.
     """
-    keys: Any = dict(wish.keys) if len(wish.keys) > 1 else {}  # Half a pair opens nothing.
-    session = boto3.session.Session(profile_name=wish.profile, region_name=wish.region, **keys)
-    endpoint = wish.endpoint
+    keys: Any = dict(settings.keys) if len(settings.keys) > 1 else {}  # Half a key pair is useless.
+    session = boto3.session.Session(
+        profile_name=settings.profile, region_name=settings.region, **keys
+    )
+    endpoint = settings.endpoint
     client = session.client("s3", config=_SETTINGS, endpoint_url=endpoint)
     host = urlsplit(client.meta.endpoint_url).hostname or ""
     if not host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
         in_path = _SETTINGS.merge(Config(s3={"addressing_style": "path"}))
         client = session.client("s3", config=in_path, endpoint_url=endpoint)
-    if wish.is_guarded:
-        assert guard, "whoever guards a client has a guard"
-        _watch(client, guard)
+    if settings.is_guarded:
+        assert guard, "a guarded client needs a guard"
+        _guard_connections(client, guard)
     return client
 
 
-def _watch(client: Any, guard: EgressPolicy) -> None:
-    """Have the guard resolve names for a client, at the moment of each connection. botocore has no public way to it."""
+def _guard_connections(client: Any, guard: EgressPolicy) -> None:
+    """Resolve a client's host names with the guard for each connection.
+
+    botocore has no public hook for it.
+    """
 
     class Guarded:
         def _new_conn(self: Any) -> Any:
             name = self._dns_host
-            # For the connection alone: the certificate is still compared with the name.
+            # Affects the connection only: the certificate is still checked against the host name.
             self._dns_host = guard.pick(name, self.port)[0]
             try:
                 return super()._new_conn()  # type: ignore[misc]
@@ -105,8 +114,8 @@ def _watch(client: Any, guard: EgressPolicy) -> None:
     }
 
 
-def code_of(error: Exception) -> str:
-    """How S3 calls what went wrong; empty where it was not S3 who said it."""
+def error_code(error: Exception) -> str:
+    """Return S3's error code; empty if the error is not from S3."""
     return (
         str(error.response.get("Error", {}).get("Code", ""))
         if isinstance(error, ClientError)
@@ -114,8 +123,8 @@ def code_of(error: Exception) -> str:
     )
 
 
-def refusal_of(ask: Callable[[], object]) -> int:
-    """The HTTP status with which a request is refused; 0 if it is not."""
+def refusal_status(ask: Callable[[], object]) -> int:
+    """Return the HTTP status of a refused request; 0 if it succeeds."""
     try:
         ask()
     except ClientError as error:
@@ -124,9 +133,9 @@ def refusal_of(ask: Callable[[], object]) -> int:
 
 
 def is_final(error: Exception) -> bool:
-    """Whether it would be said again: keys, permissions, a bucket that is not there."""
+    """Whether a retry would fail again: credentials, permissions, or a missing bucket."""
     if isinstance(error, ClientError):
-        return _status(error) < 500 and code_of(error) not in _PASSING
+        return _status(error) < 500 and error_code(error) not in _TRANSIENT
     return isinstance(
         error, NoCredentialsError | PartialCredentialsError | ProfileNotFound | ValueError
     )

@@ -1,7 +1,7 @@
-"""What jobs of users may say of their stores: endpoints are held to the policy of webhooks, profiles to a list.
+"""Stores that users' jobs may name.
 
-The service's own keys sign only for the endpoint that the service itself is configured with. Otherwise a job would decide
-who receives requests that are signed with them.
+Endpoints follow the egress policy of webhooks, profiles an allowlist. The service's own credentials sign only for the
+endpoint configured for the service. Otherwise, a job could choose the receiver of signed requests.
 """
 
 from __future__ import annotations
@@ -26,19 +26,22 @@ _ENDPOINT: Final = "AWS_ENDPOINT_URL_S3"
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """What a job's own variables say of its store. What they do not say is found in this process, as boto3 finds it."""
+    """Store settings from a job's own variables.
+
+    Missing ones are resolved in this process, as by boto3.
+    """
 
     profile: str | None = None
     region: str | None = None
     endpoint: str | None = None
     keys: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """By what `Session` calls them; empty where the job brings none."""
+    """Credentials by their names in `Session`; empty if the job has none."""
     is_guarded: bool = False
-    """Whether each connection goes to a public address alone, as somebody else has named the endpoint."""
+    """Whether connections go to public addresses only, because a user named the endpoint."""
 
     @classmethod
-    def of(cls, envs: Mapping[str, str]) -> StoreSettings:
-        """What some variables say."""
+    def from_env(cls, envs: Mapping[str, str]) -> StoreSettings:
+        """Parse a job's variables."""
         return cls(
             profile=envs.get("AWS_PROFILE"),
             region=envs.get("AWS_REGION") or envs.get("AWS_DEFAULT_REGION"),
@@ -47,52 +50,52 @@ class StoreSettings:
         )
 
 
-def _guard() -> EgressPolicy:
+def _default_egress_policy() -> EgressPolicy:
     return EgressPolicy(way_out="HOLDFAST_STORE_ENDPOINTS may allow the endpoint")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StorePolicy:
-    """What confined jobs may say."""
+    """Settings that confined jobs may use."""
 
-    own: str | None = None
-    """The endpoint that this service is configured with; None: Amazon's."""
+    service_endpoint: str | None = None
+    """The endpoint configured for this service; None: Amazon's."""
     endpoints: frozenset[str] = frozenset()
-    """Others that they may name, wherever these are."""
+    """Other allowed endpoints, at any address."""
     profiles: frozenset[str] = frozenset()
-    guard: EgressPolicy = field(default_factory=_guard)
+    egress_policy: EgressPolicy = field(default_factory=_default_egress_policy)
 
-    def admit(self, wish: StoreSettings) -> StoreSettings:
-        """What a confined job may have of what it wants.
+    def admit(self, settings: StoreSettings) -> StoreSettings:
+        """Return the settings a confined job gets.
 
         Raises:
-            DepotRefused: its profile or endpoint is not for such jobs, or it would have the service's own keys sign.
+            DepotRefused: the profile or endpoint is not allowed, or it would use the service's own credentials.
         """
-        if wish.profile is not None and wish.profile not in self.profiles:
+        if settings.profile is not None and settings.profile not in self.profiles:
             raise DepotRefused(
-                f"AWS_PROFILE={wish.profile}: HOLDFAST_STORE_PROFILES does not allow this profile; give the job keys of its own"
+                f"AWS_PROFILE={settings.profile}: HOLDFAST_STORE_PROFILES does not allow this profile; give the job its own credentials"
             )
-        if wish.endpoint is None:
-            return wish
-        named = _normal(wish.endpoint)
-        if self.own is not None and named == _normal(self.own):
-            return replace(wish, endpoint=self.own)
-        if not {name for name, value in wish.keys if value} >= _PAIR:
+        if settings.endpoint is None:
+            return settings
+        named = _normal(settings.endpoint)
+        if self.service_endpoint is not None and named == _normal(self.service_endpoint):
+            return replace(settings, endpoint=self.service_endpoint)
+        if not {name for name, value in settings.keys if value} >= _PAIR:
             raise DepotRefused(
-                f"{_ENDPOINT}={wish.endpoint}: the service's own keys do not sign for an endpoint that a job names; "
+                f"{_ENDPOINT}={settings.endpoint}: the service's own credentials are not used for an endpoint that a job names; "
                 "give the job AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in envs"
             )
         is_allowed = named in {_normal(endpoint) for endpoint in self.endpoints}
         if not is_allowed:
-            self._check(wish.endpoint)
-        return replace(wish, profile=None, is_guarded=not is_allowed)
+            self._check(settings.endpoint)
+        return replace(settings, profile=None, is_guarded=not is_allowed)
 
     def _check(self, endpoint: str) -> None:
         parts = _split(endpoint)
         if parts.scheme != "https":
-            raise DepotRefused(f"{_ENDPOINT}={endpoint}: has no TLS; write https://")
+            raise DepotRefused(f"{_ENDPOINT}={endpoint}: does not use TLS; write https://")
         try:
-            self.guard.pick(parts.hostname or "", parts.port or _PORTS[parts.scheme])
+            self.egress_policy.pick(parts.hostname or "", parts.port or _PORTS[parts.scheme])
         except NotDelivered as error:
             raise DepotRefused(f"{_ENDPOINT}={endpoint}: {error.detail}") from error
 
@@ -103,10 +106,10 @@ def _normal(endpoint: str) -> tuple[str, str, int]:
 
 
 def _split(endpoint: str) -> SplitResult:
-    """The parts of an endpoint that is a scheme, a host and a port.
+    """Split an endpoint into scheme, host and port.
 
     Raises:
-        DepotRefused: it is anything else.
+        DepotRefused: the text is not an endpoint.
     """
     try:
         parts = urlsplit(endpoint)
@@ -116,6 +119,6 @@ def _split(endpoint: str) -> SplitResult:
     more = "@?#\\" if plain else ""
     if not plain or any(c in more or c <= " " for c in endpoint) or parts.path not in {"", "/"}:
         raise DepotRefused(
-            f"{_ENDPOINT}={endpoint!r}: is not an endpoint; write one such as https://s3.example.com"
+            f"{_ENDPOINT}={endpoint!r}: is not an endpoint; write it like https://s3.example.com"
         )
     return parts

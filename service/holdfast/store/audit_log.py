@@ -1,6 +1,6 @@
-"""The audit log: what people did, in a chain of rows that the database lets nobody change or remove.
+"""The audit log: actions of people, in a hash chain of rows that the database protects from changes.
 
-A deed is written in the transaction of what it tells, so that neither is there without the other.
+An action is recorded in the transaction of its change, so that neither exists without the other.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from sqlalchemy import (
 from sqlalchemy.exc import DataError
 
 from holdfast.domain.access.audit import (
-    BEGINNING,
+    GENESIS_HASH,
     Actor,
     AuditAction,
     AuditEntry,
     ChainHead,
     ChainVerification,
-    columns,
+    action_columns,
     digest,
     verify,
 )
@@ -41,8 +41,8 @@ from holdfast.ports import Clock
 from holdfast.store.database import reading, writing
 from holdfast.store.tables.identity import audit, audit_anchors
 
-_PIECE: Final = 1000
-"""Rows that are read at once for a look at the whole chain. Smaller: more queries. Bigger: more memory."""
+_BATCH_ROWS: Final = 1000
+"""Rows read at once for a verification. A lower value adds queries; a higher value uses more memory."""
 
 _SLACK: Final = timedelta(days=1)
 """Beyond its time before the oldest row goes. A lower value adds anchors, each with a row of its own; a higher value keeps rows
@@ -52,7 +52,7 @@ UNREADABLE: Final = "(unreadable)"
 _NO_TIME: Final = datetime.fromtimestamp(0, UTC)
 _ILL_TYPED: Final = (TypeError, ValueError, RecursionError, DataError)
 """What reading a value raises that is not of the type of its column. SQLite stores any type in any column."""
-_STAND_INS: Final[Mapping[str, tuple[Any, Any]]] = {
+_PLACEHOLDERS: Final[Mapping[str, tuple[Any, Any]]] = {
     "at": (datetime, _NO_TIME),
     **dict.fromkeys(("actor", "action", "target", "previous_hash", "hash"), (str, UNREADABLE)),
     **dict.fromkeys(("token_id", "address", "request_id"), (str | None, UNREADABLE)),
@@ -65,15 +65,15 @@ _IS_ANCHOR: Final = audit_anchors.c.seq == cast(audit_anchors.c.seq, BigInteger)
 _UNNUMBERED: Final = select(func.count()).where(or_(audit.c.seq.is_(None), ~_NUMBERED))
 
 
-class Audit:
-    """All that was done."""
+class AuditLog:
+    """The recorded actions of people."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine = engine
         self._clock = clock
 
-    def note(self, deed: AuditAction) -> None:
-        """Write a deed that changes nothing else, such as a login."""
+    def record(self, deed: AuditAction) -> None:
+        """Record an action that changes nothing else, such as a login."""
         with writing(self._engine) as connection:
             append(connection, deed, self._clock.now())
 
@@ -94,28 +94,28 @@ class Audit:
             query = query.where(audit.c.actor == actor)
         if target is not None:
             query = query.where(audit.c.target == target)
-        with _reading(self._engine) as connection:
+        with _reading_any_text(self._engine) as connection:
             return _entries(connection, query)
 
     def head(self) -> ChainHead:
         """The newest row."""
-        with _reading(self._engine) as connection:
+        with _reading_any_text(self._engine) as connection:
             return _head(connection)
 
-    def at(self, seq: int) -> ChainHead | None:
-        """The row of a number; None where there is none."""
-        with _reading(self._engine) as connection:
+    def head_at(self, seq: int) -> ChainHead | None:
+        """The row with a number; None if there is none."""
+        with _reading_any_text(self._engine) as connection:
             query = select(audit.c.seq, audit.c.hash).where(audit.c.seq == seq)
             row = connection.execute(query).first()
         return _head_of(row) if row else None
 
-    def holds(self, head: ChainHead) -> bool:
-        """Whether the row of a head is the one that was written, or was removed by retention."""
-        with _reading(self._engine) as connection:
+    def contains(self, head: ChainHead) -> bool:
+        """Whether the row of a head is unchanged, or was removed by retention."""
+        with _reading_any_text(self._engine) as connection:
             anchor = _anchor(connection)
         if head.seq <= anchor.seq:
             return head.seq < anchor.seq or head == anchor
-        return self.at(head.seq) == head
+        return self.head_at(head.seq) == head
 
     def expire(self, until: datetime, doer: Actor) -> None:
         """Remove the rows before the first one of `until` or later. An anchor keeps the hash of the last one.
@@ -131,46 +131,46 @@ class Audit:
                     now = self._clock.now()
                     anchor = {"seq": last.seq, "hash": last.hash, "at": now}
                     connection.execute(insert(audit_anchors).values(**anchor))
-                    append(connection, last.expired(doer), now)
-        some = select(audit.c.seq).where(audit.c.seq <= _anchored_seq()).limit(_PIECE)
-        removed = _PIECE
-        while removed == _PIECE:
+                    append(connection, last.expiry_action(doer), now)
+        some = select(audit.c.seq).where(audit.c.seq <= _anchored_seq()).limit(_BATCH_ROWS)
+        removed = _BATCH_ROWS
+        while removed == _BATCH_ROWS:
             with writing(self._engine) as connection:
                 removed = connection.execute(delete(audit).where(audit.c.seq.in_(some))).rowcount
 
     def verify(self, kept: Iterable[ChainHead] = ()) -> ChainVerification:
-        """Whether every row is the one that was written; `kept` are heads that were kept elsewhere."""
-        with _reading(self._engine) as connection:
+        """Verify that every row is unchanged; `kept` are heads that were stored elsewhere."""
+        with _reading_any_text(self._engine) as connection:
             anchor = _anchor(connection)
             unnumbered = connection.execute(_UNNUMBERED).scalar_one()
-        verdict = verify(self._all(anchor), kept, anchor)
-        if unnumbered and verdict.broken_seq is None:
-            problem = f"{unnumbered} rows have a seq that is not an integer: they were put in or changed by hand"
-            return replace(verdict, broken_seq=verdict.head.seq + 1, problem=problem)
-        return verdict
+        result = verify(self._iterate(anchor), kept, anchor)
+        if unnumbered and result.broken_seq is None:
+            problem = f"{unnumbered} rows have a seq that is not an integer: they were inserted or changed manually"
+            return replace(result, broken_seq=result.head.seq + 1, problem=problem)
+        return result
 
-    def _all(self, anchor: ChainHead) -> Iterator[AuditEntry]:
-        # Whoever puts a row in may give it any number. Rows up to an anchor are about to be removed.
+    def _iterate(self, anchor: ChainHead) -> Iterator[AuditEntry]:
+        # A manually inserted row may have any number. Rows up to an anchor are about to be removed.
         seen = anchor.seq or -(2**62)
-        rows = select(audit).where(_NUMBERED).order_by(audit.c.seq).limit(_PIECE)
+        rows = select(audit).where(_NUMBERED).order_by(audit.c.seq).limit(_BATCH_ROWS)
         while True:
-            with _reading(self._engine) as connection:
+            with _reading_any_text(self._engine) as connection:
                 piece = _entries(connection, rows.where(audit.c.seq > seen))
             yield from piece
-            if len(piece) < _PIECE:
+            if len(piece) < _BATCH_ROWS:
                 return
             seen = piece[-1].seq
 
 
 def append(connection: Connection, deed: AuditAction, now: datetime) -> None:
-    """Write a deed as the newest row; the caller's transaction is alone in writing."""
+    """Append an action as the newest row, in the caller's exclusive write transaction."""
     with _lenient(connection):
         head = _head(connection)
     seq = head.seq + 1
     row = {
         "seq": seq,
         "at": now,
-        **columns(deed),
+        **action_columns(deed),
         "previous_hash": head.hash,
         "hash": digest(head.hash, seq, now, deed),
     }
@@ -178,8 +178,8 @@ def append(connection: Connection, deed: AuditAction, now: datetime) -> None:
 
 
 @contextmanager
-def _reading(engine: Engine) -> Iterator[Connection]:
-    """A transaction that only reads, also texts that are not UTF-8."""
+def _reading_any_text(engine: Engine) -> Iterator[Connection]:
+    """A read transaction that also reads texts that are not UTF-8."""
     with reading(engine) as connection, _lenient(connection):
         yield connection
 
@@ -203,7 +203,7 @@ def _decoded(text: bytes) -> str:
 
 
 def _anchored_seq() -> Any:
-    """The last row that was removed by retention, as a subquery; 0 where none was."""
+    """The last row that retention removed, as a subquery; 0 if there is none."""
     return (
         select(func.coalesce(func.max(audit_anchors.c.seq), 0)).where(_IS_ANCHOR).scalar_subquery()
     )
@@ -231,11 +231,11 @@ def _expired_head(connection: Connection, until: datetime) -> ChainHead | None:
 def _head(connection: Connection) -> ChainHead:
     newest = select(audit.c.seq, audit.c.hash).where(_NUMBERED)
     row = connection.execute(newest.order_by(audit.c.seq.desc()).limit(1)).first()
-    return _head_of(row) if row else ChainHead(seq=0, hash=BEGINNING)
+    return _head_of(row) if row else ChainHead(seq=0, hash=GENESIS_HASH)
 
 
 def _head_of(row: Any) -> ChainHead:
-    return ChainHead(seq=row.seq, hash=row.hash if _fits(row.hash, str) else UNREADABLE)
+    return ChainHead(seq=row.seq, hash=row.hash if _has_type(row.hash, str) else UNREADABLE)
 
 
 def _entries(connection: Connection, query: Select[Any]) -> list[AuditEntry]:
@@ -262,7 +262,7 @@ def _value(connection: Connection, column: Any, seq: int) -> object:
         return error
 
 
-def _fits(value: object, kind: Any) -> bool:
+def _has_type(value: object, kind: Any) -> bool:
     """Whether a value is of a type, and a text is one of Unicode."""
     if not isinstance(value, kind):
         return False
@@ -276,9 +276,9 @@ def _fits(value: object, kind: Any) -> bool:
 
 def _entry(found: Mapping[Any, Any]) -> AuditEntry:
     unreadable = tuple(
-        name for name, (kind, _) in _STAND_INS.items() if not _fits(found[name], kind)
+        name for name, (kind, _) in _PLACEHOLDERS.items() if not _has_type(found[name], kind)
     )
-    row = {**found, **{name: _STAND_INS[name][1] for name in unreadable}}
+    row = {**found, **{name: _PLACEHOLDERS[name][1] for name in unreadable}}
     doer = Actor(
         name=row["actor"],
         token_id=row["token_id"],
@@ -286,7 +286,7 @@ def _entry(found: Mapping[Any, Any]) -> AuditEntry:
         request_id=row["request_id"],
     )
     deed = AuditAction(
-        doer=doer,
+        actor=doer,
         action=row["action"],
         target=row["target"],
         before=row["before"],
@@ -295,7 +295,7 @@ def _entry(found: Mapping[Any, Any]) -> AuditEntry:
     return AuditEntry(
         seq=row["seq"],
         at=row["at"],
-        deed=deed,
+        audit_action=deed,
         previous_hash=row["previous_hash"],
         hash=row["hash"],
         unreadable=unreadable,

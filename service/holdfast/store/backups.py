@@ -48,7 +48,7 @@ _DAMAGE: Final = (BadZipFile, zlib.error, EOFError, KeyError, ValueError, TypeEr
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Manifest:
+class BackupManifest:
     """What a backup says of itself."""
 
     format: int
@@ -64,7 +64,7 @@ class Manifest:
 
 def write(
     file: Path, engine: Engine, secret: bytes, *, version: str, now: datetime, with_secret: bool
-) -> Manifest:
+) -> BackupManifest:
     """Write a backup of the database as it is at one moment; an older file of this name stays until the new one is whole.
 
     Raises:
@@ -78,7 +78,7 @@ def write(
                 revision = _known_revision(source)
                 tables = _tables(source)
                 rows = {table.name: _write_table(archive, source, table) for table in tables}
-                manifest = Manifest(
+                manifest = BackupManifest(
                     format=FORMAT,
                     version=version,
                     revision=revision,
@@ -106,7 +106,7 @@ class Backup:
     """A backup that was read in whole and is sound."""
 
     archive: ZipFile
-    manifest: Manifest
+    manifest: BackupManifest
     secret: bytes | None
     """None: it was left out."""
 
@@ -141,7 +141,7 @@ class Backup:
 
 
 @contextmanager
-def opened(file: Path, version: str) -> Iterator[Backup]:
+def open_backup(file: Path, version: str) -> Iterator[Backup]:
     """A backup, after all of it was read and every checksum compared.
 
     Raises:
@@ -173,7 +173,7 @@ def _checked(file: Path, archive: ZipFile) -> Backup:
     try:
         if bad := archive.testzip():
             raise BadZipFile(f"the checksum of {bad} is wrong")
-        manifest = Manifest(**json.loads(archive.read(_MANIFEST)))
+        manifest = BackupManifest(**json.loads(archive.read(_MANIFEST)))
         names = archive.namelist()
         secret = archive.read(_SECRET) if _SECRET in names else None
         for table, rows in manifest.rows.items():
@@ -197,7 +197,7 @@ def _known_revision(source: Connection) -> str:
         raise BadRequest("the database has no tables, so there is nothing to back up")
     if not database.is_known(revision):
         raise BadRequest(
-            f"the database is at revision {revision}, which a newer Holdfast made; back it up with that version"
+            f"the database is at revision {revision} of a newer Holdfast; back it up with that version"
         )
     return revision
 

@@ -27,8 +27,15 @@ from sqlalchemy import (
 )
 
 from holdfast.domain.access.audit import AuditAction
-from holdfast.domain.billing.running_cost import MS_PER_HOUR, Line, to_ms
-from holdfast.domain.budgets import REACHED, Budget, BudgetBalance, BudgetScope, Month, OnReached
+from holdfast.domain.billing.running_cost import MS_PER_HOUR, CostLine, to_ms
+from holdfast.domain.budgets import (
+    SPENT_PERCENT,
+    Budget,
+    BudgetBalance,
+    BudgetScope,
+    Month,
+    OnReached,
+)
 from holdfast.domain.events import (
     Event,
     Guard,
@@ -38,16 +45,16 @@ from holdfast.domain.events import (
     Submitted,
 )
 from holdfast.domain.jobs.job import Job
-from holdfast.domain.notifications.events import NewsKind, Notification
+from holdfast.domain.notifications.events import Notification, NotificationKind
 from holdfast.errors import BudgetSpent, NotFound
 from holdfast.ports import Clock
 from holdfast.store import audit_log, event_log, outbox
-from holdfast.store.channels import of_budget
+from holdfast.store.channels import budget_subscriber_ids
 from holdfast.store.database import reading, writing
 from holdfast.store.tables.billing import budget_warnings, budgets
 from holdfast.store.tables.jobs import jobs, removed_jobs
 
-_BEGINS: Final = (Submitted, ResumeRequested, LaunchRequested)
+_STARTING_EVENTS: Final = (Submitted, ResumeRequested, LaunchRequested)
 """After which there will be nodes."""
 
 
@@ -58,10 +65,10 @@ class Budgets:
         self._engine = engine
         self._clock = clock
 
-    def put(self, budget: Budget, deed: AuditAction) -> None:
+    def set_budget(self, budget: Budget, deed: AuditAction) -> None:
         """Set a budget, or another one in place of it. Of what is spent in this month, people are warned anew."""
         with writing(self._engine) as connection:
-            if not connection.execute(update(budgets).where(*_mine(budget)).values(**_row(budget))).rowcount:  # fmt: skip
+            if not connection.execute(update(budgets).where(*_key_conditions(budget)).values(**_row(budget))).rowcount:  # fmt: skip
                 connection.execute(insert(budgets).values(**_row(budget)))
             told = budget_warnings.c.scope == budget.scope.value, budget_warnings.c.name == budget.name  # fmt: skip
             connection.execute(delete(budget_warnings).where(*told))
@@ -79,19 +86,19 @@ class Budgets:
                 raise NotFound(f"there is no budget of {scope} {name}")
             audit_log.append(connection, deed, self._clock.now())
 
-    def purses(self, now: datetime) -> list[BudgetBalance]:
+    def balances(self, now: datetime) -> list[BudgetBalance]:
         """All budgets with what is spent of them, projects first."""
         order = budgets.c.scope, budgets.c.name
         with reading(self._engine) as connection:
             rows = connection.execute(select(budgets).order_by(*order)).mappings()
-            return [purse(connection, _budget(row), now) for row in rows]
+            return [read_balance(connection, _budget(row), now) for row in rows]
 
-    def of(self, project: str, owner: str, now: datetime) -> tuple[BudgetBalance, ...]:
+    def balances_for(self, project: str, owner: str, now: datetime) -> tuple[BudgetBalance, ...]:
         """Those that a job of this project and this owner is paid from."""
         with reading(self._engine) as connection:
-            return tuple(_purses(connection, project, owner, now))
+            return tuple(_balances(connection, project, owner, now))
 
-    def warn(self, purse: BudgetBalance, now: datetime) -> tuple[int, ...]:
+    def record_warnings(self, purse: BudgetBalance, now: datetime) -> tuple[int, ...]:
         """Percentages of which people are to be warned now, each of them once in a month, and written down as told."""
         due = purse.due_warnings(now)
         if not due or set(due) <= set(self.warned(purse.budget, now)):
@@ -99,7 +106,7 @@ class Budgets:
         with writing(self._engine) as connection:
             known = _warned(connection, purse.budget, now)
             fresh = tuple(percent for percent in due if percent not in known)
-            _note(connection, purse, now, fresh)
+            _insert_warnings(connection, purse, now, fresh)
         return fresh
 
     def warned(self, budget: Budget, now: datetime) -> tuple[int, ...]:
@@ -120,7 +127,7 @@ def spent(
         over = select(func.coalesce(func.sum(table.c.last_month_micros), 0))
         over = over.where(payer == name, table.c.last_month == str(month), is_counted)
         paid += int(connection.execute(over).scalar_one())
-    by_line, on_line = _by_line(month, now)
+    by_line, on_line = _line_costs(month, now)
     is_line = and_(is_ours, jobs.c.last_month.is_(None), on_line)
     total = select(by_line, func.coalesce(func.sum(jobs.c.meter_micros_per_hour), 0))
     row = connection.execute(total.where(mine, is_line)).one()
@@ -135,10 +142,10 @@ def spent(
     return paid, rate
 
 
-def _by_line(month: Month, now: datetime) -> tuple[ColumnElement[int], ColumnElement[bool]]:
+def _line_costs(month: Month, now: datetime) -> tuple[ColumnElement[int], ColumnElement[bool]]:
     """What is paid in a month until `now` by jobs whose cost is a line over time, and which jobs those are."""
     line_month, micros, rest, per_hour, since_ms = (
-        jobs.c[f"meter_{name}"] for name in Line._fields
+        jobs.c[f"meter_{name}"] for name in CostLine._fields
     )
     begin_ms, end_ms = to_ms(month.start), to_ms(min(now, month.end))
 
@@ -153,16 +160,16 @@ def _by_line(month: Month, now: datetime) -> tuple[ColumnElement[int], ColumnEle
     return func.coalesce(func.sum(run_up(end_ms) + earlier), 0), is_on_line
 
 
-def purse(connection: Connection, budget: Budget, now: datetime) -> BudgetBalance:
+def read_balance(connection: Connection, budget: Budget, now: datetime) -> BudgetBalance:
     """A budget with what is spent of it in this month."""
-    paid, rate = spent(connection, budget.scope, budget.name, Month.of(now), now)
-    was_reached = REACHED in _warned(connection, budget, now)
+    paid, rate = spent(connection, budget.scope, budget.name, Month.containing(now), now)
+    was_reached = SPENT_PERCENT in _warned(connection, budget, now)
     return BudgetBalance(
         budget=budget, at=now, spent_micros=paid, micros_per_hour=rate, was_reached=was_reached
     )
 
 
-def charge_closed_job(
+def enforce_budgets(
     connection: Connection, job: Job, events: Sequence[Event], now: datetime
 ) -> None:
     """Let nothing be begun that its budgets have no room for. In the transaction that begins it: nobody slips through.
@@ -173,60 +180,60 @@ def charge_closed_job(
         BudgetSpent: there is no room.
     """
     if any(isinstance(event, GuardTripped) and event.guard is Guard.BUDGET for event in events):
-        for each in _purses(connection, job.project, job.owner, now):
-            if each.holds_back(now, 0 if job.placed else job.micros_per_hour):
-                _note(connection, each, now, [REACHED])
-    if any(isinstance(event, _BEGINS) for event in events):
-        for each in _purses(connection, job.project, job.owner, now):
-            if each.holds_back(now, job.micros_per_hour):
-                raise BudgetSpent(f"nothing of job {job.id} is begun: {each.told(now)}")
+        for each in _balances(connection, job.project, job.owner, now):
+            if each.blocks_jobs(now, 0 if job.placed else job.micros_per_hour):
+                _insert_warnings(connection, each, now, [SPENT_PERCENT])
+    if any(isinstance(event, _STARTING_EVENTS) for event in events):
+        for each in _balances(connection, job.project, job.owner, now):
+            if each.blocks_jobs(now, job.micros_per_hour):
+                raise BudgetSpent(f"job {job.id} cannot start: {each.spent_message(now)}")
 
 
-def _purses(
+def _balances(
     connection: Connection, project: str, owner: str, now: datetime
 ) -> Iterator[BudgetBalance]:
     payers = [(BudgetScope.PROJECT.value, project), (BudgetScope.USER.value, owner)]
     query = select(budgets).where(tuple_(budgets.c.scope, budgets.c.name).in_(payers))
     for row in connection.execute(query).mappings().all():
-        yield purse(connection, _budget(row), now)
+        yield read_balance(connection, _budget(row), now)
 
 
-def _note(
+def _insert_warnings(
     connection: Connection, purse: BudgetBalance, now: datetime, percents: Sequence[int]
 ) -> None:
     """Write down that so much of a budget is spent, unless that was done."""
-    month, known = str(Month.of(now)), _warned(connection, purse.budget, now)
+    month, known = str(Month.containing(now)), _warned(connection, purse.budget, now)
     told = {"scope": purse.budget.scope.value, "name": purse.budget.name, "month": month}
     counted = {"at": now, "spent_micros": purse.spent_by(now)}
     fresh = [percent for percent in percents if percent not in known]
     if fresh:
         rows = [{**told, **counted, "percent": percent} for percent in fresh]
         connection.execute(insert(budget_warnings), rows)
-        _tell(connection, purse, max(fresh), now)
+        _notify(connection, purse, max(fresh), now)
 
 
-def _tell(connection: Connection, purse: BudgetBalance, percent: int, now: datetime) -> None:
+def _notify(connection: Connection, purse: BudgetBalance, percent: int, now: datetime) -> None:
     """Let people know that so much is spent: one piece of news, of the most if several shares were reached at once."""
     budget = purse.budget
     # A budget that is set anew warns anew, maybe of the same share.
-    whose = f"{budget.scope}-{budget.name}-{Month.of(now)}-{percent}-{token_hex(4)}"
+    whose = f"{budget.scope}-{budget.name}-{Month.containing(now)}-{percent}-{token_hex(4)}"
     item = Notification(
-        id=f"budget-{whose}", kind=NewsKind.BUDGET, at=now, text=purse.warning(percent, now)
+        id=f"budget-{whose}", kind=NotificationKind.BUDGET, at=now, text=purse.warning(percent, now)
     )
-    heard = of_budget(connection, budget.scope, budget.name)
-    outbox.tell(connection, heard, item, now)
+    heard = budget_subscriber_ids(connection, budget.scope, budget.name)
+    outbox.enqueue(connection, heard, item, now)
 
 
 def _warned(connection: Connection, budget: Budget, now: datetime) -> list[int]:
     query = select(budget_warnings.c.percent).where(
         budget_warnings.c.scope == budget.scope.value,
         budget_warnings.c.name == budget.name,
-        budget_warnings.c.month == str(Month.of(now)),
+        budget_warnings.c.month == str(Month.containing(now)),
     )
     return list(connection.execute(query.order_by(budget_warnings.c.percent)).scalars())
 
 
-def _mine(budget: Budget) -> tuple[Any, Any]:
+def _key_conditions(budget: Budget) -> tuple[Any, Any]:
     return budgets.c.scope == budget.scope.value, budgets.c.name == budget.name
 
 

@@ -1,6 +1,6 @@
-"""Channels: where news of a project, or of one job, goes.
+"""Notification channels of projects and jobs.
 
-A URL is the key to somebody's chat room, so it is sealed like the secrets of jobs, and shown to nobody again.
+A URL gives access to a chat room, so it is encrypted like the secrets of jobs, and never displayed again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.domain.notifications.channels import (
     Destination,
     TransportKind,
 )
-from holdfast.domain.notifications.events import NewsKind
+from holdfast.domain.notifications.events import NotificationKind
 from holdfast.errors import Conflict, NotFound, NotPossibleNow
 from holdfast.ports import Clock
 from holdfast.store import audit_log
@@ -33,21 +33,21 @@ from holdfast.store.tables.jobs import job_events, jobs, removed_jobs
 from holdfast.store.tables.notifications import channels, deliveries, news
 
 _SECRET_BYTES: Final = 32
-MOST_CHANNELS: Final = 50
-"""Of a project. Smaller: big teams have no room for all their rooms. Bigger: each fact of a job is put in line so often."""
+MAX_CHANNELS: Final = 50
+"""Per project. A lower value limits large teams; a higher value queues each event more often."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Channel:
-    """One channel, as it may be shown."""
+    """A channel, without its secrets."""
 
     id: str
     project: str
     job_id: str | None
-    """None: for all of the project."""
+    """None: for all jobs of the project."""
     name: str
-    place: Destination
-    manner: ChannelPreferences
+    destination: Destination
+    preferences: ChannelPreferences
     made_by: str
     created_at: datetime
     rotated_at: datetime | None
@@ -55,21 +55,21 @@ class Channel:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Where a channel leads, with all that is secret in it."""
+class ChannelTarget:
+    """The URL and secrets of a channel."""
 
     url: str = field(repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """With which webhooks are signed, the newest first; none of other channels."""
+    """Signing secrets of a webhook, the newest first; empty for other channels."""
 
 
 class Channels:
-    """All channels."""
+    """The channels of all projects and jobs."""
 
     def __init__(self, engine: Engine, clock: Clock, secret: bytes) -> None:
         self._engine = engine
         self._clock = clock
-        self._seal = SecretBox(secret, "channels")
+        self._secret_box = SecretBox(secret, "channels")
 
     def add(
         self,
@@ -81,28 +81,30 @@ class Channels:
         manner: ChannelPreferences,
         doer: Actor,
     ) -> tuple[Channel, str | None]:
-        """The new channel, and the secret with which its webhooks are signed; None where it is none.
+        """Add a channel; return it with the signing secret if it is a webhook.
 
         Raises:
-            Conflict: the project has a channel of that name, or as many as it may have.
+            Conflict: the project has a channel of that name, or the maximum of channels.
         """
-        signing = _new_secret() if place.way is TransportKind.WEBHOOK else None
+        signing = _new_secret() if place.transport is TransportKind.WEBHOOK else None
         with writing(self._engine) as connection:
             if _named(connection, project, name) is not None:
-                raise Conflict(f"project {project} has a channel {name} already; take another name")
-            if _count(connection, project) >= MOST_CHANNELS:
-                raise Conflict(f"project {project} has {MOST_CHANNELS} channels; remove one first")
+                raise Conflict(
+                    f"project {project} already has a channel {name}; choose another name"
+                )
+            if _count(connection, project) >= MAX_CHANNELS:
+                raise Conflict(f"project {project} has {MAX_CHANNELS} channels; remove one first")
             row = self._row(project, name, url, place=place, manner=manner, by=doer.name)
             held = {"url": url, "secrets": [signing] if signing else []}
-            row["sealed"] = self._seal.close(row["id"], held)
-            row["after_cursor"] = newest(connection)
+            row["sealed"] = self._secret_box.encrypt(row["id"], held)
+            row["after_cursor"] = newest_cursor(connection)
             connection.execute(insert(channels).values(**row))
             after = {"place": place.shown, "kinds": row["kinds"]}
-            deed = doer.did("channel.add", f"{project}/{name}", after=after)
+            deed = doer.audit_action("channel.add", f"{project}/{name}", after=after)
             audit_log.append(connection, deed, row["created_at"])
         return _channel(row), signing
 
-    def of_job(
+    def rows_for_job(
         self, job_id: str, project: str, by: str, places: Sequence[tuple[str, Destination]]
     ) -> list[dict[str, Any]]:
         """Rows for `Journal.submit`: the channels that a job file names, by their URLs."""
@@ -112,19 +114,19 @@ class Channels:
             row = self._row(
                 project, named, url, place=place, manner=ChannelPreferences(), by=by, job_id=job_id
             )
-            row["sealed"] = self._seal.close(row["id"], {"url": url, "secrets": []})
+            row["sealed"] = self._secret_box.encrypt(row["id"], {"url": url, "secrets": []})
             rows.append({**row, "after_cursor": 0})
         return rows
 
-    def of(self, project: str) -> list[Channel]:
+    def list_for_project(self, project: str) -> list[Channel]:
         """The channels of a project, by name; those of single jobs are left out."""
         mine = channels.c.project == project, channels.c.job_id.is_(None)
         with reading(self._engine) as connection:
             rows = connection.execute(select(channels).where(*mine).order_by(channels.c.name))
             return [_channel(row) for row in rows.mappings()]
 
-    def named_by(self, job_id: str) -> list[Channel]:
-        """Those that a job's file names, in its order. Some time after its end they are forgotten."""
+    def list_for_job(self, job_id: str) -> list[Channel]:
+        """The channels of a job file, in its order. They are deleted some time after the job has ended."""
         query = select(channels).where(channels.c.job_id == job_id)
         with reading(self._engine) as connection:
             rows = connection.execute(query.order_by(func.length(channels.c.name), channels.c.name))
@@ -137,16 +139,16 @@ class Channels:
             NotFound: the project has none.
         """
         with reading(self._engine) as connection:
-            return _channel(_known(connection, project, name))
+            return _channel(_require_channel(connection, project, name))
 
     def remove(self, project: str, name: str, doer: Actor) -> None:
-        """Send nothing there any more, and forget what was sent.
+        """Remove a channel and its messages.
 
         Raises:
             NotFound: the project has none of that name.
         """
         with writing(self._engine) as connection:
-            row = _known(connection, project, name)
+            row = _require_channel(connection, project, name)
             for table, column in (
                 (news, news.c.channel_id),
                 (deliveries, deliveries.c.channel_id),
@@ -154,41 +156,43 @@ class Channels:
             ):
                 connection.execute(delete(table).where(column == row["id"]))
             before = {"place": row["shown"]}
-            deed = doer.did("channel.remove", f"{project}/{name}", before=before)
+            deed = doer.audit_action("channel.remove", f"{project}/{name}", before=before)
             audit_log.append(connection, deed, self._clock.now())
 
     def rotate(self, project: str, name: str, doer: Actor) -> tuple[Channel, str]:
-        """The webhook with a new secret; messages are signed with the one before, too, for a day.
+        """Rotate the secret of a webhook; messages are also signed with the previous one for a day.
 
         Raises:
             NotFound: the project has none of that name.
-            NotPossibleNow: it is no webhook, or cannot be opened here.
+            NotPossibleNow: it is no webhook, or cannot be decrypted here.
         """
         now, signing = self._clock.now(), _new_secret()
         with writing(self._engine) as connection:
-            row = dict(_known(connection, project, name))
-            held = self._seal.open(row["id"], row["sealed"])
+            row = dict(_require_channel(connection, project, name))
+            held = self._secret_box.decrypt(row["id"], row["sealed"])
             if row["way"] != TransportKind.WEBHOOK or held is None:
                 raise NotPossibleNow(
                     f"channel {name} has no secret to change; only webhooks are signed"
                 )
             held["secrets"] = [signing, *held["secrets"][:1]]
-            change = {"sealed": self._seal.close(row["id"], held), "rotated_at": now}
+            change = {"sealed": self._secret_box.encrypt(row["id"], held), "rotated_at": now}
             connection.execute(update(channels).where(channels.c.id == row["id"]).values(**change))
-            audit_log.append(connection, doer.did("channel.rotate", f"{project}/{name}"), now)
+            audit_log.append(
+                connection, doer.audit_action("channel.rotate", f"{project}/{name}"), now
+            )
         return _channel({**row, **change}), signing
 
-    def open(self, channel_id: str) -> Target | None:
-        """Where it leads; None if it is gone, or was sealed under another secret."""
+    def open(self, channel_id: str) -> ChannelTarget | None:
+        """The URL and secrets of a channel; None if it was removed, or encrypted with another secret."""
         with reading(self._engine) as connection:
             query = select(channels).where(channels.c.id == channel_id)
             row = connection.execute(query).mappings().first()
-        held = self._seal.open(channel_id, row["sealed"]) if row else None
+        held = self._secret_box.decrypt(channel_id, row["sealed"]) if row else None
         if row is None or held is None:
             return None
         rotated_at = row["rotated_at"]
         both = rotated_at is None or self._clock.now() - rotated_at < ROTATION_GRACE
-        return Target(held["url"], tuple(held["secrets"] if both else held["secrets"][:1]))
+        return ChannelTarget(held["url"], tuple(held["secrets"] if both else held["secrets"][:1]))
 
     def _row(
         self,
@@ -206,9 +210,9 @@ class Channels:
             "project": project,
             "job_id": job_id,
             "name": name,
-            "way": place.way.value,
+            "way": place.transport.value,
             "shown": place.shown,
-            "mark": self._seal.mark(url),
+            "mark": self._secret_box.fingerprint(url),
             "kinds": sorted(kind.value for kind in manner.kinds),
             "digest_s": manner.digest_s,
             "per_hour": manner.per_hour,
@@ -218,13 +222,13 @@ class Channels:
         }
 
 
-def put(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Store what `of_job` made, in the transaction that records the job."""
+def insert_channels(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert the rows of `rows_for_job`, in the transaction that records the job."""
     if rows:
         connection.execute(insert(channels), rows)
 
 
-def forget_over(connection: Connection, before: datetime) -> None:
+def delete_expired(connection: Connection, before: datetime) -> None:
     """Remove channels of jobs that were over by then or were removed, if nothing waits for them."""
     # Not by the status alone: of a job that has ended just now, people have not been told yet.
     quiet = jobs.c.fold["updated_at"].as_string() < before.isoformat()
@@ -239,44 +243,46 @@ def forget_over(connection: Connection, before: datetime) -> None:
     connection.execute(delete(channels).where(*old))
 
 
-def listening(
-    connection: Connection, project: str, job_id: str, kind: NewsKind, cursor: int
+def subscriber_ids(
+    connection: Connection, project: str, job_id: str, kind: NotificationKind, cursor: int
 ) -> list[str]:
     """Channels of a project and of a job of it that were there before `cursor`, and want news of a kind."""
-    return _once_each(connection, is_heard(project, job_id, cursor), kind)
+    return _unique_subscribers(connection, subscribers_query(project, job_id, cursor), kind)
 
 
-def is_heard(project: Any, job_id: Any, cursor: Any) -> Select[Any]:
+def subscribers_query(project: Any, job_id: Any, cursor: Any) -> Select[Any]:
     """Channels of a project and of a job of it that were there before `cursor`; of columns, those of each row."""
     whose = channels.c.job_id.is_(None) | (channels.c.job_id == job_id)
     mine = channels.c.project == project, whose, channels.c.after_cursor < cursor
     return select(channels).where(*mine)
 
 
-def of_budget(connection: Connection, scope: BudgetScope, name: str) -> list[str]:
-    """Channels that are told of a budget: those of its project, and those of all jobs that are paid from it."""
+def budget_subscriber_ids(connection: Connection, scope: BudgetScope, name: str) -> list[str]:
+    """Channels notified of a budget: those of its project, and of all jobs paid from it."""
     payer = jobs.c.project if scope is BudgetScope.PROJECT else jobs.c.owner
     live = select(jobs.c.id).where(payer == name, jobs.c.status.not_in(list(Outcome)))
     named = channels.c.job_id.in_(live)
     made = (channels.c.project == name) & channels.c.job_id.is_(None)
     whose = named | made if scope is BudgetScope.PROJECT else named
-    return _once_each(connection, select(channels).where(whose), NewsKind.BUDGET)
+    return _unique_subscribers(connection, select(channels).where(whose), NotificationKind.BUDGET)
 
 
-def _once_each(connection: Connection, query: Select[Any], kind: NewsKind) -> list[str]:
+def _unique_subscribers(
+    connection: Connection, query: Select[Any], kind: NotificationKind
+) -> list[str]:
     """Those that want it. A place that job files name is told once, and not at all if a channel that people made is it."""
     rows = connection.execute(query.order_by(channels.c.created_at, channels.c.id)).mappings()
-    wanting = [row for row in rows if manner_of(row).wants(kind)]
+    wanting = [row for row in rows if preferences_from_row(row).accepts(kind)]
     made = [row for row in wanting if row["job_id"] is None]
     told = {row["mark"] for row in made}
     named = {row["mark"]: row["id"] for row in wanting if row["mark"] not in told}
     return [*(row["id"] for row in made), *named.values()]
 
 
-def manner_of(row: Any) -> ChannelPreferences:
-    """What the channel of a row asks for."""
+def preferences_from_row(row: Any) -> ChannelPreferences:
+    """The preferences of a channel row."""
     return ChannelPreferences(
-        kinds=frozenset(NewsKind(word) for word in row["kinds"]),
+        kinds=frozenset(NotificationKind(word) for word in row["kinds"]),
         digest_s=row["digest_s"],
         per_hour=row["per_hour"],
     )
@@ -286,7 +292,7 @@ def _new_secret() -> str:
     return f"whsec_{base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()}"
 
 
-def newest(connection: Connection) -> int:
+def newest_cursor(connection: Connection) -> int:
     """Cursor of the last event that there is; 0 before the first."""
     found: int | None = connection.execute(select(func.max(job_events.c.cursor))).scalar()
     return found or 0
@@ -302,7 +308,7 @@ def _named(connection: Connection, project: str, name: str) -> Any | None:
     return connection.execute(select(channels).where(*mine)).mappings().first()
 
 
-def _known(connection: Connection, project: str, name: str) -> Any:
+def _require_channel(connection: Connection, project: str, name: str) -> Any:
     row = _named(connection, project, name)
     if row is None:
         raise NotFound(f"project {project} has no channel {name}")
@@ -315,8 +321,8 @@ def _channel(row: Any) -> Channel:
         project=row["project"],
         job_id=row["job_id"],
         name=row["name"],
-        place=Destination(way=TransportKind(row["way"]), shown=row["shown"]),
-        manner=manner_of(row),
+        destination=Destination(transport=TransportKind(row["way"]), shown=row["shown"]),
+        preferences=preferences_from_row(row),
         made_by=row["made_by"],
         created_at=row["created_at"],
         rotated_at=row["rotated_at"],

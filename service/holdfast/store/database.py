@@ -1,10 +1,10 @@
-"""Turns: one thread at a time, in the order in which they came.
+"""The database: SQLite in the home directory by default, PostgreSQL by URL.
 
-The database: SQLite in the home folder by default, PostgreSQL by URL; one way to read and one way to write.
+One function opens read transactions, one write transactions, and a fair lock queues the writers of this process.
 
-Writers are brought into one line (SQLite: `BEGIN IMMEDIATE`; PostgreSQL: a transaction-level advisory lock), so that
-the order of cursors is the order of commits. That is for the stream of events; what keeps two writers from telling
-two stories about one job is the journal's key alone.
+Writers are serialized (SQLite: `BEGIN IMMEDIATE`; PostgreSQL: a transaction-level advisory lock), so that
+the order of cursors is the order of commits, as the event stream needs. Conflicting writes to one job are prevented
+by the journal's key alone.
 """
 
 from __future__ import annotations
@@ -39,47 +39,45 @@ from holdfast.errors import BadRequest, StoreUnavailable
 
 
 class FairLock:
-    """A lock with a queue. A plain one goes to whoever is quickest: among busy threads, one that waits may never be."""
+    """A first-come, first-served lock. With a plain one, a thread among busy ones may wait forever."""
 
     def __init__(self) -> None:
-        self._alone = Lock()
-        self._is_taken = False
+        self._mutex = Lock()
+        self._is_held = False
         self._waiting: deque[Lock] = deque()
-        """One for each thread that waits, held until it is that thread's turn."""
+        """One for each waiting thread, held until its turn."""
 
-    def take(self, timeout_s: float) -> bool:
-        """Whether it was this thread's turn within that time; then it has to `pass_on`."""
-        with self._alone:
-            if not self._is_taken:
-                self._is_taken = True
+    def acquire(self, timeout_s: float) -> bool:
+        """Acquire the lock within that time; returns whether it succeeded. Then call `release`."""
+        with self._mutex:
+            if not self._is_held:
+                self._is_held = True
                 return True
             mine = Lock()
             mine.acquire()
             self._waiting.append(mine)
         if mine.acquire(timeout=timeout_s):
             return True
-        with self._alone:
+        with self._mutex:
             if mine not in self._waiting:
-                return True  # It came at the last moment.
+                return True  # Acquired at the last moment.
             self._waiting.remove(mine)
             return False
 
     def release(self) -> None:
-        """Let the next one have its turn."""
-        with self._alone:
+        """Pass the lock to the next waiting thread."""
+        with self._mutex:
             if self._waiting:
                 self._waiting.popleft().release()
             else:
-                self._is_taken = False
+                self._is_held = False
 
 
-_WRITERS_LOCK: Final = (
-    0x686F6C64  # "hold": any constant that no other program of this database takes.
-)
-_TURNS: Final = "holdfast_turns"
-"""Under which an engine keeps the queue of its writers."""
+_WRITERS_LOCK: Final = 0x686F6C64  # "hold": a constant that no other program of this database uses.
+_WRITER_QUEUE_OPTION: Final = "holdfast_turns"
+"""Engine option that holds the queue of writers."""
 BUSY_TIMEOUT_MS: Final = 5000
-"""How long a SQLite writer waits for another. Smaller fails under a burst of reports; bigger hangs a request."""
+"""How long a SQLite writer waits for others. A lower value fails in bursts; a higher value blocks requests."""
 
 _POOL: Final[Mapping[str, int]] = {"pool_size": 8, "max_overflow": 40, "pool_timeout": 5}
 """A connection for each thread that may need one: 40 of requests, and those of the reconciler, the intake and background tasks.
@@ -87,10 +85,10 @@ A lower maximum lets requests wait for each other; with a higher one two replica
 
 
 def open_database(url: str) -> Engine:
-    """An engine for `url`, its folder made if it is a file. Nothing is read or written yet.
+    """An engine for `url`, with its directory created if it is a file. It does not connect yet.
 
     Raises:
-        BadRequest: the URL is not one of a database that is supported here.
+        BadRequest: the URL names no supported database.
     """
     try:
         parsed = make_url(url)
@@ -110,9 +108,12 @@ def _open_postgresql(url: URL) -> Engine:
     from holdfast.store import postgres  # noqa: PLC0415 - only PostgreSQL needs psycopg
 
     engine = create_engine(
-        postgres.bounded(url), pool_pre_ping=True, execution_options={_TURNS: FairLock()}, **_POOL
+        postgres.with_limits(url),
+        pool_pre_ping=True,
+        execution_options={_WRITER_QUEUE_OPTION: FairLock()},
+        **_POOL,
     )
-    postgres.watch_over(engine)
+    postgres.install_probe(engine)
     return engine
 
 
@@ -122,11 +123,13 @@ def _open_sqlite(file: str | None) -> Engine:
     try:
         Path(file).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise StoreUnavailable(f"the folder of {file} cannot be made: {error.strerror}") from error
+        raise StoreUnavailable(
+            f"the directory of {file} cannot be created: {error.strerror}"
+        ) from error
     engine = create_engine(
         f"sqlite:///{file}",
         connect_args={"timeout": BUSY_TIMEOUT_MS / 1000},
-        execution_options={_TURNS: FairLock()},
+        execution_options={_WRITER_QUEUE_OPTION: FairLock()},
         **_POOL,
     )
     event.listen(engine, "do_connect", partial(_make_private, file))
@@ -136,25 +139,25 @@ def _open_sqlite(file: str | None) -> Engine:
 
 
 def _make_private(file: str, *_: Any) -> None:
-    """Make the file of a new database for this account alone. SQLite gives its other files the same rights.
+    """Create the file of a new database, private to this account. SQLite's other files inherit its mode.
 
     An existing file is not opened: to close it would release the locks of all connections of this process.
     """
-    with suppress(OSError):  # SQLite describes what is wrong.
+    with suppress(OSError):  # SQLite reports the error later.
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _on_connect(connection: sqlite3.Connection, _record: Any) -> None:
-    connection.isolation_level = None  # We say BEGIN ourselves, below.
+    connection.isolation_level = None  # `_on_begin` sends BEGIN.
     _write_ahead(connection)
     connection.execute("PRAGMA synchronous=FULL")  # An acknowledged write survives a power cut.
     connection.execute("PRAGMA foreign_keys=ON")
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Switch the file to its write-ahead log, where it stays.
+    """Switch the file to its write-ahead log permanently.
 
-    Unlike a query, the switch does not wait for another that is at it, as two replicas are that start on a fresh file.
+    Unlike a query, the switch does not wait for a concurrent one, as when two replicas start on a fresh file.
     """
     deadline_s = time.monotonic() + BUSY_TIMEOUT_MS / 1000
     while True:
@@ -175,20 +178,20 @@ def _on_begin(connection: Connection) -> None:
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """A transaction that is alone in writing; committed at the end, rolled back on an exception.
+    """An exclusive write transaction; committed at the end, rolled back on an exception.
 
     Raises:
         StoreUnavailable: the database cannot be reached, is full, locked or read-only; nothing was written.
     """
-    with _alone(engine) as connection:
+    with _begin_exclusive(engine) as connection:
         yield connection
 
 
 @contextmanager
-def _alone(engine: Engine, *, is_migration: bool = False) -> Iterator[Connection]:
-    """The same. A migration takes as long as it needs: tables may be big, and another replica may be migrating them."""
+def _begin_exclusive(engine: Engine, *, is_migration: bool = False) -> Iterator[Connection]:
+    """An exclusive write transaction. A migration has no time limit: tables may be large or being migrated."""
     with (
-        _turn(engine),
+        _writer_turn(engine),
         _outages(),
         engine.connect().execution_options(holdfast_writes=True) as connection,
         connection.begin(),
@@ -198,7 +201,7 @@ def _alone(engine: Engine, *, is_migration: bool = False) -> Iterator[Connection
 
             if is_migration:
                 postgres.without_limit(connection)
-            postgres.write_alone(connection, _WRITERS_LOCK, may_idle=is_migration)
+            postgres.lock_writers(connection, _WRITERS_LOCK, may_idle=is_migration)
         yield connection
 
 
@@ -210,31 +213,31 @@ def _lift_limits(connection: Connection) -> None:
 
 
 @contextmanager
-def _turn(engine: Engine) -> Iterator[None]:
+def _writer_turn(engine: Engine) -> Iterator[None]:
     """Wait for the other writers of this process. SQLite itself only looks again now and then, up to 100 ms apart, so that
     who waits among many may never find it free. At PostgreSQL a writer would hold a connection while it waits.
     """
-    turns: FairLock = engine.get_execution_options()[_TURNS]
-    if turns.take(BUSY_TIMEOUT_MS / 1000):
+    turns: FairLock = engine.get_execution_options()[_WRITER_QUEUE_OPTION]
+    if turns.acquire(BUSY_TIMEOUT_MS / 1000):
         try:
             yield
         finally:
             turns.release()
     else:
         raise StoreUnavailable(
-            f"the service's database is written to by others for {BUSY_TIMEOUT_MS / 1000:.0f} s; nothing was recorded"
+            f"other writers blocked the service's database for {BUSY_TIMEOUT_MS / 1000:.0f} s; nothing was recorded"
         )
 
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """A transaction that only reads, all of it as it was at one moment.
+    """A read transaction on one consistent snapshot.
 
     Raises:
         StoreUnavailable: the database cannot be reached.
     """
     with _outages(), engine.connect() as connection:
-        if connection.dialect.name == "postgresql":  # SQLite knows no other way.
+        if connection.dialect.name == "postgresql":  # The only level of SQLite.
             connection.execution_options(isolation_level="REPEATABLE READ")
         with connection.begin():
             yield connection
@@ -249,19 +252,19 @@ def _outages() -> Iterator[None]:
             "all connections of this service to its database have been in use for 5 s; nothing was recorded"
         ) from error
     except DBAPIError as error:
-        # A bare DatabaseError is a file that is no database, or is damaged.
+        # A bare DatabaseError means a damaged file, or one that is no database.
         unusable = isinstance(error, OperationalError) or type(error) is DatabaseError
         if not (unusable or error.connection_invalidated):
             raise
         why = str(error.orig).partition("\n")[0]
         raise StoreUnavailable(
-            f"the service's database cannot be used ({why}); nothing was recorded"
+            f"the service's database is unavailable ({why}); nothing was recorded"
         ) from error
 
 
 @contextmanager
 def exporting(engine: Engine) -> Iterator[Connection]:
-    """A transaction that reads for as long as it needs, all of it as it was at one moment.
+    """A read transaction on one consistent snapshot, without a time limit.
 
     Raises:
         StoreUnavailable: the database cannot be reached.
@@ -273,22 +276,22 @@ def exporting(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def migrating(engine: Engine) -> Iterator[Connection]:
-    """A transaction that is alone in writing for as long as it needs; committed at the end, rolled back on an exception.
+    """An exclusive write transaction without a time limit; rolled back on an exception.
 
     Raises:
-        StoreUnavailable: the database cannot be used.
+        StoreUnavailable: the database is unavailable.
     """
-    with _alone(engine, is_migration=True) as connection:
+    with _begin_exclusive(engine, is_migration=True) as connection:
         yield connection
 
 
 def upgrade(engine: Engine, revision: str = "head") -> None:
-    """Bring the tables up to `revision`. Replicas that start together do it one after the other.
+    """Upgrade the tables to `revision`. Replicas that start together do so one after the other.
 
-    Tables that a newer version has upgraded stay as they are: migrations expand, so that this version can use them.
+    Tables of a newer version stay unchanged: migrations only expand, so this version can use them.
 
     Raises:
-        StoreUnavailable: the database cannot be used.
+        StoreUnavailable: the database is unavailable.
     """
     with migrating(engine) as connection:
         if not is_newer(revision_in(connection)):
@@ -296,40 +299,40 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
 
 
 def downgrade(engine: Engine, revision: str) -> None:
-    """Take the tables back to `revision` (`base` removes them, and everything in them)."""
+    """Downgrade the tables to `revision` (`base` removes them, with all data)."""
     with migrating(engine) as connection:
         downgrade_to(connection, revision)
 
 
 def revision_of(engine: Engine) -> str | None:
-    """The revision that the tables are at, or None where there are none yet."""
+    """The revision of the tables; None if there are no tables yet."""
     with reading(engine) as connection:
         return revision_in(connection)
 
 
 def revision_in(connection: Connection) -> str | None:
-    """The same inside a transaction."""
+    """The revision of the tables, inside a transaction."""
     return MigrationContext.configure(connection).get_current_revision()
 
 
 def is_known(revision: str) -> bool:
-    """Whether this version of Holdfast has the migrations up to a revision."""
+    """Whether this version of Holdfast knows a revision."""
     every = ScriptDirectory.from_config(_alembic(None)).walk_revisions()
     return revision in {script.revision for script in every}
 
 
 def is_newer(revision: str | None) -> bool:
-    """Whether a newer version of Holdfast has upgraded the tables; None, an empty database, is none."""
+    """Whether a revision is of a newer version; None, an empty database, is not."""
     return revision is not None and not is_known(revision)
 
 
 def upgrade_to(connection: Connection, revision: str) -> None:
-    """Bring the tables up to a revision inside a transaction of `migrating`."""
+    """Upgrade the tables to a revision inside a transaction of `migrating`."""
     command.upgrade(_alembic(connection), revision)
 
 
 def downgrade_to(connection: Connection, revision: str) -> None:
-    """Take the tables back to a revision inside a transaction of `migrating`."""
+    """Downgrade the tables to a revision inside a transaction of `migrating`."""
     command.downgrade(_alembic(connection), revision)
 
 

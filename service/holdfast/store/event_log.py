@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from holdfast.domain.billing.running_cost import Line, Month
+from holdfast.domain.billing.running_cost import CostLine, Month
 from holdfast.domain.events import Event, decode, encode
 from holdfast.domain.jobs.job import Job
 from holdfast.domain.jobs.lifecycle import FOLD, advance, fold
@@ -37,13 +37,13 @@ def dump(job: Job) -> dict[str, Any]:
     return {_VERSION: _INCOMPLETE if job.passed_over else FOLD, **row}
 
 
-def row(job: Job) -> dict[str, Any]:
+def job_row(job: Job) -> dict[str, Any]:
     """What the row of a job repeats of its facts, by column."""
     account = job.account
-    has_none = job.outcome or (account.standing is None and not job.passed_over)
-    month = Month.of(account.free_since) if has_none else None
+    has_none = job.outcome or (account.open_meter is None and not job.passed_over)
+    month = Month.containing(account.free_since) if has_none else None
     paid = account.paid_micros_in(month, month.end) if month else None
-    line = None if job.outcome or job.passed_over else account.line
+    line = None if job.outcome or job.passed_over else account.cost_line
     return {
         "seq": job.seq,
         "status": job.status,
@@ -51,7 +51,7 @@ def row(job: Job) -> dict[str, Any]:
         "paid_seq": job.seq,
         "last_month": month and str(month),
         "last_month_micros": paid,
-        **{f"meter_{name}": line and getattr(line, name) for name in Line._fields},
+        **{f"meter_{name}": line and getattr(line, name) for name in CostLine._fields},
     }
 
 
@@ -99,7 +99,7 @@ def record(connection: Connection, job: Job, events: Sequence[Event], now: datet
     for event in events:
         after = advance(after, event)
     write(connection, job.id, events, first_seq=job.seq + 1, now=now)
-    mine = update(jobs).where(jobs.c.id == job.id).values(**row(after))
+    mine = update(jobs).where(jobs.c.id == job.id).values(**job_row(after))
     if not connection.execute(mine).rowcount:
         raise StaleWrite(f"job {job.id} was removed; nothing was written")
     return after
@@ -132,4 +132,4 @@ def write(
     try:
         connection.execute(insert(job_events), rows)
     except IntegrityError as error:
-        raise StaleWrite(f"someone else wrote to {job_id} first; read it again") from error
+        raise StaleWrite(f"job {job_id} was changed at the same time; read it again") from error

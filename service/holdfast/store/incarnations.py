@@ -25,7 +25,7 @@ from holdfast.store.database import writing
 from holdfast.store.tables.jobs import job_events, report_marks, watches
 from holdfast.store.tables.launches import musters
 
-_TAKEN_OVER: Final = "another worker has mustered for this job since; stop, and save nothing more"
+_SUPERSEDED: Final = "a newer worker has registered for this job; stop without saving"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,13 @@ class Incarnations:
             NotLookedYet: nobody has looked at the launcher since it asked first; its call is kept.
         """
         with writing(self._engine) as connection:
-            row = self._enlisted(connection, job_id, incarnation)
-            place = _place(connection, row)
+            row = self._current_row(connection, job_id, incarnation)
+            place = _position(connection, row)
         if place is None:
             raise NotLookedYet()
         return place
 
-    def posted(
+    def register_posted(
         self, job_id: str, incarnation: str, at: datetime, said: tuple[int, int] | None
     ) -> tuple[int, int] | None:
         """The attempt of an incarnation that left reports in its store, and how many of it others sent before its first.
@@ -73,10 +73,10 @@ class Incarnations:
             NotFound: there is no such job.
         """
         with writing(self._engine) as connection:
-            row = _row(connection, job_id, incarnation) or _note(
+            row = _row(connection, job_id, incarnation) or _insert_posted(
                 connection, job_id, incarnation, at
             )
-            attempt = row["attempt"] or (said[0] if said else _standing_at(connection, job_id, at))
+            attempt = row["attempt"] or (said[0] if said else _attempt_at(connection, job_id, at))
             if attempt is None:
                 return None
             mark = _mark(connection, job_id, attempt)
@@ -86,30 +86,30 @@ class Incarnations:
             elif before is None:
                 before = mark
             if row["attempt"] is None:
-                _settle(connection, row, attempt, before)
+                _assign_attempt(connection, row, attempt, before)
             # What others sent and a restored database has lost will not come again: the rest follows what it has.
             return attempt, min(before, mark)
 
-    def _enlisted(self, connection: Connection, job_id: str, incarnation: str) -> Any:
+    def _current_row(self, connection: Connection, job_id: str, incarnation: str) -> Any:
         """The row of an incarnation that is the newest, made now if it is new."""
         state = event_log.read(connection, job_id).state
         if state is State.ENDED:
             raise Fenced(f"job {job_id} has ended; stop")
         if state is State.PAUSED:
-            raise Fenced(f"job {job_id} is paused, and nothing of it is to run; stop")
+            raise Fenced(f"job {job_id} is paused; stop")
         row = _row(connection, job_id, incarnation)
         if row is None and state in LEAVING:
-            raise Fenced(f"job {job_id} is {state}, and nothing of it is begun any more; stop")
+            raise Fenced(f"job {job_id} is {state}, so no worker may start; stop")
         newest = _newest(connection, job_id)
         if row is None:
-            row = _added(connection, job_id, incarnation, self._clock.now(), max(newest, 0) + 1)
+            row = _insert(connection, job_id, incarnation, self._clock.now(), max(newest, 0) + 1)
             due = update(watches).where(watches.c.job_id == job_id)
             connection.execute(due.values(due_at=row["asked_at"]))
         elif row["n"] < 1 and not _is_followed(connection, row):
             row = {**row, "n": max(newest, 0) + 1}
-            connection.execute(_mine(row).values(n=row["n"]))
+            connection.execute(_update_row(row).values(n=row["n"]))
         elif row["n"] != newest:
-            raise Fenced(_TAKEN_OVER)
+            raise Fenced(_SUPERSEDED)
         return row
 
 
@@ -125,7 +125,7 @@ def check_current(mine: int | None, newest: int | None, attempt: int, told: int 
     if mine is None or mine < 1:
         raise NotMustered()
     if mine != newest:
-        raise Fenced(_TAKEN_OVER)
+        raise Fenced(_SUPERSEDED)
     _check_attempt(told, attempt)
 
 
@@ -151,13 +151,13 @@ def check_posted(
         later,
     )
     if connection.execute(others.limit(1)).first():
-        raise Fenced(_TAKEN_OVER)
+        raise Fenced(_SUPERSEDED)
 
 
 def _check_attempt(told: int | None, attempt: int) -> None:
     if told != attempt:
         raise NotMustered(
-            f"this worker is not known as that of attempt {attempt}; it has to muster"
+            f"this worker is not registered for attempt {attempt}; it has to register"
         )
 
 
@@ -172,29 +172,29 @@ def _newest(connection: Connection, job_id: str) -> int:
     return connection.execute(highest).scalar() or 0
 
 
-def _note(connection: Connection, job_id: str, incarnation: str, at: datetime) -> Any:
+def _insert_posted(connection: Connection, job_id: str, incarnation: str, at: datetime) -> Any:
     """The row of an incarnation that has posted and never asked."""
     event_log.read(connection, job_id)  # Whether there is such a job.
     lowest = select(func.coalesce(func.min(musters.c.n), 1)).where(musters.c.job_id == job_id)
     n = min(connection.execute(lowest).scalar_one(), 1) - 1
-    return _added(connection, job_id, incarnation, at, n)
+    return _insert(connection, job_id, incarnation, at, n)
 
 
-def _added(connection: Connection, job_id: str, incarnation: str, at: datetime, n: int) -> Any:
+def _insert(connection: Connection, job_id: str, incarnation: str, at: datetime, n: int) -> Any:
     row = {"job_id": job_id, "n": n, "incarnation": incarnation, "asked_at": at}
     row |= {"attempt": None, "before": None}
     connection.execute(insert(musters).values(**row))
     return row
 
 
-def _mine(row: Any) -> Any:
+def _update_row(row: Any) -> Any:
     return update(musters).where(
         musters.c.job_id == row["job_id"], musters.c.incarnation == row["incarnation"]
     )
 
 
-def _settle(connection: Connection, row: Any, attempt: int, before: int) -> None:
-    connection.execute(_mine(row).values(attempt=attempt, before=before))
+def _assign_attempt(connection: Connection, row: Any, attempt: int, before: int) -> None:
+    connection.execute(_update_row(row).values(attempt=attempt, before=before))
 
 
 def _is_followed(connection: Connection, row: Any) -> bool:
@@ -207,19 +207,19 @@ def _is_followed(connection: Connection, row: Any) -> bool:
     return connection.execute(others.limit(1)).first() is not None
 
 
-def _place(connection: Connection, row: Any) -> JobPosition | None:
+def _position(connection: Connection, row: Any) -> JobPosition | None:
     """The place of an incarnation; None until somebody has looked."""
     job_id: str = row["job_id"]
     attempt: int | None = row["attempt"]
     if attempt is None:
-        if not _was_looked_at(connection, job_id, row["asked_at"]):
+        if not _was_observed_since(connection, job_id, row["asked_at"]):
             return None
         job = event_log.read(connection, job_id)
         # Where its nodes are not told of yet, it stands on the next ones. Two that stand on the same nodes, one after
         # the other, share the attempt: the newer one goes on where the older one was cut off.
         attempt = job.attempt if job.placed else job.attempt + 1
         before = _mark(connection, job_id, attempt)
-        _settle(connection, row, attempt, before)
+        _assign_attempt(connection, row, attempt, before)
         return JobPosition(attempt, before + 1, before)
     mark = _mark(connection, job_id, attempt)
     # What others sent and a restored database has lost will not come again.
@@ -227,20 +227,20 @@ def _place(connection: Connection, row: Any) -> JobPosition | None:
     return JobPosition(attempt, mark + 1, before)
 
 
-def _was_looked_at(connection: Connection, job_id: str, since: datetime) -> bool:
+def _was_observed_since(connection: Connection, job_id: str, since: datetime) -> bool:
     seen = select(watches.c.seen_at).where(watches.c.job_id == job_id)
     seen_at: datetime | None = connection.execute(seen).scalar()
     return seen_at is not None and seen_at > since
 
 
-def _standing_at(connection: Connection, job_id: str, at: datetime) -> int | None:
+def _attempt_at(connection: Connection, job_id: str, at: datetime) -> int | None:
     """The attempt whose nodes were there at a moment; None while that may not be told yet.
 
     A launcher loses one placement before it begins the next, and nobody posts before its nodes are there. So it is the newest
     whose nodes were there by then; the first, if clocks differ by so much that none were.
     """
     is_over = event_log.read(connection, job_id).state is State.ENDED
-    if not is_over and not _was_looked_at(connection, job_id, at):
+    if not is_over and not _was_observed_since(connection, job_id, at):
         return None
     ready = select(job_events.c.at, job_events.c.body).where(
         job_events.c.job_id == job_id, job_events.c.kind == NodesReady.__name__

@@ -31,7 +31,7 @@ from holdfast.domain.access.audit import AuditAction
 from holdfast.domain.billing.running_cost import Month
 from holdfast.domain.events import Finished, Outcome, Submitted
 from holdfast.domain.jobfile.spec import Checkpoint, JobSpec
-from holdfast.domain.jobs.commands import why_no_removal
+from holdfast.domain.jobs.commands import removal_refusal
 from holdfast.domain.jobs.job import Job
 from holdfast.errors import NotPossibleNow, StaleWrite
 from holdfast.ports import Clock
@@ -52,7 +52,7 @@ from holdfast.store.tables.jobs import (
 from holdfast.store.tables.launches import launch_events, launches, musters, upkeep
 from holdfast.store.tables.metrics import metric_block_marks, metric_blocks
 
-AT_ONCE: Final = 2000
+MAX_ROWS: Final = 2000
 """Rows that one transaction removes. A lower value adds transactions; a higher value lets other writers wait longer."""
 _WITH_JOB: Final = (watches, upkeep, musters, report_marks, job_secrets)
 """Removed with the job: other parts of the service find work in them."""
@@ -79,7 +79,7 @@ class RemovedJob:
     """None while rows or files are left."""
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """The sentence for callers who ask for the job."""
         return (
             f"job {self.job_id} was removed at {self.removed_at:%Y-%m-%d %H:%M}Z; "
@@ -115,18 +115,18 @@ class Removals:
             NotPossibleNow: it has not ended, something of it may still run, or a live job needs its checkpoints.
         """
         outbox = Outbox(self._engine, self._clock)
-        while outbox.follow():
+        while outbox.enqueue_new_events():
             pass  # News is made of events, which are removed below.
         while (removal := self.find(job_id)) is None:
             job = self._journal.read(job_id)
-            if why := why_no_removal(job):
+            if why := removal_refusal(job):
                 raise _refusal(job_id, why)
-            books.settle_job(job_id)
+            books.roll_up_job(job_id)
             with suppress(StaleWrite):
                 self._remove(job, deed(job), books, with_checkpoints=with_checkpoints)
         return removal
 
-    def unfinished(self) -> list[RemovedJob]:
+    def list_unfinished(self) -> list[RemovedJob]:
         """Removals of which rows or files are left, the oldest first."""
         query = select(removed_jobs).where(removed_jobs.c.done_at.is_(None))
         with reading(self._engine) as connection:
@@ -156,14 +156,14 @@ class Removals:
         with reading(self._engine) as connection:
             return not connection.execute(count).scalar_one()
 
-    def note(self, job_id: str, trouble: str | None) -> None:
+    def record_result(self, job_id: str, trouble: str | None) -> None:
         """Record that all of the job is gone, or with `trouble` why files are left."""
         done_at = None if trouble else self._clock.now()
         mine = update(removed_jobs).where(removed_jobs.c.id == job_id)
         with writing(self._engine) as connection:
             connection.execute(mine.values(trouble=trouble, done_at=done_at))
 
-    def due(self, until: datetime) -> list[str]:
+    def list_due(self, until: datetime) -> list[str]:
         """Jobs that ended before `until`, the oldest first."""
         end = func.min(job_events.c.recorded_at)
         query = (
@@ -187,7 +187,7 @@ class Removals:
             NotPossibleNow: a live job needs its checkpoints; nothing was removed.
         """
         kept = checkpoint_of(self._journal.submission(job.id))
-        month, now = Month.of(job.account.free_since), self._clock.now()
+        month, now = Month.containing(job.account.free_since), self._clock.now()
         row = {
             "id": job.id,
             "project": job.project,
@@ -201,10 +201,10 @@ class Removals:
         }
         with writing(self._engine) as connection:
             seq = connection.execute(select(jobs.c.seq).where(jobs.c.id == job.id)).scalar()
-            if seq != job.seq or not books.is_settled(connection, job):
+            if seq != job.seq or not books.is_rolled_up(connection, job):
                 raise StaleWrite(f"job {job.id} has changed; read it again")
             # A job that is submitted later finds the removal: both are written in transactions that are alone in writing.
-            if with_checkpoints and (heir := _heir(connection, job.id)):
+            if with_checkpoints and (heir := _dependent_job(connection, job.id)):
                 why = f"job {heir} resumes from its checkpoints; wait until that has saved one, or keep the checkpoints"
                 raise _refusal(job.id, why)
             connection.execute(insert(removed_jobs).values(**row))
@@ -215,9 +215,9 @@ class Removals:
 
     def _clear(self, table: Table, *which: ColumnElement[bool]) -> None:
         key = table.primary_key.columns
-        some = select(*key).where(*which).limit(AT_ONCE)
-        removed = AT_ONCE
-        while removed == AT_ONCE:
+        some = select(*key).where(*which).limit(MAX_ROWS)
+        removed = MAX_ROWS
+        while removed == MAX_ROWS:
             with writing(self._engine) as connection:
                 removed = connection.execute(delete(table).where(tuple_(*key).in_(some))).rowcount
 
@@ -229,7 +229,7 @@ def find(connection: Connection, job_id: str) -> RemovedJob | None:
     return _removal(found) if found else None
 
 
-def _heir(connection: Connection, job_id: str) -> str | None:
+def _dependent_job(connection: Connection, job_id: str) -> str | None:
     """A live job that resumes from the checkpoints of a job and has saved none of its own; None without one."""
     source = job_events.c.body["spec", "holdfast", "checkpoint", "from"].as_string()
     live = (
@@ -251,7 +251,7 @@ def _refusal(job_id: str, why: str) -> NotPossibleNow:
 
 def checkpoint_of(submitted: Submitted) -> Checkpoint | None:
     """Where a job keeps its checkpoints; None without a store."""
-    return JobSpec.stored(submitted.spec).holdfast.checkpoint
+    return JobSpec.from_stored(submitted.spec).holdfast.checkpoint
 
 
 def _removal(row: RowMapping) -> RemovedJob:

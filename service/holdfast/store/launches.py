@@ -55,13 +55,13 @@ class LaunchBook:
             connection.execute(_revoking(key, now))
             uncancelled = (launches.c.key == key, launches.c.cancelled_at.is_(None))
             connection.execute(update(launches).where(*uncancelled).values(cancelled_at=now))
-        return self._known(key)
+        return self._require_job(key)
 
     def revoke(self, key: str, now: datetime) -> Admission:
         """A launch that was opened and can never begin, cancelled by nobody: a token that nobody has used will never pass."""
         with writing(self._engine) as connection:
             connection.execute(_revoking(key, now))
-        return self._known(key)
+        return self._require_job(key)
 
     def token(self, admission: Admission) -> str:
         """The token of a launch's present generation."""
@@ -112,7 +112,7 @@ class LaunchBook:
                 connection.execute(delete(launch_events).where(launch_events.c.key == key))
         return changed.rowcount == 1
 
-    def posting(self, admission: Admission, now: datetime) -> bool:
+    def mark_posting(self, admission: Admission, now: datetime) -> bool:
         """Say that the engine is about to be asked; False if somebody asked or cancelled since `admission` was read."""
         as_read = (
             launches.c.key == admission.key,
@@ -126,23 +126,23 @@ class LaunchBook:
             asked = connection.execute(update(launches).where(*as_read).values(**change))
         return asked.rowcount == 1
 
-    def posted(self, key: str, generation: int, request_id: str) -> None:
+    def record_request_id(self, key: str, generation: int, request_id: str) -> None:
         """Say what the engine called the request."""
         self._change(key, generation, {"request_id": request_id})
 
-    def found(self, key: str, generation: int, engine_id: int) -> None:
+    def record_engine_id(self, key: str, generation: int, engine_id: int) -> None:
         """Say under which number the engine knows the launch. The first number of a token stays."""
         unknown = launches.c.engine_id.is_(None)
         self._change(key, generation, {"engine_id": engine_id}, unknown)
 
-    def missing(self, key: str, since: datetime | None) -> None:
+    def record_missing(self, key: str, since: datetime | None) -> None:
         """Say since when the engine's listings lack a launch; None when it is listed."""
         with writing(self._engine) as connection:
             connection.execute(
                 update(launches).where(launches.c.key == key).values(missing_since=since)
             )
 
-    def lose(self, key: str, what: str | None) -> None:
+    def record_lost(self, key: str, what: str | None) -> None:
         """Record what may still run of a launch without a record at the engine; None where nothing may."""
         changed = launches.c.lost.is_distinct_from(what)
         with writing(self._engine) as connection:
@@ -158,15 +158,15 @@ class LaunchBook:
             rows = connection.execute(query).mappings().all()
         return [launch for row in rows if (launch := _admission(row))]
 
-    def told(self, key: str) -> tuple[EngineEvent, ...]:
+    def events(self, key: str) -> tuple[EngineEvent, ...]:
         """The copied history of a launch, oldest first."""
         with reading(self._engine) as connection:
-            return _told(connection, key)
+            return _read_history(connection, key)
 
-    def copy(self, key: str, events: Sequence[EngineEvent]) -> tuple[EngineEvent, ...]:
+    def append_events(self, key: str, events: Sequence[EngineEvent]) -> tuple[EngineEvent, ...]:
         """The history of a launch with what is new in `events`, which are the newest of it, oldest first."""
         with writing(self._engine) as connection:
-            known = _told(connection, key)
+            known = _read_history(connection, key)
             seen = set(known)
             fresh = [event for event in events if event not in seen]
             if fresh:
@@ -190,9 +190,9 @@ class LaunchBook:
             if known is None:
                 row = {"key": key, "job_id": job_id, "state": state.value, "state_at": now}
                 connection.execute(insert(launches).values(**row, generation=1))
-        return self._known(key)
+        return self._require_job(key)
 
-    def _known(self, key: str) -> Admission:
+    def _require_job(self, key: str) -> Admission:
         known = self.find(key)
         assert known, "rows of launches are never deleted"
         return known
@@ -220,7 +220,7 @@ def _admission(row: Any) -> Admission | None:
     return Admission(**{**row, "state": TokenState(row["state"])})
 
 
-def _told(connection: Connection, key: str) -> tuple[EngineEvent, ...]:
+def _read_history(connection: Connection, key: str) -> tuple[EngineEvent, ...]:
     query = select(launch_events).where(launch_events.c.key == key).order_by(launch_events.c.n)
     return tuple(
         EngineEvent(at=row["at"], status=row["status"], code=row["code"], reason=row["reason"])

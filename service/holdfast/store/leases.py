@@ -93,7 +93,7 @@ class LeaseTable:
         with writing(self._database) as connection:
             connection.execute(watches.delete().where(watches.c.job_id == job_id))
 
-    def nudge(self, job_id: str, now: datetime) -> None:
+    def make_due(self, job_id: str, now: datetime) -> None:
         """Make a job due at once."""
         with writing(self._database) as connection:
             connection.execute(update(watches).where(watches.c.job_id == job_id).values(due_at=now))
@@ -109,7 +109,7 @@ class LeaseTable:
         with reading(self._database) as connection:
             return connection.execute(mine).scalar_one()
 
-    def all(self) -> list[str]:
+    def list_jobs(self) -> list[str]:
         """The jobs that are being watched."""
         with reading(self._database) as connection:
             return list(connection.execute(select(watches.c.job_id)).scalars())

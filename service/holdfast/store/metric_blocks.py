@@ -13,8 +13,8 @@ from typing import Any, Final, TypeAlias
 
 from sqlalchemy import Connection, TextClause, text
 
-from holdfast.domain.metric_series import HUGE, Piece, point
-from holdfast.store.tables.metrics import LONGEST_NAME
+from holdfast.domain.metric_series import MAX_VALUE, SeriesSegment, point_segment
+from holdfast.store.tables.metrics import MAX_NAME_CHARS
 
 BLOCK: Final = 64
 """Reports of an attempt in one block. Smaller: long curves take longer to read; bigger: they are coarser, and where attempts are
@@ -24,36 +24,43 @@ Range: TypeAlias = tuple[str, int, int, int]
 """A job, an attempt, and the first and the last of some of its reports."""
 
 
-def points(connection: Connection, name: str, ranges: Sequence[Range]) -> Iterator[Piece]:
+def read_points(
+    connection: Connection, name: str, ranges: Sequence[Range]
+) -> Iterator[SeriesSegment]:
     """Each point of one series."""
     for attempt, value, step, at_ms in _rows(connection, _POINTS, ranges, name=name):
-        yield point(attempt, value, step, at_ms)
+        yield point_segment(attempt, value, step, at_ms)
 
 
-def names(connection: Connection, ranges: Sequence[Range]) -> Iterator[tuple[str, int, int]]:
+def list_series(connection: Connection, ranges: Sequence[Range]) -> Iterator[tuple[str, int, int]]:
     """The series of some points: name, number of points, newest step."""
-    yield from _rows(connection, _NAMES, ranges, longest=LONGEST_NAME)
+    yield from _rows(connection, _NAMES, ranges, longest=MAX_NAME_CHARS)
 
 
-def blocks(
+def read_blocks(
     connection: Connection, name: str, ranges: Sequence[Range], together: int = 1
-) -> Iterator[tuple[Range, Piece]]:
+) -> Iterator[tuple[Range, SeriesSegment]]:
     """The whole blocks of one series in these, so many of them together, each with the reports that it is made of."""
     asked = [(job_id, attempt, (first - 1) // BLOCK, last // BLOCK - 1) for job_id, attempt, first, last in ranges]  # fmt: skip
     size = BLOCK * together
     for job_id, number, *fields in _rows(connection, _BLOCKS, asked, name=name, together=together):
-        piece = Piece(*fields)
+        piece = SeriesSegment(*fields)
         yield (job_id, piece.attempt, number * size + 1, (number + 1) * size), piece
 
 
-def summed(connection: Connection, ranges: Sequence[Range]) -> str:
+def compute_blocks(connection: Connection, ranges: Sequence[Range]) -> str:
     """Points in whole blocks, summed up: rows of `metric_blocks` as a JSON text."""
-    asked = {"ranges": json.dumps(ranges), "longest": LONGEST_NAME, "size": BLOCK, "huge": HUGE}
+    asked = {
+        "ranges": json.dumps(ranges),
+        "longest": MAX_NAME_CHARS,
+        "size": BLOCK,
+        "huge": MAX_VALUE,
+    }
     told = connection.execute(_SUMMED[connection.dialect.name], asked)
     return told.scalar() or "[]"
 
 
-def add(connection: Connection, rows: str, ranges: Sequence[Range]) -> None:
+def insert_blocks(connection: Connection, rows: str, ranges: Sequence[Range]) -> None:
     """Write what `summed` has made of these."""
     connection.execute(_ADD[connection.dialect.name], {"rows": rows})
     connection.execute(_MARK[connection.dialect.name], {"ranges": json.dumps(ranges)})

@@ -21,25 +21,25 @@ from holdfast.domain.events import (
     TrainingStarted,
 )
 from holdfast.domain.jobs.job import Job
-from holdfast.domain.metric_series import Piece, is_cut, limits_of
+from holdfast.domain.metric_series import SeriesSegment, is_partly_lost, retained_steps_by_attempt
 from holdfast.store import metric_blocks as block_queries
 from holdfast.store.database import reading, writing
-from holdfast.store.journal import recorded
-from holdfast.store.metric_blocks import BLOCK, Range, add, summed
+from holdfast.store.journal import recorded_event
+from holdfast.store.metric_blocks import BLOCK, Range, compute_blocks, insert_blocks
 from holdfast.store.tables.jobs import job_events, report_marks
 from holdfast.store.tables.metrics import metric_block_marks, metric_blocks
 
-POINT_BY_POINT: Final = 20_000
+MAX_RAW_REPORTS: Final = 20_000
 """Reports of a job up to which blocks are not asked. Smaller: a curve of a few hours is coarse; bigger: it takes longer to read
 than a person likes to wait."""
-AT_ONCE: Final = 64
+MAX_BLOCKS_PER_WRITE: Final = 64
 """Blocks that are written in one transaction. Smaller: more transactions; bigger: other writers wait longer."""
-FINER: Final = 4
+OVERSAMPLING: Final = 4
 """How many more pieces are read than buckets are wanted. Smaller: edges of buckets are further off; bigger: more to read."""
 
 
 @dataclass(frozen=True, slots=True)
-class SeriesName:
+class SeriesInfo:
     """A series that there is."""
 
     name: str
@@ -49,89 +49,97 @@ class SeriesName:
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
+class _Progress:
     """How far the reports of an attempt are taken, and put into blocks."""
 
     job_id: str
     attempt: int
-    taken: int
-    blocked: int
+    received: int
+    in_block_count: int
 
     @property
-    def whole(self) -> Range:
+    def all_reports(self) -> Range:
         """All that is taken."""
-        return self.job_id, self.attempt, 1, self.taken
+        return self.job_id, self.attempt, 1, self.received
 
     @property
-    def in_blocks(self) -> Range:
+    def block_range(self) -> Range:
         """What is in blocks."""
-        return self.job_id, self.attempt, 1, self.blocked
+        return self.job_id, self.attempt, 1, self.in_block_count
 
     @property
-    def rest(self) -> Range:
+    def remaining(self) -> Range:
         """What is taken, and in no block."""
-        return self.job_id, self.attempt, self.blocked + 1, self.taken
+        return self.job_id, self.attempt, self.in_block_count + 1, self.received
 
 
 class MetricSeries:
     """What jobs measured, over all their attempts."""
 
-    def __init__(self, engine: Engine, point_by_point: int = POINT_BY_POINT) -> None:
+    def __init__(self, engine: Engine, point_by_point: int = MAX_RAW_REPORTS) -> None:
         self._engine = engine
-        self._point_by_point = point_by_point
+        self._max_raw_reports = point_by_point
 
-    def settle(self, limit: int) -> int:
+    def roll_up(self, limit: int) -> int:
         """How many blocks were written: at most `limit`, of all that are due."""
         done = 0
-        while done < limit and (ranges := self._due(min(AT_ONCE, limit - done))):
+        while done < limit and (ranges := self._due(min(MAX_BLOCKS_PER_WRITE, limit - done))):
             self._write(ranges)
             done += sum((last - first + 1) // BLOCK for _, _, first, last in ranges)
         return done
 
-    def names(self, job_id: str) -> list[SeriesName]:
+    def names(self, job_id: str) -> list[SeriesInfo]:
         """The series of a job, by name."""
-        self._settle_long(job_id)
+        self._write_due_blocks(job_id)
         blocks = metric_blocks.c
         count = func.sum(blocks.points + blocks.not_finite)
         query = select(blocks.name, count, func.max(blocks.last_step)).group_by(blocks.name)
         with reading(self._engine) as connection:
             rows = connection.execute(query.where(blocks.job_id == job_id))
             found = {name: (int(told), step) for name, told, step in rows}
-            rest = [mark.rest for mark in _of_job(connection, job_id)]
-            for name, told, step in block_queries.names(connection, rest):
+            rest = [mark.remaining for mark in _job_progress(connection, job_id)]
+            for name, told, step in block_queries.list_series(connection, rest):
                 points, last_step = found.get(name, (0, 0))
                 found[name] = points + told, max(last_step, step)
-        return [SeriesName(name, *told) for name, told in sorted(found.items())]
+        return [SeriesInfo(name, *told) for name, told in sorted(found.items())]
 
-    def pieces(
+    def segments(
         self, job_id: str, name: str, limits: Mapping[int, float], most: int = 0
-    ) -> list[Piece]:
+    ) -> list[SeriesSegment]:
         """The points of one series, in no order: those of long jobs many in one, but where one of `limits` is in their midst.
 
         `most` is how many are wanted at least, if there are so many points; some times as many come. 0: all blocks.
         """
         with reading(self._engine) as connection:
-            marks = _of_job(connection, job_id)
-        if sum(mark.taken for mark in marks) <= self._point_by_point:
+            marks = _job_progress(connection, job_id)
+        if sum(mark.received for mark in marks) <= self._max_raw_reports:
             with reading(self._engine) as connection:
-                return list(block_queries.points(connection, name, [mark.whole for mark in marks]))
-        self._settle_long(job_id)
+                return list(
+                    block_queries.read_points(
+                        connection, name, [mark.all_reports for mark in marks]
+                    )
+                )
+        self._write_due_blocks(job_id)
         with reading(self._engine) as connection:
-            marks = _of_job(connection, job_id)
-            together = sum(mark.blocked for mark in marks) // (BLOCK * FINER * most) if most else 1
-            heaps = [mark.in_blocks for mark in marks]
-            found, cut = _divided(
-                block_queries.blocks(connection, name, heaps, max(1, together)), limits
+            marks = _job_progress(connection, job_id)
+            together = (
+                sum(mark.in_block_count for mark in marks) // (BLOCK * OVERSAMPLING * most)
+                if most
+                else 1
             )
-            more, single = _divided(block_queries.blocks(connection, name, cut), limits)
-            single += [mark.rest for mark in marks]
-            return [*found, *more, *block_queries.points(connection, name, single)]
+            heaps = [mark.block_range for mark in marks]
+            found, cut = _split_by_loss(
+                block_queries.read_blocks(connection, name, heaps, max(1, together)), limits
+            )
+            more, single = _split_by_loss(block_queries.read_blocks(connection, name, cut), limits)
+            single += [mark.remaining for mark in marks]
+            return [*found, *more, *block_queries.read_points(connection, name, single)]
 
-    def limits(self, job: Job) -> dict[int, float]:
+    def retained_steps(self, job: Job) -> dict[int, float]:
         """The step up to which the work of each attempt of a job counts, as in its bill."""
         kinds = [NodesReady, TrainingStarted, CapacityLost, Finished]
         # While it trains, and once it is done, it does not matter what was saved; and that is most of a log.
-        if not (job.trains or job.outcome is Outcome.SUCCEEDED):
+        if not (job.is_training or job.outcome is Outcome.SUCCEEDED):
             kinds.append(CheckpointCommitted)
         query = (
             select(job_events)
@@ -140,71 +148,78 @@ class MetricSeries:
             .order_by(job_events.c.seq)
         )
         with reading(self._engine) as connection:
-            facts = [recorded(row).event for row in connection.execute(query).mappings()]
-        return limits_of(facts)
+            facts = [recorded_event(row).event for row in connection.execute(query).mappings()]
+        return retained_steps_by_attempt(facts)
 
-    def _settle_long(self, job_id: str) -> None:
+    def _write_due_blocks(self, job_id: str) -> None:
         """Put into blocks what the bookkeeper has not come to: what was told in the last seconds, or before an upgrade."""
-        while ranges := self._due(AT_ONCE, report_marks.c.job_id == job_id):
+        while ranges := self._due(MAX_BLOCKS_PER_WRITE, report_marks.c.job_id == job_id):
             self._write(ranges)
 
     def _due(self, limit: int, *where: ColumnElement[bool]) -> list[Range]:
         """Blocks that are whole and not written, at most so many, as ranges of reports."""
-        is_due = report_marks.c.n - _BLOCKED >= BLOCK
+        is_due = report_marks.c.n - _BLOCK_MARK >= BLOCK
         with reading(self._engine) as connection:
-            marks = _marks(connection, limit, is_due, *where)
-        return list(_next(marks, limit))
+            marks = _read_progress(connection, limit, is_due, *where)
+        return list(_next_ranges(marks, limit))
 
     def _write(self, ranges: Sequence[Range]) -> None:
         with reading(self._engine) as connection:
-            rows = summed(connection, ranges)
+            rows = compute_blocks(connection, ranges)
         with writing(self._engine) as connection:
             if _are_next(connection, ranges):  # Else another has written them since.
-                add(connection, rows, ranges)
+                insert_blocks(connection, rows, ranges)
 
 
-def _divided(
-    found: Iterable[tuple[Range, Piece]], limits: Mapping[int, float]
-) -> tuple[list[Piece], list[Range]]:
+def _split_by_loss(
+    found: Iterable[tuple[Range, SeriesSegment]], limits: Mapping[int, float]
+) -> tuple[list[SeriesSegment], list[Range]]:
     """Those that are lost or kept as a whole, and the reports of the others."""
-    whole, cut = list[Piece](), list[Range]()
+    whole, cut = list[SeriesSegment](), list[Range]()
     for reports, piece in found:
-        if is_cut(piece, limits):
+        if is_partly_lost(piece, limits):
             cut.append(reports)
         else:
             whole.append(piece)
     return whole, cut
 
 
-_BLOCKED: Final = func.coalesce(metric_block_marks.c.n, 0)
+_BLOCK_MARK: Final = func.coalesce(metric_block_marks.c.n, 0)
 
 
-def _marks(connection: Connection, limit: int | None, *where: ColumnElement[bool]) -> list[_Mark]:
+def _read_progress(
+    connection: Connection, limit: int | None, *where: ColumnElement[bool]
+) -> list[_Progress]:
     mine = and_(
         metric_block_marks.c.job_id == report_marks.c.job_id,
         metric_block_marks.c.attempt == report_marks.c.attempt,
     )
-    columns = report_marks.c.job_id, report_marks.c.attempt, report_marks.c.n, _BLOCKED
+    columns = report_marks.c.job_id, report_marks.c.attempt, report_marks.c.n, _BLOCK_MARK
     query = select(*columns).select_from(report_marks.outerjoin(metric_block_marks, mine))
-    return [_Mark(*row) for row in connection.execute(query.where(*where).limit(limit))]
+    return [_Progress(*row) for row in connection.execute(query.where(*where).limit(limit))]
 
 
-def _of_job(connection: Connection, job_id: str) -> list[_Mark]:
-    return _marks(connection, None, report_marks.c.job_id == job_id)
+def _job_progress(connection: Connection, job_id: str) -> list[_Progress]:
+    return _read_progress(connection, None, report_marks.c.job_id == job_id)
 
 
 def _are_next(connection: Connection, ranges: Sequence[Range]) -> bool:
     wanted = {(job_id, attempt): first - 1 for job_id, attempt, first, _ in ranges}
     jobs = {job_id for job_id, _ in wanted}
-    marks = _marks(connection, None, report_marks.c.job_id.in_(jobs))
-    blocked = {(mark.job_id, mark.attempt): mark.blocked for mark in marks}
+    marks = _read_progress(connection, None, report_marks.c.job_id.in_(jobs))
+    blocked = {(mark.job_id, mark.attempt): mark.in_block_count for mark in marks}
     return all(blocked.get(key) == n for key, n in wanted.items())
 
 
-def _next(marks: Iterable[_Mark], limit: int) -> Iterator[Range]:
+def _next_ranges(marks: Iterable[_Progress], limit: int) -> Iterator[Range]:
     """The blocks that come next of attempts, at most so many."""
     for mark in marks:
-        count = min(limit, (mark.taken - mark.blocked) // BLOCK)
+        count = min(limit, (mark.received - mark.in_block_count) // BLOCK)
         if count:
-            yield mark.job_id, mark.attempt, mark.blocked + 1, mark.blocked + count * BLOCK
+            yield (
+                mark.job_id,
+                mark.attempt,
+                mark.in_block_count + 1,
+                mark.in_block_count + count * BLOCK,
+            )
         limit -= count

@@ -1,4 +1,4 @@
-"""The outbox: news that waits for its message, and messages that wait to be sent.
+"""The outbox: notifications that wait for their message, and messages that wait to be sent.
 
 Facts are followed by their cursor, which is in the order of commits: the place up to which they were looked at moves
 in the transaction that puts their news in line, so that each is put there once, whatever is killed. A message is
@@ -21,106 +21,122 @@ from holdfast.domain.notifications.channels import (
     RETRY_S,
     DeliveryStatus,
     Message,
-    batches,
-    next_try,
+    batch_sizes,
+    next_retry_at,
     payload,
 )
-from holdfast.domain.notifications.events import FACTS, NewsKind, Notification, news_of
+from holdfast.domain.notifications.events import (
+    NOTIFYING_EVENTS,
+    Notification,
+    NotificationKind,
+    notification_for,
+)
 from holdfast.errors import NotFound
 from holdfast.ports import Clock
 from holdfast.store import event_log
-from holdfast.store.channels import Channel, forget_over, is_heard, listening, manner_of, newest
+from holdfast.store.channels import (
+    Channel,
+    delete_expired,
+    newest_cursor,
+    preferences_from_row,
+    subscriber_ids,
+    subscribers_query,
+)
 from holdfast.store.database import reading, writing
 from holdfast.store.tables.jobs import job_events, jobs
 from holdfast.store.tables.notifications import channels, deliveries, news, news_marks
 
-_PIECE: Final = 200
+_BATCH_EVENTS: Final = 200
 """Facts that are looked at in one transaction. Smaller: more transactions after a pause. Bigger: others wait longer."""
-_BEHIND: Final = 1000
+_MAX_LAG: Final = 1000
 """Events without news after which the place is moved all the same. Smaller: more transactions. Bigger: each look reads
 so many events again."""
-_KEPT: Final = timedelta(days=30)
+_RETENTION: Final = timedelta(days=30)
 """How long it is shown what was sent. Smaller: nobody can look up last month. Bigger: the table grows."""
-_EVENTS: Final = "events"
+_CURSOR_NAME: Final = "events"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delivery:
-    """A message, and what became of it."""
+    """A message and its delivery status."""
 
     id: str
     channel_id: str
     made_at: datetime
     progress: DeliveryStatus
     due_at: datetime | None
-    """When it is sent next; None: it is not sent any more."""
+    """Time of the next delivery attempt; None: no further attempt."""
     tries: int
-    news_count: int
+    notification_count: int
     kinds: tuple[str, ...]
-    trouble: str | None
+    error: str | None
     """Why the last try failed; None if it did not."""
     done_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryLease:
-    """A message that is this replica's to send, for now."""
+    """A message that is leased to this replica."""
 
-    letter: Message
+    message: Message
     channel_id: str
     tries: int
-    """With this one."""
+    """Delivery attempts, including this one."""
     most_tries: int
     until: datetime
 
 
 class Outbox:
-    """What is to be told, and what was."""
+    """Notifications that wait, and messages that were sent."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine = engine
         self._clock = clock
 
-    def follow(self) -> int:
-        """Put the news among new facts in line; how many facts were looked at."""
+    def enqueue_new_events(self) -> int:
+        """Queue the notifications of new events; return the number of events examined."""
         with reading(self._engine) as connection:
-            behind = newest(connection) - _place(connection)
-            if behind < _BEHIND and not _unread(connection):
-                return 0  # The usual case takes no writer's turn.
+            behind = newest_cursor(connection) - _read_cursor(connection)
+            if behind < _MAX_LAG and not _unread_events(connection):
+                return 0  # The usual case needs no write transaction.
         with writing(self._engine) as connection:
-            rows = _unread(connection)
+            rows = _unread_events(connection)
             for row in rows:
                 job = event_log.read(connection, row["job_id"])
                 event = decode(row["kind"], row["at"], row["body"])
-                item = news_of(job.id, job.name, row["seq"], event)
+                item = notification_for(job.id, job.name, row["seq"], event)
                 if item is not None:
-                    heard = listening(connection, job.project, job.id, item.kind, row["cursor"])
-                    tell(connection, heard, item, self._clock.now())
+                    channel_ids = subscriber_ids(
+                        connection, job.project, job.id, item.kind, row["cursor"]
+                    )
+                    enqueue(connection, channel_ids, item, self._clock.now())
             # Nobody else writes meanwhile: up to the newest, nothing was passed by.
-            place = rows[-1]["cursor"] if len(rows) == _PIECE else newest(connection)
-            mine = update(news_marks).where(news_marks.c.name == _EVENTS)
+            place = rows[-1]["cursor"] if len(rows) == _BATCH_EVENTS else newest_cursor(connection)
+            mine = update(news_marks).where(news_marks.c.name == _CURSOR_NAME)
             connection.execute(mine.values(cursor=place))
         return len(rows)
 
-    def pack(self) -> int:
-        """Make messages of the news that is due; how many."""
+    def create_messages(self) -> int:
+        """Create messages from due notifications; return their number."""
         now = self._clock.now()
         with reading(self._engine) as connection:
-            if not any(_due(connection, row, now) for row in _with_news(connection)):
+            if not any(
+                _due_sizes(connection, row, now) for row in _channels_with_notifications(connection)
+            ):
                 return 0
         made = 0
         with writing(self._engine) as connection:
-            for row in _with_news(connection):
-                for size in _due(connection, row, now):
-                    _make(connection, row, size, now)
+            for row in _channels_with_notifications(connection):
+                for size in _due_sizes(connection, row, now):
+                    _create_message(connection, row, size, now)
                     made += 1
         return made
 
-    def test(self, channel: Channel, text: str) -> Delivery:
-        """A message that is sent at once, and tried once."""
+    def send_test(self, channel: Channel, text: str) -> Delivery:
+        """Create a test message, sent at once and tried once."""
         now = self._clock.now()
         item = Notification(
-            id=f"test-{secrets.token_hex(8)}", kind=NewsKind.TEST, at=now, text=text
+            id=f"test-{secrets.token_hex(8)}", kind=NotificationKind.TEST, at=now, text=text
         )
         told = payload(channel.project, channel.name, [item.body()], now)
         with writing(self._engine) as connection:
@@ -136,13 +152,13 @@ class Outbox:
         `without` are left alone. A try is counted before it is made, so that a message on which a service dies is not
         sent for ever.
         """
-        due = _firsts(now, without).limit(limit)
+        due = _next_messages(now, without).limit(limit)
         with reading(self._engine) as connection:
             if not connection.execute(due.limit(1)).first():
-                return []  # The usual case takes no writer's turn.
+                return []  # The usual case needs no write transaction.
         until = now + timedelta(seconds=lease_s)
         with writing(self._engine) as connection:
-            _give_up(connection, now)
+            _close_abandoned(connection, now)
             rows = connection.execute(due).mappings().all()
             mine = update(deliveries).where(deliveries.c.id.in_([row["id"] for row in rows]))
             connection.execute(mine.values(due_at=until, tries=deliveries.c.tries + 1))
@@ -157,24 +173,26 @@ class Outbox:
             for row in rows
         ]
 
-    def sent(self, turn: DeliveryLease) -> None:
-        """It was taken."""
+    def mark_sent(self, turn: DeliveryLease) -> None:
+        """Mark a message as delivered."""
         self._close(turn, DeliveryStatus.SENT, None)
 
-    def failed(self, turn: DeliveryLease, trouble: str, *, for_good: bool = False) -> None:
-        """It was not taken; it is sent again, unless `for_good` or after its last try."""
+    def mark_failed(self, turn: DeliveryLease, trouble: str, *, for_good: bool = False) -> None:
+        """Mark a delivery as failed; it is retried unless `for_good` or after the last attempt."""
         now = self._clock.now()
-        again = None if turn.tries >= turn.most_tries else next_try(turn.tries, now)
+        again = None if turn.tries >= turn.most_tries else next_retry_at(turn.tries, now)
         if for_good or again is None:
             self._close(turn, DeliveryStatus.DEAD, trouble)
             return
-        mine = update(deliveries).where(deliveries.c.id == turn.letter.id)
-        # Whoever took over since, as the lease was over, says himself when it is sent again.
+        mine = update(deliveries).where(deliveries.c.id == turn.message.id)
+        # A replica that leased the message since then schedules the retry.
         mine = mine.where(deliveries.c.due_at == turn.until)
         with writing(self._engine) as connection:
             connection.execute(mine.values(due_at=again, trouble=trouble))
 
-    def log(self, *channel_ids: str, limit: int, after: str | None = None) -> list[Delivery]:
+    def list_deliveries(
+        self, *channel_ids: str, limit: int, after: str | None = None
+    ) -> list[Delivery]:
         """The newest messages of channels, newest first; `after` goes on behind the message of that id.
 
         Raises:
@@ -207,20 +225,20 @@ class Outbox:
             raise NotFound(f"there is no message {delivery_id} of this channel")
         return _delivery(row)
 
-    def tidy(self) -> None:
-        """Forget messages of which nobody need know any more."""
-        before = self._clock.now() - _KEPT
+    def delete_old(self) -> None:
+        """Delete old messages, and the channels of jobs that ended long ago."""
+        before = self._clock.now() - _RETENTION
         old = deliveries.c.made_at < before, deliveries.c.due_at.is_(None)
         with reading(self._engine) as connection:
             if not connection.execute(select(deliveries.c.id).where(*old).limit(1)).first():
                 return  # Nor is a channel over whose last message is not.
         with writing(self._engine) as connection:
             connection.execute(delete(deliveries).where(*old))
-            forget_over(connection, before)
+            delete_expired(connection, before)
 
     def _close(self, turn: DeliveryLease, progress: DeliveryStatus, trouble: str | None) -> None:
         mine = update(deliveries).where(
-            deliveries.c.id == turn.letter.id, deliveries.c.progress != DeliveryStatus.SENT.value
+            deliveries.c.id == turn.message.id, deliveries.c.progress != DeliveryStatus.SENT.value
         )
         if progress is DeliveryStatus.DEAD:
             mine = mine.where(deliveries.c.due_at == turn.until)
@@ -229,18 +247,20 @@ class Outbox:
             connection.execute(mine.values(**change, done_at=self._clock.now()))
 
 
-def tell(connection: Connection, heard: Iterable[str], item: Notification, now: datetime) -> None:
-    """Put a piece of news in line for channels, in the transaction of what it tells."""
+def enqueue(
+    connection: Connection, heard: Iterable[str], item: Notification, now: datetime
+) -> None:
+    """Queue a notification for channels, in the transaction of its event."""
     body = item.body()
     rows = [{"channel_id": each, "id": item.id, "since": now, "body": body} for each in heard]
     if rows:
         connection.execute(insert(news), rows)
 
 
-def _give_up(connection: Connection, now: datetime) -> None:
-    """Close what nobody came back from at its last try."""
+def _close_abandoned(connection: Connection, now: datetime) -> None:
+    """Close messages whose replica ended during the last attempt."""
     lost = deliveries.c.due_at <= now, deliveries.c.tries >= deliveries.c.most_tries
-    trouble = "the service ended while it was sent for the last time; it may have arrived"
+    trouble = "the service ended during the last delivery attempt; the message may have arrived"
     change = {
         "progress": DeliveryStatus.DEAD.value,
         "due_at": None,
@@ -250,8 +270,8 @@ def _give_up(connection: Connection, now: datetime) -> None:
     connection.execute(update(deliveries).where(*lost).values(**change))
 
 
-def _firsts(now: datetime, without: Collection[str]) -> Select[Any]:
-    """Of each channel the message that is to be tried first, if one is due."""
+def _next_messages(now: datetime, without: Collection[str]) -> Select[Any]:
+    """The first due message of each channel."""
     each = deliveries.c.tries, deliveries.c.due_at, deliveries.c.made_at, deliveries.c.id
     number = func.row_number().over(partition_by=deliveries.c.channel_id, order_by=each)
     due = deliveries.c.due_at <= now, deliveries.c.channel_id.not_in(without)
@@ -260,32 +280,36 @@ def _firsts(now: datetime, without: Collection[str]) -> Select[Any]:
     return select(ranked).where(ranked.c.number == 1).order_by(*order)
 
 
-def _place(connection: Connection) -> int:
-    query = select(news_marks.c.cursor).where(news_marks.c.name == _EVENTS)
+def _read_cursor(connection: Connection) -> int:
+    query = select(news_marks.c.cursor).where(news_marks.c.name == _CURSOR_NAME)
     place: int = connection.execute(query).scalar_one()
     return place
 
 
-def _unread(connection: Connection) -> Sequence[Any]:
-    """The next facts that may be news to somebody."""
+def _unread_events(connection: Connection) -> Sequence[Any]:
+    """The next events that may notify a channel."""
     # What was before all channels is news to nobody: a service that nobody listens to reads no log.
     first: int | None = connection.execute(select(func.min(channels.c.after_cursor))).scalar()
     if first is None:
         return ()
-    place = max(first, _place(connection))
+    place = max(first, _read_cursor(connection))
     query = select(job_events).join(jobs, jobs.c.id == job_events.c.job_id)
-    query = query.where(job_events.c.cursor > place, job_events.c.kind.in_(FACTS))
-    query = query.where(is_heard(jobs.c.project, jobs.c.id, job_events.c.cursor).exists())
-    return connection.execute(query.order_by(job_events.c.cursor).limit(_PIECE)).mappings().all()
+    query = query.where(job_events.c.cursor > place, job_events.c.kind.in_(NOTIFYING_EVENTS))
+    query = query.where(subscribers_query(jobs.c.project, jobs.c.id, job_events.c.cursor).exists())
+    return (
+        connection.execute(query.order_by(job_events.c.cursor).limit(_BATCH_EVENTS))
+        .mappings()
+        .all()
+    )
 
 
-def _with_news(connection: Connection) -> Sequence[Any]:
+def _channels_with_notifications(connection: Connection) -> Sequence[Any]:
     lines = select(news.c.channel_id).distinct()
     return connection.execute(select(channels).where(channels.c.id.in_(lines))).mappings().all()
 
 
-def _due(connection: Connection, channel: Any, now: datetime) -> list[int]:
-    """How many pieces of news each message of now takes."""
+def _due_sizes(connection: Connection, channel: Any, now: datetime) -> list[int]:
+    """The number of notifications in each message that is due."""
     line = select(news.c.since).where(news.c.channel_id == channel["id"])
     waiting = list(connection.execute(line.order_by(news.c.since, news.c.id)).scalars())
     recent = select(deliveries.c.made_at).where(
@@ -294,10 +318,10 @@ def _due(connection: Connection, channel: Any, now: datetime) -> list[int]:
         deliveries.c.most_tries > 1,  # Tests are not counted.
     )
     made = list(connection.execute(recent).scalars())
-    return batches(waiting, made, manner_of(channel), now)
+    return batch_sizes(waiting, made, preferences_from_row(channel), now)
 
 
-def _make(connection: Connection, channel: Any, size: int, now: datetime) -> None:
+def _create_message(connection: Connection, channel: Any, size: int, now: datetime) -> None:
     mine = news.c.channel_id == channel["id"]
     line = select(news.c.id, news.c.body).where(mine).order_by(news.c.since, news.c.id).limit(size)
     rows = connection.execute(line).all()
@@ -345,8 +369,8 @@ def _delivery(row: Any) -> Delivery:
         progress=DeliveryStatus(row["progress"]),
         due_at=row["due_at"],
         tries=row["tries"],
-        news_count=row["news_count"],
+        notification_count=row["news_count"],
         kinds=tuple(row["kinds"]),
-        trouble=row["trouble"],
+        error=row["trouble"],
         done_at=row["done_at"],
     )

@@ -30,17 +30,17 @@ IDLE_S: Final = 30
 WRITER_IDLE_MS: Final = 1500
 """How long one that writes may. A lower value ends those of a busy machine; a higher value lets a replica that stops inside a
 write delay all others for longer, the limits of jobs among them."""
-PATIENCE_S: Final = 0.5
+PROBE_AFTER_S: Final = 0.5
 """After so long without an answer, a statement asks whether the server answers at all. A lower value opens more connections
 for slow statements; a higher value notices a silent server later."""
 PROBE_S: Final = 1.0
 """How long that question waits. A lower value takes a busy server for a silent one; a higher value delays every answer of the
 service while the server is silent."""
-VERDICT_S: Final = 2.0
+PROBE_TTL_S: Final = 2.0
 """How long its answer is believed, so that one statement asks for all."""
-_OVERTIME_S: Final = 5.0
+_STATEMENT_MARGIN_S: Final = 5.0
 """How long after STATEMENT_S the answer of a server that should have ended a statement is waited for."""
-_WANTED: Final = {
+_SELECTOR_EVENTS: Final = {
     PollingStatus.READING: selectors.EVENT_READ,
     PollingStatus.WRITING: selectors.EVENT_WRITE,
 }
@@ -57,26 +57,26 @@ _OPTIONS: Final = (
 )
 
 
-def bounded(url: URL) -> URL:
+def with_limits(url: URL) -> URL:
     """The URL with these limits. What it already says about them stays."""
     options = f"{_OPTIONS} {url.query.get('options', '')}"  # PostgreSQL takes the last one.
     ours = {"connect_timeout": str(CONNECT_S), **_KEEPALIVE}
     return url.set(query={**ours, **url.query, "options": options.strip()})
 
 
-def watch_over(engine: Engine) -> None:
+def install_probe(engine: Engine) -> None:
     """Have an engine connect by `Patient` connections, which share what is known of their server."""
     server = PostgresServer()
 
     @event.listens_for(engine, "do_connect")
-    def _connect(_dialect: object, _record: object, words: Any, options: Any) -> Patient:
+    def _connect(_dialect: object, _record: object, words: Any, options: Any) -> BoundedConnection:
         def probe() -> None:
-            _ask(make_conninfo(*words, **{**options, "context": None}))
+            _probe_server(make_conninfo(*words, **{**options, "context": None}))
 
-        return server.connected(probe, lambda: Patient.connect(*words, **options))
+        return server.open_connection(probe, lambda: BoundedConnection.connect(*words, **options))
 
 
-def write_alone(connection: Any, lock: int, *, may_idle: bool) -> None:
+def lock_writers(connection: Any, lock: int, *, may_idle: bool) -> None:
     """Wait for the lock of all writers. A client that stops while it has the lock loses it soon, unless it may idle.
 
     A limit that the URL names holds instead of ours.
@@ -94,24 +94,26 @@ def without_limit(connection: Any) -> None:
     connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
     connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
     driver = connection.connection.driver_connection
-    assert isinstance(driver, Patient)
-    driver.longest_s = None
+    assert isinstance(driver, BoundedConnection)
+    driver.max_statement_s = None
 
 
 class PostgresServer:
     """What is known of one server: whether it answers at all."""
 
     def __init__(self) -> None:
-        self._alone = Lock()
+        self._lock = Lock()
         self._is_silent = False
-        self._asked_s = -VERDICT_S
+        self._probed_s = -PROBE_TTL_S
 
     @property
     def was_silent(self) -> bool:
         """Whether it was silent when it was last asked."""
         return self._is_silent
 
-    def connected(self, probe: Callable[[], None], connect: Callable[[], Patient]) -> Patient:
+    def open_connection(
+        self, probe: Callable[[], None], connect: Callable[[], BoundedConnection]
+    ) -> BoundedConnection:
         """A new connection.
 
         Raises:
@@ -125,18 +127,18 @@ class PostgresServer:
 
     def is_silent(self, probe: Callable[[], None]) -> bool:
         """Whether a new connection gets no answer now. One thread asks, and the others take its word."""
-        if not self._alone.acquire(blocking=not self._is_silent):
+        if not self._lock.acquire(blocking=not self._is_silent):
             return True  # It was, and another thread is asking whether it still is.
         try:
-            if time.monotonic() - self._asked_s >= VERDICT_S:
+            if time.monotonic() - self._probed_s >= PROBE_TTL_S:
                 self._is_silent = _has_no_answer(probe)
-                self._asked_s = time.monotonic()
+                self._probed_s = time.monotonic()
             return self._is_silent
         finally:
-            self._alone.release()
+            self._lock.release()
 
 
-def _ask(conninfo: str) -> None:
+def _probe_server(conninfo: str) -> None:
     """Connect within PROBE_S, which is shorter than a time limit of `psycopg.connect` may be.
 
     Raises:
@@ -145,7 +147,7 @@ def _ask(conninfo: str) -> None:
     deadline_s = time.monotonic() + PROBE_S
     connection = PGconn.connect_start(conninfo.encode())
     try:
-        while wanted := _WANTED.get(PollingStatus(connection.connect_poll())):
+        while wanted := _SELECTOR_EVENTS.get(PollingStatus(connection.connect_poll())):
             with selectors.DefaultSelector() as selector:
                 selector.register(connection.socket, wanted)
                 if not selector.select(max(0, deadline_s - time.monotonic())):
@@ -164,13 +166,13 @@ def _has_no_answer(probe: Callable[[], None]) -> bool:
     return False
 
 
-class Patient(psycopg.Connection[Any]):
+class BoundedConnection(psycopg.Connection[Any]):
     """A connection on which no wait lasts for ever."""
 
     server: PostgresServer | None = None
     """None while it is opened, which has a limit of its own."""
     probe: Callable[[], None]
-    longest_s: float | None = STATEMENT_S + _OVERTIME_S
+    max_statement_s: float | None = STATEMENT_S + _STATEMENT_MARGIN_S
     """How long one statement may take in all; None: as long as the server answers others."""
 
     def wait(self, gen: PQGen[T], *how: Any, **more: Any) -> T:
@@ -187,7 +189,7 @@ class Patient(psycopg.Connection[Any]):
             wanted = next(gen)
             while True:
                 ready = yield wanted
-                if not ready and self._is_hopeless(time.monotonic() - begun_s):
+                if not ready and self._is_timed_out(time.monotonic() - begun_s):
                     gen.close()
                     self.pgconn.finish()
                     raise psycopg.OperationalError("the server does not answer")
@@ -196,10 +198,10 @@ class Patient(psycopg.Connection[Any]):
             value: T = end.value
             return value
 
-    def _is_hopeless(self, waited_s: float) -> bool:
+    def _is_timed_out(self, waited_s: float) -> bool:
         if self.server is None:
             return False
-        if self.longest_s is not None and waited_s >= self.longest_s:
+        if self.max_statement_s is not None and waited_s >= self.max_statement_s:
             return True
-        is_suspect = waited_s >= PATIENCE_S or self.server.was_silent
+        is_suspect = waited_s >= PROBE_AFTER_S or self.server.was_silent
         return is_suspect and self.server.is_silent(self.probe)

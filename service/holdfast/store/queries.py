@@ -1,4 +1,4 @@
-"""Read models: what lists, streams and bills need, straight from the tables."""
+"""Read queries for lists, streams and bills."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.domain.jobs.reports import Point
 from holdfast.errors import BadRequest
 from holdfast.store import event_log
 from holdfast.store.database import reading
-from holdfast.store.journal import Recorded, marks_of, recorded
+from holdfast.store.journal import RecordedEvent, marks_of, recorded_event
 from holdfast.store.tables.jobs import job_events, jobs, metric_points, report_marks, watches
 
 _SPECIAL: Final = {"sqlite": ("*?[", "[{}]"), "postgresql": (".*+?^$()[]{}|\\", r"\{}")}
@@ -25,37 +25,37 @@ _SPECIAL: Final = {"sqlite": ("*?[", "[{}]"), "postgresql": (".*+?^$()[]{}|\\", 
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """A tag that jobs have to have."""
+    """A condition on the tags of jobs."""
 
     name: str
     """Letters, digits and `_`, `.`, `/`, `-`, space: others would need quotes of their own in each database."""
     value: str | None
-    """None: whatever it is."""
+    """None: any value."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobsPage:
-    """Some jobs, newest first."""
+    """A page of jobs, newest first."""
 
     jobs: tuple[Job, ...]
     next: str | None
-    """Where the next page begins; None on the last one."""
+    """Cursor of the next page; None on the last one."""
     total: int
-    """How many there are on all pages."""
+    """Number of jobs on all pages."""
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """When a job's launcher was looked at last."""
+class LastObservation:
+    """The last observation of a job at its launcher."""
 
     seen_at: datetime | None
-    """When the last look began that was answered; None before the first."""
-    trouble: str | None
-    """Why the last look gave nothing; None when it did."""
+    """Start of the last successful observation; None before the first."""
+    error: str | None
+    """Why the last observation failed; None if it succeeded."""
 
 
 class Queries:
-    """The journal as seen by those who only look."""
+    """Read-only queries over the journal."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -78,7 +78,7 @@ class Queries:
         `tags` and were submitted at `since` or later and before `until` (None: at any time).
 
         Raises:
-            BadRequest: `after` is not a place that a page named.
+            BadRequest: `after` is not a cursor of a previous page.
         """
         within: list[ColumnElement[bool]] = []
         if wanted := list(statuses):
@@ -89,12 +89,19 @@ class Queries:
             within.append(jobs.c.owner == owner)
         if find is not None:
             names = (jobs.c.fold["name"].as_string(), jobs.c.id)
-            within.append(or_(*(_has(self._engine.dialect.name, name, find) for name in names)))
+            within.append(
+                or_(
+                    *(
+                        _contains_ignoring_case(self._engine.dialect.name, name, find)
+                        for name in names
+                    )
+                )
+            )
         if since is not None:
             within.append(jobs.c.submitted_at >= since)
         if until is not None:
             within.append(jobs.c.submitted_at < until)
-        within += map(_tagged, tags)
+        within += map(_has_tag, tags)
         order = jobs.c.submitted_at.desc(), jobs.c.id.desc()
         query = select(jobs.c.id, jobs.c.fold).where(*within).order_by(*order).limit(limit + 1)
         whole = select(func.count()).select_from(jobs).where(*within)
@@ -105,7 +112,7 @@ class Queries:
                 ).first()
                 if place is None:
                     raise BadRequest(
-                        f"cursor {after!r} is not one that a page named; begin without a cursor"
+                        f"cursor {after!r} is not a cursor of a previous page; start without a cursor"
                     )
                 query = query.where(tuple_(jobs.c.submitted_at, jobs.c.id) < tuple_(*place))
             rows = connection.execute(query).all()
@@ -126,7 +133,7 @@ class Queries:
             return list(connection.execute(live).scalars())
 
     def project_of(self, job_id: str) -> str | None:
-        """The project of a job; None where there is no such job."""
+        """The project of a job; None if it does not exist."""
         with reading(self._engine) as connection:
             return connection.execute(select(jobs.c.project).where(jobs.c.id == job_id)).scalar()
 
@@ -148,7 +155,7 @@ class Queries:
         job_id: str | None = None,
         limit: int = 500,
         projects: Collection[str] | None = None,
-    ) -> list[Recorded]:
+    ) -> list[RecordedEvent]:
         """Events with a cursor greater than `after`, in order of commit; of one job or of all, in `projects` or in all."""
         query = select(job_events).where(job_events.c.cursor > after)
         if job_id is not None:
@@ -158,10 +165,10 @@ class Queries:
             query = query.where(job_events.c.job_id.in_(inside))
         with reading(self._engine) as connection:
             rows = connection.execute(query.order_by(job_events.c.cursor).limit(limit)).mappings()
-            return [recorded(row) for row in rows]
+            return [recorded_event(row) for row in rows]
 
     def marks(self, job_ids: Collection[str]) -> dict[str, dict[int, int]]:
-        """The number of the last report that was taken of every attempt, by job and attempt; jobs without are left out."""
+        """The highest recorded report of every attempt, by job and attempt; jobs without are omitted."""
         with reading(self._engine) as connection:
             return marks_of(connection, job_ids)
 
@@ -170,9 +177,9 @@ class Queries:
         with reading(self._engine) as connection:
             return connection.execute(select(func.max(job_events.c.cursor))).scalar() or 0
 
-    def reached(self, job_ids: Iterable[str]) -> dict[str, dict[int, LatestPoint]]:
-        """The newest point of every attempt, by job and attempt; jobs without points are left out."""
-        # An attempt that has points has a mark. To look at all points would take as long as they are many.
+    def latest_points(self, job_ids: Iterable[str]) -> dict[str, dict[int, LatestPoint]]:
+        """The newest point of every attempt, by job and attempt; jobs without points are omitted."""
+        # An attempt with points has a mark. A scan of all points would be slow.
         newest = (
             select(metric_points)
             .where(
@@ -195,9 +202,9 @@ class Queries:
                     found.setdefault(job_id, {})[attempt] = LatestPoint(step=step, at=at)
         return found
 
-    def events(self, job_ids: Iterable[str]) -> dict[str, list[Recorded]]:
-        """The facts of several jobs, each in order."""
-        found: dict[str, list[Recorded]] = {}
+    def events(self, job_ids: Iterable[str]) -> dict[str, list[RecordedEvent]]:
+        """The events of several jobs, each in order."""
+        found: dict[str, list[RecordedEvent]] = {}
         if not (ids := list(job_ids)):
             return found
         query = select(job_events).where(job_events.c.job_id.in_(ids))
@@ -205,7 +212,7 @@ class Queries:
             for row in connection.execute(
                 query.order_by(job_events.c.job_id, job_events.c.seq)
             ).mappings():
-                found.setdefault(row["job_id"], []).append(recorded(row))
+                found.setdefault(row["job_id"], []).append(recorded_event(row))
         return found
 
     def points(self, job_id: str, *, limit: int) -> list[Point]:
@@ -225,21 +232,21 @@ class Queries:
             for row in reversed(rows)
         ]
 
-    def watch(self, job_id: str) -> Watch:
-        """When the job was seen last, and what was wrong since."""
-        return self.watches([job_id]).get(job_id, Watch(None, None))
+    def last_observation(self, job_id: str) -> LastObservation:
+        """The last observation of a job, and its current error."""
+        return self.last_observations([job_id]).get(job_id, LastObservation(None, None))
 
-    def watches(self, job_ids: Iterable[str]) -> dict[str, Watch]:
-        """When jobs were seen last, and what was wrong since; those that are not watched any more are left out."""
+    def last_observations(self, job_ids: Iterable[str]) -> dict[str, LastObservation]:
+        """The last observations of jobs, and their current errors; ended jobs are omitted."""
         columns = watches.c.job_id, watches.c.seen_at, watches.c.trouble
         query = select(*columns).where(watches.c.job_id.in_(list(job_ids)))
         with reading(self._engine) as connection:
             rows = connection.execute(query)
-            return {job_id: Watch(seen_at, trouble) for job_id, seen_at, trouble in rows}
+            return {job_id: LastObservation(seen_at, trouble) for job_id, seen_at, trouble in rows}
 
 
-def _tagged(wanted: TagFilter) -> ColumnElement[bool]:
-    """Whether the file of a job, as it was submitted, has a tag."""
+def _has_tag(wanted: TagFilter) -> ColumnElement[bool]:
+    """Whether the submitted file of a job has a tag."""
     place = ("spec", "holdfast", "tags", wanted.name)
     value = job_events.c.body[place].as_string()
     same = value.is_not(None) if wanted.value is None else value == wanted.value
@@ -247,19 +254,21 @@ def _tagged(wanted: TagFilter) -> ColumnElement[bool]:
     return exists().where(job_events.c.job_id == jobs.c.id, *first, same)
 
 
-def _has(dialect: str, name: ColumnElement[str], text: str) -> ColumnElement[bool]:
-    """Whether a text is in a name, in any case.
+def _contains_ignoring_case(
+    dialect: str, name: ColumnElement[str], text: str
+) -> ColumnElement[bool]:
+    """Whether a name contains a text, ignoring case.
 
     A database may know the letters of ASCII alone: SQLite always does, PostgreSQL with the locale C. A function of Python would
     wait for its turn at each row. So each letter is written in its cases.
     """
-    pattern = "".join(_either(letter, *_SPECIAL[dialect]) for letter in text)
+    pattern = "".join(_letter_pattern(letter, *_SPECIAL[dialect]) for letter in text)
     if dialect == "sqlite":
         return name.bool_op("GLOB")(f"*{pattern}*")
     return name.regexp_match(pattern)
 
 
-def _either(letter: str, special: str, bare: str) -> str:
+def _letter_pattern(letter: str, special: str, bare: str) -> str:
     cases = sorted({case for case in (letter, letter.lower(), letter.upper()) if len(case) == 1})
     if len(cases) > 1:
         return f"[{''.join(cases)}]"

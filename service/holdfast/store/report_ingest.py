@@ -38,22 +38,24 @@ class IngestState:
     """State, or outcome once ended; None: there is no such job."""
     mark: int
     """The last report taken of the attempt; 0: none."""
-    newest_muster: int | None
+    newest_incarnation: int | None
     """Number of the muster that came last; None: there was none."""
-    muster: int | None
+    incarnation: int | None
     """Number of the incarnation's own; None: it has not asked."""
     attempt: int | None
     """What it was told; None: nothing yet."""
 
 
-Question = tuple[str, int, str | None]
+IngestKey = tuple[str, int, str | None]
 """A job, an attempt, and an incarnation or None."""
 
 
-def look_up(connection: Connection, questions: Iterable[Question]) -> dict[Question, IngestState]:
-    """What is known of each."""
+def read_states(
+    connection: Connection, questions: Iterable[IngestKey]
+) -> dict[IngestKey, IngestState]:
+    """The state of each key."""
     asked = list(dict.fromkeys(questions))
-    found = connection.execute(_LOOK_UP[connection.dialect.name], {"asked": json.dumps(asked)})
+    found = connection.execute(_READ_STATES[connection.dialect.name], {"asked": json.dumps(asked)})
     rows: list[tuple[int, str | None, int | None, int | None, int | None, int | None]]
     rows = json.loads(found.scalar() or "[]")
     return {
@@ -87,7 +89,7 @@ def _both(sqlite: str, postgresql: str) -> dict[str, TextClause]:
     return {"sqlite": text(sqlite), "postgresql": text(postgresql)}
 
 
-_LOOK_UP: Final = _both(
+_READ_STATES: Final = _both(
     """
     SELECT json_group_array(json_array(asked.key, jobs.status, marks.n,
         (SELECT max(n) FROM musters WHERE job_id = jobs.id), mine.n, mine.attempt))
@@ -137,45 +139,47 @@ _MARKS: Final = _both(
 )
 
 log_ = logging.getLogger(__name__)
-_ASKED_TO_LEAVE: Final = LEAVING | {State.PAUSED}
-"""States in which a worker is told to go."""
-NOT_RECKONED: Final = -1
+_EXIT_STATES: Final = LEAVING | {State.PAUSED}
+"""States in which workers are asked to exit."""
+OUTDATED_SEQ: Final = -1
 """As the number of the fact that the rows of a job were made of: of none that there is, so that they are made again."""
 _ENDED: Final = frozenset(Outcome)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Reports of one attempt, as one worker sent them."""
+class ReportBatch:
+    """Reports of one attempt from one worker."""
 
     job_id: str
     attempt: int
     reports: Sequence[Report]
     incarnation: str | None = None
-    """Who sent them, where that had to be asked; None where the launcher numbers its placements."""
+    """The sender, if the service assigns attempts; None if the launcher does."""
     posted_at: datetime | None = None
-    """When they were left in the checkpoint store; None: they are said now."""
+    """Upload time in the checkpoint store; None: they arrived directly."""
     grace: timedelta | None = None
-    """How long after the end of its job it is taken; None: whenever it comes."""
+    """Time after the end of the job in which the batch is accepted; None: always."""
     oldest: int | None = None
     """Number of the oldest report that its sender still has; None where the sender has not said it, as an earlier version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What became of a batch."""
+    """The result of an accepted batch."""
 
     next: int
-    """Number of the report of this attempt that is wanted next."""
+    """Number of the next expected report of this attempt."""
     job: Job | None
     """As it is now, if the batch told a fact of it, or if its workers are to go; None: it goes on, as it did before."""
 
 
 BatchResult: TypeAlias = Accepted | HoldfastError
-"""What became of a batch, or why nothing of it was taken."""
+"""The result of a batch, or the error that rejected it."""
 
 
-def take(connection: Connection, batches: Sequence[Batch], now: datetime) -> list[BatchResult]:
+def ingest_batches(
+    connection: Connection, batches: Sequence[ReportBatch], now: datetime
+) -> list[BatchResult]:
     """What became of each batch, in order. One that is refused takes nothing from the others.
 
     A refusal is NotFound, Fenced, NotMustered or BadReport, as `Journal.absorb` describes them.
@@ -185,10 +189,10 @@ def take(connection: Connection, batches: Sequence[Batch], now: datetime) -> lis
         IllegalTransition: a fact cannot follow; the same.
     """
     desk = _IngestTransaction(connection, now)
-    desk.look_up(batches)
-    verdicts = [desk.judged(batch) for batch in batches]
+    desk.load_states(batches)
+    results = [desk.ingest(batch) for batch in batches]
     desk.write()
-    return verdicts
+    return results
 
 
 @dataclass
@@ -197,7 +201,7 @@ class _IngestTransaction:
 
     connection: Connection
     now: datetime
-    known: dict[Question, IngestState] = field(default_factory=dict)
+    states: dict[IngestKey, IngestState] = field(default_factory=dict)
     """As it was before this transaction."""
     status: dict[str, str] = field(default_factory=dict)
     """Of jobs that there are, as it is now."""
@@ -208,10 +212,10 @@ class _IngestTransaction:
     """Jobs that had to be read, as they are now."""
     ended_at: dict[str, datetime | None] = field(default_factory=dict)
 
-    def look_up(self, batches: Sequence[Batch]) -> None:
+    def load_states(self, batches: Sequence[ReportBatch]) -> None:
         """Ask for all that the batches need, in queries whose number does not grow with theirs."""
-        self.known = look_up(self.connection, map(_question, batches))
-        for (job_id, _, _), known in self.known.items():
+        self.states = read_states(self.connection, map(_ingest_key, batches))
+        for (job_id, _, _), known in self.states.items():
             if known.status is not None:
                 self.status[job_id] = known.status
         late = {b.job_id for b in batches if b.grace is not None and self._has_ended(b.job_id)}
@@ -221,36 +225,36 @@ class _IngestTransaction:
             rows = self.connection.execute(end.group_by(job_events.c.job_id))
             self.ended_at = {job_id: ended_at for job_id, ended_at in rows}  # noqa: C416 - Rows are no pairs to mypy
 
-    def judged(self, batch: Batch) -> BatchResult:
+    def ingest(self, batch: ReportBatch) -> BatchResult:
         """What becomes of a batch, after those before it."""
         try:
             self._admit(batch)
-            last, facts, points = self._news(batch)
+            last, facts, points = self._parse_new_reports(batch)
         except (NotFound, Fenced, NotMustered, BadReport) as refusal:
-            return refusal  # Nothing of it is written yet.
+            return refusal  # Nothing of this batch is written yet.
         if last > self._mark(batch):
             self.marks[batch.job_id, batch.attempt] = last
             self.points += [(batch.job_id, point) for point in points]
             self._record(batch.job_id, facts)
-        return Accepted(last + 1, self._told(batch.job_id, facts))
+        return Accepted(last + 1, self._job_for_reply(batch.job_id, facts))
 
-    def _admit(self, batch: Batch) -> None:
+    def _admit(self, batch: ReportBatch) -> None:
         if batch.job_id not in self.status:
             raise NotFound(f"there is no job {batch.job_id}")
         ended_at = self.ended_at.get(batch.job_id)
         if batch.grace is not None and ended_at and self.now - ended_at > batch.grace:
-            raise Fenced(ended_long_ago(batch.job_id, ended_at))
+            raise Fenced(ended_message(batch.job_id, ended_at))
         if batch.incarnation is not None and batch.posted_at is not None:
             mine = batch.job_id, batch.incarnation, batch.attempt
             incarnations.check_posted(self.connection, *mine, batch.posted_at)
         elif batch.incarnation is not None:
-            known = self.known[_question(batch)]
+            known = self.states[_ingest_key(batch)]
             incarnations.check_current(
-                known.muster, known.newest_muster, batch.attempt, known.attempt
+                known.incarnation, known.newest_incarnation, batch.attempt, known.attempt
             )
 
-    def _news(self, batch: Batch) -> tuple[int, list[Event], list[Point]]:
-        """The last report that is taken with this batch, and what those tell that are new."""
+    def _parse_new_reports(self, batch: ReportBatch) -> tuple[int, list[Event], list[Point]]:
+        """The last report recorded with this batch, and the events and points of new reports."""
         last = self._mark(batch)
         facts, points = list[Event](), list[Point]()
         for report in batch.reports:
@@ -259,7 +263,7 @@ class _IngestTransaction:
             if report.n == batch.oldest and report.n > last + 1:
                 # As after a backup was restored: the sender had removed what an earlier answer acknowledged.
                 log_.warning(
-                    "%s attempt %d: reports %d to %d are missing; the worker has only those from %d on",
+                    "%s attempt %d: reports %d to %d are missing; the worker has only reports from %d on",
                     *(batch.job_id, batch.attempt, last + 1, report.n - 1, report.n),
                 )
                 last = report.n - 1
@@ -269,7 +273,7 @@ class _IngestTransaction:
             told = parse_report(report)
             if told is None:
                 log_.warning(
-                    "%s: report %d (%s) is of a newer worker and is passed over",
+                    "%s: report %d (%s) is of a newer worker and is skipped",
                     batch.job_id,
                     report.n,
                     report.kind,
@@ -278,8 +282,8 @@ class _IngestTransaction:
                 points.append(told) if isinstance(told, Point) else facts.append(told)
         return last, facts, points
 
-    def _mark(self, batch: Batch) -> int:
-        before = self.known[_question(batch)].mark
+    def _mark(self, batch: ReportBatch) -> int:
+        before = self.states[_ingest_key(batch)].mark
         return self.marks.get((batch.job_id, batch.attempt), before)
 
     def _record(self, job_id: str, facts: Sequence[Event]) -> None:
@@ -287,8 +291,8 @@ class _IngestTransaction:
             job = event_log.record(self.connection, self._job(job_id), facts, self.now)
             self.folded[job_id], self.status[job_id] = job, job.status
 
-    def _told(self, job_id: str, facts: Sequence[Event]) -> Job | None:
-        is_to_go = self.status[job_id] in _ASKED_TO_LEAVE or self._has_ended(job_id)
+    def _job_for_reply(self, job_id: str, facts: Sequence[Event]) -> Job | None:
+        is_to_go = self.status[job_id] in _EXIT_STATES or self._has_ended(job_id)
         return self._job(job_id) if facts or is_to_go else None
 
     def _job(self, job_id: str) -> Job:
@@ -306,14 +310,14 @@ class _IngestTransaction:
         # Points are no facts, and the bill knows them.
         if reckoned := {job_id for job_id, _ in self.marks if self._has_ended(job_id)}:
             # They stay until then: sums that are kept in mind know how many there are.
-            stale = update(ledgers).where(ledgers.c.job_id.in_(reckoned)).values(seq=NOT_RECKONED)
+            stale = update(ledgers).where(ledgers.c.job_id.in_(reckoned)).values(seq=OUTDATED_SEQ)
             self.connection.execute(stale)
 
 
-def _question(batch: Batch) -> Question:
+def _ingest_key(batch: ReportBatch) -> IngestKey:
     return batch.job_id, batch.attempt, batch.incarnation
 
 
-def ended_long_ago(job_id: str, ended_at: datetime) -> str:
-    """What a worker is told whose job ended so long ago that nothing of it is taken any more."""
-    return f"job {job_id} ended at {ended_at:%Y-%m-%d %H:%M}Z; stop, nothing is taken"
+def ended_message(job_id: str, ended_at: datetime) -> str:
+    """The response to reports of a job that ended too long ago."""
+    return f"job {job_id} ended at {ended_at:%Y-%m-%d %H:%M}Z; stop, no reports are accepted"

@@ -29,9 +29,9 @@ class RetentionLease:
 class RetentionStatus:
     """How tidy a store is."""
 
-    tidied_at: datetime | None = None
+    last_run_at: datetime | None = None
     """When it was tidied last; None before the first time."""
-    trouble: str | None = None
+    error: str | None = None
     """Why the last try came to nothing; None when it did not."""
     since: datetime | None = None
     """When the trouble was first met; None without any."""
@@ -56,15 +56,15 @@ class RetentionQueue:
             connection.execute(mine.values(due_at=until))
         return [RetentionLease(job_id, until) for job_id in claimed]
 
-    def done(self, turn: RetentionLease, at: datetime, due_at: datetime | None) -> None:
+    def mark_done(self, turn: RetentionLease, at: datetime, due_at: datetime | None) -> None:
         """The store was tidied; `due_at` None: for the last time."""
         self._release(turn, due_at, tidied_at=at, trouble=None, since=None)
 
-    def put_off(self, turn: RetentionLease, due_at: datetime) -> None:
+    def postpone(self, turn: RetentionLease, due_at: datetime) -> None:
         """There was no need to look."""
         self._release(turn, due_at)
 
-    def failed(
+    def mark_failed(
         self, turn: RetentionLease, trouble: str, since: datetime, due_at: datetime | None
     ) -> None:
         """The store could not be tidied; `due_at` None: it is not tried again."""
@@ -76,7 +76,7 @@ class RetentionQueue:
         with writing(self._engine) as connection:
             connection.execute(update(upkeep).where(*troubled).values(due_at=now))
 
-    def of(self, job_ids: Iterable[str]) -> dict[str, RetentionStatus]:
+    def statuses(self, job_ids: Iterable[str]) -> dict[str, RetentionStatus]:
         """How tidy the stores of some jobs are; those that the service does not tidy are left out."""
         query = select(upkeep).where(upkeep.c.job_id.in_(list(job_ids)))
         with reading(self._engine) as connection:
@@ -95,6 +95,6 @@ class RetentionQueue:
             connection.execute(mine.where(upkeep.c.due_at == turn.until).values(due_at=due_at))
 
 
-def open_row(connection: Connection, job_id: str, due_at: datetime) -> None:
+def enqueue(connection: Connection, job_id: str, due_at: datetime) -> None:
     """Let a new job's store be tidied."""
     connection.execute(insert(upkeep).values(job_id=job_id, due_at=due_at))

@@ -33,12 +33,12 @@ class SecretBox:
         self._fernet = Fernet(base64.urlsafe_b64encode(key))
         self._marking = hmac.new(secret, f"{purpose}/mark/1".encode(), hashlib.sha256).digest()
 
-    def close(self, owner: str, values: Mapping[str, Any]) -> str:
+    def encrypt(self, owner: str, values: Mapping[str, Any]) -> str:
         """The values in a form that may be stored. A row that somebody moved to another owner opens nothing."""
         letter = json.dumps({self._owner: owner, "values": dict(values)})
         return self._fernet.encrypt(letter.encode()).decode()
 
-    def open(self, owner: str, sealed: str) -> dict[str, Any] | None:
+    def decrypt(self, owner: str, sealed: str) -> dict[str, Any] | None:
         """The values; None if they were sealed under another secret, or for another owner."""
         try:
             letter = json.loads(self._fernet.decrypt(sealed.encode()))
@@ -47,7 +47,7 @@ class SecretBox:
         values: dict[str, Any] = letter["values"]
         return values if letter[self._owner] == owner else None
 
-    def mark(self, text: str) -> str:
+    def fingerprint(self, text: str) -> str:
         """The same 64 characters for the same text, which tell nothing about it to who has the database alone."""
         return hmac.new(self._marking, text.encode(), hashlib.sha256).hexdigest()
 
@@ -58,11 +58,11 @@ class Secrets:
     def __init__(self, engine: Engine, secret: bytes) -> None:
         self._engine = engine
         self._secret = secret
-        self._seal = SecretBox(secret, "job-secrets", owner="job")
+        self._secret_box = SecretBox(secret, "job-secrets", owner="job")
 
-    def seal(self, job_id: str, values: Mapping[str, str]) -> str | None:
+    def encrypt(self, job_id: str, values: Mapping[str, str]) -> str | None:
         """The values in a form that may be stored, for `Journal.submit`; None where there are none."""
-        return self._seal.close(job_id, values) if values else None
+        return self._secret_box.encrypt(job_id, values) if values else None
 
     def open(self, job_id: str) -> dict[str, str]:
         """The values by name; none where none were given, or where they were forgotten.
@@ -75,7 +75,7 @@ class Secrets:
             sealed: str | None = connection.execute(query).scalar()
         if sealed is None:
             return {}
-        values = self._seal.open(job_id, sealed)
+        values = self._secret_box.decrypt(job_id, sealed)
         if values is None:
             raise _unreadable(job_id)
         return values
@@ -106,13 +106,13 @@ class Secrets:
         return hmac.new(self._secret, purpose.encode(), hashlib.sha256).digest()
 
 
-def put(connection: Connection, job_id: str, sealed: str) -> None:
+def insert_secrets(connection: Connection, job_id: str, sealed: str) -> None:
     """Store what `seal` made, in the transaction that records the job."""
     connection.execute(insert(job_secrets).values(job_id=job_id, sealed=sealed))
 
 
 def _unreadable(job_id: str) -> LaunchRefused:
     return LaunchRefused(
-        f"the secrets of {job_id} were sealed under another secret than the one in this service's home folder; "
+        f"the secrets of {job_id} were encrypted with a different secret than the one in this service's home directory; "
         "submit the job again"
     )

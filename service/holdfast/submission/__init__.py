@@ -1,1 +1,4 @@
-"""Use cases that routes share: check, render and record a job; copy and retry one. Imports no FastAPI."""
+"""Use cases shared by routes: validate, render, record, copy and retry jobs.
+
+Imports no FastAPI.
+"""

@@ -1,38 +1,41 @@
-"""What submit refuses of a job file that is understood. Submit raises it, a rendering lists it.
+"""Checks of a parsed job file before submission: permissions, budgets, parent job, spot safety and launcher.
 
-The job from whose checkpoints a new one is to go on, looked up.
-
-What jobs on spot nodes have had at this service, as evidence of whether a new job would lose its work.
+A submission raises the refusals; a preview lists them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
 
-from holdfast.api.auth.authentication import project_seen
+from holdfast.code_upload.upload_store import Uploads, is_upload
 from holdfast.domain.access.permissions import Action, Caller
-from holdfast.domain.jobfile.spec import Engine, JobSpec
-from holdfast.domain.jobfile.spot_safety import HistoricalLifetimes, accept, kind_of
+from holdfast.domain.jobfile.confinement import confinement_flaws, engines_of, named, store_folder
+from holdfast.domain.jobfile.spec import CONNECTED_BY, Engine, JobSpec
+from holdfast.domain.jobfile.spot_safety import HistoricalLifetimes, check_spot_safety, node_kind
 from holdfast.domain.jobs.commands import parent_refusal
 from holdfast.errors import (
     BadJobFile,
     BadRequest,
     BudgetSpent,
     Conflict,
-    Flaw,
     Forbidden,
     HoldfastError,
     NotFound,
     NotPossibleNow,
+    ValidationIssue,
 )
+from holdfast.host.allowed_folders import Folders
 from holdfast.services import Services
 from holdfast.store.billing.preemption_costs import historical_lifetimes
 from holdfast.store.ids import made_at
-from holdfast.submission.confinement import confine
-from holdfast.submission.preview import check_deadline
 
 REFUSED = (BadRequest, Conflict, Forbidden, NotFound)
-"""Errors that the caller can act upon. Others, such as an unreachable database, are no refusals."""
+"""Errors that the caller can correct.
+
+Others, such as an unreachable database, are not refusals.
+"""
 
 
 def refusals(
@@ -44,13 +47,13 @@ def refusals(
     *,
     force: bool,
 ) -> Iterator[HoldfastError]:
-    """The reasons for which a job is not recorded, the first of them first; `past` is that of such nodes."""
+    """List the reasons for refusing a job in order of the checks; `past` holds the lifetimes of such nodes."""
     checks: tuple[Callable[[], object], ...] = (
         lambda: _check_engine(services, spec.engine),
         lambda: _check_project(services, project),
-        lambda: check_deadline(spec, services.clock.now()),
+        lambda: spec.holdfast.limits.check_deadline(services.clock.now()),
         lambda: confine(services, spec, caller, project),
-        lambda: accept(spec, past, force=force),
+        lambda: check_spot_safety(spec, past, force=force),
     )
     for check in checks:
         try:
@@ -60,73 +63,131 @@ def refusals(
 
 
 def check_budgets(services: Services, caller: Caller, project: str) -> None:
-    """Check that the budgets of a new job have room. The journal checks again in the transaction that records it.
+    """Check that the budgets of a new job have room.
+
+    The journal checks again in the transaction that records it.
 
     Raises:
         BudgetSpent: a budget that pauses jobs is spent.
     """
     now = services.clock.now()
-    for purse in services.journal.budgets.of(project, caller.name, now):
-        if purse.holds_back(now):
-            raise BudgetSpent(purse.told(now))
+    for balance in services.journal.budgets.balances_for(project, caller.name, now):
+        if balance.blocks_jobs(now):
+            raise BudgetSpent(balance.spent_message(now))
 
 
 def _check_project(services: Services, project: str) -> None:
-    if services.people.project(project).archived_at:
-        raise NotPossibleNow(f"project {project} is archived, and takes no new jobs")
+    if services.users.project(project).archived_at:
+        raise NotPossibleNow(f"project {project} is archived and accepts no new jobs")
 
 
 def _check_engine(services: Services, engine: Engine) -> None:
     if engine not in services.launchers:
         here = ", ".join(services.launchers)
-        ways = {
-            Engine.SKYPILOT: "holdfast up connects one, or ",
-            Engine.SLURM: "HOLDFAST_SLURM_FOLDER connects one, or ",
-        }
-        way_out = ways.get(engine, "")
-        flaw = Flaw(
+        way_out = f"{CONNECTED_BY[engine]}, or " if engine in CONNECTED_BY else ""
+        flaw = ValidationIssue(
             "#/resources/infra",
             f"needs the {engine} launcher, which this service does not have; {way_out}write infra: {here}",
         )
         raise BadJobFile((flaw,))
 
 
-PLACE = "#/holdfast/checkpoint/from"
+PARENT_POINTER = "#/holdfast/checkpoint/from"
 
 
 def _unknown(job_id: str) -> str:
-    """Where a job begins whose forebear was lost with a database. Only the store can know its checkpoints."""
+    """Describe the start of a job whose parent was lost with a database.
+
+    Only the store knows its checkpoints.
+    """
     return (
-        f"job {job_id} is not in the database: it goes on from the newest checkpoint of that job in the store, or from "
-        "step 0 if there is none"
+        f"job {job_id} is not in the database: training resumes from its newest checkpoint in the store, or starts at "
+        "step 0 without one"
     )
 
 
 def check_parent_job(services: Services, spec: JobSpec, caller: Caller) -> tuple[str, ...]:
-    """Where a new job begins, for whoever submits it; nothing where it begins at step 0.
+    """Look up the parent job and describe where the new job starts; empty if it starts at step 0.
 
     Raises:
-        BadJobFile: there is no such job as far as the caller may know, or it cannot be gone on from.
+        BadJobFile: the parent is unknown to the caller, or cannot be resumed from.
     """
     checkpoint = spec.holdfast.checkpoint
     if checkpoint is None or checkpoint.from_job is None:
         return ()
     job_id = checkpoint.from_job
-    if project_seen(services, caller, job_id) is None:
+    if services.project_seen(caller, job_id) is None:
         if caller.may(Action.MANAGE_SERVICE) and made_at(job_id):
             return (_unknown(job_id),)
-        raise BadJobFile((Flaw(PLACE, f"there is no job {job_id}"),))
+        raise BadJobFile((ValidationIssue(PARENT_POINTER, f"there is no job {job_id}"),))
     job = services.journal.read(job_id)
-    digest, _ = services.digests.of([job], services.clock.now())[job_id]
-    newest = digest.newest
+    digest, _ = services.job_summaries.get([job], services.clock.now())[job_id]
+    newest = digest.newest_checkpoint
     if no := parent_refusal(job, digest.spec, newest, checkpoint.store):
-        raise BadJobFile((Flaw(PLACE, no),))
-    assert newest, "asked for above"
-    return (f"it goes on from job {job_id}, at step {newest.step} (checkpoint {newest.name})",)
+        raise BadJobFile((ValidationIssue(PARENT_POINTER, no),))
+    assert newest, "requested above"
+    return (f"it resumes from job {job_id}, at step {newest.step} (checkpoint {newest.name})",)
 
 
-def past_for(services: Services, spec: JobSpec) -> HistoricalLifetimes:
-    """What the newest jobs on the same kind of nodes have had; empty for a job that takes no nodes of a cloud."""
+def lifetimes_for(services: Services, spec: JobSpec) -> HistoricalLifetimes:
+    """Return the lifetimes of recent jobs on the same kind of nodes; empty for a job without cloud nodes."""
     if spec.engine is not Engine.SKYPILOT:
         return HistoricalLifetimes()
-    return historical_lifetimes(services.engine, kind_of(spec.resources))
+    return historical_lifetimes(services.engine, node_kind(spec.resources))
+
+
+_SEND: Final = "; holdfast submit --upload sends a directory with the job"
+
+
+def confine(services: Services, spec: JobSpec, caller: Caller, project: str) -> bool:
+    """Return whether the job is confined, as its submitter has no permissions for the service's machine.
+
+    Raises:
+        Forbidden: jobs of this caller may not run there.
+        BadJobFile: it names something that a confined job may not use.
+    """
+    is_confined, rules = not caller.is_trusted, services.confinement
+    if is_confined and (whys := [*filter(None, map(rules.refused.get, engines_of(spec)))]):
+        raise Forbidden(f"{spec.name}: {whys[0]}")
+    flaws = list(_missing_code(services, spec))
+    flaws += _folder_issues(spec, rules.folders.of_job(project, is_confined=is_confined))
+    if is_confined:
+        flaws += confinement_flaws(spec, profiles=rules.profiles)
+    if flaws:
+        raise BadJobFile(tuple(flaws))
+    return is_confined
+
+
+def _missing_code(services: Services, spec: JobSpec) -> Iterator[ValidationIssue]:
+    """Check that the service has the uploaded code, and keep it from deletion."""
+    if spec.workdir is None or not is_upload(spec.workdir):
+        return
+    if services.uploads is None or not services.uploads.mark_used(spec.workdir):
+        lost = "is uploaded code that the service does not have or has deleted; submit the job with its directory again"
+        yield ValidationIssue("#/workdir", lost)
+
+
+def _folder_issues(spec: JobSpec, folders: Folders) -> Iterator[ValidationIssue]:
+    for one in named(spec):
+        if why := folders.refusal(Path(one.path), without_home=one.is_copied):
+            is_sendable = folders.is_confined and one.pointer == "#/workdir"
+            yield ValidationIssue(one.pointer, f"{one.path} {why}{_SEND if is_sendable else ''}")
+    store = store_folder(spec)
+    if store is not None and folders.is_confined and (why := folders.refusal(Path(store))):
+        yield ValidationIssue("#/holdfast/checkpoint/store", f"{store} {why}")
+
+
+def uploads_of(services: Services, caller: Caller) -> Uploads:
+    """Return the uploaded code of a service for a caller who may submit jobs.
+
+    Raises:
+        Forbidden: the caller may submit to no project.
+        NotPossibleNow: the service accepts no code.
+    """
+    if not caller.may_in_any_project(Action.UPLOAD):
+        raise Forbidden(
+            "uploading code needs the role member in a project; ask an admin of the project"
+        )
+    if services.uploads is None:
+        raise NotPossibleNow("this service accepts no uploaded code")
+    return services.uploads

@@ -1,54 +1,135 @@
-"""Jobs: submit, list, look, cancel, preempt."""
+"""Submit a job, or preview what its submission would launch."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from holdfast.api.routes.code_uploads import uploads_of
-from holdfast.api.schemas.jobs import (
-    TaskIn,
-)
 from holdfast.domain.access.audit import Actor
 from holdfast.domain.access.permissions import Action, Caller
 from holdfast.domain.events import DEFAULT_PROJECT, Submitted
-from holdfast.domain.jobfile.parser import ParsedJobFile
+from holdfast.domain.events.values import Checkout
+from holdfast.domain.jobfile.parser import Overrides, ParsedJobFile
 from holdfast.domain.jobfile.spec import JobSpec
-from holdfast.domain.jobfile.spot_safety import accept
+from holdfast.domain.jobfile.spot_safety import HistoricalLifetimes, check_spot_safety
 from holdfast.domain.jobs.job import Job
 from holdfast.domain.notifications.channels import Destination
-from holdfast.errors import BadChannel, BadJobFile, Flaw, Forbidden
-from holdfast.rendering import Rendered
+from holdfast.errors import BadChannel, BadJobFile, Forbidden, HoldfastError, ValidationIssue
+from holdfast.rendering import RenderedTask, read_and_render
 from holdfast.services import Services
 from holdfast.store.ids import new_job_id
-from holdfast.store.journal import Request
-from holdfast.submission.admission import check_parent_job, past_for, refusals
+from holdfast.store.journal import SubmissionRequest
+from holdfast.submission.admission import (
+    REFUSED,
+    check_budgets,
+    check_parent_job,
+    lifetimes_for,
+    refusals,
+    uploads_of,
+)
+from holdfast.submission.preview import Preview, PreviewOptions, preview
 
 
-def code_of(services: Services, body: TaskIn, caller: Caller) -> str | None:
-    """The uploaded code that a request names, as `workdir` of its job.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobRequest:
+    """A job file with the values that its submitter passes separately."""
+
+    text: str
+    overrides: Overrides = field(default_factory=Overrides)
+    project: str | None = None
+    """Project of the job; None uses the file's."""
+    default_project: str | None = None
+    """Project if neither `project` nor the file names one; None uses the caller's home project."""
+    code: str | None = None
+    """Id of an uploaded directory that replaces `workdir`; None uses the file's."""
+    checkout: Checkout | None = None
+    """Position of `workdir` in its Git repository; None: unknown."""
+    force: bool = False
+    """Whether to accept a job that would lose its progress on spot nodes."""
+
+
+def submit(
+    services: Services,
+    asked: JobRequest,
+    caller: Caller,
+    doer: Actor,
+    *,
+    key: str | None,
+    requested: str,
+) -> Job:
+    """Record a new job.
+
+    The same `key`, the Idempotency-Key, and body `requested` return the same job.
 
     Raises:
-        Forbidden: the caller may upload none.
-        NotPossibleNow: the service takes none.
+        HoldfastError: the request is refused; see `submission`.
     """
-    return uploads_of(services, caller).ref(caller.name, body.code) if body.code else None
+    understood, rendered = _understand(services, asked, caller)
+    project = project_of(caller, asked, understood.spec)
+    digest = services.secrets.digest(requested.encode(), understood.secrets)
+    request = SubmissionRequest(own_key(key, caller), digest) if key else None
+    # First, so that a recorded job is not checked again at a later time or by a service with other launchers.
+    job = services.journal.find_submission(request) if request else None
+    if job is None:
+        event = submission(
+            services, understood, rendered, caller=caller, project=project, force=asked.force
+        )
+        job = record(services, understood, replace(event, checkout=asked.checkout), request, doer)
+    services.nudge()
+    return job
 
 
-def project_of(caller: Caller, body: TaskIn, spec: JobSpec) -> str:
-    """The project of a new job, in which this caller may submit."""
-    named = body.project or spec.holdfast.project or body.default_project
-    project = named or caller.home(Action.SUBMIT, DEFAULT_PROJECT)
-    if not named and not caller.belongs(project):
+def preview_submission(
+    services: Services, asked: JobRequest, caller: Caller, options: PreviewOptions
+) -> Preview:
+    """Render what `submit` would launch for the same request, with the reasons for a refusal."""
+    understood, rendered = _understand(services, asked, caller)
+    spec = understood.spec
+    places_of(services, understood.notify)
+    past = lifetimes_for(services, spec)
+    notes = check_spot_safety(spec, past, force=True) + check_parent_job(services, spec, caller)
+    refused = _refusals(services, asked, spec, caller, past)
+    return preview(understood, rendered, options, notes=notes, refusals=refused)
+
+
+def _understand(
+    services: Services, asked: JobRequest, caller: Caller
+) -> tuple[ParsedJobFile, RenderedTask]:
+    code = uploads_of(services, caller).ref(caller.name, asked.code) if asked.code else None
+    return read_and_render(asked.text, replace(asked.overrides, code=code))
+
+
+def _refusals(
+    services: Services, asked: JobRequest, spec: JobSpec, caller: Caller, past: HistoricalLifetimes
+) -> Iterator[HoldfastError]:
+    """List the reasons why the same request would be refused."""
+    try:
+        project = project_of(caller, asked, spec)
+    except REFUSED as error:
+        yield error
+        return  # The other checks need a project.
+    yield from refusals(services, spec, caller, project, past, force=asked.force)
+    try:
+        check_budgets(services, caller, project)
+    except REFUSED as error:
+        yield error
+
+
+def project_of(caller: Caller, asked: JobRequest, spec: JobSpec) -> str:
+    """Return the project of a new job, in which the caller may submit."""
+    named = asked.project or spec.holdfast.project or asked.default_project
+    project = named or caller.default_project(Action.SUBMIT, DEFAULT_PROJECT)
+    if not named and not caller.may_see(project):
         raise Forbidden(
-            "say in which project: --project, or holdfast.project in the job file; holdfast projects list names yours"
+            "name a project with --project, or with holdfast.project in the job file; holdfast projects list shows yours"
         )
     caller.require(Action.SUBMIT, project)
     return project
 
 
 def own_key(key: str, caller: Caller) -> str:
-    """A key as it is kept: nobody is answered with the job of another who had the same idea."""
+    """Return the stored form of a key, unique for each caller, so that a key never returns another user's job."""
     if not caller.name:
         return key
     return f"{caller.name}:{hashlib.sha256(key.encode()).hexdigest()}"
@@ -57,24 +138,25 @@ def own_key(key: str, caller: Caller) -> str:
 def submission(
     services: Services,
     understood: ParsedJobFile,
-    rendered: Rendered,
+    rendered: RenderedTask,
     *,
     caller: Caller,
     project: str,
     force: bool,
 ) -> Submitted:
-    """The fact that begins a new job.
+    """Build the Submitted event of a new job.
 
     Raises:
-        NotPossibleNow: the project takes no new jobs.
-        Forbidden: it may not run on the service's machine.
-        BadJobFile: this service does not launch there, it names what it may not use, its deadline is over, it would lose its work on spot nodes, or it cannot go on from the job that it names.
+        NotPossibleNow: the project accepts no new jobs.
+        Forbidden: the job may not run on the service's machine.
+        BadJobFile: this service has no such launcher, the job names something forbidden, its deadline has passed, it
+            would lose its progress on spot nodes, or its parent job cannot be resumed.
     """
     spec = understood.spec
-    past = past_for(services, spec)
+    past = lifetimes_for(services, spec)
     for error in refusals(services, spec, caller, project, past, force=force):
         raise error
-    notes = accept(spec, past, force=force) + check_parent_job(services, spec, caller)
+    notes = check_spot_safety(spec, past, force=force) + check_parent_job(services, spec, caller)
     return Submitted(
         at=services.clock.now(),
         name=spec.name,
@@ -91,33 +173,33 @@ def record(
     services: Services,
     understood: ParsedJobFile,
     event: Submitted,
-    request: Request | None,
+    request: SubmissionRequest | None,
     doer: Actor,
 ) -> Job:
-    """The new job, or the one of the same request that came at the same time."""
+    """Record the new job, or return the one of a concurrent identical request."""
     job_id = new_job_id(event.at)
-    sealed = services.secrets.seal(job_id, understood.secrets)
-    tidied_by = understood.spec.tidied_by
+    sealed = services.secrets.encrypt(job_id, understood.secrets)
+    tidied_by = understood.spec.retention_owner
     places = places_of(services, understood.notify)
-    told = services.channels.of_job(job_id, event.project, event.by, places)
+    rows = services.channels.rows_for_job(job_id, event.project, event.by, places)
     return services.journal.submit(
-        job_id, event, request, sealed, tidied_by, channels=told, doer=doer
+        job_id, event, request, sealed, tidied_by, channels=rows, doer=doer
     )
 
 
 def places_of(services: Services, urls: Sequence[str]) -> list[tuple[str, Destination]]:
-    """Where a job file wants its news to go.
+    """Parse the notification targets of a job file.
 
     Raises:
-        BadJobFile: nothing can be sent to one of them.
+        BadJobFile: one of them cannot receive messages.
     """
     found, flaws = [], []
     for number, url in enumerate(urls):
         try:
-            found.append((url, services.messenger.place(url)))
+            found.append((url, services.messenger.destination(url)))
         except BadChannel as error:
-            told = error.detail.removeprefix("url: ")
-            flaws.append(Flaw(f"#/holdfast/notify/{number}", told))
+            rows = error.detail.removeprefix("url: ")
+            flaws.append(ValidationIssue(f"#/holdfast/notify/{number}", rows))
     if flaws:
         raise BadJobFile(tuple(flaws))
     return found

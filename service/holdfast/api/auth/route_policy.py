@@ -1,9 +1,7 @@
-"""What every route of the API does, in one table: who may call it follows from here, and from nowhere else.
+"""The access policy of every route, as one table that determines who may call it.
 
-A route that is not in the table stops the service from being built, and a test with it. Reports of workers pass around the router
-(`fast_lane`), with the token that their row here asks for.
-
-What a caller may do to what belongs to no job: said beforehand, in the words of the refusal.
+A route missing from the table prevents the service from starting and fails a test. Worker reports bypass the router
+(`report_fast_path`) and need the token that their row here requires.
 """
 
 from __future__ import annotations
@@ -16,34 +14,35 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from holdfast.api.schemas.jobs import Can
-from holdfast.domain.access.permissions import NEEDS, Action, Caller
+from holdfast.domain.access.permissions import ACTION_REQUIREMENTS, Action, Caller
 from holdfast.errors import Forbidden, NotFound
 
 
 class PublicAccess(StrEnum):
-    """Ways in that people's roles have nothing to do with."""
+    """Access that is independent of users' roles."""
 
     OPEN = "open"
-    """For everybody, with a token or without."""
+    """Anyone, with or without a token."""
     WORKER = "worker"
-    """For the workers of the job in the path, with its token."""
+    """Workers of the job in the path, with its token."""
     ADDRESS = "address"
-    """For whoever knows the secret in the path, which the route looks at itself."""
+    """Callers that know the secret in the path, which the route itself checks."""
 
 
 Access: TypeAlias = Action | PublicAccess
+
+PAGES: Final = ("/", "/jobs/{job_id}", "/preemptions", "/prices", "/submit", "/team")
+"""Paths of the dashboard's pages.
+
+A test compares them with the list in `dashboard/src/pages.ts`.
+"""
 
 ROUTES: Final[Mapping[str, Access]] = {
     "GET /healthz": PublicAccess.OPEN,
     "GET /readyz": PublicAccess.OPEN,
     "GET /metrics": Action.MEASURE,
     "GET /docs/{name}": PublicAccess.OPEN,
-    "GET /": PublicAccess.OPEN,
-    "GET /jobs/{job_id}": PublicAccess.OPEN,
-    "GET /preemptions": PublicAccess.OPEN,
-    "GET /prices": PublicAccess.OPEN,
-    "GET /submit": PublicAccess.OPEN,
-    "GET /team": PublicAccess.OPEN,
+    **{f"GET {page}": PublicAccess.OPEN for page in PAGES},
     "GET /assets/{name}": PublicAccess.OPEN,
     "POST /v1/jobs/{job_id}/muster": PublicAccess.WORKER,
     "POST /v1/jobs/{job_id}/reports": PublicAccess.WORKER,
@@ -66,6 +65,7 @@ ROUTES: Final[Mapping[str, Access]] = {
     "GET /v1/costs": Action.SEE,
     "GET /v1/preemptions": Action.SEE,
     "GET /v1/preemptions/notices": Action.SEE,
+    "GET /v1/preemptions/history": Action.SEE,
     "GET /v1/preemptions/jobs": Action.SEE,
     "GET /v1/jobs/{job_id}": Action.SEE,
     "GET /v1/jobs/{job_id}/attempts": Action.SEE,
@@ -130,18 +130,18 @@ ROUTES: Final[Mapping[str, Access]] = {
 }
 
 
-def of(route: BaseRoute, method: str) -> Access:
-    """What a route does.
+def access_of(route: BaseRoute, method: str) -> Access:
+    """Return the access policy of a route.
 
     Raises:
-        KeyError: nobody has said it; a bug, which `check` finds before anybody can call.
+        KeyError: the route is not in the table; a bug that `check` finds at startup.
     """
     assert isinstance(route, APIRoute)
     return ROUTES[f"{method} {route.path}"]
 
 
 def check(routes: Iterable[BaseRoute]) -> None:
-    """Nothing, if every route is in the table, the table has no others, and none forgets whose the thing in its path is."""
+    """Check that table and routes match, and that routes of one job or project check membership."""
     routes = list(routes)
     names = {
         f"{method} {route.path}"
@@ -151,30 +151,30 @@ def check(routes: Iterable[BaseRoute]) -> None:
     }
     undeclared, gone = sorted(names - ROUTES.keys()), sorted(ROUTES.keys() - names)
     assert not undeclared, (
-        f"say in holdfast.api.auth.route_policy what they do: {', '.join(undeclared)}"
+        f"add them to the table in holdfast.api.auth.route_policy: {', '.join(undeclared)}"
     )
-    assert not gone, f"there are no such routes any more: {', '.join(gone)}"
+    assert not gone, f"remove these from the table, as no such routes exist: {', '.join(gone)}"
     hasty = [
         route.path for route in routes if isinstance(route, APIRoute) and type(route) is APIRoute
     ]
-    assert not hasty, f"make these with holdfast.api.routing.Router: {', '.join(hasty)}"
-    loose = sorted(name for name, what in ROUTES.items() if _is_loose(name, what))
-    assert not loose, f"these need an action that asks for a role: {', '.join(loose)}"
+    assert not hasty, f"create these with holdfast.api.routing.Router: {', '.join(hasty)}"
+    loose = sorted(name for name, what in ROUTES.items() if _skips_membership(name, what))
+    assert not loose, f"these need an action that requires a role: {', '.join(loose)}"
 
 
-def _is_loose(name: str, what: Access) -> bool:
-    """Whether a route is about one job or project, and lets in people who are not in it."""
+def _skips_membership(name: str, what: Access) -> bool:
+    """Whether a route concerns one job or project but admits people outside of it."""
     if isinstance(what, PublicAccess) or not ("{job_id}" in name or "{project}" in name):
         return False
-    return NEEDS[what].role is None and not NEEDS[what].of_service
+    return ACTION_REQUIREMENTS[what].role is None and not ACTION_REQUIREMENTS[what].of_service
 
 
-def may(caller: Caller, project: str | None = None) -> dict[str, Can]:
-    """Every action in a project, or without one those that are about none, by name; why not, where they may not."""
+def allowed_actions(caller: Caller, project: str | None = None) -> dict[str, Can]:
+    """List every action in a project, or those without a project, with the reason if it is not allowed."""
     return {
         action.value: _can(caller, action, project)
         for action in Action
-        if (NEEDS[action].role is None) == (project is None)
+        if (ACTION_REQUIREMENTS[action].role is None) == (project is None)
     }
 
 

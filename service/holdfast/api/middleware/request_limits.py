@@ -1,7 +1,8 @@
-"""What every request passes: it gets an id; a body that is too large is refused before it is read, and an address that no
-database can look for. What every answer carries: that id, what a browser may do with it, and how much more may be asked.
+"""Request ids, limits for bodies and paths, and security and rate limit headers of all responses.
 
-Plain ASGI: Starlette's function middleware stands between a stream and the knowledge that its client has gone.
+Bodies that are too large are refused before they are read, and also paths that no database can search for.
+
+Plain ASGI: Starlette's function middleware hides the disconnection of a client from streams.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from typing import Final
 from anyio import BrokenResourceError
 from fastapi import Request
 from holdfast_worker.protocol.release import HEADER, version
-from holdfast_worker.protocol.reports import LONGEST_BODY_BYTES
+from holdfast_worker.protocol.reports import MAX_BODY_BYTES
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.api import problems
-from holdfast.api.rate_limit import MINUTE_S, RateLimitResult
-from holdfast.api.routing import CODE
+from holdfast.api.routing import CODE_PATH
 from holdfast.api.schemas.service import Problem
 from holdfast.code_upload.tree import BODY_BYTES
 from holdfast.errors import BadRequest, HoldfastError, NotFound
+from holdfast.rate_limit import MINUTE_S, RateLimitResult
 
 _POLICY: Final = (
     "default-src 'none'",
@@ -45,17 +46,17 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-"""Our version, and what a browser may do with any answer of ours: show it, and have it read by pages of ours."""
+"""The service's version, and browser restrictions: only pages of the service may display and read responses."""
 
 
 class RequestLimits:
-    """The application behind it."""
+    """The application behind the request limits."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass one request on, or refuse it."""
+        """Pass a request on, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -67,31 +68,31 @@ class RequestLimits:
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-ID"] = request_id
                 headers.update(HEADERS)
-                # What only some may see must not be kept by what stands between, nor shown after a logout.
+                # Restricted data must not be cached by intermediaries, nor shown after a logout.
                 headers.setdefault("Cache-Control", "no-store")
                 if taken := scope["state"].get("traffic"):
-                    headers.update(_told(taken))
+                    headers.update(_rate_limit_headers(taken))
             await send(message)
 
         target = self._app
-        most = BODY_BYTES if scope["path"].startswith(CODE) else LONGEST_BODY_BYTES
+        most = BODY_BYTES if scope["path"].startswith(CODE_PATH) else MAX_BODY_BYTES
         if not _fits(Headers(scope=scope), most):
             target = _too_large(Request(scope), most)
-        elif flaw := _nul(Request(scope)):
-            target = problems.refusal(Request(scope), flaw)
+        elif flaw := _nul_error(Request(scope)):
+            target = problems.error_response(Request(scope), flaw)
         try:
             await target(scope, receive, send_with_id)
         except* BrokenResourceError:
-            # FastAPI's stream of events writes once more to a client that has gone.
+            # FastAPI's event stream writes once more to a disconnected client.
             pass
 
 
-def _told(taken: RateLimitResult) -> dict[str, str]:
-    """How much more may be asked, in the words of the draft on rate limits for HTTP."""
-    wait_s = MINUTE_S / taken.limit if taken.passes else taken.retry_after_s
+def _rate_limit_headers(taken: RateLimitResult) -> dict[str, str]:
+    """Return the remaining requests in the header fields of the RateLimit draft for HTTP."""
+    wait_s = MINUTE_S / taken.limit if taken.is_allowed else taken.retry_after_s
     return {
-        "RateLimit-Policy": f'"{taken.kind}";q={taken.limit};w={MINUTE_S:.0f}',
-        "RateLimit": f'"{taken.kind}";r={taken.left};t={wait_s:.0f}',
+        "RateLimit-Policy": f'"{taken.limit_class}";q={taken.limit};w={MINUTE_S:.0f}',
+        "RateLimit": f'"{taken.limit_class}";r={taken.remaining};t={wait_s:.0f}',
     }
 
 
@@ -100,11 +101,11 @@ def _fits(headers: Headers, most: int) -> bool:
     return "transfer-encoding" not in headers and length.isdecimal() and int(length) <= most
 
 
-def _nul(request: Request) -> HoldfastError | None:
-    """What is wrong with an address that has a character in it which not every database can look for; None: it has none."""
-    told = "holds a NUL character, which no text has; remove it"
+def _nul_error(request: Request) -> HoldfastError | None:
+    """Return an error for a path or query with a NUL character, which not every database can search for."""
+    told = "contains a NUL character; remove it"
     if "\0" in request.scope["path"]:
-        return NotFound(f"there is nothing at this address: the path {told}")
+        return NotFound(f"there is no resource at this address: the path {told}")
     if b"%00" not in request.scope["query_string"]:
         return None
     said = request.query_params.multi_items()
@@ -113,7 +114,7 @@ def _nul(request: Request) -> HoldfastError | None:
 
 
 def _too_large(request: Request, most: int) -> ASGIApp:
-    detail = f"send at most {most} bytes, with their number in Content-Length"
+    detail = f"send at most {most} bytes, and their number in Content-Length"
     kind = f"{problems.DOCS}#too-large"
     problem = Problem(type=kind, title="The body is too large.", status=413, detail=detail)
-    return problems.answer(request, problem)
+    return problems.problem_response(request, problem)

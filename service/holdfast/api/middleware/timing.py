@@ -1,6 +1,6 @@
-"""How long requests take, by route: the outermost layer, so that all that is done for a request is in it.
+"""Request durations by route, measured in the outermost layer to include all processing.
 
-The time ends where the answer begins: streams go on for hours.
+A request ends where its response begins, as streams last for hours.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from holdfast.services import Services
 from holdfast.telemetry import NO_ROUTE
 
 TEMPLATE: Final = "template"
-"""Where whoever passes around the router says in the request's state which route it would have taken."""
+"""Key of the request state under which a bypass of the router records the replaced route."""
 
 
 class TimingMiddleware:
-    """The application, with its time taken."""
+    """The application with request timing."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and note when its answer begins."""
+        """Pass a request on, and record when its response begins."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -35,7 +35,7 @@ class TimingMiddleware:
             is_answered = True
             services: Services = scope["app"].state.services
             took_s = time.perf_counter() - begun_s
-            services.instruments.answered(scope["method"], _route(scope), status, took_s)
+            services.metrics.observe_request(scope["method"], _route(scope), status, took_s)
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -46,7 +46,7 @@ class TimingMiddleware:
             await self._app(scope, receive, noted)
         finally:
             if not is_answered:
-                note(500)  # A bug, which is answered for further out.
+                note(500)  # A bug, which an outer layer answers.
 
 
 def _route(scope: Scope) -> str:

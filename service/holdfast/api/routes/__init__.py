@@ -1,1 +1,1 @@
-"""Routes, one module per resource. A route translates and decides nothing."""
+"""Routes, one module per resource. A route translates requests and makes no decisions."""

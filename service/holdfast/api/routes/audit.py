@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import Query
 
-from holdfast.api.dependencies import The
+from holdfast.api.dependencies import TheServices
 from holdfast.api.routing import Router
 from holdfast.api.schemas.identity import AuditEntryOut, AuditPage, AuditVerificationOut
 from holdfast.api.schemas.workers import MAX_COUNT
@@ -20,16 +20,16 @@ router = Router(prefix="/v1/audit", tags=["people"])
 
 @router.get("", response_model=AuditPage)
 def list_deeds(
-    services: The,
+    services: TheServices,
     *,
-    actor: Annotated[str | None, Query(description="Only what this one did.")] = None,
-    target: Annotated[str | None, Query(description="Only what was done to this.")] = None,
+    actor: Annotated[str | None, Query(description="Only this actor.")] = None,
+    target: Annotated[str | None, Query(description="Only this target.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[
-        int | None, Query(ge=1, le=MAX_COUNT, description="`next` of the page before.")
+        int | None, Query(ge=1, le=MAX_COUNT, description="`next` of the previous page.")
     ] = None,
 ) -> AuditPage:
-    """What was done, newest first."""
+    """List audit entries, newest first."""
     rows = services.audit.page(limit=limit + 1, before=cursor, actor=actor, target=target)
     more = len(rows) > limit
     page = rows[:limit]
@@ -40,16 +40,17 @@ def list_deeds(
 
 @router.get("/verdict", response_model=AuditVerificationOut)
 def verify(
-    services: The,
+    services: TheServices,
     head: Annotated[
         str | None,
         Query(
-            pattern=r"^\d{1,18}:[0-9a-f]{64}$", description="A head that was kept, as `seq:hash`."
+            pattern=r"^\d{1,18}:[0-9a-f]{64}$",
+            description="A chain head saved earlier, as `seq:hash`.",
         ),
     ] = None,
 ) -> AuditVerificationOut:
-    """Whether every row is the one that was written, by the hashes and by heads that were kept elsewhere."""
-    kept = [services.kept_head()]
+    """Verify that every row is unchanged, by its hash chain and by heads stored elsewhere."""
+    kept = [services.anchored_head()]
     if head is not None:
         seq, _, digest = head.partition(":")
         kept.append(ChainHead(seq=int(seq), hash=digest))
@@ -65,7 +66,7 @@ def verify(
 
 
 def _view(entry: AuditEntry) -> AuditEntryOut:
-    doer = entry.deed.doer
+    doer = entry.audit_action.actor
     return AuditEntryOut(
         seq=entry.seq,
         at=entry.at,
@@ -73,17 +74,17 @@ def _view(entry: AuditEntry) -> AuditEntryOut:
         token_id=doer.token_id,
         address=doer.address,
         request_id=doer.request_id,
-        action=entry.deed.action,
-        target=entry.deed.target,
-        before=_shown(entry.deed.before),
-        after=_shown(entry.deed.after),
+        action=entry.audit_action.action,
+        target=entry.audit_action.target,
+        before=_shown(entry.audit_action.before),
+        after=_shown(entry.audit_action.after),
         previous_hash=entry.previous_hash,
         hash=entry.hash,
     )
 
 
 def _shown(words: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The words, or a stand-in where they hold half of a pair of surrogates, which no response can hold."""
+    """Return the values, or a placeholder if they contain lone surrogates, which no response can carry."""
     try:
         json.dumps(words, ensure_ascii=False).encode()
     except UnicodeEncodeError:

@@ -1,7 +1,4 @@
-"""Bills: where every millisecond and every micro-dollar of a job went.
-
-What all jobs cost, added up.
-"""
+"""Bills of single jobs, and total costs of all jobs."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from typing import Annotated, Final
 from fastapi import Query, Response
 
 from holdfast.api.auth.authentication import TheCaller
-from holdfast.api.csv_export import ALSO_CSV, AsCsv, csv_response, seconds, text, usd
-from holdfast.api.dependencies import The, TheJob
+from holdfast.api.csv_export import CSV_RESPONSE, AsCsv, csv_response, seconds, text, usd
+from holdfast.api.dependencies import TheJob, TheServices
 from holdfast.api.routing import Router
 from holdfast.api.schemas.billing import (
     AdjustmentOut,
@@ -27,8 +24,8 @@ from holdfast.api.schemas.billing import (
     PriceStepOut,
     SentenceOut,
 )
-from holdfast.api.time_ranges import TheWindow
-from holdfast.domain.billing.allocation import shares_of
+from holdfast.api.time_ranges import TheTimeRange
+from holdfast.domain.billing.allocation import allocate_costs
 from holdfast.domain.billing.ledger import (
     AttemptBill,
     Bill,
@@ -42,55 +39,55 @@ from holdfast.domain.events import CapacityLost
 from holdfast.domain.jobs.job import Job
 from holdfast.errors import BadRequest
 from holdfast.services import Services
-from holdfast.store.billing.costs import Costs, CostTotal, GroupBy, Question
-from holdfast.store.journal import Recorded
+from holdfast.store.billing.costs import CostReport, CostRequest, CostTotal, GroupBy
+from holdfast.store.journal import RecordedEvent
 
 bills_router = Router(prefix="/v1")
 
 
 @bills_router.get("/jobs/{job_id}/attempts", response_model=list[AttemptOut], tags=["history"])
-def list_attempts(job: TheJob, services: The) -> list[AttemptOut]:
-    """Every attempt with its phases."""
+def list_attempts(job: TheJob, services: TheServices) -> list[AttemptOut]:
+    """List every attempt with its phases."""
     account, _ = job_bill(services, job)
     return [attempt_view(account, item) for item in account.attempts]
 
 
 @bills_router.get(
-    "/jobs/{job_id}/bill", response_model=BillOut, responses=ALSO_CSV, tags=["history"]
+    "/jobs/{job_id}/bill", response_model=BillOut, responses=CSV_RESPONSE, tags=["history"]
 )
-def show_bill(job: TheJob, services: The, as_csv: AsCsv) -> BillOut | Response:
-    """Where every millisecond and every micro-dollar went; as CSV by attempt, zone and day."""
+def show_bill(job: TheJob, services: TheServices, as_csv: AsCsv) -> BillOut | Response:
+    """Show the bill: every millisecond and micro-dollar; as CSV by attempt, zone and day."""
     account, facts = job_bill(services, job)
-    return bill_sheet(job, account) if as_csv else bill_view(job, account, facts)
+    return bill_csv(job, account) if as_csv else bill_view(job, account, facts)
 
 
 @bills_router.get("/jobs/{job_id}/story", response_model=list[SentenceOut], tags=["history"])
-def show_story(job: TheJob, services: The) -> list[SentenceOut]:
-    """What happened and why, in sentences: how it stands, what it cost, then all in order."""
+def show_story(job: TheJob, services: TheServices) -> list[SentenceOut]:
+    """Show the history of a job in sentences: its state, its cost, then all events in order."""
     account, facts = job_bill(services, job)
     told = timeline(job, [fact.event for fact in facts], account)
     return [SentenceOut(at=sentence.at, text=sentence.text) for sentence in told]
 
 
-def job_bill(services: Services, job: Job) -> tuple[Bill, list[Recorded]]:
-    """The bill of one job, and the facts that it was folded from."""
+def job_bill(services: Services, job: Job) -> tuple[Bill, list[RecordedEvent]]:
+    """Return the bill of one job and the events that it was computed from."""
     facts = services.journal.events(job.id)
-    reached = services.reading.reached([job.id]).get(job.id, {})
+    reached = services.queries.latest_points([job.id]).get(job.id, {})
     return bill_now(services, facts, reached), facts
 
 
 def bill_now(
-    services: Services, facts: Iterable[Recorded], reached: Mapping[int, LatestPoint]
+    services: Services, facts: Iterable[RecordedEvent], reached: Mapping[int, LatestPoint]
 ) -> Bill:
-    """The bill that follows from these facts, and from how far each attempt has come."""
+    """Compute the current bill from events and the progress of each attempt."""
     now = services.clock.now()
     return compute_bill(
         (fact.event for fact in facts), reached, now, with_rules=services.billing_rules
     )
 
 
-def bill_view(job: Job, account: Bill, facts: Iterable[Recorded]) -> BillOut:
-    """The bill, with every loss of nodes on a line of its own."""
+def bill_view(job: Job, account: Bill, facts: Iterable[RecordedEvent]) -> BillOut:
+    """Convert a bill, with one line for each capacity loss."""
     by_attempt = {item.attempt: item for item in account.attempts}
     lost = [
         fact.event
@@ -104,8 +101,8 @@ def bill_view(job: Job, account: Bill, facts: Iterable[Recorded]) -> BillOut:
         losses=[_loss(event, by_attempt[event.attempt]) for event in lost],
         waiting_ms=account.waiting_ms,
         paused_ms=account.paused_ms,
-        ms=PhasesOut.of(account.ms),
-        micros=PhasesOut.of(account.micros),
+        ms=PhasesOut.from_phases(account.ms),
+        micros=PhasesOut.from_phases(account.micros),
         provisioned_ms=account.ms.total,
         adjustments=[AdjustmentOut(**asdict(line)) for line in account.adjustments],
         adjusted_micros=account.adjusted_micros,
@@ -122,7 +119,7 @@ def bill_view(job: Job, account: Bill, facts: Iterable[Recorded]) -> BillOut:
 
 
 def attempt_view(account: Bill, item: AttemptBill) -> AttemptOut:
-    """One attempt of a bill."""
+    """Convert one attempt of a bill."""
     return AttemptOut(
         attempt=item.attempt,
         zone=item.zone,
@@ -142,22 +139,25 @@ def attempt_view(account: Bill, item: AttemptBill) -> AttemptOut:
         notice_s=item.notice_s,
         waiting_ms=item.waiting_ms,
         paused_ms=item.paused_ms,
-        ms=PhasesOut.of(item.ms),
-        micros=PhasesOut.of(item.micros),
+        ms=PhasesOut.from_phases(item.ms),
+        micros=PhasesOut.from_phases(item.micros),
         paid_micros=item.micros.total,
-        on_demand_micros=account.on_demand_of(item),
+        on_demand_micros=account.on_demand_share(item),
         groups=[_group(group) for group in item.groups],
         price_changes=[PriceStepOut(**asdict(step)) for step in item.price_changes],
     )
 
 
-def bill_sheet(job: Job, account: Bill) -> Response:
-    """The same as an answer."""
+def bill_csv(job: Job, account: Bill) -> Response:
+    """Return the bill as a CSV response."""
     return csv_response(f"bill-{job.id}", *bill_table(job, account))
 
 
 def bill_table(job: Job, account: Bill) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """The bill by attempt, zone and day in UTC: a header, and rows. Each column adds up to what the bill says."""
+    """Return the header and rows of a bill by attempt, zone and UTC day.
+
+    Each column adds up to the bill's total.
+    """
     header = (
         *("job", "attempt", "zone", "day_utc", "waiting_s"),
         *(f"{phase}_s" for phase in Phase),
@@ -173,7 +173,7 @@ def bill_table(job: Job, account: Bill) -> tuple[Sequence[str], Sequence[Sequenc
             *(usd(share.adjusted_micros), usd(share.paid_micros), usd(share.on_demand_micros)),
             *(str(share.simulated).lower(), str(share.is_price_estimate).lower()),
         )
-        for share in shares_of(account)
+        for share in allocate_costs(account)
     ]
     return header, rows
 
@@ -183,7 +183,7 @@ def _group(group: GroupBill) -> GroupOut:
         zone=group.zone,
         nodes=group.nodes,
         is_spot=group.is_spot,
-        micros=PhasesOut.of(group.micros),
+        micros=PhasesOut.from_phases(group.micros),
         paid_micros=group.micros.total,
     )
 
@@ -204,14 +204,14 @@ def _loss(event: CapacityLost, item: AttemptBill) -> NodeLossOut:
 costs_router = Router(prefix="/v1")
 
 PHASES: Final = tuple(phase.value for phase in Phase)
-"""In the order of columns."""
+"""Phases in the order of the columns."""
 
 
-@costs_router.get("/costs", response_model=CostsOut, responses=ALSO_CSV, tags=["history"])
+@costs_router.get("/costs", response_model=CostsOut, responses=CSV_RESPONSE, tags=["history"])
 def list_costs(
-    services: The,
+    services: TheServices,
     caller: TheCaller,
-    window: TheWindow,
+    window: TheTimeRange,
     as_csv: AsCsv,
     *,
     by: Annotated[
@@ -222,54 +222,56 @@ def list_costs(
         str | None,
         Query(
             max_length=220,
-            description="With `by=day`: what the sums of a day are told apart by: user, project, tag:NAME or zone.",
+            description="With `by=day`: also group by user, project, tag:NAME or zone.",
         ),
     ] = None,
-    project: Annotated[str | None, Query(max_length=200, description="Only of this one.")] = None,
+    project: Annotated[str | None, Query(max_length=200, description="Only this project.")] = None,
     limit: Annotated[int, Query(ge=1, le=100_000)] = 1000,
 ) -> CostsOut | Response:
-    """Where time and money went, by whatever they are to be told apart by; the dearest first."""
-    told, tag = _by(by)
-    within, tag_within = _each(each, told) if each is not None else (None, "")
-    question = Question(
+    """List total time and cost by the requested key, most expensive first."""
+    told, tag = _parse_group_by(by)
+    within, tag_within = _parse_subgroup(each, told) if each is not None else (None, "")
+    question = CostRequest(
         by=told,
-        each=within,
+        then_by=within,
         tag=tag or tag_within,
         since=window.since,
         until=window.until,
-        projects=caller.within(project),
+        projects=caller.filter_projects(project),
         limit=limit,
     )
-    found = services.costs.ask(question, services.clock.now())
+    found = services.costs.totals(question, services.clock.now())
     if as_csv:
-        return _sheet(question, found)
+        return _costs_csv(question, found)
     return CostsOut(
         by=by,
         each=each,
         since=window.since,
         until=window.until,
-        costs=[_view(cost, each=each is not None) for cost in found.sums],
+        costs=[_view(cost, each=each is not None) for cost in found.totals],
         left_out=found.left_out,
         total=_view(found.total),
         pending=found.pending,
     )
 
 
-def _by(
+def _parse_group_by(
     asked: str, name: str = "by", among: Collection[GroupBy] = tuple(GroupBy)
 ) -> tuple[GroupBy, str]:
-    """What is told apart, and the name of the tag if it is one."""
+    """Parse the grouping key, and the name of the tag if it is one."""
     word, colon, tag = asked.partition(":")
     if word in set(among) and (word == GroupBy.TAG) == bool(tag) and bool(tag) == bool(colon):
         return GroupBy(word), tag
     words = ", ".join("tag:NAME" if by is GroupBy.TAG else by for by in among)
-    raise BadRequest(f"{name}: {asked!r} is none of {words}")
+    raise BadRequest(f"{name}: {asked!r} is unknown; write one of {words}")
 
 
-def _each(asked: str, by: GroupBy) -> tuple[GroupBy, str]:
+def _parse_subgroup(asked: str, by: GroupBy) -> tuple[GroupBy, str]:
     if by is not GroupBy.DAY:
-        raise BadRequest(f"each: sums by {by} are not told apart any further; write by=day")
-    return _by(asked, "each", (GroupBy.USER, GroupBy.PROJECT, GroupBy.TAG, GroupBy.ZONE))
+        raise BadRequest(f"each: totals by {by} cannot be divided further; write by=day")
+    return _parse_group_by(
+        asked, "each", (GroupBy.USER, GroupBy.PROJECT, GroupBy.TAG, GroupBy.ZONE)
+    )
 
 
 def _view(cost: CostTotal, *, each: bool = False) -> CostOut:
@@ -281,10 +283,10 @@ def _view(cost: CostTotal, *, each: bool = False) -> CostOut:
         part=cost.part if each else None,
         jobs=cost.jobs,
         waiting_ms=cost.amounts["waiting_ms"],
-        ms=PhasesOut.of(ms),
+        ms=PhasesOut.from_phases(ms),
         provisioned_ms=ms.total,
         node_ms=cost.amounts["node_ms"],
-        micros=PhasesOut.of(micros),
+        micros=PhasesOut.from_phases(micros),
         adjusted_micros=cost.amounts["adjusted_micros"],
         paid_micros=cost.paid_micros,
         on_demand_micros=cost.amounts["on_demand_micros"],
@@ -297,16 +299,16 @@ def _view(cost: CostTotal, *, each: bool = False) -> CostOut:
     )
 
 
-def _names(question: Question) -> tuple[str, str]:
-    """The headings of what sums are of."""
-    if question.each is None:
+def _headings(question: CostRequest) -> tuple[str, str]:
+    """Return the headings of the grouping columns."""
+    if question.then_by is None:
         return question.tag or str(question.by), "label"
-    return str(question.by), question.tag or str(question.each)
+    return str(question.by), question.tag or str(question.then_by)
 
 
-def _sheet(question: Question, found: Costs) -> Response:
+def _costs_csv(question: CostRequest, found: CostReport) -> Response:
     header = (
-        *_names(question),
+        *_headings(question),
         *("jobs", "waiting_s"),
         *(f"{phase}_s" for phase in PHASES),
         *("node_s", *(f"{phase}_usd" for phase in PHASES), "adjusted_usd", "paid_usd"),
@@ -314,7 +316,7 @@ def _sheet(question: Question, found: Costs) -> Response:
     )
     rows = [
         (
-            *(text(cost.key), text(cost.part if question.each else cost.label), str(cost.jobs)),
+            *(text(cost.key), text(cost.part if question.then_by else cost.label), str(cost.jobs)),
             seconds(cost.amounts["waiting_ms"]),
             *(seconds(getattr(cost.ms, phase)) for phase in PHASES),
             seconds(cost.amounts["node_ms"]),
@@ -324,6 +326,6 @@ def _sheet(question: Question, found: Costs) -> Response:
             usd(cost.wasted_micros),
             *(str(cost.simulated).lower(), str(cost.is_price_estimate).lower()),
         )
-        for cost in found.sums
+        for cost in found.totals
     ]
     return csv_response(f"costs-by-{question.by}", [text(word) for word in header], rows)

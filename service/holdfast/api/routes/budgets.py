@@ -1,4 +1,4 @@
-"""Budgets of projects and users: what they may spend in a month, and what they have."""
+"""Monthly budgets of projects and users with their spending."""
 
 from __future__ import annotations
 
@@ -7,62 +7,72 @@ from typing import Annotated, Final
 from fastapi import Path, Response
 from pydantic import TypeAdapter, ValidationError
 
-from holdfast.api.auth.authentication import TheCaller, TheDoer
-from holdfast.api.dependencies import The
+from holdfast.api.auth.authentication import TheActor, TheCaller
+from holdfast.api.dependencies import TheServices
 from holdfast.api.routing import Router
 from holdfast.api.schemas.billing import BudgetIn, BudgetOut
 from holdfast.domain.access.audit import Actor
 from holdfast.domain.access.permissions import Action, Caller
 from holdfast.domain.budgets import Budget, BudgetBalance, BudgetScope, Month, OnReached
 from holdfast.domain.jobfile.limits import MICROS_PER_USD, Usd
-from holdfast.errors import BadLimits, Flaw, NotFound
+from holdfast.errors import BadLimits, NotFound, ValidationIssue
 from holdfast.services import Services
-from holdfast.store.billing.costs import CostTotal, GroupBy, Question
+from holdfast.store.billing.costs import CostRequest, CostTotal, GroupBy
 
 router = Router(prefix="/v1/budgets", tags=["budgets"])
 
 MOST: Final = 100_000
-"""Projects, or users, whose prices are told. Fewer: budgets of others would pass for what clouds have told."""
+"""Maximum number of projects or users whose price sources are read.
+
+A lower value would present other budgets as based on cloud prices.
+"""
 BY: Final = {BudgetScope.PROJECT: GroupBy.PROJECT, BudgetScope.USER: GroupBy.USER}
 Name = Annotated[str, Path(min_length=1, max_length=100)]
 
 
 @router.get("", response_model=list[BudgetOut])
-def list_budgets(services: The, caller: TheCaller) -> list[BudgetOut]:
-    """The budgets of the caller and of their projects, projects first, with what is spent of each in this month."""
-    purses = services.journal.budgets.purses(services.clock.now())
-    seen = [purse for purse in purses if _is_seen(caller, purse.budget)]
-    sums = {scope: _sums(services, scope) for scope in {purse.budget.scope for purse in seen}}
-    return [_view(services, purse, sums[purse.budget.scope]) for purse in seen]
+def list_budgets(services: TheServices, caller: TheCaller) -> list[BudgetOut]:
+    """List the budgets of the caller and their projects, projects first, with this month's spending."""
+    balances = services.journal.budgets.balances(services.clock.now())
+    seen = [balance for balance in balances if _is_seen(caller, balance.budget)]
+    sums = {scope: _sums(services, scope) for scope in {balance.budget.scope for balance in seen}}
+    return [_view(services, balance, sums[balance.budget.scope]) for balance in seen]
 
 
 @router.put("/project/{project}", response_model=BudgetOut)
-def set_project_budget(project: Name, body: BudgetIn, services: The, doer: TheDoer) -> BudgetOut:
-    """Say what a project may spend in a month. Holds from now on, for what this month has cost already, too."""
-    services.people.project(project)
-    return _set(services, BudgetScope.PROJECT, project, body, doer)
+def set_project_budget(
+    project: Name, body: BudgetIn, services: TheServices, actor: TheActor
+) -> BudgetOut:
+    """Set the monthly budget of a project.
+
+    Takes effect at once, including costs of this month so far.
+    """
+    services.users.project(project)
+    return _set(services, BudgetScope.PROJECT, project, body, actor)
 
 
 @router.put("/user/{user}", response_model=BudgetOut)
-def set_user_budget(user: Name, body: BudgetIn, services: The, doer: TheDoer) -> BudgetOut:
-    """The same for a user, in all projects together. They need not be there yet."""
-    return _set(services, BudgetScope.USER, user, body, doer)
+def set_user_budget(
+    user: Name, body: BudgetIn, services: TheServices, actor: TheActor
+) -> BudgetOut:
+    """Set the monthly budget of a user over all projects. The user need not exist yet."""
+    return _set(services, BudgetScope.USER, user, body, actor)
 
 
 @router.delete("/project/{project}", status_code=204)
-def remove_project_budget(project: Name, services: The, doer: TheDoer) -> Response:
-    """Let a project spend what it likes."""
-    return _remove(services, BudgetScope.PROJECT, project, doer)
+def remove_project_budget(project: Name, services: TheServices, actor: TheActor) -> Response:
+    """Remove the budget of a project."""
+    return _remove(services, BudgetScope.PROJECT, project, actor)
 
 
 @router.delete("/user/{user}", status_code=204)
-def remove_user_budget(user: Name, services: The, doer: TheDoer) -> Response:
-    """Let a user spend what they like."""
-    return _remove(services, BudgetScope.USER, user, doer)
+def remove_user_budget(user: Name, services: TheServices, actor: TheActor) -> Response:
+    """Remove the budget of a user."""
+    return _remove(services, BudgetScope.USER, user, actor)
 
 
 def _set(
-    services: Services, scope: BudgetScope, name: str, body: BudgetIn, doer: Actor
+    services: Services, scope: BudgetScope, name: str, body: BudgetIn, actor: Actor
 ) -> BudgetOut:
     budget = Budget(
         scope=scope,
@@ -72,44 +82,53 @@ def _set(
         on_reached=OnReached(body.on_reached),
     )
     after = {"monthly_micros": budget.monthly_micros, "on_reached": budget.on_reached}
-    services.journal.budgets.put(budget, doer.did("budget.set", f"{scope}/{name}", after=after))
+    services.journal.budgets.set_budget(
+        budget, actor.audit_action("budget.set", f"{scope}/{name}", after=after)
+    )
     services.nudge()
-    purses = services.journal.budgets.purses(services.clock.now())
-    found = [p for p in purses if (p.budget.scope, p.budget.name) == (scope, name)]
+    balances = services.journal.budgets.balances(services.clock.now())
+    found = [p for p in balances if (p.budget.scope, p.budget.name) == (scope, name)]
     if not found:
-        raise NotFound(f"the budget of {scope} {name} was removed meanwhile")
+        raise NotFound(
+            f"the budget of {scope} {name} was removed concurrently; set it again if needed"
+        )
     return _view(services, found[0], _sums(services, scope))
 
 
-def _remove(services: Services, scope: BudgetScope, name: str, doer: Actor) -> Response:
-    deed = doer.did("budget.remove", f"{scope}/{name}")
-    services.journal.budgets.remove(scope, name, deed)
+def _remove(services: Services, scope: BudgetScope, name: str, actor: Actor) -> Response:
+    entry = actor.audit_action("budget.remove", f"{scope}/{name}")
+    services.journal.budgets.remove(scope, name, entry)
     return Response(status_code=204)
 
 
 def _is_seen(caller: Caller, budget: Budget) -> bool:
     if budget.scope is BudgetScope.PROJECT:
-        return caller.sees is None or budget.name in caller.sees
-    return caller.may(Action.MANAGE_SERVICE) or (caller.name == budget.name and bool(caller.sees))
+        return caller.visible_projects is None or budget.name in caller.visible_projects
+    return caller.may(Action.MANAGE_SERVICE) or (
+        caller.name == budget.name and bool(caller.visible_projects)
+    )
 
 
 def _micros(usd: float | str) -> int:
     try:
         return int(TypeAdapter(Usd).validate_python(usd) * MICROS_PER_USD)
     except ValidationError as error:
-        told = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise BadLimits((Flaw("#/monthly_usd", told),)) from error
+        message = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise BadLimits((ValidationIssue("#/monthly_usd", message),)) from error
 
 
 def _sums(services: Services, scope: BudgetScope) -> dict[str, CostTotal]:
-    """What all projects, or all users, have cost in this month, by name. A purse says how much is spent, these what kind of money."""
+    """Return this month's costs of all projects or users by name.
+
+    The stored budget has only the amount, not its price kind.
+    """
     now = services.clock.now()
-    question = Question(by=BY[scope], since=Month.of(now).start.date(), limit=MOST)
-    return {cost.key: cost for cost in services.costs.ask(question, now).sums}
+    question = CostRequest(by=BY[scope], since=Month.containing(now).start.date(), limit=MOST)
+    return {cost.key: cost for cost in services.costs.totals(question, now).totals}
 
 
-def _view(services: Services, purse: BudgetBalance, sums: dict[str, CostTotal]) -> BudgetOut:
-    budget, now = purse.budget, services.clock.now()
+def _view(services: Services, balance: BudgetBalance, sums: dict[str, CostTotal]) -> BudgetOut:
+    budget, now = balance.budget, services.clock.now()
     cost = sums.get(budget.name, CostTotal(budget.name))
     return BudgetOut(
         scope=budget.scope,
@@ -117,12 +136,12 @@ def _view(services: Services, purse: BudgetBalance, sums: dict[str, CostTotal]) 
         monthly_micros=budget.monthly_micros,
         warn_at=list(budget.warn_at),
         on_reached=budget.on_reached,
-        month=str(Month.of(now)),
-        spent_micros=purse.spent_by(now),
-        committed_micros=purse.committed_micros,
-        micros_per_hour=purse.micros_per_hour,
+        month=str(Month.containing(now)),
+        spent_micros=balance.spent_by(now),
+        committed_micros=balance.committed_micros,
+        micros_per_hour=balance.micros_per_hour,
         warned_at=list(services.journal.budgets.warned(budget, now)),
-        is_spent=purse.is_spent(now),
+        is_spent=balance.is_spent(now),
         simulated=cost.simulated,
         is_price_estimate=cost.is_price_estimate,
     )

@@ -1,7 +1,4 @@
-"""What the README of a bundle says.
-
-The evidence of a job as one file: what was asked for, what happened, what it cost, and how one follows from the other.
-"""
+"""The evidence of a job as one zip file: job file, events, bill, and a README that explains them."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 import holdfast
-from holdfast.api.csv_export import page
-from holdfast.api.dependencies import The, TheJob
+from holdfast.api.csv_export import csv_text
+from holdfast.api.dependencies import TheJob, TheServices
 from holdfast.api.routes.billing import bill_now, bill_table, bill_view
 from holdfast.api.routing import Router
-from holdfast.api.views.checkpoints import checkpoint_view, told
+from holdfast.api.views.checkpoints import checkpoint_history, checkpoint_view
 from holdfast.api.views.jobs import event_view, job_views, proof_view
 from holdfast.domain.billing.ledger import Bill
-from holdfast.domain.diagnostics.manifests import job_file, lock_of, manifests
+from holdfast.domain.diagnostics.manifests import job_file, manifests, requirements_lock
 from holdfast.domain.diagnostics.timeline import timeline
 from holdfast.domain.events import (
     Event,
@@ -36,64 +33,72 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobs.job import Job
-from holdfast.domain.jobs.lifecycle import FOLD, begin, fold, follow
+from holdfast.domain.jobs.lifecycle import FOLD, create_job, fold, replay_event
 from holdfast.errors import BadJobFile
 from holdfast.rendering import render
 from holdfast.services import Services
 from holdfast.store.database import revision_of
-from holdfast.store.journal import Recorded
+from holdfast.store.journal import RecordedEvent
 
 README: Final = """# The evidence of job {job}
 
-All that the service knew of this job, up to {until}. `sha256sum -c SHA256SUMS` checks the other files.
+Everything that the service recorded about this job until {until}. `sha256sum -c SHA256SUMS` verifies the other files.
 
-| File | What it is |
+| File | Content |
 |---|---|
-| `job-file.yaml` | the job file as it was understood, without what it leaves to defaults. Secrets have names and no values |
-| `tasks/launch-NNN.yaml` | the SkyPilot task that the launcher was given for each launch, without secrets and tokens |
-| `run_manifest.json` | what the newest attempt came from: configuration, code, seeds, packages, machines, as its worker told it. Of the others in `manifests/` |
-| `requirements.lock.txt` | what was installed there, for `pip install --no-deps -r` |
-| `job.json` | the job as `GET /v1/jobs/{job}` shows it, without what is another at every look |
-| `events.jsonl` | every fact, one on a line, in the order in which they were recorded: `at` is when it happened, `recorded_at` when it was written down |
+| `job-file.yaml` | the parsed job file without default values. Secrets have names and no values |
+| `tasks/launch-NNN.yaml` | the SkyPilot task that the launcher received for each launch, without secrets and tokens |
+| `run_manifest.json` | the manifest of the newest attempt, as reported by its worker: configuration, code, seeds, packages, machines. `manifests/` has those of all attempts |
+| `requirements.lock.txt` | its installed packages, for `pip install --no-deps -r` |
+| `job.json` | the job as in `GET /v1/jobs/{job}`, without fields that change at every request |
+| `events.jsonl` | all events, one per line, in recorded order: `at` is when it happened, `recorded_at` when it was recorded |
 | `newest-points.json` | the newest progress point of each attempt: its step and time |
-| `bill.json`, `bill.csv` | where every millisecond and every micro-dollar went; the table by attempt, zone and day in UTC |
-| `prices.jsonl` | those of the facts that tell a price: who told it, when, and whether it is simulated or estimated |
-| `checkpoints.jsonl` | every try to save, newest first, and what became of it |
-| `certificate.json` | where it was compared with the same job that was left alone: whether both came to the same, and what was compared |
-| `story.txt` | the same as sentences |
-| `versions.json` | of the service, of its fold and its database; whether the rules of providers were applied |
+| `bill.json`, `bill.csv` | every millisecond and micro-dollar; the table is by attempt, zone and day in UTC |
+| `prices.jsonl` | the events that contain a price: its source, its date, and whether it is simulated or estimated |
+| `checkpoints.jsonl` | every attempted save with its result, newest first |
+| `certificate.json` | the comparison with an undisturbed copy, if any: the result, and what was compared |
+| `story.txt` | the history in sentences |
+| `versions.json` | versions of the service, its event fold and its database; whether provider rules were applied |
 
-No logs and no curves are in it, nor anything that somebody would have to be asked for: it says what was recorded.
+The bundle contains recorded data only: no logs and no metric series, which would have to be read elsewhere.
 
-## How the bill follows
+## How the bill is computed
 
-The bill is a pure function of `events.jsonl`, `newest-points.json` and, of a job that still runs, the time above.
+The bill is a pure function of `events.jsonl`, `newest-points.json` and, for a running job, the time above.
 
 1. `NodesReady` opens an attempt; `CapacityLost` or `Finished` closes it. Between two attempts the job waits, which costs nothing.
-2. An attempt is cut in this order: *setup* until `RestoreStarted`, *restore* until `TrainingStarted`, then steps. Steps whose result was
-   kept are *useful*: they are in the newest checkpoint from which a later attempt went on (`restored_from`), or in the model at the end. Those
-   after it are *lost*; the last attempt of a job that runs or has succeeded has lost none. `stall_ms` of `CheckpointCommitted`, and the time after `WorkerLeft`, is *stalled*.
-   While the program has reported nothing at all, an attempt that ended with a loss is *lost*, and any other is *unmeasured*.
-3. They add up to the time for which nodes stood, in integer milliseconds. Each millisecond is paid at the price that held then:
-   `micros_per_hour` of `NodesReady`, and of each `PriceChanged` of the same attempt and group from its `at` on. Fractions are
-   carried, so that the phases add up to what the nodes cost, in integer micro-dollars.
-4. `adjustments` in `bill.json` are rules of providers, as minimums; what was paid is the sum of both.
-5. `on_demand_micros` is what the useful work, with one setup, would have cost on demand, and what was paid for *unmeasured* time; what was saved is that less what was paid.
+2. An attempt is divided in this order: *setup* until `RestoreStarted`, *restore* until `TrainingStarted`, then steps.
+   Steps are *useful* if a later attempt resumed from a checkpoint that contains them (`restored_from`), or if the final model does.
+   Steps after that are *lost*; the last attempt of a job that is running or has succeeded has lost none.
+   `stall_ms` of `CheckpointCommitted`, and the time after `WorkerLeft`, is *stalled*.
+   An attempt whose program reported nothing is *lost* if it ended with a capacity loss, and *unmeasured* otherwise.
+3. The phases add up to the time with nodes, in integer milliseconds. Each millisecond has the price of its time:
+   `micros_per_hour` of `NodesReady`, and of each later `PriceChanged` of the same attempt and group from its `at` on.
+   Fractions are carried, so that the phases add up to the cost of the nodes, in integer micro-dollars.
+4. `adjustments` in `bill.json` are provider rules, such as minimums; the amount paid is the sum of both.
+5. `on_demand_micros` is the on-demand cost of the useful work, with one setup, plus the amount paid for *unmeasured* time. The savings are
+   that amount less the amount paid.
 
-`docs/reference/bill.md` of Holdfast has all of it, with the exact cuts.
+`docs/reference/bill.md` of Holdfast describes all of it, with the exact divisions.
 """
 
 router = Router(prefix="/v1")
 
 MEDIA_TYPE: Final = "application/zip"
 IN_MEMORY_BYTES: Final = 4 * 1024 * 1024
-"""Of a bundle; the rest waits on the disk. Bigger: many that ask at once take the memory of all. Smaller: more writing."""
-PIECE_BYTES: Final = 64 * 1024
-"""Of what is sent in one go. As above."""
+"""Bytes of a bundle held in memory; the rest is written to disk.
+
+A higher value uses more memory per request; a lower value writes more.
+"""
+CHUNK_BYTES: Final = 64 * 1024
+"""Bytes sent at once.
+
+A higher value uses more memory per request; a lower value makes more writes.
+"""
 EPOCH: Final = (1980, 1, 1, 0, 0, 0)
-"""When all files were made, as far as the archive says: the same facts give the same bytes."""
-PASSING: Final = frozenset({"can", "last_seen_at", "trouble", "tidying"})
-"""What is told of a job that is no fact of it: it is another at every look."""
+"""Modification time of all files in the archive, so that the same events give the same bytes."""
+VOLATILE_FIELDS: Final = frozenset({"can", "last_seen_at", "trouble", "tidying"})
+"""Fields of a job that do not follow from its events and change between reads."""
 
 
 @router.get(
@@ -102,8 +107,11 @@ PASSING: Final = frozenset({"can", "last_seen_at", "trouble", "tidying"})
     responses={200: {"content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}},
     tags=["history"],
 )
-def download_bundle(job: TheJob, services: The) -> StreamingResponse:
-    """All that is known of a job as a zip file; README.md in it says what is what. That of an ended job stays the same."""
+def download_bundle(job: TheJob, services: TheServices) -> StreamingResponse:
+    """Download everything known about a job as a zip file, explained in its README.md.
+
+    The bundle of an ended job stays the same.
+    """
     archive: IO[bytes] = SpooledTemporaryFile(IN_MEMORY_BYTES)  # noqa: SIM115 - closed when it was sent
     _write(archive, f"holdfast-{job.id}", files(services, job))
     headers = {
@@ -111,19 +119,19 @@ def download_bundle(job: TheJob, services: The) -> StreamingResponse:
         "Content-Length": str(archive.tell()),
     }
     archive.seek(0)
-    return StreamingResponse(_pieces(archive), media_type=MEDIA_TYPE, headers=headers)
+    return StreamingResponse(_chunks(archive), media_type=MEDIA_TYPE, headers=headers)
 
 
 def files(services: Services, job: Job) -> Iterator[tuple[str, str]]:
-    """The name and the text of each file, but for the list of digests."""
-    # All but job.json is told by the same facts, whatever comes meanwhile.
+    """Yield the name and text of each file except the list of digests."""
+    # All files but job.json are computed from the same events, even if new ones arrive in the meantime.
     facts = services.journal.events(job.id)
-    reached = services.reading.reached([job.id]).get(job.id, {})
+    reached = services.queries.latest_points([job.id]).get(job.id, {})
     account = bill_now(services, facts, reached)
     events = [fact.event for fact in facts]
     job = fold(job.id, events)
-    shown = job_views(services, [job])[0].model_dump(mode="json", exclude=set(PASSING))
-    spec = JobSpec.stored(services.journal.submission(job.id).spec)
+    shown = job_views(services, [job])[0].model_dump(mode="json", exclude=set(VOLATILE_FIELDS))
+    spec = JobSpec.from_stored(services.journal.submission(job.id).spec)
     yield "README.md", README.format(job=job.id, until=account.until.isoformat())
     yield "job-file.yaml", _yaml(job_file(spec))
     yield from _tasks(job.id, spec, events)
@@ -135,22 +143,25 @@ def files(services: Services, job: Job) -> Iterator[tuple[str, str]]:
         _json({str(a): {"step": p.step, "at": p.at.isoformat()} for a, p in reached.items()}),
     )
     yield "bill.json", _json(bill_view(job, account, facts).model_dump(mode="json"))
-    yield "bill.csv", page(*bill_table(job, account))
-    yield "prices.jsonl", _lines(event_view(fact) for fact in facts if _tells_price(fact))
-    yield "checkpoints.jsonl", _lines(checkpoint_view(save) for save in told(facts).all())
+    yield "bill.csv", csv_text(*bill_table(job, account))
+    yield "prices.jsonl", _lines(event_view(fact) for fact in facts if _has_price(fact))
+    yield (
+        "checkpoints.jsonl",
+        _lines(checkpoint_view(save) for save in checkpoint_history(facts).attempts()),
+    )
     if proofs := [event for event in events if isinstance(event, RunsCompared)]:
         yield "certificate.json", _json(proof_view(proofs[-1]).model_dump(mode="json"))
-    yield "story.txt", _story(job, events, account)
+    yield "story.txt", _timeline(job, events, account)
     yield "versions.json", _json(_versions(services))
 
 
 def _tasks(job_id: str, spec: JobSpec, events: list[Event]) -> Iterator[tuple[str, str]]:
-    """The task of each launch as its launcher was given it, but for secrets and what is known at the launch alone."""
+    """Yield the task of each launch as its launcher received it, without secrets and values known only at launch."""
     first = events[0]
     assert isinstance(first, Submitted)
-    job = begin(job_id, first)
+    job = create_job(job_id, first)
     for event in events[1:]:
-        job = follow(job, event)
+        job = replay_event(job, event)
         if isinstance(event, LaunchRequested):
             name = f"tasks/launch-{event.launch:03d}.yaml"
             if job.launch_limits is None:
@@ -159,25 +170,25 @@ def _tasks(job_id: str, spec: JobSpec, events: list[Event]) -> Iterator[tuple[st
             try:
                 yield name, render(spec.with_limits(job.launch_limits)).text
             except BadJobFile as flaw:
-                yield name, f"# This version cannot render it any more: {flaw.detail}\n"
+                yield name, f"# This version can no longer render it: {flaw.detail}\n"
 
 
 def _manifests(job_id: str, spec: JobSpec, events: list[Event]) -> Iterator[tuple[str, str]]:
-    """What each attempt came from, and what the newest of them had installed; nothing where no worker told."""
-    told = manifests(job_id, spec, events)
-    for attempt, manifest in told.items():
+    """Yield the manifest of each attempt and the packages of the newest; empty without manifests."""
+    by_attempt = manifests(job_id, spec, events)
+    for attempt, manifest in by_attempt.items():
         yield f"manifests/attempt-{attempt:03d}.json", _json(manifest)
-    if told:
-        newest = told[max(told)]
+    if by_attempt:
+        newest = by_attempt[max(by_attempt)]
         yield "run_manifest.json", _json(newest)
-        yield "requirements.lock.txt", lock_of(newest)
+        yield "requirements.lock.txt", requirements_lock(newest)
 
 
-def _tells_price(fact: Recorded) -> bool:
+def _has_price(fact: RecordedEvent) -> bool:
     return isinstance(fact.event, NodesReady | PriceChanged)
 
 
-def _story(job: Job, events: list[Event], account: Bill) -> str:
+def _timeline(job: Job, events: list[Event], account: Bill) -> str:
     lines = (
         f"{sentence.at:%Y-%m-%d %H:%M:%SZ}  {sentence.text}" if sentence.at else sentence.text
         for sentence in timeline(job, events, account)
@@ -221,11 +232,11 @@ def _entry(name: str) -> zipfile.ZipInfo:
     entry = zipfile.ZipInfo(name, EPOCH)
     entry.compress_type = zipfile.ZIP_DEFLATED
     entry.external_attr = 0o644 << 16
-    entry.create_system = 3  # Unix, wherever it is made.
+    entry.create_system = 3  # Always Unix, wherever the archive is created.
     return entry
 
 
-def _pieces(archive: IO[bytes]) -> Iterator[bytes]:
+def _chunks(archive: IO[bytes]) -> Iterator[bytes]:
     with archive:
-        while piece := archive.read(PIECE_BYTES):
+        while piece := archive.read(CHUNK_BYTES):
             yield piece

@@ -1,4 +1,4 @@
-"""Checkpoints of a job: every try to save, and what became of it."""
+"""Checkpoints of a job: every attempted save and its result."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from typing import Annotated
 from fastapi import Query
 from holdfast_worker.protocol.policies import RetentionOwner
 
-from holdfast.api.dependencies import The, TheJob
+from holdfast.api.dependencies import TheJob, TheServices
 from holdfast.api.routing import Router
 from holdfast.api.schemas.checkpoints import CheckpointPage
-from holdfast.api.views.checkpoints import checkpoint_notes, checkpoint_view, tidying_view, told
+from holdfast.api.views.checkpoints import (
+    checkpoint_history,
+    checkpoint_notes,
+    checkpoint_view,
+    retention_view,
+)
 from holdfast.domain.checkpoints.history import CheckpointAttempt, Fate
 from holdfast.domain.checkpoints.retention import superseded
 from holdfast.domain.jobfile.spec import JobSpec
@@ -22,15 +27,15 @@ router = Router(prefix="/v1")
 @router.get("/jobs/{job_id}/checkpoints", response_model=CheckpointPage, tags=["history"])
 def list_checkpoints(
     job: TheJob,
-    services: The,
-    state: Annotated[list[Fate] | None, Query(description="Only those in these states.")] = None,
+    services: TheServices,
+    state: Annotated[list[Fate] | None, Query(description="Only these states.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-    cursor: Annotated[str | None, Query(description="`next` of the page before.")] = None,
+    cursor: Annotated[str | None, Query(description="`next` of the previous page.")] = None,
 ) -> CheckpointPage:
-    """Every try to save and what became of it, newest first, by what was reported: no store is asked."""
-    saves = told(services.journal.events(job.id)).all()
-    spec = JobSpec.stored(services.journal.submission(job.id).spec)
-    tidying = tidying_view(spec, services.upkeep.of([job.id]).get(job.id))
+    """List every attempted save with its result, newest first, from worker reports; the store is not read."""
+    saves = checkpoint_history(services.journal.events(job.id)).attempts()
+    spec = JobSpec.from_stored(services.journal.submission(job.id).spec)
+    tidying = retention_view(spec, services.retention_queue.statuses([job.id]).get(job.id))
     checkpoint = spec.holdfast.checkpoint
     waiting = superseded(saves, checkpoint.keep) if checkpoint else set[int]()
     by = RetentionOwner(tidying.by) if tidying else None
@@ -47,14 +52,16 @@ def list_checkpoints(
 
 
 def _after(saves: list[CheckpointAttempt], cursor: str | None) -> list[CheckpointAttempt]:
-    """Those behind the one at which a page ended.
+    """Return the saves after the end of a page.
 
     Raises:
-        BadRequest: no page ended there.
+        BadRequest: the cursor is unknown.
     """
     if cursor is None:
         return saves
     places = [place for place, save in enumerate(saves) if str(save.seq) == cursor]
     if not places:
-        raise BadRequest(f"cursor {cursor!r} is not one that a page named; begin without a cursor")
+        raise BadRequest(
+            f"cursor {cursor!r} was not returned by an earlier page; start without a cursor"
+        )
     return saves[places[0] + 1 :]

@@ -1,4 +1,4 @@
-"""Code that clients upload for their jobs: pieces of files, and the folders that they make."""
+"""Code that clients upload for their jobs: pieces of files, and the directories made of them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Annotated, Any, Final
 from fastapi import Depends, Path, Request, Response
 
 from holdfast.api.auth.authentication import TheCaller
-from holdfast.api.dependencies import The
+from holdfast.api.dependencies import TheServices
 from holdfast.api.routing import Router
 from holdfast.api.schemas.code_uploads import DIGEST, PiecesOut, TreeIn, TreeOut
 from holdfast.code_upload.tree import MOST_ENTRIES, PIECE_BYTES, TreeEntry
 from holdfast.code_upload.upload_store import Uploads
-from holdfast.domain.access.permissions import Action, Caller
-from holdfast.errors import BadRequest, Forbidden, NotPossibleNow, StoreUnavailable
-from holdfast.services import Services
+from holdfast.errors import BadRequest, StoreUnavailable
+from holdfast.submission.admission import uploads_of
 
 router = Router(prefix="/v1/code", tags=["code"])
 
@@ -28,26 +27,12 @@ _BINARY: Final[dict[str, Any]] = {
         "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
     }
 }
-"""The description of a body that is no JSON."""
+"""OpenAPI description of a body that is not JSON."""
 
 
-def uploads_of(services: Services, caller: Caller) -> Uploads:
-    """The uploaded code of a service, for somebody who may submit jobs.
-
-    Raises:
-        Forbidden: they may submit nowhere.
-        NotPossibleNow: the service takes no code.
-    """
-    if not caller.may_somewhere(Action.UPLOAD):
-        raise Forbidden("uploading code needs the role member in a project; ask its admin")
-    if services.uploads is None:
-        raise NotPossibleNow("this service takes no uploaded code")
-    return services.uploads
-
-
-def _open(services: The, caller: TheCaller) -> Uploads:
+def _open(services: TheServices, caller: TheCaller) -> Uploads:
     uploads = uploads_of(services, caller)
-    if trouble := services.disk_trouble():
+    if trouble := services.disk_error():
         raise StoreUnavailable(trouble)
     return uploads
 
@@ -58,7 +43,7 @@ async def _body(request: Request) -> bytes:
 
 TheUploads = Annotated[Uploads, Depends(_open)]
 TheBody = Annotated[bytes, Depends(_body)]
-"""The body as it came, whatever type it is said to have."""
+"""The body as received, whatever its declared type."""
 
 
 @router.put("/pieces/{digest}", status_code=204, response_class=Response, openapi_extra=_BINARY)
@@ -68,10 +53,12 @@ def put_piece(
     uploads: TheUploads,
     caller: TheCaller,
 ) -> None:
-    """Upload a piece of a file, at most 4 MiB, under its SHA-256. To send it again changes nothing."""
+    """Upload a piece of a file, at most 4 MiB, under its SHA-256. Repeating it changes nothing."""
     if len(body) > PIECE_BYTES:
-        raise BadRequest(f"a piece has at most {PIECE_BYTES} bytes; send the rest as further ones")
-    uploads.put(caller.name, [(digest, body)])
+        raise BadRequest(
+            f"a piece has at most {PIECE_BYTES} bytes; send the rest as further pieces"
+        )
+    uploads.add_pieces(caller.name, [(digest, body)])
 
 
 @router.post("/pieces", response_model=PiecesOut, openapi_extra=_BINARY)
@@ -81,13 +68,16 @@ def put_pieces(body: TheBody, uploads: TheUploads, caller: TheCaller) -> PiecesO
         pieces = list(_unpacked(body))
     except (tarfile.TarError, ValueError, OverflowError, EOFError) as error:
         raise BadRequest(f"the body is not a tar of files: {error}") from error
-    uploads.put(caller.name, pieces)
+    uploads.add_pieces(caller.name, pieces)
     return PiecesOut(stored=len(pieces))
 
 
 @router.post("/trees", response_model=TreeOut)
 def put_tree(body: TreeIn, uploads: TheUploads, caller: TheCaller) -> TreeOut:
-    """Make a folder of pieces. While some are missing, it is not made, and the answer names them."""
+    """Create a directory from pieces.
+
+    If some are missing, the response names them and nothing is created.
+    """
     entries = [
         TreeEntry(
             path=entry["path"],
@@ -98,17 +88,17 @@ def put_tree(body: TreeIn, uploads: TheUploads, caller: TheCaller) -> TreeOut:
         )
         for entry in body.entries
     ]
-    tree = uploads.add(caller.name, entries)
+    tree = uploads.add_tree(caller.name, entries)
     return TreeOut(id=tree.id, missing=list(tree.missing))
 
 
 def _unpacked(body: bytes) -> Iterator[tuple[str, bytes]]:
     with tarfile.open(
         fileobj=io.BytesIO(body), mode="r:"
-    ) as tar:  # A compressed one could be endless.
+    ) as tar:  # A compressed archive could expand without limit.
         for number, member in enumerate(tar):
             if not member.isreg() or member.sparse is not None or number >= MOST_ENTRIES:
-                raise ValueError(f"{member.name[:100]!r} is not a plain file")
+                raise ValueError(f"{member.name[:100]!r} is not a regular file")
             file = tar.extractfile(member)
             assert file
             yield member.name, file.read()

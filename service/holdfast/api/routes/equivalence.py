@@ -1,48 +1,47 @@
-"""Certificates: whether a job that was interrupted came to what the same job did that was left alone."""
+"""Equivalence certificates: whether an interrupted job and an undisturbed copy had the same result."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import holdfast
-from holdfast.api.auth.authentication import TheCaller, TheDoer, project_seen
-from holdfast.api.dependencies import The, TheJob
+from holdfast.api.auth.authentication import TheActor, TheCaller
+from holdfast.api.dependencies import TheJob, TheServices
 from holdfast.api.routing import Router
 from holdfast.api.schemas.diagnostics import ProofIn, ProofOut
 from holdfast.api.views.jobs import proof_view
-from holdfast.domain.diagnostics.equivalence import LoggedSteps, compared, why_no_proof
+from holdfast.domain.diagnostics.equivalence import LoggedSteps, compare_runs, comparison_refusal
 from holdfast.domain.events import Event, RunsCompared
 from holdfast.domain.jobs.job import Job
 from holdfast.errors import NotFound, NotPossibleNow
 from holdfast.services import Services
-from holdfast.submission.commands import append_with_retry
 
 router = Router(prefix="/v1/jobs/{job_id}/proofs", tags=["history"])
 
 
 @router.get("", response_model=list[ProofOut])
-def list_proofs(job: TheJob, services: The) -> list[ProofOut]:
-    """The comparisons of a job with others that were left alone, newest first."""
+def list_proofs(job: TheJob, services: TheServices) -> list[ProofOut]:
+    """List the comparisons of a job with undisturbed copies, newest first."""
     facts = (fact.event for fact in services.journal.events(job.id))
     return [proof_view(fact) for fact in facts if isinstance(fact, RunsCompared)][::-1]
 
 
 @router.post("", status_code=201, response_model=ProofOut)
 def record_proof(
-    job: TheJob, services: The, caller: TheCaller, doer: TheDoer, body: ProofIn
+    job: TheJob, services: TheServices, caller: TheCaller, actor: TheActor, body: ProofIn
 ) -> ProofOut:
-    """Compare a job with the same one that was left alone. Weights and numbers are the service's own knowledge."""
-    if project_seen(services, caller, body.against) is None:
+    """Compare a job with an undisturbed copy. The service supplies weights and numbers itself."""
+    if services.project_seen(caller, body.against) is None:
         raise NotFound(f"there is no job {body.against}")
     straight = services.journal.read(body.against)
-    if no := why_no_proof(job, straight):
+    if no := comparison_refusal(job, straight):
         raise NotPossibleNow(f"job {job.id} cannot be compared: {no}")
     others = _facts(services, straight)
     heard = LoggedSteps(**body.model_dump(exclude={"against"}))
     found: list[RunsCompared] = []
 
     def wish(job: Job) -> Sequence[Event]:
-        fact = compared(
+        fact = compare_runs(
             job,
             _facts(services, job),
             others,
@@ -55,11 +54,10 @@ def record_proof(
         found.append(fact)
         return (fact,)
 
-    append_with_retry(
-        services,
+    services.append_with_retry(
         job,
         wish,
-        lambda job: doer.did("job.prove", job.id, after={"against": straight.id}),
+        lambda job: actor.audit_action("job.prove", job.id, after={"against": straight.id}),
     )
     return proof_view(found[-1])
 

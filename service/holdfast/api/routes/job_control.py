@@ -1,7 +1,4 @@
-"""What people ask of a job that is there: pause, resume, other limits.
-
-Removal of ended jobs.
-"""
+"""Control of existing jobs: pause, resume, change limits, and remove ended ones."""
 
 from __future__ import annotations
 
@@ -10,12 +7,11 @@ from typing import Annotated, Any
 
 from fastapi import Query, Response
 
-from holdfast.api.auth.authentication import TheCaller, TheDoer
-from holdfast.api.dependencies import The, TheJob
-from holdfast.api.etags import IfMatch, check, etag
+from holdfast.api.auth.authentication import TheActor, TheCaller
+from holdfast.api.dependencies import IfMatch, TheJob, TheServices, check, etag
 from holdfast.api.routing import Router
 from holdfast.api.schemas.jobs import JobOut, LimitsIn, PauseIn, RemovalOut, ResumeIn
-from holdfast.api.views.jobs import NOT_ONES_OWN, job_views
+from holdfast.api.views.jobs import NOT_OWNER, job_views
 from holdfast.domain.access.audit import AuditAction
 from holdfast.domain.events import Event, LimitsChanged
 from holdfast.domain.jobfile.limits import Limits
@@ -25,31 +21,39 @@ from holdfast.domain.jobs.job import Job
 from holdfast.errors import Forbidden
 from holdfast.rendering import render
 from holdfast.services import Services
-from holdfast.submission.commands import append_with_retry
 
 control_router = Router(prefix="/v1/jobs/{job_id}", tags=["jobs"])
 
 
 @control_router.post("/pause", status_code=202, response_model=JobOut)
 def pause_job(
-    job: TheJob, services: The, caller: TheCaller, doer: TheDoer, body: PauseIn | None = None
+    job: TheJob,
+    services: TheServices,
+    caller: TheCaller,
+    actor: TheActor,
+    body: PauseIn | None = None,
 ) -> JobOut:
-    """Ask that a job give its nodes back and wait: `pausing` when this returns, `paused` once they are gone."""
+    """Pause a job: `pausing` in this response, `paused` once its nodes are released."""
     reason = (body or PauseIn()).reason
-    job = append_with_retry(
-        services,
+    job = services.append_with_retry(
         job,
         lambda job: commands.pause(job, services.clock.now(), reason, caller.name),
-        lambda job: doer.did("job.pause", job.id, {"state": job.status}, {"reason": reason}),
+        lambda job: actor.audit_action(
+            "job.pause", job.id, {"state": job.status}, {"reason": reason}
+        ),
     )
     return job_views(services, [job])[0]
 
 
 @control_router.post("/resume", status_code=202, response_model=JobOut)
 def resume_job(
-    job: TheJob, services: The, caller: TheCaller, doer: TheDoer, body: ResumeIn | None = None
+    job: TheJob,
+    services: TheServices,
+    caller: TheCaller,
+    actor: TheActor,
+    body: ResumeIn | None = None,
 ) -> JobOut:
-    """Ask that a paused job go on from its newest checkpoint, under other limits if some are named."""
+    """Resume a paused job from its newest checkpoint, with changed limits if given."""
     asked = body or ResumeIn()
     spec = _spec(services, job)
 
@@ -65,11 +69,10 @@ def resume_job(
         "reason": asked.reason,
         "limits": asked.limits.model_dump(mode="json", exclude_unset=True),
     }
-    job = append_with_retry(
-        services,
+    job = services.append_with_retry(
         job,
         wish,
-        lambda job: doer.did("job.resume", job.id, {"state": job.status}, told),
+        lambda job: actor.audit_action("job.resume", job.id, {"state": job.status}, told),
     )
     return job_views(services, [job])[0]
 
@@ -77,15 +80,18 @@ def resume_job(
 @control_router.patch("/limits", response_model=JobOut)
 def change_limits(
     job: TheJob,
-    services: The,
+    services: TheServices,
     caller: TheCaller,
-    doer: TheDoer,
+    actor: TheActor,
     body: LimitsIn,
     *,
     response: Response,
     if_match: IfMatch = None,
 ) -> JobOut:
-    """Give a job other limits; those that are not named stay. They hold at once, but for `max_stall`."""
+    """Change limits of a job; the others stay.
+
+    They take effect at once, `max_stall` with the next launch.
+    """
     spec = _spec(services, job)
 
     def wish(job: Job) -> Sequence[Event]:
@@ -97,17 +103,17 @@ def change_limits(
 
     told = body.model_dump(mode="json", exclude_unset=True)
 
-    def deed(job: Job) -> AuditAction:
+    def entry(job: Job) -> AuditAction:
         before = _limits(job, spec).model_dump(mode="json", include=set(told))
-        return doer.did("job.limits", job.id, before, told)
+        return actor.audit_action("job.limits", job.id, before, told)
 
-    job = append_with_retry(services, job, wish, deed)
+    job = services.append_with_retry(job, wish, entry)
     response.headers["ETag"] = etag(job)
     return job_views(services, [job])[0]
 
 
 def _spec(services: Services, job: Job) -> JobSpec:
-    return JobSpec.stored(services.journal.submission(job.id).spec)
+    return JobSpec.from_stored(services.journal.submission(job.id).spec)
 
 
 def _limits(job: Job, spec: JobSpec) -> Limits:
@@ -119,10 +125,10 @@ def _named(body: LimitsIn) -> dict[str, Any]:
 
 
 def _try_to_render(spec: JobSpec, facts: Sequence[Event]) -> None:
-    """Let what nobody could launch be an answer now, and not a failure at the next launch.
+    """Check that the job can still be rendered, instead of failing at the next launch.
 
     Raises:
-        BadJobFile: the launcher cannot keep to these limits.
+        BadJobFile: the launcher cannot apply these limits.
     """
     for fact in facts:
         if isinstance(fact, LimitsChanged):
@@ -135,23 +141,30 @@ removals_router = Router(prefix="/v1/jobs", tags=["jobs"])
 @removals_router.delete("/{job_id}", status_code=202, response_model=RemovalOut)
 def remove_job(
     job_id: str,
-    services: The,
+    services: TheServices,
     caller: TheCaller,
-    doer: TheDoer,
+    actor: TheActor,
     *,
     checkpoints: Annotated[
-        bool, Query(description="Remove its checkpoints from the store as well.")
+        bool, Query(description="Also delete its checkpoints from the store.")
     ] = False,
 ) -> RemovalOut:
-    """Remove an ended job; its costs stay in all sums. The answer to a repeated request says whether its files are gone."""
+    """Remove an ended job; all totals keep its costs.
 
-    def deed(job: Job) -> AuditAction:
+    A repeated request returns whether its files are deleted.
+    """
+
+    def entry(job: Job) -> AuditAction:
         if not caller.may_remove(job.project, job.owner):
-            raise Forbidden(f"job {job_id} cannot be removed: {NOT_ONES_OWN}")
+            raise Forbidden(f"job {job_id} cannot be removed: {NOT_OWNER}")
         before = {"name": job.name, "state": job.status, "project": job.project, "owner": job.owner}
-        return doer.did("job.remove", job_id, before, {"removes_checkpoints": checkpoints})
+        return actor.audit_action(
+            "job.remove", job_id, before, {"removes_checkpoints": checkpoints}
+        )
 
-    removal = services.removals.remove(job_id, deed, services.ledgers, with_checkpoints=checkpoints)
+    removal = services.removals.remove(
+        job_id, entry, services.bill_rollups, with_checkpoints=checkpoints
+    )
     return RemovalOut(
         job_id=removal.job_id,
         removed_at=removal.removed_at,

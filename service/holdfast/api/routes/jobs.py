@@ -1,22 +1,16 @@
-"""Jobs: submit, list, look, cancel, preempt.
-
-What would be launched for a job file, and how people would start it themselves.
-"""
+"""Jobs: submit, list, show, cancel and preempt, and previews of launches."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Annotated, Final
 
 from fastapi import Depends, Header, Query, Response
 from pydantic import StringConstraints
 
-from holdfast.api.auth.authentication import TheCaller, TheDoer
-from holdfast.api.dependencies import The, TheJob
-from holdfast.api.etags import etag
+from holdfast.api.auth.authentication import TheActor, TheCaller
+from holdfast.api.dependencies import TheJob, TheServices, etag
 from holdfast.api.routing import Router
 from holdfast.api.schemas.jobs import (
     CancelIn,
@@ -31,51 +25,41 @@ from holdfast.api.schemas.jobs import (
     TaskIn,
 )
 from holdfast.api.schemas.workers import MAX_SEQ
-from holdfast.api.time_ranges import TheWindow
+from holdfast.api.time_ranges import TheTimeRange
 from holdfast.api.views.jobs import (
-    as_allowed,
     event_view,
     job_views,
     point_view,
+    preemption_refusal,
     submitted_view,
-    why_no_preemption,
+    with_permissions,
 )
-from holdfast.domain.access.permissions import Caller
 from holdfast.domain.events.values import Checkout
+from holdfast.domain.jobfile.parser import Overrides
 from holdfast.domain.jobfile.spec import JobSpec
-from holdfast.domain.jobfile.spot_safety import HistoricalLifetimes, accept
 from holdfast.domain.jobs import commands
-from holdfast.domain.jobs.commands import why_no_retry
+from holdfast.domain.jobs.job import Job
 from holdfast.errors import (
     BadRequest,
-    HoldfastError,
     NotPossibleNow,
 )
 from holdfast.ports import Preemptible
+from holdfast.rendering import TorchrunRequest
 from holdfast.services import Services
-from holdfast.store.journal import Request
 from holdfast.store.queries import TagFilter
-from holdfast.submission.admission import (
-    REFUSED,
-    check_budgets,
-    check_parent_job,
-    past_for,
-    refusals,
-)
-from holdfast.submission.commands import append_with_retry
-from holdfast.submission.copies import JobCopier
-from holdfast.submission.preview import preview, understand
-from holdfast.submission.submit import code_of, own_key, places_of, project_of, record, submission
+from holdfast.submission.copies import JobChanges, JobCopier
+from holdfast.submission.preview import PreviewOptions
+from holdfast.submission.submit import JobRequest, preview_submission, submit
 
 jobs_router = Router(prefix="/v1")
 
-Word = Annotated[str, StringConstraints(min_length=1)]
+NonEmptyStr = Annotated[str, StringConstraints(min_length=1)]
 _TAG: Final = re.compile(r"([\w./ -]{1,200})(?:[:=](.*))?", re.DOTALL)
 
 
 def _tags(
     tag: Annotated[
-        list[Word] | None,
+        list[NonEmptyStr] | None,
         Query(
             max_length=10,
             description="Only jobs with this tag: name:value, name=value, or a name alone; all of several.",
@@ -85,69 +69,89 @@ def _tags(
     found = [(text, _TAG.fullmatch(text)) for text in tag or ()]
     if bad := next((text for text, match in found if match is None), None):
         raise BadRequest(
-            f"tag: {bad[:100]!r} is no tag; write name:value, with letters, digits, spaces, _ . / - in the name"
+            f"tag: {bad[:100]!r} is not a tag; write name:value, with letters, digits, spaces, _ . / - in the name"
         )
     return [TagFilter(match[1], match[2]) for _, match in found if match]
 
 
 TheTags = Annotated[list[TagFilter], Depends(_tags)]
-Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)]
+IdempotencyKey = Annotated[
+    str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)
+]
+
+
+def _request(body: TaskIn) -> JobRequest:
+    overrides = Overrides(
+        name=body.name,
+        envs=body.env,
+        secrets=body.secrets,
+        base_dir=body.base_dir,
+        home_dir=body.home_dir,
+    )
+    return JobRequest(
+        text=body.task,
+        overrides=overrides,
+        project=body.project,
+        default_project=body.default_project,
+        code=body.code,
+        checkout=Checkout(**body.checkout.model_dump()) if body.checkout else None,
+        force=body.force,
+    )
+
+
+def _created(services: Services, job: Job, response: Response) -> JobOut:
+    response.headers["Location"] = f"/v1/jobs/{job.id}"
+    return submitted_view(services, job.id)
 
 
 @jobs_router.post("/jobs", status_code=201, response_model=JobOut, tags=["jobs"])
 def submit_job(
     body: TaskIn,
     response: Response,
-    services: The,
+    services: TheServices,
     caller: TheCaller,
-    doer: TheDoer,
+    actor: TheActor,
     *,
-    idempotency_key: Key = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> JobOut:
-    """Record a new job. It is launched soon after; the same Idempotency-Key and body give the same job."""
-    understood, rendered = understand(body, code_of(services, body, caller))
-    project = project_of(caller, body, understood.spec)
-    # Without what is not said, so that a request is the same one to a version that has more to say.
+    """Record a new job, which is launched soon after.
+
+    The same Idempotency-Key and body return the same job.
+    """
+    # Without defaults, so that a later version with more fields recognizes the same request.
     optional = ("project", "default_project", "checkout", "code")
-    unsaid = {name for name in optional if getattr(body, name) is None}
-    unsaid |= set() if body.force else {"force"}
-    said = body.model_dump_json(exclude={"secrets"} | unsaid)
-    digest = services.secrets.digest(said.encode(), understood.secrets)
-    request = Request(own_key(idempotency_key, caller), digest) if idempotency_key else None
-    # First: what was recorded once is not judged again by another hour, or by a service with other launchers.
-    job = services.journal.made_by(request) if request else None
-    if job is None:
-        event = submission(
-            services, understood, rendered, caller=caller, project=project, force=body.force
-        )
-        if body.checkout:
-            event = replace(event, checkout=Checkout(**body.checkout.model_dump()))
-        job = record(services, understood, event, request, doer)
-    services.nudge()
-    response.headers["Location"] = f"/v1/jobs/{job.id}"
-    return submitted_view(services, job.id)
+    unset = {name for name in optional if getattr(body, name) is None}
+    unset |= set() if body.force else {"force"}
+    requested = body.model_dump_json(exclude={"secrets"} | unset)
+    job = submit(services, _request(body), caller, actor, key=idempotency_key, requested=requested)
+    return _created(services, job, response)
 
 
 @jobs_router.get("/jobs", response_model=JobPage, tags=["jobs"])
 def list_jobs(
-    services: The,
+    services: TheServices,
     caller: TheCaller,
     *,
-    status: Annotated[list[Word] | None, Query(description="Only jobs in these states.")] = None,
-    project: Annotated[Word | None, Query(description="Only jobs of this project.")] = None,
-    owner: Annotated[Word | None, Query(description="Only jobs of this user.")] = None,
+    status: Annotated[
+        list[NonEmptyStr] | None, Query(description="Only jobs in these states.")
+    ] = None,
+    project: Annotated[NonEmptyStr | None, Query(description="Only jobs of this project.")] = None,
+    owner: Annotated[NonEmptyStr | None, Query(description="Only jobs of this user.")] = None,
     find: Annotated[
-        Word | None,
-        Query(max_length=200, description="Only jobs with this in their name or id, in any case."),
+        NonEmptyStr | None,
+        Query(
+            max_length=200,
+            description="Only jobs with this text in their name or id, ignoring case.",
+        ),
     ] = None,
     tags: TheTags,
-    window: TheWindow,
+    window: TheTimeRange,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    cursor: Annotated[str | None, Query(description="`next` of the page before.")] = None,
+    cursor: Annotated[str | None, Query(description="`next` of the previous page.")] = None,
 ) -> JobPage:
-    """Jobs of the projects that the caller is in, newest first."""
-    seen = caller.within(project)
-    page = services.reading.jobs(
+    """List jobs of the caller's projects, newest first."""
+    seen = caller.filter_projects(project)
+    page = services.queries.jobs(
         limit=limit,
         statuses=status or (),
         after=cursor,
@@ -159,48 +163,55 @@ def list_jobs(
         until=window.ends_at,
     )
     return JobPage(
-        jobs=as_allowed(job_views(services, page.jobs), caller), next=page.next, total=page.total
+        jobs=with_permissions(job_views(services, page.jobs), caller),
+        next=page.next,
+        total=page.total,
     )
 
 
 @jobs_router.get("/jobs/{job_id}", response_model=JobOut, tags=["jobs"])
-def show_job(job: TheJob, services: The, caller: TheCaller, response: Response) -> JobOut:
-    """One job as it is now. Its `ETag` is the number of its last fact."""
+def show_job(job: TheJob, services: TheServices, caller: TheCaller, response: Response) -> JobOut:
+    """Show the current state of a job. Its `ETag` is the number of its newest event."""
     response.headers["ETag"] = etag(job)
-    return as_allowed(job_views(services, [job]), caller)[0]
+    return with_permissions(job_views(services, [job]), caller)[0]
 
 
 @jobs_router.post("/jobs/{job_id}/cancel", status_code=202, response_model=JobOut, tags=["jobs"])
 def cancel_job(
-    job: TheJob, services: The, caller: TheCaller, doer: TheDoer, body: CancelIn | None = None
+    job: TheJob,
+    services: TheServices,
+    caller: TheCaller,
+    actor: TheActor,
+    body: CancelIn | None = None,
 ) -> JobOut:
-    """Ask for an end. The job is `stopping` when this returns, `cancelled` once its nodes are gone."""
+    """Cancel a job: `stopping` in this response, `cancelled` once its nodes are released."""
     reason = (body or CancelIn()).reason
-    job = append_with_retry(
-        services,
+    job = services.append_with_retry(
         job,
         lambda job: commands.cancel(job, services.clock.now(), reason, caller.name),
-        lambda job: doer.did("job.cancel", job.id, {"state": job.status}, {"reason": reason}),
+        lambda job: actor.audit_action(
+            "job.cancel", job.id, {"state": job.status}, {"reason": reason}
+        ),
     )
     return job_views(services, [job])[0]
 
 
 @jobs_router.post("/jobs/{job_id}/preempt", status_code=202, response_model=JobOut, tags=["jobs"])
-def preempt_job(job: TheJob, services: The, doer: TheDoer, body: PreemptIn) -> JobOut:
-    """Take a node as a spot market would, with notice or without, to see the job come back."""
-    spec = JobSpec.stored(services.journal.submission(job.id).spec)
-    if reason := why_no_preemption(services, job, spec):
+def preempt_job(job: TheJob, services: TheServices, actor: TheActor, body: PreemptIn) -> JobOut:
+    """Preempt a node as a spot market would, with or without notice, to test recovery."""
+    spec = JobSpec.from_stored(services.journal.submission(job.id).spec)
+    if reason := preemption_refusal(services, job, spec):
         raise NotPossibleNow(f"job {job.id} cannot be preempted: {reason}")
     if body.node is not None and body.node >= spec.num_nodes:
         raise NotPossibleNow(
-            f"job {job.id} has nodes 0 to {spec.num_nodes - 1}; there is no node {body.node}"
+            f"job {job.id} has nodes 0 to {spec.num_nodes - 1}; node {body.node} does not exist"
         )
     launcher = services.launchers[spec.engine]
     assert isinstance(launcher, Preemptible)
     asked = body.model_dump()
-    services.audit.note(doer.did("job.preempt", job.id, after=asked))
+    services.audit.record(actor.audit_action("job.preempt", job.id, after=asked))
     asyncio.run(launcher.preempt(job.launch_key, node=body.node, notice_s=body.notice_s))
-    services.watches.nudge(job.id, services.clock.now())
+    services.leases.make_due(job.id, services.clock.now())
     services.nudge()
     return job_views(services, [services.journal.read(job.id)])[0]
 
@@ -208,91 +219,71 @@ def preempt_job(job: TheJob, services: The, doer: TheDoer, body: PreemptIn) -> J
 @jobs_router.get("/jobs/{job_id}/events", response_model=list[EventOut], tags=["history"])
 def list_events(
     job: TheJob,
-    services: The,
+    services: TheServices,
     after: Annotated[
         int, Query(ge=0, le=MAX_SEQ, description="Only events with a greater seq.")
     ] = 0,
 ) -> list[EventOut]:
-    """The facts of a job in order."""
+    """List the events of a job in order."""
     return [event_view(fact) for fact in services.journal.events(job.id, after_seq=after)]
 
 
 @jobs_router.get("/jobs/{job_id}/metrics", response_model=list[PointOut], tags=["history"])
 def list_metrics(
-    job: TheJob, services: The, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000
+    job: TheJob, services: TheServices, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000
 ) -> list[PointOut]:
-    """The newest points that workers reported, oldest first."""
-    return [point_view(point) for point in services.reading.points(job.id, limit=limit)]
+    """List the newest points that workers reported, oldest first."""
+    return [point_view(point) for point in services.queries.points(job.id, limit=limit)]
 
 
 clones_router = Router(prefix="/v1/jobs/{job_id}", tags=["jobs"])
 
 
 def _copier(
-    services: The,
-    response: Response,
+    services: TheServices,
     caller: TheCaller,
-    doer: TheDoer,
+    actor: TheActor,
     *,
     body: CloneIn | None = None,
-    idempotency_key: Key = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> JobCopier:
-    return JobCopier(services, response, caller, doer, body or CloneIn(), idempotency_key)
+    body = body or CloneIn()
+    changes = JobChanges(
+        name=body.name,
+        env=body.env,
+        secrets=body.secrets,
+        limits=body.limits.model_dump(exclude_unset=True),
+        force=body.force,
+    )
+    requested = body.model_dump_json(exclude={"secrets"}, exclude_unset=True)
+    return JobCopier(services, caller, actor, changes, requested, idempotency_key)
 
 
 TheCopier = Annotated[JobCopier, Depends(_copier)]
 
 
 @clones_router.post("/clone", status_code=201, response_model=JobOut)
-def clone_job(job: TheJob, copier: TheCopier) -> JobOut:
-    """Record a new job like this one, with its limits as they are now. It begins where this one began, in a store of its own."""
+def clone_job(job: TheJob, copier: TheCopier, services: TheServices, response: Response) -> JobOut:
+    """Submit a copy of a job with its current limits.
 
-    def understand() -> JobSpec:
-        return JobSpec.stored(copier.services.journal.submission(job.id).spec)
-
-    return copier.copy("clone", job, understand)
+    It starts where this one started, with its own store.
+    """
+    return _created(services, copier.clone(job), response)
 
 
 @clones_router.post("/retry", status_code=201, response_model=JobOut)
-def retry_job(job: TheJob, copier: TheCopier) -> JobOut:
-    """Record a new job like this one, which has ended without success, to go on from its newest checkpoint."""
-
-    def understand() -> JobSpec:
-        services = copier.services
-        digest, _ = services.digests.of([job], services.clock.now())[job.id]
-        if no := why_no_retry(job, digest.newest):
-            raise NotPossibleNow(f"job {job.id} cannot be retried: {no}")
-        return digest.spec.going_on_from(job.id)
-
-    return copier.copy("retry", job, understand)
+def retry_job(job: TheJob, copier: TheCopier, services: TheServices, response: Response) -> JobOut:
+    """Submit a copy of an ended, unsuccessful job that resumes from its newest checkpoint."""
+    return _created(services, copier.retry(job), response)
 
 
 render_router = Router(prefix="/v1/render", tags=["jobs"])
 
 
 @render_router.post("", response_model=RenderOut)
-def render_task(body: RenderTaskIn, services: The, caller: TheCaller) -> RenderOut:
-    """Exactly what would be launched for a job file; nothing is launched."""
-    understood, rendered = understand(body, code_of(services, body, caller))
-    spec = understood.spec
-    places_of(services, understood.notify)
-    past = past_for(services, spec)
-    notes = accept(spec, past, force=True) + check_parent_job(services, spec, caller)
-    refused = _refusals(services, body, spec, caller, past)
-    return preview(body, understood, rendered, notes=notes, refusals=refused)
-
-
-def _refusals(
-    services: Services, body: RenderTaskIn, spec: JobSpec, caller: Caller, past: HistoricalLifetimes
-) -> Iterator[HoldfastError]:
-    """What a submission of the same body would be refused for."""
-    try:
-        project = project_of(caller, body, spec)
-    except REFUSED as error:
-        yield error
-        return  # The other checks need a project.
-    yield from refusals(services, spec, caller, project, past, force=body.force)
-    try:
-        check_budgets(services, caller, project)
-    except REFUSED as error:
-        yield error
+def render_task(body: RenderTaskIn, services: TheServices, caller: TheCaller) -> RenderOut:
+    """Show what would be launched for a job file, without launching it."""
+    by_hand = TorchrunRequest(**body.by_hand.model_dump()) if body.by_hand else None
+    options = PreviewOptions(by_hand=by_hand, sbatch=body.sbatch)
+    shown = preview_submission(services, _request(body), caller, options)
+    return RenderOut.model_validate(shown, from_attributes=True)

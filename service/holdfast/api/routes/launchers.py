@@ -1,10 +1,9 @@
-"""What SkyPilot's server calls: the admission gate before every launch, and a nudge at every turn of a job.
+"""Launchers and their health, unknown launches, and callbacks of SkyPilot's server.
 
-Neither can send a token in a header, so each address holds a secret of its own.
+SkyPilot calls the admission gate before every launch, and nudges at every status change of a job. Neither call can send
+a token in a header, so each path contains a secret.
 
-The launchers of the service, how the engines behind them are, and launches there that the database does not know.
-
-Lists show the newest probe and the newest sweep; only the stop of a launch calls a launcher.
+Lists show the newest probe and sweep; only stopping a launch calls a launcher.
 """
 
 from __future__ import annotations
@@ -16,15 +15,19 @@ import logging
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
-from holdfast.api.auth.authentication import TheDoer
-from holdfast.api.dependencies import The
+from holdfast.api.auth.authentication import TheActor
+from holdfast.api.dependencies import TheServices
 from holdfast.api.routing import Router
 from holdfast.api.schemas.service import LauncherOut, UndecidedOut
-from holdfast.controller.launcher_health import LauncherHealth
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.errors import BadRequest, NotFound
-from holdfast.launchers.skypilot.admission import AdmissionRequest
-from holdfast.ports import OrphanScan, RemoteLauncher, Shared
+from holdfast.ports import (
+    AdmissionReview,
+    LauncherHealth,
+    OrphanScan,
+    RemoteLauncher,
+    SharedLauncher,
+)
 from holdfast.services import Services
 
 engine_router = Router(include_in_schema=False)
@@ -34,43 +37,45 @@ POLICY = "/v1/skypilot/policy"
 
 
 @engine_router.post(POLICY + "/{secret}")
-async def admit(secret: str, request: Request, services: The) -> Response:
-    """Let a launch pass once, and everything that is not ours as it is."""
+async def admit(secret: str, request: Request, services: TheServices) -> Response:
+    """Admit a launch once, and pass unrelated requests through unchanged."""
     if not hmac.compare_digest(secret.encode(), services.tokens.for_gate().encode()):
-        raise NotFound("there is nothing here")
-    # A task may be long, and to read it then takes seconds in which nobody else would be answered.
-    return await asyncio.to_thread(_answer, await request.body(), services)
+        raise NotFound("there is no resource at this address")
+    # Parsing a long task takes seconds, which would block other requests.
+    return await asyncio.to_thread(_admission_response, await request.body(), services)
 
 
 @engine_router.post("/v1/jobs/{job_id}/nudge/{secret}")
-def nudge(job_id: str, secret: str, services: The) -> Response:
-    """Look at a job at once: SkyPilot says that something happened to it. What it was, only a look tells."""
+def nudge(job_id: str, secret: str, services: TheServices) -> Response:
+    """Reconcile a job at once, as SkyPilot reports a change; the change itself is then observed."""
     if not hmac.compare_digest(secret.encode(), services.tokens.for_nudge(job_id).encode()):
         raise NotFound(f"there is no job {job_id}")
-    services.watches.nudge(job_id, services.clock.now())
+    services.leases.make_due(job_id, services.clock.now())
     services.nudge()
     return Response(status_code=204)
 
 
-def _answer(raw: bytes, services: Services) -> Response:
+def _admission_response(raw: bytes, services: Services) -> Response:
     try:
-        petition = AdmissionRequest.read(raw)
+        petition = services.read_admission(raw)
     except BadRequest as error:
-        return _no(error.detail)
-    if petition.consumes and not _admitted(petition, services):
-        return _no("this launch token was used, revoked or never issued; nothing is launched")
-    return JSONResponse(petition.unchanged())
+        return _rejection(error.detail)
+    if petition.consumes_token and not _is_admitted(petition, services):
+        return _rejection(
+            "this launch token was used, revoked or never issued; the launch is refused"
+        )
+    return JSONResponse(petition.unchanged_reply())
 
 
-def _admitted(petition: AdmissionRequest, services: Services) -> bool:
+def _is_admitted(petition: AdmissionReview, services: Services) -> bool:
     assert petition.token
     admitted = services.launches.admit(petition.token, services.clock.now())
     if not admitted:
-        log.warning("turned a second launch request away")
+        log.warning("refused a second launch request")
     return admitted
 
 
-def _no(why: str) -> Response:
+def _rejection(why: str) -> Response:
     return PlainTextResponse(why, status_code=400)
 
 
@@ -78,8 +83,8 @@ launchers_router = Router(prefix="/v1")
 
 
 @launchers_router.get("/launchers", response_model=list[LauncherOut], tags=["health"])
-def list_launchers(services: The) -> list[LauncherOut]:
-    """Every launcher that there is, also those that this service does without."""
+def list_launchers(services: TheServices) -> list[LauncherOut]:
+    """List all launchers, including those that this service does not use."""
     known = {health.engine: health for health in services.health()}
     return [_view(services, engine, known.get(engine)) for engine in Engine]
 
@@ -87,18 +92,21 @@ def list_launchers(services: The) -> list[LauncherOut]:
 @launchers_router.post(
     "/launches/{key}/stop", status_code=202, response_model=LauncherOut, tags=["health"]
 )
-async def stop_strange_launch(key: str, services: The, doer: TheDoer) -> LauncherOut:
-    """Stop a launch that the database does not know. It may save its work first, as with a cancel of its job."""
+async def stop_strange_launch(key: str, services: TheServices, actor: TheActor) -> LauncherOut:
+    """Stop a launch that is missing from the database.
+
+    It may save its work first, as in a cancellation.
+    """
     for health in services.health():
         launcher = services.launchers[health.engine]
         strangers = launcher.strangers if isinstance(launcher, OrphanScan) else None
         if any(item.key == key for item in strangers or ()):
-            deed = doer.did("launch.stop", key, after={"engine": health.engine.value})
-            await asyncio.to_thread(services.audit.note, deed)
-            await services.ask(launcher.cancel(key))
+            entry = actor.audit_action("launch.stop", key, after={"engine": health.engine.value})
+            await asyncio.to_thread(services.audit.record, entry)
+            await services.call_launcher(launcher.cancel(key))
             return _view(services, health.engine, health)
     raise NotFound(
-        f"no launch {key} was left alone by the newest sweep; holdfast launches list shows those that were"
+        f"the newest sweep found no unknown launch {key}; holdfast launches list shows those it found"
     )
 
 
@@ -107,25 +115,25 @@ def _view(services: Services, engine: Engine, health: LauncherHealth | None) -> 
     undecided = _undecided(services) if engine is Engine.SKYPILOT else []
     if launcher is None or health is None:
         return LauncherOut(engine=engine, configured=launcher is not None, undecided=undecided)
-    vitals = health.vitals
+    vitals = health.engine_info
     is_swept = isinstance(launcher, OrphanScan)
     strangers = launcher.strangers if isinstance(launcher, OrphanScan) else None
     is_asked = isinstance(launcher, RemoteLauncher)
-    unasked = is_asked and health.answered_at is None and health.trouble is None
+    unasked = is_asked and health.answered_at is None and health.error is None
     return LauncherOut(
         engine=engine,
         configured=True,
-        reachable=None if unasked else health.trouble is None,
+        reachable=None if unasked else health.error is None,
         version=vitals.version if vitals else None,
         guarantee=vitals.guarantee if vitals else None,
-        waits_for_service=vitals.waits_for_us if vitals else None,
+        waits_for_service=vitals.waits_for_service if vitals else None,
         clouds=list(vitals.clouds) if vitals and vitals.clouds is not None else None,
         clock_skew_s=vitals.clock_skew_s if vitals else None,
         swept=strangers is not None if is_swept else None,
-        strangers=[stray.what for stray in strangers or ()],
+        strangers=[stray.description for stray in strangers or ()],
         strange_launches=sorted({stray.key for stray in strangers or () if stray.key}),
         undecided=undecided,
-        trouble=health.trouble,
+        trouble=health.error,
         since=health.since,
         answered_at=health.answered_at,
         reports_to=services.worker_url or None,
@@ -145,4 +153,6 @@ def _undecided(services: Services) -> list[UndecidedOut]:
 def _shared(services: Services, engine: Engine) -> str:
     launcher = services.launchers[engine]
     is_refused = bool(services.confinement.refused.get(engine))
-    return "" if is_refused or not isinstance(launcher, Shared) else launcher.shares
+    return (
+        "" if is_refused or not isinstance(launcher, SharedLauncher) else launcher.shared_resources
+    )

@@ -1,4 +1,4 @@
-"""The logs of a job, searched: line by line through all that its nodes and ranks printed, a bounded stretch at a time."""
+"""Search of a job's logs: line by line over all nodes and ranks, with a bounded cost per request."""
 
 from __future__ import annotations
 
@@ -11,35 +11,48 @@ from typing import Annotated, Final, Self
 
 from fastapi import Query
 
-from holdfast.api.dependencies import The, TheJob
-from holdfast.api.routes.logs import TheLauncher, place_of, sources
+from holdfast.api.dependencies import TheJob, TheServices
+from holdfast.api.routes.logs import TheLauncher, log_sort_key, sources
 from holdfast.api.routing import Router
 from holdfast.api.schemas.diagnostics import MatchOut, MatchPage
 from holdfast.api.schemas.workers import MAX_COUNT
-from holdfast.domain.diagnostics.log_matching import LONGEST, LogPattern, excerpt, split
+from holdfast.domain.diagnostics.log_matching import (
+    MAX_PATTERN_CHARS,
+    LogPattern,
+    excerpt,
+    split_lines,
+)
 from holdfast.errors import BadRequest
 
 router = Router(prefix="/v1/jobs/{job_id}/logs", tags=["logs"])
 
-PIECE_BYTES: Final = 1024 * 1024
-"""Read at once; of a line that is longer, only so much is searched. Smaller: more calls. Bigger: more memory for each caller."""
-PATTERN_PIECE_BYTES: Final = 64 * 1024
-"""The same for patterns, of which the worst take a second for it. Bigger: they take longer than `MOST_S`, which is looked at
-between two pieces."""
+CHUNK_BYTES: Final = 1024 * 1024
+"""Bytes read at once, and searched of a longer line.
+
+A lower value makes more calls; a higher value uses more memory per caller.
+"""
+PATTERN_CHUNK_BYTES: Final = 64 * 1024
+"""Bytes read at once for patterns, of which the worst take a second for it.
+
+A higher value may exceed `MOST_S`, which is checked between chunks.
+"""
 MOST_BYTES: Final = 512 * 1024 * 1024
 MOST_S: Final = 5.0
-"""Of one answer; the next one goes on where it ended. Smaller: more answers. Bigger: callers wait, and hold a thread for longer."""
+"""Maximum seconds of one response; the next one continues at its end.
 
-Read = Callable[[int, int], bytes]
-"""At most so many bytes of a log, from an offset."""
+A lower value makes more responses; a higher value holds callers and threads longer.
+"""
+
+ReadRange = Callable[[int, int], bytes]
+"""Reads at most so many bytes of a log from an offset."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SearchPosition:
-    """Where a search stands: before a line of a log."""
+    """Position of a search: before a line of a log."""
 
     log: tuple[int, int, int]
-    """Attempt, node, and rank; -1 for what the node itself printed."""
+    """Attempt, node and rank; -1 for the node's own output."""
     offset: int = 0
     line: int = 1
 
@@ -48,10 +61,10 @@ class SearchPosition:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The place that an answer named.
+        """Parse the cursor of an earlier response.
 
         Raises:
-            BadRequest: none did.
+            BadRequest: no response named it.
         """
         words = text.split(":")
         try:
@@ -60,32 +73,39 @@ class SearchPosition:
             attempt = node = rank = offset = line = -1
         if min(attempt, node, offset, line) < 0 or rank < -1 or max(offset, line) > MAX_COUNT:
             raise BadRequest(
-                f"cursor {text!r} is not one that an answer named; begin without a cursor"
+                f"cursor {text!r} was not returned by an earlier response; start without a cursor"
             )
         return cls((attempt, node, rank), offset, line)
 
 
 @dataclass
 class LogSearch:
-    """One stretch of a search: what it may still cost, and what it has found."""
+    """One part of a search: its remaining limits and its matches."""
 
-    needle: LogPattern
-    room: int
-    """Matches that are still wanted."""
+    pattern: LogPattern
+    remaining_matches: int
+    """Number of matches still requested."""
     until_s: float = field(default_factory=lambda: time.monotonic() + MOST_S)
-    left_bytes: int = MOST_BYTES
-    """That may still be read; what is read again counts again."""
+    remaining_bytes: int = MOST_BYTES
+    """Bytes that may still be read; repeated reads count again."""
     searched_bytes: int = 0
     matches: list[MatchOut] = field(default_factory=list)
 
     @property
     def is_over(self) -> bool:
-        """Whether the rest is for the next answer."""
-        return self.room <= 0 or self.left_bytes <= 0 or time.monotonic() > self.until_s
+        """Whether the rest belongs to the next response."""
+        return (
+            self.remaining_matches <= 0
+            or self.remaining_bytes <= 0
+            or time.monotonic() > self.until_s
+        )
 
-    def search(self, read: Read, place: SearchPosition) -> SearchPosition | None:
-        """Where to go on in a log; None if it was searched to its end. Blocking, so that it belongs in a thread."""
-        # An answer may end within a line that is longer than a piece.
+    def search(self, read: ReadRange, place: SearchPosition) -> SearchPosition | None:
+        """Search a log and return where to continue, or None at its end.
+
+        Blocking; call it in a thread.
+        """
+        # A response may end within a line that is longer than a chunk.
         is_inside = place.offset > 0 and read(place.offset - 1, 1) != b"\n"
         while not self.is_over:
             piece = self._read(read, place.offset)
@@ -93,10 +113,10 @@ class LogSearch:
                 return None
             end = (piece.find(b"\n") if is_inside else piece.rfind(b"\n")) + 1
             if end and not is_inside:
-                then = self._look_through(piece[:end], place)
-            else:  # A line that is longer than a piece, or the last one, which may still be written.
+                then = self._search_lines(piece[:end], place)
+            else:  # A line longer than a chunk, or the last one, which may be incomplete.
                 if not is_inside:
-                    self._look_through(piece, place)
+                    self._search_lines(piece, place)
                 then = SearchPosition(
                     place.log, place.offset + (end or len(piece)), place.line + bool(end)
                 )
@@ -105,52 +125,54 @@ class LogSearch:
             place = then
         return place
 
-    def _look_through(self, lines: bytes, place: SearchPosition) -> SearchPosition:
-        """The place after some lines, or after the one with the last match that is wanted."""
-        if self.needle.is_in(lines):
-            for number, (start, line) in enumerate(split(lines), place.line):
-                span = self.needle.find(line)
+    def _search_lines(self, lines: bytes, place: SearchPosition) -> SearchPosition:
+        """Search lines and return the position after them, or after the line with the last requested match."""
+        if self.pattern.matches_any(lines):
+            for number, (start, line) in enumerate(split_lines(lines), place.line):
+                span = self.pattern.find(line)
                 if span is None:
                     continue
                 self.matches.append(_match(place, number, start, line, span))
-                self.room -= 1
-                if self.room <= 0:
+                self.remaining_matches -= 1
+                if self.remaining_matches <= 0:
                     return SearchPosition(
                         place.log, place.offset + start + len(line) + 1, number + 1
                     )
         return SearchPosition(place.log, place.offset + len(lines), place.line + lines.count(b"\n"))
 
-    def _read(self, read: Read, offset: int) -> bytes:
-        piece = read(offset, PATTERN_PIECE_BYTES if self.needle.is_regex else PIECE_BYTES)
-        self.left_bytes -= len(piece)
+    def _read(self, read: ReadRange, offset: int) -> bytes:
+        piece = read(offset, PATTERN_CHUNK_BYTES if self.pattern.is_regex else CHUNK_BYTES)
+        self.remaining_bytes -= len(piece)
         return piece
 
 
 @router.get("/search", response_model=MatchPage)
 async def search_logs(
     job: TheJob,
-    services: The,
+    services: TheServices,
     launcher: TheLauncher,
     *,
-    q: Annotated[str, Query(min_length=1, max_length=LONGEST, description="What to look for.")],
+    q: Annotated[
+        str, Query(min_length=1, max_length=MAX_PATTERN_CHARS, description="Text to search for.")
+    ],
     regex: Annotated[
-        bool, Query(description="Whether `q` is a pattern, in the syntax of RE2.")
+        bool, Query(description="Whether `q` is a regular expression in RE2 syntax.")
     ] = False,
-    ignore_case: Annotated[bool, Query(description="Whether case makes no difference.")] = False,
+    ignore_case: Annotated[bool, Query(description="Whether to ignore case.")] = False,
     attempt: Annotated[int | None, Query(ge=1, description="Only this attempt.")] = None,
     node: Annotated[int | None, Query(ge=0, description="Only this node.")] = None,
     rank: Annotated[int | None, Query(ge=0, description="Only this global rank.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    cursor: Annotated[str | None, Query(description="`next` of the answer before.")] = None,
+    cursor: Annotated[str | None, Query(description="`next` of the previous response.")] = None,
 ) -> MatchPage:
-    """Lines of the logs of a job that have a text in them, or fit a pattern."""
-    hunt = LogSearch(LogPattern.of(q, is_regex=regex, ignore_case=ignore_case), limit)
+    """Search the logs of a job for a text or a pattern."""
+    hunt = LogSearch(LogPattern.compile(q, is_regex=regex, ignore_case=ignore_case), limit)
     begin = SearchPosition.parse(cursor) if cursor else SearchPosition((0, 0, -1))
     wanted = ((attempt, "attempt"), (node, "node"), (rank, "rank"))
     for key, source in await sources(services, job, launcher):
         if any(value is not None and getattr(source, name) != value for value, name in wanted):
             continue
-        place = SearchPosition(place_of(source))
+        place = SearchPosition(log_sort_key(source))
         if place.log < begin.log:
             continue
         place = begin if place.log == begin.log else place

@@ -1,4 +1,4 @@
-"""Curves of what a job measured: each one curve over all its attempts."""
+"""Metric series of a job, each continuous over all attempts."""
 
 from __future__ import annotations
 
@@ -8,32 +8,35 @@ from typing import Annotated, Final
 from fastapi import Query
 from pydantic import StringConstraints
 
-from holdfast.api.dependencies import The, TheJob
+from holdfast.api.dependencies import TheJob, TheServices
 from holdfast.api.routing import Router
 from holdfast.api.schemas.metrics import BucketOut, SeriesOut, SeriesPage
-from holdfast.domain.metric_series import Axis, Bucket, curve
-from holdfast.store.metrics import SeriesName
-from holdfast.store.tables.metrics import LONGEST_NAME
+from holdfast.domain.metric_series import Axis, Bucket, to_buckets
+from holdfast.store.metrics import SeriesInfo
+from holdfast.store.tables.metrics import MAX_NAME_CHARS
 
 router = Router(prefix="/v1")
 
 MOST_NAMES: Final = 50
-"""Curves in one answer. Smaller: a page of many needs more requests; bigger: one answer takes seconds."""
+"""Maximum series in one response.
+
+A lower value needs more requests per page; a higher value makes responses take seconds.
+"""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-Name = Annotated[str, StringConstraints(max_length=LONGEST_NAME)]
+Name = Annotated[str, StringConstraints(max_length=MAX_NAME_CHARS)]
 
 
 @router.get("/jobs/{job_id}/series", response_model=SeriesPage, tags=["history"])
 def list_series(
     job: TheJob,
-    services: The,
+    services: TheServices,
     *,
     name: Annotated[
         list[Name] | None,
         Query(
             max_length=MOST_NAMES,
-            description="Series whose curve is wanted; may be repeated. None: only which there are.",
+            description="Series to return; repeatable. Default: only list the names.",
         ),
     ] = None,
     points: Annotated[
@@ -41,25 +44,25 @@ def list_series(
         Query(
             ge=1,
             le=5000,
-            description="Buckets of a curve; where attempts meet in one, there is one for each.",
+            description="Buckets per series; where attempts share one, each has its own.",
         ),
     ] = 500,
-    x: Annotated[Axis, Query(description="What curves are drawn over.")] = Axis.STEP,
+    x: Annotated[Axis, Query(description="Quantity of the x axis.")] = Axis.STEP,
 ) -> SeriesPage:
-    """Curves of what workers logged, over all attempts; or, without `name`, which there are."""
+    """Return metric series over all attempts; without `name`, list the series."""
     there_are = {item.name: item for item in services.series.names(job.id)}
     if name is None:
         return SeriesPage(x=x, series=[_view(item, None) for item in there_are.values()])
     wanted = sorted(there_are.keys() & set(name))
-    limits = services.series.limits(job) if wanted else {}
+    limits = services.series.retained_steps(job) if wanted else {}
     drawn = []
     for each in wanted:
-        pieces = services.series.pieces(job.id, each, limits, points)
-        drawn.append(_view(there_are[each], curve(pieces, limits, x, points)))
+        pieces = services.series.segments(job.id, each, limits, points)
+        drawn.append(_view(there_are[each], to_buckets(pieces, limits, x, points)))
     return SeriesPage(x=x, series=drawn)
 
 
-def _view(item: SeriesName, buckets: list[Bucket] | None) -> SeriesOut:
+def _view(item: SeriesInfo, buckets: list[Bucket] | None) -> SeriesOut:
     return SeriesOut(
         name=item.name,
         points=item.points,
@@ -69,7 +72,7 @@ def _view(item: SeriesName, buckets: list[Bucket] | None) -> SeriesOut:
 
 
 def _bucket(bucket: Bucket) -> BucketOut:
-    piece = bucket.piece
+    piece = bucket.segment
     return BucketOut(
         attempt=piece.attempt,
         lost=bucket.is_lost,

@@ -1,123 +1,168 @@
-"""What became of nodes: how often they are taken, where and when, and what that costs."""
+"""Preemption statistics: rates by place and time, notices, recovery and costs."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from typing import Annotated, Final, Literal
 
 from fastapi import Depends, Query
 
 from holdfast.api.auth.authentication import TheCaller
-from holdfast.api.dependencies import The
+from holdfast.api.dependencies import TheServices
 from holdfast.api.routing import Router
 from holdfast.api.schemas.preemptions import (
     NoticeOut,
     NoticesOut,
     PreemptionCostOut,
     PreemptionCostsOut,
+    PreemptionDayOut,
+    PreemptionHistoryOut,
     PreemptionOut,
+    PreemptionRecordOut,
     PreemptionsOut,
     RecoveryOut,
     SurvivalOut,
 )
-from holdfast.api.time_ranges import TheWindow, TimeRange
-from holdfast.domain.events import TAKEN
-from holdfast.domain.preemptions.survival import FEWEST, SurvivalPoint, poisson_interval
-from holdfast.store.billing.preemption_costs import SPANS_S
-from holdfast.store.billing.preemptions import LossBy, Losses, LossQuestion
+from holdfast.api.time_ranges import TheTimeRange, TimeRange
+from holdfast.domain.events import PREEMPTION_CAUSES
+from holdfast.domain.preemptions.survival import MIN_PREEMPTIONS, SurvivalPoint, poisson_interval
+from holdfast.store.billing.preemption_costs import SPANS_S, Preemption
+from holdfast.store.billing.preemptions import LossBy, LossRequest, LossTotal
 
 router = Router(prefix="/v1")
 
 POINTS: Final = 200
-"""Points of the curve that are told. More: an answer that grows with history; fewer: steps that can be seen."""
+"""Maximum points of a survival curve.
 
-Word = Annotated[str | None, Query(max_length=200)]
-Kind = Annotated[str | None, Query(alias="type", max_length=100)]
+A higher value makes responses grow with history; a lower one shows visible steps.
+"""
+
+FilterText = Annotated[str | None, Query(max_length=200)]
+InstanceType = Annotated[str | None, Query(alias="type", max_length=100)]
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementFilter:
-    """Of which placements is asked; what is None does not matter."""
+    """Filter of placements; None matches all."""
 
     zone: str | None
     instance_type: str | None
     projects: frozenset[str] | None
 
 
-def _place(
-    caller: TheCaller, zone: Word = None, instance_type: Kind = None, project: Word = None
+def _placement_filter(
+    caller: TheCaller,
+    zone: FilterText = None,
+    instance_type: InstanceType = None,
+    project: FilterText = None,
 ) -> PlacementFilter:
-    return PlacementFilter(zone, instance_type, caller.within(project))
+    return PlacementFilter(zone, instance_type, caller.filter_projects(project))
 
 
-ThePlace = Annotated[PlacementFilter, Depends(_place)]
+ThePlacementFilter = Annotated[PlacementFilter, Depends(_placement_filter)]
 
 
 @router.get("/preemptions", response_model=PreemptionsOut, tags=["history"])
 def list_preemptions(
-    services: The,
-    window: TheWindow,
-    place: ThePlace,
+    services: TheServices,
+    window: TheTimeRange,
+    place: ThePlacementFilter,
     *,
-    by: Annotated[LossBy, Query(description="What is told apart.")] = LossBy.ZONE,
+    by: Annotated[LossBy, Query(description="Key of the groups.")] = LossBy.ZONE,
     hours: Annotated[
         Literal["1", "2", "3", "4", "6", "8", "12"],
-        Query(description="Hours of the day that are taken as one, where hours are told apart."),
+        Query(description="Hours of the day per group, when grouped by hour."),
     ] = "1",
 ) -> PreemptionsOut:
-    """How often nodes are taken, what notice they get, and how long it takes to come back. Hours are in UTC."""
+    """Show how often nodes are preempted, with how much notice, and how long recovery takes.
+
+    Hours are in UTC.
+    """
     question = replace(_question(window, place), by=by, hours=int(hours))
-    told = services.losses.ask(question, services.clock.now())
+    report = services.preemptions.report(question, services.clock.now())
     return PreemptionsOut(
         by=by,
         since=window.since,
         until=window.until,
-        preemptions=[_view(losses) for losses in told.sums],
-        total=_view(told.total),
-        survival=[_point(step) for step in _thinned(told.survival)],
-        survival_mean_hours=None if told.mean_minutes is None else told.mean_minutes / 60,
-        pending=told.pending,
+        preemptions=[_view(losses) for losses in report.totals],
+        total=_view(report.total),
+        survival=[_point(step) for step in _thinned(report.survival)],
+        survival_mean_hours=None if report.mean_minutes is None else report.mean_minutes / 60,
+        pending=report.pending,
     )
 
 
 @router.get("/preemptions/notices", response_model=NoticesOut, tags=["history"])
 def list_notices(
-    services: The,
-    window: TheWindow,
-    place: ThePlace,
+    services: TheServices,
+    window: TheTimeRange,
+    place: ThePlacementFilter,
 ) -> NoticesOut:
-    """How much warning there was before nodes were taken, and how often it was enough."""
+    """Show the notice before preemptions, and how often a checkpoint was saved in time."""
     question = _question(window, place)
-    found = services.tolls.notices(question, services.clock.now())
+    found = services.preemption_costs.notices(question, services.clock.now())
     return NoticesOut(
         since=window.since,
         until=window.until,
-        without=found.without,
-        unsaid=NoticeOut(over_s=None, until_s=None, taken=found.unsaid[0], used=found.unsaid[1]),
+        without=found.without_notice,
+        unsaid=NoticeOut(
+            over_s=None, until_s=None, taken=found.unspecified[0], used=found.unspecified[1]
+        ),
         notices=[
             NoticeOut(over_s=over_s, until_s=until_s, taken=taken, used=used)
-            for (over_s, until_s), (taken, used) in zip(SPANS_S, found.told, strict=True)
+            for (over_s, until_s), (taken, used) in zip(SPANS_S, found.by_span, strict=True)
         ],
     )
 
 
 @router.get("/preemptions/jobs", response_model=PreemptionCostsOut, tags=["history"])
 def list_tolls(
-    services: The,
-    window: TheWindow,
-    place: ThePlace,
+    services: TheServices,
+    window: TheTimeRange,
+    place: ThePlacementFilter,
     *,
     limit: Annotated[int, Query(ge=1, le=200)] = 10,
 ) -> PreemptionCostsOut:
-    """The jobs whose work that was lost with their nodes has cost the most."""
+    """List the jobs with the most expensive lost work."""
     question = _question(window, place)
-    found = services.tolls.worst(question, services.clock.now(), limit)
+    found = services.preemption_costs.most_expensive(question, services.clock.now(), limit)
     jobs = [PreemptionCostOut(**asdict(toll)) for toll in found]
     return PreemptionCostsOut(since=window.since, until=window.until, jobs=jobs)
 
 
-def _question(window: TimeRange, place: PlacementFilter) -> LossQuestion:
-    return LossQuestion(
+@router.get("/preemptions/history", response_model=PreemptionHistoryOut, tags=["history"])
+def list_preemption_history(
+    services: TheServices,
+    window: TheTimeRange,
+    place: ThePlacementFilter,
+    *,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+) -> PreemptionHistoryOut:
+    """List preemptions by UTC day, and the newest single ones."""
+    found = services.preemption_costs.history(_question(window, place), services.clock.now(), limit)
+    return PreemptionHistoryOut(
+        since=window.since,
+        until=window.until,
+        days=[PreemptionDayOut(**asdict(day)) for day in found.days],
+        preemptions=[_record(one) for one in found.newest],
+        left_out=sum(day.taken for day in found.days) - len(found.newest),
+    )
+
+
+def _record(one: Preemption) -> PreemptionRecordOut:
+    values = asdict(one)
+    at_ms, notice_ms = values.pop("at_ms"), values.pop("notice_ms")
+    values["instance_type"] = one.instance_type or None
+    return PreemptionRecordOut(
+        at=datetime.fromtimestamp(at_ms / 1000, UTC),
+        notice_s=None if notice_ms is None else notice_ms / 1000,
+        **values,
+    )
+
+
+def _question(window: TimeRange, place: PlacementFilter) -> LossRequest:
+    return LossRequest(
         by=LossBy.ZONE,
         since=window.since,
         until=window.until,
@@ -127,14 +172,14 @@ def _question(window: TimeRange, place: PlacementFilter) -> LossQuestion:
     )
 
 
-def _view(losses: Losses) -> PreemptionOut:
+def _view(losses: LossTotal) -> PreemptionOut:
     rate, low, high = _rates(losses)
     return PreemptionOut(
         zone=losses.zone,
         hour=losses.hour,
         instance_type=losses.instance_type,
         cause=losses.cause,
-        taken=losses.taken,
+        taken=losses.preempted,
         causes=dict(sorted(losses.causes.items())),
         node_hours=losses.node_hours,
         per_100_node_hours=rate,
@@ -161,22 +206,22 @@ def _view(losses: Losses) -> PreemptionOut:
     )
 
 
-def _rates(losses: Losses) -> tuple[float | None, float | None, float | None]:
-    """Losses in 100 node-hours, and the ends of the interval; None where there are too few to say."""
-    says_nothing = losses.cause is not None and losses.cause not in TAKEN
-    if says_nothing or losses.taken < FEWEST or not losses.node_ms:
+def _rates(losses: LossTotal) -> tuple[float | None, float | None, float | None]:
+    """Return losses per 100 node-hours with the ends of the interval; None if there are too few."""
+    says_nothing = losses.cause is not None and losses.cause not in PREEMPTION_CAUSES
+    if says_nothing or losses.preempted < MIN_PREEMPTIONS or not losses.node_ms:
         return None, None, None
-    low, high = poisson_interval(losses.taken)
+    low, high = poisson_interval(losses.preempted)
     each = 100 / losses.node_hours
-    return losses.taken * each, low * each, high * each
+    return losses.preempted * each, low * each, high * each
 
 
 def _thinned(steps: list[SurvivalPoint]) -> list[SurvivalPoint]:
-    """At most `POINTS` of them, the last one included."""
+    """Reduce a curve to at most `POINTS` points, including the last."""
     every = -(-len(steps) // POINTS) or 1
     return steps[::-1][::every][::-1]
 
 
 def _point(step: SurvivalPoint) -> SurvivalOut:
     hours = step.minutes / 60
-    return SurvivalOut(hours=hours, share=step.share, at_risk=step.at_risk, taken=step.taken)
+    return SurvivalOut(hours=hours, share=step.share, at_risk=step.at_risk, taken=step.preempted)

@@ -1,4 +1,4 @@
-"""What nodes cost, where, and who says so."""
+"""Node prices by place, with their sources."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from fastapi import Query
 
-from holdfast.api.dependencies import The
+from holdfast.api.dependencies import TheServices
 from holdfast.api.routing import Router
 from holdfast.api.schemas.prices import (
     PriceChangeOut,
@@ -17,44 +17,48 @@ from holdfast.api.schemas.prices import (
     PricesOut,
     RefusedPriceOut,
 )
-from holdfast.api.time_ranges import TheWindow
-from holdfast.domain.jobfile.accelerator_catalog import AcceleratorCatalog, accelerators
+from holdfast.api.time_ranges import TheTimeRange
+from holdfast.domain.jobfile.accelerator_catalog import parse_accelerators
 from holdfast.domain.jobfile.resource_options import unknown_cloud
-from holdfast.domain.pricing.price_history import range_of
+from holdfast.domain.pricing.price_history import price_range
 from holdfast.domain.pricing.price_list import RejectedRow
-from holdfast.domain.pricing.quotes import PriceQuery, Quote, fresh_first
+from holdfast.domain.pricing.quotes import PriceQuery, Quote, current_first
 from holdfast.errors import BadRequest
+from holdfast.rendering import bundled_accelerators
 from holdfast.services import Services
 
 router = Router(prefix="/v1")
 
-USUAL: Final = timedelta(days=30)
-"""Over what time prices are told where nobody says it."""
-LONGEST: Final = timedelta(seconds=10)
-"""For which clouds are asked, place after place; the rest is left out. Longer: whoever asks waits, and holds a thread. Shorter:
-fewer places in an answer. What was told is kept for some minutes, so that the next question gets further."""
+DEFAULT_PERIOD: Final = timedelta(days=30)
+"""Default period of a price history."""
+TIME_LIMIT: Final = timedelta(seconds=10)
+"""Time limit of queries to clouds, place by place; the rest is omitted.
 
-Word = Annotated[str | None, Query(max_length=100)]
+A higher value delays callers and holds threads; a lower one returns fewer places. Results are cached for some minutes,
+so that a repeated request gets further.
+"""
+
+FilterText = Annotated[str | None, Query(max_length=100)]
 
 
 @router.get("/prices", response_model=PricesOut, tags=["prices"])
 def list_prices(
-    services: The,
+    services: TheServices,
     *,
-    accelerator: Word = None,
-    cloud: Word = None,
-    region: Word = None,
+    accelerator: FilterText = None,
+    cloud: FilterText = None,
+    region: FilterText = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     refused: bool = False,
 ) -> PricesOut:
-    """Spot against on demand. An accelerator that nobody tells of has one price, which is an estimate."""
-    wanted = wanted_of(accelerator, cloud, region)
+    """List spot and on-demand prices. An accelerator without a source has one estimated price."""
+    wanted = price_query(accelerator, cloud, region)
     now = services.clock.now()
     found = services.prices.find(wanted, now)
     quotes = found.quotes
     if not quotes and wanted.accelerator and wanted.count:
         quotes = (services.prices.quote(wanted, now),)
-    quotes = fresh_first(quotes, now)
+    quotes = current_first(quotes, now)
     return PricesOut(
         prices=[_price(quote, now) for quote in quotes[:limit]],
         left_out=max(0, len(quotes) - limit),
@@ -65,28 +69,31 @@ def list_prices(
 
 @router.get("/prices/history", response_model=PriceHistoryOut, tags=["prices"])
 def list_price_history(
-    services: The,
-    window: TheWindow,
+    services: TheServices,
+    window: TheTimeRange,
     *,
     accelerator: Annotated[str, Query(max_length=100)],
-    cloud: Word = None,
-    region: Word = None,
+    cloud: FilterText = None,
+    region: FilterText = None,
     limit: Annotated[int, Query(ge=1, le=50)] = 8,
 ) -> PriceHistoryOut:
-    """How spot prices have changed since a day, for thirty days unless one is named. Places of which nobody tells that have no changes."""
-    wanted = wanted_of(accelerator, cloud, region)
+    """Show changes of spot prices over a period, by default thirty days.
+
+    Places without a history have no changes.
+    """
+    wanted = price_query(accelerator, cloud, region)
     now = services.clock.now()
     until = min(now, _midnight(window.until) + timedelta(days=1)) if window.until else now
-    since = _midnight(window.since) if window.since else until - USUAL
+    since = _midnight(window.since) if window.since else until - DEFAULT_PERIOD
     if since > until:
         raise BadRequest(
-            f"since: {window.since} has not begun yet, in UTC; write today or a day before it"
+            f"since: {window.since} is in the future (UTC); write today or an earlier day"
         )
     told = services.prices.find(wanted, now).quotes
-    sold = fresh_first([quote for quote in told if quote.spot_micros_per_hour], now)
+    sold = current_first([quote for quote in told if quote.spot_micros_per_hour], now)
     series: list[PriceSeriesOut] = []
     for quote in sold[:limit]:
-        if services.clock.now() - now > LONGEST:
+        if services.clock.now() - now > TIME_LIMIT:
             break
         series.append(_series(services, quote, since, until))
     return PriceHistoryOut(
@@ -102,7 +109,7 @@ def _series(services: Services, quote: Quote, since: datetime, until: datetime) 
         instance_type=quote.instance_type,
     )
     changes = services.prices.history(node, since, until)
-    between = range_of(changes, since, until)
+    between = price_range(changes, since, until)
     return PriceSeriesOut(
         now=_price(quote, services.clock.now()),
         lowest_micros_per_hour=between.lowest if between else None,
@@ -119,11 +126,11 @@ def _midnight(day: date) -> datetime:
     return datetime.combine(day, time(), tzinfo=UTC)
 
 
-def wanted_of(accelerator: str | None, cloud: str | None, region: str | None) -> PriceQuery:
-    """The node that a question is about.
+def price_query(accelerator: str | None, cloud: str | None, region: str | None) -> PriceQuery:
+    """Parse the node of a price query.
 
     Raises:
-        BadRequest: there is no such cloud, or no such accelerator.
+        BadRequest: the cloud or accelerator is unknown.
     """
     cloud = cloud.strip().lower() if cloud else None
     if cloud and (flaw := unknown_cloud(cloud)):
@@ -133,13 +140,15 @@ def wanted_of(accelerator: str | None, cloud: str | None, region: str | None) ->
 
 
 def _accelerator(text: str) -> tuple[str, float]:
-    """Name and count; a count of 0 means any."""
-    said = next(accelerators(text), None)
+    """Parse name and count; a count of 0 means any."""
+    said = next(parse_accelerators(text), None)
     if said is None or said[1] <= 0:
-        raise BadRequest(f"accelerator: {text!r} is none; write a name and a count, such as A100:8")
-    offers = AcceleratorCatalog.of_this_version()
-    if known := offers.misspelt(said[0]) or offers.near(said[0]):
-        raise BadRequest(f"accelerator: {said[0]!r} is not known; did you mean {known!r}?")
+        raise BadRequest(
+            f"accelerator: {text!r} is not valid; write a name and a count, such as A100:8"
+        )
+    offers = bundled_accelerators()
+    if known := offers.correction(said[0]) or offers.similar_name(said[0]):
+        raise BadRequest(f"accelerator: {said[0]!r} is unknown; did you mean {known!r}?")
     return said[0], said[1] if ":" in text else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Live streams (SSE): events of one job or of all, resumed exactly with `Last-Event-ID`."""
+"""Live streams (SSE) of events of one job or all jobs, resumable exactly with `Last-Event-ID`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated, Final
 from fastapi import Depends, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from holdfast.api.auth.stream_access import StreamAccess, ThePermit, ended_by_outages
-from holdfast.api.dependencies import The, TheJob
+from holdfast.api.auth.stream_access import StreamAccess, TheStreamAccess, end_stream_on_outage
+from holdfast.api.dependencies import TheJob, TheServices
 from holdfast.api.routing import Router
 from holdfast.api.schemas.workers import MAX_COUNT
 from holdfast.api.views.jobs import event_view
@@ -21,7 +21,10 @@ from holdfast.services import Services
 router = Router(prefix="/v1", tags=["streams"])
 
 POLL_S: Final = 0.25
-"""How often a stream looks for news. Smaller: more queries a client. Bigger: people notice the delay."""
+"""Seconds between polls of a stream.
+
+A lower value adds queries per client; a higher value is a visible delay.
+"""
 
 
 def last_event_id(
@@ -29,28 +32,28 @@ def last_event_id(
     after: Annotated[
         str | None,
         Query(
-            description="Like Last-Event-ID, for clients that cannot set it; `now` for what is still to come alone."
+            description="Like Last-Event-ID, for clients that cannot set it; `now` sends only future events."
         ),
     ] = None,
 ) -> str | None:
-    """Where the client was; None at its first connection."""
+    """The last event the client received; None at its first connection."""
     return last_event_id or after
 
 
-Place = Annotated[str | None, Depends(last_event_id)]
+LastEventId = Annotated[str | None, Depends(last_event_id)]
 
 
-def cursor_of(place: Place, services: The) -> int:
-    """The cursor that a client names.
+def cursor_of(place: LastEventId, services: TheServices) -> int:
+    """Parse the position of a client.
 
     Raises:
         BadRequest: it is not the id of an event.
     """
     if place == "now":
-        return services.reading.newest_cursor()
+        return services.queries.newest_cursor()
     if place is not None and not (place.isdecimal() and int(place) <= MAX_COUNT):
         raise BadRequest(
-            f"Last-Event-ID {place!r} is not the id of an event; leave it out to begin at the beginning"
+            f"Last-Event-ID {place!r} is not the id of an event; omit it to start at the beginning"
         )
     return int(place or 0)
 
@@ -60,18 +63,18 @@ Cursor = Annotated[int, Depends(cursor_of)]
 
 @router.get("/jobs/{job_id}/events/stream", response_class=EventSourceResponse)
 async def stream_job(
-    job: TheJob, services: The, permit: ThePermit, cursor: Cursor
+    job: TheJob, services: TheServices, permit: TheStreamAccess, cursor: Cursor
 ) -> AsyncIterator[ServerSentEvent]:
-    """The facts of a job, past and to come; ends with the event `end` once the job has ended."""
+    """Stream past and future events of a job; ends with the event `end` once the job has ended."""
     async for message in _follow(services, permit, cursor, job):
         yield message
 
 
 @router.get("/stream", response_class=EventSourceResponse)
 async def stream_all(
-    services: The, permit: ThePermit, cursor: Cursor
+    services: TheServices, permit: TheStreamAccess, cursor: Cursor
 ) -> AsyncIterator[ServerSentEvent]:
-    """The facts of all jobs in the projects that the caller is in, past and to come."""
+    """Stream past and future events of all jobs in the caller's projects."""
     async for message in _follow(services, permit, cursor, None):
         yield message
 
@@ -80,13 +83,15 @@ async def _follow(
     services: Services, permit: StreamAccess, place: int, job: Job | None
 ) -> AsyncIterator[ServerSentEvent]:
     job_id = job.id if job else None
-    with ended_by_outages():
-        while not services.stopping.is_set() and await permit.holds(job.project if job else None):
-            # The state is read before the facts: an end that is seen has all its facts in the journal.
+    with end_stream_on_outage():
+        while not services.stopping.is_set() and await permit.is_allowed(
+            job.project if job else None
+        ):
+            # The state is read before the events: a job that has ended then has all its events in the journal.
             ended = job_id is not None and await asyncio.to_thread(_has_ended, services, job_id)
-            seen = permit.caller.sees if job is None else None
+            seen = permit.caller.visible_projects if job is None else None
             while facts := await asyncio.to_thread(
-                services.reading.stream, after=place, job_id=job_id, projects=seen
+                services.queries.stream, after=place, job_id=job_id, projects=seen
             ):
                 for fact in facts:
                     yield ServerSentEvent(

@@ -1,26 +1,29 @@
-"""What workers ask and tell: who they are, and what happened; with a token that is good for one job."""
+"""Routes of workers: registration and reports, with a token that is valid for one job."""
 
 from __future__ import annotations
 
 from holdfast_worker.protocol.reports import Report, ReportKind
 
-from holdfast.api.dependencies import The
+from holdfast.api.dependencies import TheServices
 from holdfast.api.routing import Router
 from holdfast.api.schemas.workers import RegistrationIn, RegistrationOut, ReportsIn, ReportsOut
 from holdfast.domain.access.permissions import WORKER_GRACE
 from holdfast.domain.jobs.guards import grace_ms
 from holdfast.errors import HoldfastError, NotLookedYet
 from holdfast.services import Services
-from holdfast.store.report_ingest import Accepted, Batch
+from holdfast.store.report_ingest import Accepted, ReportBatch
 
 router = Router(prefix="/v1/jobs/{job_id}", tags=["workers"])
 
 
 @router.post("/muster", response_model=RegistrationOut)
-def muster(job_id: str, body: RegistrationIn, services: The) -> RegistrationOut:
-    """Tell a worker which attempt it is, where its launcher does not. The newest to ask speaks for the job."""
+def muster(job_id: str, body: RegistrationIn, services: TheServices) -> RegistrationOut:
+    """Register a worker and return its attempt if its launcher does not.
+
+    The newest registration is authoritative.
+    """
     try:
-        place = services.musters.register(job_id, body.incarnation)
+        place = services.incarnations.register(job_id, body.incarnation)
     except NotLookedYet:
         services.nudge()
         raise
@@ -28,20 +31,20 @@ def muster(job_id: str, body: RegistrationIn, services: The) -> RegistrationOut:
 
 
 @router.post("/reports", response_model=ReportsOut)
-def take_reports(job_id: str, body: ReportsIn, services: The) -> ReportsOut:
-    """Take what is new of these reports; the answer says where the worker is to go on, and how long it may stay."""
-    [verdict] = services.journal.ingest_reports([batch_of(job_id, body)])
-    if isinstance(verdict, HoldfastError):
-        raise verdict
-    told, is_goodbye = answer(services, body, verdict)
+def take_reports(job_id: str, body: ReportsIn, services: TheServices) -> ReportsOut:
+    """Ingest new reports; the response gives the next expected report and the remaining time of the worker."""
+    [batch] = services.journal.ingest_reports([batch_of(job_id, body)])
+    if isinstance(batch, HoldfastError):
+        raise batch
+    told, is_goodbye = reports_reply(services, body, batch)
     if is_goodbye:
         release_nodes(services, job_id)
     return told
 
 
-def batch_of(job_id: str, body: ReportsIn) -> Batch:
-    """What a worker of a job sent, as the journal takes it."""
-    return Batch(
+def batch_of(job_id: str, body: ReportsIn) -> ReportBatch:
+    """Convert the reports of a worker for the journal."""
+    return ReportBatch(
         job_id=job_id,
         attempt=body.attempt,
         reports=[Report(body.attempt, r.n, r.at, r.kind, r.body) for r in body.reports],
@@ -51,8 +54,8 @@ def batch_of(job_id: str, body: ReportsIn) -> Batch:
     )
 
 
-def answer(services: Services, body: ReportsIn, taken: Accepted) -> tuple[ReportsOut, bool]:
-    """What a worker is told, and whether it has said goodbye, as its nodes were left to it for this alone."""
+def reports_reply(services: Services, body: ReportsIn, taken: Accepted) -> tuple[ReportsOut, bool]:
+    """Build the reply to reports, and return whether the worker has finished and its nodes wait only for this."""
     left_ms = None if taken.job is None else grace_ms(taken.job, services.clock.now())
     if left_ms is None:
         return ReportsOut(next=taken.next, leave_within_s=None), False
@@ -61,6 +64,6 @@ def answer(services: Services, body: ReportsIn, taken: Accepted) -> tuple[Report
 
 
 def release_nodes(services: Services, job_id: str) -> None:
-    """Let the nodes of a job go now."""
-    services.watches.nudge(job_id, services.clock.now())
+    """Release the nodes of a job now."""
+    services.leases.make_due(job_id, services.clock.now())
     services.nudge()

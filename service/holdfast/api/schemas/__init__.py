@@ -1,1 +1,4 @@
-"""Request and response bodies, one module per resource. The client imports nothing else of the service."""
+"""Request and response bodies, one module per resource.
+
+The client imports only these and its errors from the service.
+"""

@@ -1,4 +1,4 @@
-"""What all that travels over the API has in common."""
+"""Base classes of all schemas of the API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class _Described(BaseModel):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """The description: a request is closed, an answer is open to fields of a later version."""
+        """Describe a request as closed, and a response as open to fields of later versions."""
         described = handler(schema)
         if handler.mode == "serialization":
             handler.resolve_ref_schema(described).pop("additionalProperties", None)
@@ -22,16 +22,20 @@ class _Described(BaseModel):
 
 
 class Schema(_Described):
-    """Strict about names, so that a misspelt field is an answer and not a silence.
+    """A schema that rejects unknown fields, so that a misspelled one is an error.
 
-    The client reads answers with `extra="ignore"`, since a newer service may add fields; the description says so, too.
+    The client reads responses with `extra="ignore"`, since a newer service may add fields; the description also allows
+    them.
     """
 
-    # Pydantic refuses half of a surrogate pair only in strings with a bound, of any length. Such a string cannot be stored or sent.
+    # Pydantic refuses lone surrogates only in strings with a length limit. Such a string cannot be stored or sent.
     model_config = ConfigDict(extra="forbid", str_min_length=0)
 
 
 class WorkerSchema(_Described):
-    """A request of a worker: what a newer worker adds is ignored, since a refusal would lose all of its reports."""
+    """A request of a worker.
+
+    Unknown fields of a newer worker are ignored, since a refusal would lose all of its reports.
+    """
 
     model_config = ConfigDict(extra="ignore")

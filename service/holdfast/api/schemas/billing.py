@@ -1,9 +1,4 @@
-"""What travels over the API about bills. The client reads these, too.
-
-What travels over the API about budgets. The client reads these, too.
-
-What travels over the API about costs. The client reads these, too.
-"""
+"""Schemas of bills, budgets and costs; shared with the client."""
 
 from __future__ import annotations
 
@@ -27,8 +22,8 @@ class PhasesOut(Schema):
     unmeasured: int = Field(default=0, description="Of a program that has reported nothing.")
 
     @classmethod
-    def of(cls, phases: Phases) -> PhasesOut:
-        """The same, to be told."""
+    def from_phases(cls, phases: Phases) -> PhasesOut:
+        """Convert phases."""
         return cls(
             setup=phases.setup,
             restore=phases.restore,
@@ -40,7 +35,7 @@ class PhasesOut(Schema):
 
 
 class GroupOut(Schema):
-    """Nodes of one attempt that are alike."""
+    """Nodes of one attempt with the same type and price."""
 
     zone: str
     nodes: int
@@ -50,69 +45,71 @@ class GroupOut(Schema):
 
 
 class PriceStepOut(Schema):
-    """What the nodes of a group cost from a moment on, in micro-dollars an hour."""
+    """The price of a group's nodes from a time on, in micro-dollars per hour."""
 
     at: datetime
-    group: int = Field(description="Which of the groups, from 0.")
+    group: int = Field(description="Number of the group, from 0.")
     micros_per_hour: int
     source: str
 
 
 class AdjustmentOut(Schema):
-    """What a rule of a provider adds to a bill, or takes from it."""
+    """The amount that a provider rule adds to a bill or subtracts from it."""
 
     attempt: int
     zone: str
     rule: str = Field(description="minimum or first_hour.")
     micros: int = Field(description="Negative for a credit.")
-    source: str = Field(description="The page on which the provider says so.")
+    source: str = Field(description="Page on which the provider documents the rule.")
 
 
 class AttemptOut(Schema):
-    """One attempt: from the end of the one before until its own end."""
+    """One attempt, from the end of the previous one to its own end."""
 
     attempt: int
     zone: str
     nodes: int
-    cloud: str | None = Field(default=None, description="Null where nobody said whose they are.")
-    instance_type: str | None = Field(default=None, description="Null where nobody said.")
+    cloud: str | None = Field(default=None, description="Null if unknown.")
+    instance_type: str | None = Field(default=None, description="Null if unknown.")
     ready_at: datetime
-    ended_at: datetime | None = Field(description="Null while the nodes stand.")
+    ended_at: datetime | None = Field(description="Null while the nodes are running.")
     cause: str | None = Field(
-        description="Why the nodes were lost; null while they stand or when the job ended."
+        description="Why the nodes were lost; null while they are running or if the job ended."
     )
     simulated: bool
     price_source: str | None = Field(
-        default=None, description="Who told the price; null where the launcher sets it itself."
+        default=None, description="Source of the price; null if the launcher sets it."
     )
     price_as_of: datetime | None = Field(
-        default=None, description="When that source had it so; null where nobody said."
+        default=None, description="Date of the price at its source; null if unknown."
     )
     is_price_estimate: bool = Field(
-        default=False, description="True where nobody told a price, so that it is taken to be high."
+        default=False, description="True if the price is unknown and assumed high."
     )
-    first_step: int | None = Field(description="Where training went on; null if it never trained.")
+    first_step: int | None = Field(
+        description="Step at which training resumed; null if it never trained."
+    )
     last_step: int | None
     lost_steps: int
-    notice_s: float | None = Field(description="Warning that was given; null when none was told.")
+    notice_s: float | None = Field(description="Notice time; null without a notice.")
     waiting_ms: int = Field(description="Time without nodes.")
     paused_ms: int = Field(default=0, description="The part of it in which the job was paused.")
     ms: PhasesOut
     micros: PhasesOut
-    paid_micros: int = Field(description="Of all phases, before the rules of providers.")
+    paid_micros: int = Field(description="Total of all phases, before provider rules.")
     on_demand_micros: int = Field(
-        description="What its useful work, and the setup if it is the one that has to be paid, would have cost on demand."
+        description="On-demand cost of its useful work, and of the setup if it is the one to be paid."
     )
     groups: list[GroupOut] = Field(
-        default_factory=list, description="Its nodes, by what they cost and where they stand."
+        default_factory=list, description="Its nodes, by price and location."
     )
     price_changes: list[PriceStepOut] = Field(
-        default_factory=list, description="After the first price, in order of time."
+        default_factory=list, description="Changes after the first price, in order of time."
     )
 
 
 class NodeLossOut(Schema):
-    """What one loss of nodes cost."""
+    """The cost of one capacity loss."""
 
     attempt: int
     at: datetime
@@ -125,7 +122,7 @@ class NodeLossOut(Schema):
 
 
 class BillOut(Schema):
-    """Where every millisecond and every micro-dollar of a job went."""
+    """The bill of a job: every millisecond and micro-dollar."""
 
     job_id: str
     until: datetime
@@ -137,31 +134,31 @@ class BillOut(Schema):
     micros: PhasesOut
     provisioned_ms: int
     adjustments: list[AdjustmentOut] = Field(
-        default_factory=list, description="What the rules of providers have moved."
+        default_factory=list, description="Total adjustment by provider rules."
     )
-    adjusted_micros: int = Field(default=0, description="Their sum.")
-    paid_micros: int = Field(description="The money of all phases, and `adjusted_micros`.")
+    adjusted_micros: int = Field(default=0, description="Total of all phases.")
+    paid_micros: int = Field(description="Cost of all phases plus `adjusted_micros`.")
     on_demand_micros: int
-    wasted_micros: int = Field(description="The money of all phases but `useful` and `unmeasured`.")
+    wasted_micros: int = Field(description="Cost of all phases except `useful` and `unmeasured`.")
     goodput: float | None = Field(
         default=None,
-        description="Useful share of the measured time with nodes, 0 to 1; null where none was measured.",
+        description="Useful share of the measured time with nodes, 0 to 1; null if nothing was measured.",
     )
     goodput_with_waiting: float | None = Field(
         default=None, description="Useful share of measured and waiting time, 0 to 1."
     )
-    saved_micros: int = Field(description="Negative when spot cost more than on demand would have.")
+    saved_micros: int = Field(description="Negative if spot cost more than on demand would have.")
     lost_steps: int
     simulated: bool
     is_price_estimate: bool = Field(
-        default=False, description="True where nobody told a price, so that it is taken to be high."
+        default=False, description="True if a price is unknown and assumed high."
     )
 
 
 class SentenceOut(Schema):
-    """One sentence of the story of a job."""
+    """One sentence of the history of a job."""
 
-    at: datetime | None = Field(description="When it happened; null for what is so now.")
+    at: datetime | None = Field(description="Time of the event; null for the current state.")
     text: str
 
 
@@ -169,19 +166,19 @@ Percent = Annotated[int, Field(ge=1, le=100)]
 
 
 class BudgetIn(Schema):
-    """What a project or a user may spend in a month."""
+    """The monthly budget of a project or user."""
 
     monthly_usd: StrictInt | StrictFloat | str = Field(
         description="US dollars, exact to a millionth."
     )
     warn_at: list[Percent] = Field(
         default_factory=lambda: [50, 80, 95],
-        description="Percent of it at which people are warned, each once in a month.",
+        description="Percentages at which users are warned, each once per month.",
     )
     on_reached: str = Field(
         default="pause",
         pattern="^(pause|warn)$",
-        description="pause: its jobs are paused and none is begun; warn: it is only said.",
+        description="pause: running jobs are paused and new ones wait; warn: notification only.",
     )
 
     @field_validator("warn_at")
@@ -191,71 +188,71 @@ class BudgetIn(Schema):
 
 
 class BudgetOut(Schema):
-    """A budget, and what is spent of it in this month."""
+    """A budget with this month's spending."""
 
     scope: str = Field(description="project or user.")
     name: str
     monthly_micros: int
     warn_at: list[int]
     on_reached: str
-    month: str = Field(description="As in 2026-03, in UTC.")
-    spent_micros: int = Field(description="In this month, until now.")
+    month: str = Field(description="Such as 2026-03, in UTC.")
+    spent_micros: int = Field(description="Spent this month until now.")
     committed_micros: int = Field(
-        description="What the nodes that stand will cost until their workers have saved and left."
+        description="Cost of the running nodes until their workers have saved and exited."
     )
-    micros_per_hour: int = Field(description="What the nodes that stand cost together.")
-    warned_at: list[int] = Field(description="Of `warn_at`, those that people were told of.")
-    is_spent: bool = Field(description="Whether no more is left than the time to save.")
-    simulated: bool = Field(description="True if any price of this month in it is simulated.")
+    micros_per_hour: int = Field(description="Total price of the running nodes.")
+    warned_at: list[int] = Field(description="The percentages of `warn_at` that were notified.")
+    is_spent: bool = Field(description="Whether only the reserve for saving is left.")
+    simulated: bool = Field(description="True if any price of this month is simulated.")
     is_price_estimate: bool = Field(
-        description="True if nobody told a price of this month in it, which is taken to be high."
+        description="True if any price of this month is unknown and assumed high."
     )
 
 
 class CostOut(Schema):
-    """One sum: milliseconds and micro-dollars."""
+    """One total: milliseconds and micro-dollars."""
 
     key: str = Field(
-        description="Id of the job, `<job>/<attempt>`, name of the user, project or zone, value of the tag, or day in UTC; empty where there is none."
+        description="Id of the job, `<job>/<attempt>`, name of the user, project or zone, value of the tag, or day in UTC; empty if unset."
     )
-    label: str | None = Field(description="Name of the job; null for others.")
+    label: str | None = Field(description="Name of the job; null for other keys.")
     part: str | None = Field(
         default=None,
-        description="Which of `each` it is of, written like `key`; null where none was asked.",
+        description="Key of `each`, in the format of `key`; null without `each`.",
     )
-    jobs: int = Field(description="How many jobs have a part in it.")
+    jobs: int = Field(description="Number of jobs included.")
     waiting_ms: int
     ms: PhasesOut
     provisioned_ms: int
-    node_ms: int = Field(description="The provisioned time of each node, all together.")
+    node_ms: int = Field(description="Provisioned time of all nodes together.")
     micros: PhasesOut
-    adjusted_micros: int = Field(description="What the rules of providers have moved.")
+    adjusted_micros: int = Field(description="Total adjustment by provider rules.")
     paid_micros: int
     on_demand_micros: int
     saved_micros: int
     wasted_micros: int
     goodput: float | None = Field(
-        description="Useful for each provisioned time; null where nothing was provisioned."
+        description="Useful share of the provisioned time; null if nothing was provisioned."
     )
     goodput_with_waiting: float | None
-    simulated: bool = Field(description="True if any price in it is simulated.")
-    is_price_estimate: bool = Field(description="True if nobody told a price in it.")
+    simulated: bool = Field(description="True if any price is simulated.")
+    is_price_estimate: bool = Field(description="True if any price is unknown and assumed high.")
 
 
 class CostsOut(Schema):
-    """Sums over jobs."""
+    """Total costs of jobs."""
 
     by: str
     each: str | None = Field(
-        default=None, description="What those are told apart by once more; null: nothing."
+        default=None, description="Second key within the days; null if not requested."
     )
-    since: date | None = Field(description="First day in UTC; null: from the beginning.")
+    since: date | None = Field(description="First day in UTC; null: no lower limit.")
     until: date | None = Field(description="Last day in UTC; null: until now.")
     costs: list[CostOut] = Field(
-        description="The dearest first; by day, the oldest first, and of one day the dearest."
+        description="Most expensive first; by day, oldest first and within a day most expensive first."
     )
-    left_out: int = Field(description="How many more there are beyond `limit`.")
-    total: CostOut = Field(description="Of all, those beyond `limit` included.")
+    left_out: int = Field(description="Number of totals beyond `limit`.")
+    total: CostOut = Field(description="Grand total, including those beyond `limit`.")
     pending: int = Field(
-        description="Jobs that ended a moment ago, or before an upgrade, and are not in it yet."
+        description="Jobs that ended a moment ago, or before an upgrade, and are not included yet."
     )

@@ -1,4 +1,4 @@
-"""What travels over the API about checkpoints. The client reads these, too; nothing here knows how the service works."""
+"""Schemas of checkpoints; shared with the client."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from holdfast.api.schemas.base import Schema
 class MetricOut(Schema):
     """The last value that was logged under a name."""
 
-    value: float | None = Field(description="Null where it was not finite.")
-    step: int = Field(description="After how many steps it was logged.")
+    value: float | None = Field(description="Null if it was not finite.")
+    step: int = Field(description="Number of steps before it was logged.")
 
 
 class PassedOverOut(Schema):
@@ -24,26 +24,28 @@ class PassedOverOut(Schema):
 
 
 class CheckpointOut(Schema):
-    """One try to save, and what became of it."""
+    """One attempted save and its result."""
 
     step: int
     checkpoint: str | None = Field(description="Its name in the store; null if it failed.")
     state: str = Field(description="complete, failed, damaged, abandoned or removed.")
-    detail: str = Field(description="Why it is not complete, in words; empty if it is.")
-    attempt: int = Field(description="Who wrote it.")
-    at: datetime = Field(description="When it was durable, or given up.")
-    taken_at: datetime | None = Field(description="When its state was taken; null if it failed.")
-    size_bytes: int | None = Field(description="Null if it failed, as all below that is null.")
-    stall_ms: int | None = Field(description="How long training stood still for it.")
+    detail: str = Field(description="Why it is not complete; empty if it is.")
+    attempt: int = Field(description="Attempt that wrote it.")
+    at: datetime = Field(description="Time at which it was durable or abandoned.")
+    taken_at: datetime | None = Field(description="Time of the snapshot; null if it failed.")
+    size_bytes: int | None = Field(
+        description="Null if it failed, like all fields below that are null."
+    )
+    stall_ms: int | None = Field(description="Time for which training stopped.")
     upload_ms: int | None = Field(description="From the end of the snapshot until the commit.")
     weights_sha256: str | None
-    metrics: dict[str, MetricOut] = Field(description="What the script had logged, by name.")
-    restored_by: list[int] = Field(description="Attempts that went on from it.")
+    metrics: dict[str, MetricOut] = Field(description="Values that the script had logged, by name.")
+    restored_by: list[int] = Field(description="Attempts that resumed from it.")
     passed_over: list[PassedOverOut] = Field(description="Attempts that could not use it.")
     removed_at: datetime | None = Field(description="Null while it is in the store.")
     superseded: bool = Field(
         default=False,
-        description="Whether it is complete, but no longer kept by the retention rule: it waits for removal, or the worker has removed it without a report.",
+        description="Whether it is complete but no longer kept by the retention policy: it waits for deletion, or the worker has deleted it without a report.",
     )
 
 
@@ -56,31 +58,31 @@ class BestOut(Schema):
 
 
 class RetentionPolicyOut(Schema):
-    """Which complete checkpoints stay."""
+    """The retention policy: which complete checkpoints are kept."""
 
     last: int
-    every_steps: int | None = Field(description="Null: none for its step alone.")
-    best: BestOut | None = Field(description="Null: none for its worth.")
+    every_steps: int | None = Field(description="Null: none are kept for their step alone.")
+    best: BestOut | None = Field(description="Null: none are kept for a metric.")
 
 
 class RetentionOut(Schema):
-    """How old checkpoints are removed, and how that goes."""
+    """Deletion of old checkpoints and its state."""
 
-    by: str = Field(description="service, or worker, which does not tell what it has removed.")
+    by: str = Field(description="service, or worker, which does not report deletions.")
     keep: RetentionPolicyOut
     tidied_at: datetime | None = Field(
-        description="When the service was through with it last; null before the first time."
+        description="When the service last completed a deletion run; null before the first one."
     )
     trouble: str | None = Field(
-        description="Why nothing is removed; null while that goes well, and where the worker does it."
+        description="Why nothing is deleted; null while deletion works, or if the worker deletes."
     )
-    since: datetime | None = Field(description="Since when there is trouble.")
+    since: datetime | None = Field(description="Start of the failure.")
 
 
 class CheckpointPage(Schema):
-    """Some tries to save, newest first."""
+    """A page of attempted saves, newest first."""
 
     checkpoints: list[CheckpointOut]
     next: str | None = Field(description="Pass as `cursor` for the next page; null on the last.")
     tidying: RetentionOut | None = Field(description="Null for a job without a checkpoint store.")
-    notes: list[str] = Field(description="What is other than one may think, as sentences.")
+    notes: list[str] = Field(description="Notes on unexpected retention behavior, as sentences.")

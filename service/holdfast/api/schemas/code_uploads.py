@@ -1,4 +1,4 @@
-"""What travels over the API when code is uploaded. The client reads these, too."""
+"""Schemas of code uploads; shared with the client."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ DIGEST: Final = r"^[0-9a-f]{64}$"
 Digest = Annotated[str, Field(pattern=DIGEST)]
 
 
-# Not a `Schema`: a folder has thousands of entries, and an object of pydantic takes twice as long as a dictionary.
+# Not a `Schema`: a directory has thousands of entries, and a Pydantic object takes twice as long as a dictionary.
 @with_config(ConfigDict(extra="forbid"))
 class EntryIn(TypedDict):
-    """A file, a link or an empty folder of uploaded code."""
+    """A file, a link or an empty directory of uploaded code."""
 
     path: Annotated[
         str,
         Field(
             max_length=2048,
-            description="Relative, with slashes; that of an empty folder ends with one.",
+            description="Relative, with slashes; that of an empty directory ends with one.",
         ),
     ]
     size_bytes: NotRequired[
@@ -48,31 +48,31 @@ class EntryIn(TypedDict):
         Annotated[
             Annotated[str, Field(max_length=2048)] | None,
             Field(
-                description="Where a symbolic link leads, inside of the folder; null for what is no link."
+                description="Target of a symbolic link, inside of the directory; null for other entries."
             ),
         ]
     ]
 
 
 class TreeIn(Schema):
-    """A folder of code."""
+    """A directory of code."""
 
-    # Of thousands of mistakes, one is named.
+    # Of thousands of mistakes, only one is reported.
     entries: Annotated[list[EntryIn], FailFast()] = Field(
-        max_length=MOST_ENTRIES, description="All files, links and empty folders."
+        max_length=MOST_ENTRIES, description="All files, links and empty directories."
     )
 
 
 class TreeOut(Schema):
-    """A folder of code, as far as it has arrived."""
+    """An uploaded directory and its missing pieces."""
 
-    id: str = Field(description="For `code` of `POST /v1/jobs`, once nothing is missing.")
+    id: str = Field(description="For `code` of `POST /v1/jobs`, once no piece is missing.")
     missing: list[str] = Field(
-        description="SHA-256 of pieces that are to be uploaded; then ask again."
+        description="SHA-256 of the pieces to upload before repeating the request."
     )
 
 
 class PiecesOut(Schema):
-    """What became of a bundle of pieces."""
+    """Result of uploading a bundle of pieces."""
 
-    stored: int = Field(description="How many pieces it held.")
+    stored: int = Field(description="Number of pieces in it.")

@@ -1,4 +1,4 @@
-"""What travels over the API about people: who they are, where they belong, how they come in, and what they did."""
+"""Schemas of users, projects, tokens, sessions and the audit log; shared with the client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field, StrictBool, StringConstraints, TypeAdapter, WithJson
 from holdfast.api.schemas.base import Schema
 from holdfast.api.schemas.jobs import Can
 from holdfast.domain.access.permissions import (
-    LONGEST_TOKEN_DAYS,
+    MAX_TOKEN_DAYS,
     PROJECT_NAME,
     TOKEN_DAYS,
     USER_NAME,
@@ -19,49 +19,49 @@ from holdfast.domain.access.permissions import (
 _LINE: Final = r"^[^\x00-\x1f\x7f]+$"
 UserName = Annotated[str, StringConstraints(pattern=USER_NAME)]
 ProjectName = Annotated[str, StringConstraints(pattern=PROJECT_NAME)]
-RoleWord = Literal["viewer", "member", "admin"]
-ScopeWord = Literal["read", "write", "admin"]
-RoleShown = Annotated[str, WithJsonSchema(TypeAdapter(RoleWord).json_schema())]
-"""A role in an answer. A client shows one that a newer service added."""
-ScopeShown = Annotated[str, WithJsonSchema(TypeAdapter(ScopeWord).json_schema())]
-"""A scope in an answer, as above."""
+RoleName = Literal["viewer", "member", "admin"]
+ScopeName = Literal["read", "write", "admin"]
+RoleShown = Annotated[str, WithJsonSchema(TypeAdapter(RoleName).json_schema())]
+"""A role in a response. A client also displays roles that a newer service added."""
+ScopeShown = Annotated[str, WithJsonSchema(TypeAdapter(ScopeName).json_schema())]
+"""A scope in a response; like roles, open to additions."""
 
 
 class CurrentUserOut(Schema):
-    """Who the caller is, and what they may do."""
+    """The caller and their permissions."""
 
     user: str | None = Field(description="Null for the owner of the service.")
-    is_admin: bool = Field(description="Of the service.")
+    is_admin: bool = Field(description="Admin of the service.")
     roles: dict[str, RoleShown] = Field(
-        description="By project; an admin of the service needs none."
+        description="Role by project; an admin of the service needs none."
     )
     scopes: list[ScopeShown]
     token_id: str | None = Field(description="Null for the owner on the service's own machine.")
-    project: str | None = Field(description="The only one that the token is for; null: all.")
+    project: str | None = Field(description="The only project of the token; null: all.")
     demo_seed: int | None = Field(
-        description="What this service's jobs, prices and people were made from, if it is a demonstration; null: they are real."
+        description="Seed of the generated jobs, prices and users of a demonstration; null: real data."
     )
     can: dict[str, Can] = Field(
         default_factory=dict,
-        description="Whether they may do what is about no project, and why not.",
+        description="Permissions for actions outside of projects, with the reason for a refusal.",
     )
 
 
 class UserIn(Schema):
-    """A user as they are to be."""
+    """A user to create."""
 
     name: UserName
     is_admin: StrictBool = Field(
-        default=False, description="Of the service: they may do everything."
+        default=False, description="Admin of the service, who may do everything."
     )
 
 
 class UserChange(Schema):
-    """What is to be other with a user; what is null stays."""
+    """Changes of a user; null leaves a value unchanged."""
 
     is_admin: StrictBool | None = None
     is_disabled: StrictBool | None = Field(
-        default=None, description="True: all tokens are revoked, and they may not come in."
+        default=None, description="True: disabled, and all tokens are revoked."
     )
 
 
@@ -71,19 +71,21 @@ class UserOut(Schema):
     name: str
     is_admin: bool
     created_at: datetime
-    disabled_at: datetime | None = Field(description="Null: they may come in.")
+    disabled_at: datetime | None = Field(description="Null: enabled.")
 
 
 class ProjectIn(Schema):
-    """A project as it is to be."""
+    """A project to create."""
 
     name: ProjectName
 
 
 class ProjectChange(Schema):
-    """What is to be other with a project."""
+    """Changes of a project."""
 
-    is_archived: StrictBool = Field(description="True: it takes no new jobs; those that run go on.")
+    is_archived: StrictBool = Field(
+        description="True: it accepts no new jobs; running ones continue."
+    )
 
 
 class ProjectOut(Schema):
@@ -91,21 +93,24 @@ class ProjectOut(Schema):
 
     name: str
     created_at: datetime
-    archived_at: datetime | None = Field(description="Null: it takes new jobs.")
-    role: RoleShown | None = Field(description="Of the caller; null for an admin who is not in it.")
+    archived_at: datetime | None = Field(description="Null: it accepts new jobs.")
+    role: RoleShown | None = Field(
+        description="Role of the caller; null for an admin who is not a member."
+    )
     can: dict[str, Can] = Field(
-        default_factory=dict, description="Whether the caller may do something in it, and why not."
+        default_factory=dict,
+        description="Permissions of the caller in it, with the reason for a refusal.",
     )
 
 
 class MemberIn(Schema):
-    """What a user is to be in a project."""
+    """The role of a user in a project."""
 
-    role: RoleWord
+    role: RoleName
 
 
 class MemberOut(Schema):
-    """What a user is in a project."""
+    """A member of a project."""
 
     project: str
     user: str
@@ -113,67 +118,63 @@ class MemberOut(Schema):
 
 
 class TokenIn(Schema):
-    """A token as it is to be."""
+    """A token to create."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=_LINE)] = Field(
-        description="What it is for."
+        description="Its purpose."
     )
     user: UserName | None = Field(
-        default=None, description="Whose; null: the caller's own. Another's only from an admin."
+        default=None, description="Its user; null: the caller. Only admins may name others."
     )
     project: ProjectName | None = Field(
-        default=None, description="The only one that it is to be good for; null: all."
+        default=None, description="The only project it is valid for; null: all."
     )
-    scopes: list[ScopeWord] = Field(
+    scopes: list[ScopeName] = Field(
         default=["read", "write"],
         min_length=1,
         max_length=3,
-        description="No more than those of the token that asks.",
+        description="At most those of the requesting token.",
     )
-    days: int = Field(
-        default=TOKEN_DAYS, ge=1, le=LONGEST_TOKEN_DAYS, description="How long it is good."
-    )
+    days: int = Field(default=TOKEN_DAYS, ge=1, le=MAX_TOKEN_DAYS, description="Days of validity.")
 
 
 class TokenOut(Schema):
-    """What is kept of a token; its text is not."""
+    """A token without its text."""
 
     id: str
     name: str
     user: str | None = Field(description="Null: the owner of the service.")
-    project: str | None = Field(description="The only one that it is good for; null: all.")
+    project: str | None = Field(description="The only project it is valid for; null: all.")
     scopes: list[ScopeShown]
     created_at: datetime
-    expires_at: datetime | None = Field(description="Null: never.")
-    last_used_at: datetime | None = Field(description="To the minute; null: not yet.")
+    expires_at: datetime | None = Field(description="Null: no expiry.")
+    last_used_at: datetime | None = Field(description="To the minute; null: not used yet.")
     revoked_at: datetime | None
-    replaced_by: str | None = Field(description="Id of the token that it was rotated to.")
-    is_good: bool = Field(description="Whether it lets in now.")
+    replaced_by: str | None = Field(description="Id of the token that replaced it.")
+    is_good: bool = Field(description="Whether it is valid now.")
 
 
 class NewTokenOut(Schema):
-    """A new token: the only time that its text can be seen."""
+    """A new token with its text, which only this response contains."""
 
-    token: str = Field(repr=False, description="To be sent as `Authorization: Bearer ...`.")
+    token: str = Field(repr=False, description="Send it as `Authorization: Bearer ...`.")
     kept: TokenOut
 
 
 class SessionOut(Schema):
-    """A session of a browser."""
+    """A browser session."""
 
     user: str | None = Field(description="Null: the owner of the service.")
-    csrf: str = Field(
-        repr=False, description="To be sent as `X-CSRF-Token` with all that changes something."
-    )
-    ends_at: datetime = Field(description="Unless it is used before.")
+    csrf: str = Field(repr=False, description="Send it as `X-CSRF-Token` with every change.")
+    ends_at: datetime = Field(description="Expiry, unless the session is used before.")
 
 
 class AuditEntryOut(Schema):
-    """A row of the audit log."""
+    """An entry of the audit log."""
 
     seq: int
     at: datetime
-    actor: str = Field(description="Name of a user, or `owner`; empty where nobody came in.")
+    actor: str = Field(description="Name of a user, or `owner`; empty for refused logins.")
     token_id: str | None
     address: str | None
     request_id: str | None
@@ -186,20 +187,22 @@ class AuditEntryOut(Schema):
 
 
 class AuditPage(Schema):
-    """Some rows of the audit log, newest first."""
+    """A page of audit entries, newest first."""
 
     rows: list[AuditEntryOut]
     next: str | None = Field(description="Pass as `cursor` for the next page; null on the last.")
 
 
 class AuditVerificationOut(Schema):
-    """Whether the audit log is the one that was written."""
+    """Result of verifying the audit log."""
 
     sound: bool
-    rows: int = Field(description="How many are sound, from the first on.")
+    rows: int = Field(description="Number of intact rows, from the first on.")
     removed: int = Field(
-        default=0, description="The last row that retention removed; the first row comes after it."
+        default=0, description="The last row deleted by retention; the first row follows it."
     )
-    head: str = Field(description="The newest of them as `seq:hash`; keep it elsewhere.")
-    broken_seq: int | None = Field(description="The first row that is not; null where all are.")
-    problem: str | None = Field(description="What is wrong with it; null where nothing is.")
+    head: str = Field(
+        description="The newest intact row as `seq:hash`; store it outside the service."
+    )
+    broken_seq: int | None = Field(description="The first modified row; null if all are intact.")
+    problem: str | None = Field(description="What is wrong with it; null if all are intact.")

@@ -1,12 +1,6 @@
-"""What travels over the API when a running job is paused, resumed, or given other limits. The client reads these, too.
+"""Schemas of jobs, submissions, control, events, logs and previews; shared with the client.
 
-What the API shows of removed jobs.
-
-What travels over the API. The client reads these, too; nothing here knows how the service works.
-
-Times are RFC 3339 in UTC. Money is integer micro-dollars; `simulated` says that nobody pays it.
-
-What travels over the API when a job file is rendered. The client reads these, too.
+Times are RFC 3339 in UTC. Money is integer micro-dollars; `simulated` marks amounts that are not billed.
 """
 
 from __future__ import annotations
@@ -20,27 +14,27 @@ from holdfast.api.schemas.base import Schema
 from holdfast.api.schemas.checkpoints import RetentionOut
 from holdfast.api.schemas.diagnostics import ProofOut
 
-_WITHOUT = "null takes it away."
+_WITHOUT = "null removes it."
 Amount = StrictInt | StrictFloat | str
 
 
 class LimitsOut(Schema):
-    """Where a job is given up or paused, as people write it; null where nothing limits."""
+    """The limits of a job, in the format of the job file; null means no limit."""
 
-    max_cost_usd: str | None = Field(description="What its nodes may cost in all, in US dollars.")
-    max_hourly_cost_usd: str | None = Field(description="The same for an hour.")
+    max_cost_usd: str | None = Field(description="Maximum total cost of the nodes in US dollars.")
+    max_hourly_cost_usd: str | None = Field(description="Maximum cost per hour in US dollars.")
     deadline: str | None = Field(description="A duration from its submission, or a time.")
-    max_duration: str | None = Field(description="How long it may have nodes, in all.")
-    max_wait: str = Field(description="How long it may be without nodes at a stretch.")
-    max_failures: int = Field(description="How often the program itself may fail.")
+    max_duration: str | None = Field(description="Maximum total time with nodes.")
+    max_wait: str = Field(description="Maximum uninterrupted time without nodes.")
+    max_failures: int = Field(description="Maximum number of failures of the program.")
     max_fruitless: int = Field(
-        description="How many placements in a row may come to no step that was not reached before."
+        description="Maximum consecutive attempts without a new highest step."
     )
-    max_stall: str = Field(description="How long its ranks may make no step: auto, off, or so.")
+    max_stall: str = Field(description="Maximum time without a step: auto, off, or a duration.")
 
 
 class LimitsIn(Schema):
-    """Limits that are to be other ones. What is not named stays as it is."""
+    """Changed limits; the others stay."""
 
     max_cost_usd: Amount | None = Field(default=None, description=f"US dollars. {_WITHOUT}")
     max_hourly_cost_usd: Amount | None = Field(default=None, description=f"US dollars. {_WITHOUT}")
@@ -54,75 +48,81 @@ class LimitsIn(Schema):
     max_fruitless: StrictInt | None = Field(default=None, description="1 to 1000; null: 10.")
     max_stall: str | None = Field(
         default=None,
-        description="auto, off, or a duration; null: auto. The program knows it from the next launch on.",
+        description="auto, off, or a duration; null: auto. Takes effect with the next launch.",
     )
 
 
 class PauseIn(Schema):
-    """Why a job is to be paused."""
+    """Reason for a pause."""
 
     reason: str = Field(default="paused on request", max_length=500)
 
 
 class CloneIn(Schema):
-    """What is to be other in a copy of a job."""
+    """Changes in a copy of a job."""
 
     name: str | None = Field(
-        default=None, min_length=1, max_length=200, description="Name instead of the job's."
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="Name instead of the original job's.",
     )
-    env: dict[str, str] = Field(default_factory=dict, description="Values over those of `envs`.")
+    env: dict[str, str] = Field(
+        default_factory=dict, description="Values that override those of `envs`."
+    )
     secrets: dict[str, str] = Field(
         default_factory=dict,
         repr=False,
         description="All secrets of the job, by name: their values are not copied.",
         json_schema_extra={"writeOnly": True},
     )
-    limits: LimitsIn = Field(default_factory=LimitsIn, description="Limits that are to be other.")
+    limits: LimitsIn = Field(default_factory=LimitsIn, description="Changed limits.")
     force: StrictBool = Field(
-        default=False, description="Accept a job that would lose its work on spot nodes."
+        default=False,
+        description="Run on spot without checkpoints (progress is lost on preemption).",
     )
 
 
 class ResumeIn(Schema):
-    """How a paused job is to go on."""
+    """Reason and changes for resuming a paused job."""
 
     reason: str = Field(default="resumed on request", max_length=500)
     limits: LimitsIn = Field(
-        default_factory=LimitsIn, description="Limits that are to be other ones from now on."
+        default_factory=LimitsIn, description="Limits that change from now on."
     )
 
 
 class RemovalOut(Schema):
-    """A job that was removed."""
+    """A removed job."""
 
     job_id: str
     removed_at: datetime
     checkpoints: str | None = Field(
-        description="Its part of the checkpoint store; null for a job without a store."
+        description="Its prefix in the checkpoint store; null for a job without a store."
     )
-    removes_checkpoints: bool = Field(description="Whether its checkpoints are removed as well.")
+    removes_checkpoints: bool = Field(description="Whether its checkpoints are also deleted.")
     done_at: datetime | None = Field(
-        description="When its last row and file were removed; null before."
+        description="When its last row and file were deleted; null before that."
     )
     trouble: str | None = Field(
-        description="Why the last try left files, which are tried again; null if none failed."
+        description="Why the last try left files, which is retried; null if it succeeded."
     )
 
 
 class CheckoutIn(Schema):
-    """What the folder of a job is in its git repository."""
+    """The Git checkout of a job's working directory."""
 
-    commit: str = Field(
-        pattern=r"^[0-9a-f]{7,64}$", description="As `git rev-parse HEAD` tells it."
-    )
-    is_dirty: StrictBool = Field(description="Whether files that git knows are others by now.")
+    commit: str = Field(pattern=r"^[0-9a-f]{7,64}$", description="Output of `git rev-parse HEAD`.")
+    is_dirty: StrictBool = Field(description="Whether tracked files have been modified.")
     folder: str = Field(
-        default="", max_length=4096, description="Below the top of the repository; empty: the top."
+        default="",
+        max_length=4096,
+        description="Path below the top of the repository; empty: the top.",
     )
 
 
 class TaskIn(Schema):
-    """A job file on its way to the service."""
+    """A job file to submit."""
 
     task: str = Field(
         description="The job file: YAML of a SkyPilot task with a `holdfast` block.",
@@ -130,52 +130,52 @@ class TaskIn(Schema):
     )
     base_dir: str | None = Field(
         default=None,
-        description="Absolute folder that a relative `workdir`, or source of a mount, is relative to.",
+        description="Absolute base directory for a relative `workdir` or mount source.",
     )
     home_dir: str | None = Field(
-        default=None, description="Absolute folder that `~` stands for in those paths."
+        default=None, description="Absolute directory for `~` in those paths."
     )
     name: str | None = Field(default=None, description="Name of the job instead of the file's.")
-    project: str | None = Field(
-        default=None, description="Project that it belongs to, instead of the file's."
-    )
+    project: str | None = Field(default=None, description="Project instead of the file's.")
     default_project: str | None = Field(
         default=None, description="Project if neither `project` nor the file names one."
     )
-    env: dict[str, str] = Field(default_factory=dict, description="Values over those of `envs`.")
+    env: dict[str, str] = Field(
+        default_factory=dict, description="Values that override those of `envs`."
+    )
     force: StrictBool = Field(
         default=False,
-        description="Accept a job that would lose its work on spot nodes; a note of it says so.",
+        description="Run on spot without checkpoints (progress is lost on preemption); adds a note.",
     )
     checkout: CheckoutIn | None = Field(
-        default=None, description="Where `workdir` stands in its repository, for the manifest."
+        default=None, description="Git checkout of `workdir`, for the manifest."
     )
     code: str | None = Field(
         default=None,
         pattern=r"^[0-9a-f]{64}$",
-        description="Id of a folder that the caller uploaded, which takes the place of `workdir`.",
+        description="Id of a directory uploaded by the caller, which replaces `workdir`.",
     )
     secrets: dict[str, str] = Field(
         default_factory=dict,
         repr=False,
-        description="Values over those of `secrets`. They are sealed, and shown in no answer.",
+        description="Values that override those of `secrets`. They are stored encrypted and appear in no response.",
         json_schema_extra={"writeOnly": True},
     )
 
 
 class Can(Schema):
-    """Whether something can be done to a job now."""
+    """Whether an action is possible now."""
 
     allowed: bool
-    reason: str | None = Field(default=None, description="Why not; null when it can.")
+    reason: str | None = Field(default=None, description="Reason why not; null if it is possible.")
 
 
 class TerminationNoticeOut(Schema):
-    """A termination notice whose nodes are not lost yet."""
+    """A pending termination notice."""
 
     at: datetime
     left_s: float | None = Field(
-        description="Seconds from `at` until the nodes go; null where the notice did not say."
+        description="Seconds from `at` until the nodes stop; null if unknown."
     )
     step: int = Field(description="Step of the job at the notice.")
     phase: str = Field(
@@ -185,124 +185,120 @@ class TerminationNoticeOut(Schema):
 
 
 class JobOut(Schema):
-    """A job as it is now."""
+    """The current state of a job."""
 
     id: str
     name: str
     state: str = Field(
         description="queued, provisioning, starting, training, recovering, pausing, paused, stopping, succeeded, failed or cancelled."
     )
-    detail: str = Field(description="Why it is where it is, in words; may be empty.")
+    detail: str = Field(description="Explanation of the state; may be empty.")
     project: str
     owner: str | None = Field(
-        description="Name of who submitted it; null for the service's owner, and where nobody said."
+        description="Name of the submitter; null for the service's owner, or if unknown."
     )
     from_job: str | None = Field(
         default=None,
-        description="The job that it goes on from while it has no checkpoint of its own; null for one that begins at step 0.",
+        description="The job it resumes from while it has no checkpoint of its own; null if it starts at step 0.",
     )
     engine: str
     submitted_at: datetime
     updated_at: datetime = Field(
-        description="When the newest of its facts was recorded; a job that has ended may still get some, as when old checkpoints are removed."
+        description="When its newest event was recorded; an ended job may still get some, such as deletions of old checkpoints."
     )
     ended_at: datetime | None = Field(default=None, description="Null until it has ended.")
     step: int
-    total_steps: int | None = Field(description="Null until a worker said how far it goes.")
+    total_steps: int | None = Field(description="Null until a worker reports it.")
     attempt: int
-    zone: str | None = Field(description="Null before the first placement.")
-    nodes: int = Field(default=1, description="How many its job file asks for.")
+    zone: str | None = Field(description="Null before the first attempt.")
+    nodes: int = Field(default=1, description="Number requested by its job file.")
     gpus: int = Field(
         default=0,
-        description="Accelerators of all nodes together, by the first choice of its job file; 0 where it asks for none.",
+        description="Accelerators of all nodes together, by the first choice of its job file; 0 without any.",
     )
     preemptions: int = Field(
-        description="Placements that were taken away: preempted, or failed without a notice; the attempts say which."
+        description="Attempts that were preempted or failed without a notice; the attempts show which."
     )
     resumes: int
     failures: int
     max_failures: int
-    limits: LimitsOut = Field(description="As they are now.")
-    guard: str | None = Field(
-        description="Which guard has paused or stopped it; null when none has."
-    )
+    limits: LimitsOut = Field(description="Current limits.")
+    guard: str | None = Field(description="The guard that paused or stopped it; null without one.")
     last_checkpoint_step: int | None = Field(
-        description="Of the checkpoint that a resume would go on from; null while there is none."
+        description="Step of the checkpoint that a resume would use; null if there is none."
     )
     saves: str | None = Field(
-        description="How often it saves and why, as one sentence; null until measured, and where the job file says how often."
+        description="The checkpoint interval and its reason, as one sentence; null until measured, or if the job file sets it."
     )
     store_promise: str | None = Field(
-        description="What its checkpoint store does where two placements are alive at once, in words; "
-        "null until a worker has asked it."
+        description="How its checkpoint store handles two concurrent attempts, in words; "
+        "null until a worker has tested it."
     )
     last_checkpoint_at: datetime | None = Field(
-        description="When the state was taken that a resume would go on from; null while there is none."
+        description="Snapshot time of the checkpoint that a resume would use; null if there is none."
     )
     lost_steps: int
     paid_micros: int
-    on_demand_micros: int = Field(
-        description="What the same useful work would have cost on demand."
-    )
-    simulated: bool = Field(description="True where the prices are simulated and nobody pays them.")
+    on_demand_micros: int = Field(description="On-demand cost of the same useful work.")
+    simulated: bool = Field(description="True if the prices are simulated and nothing is billed.")
     is_price_estimate: bool = Field(
-        default=False, description="True where nobody told a price, so that it is taken to be high."
+        default=False, description="True if a price is unknown and assumed high."
     )
-    exit_code: int | None = Field(description="Null until the program's end was told.")
+    exit_code: int | None = Field(description="Null until the exit of the program was reported.")
     tags: dict[str, str]
-    notes: list[str] = Field(description="What was put right in the job file.")
+    notes: list[str] = Field(description="Corrections of the job file.")
     notice: TerminationNoticeOut | None = Field(
         default=None,
-        description="The termination notice under which it is now; null without one.",
+        description="Its pending termination notice; null without one.",
     )
     last_seen_at: datetime | None = Field(
-        description="When the last look at its launcher began that was answered; null before and after."
+        description="Start of the last successful observation at its launcher; null before the first and after the job."
     )
     trouble: str | None = Field(
-        description="Why the last look at it gave nothing; null when it did."
+        description="Why the last observation failed; null if it succeeded."
     )
     warning: str | None = Field(
-        description="What may still be billed though it should be gone, that its checkpoints cannot be saved, or that old ones are not removed; null for none of these."
+        description="Warning: nodes that may still be billed, checkpoints that cannot be saved, or old ones that are not deleted; null without any."
     )
     tidying: RetentionOut | None = Field(
-        description="How old checkpoints are removed; null for a job without a checkpoint store."
+        description="Deletion of old checkpoints; null for a job without a checkpoint store."
     )
     proof: ProofOut | None = Field(
         default=None,
-        description="Its newest comparison with the same job that was left alone; null while there is none.",
+        description="Its newest comparison with an undisturbed copy; null if there is none.",
     )
     can: dict[str, Can] = Field(
-        description="What may be done to it now: cancel, pause, resume, clone, retry, limits, preempt, remove."
+        description="Possible actions: cancel, pause, resume, clone, retry, limits, preempt, remove."
     )
 
 
 class JobPage(Schema):
-    """Some jobs, newest first."""
+    """A page of jobs, newest first."""
 
     jobs: list[JobOut]
     next: str | None = Field(description="Pass as `cursor` for the next page; null on the last.")
-    total: int = Field(description="How many there are on all pages.")
+    total: int = Field(description="Total on all pages.")
 
 
 class CancelIn(Schema):
-    """Why a job is to end."""
+    """Reason for a cancellation."""
 
     reason: str = Field(default="cancelled on request", max_length=500)
 
 
 class PreemptIn(Schema):
-    """A preemption on purpose."""
+    """A deliberate preemption."""
 
     node: int | None = Field(
-        default=None, ge=0, description="Which node; null lets the market choose."
+        default=None, ge=0, description="Node to preempt; null: chosen at random."
     )
     notice_s: float | None = Field(
-        default=None, ge=0, le=3600, description="Warning in seconds; null gives none."
+        default=None, ge=0, le=3600, description="Notice in seconds; null gives none."
     )
 
 
 class EventOut(Schema):
-    """One fact of a job's life."""
+    """One event of a job."""
 
     cursor: int
     job_id: str
@@ -315,7 +311,7 @@ class EventOut(Schema):
 
 
 class PointOut(Schema):
-    """What an attempt measured at a step."""
+    """Measurements of an attempt at a step."""
 
     attempt: int
     step: int
@@ -324,18 +320,18 @@ class PointOut(Schema):
 
 
 class LogOut(Schema):
-    """One log that can be read."""
+    """A readable log."""
 
     attempt: int
     node: int
     rank: int | None = Field(
-        description="Null for the node's own log, which holds its ranks' output, too."
+        description="Null for the node's own log, which also contains the output of its ranks."
     )
     size_bytes: int
 
 
 class LogChunk(Schema):
-    """Some text of a log, as a stream sends it."""
+    """A part of a log in a stream."""
 
     attempt: int
     text: str
@@ -345,60 +341,58 @@ Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]+$", max_length=253)]
 
 
 class ByHandIn(Schema):
-    """Where a job is to be started by hand, by one torchrun for each node."""
+    """Hosts for a launch with torchrun on each node."""
 
     hosts: list[Host] = Field(
         default_factory=list,
         max_length=1000,
-        description="Name or address of each node; they meet at the first. Empty: all are this machine.",
+        description="Name or address of each node; the first is the rendezvous. Empty: all are this machine.",
     )
     ranks: list[Annotated[int, Field(ge=1, le=1024)]] = Field(
         default_factory=list,
         max_length=1000,
         description="Processes on each node, or one number for all. Empty: one for each accelerator.",
     )
-    port: int = Field(default=29400, ge=1024, le=65535, description="Where they meet.")
+    port: int = Field(default=29400, ge=1024, le=65535, description="Rendezvous port.")
     nodes: int | None = Field(
-        default=None, ge=1, le=1000, description="How many; null: as many as the job file says."
+        default=None, ge=1, le=1000, description="Number of nodes; null: as in the job file."
     )
     least_nodes: int | None = Field(
         default=None,
         ge=1,
         le=1000,
-        description="With how many it goes on where others are lost; null: with all alone.",
+        description="Minimum number of nodes with which training continues; null: all.",
     )
 
 
 class RenderTaskIn(TaskIn):
-    """A job file to be rendered."""
+    """A job file to preview."""
 
     by_hand: ByHandIn | None = Field(
-        default=None, description="Tell the commands, too, with which people start it themselves."
+        default=None, description="Also return the commands for torchrun."
     )
-    sbatch: StrictBool = Field(
-        default=False, description="Tell the script, too, that people hand to sbatch themselves."
-    )
+    sbatch: StrictBool = Field(default=False, description="Also return the script for sbatch.")
 
 
 class NodeCommandOut(Schema):
-    """What is typed on one node."""
+    """The command of one node."""
 
     host: str
-    ranks: int = Field(description="Processes there.")
+    ranks: int = Field(description="Number of processes.")
     command: str = Field(description="Text for a shell.")
 
 
 class RenderOut(Schema):
-    """What would be launched."""
+    """Preview of a launch."""
 
-    engine: str = Field(description="Which launcher it would go to.")
+    engine: str = Field(description="Launcher of the job.")
     task: str = Field(description="The SkyPilot task as YAML.")
     by_hand: list[NodeCommandOut] = Field(
-        default_factory=list, description="Of each node, if it was asked for."
+        default_factory=list, description="Commands of each node, if requested."
     )
-    sbatch: str = Field(default="", description="The script, if it was asked for; else empty.")
-    notes: list[str] = Field(description="What was put right or has no effect, as sentences.")
+    sbatch: str = Field(default="", description="The script, if requested; else empty.")
+    notes: list[str] = Field(description="Corrections, and settings without effect, as sentences.")
     refused: list[str] = Field(
         default_factory=list,
-        description="Why submit would refuse the same request now, one reason each; empty: it would not.",
+        description="Reasons why submit would refuse the same request now; empty if it would accept.",
     )

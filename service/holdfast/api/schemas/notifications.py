@@ -1,4 +1,4 @@
-"""What travels over the API about notifications: channels, and what was sent. The client reads these, too."""
+"""Schemas of notification channels and deliveries; shared with the client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.api.schemas.base import Schema
 from holdfast.domain.notifications.channels import PER_HOUR
 
 ChannelName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
-KindWord = Literal[
+NotificationKindName = Literal[
     "preempted",
     "lost",
     "recovered",
@@ -27,71 +27,74 @@ KindWord = Literal[
 
 
 class ChannelIn(Schema):
-    """A channel as it is to be."""
+    """A channel to create."""
 
     name: ChannelName
     url: Annotated[str, StringConstraints(min_length=1, max_length=2000)] = Field(
-        description="https://..., mailto:..., or what apprise calls a chat. It is shown to nobody again.",
+        description="https://..., mailto:..., or an apprise URL of a chat. No response contains it.",
         repr=False,
     )
-    kinds: list[KindWord] = Field(
-        default_factory=list, max_length=20, description="Of news that it wants; empty: all."
+    kinds: list[NotificationKindName] = Field(
+        default_factory=list, max_length=20, description="Kinds of events; empty: all."
     )
     digest_s: int = Field(
         default=0,
         ge=0,
         le=7 * 86_400,
-        description="How long news is gathered for one message; 0: each goes by itself.",
+        description="Time for which events are collected into one message; 0: one message per event.",
     )
     per_hour: int = Field(
-        default=PER_HOUR, ge=1, le=1000, description="Messages in an hour; what is more waits."
+        default=PER_HOUR,
+        ge=1,
+        le=1000,
+        description="Maximum messages per hour; the rest is delayed.",
     )
 
 
 class ChannelOut(Schema):
-    """A channel. Of its URL, only scheme and host are shown."""
+    """A channel. Only scheme and host of its URL are shown."""
 
     id: str
     project: str
     name: str
     way: str = Field(description="webhook, mail or chat.")
-    shown: str = Field(description="Where it leads: scheme and host.")
+    shown: str = Field(description="Target: scheme and host.")
     kinds: list[str] = Field(description="Empty: all.")
     digest_s: int
     per_hour: int
     made_by: str
     created_at: datetime
-    rotated_at: datetime | None = Field(description="When its secret was changed; null: never.")
+    rotated_at: datetime | None = Field(description="When its secret was replaced; null: never.")
 
 
 class NewChannelOut(ChannelOut):
-    """A channel whose secret is shown, this once."""
+    """A new channel with its secret, which only this response contains."""
 
     secret: str | None = Field(
-        description="With which its webhooks are signed; null where they are none."
+        description="Key of its webhook signatures; null for other channels."
     )
 
 
 class DeliveryOut(Schema):
-    """A message, and what became of it."""
+    """A message and its delivery state."""
 
-    id: str = Field(description="Of the message; webhooks carry it as webhook-id.")
+    id: str = Field(description="Id of the message, sent as webhook-id.")
     channel: str = Field(
-        description="Name of the channel; notify-1, ... where a job's file names the place."
+        description="Name of the channel; notify-1, ... for targets in a job's file."
     )
-    shown: str = Field(description="Where that leads: scheme and host.")
+    shown: str = Field(description="Its target: scheme and host.")
     made_at: datetime
-    progress: str = Field(description="waiting, sent, or dead once it is given up.")
-    due_at: datetime | None = Field(description="When it is sent next; null: not any more.")
+    progress: str = Field(description="waiting, sent, or dead after the last try.")
+    due_at: datetime | None = Field(description="Time of the next try; null: no further try.")
     tries: int
-    news_count: int = Field(description="Pieces of news in it.")
+    news_count: int = Field(description="Number of events in it.")
     kinds: list[str]
     trouble: str | None = Field(description="Why the last try failed; null if it did not.")
-    done_at: datetime | None = Field(description="When it was sent, or given up.")
+    done_at: datetime | None = Field(description="When it was sent or abandoned.")
 
 
 class DeliveryPage(Schema):
-    """Some messages, newest first."""
+    """A page of messages, newest first."""
 
     deliveries: list[DeliveryOut]
     next: str | None = Field(description="Pass as `cursor` for the next page; null on the last.")

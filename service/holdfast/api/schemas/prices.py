@@ -1,7 +1,4 @@
-"""What travels over the API about prices. The client reads these, too.
-
-What travels over the API before anything runs: losses, cadences, sizes. The client reads these, too.
-"""
+"""Schemas of prices and planning; shared with the client."""
 
 from __future__ import annotations
 
@@ -13,35 +10,33 @@ from holdfast.api.schemas.base import Schema
 
 
 class PriceOut(Schema):
-    """What one node of a kind costs at a place, in micro-dollars an hour."""
+    """Price of one node at a place, in micro-dollars per hour."""
 
-    cloud: str | None = Field(description="Null for an estimate that is of no cloud in particular.")
+    cloud: str | None = Field(description="Null for an estimate without a cloud.")
     region: str | None
-    zone: str | None = Field(description="Null where the price holds for the whole region.")
+    zone: str | None = Field(description="Null if the price applies to the whole region.")
     instance_type: str | None
     accelerator: str | None
     count: float = Field(description="Accelerators of the node.")
     spot_micros_per_hour: int | None = Field(
-        description="Null where there is no market, or nobody knows of one; never 0."
+        description="Null without a known spot market; never 0."
     )
-    on_demand_micros_per_hour: int | None = Field(
-        description="Null where nobody knows it; never 0."
-    )
+    on_demand_micros_per_hour: int | None = Field(description="Null if unknown; never 0.")
     saved_micros_per_hour: int | None = Field(
-        description="On demand less spot; null where one of the two is not known."
+        description="On demand less spot; null if one is unknown."
     )
-    as_of: datetime = Field(description="When the source had it so.")
-    is_old: bool = Field(
-        default=False, description="Older than 90 days, and therefore listed after the others."
-    )
+    as_of: datetime = Field(description="Date of the price at its source.")
+    is_old: bool = Field(default=False, description="Older than 90 days and therefore listed last.")
     source: str
     tier: str = Field(description="live, catalog, snapshot or estimate.")
     is_estimate: bool
-    repairs: list[str] = Field(description="Rules that dropped one of its two prices as a lie.")
+    repairs: list[str] = Field(
+        description="Rules that rejected one of its two prices as implausible."
+    )
 
 
 class RefusedPriceOut(Schema):
-    """A row of a price list that is not believed."""
+    """A rejected row of a price list."""
 
     cloud: str
     region: str
@@ -49,97 +44,97 @@ class RefusedPriceOut(Schema):
     instance_type: str
     accelerator: str
     count: str
-    on_demand: str = Field(description="As it is written, in dollars an hour.")
+    on_demand: str = Field(description="As written, in dollars per hour.")
     spot: str
     rule: str
     reason: str
 
 
 class PricesOut(Schema):
-    """What is known of prices, the cheapest accelerator first; old prices after the others."""
+    """Known prices, cheapest accelerator first; old prices last."""
 
     prices: list[PriceOut]
-    left_out: int = Field(description="How many more there are beyond `limit`.")
-    refused_count: int = Field(description="How many rows about this are not believed.")
-    refused: list[RefusedPriceOut] = Field(description="Those rows, if they were asked for.")
+    left_out: int = Field(description="Number of prices beyond `limit`.")
+    refused_count: int = Field(description="Number of matching rows rejected as implausible.")
+    refused: list[RefusedPriceOut] = Field(description="Those rows, if requested.")
 
 
 class PriceChangeOut(Schema):
-    """A price from a moment on, until the next change."""
+    """A price from a time until the next change."""
 
     at: datetime
     micros_per_hour: int
 
 
 class PriceSeriesOut(Schema):
-    """What one kind of node has cost as spot at one place."""
+    """Spot price history of one kind of node at one place."""
 
     now: PriceOut
-    lowest_micros_per_hour: int | None = Field(description="Null where nobody tells a history.")
-    mean_micros_per_hour: int | None = Field(description="Weighted by how long each price held.")
+    lowest_micros_per_hour: int | None = Field(description="Null without a history.")
+    mean_micros_per_hour: int | None = Field(description="Weighted by duration.")
     highest_micros_per_hour: int | None
     changes: list[PriceChangeOut] = Field(
-        description="The price when the time begins, and each change after that; empty where nobody tells."
+        description="The price at the start and each change after it; empty without a history."
     )
 
 
 class PriceHistoryOut(Schema):
-    """How spot prices have changed, place by place, the cheapest of now first; old prices after the others."""
+    """Spot price histories by place, lowest current price first; old prices last."""
 
     since: datetime
     until: datetime
     series: list[PriceSeriesOut]
     left_out: int = Field(
-        description="How many places more there are, beyond `limit` or as the clouds took too long to tell of the others."
+        description="Number of further places, beyond `limit` or not queried in time."
     )
 
 
 class LossEstimateOut(Schema):
-    """What a failure takes."""
+    """Estimated loss from a failure."""
 
-    micros_per_day: int = Field(description="What all nodes cost in a day.")
-    price_source: str = Field(description="Who says so.")
+    micros_per_day: int = Field(description="Cost of all nodes per day.")
+    price_source: str = Field(description="Source of the price.")
     price_as_of: datetime | None = Field(
-        default=None, description="When the source had the price; null where the caller gave it."
+        default=None, description="Date of the price at its source; null if the caller gave it."
     )
     is_price_old: bool = Field(
         default=False, description="Older than 90 days, as no newer price is known."
     )
-    is_price_estimate: bool = Field(description="True where nobody told it, so that it is high.")
-    hours_without: float = Field(description="Lost without checkpoints.")
+    is_price_estimate: bool = Field(description="True if the price is unknown and assumed high.")
+    hours_without: float = Field(description="Loss without checkpoints.")
     micros_without: int
     roughly_micros_without: int = Field(
-        description="As people say it: rounded down to half its leading power of ten."
+        description="Rounded down to half its leading power of ten."
     )
-    hours_with: float = Field(description="Lost at most with a checkpoint so often.")
+    hours_with: float = Field(description="Maximum loss with checkpoints at this interval.")
     micros_with: int
     roughly_micros_with: int
 
 
 class CadenceOut(Schema):
-    """How often to save."""
+    """Checkpoint intervals and their waste."""
 
-    best_s: float = Field(description="The interval that wastes least.")
-    waste: float = Field(description="Share of all time that is no progress then.")
+    best_s: float = Field(description="The interval with the least waste.")
+    waste: float = Field(description="Share of the time without progress at that interval.")
     asked_waste: float | None = Field(
-        description="The same for the interval that was asked about; null where none was."
+        description="The share at the requested interval; null without one."
     )
     usual_s: dict[str, list[int]] = Field(
-        description="By habit, by kind of job: two numbers, from and to."
+        description="Common intervals by kind of job: lower and upper limit."
     )
 
 
 class CandidateOut(Schema):
-    """One accelerator that fits."""
+    """An accelerator that fits a model."""
 
     accelerator: str
-    peak_tflops: int = Field(description="In half precision; no training reaches it.")
+    peak_tflops: int = Field(description="In half precision; training does not reach it.")
     on_demand_micros_per_hour: int | None = Field(
-        description="Of one, in the cheapest place that is known; null where nobody tells."
+        description="Price of one at the cheapest known place; null if unknown."
     )
     spot_micros_per_hour: int | None
     as_of: datetime | None = Field(
-        default=None, description="Date of the older of the two prices; null where there is none."
+        default=None, description="Date of the older of the two prices; null without prices."
     )
     is_old: bool = Field(
         default=False, description="Older than 90 days, as no newer price is known."
@@ -147,12 +142,12 @@ class CandidateOut(Schema):
 
 
 class AdviceOut(Schema):
-    """What fits a model, and a job."""
+    """Accelerators for a model, and whether spot nodes suit the job."""
 
     parameters: int
-    memory_bytes: int = Field(description="What training holds with Adam, without activations.")
-    how: str = Field(description="How the model is laid over accelerators.")
+    memory_bytes: int = Field(description="Memory for training with Adam, without activations.")
+    how: str = Field(description="Distribution of the model over accelerators.")
     fits: list[CandidateOut]
-    others: list[CandidateOut] = Field(description="The rest, to compare.")
-    spot: bool = Field(description="Whether spot nodes fit the job.")
-    reasons: list[str] = Field(description="Against them; empty where they fit.")
+    others: list[CandidateOut] = Field(description="Other accelerators, for comparison.")
+    spot: bool = Field(description="Whether spot nodes suit the job.")
+    reasons: list[str] = Field(description="Reasons against spot nodes; empty if they suit.")

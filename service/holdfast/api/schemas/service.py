@@ -1,7 +1,4 @@
-"""What travels over the API. The client reads these, too; nothing here knows how the service works.
-
-Times are RFC 3339 in UTC. Money is integer micro-dollars; `simulated` says that nobody pays it.
-"""
+"""Schemas of launchers, health and problems; shared with the client."""
 
 from __future__ import annotations
 
@@ -13,91 +10,90 @@ from holdfast.api.schemas.base import Schema
 
 
 class UndecidedOut(Schema):
-    """A launch whose nodes may run without a record at its engine, until a person decides."""
+    """A launch whose nodes may be running although its engine lost the record; a person must decide."""
 
     launch: str
     job_id: str
-    what: str = Field(description="What may still run, and what to do about it.")
+    what: str = Field(description="What may still be running, and the remedy.")
     since: datetime | None = Field(description="When its engine first did not list it.")
 
 
 class LauncherOut(Schema):
-    """A launcher, and what is known of the engine behind it."""
+    """A launcher and the health of its engine."""
 
     engine: str
-    configured: bool = Field(description="Whether this service launches through it.")
+    configured: bool = Field(description="Whether this service uses it.")
     reachable: bool | None = Field(
         default=None,
-        description="Whether its engine answered the newest probe; null before the first one.",
+        description="Whether its engine responded to the newest probe; null before the first one.",
     )
     version: str | None = Field(
-        default=None, description="Of its engine; null for one that has none, or was never heard."
+        default=None,
+        description="Version of its engine; null without an engine, or before its first response.",
     )
     guarantee: str | None = Field(
         default=None,
-        description="exactly-once, or at-most-60s-overlap where its engine does not ask before it launches.",
+        description="exactly-once, or at-most-60s-overlap if its engine does not ask before a launch.",
     )
     waits_for_service: bool | None = Field(
         default=None,
-        description="Whether its engine neither recovers jobs nor launches anything while this service is down.",
+        description="Whether its engine stops recovering and launching jobs while this service is down.",
     )
     clouds: list[str] | None = Field(
         default=None,
-        description="Where its engine can rent nodes; null while it has not said, as in its first minute.",
+        description="Where its engine can rent nodes; null until reported, as in its first minute.",
     )
     clock_skew_s: float | None = Field(
-        default=None, description="How far its engine's clock is ahead of the service's."
+        default=None, description="Lead of its engine's clock over the service's."
     )
     swept: bool | None = Field(
         default=None,
-        description="Whether it was searched for `strangers` since the service started; null for one that is not searched.",
+        description="Whether it was searched for `strangers` since the service started; null if it is not searchable.",
     )
     strangers: list[str] = Field(
         default_factory=list,
-        description="What runs there for launches that are not in the service's database; it is left alone.",
+        description="What runs there for launches missing from the service's database; it is left running.",
     )
     strange_launches: list[str] = Field(
-        default_factory=list, description="Keys of these launches, by which they can be stopped."
+        default_factory=list, description="Keys of these launches, for stopping them."
     )
     undecided: list[UndecidedOut] = Field(
         default_factory=list,
-        description="Launches of which its engine has lost its records; nothing is launched there until a person decides on each.",
+        description="Launches whose records its engine lost; nothing is launched there until a person decides on each.",
     )
     trouble: str | None = Field(
-        default=None, description="Why the newest probe found nothing out; null when it did."
+        default=None, description="Why the newest probe failed; null if it succeeded."
     )
-    since: datetime | None = Field(default=None, description="Since when there is trouble.")
+    since: datetime | None = Field(default=None, description="Start of the failure.")
     answered_at: datetime | None = Field(
-        default=None, description="When its engine last answered; null for one that never did."
+        default=None, description="Last response of its engine; null before the first one."
     )
-    reports_to: str | None = Field(
-        default=None, description="The address at which its workers are told to report."
-    )
+    reports_to: str | None = Field(default=None, description="Address to which its workers report.")
     users_share: str | None = Field(
         default=None,
-        description="What jobs of different users share there; null where jobs of users are refused.",
+        description="What jobs of different users share there; null if users' jobs are refused.",
     )
 
 
 class HealthOut(Schema):
-    """That the service answers, and which it is."""
+    """Health and version of the service."""
 
     status: str
     version: str
     revision: str | None = Field(
-        default=None, description="Of the database; null where it was not looked at."
+        default=None, description="Revision of the database; null if not checked."
     )
 
 
 class FlawOut(Schema):
-    """One mistake in what was sent."""
+    """A mistake in a request."""
 
     pointer: str
     message: str
 
 
 class Problem(BaseModel):
-    """What went wrong: problem details of RFC 9457."""
+    """Problem details of an error (RFC 9457)."""
 
     type: str
     title: str

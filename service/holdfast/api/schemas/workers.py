@@ -1,7 +1,4 @@
-"""What travels over the API. The client reads these, too; nothing here knows how the service works.
-
-Times are RFC 3339 in UTC. Money is integer micro-dollars; `simulated` says that nobody pays it.
-"""
+"""Schemas of worker registration and reports."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ INCARNATION: Final = r"^[0-9A-Za-z_-]{1,64}$"
 
 
 class ReportIn(WorkerSchema):
-    """One report of a worker."""
+    """A report of a worker."""
 
     n: int = Field(ge=1, le=MAX_COUNT)
     at: str
@@ -36,37 +33,39 @@ class ReportsIn(WorkerSchema):
     incarnation: str | None = Field(
         default=None,
         pattern=INCARNATION,
-        description="Who sends them, if it had to muster; null where the launcher numbers its placements.",
+        description="The incarnation that sends them, if it had to register; null if the launcher numbers its placements.",
     )
     oldest: int | None = Field(
         default=None,
         ge=1,
         le=MAX_COUNT,
-        description="Number of the first report, where the worker no longer has the one that the service wants: "
+        description="Number of the first report, if the worker no longer has the expected one: "
         "the service continues there. Null while the worker has it.",
     )
 
 
 class ReportsOut(Schema):
-    """Where to go on."""
+    """Reply to reports: where to continue."""
 
-    next: int = Field(description="Number of the report that the service wants next.")
+    next: int = Field(description="Number of the next expected report.")
     leave_within_s: float | None = Field(
-        description="Seconds in which the worker is to save its work and leave, as on a notice; null while it may stay."
+        description="Seconds in which the worker must save and exit, as on a notice; null if it may continue."
     )
 
 
 class RegistrationIn(WorkerSchema):
-    """A worker that has to ask which attempt it is."""
+    """Registration of a worker that does not know its attempt."""
 
     incarnation: str = Field(
-        pattern=INCARNATION, description="A name of its own, drawn once for each placement."
+        pattern=INCARNATION, description="Its incarnation: a random name, one for each placement."
     )
 
 
 class RegistrationOut(Schema):
-    """Which attempt it is."""
+    """The attempt of a worker."""
 
     attempt: int
     next: int = Field(description="Number of its next report.")
-    before: int = Field(description="Reports of the attempt that others sent before its first.")
+    before: int = Field(
+        description="Number of reports of the attempt that others sent before its first."
+    )

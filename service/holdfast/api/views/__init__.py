@@ -1,1 +1,1 @@
-"""Domain objects as schemas."""
+"""Conversion of domain objects to schemas."""

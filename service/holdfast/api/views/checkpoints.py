@@ -1,4 +1,4 @@
-"""Checkpoints as the API shows them, and how they are tidied up."""
+"""Views of checkpoints and of their retention."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from holdfast.domain.checkpoints.history import CheckpointAttempt, CheckpointHis
 from holdfast.domain.events import Removal
 from holdfast.domain.jobfile.retention_policy import RetentionPolicy
 from holdfast.domain.jobfile.spec import JobSpec
-from holdfast.store.journal import Recorded
+from holdfast.store.journal import RecordedEvent
 from holdfast.store.retention_queue import RetentionStatus
 
 _REMOVED: Final = {
-    Removal.SUPERSEDED: "the job file does not ask to keep it any more",
-    Removal.OFF_LINEAGE: "a later attempt went on from an earlier step",
-    Removal.DEAD_UPLOAD: "it was never whole",
-    Removal.FOUND_GONE: "it was found to be gone from the store",
+    Removal.SUPERSEDED: "the retention policy no longer keeps it",
+    Removal.OFF_LINEAGE: "a later attempt resumed from an earlier step",
+    Removal.DEAD_UPLOAD: "it was incomplete",
+    Removal.FOUND_GONE: "it was missing from the store",
 }
 _SUPERSEDED: Final = {
-    RetentionOwner.SERVICE: "waits for removal",
-    RetentionOwner.WORKER: "the worker removes it at a save, and reports no removal",
+    RetentionOwner.SERVICE: "waiting for deletion",
+    RetentionOwner.WORKER: "the worker deletes it at a save, without a report",
 }
 
 
-def told(facts: Iterable[Recorded]) -> CheckpointHistory:
-    """All tries to save, by the facts of one job."""
+def checkpoint_history(facts: Iterable[RecordedEvent]) -> CheckpointHistory:
+    """Build the checkpoint history of a job from its events."""
     saves = CheckpointHistory()
     for fact in facts:
-        saves.tell(fact.seq, fact.event)
+        saves.apply(fact.seq, fact.event)
     return saves
 
 
 def checkpoint_view(
     save: CheckpointAttempt, *, removed_by: RetentionOwner | None = None
 ) -> CheckpointOut:
-    """One try to save; `removed_by`: who removes it, where the retention rule no longer keeps it."""
+    """Convert one attempted save; `removed_by`: who deletes it once the retention policy no longer keeps it."""
     return CheckpointOut(
         step=save.step,
         checkpoint=save.name,
@@ -54,7 +54,7 @@ def checkpoint_view(
         detail=_SUPERSEDED[removed_by] if removed_by else _detail(save),
         attempt=save.attempt,
         at=save.at,
-        taken_at=save.taken_at,
+        taken_at=save.snapshot_at,
         size_bytes=save.size_bytes,
         stall_ms=save.stall_ms,
         upload_ms=save.upload_ms,
@@ -82,29 +82,29 @@ def _detail(save: CheckpointAttempt) -> str:
             last = save.passed_over[-1]
             return f"attempt {last.attempt} could not use it: {last.reason}"
         case Fate.ABANDONED:
-            assert save.left_behind
-            return f"attempt {save.left_behind.attempt} went on from step {save.left_behind.step}"
+            assert save.abandoned_by
+            return f"attempt {save.abandoned_by.attempt} resumed from step {save.abandoned_by.step}"
         case Fate.REMOVED:
             assert save.removal
             return _REMOVED[save.removal]
 
 
-def tidying_view(spec: JobSpec, tidiness: RetentionStatus | None) -> RetentionOut | None:
-    """How old checkpoints of a job are removed; `tidiness` None: not by the service."""
+def retention_view(spec: JobSpec, status: RetentionStatus | None) -> RetentionOut | None:
+    """Describe the deletion of a job's old checkpoints; `status` None: not by the service."""
     checkpoint = spec.holdfast.checkpoint
     if checkpoint is None:
         return None
-    known = tidiness or RetentionStatus()
+    known = status or RetentionStatus()
     return RetentionOut(
-        by=RetentionOwner.SERVICE if tidiness else RetentionOwner.WORKER,
-        keep=_keep(checkpoint.keep),
-        tidied_at=known.tidied_at,
-        trouble=known.trouble,
+        by=RetentionOwner.SERVICE if status else RetentionOwner.WORKER,
+        keep=_policy_view(checkpoint.keep),
+        tidied_at=known.last_run_at,
+        trouble=known.error,
         since=known.since,
     )
 
 
-def _keep(keep: RetentionPolicy) -> RetentionPolicyOut:
+def _policy_view(keep: RetentionPolicy) -> RetentionPolicyOut:
     best = keep.best
     return RetentionPolicyOut(
         last=keep.last,
@@ -116,27 +116,29 @@ def _keep(keep: RetentionPolicy) -> RetentionPolicyOut:
 def checkpoint_notes(
     tidying: RetentionOut | None, saves: Sequence[CheckpointAttempt], waiting: int
 ) -> Iterator[str]:
-    """What is other than one may think."""
+    """List notes on unexpected retention behavior."""
     committed = [save for save in saves if save.name]
     if not tidying or not committed:
         return
     complete = sum(save.fate is Fate.COMPLETE for save in saves)
     if waiting and tidying.by == RetentionOwner.WORKER:
         yield (
-            f"{waiting} of {complete} complete checkpoints are superseded: keep does not ask for them any more, "
-            "and the worker removes them at its saves without a report, so that they may be gone"
+            f"{waiting} of {complete} complete checkpoints are superseded: the retention policy no longer keeps them, "
+            "and the worker deletes them at its saves without a report, so they may be gone"
         )
     elif waiting:
         yield (
-            f"{waiting} of {complete} complete checkpoints wait for removal: keep does not ask for them any more, "
-            "and the service removes each of them HOLDFAST_TIDY_GRACE_S (300 s by default) later"
+            f"{waiting} of {complete} complete checkpoints wait for deletion: the retention policy no longer keeps them, "
+            "and the service deletes each one HOLDFAST_TIDY_GRACE_S (300 s by default) later"
         )
     best = tidying.keep.best
     logged = sorted({name for save in committed for name in save.metrics})
     if best and best.metric not in logged:
         near = difflib.get_close_matches(best.metric, logged, n=1, cutoff=0.6)
-        known = f"did the script mean {near[0]!r}?" if near else f"logged are {', '.join(logged)}"
+        known = (
+            f"did the script mean {near[0]!r}?" if near else f"logged metrics: {', '.join(logged)}"
+        )
         yield (
-            f"none is kept for its worth: no checkpoint has {best.metric!r}, by which keep.best tells; "
+            f"no checkpoint is kept as best: none has the metric {best.metric!r} of keep.best; "
             f"{known if logged else 'the script logs nothing'}"
         )

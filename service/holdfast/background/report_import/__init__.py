@@ -1,7 +1,7 @@
-"""Collecting what workers left in their checkpoint stores, as they do not reach the service.
+"""Imports reports that workers left in their checkpoint stores while the service was unreachable.
 
-box          what a store holds of such reports, by sender, the oldest first
-collector    whose box is opened when, and what is done with what is in it
+`archives` lists the reports in a store by sender, oldest first; `importer` schedules the reads and appends the
+reports.
 """
 
 from holdfast.background.report_import.importer import ReportImporter

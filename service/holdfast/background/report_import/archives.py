@@ -1,4 +1,4 @@
-"""The box: what a job's workers have posted, by sender."""
+"""The report archives that a job's workers left in a store, by sender."""
 
 from __future__ import annotations
 
@@ -7,68 +7,71 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from holdfast_worker.protocol.checkpoint_keys import INBOX
-from holdfast_worker.protocol.report_archive import LONGEST_BYTES, ArchiveKey, ReportArchive
+from holdfast_worker.protocol.report_archive import MAX_ARCHIVE_BYTES, ArchiveKey, ReportArchive
 
 from holdfast.ports import CheckpointBucket
 
 
 @dataclass(frozen=True, slots=True)
 class StoredArchive:
-    """A parcel that lies in a store."""
+    """A report archive in a store."""
 
-    label: ArchiveKey
+    archive_key: ArchiveKey
     at: datetime
-    """Since when, by our clock."""
+    """Time of its upload, by this machine's clock."""
     size_bytes: int
 
-    def read(self, depot: CheckpointBucket) -> ReportArchive | None:
-        """What is in it; None if it is gone by now.
+    def read(self, bucket: CheckpointBucket) -> ReportArchive | None:
+        """The content of the archive; None if it was deleted.
 
         Raises:
-            ValueError: it is not whole; the message says how.
-            DepotUnreachable, DepotRefused: nobody knows.
+            ValueError: it is damaged; the message describes how.
+            DepotUnreachable, DepotRefused: the content is unknown.
         """
-        if self.size_bytes > LONGEST_BYTES:
-            raise ValueError(f"it has {self.size_bytes} bytes, and {LONGEST_BYTES} are allowed")
-        data = depot.read(self.label.key)
-        return None if data is None else ReportArchive.parse(self.label, data)
+        if self.size_bytes > MAX_ARCHIVE_BYTES:
+            raise ValueError(f"it has {self.size_bytes} bytes, and {MAX_ARCHIVE_BYTES} are allowed")
+        data = bucket.read(self.archive_key.path)
+        return None if data is None else ReportArchive.parse(self.archive_key, data)
 
 
 @dataclass(frozen=True, slots=True)
 class SenderArchives:
-    """What one sender posted, in the order of its reports."""
+    """The archives of one sender, in the order of its reports."""
 
     sender: str
-    parcels: Sequence[StoredArchive]
+    archives: Sequence[StoredArchive]
 
     @property
     def attempt(self) -> int | None:
-        """The attempt that the launcher gave to the sender; None: the service gives it one."""
-        return self.parcels[0].label.attempt
+        """The attempt that the launcher assigned to the sender; None: the service assigns one."""
+        return self.archives[0].archive_key.attempt
 
     @property
     def since(self) -> datetime:
-        """When the first of it was there."""
-        return min(parcel.at for parcel in self.parcels)
+        """Time of the first upload."""
+        return min(archive.at for archive in self.archives)
 
 
-def list_archives(depot: CheckpointBucket, now: datetime) -> list[SenderArchives]:
-    """What lies in the box of a job; who posted first comes first.
+def list_archives(bucket: CheckpointBucket, now: datetime) -> list[SenderArchives]:
+    """The report archives of a job, by sender in the order of the first upload.
 
     Raises:
-        DepotUnreachable, DepotRefused: it could not be found out.
+        DepotUnreachable, DepotRefused: they cannot be listed.
     """
-    look = depot.look(INBOX)
-    # Stores date by a clock of their own.
-    ahead = look.at - now
-    piles: dict[str, list[StoredArchive]] = {}
-    for stored in look.objects:
+    listing = bucket.list_objects(INBOX)
+    # The timestamps are by the store's clock.
+    ahead = listing.listed_at - now
+    by_sender: dict[str, list[StoredArchive]] = {}
+    for stored in listing.objects:
         if label := ArchiveKey.of_key(stored.key):
-            posted = StoredArchive(label, stored.at - ahead, stored.size_bytes)
-            piles.setdefault(label.sender, []).append(posted)
-    found = [SenderArchives(sender, sorted(some, key=_place)) for sender, some in piles.items()]
-    return sorted(found, key=lambda pile: (pile.attempt or 0, pile.since))
+            posted = StoredArchive(label, stored.written_at - ahead, stored.size_bytes)
+            by_sender.setdefault(label.sender, []).append(posted)
+    found = [
+        SenderArchives(sender, sorted(some, key=_report_range))
+        for sender, some in by_sender.items()
+    ]
+    return sorted(found, key=lambda item: (item.attempt or 0, item.since))
 
 
-def _place(posted: StoredArchive) -> tuple[int, int]:
-    return posted.label.first, posted.label.last
+def _report_range(posted: StoredArchive) -> tuple[int, int]:
+    return posted.archive_key.first, posted.archive_key.last

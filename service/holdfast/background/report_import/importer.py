@@ -1,8 +1,8 @@
-"""The collector: where a job's workers are not heard, it looks whether they have left their reports in the checkpoint store.
+"""Imports a job's reports from its checkpoint store while its workers do not reach the service.
 
-What it takes goes the way of all reports (`Journal.absorb`), and is removed once it stands in the journal. A stop anywhere
-leaves a parcel that was taken already, of which nothing is taken a second time. Stores are slow, so that each visit has a
-thread; replicas that visit the same store at once do the same work twice, harmlessly.
+Imported reports take the path of all reports (`Journal.ingest`); the archive is deleted once they are in the
+journal. An interruption leaves an imported archive behind, of which no report is recorded twice. Stores are slow,
+so each visit runs in a thread. Replicas that visit the same store at once duplicate work, harmlessly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from holdfast_worker.protocol.report_archive import ReportArchive, numbered
+from holdfast_worker.protocol.report_archive import ReportArchive, renumber
 from holdfast_worker.protocol.reports import ReportKind
 
 from holdfast.background.report_import.archives import SenderArchives, StoredArchive, list_archives
@@ -30,258 +30,281 @@ from holdfast.errors import (
     NotMustered,
     StoreUnavailable,
 )
-from holdfast.ports import CheckpointBucket, Clock, OpenDepot
+from holdfast.ports import CheckpointBucket, Clock, OpenBucket
 from holdfast.store.incarnations import Incarnations
 from holdfast.store.journal import JobProgress, Journal
 from holdfast.store.leases import LeaseTable
 
 log = logging.getLogger(__name__)
 
-VISITS_AT_ONCE: Final = 4
-"""Fewer: a store that hangs holds up the others. More: connections and memory for reports that are late as it is."""
-LOOK_S: Final = 5.0
-"""Between two looks who is due. Shorter: work for nothing; longer: who begins to post is heard so much later."""
-FEWEST_VISITS: Final = 20
-"""Visits that one look may always begin. Fewer: a few jobs take turns for nothing. More: they hold up others."""
-LONGEST_PAUSE: Final = timedelta(minutes=5)
-"""Between two looks into a box in which nothing was: the pause doubles up to this. Longer: who begins to post waits so long to
-be heard. Shorter: requests that a bucket charges for, of each job that is silent for a good reason."""
-HEARD_PAUSE: Final = timedelta(minutes=10)
-"""Between two looks into the box of a job that is heard, where an earlier placement may have left something. As above."""
-AT_ONCE: Final = 1000
-"""Reports that are taken in one transaction, as many as in one delivery. More holds up all that is written meanwhile."""
+CONCURRENT_JOBS: Final = 4
+"""Visits at once. A lower value lets a hanging store block others; a higher value uses
+connections and memory for reports that are late anyway."""
+POLL_S: Final = 5.0
+"""Seconds between two searches for due jobs. A lower value adds work; a higher value delays
+the first import from a store."""
+MIN_JOBS_PER_PASS: Final = 20
+"""Visits that a pass may always start. A lower value makes a few jobs wait for each other; a
+higher value lets them delay others."""
+MAX_PAUSE: Final = timedelta(minutes=5)
+"""Maximum pause between two visits to a store without reports; the pause doubles up to this.
+A lower value adds billed requests for silent jobs; a higher value delays the first
+import."""
+REACHABLE_PAUSE: Final = timedelta(minutes=10)
+"""Pause between two visits for a job whose workers are reachable: an earlier attempt may
+have left reports. A lower value adds billed requests; a higher value delays their import."""
+BATCH_SIZE: Final = 1000
+"""Reports recorded in one transaction, as many as in one delivery. A higher value blocks
+other writers for longer."""
 REFUSED_PAUSE: Final = timedelta(minutes=10)
-"""After a store said no. Sooner is noise; later is how long a right that was given takes to help."""
-LAST_LOOKS: Final = timedelta(hours=1)
-"""After the end of a job, in which its box is looked into. Shorter: last words that came late are lost. Longer: requests for
-nothing; what a worker posts later than that is a minute of silence and a day without a network late."""
+"""Pause after a store refused access. A lower value adds log noise; a higher value delays
+the import after access was granted."""
+IMPORT_AFTER_END: Final = timedelta(hours=1)
+"""Time after the end of a job in which its store is visited. A lower value loses late
+reports; a higher value adds requests. Later reports come only after a minute of silence
+and a day without a network."""
 
 
 @dataclass
 class JobCursor:
-    """What is remembered of a job between two visits. All of it may be lost."""
+    """State of a job between two visits. All of it can be recomputed."""
 
     due_at: datetime
     live_at: datetime
-    """When it was watched last."""
+    """When the job was last live."""
     pause: timedelta
     seq: int = 0
-    """Number of the last fact at the last visit."""
+    """Number of the last event at the last visit."""
     marks: Mapping[int, int] | None = None
-    """The highest report taken, by attempt, after the last look; None before the first."""
-    heard_since: datetime | None = None
-    """Since when each visit has found news that came another way; None: the last one has not."""
-    trouble: str = ""
+    """The highest recorded report by attempt, after the last visit; None before the first one."""
+    reachable_since: datetime | None = None
+    """Time since which each visit found reports that arrived directly; None: the last visit
+    found none."""
+    error: str = ""
 
 
 @dataclass(kw_only=True)
 class ReportImporter:
-    """Takes in what workers could not say."""
+    """Imports reports from the checkpoint stores of jobs."""
 
     journal: Journal
-    musters: Incarnations
-    watches: LeaseTable
-    open_depot: OpenDepot
+    incarnations: Incarnations
+    leases: LeaseTable
+    open_bucket: OpenBucket
     clock: Clock
     every_s: float
-    """Between two visits at a job that is not heard and posts."""
-    _cases: dict[str, JobCursor] = field(default_factory=dict)
-    _has_begun: bool = False
+    """Seconds between two visits for a job whose reports arrive only through its store."""
+    _cursors: dict[str, JobCursor] = field(default_factory=dict)
+    _is_started: bool = False
     _stopped: threading.Event = field(default_factory=threading.Event)
 
-    async def collect_on(self) -> None:
-        """Visit who is due until cancelled. A bug that one visit brings to light stops none of the others."""
+    async def run(self) -> None:
+        """Visit the jobs that are due until cancelled.
+
+        An unexpected error in one visit does not stop the others.
+        """
         loop = asyncio.get_running_loop()
-        threads = ThreadPoolExecutor(VISITS_AT_ONCE, thread_name_prefix="collector")
+        threads = ThreadPoolExecutor(CONCURRENT_JOBS, thread_name_prefix="report-import")
         try:
             while True:
                 due = await loop.run_in_executor(threads, self._due)
-                now_due = due[: self._most_at_once()]
-                apart_s = self._look_s / (1 + len(now_due))
+                now_due = due[: self._jobs_per_pass()]
+                apart_s = self._poll_s / (1 + len(now_due))
                 visits = list[asyncio.Future[int]]()
                 for job_id in now_due:
-                    # One after the other: many at once hold up whoever asks the service meanwhile.
-                    visits.append(loop.run_in_executor(threads, self.visit, job_id))
+                    # Spread over time: many at once delay API requests.
+                    visits.append(loop.run_in_executor(threads, self.import_job, job_id))
                     await asyncio.sleep(apart_s)
                 for outcome in await asyncio.gather(*visits, return_exceptions=True):
                     if isinstance(outcome, Exception):
-                        log.error("a bug while reports were collected", exc_info=outcome)
+                        log.error("unexpected error in a report import", exc_info=outcome)
                 await asyncio.sleep(apart_s)
         finally:
             self._stopped.set()
             threads.shutdown(wait=False, cancel_futures=True)
 
     @property
-    def _look_s(self) -> float:
-        return min(self.every_s, LOOK_S)
+    def _poll_s(self) -> float:
+        return min(self.every_s, POLL_S)
 
-    def _most_at_once(self) -> int:
-        """Visits in one look, so that all get their turn in twice the time between two of one job's: hundreds, as after a
-        start, would take much of a core.
+    def _jobs_per_pass(self) -> int:
+        """Visits of one pass, so that all jobs are visited within twice their interval.
+
+        Hundreds at once, as after a start, would use much of a core.
         """
-        return max(FEWEST_VISITS, math.ceil(len(self._cases) * self._look_s / self.every_s / 2))
+        return max(
+            MIN_JOBS_PER_PASS, math.ceil(len(self._cursors) * self._poll_s / self.every_s / 2)
+        )
 
-    def collect(self) -> int:
-        """Visit all that are due, one after the other; how many parcels were taken."""
-        return sum(map(self.visit, self._due()))
+    def run_once(self) -> int:
+        """Visit all jobs that are due, one after the other; return the number of imported archives."""
+        return sum(map(self.import_job, self._due()))
 
-    def visit(self, job_id: str) -> int:
-        """How many parcels of a job were taken; and when to come again."""
-        case = self._cases[job_id]
+    def import_job(self, job_id: str) -> int:
+        """Import the archives of a job, schedule its next visit and return the number of archives."""
+        cursor = self._cursors[job_id]
         try:
-            return self._visit(job_id, case)
+            return self._import_job(job_id, cursor)
         except (DepotUnreachable, DepotRefused) as error:
             is_final = isinstance(error, DepotRefused)
-            case.pause = REFUSED_PAUSE if is_final else min(2 * case.pause, LONGEST_PAUSE)
-            self._say(case, f"the reports of {job_id} cannot be collected: {error.detail}")
+            cursor.pause = REFUSED_PAUSE if is_final else min(2 * cursor.pause, MAX_PAUSE)
+            self._log_error(cursor, f"reports of {job_id} cannot be imported: {error.detail}")
         except StoreUnavailable as error:
-            log.error("nothing of %s is collected: %s", job_id, error.detail)  # noqa: TRY400 - the sentence says all
-        case.due_at = self.clock.now() + case.pause
+            log.error("reports of %s are not imported: %s", job_id, error.detail)  # noqa: TRY400 - the message is complete
+        cursor.due_at = self.clock.now() + cursor.pause
         return 0
 
     def _due(self) -> list[str]:
         now = self.clock.now()
         every = timedelta(seconds=self.every_s)
         try:
-            live = set(self.watches.all())
-            # Of those that ended while nobody looked, what was left last is still there.
-            ended = [] if self._has_begun else self.watches.ended_since(now - LAST_LOOKS)
+            live = set(self.leases.list_jobs())
+            # Jobs that ended while the service was down may have last reports in their stores.
+            ended = [] if self._is_started else self.leases.ended_since(now - IMPORT_AFTER_END)
             for job_id in (*live, *ended):
-                case = self._cases.setdefault(job_id, JobCursor(now, now, every))
-                case.live_at = now if job_id in live else case.live_at
-            self._cases = {j: c for j, c in self._cases.items() if now - c.live_at <= LAST_LOOKS}
-            due = self._unheard(
-                [job_id for job_id, case in self._cases.items() if case.due_at <= now], now
+                cursor = self._cursors.setdefault(job_id, JobCursor(now, now, every))
+                cursor.live_at = now if job_id in live else cursor.live_at
+            self._cursors = {
+                j: c for j, c in self._cursors.items() if now - c.live_at <= IMPORT_AFTER_END
+            }
+            due = self._unreachable(
+                [job_id for job_id, cursor in self._cursors.items() if cursor.due_at <= now], now
             )
         except StoreUnavailable as error:
-            log.error("nothing is collected: %s", error.detail)  # noqa: TRY400 - the sentence says all
+            log.error("reports are not imported: %s", error.detail)  # noqa: TRY400 - the message is complete
             return []
-        self._has_begun = True
-        return sorted(due, key=lambda job_id: self._cases[job_id].due_at)
+        self._is_started = True
+        return sorted(due, key=lambda job_id: self._cursors[job_id].due_at)
 
-    def _unheard(self, job_ids: Sequence[str], now: datetime) -> list[str]:
-        """Those of these jobs at which it is necessary to look. All are asked for at once: most of many are heard."""
+    def _unreachable(self, job_ids: Sequence[str], now: datetime) -> list[str]:
+        """The jobs whose workers are not reachable.
+
+        All are read in one query, since most of many jobs are reachable.
+        """
         progress = self.journal.progress(job_ids)
-        return [job_id for job_id in job_ids if not self._is_heard(job_id, progress[job_id], now)]
+        return [
+            job_id for job_id in job_ids if not self._is_reachable(job_id, progress[job_id], now)
+        ]
 
-    def _visit(self, job_id: str, case: JobCursor) -> int:
+    def _import_job(self, job_id: str, cursor: JobCursor) -> int:
         now = self.clock.now()
-        case.due_at = now + case.pause
+        cursor.due_at = now + cursor.pause
         job = self.journal.read(job_id)
         if not (job.is_launched or job.attempt):
             return 0
-        spec = JobSpec.stored(self.journal.submission(job_id).spec)
+        spec = JobSpec.from_stored(self.journal.submission(job_id).spec)
         if (checkpoint := spec.holdfast.checkpoint) is None:
-            case.due_at = now + LAST_LOOKS
+            cursor.due_at = now + IMPORT_AFTER_END
             return 0
-        depot = self.open_depot(checkpoint.store, job_id, spec.envs)
-        trouble, taken = "", 0
-        piles = list_archives(depot, now)
-        for pile in piles:
-            some, why = _Taking(self, job_id, depot, pile).take()
-            taken, trouble = taken + some, why or trouble
-        self._say(case, trouble)
-        case.marks = self.journal.marks(job_id)
-        case.heard_since = None
-        # What lies there and is in order waits for a look at the launcher.
-        is_moving = taken or (piles and not trouble)
+        bucket = self.open_bucket(checkpoint.store, job_id, spec.envs)
+        problem, taken = "", 0
+        senders = list_archives(bucket, now)
+        for sender in senders:
+            some, why = _SenderImport(self, job_id, bucket, sender).run()
+            taken, problem = taken + some, why or problem
+        self._log_error(cursor, problem)
+        cursor.marks = self.journal.marks(job_id)
+        cursor.reachable_since = None
+        # Intact archives that remain wait for the next poll of the launcher.
+        is_moving = taken or (senders and not problem)
         every = timedelta(seconds=self.every_s)
-        case.pause = every if is_moving else min(2 * case.pause, LONGEST_PAUSE)
-        case.due_at = now + case.pause
+        cursor.pause = every if is_moving else min(2 * cursor.pause, MAX_PAUSE)
+        cursor.due_at = now + cursor.pause
         return taken
 
-    def _is_heard(self, job_id: str, progress: JobProgress, now: datetime) -> bool:
-        """Whether the workers of a job are heard another way, so that there is no need to look yet."""
-        case, every = self._cases[job_id], timedelta(seconds=self.every_s)
-        if progress.seq != case.seq:  # As when new nodes have come.
-            case.seq, case.pause = progress.seq, every
-        if case.marks is None or progress.has_ended or progress.marks == case.marks:
+    def _is_reachable(self, job_id: str, progress: JobProgress, now: datetime) -> bool:
+        """Whether the reports of a job arrive directly, so that a visit can wait."""
+        cursor, every = self._cursors[job_id], timedelta(seconds=self.every_s)
+        if progress.seq != cursor.seq:  # New events, as after a new attempt.
+            cursor.seq, cursor.pause = progress.seq, every
+        if cursor.marks is None or progress.has_ended or progress.marks == cursor.marks:
             return False
-        case.marks, case.heard_since = progress.marks, case.heard_since or now
-        case.pause = every
-        case.due_at = now + case.pause
-        return now - case.heard_since < HEARD_PAUSE
+        cursor.marks, cursor.reachable_since = progress.marks, cursor.reachable_since or now
+        cursor.pause = every
+        cursor.due_at = now + cursor.pause
+        return now - cursor.reachable_since < REACHABLE_PAUSE
 
-    def _say(self, case: JobCursor, trouble: str) -> None:
-        if trouble and trouble != case.trouble:
-            log.warning("%s", trouble)
-        case.trouble = trouble
+    def _log_error(self, cursor: JobCursor, problem: str) -> None:
+        if problem and problem != cursor.error:
+            log.warning("%s", problem)
+        cursor.error = problem
 
     @property
     def is_stopped(self) -> bool:
-        """Whether to leave the rest for another time."""
+        """Whether the service is stopping."""
         return self._stopped.is_set()
 
 
 @dataclass(frozen=True)
-class _Taking:
-    """The taking of what one sender posted."""
+class _SenderImport:
+    """The import of one sender's archives."""
 
-    house: ReportImporter
+    importer: ReportImporter
     job_id: str
-    depot: CheckpointBucket
-    pile: SenderArchives
+    bucket: CheckpointBucket
+    inbox: SenderArchives
 
-    def take(self) -> tuple[int, str]:
-        """How many parcels are done with, and what is wrong with the next one; empty if nothing is.
+    def run(self) -> tuple[int, str]:
+        """Import the archives; return their number, and the problem with the next one if there is one.
 
         Raises:
-            DepotUnreachable, DepotRefused: what was taken so far is in the journal, whether or not it is removed.
+            DepotUnreachable, DepotRefused: imported reports are in the journal, whether or not their archives
+                are deleted.
         """
-        done, trouble = list[str](), ""
-        for posted in self.pile.parcels:
-            why = "" if self.house.is_stopped else self._take_one(posted)
+        done, problem = list[str](), ""
+        for posted in self.inbox.archives:
+            why = "" if self.importer.is_stopped else self._import_archive(posted)
             if why is not None:
-                trouble = why
+                problem = why
                 break
-            done.append(posted.label.key)
-            # One by one: what is removed late is read again, should anything come between.
-            self.depot.delete(done[-1:])
-        return len(done), trouble
+            done.append(posted.archive_key.path)
+            # Deleted one by one: after an interruption, only undeleted archives are read again.
+            self.bucket.delete(done[-1:])
+        return len(done), problem
 
-    def _take_one(self, posted: StoredArchive) -> str | None:
-        """Why a parcel has to stay; None if it is done with."""
-        where = f"{self.job_id}: {posted.label.key}"
+    def _import_archive(self, posted: StoredArchive) -> str | None:
+        """Import an archive; return None when done, or the reason why it has to stay."""
+        where = f"{self.job_id}: {posted.archive_key.path}"
         try:
-            parcel = posted.read(self.depot)
+            archive = posted.read(self.bucket)
         except ValueError as damage:
-            return f"{where} cannot be read, and what was posted after it waits: {damage}"
-        if parcel is None:
+            return f"{where} cannot be read, and later archives wait: {damage}"
+        if archive is None:
             return None
-        place = self._place(parcel)
+        place = self._attempt_and_offset(archive)
         if place is None:
-            return ""  # It is not known yet which attempt posts here.
-        return self._absorb(where, posted, parcel, place)
+            return ""  # The attempt of this sender is not known yet.
+        return self._append_reports(where, posted, archive, place)
 
-    def _place(self, parcel: ReportArchive) -> tuple[int, int] | None:
-        if self.pile.attempt is not None:
-            return self.pile.attempt, 0
-        return self.house.musters.posted(
-            self.job_id, self.pile.sender, self.pile.since, parcel.place
+    def _attempt_and_offset(self, archive: ReportArchive) -> tuple[int, int] | None:
+        if self.inbox.attempt is not None:
+            return self.inbox.attempt, 0
+        return self.importer.incarnations.register_posted(
+            self.job_id, self.inbox.sender, self.inbox.since, archive.offset
         )
 
-    def _absorb(
-        self, where: str, posted: StoredArchive, parcel: ReportArchive, place: tuple[int, int]
+    def _append_reports(
+        self, where: str, posted: StoredArchive, archive: ReportArchive, place: tuple[int, int]
     ) -> str | None:
-        who = self.pile.sender if self.pile.attempt is None else None
-        reports = numbered(parcel.reports, *place)
+        who = self.inbox.sender if self.inbox.attempt is None else None
+        reports = renumber(archive.reports, *place)
         wanted = 0
         try:
-            for first in range(0, len(reports), AT_ONCE):
-                some = reports[first : first + AT_ONCE]
-                absorb = self.house.journal.absorb
-                wanted = absorb(self.job_id, place[0], some, who, posted.at).next
+            for first in range(0, len(reports), BATCH_SIZE):
+                some = reports[first : first + BATCH_SIZE]
+                ingest = self.importer.journal.ingest
+                wanted = ingest(self.job_id, place[0], some, who, posted.at).next
         except Fenced:
-            log.info("%s is not taken: by then another worker spoke for the job", where)
+            log.info("%s is not imported: a newer worker had replaced its sender", where)
             return None
         except NotMustered:
-            return f"{where} is of a worker that is known as that of another attempt"
+            return f"{where} belongs to a worker that is registered for another attempt"
         except BadReport as error:
-            # A worker that speaks nonsense is not asked to say it better.
-            return f"{where} cannot be taken, nor what was posted after it: {error.detail}"
+            # A malformed archive stays malformed, so its import is not retried.
+            return f"{where} cannot be imported, and later archives wait: {error.detail}"
         if wanted <= reports[-1].n:
-            return f"{where} waits for reports {wanted} to {reports[0].n - 1}, which are not there"
+            return f"{where} waits for reports {wanted} to {reports[0].n - 1}, which are missing"
         if any(report.kind == ReportKind.WORKER_LEFT for report in reports):
-            # Its nodes may have been left to it for this; now they can go.
-            self.house.watches.nudge(self.job_id, self.house.clock.now())
+            # Its nodes may have been kept for this import; they can be released now.
+            self.importer.leases.make_due(self.job_id, self.importer.clock.now())
         return None

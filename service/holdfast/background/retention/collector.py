@@ -1,6 +1,7 @@
-"""The janitor: goes from store to store, removes what is not to be kept, and says of which store it could not.
+"""The checkpoint collector: deletes superfluous checkpoints store by store and records failures.
 
-A visit takes no hint and may be cut off anywhere. Stores are slow, so that each visit has a thread; a few at once.
+Every visit starts from scratch and may be interrupted anywhere. Stores are slow, so each visit runs in a thread; a
+few run at once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from holdfast_worker.protocol.checkpoint_keys import CheckpointName
-from holdfast_worker.protocol.commit_summary import unread_format_of
+from holdfast_worker.protocol.commit_summary import unsupported_format_of
 
 from holdfast.background.retention.deletion import Deleter, DeletionBudget
 from holdfast.background.retention.inventory import (
@@ -27,237 +28,263 @@ from holdfast.background.retention.inventory import (
     StoreScan,
     scan_store,
 )
-from holdfast.domain.checkpoints.retention import Grace, RetentionPlan, decide
+from holdfast.domain.checkpoints.retention import GracePeriods, RetentionPlan, decide
 from holdfast.domain.events import Removal
 from holdfast.errors import DepotRefused, DepotUnreachable, NotFound, StoreUnavailable
-from holdfast.ports import CheckpointBucket, Clock, OpenDepot
+from holdfast.ports import CheckpointBucket, Clock, OpenBucket
 from holdfast.store.journal import Journal
 from holdfast.store.retention_queue import RetentionLease, RetentionQueue
 
 log = logging.getLogger(__name__)
 
-VISITS_AT_ONCE: Final = 4
-"""Fewer: a store that hangs holds up the others. More: connections and memory for work that is in no hurry."""
+CONCURRENT_JOBS: Final = 4
+"""Visits at once. A lower value lets a hanging store block others; a higher value uses
+connections and memory for work without urgency."""
 BUDGET_S: Final = 120.0
-"""Of one visit. Shorter: a store with much to remove is looked through again and again. Longer: others wait."""
+"""Seconds per visit. A lower value scans a store with much to delete repeatedly; a higher
+value makes other jobs wait."""
 LEASE_S: Final = 600.0
-"""For one visit. Shorter than one takes: two replicas remove the same things. Longer: a dead replica's wait so long."""
-TICK_S: Final = 1.0
-"""Between two looks at who is due."""
-BOOKS_IN_MIND: Final = 1024
-"""Jobs whose facts are not read again from the first for each visit. More: memory."""
-MOST_MISSED: Final = 100
-"""Checkpoints that are asked for one by one in one visit, as they should be there and were not listed."""
+"""Seconds of the lease of a visit. A value below its duration makes two replicas delete the
+same; a higher value delays the jobs of a dead replica."""
+POLL_S: Final = 1.0
+"""Seconds between two searches for due jobs."""
+STATE_CACHE_SIZE: Final = 1024
+"""Jobs whose state is cached, so that their events are not read again for each visit. A
+higher value uses memory."""
+MAX_LOOKUPS: Final = 100
+"""Checkpoints requested one by one in a visit because the listing lacks them."""
 
 UNREACHABLE_S: Final = 60.0
 REFUSED_S: Final = 600.0
-"""Before another try after a store gave no answer, or said no. Each time it is half as long as the trouble has lasted, at
-least this and at most an hour: sooner is noise, later leaves what costs money."""
-LONGEST_WAIT_S: Final = 3600.0
-GIVE_UP_S: Final = 7 * 86_400.0
-"""Of trouble with the store of a job that has ended. Shorter gives up for a holiday; longer asks for ever after a bucket
-that somebody has removed on purpose."""
+"""Minimum seconds before a retry after a store did not respond, or refused. The wait is half
+as long as the failure has lasted, and at most an hour. A lower value adds noise; a higher
+value pays for superfluous checkpoints."""
+MAX_WAIT_S: Final = 3600.0
+FAILURE_DEADLINE_S: Final = 7 * 86_400.0
+"""Seconds of failures with the store of an ended job after which retries end. A lower value
+ends them over a holiday; a higher value continues after a bucket was deleted on purpose."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetentionSettings:
-    """How often the janitor comes, and how long it leaves things alone."""
+    """How often jobs are visited, and how long superfluous objects are kept."""
 
     every_s: float = 60.0
-    """Between two visits at a job. The store is asked if it trains, or if anything was told of it."""
+    """Seconds between two visits of a job. Its store is scanned if it trains or has new events."""
     idle_s: float = 600.0
-    """At most, between two looks at the store of a job of which nobody tells anything."""
-    grace: Grace = field(
-        default_factory=lambda: Grace(commits=timedelta(minutes=5), uploads=timedelta(days=1))
+    """Maximum seconds between two scans of the store of a job without new events."""
+    grace: GracePeriods = field(
+        default_factory=lambda: GracePeriods(
+            commits=timedelta(minutes=5), uploads=timedelta(days=1)
+        )
     )
 
 
 class CheckpointCollector:
-    """Tidies the stores of all jobs of which the service removes old checkpoints."""
+    """Deletes old checkpoints of all jobs for which this is the task of the service."""
 
     def __init__(
         self,
         *,
         journal: Journal,
-        upkeep: RetentionQueue,
-        open_depot: OpenDepot,
+        queue: RetentionQueue,
+        open_bucket: OpenBucket,
         clock: Clock,
-        manners: RetentionSettings = RetentionSettings(),
+        settings: RetentionSettings = RetentionSettings(),
     ) -> None:
         self._journal = journal
-        self._upkeep = upkeep
-        self._open_depot = open_depot
+        self._queue = queue
+        self._open_bucket = open_bucket
         self._clock = clock
-        self._manners = manners
-        self._book = functools.lru_cache(BOOKS_IN_MIND)(
-            lambda job: JobRetentionState.open(job, journal)
+        self._settings = settings
+        self._state = functools.lru_cache(STATE_CACHE_SIZE)(
+            lambda job: JobRetentionState.load(job, journal)
         )
         self._stopped = threading.Event()
 
-    async def tidy_on(self) -> None:
-        """Visit who is due until cancelled. A bug that one visit brings to light stops none of the others."""
-        self._forgive()
+    async def run(self) -> None:
+        """Visit due jobs until cancelled.
+
+        An unexpected error in one visit does not stop the others.
+        """
+        self._retry_failed()
         under_way: dict[str, asyncio.Future[None]] = {}
         loop = asyncio.get_running_loop()
-        threads = ThreadPoolExecutor(VISITS_AT_ONCE, thread_name_prefix="janitor")
+        threads = ThreadPoolExecutor(CONCURRENT_JOBS, thread_name_prefix="retention")
         try:
             while True:
-                for turn in self._claim(VISITS_AT_ONCE - len(under_way)):
-                    # Its lease may be over before its visit is; then nobody else comes meanwhile.
-                    if turn.job_id not in under_way:
-                        visit = loop.run_in_executor(threads, self.tidy, turn)
-                        under_way[turn.job_id] = visit
-                        visit.add_done_callback(functools.partial(_forget, under_way, turn.job_id))
-                await _one_of(under_way, min(TICK_S, self._manners.every_s))
+                for lease in self._claim(CONCURRENT_JOBS - len(under_way)):
+                    # A visit may outlast its lease; then the job is not visited a second time here.
+                    if lease.job_id not in under_way:
+                        visit = loop.run_in_executor(threads, self.collect, lease)
+                        under_way[lease.job_id] = visit
+                        visit.add_done_callback(functools.partial(_forget, under_way, lease.job_id))
+                await _wait_for_any(under_way, min(POLL_S, self._settings.every_s))
         finally:
             self._stopped.set()
             for visit in [*under_way.values()]:
-                visit.cancel()  # Its thread goes on to the next look at the time; nobody waits for it.
+                visit.cancel()  # Its thread ends at the next deadline check.
             threads.shutdown(wait=False, cancel_futures=True)
 
-    def tidy_all(self) -> int:
-        """Visit all that are due, one after the other; how many they were."""
-        turns = self._upkeep.claim(self._clock.now(), LEASE_S, limit=1000)
-        for turn in turns:
-            self.tidy(turn)
-        return len(turns)
+    def run_once(self) -> int:
+        """Visit all due jobs, one after the other, and return their number."""
+        leases = self._queue.claim(self._clock.now(), LEASE_S, limit=1000)
+        for lease in leases:
+            self.collect(lease)
+        return len(leases)
 
-    def tidy(self, turn: RetentionLease) -> None:
-        """One visit, and when to come again."""
+    def collect(self, lease: RetentionLease) -> None:
+        """Visit a job and schedule its next visit."""
         try:
-            book = self._book(turn.job_id)
-            book.catch_up(self._journal)
-            if not self._has_to_look(book):
-                self._upkeep.put_off(turn, self._in(self._manners.every_s))
+            state = self._state(lease.job_id)
+            state.catch_up(self._journal)
+            if not self._needs_scan(state):
+                self._queue.postpone(lease, self._after(self._settings.every_s))
                 return
             try:
-                due_at = self._visit(book)
+                due_at = self._collect(state)
             except (DepotUnreachable, DepotRefused) as error:
-                self._in_trouble(turn, book, error)
+                self._record_failure(lease, state, error)
             else:
-                if book.looked:
-                    self._upkeep.done(turn, self._clock.now(), due_at)
+                if state.last_scan:
+                    self._queue.mark_done(lease, self._clock.now(), due_at)
                 else:
-                    self._upkeep.put_off(turn, self._clock.now())
+                    self._queue.postpone(lease, self._clock.now())
         except NotFound:
-            log.info("%s was removed while its store was tidied", turn.job_id)
+            log.info("job %s was removed during checkpoint retention", lease.job_id)
         except StoreUnavailable as error:
-            # The lease brings it back once the database does.
-            log.error("%s was not tidied: %s", turn.job_id, error.detail)  # noqa: TRY400 - the sentence says all
+            # The job becomes due again when its lease expires.
+            log.error("checkpoint retention of %s failed: %s", lease.job_id, error.detail)  # noqa: TRY400 - the message is complete
 
-    def _forgive(self) -> None:
-        """Whoever starts the service anew may have given it other keys."""
+    def _retry_failed(self) -> None:
+        """Retry failed stores after a start, since the service may have new credentials."""
         try:
-            self._upkeep.retry(self._clock.now())
+            self._queue.retry(self._clock.now())
         except StoreUnavailable as error:
-            log.error("stores are tried again later: %s", error.detail)  # noqa: TRY400 - the sentence says all
+            log.error("stores are retried later: %s", error.detail)  # noqa: TRY400 - the message is complete
 
     def _claim(self, limit: int) -> list[RetentionLease]:
         try:
-            return self._upkeep.claim(self._clock.now(), LEASE_S, limit) if limit else []
+            return self._queue.claim(self._clock.now(), LEASE_S, limit) if limit else []
         except StoreUnavailable as error:
-            log.error("nothing is tidied: %s", error.detail)  # noqa: TRY400 - the sentence says all
+            log.error("checkpoint retention is delayed: %s", error.detail)  # noqa: TRY400 - the message is complete
             return []
 
-    def _has_to_look(self, book: JobRetentionState) -> bool:
-        """Whether there may be something to do. A store of which nobody tells anything is looked at now and then."""
-        looked, now = book.looked, self._clock.now()
-        if looked is None or looked.seq != book.saves.seq or book.saves.ended_at is not None:
+    def _needs_scan(self, state: JobRetentionState) -> bool:
+        """Whether there may be work. The store of a job without new events is scanned at intervals."""
+        looked, now = state.last_scan, self._clock.now()
+        if looked is None or looked.seq != state.history.seq or state.history.ended_at is not None:
             return True
         is_ripe = looked.again_at is not None and looked.again_at <= now
-        is_long_ago = now - looked.at >= timedelta(seconds=self._manners.idle_s)
-        return is_ripe or is_long_ago or self._journal.read(book.job_id).trains
+        is_long_ago = now - looked.at >= timedelta(seconds=self._settings.idle_s)
+        return is_ripe or is_long_ago or self._journal.read(state.job_id).is_training
 
-    def _visit(self, book: JobRetentionState) -> datetime | None:
-        """When to come again; None: never. If the time was over before all was done, the book has no look."""
-        began_at, seq = self._clock.now(), book.saves.seq
-        depot = self._open_depot(book.store, book.job_id, book.envs)
+    def _collect(self, state: JobRetentionState) -> datetime | None:
+        """Run retention for a job; return the time of the next run, or None.
+
+        Without a scan in the state, the time limit was reached.
+        """
+        began_at, seq = self._clock.now(), state.history.seq
+        bucket = self._open_bucket(state.store, state.job_id, state.envs)
         budget = DeletionBudget(time.monotonic() + BUDGET_S, self._stopped)
-        remover = Deleter(
-            book=book, depot=depot, journal=self._journal, clock=self._clock, budget=budget
+        deleter = Deleter(
+            state=state, bucket=bucket, journal=self._journal, clock=self._clock, budget=budget
         )
-        stock = scan_store(depot, book.saves, book.keep, book.known)
-        self._strike_out(book, remover, stock)
-        is_restoring = book.saves.is_restoring
-        plan = decide(stock.inventory, book.keep, self._manners.grace, is_restoring=is_restoring)
-        _refuse_unread(depot, stock, plan, book.known)
-        is_through = remover.carry_out(plan, stock)
-        old = stock.inventory.at - self._manners.grace.uploads
-        is_through &= remover.clear([stray.key for stray in stock.strays if stray.at <= old])
-        # The plan's time is by the store's clock.
-        again_at = began_at + (plan.again_at - stock.inventory.at) if plan.again_at else None
-        book.looked = StoreScan(began_at, seq, again_at) if is_through else None
-        return self._due_at(book, again_at) if is_through else self._clock.now()
+        inventory = scan_store(bucket, state.history, state.policy, state.cache)
+        self._record_missing(state, deleter, inventory)
+        is_restoring = state.history.is_restoring
+        plan = decide(
+            inventory.inventory, state.policy, self._settings.grace, is_restoring=is_restoring
+        )
+        _check_formats(bucket, inventory, plan, state.cache)
+        is_complete = deleter.execute(plan, inventory)
+        old = inventory.inventory.at - self._settings.grace.uploads
+        is_complete &= deleter.delete_objects(
+            [item.key for item in inventory.leftovers if item.written_at <= old]
+        )
+        # The plan's time follows the store's clock.
+        again_at = (
+            began_at + (plan.next_run_at - inventory.inventory.at) if plan.next_run_at else None
+        )
+        state.last_scan = StoreScan(began_at, seq, again_at) if is_complete else None
+        return self._due_at(state, again_at) if is_complete else self._clock.now()
 
-    def _strike_out(self, book: JobRetentionState, remover: Deleter, stock: StoreInventory) -> None:
-        """Write down which checkpoints are not there any more, whoever has removed them.
+    def _record_missing(
+        self, state: JobRetentionState, deleter: Deleter, inventory: StoreInventory
+    ) -> None:
+        """Record checkpoints that are missing from the store, whatever deleted them.
 
         Raises:
-            DepotRefused: none of them is there, as if this were another store than that of the nodes.
+            DepotRefused: all of them are missing, so this is probably a different store than that of the
+                nodes.
         """
-        old = self._clock.now() - self._manners.grace.commits
-        listed = {commit.name for commit in stock.inventory.commits}
-        told = {
+        old = self._clock.now() - self._settings.grace.commits
+        listed = {commit.name for commit in inventory.inventory.commits}
+        reported = {
             name: save
-            for save in book.saves.there()
+            for save in state.history.stored()
             if save.at <= old and (name := CheckpointName.parse(save.name or ""))
         }
-        missed = [name for name in told if name not in listed]
-        if told and len(missed) == len(told) and not listed:
+        missed = [name for name in reported if name not in listed]
+        if reported and len(missed) == len(reported) and not listed:
             raise DepotRefused(
-                f"none of the {len(told)} checkpoints that were reported is there; it is not the store that the nodes write to"
+                f"all {len(reported)} reported checkpoints are missing; the nodes write to another store"
             )
-        gone = [name for name in missed[:MOST_MISSED] if not remover.depot.has(name.commit_key)]
+        gone = [name for name in missed[:MAX_LOOKUPS] if not deleter.bucket.has(name.commit_key)]
         if gone:
-            sizes = {name: told[name].size_bytes or 0 for name in gone}
-            remover.note(sizes, Removal.FOUND_GONE)
+            sizes = {name: reported[name].size_bytes or 0 for name in gone}
+            deleter.record_removal(sizes, Removal.FOUND_GONE)
 
-    def _due_at(self, book: JobRetentionState, again_at: datetime | None) -> datetime | None:
-        soon, ended_at = self._in(self._manners.every_s), book.saves.ended_at
+    def _due_at(self, state: JobRetentionState, again_at: datetime | None) -> datetime | None:
+        soon, ended_at = self._after(self._settings.every_s), state.history.ended_at
         if ended_at is None:
             return soon
         if again_at:
             return max(again_at, soon)
-        last = ended_at + self._manners.grace.commits
+        last = ended_at + self._settings.grace.commits
         return last if self._clock.now() < last else None
 
-    def _in_trouble(
-        self, turn: RetentionLease, book: JobRetentionState, error: DepotUnreachable | DepotRefused
+    def _record_failure(
+        self,
+        lease: RetentionLease,
+        state: JobRetentionState,
+        error: DepotUnreachable | DepotRefused,
     ) -> None:
         now = self._clock.now()
-        trouble = f"{book.store.rstrip('/')}/{turn.job_id}: {error.detail}"
-        before = self._upkeep.of([turn.job_id])[turn.job_id]
+        problem = f"{state.store.rstrip('/')}/{lease.job_id}: {error.detail}"
+        before = self._queue.statuses([lease.job_id])[lease.job_id]
         since = before.since or now
-        if before.trouble != trouble:
-            log.warning("%s is not tidied: %s", turn.job_id, trouble)
+        if before.error != problem:
+            log.warning("checkpoint retention of %s failed: %s", lease.job_id, problem)
         least_s = REFUSED_S if isinstance(error, DepotRefused) else UNREACHABLE_S
         lasted_s = (now - since).total_seconds()
-        wait_s = min(max(least_s, lasted_s / 2), LONGEST_WAIT_S)
-        is_hopeless = book.saves.ended_at is not None and lasted_s > GIVE_UP_S
-        book.looked = None
-        self._upkeep.failed(turn, trouble, since, None if is_hopeless else self._in(wait_s))
+        wait_s = min(max(least_s, lasted_s / 2), MAX_WAIT_S)
+        is_hopeless = state.history.ended_at is not None and lasted_s > FAILURE_DEADLINE_S
+        state.last_scan = None
+        self._queue.mark_failed(lease, problem, since, None if is_hopeless else self._after(wait_s))
 
-    def _in(self, seconds: float) -> datetime:
+    def _after(self, seconds: float) -> datetime:
         return self._clock.now() + timedelta(seconds=seconds)
 
 
-def _refuse_unread(
-    depot: CheckpointBucket, stock: StoreInventory, plan: RetentionPlan, known: InventoryCache
+def _check_formats(
+    bucket: CheckpointBucket, inventory: StoreInventory, plan: RetentionPlan, known: InventoryCache
 ) -> None:
-    """Look at the formats of the newest checkpoint, and of those that are to go.
+    """Check the formats of the newest checkpoint and of those to delete.
 
     Raises:
-        DepotRefused: this version cannot read one of them; so it cannot tell what may go, and nothing does.
+        DepotRefused: this version cannot read one of them, so it cannot decide what to delete, and deletes
+            nothing.
     """
-    newest = sorted(commit.name for commit in stock.inventory.commits)[-1:]
+    newest = sorted(commit.name for commit in inventory.inventory.commits)[-1:]
     for name in {*newest, *plan.superseded, *plan.off_lineage} - known.readable:
-        if why := unread_format_of(depot.read(name.commit_key) or b""):
-            raise DepotRefused(f"no checkpoint is removed, as {name} cannot be read: {why}")
+        if why := unsupported_format_of(bucket.read(name.commit_key) or b""):
+            raise DepotRefused(f"no checkpoint is deleted because {name} cannot be read: {why}")
         known.readable.add(name)
 
 
-async def _one_of(under_way: Mapping[str, asyncio.Future[None]], within_s: float) -> None:
-    """Return when a visit is over, or the time is."""
+async def _wait_for_any(under_way: Mapping[str, asyncio.Future[None]], within_s: float) -> None:
+    """Return when a visit has ended, or after `within_s`."""
     if under_way:
         first = asyncio.FIRST_COMPLETED
         await asyncio.wait(under_way.values(), timeout=within_s, return_when=first)
@@ -270,4 +297,8 @@ def _forget(
 ) -> None:
     del under_way[job_id]
     if not visit.cancelled() and (error := visit.exception()):
-        log.error("a bug while %s was tidied; its lease brings it back", job_id, exc_info=error)
+        log.error(
+            "unexpected error in checkpoint retention of %s; it is retried when its lease expires",
+            job_id,
+            exc_info=error,
+        )

@@ -1,5 +1,7 @@
-"""The removal of what a plan names. It may be cut off anywhere: a commit goes before its data, so that what is left is a
-leftover and no broken checkpoint; and what went is written down as soon as it has gone.
+"""Deletes the checkpoints that a plan lists.
+
+A commit is deleted before its data, so an interruption leaves superfluous data rather than a broken checkpoint.
+Deletions are recorded as soon as they are made.
 """
 
 from __future__ import annotations
@@ -23,107 +25,115 @@ from holdfast.store.journal import Journal
 
 T = TypeVar("T")
 
-AT_ONCE: Final = 50
-"""Checkpoints that go before the first of their data does, and are told of by one fact."""
-KEYS_AT_ONCE: Final = 500
-"""Objects that go between two looks at the time. More: the end of the service waits longer for us."""
+BATCH_SIZE: Final = 50
+"""Checkpoints whose commits are deleted before the first of their data, recorded by one
+event."""
+KEYS_PER_BATCH: Final = 500
+"""Objects deleted between two checks of the deadline. A higher value delays the end of the
+service."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletionBudget:
-    """For how long a removal may go on."""
+    """Time limit of a deletion run."""
 
     until_s: float
-    """By the monotonic clock."""
+    """Deadline by the monotonic clock."""
     stopped: threading.Event
     """Set when the service ends."""
 
     @property
     def is_spent(self) -> bool:
-        """Whether to leave the rest for another time."""
+        """Whether to leave the rest for another run."""
         return self.stopped.is_set() or time.monotonic() > self.until_s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deleter:
-    """Removes from one job's store, and writes down what."""
+    """Deletes objects from one job's store and records the deletions."""
 
-    book: JobRetentionState
-    depot: CheckpointBucket
+    state: JobRetentionState
+    bucket: CheckpointBucket
     journal: Journal
     clock: Clock
     budget: DeletionBudget
 
-    def carry_out(self, plan: RetentionPlan, stock: StoreInventory) -> bool:
-        """Whether all that a plan names is gone, or the budget was spent before.
+    def execute(self, plan: RetentionPlan, inventory: StoreInventory) -> bool:
+        """Whether everything in a plan was deleted before the time limit.
 
         Raises:
-            DepotUnreachable: some of it may be gone; what is known to be is written down.
-            DepotRefused: the same, and it would be so again.
+            DepotUnreachable: some of it may be deleted; known deletions are recorded.
+            DepotRefused: the same, and a retry would fail.
         """
         for removal, names in (
             (Removal.SUPERSEDED, plan.superseded),
             (Removal.OFF_LINEAGE, plan.off_lineage),
         ):
-            for some in _batches(names, AT_ONCE):
+            for some in _batches(names, BATCH_SIZE):
                 if self.budget.is_spent:
                     return False
-                self._uncommit(some, removal, stock)
+                self._delete_commits(some, removal, inventory)
                 for name in some:
-                    keys = [stored.key for stored in self.depot.look(name.data_prefix).objects]
-                    if not self.clear(keys):
+                    keys = [
+                        stored.key for stored in self.bucket.list_objects(name.data_prefix).objects
+                    ]
+                    if not self.delete_objects(keys):
                         return False
-        return all(self._discard(name, stock) for name in plan.uploads)
+        return all(self._delete_upload(name, inventory) for name in plan.uploads)
 
-    def clear(self, keys: Sequence[str]) -> bool:
-        """Whether these objects are gone, or the budget was spent before."""
-        for some in _batches(keys, KEYS_AT_ONCE):
+    def delete_objects(self, keys: Sequence[str]) -> bool:
+        """Whether these objects were deleted before the time limit."""
+        for some in _batches(keys, KEYS_PER_BATCH):
             if self.budget.is_spent:
                 return False
-            self.depot.delete(some)
+            self.bucket.delete(some)
         return True
 
-    def note(self, sizes: Mapping[CheckpointName, int], removal: Removal) -> None:
-        """Write down that checkpoints are gone, unless it is written already."""
+    def record_removal(self, sizes: Mapping[CheckpointName, int], removal: Removal) -> None:
+        """Record that checkpoints are deleted, unless this is recorded already."""
         while True:
-            # The job first: whatever is told after that makes the append fail, and is read the next time round.
-            job = self.journal.read(self.book.job_id)
-            self.book.catch_up(self.journal)
-            is_told = self.book.saves.is_removed
-            fresh = {name: size for name, size in sizes.items() if not is_told(str(name))}
+            # Read the job first: a later event makes the append fail, and the next round reads it.
+            job = self.journal.read(self.state.job_id)
+            self.state.catch_up(self.journal)
+            is_recorded = self.state.history.is_removed
+            fresh = {name: size for name, size in sizes.items() if not is_recorded(str(name))}
             if not fresh:
                 return
-            fact = CheckpointsRemoved(
+            event = CheckpointsRemoved(
                 at=self.clock.now(),
                 checkpoints=tuple(map(str, fresh)),
                 removal=removal,
                 size_bytes=sum(fresh.values()),
             )
-            with suppress(StaleWrite):  # A worker spoke meanwhile, or another replica.
-                self.journal.append(job, [fact])
+            with suppress(StaleWrite):  # A worker or another replica wrote in the meantime.
+                self.journal.append(job, [event])
 
-    def _uncommit(
-        self, names: Sequence[CheckpointName], removal: Removal, stock: StoreInventory
+    def _delete_commits(
+        self, names: Sequence[CheckpointName], removal: Removal, inventory: StoreInventory
     ) -> None:
-        gone: dict[CheckpointName, int] = {}
+        deleted: dict[CheckpointName, int] = {}
         try:
             for name in names:
-                self.depot.delete([name.commit_key])
-                gone[name] = stock.sizes.get(name, 0)
+                self.bucket.delete([name.commit_key])
+                deleted[name] = inventory.sizes.get(name, 0)
         finally:
-            self.note(gone, removal)
+            self.record_removal(deleted, removal)
 
-    def _discard(self, name: CheckpointName, stock: StoreInventory) -> bool:
-        """Whether an upload is gone, or stays for a good reason; False if the budget was spent."""
+    def _delete_upload(self, name: CheckpointName, inventory: StoreInventory) -> bool:
+        """Whether an upload is deleted, or stays for a good reason; False at the time limit."""
         if self.budget.is_spent:
             return False
-        if self.depot.has(name.commit_key):
-            return True  # It is a checkpoint after all: a listing was late, or somebody very slow.
-        parts = stock.data[name]
-        is_through = self.clear([stored.key for stored in parts])
-        if is_through:
-            self.note({name: sum(stored.size_bytes for stored in parts)}, Removal.DEAD_UPLOAD)
-        return is_through
+        if self.bucket.has(name.commit_key):
+            return (
+                True  # The checkpoint was committed: a listing was stale, or its worker very slow.
+            )
+        parts = inventory.data[name]
+        is_deleted = self.delete_objects([stored.key for stored in parts])
+        if is_deleted:
+            self.record_removal(
+                {name: sum(stored.size_bytes for stored in parts)}, Removal.DEAD_UPLOAD
+            )
+        return is_deleted
 
 
 def _batches(items: Sequence[T], size: int) -> Iterator[list[T]]:

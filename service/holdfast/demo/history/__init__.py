@@ -1,16 +1,15 @@
-"""A service to look around in: the real one, over a simulated cloud, with 30 days of history that a seed has made.
+"""Demonstration: the real service over a simulated cloud, with 30 days of generated history.
 
-clock      time that is told where to be, and then goes on by itself
-market     nodes that can be had where, and what they cost: a price catalog without a cloud
-parts      what a job is made of: who submits what, when, and in which weather it trains
-stories    all jobs: many that are like others, and some that show what else may happen
-cast       the people, their projects and budgets
-sky        the launcher: a simulated cloud for each job, on that market
-diary      what programs printed
-play       the history: people act through the API, and the reconciler looks, at moments that a clock is moved to
-opening    a service with this history, in a home folder of its own
+clock      a time that is set and then advances by itself
+market     node types and prices
+jobs       ordinary jobs and scenarios
+users      users, projects and budgets
+launcher   a simulated cloud for each job on that market
+logs       output of the programs
+generator  user actions through the API and reconciliation at simulated times
+server     a service with this history in its own home directory
 """
 
-from holdfast.demo.history.server import home, opened
+from holdfast.demo.history.server import home, with_history
 
-__all__ = ["home", "opened"]
+__all__ = ["home", "with_history"]

@@ -1,7 +1,6 @@
-"""How the history comes about: people act through the API, and the reconciler looks, at moments that a clock is moved to.
+"""Generator of the history: users act through the API and the reconciler runs, at times set on a clock.
 
-Between two moments nothing happens that anybody could see, so that a month takes seconds. All that is recorded is recorded by the
-service itself.
+Nothing observable happens between two times, so a month takes seconds. The service itself records everything.
 """
 
 from __future__ import annotations
@@ -26,115 +25,125 @@ from holdfast.demo.history.jobs import DemoJob, UserAction
 from holdfast.demo.history.launcher import DemoLauncher
 from holdfast.store.leases import LeaseTable
 
-PACE: Final = PollIntervals(look_every_s=4 * 3600.0, lease_s=60.0, paused_look_s=24 * 3600.0)
-"""How often jobs are looked at of which nothing is known to have changed. Smaller: the history takes longer to make."""
-LATE: Final = timedelta(seconds=6)
-"""How long after something has happened the reconciler looks, as one does that asks every ten seconds or so."""
-Act: TypeAlias = Callable[[], Awaitable[Any]]
-"""Something that somebody does."""
-TRIED_IN_VAIN: Final = 409
-"""What is answered to whoever asks for what is not possible now: people do that."""
+POLL_INTERVALS: Final = PollIntervals(
+    poll_every_s=4 * 3600.0, lease_s=60.0, poll_paused_every_s=24 * 3600.0
+)
+"""Polling intervals of jobs without known changes. A lower value slows down the generation."""
+POLL_DELAY: Final = timedelta(seconds=6)
+"""Delay of the reconciler after a change, as if it polled every ten seconds or so."""
+Step: TypeAlias = Callable[[], Awaitable[Any]]
+"""A user's action."""
+CONFLICT: Final = 409
+"""Status of an action that is not possible now, which real users also meet."""
 
 
 @dataclass
 class HistoryGenerator:
-    """Everything that takes part, until the present is reached."""
+    """The participants of the history, until the present is reached."""
 
     app: FastAPI
     reconciler: Reconciler
-    watches: LeaseTable
-    sky: DemoLauncher
+    leases: LeaseTable
+    launcher: DemoLauncher
     clock: ScriptedClock
-    parts: list[DemoJob]
+    jobs: list[DemoJob]
     start: datetime
     ids: dict[str, str] = field(default_factory=dict)
-    """Of jobs, by their names."""
+    """Job ids by name."""
     tokens: dict[str, str] = field(default_factory=dict)
-    """Of people, by theirs."""
-    _looks: dict[str, datetime] = field(default_factory=dict)
-    """When to look at jobs in which something will have happened by then."""
+    """Tokens by user name."""
+    _due_at: dict[str, datetime] = field(default_factory=dict)
+    """Times at which simulated changes of jobs are observed."""
 
-    async def until(self, end: datetime) -> None:
-        """All that happens before `end`, at which the clock stands then."""
+    async def run_until(self, end: datetime) -> None:
+        """Generate the history before `end` and set the clock to it."""
         transport = httpx2.ASGITransport(self.app, client=("127.0.0.1", 1))
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
-            await self._gather(http)
+            await self._create_users(http)
             script = deque(sorted(self._script(http), key=itemgetter(0)))
             while (now := self._next(script, end)) is not None:
                 self.clock.move_to(now)
                 while script and script[0][0] <= now:
                     await script.popleft()[1]()
-                await self._look(now)
+                await self._reconcile(now)
         self.clock.move_to(end)
-        for job_id in self.watches.all():
-            self._looks[job_id] = end
-        await self._look(end)
+        for job_id in self.leases.list_jobs():
+            self._due_at[job_id] = end
+        await self._reconcile(end)
 
-    def _script(self, http: httpx2.AsyncClient) -> Iterator[tuple[datetime, Act]]:
-        """All that people do, and when."""
+    def _script(self, http: httpx2.AsyncClient) -> Iterator[tuple[datetime, Step]]:
+        """Yield all user actions with their times."""
         for hours, path, budget in users.BUDGETS:
-            yield self._at(hours), partial(self._ask, http, "PUT", f"/v1/budgets/{path}", budget)
-        for part in self.parts:
-            yield self._at(part.begin_h), partial(self._submit, http, part)
-            for deed in part.deeds:
-                yield self._at(part.begin_h + deed.after_h), partial(self._do, http, part, deed)
+            yield (
+                self._at(hours),
+                partial(self._request, http, "PUT", f"/v1/budgets/{path}", budget),
+            )
+        for part in self.jobs:
+            yield self._at(part.start_h), partial(self._submit, http, part)
+            for deed in part.actions:
+                yield (
+                    self._at(part.start_h + deed.after_h),
+                    partial(self._perform, http, part, deed),
+                )
 
     def _at(self, hours: float) -> datetime:
         return self.start + timedelta(hours=hours)
 
-    def _next(self, script: deque[tuple[datetime, Act]], end: datetime) -> datetime | None:
-        """When something is to be done next; None: not before the end."""
-        moments = [*self._looks.values()]
+    def _next(self, script: deque[tuple[datetime, Step]], end: datetime) -> datetime | None:
+        """Return the time of the next action; None if there is none before the end."""
+        moments = [*self._due_at.values()]
         if script:
             moments.append(script[0][0])
-        if due := self.watches.next_due():
+        if due := self.leases.next_due():
             moments.append(due)
         soonest = max(min(moments, default=end), self.clock.now())
         return soonest if soonest < end else None
 
-    async def _look(self, now: datetime) -> None:
-        """A sweep over all jobs that are due, or in which something has happened."""
-        for job_id in [job_id for job_id, at in self._looks.items() if at <= now]:
-            self.watches.nudge(job_id, now)
+    async def _reconcile(self, now: datetime) -> None:
+        """Reconcile all jobs that are due or have changed."""
+        for job_id in [job_id for job_id, at in self._due_at.items() if at <= now]:
+            self.leases.make_due(job_id, now)
         leases = self.reconciler.claim()
         await asyncio.gather(*map(self.reconciler.process, leases))
         for lease in leases:
-            self._looks.pop(lease.job_id, None)
-        for job_id, at in self.sky.changes_next().items():
-            self._looks.setdefault(job_id, at + LATE)
+            self._due_at.pop(lease.job_id, None)
+        for job_id, at in self.launcher.changes_next().items():
+            self._due_at.setdefault(job_id, at + POLL_DELAY)
 
-    async def _gather(self, http: httpx2.AsyncClient) -> None:
-        """People, projects and budgets, as the owner of the service makes them."""
+    async def _create_users(self, http: httpx2.AsyncClient) -> None:
+        """Create users, projects and budgets as the owner of the service."""
         for name in users.USERS:
-            await self._ask(
+            await self._request(
                 http, "POST", "/v1/users", {"name": name, "is_admin": name == users.ADMIN}
             )
-            made = await self._ask(
+            made = await self._request(
                 http, "POST", "/v1/tokens", {"name": "laptop", "user": name, "days": 90}
             )
             self.tokens[name] = made["token"]
         for project, members in users.MEMBERS.items():
-            await self._ask(http, "POST", "/v1/projects", {"name": project})
+            await self._request(http, "POST", "/v1/projects", {"name": project})
             for name, role in members.items():
-                await self._ask(
+                await self._request(
                     http, "PUT", f"/v1/projects/{project}/members/{name}", {"role": role}
                 )
 
     async def _submit(self, http: httpx2.AsyncClient, part: DemoJob) -> None:
         body = {"task": yaml.safe_dump(part.task, sort_keys=False), "project": part.project}
-        job = await self._ask(http, "POST", "/v1/jobs", body, part.owner)
+        job = await self._request(http, "POST", "/v1/jobs", body, part.owner)
         self.ids[part.name] = job["id"]
-        self.sky.expect(job["id"], part)
+        self.launcher.expect(job["id"], part)
 
-    async def _do(self, http: httpx2.AsyncClient, part: DemoJob, deed: UserAction) -> None:
+    async def _perform(self, http: httpx2.AsyncClient, part: DemoJob, deed: UserAction) -> None:
         job_id = self.ids[part.name]
-        if deed.what == "forget":
-            self.sky.forget(f"{job_id}-1")
+        if deed.command == "forget":
+            self.launcher.forget(f"{job_id}-1")
         else:
-            await self._ask(http, "POST", f"/v1/jobs/{job_id}/{deed.what}", deed.body, part.owner)
-        self._looks[job_id] = self.clock.now() + LATE
+            await self._request(
+                http, "POST", f"/v1/jobs/{job_id}/{deed.command}", deed.body, part.owner
+            )
+        self._due_at[job_id] = self.clock.now() + POLL_DELAY
 
-    async def _ask(
+    async def _request(
         self,
         http: httpx2.AsyncClient,
         method: str,
@@ -142,9 +151,9 @@ class HistoryGenerator:
         body: Mapping[str, Any],
         who: str | None = None,
     ) -> Any:
-        """The answer to a request of somebody; None: the owner of the service, on its own machine."""
+        """Send a request as a user, or as the local owner if None, and return the response."""
         headers = {"Authorization": f"Bearer {self.tokens[who]}"} if who else {}
         answer = await http.request(method, path, json=dict(body), headers=headers)
-        fits = answer.is_success or answer.status_code == TRIED_IN_VAIN
+        fits = answer.is_success or answer.status_code == CONFLICT
         assert fits, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json()

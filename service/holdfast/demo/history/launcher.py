@@ -1,6 +1,7 @@
-"""The launcher of the demonstration: each job has a simulated cloud of its own, whose nodes one market prices.
+"""Launcher of the demonstration: each job has its own simulated cloud, with prices of one market.
 
-The weather of a job depends on the seed and on its part, and not on its id, so that a seed always tells the same history.
+Preemptions depend on the seed and on the scenario of a job, not on its id, so that a seed always generates the same
+history.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from holdfast_worker.protocol.reports import Report
 
 from holdfast.demo.history.jobs import DemoJob, rotated
 from holdfast.demo.history.logs import DemoLog, pages
-from holdfast.demo.history.market import Market, MarketType, kind_for
+from holdfast.demo.history.market import Market, NodeType, node_type_for_task
 from holdfast.domain.events import Outcome
 from holdfast.domain.jobs.observation import LaunchResult, LaunchStatus, Observation, Placement
 from holdfast.domain.simulation.spot_market import MarketParameters
@@ -24,7 +25,7 @@ from holdfast.errors import NotPossibleNow
 from holdfast.launchers.simulated import LauncherBehavior, SimulatedCloud, SimulatedProgram
 from holdfast.ports import Clock, Launch, LogSource
 
-VISITOR: Final = SimulatedProgram(
+VISITOR_PROGRAM: Final = SimulatedProgram(
     total_steps=1800,
     setup_s=6,
     restore_s=2,
@@ -33,107 +34,107 @@ VISITOR: Final = SimulatedProgram(
     loss_noise=0.03,
     tokens_per_step=20_000,
 )
-"""What becomes of a job that a visitor submits: half an hour of training."""
+"""Program of jobs that visitors submit: half an hour of training."""
 
 
 @dataclass(slots=True)
-class _Stage:
-    """One job on it."""
+class _SimulatedJob:
+    """One job of the launcher."""
 
     alias: str
-    """What its cloud knows it as."""
-    kind: MarketType | None
-    """None: nodes of this machine, of which the market knows nothing."""
+    """Name of the job in its cloud."""
+    node_type: NodeType | None
+    """None: local nodes, which the market does not price."""
     cloud: SimulatedCloud
     first_attempts: dict[str, int] = field(default_factory=dict)
-    """Of each launch, by its key."""
+    """First attempt of each launch, by its key."""
 
 
 class DemoLauncher:
-    """Launcher, market and inbox of reports of all jobs."""
+    """Launcher, market and report inbox of all jobs."""
 
     saves_on_cancel = True
 
     def __init__(self, clock: Clock, market: Market) -> None:
         self._clock = clock
         self._market = market
-        self._stages: dict[str, _Stage] = {}
+        self._jobs: dict[str, _SimulatedJob] = {}
         self._cancelled: dict[str, datetime] = {}
-        """Launches that were cancelled before they were submitted."""
-        self._guard = threading.RLock()
+        """Launches cancelled before their submission."""
+        self._lock = threading.RLock()
 
     def expect(self, job_id: str, part: DemoJob) -> None:
-        """Play `part` under this id."""
+        """Assign the scenario `part` to a job id."""
         climate = part.climate
         if climate.hour_hazards:
             hours = rotated(climate.hour_hazards, self._market.start.hour)
             climate = replace(climate, hour_hazards=hours)
-        cloud = SimulatedCloud(self._clock, climate, part.program, part.habits)
-        self._stages[job_id] = _Stage(part.name, part.kind, cloud)
+        cloud = SimulatedCloud(self._clock, climate, part.program, part.behavior)
+        self._jobs[job_id] = _SimulatedJob(part.name, part.node_type, cloud)
 
     def changes_next(self) -> Mapping[str, datetime]:
-        """When looks at jobs will show something else by themselves, by their ids; those that are over are left out."""
-        told = {
+        """Return the next simulated change of each running job, by job id."""
+        due = {
             job_id: [
                 at
                 for key in stage.first_attempts
-                if (at := stage.cloud.changes_next(_aliased(key, stage))) is not None
+                if (at := stage.cloud.next_change_at(_cloud_key(key, stage))) is not None
             ]
-            for job_id, stage in self._stages.items()
+            for job_id, stage in self._jobs.items()
         }
-        return {job_id: min(moments) for job_id, moments in told.items() if moments}
+        return {job_id: min(moments) for job_id, moments in due.items() if moments}
 
     async def submit(self, launch: Launch) -> None:
         """Start `launch.key` unless it was started or cancelled before."""
-        with self._guard:
+        with self._lock:
             if launch.key in self._cancelled:
                 return
-            if launch.job_id not in self._stages:
-                self._stages[launch.job_id] = self._visitor(launch)
-            stage = self._stages[launch.job_id]
+            if launch.job_id not in self._jobs:
+                self._jobs[launch.job_id] = self._visitor_job(launch)
+            stage = self._jobs[launch.job_id]
             stage.first_attempts.setdefault(launch.key, launch.first_attempt)
-        key = _aliased(launch.key, stage)
+        key = _cloud_key(launch.key, stage)
         await stage.cloud.submit(replace(launch, key=key, job_id=stage.alias))
 
-    async def look(self, key: str) -> Observation:
-        """What stands under `key` now."""
+    async def observe(self, key: str) -> Observation:
+        """Observe the launch `key`."""
         if at := self._cancelled.get(key):
             ending = LaunchResult(
-                at=at, outcome=Outcome.CANCELLED, detail="cancelled before it began"
+                at=at, outcome=Outcome.CANCELLED, detail="cancelled before the start"
             )
-            return Observation(standing=LaunchStatus.ENDED, since=at, ending=ending)
-        if (stage := self._stage(key)) is None:
-            return Observation(standing=LaunchStatus.ABSENT, since=self._clock.now())
-        seen = await stage.cloud.look(_aliased(key, stage))
-        return replace(seen, trail=self._priced(stage, seen.trail))
+            return Observation(status=LaunchStatus.ENDED, since=at, result=ending)
+        if (stage := self._job(key)) is None:
+            return Observation(status=LaunchStatus.ABSENT, since=self._clock.now())
+        seen = await stage.cloud.observe(_cloud_key(key, stage))
+        return replace(seen, recent_placements=self._priced(stage, seen.recent_placements))
 
     async def cancel(self, key: str) -> None:
-        """Ask for an end of `key`; what was never submitted will then never start."""
-        with self._guard:
-            stage = self._stage(key)
+        """Request the end of `key`; an unsubmitted launch will never start."""
+        with self._lock:
+            stage = self._job(key)
             if stage is None or key not in stage.first_attempts:
                 self._cancelled.setdefault(key, self._clock.now())
                 return
-        await stage.cloud.cancel(_aliased(key, stage))
+        await stage.cloud.cancel(_cloud_key(key, stage))
 
     async def preempt(self, key: str, *, node: int | None, notice_s: float | None) -> None:
-        """Take one node (None: the last one) of the standing placement.
+        """Preempt one node of the running placement (None: the last one).
 
         Raises:
-            NotPossibleNow: nothing stands under this key, or it has no such node.
+            NotPossibleNow: no placement is running under this key, or it has no such node.
         """
-        if (stage := self._stage(key)) is None:
-            raise NotPossibleNow(f"{key} has no standing nodes")
-        await stage.cloud.preempt(_aliased(key, stage), node=node, notice_s=notice_s)
+        if (stage := self._job(key)) is None:
+            raise NotPossibleNow(f"{key} has no running nodes")
+        await stage.cloud.preempt(_cloud_key(key, stage), node=node, notice_s=notice_s)
 
     def forget(self, key: str) -> None:
-        """Lose a launch, as a launcher does that has died."""
-        stage = self._stage(key)
-        assert stage is not None, "nobody can forget what they never knew"
-        stage.cloud.forget(_aliased(key, stage))
+        """Lose a launch, as after the failure of a launcher."""
+        stage = self._job(key)
+        assert stage is not None, "only submitted launches can be lost"
+        stage.cloud.forget(_cloud_key(key, stage))
 
     async def logs(self, key: str) -> Sequence[LogSource]:
-        """What its programs have printed so far: every node, and rank 0."""
+        """List the logs so far: one per node, and one of rank 0."""
         return [
             LogSource(
                 attempt=page.attempt, node=page.node, rank=page.rank, size_bytes=len(page.text)
@@ -142,41 +143,43 @@ class DemoLauncher:
         ]
 
     def read_log(self, key: str, source: LogSource, offset: int, limit: int) -> bytes:
-        """At most `limit` bytes of a log from `offset`; empty at its end."""
+        """Return at most `limit` bytes of a log from `offset`; empty at its end."""
         for page in self._pages(key):
             if (page.attempt, page.node, page.rank) == (source.attempt, source.node, source.rank):
                 return page.text[offset : offset + limit]
         return b""
 
     def read_new(self, job_id: str, seen: Mapping[int, int]) -> Iterator[Report]:
-        """Reports of a job not seen yet, in order of attempt and n. `seen` is the highest n taken, by attempt."""
-        if stage := self._stages.get(job_id):
+        """Yield unread reports of a job by attempt and n. `seen` is the highest n read, by attempt."""
+        if stage := self._jobs.get(job_id):
             yield from stage.cloud.read_new(stage.alias, seen)
 
-    def _stage(self, key: str) -> _Stage | None:
-        return self._stages.get(key.rpartition("-")[0])
+    def _job(self, key: str) -> _SimulatedJob | None:
+        return self._jobs.get(key.rpartition("-")[0])
 
-    def _visitor(self, launch: Launch) -> _Stage:
-        """A stage for a job that is in no part: somebody who looks around has submitted it."""
+    def _visitor_job(self, launch: Launch) -> _SimulatedJob:
+        """Create the simulated cloud of a job that a visitor submitted."""
         climate = MarketParameters(seed=self._market.seed, provision_s=5.0, denial_rate=0.2)
-        kind = kind_for(launch.task)
+        kind = node_type_for_task(launch.task)
         if kind is not None:
             climate = replace(climate, zones=kind.zones, mtbf_s=900, notice_s=30)
-        return _Stage(
-            launch.job_id, kind, SimulatedCloud(self._clock, climate, VISITOR, LauncherBehavior())
+        return _SimulatedJob(
+            launch.job_id,
+            kind,
+            SimulatedCloud(self._clock, climate, VISITOR_PROGRAM, LauncherBehavior()),
         )
 
-    def _priced(self, stage: _Stage, trail: Sequence[Placement]) -> tuple[Placement, ...]:
-        if (kind := stage.kind) is None:
+    def _priced(self, stage: _SimulatedJob, trail: Sequence[Placement]) -> tuple[Placement, ...]:
+        if (kind := stage.node_type) is None:
             return tuple(trail)
         return tuple(self._market.priced(placement, kind) for placement in trail)
 
     def _pages(self, key: str) -> list[DemoLog]:
-        stage = self._stage(key)
+        stage = self._job(key)
         if stage is None or key not in stage.first_attempts:
             return []
-        seen, now = stage.cloud.sighting(_aliased(key, stage)), self._clock.now()
-        trail = self._priced(stage, seen.trail)
+        seen, now = stage.cloud.observe_sync(_cloud_key(key, stage)), self._clock.now()
+        trail = self._priced(stage, seen.recent_placements)
         said = itertools.groupby(
             stage.cloud.read_new(stage.alias, {}), lambda report: report.attempt
         )
@@ -188,6 +191,6 @@ class DemoLauncher:
         ]
 
 
-def _aliased(key: str, stage: _Stage) -> str:
-    """The key under which the job's own cloud knows a launch."""
+def _cloud_key(key: str, stage: _SimulatedJob) -> str:
+    """Return the key of a launch in the job's own cloud."""
     return f"{stage.alias}-{key.rpartition('-')[2]}"

@@ -1,6 +1,6 @@
-"""What programs of the demonstration have printed: made from what they reported, so that the two tell the same. Pure.
+"""Logs of simulated programs, derived from their reports so that both agree. Pure.
 
-What is printed once stays, and more is added at the end, as in any log.
+Printed lines stay, and new ones are appended, as in any log.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _UNPACKED: Final = (
     (9.0, "Successfully installed torch-2.13.0 safetensors-0.7.0 numpy-2.4.1"),
     (12.0, "INFO holdfast-worker: 8 processes on this node, rendezvous at node 0"),
 )
-"""What each node prints before its program is up: seconds after it came, and the line."""
+"""Lines that each node prints before its program starts, with seconds after its arrival."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoLog:
-    """One log of one attempt, as it is now."""
+    """The current state of one log of one attempt."""
 
     attempt: int
     node: int
@@ -36,7 +36,7 @@ class DemoLog:
 def pages(
     attempt: int, placement: Placement, reports: Sequence[Report], now: datetime
 ) -> Iterator[DemoLog]:
-    """The logs of a placement until now: one of each node, and that of rank 0."""
+    """Build the logs of a placement until now: one per node, and one of rank 0."""
     for node in range(placement.nodes):
         yield DemoLog(
             attempt, node, None, _text(_setup(node, placement, min(now, placement.lost_at or now)))
@@ -64,41 +64,41 @@ def _setup(node: int, placement: Placement, until: datetime) -> Iterator[str]:
 
 
 def _printed(report: Report, placement: Placement) -> Iterator[str]:
-    at, told = _clock(datetime.fromisoformat(report.at)), report.body
+    at, body = _clock(datetime.fromisoformat(report.at)), report.body
     match report.kind:
         case ReportKind.RESTORE_STARTED:
             yield f"{at} INFO holdfast_worker: looking for a checkpoint"
         case ReportKind.TRAINING_STARTED:
-            found = told["restored_from"]
-            yield f"{at} INFO holdfast_worker: {'resumed from ' + str(found) if found else 'begins at step 0'}, world size {told['world_size']}"
+            found = body["restored_from"]
+            yield f"{at} INFO holdfast_worker: {'resumed from ' + str(found) if found else 'starting at step 0'}, world size {body['world_size']}"
         case ReportKind.PROGRESS:
-            values = told["values"]
+            values = body["values"]
             assert isinstance(values, dict)
-            yield f"{at} step {told['step']:>7} " + " ".join(
+            yield f"{at} step {body['step']:>7} " + " ".join(
                 f"{name} {value}" for name, value in values.items()
             )
         case ReportKind.CHECKPOINT_COMMITTED:
-            size = told["size_bytes"]
+            size = body["size_bytes"]
             assert isinstance(size, int)
-            yield f"{at} INFO holdfast_worker: checkpoint {told['checkpoint']} is durable ({size / 2**30:.1f} GiB, training stood still for {told['stall_ms']} ms)"
+            yield f"{at} INFO holdfast_worker: checkpoint {body['checkpoint']} is durable ({size / 2**30:.1f} GiB, training stopped for {body['stall_ms']} ms)"
         case ReportKind.PREEMPTION_NOTICED:
-            yield f"{at} WARNING holdfast_worker: this node will be taken in {told['left_s']} s; saving and leaving"
+            yield f"{at} WARNING holdfast_worker: termination notice: this node stops in {body['left_s']} s; saving a checkpoint and exiting"
         case ReportKind.WORKER_LEFT:
-            yield from _farewell(at, report, placement)
+            yield from _exit_lines(at, report, placement)
         case _:
             yield f"{at} INFO holdfast_worker: {report.kind.replace('_', ' ')}"
 
 
-def _farewell(at: str, report: Report, placement: Placement) -> Iterator[str]:
-    told = report.body
-    if told["detail"]:
+def _exit_lines(at: str, report: Report, placement: Placement) -> Iterator[str]:
+    body = report.body
+    if body["detail"]:
         yield "Traceback (most recent call last):"
         yield '  File "train.py", line 118, in <module>'
         yield "    main()"
         yield '  File "train.py", line 74, in main'
         yield "    loss = model(**batch).loss"
-        yield str(told["detail"])
-    yield f"{at} INFO holdfast_worker: left after step {told['step']} ({told['reason']}), exit code {told['exit_code']}, in {placement.zone}"
+        yield str(body["detail"])
+    yield f"{at} INFO holdfast_worker: exited after step {body['step']} ({body['reason']}), exit code {body['exit_code']}, in {placement.zone}"
 
 
 def _clock(at: datetime) -> str:

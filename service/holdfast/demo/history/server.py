@@ -1,4 +1,4 @@
-"""A service with a history that a seed has made, in a home folder of its own."""
+"""A service with generated history in its own home directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sqlalchemy import event
 from holdfast.api.app import create_app
 from holdfast.clock import ScriptedClock, SystemClock
 from holdfast.controller.reconciler import Reconciler
-from holdfast.demo.history.generator import PACE, HistoryGenerator
+from holdfast.demo.history.generator import POLL_INTERVALS, HistoryGenerator
 from holdfast.demo.history.jobs import DAYS, demo_jobs
 from holdfast.demo.history.launcher import DemoLauncher
 from holdfast.demo.history.market import Market
@@ -32,51 +32,57 @@ from holdfast.settings import SimulatedMarketSettings as LocalMarket
 
 log = logging.getLogger(__name__)
 
-BOOKS: Final = 1000
-"""Jobs, and blocks of curves, that are put into rows before the first page is asked for."""
+ROLLUP_BATCH: Final = 1000
+"""Jobs and metric blocks that are rolled up before the first page is requested."""
 
 
-LOOK_EVERY_S: Final = 2.0
-"""How often jobs are looked at once the history is over. Bigger: those who watch see later what happens."""
+POLL_EVERY_S: Final = 2.0
+"""Polling interval of jobs after the generated history.
+
+A higher value delays what viewers see.
+"""
 
 
 @contextmanager
 def home(settings: Settings) -> Iterator[Settings]:
-    """Settings of a demonstration: its folder is removed at the end, and nothing of the user's own is read or written."""
-    # Whoever asks for the end politely is to leave no folder behind.
+    """Settings of a demonstration.
+
+    Its directory is deleted at the end, and the user's own data is neither read nor written.
+    """
+    # SIGTERM must also delete the directory.
     with graceful_shutdown(), tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
-        yield settings.model_copy(update=_apart(Path(folder)))
+        yield settings.model_copy(update=_isolated_settings(Path(folder)))
 
 
-def _apart(folder: Path) -> dict[str, Any]:
-    """Settings that keep a demonstration from everything but its own folder."""
+def _isolated_settings(folder: Path) -> dict[str, Any]:
+    """Restrict a demonstration to its own directory."""
     return {
         "home": folder,
         "database_url": None,
         "skypilot_url": None,
         "skypilot_home": None,
-        "skypilot_look_every_s": LOOK_EVERY_S,
+        "skypilot_look_every_s": POLL_EVERY_S,
         "prices_live": False,
         "smtp_url": None,
         "notify_networks": None,
         "trust_loopback": True,
-        # Its people do in seconds what they did in a month.
+        # Its users perform the actions of a month within seconds.
         "requests_per_minute": 1_000_000,
         "submissions_per_minute": 100_000,
     }
 
 
-def opened(seed: int) -> Callable[[Settings, LocalMarket, str], Application]:
-    """What makes a service with the history of a seed, which ends now."""
+def with_history(seed: int) -> Callable[[Settings, LocalMarket, str], Application]:
+    """Return a factory of services whose history, generated from a seed, ends now."""
 
     def open_house(settings: Settings, market: LocalMarket, address: str) -> Application:
         begun_s = time.monotonic()
-        log.info("making the last %d days from seed %d, which takes some seconds", DAYS, seed)
+        log.info("generating the last %d days from seed %d, which takes some seconds", DAYS, seed)
         house = open_at(SystemClock(), seed, settings, market, address)
-        log.info("made them in %.1f s", time.monotonic() - begun_s)
+        log.info("generated them in %.1f s", time.monotonic() - begun_s)
         log.warning(
-            "this is a demonstration: its jobs, people and prices are made up, no cloud is asked, and nobody pays; "
-            "it all goes when this ends"
+            "this is a demonstration: its jobs, users and prices are generated, no cloud is used, and nothing is billed; "
+            "all data is deleted when it ends"
         )
         log.info("for the command line: HOLDFAST_URL=%s HOLDFAST_HOME=%s", address, settings.home)
         return house
@@ -87,9 +93,9 @@ def opened(seed: int) -> Callable[[Settings, LocalMarket, str], Application]:
 def open_at(
     real: Clock, seed: int, settings: Settings, market: LocalMarket, address: str
 ) -> Application:
-    """A service with the history of a seed, which ends when `real` says that it is now, and goes on with it."""
+    """Open a service whose generated history ends at the current time of `real` and continues from there."""
     now = real.now()
-    # At a full hour, so that the hours of its days are those of clocks.
+    # At a full hour, so that hours of the history match hours of the day.
     start = now.replace(minute=0, second=0, microsecond=0) - timedelta(days=DAYS)
     clock, prices = ScriptedClock(start, real), Market(seed, start)
     sky = DemoLauncher(clock, prices)
@@ -101,46 +107,46 @@ def open_at(
         demo_seed=seed,
     )
     house = composition.build(settings, market, address, around)
-    _hurry(house.services.engine)
-    asyncio.run(_play(house, prices, sky, clock, now))
-    clock.let_go()
+    _disable_fsync(house.services.engine)
+    asyncio.run(_generate(house, prices, sky, clock, now))
+    clock.follow_real_time()
     return house
 
 
-async def _play(
+async def _generate(
     house: Application, market: Market, sky: DemoLauncher, clock: ScriptedClock, end: datetime
 ) -> None:
     services = house.services
     reconciler = Reconciler(
         journal=services.journal,
-        watches=services.watches,
+        leases=services.leases,
         tokens=services.tokens,
         launchers=services.launchers,
         inbox=sky,
         clock=clock,
-        pace=PACE,
+        pace=POLL_INTERVALS,
         worker_url=services.worker_url,
         safe=services.secrets,
     )
     play = HistoryGenerator(
         app=create_app(services),
         reconciler=reconciler,
-        watches=services.watches,
-        sky=sky,
+        leases=services.leases,
+        launcher=sky,
         clock=clock,
-        parts=demo_jobs(market.seed),
+        jobs=demo_jobs(market.seed),
         start=market.start,
     )
-    await play.until(end)
-    for job_id in services.watches.all():
-        services.watches.nudge(job_id, end)
-    services.ledgers.settle(BOOKS)
-    services.series.settle(BOOKS)
+    await play.run_until(end)
+    for job_id in services.leases.list_jobs():
+        services.leases.make_due(job_id, end)
+    services.bill_rollups.roll_up(ROLLUP_BATCH)
+    services.series.roll_up(ROLLUP_BATCH)
 
 
-def _hurry(engine: SqlEngine) -> None:
-    """Do not wait for the disk: what a seed has made can be made again."""
+def _disable_fsync(engine: SqlEngine) -> None:
+    """Do not wait for the disk, as the data of a seed can be generated again."""
     event.listen(
         engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF")
     )
-    engine.dispose()  # Connections that were opened before do wait.
+    engine.dispose()  # Connections opened earlier keep waiting.

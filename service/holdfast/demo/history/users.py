@@ -1,4 +1,4 @@
-"""The people of the demonstration: what they are in which project, and what they may spend."""
+"""Users of the demonstration with their projects, roles and budgets."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ BUDGETS: Final[tuple[tuple[float, str, Mapping[str, object]], ...]] = (
     (573.2, "project/speech", {"monthly_usd": 2_000, "warn_at": [80], "on_reached": "pause"}),
     (596.0, "user/ben", {"monthly_usd": 7_500, "warn_at": [80], "on_reached": "warn"}),
 )
-"""Hours after the beginning, whose budget it is, and the budget."""
+"""Hours after the start, path of the budget, and the budget."""

@@ -1,7 +1,7 @@
-"""What somebody did, as the audit log keeps it: a chain in which no row can change without all after it changing, too.
+"""The audit log: user actions in a hash chain, in which changing a row invalidates all later rows.
 
-The hash of a row is SHA-256 over the hash of the row before and the canonical JSON of the row (keys sorted, no spaces,
-ASCII), so that anybody with a copy can check it with a few lines of any language.
+The hash of a row is SHA-256 over the previous row's hash and the row's canonical JSON (sorted keys, no spaces, ASCII), so that a
+copy can be verified with a few lines in any language.
 """
 
 from __future__ import annotations
@@ -13,43 +13,43 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-BEGINNING: Final = "0" * 64
-"""What stands for the hash before the first row."""
+GENESIS_HASH: Final = "0" * 64
+"""Hash that precedes the first row."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Actor:
-    """Who did something, and by which request."""
+    """The user who acted, and the request."""
 
     name: str
     token_id: str | None = None
     address: str | None = None
     request_id: str | None = None
 
-    def did(
+    def audit_action(
         self,
         action: str,
         target: str,
         before: Mapping[str, Any] | None = None,
         after: Mapping[str, Any] | None = None,
     ) -> AuditAction:
-        """A deed of theirs."""
-        return AuditAction(doer=self, action=action, target=target, before=before, after=after)
+        """An action of this actor."""
+        return AuditAction(actor=self, action=action, target=target, before=before, after=after)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditAction:
-    """One thing that somebody did."""
+    """One recorded user action."""
 
-    doer: Actor
+    actor: Actor
     action: str
-    """What, such as `job.submit` or `token.revoke`."""
+    """Name of the action, such as `job.submit` or `token.revoke`."""
     target: str
-    """To what: the id of a job, the name of a user, ..."""
+    """Object of the action: a job id, a user name, ..."""
     before: Mapping[str, Any] | None = None
-    """How it was; None where there was nothing."""
+    """State before; None if it did not exist."""
     after: Mapping[str, Any] | None = None
-    """How it is since; None where there is nothing more."""
+    """State after; None if it no longer exists."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,66 +58,68 @@ class AuditEntry:
 
     seq: int
     at: datetime
-    deed: AuditAction
+    audit_action: AuditAction
     previous_hash: str
     hash: str
     unreadable: tuple[str, ...] = ()
-    """Columns that hold a value of another type than the one they are written with, for which something else stands here."""
+    """Columns whose stored value has an unexpected type and is replaced here."""
 
-    def computed(self) -> str:
+    def compute_hash(self) -> str:
         """The hash that this row should have."""
-        return digest(self.previous_hash, self.seq, self.at, self.deed)
+        return digest(self.previous_hash, self.seq, self.at, self.audit_action)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChainHead:
-    """The newest row, as somebody keeps it elsewhere."""
+    """The newest row, stored outside the database."""
 
     seq: int = 0
-    hash: str = BEGINNING
+    hash: str = GENESIS_HASH
 
     def __str__(self) -> str:
         return f"{self.seq}:{self.hash}"
 
-    def expired(self, doer: Actor) -> AuditAction:
-        """The deed that removes all rows up to this one."""
-        return doer.did("audit.expire", str(self.seq), after={"seq": self.seq, "hash": self.hash})
+    def expiry_action(self, actor: Actor) -> AuditAction:
+        """The action that removes all rows up to this one."""
+        return actor.audit_action(
+            "audit.expire", str(self.seq), after={"seq": self.seq, "hash": self.hash}
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChainVerification:
-    """What a look at the whole chain found."""
+    """Result of verifying the whole chain."""
 
     head: ChainHead
-    """The newest row that is sound."""
+    """The newest valid row."""
     broken_seq: int | None = None
-    """The first row that is not; None where all are."""
+    """The first invalid row; None if all are valid."""
     problem: str = ""
-    """What is wrong with it, as one sentence; empty where nothing is."""
+    """Description of the problem; empty without one."""
     anchor: ChainHead = field(default_factory=ChainHead)
-    """The last row that was removed by retention; the beginning where none was."""
+    """The last row removed by retention; genesis if none was."""
 
 
-def columns(deed: AuditAction) -> dict[str, Any]:
-    """The columns of a row that hold a deed. The hash of the row covers them all."""
+def action_columns(action: AuditAction) -> dict[str, Any]:
+    """Columns of a row that describe the action; its hash covers them all."""
     return {
-        "actor": deed.doer.name,
-        "token_id": deed.doer.token_id,
-        "address": deed.doer.address,
-        "request_id": deed.doer.request_id,
-        "action": deed.action,
-        "target": deed.target,
-        "before": deed.before,
-        "after": deed.after,
+        "actor": action.actor.name,
+        "token_id": action.actor.token_id,
+        "address": action.actor.address,
+        "request_id": action.actor.request_id,
+        "action": action.action,
+        "target": action.target,
+        "before": action.before,
+        "after": action.after,
     }
 
 
-def digest(previous: str, seq: int, at: datetime, deed: AuditAction) -> str:
-    """The hash of a row after the one whose hash is `previous`."""
+def digest(previous: str, seq: int, at: datetime, action: AuditAction) -> str:
+    """Hash of a row that follows the row with hash `previous`."""
     row = {
         "seq": seq,
         "at": at.astimezone(UTC).isoformat(timespec="microseconds"),
-        **columns(deed),
+        **action_columns(action),
     }
     text = json.dumps(row, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
@@ -126,36 +128,43 @@ def digest(previous: str, seq: int, at: datetime, deed: AuditAction) -> str:
 def verify(
     entries: Iterable[AuditEntry], kept: Iterable[ChainHead] = (), anchor: ChainHead = ChainHead()
 ) -> ChainVerification:
-    """Whether `entries`, all there are by `seq`, are those that were written; `kept` are heads from elsewhere.
+    """Verify all `entries`, ordered by `seq`; `kept` are externally stored heads.
 
-    A tail that was cut off, and a chain that was rewritten from some row on, look whole; only a kept head tells. The chain begins
-    after `anchor`, which a row of the chain has to name: the log cannot lose its beginning without a record.
+    A truncated tail and a chain rewritten from some row on look valid; only a stored head reveals them. The chain begins after
+    `anchor`, which a row of the chain must name: the beginning cannot be removed without a record.
     """
     heads = [*kept]
-    verdict = _walk(
+    verdict = _verify_entries(
         entries, {head.seq: head.hash for head in heads if head.seq > anchor.seq}, anchor
     )
     if verdict.broken_seq is None and any(h.seq == anchor.seq and h != anchor for h in heads):
-        problem = f"row {anchor.seq}, the last one that retention removed, is not the one of the kept head"
+        problem = (
+            f"row {anchor.seq}, the last one that retention removed, does not match the kept head"
+        )
         return ChainVerification(head=anchor, broken_seq=anchor.seq, problem=problem, anchor=anchor)
     return replace(verdict, anchor=anchor)
 
 
-def _walk(
+def _verify_entries(
     entries: Iterable[AuditEntry], waiting: dict[int, str], anchor: ChainHead
 ) -> ChainVerification:
     sound, is_named = anchor, not anchor.seq
-    named = anchor.expired(Actor(name=""))
+    named = anchor.expiry_action(Actor(name=""))
     for entry in entries:
-        is_named |= (entry.deed.action, entry.deed.after) == (named.action, named.after)
+        is_named |= (entry.audit_action.action, entry.audit_action.after) == (
+            named.action,
+            named.after,
+        )
         if problem := _problem(entry, sound, waiting.pop(entry.seq, None)):
             return ChainVerification(head=sound, broken_seq=entry.seq, problem=problem)
         sound = ChainHead(seq=entry.seq, hash=entry.hash)
     if waiting:
-        problem = f"rows {sound.seq + 1} to {max(waiting)} are gone: the kept head has them"
+        problem = f"rows {sound.seq + 1} to {max(waiting)} are missing: the kept head includes them"
         return ChainVerification(head=sound, broken_seq=sound.seq + 1, problem=problem)
     if not is_named:
-        problem = f"rows 1 to {anchor.seq} are gone, and no row records that retention removed them"
+        problem = (
+            f"rows 1 to {anchor.seq} are missing, and no row records their removal by retention"
+        )
         return ChainVerification(head=anchor, broken_seq=anchor.seq, problem=problem)
     return ChainVerification(head=sound)
 
@@ -165,19 +174,19 @@ def _problem(entry: AuditEntry, before: ChainHead, kept: str | None) -> str:
         return f"row {before.seq + 1} is missing: after row {before.seq} comes row {entry.seq}"
     if entry.unreadable:
         columns = ", ".join(entry.unreadable)
-        return f"row {entry.seq} was changed: it holds values of another type than it was written with, in {columns}"
-    if entry.hash != _computed(entry):
-        return f"row {entry.seq} was changed: its content does not have the hash that it carries"
+        return f"row {entry.seq} was changed: values have an unexpected type in columns {columns}"
+    if entry.hash != _compute_hash(entry):
+        return f"row {entry.seq} was changed: its content does not match its hash"
     if entry.previous_hash != before.hash:
-        return f"row {entry.seq} does not follow row {before.seq}: one of them was put in, moved or made anew"
+        return f"row {entry.seq} does not follow row {before.seq}: one of them was inserted, moved or rewritten"
     if kept not in (None, entry.hash):
-        return f"row {entry.seq} is not the one of the kept head: the log was made anew from here or before"
+        return f"row {entry.seq} does not match the kept head: the log was rewritten from here or earlier"
     return ""
 
 
-def _computed(entry: AuditEntry) -> str | None:
-    """The hash that a row should have; None where its content has none, such as JSON that is nested too deeply."""
+def _compute_hash(entry: AuditEntry) -> str | None:
+    """Hash that a row should have; None if it cannot be computed, such as for JSON nested too deeply."""
     try:
-        return entry.computed()
+        return entry.compute_hash()
     except (TypeError, ValueError, RecursionError):
         return None

@@ -1,7 +1,7 @@
-"""Who may do what: the roles of people in projects, the scopes of tokens, and what every action needs of both.
+"""Permissions: roles in projects, scopes of tokens, and the requirements of every action.
 
-A role says what a person may do in one project. A scope says how much of that a token carries: it narrows, and never
-gives. What an action needs is a row of `NEEDS`, and nowhere else.
+A role defines what a person may do in one project. A scope restricts what a token may do and never extends it. Each action has one
+row of requirements, defined only here.
 """
 
 from __future__ import annotations
@@ -18,20 +18,25 @@ USER_NAME: Final = r"^[a-z0-9][a-z0-9._@+-]{0,63}$"
 PROJECT_NAME: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
 
 TOKEN_DAYS: Final = 90
-"""How long a token is good where nobody says. Smaller: people are locked out of what runs by itself. Bigger: one that
-was lost stays good for longer."""
-LONGEST_TOKEN_DAYS: Final = 366
-"""Longest that a token may be good. Smaller: machines need a visit more often. Bigger: nobody remembers who has it."""
+"""Default lifetime of a token in days. A lower value locks out automation; a higher value keeps lost tokens valid longer."""
+MAX_TOKEN_DAYS: Final = 366
+"""Maximum lifetime of a token in days. A lower value forces more rotations; a higher value leaves forgotten tokens valid."""
 ROTATION_GRACE: Final = timedelta(hours=24)
-"""How long the token before goes on, so that it can be replaced everywhere. Smaller: something is forgotten and locked
-out. Bigger: one that was rotated because it may be known goes on; such a one is revoked instead."""
+"""Validity of the previous token after a rotation.
+
+A lower value locks out clients that were not updated; a higher value keeps a possibly leaked token valid. Revoke leaked tokens
+instead.
+"""
 WORKER_GRACE: Final = timedelta(hours=1)
-"""How long after the end of a job was recorded its workers may report. Smaller: the last words of one that had no way
-to the service are lost. Bigger: a token that was left on a node is good for longer, if only for words about the past."""
+"""Time after the recorded end of a job in which its workers may report.
+
+A lower value loses the last reports of a worker without connectivity; a higher value keeps a token left on a node valid longer,
+though only for reports.
+"""
 
 
 class Role(StrEnum):
-    """What a person is in a project; each may do what those before it may."""
+    """Role of a person in a project; each includes the previous ones."""
 
     VIEWER = "viewer"
     MEMBER = "member"
@@ -39,7 +44,7 @@ class Role(StrEnum):
 
 
 class TokenScope(StrEnum):
-    """What a token may be used for, of all that its owner may do."""
+    """Scope of a token within its owner's permissions."""
 
     READ = "read"
     WRITE = "write"
@@ -47,60 +52,60 @@ class TokenScope(StrEnum):
 
 
 class Action(StrEnum):
-    """What a route does. Every route of the API declares one, in `holdfast.api.auth.route_policy`."""
+    """Permission that a route requires, declared in `holdfast.api.auth.route_policy`."""
 
     LOOK_AROUND = "look_around"
-    """What belongs to no project, and to everybody who may come in: prices, launchers, who one is."""
+    """Read data outside projects: prices, launchers, the current user."""
     SEE = "see"
-    """Jobs, with all that is told of them, and who is in a project."""
+    """Read jobs, their data and project members."""
     SUBMIT = "submit"
     UPLOAD = "upload"
-    """Send code for jobs to submit; it belongs to its sender, and to no project yet."""
+    """Upload code for jobs; it belongs to its uploader and to no project yet."""
     STEER = "steer"
-    """Change what becomes of a job: cancel, preempt."""
+    """Change the course of a job: cancel, preempt."""
     REMOVE = "remove"
-    """Remove an ended job: one's own, or as an admin of the project any."""
+    """Remove an ended job: one's own, or any as a project admin."""
     SET_BUDGET = "set_budget"
     MANAGE_CHANNELS = "manage_channels"
-    """Where news of a project goes."""
+    """Manage notification channels of a project."""
     MANAGE_MEMBERS = "manage_members"
     SEE_TOKENS = "see_tokens"
-    """One's own."""
+    """List one's own tokens."""
     MANAGE_TOKENS = "manage_tokens"
-    """Make and revoke one's own."""
+    """Create and revoke one's own tokens."""
     MANAGE_SERVICE = "manage_service"
-    """Users, projects, and everybody's tokens."""
+    """Manage users, projects and all tokens."""
     AUDIT = "audit"
     MEASURE = "measure"
-    """Read the figures of the whole service, as a monitor does."""
+    """Read metrics of the whole service, as a monitoring system does."""
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """What an action asks for."""
+class ActionRequirement:
+    """Requirements of an action."""
 
     scope: TokenScope
     role: Role | None = None
-    """Lowest role in the project that it is about; None: it is about none."""
+    """Lowest sufficient role in its project; None if it concerns no project."""
     of_service: bool = False
-    """True: only for admins of the service."""
+    """Whether only service admins may do it."""
 
 
-NEEDS: Final[Mapping[Action, Need]] = {
-    Action.LOOK_AROUND: Need(TokenScope.READ),
-    Action.SEE: Need(TokenScope.READ, Role.VIEWER),
-    Action.SUBMIT: Need(TokenScope.WRITE, Role.MEMBER),
-    Action.UPLOAD: Need(TokenScope.WRITE, Role.MEMBER),
-    Action.STEER: Need(TokenScope.WRITE, Role.MEMBER),
-    Action.REMOVE: Need(TokenScope.WRITE, Role.MEMBER),
-    Action.SET_BUDGET: Need(TokenScope.ADMIN, Role.ADMIN),
-    Action.MANAGE_CHANNELS: Need(TokenScope.ADMIN, Role.ADMIN),
-    Action.MANAGE_MEMBERS: Need(TokenScope.ADMIN, Role.ADMIN),
-    Action.SEE_TOKENS: Need(TokenScope.READ),
-    Action.MANAGE_TOKENS: Need(TokenScope.ADMIN),
-    Action.MANAGE_SERVICE: Need(TokenScope.ADMIN, of_service=True),
-    Action.AUDIT: Need(TokenScope.ADMIN, of_service=True),
-    Action.MEASURE: Need(TokenScope.READ, of_service=True),
+ACTION_REQUIREMENTS: Final[Mapping[Action, ActionRequirement]] = {
+    Action.LOOK_AROUND: ActionRequirement(TokenScope.READ),
+    Action.SEE: ActionRequirement(TokenScope.READ, Role.VIEWER),
+    Action.SUBMIT: ActionRequirement(TokenScope.WRITE, Role.MEMBER),
+    Action.UPLOAD: ActionRequirement(TokenScope.WRITE, Role.MEMBER),
+    Action.STEER: ActionRequirement(TokenScope.WRITE, Role.MEMBER),
+    Action.REMOVE: ActionRequirement(TokenScope.WRITE, Role.MEMBER),
+    Action.SET_BUDGET: ActionRequirement(TokenScope.ADMIN, Role.ADMIN),
+    Action.MANAGE_CHANNELS: ActionRequirement(TokenScope.ADMIN, Role.ADMIN),
+    Action.MANAGE_MEMBERS: ActionRequirement(TokenScope.ADMIN, Role.ADMIN),
+    Action.SEE_TOKENS: ActionRequirement(TokenScope.READ),
+    Action.MANAGE_TOKENS: ActionRequirement(TokenScope.ADMIN),
+    Action.MANAGE_SERVICE: ActionRequirement(TokenScope.ADMIN, of_service=True),
+    Action.AUDIT: ActionRequirement(TokenScope.ADMIN, of_service=True),
+    Action.MEASURE: ActionRequirement(TokenScope.READ, of_service=True),
 }
 
 _RANK: Final = {role: rank for rank, role in enumerate(Role)}
@@ -108,105 +113,103 @@ _RANK: Final = {role: rank for rank, role in enumerate(Role)}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caller:
-    """Whoever sent a request, and what they may do."""
+    """The sender of a request with its permissions."""
 
     name: str = ""
-    """Of the user; empty for the owner of the service, who has none."""
+    """User name; empty for the owner of the service, who has none."""
     is_admin: bool = False
-    """Of the service: they may do everything in all projects."""
+    """Whether the caller is a service admin, who may do everything in all projects."""
     roles: Mapping[str, Role] = field(default_factory=dict)
-    """By project."""
+    """Roles by project."""
     scopes: frozenset[TokenScope] = frozenset(TokenScope)
     token_id: str | None = None
-    """None: they came without one."""
+    """Id of the token; None without one."""
     only: str | None = None
-    """The one project that their token is good for; None: all."""
+    """The only project that the token is valid for; None for all."""
 
     @property
     def is_trusted(self) -> bool:
-        """Whether their jobs may use the service's machine as the service does: the owner's, and those of its admins."""
+        """Whether the caller's jobs may use the service's machine with its rights: the owner and service admins."""
         return self.is_admin and self.only is None
 
-    def within_one(self, project: str) -> Self:
-        """The same caller with no rights outside of one project, and none to the service's machine."""
+    def restricted_to(self, project: str) -> Self:
+        """This caller restricted to one project and without rights on the service's machine."""
         return replace(self, only=project)
 
     def may(self, action: Action, project: str | None = None) -> bool:
-        """Whether they may do `action`, in `project` if it is about one."""
-        need = NEEDS[action]
+        """Whether the caller may do `action`, in `project` if it concerns one."""
+        need = ACTION_REQUIREMENTS[action]
         if need.scope not in self.scopes:
             return False
         if need.of_service:
             return self.is_trusted
         if need.role is None:
             return True
-        return project is not None and self._ranks(project, need.role)
+        return project is not None and self._has_role(project, need.role)
 
-    def belongs(self, project: str) -> bool:
-        """Whether they may know that there is such a project."""
-        return self._ranks(project, Role.VIEWER)
+    def may_see(self, project: str) -> bool:
+        """Whether the caller may know that the project exists."""
+        return self._has_role(project, Role.VIEWER)
 
     @property
-    def sees(self) -> frozenset[str] | None:
-        """The projects whose jobs they may see; None: all."""
+    def visible_projects(self) -> frozenset[str] | None:
+        """Projects whose jobs the caller may see; None for all."""
         if TokenScope.READ not in self.scopes:
             return frozenset()
         if self.is_admin:
             return None if self.only is None else frozenset({self.only})
         return frozenset(name for name in self.roles if self.only in (None, name))
 
-    def within(self, project: str | None) -> frozenset[str] | None:
-        """The projects of which a list is asked for: the named one, or all that they may see; None: all.
+    def filter_projects(self, project: str | None) -> frozenset[str] | None:
+        """Projects that a list covers: the named one, or all visible ones; None for all.
 
         Raises:
-            NotFound: they must not be told that there is such a project.
-            Forbidden: their token is not for reading.
+            NotFound: The caller may not know that the project exists.
+            Forbidden: The token has no read scope.
         """
         if project is None:
-            return self.sees
+            return self.visible_projects
         self.require(Action.SEE, project)
         return frozenset({project})
 
     def require(self, action: Action, project: str | None = None) -> None:
-        """Nothing, if they may; where it is not known yet in which project, only what that does not depend on.
+        """Check a permission; without a project, only the parts that do not depend on one.
 
         Raises:
-            NotFound: they must not be told that there is such a project.
-            Forbidden: they may see it, and not do this.
+            NotFound: The caller may not know that the project exists.
+            Forbidden: The caller may see the project, but lacks this permission.
         """
-        need = NEEDS[action]
-        if project is not None and not self.belongs(project):
+        need = ACTION_REQUIREMENTS[action]
+        if project is not None and not self.may_see(project):
             raise NotFound(f"there is no project {project}")
         if need.scope not in self.scopes:
             raise Forbidden(
-                f"this token has no scope {need.scope}; make one that has: holdfast tokens add"
+                f"this token has no scope {need.scope}; create one with it: holdfast tokens add"
             )
         if need.of_service and not self.may(action):
+            raise Forbidden("this requires a service admin with a token for all projects")
+        if need.role and project is not None and not self._has_role(project, need.role):
             raise Forbidden(
-                "only an admin of the service may do that, with a token for all projects"
-            )
-        if need.role and project is not None and not self._ranks(project, need.role):
-            raise Forbidden(
-                f"that needs the role {need.role} in project {project}; yours there is {self.roles[project]}"
+                f"this requires the role {need.role} in project {project}; your role is {self.roles[project]}"
             )
 
     def may_remove(self, project: str, owner: str) -> bool:
-        """Whether they may remove a job of `owner` in `project`."""
+        """Whether the caller may remove a job of `owner` in `project`."""
         is_own = bool(owner) and owner == self.name
-        return self.may(Action.REMOVE, project) and (is_own or self._ranks(project, Role.ADMIN))
+        return self.may(Action.REMOVE, project) and (is_own or self._has_role(project, Role.ADMIN))
 
-    def may_somewhere(self, action: Action) -> bool:
-        """Whether they may do `action` in at least one project."""
+    def may_in_any_project(self, action: Action) -> bool:
+        """Whether the caller may do `action` in at least one project."""
         return self.is_admin or any(self.may(action, name) for name in self.roles)
 
-    def home(self, action: Action, otherwise: str) -> str:
-        """The project that is meant where none is named: their only one, else `otherwise`."""
+    def default_project(self, action: Action, otherwise: str) -> str:
+        """The default project: the caller's only one, or else `otherwise`."""
         if self.only is not None:
             return self.only
         mine = [name for name in self.roles if self.may(action, name)]
         return mine[0] if len(mine) == 1 and not self.is_admin else otherwise
 
-    def _ranks(self, project: str, least: Role) -> bool:
+    def _has_role(self, project: str, least: Role) -> bool:
         if self.only not in (None, project):
             return False
         role = self.roles.get(project)
@@ -214,6 +217,6 @@ class Caller:
 
 
 OWNER: Final = Caller(is_admin=True)
-"""Whoever runs the service, on its own machine."""
-NOBODY: Final = Caller(scopes=frozenset())
-"""Who may do nothing: at doors that are open to all, or that have a lock of their own."""
+"""The owner of the service on its own machine."""
+ANONYMOUS: Final = Caller(scopes=frozenset())
+"""A caller without permissions: at public routes and routes with their own authentication."""

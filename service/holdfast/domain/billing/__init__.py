@@ -1,1 +1,1 @@
-"""From events and prices to milliseconds and micro-dollars: bill, phases, rate, provider rules, allocation, running cost."""
+"""Bills: phases, rates, provider rules, allocation and running cost."""

@@ -1,8 +1,8 @@
-"""A bill in pieces that can be added up: each of one attempt, one zone and one day in UTC.
+"""Cost allocation: a bill split by attempt, zone and UTC day.
 
-They add up to the bill, to the millisecond and to the micro-dollar. Money is cut where days and zones are, by the same
-rounding as the bill's. Time is cut by days alone, and is told with the zone of the placement: of nodes in several zones it
-has passed but once. Waiting is told with the zone in which it ended, and what follows the last attempt with none.
+The parts add up to the bill, to the millisecond and to the micro-dollar. Money is split by zone and day with the bill's rounding.
+Time is split by day only and assigned to the zone of the placement, so that nodes in several zones count once. Waiting is assigned
+to the zone in which it ended; waiting after the last attempt has no zone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Final
 
 from holdfast.domain.billing.ledger import AttemptBill, Bill, GroupBill
-from holdfast.domain.billing.phases import Phases, Span, cost, lasted
+from holdfast.domain.billing.phases import Phases, Span, cost_by_phase, duration_by_phase
 from holdfast.domain.billing.rate import to_ms
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -24,33 +24,33 @@ MS_PER_DAY: Final = 86_400_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostAllocation:
-    """What one attempt cost in one zone on one day."""
+    """Time and cost of one attempt in one zone on one day."""
 
     attempt: int
-    """0 for what no attempt followed."""
+    """Attempt number; 0 for waiting that no attempt followed."""
     zone: str
-    """Empty where nodes never came."""
+    """Zone; empty if nodes never became ready."""
     day: date
     waiting_ms: int = 0
     ms: Phases = field(default_factory=Phases)
     node_ms: int = 0
-    """The same time for each node of this zone."""
+    """Time multiplied by the number of nodes in this zone."""
     micros: Phases = field(default_factory=Phases)
     adjusted_micros: int = 0
     on_demand_micros: int = 0
-    """What the useful work in it, and the one setup, would have cost on demand; unmeasured time as it was paid."""
+    """On-demand cost of the useful work and the single setup; unmeasured time at the price paid."""
     simulated: bool = False
     is_price_estimate: bool = False
 
     @property
     def paid_micros(self) -> int:
-        """Money by the rules of providers."""
+        """Amount after provider rules."""
         return self.micros.total + self.adjusted_micros
 
 
 @dataclass(slots=True)
-class _Sum:
-    """A share while it is added up."""
+class _AllocationTotal:
+    """Mutable sums of an allocation."""
 
     waiting_ms: int = 0
     ms: Phases = field(default_factory=Phases)
@@ -60,22 +60,22 @@ class _Sum:
     on_demand_micros: int = 0
 
 
-def shares_of(account: Bill, since: int = 1) -> list[CostAllocation]:
-    """The shares of a bill, none of which is of no time and no money; of attempts from `since` on, and of none."""
-    sums: defaultdict[tuple[int, str, date], _Sum] = defaultdict(_Sum)
+def allocate_costs(account: Bill, since: int = 1) -> list[CostAllocation]:
+    """The nonzero allocations of a bill for attempts from `since` on and for time without an attempt."""
+    sums: defaultdict[tuple[int, str, date], _AllocationTotal] = defaultdict(_AllocationTotal)
     for item in account.attempts:
         if item.attempt < since:
             continue
         waited = item.begin_ms - item.waiting_ms, item.begin_ms
-        for day, begin_ms, end_ms in by_day(*waited):
+        for day, begin_ms, end_ms in split_by_day(*waited):
             sums[item.attempt, item.zone, day].waiting_ms += end_ms - begin_ms
-        for day, spans in _days(item.spans):
+        for day, spans in _spans_by_day(item.spans):
             total = sums[item.attempt, item.zone, day]
-            total.ms += lasted(spans)
+            total.ms += duration_by_phase(spans)
             for group in item.groups:
                 _add(sums[item.attempt, group.zone, day], account, item, group, spans)
     end = _free_since(account)
-    for day, begin_ms, end_ms in by_day(end, end + account.tail_ms):
+    for day, begin_ms, end_ms in split_by_day(end, end + account.tail_ms):
         sums[0, "", day].waiting_ms += end_ms - begin_ms
     ends = {item.attempt: item.end_ms for item in account.attempts}
     for line in account.adjustments:
@@ -101,40 +101,40 @@ def shares_of(account: Bill, since: int = 1) -> list[CostAllocation]:
     ]
 
 
-def by_day(begin_ms: int, end_ms: int) -> Iterator[tuple[date, int, int]]:
-    """A span cut at midnight, in UTC: each piece with its day. Nothing of a span without length."""
+def split_by_day(begin_ms: int, end_ms: int) -> Iterator[tuple[date, int, int]]:
+    """Split a span at midnight UTC; each part with its day. An empty span has no parts."""
     while begin_ms < end_ms:
         midnight = (begin_ms // MS_PER_DAY + 1) * MS_PER_DAY
         yield _day(begin_ms), begin_ms, min(midnight, end_ms)
         begin_ms = midnight
 
 
-def _days(spans: tuple[Span, ...]) -> list[tuple[date, list[Span]]]:
+def _spans_by_day(spans: tuple[Span, ...]) -> list[tuple[date, list[Span]]]:
     days: defaultdict[date, list[Span]] = defaultdict(list)
     if spans and spans[0].begin_ms // MS_PER_DAY == (spans[-1].end_ms - 1) // MS_PER_DAY:
         return [(_day(spans[0].begin_ms), list(spans))]
     for span in spans:
-        for day, begin_ms, end_ms in by_day(span.begin_ms, span.end_ms):
+        for day, begin_ms, end_ms in split_by_day(span.begin_ms, span.end_ms):
             days[day].append(Span(span.phase, begin_ms, end_ms))
     return sorted(days.items())
 
 
 def _add(
-    total: _Sum, account: Bill, item: AttemptBill, group: GroupBill, spans: list[Span]
+    total: _AllocationTotal, account: Bill, item: AttemptBill, group: GroupBill, spans: list[Span]
 ) -> None:
     is_whole = len(spans) == len(item.spans) and spans[0] == item.spans[0]
     paid, full = group.micros, group.on_demand_micros
     if not (is_whole and spans[-1] == item.spans[-1]):
-        paid = cost(spans, group.tariff, item.begin_ms)
-        full = cost(spans, group.on_demand_tariff, item.begin_ms)
-    is_first = account.one_setup[0] == item.attempt
+        paid = cost_by_phase(spans, group.rate, item.begin_ms)
+        full = cost_by_phase(spans, group.on_demand_rate, item.begin_ms)
+    is_first = account.on_demand_setup[0] == item.attempt
     total.node_ms += group.nodes * (spans[-1].end_ms - spans[0].begin_ms)
     total.micros += paid
     total.on_demand_micros += full.useful + paid.unmeasured + (full.setup if is_first else 0)
 
 
 def _free_since(account: Bill) -> int:
-    """When the last attempt was over, or the job was submitted."""
+    """End of the last attempt, or the submission time."""
     last = account.attempts[-1:]
     return last[0].end_ms if last else to_ms(account.submitted_at)
 
@@ -145,5 +145,5 @@ def _day(at_ms: int) -> date:
 
 @lru_cache(maxsize=1024)
 def _date(number: int) -> date:
-    """The day that is so many after that of 1970-01-01; each span of a bill asks for its own."""
+    """The date for a number of days since 1970-01-01, cached because each span of a bill needs one."""
     return (_EPOCH + timedelta(days=number)).date()

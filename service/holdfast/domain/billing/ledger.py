@@ -1,15 +1,15 @@
-"""The bill: where every millisecond of a job went, and every micro-dollar.
+"""The bill: every millisecond and every micro-dollar of a job by phase.
 
-Each attempt's time is cut into phases that add up exactly:
+Each attempt's time is split into phases without gaps:
 
     waiting | setup | restore | useful + stalled | lost | stalled
-            ^ nodes ready     ^ training starts  ^ the newest state that was used again, or may be
+            ^ nodes ready     ^ training starts  ^ the newest state that was or may be reused
 
-Waiting costs nothing; the other phases add up to the provisioned time. Their money, at the price of each moment and for
-each group of nodes, adds up to what these nodes cost; what a provider's rules add to it, or take from it, are lines of
-their own. Work is *lost* when it was done again, or would have to be: what an attempt did after the checkpoint from which
-the job later went on. That is known from the restore itself where there was one (it may have had to fall back), else from
-the newest checkpoint. The last attempt of a running or successful job has lost nothing.
+Waiting costs nothing; the other phases add up to the provisioned time. Their cost, at the price of each moment and for each
+group of nodes, adds up to the cost of these nodes. Provider rules add separate lines. Work is *lost* if it was or would have to
+be repeated: everything an attempt did after the checkpoint from which the job later resumed. The restore itself names this
+checkpoint, since it may have fallen back; without a restore it is the newest checkpoint. The last attempt of a running or
+succeeded job has lost nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from holdfast.domain.attempts import Attempt, LatestPoint, gather, without_discarded
+from holdfast.domain.attempts import Attempt, LatestPoint, collect_attempts, retained_steps
 from holdfast.domain.billing.phases import (
     Phase,
     Phases,
     Span,
-    cost,
-    lasted,
+    cost_by_phase,
+    duration_by_phase,
     phase_spans,
     unreported,
 )
@@ -40,7 +40,6 @@ from holdfast.domain.events import (
     ResumeRequested,
     Submitted,
 )
-from holdfast.domain.jobs.job import Job
 
 __all__ = [
     "AttemptBill",
@@ -56,7 +55,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PriceStep:
-    """What nodes cost from a moment on."""
+    """Price of nodes from a time on."""
 
     at: datetime
     group: int
@@ -66,137 +65,137 @@ class PriceStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupBill:
-    """The nodes of an attempt that are alike."""
+    """The identical nodes of an attempt."""
 
     zone: str
     nodes: int
     is_spot: bool
-    tariff: RateSchedule
-    on_demand_tariff: RateSchedule
+    rate: RateSchedule
+    on_demand_rate: RateSchedule
     micros: Phases
     on_demand_micros: Phases
-    """The same phases at the price without spot."""
+    """On-demand cost of the same phases."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptBill:
-    """One attempt, from the end of the one before it until its own end."""
+    """Bill of one attempt, from the end of the previous one until its own end."""
 
     attempt: int
     zone: str
     nodes: int
     cloud: str
-    """Empty where nobody said whose nodes they are."""
+    """Cloud of the nodes; empty if unknown."""
     instance_type: str
-    """Empty where nobody said."""
+    """Instance type; empty if unknown."""
     ready_at: datetime
     ended_at: datetime | None
-    """None while the nodes stand."""
+    """End of the attempt; None while the nodes run."""
     cause: Cause | None
-    """Why the nodes were lost; None while they stand, or when the job ended with them."""
+    """Cause of the loss; None while the nodes run or if the job ended with them."""
     simulated: bool
     price_source: str
-    """Who told the price; empty where the launcher sets it itself."""
+    """Source of the price; empty if the launcher sets it."""
     price_as_of: datetime | None
-    """When that source had it so; None where nobody said."""
+    """Date of the price at its source; None if unknown."""
     is_price_estimate: bool
-    """Whether the price is but taken to be so, and high."""
+    """Whether the price is a high estimate."""
     first_step: int | None
-    """Where training went on; None if it never came to train."""
+    """Step at which training started or resumed; None if it did not train."""
     last_step: int | None
-    """The newest step it is known to have reached; None if it never came to train."""
+    """Newest known step; None if it did not train."""
     lost_steps: int
     notice_s: float | None
-    """Warning that the nodes were given; None when there was none, or nobody told how long."""
+    """Notice before the loss in seconds; None without a notice or a stated duration."""
     waiting_ms: int
     paused_ms: int
-    """The part of `waiting_ms` in which the job was paused."""
+    """Part of `waiting_ms` in which the job was paused."""
     begin_ms: int
-    """Milliseconds since 1970 at which its paid time begins."""
+    """Start of the paid time, in milliseconds since 1970."""
     spans: tuple[Span, ...]
-    """That time in order, without a gap."""
+    """The paid time in order, without gaps."""
     groups: tuple[GroupBill, ...]
-    """Its nodes, by what they cost and where they stand; never empty."""
+    """Groups of nodes by price and zone; at least one."""
     price_changes: tuple[PriceStep, ...]
-    """After the first price, in order of time."""
+    """Price changes after the first price, in order of time."""
     ms: Phases
     micros: Phases
     on_demand_micros: Phases
-    """The same phases at the price without spot."""
+    """On-demand cost of the same phases."""
 
     @property
     def end_ms(self) -> int:
-        """Milliseconds since 1970 at which its paid time ends, or is counted to."""
+        """End of the paid time so far, in milliseconds since 1970."""
         return self.begin_ms + self.ms.total
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bill:
-    """What a job cost until `until`, and what for."""
+    """Cost of a job until `until`, by attempt and phase."""
 
     submitted_at: datetime
     until: datetime
     attempts: tuple[AttemptBill, ...]
     adjustments: tuple[Adjustment, ...]
-    """What the rules of providers add or take."""
+    """Amounts that provider rules add or credit."""
     tail_ms: int
     """Time without nodes after the last attempt."""
     waiting_ms: int
-    """Time without nodes, that tail included."""
+    """Time without nodes, including `tail_ms`."""
     paused_ms: int
-    """The part of `waiting_ms` in which the job was paused."""
+    """Part of `waiting_ms` in which the job was paused."""
     is_paused: bool
     """Whether the job was paused at `until`."""
     ms: Phases
     micros: Phases
     on_demand_micros: int
-    """What the same useful work, with one setup, would have cost on demand; unmeasured time counts as it was paid."""
+    """On-demand cost of the same useful work with one setup; unmeasured time at the price paid."""
     lost_steps: int
     simulated: bool
-    """True if any price in it is simulated."""
+    """Whether any price is simulated."""
     is_price_estimate: bool
-    """True if any price in it is an estimate."""
+    """Whether any price is an estimate."""
 
     @property
     def adjusted_micros(self) -> int:
-        """What the rules of providers have moved; less than 0 where they gave more than they took."""
+        """Sum of provider adjustments; negative if credits exceed charges."""
         return sum(line.micros for line in self.adjustments)
 
     @property
     def paid_micros(self) -> int:
-        """Money for all provisioned time, by the rules of providers."""
+        """Cost of all provisioned time after provider rules."""
         return self.micros.total + self.adjusted_micros
 
     @property
     def wasted_micros(self) -> int:
-        """The part of the phases' money that is known to have bought no step forward."""
+        """Cost of the phases that produced no progress."""
         return self.micros.wasted
 
     @property
     def saved_micros(self) -> int:
-        """What spot saved against on demand; negative when it did not."""
+        """Savings of spot over on-demand; negative if spot cost more."""
         return self.on_demand_micros - self.paid_micros
 
     @property
     def goodput(self) -> float | None:
-        """Useful share of the measured time with nodes, 0 to 1; None where none was measured."""
+        """Useful share of the measured time with nodes, 0 to 1; None without measured time."""
         return self.ms.goodput
 
     @property
     def goodput_with_waiting(self) -> float | None:
-        """Useful share of measured and waiting time, 0 to 1; None where there was neither."""
+        """Useful share of measured and waiting time, 0 to 1; None without either."""
         whole_ms = self.ms.measured + self.waiting_ms
         return self.ms.useful / whole_ms if whole_ms else None
 
     @property
-    def one_setup(self) -> tuple[int, int]:
-        """The attempt whose setup on demand, too, would have needed, and its price there; (0, 0) without useful work."""
+    def on_demand_setup(self) -> tuple[int, int]:
+        """The attempt whose setup on-demand nodes would also need, and its cost; (0, 0) without useful work."""
         useful = (item for item in self.attempts if item.ms.useful)
         return next(((item.attempt, item.on_demand_micros.setup) for item in useful), (0, 0))
 
-    def on_demand_of(self, item: AttemptBill) -> int:
-        """An attempt's part of `on_demand_micros`: they add up to it."""
-        attempt, setup = self.one_setup
+    def on_demand_share(self, item: AttemptBill) -> int:
+        """An attempt's part of `on_demand_micros`; the parts add up to it."""
+        attempt, setup = self.on_demand_setup
         unmeasured = item.micros.unmeasured
         return item.on_demand_micros.useful + unmeasured + (setup if attempt == item.attempt else 0)
 
@@ -208,13 +207,12 @@ def compute_bill(
     *,
     with_rules: bool = True,
 ) -> Bill:
-    """The bill of a job from all its facts and the newest point of every attempt.
+    """Compute the bill of a job from all its events and the newest point of each attempt.
 
-    Pure: the same facts give the same bill to the micro-dollar. `now` closes what is still open. `with_rules` says
-    whether the rules of providers are asked.
+    Pure: the same events yield the same bill to the micro-dollar. `now` closes open spans. `with_rules` applies provider rules.
     """
     facts = tuple(events)
-    attempts = gather(facts, reached)
+    attempts = collect_attempts(facts, reached)
     finished = next((fact for fact in facts if isinstance(fact, Finished)), None)
     until = finished.at if finished else now
     submitted = next(fact for fact in facts if isinstance(fact, Submitted))
@@ -223,7 +221,7 @@ def compute_bill(
     stays: list[BilledUsage] = []
     free_since = to_ms(submitted.at)
     pauses = list(_pauses(facts, until))
-    for attempt, step in zip(attempts, without_discarded(attempts, finished), strict=True):
+    for attempt, step in zip(attempts, retained_steps(attempts, finished), strict=True):
         start = max(to_ms(attempt.ready.at), free_since)
         end = max(to_ms(attempt.ended_at or until), start)
         spans = (
@@ -232,34 +230,34 @@ def compute_bill(
         waiting = Waiting.within(free_since, start, pauses)
         item = _attempt_bill(attempt, step, waiting, start, spans)
         bills.append(item)
-        stays.append(BilledUsage(attempt, start, end, [group.tariff for group in item.groups]))
+        stays.append(BilledUsage(attempt, start, end, [group.rate for group in item.groups]))
         free_since = end
     has_nodes = bool(attempts) and attempts[-1].ended_at is None
     tail = Waiting.within(free_since, free_since if has_nodes else to_ms(until), pauses)
     lines = tuple(adjustments(stays)) if with_rules else ()
-    return _sum(bills, submitted.at, until, tail, lines)
+    return _total_bill(bills, submitted.at, until, tail, lines)
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Some milliseconds without nodes."""
+    """Time without nodes."""
 
     ms: int
     paused_ms: int
-    """The part in which the job was paused."""
+    """Part in which the job was paused."""
     is_paused: bool
-    """Whether it was paused at the end."""
+    """Whether the job was paused at the end."""
 
     @classmethod
     def within(cls, begin_ms: int, end_ms: int, pauses: Sequence[tuple[int, int]]) -> Waiting:
-        """The time between two moments, of which the first counts where they are not in order."""
+        """Time between two moments; the earlier bound applies if they are out of order."""
         end_ms = max(begin_ms, end_ms)
         paused = [max(0, min(end, end_ms) - max(begin, begin_ms)) for begin, end in pauses]
         return cls(end_ms - begin_ms, sum(paused), bool(paused) and pauses[-1][1] > end_ms)
 
 
 def _pauses(facts: Iterable[Event], until: datetime) -> Iterator[tuple[int, int]]:
-    """When the job was paused, in milliseconds since 1970; a pause that lasts has an end beyond `until`."""
+    """Pauses of the job in milliseconds since 1970; an open pause ends after `until`."""
     since = None
     for fact in facts:
         if isinstance(fact, Paused):
@@ -278,17 +276,17 @@ def _groups(attempt: Attempt, spans: Sequence[Span], begin_ms: int) -> tuple[Gro
         full = RateSchedule.flat(attempt.ready.at, part.on_demand_micros_per_hour)
         for change in attempt.changes:
             if change.group == number:
-                paid = paid.changed(change.at, change.micros_per_hour)
-                full = full.changed(change.at, change.on_demand_micros_per_hour)
+                paid = paid.with_price_change(change.at, change.micros_per_hour)
+                full = full.with_price_change(change.at, change.on_demand_micros_per_hour)
         groups.append(
             GroupBill(
                 zone=part.zone,
                 nodes=part.nodes,
                 is_spot=part.is_spot,
-                tariff=paid,
-                on_demand_tariff=full,
-                micros=cost(spans, paid, begin_ms),
-                on_demand_micros=cost(spans, full, begin_ms),
+                rate=paid,
+                on_demand_rate=full,
+                micros=cost_by_phase(spans, paid, begin_ms),
+                on_demand_micros=cost_by_phase(spans, full, begin_ms),
             )
         )
     return tuple(groups)
@@ -337,13 +335,13 @@ def _attempt_bill(
             )
             for change in sorted(held, key=lambda c: c.at)
         ),
-        ms=lasted(spans),
+        ms=duration_by_phase(spans),
         micros=sum((group.micros for group in groups), Phases()),
         on_demand_micros=sum((group.on_demand_micros for group in groups), Phases()),
     )
 
 
-def _sum(
+def _total_bill(
     bills: Sequence[AttemptBill],
     submitted_at: datetime,
     until: datetime,
@@ -351,7 +349,7 @@ def _sum(
     lines: tuple[Adjustment, ...],
 ) -> Bill:
     nothing = Phases()
-    # On demand, too, nodes must be set up, but only once.
+    # On-demand nodes also need a setup, but only one.
     setup = next((item.on_demand_micros.setup for item in bills if item.ms.useful), 0)
     micros = sum((item.micros for item in bills), nothing)
     useful = sum(item.on_demand_micros.useful for item in bills)
@@ -373,9 +371,9 @@ def _sum(
     )
 
 
-def step_of(job: Job, account: Bill) -> int:
-    """The newest step of the newest attempt. A reported point may be newer than any fact."""
+def current_step(attempt: int, step: int, account: Bill) -> int:
+    """The newest step of the newest attempt. A reported point may be newer than all events."""
     current = account.attempts[-1] if account.attempts else None
-    if current is None or current.attempt != job.attempt:
-        return job.step
-    return max(job.step, current.last_step or 0)
+    if current is None or current.attempt != attempt:
+        return step
+    return max(step, current.last_step or 0)

@@ -1,8 +1,8 @@
-"""What the provisioned time of an attempt was spent on: spans without a gap, each of one phase.
+"""Phases of an attempt's provisioned time: consecutive spans, each of one phase.
 
 setup | restore | useful, with stalls in it | lost | stalled
       ^ the program is up                   ^      ^ the worker has left
-                ^ training starts           ^ the newest state that was used again, or may be
+                ^ training starts           ^ the newest state that was or may be reused
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.domain.events import CheckpointCommitted, EventBase
 
 
 class Phase(StrEnum):
-    """What a moment of provisioned time was."""
+    """Use of provisioned time."""
 
     SETUP = "setup"
     RESTORE = "restore"
@@ -30,35 +30,35 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Phases:
-    """Amounts by phase of a provisioned time: milliseconds, or micro-dollars."""
+    """Amounts by phase: milliseconds or micro-dollars."""
 
     setup: int = 0
     restore: int = 0
     useful: int = 0
     stalled: int = 0
-    """Nodes stood without stepping forward: snapshots, and the time after the worker left."""
+    """Nodes ran without progress: snapshots, and the time after the worker exited."""
     lost: int = 0
     unmeasured: int = 0
-    """The program has reported nothing, so that its progress is unknown."""
+    """The program sent no reports, so its progress is unknown."""
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Sum of all phases."""
         return self.measured + self.unmeasured
 
     @property
     def measured(self) -> int:
-        """All phases of a program that reports."""
+        """Sum of all phases with reports."""
         return self.setup + self.restore + self.useful + self.stalled + self.lost
 
     @property
     def wasted(self) -> int:
-        """What is known to have produced no durable step."""
+        """Sum of the phases without durable progress."""
         return self.measured - self.useful
 
     @property
     def goodput(self) -> float | None:
-        """Useful share of what was measured, 0 to 1; None where nothing was."""
+        """Useful share of the measured amount, 0 to 1; None if nothing was measured."""
         return self.useful / self.measured if self.measured else None
 
     def __add__(self, other: Phases) -> Phases:
@@ -74,32 +74,32 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Some milliseconds since 1970 that were all of one phase."""
+    """A span of one phase, in milliseconds since 1970."""
 
     phase: Phase
     begin_ms: int
     end_ms: int
 
 
-def lasted(spans: Iterable[Span]) -> Phases:
+def duration_by_phase(spans: Iterable[Span]) -> Phases:
     """Milliseconds by phase."""
     ms = dict.fromkeys(Phase, 0)
     for span in spans:
         ms[span.phase] += span.end_ms - span.begin_ms
-    return _phases(ms)
+    return _to_phases(ms)
 
 
-def cost(spans: Sequence[Span], tariff: RateSchedule, begin_ms: int) -> Phases:
-    """Micro-dollars by phase, for nodes that came at `begin_ms`. They add up to what the whole time costs."""
+def cost_by_phase(spans: Sequence[Span], tariff: RateSchedule, begin_ms: int) -> Phases:
+    """Micro-dollars by phase for nodes provisioned at `begin_ms`; they add up to the cost of the whole time."""
     micros = dict.fromkeys(Phase, 0)
     before = tariff.micros_at(begin_ms, [span.begin_ms for span in spans])
     after = tariff.micros_at(begin_ms, [span.end_ms for span in spans])
     for span, paid, had in zip(spans, after, before, strict=True):
         micros[span.phase] += paid - had
-    return _phases(micros)
+    return _to_phases(micros)
 
 
-def _phases(amounts: dict[Phase, int]) -> Phases:
+def _to_phases(amounts: dict[Phase, int]) -> Phases:
     return Phases(
         setup=amounts[Phase.SETUP],
         restore=amounts[Phase.RESTORE],
@@ -111,9 +111,9 @@ def _phases(amounts: dict[Phase, int]) -> Phases:
 
 
 def phase_spans(attempt: Attempt, kept: float, start: int, end: int) -> tuple[Span, ...]:
-    """The provisioned time of an attempt in order. Times of the worker are held within those of its nodes.
+    """The phases of an attempt in order. Worker timestamps are clamped to the time of the nodes.
 
-    `kept` is the step up to which its work counts; infinite where nothing of it was lost.
+    `kept` is the step up to which its work counts; infinite if no work was lost.
     """
 
     def when(fact: EventBase | None, low: int) -> int:
@@ -124,19 +124,19 @@ def phase_spans(attempt: Attempt, kept: float, start: int, end: int) -> tuple[Sp
     trained = when(training, restored)
     setup = Span(Phase.SETUP, start, restored), Span(Phase.RESTORE, restored, trained)
     if training is None:
-        # It came up and never trained: looking for a checkpoint was all it did, if it did that.
-        return _filled(setup)
-    left = when(attempt.left, trained)
+        # The program started but never trained: any time after startup was restore.
+        return _merge_adjacent(setup)
+    left = when(attempt.worker_exit, trained)
     safe = [c for c in attempt.checkpoints if c.step <= kept]
-    all_told = attempt.left is not None and kept >= (attempt.last_step or 0)
-    if kept == math.inf or all_told:  # Who was killed without a word may have gone further.
+    all_told = attempt.worker_exit is not None and kept >= (attempt.last_step or 0)
+    if kept == math.inf or all_told:  # A worker killed without a report may have made more steps.
         keep = left
     elif safe and kept > training.step:
         newest = max(safe, key=lambda c: c.step)
         keep = min(max(to_ms(newest.snapshot_at) + newest.stall_ms, trained), left)
     else:
         keep = trained
-    return _filled(
+    return _merge_adjacent(
         (
             *setup,
             *_with_stalls(safe, trained, keep),
@@ -147,14 +147,14 @@ def phase_spans(attempt: Attempt, kept: float, start: int, end: int) -> tuple[Sp
 
 
 def unreported(attempt: Attempt, start: int, end: int) -> tuple[Span, ...]:
-    """The time of a program that has reported nothing: lost with its nodes, as it then starts over, else unmeasured."""
-    return _filled([Span(Phase.LOST if attempt.cause else Phase.UNMEASURED, start, end)])
+    """Time of a program without reports: lost with its nodes, because it restarts, or else unmeasured."""
+    return _merge_adjacent([Span(Phase.LOST if attempt.cause else Phase.UNMEASURED, start, end)])
 
 
 def _with_stalls(
     saved: Iterable[CheckpointCommitted], begin_ms: int, end_ms: int
 ) -> Iterator[Span]:
-    """Useful time with the snapshots in it. What two of them say of one moment counts once."""
+    """Useful time split by its snapshots. Overlapping snapshots count once."""
     at = begin_ms
     for snapshot in sorted(saved, key=lambda c: c.snapshot_at):
         begin = min(max(to_ms(snapshot.snapshot_at), at), end_ms)
@@ -165,8 +165,8 @@ def _with_stalls(
     yield Span(Phase.USEFUL, at, end_ms)
 
 
-def _filled(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Without those of no length; those of one phase that touch are one."""
+def _merge_adjacent(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Drop empty spans and merge adjacent spans of one phase."""
     filled: list[Span] = []
     for span in spans:
         if span.end_ms <= span.begin_ms:

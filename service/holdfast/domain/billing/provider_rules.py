@@ -1,11 +1,11 @@
-"""What providers do to a bill beyond price times time: pure data, each rule with its source.
+"""Provider rules: charges and credits beyond price times time, each with its source. Pure.
 
-A rule moves money by a line of its own (`Adjustment`), so that phases go on to add up to the provisioned time, and
-what was paid is the money of the phases plus these lines. Guards do not know them: a credit would let a job run on for
-money that is only believed to come back, and a minimum is less than what they leave for saving anyway.
+A rule adds a separate line (`Adjustment`), so that phases still add up to the provisioned time. The amount paid is the cost of
+the phases plus these lines. Guards ignore rules: a credit would let a job spend money whose return is only expected, and a
+minimum charge is less than the amount reserved for saving.
 
-Rules are about machines, and a launcher may start a program anew on those that it has: attempts that touch, in one place
-and of one kind, are one tenure. Nothing is said of what stands: a rule is asked once its end is known.
+Rules apply to machines, and a launcher may restart a program on the machines it has: adjacent attempts in one place and of one
+type form one tenure. A rule applies only once the end of a tenure is known.
 """
 
 from __future__ import annotations
@@ -20,81 +20,81 @@ from holdfast.domain.billing.rate import RateSchedule
 from holdfast.domain.events import Cause
 
 FIRST_HOUR_MS: Final = 3_600_000
-LEAST_MS: Final = 60_000
+MINIMUM_MS: Final = 60_000
 
 
 class BillingRule(StrEnum):
-    """A rule that moves money."""
+    """A provider rule that changes the amount paid."""
 
     MINIMUM = "minimum"
-    """A machine is charged for a time at least, however soon it goes."""
+    """Minimum charge per machine."""
     FIRST_HOUR = "first_hour"
-    """A spot machine that its provider takes back in its first hour costs nothing."""
+    """No charge for a spot machine that the provider preempts within its first hour."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BillingTerms:
-    """What one cloud charges."""
+    """Billing terms of one cloud."""
 
-    least_ms: int = 0
-    """What a machine is charged for at least."""
-    free_if_taken_within_ms: int = 0
-    """How soon a spot machine has to be taken back to cost nothing; 0: it never does."""
+    minimum_ms: int = 0
+    """Minimum billed time of a machine."""
+    free_if_reclaimed_within_ms: int = 0
+    """Time within which a preempted spot machine is free; 0 if it never is."""
     sources: dict[BillingRule, str]
-    """The page on which the provider says so."""
+    """Provider page that documents each rule."""
 
 
-TERMS: Final[dict[str, BillingTerms]] = {
+BILLING_TERMS: Final[dict[str, BillingTerms]] = {
     "aws": BillingTerms(
-        least_ms=LEAST_MS,
-        free_if_taken_within_ms=FIRST_HOUR_MS,
+        minimum_ms=MINIMUM_MS,
+        free_if_reclaimed_within_ms=FIRST_HOUR_MS,
         sources={
             BillingRule.MINIMUM: "https://aws.amazon.com/ec2/pricing/on-demand/",
             BillingRule.FIRST_HOUR: "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html",
         },
     ),
     "gcp": BillingTerms(
-        least_ms=LEAST_MS,
+        minimum_ms=MINIMUM_MS,
         sources={BillingRule.MINIMUM: "https://cloud.google.com/compute/vm-instance-pricing"},
     ),
 }
-"""By SkyPilot's name of the cloud. Of Azure, which bills by the second, no rule is known that moves money."""
+"""Terms by SkyPilot's cloud name. Azure bills by the second and has no known rule."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adjustment:
-    """A line of a bill that a rule has made."""
+    """A line of a bill that a provider rule adds."""
 
     attempt: int
-    """The last one of the tenure."""
+    """Number of the tenure's last attempt."""
     zone: str
     rule: BillingRule
     micros: int
-    """What it adds to the bill; less than 0 for a credit."""
+    """Amount added to the bill; negative for a credit."""
     source: str
 
 
 @dataclass(frozen=True, slots=True)
 class BilledUsage:
-    """The paid time of one attempt."""
+    """Billed usage of one attempt."""
 
     attempt: Attempt
     begin_ms: int
     end_ms: int
-    tariffs: Sequence[RateSchedule]
-    """One for each of its parts."""
+    rates: Sequence[RateSchedule]
+    """Rates, one for each group of nodes."""
 
     @property
     def is_real(self) -> bool:
-        """Whether its end is known, and somebody is paid for it."""
+        """Whether the usage has ended and was billed by a provider."""
         return self.attempt.ended_at is not None and not self.attempt.ready.simulated
 
 
 def adjustments(stays: Iterable[BilledUsage]) -> Iterator[Adjustment]:
-    """What the rules of their clouds make of the attempts of a job."""
-    for tenure in _tenures(stays):
+    """Adjustments of a job's attempts under the rules of their clouds."""
+    for tenure in _group_by_machines(stays):
         last = tenure[-1]
-        terms = TERMS.get(last.attempt.ready.cloud)
+        terms = BILLING_TERMS.get(last.attempt.ready.cloud)
         if terms is None or not last.is_real:
             continue
         if credit := _first_hour(tenure, terms):
@@ -103,11 +103,11 @@ def adjustments(stays: Iterable[BilledUsage]) -> Iterator[Adjustment]:
             yield from _minimum(tenure, terms)
 
 
-def _tenures(stays: Iterable[BilledUsage]) -> Iterator[list[BilledUsage]]:
-    """Attempts on the same machines."""
+def _group_by_machines(stays: Iterable[BilledUsage]) -> Iterator[list[BilledUsage]]:
+    """Group attempts that ran on the same machines."""
     tenure: list[BilledUsage] = []
     for stay in stays:
-        if tenure and not _goes_on(tenure[-1], stay):
+        if tenure and not _continues(tenure[-1], stay):
             yield tenure
             tenure = []
         tenure.append(stay)
@@ -115,7 +115,7 @@ def _tenures(stays: Iterable[BilledUsage]) -> Iterator[list[BilledUsage]]:
         yield tenure
 
 
-def _goes_on(before: BilledUsage, after: BilledUsage) -> bool:
+def _continues(before: BilledUsage, after: BilledUsage) -> bool:
     one, other = before.attempt.ready, after.attempt.ready
     same = (one.cloud, one.zone, one.instance_type, one.nodes) == (
         *(other.cloud, other.zone, other.instance_type, other.nodes),
@@ -124,11 +124,11 @@ def _goes_on(before: BilledUsage, after: BilledUsage) -> bool:
 
 
 def _first_hour(tenure: Sequence[BilledUsage], terms: BillingTerms) -> Adjustment | None:
-    """One machine's money back. Only of one is it known that it was taken; the others were given up for it."""
+    """The credit for one machine. Only one is known to be preempted; the others were released because of it."""
     last = tenure[-1]
     lasted_ms = last.end_ms - tenure[0].begin_ms
     proven = last.attempt.cause is Cause.PREEMPTED
-    if not proven or lasted_ms >= terms.free_if_taken_within_ms:
+    if not proven or lasted_ms >= terms.free_if_reclaimed_within_ms:
         return None
     spot = [
         (_paid(tenure, index) // part.nodes, part.zone)
@@ -138,28 +138,28 @@ def _first_hour(tenure: Sequence[BilledUsage], terms: BillingTerms) -> Adjustmen
     if not spot:
         return None
     micros, zone = min(spot)
-    return _line(last, zone, BillingRule.FIRST_HOUR, -micros, terms) if micros else None
+    return _adjustment(last, zone, BillingRule.FIRST_HOUR, -micros, terms) if micros else None
 
 
 def _minimum(tenure: Sequence[BilledUsage], terms: BillingTerms) -> Iterator[Adjustment]:
     last, begin_ms = tenure[-1], tenure[0].begin_ms
-    missing_ms = terms.least_ms - (last.end_ms - begin_ms)
+    missing_ms = terms.minimum_ms - (last.end_ms - begin_ms)
     if missing_ms <= 0:
         return
-    for part, tariff in zip(last.attempt.ready.parts, last.tariffs, strict=True):
+    for part, tariff in zip(last.attempt.ready.parts, last.rates, strict=True):
         until = last.end_ms + missing_ms
         micros = tariff.micros(last.begin_ms, until) - tariff.micros(last.begin_ms, last.end_ms)
         if micros:
-            yield _line(last, part.zone, BillingRule.MINIMUM, micros, terms)
+            yield _adjustment(last, part.zone, BillingRule.MINIMUM, micros, terms)
 
 
 def _paid(tenure: Sequence[BilledUsage], index: int) -> int:
-    """What one part of the nodes has cost over a tenure. Attempts of one tenure have the same parts, or none fits."""
-    fits = (stay for stay in tenure if index < len(stay.tariffs))
-    return sum(stay.tariffs[index].micros(stay.begin_ms, stay.end_ms) for stay in fits)
+    """Cost of one group of nodes over a tenure. All attempts of a tenure have the same groups."""
+    fits = (stay for stay in tenure if index < len(stay.rates))
+    return sum(stay.rates[index].micros(stay.begin_ms, stay.end_ms) for stay in fits)
 
 
-def _line(
+def _adjustment(
     stay: BilledUsage, zone: str, rule: BillingRule, micros: int, terms: BillingTerms
 ) -> Adjustment:
     return Adjustment(

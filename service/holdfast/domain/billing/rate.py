@@ -1,8 +1,8 @@
-"""What nodes cost from moment to moment, and the one rule by which their money is rounded.
+"""Rates: the price of nodes over time, and the single rounding rule for amounts.
 
-A price is an integer of micro-dollars an hour and a time is one of milliseconds, so that what was run up by a moment is
-an exact number of micro-dollars times milliseconds. It is divided by the milliseconds of an hour, and rounded down, once:
-the money of a span is the difference of two such sums. So spans that touch add up to the whole, however they are cut.
+Prices are integer micro-dollars per hour and times are integer milliseconds, so an accrued amount is an exact integer product. It
+is divided by the milliseconds of an hour and rounded down once; the cost of a span is the difference of two such sums. Adjacent
+spans therefore add up to the whole however they are split.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ def to_ms(at: datetime) -> int:
 
 
 def to_time(ms: int) -> datetime:
-    """The moment so many milliseconds after 1970 began."""
+    """Time from milliseconds since 1970."""
     return _EPOCH + ms * _MS
 
 
 @dataclass(frozen=True, slots=True)
 class RateSchedule:
-    """The price of some nodes, from one change to the next."""
+    """Price of nodes as steps over time."""
 
     steps: tuple[tuple[int, int], ...]
-    """Milliseconds since 1970, and micro-dollars an hour from then on; in order of time, never empty."""
+    """Milliseconds since 1970 and micro-dollars per hour from then on; in order of time, at least one."""
 
     @classmethod
     def flat(cls, at: datetime, micros_per_hour: int) -> RateSchedule:
-        """A price that has not changed yet."""
+        """A constant price."""
         return cls(((to_ms(at), micros_per_hour),))
 
-    def changed(self, at: datetime, micros_per_hour: int) -> RateSchedule:
-        """The tariff with one change more, in whatever order they are told. What is told last of a moment holds.
+    def with_price_change(self, at: datetime, micros_per_hour: int) -> RateSchedule:
+        """The schedule with one more change, in any order of arrival. The last change for a moment applies.
 
-        What is said to have changed before the nodes were there, or just then, is no change: their first price holds.
+        A change at or before the start of the nodes is ignored: their first price applies.
         """
         at_ms = to_ms(at)
         if at_ms <= self.steps[0][0]:
@@ -52,18 +52,18 @@ class RateSchedule:
         return RateSchedule(tuple(sorted((*others, (at_ms, micros_per_hour)))))
 
     def micros_per_hour_at(self, at_ms: int) -> int:
-        """The price at a moment; before all changes it is the first."""
+        """The price at a time; before all changes, the first price."""
         return next(
             (micros for ms, micros in reversed(self.steps) if ms <= at_ms), self.steps[0][1]
         )
 
     @property
     def newest_micros_per_hour(self) -> int:
-        """The price after all changes that are known."""
+        """The price after all known changes."""
         return self.steps[-1][1]
 
     def accrue(self, begin_ms: int, end_ms: int) -> int:
-        """What is run up in a span, in micro-dollars an hour times milliseconds: not rounded."""
+        """Amount accrued in a span, unrounded, in micro-dollars per hour times milliseconds."""
         if end_ms <= begin_ms:
             return 0
         bounds = [begin_ms, *(ms for ms, _ in self.steps if begin_ms < ms < end_ms), end_ms]
@@ -73,12 +73,12 @@ class RateSchedule:
         )
 
     def micros_at(self, begin_ms: int, moments: Iterable[int]) -> list[int]:
-        """`micros` by each of several moments, for whoever cuts a time into many spans."""
+        """`micros` at several times, for callers that split a span."""
         if len(self.steps) > 1:
             return [self.micros(begin_ms, at_ms) for at_ms in moments]
         rate = self.steps[0][1]
         return [(at_ms - begin_ms) * rate // MS_PER_HOUR for at_ms in moments]
 
     def micros(self, begin_ms: int, end_ms: int) -> int:
-        """What is paid by `end_ms` for nodes that came at `begin_ms`."""
+        """Micro-dollars paid by `end_ms` for nodes provisioned at `begin_ms`."""
         return self.accrue(begin_ms, end_ms) // MS_PER_HOUR

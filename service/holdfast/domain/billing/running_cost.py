@@ -1,9 +1,7 @@
-"""Months of the calendar, in UTC.
+"""Running cost of a job: node time and cost so far, and calendar months in UTC.
 
-What a job has had so far: time with nodes, and what they cost.
-
-The same sums as those of the bill, without its phases, and kept with every fact: guards ask for them at every look. They
-are those before a provider's rules: see `holdfast.domain.billing.provider_rules`.
+The sums equal those of the bill without its phases and are updated with every event, because guards need them at every
+observation. They exclude provider rules: see `holdfast.domain.billing.provider_rules`.
 """
 
 from __future__ import annotations
@@ -19,62 +17,63 @@ from holdfast.domain.billing.rate import MS_PER_HOUR, RateSchedule, to_ms, to_ti
 
 @dataclass(frozen=True, slots=True)
 class Month:
-    """One month of the calendar, in UTC."""
+    """A calendar month in UTC."""
 
     start: datetime
     end: datetime
 
     @classmethod
-    def of(cls, now: datetime) -> Month:
-        """The month in which a moment lies."""
+    def containing(cls, now: datetime) -> Month:
+        """The month that contains a time."""
         at = now.astimezone(UTC)
         first = at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
         year, month = (at.year, at.month + 1) if at.month < 12 else (at.year + 1, 1)
         return cls(first, first.replace(year=year, month=month))
 
     def __str__(self) -> str:
-        """As in `2026-03`."""
+        """The month as `2026-03`."""
         return f"{self.start:%Y-%m}"
 
 
-__all__ = ["KEPT", "MS_PER_HOUR", "AttemptMeter", "RunningCost", "ms_until", "to_ms"]
+__all__ = ["MS_PER_HOUR", "RETAINED_METERS", "AttemptMeter", "RunningCost", "ms_until", "to_ms"]
 
-KEPT: Final = 8
-"""Placements that are gone, and of which a change of price may still be told. Smaller: it comes too late, and is refused.
-Bigger: they are written again with every fact."""
+RETAINED_METERS: Final = 8
+"""Ended placements whose price may still change. A lower value refuses late price changes; a higher value stores more meters
+with every event.
+"""
 
-MOST_ON_LINE: Final = 2**40
-"""Micro-dollars an hour, about a million dollars: a database multiplies them by the milliseconds of an hour in 64 bits."""
+MAX_LINE_RATE: Final = 2**40
+"""Upper bound in micro-dollars per hour, about a million dollars: SQL multiplies it by milliseconds per hour in 64 bits."""
 
 
 def ms_until(moment: datetime, now: datetime) -> int:
-    """Whole milliseconds after which `moment` has come; less than 0 where it has passed."""
+    """Whole milliseconds until `moment`; negative if it has passed."""
     return -((now - moment) // timedelta(milliseconds=1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptMeter:
-    """What one placement costs."""
+    """Cost meter of one placement."""
 
     attempt: int
     since: datetime
-    """Since when its nodes are paid for."""
+    """Start of the paid time."""
     until: datetime | None = None
-    """None while they stand."""
+    """End of the paid time; None while the nodes run."""
     tariffs: tuple[RateSchedule, ...]
-    """One for each of its groups."""
+    """Rates, one for each group of nodes."""
 
     def ms_by(self, now: datetime) -> int:
-        """Milliseconds until `now`."""
+        """Milliseconds with nodes until `now`."""
         return max(0, to_ms(self.until or now) - to_ms(self.since))
 
     def micros_by(self, now: datetime) -> int:
-        """Micro-dollars for them: each group's own sum is rounded, as people are shown it."""
+        """Micro-dollars until `now`; each group is rounded separately, as displayed."""
         begin = to_ms(self.since)
         return sum(tariff.micros(begin, begin + self.ms_by(now)) for tariff in self.tariffs)
 
     def micros_in(self, month: Month, now: datetime) -> int:
-        """Those of them in a month, until `now`: a difference of two sums, so that months add up to the whole."""
+        """Micro-dollars within a month until `now`, as a difference of two sums, so that months add up to the total."""
         begin = to_ms(self.since)
         end = begin + self.ms_by(now)
         low, high = (
@@ -85,79 +84,79 @@ class AttemptMeter:
         )
 
     def months_by(self, now: datetime) -> Iterator[Month]:
-        """The months in which it ran, until `now`."""
-        month = Month.of(self.since)
+        """Months in which the meter ran, until `now`."""
+        month = Month.containing(self.since)
         end = max(self.since, self.until or now)
         while month.start <= end:
             yield month
-            month = Month.of(month.end)
+            month = Month.containing(month.end)
 
-    def changed(self, group: int, at: datetime, micros_per_hour: int) -> AttemptMeter:
-        """The meter after a change of price; itself where it has no such group."""
+    def with_price_change(self, group: int, at: datetime, micros_per_hour: int) -> AttemptMeter:
+        """The meter after a price change; unchanged if the group does not exist."""
         if group >= len(self.tariffs):
             return self
-        changed = self.tariffs[group].changed(at, micros_per_hour)
+        changed = self.tariffs[group].with_price_change(at, micros_per_hour)
         return replace(self, tariffs=(*self.tariffs[:group], changed, *self.tariffs[group + 1 :]))
 
 
-class Line(NamedTuple):
-    """What a job pays as a line over time, from the newest change of the price of its nodes on."""
+class CostLine(NamedTuple):
+    """Cost as a linear function of time since the newest price change."""
 
     month: str
-    """Of `since_ms`, such as `2026-03`."""
+    """Month of `since_ms`, such as `2026-03`."""
     micros: int
-    """Paid in that month until then."""
+    """Micro-dollars paid in that month until `since_ms`."""
     rest: int
-    """What of its nodes' sum was rounded off until then, in micro-dollars an hour times milliseconds."""
+    """Rounding remainder at `since_ms`, in micro-dollars per hour times milliseconds."""
     micros_per_hour: int
     since_ms: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunningCost:
-    """Sums over placements that are gone, and the meters of the newest."""
+    """Sums over ended placements, and the meters of the newest ones."""
 
     free_since: datetime
-    """When the newest placement ended, or the job was submitted, or taken up again after a pause."""
+    """Start of the wait for nodes: the last loss, submission or resume."""
     node_ms: int = 0
-    """Of all placements that are gone."""
+    """Time of all ended placements."""
     settled_micros: int = 0
-    """Of those whose meter is kept no longer."""
+    """Cost of placements whose meter is no longer retained."""
     settled_months: tuple[tuple[str, int], ...] = ()
-    """The same by month, such as `2026-03`, in order."""
+    """`settled_micros` by month, such as `2026-03`, in order."""
     meters: tuple[AttemptMeter, ...] = ()
-    """Of the newest placements, oldest first; the last one may stand."""
+    """Meters of the newest placements, oldest first; the last one may be open."""
 
     @property
-    def standing(self) -> AttemptMeter | None:
-        """The meter that runs; None while no nodes stand."""
+    def open_meter(self) -> AttemptMeter | None:
+        """The open meter; None without running nodes."""
         return self.meters[-1] if self.meters and self.meters[-1].until is None else None
 
     @property
     def placed_at(self) -> datetime | None:
-        """Since when nodes are paid for; None while none stand."""
-        return self.standing.since if self.standing else None
+        """Start of the paid time of the running nodes; None without running nodes."""
+        return self.open_meter.since if self.open_meter else None
 
     @property
     def micros_per_hour(self) -> int:
-        """Price of all nodes that stand, by what is known; 0 while none do."""
-        if self.standing is None:
+        """Current hourly price of all running nodes; 0 without running nodes."""
+        if self.open_meter is None:
             return 0
-        return sum(tariff.newest_micros_per_hour for tariff in self.standing.tariffs)
+        return sum(tariff.newest_micros_per_hour for tariff in self.open_meter.tariffs)
 
     @property
-    def line(self) -> Line | None:
-        """What is paid from the newest change on; None while no nodes stand, or such of several prices, or of a huge one."""
-        if self.standing is None or len(self.standing.tariffs) != 1:
+    def cost_line(self) -> CostLine | None:
+        """Cost line since the newest price change; None without nodes, with several rates or above `MAX_LINE_RATE`."""
+        if self.open_meter is None or len(self.open_meter.tariffs) != 1:
             return None
-        if self.micros_per_hour > MOST_ON_LINE:
+        if self.micros_per_hour > MAX_LINE_RATE:
             return None
-        [tariff] = self.standing.tariffs
-        begin_ms = to_ms(self.standing.since)
+        [tariff] = self.open_meter.tariffs
+        begin_ms = to_ms(self.open_meter.since)
         since_ms = max(begin_ms, tariff.steps[-1][0])
         since = to_time(since_ms)
-        month = Month.of(since)
-        return Line(
+        month = Month.containing(since)
+        return CostLine(
             month=str(month),
             micros=self.paid_micros_in(month, since),
             rest=tariff.accrue(begin_ms, since_ms) % MS_PER_HOUR,
@@ -167,32 +166,32 @@ class RunningCost:
 
     @property
     def paid_micros(self) -> int:
-        """Micro-dollars for all placements that are gone."""
+        """Micro-dollars of all ended placements."""
         gone = (meter for meter in self.meters if meter.until is not None)
         return self.settled_micros + sum(meter.micros_by(meter.since) for meter in gone)
 
     def opened(self, at: datetime, attempt: int, tariffs: tuple[RateSchedule, ...]) -> RunningCost:
-        """The account once nodes stand. No moment is paid for twice, whatever the launcher's clocks say."""
+        """The account after nodes became ready. Overlapping launcher timestamps are not charged twice."""
         meter = AttemptMeter(attempt=attempt, since=max(at, self.free_since), tariffs=tariffs)
-        gone, kept = self.meters[:-KEPT], self.meters[-KEPT:]
+        gone, kept = self.meters[:-RETAINED_METERS], self.meters[-RETAINED_METERS:]
         return replace(
             self,
             settled_micros=self.settled_micros + sum(old.micros_by(at) for old in gone),
-            settled_months=self._settled_with(gone),
+            settled_months=self._settled_months_with(gone),
             meters=(*kept, meter),
         )
 
-    def _settled_with(self, gone: tuple[AttemptMeter, ...]) -> tuple[tuple[str, int], ...]:
+    def _settled_months_with(self, gone: tuple[AttemptMeter, ...]) -> tuple[tuple[str, int], ...]:
         months = Counter(dict(self.settled_months))
         for meter in gone:
-            assert meter.until, "only the newest may stand"
+            assert meter.until, "only the newest meter may be open"
             for month in meter.months_by(meter.until):
                 months[str(month)] += meter.micros_in(month, meter.until)
         return tuple(sorted(months.items()))
 
     def closed(self, at: datetime) -> RunningCost:
-        """The account once they are gone; itself when none stood."""
-        meter = self.standing
+        """The account after the nodes are gone; unchanged without running nodes."""
+        meter = self.open_meter
         if meter is None:
             return self
         over = replace(meter, until=max(at, meter.since))
@@ -203,48 +202,52 @@ class RunningCost:
             meters=(*self.meters[:-1], over),
         )
 
-    def knows(self, attempt: int) -> bool:
-        """Whether a change of the price of an attempt can still be taken in."""
+    def has_meter(self, attempt: int) -> bool:
+        """Whether a price change of an attempt can still be applied."""
         return any(meter.attempt == attempt for meter in self.meters)
 
-    def changed(self, attempt: int, group: int, at: datetime, micros_per_hour: int) -> RunningCost:
-        """The account after nodes of an attempt have cost something else from a moment on."""
+    def with_price_change(
+        self, attempt: int, group: int, at: datetime, micros_per_hour: int
+    ) -> RunningCost:
+        """The account after a price change of an attempt's nodes."""
         meters = tuple(
-            meter.changed(group, at, micros_per_hour) if meter.attempt == attempt else meter
+            meter.with_price_change(group, at, micros_per_hour)
+            if meter.attempt == attempt
+            else meter
             for meter in self.meters
         )
         return replace(self, meters=meters)
 
     def resumed(self, at: datetime) -> RunningCost:
-        """The account of a job that waits anew from `at` on."""
+        """The account of a job that waits again from `at` on."""
         return replace(self, free_since=max(at, self.free_since))
 
     def node_ms_by(self, now: datetime) -> int:
         """Milliseconds with nodes until `now`."""
-        return self.node_ms + (self.standing.ms_by(now) if self.standing else 0)
+        return self.node_ms + (self.open_meter.ms_by(now) if self.open_meter else 0)
 
     def paid_micros_by(self, now: datetime) -> int:
-        """Micro-dollars for them."""
-        return self.paid_micros + (self.standing.micros_by(now) if self.standing else 0)
+        """Micro-dollars until `now`."""
+        return self.paid_micros + (self.open_meter.micros_by(now) if self.open_meter else 0)
 
     def paid_micros_in(self, month: Month, now: datetime) -> int:
-        """Micro-dollars for nodes in a month, until `now`."""
+        """Micro-dollars within a month, until `now`."""
         settled = dict(self.settled_months).get(str(month), 0)
         return settled + sum(meter.micros_in(month, now) for meter in self.meters)
 
     def ms_until_node_ms(self, limit_ms: int, now: datetime) -> int | None:
-        """Milliseconds from `now` until there will have been nodes for so long; None while none stand."""
-        return None if self.standing is None else limit_ms - self.node_ms_by(now)
+        """Milliseconds from `now` until node time reaches the limit; None without running nodes."""
+        return None if self.open_meter is None else limit_ms - self.node_ms_by(now)
 
     def ms_until_paid(self, limit_micros: int, now: datetime) -> int | None:
-        """Milliseconds from `now` until so much will have been paid at the present price; None while no money runs.
+        """Milliseconds from `now` until the cost reaches the limit at the current price; None without running nodes.
 
-        Of several groups, each of which is rounded down, it is the moment at which that is sure.
+        With several groups, each rounded down, it is the time at which the limit is certainly reached.
         """
-        if self.standing is None or not self.micros_per_hour:
+        if self.open_meter is None or not self.micros_per_hour:
             return None
-        begin = to_ms(self.standing.since)
-        end = begin + self.standing.ms_by(now)
-        run_up = sum(tariff.accrue(begin, end) for tariff in self.standing.tariffs)
-        left_micros = limit_micros - self.paid_micros + len(self.standing.tariffs) - 1
+        begin = to_ms(self.open_meter.since)
+        end = begin + self.open_meter.ms_by(now)
+        run_up = sum(tariff.accrue(begin, end) for tariff in self.open_meter.tariffs)
+        left_micros = limit_micros - self.paid_micros + len(self.open_meter.tariffs) - 1
         return -(-(left_micros * MS_PER_HOUR - run_up) // self.micros_per_hour)

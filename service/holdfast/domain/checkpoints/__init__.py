@@ -1,1 +1,1 @@
-"""The history of a job's checkpoints, and the retention decision."""
+"""History of a job's checkpoints, and the retention decision."""

@@ -1,6 +1,6 @@
-"""Every try to save of a job, and what became of it: folded from the facts, and nothing else is asked.
+"""Checkpoint history of a job: every save attempt with its outcome, computed from events alone. Pure.
 
-How the saving of a job stands, as its workers tell it. Pure.
+Also the job's current save health as its workers report it.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from holdfast.domain.events.values import Interval, Metric
 
 
 class Fate(StrEnum):
-    """What became of a try to save."""
+    """Outcome of a save attempt."""
 
     COMPLETE = "complete"
-    """It is in the store, whole as far as anybody has told, and a resume may take it."""
+    """In the store, complete as far as known, and usable for a resume."""
     FAILED = "failed"
-    """It never became a checkpoint."""
+    """Failed before its commit."""
     DAMAGED = "damaged"
-    """It was committed, and an attempt that wanted to resume from it could not use it."""
+    """Committed, but an attempt that tried to resume from it could not use it."""
     ABANDONED = "abandoned"
-    """It is whole, but a later attempt went on from an earlier step, so that no resume takes it."""
+    """Complete, but a later attempt resumed from an earlier step, so no resume uses it."""
     REMOVED = "removed"
-    """It is not in the store any more."""
+    """No longer in the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,61 +56,61 @@ class UnusableCheckpoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointAttempt:
-    """One try to save. Those that failed have no name, size or digest."""
+    """One save attempt. Failed ones have no name, size or digest."""
 
     seq: int
-    """Number of the fact that told it."""
+    """Number of the event that recorded it."""
     attempt: int
     step: int
     at: datetime
-    """When it was durable, or given up."""
+    """Time of the commit or of the failure."""
     name: str | None = None
-    taken_at: datetime | None = None
-    """When the state was taken."""
+    snapshot_at: datetime | None = None
+    """Time of the snapshot."""
     size_bytes: int | None = None
     stall_ms: int | None = None
     upload_ms: int | None = None
     weights_sha256: str | None = None
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     failure: str = ""
-    """Why it failed, in words; empty if it did not."""
+    """Reason of the failure; empty if it succeeded."""
     restored_by: tuple[int, ...] = ()
-    """Attempts that went on from it."""
+    """Attempts that resumed from it."""
     passed_over: tuple[UnusableCheckpoint, ...] = ()
-    """Attempts that could not use it, and why."""
-    left_behind: Start | None = None
-    """A later attempt that went on from an earlier step; None while there is none."""
+    """Attempts that could not use it, with reasons."""
+    abandoned_by: ResumePoint | None = None
+    """A later attempt that resumed from an earlier step; None without one."""
     removal: Removal | None = None
     removed_at: datetime | None = None
 
     @property
     def fate(self) -> Fate:
-        """What became of it, as far as was told. What came last outweighs the rest."""
+        """Outcome as far as known; the latest information applies."""
         if self.failure:
             return Fate.FAILED
         if self.removal:
             return Fate.REMOVED
         if self.passed_over:
             return Fate.DAMAGED
-        return Fate.ABANDONED if self.left_behind else Fate.COMPLETE
+        return Fate.ABANDONED if self.abandoned_by else Fate.COMPLETE
 
     @property
-    def is_there(self) -> bool:
-        """Whether it is in the store, of use or not."""
+    def is_stored(self) -> bool:
+        """Whether it is in the store, usable or not."""
         return self.fate not in {Fate.FAILED, Fate.REMOVED}
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class Start:
-    """Where an attempt went on."""
+class ResumePoint:
+    """The point at which an attempt started or resumed."""
 
     attempt: int
     step: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Later:
-    """What is told of a checkpoint by others than who wrote it."""
+class _Outcome:
+    """Information about a checkpoint from sources other than its writer."""
 
     restored_by: tuple[int, ...] = ()
     passed_over: tuple[UnusableCheckpoint, ...] = ()
@@ -119,45 +119,45 @@ class _Later:
 
 
 class CheckpointHistory:
-    """All tries to save of one job. Facts are told in order, each once."""
+    """All save attempts of one job. Events must be applied in order, each once."""
 
     def __init__(self) -> None:
         self.seq = 0
-        """Number of the last fact that was told."""
+        """Number of the last applied event."""
         self.ended_at: datetime | None = None
-        """When the job ended; None while it has not."""
+        """End of the job; None until it has ended."""
         self._saves: dict[int, CheckpointAttempt] = {}
         self._named: dict[str, int] = {}
-        self._fates: dict[str, _Later] = {}
-        """By name: what becomes of a checkpoint may be told before its worker's word of it arrives."""
-        self._starts: list[Start] = []
-        """Those that leave anything behind which no later one does: each goes on from a further step than the one before."""
+        self._outcomes: dict[str, _Outcome] = {}
+        """Outcomes by name: information about a checkpoint may precede its writer's report."""
+        self._starts: list[ResumePoint] = []
+        """Resume points that abandon checkpoints no later one does, at ascending steps."""
         self._restoring: set[int] = set()
-        self._lost = 0
+        self._last_lost_attempt = 0
 
-    def tell(self, seq: int, event: Event) -> None:
-        """Let the next fact be known."""
+    def apply(self, seq: int, event: Event) -> None:
+        """Apply the next event."""
         self.seq = seq
         match event:
             case CheckpointCommitted():
                 self._named[event.checkpoint] = seq
-                self._saves[seq] = _committed(seq, event)
+                self._saves[seq] = _committed_attempt(seq, event)
             case CheckpointFailed(attempt=attempt, step=step, at=at, detail=detail):
                 failed = CheckpointAttempt(
                     seq=seq, attempt=attempt, step=step, at=at, failure=detail or "failed"
                 )
                 self._saves[seq] = failed
             case TrainingStarted():
-                self._begun(event)
+                self._apply_training_started(event)
             case CheckpointsRemoved(checkpoints=names, removal=removal, at=at):
                 for name in names:
-                    self._change(name, removal=removal, removed_at=at)
-            case RestoreStarted(attempt=attempt) if attempt > self._lost:
+                    self._update_outcome(name, removal=removal, removed_at=at)
+            case RestoreStarted(attempt=attempt) if attempt > self._last_lost_attempt:
                 self._restoring.add(attempt)
             case WorkerLeft(attempt=attempt):
                 self._restoring.discard(attempt)
             case CapacityLost(attempt=attempt):
-                self._lost = max(self._lost, attempt)
+                self._last_lost_attempt = max(self._last_lost_attempt, attempt)
                 self._restoring = {other for other in self._restoring if other > attempt}
             case Finished(at=at):
                 self.ended_at = at
@@ -166,80 +166,84 @@ class CheckpointHistory:
                 pass
 
     def is_removed(self, name: str) -> bool:
-        """Whether it was told that a checkpoint is gone, also one of which nobody had told before."""
-        fate = self._fates.get(name)
+        """Whether a checkpoint was reported as removed, even one without an earlier report."""
+        fate = self._outcomes.get(name)
         return fate is not None and fate.removal is not None
 
     @property
     def is_restoring(self) -> bool:
-        """Whether a placement looks for a checkpoint, or reads one, as far as was told."""
+        """Whether an attempt is choosing or reading a checkpoint, as far as known."""
         return bool(self._restoring)
 
-    def all(self) -> list[CheckpointAttempt]:
-        """Every try, newest first."""
-        saves = map(self._placed, self._saves.values())
+    def attempts(self) -> list[CheckpointAttempt]:
+        """All save attempts, newest first."""
+        saves = map(self._with_outcome, self._saves.values())
         return sorted(saves, key=lambda save: (save.at, save.seq), reverse=True)
 
-    def there(self) -> list[CheckpointAttempt]:
-        """Those that are in the store, as far as was told."""
+    def stored(self) -> list[CheckpointAttempt]:
+        """Checkpoints in the store, as far as known."""
         named = self._named.items()
-        return [self._placed(self._saves[seq]) for name, seq in named if not self.is_removed(name)]
+        return [
+            self._with_outcome(self._saves[seq]) for name, seq in named if not self.is_removed(name)
+        ]
 
-    def forget_the_rest(self) -> None:
-        """Remember of what is not in the store only that it is not: for who keeps this in mind for a long time."""
+    def prune(self) -> None:
+        """Drop the details of removed checkpoints, to bound memory in long-lived caches."""
         kept = {name: seq for name, seq in self._named.items() if not self.is_removed(name)}
         self._saves = {seq: self._saves[seq] for seq in kept.values()}
         self._named = kept
-        self._fates = {
-            name: fate if name in kept else _Later(removal=fate.removal)
-            for name, fate in self._fates.items()
+        self._outcomes = {
+            name: fate if name in kept else _Outcome(removal=fate.removal)
+            for name, fate in self._outcomes.items()
         }
 
     def find(self, name: str) -> CheckpointAttempt | None:
-        """The try that made a checkpoint; None if nobody told of it."""
+        """The save attempt of a checkpoint; None if unknown."""
         seq = self._named.get(name)
-        return None if seq is None else self._placed(self._saves[seq])
+        return None if seq is None else self._with_outcome(self._saves[seq])
 
     def newest(self) -> CheckpointAttempt | None:
-        """What a resume would go on from: the furthest step that is complete. None: it would begin at the beginning."""
-        whole = (save for save in self.all() if save.fate is Fate.COMPLETE)
+        """The checkpoint that a resume would use: the complete one at the highest step; None without one."""
+        whole = (save for save in self.attempts() if save.fate is Fate.COMPLETE)
         return max(whole, key=lambda save: (save.step, save.attempt), default=None)
 
-    def _begun(self, event: TrainingStarted) -> None:
+    def _apply_training_started(self, event: TrainingStarted) -> None:
         self._restoring.discard(event.attempt)
-        self._went_on(Start(event.attempt, event.step))
+        self._add_start(ResumePoint(event.attempt, event.step))
         if name := event.restored_from:
-            self._change(name, restored_by=(*self._fate(name).restored_by, event.attempt))
+            self._update_outcome(
+                name, restored_by=(*self._outcome_of(name).restored_by, event.attempt)
+            )
         for over in event.passed_over:
             found = UnusableCheckpoint(event.attempt, over.reason)
-            known = self._fate(over.checkpoint).passed_over
-            self._change(over.checkpoint, passed_over=(*known, found))
+            known = self._outcome_of(over.checkpoint).passed_over
+            self._update_outcome(over.checkpoint, passed_over=(*known, found))
 
-    def _went_on(self, start: Start) -> None:
-        """Keep a start, unless one that is no earlier leaves as much behind; and those that it leaves any use."""
+    def _add_start(self, start: ResumePoint) -> None:
+        """Add a resume point unless an existing one covers it, and drop those it covers."""
         if any(s.attempt >= start.attempt and s.step <= start.step for s in self._starts):
             return
         useful = (s for s in self._starts if s.attempt > start.attempt or s.step < start.step)
         self._starts = sorted((*useful, start))
 
-    def _fate(self, name: str) -> _Later:
-        return self._fates.get(name, _Later())
+    def _outcome_of(self, name: str) -> _Outcome:
+        return self._outcomes.get(name, _Outcome())
 
-    def _change(self, name: str, **words: Any) -> None:
-        self._fates[name] = replace(self._fate(name), **words)
+    def _update_outcome(self, name: str, **words: Any) -> None:
+        self._outcomes[name] = replace(self._outcome_of(name), **words)
 
-    def _placed(self, save: CheckpointAttempt) -> CheckpointAttempt:
-        """With what became of it."""
-        later = bisect.bisect_left(self._starts, Start(save.attempt + 1, 0))
-        # Of all later ones, the first went on from the lowest step.
+    def _with_outcome(self, save: CheckpointAttempt) -> CheckpointAttempt:
+        """The save attempt with its outcome."""
+        later = bisect.bisect_left(self._starts, ResumePoint(save.attempt + 1, 0))
+        # Of all later resume points, the first has the lowest step.
         first = self._starts[later] if later < len(self._starts) else None
         cut = first if first and first.step < save.step else None
-        fate = self._fates.get(save.name or "")
+        fate = self._outcomes.get(save.name or "")
         if fate is None:
-            return replace(save, left_behind=cut) if cut else save
+            return replace(save, abandoned_by=cut) if cut else save
         return replace(
             save,
-            left_behind=cut,
+            abandoned_by=cut,
             restored_by=fate.restored_by,
             passed_over=fate.passed_over,
             removal=fate.removal,
@@ -247,14 +251,14 @@ class CheckpointHistory:
         )
 
 
-def _committed(seq: int, event: CheckpointCommitted) -> CheckpointAttempt:
+def _committed_attempt(seq: int, event: CheckpointCommitted) -> CheckpointAttempt:
     return CheckpointAttempt(
         seq=seq,
         attempt=event.attempt,
         step=event.step,
         at=event.at,
         name=event.checkpoint,
-        taken_at=event.snapshot_at,
+        snapshot_at=event.snapshot_at,
         size_bytes=event.size_bytes,
         stall_ms=event.stall_ms,
         upload_ms=event.upload_ms,
@@ -265,32 +269,32 @@ def _committed(seq: int, event: CheckpointCommitted) -> CheckpointAttempt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SaveHealth:
-    """What is known of a job's checkpoints, whichever attempt told it."""
+    """Save health of a job over all attempts."""
 
     guarantee: ConsistencyGuarantee | None = None
-    """What the store promises; None until a worker has asked it."""
+    """Consistency guarantee of the store; None until a worker has tested it."""
     interval: Interval | None = None
-    """How often it saves; None until that was measured, and where the job file says how often."""
+    """Checkpoint interval; None until measured, or if the job file sets it."""
     trouble: str = ""
-    """That it cannot save any more, and what follows; empty as long as nobody said so, and after the next checkpoint."""
+    """Message that checkpoints fail, with the consequence; empty otherwise and after the next checkpoint."""
 
     def after(self, event: WorkerFact) -> SaveHealth:
-        """The same after one more fact."""
+        """The save health after another event."""
         match event:
             case RestoreStarted(guarantee=guarantee):
                 return replace(self, guarantee=guarantee or self.guarantee)
             case CheckpointCommitted(interval=interval):
                 return replace(self, interval=interval, trouble="")
             case SavingFailed():
-                return replace(self, trouble=_trouble(event))
+                return replace(self, trouble=_failure_message(event))
             case _:
                 return self
 
 
-def _trouble(event: SavingFailed) -> str:
-    safe = f"step {event.safe_step:,} is the last" if event.safe_step else "none"
-    follows = "stopped for it" if event.policy is OnFailure.STOP else "trains on and tries again"
+def _failure_message(event: SavingFailed) -> str:
+    safe = f"the last durable step is {event.safe_step:,}" if event.safe_step else "none is durable"
+    follows = "stopped" if event.policy is OnFailure.STOP else "continues and retries"
     return (
-        f"{event.failures} checkpoints in a row could not be saved, and {safe} that is safe; "
+        f"{event.failures} consecutive checkpoints failed, and {safe}; "
         f"attempt {event.attempt} {follows}: {event.detail}"
     )

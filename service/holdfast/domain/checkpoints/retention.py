@@ -1,13 +1,12 @@
-"""Which objects of a checkpoint store may be removed, and why. Pure: what the store holds goes in, a plan comes out.
+"""Retention decision: which objects of a checkpoint store to delete, and why. Pure.
 
-A checkpoint stays if the rule of its job asks for it, now or as of the grace ago; so whoever chose it before that has had
-the grace to read it. The newest two on the lineage always stay. What is younger than the grace stays, and what belongs
-to an epoch that was not seen to begin. All ages are by the store's own clock.
+A checkpoint is kept if the job's rule selects it now or selected it at the start of the grace period, so that a reader who chose
+it has that long to read it. The newest two on the lineage are always kept. Objects younger than the grace period are kept, and so
+are those of an epoch whose start is unknown. All ages use the store's clock.
 
-An upload without a commit is a leftover if it can never be committed any more, or if nothing was written to it for long.
-It can never be committed if a later epoch has begun, which fences it, or if whoever wrote it has committed a later one,
-since a placement makes one save at a time. What is left of a removal that was cut off falls under the same rule, as
-a commit goes before its data.
+An upload without a commit is deleted if it can no longer be committed, or if it has not been written to for long. It cannot be
+committed if a later epoch has begun, which fences it, or if its writer has committed a later checkpoint, because an attempt makes
+one save at a time. Remains of an interrupted deletion fall under the same rule, because a commit is deleted before its data.
 """
 
 from __future__ import annotations
@@ -21,32 +20,32 @@ from holdfast_worker.protocol.checkpoint_keys import CheckpointName
 from holdfast_worker.protocol.lineage import EpochStart, Lineage
 
 from holdfast.domain.checkpoints.history import CheckpointAttempt, Fate
-from holdfast.domain.jobfile.retention_policy import FEWEST, Best, Mode, RetentionPolicy
+from holdfast.domain.jobfile.retention_policy import MIN_KEPT, Best, Mode, RetentionPolicy
 
-NEVER: Final = 0
-"""An epoch that nobody has; they count from 1."""
+NO_EPOCH: Final = 0
+"""Epoch number that no attempt has; epochs count from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A value of the metric by which the best are told."""
+    """Value of the metric that ranks checkpoints."""
 
     value: float
     step: int
-    """After how many steps it was taken: checkpoints that carry the same one are as good by it."""
+    """Step at which the value was logged; checkpoints with the same value and step rank equally."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Commit:
-    """A checkpoint that was committed."""
+    """A committed checkpoint."""
 
     name: CheckpointName
     at: datetime
-    """When its commit was written."""
+    """Time of the commit."""
     is_whole: bool = True
-    """False where some of its bytes are known not to be there."""
+    """False if some of its data is known to be missing."""
     score: Score | None = None
-    """None: there is no metric, or no finite value of it."""
+    """Metric value; None without a metric or a finite value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,39 +54,39 @@ class Upload:
 
     name: CheckpointName
     at: datetime
-    """When the newest of its objects was written."""
+    """Time of its newest object."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inventory:
-    """What a store holds of one job."""
+    """Contents of a store for one job."""
 
     at: datetime
-    """When that was, by the store's clock."""
+    """Time of the inventory by the store's clock."""
     commits: Sequence[Commit] = ()
     uploads: Sequence[Upload] = ()
     starts: Mapping[EpochStart, datetime] = field(default_factory=dict)
-    """Where each epoch began, and when that was recorded."""
-    claimed: int = NEVER
-    """The highest epoch that a placement has claimed."""
+    """Start of each epoch, and when it was recorded."""
+    claimed_epoch: int = NO_EPOCH
+    """Highest epoch that an attempt has acquired."""
 
     @property
-    def begun(self) -> int:
-        """The highest epoch that began; what belongs to a higher one is not touched."""
-        return max((start.epoch for start in self.starts), default=NEVER)
+    def newest_epoch(self) -> int:
+        """Highest epoch that has begun; objects of higher epochs are kept."""
+        return max((start.epoch for start in self.starts), default=NO_EPOCH)
 
     @property
     def is_being_read(self) -> bool:
-        """Whether a placement has claimed its epoch, and still looks for where to begin: it may read any of these."""
-        return self.claimed > self.begun
+        """Whether an attempt acquired its epoch but has not started: it may read any of these checkpoints."""
+        return self.claimed_epoch > self.newest_epoch
 
     @property
     def lineage(self) -> Lineage:
-        """What leads to where the job is."""
+        """The lineage of the job's current state."""
         return Lineage(frozenset(self.starts))
 
     def as_of(self, then: datetime) -> Inventory:
-        """What of this was there before, as far as it still is."""
+        """The part of this inventory that existed at an earlier time."""
         return replace(
             self,
             at=then,
@@ -97,54 +96,56 @@ class Inventory:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Grace:
-    """How long things stay that nobody needs."""
+class GracePeriods:
+    """How long unneeded objects are kept."""
 
     commits: timedelta
-    """A checkpoint, from the moment at which the rule does not ask for it any more."""
+    """Grace for a checkpoint, from the time at which no rule selects it."""
     uploads: timedelta
-    """An upload of the newest placement that was never finished, from the last word that it wrote."""
+    """Grace for an unfinished upload of the newest attempt, from its last write."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetentionPlan:
-    """What to remove now: commits before any data."""
+    """Objects to delete now: commits before data."""
 
     superseded: tuple[CheckpointName, ...] = ()
     off_lineage: tuple[CheckpointName, ...] = ()
     uploads: tuple[CheckpointName, ...] = ()
-    again_at: datetime | None = None
-    """When more may be removed, if nothing is written until then; None: never."""
+    next_run_at: datetime | None = None
+    """Time at which more can be deleted without new writes; None if never."""
 
 
 def decide(
-    seen: Inventory, keep: RetentionPolicy, grace: Grace, *, is_restoring: bool
+    seen: Inventory, keep: RetentionPolicy, grace: GracePeriods, *, is_restoring: bool
 ) -> RetentionPlan:
-    """What of a store may go. `is_restoring`: a placement is known to look for a checkpoint right now."""
+    """Decide what to delete. `is_restoring` means that an attempt is currently choosing a checkpoint."""
     before = seen.as_of(seen.at - grace.commits)
-    known = {c.name for c in seen.commits if c.name.epoch <= seen.begun}
-    surplus = known - _asked_for(seen, keep, known)
-    ripe = surplus & {c.name for c in before.commits} - _asked_for(before, keep, known)
+    known = {c.name for c in seen.commits if c.name.epoch <= seen.newest_epoch}
+    surplus = known - _retained_names(seen, keep, known)
+    ripe = surplus & {c.name for c in before.commits} - _retained_names(before, keep, known)
     if is_restoring or seen.is_being_read:
         ripe = set()
-    uploads = {u.name: at for u in seen.uploads if (at := _over_at(u, seen, grace)) is not None}
+    uploads = {
+        u.name: at for u in seen.uploads if (at := _removable_at(u, seen, grace)) is not None
+    }
     later = [seen.at + grace.commits] if surplus - ripe else []
     later += [at for at in uploads.values() if at > seen.at]
     lineage = seen.lineage
     return RetentionPlan(
-        superseded=tuple(sorted(name for name in ripe if not lineage.cut(name))),
-        off_lineage=tuple(sorted(name for name in ripe if lineage.cut(name))),
+        superseded=tuple(sorted(name for name in ripe if not lineage.superseding_start(name))),
+        off_lineage=tuple(sorted(name for name in ripe if lineage.superseding_start(name))),
         uploads=tuple(sorted(name for name, at in uploads.items() if at <= seen.at)),
-        again_at=min(later, default=None),
+        next_run_at=min(later, default=None),
     )
 
 
-def needed(
+def retained_checkpoints(
     commits: Iterable[Commit], lineage: Lineage, keep: RetentionPolicy
 ) -> set[CheckpointName]:
-    """Those of some checkpoints for which a rule asks. What is off the lineage is asked for by none."""
-    on = sorted((c for c in commits if not lineage.cut(c.name)), key=lambda c: c.name)
-    stay = [c.name for c in on[-max(keep.last, FEWEST) :]]
+    """Checkpoints that a rule keeps. Those off the lineage are not kept."""
+    on = sorted((c for c in commits if not lineage.superseding_start(c.name)), key=lambda c: c.name)
+    stay = [c.name for c in on[-max(keep.last, MIN_KEPT) :]]
     if keep.every_steps:
         stay += _milestones(on, keep.every_steps)
     if keep.best:
@@ -153,11 +154,11 @@ def needed(
 
 
 def superseded(saves: Iterable[CheckpointAttempt], keep: RetentionPolicy) -> set[int]:
-    """The complete checkpoints that a rule does not keep, by their `seq`. They go once the grace is over."""
+    """Complete checkpoints that the rule does not keep, by `seq`. They are deleted after the grace period."""
     complete = {
         save.seq: _commit_of(save, keep.best) for save in saves if save.fate is Fate.COMPLETE
     }
-    stay = needed(complete.values(), Lineage(frozenset()), keep)
+    stay = retained_checkpoints(complete.values(), Lineage(frozenset()), keep)
     return {seq for seq, commit in complete.items() if commit.name not in stay}
 
 
@@ -165,28 +166,30 @@ def _commit_of(save: CheckpointAttempt, best: Best | None) -> Commit:
     metric = save.metrics.get(best.metric) if best else None
     value = metric.value if metric else None
     return Commit(
-        # Its own name may be of another version; the rule needs the order alone.
+        # The stored name may be of another version; the rule needs only the order.
         name=CheckpointName(step=save.step, epoch=save.attempt, nonce=f"{save.seq:x}"),
         at=save.at,
         score=Score(value, metric.step) if metric and value is not None else None,
     )
 
 
-def _asked_for(
+def _retained_names(
     seen: Inventory, keep: RetentionPolicy, known: Collection[CheckpointName]
 ) -> set[CheckpointName]:
-    """Those of the known checkpoints for which the rule asks, by what was there.
+    """Checkpoints that the rule keeps in this inventory.
 
-    Those that are not whole count for nothing; but they go no sooner than if they were whole. What is there may look as
-    if it were not: to a store that lists late, and to whoever was told another size.
+    Incomplete checkpoints do not count, but are deleted no sooner than complete ones. A checkpoint may only appear incomplete: in a
+    store with eventually consistent listings, or if a different size was reported.
     """
     there = [c for c in seen.commits if c.name in known]
     whole = [c for c in there if c.is_whole]
-    return needed(there, seen.lineage, keep) | needed(whole, seen.lineage, keep)
+    return retained_checkpoints(there, seen.lineage, keep) | retained_checkpoints(
+        whole, seen.lineage, keep
+    )
 
 
 def _milestones(ascending: Sequence[Commit], every_steps: int) -> list[CheckpointName]:
-    """The first of each stretch. Before the first stretch is over, there is none."""
+    """The first checkpoint of each completed interval."""
     first: dict[int, CheckpointName] = {}
     for commit in ascending:
         stretch = commit.name.step // every_steps
@@ -196,7 +199,7 @@ def _milestones(ascending: Sequence[Commit], every_steps: int) -> list[Checkpoin
 
 
 def _best(ascending: Sequence[Commit], best: Best) -> list[CheckpointName]:
-    """The best by a metric. Of those that carry the same value of the same step, the first: it is the nearest to it."""
+    """The best checkpoints by a metric. Of those with the same value and step the first, which is closest to the value."""
     first: dict[Score, CheckpointName] = {}
     for commit in ascending:
         if commit.score:
@@ -206,13 +209,15 @@ def _best(ascending: Sequence[Commit], best: Best) -> list[CheckpointName]:
     return [first[score] for score in ranked[: best.count]]
 
 
-def _over_at(upload: Upload, seen: Inventory, grace: Grace) -> datetime | None:
-    """From when on an upload counts as a leftover; None for one of an epoch that was not seen to begin."""
-    if upload.name.epoch > seen.begun:
+def _removable_at(upload: Upload, seen: Inventory, grace: GracePeriods) -> datetime | None:
+    """Time from which an upload may be deleted; None if the start of its epoch is unknown."""
+    if upload.name.epoch > seen.newest_epoch:
         return None
-    return upload.at + (grace.commits if _is_dead(upload.name, seen) else grace.uploads)
+    return upload.at + (grace.commits if _is_uncommittable(upload.name, seen) else grace.uploads)
 
 
-def _is_dead(name: CheckpointName, seen: Inventory) -> bool:
-    """Whether an upload can never be committed any more."""
-    return name.epoch < seen.begun or any(name.is_behind(c.name) for c in seen.commits)
+def _is_uncommittable(name: CheckpointName, seen: Inventory) -> bool:
+    """Whether an upload can no longer be committed."""
+    return name.epoch < seen.newest_epoch or any(
+        name.is_older_save_than(c.name) for c in seen.commits
+    )

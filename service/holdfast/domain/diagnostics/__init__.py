@@ -1,1 +1,1 @@
-"""Hints, known failures, run health, timeline, run diff, manifests, and the equivalence of two runs."""
+"""Hints, failures, run health, timeline, manifests, comparison of runs."""

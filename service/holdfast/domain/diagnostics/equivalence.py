@@ -1,4 +1,4 @@
-"""Proofs: a job that was interrupted beside the same job that was left alone. Pure."""
+"""Equivalence of two runs: an interrupted job compared with an uninterrupted one. Pure."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from holdfast.domain.jobs.job import Job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedSteps:
-    """What logs of two runs say, step by step. Nobody but who has read both can tell."""
+    """Counts from a step-by-step comparison of two runs' logs, made by the client."""
 
     batches: int
-    """Steps of ranks whose batches were compared; 0: none were written down."""
+    """Rank steps whose batches were compared; 0 if no batches were recorded."""
     other_batches: int
-    """Those of them in which the two were given another batch."""
+    """Compared rank steps in which the two runs received different batches."""
     values: int
-    """Numbers that both runs logged at the same step."""
+    """Values that both runs logged at the same step."""
     other_values: int
-    """Those of them that were others."""
+    """Compared values that differ."""
 
 
-def why_no_proof(job: Job, straight: Job) -> str | None:
-    """Why two jobs cannot be compared; None when they can."""
+def comparison_refusal(job: Job, straight: Job) -> str | None:
+    """Why two jobs cannot be compared; None if they can."""
     for one in (job, straight):
         if one.outcome is not Outcome.SUCCEEDED:
-            return f"job {one.id} is {one.status}, and only what has succeeded can be compared"
+            return f"job {one.id} is {one.status}; only succeeded jobs can be compared"
     if job.id == straight.id:
-        return "a job is always like itself; name the same job that was left alone"
+        return "both names refer to one job; name a second run of it without preemptions"
     if straight.preemptions:
-        return f"job {straight.id} was interrupted, too; compare with one that was left alone"
+        return f"job {straight.id} was also preempted; compare with a run without preemptions"
     return None
 
 
-def compared(
+def compare_runs(
     job: Job,
     facts: Iterable[Event],
     others: Iterable[Event],
-    heard: LoggedSteps,
+    steps: LoggedSteps,
     at: datetime,
     *,
     against: str,
     by: str,
     version: str,
 ) -> RunsCompared:
-    """The fact that follows from what is known of both jobs, and from what was heard of their steps."""
+    """Build the event from the history of both jobs and the comparison of their steps."""
     facts = list(facts)
     mine, other = _newest(facts), _newest(others)
     return RunsCompared(
@@ -63,10 +63,10 @@ def compared(
         other_numbers={name: metric.value for name, metric in other.metrics.items()}
         if other
         else {},
-        batches=heard.batches,
-        other_batches=heard.other_batches,
-        values=heard.values,
-        other_values=heard.other_values,
+        batches=steps.batches,
+        other_batches=steps.other_batches,
+        values=steps.values,
+        other_values=steps.other_values,
         versions=_versions(facts, version),
         by=by,
     )
@@ -75,13 +75,16 @@ def compared(
 def _newest(facts: Iterable[Event]) -> CheckpointAttempt | None:
     saves = CheckpointHistory()
     for seq, fact in enumerate(facts, 1):
-        saves.tell(seq, fact)
+        saves.apply(seq, fact)
     return saves.newest()
 
 
 def _versions(facts: Iterable[Event], version: str) -> Versions:
-    """Of what the job was made with, as its newest attempt told it."""
-    told = [fact.manifest for fact in facts if isinstance(fact, RunDescribed)]
-    known = told[-1] if told else {}
-    words = ("python", "torch", "cuda", "nccl", "device", "git_commit", "script_sha256")
-    return {"holdfast": version, **{w: str(known[w]) for w in words if known.get(w) is not None}}
+    """Software versions and device that the newest attempt reported."""
+    manifests = [fact.manifest for fact in facts if isinstance(fact, RunDescribed)]
+    known = manifests[-1] if manifests else {}
+    keys = ("python", "torch", "cuda", "nccl", "device", "git_commit", "script_sha256")
+    return {
+        "holdfast": version,
+        **{key: str(known[key]) for key in keys if known.get(key) is not None},
+    }

@@ -1,6 +1,6 @@
-"""Hints: what the trouble of a job looks like, and what to do about it, from all that is known of it. Pure.
+"""Hints: likely causes of a job's problems with remedies, derived from events, metrics and logs. Pure.
 
-A hint is a guess that names its evidence. It changes nothing, and nothing follows from it.
+A hint is a guess with its evidence. Hints are displayed only; job state does not depend on them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.jobs.reports import Point
 
-LONGEST_LINE: Final = 400
-"""Characters of a line that are looked at and shown. Fewer cut the words that matter, more make an answer heavy."""
-MOST_EVIDENCE: Final = 4
-"""Of one hint. More fill a page with what one rank after the other says, fewer hide that several do."""
+MAX_LINE_CHARS: Final = 400
+"""Characters of a line that are searched and shown. A lower value cuts relevant text; a higher value enlarges responses."""
+MAX_EVIDENCE: Final = 4
+"""Evidence entries of one hint. A higher value repeats the same line for many ranks; a lower value hides that several are affected."""
 _RANK: Final = re.compile(r"^\[?(?:\[RANK |\[rank |\[rank|rank[ -]?)(\d+)\b", re.IGNORECASE)
-"""How torch, and many scripts, begin a line of a rank."""
+"""Line prefix with the rank number, as printed by torch and many scripts."""
 _BY_EXIT: Final = {
     Exit.APART: FailurePattern.DESYNC,
     Exit.STALLED: FailurePattern.HANG,
@@ -42,61 +42,61 @@ _BY_EXIT: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Printed:
-    """Some of what a node or a rank printed."""
+class LogExcerpt:
+    """An excerpt of the log of a node or a rank."""
 
     attempt: int
     node: int
     rank: int | None
-    """None for what the node itself printed, where several ranks may stand in one log."""
+    """None for a node's log, which may contain lines of several ranks."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """From what a hint follows."""
+    """A log line or measurement that supports a hint."""
 
     attempt: int
     text: str
     node: int | None = None
-    """None for what is known without a log, as is the rank."""
+    """None if the evidence is not from a log; the same holds for `rank`."""
     rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """What it looks like, and what to do."""
+    """A likely problem with its remedy and evidence."""
 
-    trouble: FailurePattern
-    looks: str
+    pattern: FailurePattern
+    symptom: str
     remedy: str
     page: str
-    """Of the documentation, below `docs`; empty where none says more."""
+    """Documentation page below `docs`; empty without one."""
     evidence: tuple[Evidence, ...] = ()
 
 
 @dataclass
-class _Case:
-    """Troubles with their evidence, in the order in which they were found."""
+class _Diagnosis:
+    """Failure patterns found so far with their evidence, in order of discovery."""
 
     world_size: int
     found: dict[FailurePattern, list[Evidence]] = field(default_factory=dict)
 
-    def add(self, trouble: FailurePattern, evidence: Evidence) -> None:
-        self.found.setdefault(trouble, []).append(evidence)
+    def add(self, pattern: FailurePattern, evidence: Evidence) -> None:
+        self.found.setdefault(pattern, []).append(evidence)
 
-    def read(self, text: str, attempt: int, node: int | None, rank: int | None) -> None:
-        """Look for signs in what was printed."""
+    def scan(self, text: str, attempt: int, node: int | None, rank: int | None) -> None:
+        """Match known failures against each line of a log."""
         for raw in text.splitlines():
-            line = raw.strip()[:LONGEST_LINE]
-            if trouble := match_failure(line):
-                told = _RANK.match(line)
-                who = int(told[1]) if told and rank is None else rank
-                self.add(trouble, Evidence(attempt, line, node, who))
+            line = raw.strip()[:MAX_LINE_CHARS]
+            if pattern := match_failure(line):
+                prefix = _RANK.match(line)
+                found_rank = int(prefix[1]) if prefix and rank is None else rank
+                self.add(pattern, Evidence(attempt, line, node, found_rank))
 
 
 def failed_attempt(facts: Iterable[Event]) -> int | None:
-    """The newest attempt whose own program failed, whose logs are worth reading; None: none did."""
+    """The newest attempt whose program failed; None if no program failed."""
     failed, newest = None, 0
     for fact in facts:
         newest = max(newest, getattr(fact, "attempt", 0))
@@ -110,131 +110,133 @@ def failed_attempt(facts: Iterable[Event]) -> int | None:
     return failed
 
 
-def hints(
-    facts: Sequence[Event], points: Sequence[Point], printed: Iterable[Printed] = ()
+def find_hints(
+    facts: Sequence[Event], points: Sequence[Point], logs: Iterable[LogExcerpt] = ()
 ) -> list[Hint]:
-    """What the trouble looks like, the most certain first; empty where nothing is known to be wrong.
+    """Hints for a job, the most certain first; empty if no known pattern matches.
 
-    `points` are the newest of the job, oldest first. `printed` is of the attempt that failed, or of the newest.
+    `points` are the newest of the job, oldest first. `logs` are of the failed attempt, or else of the newest.
     """
-    case = _Case(_world_size(facts))
-    _of_ends(case, facts)
-    for log in printed:
-        case.read(log.text, log.attempt, log.node, log.rank)
-    _of_result(case, facts)
-    _of_manifest(case, facts)
-    for trouble, attempt, words in findings(points):
-        case.add(trouble, Evidence(attempt, words))
+    case = _Diagnosis(_world_size(facts))
+    _check_exits(case, facts)
+    for log in logs:
+        case.scan(log.text, log.attempt, log.node, log.rank)
+    _check_result(case, facts)
+    _check_manifest(case, facts)
+    for pattern, attempt, text in findings(points):
+        case.add(pattern, Evidence(attempt, text))
     if FailurePattern.SLOW_LOADING in case.found:
-        _of_loader(case, facts)
-    return [_hint(trouble, evidence, case) for trouble, evidence in case.found.items()]
+        _check_loader(case, facts)
+    return [_hint(pattern, evidence, case) for pattern, evidence in case.found.items()]
 
 
-def _of_ends(case: _Case, facts: Iterable[Event]) -> None:
-    """By what was said of the newest failure, and of no older one: it may have been mended."""
+def _check_exits(case: _Diagnosis, facts: Iterable[Event]) -> None:
+    """Match the exit of the newest failure only; causes of older ones may have been corrected."""
     failed = failed_attempt(facts)
     for fact in facts:
         match fact:
             case WorkerLeft(attempt=attempt, exit_code=code, detail=detail) if attempt == failed:
-                if trouble := _BY_EXIT.get(code):
-                    case.add(trouble, Evidence(attempt, f"exit code {code}: {detail}"))
-                case.read(detail, attempt, None, None)
+                if pattern := _BY_EXIT.get(code):
+                    case.add(pattern, Evidence(attempt, f"exit code {code}: {detail}"))
+                case.scan(detail, attempt, None, None)
             case CapacityLost(attempt=attempt, detail=detail) if attempt == failed:
-                case.read(detail, attempt, None, None)
+                case.scan(detail, attempt, None, None)
             case Finished(outcome=Outcome.FAILED, exit_code=code, detail=detail):
-                trouble = _BY_EXIT.get(code) if code is not None else None
-                if trouble and trouble not in case.found:
-                    case.add(trouble, Evidence(failed or 0, f"exit code {code}: {detail}"))
+                pattern = _BY_EXIT.get(code) if code is not None else None
+                if pattern and pattern not in case.found:
+                    case.add(pattern, Evidence(failed or 0, f"exit code {code}: {detail}"))
                 if not case.found:
-                    case.read(detail, failed or 0, None, None)
+                    case.scan(detail, failed or 0, None, None)
             case _:
                 pass
 
 
-def _of_result(case: _Case, facts: Sequence[Event]) -> None:
+def _check_result(case: _Diagnosis, facts: Sequence[Event]) -> None:
     succeeded = [f for f in facts if isinstance(f, Finished) and f.outcome is Outcome.SUCCEEDED]
     if succeeded and not any(isinstance(fact, CheckpointCommitted) for fact in facts):
         newest = max((f.attempt for f in facts if isinstance(f, TrainingStarted)), default=0)
         case.add(
-            FailurePattern.NOT_SAVED, Evidence(newest, "it has succeeded without a checkpoint")
+            FailurePattern.NOT_SAVED, Evidence(newest, "the job succeeded without a checkpoint")
         )
 
 
-def _of_manifest(case: _Case, facts: Sequence[Event]) -> None:
-    """By what the newest attempt told of itself and its first node."""
-    told = next((f for f in reversed(facts) if isinstance(f, RunDescribed)), None)
-    if told is None:
+def _check_manifest(case: _Diagnosis, facts: Sequence[Event]) -> None:
+    """Check the manifest of the newest attempt: NCCL transport and threads."""
+    described = next((f for f in reversed(facts) if isinstance(f, RunDescribed)), None)
+    if described is None:
         return
-    transport = told.manifest.get("nccl_transport")
+    transport = described.manifest.get("nccl_transport")
     if isinstance(transport, str) and transport.endswith("Socket"):
-        case.add(FailurePattern.SOCKETS, Evidence(told.attempt, f"NCCL took {transport}"))
-    _of_threads(case, told)
+        case.add(FailurePattern.SOCKETS, Evidence(described.attempt, f"NCCL uses {transport}"))
+    _check_threads(case, described)
 
 
-def _of_loader(case: _Case, facts: Sequence[Event]) -> None:
-    """By how the newest attempt loads what it waits for."""
-    told = next((f for f in reversed(facts) if isinstance(f, RunDescribed)), None)
-    loader = told.manifest.get("loader") if told else None
-    if told and isinstance(loader, Mapping):
-        ways = {"num_workers": 0, "pin_memory": False}
+def _check_loader(case: _Diagnosis, facts: Sequence[Event]) -> None:
+    """Add the slow options of the newest attempt's data loader."""
+    described = next((f for f in reversed(facts) if isinstance(f, RunDescribed)), None)
+    loader = described.manifest.get("loader") if described else None
+    if described and isinstance(loader, Mapping):
+        slow = {"num_workers": 0, "pin_memory": False}
         poor = [
-            f"{name}={loader[name]}" for name, value in ways.items() if loader.get(name, 1) == value
+            f"{name}={loader[name]}" for name, value in slow.items() if loader.get(name, 1) == value
         ]
         if poor:
-            words = f"its loader has {' and '.join(poor)}"
-            case.add(FailurePattern.SLOW_LOADING, Evidence(told.attempt, words, node=0))
+            text = f"the data loader has {' and '.join(poor)}"
+            case.add(FailurePattern.SLOW_LOADING, Evidence(described.attempt, text, node=0))
 
 
-def _of_threads(case: _Case, told: RunDescribed) -> None:
-    threads, cpus = _threads(told.manifest), told.manifest.get("cpus")
-    ranks, nodes = told.manifest.get("world_size"), told.manifest.get("nodes")
+def _check_threads(case: _Diagnosis, described: RunDescribed) -> None:
+    threads, cpus = _threads(described.manifest), described.manifest.get("cpus")
+    ranks, nodes = described.manifest.get("world_size"), described.manifest.get("nodes")
     if not (
         threads and isinstance(cpus, int) and isinstance(ranks, int) and isinstance(nodes, int)
     ):
         return
     local = -(-ranks // max(1, nodes))
     if local * threads > cpus:
-        words = f"{local} ranks on a node with OMP_NUM_THREADS={threads}, and {cpus} cores"
-        case.add(FailurePattern.TOO_MANY_THREADS, Evidence(told.attempt, words))
+        text = f"{local} ranks on a node with OMP_NUM_THREADS={threads} and {cpus} cores"
+        case.add(FailurePattern.TOO_MANY_THREADS, Evidence(described.attempt, text))
 
 
 def _threads(manifest: Mapping[str, Any]) -> int | None:
     environment = manifest.get("environment")
-    told = environment.get("OMP_NUM_THREADS") if isinstance(environment, Mapping) else None
-    return int(told) if isinstance(told, str) and told.isdecimal() and len(told) < 6 else None
+    threads = environment.get("OMP_NUM_THREADS") if isinstance(environment, Mapping) else None
+    if isinstance(threads, str) and threads.isdecimal() and len(threads) < 6:
+        return int(threads)
+    return None
 
 
 def _world_size(facts: Sequence[Event]) -> int:
-    """Ranks of the newest attempt that trained; 0 where none did."""
-    told = (f.world_size for f in reversed(facts) if isinstance(f, TrainingStarted))
-    return next(told, 0)
+    """Ranks of the newest attempt that trained; 0 if none did."""
+    sizes = (f.world_size for f in reversed(facts) if isinstance(f, TrainingStarted))
+    return next(sizes, 0)
 
 
-def _hint(trouble: FailurePattern, evidence: Sequence[Evidence], case: _Case) -> Hint:
-    advice = ADVICE[trouble]
-    looks, remedy = advice.looks, advice.remedy
-    if trouble is FailurePattern.GPU_MEMORY:
-        looks, remedy = _of_memory(evidence, case.world_size) or (looks, remedy)
-    return Hint(trouble, looks, remedy, advice.page, tuple(_one_each(evidence)))
+def _hint(pattern: FailurePattern, evidence: Sequence[Evidence], case: _Diagnosis) -> Hint:
+    advice = ADVICE[pattern]
+    symptom, remedy = advice.symptom, advice.remedy
+    if pattern is FailurePattern.GPU_MEMORY:
+        symptom, remedy = _memory_advice(evidence, case.world_size) or (symptom, remedy)
+    return Hint(pattern, symptom, remedy, advice.page, tuple(_sample_evidence(evidence)))
 
 
-def _of_memory(evidence: Sequence[Evidence], world_size: int) -> tuple[str, str] | None:
-    """Other words where only some ranks ran out of memory; None where all did, or nobody knows which."""
+def _memory_advice(evidence: Sequence[Evidence], world_size: int) -> tuple[str, str] | None:
+    """Advice if only some ranks ran out of memory; None if all did or the ranks are unknown."""
     ranks = sorted({one.rank for one in evidence if one.rank is not None})
     if not ranks or len(ranks) >= world_size:
         return None
-    who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+    which = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
     return (
-        f"The GPU of {who} ran out of memory, and those of the other {world_size - len(ranks)} ranks did not.",
-        "Their batches are bigger: pad or bucket sequences by length, and look whether the sampler divides the data evenly.",
+        f"The GPU of {which} ran out of memory; the other {world_size - len(ranks)} ranks did not.",
+        "Their batches are larger: pad or bucket sequences by length, and check that the sampler divides the data evenly.",
     )
 
 
-def _one_each(evidence: Sequence[Evidence]) -> Iterator[Evidence]:
-    """The first of each rank, and of what is of no rank the first of each node; a few of them say it all."""
+def _sample_evidence(evidence: Sequence[Evidence]) -> Iterator[Evidence]:
+    """The first evidence of each rank, or of each node if the rank is unknown, up to `MAX_EVIDENCE`."""
     seen: set[tuple[int | None, int | None]] = set()
     for one in evidence:
-        who = (one.rank, one.node if one.rank is None else None)
-        if who not in seen and len(seen) < MOST_EVIDENCE:
-            seen.add(who)
+        source = (one.rank, one.node if one.rank is None else None)
+        if source not in seen and len(seen) < MAX_EVIDENCE:
+            seen.add(source)
             yield one

@@ -1,7 +1,7 @@
-"""Needles: what is looked for in the lines of a log, in time that grows with the length of the log alone. Pure.
+"""Search patterns for log lines, matched in time linear in the length of the log. Pure.
 
-Python's own regular expressions can take for ever over a short line, and hold up every other thread meanwhile. RE2 knows no
-patterns that could: neither references back nor looking around.
+Python's regular expressions can take exponential time on a short line and block all other threads. RE2 has no such patterns:
+it supports neither backreferences nor lookaround.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ import re2
 
 from holdfast.errors import BadRequest
 
-LONGEST: Final = 200
-"""Characters of a needle. Longer is no question that a person asks; a pattern of many counted repeats takes memory."""
+MAX_PATTERN_CHARS: Final = 200
+"""Maximum characters of a search pattern. A higher value admits counted repeats that take much memory."""
 MEMORY_BYTES: Final = 4 * 1024 * 1024
-"""For one pattern. Smaller refuses useful ones, bigger is memory that each caller may claim."""
-WINDOW: Final = 400
-"""Characters of a line that are shown. Smaller cuts what a person wants to read, bigger makes a page of long lines heavy."""
-BEFORE: Final = 100
-"""Of these, at most so many stand before what was found, where a line is cut."""
-_ENDS_OF_TEXT: Final = re.compile(r"\\[Az]|\(\?[A-Za-z]*-")
-"""What may ask for the ends of all that is looked at: `\\A`, `\\z`, and to take away that `^` and `$` are those of a line."""
+"""Memory of one compiled pattern. A lower value refuses useful patterns; a higher value lets each caller claim more memory."""
+EXCERPT_CHARS: Final = 400
+"""Characters of a line that are shown. A lower value cuts relevant text; a higher value enlarges responses."""
+EXCERPT_LEAD_CHARS: Final = 100
+"""Maximum characters shown before the match if a line is cut."""
+_TEXT_ANCHORS: Final = re.compile(r"\\[Az]|\(\?[A-Za-z]*-")
+"""Syntax that can refer to the ends of the whole text: `\\A`, `\\z`, and flags that disable multi-line `^` and `$`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPattern:
-    """A text or a pattern. Lines are bytes without their newline, in UTF-8 as far as they are text; CR LF is a newline."""
+    """A literal or RE2 pattern for lines: bytes in UTF-8 without their newline (LF or CR LF)."""
 
     pattern: Any
     is_regex: bool = False
-    is_for_one: bool = False
-    """Whether it may fit a line, and not the same line between others."""
+    is_single_line: bool = False
+    """Whether a line may match alone but not between other lines."""
 
     @classmethod
-    def of(cls, text: str, *, is_regex: bool = False, ignore_case: bool = False) -> LogPattern:
-        """What finds a text, or what a pattern describes; `^` and `$` are the ends of a line, `\\A` and `\\z` too.
+    def compile(cls, text: str, *, is_regex: bool = False, ignore_case: bool = False) -> LogPattern:
+        """Compile a literal or regular expression; `^`, `$`, `\\A` and `\\z` are the ends of a line.
 
         Raises:
-            BadRequest: it can be found in no line, or is no pattern.
+            BadRequest: The text cannot occur in a line or is not a valid pattern.
         """
-        if not 1 <= len(text) <= LONGEST or re.search(r"[\r\n\0]", text):
-            raise BadRequest(f"q: write 1 to {LONGEST} characters, all of one line")
+        if not 1 <= len(text) <= MAX_PATTERN_CHARS or re.search(r"[\r\n\0]", text):
+            raise BadRequest(f"q: write 1 to {MAX_PATTERN_CHARS} characters, all of one line")
         options = re2.Options()
         options.case_sensitive = not ignore_case
         options.max_mem = MEMORY_BYTES
@@ -55,54 +55,54 @@ class LogPattern:
         try:
             found = re2.compile(f"(?m){pattern}".encode(), options)
         except re2.error as error:
-            told = error.args[0] if error.args else error
-            why = told.decode(errors="replace") if isinstance(told, bytes) else str(told)
+            reason = error.args[0] if error.args else error
+            why = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
             raise BadRequest(
-                f"q: {text!r} is not a pattern of RE2 ({why}); leave regex out to look for the text itself"
+                f"q: {text!r} is not a valid RE2 pattern ({why}); omit regex to search for the literal text"
             ) from error
-        re2.purge()  # Else it keeps the memory of a hundred that nobody looks for any more.
-        return cls(found, is_regex, is_regex and _ENDS_OF_TEXT.search(text) is not None)
+        re2.purge()  # Free the memory of up to 100 cached patterns.
+        return cls(found, is_regex, is_regex and _TEXT_ANCHORS.search(text) is not None)
 
-    def is_in(self, lines: bytes) -> bool:
-        """Whether any of some lines may have it."""
-        if self.is_for_one:
+    def matches_any(self, lines: bytes) -> bool:
+        """Whether any of these lines may match."""
+        if self.is_single_line:
             return True
         bare = lines.replace(b"\r\n", b"\n").removesuffix(b"\r")
         return self.pattern.search(bare) is not None
 
     def find(self, line: bytes) -> tuple[int, int] | None:
-        """Where a line has it first, in bytes; None if it has not."""
+        """Byte span of the first match in a line; None without a match."""
         found = self.pattern.search(line.removesuffix(b"\r"))
         return found.span() if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A line as it is shown."""
+    """A matching line as displayed, cut around the match."""
 
     text: str
     start: int
-    """Where what was found begins in it, in characters."""
+    """Offset of the match in `text`, in characters."""
     end: int
     is_cut: bool
 
 
 def excerpt(line: bytes, span: tuple[int, int]) -> Excerpt:
-    """A line around what was found in it."""
+    """Cut a line around its match."""
     before, found, after = (
         part.decode(errors="replace")
         for part in (line[: span[0]], line[span[0] : span[1]], line[span[1] :].rstrip(b"\r"))
     )
     whole = before + found + after
-    if len(whole) <= WINDOW:
+    if len(whole) <= EXCERPT_CHARS:
         return Excerpt(whole, len(before), len(before) + len(found), is_cut=False)
-    lead = before[-BEFORE:] if len(before) + len(found) > WINDOW else before
-    text = (lead + found + after)[:WINDOW]
+    lead = before[-EXCERPT_LEAD_CHARS:] if len(before) + len(found) > EXCERPT_CHARS else before
+    text = (lead + found + after)[:EXCERPT_CHARS]
     return Excerpt(text, len(lead), min(len(lead) + len(found), len(text)), is_cut=True)
 
 
-def split(lines: bytes) -> Iterator[tuple[int, bytes]]:
-    """Each line with the byte where it begins, without its newline."""
+def split_lines(lines: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield each line without its newline, with its byte offset."""
     start = 0
     while start < len(lines):
         end = lines.find(b"\n", start)

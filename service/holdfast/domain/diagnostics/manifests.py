@@ -1,4 +1,4 @@
-"""The manifests of a job: what its attempts came from, as their workers told it, and where they stood."""
+"""Manifests of a job: inputs and environment of each attempt as reported by its worker, and its placement."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from holdfast.domain.jobfile.spec import JobSpec
 
 
 def manifests(job_id: str, spec: JobSpec, facts: Iterable[Event]) -> dict[int, dict[str, Any]]:
-    """The manifest of each attempt that told one, with what only the service knows under `holdfast`."""
-    told, stood = dict[int, RunDescribed](), dict[int, NodesReady]()
+    """The manifest of each attempt that reported one; the service adds its own data under `holdfast`."""
+    described, ready = dict[int, RunDescribed](), dict[int, NodesReady]()
     checkout: Checkout | None = None
     saves = CheckpointHistory()
     for seq, fact in enumerate(facts, 1):
-        saves.tell(seq, fact)
+        saves.apply(seq, fact)
         if isinstance(fact, Submitted):
             checkout = fact.checkout
         elif isinstance(fact, RunDescribed):
-            told[fact.attempt] = fact
+            described[fact.attempt] = fact
         elif isinstance(fact, NodesReady):
-            stood[fact.attempt] = fact
+            ready[fact.attempt] = fact
     return {
         attempt: {
             **fact.manifest,
@@ -33,38 +33,38 @@ def manifests(job_id: str, spec: JobSpec, facts: Iterable[Event]) -> dict[int, d
                 "job": job_id,
                 "attempt": attempt,
                 "at": fact.at.isoformat(),
-                **_asked(spec, checkout),
-                **_placed(stood.get(attempt)),
+                **_requested(spec, checkout),
+                **_placement(ready.get(attempt)),
                 "result": _result(saves.newest()),
             },
         }
-        for attempt, fact in sorted(told.items())
+        for attempt, fact in sorted(described.items())
     }
 
 
-def lock_of(manifest: Mapping[str, Any]) -> str:
-    """What was installed, as a file that pip reads; empty where nobody told."""
+def requirements_lock(manifest: Mapping[str, Any]) -> str:
+    """Installed packages as a pip requirements file; empty if none were reported."""
     lines = manifest.get("lock")
     return "".join(f"{line}\n" for line in lines) if isinstance(lines, Sequence) else ""
 
 
 def job_file(spec: JobSpec) -> dict[str, Any]:
-    """The job file as it was understood, so that it can be submitted again: names of secrets have no values."""
-    words = spec.model_dump(mode="json", exclude_defaults=True)
-    more = words.pop("more", {})
+    """The normalized job file, ready to be submitted again; secrets appear without values."""
+    values = spec.model_dump(mode="json", exclude_defaults=True)
+    more = values.pop("more", {})
     if spec.secrets:
-        words["secrets"] = dict.fromkeys(spec.secrets)
-    return {**words, **more}
+        values["secrets"] = dict.fromkeys(spec.secrets)
+    return {**values, **more}
 
 
-def _commit(told: Mapping[str, Any], checkout: Checkout | None) -> dict[str, Any]:
-    """The commit as whoever submitted the job saw it, where the nodes had no repository."""
-    if checkout is None or told.get("git_commit"):
+def _commit(manifest: Mapping[str, Any], checkout: Checkout | None) -> dict[str, Any]:
+    """The commit recorded at submission if the nodes had no repository."""
+    if checkout is None or manifest.get("git_commit"):
         return {}
     return {"git_commit": checkout.commit, "git_dirty": checkout.is_dirty}
 
 
-def _asked(spec: JobSpec, checkout: Checkout | None) -> dict[str, Any]:
+def _requested(spec: JobSpec, checkout: Checkout | None) -> dict[str, Any]:
     image = spec.resources.get("image_id")
     return {
         "name": spec.name,
@@ -79,7 +79,7 @@ def _asked(spec: JobSpec, checkout: Checkout | None) -> dict[str, Any]:
 
 
 def _result(newest: CheckpointAttempt | None) -> dict[str, Any] | None:
-    """What the job came to so far: its newest checkpoint; None while there is none."""
+    """The newest checkpoint as the result so far; None without one."""
     if newest is None:
         return None
     return {
@@ -90,8 +90,8 @@ def _result(newest: CheckpointAttempt | None) -> dict[str, Any] | None:
     }
 
 
-def _placed(stood: NodesReady | None) -> dict[str, Any]:
+def _placement(ready: NodesReady | None) -> dict[str, Any]:
     return {
-        "zone": stood.zone if stood else None,
-        "instance_type": stood.instance_type if stood else None,
+        "zone": ready.zone if ready else None,
+        "instance_type": ready.instance_type if ready else None,
     }

@@ -1,4 +1,4 @@
-"""The roll of an attempt: which ranks were heard of in its logs, and which were not. Pure."""
+"""Rank presence: ranks that appear in the logs of an attempt, and missing ranks. Pure."""
 
 from __future__ import annotations
 
@@ -7,52 +7,55 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.domain.diagnostics.hints import Printed
+from holdfast.domain.diagnostics.hints import LogExcerpt
 from holdfast.domain.events import Event, TrainingStarted
 
 _BANNER: Final = re.compile(
     r"\[rank[ -]?(\d+)(?:/(\d+))?\](?:.*?\bWORLD_SIZE=(\d+))?", re.IGNORECASE
 )
-"""As scripts begin their lines: `[RANK 3] WORLD_SIZE=8`, `[rank 3/8]`, torch's `[rank3]:`."""
-MOST_RANKS: Final = 100_000
-"""A number beyond that is none of a rank."""
+"""Line prefixes of scripts: `[RANK 3] WORLD_SIZE=8`, `[rank 3/8]`, and `[rank3]:` of torch."""
+MAX_RANKS: Final = 100_000
+"""Upper bound of rank numbers; larger numbers in logs are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankPresence:
-    """Who was heard of."""
+    """Ranks of an attempt that appear in its logs."""
 
     attempt: int
     world_size: int | None
-    """None where nobody said it."""
+    """None if unknown."""
     seen: tuple[tuple[int, int], ...]
-    """Ranks in order, each with the node in whose log it was."""
+    """Ranks in ascending order, each with the node of its log."""
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Those that were expected and not heard of, in order."""
+        """Expected ranks without log lines, in ascending order."""
         return tuple(sorted(set(range(self.world_size or 0)) - {rank for rank, _ in self.seen}))
 
 
-def roll(
-    attempt: int, facts: Sequence[Event], printed: Iterable[Printed], expected: int | None
+def observed_ranks(
+    attempt: int, facts: Sequence[Event], logs: Iterable[LogExcerpt], expected: int | None
 ) -> RankPresence:
-    """Who was heard of in an attempt; `expected` is how many ranks were asked for, None where that follows from the machines."""
+    """Ranks seen in the logs of an attempt.
+
+    `expected` is the requested number of ranks; None if it follows from the machines.
+    """
     seen: dict[int, int] = {}
-    told: int | None = None
-    for log in printed:
+    logged_size: int | None = None
+    for log in logs:
         if log.rank is not None and log.text.strip():
             seen.setdefault(log.rank, log.node)
         for found in _BANNER.finditer(log.text):
             rank, of, world = (int(word) if word else None for word in found.groups())
-            told = told or world or of
-            if rank is not None and rank < MOST_RANKS:
+            logged_size = logged_size or world or of
+            if rank is not None and rank < MAX_RANKS:
                 seen.setdefault(rank, log.node)
     trained = next(
         (f.world_size for f in facts if isinstance(f, TrainingStarted) and f.attempt == attempt),
         None,
     )
-    size = trained or told or expected
+    size = trained or logged_size or expected
     return RankPresence(
-        attempt, min(size, MOST_RANKS) if size else None, tuple(sorted(seen.items()))
+        attempt, min(size, MAX_RANKS) if size else None, tuple(sorted(seen.items()))
     )

@@ -1,7 +1,7 @@
-"""What is other in one run than in another, what explains most first.
+"""Differences between two runs, the likeliest explanations first.
 
-The order is that of how often a thing explains a slower or a worse run: how ranks talk, what they compute on, what the numbers are
-made with, what was asked for, and only then the rest.
+The order follows how often a category explains a slower or worse run: transport, machines, software stack, code, configuration,
+then the rest.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from holdfast.domain.billing.ledger import Bill
 
-_FIRST: Final = (
+_CATEGORIES: Final = (
     ("transport", "nccl_transport", "nccl_interfaces", "gpu_links.", "backend", "environment.NCCL_", "environment.GLOO_"),
     ("machines", "device", "gpus", "gpus_per_node", "world_size", "nodes", "holdfast.instance_type"),
     ("stack", "driver", "cuda", "cudnn", "nccl", "torch", "lock.torch", "lock.nvidia-", "lock.triton"),
@@ -20,46 +20,46 @@ _FIRST: Final = (
     ("configuration", "config.", "loader.", "seed", "deterministic", "holdfast.resources", "holdfast.num_nodes", "holdfast.job_file."),
     ("packages", "lock."),
 )  # fmt: skip
-_REST: Final = "surroundings"
-_ITSELF: Final = frozenset({"format", "holdfast.job", "holdfast.attempt", "holdfast.at", "holdfast.name"})  # fmt: skip
-"""What tells one run from another, and explains nothing."""
-_TWICE: Final = (
+_OTHER_CATEGORY: Final = "surroundings"
+_IDENTITY_KEYS: Final = frozenset({"format", "holdfast.job", "holdfast.attempt", "holdfast.at", "holdfast.name"})  # fmt: skip
+"""Keys that identify a run and explain nothing."""
+_DUPLICATES: Final = (
     "holdfast.result",
     *(f"holdfast.job_file.{word}" for word in ("name", "run", "num_nodes", "resources", "workdir")),
     "holdfast.job_file.holdfast.tags",
 )
-"""What of a job file stands elsewhere in the manifest, or explains nothing; and what a run came to, which is to be explained."""
+"""Keys that repeat other parts of the manifest or explain nothing, and the result, which is to be explained."""
 ABSENT: Final = None
-"""A value that was not told."""
+"""Value of a key that a manifest does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is other."""
+    """One key whose value differs between two runs."""
 
-    kind: str
+    category: str
     """transport, machines, stack, code, configuration, packages or surroundings."""
     key: str
-    """Its place in the manifest, with dots between; of a package, its name after `lock.`."""
+    """Dotted path in the manifest; for a package, `lock.` and its name."""
     before: Any
     after: Any
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
-    """All that is other in the second of two manifests, what explains most first."""
-    old, new = dict(_flat(before)), dict(_flat(after))
+    """All differences between two manifests, the likeliest explanations first."""
+    old, new = dict(_flatten(before)), dict(_flatten(after))
     found = [
-        Difference(_place(key)[1], key, old.get(key, ABSENT), new.get(key, ABSENT))
+        Difference(_rank_key(key)[1], key, old.get(key, ABSENT), new.get(key, ABSENT))
         for key in old.keys() | new.keys()
         if old.get(key, ABSENT) != new.get(key, ABSENT)
-        and key not in _ITSELF
-        and not key.startswith(_TWICE)
+        and key not in _IDENTITY_KEYS
+        and not key.startswith(_DUPLICATES)
     ]
-    return sorted(found, key=lambda one: (_place(one.key)[0], one.key))
+    return sorted(found, key=lambda one: (_rank_key(one.key)[0], one.key))
 
 
-def pace(account: Bill) -> float | None:
-    """Steps for each hour of useful time; None where there was none, or nobody told of steps."""
+def steps_per_hour(account: Bill) -> float | None:
+    """Steps per hour of useful time; None without useful time or reported steps."""
     steps, useful_ms = 0, 0
     for attempt in account.attempts:
         if attempt.first_step is not None and attempt.last_step is not None:
@@ -68,7 +68,7 @@ def pace(account: Bill) -> float | None:
     return 3_600_000 * steps / useful_ms if steps > 0 and useful_ms else None
 
 
-def _flat(manifest: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(manifest: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in manifest.items():
         key = f"{prefix}{name}"
         if key == "lock" and isinstance(value, Sequence):
@@ -76,16 +76,16 @@ def _flat(manifest: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
                 package, _, version = str(line).partition("==")
                 yield f"lock.{package}", version
         elif isinstance(value, Mapping):
-            yield from _flat(value, f"{key}.")
+            yield from _flatten(value, f"{key}.")
         else:
             yield key, value
 
 
-def _place(key: str) -> tuple[int, str]:
-    """How far down a key stands, and of which kind it is."""
-    for at, (kind, *keys) in enumerate(_FIRST):
+def _rank_key(key: str) -> tuple[int, str]:
+    """Rank and name of the category of a key."""
+    for rank, (category, *keys) in enumerate(_CATEGORIES):
         if any(key.startswith(one) if one[-1] in ".-_" else key == one for one in keys):
-            return at, kind
+            return rank, category
     if key.startswith("holdfast.resources."):
-        return _place("holdfast.resources")
-    return len(_FIRST), _REST
+        return _rank_key("holdfast.resources")
+    return len(_CATEGORIES), _OTHER_CATEGORY

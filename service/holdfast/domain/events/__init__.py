@@ -1,7 +1,7 @@
-"""The facts of a job's life: past tense, frozen, appended, never changed.
+"""Event classes of a job: immutable records in the past tense, appended and never changed.
 
-`at` is when a thing happened, told by whoever saw it happen; when it was written down is the journal's business.
-An event whose `at` is not known exactly carries the time of the look that revealed it, never an invented one.
+`at` is when a thing happened according to its observer; the journal records when it was written. If the exact time is unknown,
+`at` is the time of the observation that revealed it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from holdfast.domain.events.base import EventBase, Source, UnknownEvent
 from holdfast.domain.events.codec import KINDS, WORKER_KINDS, Event, decode, encode
 from holdfast.domain.events.launcher import (
-    TAKEN,
+    PREEMPTION_CAUSES,
     CapacityDenied,
     CapacityLost,
     Cause,
@@ -54,7 +54,7 @@ from holdfast.domain.events.worker import (
 __all__ = [
     "DEFAULT_PROJECT",
     "KINDS",
-    "TAKEN",
+    "PREEMPTION_CAUSES",
     "WORKER_KINDS",
     "CancelRequested",
     "CapacityDenied",

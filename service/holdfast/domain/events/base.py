@@ -1,7 +1,4 @@
-"""What all facts share.
-
-An event that a newer version recorded, as an older version keeps it.
-"""
+"""Base classes of events, and the placeholder for events of newer versions."""
 
 from __future__ import annotations
 
@@ -12,21 +9,21 @@ from typing import Any, ClassVar
 
 
 class Source(StrEnum):
-    """Who told a fact."""
+    """Source of an event."""
 
     USER = "user"
     RECONCILER = "reconciler"
     LAUNCHER = "launcher"
     WORKER = "worker"
     JANITOR = "janitor"
-    """Who tidies up checkpoint stores. What it tells says nothing about nodes."""
+    """Checkpoint retention. Its events do not concern nodes."""
     UNKNOWN = "unknown"
-    """A newer version; the row of the event holds its real source."""
+    """A newer version; the event's row contains the real source."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EventBase:
-    """What all events share."""
+    """Fields of all events."""
 
     source: ClassVar[Source]
     at: datetime
@@ -34,7 +31,7 @@ class EventBase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnknownEvent(EventBase):
-    """An event of a kind, or with an enum value, that this version does not know. It is listed as it is and changes no state."""
+    """An event with a kind or enum value that this version does not know. It is listed unchanged and changes no state."""
 
     source: ClassVar[Source] = Source.UNKNOWN
     kind: str

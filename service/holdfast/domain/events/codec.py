@@ -1,4 +1,4 @@
-"""Facts as they are stored: every kind by its name, and its body as JSON."""
+"""Event codec: stored events are a kind (the class name) and a JSON body."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ Event: TypeAlias = (
 KINDS: Final[dict[str, type[Event]]] = {
     kind.__name__: kind for kind in get_args(Event) if kind is not UnknownEvent
 }
-"""Every event by the name under which it is stored. A name, once written to a log, is never reused."""
+"""Event classes by stored name. A name once written to a log is never reused."""
 
 WORKER_KINDS: Final = frozenset(
     kind for kind, event in KINDS.items() if event.source is Source.WORKER
 )
 _NAMES: Final = {cls: frozenset(item.name for item in fields(cls)) for cls in KINDS.values()}
 _NEWER: Final = frozenset({"enum", "literal_error"})
-"""Flaws of a body in which a newer version wrote a value that it added to an enum."""
+"""Validation errors that occur if a newer version added an enum value."""
 _ADAPTERS: Final = {kind: TypeAdapter[Any](kind) for kind in KINDS.values()}
 
 
 def encode(event: Event) -> dict[str, Any]:
-    """The body of an event as JSON values; its kind, source and `at` are columns of their own."""
+    """The body of an event as JSON values; kind, source and `at` are separate columns."""
     if isinstance(event, UnknownEvent):
         return event.body
     body: dict[str, Any] = _ADAPTERS[type(event)].dump_python(event, mode="json")
@@ -61,10 +61,10 @@ def encode(event: Event) -> dict[str, Any]:
 
 
 def decode(kind: str, at: datetime, body: dict[str, Any]) -> Event:
-    """The event of a stored row; an `UnknownEvent` if only a newer version can read it.
+    """Decode a stored row; an `UnknownEvent` if only a newer version can read it.
 
     Raises:
-        pydantic.ValidationError: the body does not fit the kind.
+        pydantic.ValidationError: The body does not fit the kind.
     """
     cls = KINDS.get(kind)
     if cls is None:

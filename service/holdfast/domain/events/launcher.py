@@ -1,4 +1,4 @@
-"""What was seen at a launcher."""
+"""Events observed at a launcher."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from holdfast.domain.events.values import Attempt, Count, NodeGroup
 
 
 class Cause(StrEnum):
-    """Why the nodes of a placement were lost. Only the first two enter the time between failures."""
+    """Cause of a capacity loss. Only the first two count for the time between failures."""
 
     PREEMPTED = "preempted"
-    """Taken by the market, and a notice proves it."""
+    """Preempted, as a termination notice proves."""
     NODE_FAILED = "node_failed"
-    """Gone without a word: a reclaim without notice and a machine that broke look the same."""
+    """Lost without notice: a preemption without notice and a node failure look the same."""
     LAUNCHER_RESTARTED = "launcher_restarted"
     LAUNCHER_FORGOT = "launcher_forgot"
     USER_ERROR = "user_error"
     PAUSED = "paused"
-    """Given back, as the job is to wait until somebody takes it up again."""
+    """Released because the job pauses."""
 
 
-TAKEN: Final = frozenset({Cause.PREEMPTED, Cause.NODE_FAILED})
-"""What the market or its machines did; nothing else says how long nodes last. Without a notice nobody can tell the two apart."""
+PREEMPTION_CAUSES: Final = frozenset({Cause.PREEMPTED, Cause.NODE_FAILED})
+"""Causes that reflect the spot market or its machines. Without a notice the two are indistinguishable."""
 
 
 class Outcome(StrEnum):
-    """How a job ended."""
+    """Outcome of a job."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -40,7 +40,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CapacityDenied(EventBase):
-    """A zone had no room. The launcher goes on trying; a denial is data and is never deleted."""
+    """A zone had no capacity. The launcher keeps trying; denials are data and are never deleted."""
 
     source: ClassVar[Source] = Source.LAUNCHER
     zone: str
@@ -49,36 +49,36 @@ class CapacityDenied(EventBase):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodesReady(EventBase):
-    """All nodes stand and are paid for from now on. Begins attempt number `attempt`."""
+    """All nodes are running and billed from now on. Begins attempt number `attempt`."""
 
     source: ClassVar[Source] = Source.LAUNCHER
     attempt: int
     zone: str
     nodes: int
     micros_per_hour: int
-    """Price of all nodes together, in micro-dollars an hour."""
+    """Price of all nodes together, in micro-dollars per hour."""
     on_demand_micros_per_hour: int
-    """What the same nodes would cost without spot."""
+    """On-demand price of the same nodes."""
     simulated: bool
-    """True where the price is not money that anybody pays (local processes, simulated cloud)."""
+    """Whether the price is simulated (local processes, simulated cloud)."""
     price_source: str = ""
-    """Who told the price, for people; empty where the launcher sets it itself, and in events of before."""
+    """Source of the price for display; empty if the launcher sets it, and in older events."""
     price_as_of: AwareDatetime | None = None
-    """When that source had it so; None where `price_source` is empty."""
+    """Date of the price at its source; None without `price_source`."""
     is_price_estimate: bool = False
-    """Whether nobody told the price, so that it is taken to be high."""
+    """Whether the price is a high estimate for lack of a source."""
     cloud: str = ""
-    """Whose nodes they are, in SkyPilot's spelling; empty where nobody said, and where nobody rents them."""
+    """Cloud in SkyPilot's spelling; empty if unknown or not rented."""
     instance_type: str = ""
-    """What a node is called there; empty where nobody said, and in events of before."""
+    """Instance type of a node; empty if unknown, and in older events."""
     is_spot: bool | None = None
-    """Whether the market may take them; None where nobody said."""
+    """Whether the nodes are spot instances; None if unknown."""
     groups: tuple[NodeGroup, ...] = ()
-    """What the placement is made of, where its nodes differ; their sums are above. Empty: they are all alike."""
+    """Node groups if the nodes differ, adding up to the sums above; empty if all are alike."""
 
     @property
     def parts(self) -> tuple[NodeGroup, ...]:
-        """The groups; nodes that are all alike are one."""
+        """The node groups; identical nodes form one group."""
         return self.groups or (
             NodeGroup(
                 nodes=self.nodes,
@@ -92,71 +92,71 @@ class NodesReady(EventBase):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PriceChanged(EventBase):
-    """From `at` on, nodes of an attempt cost something else. It may be told long after; it changes no state."""
+    """The price of an attempt's nodes changed at `at`. It may be recorded much later and changes no state."""
 
     source: ClassVar[Source] = Source.RECONCILER
     attempt: Attempt
     group: Count = 0
-    """Which of the placement's `groups`, from 0; nodes that are all alike are group 0."""
+    """Index in the placement's `groups`, from 0; identical nodes are group 0."""
     micros_per_hour: int
-    """Price of all nodes of the group together, in micro-dollars an hour."""
+    """Price of all nodes of the group together, in micro-dollars per hour."""
     on_demand_micros_per_hour: int
-    """What the same nodes would cost without spot from then on."""
+    """On-demand price of the same nodes from then on."""
     price_source: str = ""
-    """Who told it, for people."""
+    """Source of the price for display."""
     price_as_of: AwareDatetime | None = None
-    """When that source had it so; None where it does not say."""
+    """Date of the price at its source; None if unknown."""
     is_price_estimate: bool = False
-    """Whether nobody told it, so that it is taken to be high."""
+    """Whether the price is a high estimate for lack of a source."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CapacityLost(EventBase):
-    """The nodes of an attempt are gone, or were given up."""
+    """The nodes of an attempt are lost or were released."""
 
     source: ClassVar[Source] = Source.LAUNCHER
     attempt: Attempt
-    """0 when a launch was lost before it had nodes."""
+    """Number of the attempt; 0 if the launch was lost before it had nodes."""
     cause: Cause
     detail: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finished(EventBase):
-    """The job is over and nothing of it runs any more."""
+    """The job has ended and nothing of it runs."""
 
     source: ClassVar[Source] = Source.LAUNCHER
     outcome: Outcome
     exit_code: int | None = None
-    """Exit code of the program; None where no program had run or none was told."""
+    """Exit code of the program; None if no program ran or none was reported."""
     detail: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Paused(EventBase):
-    """Nothing of the job runs any more, and nothing is launched before somebody asks for it."""
+    """Nothing of the job runs, and the job is launched again only on request."""
 
     source: ClassVar[Source] = Source.LAUNCHER
     detail: str
-    """Why, and how to take it up again."""
+    """Reason of the pause, and the command that resumes the job."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CleanupFailed(EventBase):
-    """Something of the job may still run, and be paid for, though it should be gone. Changes no state."""
+    """An orphan of the job may still run and be billed. Changes no state."""
 
     source: ClassVar[Source] = Source.LAUNCHER
     detail: str
-    """What and where, for whoever has to remove it; one thing is always told in the same words."""
+    """Description of the orphan for its removal; identical for the same orphan."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CleanedUp(EventBase):
-    """What was left behind is gone."""
+    """An orphan is gone."""
 
     source: ClassVar[Source] = Source.LAUNCHER
     detail: str
-    """What it was, in the words of its `CleanupFailed`."""
+    """Description of the orphan, as in its `CleanupFailed`."""
 
 
 LauncherFact: TypeAlias = (

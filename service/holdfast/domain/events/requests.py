@@ -1,4 +1,4 @@
-"""What somebody asked for."""
+"""Events that users request."""
 
 from __future__ import annotations
 
@@ -9,104 +9,104 @@ from holdfast.domain.events.base import EventBase, Source
 from holdfast.domain.events.values import Checkout, Count, Values, Versions
 
 DEFAULT_PROJECT: Final = "default"
-"""Of jobs whose submission names none."""
+"""Project of jobs whose submission names none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Submitted(EventBase):
-    """Somebody asked for this job; the first event of every job."""
+    """A user submitted the job; the first event of every job."""
 
     source: ClassVar[Source] = Source.USER
     name: str
     spec: dict[str, Any]
-    """The job file as understood, ready to be read back as a `JobSpec`."""
+    """The normalized job file, readable as a `JobSpec`."""
     task: str
-    """The rendered task as YAML: what launchers are given."""
+    """The rendered task as YAML, as passed to launchers."""
     notes: tuple[str, ...] = ()
-    """What was put right in the job file, as sentences."""
+    """Corrections of the job file, as sentences."""
     by: str = ""
-    """Name of who asked; empty in events of before, and where nobody has to say who they are."""
+    """Name of the user; empty in older events and without authentication."""
     project: str = DEFAULT_PROJECT
-    """What it belongs to, for budgets and rights."""
+    """Project of the job, for budgets and permissions."""
     checkout: Checkout | None = None
-    """Where its folder stood in its repository; None where nobody said, or there is none."""
+    """Git state of the job's folder; None if unknown or without a repository."""
     confined: bool = False
-    """True: a user without rights to the service's machine submitted it, so that its launches get none."""
+    """Whether a user without rights to the service's machine submitted it; its launches then have none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CancelRequested(EventBase):
-    """Somebody asked for an end. The job is stopping until its nodes are gone."""
+    """A user cancelled the job. It is stopping until its nodes are gone."""
 
     source: ClassVar[Source] = Source.USER
     reason: str = "cancelled on request"
     by: str = ""
-    """Name of who asked; empty as in `Submitted`."""
+    """Name of the user; empty as in `Submitted`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PauseRequested(EventBase):
-    """Somebody asked that the job give its nodes back and wait. It is pausing until they are gone."""
+    """A user paused the job. It is pausing until its nodes are gone."""
 
     source: ClassVar[Source] = Source.USER
     reason: str = "paused on request"
     by: str = ""
-    """Name of who asked; empty as in `Submitted`."""
+    """Name of the user; empty as in `Submitted`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResumeRequested(EventBase):
-    """Somebody asked that a paused job go on. It is launched anew, under the next key."""
+    """A user resumed a paused job. It is launched again under the next key."""
 
     source: ClassVar[Source] = Source.USER
     reason: str = "resumed on request"
     by: str = ""
-    """Name of who asked; empty as in `Submitted`."""
+    """Name of the user; empty as in `Submitted`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LimitsChanged(EventBase):
-    """Somebody gave the job other limits than it had. Changes no state; guards count by them from now on."""
+    """A user changed the limits of the job. Changes no state; guards use the new limits from now on."""
 
     source: ClassVar[Source] = Source.USER
     limits: dict[str, Any]
-    """All limits from now on, ready to be read back as `Limits`: those that were not named, too."""
+    """All limits from now on, including unchanged ones, readable as `Limits`."""
     changed: tuple[str, ...] = ()
-    """Names of those that are other than before."""
+    """Names of the changed limits."""
     by: str = ""
-    """Name of who asked; empty as in `Submitted`."""
+    """Name of the user; empty as in `Submitted`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunsCompared(EventBase):
-    """Somebody put this job, which had been interrupted, beside the same job that was left alone. Changes no state."""
+    """A user compared this preempted job with an uninterrupted run of it. Changes no state."""
 
     source: ClassVar[Source] = Source.USER
     against: str
-    """Id of the job that was left alone."""
+    """Id of the uninterrupted job."""
     steps: Count
     preemptions: Count
     weights_sha256: str
-    """Of its last step; empty where none was saved. So for the other."""
+    """Digest of the weights at its last step; empty if none were saved."""
     other_weights_sha256: str
     numbers: Values = field(default_factory=dict)
-    """What it had logged at its last step. So for the other."""
+    """Values logged at its last step."""
     other_numbers: Values = field(default_factory=dict)
     batches: Count = 0
-    """Steps of ranks whose batches were compared; 0: nobody had written them down."""
+    """Rank steps whose batches were compared; 0 if no batches were recorded."""
     other_batches: Count = 0
-    """Those of them that were given another batch."""
+    """Compared rank steps with different batches."""
     values: Count = 0
-    """Numbers that both had logged at the same step."""
+    """Values that both runs logged at the same step."""
     other_values: Count = 0
-    """Those of them that were others."""
+    """Compared values that differ."""
     versions: Versions = field(default_factory=dict)
     by: str = ""
-    """Name of who compared them; empty as in `Submitted`."""
+    """Name of the user; empty as in `Submitted`."""
 
     @property
-    def holds(self) -> bool:
-        """Whether both came to the same, as far as it was compared."""
+    def is_equivalent(self) -> bool:
+        """Whether both runs had the same result, as far as compared."""
         same_weights = (
             bool(self.weights_sha256) and self.weights_sha256 == self.other_weights_sha256
         )
@@ -114,27 +114,26 @@ class RunsCompared(EventBase):
         return same_weights and same_numbers and not self.other_batches and self.preemptions > 0
 
     @property
-    def why(self) -> str:
-        """The same as a sentence, without its stop."""
+    def explanation(self) -> str:
+        """The comparison result as a sentence without full stop."""
         times = "once" if self.preemptions == 1 else f"{self.preemptions} times"
-        if self.holds:
+        if self.is_equivalent:
             data = (
-                f"; all {self.batches:,} batches were the same"
+                f"; all {self.batches:,} batches are identical"
                 if self.batches
-                else "; which data each step was given was not written down"
+                else "; the batches of each step were not recorded"
             )
             return (
-                f"interrupted {times}, it came after {self.steps:,} steps to the weights of job {self.against}, bit for bit"
+                f"preempted {times}; after {self.steps:,} steps its weights are bit-identical to those of job {self.against}"
                 + data
             )
-        flaws = [
-            "it was not interrupted" * (not self.preemptions),
-            "the weights are others" * (self.weights_sha256 != self.other_weights_sha256),
+        differences = [
+            "the run was not preempted" * (not self.preemptions),
+            "the weights differ" * (self.weights_sha256 != self.other_weights_sha256),
             "no weights were saved" * (not self.weights_sha256),
-            f"{self.other_batches:,} of {self.batches:,} batches were others"
-            * bool(self.other_batches),
-            f"{self.other_values:,} of {self.values:,} logged numbers were others"
+            f"{self.other_batches:,} of {self.batches:,} batches differ" * bool(self.other_batches),
+            f"{self.other_values:,} of {self.values:,} logged values differ"
             * bool(self.other_values),
-            "the numbers that were logged last are others" * (self.numbers != self.other_numbers),
+            "the last logged values differ" * (self.numbers != self.other_numbers),
         ]
-        return "; ".join(filter(None, flaws))
+        return "; ".join(filter(None, differences))

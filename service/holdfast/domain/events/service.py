@@ -1,7 +1,4 @@
-"""What the reconciler is about to do, and why.
-
-What the janitor of checkpoint stores did. It says nothing about nodes.
-"""
+"""Events of the service: launches, tripped guards and removed checkpoints."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from holdfast.domain.events.values import Count
 
 
 class Guard(StrEnum):
-    """What stops a job that would go on."""
+    """Guard that pauses or stops a job."""
 
     MAX_COST = "max_cost"
     MAX_HOURLY_COST = "max_hourly_cost"
@@ -29,13 +26,13 @@ class Guard(StrEnum):
 
     @property
     def pauses(self) -> bool:
-        """Whether what it stopped can be taken up again. What the program itself got wrong, nobody can lift a limit for."""
+        """Whether the guard pauses the job. Program errors stop it instead, since no limit can be raised for them."""
         return self not in {Guard.MAX_FAILURES, Guard.NO_RETRY, Guard.SAME_CRASH}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchRequested(EventBase):
-    """The reconciler is about to submit launch number `launch`; written before it does so."""
+    """The reconciler is about to submit launch number `launch`; recorded before the submission."""
 
     source: ClassVar[Source] = Source.RECONCILER
     launch: int
@@ -43,34 +40,34 @@ class LaunchRequested(EventBase):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GuardTripped(EventBase):
-    """A limit of the job was reached. It is pausing or stopping, as the guard says, as if somebody had asked for it."""
+    """A guard tripped. The job is pausing or stopping, as for a request by a user."""
 
     source: ClassVar[Source] = Source.RECONCILER
     guard: Guard
     detail: str
-    """Which limit, and what was counted, as one sentence."""
+    """The limit and the measured value, as one sentence."""
 
 
 class Removal(StrEnum):
-    """Why a checkpoint was removed."""
+    """Reason for the removal of a checkpoint."""
 
     SUPERSEDED = "superseded"
-    """The job file does not ask to keep it any more."""
+    """The retention policy no longer keeps it."""
     OFF_LINEAGE = "off_lineage"
-    """A later placement went on from an earlier step, so that nobody would resume from it."""
+    """A later attempt resumed from an earlier step, so no resume would use it."""
     DEAD_UPLOAD = "dead_upload"
-    """It was never whole, and whoever was writing it is gone."""
+    """It was never complete, and its writer is gone."""
     FOUND_GONE = "found_gone"
-    """It was whole once, and is not in the store any more."""
+    """It was complete once and is no longer in the store."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointsRemoved(EventBase):
-    """Checkpoints, or what was left of them, are not in the store any more: nobody can resume from them."""
+    """Checkpoints, or remains of them, are no longer in the store and cannot be resumed from."""
 
     source: ClassVar[Source] = Source.JANITOR
     checkpoints: tuple[str, ...]
-    """Their names. Their bytes may take a moment longer to go."""
+    """Names of the checkpoints. Their data may be deleted slightly later."""
     removal: Removal
     size_bytes: Count
-    """All of them together, as far as it is known."""
+    """Total size, as far as known."""

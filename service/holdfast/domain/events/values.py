@@ -1,4 +1,4 @@
-"""What facts carry: values that have no time of their own, within the bounds of what a worker may say. Pure."""
+"""Values within events, with the bounds that worker reports must respect. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from holdfast_worker.protocol import policies
 from pydantic import BeforeValidator, Field
 
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
-"""What a worker counted: never less than nothing, never more than a database can hold."""
+"""A nonnegative count that fits into a 64-bit column."""
 Attempt: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
-"""Number of a placement within its job, from 1."""
+"""Number of an attempt within its job, from 1."""
 Seconds: TypeAlias = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
-"""A span of time, which a database can hold in milliseconds; negative where its end had passed already."""
+"""A time span that fits into a column of milliseconds; negative if its end had already passed."""
 
 
 Values: TypeAlias = Mapping[str, float | None]
-"""Numbers by name; None where one was not finite."""
+"""Values by name; None for values that are not finite."""
 Versions: TypeAlias = Mapping[str, str]
-"""Versions and digests, by what they are of."""
+"""Versions and digests by component."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +34,7 @@ class PassedOver:
 
 @dataclass(frozen=True, slots=True)
 class Interval(policies.Interval):
-    """How often `auto` saves, and what that follows from."""
+    """Checkpoint interval chosen by `auto`, and its inputs."""
 
     interval_s: Count
     stall_ms: Count
@@ -45,18 +45,18 @@ class Interval(policies.Interval):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkout:
-    """What the folder of a job is in its repository, as whoever submitted it saw it: nodes often get no `.git`."""
+    """Git state of the job's folder at submission, because nodes often have no `.git`."""
 
     commit: str
     is_dirty: bool
-    """Whether files that git knows were others than in the commit."""
+    """Whether tracked files differed from the commit."""
     folder: str = ""
-    """The folder below the top of the repository."""
+    """Path of the folder within the repository."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeGroup:
-    """Nodes of one placement that are alike: in one zone, sold in one way."""
+    """Identical nodes of one placement: same zone and pricing."""
 
     nodes: int
     zone: str
@@ -64,7 +64,7 @@ class NodeGroup:
     micros_per_hour: int
     """Price of all nodes of the group together."""
     on_demand_micros_per_hour: int
-    """What the same nodes would cost without spot."""
+    """On-demand price of the same nodes."""
 
 
 def _finite(value: Any) -> Any:
@@ -73,9 +73,9 @@ def _finite(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metric:
-    """The last value of a number that the script logs."""
+    """The last logged value of a metric."""
 
     value: Annotated[float | None, BeforeValidator(_finite)]
-    """None where it was not finite."""
+    """The value; None if it was not finite."""
     step: Count
-    """After how many steps it was logged; it may be older than the checkpoint that it stands with."""
+    """Step at which it was logged; may be older than the checkpoint that contains it."""

@@ -1,4 +1,4 @@
-"""What a worker told. It moves the state of a job only for the attempt that stands."""
+"""Events reported by workers. They change a job's state only for the running attempt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.domain.events.values import Attempt, Count, Interval, Metric, Pass
 
 
 class LeftReason(StrEnum):
-    """Why the worker stopped stepping."""
+    """Reason why a worker stopped training."""
 
     FINISHED = "finished"
     PREEMPTED = "preempted"
@@ -25,54 +25,54 @@ class LeftReason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreemptionNoticed(EventBase):
-    """The nodes of an attempt were told that they will be taken."""
+    """The nodes of an attempt received a termination notice."""
 
     source: ClassVar[Source] = Source.WORKER
     attempt: Attempt
     step: Count
     left_s: Seconds | None = None
-    """Seconds until the node goes; None when the notice did not say."""
+    """Seconds until the node stops; None if the notice did not state it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RestoreStarted(EventBase):
-    """The program is up and looks for a checkpoint; setup is over."""
+    """The program started and looks for a checkpoint; setup has ended."""
 
     source: ClassVar[Source] = Source.WORKER
     attempt: Attempt
     guarantee: ConsistencyGuarantee | None = None
-    """What the checkpoint store promises; None without one, and from workers that did not ask."""
+    """Consistency guarantee of the checkpoint store; None without one, or if the worker did not test it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunDescribed(EventBase):
-    """What the program of an attempt comes from, as its first rank told it before its first step."""
+    """Manifest of an attempt, reported by its first rank before the first step."""
 
     source: ClassVar[Source] = Source.WORKER
     attempt: Attempt
     manifest: Mapping[str, JsonValue]
-    """Keys as in `docs/reference/manifest.md`; what else there is, is kept as it is."""
+    """Keys as in `docs/reference/manifest.md`; other keys are kept unchanged."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingStarted(EventBase):
-    """The first step of an attempt begins; `step` steps are behind it."""
+    """The first step of an attempt begins, after `step` completed steps."""
 
     source: ClassVar[Source] = Source.WORKER
     attempt: Attempt
     step: Count
     total_steps: Count | None = None
-    """None when the script does not say how far it goes."""
+    """Total steps of the run; None if the script does not state it."""
     world_size: Count = 1
     restored_from: str | None = None
-    """Name of the checkpoint; None when training began at the beginning."""
+    """Name of the checkpoint; None if training started without one."""
     passed_over: tuple[PassedOver, ...] = ()
-    """Newer checkpoints that were damaged or incomplete, and why."""
+    """Newer checkpoints that were corrupt or incomplete, with reasons."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointCommitted(EventBase):
-    """A checkpoint is whole and durable."""
+    """A checkpoint is complete and durable."""
 
     source: ClassVar[Source] = Source.WORKER
     attempt: Attempt
@@ -80,22 +80,22 @@ class CheckpointCommitted(EventBase):
     checkpoint: str
     size_bytes: Count
     stall_ms: Count
-    """How long training stood still for the snapshot."""
+    """Milliseconds for which the snapshot stalled training."""
     upload_ms: Count
-    """From the end of the snapshot until the commit."""
+    """Milliseconds from the end of the snapshot until the commit."""
     snapshot_at: AwareDatetime
-    """When the state was taken; work before this moment is safe."""
+    """Time of the snapshot; earlier work is safe."""
     weights_sha256: str
     """Digest of the model's tensors by name, type, shape and bytes."""
     interval: Interval | None = None
-    """How often it saves from now on; None where the job file says how often."""
+    """Checkpoint interval from now on; None if the job file sets it."""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
-    """What the script had logged up to that step, by name."""
+    """Values that the script had logged up to that step, by name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointFailed(EventBase):
-    """A checkpoint could not be written; training goes on, older checkpoints stay."""
+    """A checkpoint could not be written; training continues and older checkpoints remain."""
 
     source: ClassVar[Source] = Source.WORKER
     attempt: Attempt
@@ -105,22 +105,22 @@ class CheckpointFailed(EventBase):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SavingFailed(EventBase):
-    """So many checkpoints in a row could not be written. It is over with the next one that is."""
+    """Several consecutive checkpoints could not be written. The next committed checkpoint clears this."""
 
     source: ClassVar[Source] = Source.WORKER
     attempt: Attempt
     step: Count
     failures: Count
     safe_step: Count
-    """Newest step that this attempt knows to be in the store; 0 for none."""
+    """Newest step that this attempt knows to be in the store; 0 without one."""
     policy: OnFailure
-    """What the worker does about it."""
+    """Reaction of the worker."""
     detail: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerLeft(EventBase):
-    """The worker of an attempt stopped stepping, and why."""
+    """The worker of an attempt stopped training."""
 
     source: ClassVar[Source] = Source.WORKER
     attempt: Attempt
@@ -130,13 +130,13 @@ class WorkerLeft(EventBase):
     detail: str = ""
 
     @property
-    def is_unfinished(self) -> bool:
-        """Whether it left before it was done."""
+    def exited_early(self) -> bool:
+        """Whether the worker exited before it was done."""
         return self.reason is not LeftReason.FINISHED
 
     @property
-    def hopeless(self) -> str:
-        """Why another try is useless, in words; empty where it is not."""
+    def no_retry_reason(self) -> str:
+        """Why retries cannot succeed; empty if they can."""
         if self.reason is not LeftReason.FAILED or self.exit_code not in NO_RETRY:
             return ""
         return f"exit code {self.exit_code}: {self.detail}"

@@ -1,9 +1,9 @@
-"""YAML from outside, read within bounds: the cost of a document is known before any of it is built.
+"""Bounded YAML loading: the size of an untrusted document is checked before it is constructed.
 
-An alias stands for everything that its anchor names, and a merge key copies it, so that a few hundred bytes can stand for
-gigabytes. One pass over the parser's events counts every value as often as it would be written out without aliases, and stops
-at the first bound that is passed. Parsing is libyaml's, which needs about a microsecond for each event, but whose time grows
-with the square of the depth and whose composer overflows the stack: nothing reaches it that is deeper than `MAX_DEPTH`.
+An alias repeats its anchor's content and a merge key copies it, so a few hundred bytes can expand to gigabytes. One pass over
+the parser events counts every value as often as it appears with expanded aliases, and stops at the first exceeded bound.
+libyaml needs about a microsecond per event, but its time grows with the square of the depth, and its composer overflows the
+stack. Therefore documents deeper than `MAX_DEPTH` are rejected first.
 """
 
 from __future__ import annotations
@@ -14,37 +14,39 @@ from typing import Any, Final
 import yaml
 
 MAX_BYTES: Final = 256 * 1024
-"""Longest document. A lower value refuses real scripts in `run`; a higher value lets one request fill the journal."""
+"""Maximum document size. A lower value refuses real scripts in `run`; a higher value lets one request fill the journal."""
 MAX_DEPTH: Final = 64
-"""Deepest nesting. A lower value refuses no task that was ever seen; a higher value costs time and stack."""
+"""Maximum nesting. A lower value would still accept all known tasks; a higher value costs time and stack."""
 MAX_VALUES: Final = 2000
-"""Keys and values after aliases are written out. A lower value refuses tasks with many variables; a higher value costs
-0.05 ms of a core for each value that is read, checked and rendered."""
-MAX_TEXT: Final = 4 * MAX_BYTES
-"""Characters of all texts after aliases are written out. A higher value lets a few aliases of one long text fill the memory."""
-MAX_KEY: Final = 1024
-"""Longest key. A higher value makes the places that messages name long: a place holds every key above it."""
-MAX_NUMBER: Final = 400
-"""Longest number. A higher value costs time that grows with the square of the length."""
+"""Maximum keys and values with expanded aliases.
 
-_MOST_TAG_LINES: Final = 100
+A lower value refuses tasks with many variables. A higher value costs 0.05 ms of a core per value to read, check and render.
+"""
+MAX_TEXT: Final = 4 * MAX_BYTES
+"""Maximum characters with expanded aliases. A higher value lets a few aliases of one long text fill the memory."""
+MAX_KEY: Final = 1024
+"""Maximum key length. A higher value lengthens the places in messages, which contain all parent keys."""
+MAX_NUMBER: Final = 400
+"""Maximum digits of a number. A higher value costs time that grows with the square of the length."""
+
+_MAX_TAG_LINES: Final = 100
 _TOO_MUCH: Final = (
-    "holds more than {} {}, aliases written out; write less, or move data into workdir"
+    "contains more than {} {} with expanded aliases; shorten it, or move data into workdir"
 )
-_TOO_DEEP: Final = "is nested too deeply, or repeats too much through aliases; write it plainly"
+_TOO_DEEP: Final = "is nested too deeply, or repeats too much through aliases; simplify it"
 
 
 class NotReadable(ValueError):
-    """The text is no YAML, or more of it than is read; the message says which."""
+    """The text is not valid YAML or exceeds a bound, as the message explains."""
 
 
 class _Loader(yaml.CSafeLoader):
-    """The safe loader without numbers of any length."""
+    """The safe YAML loader with a bound on the length of numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much is read."""
+    """Maximum size of a document."""
 
     size_bytes: int = MAX_BYTES
     values: int = MAX_VALUES
@@ -54,56 +56,56 @@ JOB_FILE: Final = Bounds()
 
 
 def compose(text: str, bounds: Bounds = JOB_FILE) -> list[yaml.Node]:
-    """The documents of a text as nodes, which know how they are written.
+    """Parse a text into the nodes of its documents, which preserve the original notation.
 
     Raises:
-        NotReadable: it is not YAML, or passes a bound.
+        NotReadable: The text is not YAML or exceeds a bound.
     """
     if len(text.encode(errors="surrogatepass")) > bounds.size_bytes:
         raise NotReadable(f"is larger than {bounds.size_bytes // 1024} KiB; move data into workdir")
-    if text.count("%TAG") > _MOST_TAG_LINES:  # libyaml compares each with all before it.
-        raise NotReadable(_TOO_MUCH.format(_MOST_TAG_LINES, "%TAG directives"))
+    if text.count("%TAG") > _MAX_TAG_LINES:  # libyaml compares each directive with all before it.
+        raise NotReadable(_TOO_MUCH.format(_MAX_TAG_LINES, "%TAG directives"))
     try:
         size = _Size(bounds.values)
         for event in yaml.parse(text, Loader=_Loader):
             size.add(event)
         return list(yaml.compose_all(text, Loader=_Loader))
     except yaml.MarkedYAMLError as error:
-        raise NotReadable(f"is not YAML: {_place(error, text)}{error.problem}") from error
+        raise NotReadable(f"is not YAML: {_location(error, text)}{error.problem}") from error
     except (yaml.YAMLError, UnicodeEncodeError) as error:
         raise NotReadable(f"is not YAML: {error}") from error
 
 
 def construct(node: yaml.Node, text: str) -> Any:
-    """The values of one document of `text`. Its nodes have their merge keys written out after this.
+    """Construct the values of a document of `text`. Merge keys in its nodes are expanded afterwards.
 
     Raises:
-        NotReadable: a value does not fit its tag.
+        NotReadable: A value does not fit its tag.
     """
     try:
         return _Loader("").construct_document(node)
     except yaml.MarkedYAMLError as error:
-        raise NotReadable(f"is not YAML: {_place(error, text)}{error.problem}") from error
+        raise NotReadable(f"is not YAML: {_location(error, text)}{error.problem}") from error
     except (ValueError, ArithmeticError, LookupError, AttributeError) as error:
-        # PyYAML raises what its conversions happen to raise, such as AttributeError for `!!timestamp x`.
+        # PyYAML raises arbitrary exceptions of its conversions, such as AttributeError for `!!timestamp x`.
         raise NotReadable(f"is not YAML: a value does not fit its type ({error})") from error
 
 
 def load(text: str, bounds: Bounds = JOB_FILE) -> Any:
-    """The values of a text that holds one document; None where it holds none.
+    """Load a text with at most one document; None without one.
 
     Raises:
-        NotReadable: it is not YAML, passes a bound, or holds several documents.
+        NotReadable: The text is not YAML, exceeds a bound, or contains several documents.
     """
     nodes = compose(text, bounds)
     if len(nodes) > 1:
-        raise NotReadable(f"holds {len(nodes)} documents; write one")
+        raise NotReadable(f"contains {len(nodes)} documents; write one")
     return construct(nodes[0], text) if nodes else None
 
 
 @dataclass(slots=True)
-class _Open:
-    """A collection that is not closed."""
+class _OpenCollection:
+    """A collection whose end has not been read."""
 
     anchor: str | None
     is_mapping: bool
@@ -114,20 +116,20 @@ class _Open:
 
 
 class _Size:
-    """What has been read so far, aliases written out."""
+    """Size read so far, with expanded aliases."""
 
     def __init__(self, most_values: int) -> None:
         self._most_values = most_values
         self._values = self._text = 0
-        self._open: list[_Open] = []
+        self._open: list[_OpenCollection] = []
         self._anchors: dict[str, tuple[int, int, int] | None] = {}
-        """Values, text and height of what an anchor names; None while it is not closed."""
+        """Values, characters and height of each anchor; None until its collection is closed."""
 
     def add(self, event: yaml.Event) -> None:
         """Count one event.
 
         Raises:
-            NotReadable: a bound is passed.
+            NotReadable: A bound is exceeded.
         """
         match event:
             case yaml.ScalarEvent():
@@ -138,13 +140,13 @@ class _Size:
                 before = self._values, self._text
                 self._count(1, 0, 1)
                 is_mapping = isinstance(event, yaml.MappingStartEvent)
-                self._open.append(_Open(event.anchor, is_mapping, *before))
+                self._open.append(_OpenCollection(event.anchor, is_mapping, *before))
                 if event.anchor:
                     self._anchors[event.anchor] = None
             case yaml.CollectionEndEvent():
                 self._close()
             case yaml.AliasEvent():
-                # One that names nothing is an error of the composer, which knows its place.
+                # The composer reports an undefined alias with its place.
                 named = self._anchors.get(event.anchor or "", (1, 0, 1))
                 if named is None:
                     raise NotReadable(_TOO_DEEP)
@@ -178,8 +180,8 @@ class _Size:
         inside.height = max(inside.height, height + 1)
 
 
-def _place(error: yaml.MarkedYAMLError, text: str) -> str:
-    """Where an error is. libyaml puts the end of a text on a line of its own."""
+def _location(error: yaml.MarkedYAMLError, text: str) -> str:
+    """Line and column of an error. libyaml reports the end of a text on an extra line."""
     if (mark := error.problem_mark) is None:
         return ""
     before = text[: mark.index]

@@ -1,7 +1,7 @@
-"""Stale words of older texts, put right and reported.
+"""Migration of deprecated keys, with a note for each change.
 
-SkyPilot 0.14 refuses `spot_recovery`, never sets `SKYPILOT_HEAD_IP`, and knows no recovery strategy called `auto`;
-tutorials still use all three. What it calls `config` now was `experimental.config_overrides`.
+SkyPilot 0.14 refuses `spot_recovery`, never sets `SKYPILOT_HEAD_IP`, and has no recovery strategy `auto`; tutorials still use all
+three. Its key `config` replaces `experimental.config_overrides`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any, Final
 
 from holdfast.domain.jobfile.resource_options import LISTS
 
-EAGER: Final = "EAGER_NEXT_REGION"
+EAGER_NEXT_REGION: Final = "EAGER_NEXT_REGION"
 FAILOVER: Final = "FAILOVER"
-STRATEGIES: Final = (EAGER, FAILOVER)
-MOST_RESTARTS: Final = 99
+STRATEGIES: Final = (EAGER_NEXT_REGION, FAILOVER)
+MAX_RESTARTS: Final = 99
 _HEAD_IP: Final = re.compile(r"\$\{?SKYPILOT_HEAD_IP\b")
 _HEAD_IP_LINE: Final = 'export SKYPILOT_HEAD_IP="$(head -n1 <<< "$SKYPILOT_NODE_IPS")"\n'
 
 
 def migrate_deprecated(raw: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The task in present words, and a sentence for each word that was changed. `raw` itself is left alone."""
+    """The task with current keys, and a note for each change; `raw` is not modified."""
     notes: list[str] = []
     task = dict(raw)
     if isinstance(task.get("resources"), dict):
@@ -29,7 +29,7 @@ def migrate_deprecated(raw: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, 
     if isinstance(old := task.get("experimental"), dict) and old.keys() == {"config_overrides"}:
         del task["experimental"]
         task.setdefault("config", old["config_overrides"])
-        notes.append("experimental.config_overrides is now one word; config is set to it")
+        notes.append("experimental.config_overrides is now config; config is set to it")
     for part in ("setup", "run"):
         text = task.get(part)
         if isinstance(text, str) and _HEAD_IP.search(text):
@@ -57,7 +57,7 @@ def _resources(resources: dict[str, Any], notes: list[str]) -> dict[str, Any]:
 
 
 def _node(words: dict[str, Any], place: str, notes: list[str]) -> dict[str, Any]:
-    """The words of one kind of node."""
+    """Migrate the options of one node type."""
     fresh = dict(words)
     if "spot_recovery" in fresh:
         strategy = _strategy(fresh.pop("spot_recovery"))
@@ -68,22 +68,28 @@ def _node(words: dict[str, Any], place: str, notes: list[str]) -> dict[str, Any]
     _recovery(fresh, place, notes)
     if "infra" not in fresh and (where := _infra(fresh)):
         fresh["infra"] = where
-        notes.append(f"{place}: cloud, region and zone are now one word; infra is set to {where}")
+        notes.append(f"{place}: cloud, region and zone are now infra; infra is set to {where}")
     return fresh
 
 
 def _recovery(fresh: dict[str, Any], place: str, notes: list[str]) -> None:
-    """A strategy that does not exist becomes one that does."""
+    """Replace an unknown recovery strategy."""
     recovery = fresh.get("job_recovery")
     named = recovery.get("strategy") if isinstance(recovery, dict) else recovery
     if not isinstance(named, str) or named.upper() in STRATEGIES:
         return
-    notes.append(f"{place}: job_recovery {named!r} is no strategy; it is set to {EAGER}")
-    fresh["job_recovery"] = {**recovery, "strategy": EAGER} if isinstance(recovery, dict) else EAGER
+    notes.append(
+        f"{place}: job_recovery {named!r} is not a strategy; it is set to {EAGER_NEXT_REGION}"
+    )
+    fresh["job_recovery"] = (
+        {**recovery, "strategy": EAGER_NEXT_REGION}
+        if isinstance(recovery, dict)
+        else EAGER_NEXT_REGION
+    )
 
 
 def _infra(fresh: dict[str, Any]) -> str | None:
-    """`cloud/region/zone` of the three old words, which are taken out; None: there are none."""
+    """Remove the old keys and return `cloud/region/zone`; None without them."""
     parts = {word: fresh[word] for word in ("cloud", "region", "zone") if fresh.get(word)}
     if not parts or not all(isinstance(part, str) for part in parts.values()):
         return None
@@ -96,16 +102,16 @@ def _infra(fresh: dict[str, Any]) -> str | None:
 
 
 def _restarts(task: dict[str, Any], notes: list[str]) -> None:
-    """SkyPilot's own word for how often a program may fail becomes ours, unless ours is there."""
+    """Migrate SkyPilot's restart limit to `max_failures`, unless that is set."""
     recovery = task["resources"].get("job_recovery")
     restarts = recovery.get("max_restarts_on_errors") if isinstance(recovery, dict) else None
     block = task.get("holdfast") or {}
     limits = (block.get("limits") or {}) if isinstance(block, dict) else None
-    if type(restarts) is not int or not 0 <= restarts <= MOST_RESTARTS or type(limits) is not dict:
+    if type(restarts) is not int or not 0 <= restarts <= MAX_RESTARTS or type(limits) is not dict:
         return
     if "max_failures" in limits:
         notes.append(
-            "resources: job_recovery.max_restarts_on_errors has no effect; holdfast.limits.max_failures says it"
+            "resources: job_recovery.max_restarts_on_errors has no effect; holdfast.limits.max_failures applies"
         )
     else:
         task["holdfast"] = {**block, "limits": {**limits, "max_failures": restarts + 1}}
@@ -116,4 +122,6 @@ def _restarts(task: dict[str, Any], notes: list[str]) -> None:
 
 
 def _strategy(word: object) -> str:
-    return word.upper() if isinstance(word, str) and word.upper() in STRATEGIES else EAGER
+    return (
+        word.upper() if isinstance(word, str) and word.upper() in STRATEGIES else EAGER_NEXT_REGION
+    )

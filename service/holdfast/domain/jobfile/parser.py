@@ -1,7 +1,6 @@
-"""A job file, read: YAML text becomes a `JobSpec`, or a list of what is wrong with it, each with its place.
+"""Job file parser: YAML text becomes a `JobSpec`, or a list of mistakes with their places.
 
-Env values are taken as they are written (`no` stays `no`, `1e3` stays `1e3`): YAML's guesses about types are for
-numbers and switches, not for what a program reads from its environment.
+Values of `envs` are kept as written (`no` stays `no`, `1e3` stays `1e3`): YAML types apply to numbers and switches only.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ import yaml
 
 from holdfast.domain.jobfile.bounded_yaml import NotReadable, compose, construct
 from holdfast.domain.jobfile.deprecated import migrate_deprecated
-from holdfast.domain.jobfile.env_vars import ENVS, SECRETS, duplicate_names, variables
+from holdfast.domain.jobfile.env_vars import ENVS, SECRETS, duplicate_names, parse_variables
 from holdfast.domain.jobfile.spec import JobFile, JobSpec
 from holdfast.domain.jobfile.validation import validate
-from holdfast.errors import BadJobFile, Flaw
+from holdfast.errors import BadJobFile, ValidationIssue
 
-_BIGGEST: Final = 2**63
+_MAX_NUMBER: Final = 2**63
 _AS_WRITTEN: Final = frozenset({"name", "envs", "secrets"})
 _TYPED: Final = frozenset(
     {"name", "num_nodes", "workdir", "setup", "run", "envs", "secrets", "resources", "holdfast"}
@@ -31,46 +30,48 @@ _TYPED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ParsedJobFile:
-    """A job file after reading."""
+    """A parsed job file."""
 
     spec: JobSpec
     notes: tuple[str, ...]
-    """What was put right, as sentences for the person who wrote it."""
+    """Corrections that were made, as sentences for the author."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Values by name. They are in no other place: what is stored, rendered or shown has the names alone."""
+    """Secret values by name, kept only here: stored, rendered and displayed data contains names only."""
     notify: Sequence[str] = field(default=(), repr=False)
-    """URLs to which news of the job goes; they are in no other place, either."""
+    """Notification URLs, kept only here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overrides:
-    """What the command line says over the file."""
+    """Values from the command line that override the file."""
 
     name: str | None = None
-    """None: the name of the file stands."""
+    """Job name; None to use the file's."""
     envs: Mapping[str, str] | None = None
-    """Values that replace or join those of the file."""
+    """Variables that replace or extend those of the file."""
     secrets: Mapping[str, str] | None = field(default=None, repr=False)
-    """The same for secrets."""
+    """Secrets that replace or extend those of the file."""
     base_dir: str | None = None
-    """Folder that relative paths are relative to; None where there is none, as through the plain API."""
+    """Base directory for relative paths; None if unknown, as for plain API requests."""
     home_dir: str | None = None
-    """Folder that `~` stands for in paths of the person's machine; None likewise."""
+    """Directory that `~` expands to on the user's machine; None if unknown."""
     code: str | None = None
-    """Uploaded code instead of the folder of the file; None: the folder stands."""
+    """Uploaded code that replaces the file's workdir; None to use the workdir."""
 
 
-def read(text: str, overrides: Overrides = Overrides()) -> ParsedJobFile:
-    """The job that a file describes.
+def parse_job_file(text: str, overrides: Overrides = Overrides()) -> ParsedJobFile:
+    """Parse a job file.
 
     Raises:
-        BadJobFile: with every mistake that was found, each with a JSON pointer and a way out.
+        BadJobFile: With all mistakes found, each with a JSON pointer and a remedy.
     """
     raw, nodes = _load(text)
-    if flaws := tuple(_oddities({key: raw[key] for key in raw if key not in _AS_WRITTEN})):
-        raise BadJobFile(flaws)
-    envs, env_flaws = variables(ENVS, nodes.get("envs"), overrides.envs or {})
-    secrets, secret_flaws = variables(SECRETS, nodes.get("secrets"), overrides.secrets or {})
+    if issues := tuple(
+        _unsupported_values({key: raw[key] for key in raw if key not in _AS_WRITTEN})
+    ):
+        raise BadJobFile(issues)
+    envs, env_flaws = parse_variables(ENVS, nodes.get("envs"), overrides.envs or {})
+    secrets, secret_flaws = parse_variables(SECRETS, nodes.get("secrets"), overrides.secrets or {})
     raw, notes = migrate_deprecated(raw)
     if isinstance(node := nodes.get("name"), yaml.ScalarNode) and raw["name"] is not None:
         raw["name"] = node.value
@@ -79,7 +80,7 @@ def read(text: str, overrides: Overrides = Overrides()) -> ParsedJobFile:
     file, file_flaws = validate({**raw, "envs": envs, "secrets": secrets})
     workdir, workdir_flaws = _workdir(raw.get("workdir"), overrides)
     mounts, mount_flaws = _mounts(raw.get("file_mounts"), overrides)
-    flaws = (
+    issues = (
         *env_flaws,
         *secret_flaws,
         *duplicate_names(envs, secrets),
@@ -87,34 +88,34 @@ def read(text: str, overrides: Overrides = Overrides()) -> ParsedJobFile:
         *workdir_flaws,
         *mount_flaws,
     )
-    if file is None or flaws:
-        raise BadJobFile(flaws)
+    if file is None or issues:
+        raise BadJobFile(issues)
     spec = _spec(file, {**raw, "file_mounts": mounts}, workdir)
     return ParsedJobFile(spec, notes, secrets, tuple(file.holdfast.notify))
 
 
 def _load(text: str) -> tuple[dict[str, Any], dict[str, yaml.Node]]:
-    """The document, and the nodes of its words as they are written."""
+    """Parse the document, and return the YAML nodes of its keys as written."""
     try:
         nodes = compose(text)
         documents = [construct(node, text) for node in nodes]
     except NotReadable as error:
-        raise _wrong(f"the job file {error}") from error
+        raise _bad_job_file(f"the job file {error}") from error
     if len(documents) != 1 or not isinstance(documents[0], dict):
         found = f"{len(documents)} documents" if len(documents) > 1 else "no mapping"
-        raise _wrong(f"a job file is one mapping such as `run: ...`; found {found}")
+        raise _bad_job_file(f"a job file is a single mapping such as `run: ...`; found {found}")
     raw: dict[Any, Any] = documents[0]
     if odd := [key for key in raw if not isinstance(key, str)]:
-        raise _wrong(f"{odd[0]!r} is not a word of a job file; put it in quotes or remove it")
+        raise _bad_job_file(f"{odd[0]!r} is not a key of a job file; put it in quotes or remove it")
     return raw, {key.value: value for key, value in nodes[0].value}
 
 
-def _wrong(message: str) -> BadJobFile:
-    return BadJobFile((Flaw("#", message),))
+def _bad_job_file(message: str) -> BadJobFile:
+    return BadJobFile((ValidationIssue("#", message),))
 
 
-def _oddities(raw: dict[str, Any]) -> Iterator[Flaw]:
-    """What YAML can say and no task can hold."""
+def _unsupported_values(raw: dict[str, Any]) -> Iterator[ValidationIssue]:
+    """Report values that YAML can express but a task cannot contain."""
     waiting: list[tuple[str, Any]] = [("#", raw)]
     while waiting:
         pointer, value = waiting.pop()
@@ -126,12 +127,12 @@ def _oddities(raw: dict[str, Any]) -> Iterator[Flaw]:
                 waiting += [(f"{pointer}/{n}", item) for n, item in enumerate(value)]
             case None | str() | bool() | date():
                 pass
-            case int() | float() if abs(value) < _BIGGEST:
+            case int() | float() if abs(value) < _MAX_NUMBER:
                 pass
             case int() | float():
-                yield Flaw(pointer, "is a number without end; write one that a machine can hold")
+                yield ValidationIssue(pointer, "is a number out of range; write one below 2^63")
             case _:
-                yield Flaw(pointer, "is not plain text or a number; put it in quotes")
+                yield ValidationIssue(pointer, "is not plain text or a number; put it in quotes")
 
 
 def _spec(file: JobFile, raw: dict[str, Any], workdir: str | None) -> JobSpec:
@@ -155,50 +156,54 @@ def _spec(file: JobFile, raw: dict[str, Any], workdir: str | None) -> JobSpec:
     )
 
 
-def _workdir(workdir: Any, overrides: Overrides) -> tuple[str | None, tuple[Flaw, ...]]:
-    """The folder itself, None where there is none, or a repository instead; and what is wrong with it."""
+def _workdir(workdir: Any, overrides: Overrides) -> tuple[str | None, tuple[ValidationIssue, ...]]:
+    """The local folder, None without one or for a repository; and its mistakes."""
     if overrides.code is not None:
         if isinstance(workdir, dict):
-            return None, (Flaw("#/workdir", "is a repository, and code was uploaded; use one"),)
+            return None, (
+                ValidationIssue(
+                    "#/workdir", "is a repository, but code was uploaded; use only one of them"
+                ),
+            )
         return overrides.code, ()
     if not isinstance(workdir, str):
         return None, ()
-    folder, problem = _settled(workdir, overrides)
-    return folder, (Flaw("#/workdir", problem),) if problem else ()
+    folder, problem = _resolve_path(workdir, overrides)
+    return folder, (ValidationIssue("#/workdir", problem),) if problem else ()
 
 
-def _mounts(mounts: Any, overrides: Overrides) -> tuple[Any, tuple[Flaw, ...]]:
-    """`file_mounts` with sources of this machine made absolute, and what is wrong with any path."""
+def _mounts(mounts: Any, overrides: Overrides) -> tuple[Any, tuple[ValidationIssue, ...]]:
+    """`file_mounts` with local sources made absolute, and mistakes in any path."""
     if not isinstance(mounts, dict):
         return mounts, ()
-    flaws: list[Flaw] = []
-    settled: dict[Any, Any] = {}
+    issues: list[ValidationIssue] = []
+    resolved: dict[Any, Any] = {}
     for target, mount in mounts.items():
         place = f"#/file_mounts/{target}"
         source = mount.get("source") if isinstance(mount, dict) else mount
-        settled[target] = mount
+        resolved[target] = mount
         if str(target).endswith("/") or (isinstance(source, str) and source.endswith("/")):
-            flaws.append(Flaw(place, "a path that ends with a slash is refused; leave it out"))
+            issues.append(ValidationIssue(place, "a path must not end with a slash; remove it"))
         if not isinstance(source, str) or "://" in source or source.startswith("$"):
-            continue  # No path of this machine, or one that only SkyPilot can fill in.
-        here, problem = _settled(source, overrides)
+            continue  # Not a local path, or one that only SkyPilot can expand.
+        here, problem = _resolve_path(source, overrides)
         if problem:
-            flaws.append(Flaw(place, problem))
-        settled[target] = {**mount, "source": here} if isinstance(mount, dict) else here
-    return settled, tuple(flaws)
+            issues.append(ValidationIssue(place, problem))
+        resolved[target] = {**mount, "source": here} if isinstance(mount, dict) else here
+    return resolved, tuple(issues)
 
 
-def _settled(path: str, overrides: Overrides) -> tuple[str, str | None]:
-    """A path of the person's machine made absolute, and None; or as it is, and why it cannot be."""
+def _resolve_path(path: str, overrides: Overrides) -> tuple[str, str | None]:
+    """Make a path of the user's machine absolute; or return it unchanged with the reason why not."""
     if path.startswith("/"):
         return path, None
     first, _, rest = path.partition("/")
     if first == "~":
-        folder, lack = overrides.home_dir, "is in a home, and the request has no home_dir"
+        folder, lack = overrides.home_dir, "is in a home directory, but the request has no home_dir"
     elif first.startswith("~"):
-        folder, lack = None, "is in the home of somebody else"
+        folder, lack = None, "is in the home directory of another user"
     else:
-        folder, lack = overrides.base_dir, "is relative, and the request has no base_dir"
+        folder, lack = overrides.base_dir, "is relative, but the request has no base_dir"
         rest = path
     if folder is None:
         return path, f"{path!r} {lack}; write an absolute path"

@@ -1,6 +1,6 @@
-"""What nodes a job would take: `resources` itself, or each entry of `any_of` or `ordered` laid over it.
+"""Resource options of a job: `resources` itself, or each entry of `any_of` or `ordered` merged over it.
 
-Also what is known about the clouds that an entry can name.
+Also the properties of the clouds that an option can name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CLOUDS: Final = [
     "verda",
 ]
 """The clouds of SkyPilot 0.14.1: `constants.ALL_CLOUDS`."""
-SPOTLESS: Final = frozenset(
+CLOUDS_WITHOUT_SPOT: Final = frozenset(
     [
         "cudo",
         "do",
@@ -54,54 +54,54 @@ SPOTLESS: Final = frozenset(
         "yotta",
     ]
 )
-"""Clouds on which SkyPilot 0.14.1 never takes spot nodes."""
-SELDOM_SPOT: Final = frozenset({"kubernetes", "ssh"})
-"""Where there are spot nodes only if the cluster's autoscaler is known to sell them."""
-PRICELESS: Final = frozenset({"kubernetes", "ssh", "slurm"})
-"""Machines of one's own: their catalogs have no prices that a limit could be held against."""
+"""Clouds on which SkyPilot 0.14.1 never uses spot nodes."""
+SPOT_OPT_IN_CLOUDS: Final = frozenset({"kubernetes", "ssh"})
+"""Clouds with spot nodes only if the cluster's autoscaler is known to provide them."""
+CLOUDS_WITHOUT_PRICES: Final = frozenset({"kubernetes", "ssh", "slurm"})
+"""Own machines: their catalogs have no prices for a cost limit."""
 LISTS: Final = ("any_of", "ordered")
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceOption:
-    """One kind of node that would do."""
+    """One alternative node type of a job."""
 
     pointer: str
-    """Where it is written."""
-    words: Mapping[str, Any]
-    """Everything that holds for it: its own words over the common ones."""
-    own: Mapping[str, Any]
-    """What its entry itself says; all words where there is no list."""
+    """JSON pointer of the option in the job file."""
+    options: Mapping[str, Any]
+    """All options that apply: the entry's own merged over the common ones."""
+    own_options: Mapping[str, Any]
+    """Options of the entry itself; all options without a list."""
 
     @property
     def cloud(self) -> str | None:
-        """Its cloud in SkyPilot's spelling; None: any."""
-        head = str(self.words.get("infra") or "").strip().strip("/").split("/")[0].strip().lower()
+        """The cloud in SkyPilot's spelling; None for any."""
+        head = str(self.options.get("infra") or "").strip().strip("/").split("/")[0].strip().lower()
         return {"": None, "*": None, "k8s": "kubernetes"}.get(head, head)
 
 
-def candidates(resources: Mapping[str, Any]) -> tuple[ResourceOption, ...]:
-    """The candidates in the order in which they are written."""
+def resource_options(resources: Mapping[str, Any]) -> tuple[ResourceOption, ...]:
+    """The options of a job in the order of the file."""
     for word in LISTS:
         if entries := resources.get(word):
             common = {key: value for key, value in resources.items() if key not in LISTS}
             return tuple(
-                ResourceOption(f"#/resources/{word}/{n}", _over(common, entry), entry)
+                ResourceOption(f"#/resources/{word}/{n}", _merge_options(common, entry), entry)
                 for n, entry in enumerate(entries)
             )
     return (ResourceOption("#/resources", resources, resources),)
 
 
-def takes_spot(candidate: ResourceOption) -> bool:
-    """What the file says, or spot wherever the cloud is known to have it."""
-    said = candidate.words.get("use_spot")
-    if candidate.cloud in SPOTLESS:
+def uses_spot(candidate: ResourceOption) -> bool:
+    """Whether the option uses spot nodes: as written, or else wherever the cloud is known to have them."""
+    written = candidate.options.get("use_spot")
+    if candidate.cloud in CLOUDS_WITHOUT_SPOT:
         return False
-    return candidate.cloud not in SELDOM_SPOT if said is None else bool(said)
+    return candidate.cloud not in SPOT_OPT_IN_CLOUDS if written is None else bool(written)
 
 
-def _over(common: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry's words over the common ones; labels join, as they do in SkyPilot."""
+def _merge_options(common: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge an entry over the common options; labels are combined, as in SkyPilot."""
     whole = {**common, **{word: value for word, value in entry.items() if value is not None}}
     if common.get("labels") and entry.get("labels"):
         whole["labels"] = {**common["labels"], **entry["labels"]}
@@ -109,9 +109,9 @@ def _over(common: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]
 
 
 def unknown_cloud(cloud: str) -> str | None:
-    """What is wrong with a cloud that SkyPilot does not know; None when it does."""
+    """Why a cloud name is invalid; None if SkyPilot knows it."""
     if cloud in CLOUDS:
         return None
     if near := difflib.get_close_matches(cloud, [*CLOUDS, "local"], n=1, cutoff=0.6):
-        return f"{cloud!r} is no place that is known; did you mean {near[0]!r}?"
-    return f"{cloud!r} is no place that is known; known are local, {', '.join(CLOUDS)}"
+        return f"{cloud!r} is an unknown infrastructure; did you mean {near[0]!r}?"
+    return f"{cloud!r} is an unknown infrastructure; known are local, {', '.join(CLOUDS)}"

@@ -1,6 +1,6 @@
-"""Which checkpoints stay, as people write it: the last so many, one every so many steps, the best by a metric.
+"""Retention policy of a job file: keep the newest, one per interval of steps, and the best by a metric.
 
-Words are kept as they were written, so that a stored job reads like its file; the properties are what code counts with.
+Values are stored as written, so that a stored job reads like its file. The properties return the parsed values.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from pydantic import (
     model_validator,
 )
 
-FEWEST: Final = 2
-"""Of the last ones. With one, a checkpoint that is damaged in the store would be the end of the job."""
-MOST: Final = 1000
-"""Of the last ones. Smaller refuses what somebody may want; bigger lets a slip of the finger keep everything."""
-LONGEST_METRIC: Final = 200
+MIN_KEPT: Final = 2
+"""Minimum of newest checkpoints. With one, a corrupt checkpoint in the store would lose the job's progress."""
+MAX_KEPT: Final = 1000
+"""Maximum of newest checkpoints. A lower value refuses real policies; a higher value lets a typing error keep everything."""
+MAX_METRIC_CHARS: Final = 200
 
 _EVERY: Final = re.compile(r"([1-9]\d{0,17})\s*steps?")
 
 
 class Mode(StrEnum):
-    """Which values of a metric are the better ones."""
+    """Whether lower or higher values of a metric are better."""
 
     MIN = "min"
     MAX = "max"
@@ -45,48 +45,48 @@ def _every(value: Any) -> Any:
 
 
 class Best(BaseModel):
-    """The best checkpoints by a number that the script logs."""
+    """Keep the best checkpoints by a logged metric."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    metric: Annotated[str, Field(min_length=1, max_length=LONGEST_METRIC)]
-    """Its name, as in `run.log(val_loss=...)`."""
+    metric: Annotated[str, Field(min_length=1, max_length=MAX_METRIC_CHARS)]
+    """Metric name as in `run.log(val_loss=...)`."""
     mode: Mode
-    """There is no default: a wrong guess would keep the worst ones."""
-    count: Annotated[int, Field(ge=1, le=MOST)] = 1
+    """Has no default: a wrong guess would keep the worst checkpoints."""
+    count: Annotated[int, Field(ge=1, le=MAX_KEPT)] = 1
 
     @model_validator(mode="before")
     @classmethod
     def _mapping(cls, value: Any) -> Any:
         if not isinstance(value, Mapping | cls):
-            msg = f"{value!r} says too little; write {{metric: val_loss, mode: min}}"
-            raise ValueError(msg)  # noqa: TRY004 - pydantic makes a flaw of a ValueError
+            msg = f"{value!r} is incomplete; write {{metric: val_loss, mode: min}}"
+            raise ValueError(msg)  # noqa: TRY004 - pydantic reports a ValueError
         return value
 
 
 class RetentionPolicy(BaseModel):
-    """Which complete checkpoints stay. One stays if any word asks for it."""
+    """Retention of complete checkpoints. A checkpoint is kept if any rule selects it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    last: Annotated[int, Field(ge=FEWEST, le=MOST)] = 3
-    """The newest so many."""
+    last: Annotated[int, Field(ge=MIN_KEPT, le=MAX_KEPT)] = 3
+    """Number of newest checkpoints to keep."""
     every: Annotated[str | None, BeforeValidator(_every)] = None
-    """Of each so many steps the first checkpoint, for good; None: none for its step alone."""
+    """Keep the first checkpoint of each interval of this many steps permanently; None to disable."""
     best: Best | None = None
-    """None: none for its worth."""
+    """Keep the best checkpoints by a metric; None to disable."""
 
     @model_validator(mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
-        """A number alone is that of the last ones."""
+        """Accept a plain number as `last`."""
         if isinstance(value, Mapping | cls):
             return value
         if isinstance(value, bool) or not isinstance(value, int):
-            msg = f"{value!r} is nothing to keep by; write a number such as 3, or a mapping of last, every and best"
-            raise ValueError(msg)  # noqa: TRY004 - pydantic makes a flaw of a ValueError
-        if not FEWEST <= value <= MOST:
-            msg = f"{value} is not between {FEWEST} and {MOST}; with one, a damaged checkpoint would be the end of the job"
+            msg = f"{value!r} is not a retention policy; write a number such as 3, or a mapping of last, every and best"
+            raise ValueError(msg)  # noqa: TRY004 - pydantic reports a ValueError
+        if not MIN_KEPT <= value <= MAX_KEPT:
+            msg = f"{value} is not between {MIN_KEPT} and {MAX_KEPT}; with one, a corrupt checkpoint would lose all progress"
             raise ValueError(msg)
         return {"last": value}
 
@@ -96,11 +96,11 @@ class RetentionPolicy(BaseModel):
 
     @property
     def is_by_number_alone(self) -> bool:
-        """Whether a worker, which knows numbers alone, can keep to it."""
+        """Whether a worker, which supports only a number, can apply the policy."""
         return self.every is None and self.best is None
 
     @property
     def every_steps(self) -> int | None:
-        """Steps of a stretch of which one checkpoint stays; None: there are no stretches."""
+        """Interval in steps of permanent checkpoints; None without one."""
         found = _EVERY.fullmatch((self.every or "").strip().lower())
         return int(found[1]) if found else None

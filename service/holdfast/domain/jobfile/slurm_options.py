@@ -1,4 +1,4 @@
-"""What a job file says to Slurm alone: the words under `config.slurm`, and those of `resources` in sbatch's."""
+"""Slurm options of a job file: `config.slurm`, and `resources` as sbatch options."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from holdfast.domain.jobfile.accelerator_catalog import accelerators
-from holdfast.domain.jobfile.resource_options import candidates
-from holdfast.errors import Flaw
+from holdfast.domain.jobfile.accelerator_catalog import parse_accelerators
+from holdfast.domain.jobfile.resource_options import resource_options
+from holdfast.errors import ValidationIssue
 
-WORDS: Final = ("sbatch_options", "notice_s", "probe", "packages")
+SLURM_CONFIG_KEYS: Final = ("sbatch_options", "notice_s", "probe", "packages")
 PROBES: Final = ("metadata", "import", "off")
 OPTIONS: Final = frozenset(
     {
@@ -31,115 +31,127 @@ OPTIONS: Final = frozenset(
         *("switches", "threads-per-core", "time", "time-min", "tmp", "wckey"),
     }
 )
-"""Options of sbatch that a job may give. The others say where its books are and how it is told, which is ours to say."""
+"""Sbatch options that a job may set. Holdfast sets the others, which define logs, signals and accounting."""
 NOTICE_S: Final = 120
-"""Before the time limit. Smaller: a large checkpoint is cut off. Bigger: nodes leave that could train."""
+"""Seconds of notice before the time limit. A lower value cuts off large checkpoints; a higher value ends training early."""
 _PLAIN: Final = re.compile(r"[ -~]{1,1000}")
 _MEMORY: Final = re.compile(r"(\d+)\s*(?:gb?)?\+?", re.IGNORECASE)
 _COUNT: Final = re.compile(r"(\d+)\+?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slurm:
-    """What a task asks of Slurm."""
+class SlurmOptions:
+    """Slurm options of a task."""
 
     options: Mapping[str, str | bool]
-    """Of sbatch, by their long names; True where one has no value."""
+    """Sbatch options by long name; True for flags."""
     requeue: bool
     notice_s: int
     probe: str
     packages: tuple[str, ...] | None
-    """That every node has to have; None: what a worker needs."""
+    """Python packages required on every node; None for the worker's requirements."""
     cluster: str
-    """That is meant; empty for whichever there is."""
+    """Requested cluster; empty for any."""
 
     @classmethod
-    def of(cls, task: Mapping[str, Any]) -> Self:
-        """What a task asks for that `wrong_slurm` finds nothing wrong with."""
+    def from_task(cls, task: Mapping[str, Any]) -> Self:
+        """Read the options of a task for which `slurm_flaws` reports no mistakes."""
         resources = task.get("resources") or {}
-        said = _said(task)
+        config = _slurm_config(task)
         given = {
-            name: str(v) if v is not True else True for name, v in _options(said) if v is not False
+            name: str(v) if v is not True else True
+            for name, v in _options(config)
+            if v is not False
         }
         head, cluster, partition = (*str(resources.get("infra") or "").split("/"), "", "")[:3]
-        if head.lower() != "slurm":  # A job of somewhere else, rendered for Slurm.
+        if head.lower() != "slurm":  # A job for another engine, rendered for Slurm.
             cluster = partition = ""
         options: dict[str, str | bool] = {
             **({"partition": partition} if partition not in {"", "*"} else {}),
-            **_size(resources),
+            **_node_size(resources),
             **given,
         }
         requeue = options.pop("requeue", None)
-        packages = said.get("packages")
+        packages = config.get("packages")
         return cls(
             options=options,
-            requeue=requeue is not None or dict(_options(said)).get("requeue") is not False,
-            notice_s=int(said.get("notice_s") or NOTICE_S),
-            probe=str(said.get("probe") or PROBES[0]),
+            requeue=requeue is not None or dict(_options(config)).get("requeue") is not False,
+            notice_s=int(config.get("notice_s") or NOTICE_S),
+            probe=str(config.get("probe") or PROBES[0]),
             packages=None if packages is None else tuple(packages),
             cluster="" if cluster == "*" else cluster,
         )
 
 
-def slurm_flaws(task: Mapping[str, Any]) -> Iterator[Flaw]:
-    """What Slurm, or its launcher, would not understand."""
+def slurm_flaws(task: Mapping[str, Any]) -> Iterator[ValidationIssue]:
+    """Mistakes in a task that Slurm or its launcher would not accept."""
     resources = task.get("resources") or {}
     for word, pattern in (("cpus", _COUNT), ("memory", _MEMORY)):
         value = resources.get(word)
         if value is not None and not pattern.fullmatch(str(value)):
-            yield Flaw(f"#/resources/{word}", f"{value!r} is no whole number; write one such as 16")
+            yield ValidationIssue(
+                f"#/resources/{word}", f"{value!r} is not a whole number; write one such as 16"
+            )
     if str(resources.get("infra") or "").count("/") > 2:
-        yield Flaw("#/resources/infra", "has too many parts; write slurm/cluster/partition")
+        yield ValidationIssue(
+            "#/resources/infra", "has too many parts; write slurm/cluster/partition"
+        )
     if any(resources.get(word) for word in ("any_of", "ordered")):
-        yield Flaw("#/resources", "any_of and ordered are for clouds; write one kind of node")
-    said = (task.get("config") or {}).get("slurm")
-    if said is not None and not isinstance(said, dict):
-        yield Flaw("#/config/slurm", f"{said!r} is no mapping; write sbatch_options below it")
-    elif said:
-        yield from _wrong_words(said)
-        yield from _wrong_options(said.get("sbatch_options"))
+        yield ValidationIssue(
+            "#/resources", "any_of and ordered are for clouds; write a single node type"
+        )
+    config = (task.get("config") or {}).get("slurm")
+    if config is not None and not isinstance(config, dict):
+        yield ValidationIssue(
+            "#/config/slurm", f"{config!r} is not a mapping; write sbatch_options below it"
+        )
+    elif config:
+        yield from _config_flaws(config)
+        yield from _option_flaws(config.get("sbatch_options"))
 
 
-def _wrong_words(said: Mapping[str, Any]) -> Iterator[Flaw]:
-    for word in sorted(map(str, said.keys() - set(WORDS))):
-        yield Flaw(f"#/config/slurm/{word}", _unknown(word, WORDS))
-    notice_s, probe, packages = said.get("notice_s"), said.get("probe"), said.get("packages")
+def _config_flaws(config: Mapping[str, Any]) -> Iterator[ValidationIssue]:
+    for word in sorted(map(str, config.keys() - set(SLURM_CONFIG_KEYS))):
+        yield ValidationIssue(f"#/config/slurm/{word}", _unknown_key(word, SLURM_CONFIG_KEYS))
+    notice_s, probe, packages = config.get("notice_s"), config.get("probe"), config.get("packages")
     if notice_s is not None and not (type(notice_s) is int and 30 <= notice_s <= 3600):
-        told = f"{notice_s!r} is no time to save in; write seconds from 30 to 3600"
-        yield Flaw("#/config/slurm/notice_s", told)
+        message = f"{notice_s!r} is not a notice time; write seconds from 30 to 3600"
+        yield ValidationIssue("#/config/slurm/notice_s", message)
     if probe is not None and _probe(probe) not in PROBES:
-        told = f"{probe!r} is not known; write {', '.join(PROBES[:-1])} or {PROBES[-1]}"
-        yield Flaw("#/config/slurm/probe", told)
+        message = f"{probe!r} is unknown; write {', '.join(PROBES[:-1])} or {PROBES[-1]}"
+        yield ValidationIssue("#/config/slurm/probe", message)
     if packages is not None and not (
         isinstance(packages, list) and all(map(_is_package, packages))
     ):
-        told = "is no list of Python packages; write one such as [torch, numpy]"
-        yield Flaw("#/config/slurm/packages", told)
+        message = "is not a list of Python packages; write one such as [torch, numpy]"
+        yield ValidationIssue("#/config/slurm/packages", message)
 
 
-def _wrong_options(options: Any) -> Iterator[Flaw]:
+def _option_flaws(options: Any) -> Iterator[ValidationIssue]:
     if options is not None and not isinstance(options, dict):
-        yield Flaw(
+        yield ValidationIssue(
             "#/config/slurm/sbatch_options",
-            f"{options!r} is no mapping; write one such as account: physics",
+            f"{options!r} is not a mapping; write one such as account: physics",
         )
         return
     for name, value in (options or {}).items():
         place, plain = f"#/config/slurm/sbatch_options/{name}", str(name).replace("_", "-")
         if plain not in OPTIONS:
-            yield Flaw(place, _unknown(plain, OPTIONS))
+            yield ValidationIssue(place, _unknown_key(plain, OPTIONS))
         elif plain == "time" and not isinstance(value, str):
-            yield Flaw(place, f"YAML reads {value!r}; write the time in quotes, such as '02:00:00'")
+            yield ValidationIssue(
+                place, f"YAML reads {value!r}; write the time in quotes, such as '02:00:00'"
+            )
         elif not isinstance(value, str | int | bool) or not _PLAIN.fullmatch(str(value)):
-            yield Flaw(
-                place, f"{value!r} is no value of an option; write a text, a number, true or false"
+            yield ValidationIssue(
+                place, f"{value!r} is not an option value; write a text, a number, true or false"
             )
 
 
-def _unknown(word: str, known: Any) -> str:
+def _unknown_key(word: str, known: Any) -> str:
     if near := difflib.get_close_matches(word, known, n=1, cutoff=0.6):
-        return f"is not known; did you mean {near[0]!r}?"
-    return f"is not for a job to say; known are {', '.join(sorted(known))}"
+        return f"unknown key; did you mean {near[0]!r}?"
+    return f"is not allowed in a job; allowed are {', '.join(sorted(known))}"
 
 
 def _is_package(name: Any) -> bool:
@@ -147,27 +159,27 @@ def _is_package(name: Any) -> bool:
 
 
 def _probe(value: Any) -> str:
-    # YAML reads off as false.
+    # YAML parses off as false.
     return "off" if value is False else str(value)
 
 
-def _said(task: Mapping[str, Any]) -> dict[str, Any]:
-    said = dict((task.get("config") or {}).get("slurm") or {})
-    if "probe" in said and said["probe"] is not None:
-        said["probe"] = _probe(said["probe"])
-    return said
+def _slurm_config(task: Mapping[str, Any]) -> dict[str, Any]:
+    config = dict((task.get("config") or {}).get("slurm") or {})
+    if "probe" in config and config["probe"] is not None:
+        config["probe"] = _probe(config["probe"])
+    return config
 
 
-def _options(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in (said.get("sbatch_options") or {}).items():
+def _options(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in (config.get("sbatch_options") or {}).items():
         yield str(name).replace("_", "-"), value
 
 
-def _size(resources: Mapping[str, Any]) -> dict[str, str | bool]:
-    """How large a node is to be, in sbatch's words. Which kind of GPU that is, clusters call by names of their own."""
+def _node_size(resources: Mapping[str, Any]) -> dict[str, str | bool]:
+    """Node size as sbatch options. The GPU type is omitted because clusters name GPUs differently."""
     size: dict[str, str | bool] = {}
-    first = next(iter(candidates(resources)), None)
-    for _, count in accelerators(first.words.get("accelerators") if first else None):
+    first = next(iter(resource_options(resources)), None)
+    for _, count in parse_accelerators(first.options.get("accelerators") if first else None):
         size["gpus-per-node"] = str(max(1, int(count)))
         break
     if found := _COUNT.fullmatch(str(resources.get("cpus") or "")):

@@ -1,4 +1,4 @@
-"""What a person asked for: a SkyPilot task and the `holdfast:` block, understood and checked."""
+"""The validated job specification: a SkyPilot task and the `holdfast:` block."""
 
 from __future__ import annotations
 
@@ -18,37 +18,47 @@ from holdfast.domain.jobfile.retention_policy import RetentionPolicy
 STORE_PATTERN: Final = r"^(s3://[^/\s]+(/.*)?|file:///.+)$"
 
 MODES: Final = ("MOUNT", "COPY", "MOUNT_CACHED")
-"""How a bucket can lie in the file system of a node."""
-MOUNT_WORDS: Final = frozenset({"name", "source", "store", "persistent", "mode", "type", "config"})
+"""Ways to attach a bucket to a node's file system."""
+MOUNT_KEYS: Final = frozenset({"name", "source", "store", "persistent", "mode", "type", "config"})
 
-MOST_CHANNELS: Final = 10
-"""Places that one job tells. Smaller: people name a list of theirs. Bigger: each fact of it is told so many times."""
+MAX_JOB_CHANNELS: Final = 10
+"""Notification channels of one job. A lower value forces shared lists; a higher value sends each event more often."""
 
-MOST_VARIABLES: Final = 1000
-"""Variables of one job, of either kind. A lower value refuses environments that are copied in whole; a higher value costs time
-at each rendering, and systems bound what a program may be started with."""
+MAX_VARIABLES: Final = 1000
+"""Maximum variables of each kind in one job.
 
-NOT_TEXT: Final = "holds half of a surrogate pair, which is not text; remove it"
+A lower value refuses environments that are copied as a whole. A higher value costs time at each rendering, and operating
+systems limit the environment of a program.
+"""
+
+NOT_TEXT: Final = "contains half of a surrogate pair, which is not text; remove it"
 
 
 class Engine(StrEnum):
-    """Which kind of launcher a job needs, as `resources.infra` says."""
+    """Launcher type that a job needs, from `resources.infra`."""
 
     LOCAL = "local"
     SLURM = "slurm"
     SKYPILOT = "skypilot"
 
 
+CONNECTED_BY: Final[Mapping[Engine, str]] = {
+    Engine.SKYPILOT: "holdfast up connects one",
+    Engine.SLURM: "HOLDFAST_SLURM_FOLDER connects one",
+}
+"""How a service gets a launcher that it does not have. Each service has those that are not listed here."""
+
+
 def engine_of(resources: Mapping[str, Any]) -> Engine:
-    """The kind of launcher that a job needs: `local`, `slurm[/...]`, or SkyPilot for anything else."""
+    """The launcher type of a job: `local`, `slurm[/...]`, or SkyPilot for anything else."""
     head = str(resources.get("infra") or "").split("/")[0].lower()
-    return Engine(head) if head in (Engine.LOCAL, Engine.SLURM) else Engine.SKYPILOT
+    return Engine(head) if head in tuple(Engine) else Engine.SKYPILOT
 
 
 def _deliverable(text: str) -> str:
-    """The text itself, if a program can receive it."""
+    """Check that a program can receive the text."""
     if "\0" in text:
-        raise ValueError("holds a NUL character, which no program can receive; remove it")
+        raise ValueError("contains a NUL character, which programs cannot receive; remove it")
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -62,23 +72,23 @@ def _cadence(text: str) -> str:
 
 
 def _store(url: str) -> str:
-    """A URL of a checkpoint store that has a place in it and nothing else."""
+    """Check that a URL names only a location in a checkpoint store."""
     plain = unquote(url)
     if any(character < " " or character == "\x7f" for character in plain):
-        raise ValueError("holds a control character, which no store has in its name; remove it")
+        raise ValueError("contains a control character, which store names cannot have; remove it")
     if {"?", "#"} & set(url):
         raise ValueError("has a query or a fragment; write s3://bucket/prefix or file:///folder")
     if "@" in url.partition("://")[2].partition("/")[0]:
         raise ValueError(
-            "holds a user or a password, which everybody would see who sees the job; "
-            "write s3://bucket/prefix, and give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY as secrets"
+            "contains a user or a password, which all viewers of the job could read; "
+            "write s3://bucket/prefix, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY as secrets"
         )
     return url
 
 
 def _named(job_id: str) -> str:
     if not job_id:
-        raise ValueError("names no job; write the id of one that has ended, or leave it out")
+        raise ValueError("names no job; write the id of an ended job, or remove it")
     return job_id
 
 
@@ -91,7 +101,7 @@ def _recovery(value: Any) -> Any:
 
 
 def _if_given(check: Callable[[Any], Any]) -> AfterValidator:
-    """A check that lets null pass, which everywhere means that nothing was said."""
+    """A check that accepts null, which means unset everywhere."""
     return AfterValidator(lambda value: None if value is None else check(value))
 
 
@@ -100,16 +110,14 @@ def _accelerators(value: Any) -> Any:
     numbers = all(n is None or (_is_number(n) and n > 0) for n in counts)
     names = value if isinstance(value, list) else ()
     if not isinstance(value, str | Mapping | list) or not numbers or not all(map(_is_text, names)):
-        raise ValueError(
-            f"{value!r} is no accelerator; write one such as A100:8, or a list of such"
-        )
+        raise ValueError(f"{value!r} is not an accelerator; write one such as A100:8, or a list")
     return value
 
 
 def _ports(value: Any) -> Any:
     items = value if isinstance(value, list) else [value]
     if not all(isinstance(item, int | str) and not isinstance(item, bool) for item in items):
-        raise ValueError(f"{value!r} is no port; write one such as 8080 or 8080-8090, or a list")
+        raise ValueError(f"{value!r} is not a port; write one such as 8080 or 8080-8090, or a list")
     return value
 
 
@@ -117,15 +125,15 @@ def _autostop(value: Any) -> Any:
     words = {"idle_minutes", "down", "wait_for", "hook", "hook_timeout"}
     if isinstance(value, Mapping):
         if odd := sorted(map(str, value.keys() - words)):
-            raise ValueError(f"{odd[0]!r} is not known here; known are {', '.join(sorted(words))}")
+            raise ValueError(f"unknown key {odd[0]!r}; known keys are {', '.join(sorted(words))}")
     elif not isinstance(value, bool | int) and not re.fullmatch(r"\d+[mhdw]?", str(value)):
-        raise ValueError(f"{value!r} is no time to stop after; write minutes such as 30, or 2h")
+        raise ValueError(f"{value!r} is not an autostop time; write minutes such as 30, or 2h")
     return value
 
 
 def _image(value: Any) -> Any:
     if not isinstance(value, str | Mapping):
-        raise ValueError(f"{value!r} is no image; write its id, or a mapping of regions to ids")  # noqa: TRY004
+        raise ValueError(f"{value!r} is not an image; write its id, or a mapping of regions to ids")  # noqa: TRY004
     return value
 
 
@@ -133,7 +141,9 @@ def _workdir(value: Any) -> Any:
     if isinstance(value, str):
         return _deliverable(value)
     if not isinstance(value, Mapping) or not {"url"} <= value.keys() <= {"url", "ref"}:
-        raise ValueError(f"{value!r} is no folder; write one, or url and ref of a git repository")
+        raise ValueError(
+            f"{value!r} is not a folder; write one, or url and ref of a git repository"
+        )
     if not all(map(_is_text, value.values())):
         raise ValueError("url and ref of a git repository are texts; put them in quotes")
     return value
@@ -143,11 +153,9 @@ def _mount(value: Any) -> Any:
     if isinstance(value, str) and value:
         return value
     if not isinstance(value, Mapping):
-        raise ValueError(f"{value!r} is nothing to mount; write a path, or a bucket such as s3://b")  # noqa: TRY004
-    if odd := sorted(map(str, value.keys() - MOUNT_WORDS)):
-        raise ValueError(
-            f"{odd[0]!r} is not known here; known are {', '.join(sorted(MOUNT_WORDS))}"
-        )
+        raise ValueError(f"{value!r} is not a mount; write a path, or a bucket such as s3://b")  # noqa: TRY004
+    if odd := sorted(map(str, value.keys() - MOUNT_KEYS)):
+        raise ValueError(f"unknown key {odd[0]!r}; known keys are {', '.join(sorted(MOUNT_KEYS))}")
     mode = value.get("mode")
     if mode is not None and str(mode).upper() not in MODES:
         raise ValueError(
@@ -173,42 +181,42 @@ Script = Annotated[str, Field(min_length=1), AfterValidator(_deliverable)]
 
 
 class SpecModel(BaseModel):
-    """Frozen, and strict about names: a word that is not known is a mistake, not a wish."""
+    """Base of frozen models that reject unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Checkpoint(SpecModel):
-    """Where, how often and how many."""
+    """Checkpoint settings: store, interval and retention."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
     store: Annotated[Text, Field(pattern=STORE_PATTERN), AfterValidator(_store)]
     """`s3://bucket/prefix`, with endpoint and credentials as boto3 finds them, or `file:///path`."""
     from_job: Annotated[Text, AfterValidator(_named)] | None = Field(default=None, alias="from")
-    """The job that it goes on from while it has no checkpoint of its own; None: from none, it begins at step 0."""
+    """The job to continue from until this job has its own checkpoint; None to start at step 0."""
     every: Annotated[str, AfterValidator(_cadence)] = "auto"
     keep: RetentionPolicy = RetentionPolicy()
-    """Which stay; a number alone is that of the last ones."""
+    """Checkpoints to keep; a plain number keeps that many of the newest."""
     tidy: RetentionOwner | None = None
-    """Who removes the others; None: whoever can, see `JobSpec.tidied_by`."""
+    """Owner of retention; None for the default, see `JobSpec.retention_owner`."""
     on_failure: OnFailure = OnFailure.STOP
-    """What the worker does when three in a row could not be saved."""
+    """Action of the worker after three consecutive failed checkpoints."""
 
 
 class HoldfastBlock(SpecModel):
     """The `holdfast:` block of a job file."""
 
     checkpoint: Checkpoint | None = None
-    """None: nothing is saved, and every preemption starts at step 0."""
+    """Checkpoint settings; None disables checkpoints, so every preemption restarts at step 0."""
     limits: Limits = Limits()
     project: Annotated[str, Field(pattern=PROJECT_NAME)] | None = None
-    """None: the submission says it, or the service knows."""
+    """Project of the job; None if the submission or the service sets it."""
     tags: dict[str, Text] = Field(default_factory=dict)
-    notify: Annotated[list[Text], BeforeValidator(_listed), Field(max_length=MOST_CHANNELS)] = (
+    notify: Annotated[list[Text], BeforeValidator(_listed), Field(max_length=MAX_JOB_CHANNELS)] = (
         Field(default_factory=list, repr=False, exclude=True)
     )
-    """Where news of the job goes. URLs are secrets: they are in no spec that is stored or shown."""
+    """Notification URLs of the job. They are secrets and are excluded from stored and displayed specs."""
 
 
 class JobSpec(SpecModel):
@@ -217,77 +225,77 @@ class JobSpec(SpecModel):
     name: Name
     num_nodes: Annotated[int, Field(ge=1, le=1000)] = 1
     workdir: Text | None = None
-    """Absolute folder that is copied to every node, or uploaded code as `holdfast.code_upload.upload_store` names it; None means an empty one."""
+    """Absolute folder that is copied to every node, or uploaded code (`holdfast.code_upload.upload_store`); None for an empty one."""
     setup: Text | None = None
-    """Shell text that runs on every node before `run`; None means nothing."""
+    """Shell commands that run on every node before `run`; None for none."""
     run: Script
     envs: dict[str, Text] = Field(default_factory=dict)
     resources: dict[str, Any] = Field(default_factory=dict)
-    """SkyPilot's words, stale ones put right."""
+    """SkyPilot's resource options, deprecated ones migrated."""
     secrets: tuple[str, ...] = ()
-    """Names of the variables whose values are kept sealed, apart from here."""
+    """Names of secret variables; their values are encrypted and stored elsewhere."""
     more: dict[str, Any] = Field(default_factory=dict)
-    """Other words of a SkyPilot task, passed on as they are."""
+    """Other keys of a SkyPilot task, passed through unchanged."""
     holdfast: HoldfastBlock = HoldfastBlock()
 
     @classmethod
-    def stored(cls, spec: Mapping[str, Any]) -> JobSpec:
-        """The specification in a stored event; words that a newer version added are ignored."""
+    def from_stored(cls, spec: Mapping[str, Any]) -> JobSpec:
+        """The specification in a stored event; keys of newer versions are ignored."""
         return cls.model_validate(spec, extra="ignore")
 
     @property
     def engine(self) -> Engine:
-        """The kind of launcher this job needs."""
+        """Launcher type of this job."""
         return engine_of(self.resources)
 
     def with_limits(self, limits: Limits | None) -> JobSpec:
-        """The same job with these limits instead of its own; itself where None."""
+        """This job with other limits; unchanged if None."""
         if limits is None:
             return self
         block = self.holdfast.model_copy(update={"limits": limits})
         return self.model_copy(update={"holdfast": block})
 
-    def going_on_from(self, job_id: str) -> JobSpec:
-        """The same job, to go on from the checkpoints of another in its store."""
-        assert self.holdfast.checkpoint, "without a store there is nothing to go on from"
+    def with_parent(self, job_id: str) -> JobSpec:
+        """This job, continuing from the checkpoints of another job in its store."""
+        assert self.holdfast.checkpoint, "continuing from a job requires a checkpoint store"
         checkpoint = self.holdfast.checkpoint.model_copy(update={"from_job": job_id})
         block = self.holdfast.model_copy(update={"checkpoint": checkpoint})
         return self.model_copy(update={"holdfast": block})
 
     @property
-    def tidied_by(self) -> RetentionOwner | None:
-        """Who removes checkpoints that are not to be kept; None: there are none at all.
+    def retention_owner(self) -> RetentionOwner | None:
+        """Who deletes expired checkpoints; None without checkpoints.
 
-        The service, unless the file says otherwise, or it would stand before a locked door.
+        The service, unless the file names the worker or the service cannot access the store.
         """
         checkpoint = self.holdfast.checkpoint
         if checkpoint is None:
             return None
         return checkpoint.tidy or (
-            RetentionOwner.WORKER if self.locked_out else RetentionOwner.SERVICE
+            RetentionOwner.WORKER if self.store_refusal else RetentionOwner.SERVICE
         )
 
     @property
-    def locked_out(self) -> str:
-        """Why the service cannot be expected to reach the checkpoint store, in words; empty where it can."""
+    def store_refusal(self) -> str:
+        """Why the service cannot access the checkpoint store; empty if it can."""
         checkpoint = self.holdfast.checkpoint
         if checkpoint is None:
             return ""
         if checkpoint.store.startswith("file://") and self.engine is Engine.SKYPILOT:
-            return "the service does not see a folder of cloud nodes"
+            return "the service cannot access a folder on cloud nodes"
         if any(name.startswith("AWS_") for name in self.secrets):
             return "the keys of the store are secrets of the job, which the service does not use"
         return ""
 
 
 class Strict(SpecModel):
-    """Words that are passed on as they are written: what pydantic would quietly turn into another type is a mistake."""
+    """Base of models that keep values as written: implicit type conversion is an error."""
 
     model_config = ConfigDict(strict=True)
 
 
 class Recovery(Strict):
-    """What SkyPilot does when nodes or the program are lost."""
+    """SkyPilot's recovery options after the loss of nodes or a program failure."""
 
     strategy: str | None = None
     max_restarts_on_errors: Annotated[int, Field(ge=0, le=99)] | None = None
@@ -297,7 +305,7 @@ class Recovery(Strict):
 
 
 class Nodes(Strict):
-    """Words that SkyPilot 0.14 knows of one kind of node."""
+    """SkyPilot 0.14 options of one node type."""
 
     infra: str | None = None
     use_spot: bool | None = None
@@ -325,23 +333,23 @@ class Nodes(Strict):
 
 
 class Resources(Nodes):
-    """The words under `resources:`: those of one kind of node, or of several to choose from."""
+    """The `resources:` section: one node type, or several alternatives."""
 
     any_of: list[Nodes] | None = None
     ordered: list[Nodes] | None = None
 
 
 class JobFile(SpecModel):
-    """The words of a job file: those of a SkyPilot task, and `holdfast`."""
+    """Keys of a job file: those of a SkyPilot task, and `holdfast`."""
 
     name: Name | None = None
     num_nodes: Annotated[int, Field(ge=1, le=1000)] = 1
     workdir: Annotated[Any, _if_given(_workdir)] = None
     setup: Text | None = None
     run: Script | Annotated[list[Text], Field(min_length=1)]
-    """Shell text, or a list of words that reach the program exactly as they are."""
-    envs: dict[str, Text] = Field(default_factory=dict, max_length=MOST_VARIABLES)
-    secrets: dict[str, Text] = Field(default_factory=dict, max_length=MOST_VARIABLES, repr=False)
+    """Shell text, or a list of arguments that are passed to the program unchanged."""
+    envs: dict[str, Text] = Field(default_factory=dict, max_length=MAX_VARIABLES)
+    secrets: dict[str, Text] = Field(default_factory=dict, max_length=MAX_VARIABLES, repr=False)
     resources: Resources = Resources()
     file_mounts: dict[str, Annotated[Any, AfterValidator(_mount)]] | None = None
     volumes: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""What is wrong with a job file as sentences: pydantic's errors, turned into flaws with a place and a way out."""
+"""Validation of job files: pydantic errors as messages with a place and a remedy."""
 
 from __future__ import annotations
 
@@ -11,75 +11,77 @@ from pydantic_core import ErrorDetails
 
 from holdfast.domain.jobfile.limits import Limits
 from holdfast.domain.jobfile.spec import NOT_TEXT, JobFile
-from holdfast.errors import BadLimits, Flaw
+from holdfast.errors import BadLimits, ValidationIssue
 
-# Unions and validators add their own steps to a place; what a person wrote has only keys and numbers.
+# Pydantic adds steps of unions and validators to a location; a job file has only keys and numbers.
 _TAGS: Final = frozenset({"str", "list", "dict", "int", "float", "bool"})
-_WAYS_OUT: Final = {
+_REMEDIES: Final = {
     "metric": "write the name under which the script logs it",
     "mode": "write min or max",
 }
-"""What to write instead of nothing."""
-MOST_FLAWS: Final = 100
-"""Mistakes that one answer names. A lower value makes people send a file more often; a higher value costs time for each."""
-_LONGEST_WORD: Final = 64
-"""Longest word that is compared with the known ones, which takes time that grows with its length."""
-_LONGEST_SHOWN: Final = 200
-"""Characters of a wrong value that are repeated."""
+"""Remedies for missing values."""
+MAX_FLAWS: Final = 100
+"""Mistakes reported at once. A lower value needs more submissions to fix a file; a higher value costs time for each mistake."""
+_MAX_KEY_CHARS: Final = 64
+"""Longest key that is compared with known keys; the comparison's time grows with the length."""
+_MAX_SHOWN_CHARS: Final = 200
+"""Characters of a wrong value that a message repeats."""
 
 
-def validate(raw: dict[str, Any]) -> tuple[JobFile | None, tuple[Flaw, ...]]:
-    """The file, or None and why not."""
+def validate(raw: dict[str, Any]) -> tuple[JobFile | None, tuple[ValidationIssue, ...]]:
+    """Validate a job file: the model, or None and the mistakes."""
     try:
         return JobFile.model_validate(raw), ()
     except ValidationError as error:
-        errors = error.errors(include_url=False)[:MOST_FLAWS]
-        flaws = {flaw.pointer: flaw for flaw in map(flaw_of, reversed(errors))}
-        # `run` may be a text or a list: of a list with one bad word, only the word is wrong.
-        inner = {pointer.rpartition("/")[0] for pointer in flaws}
-        return None, tuple(flaws[place] for place in reversed(flaws) if place not in inner)
+        errors = error.errors(include_url=False)[:MAX_FLAWS]
+        issues = {issue.pointer: issue for issue in map(to_flaw, reversed(errors))}
+        # `run` may be a text or a list: in a list with one wrong item, only the item is reported.
+        inner = {pointer.rpartition("/")[0] for pointer in issues}
+        return None, tuple(issues[place] for place in reversed(issues) if place not in inner)
 
 
 def with_changes(limits: Limits, changes: Mapping[str, Any]) -> Limits:
-    """The limits with some of them changed; null gives back what holds where nothing is said.
+    """Apply changes to limits; null restores the default.
 
     Raises:
-        BadLimits: with every mistake that was found.
+        BadLimits: With all mistakes found.
     """
     words = {**limits.model_dump(mode="json"), **changes}
     try:
         return Limits.model_validate({word: v for word, v in words.items() if v is not None})
     except ValidationError as error:
-        raise BadLimits(tuple(map(_wrong_limit, error.errors()))) from error
+        raise BadLimits(tuple(map(_limit_flaw, error.errors()))) from error
 
 
-def _wrong_limit(detail: ErrorDetails) -> Flaw:
+def _limit_flaw(detail: ErrorDetails) -> ValidationIssue:
     steps = [str(step) for step in detail["loc"]]
     message = _sentence(detail, ["holdfast", "limits", *steps])
-    return Flaw("#" + "".join(f"/{step}" for step in steps), message)
+    return ValidationIssue("#" + "".join(f"/{step}" for step in steps), message)
 
 
-def flaw_of(detail: ErrorDetails) -> Flaw:
-    """One of pydantic's errors about a job, as a flaw."""
+def to_flaw(detail: ErrorDetails) -> ValidationIssue:
+    """Convert a pydantic error about a job into a ValidationIssue."""
     steps = [str(step) for step in detail["loc"]]
     if detail["type"] != "extra_forbidden":
         steps = [s for s in steps if "[" not in s and s not in _TAGS]
     pointer = "#" + "".join(f"/{step}" for step in steps)
     if steps[0] == "secrets" or steps[:2] == ["holdfast", "notify"]:
-        # Whatever is wrong with a secret, its value is not repeated; a URL is the key to somebody's room.
+        # Messages never repeat secrets; a notification URL grants access to its channel.
         message = NOT_TEXT if detail["type"] == "string_unicode" else detail["msg"]
-        return Flaw(pointer, message.removeprefix("Value error, "))
-    return Flaw(pointer, _sentence(detail, steps))
+        return ValidationIssue(pointer, message.removeprefix("Value error, "))
+    return ValidationIssue(pointer, _sentence(detail, steps))
 
 
-def _sentence(detail: ErrorDetails, steps: list[str]) -> str:
+def _sentence(detail: ErrorDetails, steps: list[str]) -> str:  # noqa: PLR0911 - one for each kind
     match detail["type"]:
         case "extra_forbidden":
-            return _unknown(steps)
+            return _unknown_key(steps)
         case "missing":
-            return f"is missing; {_WAYS_OUT.get(steps[-1], 'a job needs it')}"
+            return f"is missing; {_REMEDIES.get(steps[-1], 'a job needs it')}"
         case "string_pattern_mismatch" if steps[-1:] == ["store"]:
             return f"{_shown(detail['input'])} is not a store; write s3://bucket/prefix or file:///folder"
+        case "string_type" if steps[-1:] == ["every"]:
+            return f"{_shown(detail['input'])} is not an interval; write auto, 15m or 500 steps"
         case "string_unicode":
             return NOT_TEXT
         case "value_error":
@@ -90,28 +92,28 @@ def _sentence(detail: ErrorDetails, steps: list[str]) -> str:
 
 def _shown(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}..."
 
 
-def _unknown(steps: list[str]) -> str:
-    """What to say of a word that is not known: the nearest one that is, or all of a short list."""
+def _unknown_key(steps: list[str]) -> str:
+    """The message for an unknown key: the closest known key, or all known keys."""
     model: Any = JobFile
     for step in steps[:-1]:
         if not step.isdigit():
             model = _model_of(model.model_fields[step].annotation)
     known = sorted(field.alias or name for name, field in model.model_fields.items())
-    return unknown_word(steps[-1], known)
+    return unknown_key_message(steps[-1], known)
 
 
-def unknown_word(word: str, known: Sequence[str]) -> str:
-    """What is wrong with a word that is none of the known ones: the nearest of them, or all."""
-    if len(word) <= _LONGEST_WORD and (near := difflib.get_close_matches(word, known, n=1)):
-        return f"is not known; did you mean {near[0]!r}?"
-    return f"is not known here; known are {', '.join(known)}" if known else "is not known here"
+def unknown_key_message(word: str, known: Sequence[str]) -> str:
+    """The message for an unknown key: the closest of `known`, or all of them."""
+    if len(word) <= _MAX_KEY_CHARS and (near := difflib.get_close_matches(word, known, n=1)):
+        return f"unknown key; did you mean {near[0]!r}?"
+    return f"unknown key; known keys are {', '.join(known)}" if known else "unknown key"
 
 
 def _model_of(annotation: Any) -> type[BaseModel] | None:
-    """The model somewhere in an annotation; None: there is none."""
+    """The model within an annotation; None without one."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     inner = (_model_of(item) for item in getattr(annotation, "__args__", ()))

@@ -1,11 +1,7 @@
-"""Forebears: jobs that have ended, and from whose checkpoints others go on. Pure.
+"""User commands on an existing job: the resulting events, or why the command is refused. Pure.
 
-An ended job writes nothing more, and its newest checkpoints stay as long as its store does: so what is found out about it once
-stays true.
-
-How a paused job is taken up again: the command for it, and whether it would be paused again at once. Pure.
-
-What people may ask of a job that is there: the facts that follow from it, or why it cannot be. Pure.
+Also whether another job may continue from a job's checkpoints, and the command that resumes a paused job. An ended job writes
+nothing more and keeps its newest checkpoints as long as its store exists, so an answer about it stays valid.
 """
 
 from __future__ import annotations
@@ -26,56 +22,56 @@ from holdfast.domain.events import (
     PauseRequested,
     ResumeRequested,
 )
-from holdfast.domain.jobfile.limits import MICROS_PER_USD, Limits, seconds
+from holdfast.domain.jobfile.limits import MICROS_PER_USD, Limits, parse_seconds
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobfile.validation import with_changes
 from holdfast.domain.jobs.guards import grace_micros, trip
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.lifecycle import advance
-from holdfast.errors import BadLimits, Flaw, NotPossibleNow
+from holdfast.errors import BadLimits, NotPossibleNow, ValidationIssue
 
 
 def parent_refusal(
     job: Job, spec: JobSpec, newest: CheckpointAttempt | None, store: str
 ) -> str | None:
-    """Why a job with this store cannot go on from another, and what to do instead; None when it can.
+    """Why a job with this store cannot continue from another job, and the remedy; None if it can.
 
-    `spec` and `newest` are those of the other: its newest complete checkpoint, None where it has none.
+    `spec` and `newest` belong to the other job; `newest` is its newest complete checkpoint, None without one.
     """
     kept = spec.holdfast.checkpoint
     if job.state is not State.ENDED:
         return (
-            f"job {job.id} is {job.status}, and only what has ended can be gone on from; "
-            f"wait until it has, or ask for that with holdfast cancel {job.id}"
+            f"job {job.id} is {job.status}; a job can only continue from an ended job; "
+            f"wait until it ends, or run holdfast cancel {job.id}"
         )
     if kept is None or newest is None:
-        return f"job {job.id} has no checkpoint to go on from; leave from out"
+        return f"job {job.id} has no checkpoint to continue from; remove from"
     if kept.store.rstrip("/") != store.rstrip("/"):
-        return f"job {job.id} keeps its checkpoints in {kept.store}; write that as store"
+        return f"job {job.id} stores its checkpoints in {kept.store}; set store to that"
     return None
 
 
-def why_no_retry(job: Job, newest: CheckpointAttempt | None) -> str | None:
-    """Why a job cannot be retried now, and what to do instead; None when it can.
+def retry_refusal(job: Job, newest: CheckpointAttempt | None) -> str | None:
+    """Why a job cannot be retried now, and the remedy; None if it can.
 
-    `newest` is its newest complete checkpoint; None where it has none.
+    `newest` is its newest complete checkpoint, None without one.
     """
     match job.state:
         case State.PAUSED:
-            return f"it is paused; holdfast resume {job.id} takes it up again"
+            return f"it is paused; resume it with: holdfast resume {job.id}"
         case State.ENDED:
             pass
         case _:
-            return f"it is {job.state}, and only what has ended can be retried"
+            return f"it is {job.state}; only ended jobs can be retried"
     if job.outcome is Outcome.SUCCEEDED:
-        return f"it has succeeded; holdfast clone {job.id} submits it once more"
+        return f"it succeeded; submit a copy with: holdfast clone {job.id}"
     if newest is None:
-        return f"it has no checkpoint to go on from; holdfast clone {job.id} submits it once more"
+        return f"it has no checkpoint to continue from; submit a copy with: holdfast clone {job.id}"
     return None
 
 
-_MORE: Final = 2
-"""How many times the old limit the command has that a sentence offers."""
+_SUGGESTED_FACTOR: Final = 2
+"""Factor on the old limit in a suggested resume command."""
 _CENT: Final = Decimal("0.01")
 _OPTIONS: Final = {
     Guard.MAX_COST: "--max-cost",
@@ -83,45 +79,45 @@ _OPTIONS: Final = {
     Guard.DEADLINE: "--deadline",
     Guard.MAX_DURATION: "--max-duration",
 }
-"""Of `holdfast resume`, for what would trip again if nothing were changed."""
+"""Options of `holdfast resume` for guards that would trip again with unchanged limits."""
 
 
 def resume_command(job: Job, limits: Limits) -> str:
-    """The command that takes a job up again, with the limit that has to be another one, if any has."""
+    """The command that resumes a job, with a raised limit if its guard needs one."""
     if job.guard is Guard.BUDGET:
-        return f"once its budget has room, holdfast resume {job.id} takes it up again"
+        return f"once its budget allows it, resume with: holdfast resume {job.id}"
     option = _OPTIONS.get(job.guard) if job.guard else None
-    words = f" {option} {_more(job, limits)}" if option else ""
-    return f"holdfast resume {job.id}{words} takes it up again"
+    words = f" {option} {_suggested_limit(job, limits)}" if option else ""
+    return f"resume with: holdfast resume {job.id}{words}"
 
 
-def _more(job: Job, limits: Limits) -> str:
-    """A limit of which there would be about as much left as there was in all."""
+def _suggested_limit(job: Job, limits: Limits) -> str:
+    """A limit twice the old one, so that about the original amount is left."""
     deadline = limits.deadline_at(job.submitted_at)
     match job.guard:
         case Guard.MAX_COST if limits.max_cost_usd is not None:
-            return _dollars(limits.max_cost_usd * _MORE)
+            return _dollars(limits.max_cost_usd * _SUGGESTED_FACTOR)
         case Guard.MAX_HOURLY_COST if limits.max_hourly_cost_usd is not None:
-            return _dollars(limits.max_hourly_cost_usd * _MORE)
+            return _dollars(limits.max_hourly_cost_usd * _SUGGESTED_FACTOR)
         case Guard.MAX_DURATION if limits.max_duration is not None:
-            return _hours(_MORE * timedelta(seconds=seconds(limits.max_duration)))
+            return _hours(_SUGGESTED_FACTOR * timedelta(seconds=parse_seconds(limits.max_duration)))
         case Guard.DEADLINE if deadline is not None:
-            return _hours(_MORE * (deadline - job.submitted_at))
+            return _hours(_SUGGESTED_FACTOR * (deadline - job.submitted_at))
         case _:
             return "none"
 
 
-def why_not(job: Job, limits: Limits, now: datetime) -> str | None:
-    """Why a paused job would be paused again at once, and what its limit has to be; None when it would not."""
+def immediate_pause_reason(job: Job, limits: Limits, now: datetime) -> str | None:
+    """Why a resumed job would pause again immediately, with the needed limit; None if it would not."""
     resumed = advance(job, ResumeRequested(at=now))
     if tripped := trip(resumed, limits, now):
-        return f"it would be stopped again at once, as {tripped.detail}; {_needed(job, tripped.guard, limits, now)}"
+        return f"it would be stopped again immediately: {tripped.detail}; {_needed(job, tripped.guard, limits, now)}"
     cap, paid = limits.max_cost_micros, job.account.paid_micros
     needed = paid + grace_micros(job.micros_per_hour)
     if cap is not None and cap <= needed:
         return (
-            f"it has cost ${_usd(paid)}, and its nodes cost ${_usd(job.micros_per_hour)} an hour, so that "
-            f"max_cost_usd ${_usd(cap)} leaves no more than the time to save; {_above(needed)}"
+            f"it has cost ${_usd(paid)} and its nodes cost ${_usd(job.micros_per_hour)} an hour, so "
+            f"max_cost_usd ${_usd(cap)} only covers saving; {_above(needed)}"
         )
     return None
 
@@ -131,14 +127,14 @@ def _needed(job: Job, guard: Guard, limits: Limits, now: datetime) -> str:
         case Guard.MAX_COST:
             return _above(job.account.paid_micros + grace_micros(job.micros_per_hour))
         case Guard.DEADLINE:
-            return f"deadline has to be after {now:%Y-%m-%d %H:%M:%SZ}, or more than {_span(now - job.submitted_at)}"
+            return f"deadline must be after {now:%Y-%m-%d %H:%M:%SZ}, or more than {_span(now - job.submitted_at)}"
         case Guard.MAX_DURATION:
             had = timedelta(milliseconds=job.account.node_ms_by(now))
-            return f"max_duration has to be more than {_span(had)}"
+            return f"max_duration must be more than {_span(had)}"
         case Guard.MAX_FAILURES:
-            return f"max_failures has to be at least {max(job.failures, limits.max_failures) + 1}"
+            return f"max_failures must be at least {max(job.failures, limits.max_failures) + 1}"
         case _:
-            return "its limits have to be other ones"
+            return "change its limits"
 
 
 def _hours(span: timedelta) -> str:
@@ -146,7 +142,7 @@ def _hours(span: timedelta) -> str:
 
 
 def _above(micros: int) -> str:
-    return f"max_cost_usd has to be above {_usd(micros)}"
+    return f"max_cost_usd must be above {_usd(micros)}"
 
 
 def _span(span: timedelta) -> str:
@@ -154,7 +150,7 @@ def _span(span: timedelta) -> str:
 
 
 def _usd(micros: int) -> str:
-    """Dollars to the cent, never less than they are."""
+    """Dollars, rounded up to the cent."""
     return _dollars(Decimal(micros) / MICROS_PER_USD)
 
 
@@ -164,24 +160,24 @@ def _dollars(usd: Decimal) -> str:
 
 
 def cancel(job: Job, now: datetime, reason: str, by: str = "") -> tuple[Event, ...]:
-    """The end that was asked for; nothing where it is on its way. Of a paused job nothing runs, so that it is over at once."""
+    """Cancel a job; no events if it is already stopping. A paused job has no nodes and ends immediately."""
     if job.state in {State.STOPPING, State.ENDED}:
         return ()
-    asked = CancelRequested(at=now, reason=reason, by=by)
+    request = CancelRequested(at=now, reason=reason, by=by)
     if job.state is not State.PAUSED:
-        return (asked,)
-    return asked, Finished(at=now, outcome=Outcome.CANCELLED, detail=reason)
+        return (request,)
+    return request, Finished(at=now, outcome=Outcome.CANCELLED, detail=reason)
 
 
 def pause(job: Job, now: datetime, reason: str, by: str = "") -> tuple[Event, ...]:
-    """The pause that was asked for; nothing where it is on its way.
+    """Pause a job; no events if it is already pausing or paused.
 
     Raises:
-        NotPossibleNow: the job is to end, or has.
+        NotPossibleNow: The job is stopping or has ended.
     """
     if job.state in {State.PAUSING, State.PAUSED}:
         return ()
-    if no := why_no_pause(job):
+    if no := pause_refusal(job):
         raise NotPossibleNow(f"job {job.id} cannot be paused: {no}")
     return (PauseRequested(at=now, reason=reason, by=by),)
 
@@ -195,18 +191,18 @@ def resume(
     reason: str,
     by: str = "",
 ) -> tuple[Event, ...]:
-    """The resume that was asked for, under `limits` as they are changed.
+    """Resume a job under `limits` with `changes`.
 
     Raises:
-        NotPossibleNow: the job is not paused, or would be paused again at once.
-        BadLimits: the changes cannot be.
+        NotPossibleNow: The job is not paused, or would pause again immediately.
+        BadLimits: The changes are invalid.
     """
-    if no := why_no_resume(job):
+    if no := resume_refusal(job):
         raise NotPossibleNow(f"job {job.id} cannot be resumed: {no}")
     changed = change_limits(job, limits, changes, now, by)
     for event in changed:
         job = advance(job, event)
-    if no := why_not(job, job.limits or limits, now):
+    if no := immediate_pause_reason(job, job.limits or limits, now):
         raise NotPossibleNow(f"job {job.id} cannot be resumed: {no}")
     return *changed, ResumeRequested(at=now, reason=reason, by=by)
 
@@ -214,19 +210,19 @@ def resume(
 def change_limits(
     job: Job, limits: Limits, changes: Mapping[str, Any], now: datetime, by: str = ""
 ) -> tuple[Event, ...]:
-    """The change of limits that was asked for; nothing where they are so already. null takes a limit away.
+    """Change limits; no events if they already have these values. null removes a limit.
 
     Raises:
-        NotPossibleNow: the job has ended.
-        BadLimits: the changes cannot be.
+        NotPossibleNow: The job has ended.
+        BadLimits: The changes are invalid.
     """
-    if no := why_no_limits(job):
+    if no := limits_refusal(job):
         raise NotPossibleNow(f"the limits of job {job.id} cannot be changed: {no}")
     after = with_changes(limits, changes)
     deadline = after.deadline_at(job.submitted_at)
     if "deadline" in changes and deadline is not None and deadline <= now:
-        told = f"{deadline:%Y-%m-%d %H:%M:%SZ} is over; write a time to come, or a duration from the submission"
-        raise BadLimits((Flaw("#/deadline", told),))
+        why = f"{deadline:%Y-%m-%d %H:%M:%SZ} is in the past; write a future time, or a duration from the submission"
+        raise BadLimits((ValidationIssue("#/deadline", why),))
     names = tuple(
         name for name in Limits.model_fields if getattr(after, name) != getattr(limits, name)
     )
@@ -236,8 +232,8 @@ def change_limits(
     return (LimitsChanged(at=now, limits=written, changed=names, by=by),)
 
 
-def why_no_pause(job: Job) -> str | None:
-    """Why a job cannot be paused now; None when it can."""
+def pause_refusal(job: Job) -> str | None:
+    """Why a job cannot be paused now; None if it can."""
     match job.state:
         case State.PAUSING | State.PAUSED | State.STOPPING:
             return f"it is {job.state}"
@@ -247,30 +243,28 @@ def why_no_pause(job: Job) -> str | None:
             return None
 
 
-def why_no_resume(job: Job) -> str | None:
-    """Why a job cannot be resumed now; None when it can, as far as its limits allow."""
+def resume_refusal(job: Job) -> str | None:
+    """Why a job cannot be resumed now; None if it can, as far as its limits allow."""
     match job.state:
         case State.PAUSED:
             return None
         case State.PAUSING:
-            return (
-                "it is pausing, and its nodes are not known to be gone; try again when it is paused"
-            )
+            return "it is pausing, and its nodes may still run; try again when it is paused"
         case State.ENDED:
             return "it has ended"
         case _:
-            return f"it is {job.state}, and only what is paused can be resumed"
+            return f"it is {job.state}; only paused jobs can be resumed"
 
 
-def why_no_removal(job: Job) -> str | None:
-    """Why a job cannot be removed now, and what to do instead; None when it can."""
+def removal_refusal(job: Job) -> str | None:
+    """Why a job cannot be removed now, and the remedy; None if it can."""
     if job.outcome is None:
-        return f"it is {job.status}, and only ended jobs can be removed; holdfast cancel {job.id} ends it"
+        return f"it is {job.status}; only ended jobs can be removed; cancel it with: holdfast cancel {job.id}"
     if job.leftovers:
-        return f"{job.warning}; stop what is left first"
+        return f"{job.warning}; stop the remaining resources first"
     return None
 
 
-def why_no_limits(job: Job) -> str | None:
-    """Why the limits of a job cannot be changed now; None when they can."""
+def limits_refusal(job: Job) -> str | None:
+    """Why the limits of a job cannot be changed now; None if they can."""
     return "it has ended" if job.state is State.ENDED else None

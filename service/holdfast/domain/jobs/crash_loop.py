@@ -1,4 +1,4 @@
-"""Crashes that are the same one: by exit code and last words, without what differs from one try to the next. Pure."""
+"""Identical crashes: same exit code and error message apart from values that differ per run. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.domain.events import CapacityLost, Cause, LeftReason, WorkerLeft
 
 _VOLATILE: Final = re.compile(
     r"0x[0-9a-f]+"  # Addresses.
-    r"|\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b"  # Digests, and names that a machine has drawn.
+    r"|\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b"  # Digests and generated names.
     r"|(?:[a-z]:)?(?:[\\/][\w.@+~-]+)+[\\/]?"  # Paths.
     r"|\d+(?:[.,:]\d+)*",  # Numbers, versions, times of day, sizes.
     re.IGNORECASE,
@@ -19,50 +19,49 @@ _VOLATILE: Final = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CrashLoop:
-    """The newest crash of a job's program, and how often it has come in a row.
+    """The newest crash of a job's program and its number of consecutive repeats.
 
-    A crash is an attempt of which the launcher said that the program itself had failed, and whose worker left last
-    words. One of the two alone is none: of a rank that lost its peers the words sound like a failure, and a launcher's
-    own words are the same for every failure.
+    A crash is an attempt for which the launcher reported a program failure and the worker an error. One of the two does not
+    suffice: a rank that lost its peers also reports an error, and a launcher's message is the same for every failure.
     """
 
     count: int = 0
-    """How often the newest has come without another one, or a checkpoint further, in between."""
+    """Repeats of the newest crash without a different crash or further checkpoint in between."""
     words: str = ""
-    """Its exit code, and what its worker said; empty before the first."""
+    """Exit code and error message of the worker; empty before the first crash."""
     likeness: str = ""
-    """Its exit code, and what was said without what differs from one try to the next."""
+    """Exit code and error message without values that differ per run."""
     counted: int = 0
     """Attempt that was counted last."""
     failed: int = 0
-    """Newest attempt of which the launcher said that the program had failed."""
+    """Newest attempt for which the launcher reported a program failure."""
     said: int = 0
-    """Newest attempt whose worker left with an error."""
+    """Newest attempt whose worker exited with an error."""
     exit_code: int = 0
-    """With which that worker left."""
+    """Exit code of that worker."""
     saying: str = ""
-    """What it said."""
+    """Error message of that worker."""
 
-    def after_words(self, event: WorkerLeft) -> CrashLoop:
-        """The same once a worker has told why it left."""
+    def after_worker_exit(self, event: WorkerLeft) -> CrashLoop:
+        """The state after a worker reported its exit."""
         if event.reason is not LeftReason.FAILED or event.attempt <= self.said:
             return self
-        said = replace(self, said=event.attempt, exit_code=event.exit_code, saying=event.detail)
-        return _counted(said)
+        exited = replace(self, said=event.attempt, exit_code=event.exit_code, saying=event.detail)
+        return _count_crash(exited)
 
     def after_loss(self, event: CapacityLost) -> CrashLoop:
-        """The same once a launcher has told why nodes are gone."""
+        """The state after a launcher reported a capacity loss."""
         if event.cause is not Cause.USER_ERROR or event.attempt <= self.failed:
             return self
-        return _counted(replace(self, failed=event.attempt))
+        return _count_crash(replace(self, failed=event.attempt))
 
     def after_progress(self) -> CrashLoop:
-        """The same once there is a checkpoint that is further than all before it."""
+        """The state after a checkpoint beyond all earlier ones."""
         return replace(self, count=0)
 
 
-def _counted(crashes: CrashLoop) -> CrashLoop:
-    """The same with its newest crash, once both have spoken of it."""
+def _count_crash(crashes: CrashLoop) -> CrashLoop:
+    """Count the newest crash once launcher and worker have reported it."""
     if not crashes.said == crashes.failed > crashes.counted:
         return crashes
     likeness = f"{crashes.exit_code} {normalised(crashes.saying)}"
@@ -76,5 +75,5 @@ def _counted(crashes: CrashLoop) -> CrashLoop:
 
 
 def normalised(words: str) -> str:
-    """The words without numbers, addresses and paths, so that the same crash reads the same at every try."""
+    """The message without numbers, addresses and paths, so that repeated crashes compare equal."""
     return " ".join(_VOLATILE.sub("#", words).split())

@@ -1,9 +1,8 @@
-"""What stops a job that would go on: its limits, words after which another try is useless, the same crash again and
-again, and placements that come no further.
+"""Guards that pause or stop a job: limits, budgets, hopeless exits, repeated crashes, no progress.
 
-Pure, and asked at every look at a launch that is not over. Money and time run on while a launcher does not answer; so
-their guards are asked then, too, and say beforehand when they will trip. A guard tells one sentence, which is what people
-read when they ask why the job was paused or has failed.
+Pure, and evaluated at every reconciliation of an active launch. Cost and time accrue even while a launcher does not respond.
+Their guards are evaluated then as well and compute in advance when they will trip. Each guard yields one sentence, which users
+read as the reason of the pause or failure.
 """
 
 from __future__ import annotations
@@ -14,56 +13,64 @@ from typing import Final, Protocol
 
 from holdfast.domain.billing.running_cost import MS_PER_HOUR, ms_until
 from holdfast.domain.events import Guard, GuardTripped
-from holdfast.domain.jobfile.limits import Limits, dollars
+from holdfast.domain.jobfile.limits import Limits, format_usd
 from holdfast.domain.jobs.job import Job, State
 
 SAVE_GRACE_S: Final = 120
-"""What a worker gets to save its work and leave, before its nodes are taken from under it. Smaller: a big model is not
-saved. Bigger: money is spent after the budget has said no, as the guard of the cost trips so long before the cap."""
+"""Seconds that a worker gets to save and exit before its nodes are released.
+
+A lower value does not suffice for large models; a higher value spends more after the limit, since the cost guard trips this
+long before the cap.
+"""
 SAME_CRASHES: Final = 3
-"""Crashes of one kind in a row after which another try is useless. Smaller ends a program for an accident that came twice;
-bigger pays for setups. It says nothing beside a `max_failures` that is less."""
+"""Identical consecutive crashes after which retries stop.
+
+A lower value ends a program for an accident that happened twice; a higher value pays for more setups. A lower `max_failures`
+takes precedence.
+"""
 
 
 class BudgetLike(Protocol):
-    """What a budget has left for a job, as a guard asks for it."""
+    """The balance of a budget as the guards need it."""
 
-    def holds_back(self, now: datetime, more_per_hour: int) -> bool:
-        """Whether jobs of it are to be paused, of which one may get nodes that cost `more_per_hour`."""
+    def blocks_jobs(self, now: datetime, more_per_hour: int) -> bool:
+        """Whether the budget's jobs must pause if nodes at `more_per_hour` start."""
         ...
 
     def ms_until_spent(self, now: datetime) -> int | None:
-        """Milliseconds until they will be; None: never, if nothing happens."""
+        """Milliseconds until the budget blocks jobs; None without node costs."""
         ...
 
-    def told(self, now: datetime) -> str:
-        """What is spent of which budget, as a sentence."""
+    def spent_message(self, now: datetime) -> str:
+        """The amount spent and the budget, as a sentence."""
         ...
 
 
-_OVER: Final = frozenset({State.PAUSING, State.PAUSED, State.STOPPING, State.ENDED})
+_UNGUARDED: Final = frozenset({State.PAUSING, State.PAUSED, State.STOPPING, State.ENDED})
 
 
 def trip(
-    job: Job, limits: Limits, now: datetime, purses: Sequence[BudgetLike] = ()
+    job: Job, limits: Limits, now: datetime, budgets: Sequence[BudgetLike] = ()
 ) -> GuardTripped | None:
-    """The first guard that this job trips now; None while it may go on. `purses` are what it is paid from."""
-    seen = (*_waiting(job, limits, now), *_tries(job, limits))
-    return _first(job, (*_running(job, limits, now), *_budget(job, purses, now), *seen), now)
+    """The first guard that this job trips now, or None; `budgets` pay for the job."""
+    seen = (*_waiting(job, limits, now), *_failures(job, limits))
+    return _first(
+        job, (*_money_and_time(job, limits, now), *_budget(job, budgets, now), *seen), now
+    )
 
 
-def trip_unseen(
-    job: Job, limits: Limits, now: datetime, purses: Sequence[BudgetLike] = ()
+def trip_without_observation(
+    job: Job, limits: Limits, now: datetime, budgets: Sequence[BudgetLike] = ()
 ) -> GuardTripped | None:
-    """The same of money and time alone: what may be said while the launcher says nothing."""
-    return _first(job, (*_running(job, limits, now), *_budget(job, purses, now)), now)
+    """The first cost, time or budget guard that trips while the launcher does not respond."""
+    return _first(job, (*_money_and_time(job, limits, now), *_budget(job, budgets, now)), now)
 
 
 def ms_until_trip(
-    job: Job, limits: Limits, now: datetime, purses: Sequence[BudgetLike] = ()
+    job: Job, limits: Limits, now: datetime, budgets: Sequence[BudgetLike] = ()
 ) -> int | None:
-    """Milliseconds until money or time trips a guard if nothing happens to this job any more; None: they never do."""
-    if job.state in _OVER:
+    """Milliseconds until a cost or time guard trips without further events; None if none will."""
+    if job.state in _UNGUARDED:
         return None
     cap, longest_s, account = limits.max_cost_micros, limits.max_duration_s, job.account
     deadline = limits.deadline_at(job.submitted_at)
@@ -74,12 +81,12 @@ def ms_until_trip(
         if cap is None
         else account.ms_until_paid(cap - grace_micros(account.micros_per_hour), now),
     )
-    budgets = (purse.ms_until_spent(now) for purse in purses)
-    return min((span for span in (*spans, *budgets) if span is not None), default=None)
+    spent = (budget.ms_until_spent(now) for budget in budgets)
+    return min((span for span in (*spans, *spent) if span is not None), default=None)
 
 
 def grace_ms(job: Job, now: datetime) -> int | None:
-    """Milliseconds left to a worker to save and leave; None while nobody wants it to."""
+    """Milliseconds left for the worker to save and exit; None if it was not asked to."""
     if job.state in {State.PAUSED, State.ENDED}:
         return 0
     if job.stop_asked_at is None:
@@ -88,22 +95,22 @@ def grace_ms(job: Job, now: datetime) -> int | None:
 
 
 def _first(job: Job, reached: Sequence[tuple[Guard, str]], now: datetime) -> GuardTripped | None:
-    if job.state in _OVER or not reached:
+    if job.state in _UNGUARDED or not reached:
         return None
     guard, detail = reached[0]
     return GuardTripped(at=now, guard=guard, detail=detail)
 
 
-def _running(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, str]]:
-    """Money and time, which run on though nobody looks."""
+def _money_and_time(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, str]]:
+    """Guards of cost and time, which accrue without observations."""
     yield from _money(job, limits, now)
     yield from _time(job, limits, now)
 
 
-def _budget(job: Job, purses: Sequence[BudgetLike], now: datetime) -> Iterator[tuple[Guard, str]]:
+def _budget(job: Job, budgets: Sequence[BudgetLike], now: datetime) -> Iterator[tuple[Guard, str]]:
     more = 0 if job.placed else job.micros_per_hour
-    held = (purse for purse in purses if purse.holds_back(now, more))
-    yield from ((Guard.BUDGET, purse.told(now)) for purse in held)
+    held = (budget for budget in budgets if budget.blocks_jobs(now, more))
+    yield from ((Guard.BUDGET, budget.spent_message(now)) for budget in held)
 
 
 def _money(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, str]]:
@@ -113,58 +120,61 @@ def _money(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, str
     if cap is not None and paid + grace_micros(account.micros_per_hour) >= cap:
         yield (
             Guard.MAX_COST,
-            f"it has cost {dollars(paid)}, which leaves no more than the time to save of max_cost_usd {dollars(cap)}",
+            f"spent {format_usd(paid)} of max_cost_usd {format_usd(cap)}; the rest is reserved for saving",
         )
     if hourly_cap is not None and rate > hourly_cap:
         yield (
             Guard.MAX_HOURLY_COST,
-            f"its nodes cost {dollars(rate)} an hour, and max_hourly_cost_usd is {dollars(hourly_cap)}",
+            f"the nodes cost {format_usd(rate)} an hour, above max_hourly_cost_usd {format_usd(hourly_cap)}",
         )
 
 
 def _time(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, str]]:
     deadline = limits.deadline_at(job.submitted_at)
     if deadline is not None and now >= deadline:
-        yield Guard.DEADLINE, f"its deadline was {deadline:%Y-%m-%d %H:%M:%SZ}, and it is not over"
+        yield (
+            Guard.DEADLINE,
+            f"the deadline {deadline:%Y-%m-%d %H:%M:%SZ} passed before the job finished",
+        )
     longest_s = limits.max_duration_s
     if longest_s is not None and job.account.node_ms_by(now) >= longest_s * 1000:
-        yield Guard.MAX_DURATION, f"it has had nodes for max_duration {limits.max_duration}"
+        yield Guard.MAX_DURATION, f"the job has had nodes for max_duration {limits.max_duration}"
 
 
 def _waiting(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, str]]:
-    """Nodes may have come that nobody has seen, so this is asked with a look alone."""
+    """The max_wait guard, which needs an observation: nodes may be ready but not yet observed."""
     waiting = timedelta(0) if job.placed else now - job.account.free_since
     if waiting >= timedelta(seconds=limits.max_wait_s):
-        yield Guard.MAX_WAIT, f"it has been without nodes for max_wait {limits.max_wait}"
+        yield Guard.MAX_WAIT, f"no nodes within max_wait {limits.max_wait}"
 
 
-def _tries(job: Job, limits: Limits) -> Iterator[tuple[Guard, str]]:
-    """Launchers count failures, too, but not all of them, and none beyond one launch."""
+def _failures(job: Job, limits: Limits) -> Iterator[tuple[Guard, str]]:
+    """Guards of failures and progress, counted over all launches; launchers count within one launch only."""
     is_lost = job.left_attempt < job.attempt or not job.placed
     if job.hopeless and is_lost and job.started_attempt <= job.left_attempt:
-        yield Guard.NO_RETRY, f"another try is useless, as its worker left with {job.hopeless}"
+        yield Guard.NO_RETRY, f"retries cannot succeed: the worker exited with {job.hopeless}"
     crashes = job.crashes
     if crashes.count >= SAME_CRASHES and (not job.placed or crashes.counted < job.attempt):
         yield (
             Guard.SAME_CRASH,
-            f"its last {crashes.count} crashes were the same, with no checkpoint in between: {crashes.words}",
+            f"the last {crashes.count} crashes were identical, without a checkpoint in between: {crashes.words}",
         )
     if job.failures >= limits.max_failures:
         times = f"{job.failures} time" + "s" * (job.failures != 1)
         words = f": {job.failure}" if job.failure else ""
-        yield Guard.MAX_FAILURES, f"the program has failed {times}, which is max_failures{words}"
-    # Who never tells anything may have come far, for all we know.
-    speaks = job.started_attempt or job.left_attempt
+        yield Guard.MAX_FAILURES, f"the program failed {times} and reached max_failures{words}"
+    # The progress of a program without reports is unknown.
+    has_reported = job.started_attempt or job.left_attempt
     most = limits.max_fruitless
-    if speaks and not job.placed and job.attempt - job.advanced_attempt >= most:
-        last = f"{most} placements" if most > 1 else "placement"
-        found = f"its last {last} left no checkpoint beyond step {job.furthest_step}"
+    if has_reported and not job.placed and job.attempt - job.advanced_attempt >= most:
+        last = f"{most}  attempts" if most > 1 else "attempt"
+        found = f"the last {last} made no checkpoint beyond step {job.furthest_step}"
         yield (
             Guard.ZERO_PROGRESS,
-            f"zero progress: {found}; steps after the last checkpoint are not counted",
+            f"no progress: {found}; steps after the last checkpoint are not counted",
         )
 
 
 def grace_micros(micros_per_hour: int) -> int:
-    """What nodes of this price cost while their worker saves and leaves."""
+    """Cost of the grace period in which a worker saves and exits."""
     return micros_per_hour * SAVE_GRACE_S * 1000 // MS_PER_HOUR

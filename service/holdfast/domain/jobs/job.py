@@ -1,4 +1,4 @@
-"""A job, as its facts so far have left it. What a fact changes is `holdfast.domain.jobs.lifecycle`'s business alone."""
+"""A job as computed from its events. Only `holdfast.domain.jobs.lifecycle` applies events to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.domain.jobs.crash_loop import CrashLoop
 
 
 class State(StrEnum):
-    """Where a job is. `ended` is shown to people as its outcome."""
+    """State of a job. Users see the outcome instead of `ended`."""
 
     QUEUED = "queued"
     PROVISIONING = "provisioning"
@@ -29,119 +29,119 @@ class State(StrEnum):
 
 
 LEAVING: Final = frozenset({State.PAUSING, State.STOPPING})
-"""Where a job is to give its nodes back, and may still have them."""
+"""States in which a job releases its nodes but may still have them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """A job after some prefix of its log; every field follows from the facts alone."""
+    """A job after a prefix of its log; all fields follow from its events."""
 
     id: str
     seq: int
-    """Number of the last fact; the next one is `seq + 1`."""
+    """Number of the last event; the next one is `seq + 1`."""
     name: str
     state: State
     owner: str = ""
-    """Name of who submitted it; empty where nobody said."""
+    """Name of the submitter; empty if unknown."""
     project: str = DEFAULT_PROJECT
     submitted_at: datetime
     updated_at: datetime
-    """Latest time of any fact, so that late facts do not turn it back."""
+    """Latest time of any event, so that late events do not move it back."""
     outcome: Outcome | None = None
-    """None until the job has ended."""
+    """Outcome of the job; None until it has ended."""
     exit_code: int | None = None
-    """None until a program's end was told."""
+    """Exit code of the program; None until it is reported."""
     detail: str = ""
-    """Why the job is pausing, paused, stopping, recovering or ended, in words."""
+    """Reason why the job is pausing, paused, stopping, recovering or ended."""
     leftovers: tuple[str, ...] = ()
-    """What may still run, and be billed, though it should be gone."""
+    """Orphans that may still run and be billed."""
     account: RunningCost
     stop_asked_at: datetime | None = None
-    """When somebody asked for the end or a pause, or a guard tripped; None while the job is to go on."""
+    """Time of the cancel or pause request or the tripped guard; None otherwise."""
     tripped: str = ""
-    """The sentence of the guard that stopped it; empty when none did."""
+    """Detail of the guard that stopped the job; empty without one."""
     guard: Guard | None = None
-    """Which one that was; None when none did."""
+    """The guard that stopped the job; None without one."""
     limits: Limits | None = None
-    """Those that hold since somebody changed them; None: those of the job file."""
+    """Limits after the last change; None if those of the job file apply."""
     launch_limits: Limits | None = None
-    """The same as they were when the newest launch was asked for."""
+    """Limits at the time of the newest launch."""
     launch: int = 0
     """Number of the newest launch; 0 before the first."""
     launches_before_resume: int = 0
-    """Launches that were over when the job was last taken up again."""
+    """Launches before the last resume."""
     is_launched: bool = False
-    """Whether anything may stand, or come to stand, under the key of the newest launch."""
+    """Whether nodes may exist or appear under the key of the newest launch."""
     attempt: int = 0
-    """Number of placements so far, over all launches."""
+    """Number of attempts so far, over all launches."""
     attempts_before_launch: int = 0
     denials: int = 0
     """Capacity denials recorded in the newest launch."""
     placed: bool = False
-    """True while the nodes of the newest attempt stand, as far as was told."""
+    """Whether the nodes of the newest attempt are running, as far as reported."""
     started_attempt: int = 0
-    """Newest attempt that told that it trains; it may be told before its nodes are."""
+    """Newest attempt that reported training; may precede its NodesReady."""
     noticed: tuple[int, ...] = ()
-    """Attempts whose nodes are not lost yet, and whose worker was told that they will be."""
+    """Attempts with a termination notice whose nodes are not lost yet."""
     left_attempt: int = 0
-    """Newest attempt whose worker left before it was done."""
+    """Newest attempt whose worker exited early."""
     hopeless: str = ""
-    """What that worker said if another try is useless; empty otherwise."""
+    """Exit reason of that worker if retries cannot succeed; empty otherwise."""
     furthest_step: int = 0
-    """Newest step that any attempt has told."""
+    """Highest step that any attempt has reported."""
     advanced_attempt: int = 0
-    """Newest attempt that went further than all that was told before it."""
+    """Newest attempt that went beyond all steps reported before."""
     step: int = 0
-    """Newest step of the newest attempt that any fact has told."""
+    """Newest reported step of the newest attempt."""
     total_steps: int | None = None
-    """None until a worker said how far it goes."""
+    """Total steps of the run; None until a worker reports it."""
     last_checkpoint_step: int | None = None
-    """Newest step that is safe in the store; None before the first checkpoint."""
+    """Newest step committed to the store; None before the first checkpoint."""
     saving: SaveHealth = field(default_factory=SaveHealth)
     crashes: CrashLoop = field(default_factory=CrashLoop)
     zone: str | None = None
-    """Where the newest attempt stands or stood; None before the first."""
+    """Zone of the newest attempt; None before the first."""
     micros_per_hour: int = 0
-    """What the nodes of the newest attempt cost, also once they are gone; 0 before the first."""
+    """Hourly price of the newest attempt's nodes, kept after their loss; 0 before the first."""
     preemptions: int = 0
-    """Placements that were taken away: preempted, or failed without anybody having said why."""
+    """Attempts lost to preemption or to a node failure without known cause."""
     failures: int = 0
-    """Attempts that ended by the user's own error."""
+    """Attempts that ended with a user error."""
     failure: str = ""
-    """What was said of the newest of them."""
+    """Error message of the newest of these attempts."""
     resumes: int = 0
-    """Attempts after the first that came to train again."""
+    """Attempts after the first that resumed training."""
     passed_over: int = 0
-    """Events of a newer version that this version could not use. A cached row of such a job is never believed."""
+    """Events of newer versions that this version ignored. Cached rows of such jobs are recomputed."""
 
     @property
     def launch_key(self) -> str:
-        """The key under which the launcher knows the newest launch."""
+        """Key of the newest launch at the launcher."""
         return f"{self.id}-{self.launch}"
 
     @property
     def placements(self) -> int:
-        """Placements of the newest launch."""
+        """Number of placements of the newest launch."""
         return self.attempt - self.attempts_before_launch
 
     @property
     def warning(self) -> str:
-        """What people must know although the job needs nothing more; empty when there is nothing."""
+        """Problems that need a user's attention even after the job has ended; empty without any."""
         left = "; ".join(self.leftovers)
         billed = f"nodes may still be billed: {left}" if left else ""
         return "; ".join(filter(None, (billed, self.saving.trouble)))
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it is to give its nodes back, and may still have them."""
+        """Whether the job releases its nodes but may still have them."""
         return self.state in LEAVING
 
     @property
-    def trains(self) -> bool:
-        """True while the newest attempt stands and steps, as far as was told."""
+    def is_training(self) -> bool:
+        """Whether the newest attempt has nodes and is training, as far as reported."""
         return self.placed and self.left_attempt < self.attempt <= self.started_attempt
 
     @property
     def status(self) -> str:
-        """The word that people see: the state, or the outcome once it has ended."""
+        """The displayed status: the state, or the outcome after the end."""
         return self.outcome or self.state

@@ -1,9 +1,8 @@
-"""What is remembered of a launch at an engine that has no memory of its own for it.
+"""Admission tokens of launches at engines that do not deduplicate requests.
 
-An engine such as SkyPilot starts one more cluster for every request that reaches it, whoever sent it twice. So a
-launch carries a token that the engine's admission gate lets pass once. The token is `issued` before the first
-request, and leaves that state for good in one of two ways: `consumed` by the request that passed the gate, or
-`revoked` by whoever wants that none ever passes.
+An engine such as SkyPilot starts another cluster for every request, including repeated ones. A launch therefore carries a
+token that the engine's admission gate accepts once. The token is `issued` before the first request and then changes once:
+to `consumed` by the request that passed the gate, or to `revoked` so that no request passes.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from enum import StrEnum
 
 
 class TokenState(StrEnum):
-    """Where the token of a launch is."""
+    """State of a launch's admission token."""
 
     ISSUED = "issued"
     CONSUMED = "consumed"
@@ -23,30 +22,30 @@ class TokenState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Admission:
-    """One launch, as far as it is known on this side."""
+    """The service's record of one launch."""
 
     key: str
     job_id: str
     generation: int
-    """Which token of this launch is meant, from 1."""
+    """Number of this launch's token, from 1."""
     state: TokenState
     state_at: datetime
     posted_at: datetime | None = None
-    """Last time the engine was asked; None before the first."""
+    """Time of the last request to the engine; None before the first."""
     request_id: str | None = None
-    """What the engine calls that request; None while no answer came."""
+    """The engine's id of that request; None until it responds."""
     engine_id: int | None = None
-    """The engine's own number of the launch; None until it is known."""
+    """The engine's number of the launch; None until known."""
     cancelled_at: datetime | None = None
     missing_since: datetime | None = None
-    """First listing that lacked a launch which was there before."""
+    """Time of the first listing that lacked a launch which was listed before."""
     lost: str | None = None
-    """What may still run without a record at the engine, in words; None where nothing may. A cancel is a person's decision on it."""
+    """Description of resources that may run without a record at the engine; None if there are none. Only a user's cancel resolves it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineEvent:
-    """One line of an engine's own history of a launch."""
+    """One entry of an engine's history of a launch."""
 
     at: datetime
     status: str

@@ -1,17 +1,16 @@
-"""What a job is, computed from its facts.
+"""The state of a job, computed from its events.
 
     queued --LaunchRequested--> provisioning --NodesReady--> starting --TrainingStarted--> training
     starting | training --CapacityLost--> recovering --NodesReady--> starting
-    recovering --LaunchRequested--> provisioning           (the launcher forgot it: a new launch key)
-    whoever goes on --PauseRequested, GuardTripped--> pausing --Paused--> paused --ResumeRequested--> queued
-    whoever has not ended --CancelRequested, GuardTripped--> stopping
+    recovering --LaunchRequested--> provisioning           (lost by the launcher: a new launch key)
+    any active state --PauseRequested, GuardTripped--> pausing --Paused--> paused --ResumeRequested--> queued
+    any state but ended --CancelRequested, GuardTripped--> stopping
     any but paused and ended --Finished--> ended           (a pause or a cancel may lose the race)
 
-Pausing and stopping absorb what the launcher still does. A guard says by itself whether it pauses or stops.
+Pausing and stopping absorb further launcher events. Each guard defines whether it pauses or stops the job.
 
-Nothing else writes a state. Facts that a worker tells move the state only for the current attempt; otherwise they
-annotate. What was left behind, and what became of it, annotates in every state. Facts of the launcher that have no
-row here are a bug of the caller.
+Only this module computes states. Worker events change the state for the current attempt only; otherwise they annotate.
+Cleanup events annotate in every state. A launcher event without a transition is a bug of the caller.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Final, assert_never
 from holdfast.domain.billing.rate import RateSchedule
 from holdfast.domain.billing.running_cost import RunningCost
 from holdfast.domain.events import (
-    TAKEN,
+    PREEMPTION_CAUSES,
     CancelRequested,
     CapacityDenied,
     CapacityLost,
@@ -62,11 +61,11 @@ from holdfast.domain.jobs.transitions import TRANSITIONS
 from holdfast.errors import IllegalTransition
 
 FOLD: Final = 8
-"""Which fold this is. Raised whenever the same facts give another `Job`, so that rows cached before are folded anew."""
+"""Version of the fold. Raise it if the same events yield a different `Job`, so that cached rows are recomputed."""
 
 
-def begin(job_id: str, event: Submitted) -> Job:
-    """The job after its first fact."""
+def create_job(job_id: str, event: Submitted) -> Job:
+    """The job after its first event."""
     return Job(
         id=job_id,
         seq=1,
@@ -85,11 +84,11 @@ def advance(job: Job, event: Event) -> Job:
     """The job after `event`.
 
     Raises:
-        IllegalTransition: late or repeated facts must be filtered by the caller; here they are a bug.
+        IllegalTransition: The event cannot follow; callers must filter late and repeated events.
     """
     job = replace(job, seq=job.seq + 1, updated_at=max(job.updated_at, event.at))
     if isinstance(event, WorkerFact):
-        return _told(_noted(job, event), event)
+        return _apply_worker_event(_apply_progress(job, event), event)
     match event:
         case (
             CleanupFailed()
@@ -99,7 +98,7 @@ def advance(job: Job, event: Event) -> Job:
             | LimitsChanged()
             | RunsCompared()
         ):
-            return _annotated(job, event)
+            return _apply_annotation(job, event)
         case UnknownEvent():
             return replace(job, passed_over=job.passed_over + 1)
         case Submitted():
@@ -116,12 +115,12 @@ def advance(job: Job, event: Event) -> Job:
             | GuardTripped()
             | Finished()
         ):
-            return _moved(job, event)
+            return _apply_transition(job, event)
         case _:
             assert_never(event)
 
 
-def _annotated(
+def _apply_annotation(
     job: Job,
     event: CleanupFailed
     | CleanedUp
@@ -130,7 +129,7 @@ def _annotated(
     | LimitsChanged
     | RunsCompared,
 ) -> Job:
-    """The job with what moves no state."""
+    """The job after an event that does not change its state."""
     match event:
         case CleanupFailed(detail=detail):
             return replace(job, leftovers=(*(x for x in job.leftovers if x != detail), detail))
@@ -149,28 +148,28 @@ def _annotated(
 
 
 def fold(job_id: str, events: Iterable[Event]) -> Job:
-    """The job after all of `events`, of which the first must be `Submitted`.
+    """The job after all of `events`, the first of which must be `Submitted`.
 
     Raises:
-        IllegalTransition: the facts do not follow one another.
+        IllegalTransition: The events do not follow one another.
     """
     job: Job | None = None
     for event in events:
         if job is not None:
-            job = follow(job, event)
+            job = replay_event(job, event)
         elif isinstance(event, Submitted):
-            job = begin(job_id, event)
+            job = create_job(job_id, event)
         else:
             raise IllegalTransition(
                 f"{job_id} begins with {type(event).__name__} instead of Submitted"
             )
     if job is None:
-        raise IllegalTransition(f"{job_id} has no facts")
+        raise IllegalTransition(f"{job_id} has no events")
     return job
 
 
-def follow(job: Job, event: Event) -> Job:
-    """The job after an event of its log. What cannot follow because an unknown event moved the job is passed over, too."""
+def replay_event(job: Job, event: Event) -> Job:
+    """The job after a logged event. Events that cannot follow an unknown event are skipped."""
     try:
         return advance(job, event)
     except IllegalTransition:
@@ -179,7 +178,7 @@ def follow(job: Job, event: Event) -> Job:
         return advance(job, UnknownEvent(at=event.at, kind=type(event).__name__, body={}))
 
 
-def _moved(  # noqa: PLR0911 - one for each kind
+def _apply_transition(  # noqa: PLR0911 - one for each kind
     job: Job,
     event: LaunchRequested
     | CapacityDenied
@@ -195,7 +194,7 @@ def _moved(  # noqa: PLR0911 - one for each kind
     state = TRANSITIONS.get((job.state, type(event)))
     if state is None:
         raise IllegalTransition(f"{job.id} is {job.status}: {type(event).__name__} cannot follow")
-    # Why somebody asked for the end stays in sight until it comes.
+    # Keep the reason of the stop until the job ends.
     told = job.detail if job.is_leaving else None
     match event:
         case LaunchRequested(launch=launch):
@@ -207,14 +206,14 @@ def _moved(  # noqa: PLR0911 - one for each kind
                 is_launched=True,
                 attempts_before_launch=job.attempt,
                 denials=0,
-                detail="asking for nodes",
+                detail="requesting nodes",
             )
         case CapacityDenied(zone=zone):
             return replace(
                 job,
                 state=state,
                 denials=job.denials + 1,
-                detail=told or f"no capacity in {zone}; still trying",
+                detail=told or f"no capacity in {zone}; retrying",
             )
         case NodesReady():
             return _placed(job, event, state, told or "")
@@ -241,7 +240,7 @@ def _leaving(job: Job, event: PauseRequested | CancelRequested | GuardTripped, s
         job,
         state=State.PAUSING if guard and guard.pauses else state,
         detail=event.detail if isinstance(event, GuardTripped) else event.reason,
-        # Whoever cancels what is pausing gives its worker no time anew.
+        # A cancel of a pausing job gives its worker no additional time.
         stop_asked_at=(job.stop_asked_at if job.is_leaving else None) or event.at,
         tripped=event.detail if isinstance(event, GuardTripped) else "",
         guard=guard,
@@ -249,7 +248,7 @@ def _leaving(job: Job, event: PauseRequested | CancelRequested | GuardTripped, s
 
 
 def _resumed(job: Job, event: ResumeRequested, state: State) -> Job:
-    """The job as it is taken up again. What guards count in a row, they count anew."""
+    """The resumed job. Guards count consecutive failures from zero again."""
     return replace(
         job,
         state=state,
@@ -267,7 +266,7 @@ def _resumed(job: Job, event: ResumeRequested, state: State) -> Job:
 
 def _placed(job: Job, event: NodesReady, state: State, detail: str) -> Job:
     if state is State.STARTING and job.started_attempt == event.attempt:
-        state = TRANSITIONS[State.STARTING, TrainingStarted]  # The worker was quicker.
+        state = TRANSITIONS[State.STARTING, TrainingStarted]  # The worker reported first.
     return replace(
         job,
         state=state,
@@ -285,12 +284,14 @@ def _placed(job: Job, event: NodesReady, state: State, detail: str) -> Job:
 
 
 def _repriced(job: Job, event: PriceChanged) -> Job:
-    """The same job with another account. It may have ended: a price may be told later than that."""
-    if not job.account.knows(event.attempt):
+    """The job with the new price in its account. A price may arrive after the job has ended."""
+    if not job.account.has_meter(event.attempt):
         raise IllegalTransition(
-            f"{job.id}: the price of attempt {event.attempt} cannot change any more, or not yet"
+            f"{job.id}: the price of attempt {event.attempt} cannot change: it has no open meter"
         )
-    changed = job.account.changed(event.attempt, event.group, event.at, event.micros_per_hour)
+    changed = job.account.with_price_change(
+        event.attempt, event.group, event.at, event.micros_per_hour
+    )
     return replace(job, account=changed)
 
 
@@ -300,7 +301,7 @@ def _lost(job: Job, event: CapacityLost, state: State, told: str | None) -> Job:
         job,
         state=state,
         placed=False,
-        preemptions=job.preemptions + (event.cause in TAKEN),
+        preemptions=job.preemptions + (event.cause in PREEMPTION_CAUSES),
         failures=job.failures + failed,
         failure=event.detail if failed else job.failure,
         crashes=job.crashes.after_loss(event),
@@ -324,21 +325,21 @@ def _ended(job: Job, event: Finished) -> Job:
     )
 
 
-def _noted(job: Job, event: WorkerFact) -> Job:
-    """The job with what any attempt may tell at any time: how far it came, and that it is being taken."""
+def _apply_progress(job: Job, event: WorkerFact) -> Job:
+    """The job after information that any attempt may report: progress, notices and exits."""
     attempt = event.attempt
     step = 0 if isinstance(event, RestoreStarted | RunDescribed) else event.step
     job = replace(job, saving=job.saving.after(event))
     if step > job.furthest_step:
         advanced = max(job.advanced_attempt, attempt)
         job = replace(job, furthest_step=step, advanced_attempt=advanced)
-    if isinstance(event, WorkerLeft) and event.is_unfinished and attempt >= job.left_attempt:
-        job = replace(job, left_attempt=attempt, hopeless=event.hopeless)
+    if isinstance(event, WorkerLeft) and event.exited_early and attempt >= job.left_attempt:
+        job = replace(job, left_attempt=attempt, hopeless=event.no_retry_reason)
     if isinstance(event, WorkerLeft):
-        job = replace(job, crashes=job.crashes.after_words(event))
+        job = replace(job, crashes=job.crashes.after_worker_exit(event))
     match event:
         case PreemptionNoticed() | WorkerLeft(reason=LeftReason.PREEMPTED):
-            # While a job is leaving, it was we who asked its worker to: that proves no reclaim.
+            # While a job is leaving, Holdfast asked its worker to exit: that proves no preemption.
             stands = attempt > job.attempt or (job.placed and attempt == job.attempt)
             if stands and not job.is_leaving:
                 job = replace(job, noticed=tuple(sorted({*job.noticed, attempt})))
@@ -347,7 +348,7 @@ def _noted(job: Job, event: WorkerFact) -> Job:
     return job
 
 
-def _told(job: Job, event: WorkerFact) -> Job:
+def _apply_worker_event(job: Job, event: WorkerFact) -> Job:
     current = event.attempt >= max(job.attempt, job.started_attempt)
     match event:
         case TrainingStarted(attempt=attempt, step=step, total_steps=total):

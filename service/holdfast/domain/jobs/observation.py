@@ -1,4 +1,4 @@
-"""What a launcher saw when it was asked about one launch."""
+"""An observation: the state of one launch as its launcher reported it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from holdfast.domain.events.values import NodeGroup
 
 
 class LaunchStatus(StrEnum):
-    """Where one launch is, by the launcher's own word."""
+    """Status of a launch as its launcher reports it."""
 
     ABSENT = "absent"
-    """The launcher has never heard of this key: nothing was started under it."""
+    """Unknown to the launcher: no launch was started under this key."""
     WAITING = "waiting"
-    """Known, without nodes: not placed yet, or being placed again after a loss."""
+    """Known but without nodes: not placed yet, or being placed again after a loss."""
     UP = "up"
-    """All nodes stand."""
+    """All nodes are running."""
     FORGOTTEN = "forgotten"
-    """It was known once, and the launcher will not bring it back; nothing of it runs but what it may have left."""
+    """No longer known to the launcher. Only orphans of it may still run."""
     UNKNOWN = "unknown"
-    """It was known once, and the launcher has lost its records of it: what it ran on may run on unseen."""
+    """Once known, but the launcher lost its records: nodes may still run unseen."""
     ENDED = "ended"
-    """Over: the program has ended, or the launch was cancelled (also before it began)."""
+    """The program has ended or the launch was cancelled, possibly before it began."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placement:
-    """One set of nodes that stood together."""
+    """One set of nodes that ran together."""
 
     ready_at: datetime
     zone: str
@@ -39,29 +39,29 @@ class Placement:
     on_demand_micros_per_hour: int
     simulated: bool
     price_source: str = ""
-    """Who told the price; empty where the launcher sets it itself."""
+    """Source of the price; empty if the launcher sets it."""
     price_as_of: datetime | None = None
-    """When that source had it so; None where it is empty."""
+    """Date of the price at its source; None without a source."""
     is_price_estimate: bool = False
-    """Whether nobody told it, so that it is taken to be high."""
+    """Whether the price is an estimate, deliberately high, for lack of a source."""
     cloud: str = ""
-    """Whose nodes they are, in SkyPilot's spelling; empty where nobody rents them, or the launcher does not know."""
+    """Cloud in SkyPilot's spelling; empty if not rented or unknown."""
     instance_type: str = ""
-    """What a node is called there; empty where the launcher does not know."""
+    """Instance type of a node; empty if unknown."""
     is_spot: bool | None = None
-    """Whether the market may take them; None where the launcher does not know."""
+    """Whether the nodes are spot instances; None if unknown."""
     groups: tuple[NodeGroup, ...] = ()
-    """What it is made of, where its nodes differ; empty: they are all alike."""
+    """Node groups if the nodes differ; empty if all are alike."""
     lost_at: datetime | None = None
-    """None while the nodes stand."""
+    """Time of the loss; None while the nodes run."""
     cause: Cause | None = None
-    """Why they were lost, as far as the launcher can tell; None while they stand."""
+    """Cause of the loss as far as the launcher knows; None while the nodes run."""
     detail: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Denial:
-    """A zone that had no room."""
+    """A zone without capacity."""
 
     at: datetime
     zone: str
@@ -70,7 +70,7 @@ class Denial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchResult:
-    """How a launch ended."""
+    """The end of a launch."""
 
     at: datetime
     outcome: Outcome
@@ -80,18 +80,18 @@ class LaunchResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """One look at one launch. What is missing between two looks is in it, or is counted in it."""
+    """One observation of one launch. Events between two observations are listed or counted in it."""
 
-    standing: LaunchStatus
+    status: LaunchStatus
     since: datetime
-    """When the standing began, or the time of the look where the launcher does not know."""
+    """Start of this status, or the time of the observation if unknown."""
     placements: int = 0
-    """How many placements this launch has had; never decreases."""
-    trail: tuple[Placement, ...] = ()
-    """The newest of them, oldest first; shorter than `placements` where the launcher forgets, never empty if there was one."""
+    """Number of placements of this launch so far; never decreases."""
+    recent_placements: tuple[Placement, ...] = ()
+    """The newest placements, oldest first; at least one if there were any, possibly fewer than `placements`."""
     denials: tuple[Denial, ...] = ()
     """All denials of this launch, oldest first."""
-    ending: LaunchResult | None = None
-    """Set exactly when the standing is ENDED."""
+    result: LaunchResult | None = None
+    """Set if and only if the status is ENDED."""
     leftovers: tuple[str, ...] = ()
-    """What may still run and be billed although the launch is over, each in the words of its `Stray`."""
+    """Orphans that may still run and be billed after the launch, each described by its `Orphan`."""

@@ -1,4 +1,4 @@
-"""What workers report, understood: most reports are facts for the journal, progress is a point of a curve."""
+"""Parse worker reports: progress becomes a metric point, all other reports become events."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _STEP = TypeAdapter[int](Count)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """Where an attempt was, and what it measured there. Kept beside the journal, not in it."""
+    """Progress of an attempt with its metric values. Stored outside the journal."""
 
     attempt: int
     n: int
     at: datetime
     step: int
     values: dict[str, float | None]
-    """None where the worker measured something that is not finite."""
+    """Metric values by name; None for values that are not finite."""
 
 
 def parse_report(report: Report) -> WorkerFact | Point | None:
-    """The fact or the point that a report tells; None for a kind or an enum value that a newer worker added.
+    """The event or point of a report; None for a kind or enum value of a newer worker.
 
     Raises:
-        BadReport: the body does not fit the kind; the message names the field.
+        BadReport: The body does not fit the kind; the message names the field.
     """
     try:
         at = _TIME.validate_python(report.at).astimezone(UTC)
@@ -51,15 +51,15 @@ def parse_report(report: Report) -> WorkerFact | Point | None:
         event = decode(kind, at, {**_readable(report.body), "attempt": attempt})
         return event if isinstance(event, WorkerFact) else None
     except (ValidationError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        flaw = error.errors()[0] if isinstance(error, ValidationError) else None
-        where = f"{'.'.join(map(str, flaw['loc']))}: {flaw['msg']}" if flaw else str(error)
+        issue = error.errors()[0] if isinstance(error, ValidationError) else None
+        where = f"{'.'.join(map(str, issue['loc']))}: {issue['msg']}" if issue else str(error)
         raise BadReport(f"report {report.n} ({report.kind}): {where}") from error
 
 
 def _point(report: Report, at: datetime) -> Point:
     values = report.body.get("values", {})
     if not isinstance(values, dict):
-        raise BadReport(f"report {report.n} (progress): values must be numbers by name")
+        raise BadReport(f"report {report.n} (progress): values must map names to numbers")
     return Point(
         attempt=report.attempt,
         n=report.n,
@@ -70,7 +70,7 @@ def _point(report: Report, at: datetime) -> Point:
 
 
 def _readable(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A body with a question mark for each half of a surrogate pair. JSON can hold one; no answer of the service can."""
+    """The body with lone surrogates replaced: JSON can contain them, responses cannot."""
     text = json.dumps(body, ensure_ascii=False)
     try:
         text.encode()
@@ -81,13 +81,13 @@ def _readable(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _legible(name: str) -> str:
-    """A name that every database can read; JSON knows characters that are none, and PostgreSQL no NUL."""
+    """The name without characters that databases reject: lone surrogates, and NUL for PostgreSQL."""
     return name.encode(errors="replace").decode().replace("\0", "?")
 
 
 def _finite(value: Any) -> float | None:
     try:
         number = float(value) if isinstance(value, int | float) else math.nan
-    except OverflowError:  # JSON knows integers that no float can hold.
+    except OverflowError:  # JSON integers can exceed the range of floats.
         return None
     return number if math.isfinite(number) else None

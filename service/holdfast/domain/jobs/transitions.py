@@ -1,4 +1,4 @@
-"""Which event may follow in which state of a job, and the state after it."""
+"""State transitions of a job: which event may follow in which state, and the next state."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from holdfast.domain.jobs.job import State
 
 S = State
 LIVE: Final = frozenset(State) - {S.ENDED}
-GOING: Final = LIVE - {S.PAUSING, S.PAUSED, S.STOPPING}
-"""What nobody has asked to leave."""
+ACTIVE: Final = LIVE - {S.PAUSING, S.PAUSED, S.STOPPING}
+"""States of jobs that were not asked to pause or stop."""
 
 TRANSITIONS: Final[Mapping[tuple[State, type[Event]], State]] = {
     (S.QUEUED, LaunchRequested): S.PROVISIONING,
@@ -44,11 +44,11 @@ TRANSITIONS: Final[Mapping[tuple[State, type[Event]], State]] = {
     (S.TRAINING, CapacityLost): S.RECOVERING,
     (S.PAUSING, CapacityLost): S.PAUSING,
     (S.STOPPING, CapacityLost): S.STOPPING,
-    **{(state, PauseRequested): S.PAUSING for state in GOING},
+    **{(state, PauseRequested): S.PAUSING for state in ACTIVE},
     (S.PAUSING, Paused): S.PAUSED,
     (S.PAUSED, ResumeRequested): S.QUEUED,
     **{(state, CancelRequested): S.STOPPING for state in LIVE - {S.STOPPING}},
-    # Of those guards that pause: pausing.
-    **{(state, GuardTripped): S.STOPPING for state in GOING},
+    # Guards that pause lead to pausing instead.
+    **{(state, GuardTripped): S.STOPPING for state in ACTIVE},
     **{(state, Finished): S.ENDED for state in LIVE - {S.PAUSED}},
 }

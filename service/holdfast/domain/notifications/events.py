@@ -1,4 +1,4 @@
-"""What people are told of: which facts of a job are news, and in what words. Pure."""
+"""Notifications: which events of a job notify users, and their text. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from holdfast.domain.events import (
-    TAKEN,
+    PREEMPTION_CAUSES,
     CapacityLost,
     Cause,
     CleanupFailed,
@@ -23,18 +23,18 @@ from holdfast.domain.events import (
 )
 
 
-class NewsKind(StrEnum):
-    """What a piece of news is about; a channel may ask for some of them alone."""
+class NotificationKind(StrEnum):
+    """Kind of a notification; channels can select kinds."""
 
     PREEMPTED = "preempted"
-    """Nodes were taken by the market, or broke."""
+    """Nodes were preempted or failed."""
     LOST = "lost"
     """Nodes were lost for another reason."""
     RECOVERED = "recovered"
-    """A job trains again after it had lost its nodes, or was paused."""
+    """A job trains again after a capacity loss or pause."""
     SAVING_FAILED = "saving_failed"
     GUARD = "guard"
-    """A limit was reached; the job is being paused or stopped."""
+    """A guard tripped; the job is pausing or stopping."""
     PAUSED = "paused"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -42,12 +42,12 @@ class NewsKind(StrEnum):
     CLEANUP_FAILED = "cleanup_failed"
     """Nodes may still be billed."""
     BUDGET = "budget"
-    """So much of a budget is spent."""
+    """A percentage of a budget is spent."""
     TEST = "test"
-    """Somebody pressed the button; sent whatever the channel asks for."""
+    """A test requested by a user; sent regardless of the channel's preferences."""
 
 
-FACTS: Final = frozenset(
+NOTIFYING_EVENTS: Final = frozenset(
     cls.__name__
     for cls in (
         CapacityLost,
@@ -59,31 +59,31 @@ FACTS: Final = frozenset(
         CleanupFailed,
     )
 )
-"""Names of the events that may be news."""
+"""Names of the events that can cause notifications."""
 
 _ENDS: Final = {
-    Outcome.SUCCEEDED: NewsKind.SUCCEEDED,
-    Outcome.FAILED: NewsKind.FAILED,
-    Outcome.CANCELLED: NewsKind.CANCELLED,
+    Outcome.SUCCEEDED: NotificationKind.SUCCEEDED,
+    Outcome.FAILED: NotificationKind.FAILED,
+    Outcome.CANCELLED: NotificationKind.CANCELLED,
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Notification:
-    """One thing that happened."""
+    """One notification."""
 
     id: str
-    """The same whenever it is told again, in whatever message."""
-    kind: NewsKind
+    """Id that is the same in every message that contains the notification."""
+    kind: NotificationKind
     at: datetime
-    """When it happened."""
+    """Time of the event."""
     text: str
-    """What, as one sentence."""
+    """Description as one sentence."""
     job_id: str | None = None
-    """None where it is about no job alone."""
+    """The job; None if it concerns no single job."""
 
     def body(self) -> dict[str, Any]:
-        """It as JSON values."""
+        """The notification as JSON values."""
         return {
             "id": self.id,
             "kind": self.kind.value,
@@ -93,9 +93,9 @@ class Notification:
         }
 
 
-def news_of(job_id: str, name: str, seq: int, event: Event) -> Notification | None:
-    """What people are told of fact number `seq` of a job; None where it is no news."""
-    told = _told(event)
+def notification_for(job_id: str, name: str, seq: int, event: Event) -> Notification | None:
+    """The notification for event `seq` of a job; None if it causes none."""
+    told = _describe(event)
     if told is None:
         return None
     kind, words = told
@@ -104,43 +104,52 @@ def news_of(job_id: str, name: str, seq: int, event: Event) -> Notification | No
 
 
 def body_text(item: Mapping[str, Any]) -> str:
-    """One piece of news as a line of a message."""
+    """One notification as a line of a message."""
     at = datetime.fromisoformat(item["at"])
     return f"{at:%Y-%m-%d %H:%M}Z {item['text']}"
 
 
-def _told(event: Event) -> tuple[NewsKind, str] | None:  # noqa: PLR0911 - a row for each fact
+def _describe(event: Event) -> tuple[NotificationKind, str] | None:  # noqa: PLR0911 - a row for each fact
     match event:
         case CapacityLost(cause=Cause.PAUSED):
-            return None  # `Paused` follows, and says why.
-        case CapacityLost(cause=cause, detail=detail) if cause in TAKEN:
+            return None  # `Paused` follows and contains the reason.
+        case CapacityLost(cause=cause, detail=detail) if cause in PREEMPTION_CAUSES:
             what = "was preempted" if cause is Cause.PREEMPTED else "lost a node"
-            return NewsKind.PREEMPTED, _and(f"{what} in attempt {event.attempt}", detail)
+            return NotificationKind.PREEMPTED, _with_detail(
+                f"{what} in attempt {event.attempt}", detail
+            )
         case CapacityLost(cause=cause, detail=detail):
-            return NewsKind.LOST, _and(f"lost its nodes ({cause})", detail)
+            return NotificationKind.LOST, _with_detail(f"lost its nodes ({cause})", detail)
         case TrainingStarted(attempt=attempt, step=step) if attempt > 1:
-            return NewsKind.RECOVERED, f"trains again from step {step} in attempt {attempt}"
+            return (
+                NotificationKind.RECOVERED,
+                f"resumed training at step {step} in attempt {attempt}",
+            )
         case SavingFailed(failures=failures, safe_step=safe, detail=detail):
-            lost = f"could not save {failures} times in a row; only step {safe} is safe"
-            return NewsKind.SAVING_FAILED, _and(lost, detail)
+            lost = (
+                f"failed to save {failures} checkpoints in a row; the last durable step is {safe}"
+            )
+            return NotificationKind.SAVING_FAILED, _with_detail(lost, detail)
         case GuardTripped(guard=guard, detail=detail):
             what = "is being paused" if guard.pauses else "is being stopped"
-            return NewsKind.GUARD, _and(f"{what} ({guard})", detail)
+            return NotificationKind.GUARD, _with_detail(f"{what} ({guard})", detail)
         case Paused(detail=detail):
-            return NewsKind.PAUSED, _and("is paused, and nothing of it is paid for", detail)
+            return NotificationKind.PAUSED, _with_detail("is paused without cost", detail)
         case Finished(outcome=outcome, exit_code=code, detail=detail):
             coded = f" with exit code {code}" if code else ""
             verb = {
-                Outcome.SUCCEEDED: "has succeeded",
-                Outcome.FAILED: f"has failed{coded}",
+                Outcome.SUCCEEDED: "succeeded",
+                Outcome.FAILED: f"failed{coded}",
                 Outcome.CANCELLED: "was cancelled",
             }[outcome]
-            return _ENDS[outcome], _and(verb, detail)
+            return _ENDS[outcome], _with_detail(verb, detail)
         case CleanupFailed(detail=detail):
-            return NewsKind.CLEANUP_FAILED, _and("may still have nodes that are billed", detail)
+            return NotificationKind.CLEANUP_FAILED, _with_detail(
+                "may still have billed nodes", detail
+            )
         case _:
             return None
 
 
-def _and(words: str, detail: str) -> str:
+def _with_detail(words: str, detail: str) -> str:
     return f"{words}: {detail}" if detail else words

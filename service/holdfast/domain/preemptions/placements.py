@@ -1,8 +1,8 @@
-"""A job's history by placement: how long it stood, how it ended, and what it took to come back from that.
+"""Placement records of a job: lifetime, end, and recovery of each placement.
 
-A recovery is cut into detect, wait, setup, restore and redo. The first begins with the last that was heard of the placement
-that was lost, and ends when its loss was written down; the second is the time without nodes; the others are of the next
-placement: until its program was up, until it trained, and until it had done again what was lost. What nobody told is None.
+A recovery consists of detect, wait, setup, restore and redo. Detect begins with the last report of the lost placement and ends
+when its loss is recorded; wait is the time without nodes. The others belong to the next placement: until its program is up, until
+it trains, and until it has repeated the lost work. Unknown durations are None.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from holdfast.domain.attempts import Attempt, LatestPoint, gather
+from holdfast.domain.attempts import Attempt, LatestPoint, collect_attempts
 from holdfast.domain.billing.ledger import AttemptBill, Bill
 from holdfast.domain.billing.rate import MS_PER_HOUR, to_ms
-from holdfast.domain.events import TAKEN, CapacityLost, Cause, Event, WorkerFact
+from holdfast.domain.events import PREEMPTION_CAUSES, CapacityLost, Cause, Event, WorkerFact
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacementRecord:
-    """What became of one placement."""
+    """Record of one placement."""
 
     attempt: int
     zone: str
     instance_type: str
     nodes: int
     begin_ms: int
-    """Since 1970."""
+    """Start in milliseconds since 1970."""
     end_ms: int
-    """Since 1970; while it stands, until when it was looked at."""
-    stands: bool
+    """End in milliseconds since 1970; time of the query while it runs."""
+    is_running: bool
     cause: Cause | None
-    """None while it stands, and where the job ended with its nodes."""
+    """Cause of the loss; None while it runs or if the job ended with its nodes."""
     is_noticed: bool
     notice_ms: int | None
-    """How much warning was given; None without one, or where it did not say."""
+    """Duration of the notice; None without a notice or a stated duration."""
     is_notice_used: bool
-    """Whether a checkpoint was finished between the warning and the loss."""
+    """Whether a checkpoint was committed between notice and loss."""
     detect_ms: int | None
     wait_ms: int | None
     setup_ms: int | None
@@ -46,49 +46,49 @@ class PlacementRecord:
     lost_ms: int
     lost_micros: int
     simulated: bool
-    """Whether nobody pays its price."""
+    """Whether its price is simulated."""
     is_price_estimate: bool
-    """Whether the price is but taken to be so, and high."""
+    """Whether its price is a high estimate."""
     hours: tuple[tuple[str, int, int], ...]
-    """Zone, hour since 1970, and the milliseconds that its nodes stood there in it, all together."""
+    """Zone, hour since 1970, and milliseconds of all nodes within it."""
 
     @property
     def is_preempted(self) -> bool:
-        """Whether its loss says something of the market."""
-        return self.cause in TAKEN
+        """Whether its loss counts as a preemption."""
+        return self.cause in PREEMPTION_CAUSES
 
 
-def chapters_of(
+def placement_records(
     facts: Sequence[Event],
     recorded_at: Mapping[int, datetime],
     reached: Mapping[int, LatestPoint],
     account: Bill,
     since: int = 1,
 ) -> list[PlacementRecord]:
-    """The placements of a job in order, from attempt `since` on.
+    """Placement records of a job in order, from attempt `since` on.
 
-    `recorded_at` says when the loss of an attempt was written down, by its number; `account` is the bill of all facts. Of `facts`
-    there may be only those of these attempts.
+    `recorded_at` maps attempts to the time at which their loss was recorded; `account` is the bill of all events. `facts` may contain
+    only the events of these attempts.
     """
-    attempts = [item for item in gather(facts, reached) if item.ready.attempt >= since]
+    attempts = [item for item in collect_attempts(facts, reached) if item.ready.attempt >= since]
     bills = [item for item in account.attempts if item.attempt >= since]
-    heard = _last_heard(facts, reached)
+    heard = _last_report_at(facts, reached)
     followers: list[tuple[Attempt, AttemptBill] | None] = [
         *zip(attempts[1:], bills[1:], strict=True),
         None,
     ]
     return [
-        _chapter(
+        _placement_record(
             attempt,
             item,
             follower if attempt.lost else None,
-            _detected(attempt, heard, recorded_at),
+            _detection_ms(attempt, heard, recorded_at),
         )
         for attempt, item, follower in zip(attempts, bills, followers[: len(attempts)], strict=True)
     ]
 
 
-def _chapter(
+def _placement_record(
     attempt: Attempt,
     item: AttemptBill,
     follower: tuple[Attempt, AttemptBill] | None,
@@ -105,7 +105,7 @@ def _chapter(
         nodes=item.nodes,
         begin_ms=item.begin_ms,
         end_ms=item.end_ms,
-        stands=item.ended_at is None,
+        is_running=item.ended_at is None,
         cause=item.cause,
         is_noticed=notice is not None,
         notice_ms=round(notice.left_s * 1000) if notice and notice.left_s is not None else None,
@@ -118,17 +118,19 @@ def _chapter(
         wait_ms=after.waiting_ms - after.paused_ms if after else None,
         setup_ms=after.ms.setup if after and restored else None,
         restore_ms=after.ms.restore if after and trained else None,
-        redo_ms=_redone(item, follower[0]) if follower else None,
+        redo_ms=_redo_ms(item, follower[0]) if follower else None,
         lost_steps=item.lost_steps,
         lost_ms=item.ms.lost,
         lost_micros=item.micros.lost,
         simulated=item.simulated,
         is_price_estimate=item.is_price_estimate,
-        hours=_hours(item),
+        hours=_node_ms_by_hour(item),
     )
 
 
-def _last_heard(facts: Sequence[Event], reached: Mapping[int, LatestPoint]) -> dict[int, datetime]:
+def _last_report_at(
+    facts: Sequence[Event], reached: Mapping[int, LatestPoint]
+) -> dict[int, datetime]:
     heard = {attempt: point.at for attempt, point in reached.items()}
     for fact in facts:
         if isinstance(fact, WorkerFact):
@@ -136,7 +138,7 @@ def _last_heard(facts: Sequence[Event], reached: Mapping[int, LatestPoint]) -> d
     return heard
 
 
-def _detected(
+def _detection_ms(
     attempt: Attempt, heard: Mapping[int, datetime], recorded_at: Mapping[int, datetime]
 ) -> int | None:
     number = attempt.ready.attempt
@@ -145,13 +147,15 @@ def _detected(
     return max(0, to_ms(recorded_at[number]) - to_ms(heard[number]))
 
 
-def _redone(lost: AttemptBill, after: Attempt) -> int | None:
-    """How long the next placement trained until it was as far; between two steps that it told, in proportion."""
+def _redo_ms(lost: AttemptBill, after: Attempt) -> int | None:
+    """Time until the next placement repeated the lost steps, interpolated between reported steps."""
     if not lost.lost_steps or after.training is None or lost.last_step is None:
         return 0 if not lost.lost_steps else None
     begun, target = after.training.at, lost.last_step
     told = [(saved.step, saved.snapshot_at) for saved in after.checkpoints]
-    told += [(fact.step, fact.at) for fact in (after.left, after.notice, after.point) if fact]
+    told += [
+        (fact.step, fact.at) for fact in (after.worker_exit, after.notice, after.point) if fact
+    ]
     before = (after.training.step, begun)
     for step, at in sorted(told):
         if at < before[1] or step <= before[0]:
@@ -164,7 +168,7 @@ def _redone(lost: AttemptBill, after: Attempt) -> int | None:
     return None
 
 
-def _hours(item: AttemptBill) -> tuple[tuple[str, int, int], ...]:
+def _node_ms_by_hour(item: AttemptBill) -> tuple[tuple[str, int, int], ...]:
     nodes: dict[str, int] = {}
     for group in item.groups:
         nodes[group.zone] = nodes.get(group.zone, 0) + group.nodes
@@ -178,6 +182,6 @@ def _hours(item: AttemptBill) -> tuple[tuple[str, int, int], ...]:
     return tuple(hours)
 
 
-def losses_recorded(items: Sequence[tuple[Event, datetime]]) -> dict[int, datetime]:
-    """When the loss of each attempt was written down, from facts and the times of that."""
+def loss_recorded_at(items: Sequence[tuple[Event, datetime]]) -> dict[int, datetime]:
+    """Time at which the loss of each attempt was recorded, from timestamped events."""
     return {fact.attempt: at for fact, at in items if isinstance(fact, CapacityLost)}

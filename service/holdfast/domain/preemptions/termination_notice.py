@@ -1,4 +1,4 @@
-"""The termination notice of a job whose nodes are about to be taken, and how far its worker is with leaving. Pure."""
+"""The current termination notice of a job, and the progress of its worker's shutdown. Pure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from holdfast.domain.events import (
 
 
 class NoticePhase(StrEnum):
-    """What the worker of an attempt does between a termination notice and the loss of its nodes."""
+    """Phase of a worker between a termination notice and the loss of its nodes."""
 
     NOTICED = "noticed"
-    """It saves no checkpoints, and trains until its nodes are gone."""
+    """The job saves no checkpoints and trains until its nodes are gone."""
     SAVING = "saving"
-    """Its last checkpoint is not durable yet."""
+    """The last checkpoint is not durable yet."""
     LEAVING = "leaving"
-    """Its last checkpoint is durable, or its worker has exited."""
+    """The last checkpoint is durable, or the worker has exited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class Notice:
 
     at: datetime
     left_s: float | None
-    """Seconds from `at` until the nodes go; None where the notice did not say."""
+    """Seconds from `at` until the nodes stop; None if the notice did not state it."""
     step: int
     phase: NoticePhase
 
 
 def notice_of(facts: Iterable[Event], *, saves: bool) -> Notice | None:
-    """The notice under which a job is now; None without one. `saves`: whether the job has a checkpoint store."""
+    """The current notice of a job, or None; `saves` is whether the job has a checkpoint store."""
     noticed: PreemptionNoticed | None = None
     has_left, gone = False, 0  # The newest attempt whose nodes are lost.
     for fact in facts:

@@ -1,7 +1,4 @@
-"""What a price was over a time: the lowest, the highest, and what it was on average. Pure.
-
-Which changes of price are news: what a market tells, against what is recorded of a placement. Pure.
-"""
+"""Price history: minimum, maximum and mean over a time, and unrecorded price changes of running nodes. Pure."""
 
 from __future__ import annotations
 
@@ -14,29 +11,31 @@ from holdfast.domain.attempts import Attempt
 from holdfast.domain.billing.rate import RateSchedule, to_ms
 from holdfast.domain.events import NodesReady, PriceChanged
 from holdfast.domain.events.values import NodeGroup
-from holdfast.domain.pricing.quotes import Change, PriceQuery
+from holdfast.domain.pricing.quotes import PricePoint, PriceQuery
 
 _MS = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """Micro-dollars an hour."""
+class PriceRange:
+    """Price range in micro-dollars per hour."""
 
     lowest: int
     mean: int
-    """Weighted by how long each price held."""
+    """Mean weighted by the duration of each price."""
     highest: int
 
 
-def range_of(changes: Sequence[Change], since: datetime, until: datetime) -> Range | None:
-    """Between what a price lay from `since`, or from its first change, until `until`; None where nothing is known of it."""
+def price_range(
+    changes: Sequence[PricePoint], since: datetime, until: datetime
+) -> PriceRange | None:
+    """Range of a price from `since`, or from its first change, until `until`; None without data."""
     held = [change for change in changes if change.at < until]
     if not held:
         return None
     begins = [max(change.at, since) for change in held]
     spans = [(end - begin) // _MS for begin, end in itertools.pairwise([*begins, until])]
-    # One that was over before the time began holds for nothing of it.
+    # A price that ended before the period does not count.
     lasting = [
         (change.micros_per_hour, span) for change, span in zip(held, spans, strict=True) if span > 0
     ]
@@ -44,11 +43,11 @@ def range_of(changes: Sequence[Change], since: datetime, until: datetime) -> Ran
         return None
     prices = [micros for micros, _ in lasting]
     paid = sum(micros * span for micros, span in lasting)
-    return Range(min(prices), paid // sum(span for _, span in lasting), max(prices))
+    return PriceRange(min(prices), paid // sum(span for _, span in lasting), max(prices))
 
 
 def price_query(ready: NodesReady, part: NodeGroup) -> PriceQuery | None:
-    """The node whose price is asked for; None where nobody pays a market's price for it, or nobody said what it is."""
+    """The price query for a group of nodes; None if they have no market price or an unknown type."""
     cloud, _, rest = part.zone.partition("/")
     region, _, zone = rest.partition("/")
     if ready.simulated or not part.is_spot or not ready.instance_type or cloud != ready.cloud:
@@ -62,11 +61,11 @@ def price_query(ready: NodesReady, part: NodeGroup) -> PriceQuery | None:
 
 
 def price_changes(
-    attempt: Attempt, group: int, told: Iterable[Change], source: str, as_of: datetime
+    attempt: Attempt, group: int, told: Iterable[PricePoint], source: str, as_of: datetime
 ) -> Iterator[PriceChanged]:
-    """The changes while the nodes stood that are not recorded yet, each once, whoever asks and how often.
+    """Price changes during the life of the nodes that are not recorded yet; repeated calls yield each once.
 
-    What held when the nodes came is no change, whatever was told of it then: that is `NodesReady`'s.
+    The price at the start of the nodes is not a change, whatever was reported later: it belongs to `NodesReady`.
     """
     part = attempt.ready.parts[group]
     recorded = [change for change in attempt.changes if change.group == group]
@@ -74,8 +73,8 @@ def price_changes(
     tariff = RateSchedule.flat(attempt.ready.at, part.micros_per_hour)
     full = RateSchedule.flat(attempt.ready.at, part.on_demand_micros_per_hour)
     for fact in recorded:
-        tariff = tariff.changed(fact.at, fact.micros_per_hour)
-        full = full.changed(fact.at, fact.on_demand_micros_per_hour)
+        tariff = tariff.with_price_change(fact.at, fact.micros_per_hour)
+        full = full.with_price_change(fact.at, fact.on_demand_micros_per_hour)
     for change in sorted(told, key=lambda c: c.at):
         stood = attempt.ready.at < change.at and (
             attempt.ended_at is None or change.at < attempt.ended_at
@@ -84,7 +83,7 @@ def price_changes(
         is_same = tariff.micros_per_hour_at(to_ms(change.at)) == micros
         if not stood or change.at in known or is_same:
             continue
-        tariff = tariff.changed(change.at, micros)
+        tariff = tariff.with_price_change(change.at, micros)
         yield PriceChanged(
             at=change.at,
             attempt=attempt.ready.attempt,

@@ -1,12 +1,10 @@
-"""Rows of price lists become quotes, and those that lie are refused or repaired, each by a rule with a name.
+"""Price list parsing: rows become quotes; implausible prices are rejected or repaired by named rules.
 
-Price lists of clouds hold what nobody can pay: a spot price that is the on-demand price where there is no market, the
-host of a GPU without the GPU, a figure that only fills a gap. A rule says which, and why; nothing is dropped silently.
+Price lists contain prices that cannot be paid: a spot price equal to the on-demand price where no market exists, the host of a
+GPU without the GPU, a placeholder. Every rejection names its rule and the reason.
 
-GCP lists GPUs and their hosts on lines of their own; what one pays is their sum.
-
-Which host goes with which GPUs is what SkyPilot 0.14.1 takes (`gcp_catalog.py`): a fixed type where GCP sells only that,
-else the cheapest N1 that is big enough.
+GCP lists GPUs and their hosts on separate rows; the price of a node is their sum. The host for each GPU is the one that
+SkyPilot 0.14.1 chooses (`gcp_catalog.py`): a fixed type where GCP sells only that, or else the cheapest N1 that is large enough.
 """
 
 from __future__ import annotations
@@ -17,25 +15,28 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, TypeAlias
 
-from holdfast.domain.jobfile.accelerator_catalog import AcceleratorCatalog
 from holdfast.domain.pricing.quotes import Quote, QuoteSource
 
 MICROS: Final = 1_000_000
 PLACEHOLDER_USD: Final = 700.0
-"""What fills the place of a price in GCP's list."""
+"""Placeholder price in GCP's list."""
 ABSURD_USD: Final = 10_000.0
-"""An hour of one node. The dearest that is sold costs some hundreds. Smaller: a node to come is refused; bigger: a price
-in another currency or unit passes."""
+"""Implausible hourly price of one node; the most expensive real one costs some hundreds. A lower value rejects future nodes; a
+higher value accepts prices in another currency or unit.
+"""
 NO_MARKET: Final = 0.99
-"""The share of the on-demand price from which on a spot price is none. Real markets give 5 % off at the very least;
-lists round, so that the same price differs by hundredths of a per cent. Smaller: a poor bargain is taken for none."""
+"""Share of the on-demand price from which a spot price means that no spot capacity is sold.
+
+Real markets discount at least 5 %; list rounding changes equal prices by hundredths of a per cent. A lower value rejects small
+real discounts.
+"""
 ONLY_WITH_GPUS: Final = ("a2-", "a3-", "a4-", "g2-", "g4-")
-"""Hosts that GCP sells with their GPUs alone, and lists apart from them."""
+"""GCP hosts that are sold only with their GPUs but listed separately."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PriceRow:
-    """One line of a price list, as it is written."""
+    """A row of a price list as written."""
 
     cloud: str
     region: str
@@ -44,13 +45,13 @@ class PriceRow:
     accelerator: str
     count: str
     on_demand: str
-    """Dollars an hour, as text; empty where there is none."""
+    """Dollars per hour as text; empty if absent."""
     spot: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RejectedRow:
-    """A row that is not believed."""
+    """A rejected row."""
 
     row: PriceRow
     rule: str
@@ -58,19 +59,21 @@ class RejectedRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
-    """What rows have told."""
+class ParsedPriceList:
+    """Quotes and rejected rows of price lists."""
 
     quotes: tuple[Quote, ...] = ()
-    refused: tuple[RejectedRow, ...] = ()
+    rejected: tuple[RejectedRow, ...] = ()
 
-    def __add__(self, other: Reading) -> Reading:
-        return Reading(quotes=self.quotes + other.quotes, refused=self.refused + other.refused)
+    def __add__(self, other: ParsedPriceList) -> ParsedPriceList:
+        return ParsedPriceList(
+            quotes=self.quotes + other.quotes, rejected=self.rejected + other.rejected
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParsedRow:
-    """A row whose figures are read, in dollars an hour; None where there is none, or it was a lie."""
+    """A row with parsed prices in dollars per hour; None for absent or rejected prices."""
 
     row: PriceRow
     count: float
@@ -78,116 +81,116 @@ class ParsedRow:
     spot: float | None
 
 
-Verdict: TypeAlias = ParsedRow | None
-"""What a rule makes of a draft: the same, one without the lie, or None where nothing is left to believe."""
+RuleResult: TypeAlias = ParsedRow | None
+"""Result of a rule: the row, the row without a wrong price, or None if no price remains."""
 
 
 @dataclass(frozen=True, slots=True)
 class PriceRowRule:
-    """One way in which price lists lie."""
+    """A rule that rejects a kind of wrong price."""
 
     name: str
     reason: str
-    judge: Callable[[ParsedRow], Verdict]
+    apply: Callable[[ParsedRow], RuleResult]
 
 
-def _without(draft: ParsedRow, is_lie: Callable[[float], bool]) -> ParsedRow:
-    """The draft without those of its prices that are lies."""
+def _without_prices(draft: ParsedRow, is_wrong: Callable[[float], bool]) -> ParsedRow:
+    """The row without its wrong prices."""
     on_demand, spot = (
-        None if usd is not None and is_lie(usd) else usd for usd in (draft.on_demand, draft.spot)
+        None if usd is not None and is_wrong(usd) else usd for usd in (draft.on_demand, draft.spot)
     )
     return replace(draft, on_demand=on_demand, spot=spot)
 
 
-def free(draft: ParsedRow) -> Verdict:
-    """Nothing that is sold is free: 0 is written where a price is missing."""
-    return _without(draft, lambda usd: usd <= 0)
+def free(draft: ParsedRow) -> RuleResult:
+    """A price of 0 means that the price is missing."""
+    return _without_prices(draft, lambda usd: usd <= 0)
 
 
-def placeholder(draft: ParsedRow) -> Verdict:
-    """700.0 fills a gap."""
-    return _without(draft, lambda usd: usd == PLACEHOLDER_USD)
+def placeholder(draft: ParsedRow) -> RuleResult:
+    """A price of 700.0 is a placeholder."""
+    return _without_prices(draft, lambda usd: usd == PLACEHOLDER_USD)
 
 
-def absurd(draft: ParsedRow) -> Verdict:
-    """No node costs so much."""
-    return _without(draft, lambda usd: usd > ABSURD_USD)
+def absurd(draft: ParsedRow) -> RuleResult:
+    """The price exceeds that of any node."""
+    return _without_prices(draft, lambda usd: usd > ABSURD_USD)
 
 
-def tpu(draft: ParsedRow) -> Verdict:
-    """A TPU's price lacks its host, and nothing here runs on one."""
+def tpu(draft: ParsedRow) -> RuleResult:
+    """TPU prices exclude the host, and Holdfast does not run on TPUs."""
     return None if draft.row.accelerator.startswith("tpu-") else draft
 
 
-def gpu_without_host(draft: ParsedRow) -> Verdict:
-    """A GPU alone cannot be rented."""
+def gpu_without_host(draft: ParsedRow) -> RuleResult:
+    """A GPU cannot be rented without a host."""
     return None if draft.row.accelerator and not draft.row.instance_type else draft
 
 
-def host_without_gpu(draft: ParsedRow) -> Verdict:
-    """The price of a host that is sold with its GPUs alone is a part of a price."""
+def host_without_gpu(draft: ParsedRow) -> RuleResult:
+    """The price of a host that is sold only with its GPUs is incomplete."""
     bare = draft.row.cloud == "gcp" and not draft.row.accelerator
     return None if bare and draft.row.instance_type.startswith(ONLY_WITH_GPUS) else draft
 
 
-def spot_like_on_demand(draft: ParsedRow) -> Verdict:
-    """A spot price that is the on-demand price says that no spot capacity is offered."""
+def spot_like_on_demand(draft: ParsedRow) -> RuleResult:
+    """A spot price equal to the on-demand price means that no spot capacity is offered."""
     if draft.spot is None or draft.on_demand is None:
         return draft
     is_none = NO_MARKET <= draft.spot / draft.on_demand <= 2 - NO_MARKET
     return replace(draft, spot=None) if is_none else draft
 
 
-def on_demand_below_spot(draft: ParsedRow) -> Verdict:
-    """Nobody sells spot above on demand: of the two, the lower lacks a part of the price."""
+def on_demand_below_spot(draft: ParsedRow) -> RuleResult:
+    """An on-demand price below the spot price is incomplete."""
     if draft.spot is None or draft.on_demand is None or draft.spot <= draft.on_demand:
         return draft
     return replace(draft, on_demand=None)
 
 
-def blank(draft: ParsedRow) -> Verdict:
-    """What has no price is not sold."""
+def blank(draft: ParsedRow) -> RuleResult:
+    """A row without a price is not for sale."""
     return None if draft.on_demand is None and draft.spot is None else draft
 
 
 RULES: Final[Sequence[PriceRowRule]] = (
-    PriceRowRule("free", "a price of 0 is a missing one", free),
-    PriceRowRule("placeholder", "700.0 only fills the place of a price", placeholder),
+    PriceRowRule("free", "a price of 0 means a missing price", free),
+    PriceRowRule("placeholder", "700.0 is a placeholder", placeholder),
     PriceRowRule("absurd", f"no node costs more than {ABSURD_USD:g} dollars an hour", absurd),
-    PriceRowRule("tpu", "the price of a TPU lacks that of its host", tpu),
+    PriceRowRule("tpu", "the price of a TPU excludes its host", tpu),
     PriceRowRule("gpu-without-host", "a GPU is not sold without a host", gpu_without_host),
     PriceRowRule("host-without-gpu", "this host is not sold without its GPUs", host_without_gpu),
     PriceRowRule("spot-like-on-demand", "no spot capacity is offered there", spot_like_on_demand),
-    PriceRowRule("on-demand-below-spot", "the on-demand price lacks a part", on_demand_below_spot),
-    PriceRowRule("blank", "it has no price, and so is not sold", blank),
+    PriceRowRule("on-demand-below-spot", "the on-demand price is incomplete", on_demand_below_spot),
+    PriceRowRule("blank", "a row without a price is not for sale", blank),
 )
-"""In order: what drops a price comes before what asks whether one is left."""
+"""All rules in order: rules that drop prices precede the check whether a price remains."""
 NOT_A_NUMBER: Final = ("not-a-number", "a price or count is not a number")
 
 
 def read_rows(
     rows: Iterable[PriceRow], *, as_of: datetime, source: str, tier: QuoteSource
-) -> Reading:
-    """The quotes of rows that had these prices at `as_of`, and the rows that are not believed."""
+) -> ParsedPriceList:
+    """Quotes of rows with these prices at `as_of`, and the rejected rows."""
     quotes: list[Quote] = []
     refused: list[RejectedRow] = []
     for row in rows:
-        draft = _draft(row)
+        draft = _parse_row(row)
         read = RejectedRow(row=row, rule=NOT_A_NUMBER[0], reason=NOT_A_NUMBER[1])
-        outcome = _judged(draft) if draft else read
+        outcome = _apply_rules(draft) if draft else read
         if isinstance(outcome, RejectedRow):
             refused.append(outcome)
         else:
             quotes.append(_quote(*outcome, as_of=as_of, source=source, tier=tier))
-    return Reading(quotes=tuple(quotes), refused=tuple(refused))
+    return ParsedPriceList(quotes=tuple(quotes), rejected=tuple(refused))
 
 
-def _judged(draft: ParsedRow) -> tuple[ParsedRow, tuple[str, ...]] | RejectedRow:
+def _apply_rules(draft: ParsedRow) -> tuple[ParsedRow, tuple[str, ...]] | RejectedRow:
     repairs: list[str] = []
     for rule in RULES:
-        left = rule.judge(draft)
+        left = rule.apply(draft)
         if left is None:
-            # Where a lie was all that the row had, the lie is the reason, not that nothing is left.
+            # If a wrong price was the only one, report its rule instead of the blank rule.
             name = repairs[-1] if rule.name == "blank" and repairs else rule.name
             reason = next(known.reason for known in RULES if known.name == name)
             return RejectedRow(row=draft.row, rule=name, reason=reason)
@@ -218,12 +221,12 @@ def _quote(
 
 
 def _micros(usd: float | None) -> int | None:
-    # A price below a micro-dollar is still no gift.
+    # Keep prices below a micro-dollar above zero.
     return None if usd is None else max(1, round(usd * MICROS))
 
 
-def _draft(row: PriceRow) -> ParsedRow | None:
-    """The figures of a row; None where one of them is no number."""
+def _parse_row(row: PriceRow) -> ParsedRow | None:
+    """Parse the numbers of a row; None if one is not a number."""
     try:
         count, on_demand, spot = map(_number, (row.count, row.on_demand, row.spot))
     except ValueError:
@@ -232,7 +235,7 @@ def _draft(row: PriceRow) -> ParsedRow | None:
 
 
 def _number(text: str) -> float | None:
-    """The number that is written; None where there is none, as `nan` says, too."""
+    """Parse a price; None if absent or `nan`."""
     value = float(text) if text.strip() else math.nan
     return None if math.isnan(value) else value
 
@@ -242,24 +245,28 @@ N1_CPUS: Final[Mapping[str, Mapping[int, int]]] = {
     "V100": {1: 8, 2: 16, 4: 32, 8: 64},
     "T4": {1: 4, 2: 8, 4: 48},
 }
-"""Processors of the host by accelerator and count."""
+"""CPUs of the host by accelerator and count."""
 OTHER_CPUS: Final[Mapping[int, int]] = {1: 8, 2: 16, 4: 32, 8: 64, 16: 128}
-"""The same of every other accelerator."""
+"""CPUs of the host by count for all other accelerators."""
 GIB_PER_CPU: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
-    """A row of GCP's list, with the size of the host; 0 where it is none."""
+class GcpMachine:
+    """A row of GCP's list with the size of its host; 0 without a host."""
 
     row: PriceRow
     cpus: float
     memory_gib: float
 
 
-def joined(machines: Iterable[Machine]) -> Iterator[PriceRow]:
-    """The rows that GPUs and hosts make together; what finds no other half comes as it is, for the rules to judge."""
-    hosts: dict[tuple[str, str], list[Machine]] = {}
+HostTypes: TypeAlias = Mapping[str, Mapping[int, str]]
+"""The only possible host type by accelerator and count."""
+
+
+def join_gpus_with_hosts(machines: Iterable[GcpMachine], types: HostTypes) -> Iterator[PriceRow]:
+    """Combine GPU and host rows; unmatched rows are returned unchanged for the rules."""
+    hosts: dict[tuple[str, str], list[GcpMachine]] = {}
     gpus: list[PriceRow] = []
     for machine in machines:
         if machine.row.accelerator and not machine.row.instance_type:
@@ -270,7 +277,7 @@ def joined(machines: Iterable[Machine]) -> Iterator[PriceRow]:
             yield machine.row
     used: set[PriceRow] = set()
     for gpu in gpus:
-        host = _host(gpu, hosts.get((gpu.region, gpu.zone), ()))
+        host = _host(gpu, hosts.get((gpu.region, gpu.zone), ()), types)
         if host:
             used.add(host)
             yield replace(
@@ -282,17 +289,17 @@ def joined(machines: Iterable[Machine]) -> Iterator[PriceRow]:
         else:
             yield gpu
     for there in hosts.values():
-        # An N1 is also sold by itself.
+        # An N1 is also sold without GPUs.
         yield from (m.row for m in there if m.row not in used or m.row.instance_type[:3] == "n1-")
 
 
-def _host(gpu: PriceRow, hosts: Sequence[Machine]) -> PriceRow | None:
-    """The host that SkyPilot would take in that zone; None where none is sold there."""
+def _host(gpu: PriceRow, hosts: Sequence[GcpMachine], types: HostTypes) -> PriceRow | None:
+    """The host that SkyPilot would choose in that zone; None if none is sold there."""
     try:
         count = int(float(gpu.count))
     except ValueError:
         return None
-    exact = AcceleratorCatalog.of_this_version().sizes["gcp"].get(gpu.accelerator, {}).get(count)
+    exact = types.get(gpu.accelerator, {}).get(count)
     if exact and exact != "n1":
         fit = [m for m in hosts if m.row.instance_type == exact and _price(m.row.on_demand)]
     else:
@@ -309,7 +316,7 @@ def _host(gpu: PriceRow, hosts: Sequence[Machine]) -> PriceRow | None:
 
 
 def _sum(one: str, other: str) -> str:
-    """The sum of two prices; none where either is missing: a part of a price is no price."""
+    """Sum of two prices; empty if either is missing, since a partial price is not valid."""
     first, second = _price(one), _price(other)
     return "" if first is None or second is None else repr(first + second)
 

@@ -1,8 +1,7 @@
-"""Simulated spot weather: what a market does to one launch, told by a seed.
+"""Simulated spot market for one launch, determined by a seed.
 
-Every answer depends on the seed, the key and the numbers asked about, never on what was asked before, so that a
-restarted service, a second replica and a test all see the same weather. Used by the local launcher (real processes)
-and the simulated cloud (none); its prices are marked as simulated wherever they are shown.
+Answers depend only on the seed, the key and the arguments, so that a restarted service, a second replica and a test observe the
+same market. The local launcher (real processes) and the simulated cloud (none) use it; its prices are marked as simulated.
 """
 
 from __future__ import annotations
@@ -18,32 +17,32 @@ ZONES: Final = ("local-a", "local-b", "local-c")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MarketParameters:
-    """Figures of a market. All times in seconds, prices in micro-dollars per node-hour."""
+    """Parameters of a market. Times are in seconds, prices in micro-dollars per node-hour."""
 
     seed: int = 0
     provision_s: float = 1.0
-    """Mean time from asking until nodes stand; one draw lies between a half and one and a half of it."""
+    """Mean time from request to ready nodes; each draw lies between 0.5 and 1.5 times the mean."""
     denial_rate: float = 0.0
-    """Chance that a zone denies a request; drawn again for every try."""
+    """Probability that a zone denies a request; drawn for each attempt."""
     mtbf_s: float = 0.0
-    """Mean lifetime of a placement; 0 means that the market never takes one."""
+    """Mean lifetime of a placement; 0 disables preemptions."""
     zone_hazards: tuple[float, ...] = ()
-    """How many times as often as `mtbf_s` says each of `zones` takes nodes, all above 0; empty: none differs."""
+    """Preemption rate of each zone relative to `mtbf_s`, all above 0; empty for no difference."""
     hour_hazards: tuple[float, ...] = ()
-    """The same of each hour of the day in UTC, 24 of them; empty: none differs."""
+    """Preemption rate of each of the 24 hours in UTC relative to `mtbf_s`; empty for no difference."""
     notice_s: float = 120.0
     no_notice_rate: float = 0.0
-    """Chance that a preemption comes without its notice."""
+    """Probability that a preemption comes without notice."""
     spot_micros: int = 1_150_000
     on_demand_micros: int = 3_670_000
     spread: float = 0.2
-    """How far a zone's spot price lies from the mean, at most, as a share of it."""
+    """Maximum deviation of a zone's spot price from the mean, as a share."""
     zones: tuple[str, ...] = ZONES
     is_spot: bool = True
-    """Whether the market may take what it gives."""
+    """Whether nodes can be preempted."""
 
-    def met_by(self, task: Mapping[str, Any]) -> MarketParameters:
-        """This market as a rendered task meets it: without spot, nothing is denied or taken, at the price of that."""
+    def for_task(self, task: Mapping[str, Any]) -> MarketParameters:
+        """The market for a rendered task: on-demand nodes are never denied or preempted and cost the on-demand price."""
         if (task.get("resources") or {}).get("use_spot", True):
             return self
         calm = replace(self, denial_rate=0.0, mtbf_s=0.0, spread=0.0, is_spot=False)
@@ -52,71 +51,71 @@ class MarketParameters:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Offer:
-    """What the market does with one try to get nodes."""
+    """The market's answer to one request for nodes."""
 
     zone: str
     wait_s: float
-    """Until the answer."""
+    """Seconds until the answer."""
     denied: bool
     micros_per_node_hour: int
-    """The climate's spot price, give or take its spread, by zone."""
+    """The market's spot price of the zone, including its spread."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lifetime:
-    """How long a placement may stand."""
+    """Lifetime of a placement."""
 
     lifetime_s: float | None
-    """None: the market leaves it alone."""
+    """Seconds until the preemption; None without one."""
     notice_s: float
-    """Warning before the end; 0 means none."""
+    """Notice before the preemption; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpotMarket:
     """The market as seen by one launch key."""
 
-    climate: MarketParameters
+    parameters: MarketParameters
     key: str
 
     def offer(self, placement: int, attempt: int) -> Offer:
-        """The answer to try number `attempt` (from 0) for placement number `placement` (from 1)."""
-        draw = self._draw("offer", placement, attempt)
-        zone = self.climate.zones[draw.randrange(len(self.climate.zones))]
+        """The answer to request `attempt` (from 0) for placement `placement` (from 1)."""
+        draw = self._random("offer", placement, attempt)
+        zone = self.parameters.zones[draw.randrange(len(self.parameters.zones))]
         return Offer(
             zone=zone,
-            wait_s=self.climate.provision_s * draw.uniform(0.5, 1.5),
-            denied=draw.random() < self.climate.denial_rate,
+            wait_s=self.parameters.provision_s * draw.uniform(0.5, 1.5),
+            denied=draw.random() < self.parameters.denial_rate,
             micros_per_node_hour=self._price(zone),
         )
 
-    def fate(
+    def lifetime(
         self, placement: int, zone: str | None = None, ready_at: datetime | None = None
     ) -> Lifetime:
-        """How placement number `placement` (from 1) ends if the program does not end before.
+        """End of placement `placement` (from 1) if the program does not end earlier.
 
-        Where it stands and since when matter in a climate whose zones or hours differ, and there alone.
+        Zone and start time matter only in markets whose zones or hours differ.
         """
-        climate, draw = self.climate, self._draw("fate", placement)
+        climate, draw = self.parameters, self._random("fate", placement)
         lifetime_s = draw.expovariate(1 / climate.mtbf_s) if climate.mtbf_s else None
         silent = draw.random() < climate.no_notice_rate
         if lifetime_s is not None and zone in climate.zones and climate.zone_hazards:
             lifetime_s /= climate.zone_hazards[climate.zones.index(zone)]
         if lifetime_s is not None and ready_at is not None and climate.hour_hazards:
-            lifetime_s = _through_the_day(lifetime_s, ready_at, climate.hour_hazards)
+            lifetime_s = _scale_by_hour(lifetime_s, ready_at, climate.hour_hazards)
         return Lifetime(lifetime_s=lifetime_s, notice_s=0.0 if silent else climate.notice_s)
 
     def _price(self, zone: str) -> int:
-        draw = random.Random(f"{self.climate.seed}/price/{zone}")
-        spread = self.climate.spread
-        return round(self.climate.spot_micros * draw.uniform(1 - spread, 1 + spread))
+        draw = random.Random(f"{self.parameters.seed}/price/{zone}")
+        spread = self.parameters.spread
+        return round(self.parameters.spot_micros * draw.uniform(1 - spread, 1 + spread))
 
-    def _draw(self, *what: str | int) -> random.Random:
-        return random.Random("/".join(map(str, (self.climate.seed, self.key, *what))))
+    def _random(self, *what: str | int) -> random.Random:
+        return random.Random("/".join(map(str, (self.parameters.seed, self.key, *what))))
 
 
-def _through_the_day(lifetime_s: float, since: datetime, hazards: tuple[float, ...]) -> float:
-    """A lifetime in a steady climate as it is where time wears nodes faster in some hours than in others."""
+def _scale_by_hour(lifetime_s: float, since: datetime, hazards: tuple[float, ...]) -> float:
+    """Scale a lifetime by the hourly preemption rates."""
     hour_s, day_s = 3600.0, 3600.0 * sum(hazards)
     whole_days, left_s = divmod(lifetime_s, day_s)
     begin = since - timedelta(

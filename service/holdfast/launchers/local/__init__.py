@@ -1,16 +1,19 @@
-"""The launcher of this machine: nodes are groups of processes, taken away and brought back as on a spot market.
+"""Local launcher: nodes are process groups, preempted and replaced as on a spot market.
 
-    launcher    the port: submit, look, cancel, logs, preempt
-    submission  from an order to a running supervisor, at most once
-    folder      the launch directory, which is the truth
-    history     what happened to a launch, and how it is seen
-    supervisor  one process per launch: plays the market and recovers
-    watch       one standing placement until it is to end
-    verdict     what its end means
-    gang        the nodes of one placement
-    guard       one process per node: nothing it started outlives it
+    launcher         the port: submit, observe, cancel, logs, preempt
+    submission       starts a supervisor for a launch, at most once
+    launch_spec      what the supervisor runs
+    launch_dir       the launch directory, which is the truth, and its lock
+    event_log        the log of a launch and the observation derived from it
+    supervisor       one process per launch: simulates the market and recovers
+    outcome          what the end of a placement means
+    process_group    the nodes of one placement
+    node_guard       one process per node, which ends everything that the node started
+    process_cleanup  kills descendants and processes of dead launches
+    sandbox, cgroup  accounts and limits of confined jobs
+    environment      variables of supervisors and nodes
 
-`LocalLauncher` is imported on first use: a supervisor lives in this package too, and there is one for every launch.
+`LocalLauncher` is imported on first use, because each launch has a supervisor process that imports this package.
 """
 
 from __future__ import annotations

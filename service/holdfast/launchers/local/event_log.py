@@ -1,4 +1,4 @@
-"""What happened to a launch: lines that are appended and never changed, and the sighting that follows from them."""
+"""The append-only log of a launch, and the observation derived from it."""
 
 from __future__ import annotations
 
@@ -24,52 +24,56 @@ from holdfast.domain.jobs.observation import (
 
 
 class LaunchEntryKind(StrEnum):
-    """Kinds of lines; the body of each is described at its value."""
+    """Kinds of log entries; each value documents its body."""
 
     BEGUN = "begun"
-    """`{}`: a supervisor has taken charge. Nothing runs before this line, and nobody begins after it."""
+    """`{}`: a supervisor has started.
+    No process runs before this entry, and no second supervisor starts after it."""
     DENIED = "denied"
     """`{zone, detail}`"""
     PLACED = "placed"
-    """`{zone, nodes, micros_per_hour, on_demand_micros_per_hour}`: written before the nodes are started."""
+    """`{zone, nodes, micros_per_hour, on_demand_micros_per_hour}`: written before the start."""
     LOST = "lost"
-    """`{cause, detail}`: written after all of the placement is gone."""
+    """`{cause, detail}`: written after all processes of the placement have ended."""
     ENDED = "ended"
-    """`{outcome, exit_code | null, detail}`: likewise."""
+    """`{outcome, exit_code | null, detail}`: written after all of its processes have ended."""
     FORGOTTEN = "forgotten"
-    """`{}`: the supervisor was found dead, and what it had left was swept away."""
+    """`{}`: the supervisor was found dead, and its remaining processes were killed."""
 
 
-OVER: Final = frozenset({LaunchEntryKind.ENDED, LaunchEntryKind.FORGOTTEN})
+FINAL_KINDS: Final = frozenset({LaunchEntryKind.ENDED, LaunchEntryKind.FORGOTTEN})
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchEntry:
-    """One thing that happened."""
+    """Entry of a launch log."""
 
     at: datetime
-    what: LaunchEntryKind
+    kind: LaunchEntryKind
     body: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchLog:
-    """The lines of one launch. Only the holder of the launch's lock may append."""
+    """The log of one launch. Only the holder of the launch's lock may append."""
 
     path: Path
 
     def append(self, line: LaunchEntry) -> None:
-        """Add a line and have it on the disk: an attempt number must not be given twice, even after a power cut."""
-        raw = {"at": line.at.isoformat(), "what": line.what, **line.body}
+        """Append an entry durably.
+
+        An attempt number must not be used twice, even after a power failure.
+        """
+        raw = {"at": line.at.isoformat(), "what": line.kind, **line.body}
         with self.path.open("a+b") as file:
-            if file.tell() and not _whole(file):
-                file.write(b"\n")  # A writer died within a line; readers skip it.
+            if file.tell() and not _ends_with_newline(file):
+                file.write(b"\n")  # A writer died while writing a line; readers skip it.
             file.write(json.dumps(raw).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
     def read(self) -> list[LaunchEntry]:
-        """All lines, oldest first; none if nothing has begun."""
+        """Return all entries, oldest first; empty if the launch has not started."""
         try:
             text = self.path.read_text()
         except FileNotFoundError:
@@ -77,23 +81,23 @@ class LaunchLog:
         return [line for raw in text.split("\n") if (line := _parse(raw))]
 
 
-def begun(lines: Sequence[LaunchEntry]) -> bool:
-    """True once a supervisor has taken charge, whatever became of it."""
+def has_started(lines: Sequence[LaunchEntry]) -> bool:
+    """Whether a supervisor has started."""
     return bool(lines)
 
 
-def over(lines: Sequence[LaunchEntry]) -> bool:
-    """True once nothing more can happen."""
-    return bool(lines) and lines[-1].what in OVER
+def has_ended(lines: Sequence[LaunchEntry]) -> bool:
+    """Whether the launch has ended, so that no further entry follows."""
+    return bool(lines) and lines[-1].kind in FINAL_KINDS
 
 
-def sight(lines: Sequence[LaunchEntry]) -> Observation:
-    """The launch as its history tells it; there must be a first line."""
-    standing, since, ending = LaunchStatus.WAITING, lines[0].at, None
+def observe(lines: Sequence[LaunchEntry]) -> Observation:
+    """Derive the observation of a launch from its log, which must not be empty."""
+    status, since, ending = LaunchStatus.WAITING, lines[0].at, None
     trail: list[Placement] = []
     denials: list[Denial] = []
     for line in lines:
-        match line.what:
+        match line.kind:
             case LaunchEntryKind.BEGUN:
                 pass
             case LaunchEntryKind.DENIED:
@@ -102,32 +106,32 @@ def sight(lines: Sequence[LaunchEntry]) -> Observation:
                 )
             case LaunchEntryKind.PLACED:
                 trail.append(_placement(line))
-                standing, since = LaunchStatus.UP, line.at
+                status, since = LaunchStatus.UP, line.at
             case LaunchEntryKind.LOST:
                 cause = Cause(_str(line, "cause"))
                 trail[-1] = replace(
                     trail[-1], lost_at=line.at, cause=cause, detail=_str(line, "detail")
                 )
-                standing, since = LaunchStatus.WAITING, line.at
+                status, since = LaunchStatus.WAITING, line.at
             case LaunchEntryKind.ENDED:
                 ending = _ending(line)
-                standing, since = LaunchStatus.ENDED, line.at
+                status, since = LaunchStatus.ENDED, line.at
             case LaunchEntryKind.FORGOTTEN:
-                standing, since = LaunchStatus.FORGOTTEN, line.at
+                status, since = LaunchStatus.FORGOTTEN, line.at
             case _:
                 assert_never(line.what)
     return Observation(
-        standing=standing,
+        status=status,
         since=since,
         placements=len(trail),
-        trail=tuple(trail),
+        recent_placements=tuple(trail),
         denials=tuple(denials),
-        ending=ending,
+        result=ending,
     )
 
 
-def _whole(file: BinaryIO) -> bool:
-    """True when the last line has been written to its end."""
+def _ends_with_newline(file: BinaryIO) -> bool:
+    """Whether the last line is complete."""
     file.seek(-1, os.SEEK_END)
     return file.read(1) == b"\n"
 
@@ -154,7 +158,7 @@ def _ending(line: LaunchEntry) -> LaunchResult:
 
 
 def _parse(raw: str) -> LaunchEntry | None:
-    """The line, or None for one that a dying writer has torn."""
+    """Parse a line; None for one that a dying writer truncated."""
     try:
         body = json.loads(raw)
     except json.JSONDecodeError:

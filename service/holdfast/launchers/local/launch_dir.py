@@ -1,10 +1,8 @@
-"""The directory of one launch. It is the truth: whoever can read it knows the launch, whatever has died meanwhile.
+"""The directory of one launch, which is the truth about it, and its lock.
 
-The lock of a launch: whoever holds it may act for the launch, and a free one proves that nobody does.
-
-It is an flock, so it belongs to an open file, not to a process: the submitter takes it and hands the open file to the
-supervisor it starts. There is no moment in which the supervisor runs and the lock is free, and no death, however
-sudden, that leaves it taken.
+The lock's holder may act for the launch; a free lock proves that no process does. It is an flock, so it belongs to an
+open file and not to a process. The submitter acquires it and hands the open file to the supervisor. The lock is
+therefore never free while the supervisor runs, and every kind of process death releases it.
 """
 
 from __future__ import annotations
@@ -25,66 +23,67 @@ from uuid import uuid4
 from holdfast.launchers.local.cgroup import ControlGroup
 from holdfast.launchers.local.event_log import LaunchLog
 
-RECORD: Final = frozenset({"history.jsonl", "cancel", "lock"})
-"""Files of a launch that are always kept: without them, a repeated submit would start it again."""
+RECORD_FILES: Final = frozenset({"history.jsonl", "cancel", "lock"})
+"""Files that are always kept.
+Without them, a repeated submission would start the launch again."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptRequest:
-    """Somebody asked the market to take a node of one placement."""
+    """A request to preempt a node of one placement."""
 
     placement: int
     node: int
     notice_s: float | None
-    """None: without a word before."""
+    """Seconds of notice; None: no notice."""
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFolder:
-    """Where one node of one attempt lives."""
+class NodeDir:
+    """Files of one node of one attempt."""
 
     path: Path
 
     @property
     def workdir(self) -> Path:
-        """The program's own copy of the files; it goes when the next placement comes."""
+        """The program's own copy of the files; deleted when the next placement starts."""
         return self.path / "workdir"
 
     @property
     def run(self) -> Path:
-        """HOLDFAST_RUN_DIR."""
+        """The directory for HOLDFAST_RUN_DIR."""
         return self.path / "run"
 
     @property
     def home(self) -> Path:
-        """HOME of a confined job."""
+        """The directory for HOME of a confined job."""
         return self.path / "home"
 
     @property
     def scratch(self) -> Path:
-        """TMPDIR of a confined job."""
+        """The directory for TMPDIR of a confined job."""
         return self.path / "tmp"
 
     @property
     def spool(self) -> Path:
-        """Where the worker of a confined job leaves reports that the service has not taken yet."""
+        """Directory where the worker of a confined job leaves reports for the service."""
         return self.path / "spool"
 
     @property
     def log(self) -> Path:
-        """What setup and run printed."""
+        """Output of setup and run."""
         return self.path / "node.log"
 
     def script(self, name: str) -> Path:
-        """Where the text of `setup` or `run` is kept for bash."""
+        """Path of the `setup` or `run` script for bash."""
         return self.path / f"{name}.sh"
 
     def rank_log(self, rank: int) -> Path:
-        """What one rank printed; written by the worker."""
+        """Output of one rank, written by the worker."""
         return self.run / "ranks" / f"rank-{rank}.log"
 
     def ranks(self) -> list[int]:
-        """Global ranks that have a log here."""
+        """Global ranks that have a log in this directory."""
         names = (path.name for path in self.rank_log(0).parent.glob("rank-*.log"))
         return sorted(
             int(match[1]) for name in names if (match := re.search(r"-(\d+)\.log$", name))
@@ -92,76 +91,76 @@ class NodeFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchFolder:
-    """Everything that is kept about one launch."""
+class LaunchDir:
+    """All files of one launch."""
 
     path: Path
 
     @property
     def history(self) -> LaunchLog:
-        """What happened. A launch has begun once it has a line."""
+        """The log of the launch, which has started once it has an entry."""
         return LaunchLog(self.path / "history.jsonl")
 
     @property
     def lock(self) -> Path:
-        """Held by the supervisor for as long as it lives, and by whoever is about to start one."""
+        """Lock held by the supervisor while it runs, and by a submitter that starts one."""
         return self.path / "lock"
 
     @property
     def snapshot(self) -> Path:
-        """The files as they were at the submit: edits made later cannot change a second attempt."""
+        """Copy of the files at submission, so that later edits do not change further attempts."""
         return self.path / "workdir"
 
     @property
     def spool(self) -> Path:
-        """Where workers leave reports; outlives placements."""
+        """Directory where workers leave reports; outlives placements."""
         return self.path / "spool"
 
     @property
     def log(self) -> Path:
-        """What the supervisor and its guards printed: nothing, unless Holdfast has a bug."""
+        """Output of the supervisor and its guards: empty unless Holdfast has a bug."""
         return self.path / "supervisor.log"
 
     def create(self) -> None:
-        """Make the directory, for its owner alone: nobody knows what programs print."""
+        """Create the directory, readable by its owner only: output may be confidential."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def node(self, attempt: int, node: int) -> NodeFolder:
-        """Where node `node` of attempt `attempt` lives."""
-        return NodeFolder(self._attempts / str(attempt) / f"node-{node}")
+    def node(self, attempt: int, node: int) -> NodeDir:
+        """Return the files of one node of one attempt."""
+        return NodeDir(self._attempts / str(attempt) / f"node-{node}")
 
-    def keep_nodes_in(self, folder: Path) -> None:
-        """Have the nodes' files in another folder, as a confined job cannot enter this one."""
+    def link_attempts(self, folder: Path) -> None:
+        """Store the nodes' files in another directory, because a confined job cannot enter this one."""
         with suppress(FileExistsError):
             (self.path / "attempts").symlink_to(folder)
 
-    def keep_group(self, group: str | None) -> None:
-        """Note the control group of a confined job, for who finds its supervisor dead."""
+    def link_cgroup(self, group: str | None) -> None:
+        """Record the control group of a confined job, for cleanup after its supervisor's death."""
         if group:
             with suppress(FileExistsError):
                 self._group.symlink_to(group)
 
     @property
     def group(self) -> ControlGroup | None:
-        """The control group of a confined job; None: it has none."""
+        """The control group of a confined job; None if it has none."""
         return ControlGroup(self._group.readlink()) if self._group.is_symlink() else None
 
     def has_files(self) -> bool:
-        """Whether there is more than the record of the launch."""
-        return any(path.name not in RECORD for path in self.path.iterdir())
+        """Whether the directory holds more than the record of the launch."""
+        return any(path.name not in RECORD_FILES for path in self.path.iterdir())
 
     def discard_files(self) -> None:
-        """Remove all but the record of the launch. For the holder of its lock, once nothing of it runs.
+        """Delete everything except the record. Requires the lock, after all processes have ended.
 
         Raises:
-            OSError: some files are still there.
+            OSError: some files remain.
         """
         with suppress(FileNotFoundError):
             shutil.rmtree(
                 self._attempts
-            )  # Of a confined job in another folder, which the link names until it is gone.
+            )  # A confined job's files are in another directory; the link names it until it is deleted.
         for path in self.path.iterdir():
-            if path.name in RECORD:
+            if path.name in RECORD_FILES:
                 continue
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -169,36 +168,36 @@ class LaunchFolder:
                 path.unlink()
 
     def nodes(self) -> list[tuple[int, int]]:
-        """Attempt and node of all that ever stood, in order."""
+        """Attempt and node of all nodes that ever existed, in order."""
         paths = self._attempts.glob("*/node-*")
         return sorted(
             (int(path.parent.name), int(path.name.removeprefix("node-"))) for path in paths
         )
 
     def tombstone(self, at: datetime) -> None:
-        """Leave the tombstone after which this launch ends, or never begins. The first one stays."""
+        """Write the tombstone that ends this launch or prevents its start. The first one is kept."""
         self.create()
         text = self.path / f"cancel.{uuid4().hex}"
         text.write_text(at.isoformat())
         with suppress(FileExistsError):
-            # A link, so that it is whole or not there: a torn tombstone would have no date.
+            # A link makes the file appear atomically; a truncated tombstone would have no date.
             os.link(text, self._tombstone)
         text.unlink()
 
-    def entombed_at(self) -> datetime | None:
-        """When a cancel was first asked for; None if nobody did."""
+    def cancelled_at(self) -> datetime | None:
+        """Time of the first cancel request; None if there is none."""
         try:
             return datetime.fromisoformat(self._tombstone.read_text())
         except FileNotFoundError:
             return None
 
-    def ask_preemption(self, request: PreemptRequest) -> None:
-        """Leave a request for the supervisor."""
+    def request_preemption(self, request: PreemptRequest) -> None:
+        """Leave a preemption request for the supervisor."""
         self._requests.mkdir(exist_ok=True)
-        write_whole(self._requests / f"{uuid4().hex}.json", json.dumps(asdict(request)))
+        write_atomically(self._requests / f"{uuid4().hex}.json", json.dumps(asdict(request)))
 
-    def take_preemptions(self, placement: int) -> Iterator[PreemptRequest]:
-        """The requests for `placement`; all are gone afterwards, those for others unheard."""
+    def pop_preemptions(self, placement: int) -> Iterator[PreemptRequest]:
+        """Remove all requests and yield those for `placement`."""
         for path in self._requests.glob("*.json"):
             request = PreemptRequest(**json.loads(path.read_text()))
             path.unlink()
@@ -223,19 +222,19 @@ class LaunchFolder:
         return self.path / "preempt"
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Put `text` at `path`, readable by the folder's owner alone: readers see all of it, or what was there before."""
+def write_atomically(path: Path, text: str) -> None:
+    """Write `text` to `path` atomically, readable only by the directory's owner."""
     draft = path.with_name(f".{path.name}.{uuid4().hex}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     with os.fdopen(os.open(draft, flags, 0o600), "w") as file:
         if (owner := path.parent.stat().st_uid) != os.geteuid():
-            os.fchown(file.fileno(), owner, owner)  # Of a confined job.
+            os.fchown(file.fileno(), owner, owner)  # The directory belongs to a confined job.
         file.write(text)
     draft.replace(path)
 
 
-def take(path: Path) -> int | None:
-    """A descriptor that holds the lock until its last copy is closed; None while somebody else holds it."""
+def acquire_lock(path: Path) -> int | None:
+    """Return a descriptor that holds the lock until its last copy is closed; None if it is held."""
     holder = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -245,9 +244,9 @@ def take(path: Path) -> int | None:
     return holder
 
 
-def is_free(path: Path) -> bool:
-    """True when nobody holds the lock."""
-    holder = take(path)
+def is_unlocked(path: Path) -> bool:
+    """Whether the lock is free."""
+    holder = acquire_lock(path)
     if holder is None:
         return False
     os.close(holder)

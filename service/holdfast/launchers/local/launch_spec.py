@@ -1,4 +1,7 @@
-"""What a supervisor is to run, as it is handed over. It holds secrets, and is kept in no file."""
+"""The spec of a launch, handed to its supervisor.
+
+It contains secrets and is not written to disk.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from holdfast.ports import Launch
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchSpec:
-    """One launch, understood: everything its placements have in common."""
+    """Everything that the placements of one launch have in common."""
 
     key: str
     job_id: str
@@ -24,23 +27,25 @@ class LaunchSpec:
     max_failures: int
     nodes: int
     setup: str
-    """Script that every node runs first; empty when there is none."""
+    """Script that each node runs first; empty if there is none."""
     run: str
     env: Mapping[str, str]
-    """Variables of the task and of the launch; the launch's own win."""
+    """Variables of the task and of the launch, which take precedence."""
     workdir: str | None
-    """Directory whose files the nodes get; None for empty ones."""
+    """Directory copied to the nodes; None: the nodes start with an empty one."""
     cell: Sandbox | None
-    """Where a confined job lives; None: its nodes have the service's rights."""
+    """Sandbox of a confined job; None: its nodes have the service's rights."""
     climate: MarketParameters
-    """The market at the time of the submit: other settings of a restarted service change nothing that runs."""
+    """The market at submission; new settings of the service do not affect running launches."""
 
     @classmethod
-    def of(cls, launch: Launch, climate: MarketParameters, cells: Sandboxes | None) -> LaunchSpec:
-        """The order that a launch amounts to on this machine.
+    def from_launch(
+        cls, launch: Launch, climate: MarketParameters, cells: Sandboxes | None
+    ) -> LaunchSpec:
+        """Derive the spec of a launch on this machine.
 
         Raises:
-            LaunchRefused: the task asks for something that this machine can never do.
+            LaunchRefused: the task needs something that this machine does not support.
         """
         task = launch.task
         return cls(
@@ -53,17 +58,17 @@ class LaunchSpec:
             run=_text(task, "run"),
             env=_variables({**(task.get("envs") or {}), **launch.secrets, **launch.env}),
             workdir=_workdir(task.get("workdir")),
-            cell=_cell(launch, cells),
-            climate=climate.met_by(task),
+            cell=_sandbox(launch, cells),
+            climate=climate.for_task(task),
         )
 
     def json(self) -> str:
-        """The order as text; secrets of the job and the worker's token are in it."""
+        """Serialize the spec; the text contains the job's secrets and the worker's token."""
         return json.dumps(asdict(self))
 
     @classmethod
-    def read(cls, text: str) -> LaunchSpec:
-        """The order that was made into this text."""
+    def parse(cls, text: str) -> LaunchSpec:
+        """Parse a serialized spec."""
         raw = json.loads(text)
         climate, cell = raw.pop("climate"), raw.pop("cell", None)
         cell = Sandbox(**cell) if cell else None
@@ -74,19 +79,19 @@ class LaunchSpec:
         )
 
 
-def _cell(launch: Launch, cells: Sandboxes | None) -> Sandbox | None:
+def _sandbox(launch: Launch, cells: Sandboxes | None) -> Sandbox | None:
     if not launch.folders.is_confined:
         return None
     if cells is None:
-        raise LaunchRefused("jobs of users do not run on the service's own machine")
-    return cells.of_launch(launch.key, launch.job_id)
+        raise LaunchRefused("this service does not run users' jobs on its own machine")
+    return cells.for_launch(launch.key, launch.job_id)
 
 
 def _nodes(count: Any) -> int:
     if count is None:
         return 1
     if not isinstance(count, int) or count < 1:
-        raise LaunchRefused(f"num_nodes is {count!r}; it must be a number of at least 1")
+        raise LaunchRefused(f"num_nodes is {count!r}; it must be an integer of at least 1")
     return count
 
 
@@ -94,35 +99,39 @@ def _text(task: Mapping[str, Any], name: str) -> str:
     text = task.get(name) or ""
     if not isinstance(text, str):
         raise LaunchRefused(f"{name} is {text!r}; it must be the text of a script")
-    _writable(name, text)
+    _check_encodable(name, text)
     return text
 
 
 def _variables(raw: Mapping[Any, Any]) -> dict[str, str]:
     env = {str(name): "" if value is None else str(value) for name, value in raw.items()}
     for name, value in env.items():
-        _writable(f"the variable {name}", name + value)
+        _check_encodable(f"the variable {name}", name + value)
         if not name or "=" in name or "\0" in name + value:
-            raise LaunchRefused(f"the variable {name!r} cannot be set: no system takes such text")
+            raise LaunchRefused(
+                f"the variable {name!r} contains '=' or a null character and cannot be set"
+            )
     return env
 
 
-def _writable(what: str, text: str) -> None:
+def _check_encodable(what: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise LaunchRefused(f"{what} holds half of a character, which cannot be written") from error
+        raise LaunchRefused(
+            f"{what} contains half of a surrogate pair, which cannot be encoded as UTF-8"
+        ) from error
 
 
 def _workdir(raw: Any) -> str | None:
     if raw is None:
         return None
     if not isinstance(raw, str):
-        raise LaunchRefused("workdir is not a path; on this machine it must be a directory")
+        raise LaunchRefused("workdir is not a path; on infra local it must be a directory")
     path = Path(raw).expanduser()
     if not path.is_absolute():
         raise LaunchRefused(
-            f"workdir {raw!r} is relative, and nobody knows to what; give all of it"
+            f"workdir {raw!r} is relative to an unknown directory; write an absolute path"
         )
     if not path.is_dir():
         raise LaunchRefused(f"workdir {raw!r} is not a directory on this machine")

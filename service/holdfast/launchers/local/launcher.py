@@ -1,4 +1,4 @@
-"""The local launcher: the port, over launch directories."""
+"""The local launcher: implements the launcher port on launch directories."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.errors import LauncherUnreachable, NotPossibleNow
 from holdfast.host.untrusted_files import opened_file
 from holdfast.launchers.local import event_log, launch_dir
 from holdfast.launchers.local.event_log import LaunchEntry, LaunchEntryKind
-from holdfast.launchers.local.launch_dir import LaunchFolder, PreemptRequest
+from holdfast.launchers.local.launch_dir import LaunchDir, PreemptRequest
 from holdfast.launchers.local.process_cleanup import kill_marked_processes
 from holdfast.launchers.local.sandbox import Sandboxes
 from holdfast.launchers.local.submission import submit
@@ -25,54 +25,57 @@ from holdfast.ports import Clock, Launch, LogSource, OrphanedResource
 
 
 class LocalLauncher:
-    """Launches of one home directory. Only sweeps keep anything in memory: any number of them, in any process, agree."""
+    """Launcher for one home directory.
+
+    Any number of instances, in any process, agree on the state.
+    """
 
     saves_on_cancel: Final = True
-    """A cancel is a signal first, with time to save before the kill."""
+    """A cancelled program receives a signal and time to save before the kill."""
 
     def __init__(
         self,
         home: Path,
         climate: MarketParameters,
         clock: Clock = SystemClock(),
-        cells: Sandboxes | None = None,
+        sandboxes: Sandboxes | None = None,
     ) -> None:
-        """`cells` are for the jobs of users without rights to this machine; None: these are refused."""
+        """`sandboxes` confines users' jobs without rights to this machine; None refuses them."""
         self._home = home
-        self._cells = cells
+        self._sandboxes = sandboxes
         self._climate = climate
         self._clock = clock
-        self._over: set[str] = set()
-        """Launches that have ended: a sweep need not read their histories again."""
+        self._ended: set[str] = set()
+        """Launches that have ended, so that a sweep does not read their logs again."""
         self._strangers: tuple[OrphanedResource, ...] | None = None
 
     async def submit(self, launch: Launch) -> None:
-        """Start `launch.key` unless it was started or cancelled before; it has begun when this returns."""
+        """Start `launch.key` unless it was started or cancelled; it has started when this returns."""
         folder = self._folder(launch.key)
-        await asyncio.to_thread(submit, folder, launch, self._climate, self._home, self._cells)
+        await asyncio.to_thread(submit, folder, launch, self._climate, self._home, self._sandboxes)
 
-    async def look(self, key: str) -> Observation:
-        """What stands under `key` now."""
-        return await asyncio.to_thread(self._look, key)
+    async def observe(self, key: str) -> Observation:
+        """Return the current observation of `key`."""
+        return await asyncio.to_thread(self._observe, key)
 
     async def cancel(self, key: str) -> None:
-        """Ask for an end of `key`; what was never submitted will then never start."""
+        """Request the end of `key`; a launch that was not submitted will never start."""
         await asyncio.to_thread(self._folder(key).tombstone, self._clock.now())
 
     async def preempt(self, key: str, *, node: int | None, notice_s: float | None) -> None:
-        """Take one node (None: the last one) of the standing placement; it is gone some time after this returns.
+        """Preempt one node (None: the last) of the running placement, which ends after this returns.
 
         Raises:
-            NotPossibleNow: nothing stands under this key, or it has no such node.
+            NotPossibleNow: no placement is running under this key, or it has no such node.
         """
         await asyncio.to_thread(self._preempt, key, node, notice_s)
 
     async def logs(self, key: str) -> Sequence[LogSource]:
-        """The logs that the placements of `key` have left so far, by attempt, node and rank."""
+        """List the logs of all attempts of `key`, by attempt, node and rank."""
         return await asyncio.to_thread(self._logs, key)
 
     def read_log(self, key: str, source: LogSource, offset: int, limit: int) -> bytes:
-        """At most `limit` bytes of a log from `offset`; empty at its end, and for a log that is not there."""
+        """Read at most `limit` bytes of a log from `offset`; empty at its end and for a missing log."""
         node = self._folder(key).node(source.attempt, source.node)
         path = node.log if source.rank is None else node.rank_log(source.rank)
         try:
@@ -82,117 +85,119 @@ class LocalLauncher:
         except (FileNotFoundError, NotADirectoryError):
             return b""
 
-    def kept(self) -> Sequence[str]:
-        """Keys of the launches that have more than a record."""
-        folders = (LaunchFolder(path) for path in (self._home / "launches").glob("*-*/"))
+    def keys_with_files(self) -> Sequence[str]:
+        """Return the keys of launches that have files besides their record."""
+        folders = (LaunchDir(path) for path in (self._home / "launches").glob("*-*/"))
         return sorted(folder.path.name for folder in folders if folder.has_files())
 
     def discard(self, key: str) -> None:
-        """Remove all files of a launch that is over but its record; a launch that may still run keeps them.
+        """Delete all files of an ended launch except its record; other launches keep their files.
 
         Raises:
-            OSError: some files are still there; call again later.
+            OSError: some files remain; call again later.
         """
         folder = self._folder(key)
-        if (holder := launch_dir.take(folder.lock)) is None:
+        if (holder := launch_dir.acquire_lock(folder.lock)) is None:
             return
         try:
             lines = folder.history.read()
-            if not event_log.begun(lines):
+            if not event_log.has_started(lines):
                 folder.tombstone(self._clock.now())
-            if not event_log.begun(lines) or event_log.over(lines):
+            if not event_log.has_started(lines) or event_log.has_ended(lines):
                 folder.discard_files()
         finally:
             os.close(holder)
 
     @property
-    def shares(self) -> str:
-        """What jobs of users share on this machine; empty where they are refused."""
-        return self._cells.shares if self._cells else ""
+    def shared_resources(self) -> str:
+        """Describe what users' jobs share on this machine; empty if they are refused."""
+        return self._sandboxes.shared_resources if self._sandboxes else ""
 
     @property
     def strangers(self) -> Sequence[OrphanedResource] | None:
-        """Launches that the newest sweep found running although the database does not know them; None before it."""
+        """Launches found by the latest sweep but missing from the database; None before the first."""
         return self._strangers
 
     async def sweep(self, is_live: Callable[[str], bool | None]) -> Sequence[OrphanedResource]:
-        """Look for launches that the database does not know; supervisors stop what a known launch leaves behind."""
+        """Find launches missing from the database; supervisors clean up after known launches."""
         running = await asyncio.to_thread(lambda: [*self._running()])
         self._strangers = tuple(stray for stray in running if is_live(stray.key or "") is None)
         return ()
 
     def _running(self) -> Iterator[OrphanedResource]:
-        """All launches whose supervisor is alive."""
+        """Yield all launches whose supervisor is alive."""
         for path in sorted((self._home / "launches").glob("*/history.jsonl")):
             key = path.parent.name
-            if key in self._over:
+            if key in self._ended:
                 continue
             folder = self._folder(key)
             lines = folder.history.read()
-            if event_log.over(lines):
-                self._over.add(key)
-            elif event_log.begun(lines) and not launch_dir.is_free(folder.lock):
+            if event_log.has_ended(lines):
+                self._ended.add(key)
+            elif event_log.has_started(lines) and not launch_dir.is_unlocked(folder.lock):
                 what = f"local launch {key}"
-                yield OrphanedResource(key=key, what=what, since=lines[0].at, stopped=False)
+                yield OrphanedResource(key=key, description=what, since=lines[0].at, stopped=False)
 
-    def _folder(self, key: str) -> LaunchFolder:
-        assert key not in {"", ".", ".."}, "keys are made by Holdfast, never typed"
-        assert "/" not in key, "keys are made by Holdfast, never typed"
-        return LaunchFolder(self._home / "launches" / key)
+    def _folder(self, key: str) -> LaunchDir:
+        assert key not in {"", ".", ".."}, "keys are generated by Holdfast"
+        assert "/" not in key, "keys are generated by Holdfast"
+        return LaunchDir(self._home / "launches" / key)
 
-    def _look(self, key: str) -> Observation:
+    def _observe(self, key: str) -> Observation:
         folder = self._folder(key)
         if not folder.path.exists():
-            return Observation(standing=LaunchStatus.ABSENT, since=self._clock.now())
+            return Observation(status=LaunchStatus.ABSENT, since=self._clock.now())
         try:
-            return self._see(folder)
+            return self._observe_dir(folder)
         except OSError as error:
-            raise LauncherUnreachable(f"the launch directory cannot be read: {error}") from error
+            raise LauncherUnreachable(f"cannot read the launch directory: {error}") from error
 
-    def _see(self, folder: LaunchFolder) -> Observation:
+    def _observe_dir(self, folder: LaunchDir) -> Observation:
         lines = folder.history.read()
-        if event_log.over(lines):
-            return event_log.sight(lines)
-        if (holder := launch_dir.take(folder.lock)) is None:
-            # Somebody acts for it: a supervisor, or a submitter that has not started one yet.
+        if event_log.has_ended(lines):
+            return event_log.observe(lines)
+        if (holder := launch_dir.acquire_lock(folder.lock)) is None:
+            # The launch has a supervisor, or a submitter that is starting one.
             lines = folder.history.read()
             now = self._clock.now()
             return (
-                event_log.sight(lines)
+                event_log.observe(lines)
                 if lines
-                else Observation(standing=LaunchStatus.WAITING, since=now)
+                else Observation(status=LaunchStatus.WAITING, since=now)
             )
         try:
-            return self._unattended(folder)
+            return self._observe_unsupervised(folder)
         finally:
             os.close(holder)
 
-    def _unattended(self, folder: LaunchFolder) -> Observation:
-        """A launch that nobody acts for, seen by the holder of its lock."""
+    def _observe_unsupervised(self, folder: LaunchDir) -> Observation:
+        """Observe a launch without a supervisor; the caller holds its lock."""
         lines = folder.history.read()
-        cancelled_at = folder.entombed_at()
-        if event_log.over(lines):
-            return event_log.sight(lines)
-        if event_log.begun(lines):
+        cancelled_at = folder.cancelled_at()
+        if event_log.has_ended(lines):
+            return event_log.observe(lines)
+        if event_log.has_started(lines):
             kill_marked_processes(folder)
-            folder.history.append(_last_line(self._clock.now(), cancelled=cancelled_at is not None))
-            return event_log.sight(folder.history.read())
+            folder.history.append(
+                _final_entry(self._clock.now(), cancelled=cancelled_at is not None)
+            )
+            return event_log.observe(folder.history.read())
         if cancelled_at is not None:
             ending = LaunchResult(
                 at=cancelled_at, outcome=Outcome.CANCELLED, detail="cancelled before it began"
             )
-            return Observation(standing=LaunchStatus.ENDED, since=cancelled_at, ending=ending)
-        return Observation(standing=LaunchStatus.ABSENT, since=self._clock.now())
+            return Observation(status=LaunchStatus.ENDED, since=cancelled_at, result=ending)
+        return Observation(status=LaunchStatus.ABSENT, since=self._clock.now())
 
     def _preempt(self, key: str, node: int | None, notice_s: float | None) -> None:
-        seen = self._look(key)
-        if seen.standing is not LaunchStatus.UP:
-            raise NotPossibleNow(f"{key} has no standing nodes; it is {seen.standing}")
-        nodes = seen.trail[-1].nodes
+        seen = self._observe(key)
+        if seen.status is not LaunchStatus.UP:
+            raise NotPossibleNow(f"{key} has no running nodes; its status is {seen.status}")
+        nodes = seen.recent_placements[-1].nodes
         chosen = nodes - 1 if node is None else node
         if not 0 <= chosen < nodes:
             raise NotPossibleNow(f"{key} has no node {chosen}; its nodes are 0 to {nodes - 1}")
-        self._folder(key).ask_preemption(PreemptRequest(seen.placements, chosen, notice_s))
+        self._folder(key).request_preemption(PreemptRequest(seen.placements, chosen, notice_s))
 
     def _logs(self, key: str) -> list[LogSource]:
         folder = self._folder(key)
@@ -208,8 +213,8 @@ class LocalLauncher:
         return sources
 
 
-def _last_line(at: datetime, *, cancelled: bool) -> LaunchEntry:
-    """How a launch ends whose supervisor is dead: as it was asked to, or forgotten."""
+def _final_entry(at: datetime, *, cancelled: bool) -> LaunchEntry:
+    """Return the last entry of a launch without supervisor: cancelled or forgotten."""
     if not cancelled:
         return LaunchEntry(at, LaunchEntryKind.FORGOTTEN)
     detail = "cancelled on request"

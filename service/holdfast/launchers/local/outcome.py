@@ -1,4 +1,4 @@
-"""What the end of a placement means. Pure: exit codes and circumstances in, loss or ending out."""
+"""Classifies the end of a placement from exit codes and circumstances. Pure."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from holdfast.domain.events import Cause, Outcome
 
 @dataclass(frozen=True, slots=True)
 class NodeExit:
-    """How one node ended by itself."""
+    """Exit of one node that ended by itself."""
 
     node: int
     code: int | None
-    """None: the node failed, not the program."""
-    words: str = ""
-    """The worker's reason, or the last line that the node printed."""
+    """Exit code of the program; None if the node failed instead."""
+    detail: str = ""
+    """The worker's reason, or the node's last output line."""
 
     @property
-    def done(self) -> bool:
-        """True when the program is over and satisfied."""
+    def has_succeeded(self) -> bool:
+        """Whether the program completed successfully."""
         return self.code == Exit.DONE
 
     @property
-    def failed(self) -> bool:
-        """True when the placement cannot go on: neither done nor gone with its work saved."""
+    def has_failed(self) -> bool:
+        """Whether the node neither completed nor left with its work saved."""
         return self.code not in {Exit.DONE, Exit.PREEMPTED}
 
 
 @dataclass(frozen=True, slots=True)
 class RecallReason:
-    """Why a placement was called back before its program ended by itself."""
+    """Why a placement was ended before its program exited."""
 
     cancelled: bool
-    """False: the market takes it."""
+    """False: the simulated market preempts it."""
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """The placement is gone; the launch goes on."""
+class PlacementLost:
+    """The placement has ended; the launch continues."""
 
     cause: Cause
     detail: str
@@ -51,14 +51,14 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class LaunchEnded:
-    """The launch is over."""
+    """The launch has ended."""
 
     outcome: Outcome
     exit_code: int | None
     detail: str
 
 
-Verdict: TypeAlias = Lost | LaunchEnded
+PlacementOutcome: TypeAlias = PlacementLost | LaunchEnded
 
 
 def classify_exit(
@@ -68,32 +68,35 @@ def classify_exit(
     call: RecallReason | None,
     trained: bool,
     failures_left: int,
-) -> Verdict:
-    """What became of a placement of `nodes` nodes, of which `exits` ended by themselves, in this order.
+) -> PlacementOutcome:
+    """Classify the end of a placement of `nodes` nodes.
 
-    `trained` is true once any placement of this launch has finished a step: what never trained fails at once, for
-    the same files would fail again. `failures_left` counts the one that may be told here.
+    The nodes in `exits` ended by themselves, in this order.
+
+        `trained` is true once any placement of this launch has finished a step. A launch that never trained fails at
+        once,
+    because the same files would fail again. `failures_left` includes the failure that may be reported here.
     """
     if call and call.cancelled:
         return LaunchEnded(Outcome.CANCELLED, None, call.detail)
-    if len(exits) == nodes and all(end.done for end in exits):
+    if len(exits) == nodes and all(end.has_succeeded for end in exits):
         return LaunchEnded(Outcome.SUCCEEDED, Exit.DONE, "")
     if call:
-        return Lost(Cause.PREEMPTED, call.detail)
-    failure = next((end for end in exits if end.failed), None)
+        return PlacementLost(Cause.PREEMPTED, call.detail)
+    failure = next((end for end in exits if end.has_failed), None)
     if failure is None:
-        # Nobody gave a notice, so nobody can say that the market took it: somebody signalled the program.
-        return Lost(
-            Cause.NODE_FAILED, "the program left with its work saved, but not on our notice"
+        # Without a notice of ours, the market did not preempt it: something else signalled the program.
+        return PlacementLost(
+            Cause.NODE_FAILED, "the program saved and exited without a notice from Holdfast"
         )
     return _failed(failure, last=not trained or failures_left <= 1)
 
 
-def _failed(end: NodeExit, *, last: bool) -> Verdict:
-    """What the first failure among the nodes means; the others only followed it."""
+def _failed(end: NodeExit, *, last: bool) -> PlacementOutcome:
+    """Classify the first failure among the nodes; the other nodes only followed it."""
     if end.code is None:
-        return Lost(Cause.NODE_FAILED, f"node {end.node} was lost")
-    detail = f"node {end.node} exited with {end.code}" + (f": {end.words}" if end.words else "")
+        return PlacementLost(Cause.NODE_FAILED, f"node {end.node} was lost")
+    detail = f"node {end.node} exited with {end.code}" + (f": {end.detail}" if end.detail else "")
     if last or end.code in NO_RETRY:
         return LaunchEnded(Outcome.FAILED, end.code, detail)
-    return Lost(Cause.USER_ERROR, detail)
+    return PlacementLost(Cause.USER_ERROR, detail)

@@ -1,11 +1,9 @@
-"""The watch over one standing placement: it ends when the program does, or when somebody calls it back.
+"""The supervisor of one launch: provisions nodes, runs the program and recovers.
 
-The supervisor of one launch: `python -m holdfast.launchers.local.supervisor <launch directory> <lock> < <order>`.
-
-It plays the market and the recovery, as SkyPilot's controller would: it gets nodes, starts the program, watches, and
-gets new nodes after a loss, until the program is done, has failed too often, or the launch is cancelled. It is no
-child of the service, which may come and go. When it dies its guards end all nodes, and nobody starts it again: the
-launch is then forgotten.
+Started as `python -m holdfast.launchers.local.supervisor <launch directory> <lock> < <spec>`. Simulates the spot market
+and recovers like SkyPilot's controller: provisions nodes, starts the program and monitors it. After a loss it
+provisions new nodes, until the program completes, fails too often, or the launch is cancelled. It is not a child of the
+service, which may restart. If the supervisor dies, its guards end all nodes and the launch is forgotten.
 """
 
 from __future__ import annotations
@@ -29,129 +27,136 @@ from holdfast.domain.events import Cause, Outcome
 from holdfast.domain.simulation.spot_market import Lifetime, Offer, SpotMarket
 from holdfast.launchers.local import environment, process_cleanup, process_group
 from holdfast.launchers.local.event_log import LaunchEntry, LaunchEntryKind
-from holdfast.launchers.local.launch_dir import LaunchFolder, NodeFolder
+from holdfast.launchers.local.launch_dir import LaunchDir, NodeDir
 from holdfast.launchers.local.launch_spec import LaunchSpec
 from holdfast.launchers.local.node_guard import SCRIPTS
-from holdfast.launchers.local.outcome import LaunchEnded, Lost, RecallReason, Verdict, classify_exit
+from holdfast.launchers.local.outcome import (
+    LaunchEnded,
+    PlacementLost,
+    PlacementOutcome,
+    RecallReason,
+    classify_exit,
+)
 from holdfast.launchers.local.process_group import NodeProcesses
 from holdfast.launchers.local.sandbox import Sandbox
 from holdfast.ports import Clock
 
 TICK_S: Final = 0.1
-"""Between two looks at tombstone and requests. Smaller: wakes the machine for nothing. Bigger: a cancel is felt late."""
+"""Interval between checks for a tombstone and requests.
+A lower value wakes the machine for nothing; a higher value delays cancels."""
 CANCEL_NOTICE_S: Final = 30.0
-"""What a cancelled program gets to save its work. Smaller: the last minutes may be lost. Bigger: a program that does
-not listen keeps its nodes that much longer."""
+"""Time for a cancelled program to save its work.
+A lower value may lose the last minutes; with a higher value, a program that ignores the signal keeps its nodes
+longer."""
 LEAVE_S: Final = 30.0
-"""What the other nodes get after one has left by itself. Smaller: cuts off ranks that still save. Bigger: nodes idle."""
+"""Time for the other nodes after one has exited by itself.
+A lower value cuts off ranks that still save; a higher value leaves nodes idle."""
 
 
 class AttemptMonitor:
-    """One placement from its start until it is to end. Seconds are those of the monotonic clock."""
+    """Monitors one placement until it has to end. Seconds refer to the monotonic clock."""
 
     def __init__(
         self,
-        standing: NodeProcesses,
-        folder: LaunchFolder,
+        processes: NodeProcesses,
+        folder: LaunchDir,
         placement: int,
-        fate: Lifetime,
+        lifetime: Lifetime,
         clock: Clock,
     ) -> None:
-        self.standing = standing
+        self.nodes = processes
         self.folder = folder
         self.placement = placement
         self.clock = clock
-        self.call: RecallReason | None = None
-        """Who called the placement back first; a cancel outdoes the market."""
+        self.recall: RecallReason | None = None
+        """The first reason to end the placement; a cancel takes precedence over the market."""
         self.end_s = math.inf
-        """When what still stands will be killed."""
-        self.notice_s = fate.notice_s
+        """When the remaining processes are killed."""
+        self.notice_s = lifetime.notice_s
         self.reclaim_s = math.inf
-        """When the market takes a node by itself."""
-        if fate.lifetime_s is not None:
-            self.reclaim_s = time.monotonic() + fate.lifetime_s
+        """When the market preempts a node."""
+        if lifetime.lifetime_s is not None:
+            self.reclaim_s = time.monotonic() + lifetime.lifetime_s
 
-    def see(self) -> RecallReason | None:
-        """Who called the placement back, once it has to end; None when it ended by itself."""
-        while not self._over():
-            self._hear()
+    def wait(self) -> RecallReason | None:
+        """Wait until the placement has to end. Return the reason, or None if it ended by itself."""
+        while not self._has_ended():
+            self._poll_requests()
             signal.sigtimedwait({signal.SIGCHLD}, self._pause_s())
-        return self.call
+        return self.recall
 
-    def _over(self) -> bool:
-        self.standing.collect()
-        exits = self.standing.exits
-        if self.call is None and any(end.failed for end in exits):
-            return True  # Nodes stand and fall together.
-        if self.call is None and not all(end.done for end in exits):
+    def _has_ended(self) -> bool:
+        self.nodes.reap()
+        exits = self.nodes.exits
+        if self.recall is None and any(end.has_failed for end in exits):
+            return True  # A failed node ends the whole placement.
+        if self.recall is None and not all(end.has_succeeded for end in exits):
             self.end_s = min(self.end_s, time.monotonic() + LEAVE_S)
-        return self.standing.gone or time.monotonic() >= self.end_s
+        return self.nodes.have_all_exited or time.monotonic() >= self.end_s
 
-    def _hear(self) -> None:
-        """Heed the tombstone, people's requests and the market."""
-        everybody = range(len(self.standing.folders))
-        if not (self.call and self.call.cancelled) and self.folder.entombed_at():
-            self._call_back(RecallReason(True, "cancelled on request"), CANCEL_NOTICE_S, everybody)
-        for request in self.folder.take_preemptions(self.placement):
+    def _poll_requests(self) -> None:
+        """Process the tombstone, users' requests and the market."""
+        all_nodes = range(len(self.nodes.folders))
+        if not (self.recall and self.recall.cancelled) and self.folder.cancelled_at():
+            self._recall(RecallReason(True, "cancelled on request"), CANCEL_NOTICE_S, all_nodes)
+        for request in self.folder.pop_preemptions(self.placement):
             self._reclaim(request.node, request.notice_s or 0)
         left_s = self.reclaim_s - time.monotonic()
         if left_s <= self.notice_s:
             self.reclaim_s = math.inf
-            self._reclaim(self.placement % len(everybody), max(0, left_s))  # Nodes take turns.
+            self._reclaim(self.placement % len(all_nodes), max(0, left_s))  # Nodes take turns.
 
     def _reclaim(self, node: int, notice_s: float) -> None:
         word = f"with {notice_s:.3g} s of notice" if notice_s else "without notice"
-        self._call_back(
-            RecallReason(False, f"the market took node {node} {word}"), notice_s, [node]
-        )
+        self._recall(RecallReason(False, f"node {node} preempted {word}"), notice_s, [node])
 
-    def _call_back(self, call: RecallReason, notice_s: float, leaving: Collection[int]) -> None:
-        """End the placement in `notice_s` seconds, or earlier if that was said before."""
+    def _recall(self, call: RecallReason, notice_s: float, leaving: Collection[int]) -> None:
+        """End the placement in `notice_s` seconds, or at an earlier deadline set before."""
         self.end_s = min(self.end_s, time.monotonic() + notice_s)
-        if call.cancelled or self.call is None:
-            self.call = call
+        if call.cancelled or self.recall is None:
+            self.recall = call
         if notice_s:
             left = timedelta(seconds=self.end_s - time.monotonic())
-            self.standing.tell(self.clock.now() + left, leaving)
+            self.nodes.send_notice(self.clock.now() + left, leaving)
 
     def _pause_s(self) -> float:
         return max(0, min(TICK_S, self.end_s - time.monotonic()))
 
 
 DISK_RETRY_S: Final = 30.0
-"""Before files are copied again to a disk that had no room. Smaller: the history fills with denials. Bigger: the job
-waits longer than the disk does."""
+"""Delay before files are copied again to a full disk.
+A lower value fills the log with denials; with a higher value, the job waits after space is available."""
 CANCELLED: Final = LaunchEnded(Outcome.CANCELLED, None, "cancelled on request")
 
 
 class Supervisor:
-    """One launch, from its first request for nodes to its end."""
+    """Runs one launch from its first request for nodes to its end."""
 
-    def __init__(self, folder: LaunchFolder, order: LaunchSpec, clock: Clock) -> None:
+    def __init__(self, folder: LaunchDir, spec: LaunchSpec, clock: Clock) -> None:
         self.folder = folder
-        self.order = order
+        self.spec = spec
         self.clock = clock
-        self.weather = SpotMarket(order.climate, order.key)
-        self.failures_left = order.max_failures
+        self.market = SpotMarket(spec.climate, spec.key)
+        self.failures_left = spec.max_failures
         self.trained = False
 
     def supervise(self) -> None:
-        """See the launch through."""
-        self._note(LaunchEntryKind.BEGUN)
+        """Run the launch to its end."""
+        self._append(LaunchEntryKind.BEGUN)
         for placement in itertools.count(1):
-            verdict = self._place(placement)
-            if isinstance(verdict, LaunchEnded):
-                self._note(LaunchEntryKind.ENDED, **asdict(verdict))
+            outcome = self._run_placement(placement)
+            if isinstance(outcome, LaunchEnded):
+                self._append(LaunchEntryKind.ENDED, **asdict(outcome))
                 return
-            self._note(LaunchEntryKind.LOST, **asdict(verdict))
+            self._append(LaunchEntryKind.LOST, **asdict(outcome))
 
-    def _place(self, placement: int) -> Verdict:
-        """Get nodes, and see what becomes of them."""
+    def _run_placement(self, placement: int) -> PlacementOutcome:
+        """Provision nodes, run the program on them and classify the end."""
         offer = self._provision(placement)
         if offer is None:
             return CANCELLED
-        climate, nodes = self.order.climate, self.order.nodes
-        self._note(
+        climate, nodes = self.spec.climate, self.spec.nodes
+        self._append(
             LaunchEntryKind.PLACED,
             zone=offer.zone,
             nodes=nodes,
@@ -159,97 +164,100 @@ class Supervisor:
             on_demand_micros_per_hour=nodes * climate.on_demand_micros,
         )
         port = _free_port()
-        standing = process_group.start(
-            [self._node(placement, node, port) for node in range(nodes)], self.order.cell
+        processes = process_group.start(
+            [self._node(placement, node, port) for node in range(nodes)], self.spec.cell
         )
-        fate = self.weather.fate(placement)
-        call = AttemptMonitor(standing, self.folder, placement, fate, self.clock).see()
-        self.trained |= standing.trained
-        standing.end()
-        verdict = classify_exit(
-            standing.exits,
+        lifetime = self.market.lifetime(placement)
+        call = AttemptMonitor(processes, self.folder, placement, lifetime, self.clock).wait()
+        self.trained |= processes.trained
+        processes.kill()
+        outcome = classify_exit(
+            processes.exits,
             nodes=nodes,
             call=call,
             trained=self.trained,
             failures_left=self.failures_left,
         )
-        if self.order.cell and (why := self.order.cell.end()) and not call:
-            verdict = replace(verdict, detail=f"{verdict.detail}; {why}" if verdict.detail else why)
-        if isinstance(verdict, Lost) and verdict.cause is Cause.USER_ERROR:
+        if self.spec.cell and (why := self.spec.cell.remove_cgroup()) and not call:
+            outcome = replace(outcome, detail=f"{outcome.detail}; {why}" if outcome.detail else why)
+        if isinstance(outcome, PlacementLost) and outcome.cause is Cause.USER_ERROR:
             self.failures_left -= 1
-        return verdict
+        return outcome
 
     def _provision(self, placement: int) -> Offer | None:
-        """The offer that was taken, with all files in place; None when the launch was cancelled meanwhile."""
+        """Return an accepted offer with all files in place; None if the launch was cancelled."""
         tries = 0
-        while self._wait((offer := self.weather.offer(placement, tries)).wait_s):
+        while self._wait((offer := self.market.offer(placement, tries)).wait_s):
             tries += 1
-            denial = "no spot capacity" if offer.denied else self._lay_out(placement)
+            denial = "no spot capacity" if offer.denied else self._prepare_nodes(placement)
             if not denial:
                 return offer
-            self._note(LaunchEntryKind.DENIED, zone=offer.zone, detail=denial)
+            self._append(LaunchEntryKind.DENIED, zone=offer.zone, detail=denial)
         return None
 
     def _wait(self, wait_s: float) -> bool:
-        """True after `wait_s` seconds; False as soon as the launch is cancelled."""
+        """Wait `wait_s` seconds and return True; return False as soon as the launch is cancelled."""
         end_s = time.monotonic() + wait_s
-        while self.folder.entombed_at() is None:
+        while self.folder.cancelled_at() is None:
             left_s = end_s - time.monotonic()
             if left_s <= 0:
                 return True
             time.sleep(min(TICK_S, left_s))
         return False
 
-    def _lay_out(self, placement: int) -> str:
-        """Make the directories of all nodes; empty, or why they cannot be made, after a while to let that pass."""
+    def _prepare_nodes(self, placement: int) -> str:
+        """Create all node directories. Return why it failed, after a delay, or an empty text."""
         try:
-            if self.order.cell:
-                self.order.cell.begin()
-            for node in range(self.order.nodes):
-                self._lay_out_node(self._attempt(placement), node)
+            if self.spec.cell:
+                self.spec.cell.create_cgroup()
+            for node in range(self.spec.nodes):
+                self._prepare_node(self._attempt(placement), node)
         except OSError as error:
             self._wait(DISK_RETRY_S)
-            return f"the files cannot be laid out: {error}"
+            return f"cannot copy the files to the nodes: {error}"
         return ""
 
-    def _lay_out_node(self, attempt: int, node: int) -> None:
-        # What the node before had in its workdir goes, as it would in a cloud, and leaves its room.
+    def _prepare_node(self, attempt: int, node: int) -> None:
+        # As in a cloud, the previous node's workdir is lost; this also frees its disk space.
         shutil.rmtree(self.folder.node(attempt - 1, node).workdir, ignore_errors=True)
         fresh = self.folder.node(attempt, node)
-        shutil.rmtree(fresh.path, ignore_errors=True)  # Half made, before the disk was full.
+        shutil.rmtree(fresh.path, ignore_errors=True)  # Left incomplete by a full disk.
         fresh.rank_log(0).parent.mkdir(parents=True)
         fresh.log.touch()
         shutil.copytree(self.folder.snapshot, fresh.workdir, symlinks=True)
-        for name, text in zip(SCRIPTS, (self.order.setup, self.order.run), strict=True):
+        for name, text in zip(SCRIPTS, (self.spec.setup, self.spec.run), strict=True):
             if text:
                 fresh.script(name).write_bytes(text.encode())
-        if self.order.cell:
-            _hand_over(fresh, self.order.cell)
+        if self.spec.cell:
+            _give_ownership(fresh, self.spec.cell)
 
-    def _node(self, placement: int, node: int, port: int) -> tuple[NodeFolder, dict[str, str]]:
+    def _node(self, placement: int, node: int, port: int) -> tuple[NodeDir, dict[str, str]]:
         attempt = self._attempt(placement)
-        env = environment.of_node(self.order, self.folder, attempt=attempt, node=node, port=port)
+        env = environment.node_env(self.spec, self.folder, attempt=attempt, node=node, port=port)
         return self.folder.node(attempt, node), env
 
     def _attempt(self, placement: int) -> int:
-        return self.order.first_attempt + placement - 1
+        return self.spec.first_attempt + placement - 1
 
-    def _note(self, what: LaunchEntryKind, **body: str | int | None) -> None:
+    def _append(self, what: LaunchEntryKind, **body: str | int | None) -> None:
         self.folder.history.append(LaunchEntry(self.clock.now(), what, body))
 
 
-def _hand_over(node: NodeFolder, cell: Sandbox) -> None:
-    """Give a node its files; the folder that holds them stays the service's, so that none of them can be replaced."""
+def _give_ownership(node: NodeDir, cell: Sandbox) -> None:
+    """Make the job's account the owner of a node's files.
+
+    The service keeps the parent directory, so that they cannot be replaced.
+    """
     own = (node.home, node.scratch, node.spool)
     for path in own:
         path.mkdir()
     for above in (node.path, node.path.parent):
         above.chmod(0o711)
-    cell.give(node.workdir, node.run, *own, *filter(Path.exists, map(node.script, SCRIPTS)))
+    cell.chown(node.workdir, node.run, *own, *filter(Path.exists, map(node.script, SCRIPTS)))
 
 
 def _free_port() -> int:
-    """A port for the rendezvous that is free now; a new one for each placement, as the old one may linger."""
+    """Return a free port for a placement's rendezvous; the previous one may linger."""
     with socket.socket() as probe:
         probe.bind((environment.ADDRESS, 0))
         port: int = probe.getsockname()[1]
@@ -257,14 +265,14 @@ def _free_port() -> int:
 
 
 def main(path: str, lock: str) -> None:
-    """Supervise the launch of one directory, whose lock this process holds as open file number `lock`.
+    """Supervise the launch in `path`. This process holds its lock as file descriptor `lock`.
 
-    What to run is on standard input.
+    The spec is on standard input.
     """
     os.set_inheritable(int(lock), False)
-    process_cleanup.become_subreaper()  # What a killed guard leaves behind comes here.
-    folder = LaunchFolder(Path(path))
-    Supervisor(folder, LaunchSpec.read(sys.stdin.read()), SystemClock()).supervise()
+    process_cleanup.become_subreaper()  # Adopts the processes of a killed guard.
+    folder = LaunchDir(Path(path))
+    Supervisor(folder, LaunchSpec.parse(sys.stdin.read()), SystemClock()).supervise()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
-"""A cloud without machines: launches, preemptions and reports computed from a seed and a clock.
+"""Simulated cloud: launches, preemptions and reports computed from a seed and a clock.
 
-clock      time that moves when it is told to
-habits     what the launcher does by itself, beside the weather
-program    what a training program says and does in one placement
-timeline   what becomes of one launch: pure, from its order, its wishes and the weather
-cloud      the ports: Launcher, Preemptible and ReportInbox
+program   what a training program does and reports in one placement
+timeline  the behavior of the launcher, and the course of one launch from its order, reclaims and market (pure)
+cloud     the ports: Launcher, Preemptible and ReportInbox
 """
 
 from holdfast.clock import SimulatedClock

@@ -1,4 +1,4 @@
-"""The simulated cloud: launches are timelines, and looking at one is reading it up to now."""
+"""The simulated cloud: a launch is a timeline, observed at the current time."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ from holdfast.domain.jobs.observation import (
 )
 from holdfast.domain.simulation.spot_market import MarketParameters, SpotMarket
 from holdfast.errors import NotPossibleNow
-from holdfast.launchers.simulated.program import Saved, SimulatedProgram, saved_in
+from holdfast.launchers.simulated.program import (
+    SimulatedCheckpoint,
+    SimulatedProgram,
+    checkpoint_in,
+)
 from holdfast.launchers.simulated.timeline import (
     LauncherBehavior,
-    Order,
+    LaunchOrder,
     Reclaim,
-    Stage,
     Timeline,
+    TimelineStage,
     reclaim,
     request_exit,
 )
@@ -34,26 +38,29 @@ from holdfast.ports import Clock, Launch, LogSource
 
 
 @dataclass(slots=True)
-class _Course:
-    """One launch: its timeline, read as far as was needed, and begun anew when somebody interferes."""
+class _SimulatedLaunch:
+    """A launch with its timeline, read as far as needed and replaced when its course changes."""
 
     timeline: Timeline
     forgotten_at: datetime | None = None
-    read: list[Stage] = field(default_factory=list)
-    rest: Iterator[Stage] = field(init=False)
+    read: list[TimelineStage] = field(default_factory=list)
+    remaining: Iterator[TimelineStage] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.rest = self.timeline.stages()
+        self.remaining = self.timeline.stages()
 
-    def change(self, timeline: Timeline) -> None:
-        """Go on with `timeline`, which differs from the old one only after now."""
-        self.timeline, self.read, self.rest = timeline, [], timeline.stages()
+    def replace_timeline(self, timeline: Timeline) -> None:
+        """Continue with `timeline`, which differs from the old one only in the future."""
+        self.timeline, self.read, self.remaining = timeline, [], timeline.stages()
 
-    def until(self, now: datetime) -> tuple[datetime, list[Stage]]:
-        """The time up to which the launch has a course, and all stages up to there; the last reaches beyond it."""
+    def stages_until(self, now: datetime) -> tuple[datetime, list[TimelineStage]]:
+        """Return the time up to which the course is known, and all stages until then.
+
+        The last stage extends beyond it.
+        """
         end = min(now, self.forgotten_at or now)
-        while not self.read or ((left_at := _left_at(self.read[-1])) and left_at <= end):
-            stage = next(self.rest, None)
+        while not self.read or ((left_at := _lost_at(self.read[-1])) and left_at <= end):
+            stage = next(self.remaining, None)
             if stage is None:
                 break
             self.read.append(stage)
@@ -61,7 +68,10 @@ class _Course:
 
 
 class SimulatedCloud:
-    """Launcher, market and inbox of reports in one. It is the outside world: it outlives a restart of the service."""
+    """Simulated launcher, spot market and report inbox.
+
+    As the outside world, it outlives a restart of the service.
+    """
 
     def __init__(
         self,
@@ -73,175 +83,184 @@ class SimulatedCloud:
         self._clock = clock
         self._climate = climate
         self._program = program
-        self._habits = habits
-        self._courses: dict[str, _Course] = {}
+        self._behavior = habits
+        self._launches: dict[str, _SimulatedLaunch] = {}
         self._cancelled: dict[str, datetime] = {}
-        self._guard = threading.RLock()
-        """Reports are taken from threads while the loop looks."""
+        self._lock = threading.RLock()
+        """Protects against threads that read reports while the event loop observes."""
 
     @property
     def saves_on_cancel(self) -> bool:
-        """Whether `cancel` gives the worker time to save its work."""
-        return self._habits.saves_on_cancel
+        """Whether `cancel` gives the worker time to save."""
+        return self._behavior.saves_on_cancel
 
     async def submit(self, launch: Launch) -> None:
         """Start `launch.key` unless it was started or cancelled before."""
-        with self._guard:
-            if launch.key in self._courses or launch.key in self._cancelled:
+        with self._lock:
+            if launch.key in self._launches or launch.key in self._cancelled:
                 return
-            order = Order(
+            order = LaunchOrder(
                 key=launch.key,
                 job_id=launch.job_id,
                 submitted_at=self._clock.now(),
                 first_attempt=launch.first_attempt,
                 nodes=int(launch.task.get("num_nodes") or 1),
                 max_failures=launch.max_failures,
-                found=self._found(launch),
+                checkpoint=self._initial_checkpoint(launch),
             )
-            weather = SpotMarket(self._climate.met_by(launch.task), launch.key)
-            timeline = Timeline(order, (), None, weather, self._program, self._habits)
-            self._courses[launch.key] = _Course(timeline)
+            weather = SpotMarket(self._climate.for_task(launch.task), launch.key)
+            timeline = Timeline(order, (), None, weather, self._program, self._behavior)
+            self._launches[launch.key] = _SimulatedLaunch(timeline)
 
-    async def look(self, key: str) -> Observation:
-        """What stands under `key` now."""
-        return self.sighting(key)
+    async def observe(self, key: str) -> Observation:
+        """Return the current observation of `key`."""
+        return self.observe_sync(key)
 
-    def changes_next(self, key: str) -> datetime | None:
-        """When `look` will show something else of `key` by itself; None: never, as far as is known now."""
-        with self._guard:
-            course = self._courses.get(key)
+    def next_change_at(self, key: str) -> datetime | None:
+        """Return when the observation of `key` changes next by itself; None: never, as far as known."""
+        with self._lock:
+            course = self._launches.get(key)
             if course is None or course.forgotten_at is not None:
                 return None
-            now, stages = course.until(self._clock.now())
-            return min((at for stage in stages for at in _moments(stage) if at > now), default=None)
+            now, stages = course.stages_until(self._clock.now())
+            return min(
+                (at for stage in stages for at in _change_times(stage) if at > now), default=None
+            )
 
     async def cancel(self, key: str) -> None:
-        """Ask for an end of `key`; what was never submitted will then never start."""
-        with self._guard:
+        """Request the end of `key`; a launch that was not submitted will never start."""
+        with self._lock:
             if key in self._cancelled:
                 return
             self._cancelled[key] = self._clock.now()
-            if course := self._courses.get(key):
-                course.change(replace(course.timeline, cancelled_at=self._cancelled[key]))
+            if course := self._launches.get(key):
+                course.replace_timeline(replace(course.timeline, cancelled_at=self._cancelled[key]))
 
     async def preempt(self, key: str, *, node: int | None, notice_s: float | None) -> None:
-        """Take one node (None: the last one) of the standing placement.
+        """Preempt one node (None: the last) of the running placement.
 
         Raises:
-            NotPossibleNow: nothing stands under this key, or it has no such node.
+            NotPossibleNow: no placement is running under this key, or it has no such node.
         """
-        with self._guard:
-            seen, now = self.sighting(key), self._clock.now()
-            if seen.standing is not LaunchStatus.UP:
-                raise NotPossibleNow(f"{key} has no standing nodes; it is {seen.standing}")
-            nodes = seen.trail[-1].nodes
+        with self._lock:
+            seen, now = self.observe_sync(key), self._clock.now()
+            if seen.status is not LaunchStatus.UP:
+                raise NotPossibleNow(f"{key} has no running nodes; its status is {seen.status}")
+            nodes = seen.recent_placements[-1].nodes
             chosen = nodes - 1 if node is None else node
             if not 0 <= chosen < nodes:
                 raise NotPossibleNow(f"{key} has no node {chosen}; its nodes are 0 to {nodes - 1}")
-            self._recall(key, reclaim(now, now + timedelta(seconds=notice_s or 0), node=chosen))
+            self._add_reclaim(
+                key, reclaim(now, now + timedelta(seconds=notice_s or 0), node=chosen)
+            )
 
-    def ask_to_leave(self, key: str) -> None:
-        """Tell the worker what the answer to its reports says: save, and leave. It hears that once in a placement."""
-        with self._guard:
-            seen = self.sighting(key)
-            if seen.standing is LaunchStatus.UP:
-                told = self._courses[key].timeline.reclaims
-                if not any(recall.at >= seen.since for recall in told):
-                    self._recall(key, request_exit(self._clock.now()))
+    def request_shutdown(self, key: str) -> None:
+        """Ask the worker to save and exit, once per placement, like the response to a report."""
+        with self._lock:
+            seen = self.observe_sync(key)
+            if seen.status is LaunchStatus.UP:
+                reclaims = self._launches[key].timeline.reclaims
+                if not any(recall.at >= seen.since for recall in reclaims):
+                    self._add_reclaim(key, request_exit(self._clock.now()))
 
-    def _recall(self, key: str, recall: Reclaim) -> None:
-        timeline = self._courses[key].timeline
-        self._courses[key].change(replace(timeline, reclaims=(*timeline.reclaims, recall)))
+    def _add_reclaim(self, key: str, recall: Reclaim) -> None:
+        timeline = self._launches[key].timeline
+        self._launches[key].replace_timeline(
+            replace(timeline, reclaims=(*timeline.reclaims, recall))
+        )
 
     def forget(self, key: str) -> None:
-        """Lose a launch, as a cloud does whose controller has died: nothing of it runs from now on."""
-        with self._guard:
-            course = self._courses[key]
+        """Lose a launch, like a cloud whose controller has died: all its processes end now."""
+        with self._lock:
+            course = self._launches[key]
             course.forgotten_at = course.forgotten_at or self._clock.now()
 
     async def logs(self, key: str) -> Sequence[LogSource]:
-        """No logs: no program has run."""
+        """Return no logs: no program has run."""
         del key
         return ()
 
     def read_log(self, key: str, source: LogSource, offset: int, limit: int) -> bytes:
-        """Nothing, as there are no logs."""
+        """Return no bytes, because there are no logs."""
         del key, source, offset, limit
         return b""
 
     def read_new(self, job_id: str, seen: Mapping[int, int]) -> Iterator[Report]:
-        """Reports of a job not seen yet, in order of attempt and n. `seen` is the highest n taken, by attempt."""
-        with self._guard:
+        """Yield new reports of a job by attempt and number.
+
+        `seen` is the highest number read, by attempt.
+        """
+        with self._lock:
             news = [
                 report for report in self._reports(job_id) if report.n > seen.get(report.attempt, 0)
             ]
         yield from news
 
-    def sighting(self, key: str) -> Observation:
-        """The same as `look`, for threads."""
-        with self._guard:
-            course = self._courses.get(key)
+    def observe_sync(self, key: str) -> Observation:
+        """Return the same observation as `observe`, for threads."""
+        with self._lock:
+            course = self._launches.get(key)
             if course is not None:
-                return _sight(course, self._clock.now())
+                return _observation(course, self._clock.now())
             at = self._cancelled.get(key)
         if at is not None:
             ending = LaunchResult(
                 at=at, outcome=Outcome.CANCELLED, detail="cancelled before it began"
             )
-            return Observation(standing=LaunchStatus.ENDED, since=at, ending=ending)
-        return Observation(standing=LaunchStatus.ABSENT, since=self._clock.now())
+            return Observation(status=LaunchStatus.ENDED, since=at, result=ending)
+        return Observation(status=LaunchStatus.ABSENT, since=self._clock.now())
 
     def _reports(self, job_id: str) -> Iterator[Report]:
-        """All that the workers of a job have said so far; courses are in order of their attempts."""
-        for course in self._courses.values():
+        """Yield all reports of a job's workers so far, in order of attempts."""
+        for course in self._launches.values():
             if course.timeline.order.job_id == job_id:
-                end, stages = course.until(self._clock.now())
+                end, stages = course.stages_until(self._clock.now())
                 for stage in stages:
                     yield from (report for at, report in stage.reports if at <= end)
 
-    def _found(self, launch: Launch) -> Saved | None:
-        """With which checkpoint a launch begins: the newest of its job, else of the one from which that goes on."""
+    def _initial_checkpoint(self, launch: Launch) -> SimulatedCheckpoint | None:
+        """Return the newest checkpoint of a launch's job, or of the job it continues."""
         if own := self._newest_checkpoint(launch.job_id):
             return own
         forebear = (launch.task.get("envs") or {}).get(Env.FROM)
         lent = self._newest_checkpoint(forebear) if forebear else None
         return replace(lent, name=f"{forebear}/{lent.name}") if lent else None
 
-    def _newest_checkpoint(self, job_id: str) -> Saved | None:
+    def _newest_checkpoint(self, job_id: str) -> SimulatedCheckpoint | None:
         commits = (
-            saved_in(report.body)
+            checkpoint_in(report.body)
             for report in self._reports(job_id)
             if report.kind == ReportKind.CHECKPOINT_COMMITTED
         )
         return max(commits, key=lambda saved: saved.step, default=None)
 
 
-def _sight(course: _Course, now: datetime) -> Observation:
-    """The course as it looks now: what lies in the future is not told."""
-    end, stages = course.until(now)
+def _observation(course: _SimulatedLaunch, now: datetime) -> Observation:
+    """Return the observation of a course at `now`, without its future."""
+    end, stages = course.stages_until(now)
     denials: list[Denial] = []
     trail: list[Placement] = []
     ending: LaunchResult | None = None
-    standing, since = LaunchStatus.WAITING, course.timeline.order.submitted_at
+    status, since = LaunchStatus.WAITING, course.timeline.order.submitted_at
     for stage in stages:
         denials += [denial for denial in stage.denials if denial.at <= end]
         if stage.placement and stage.placement.ready_at <= end:
             trail.append(_as_of(end, stage.placement))
-            standing, since = LaunchStatus.UP, stage.placement.ready_at
+            status, since = LaunchStatus.UP, stage.placement.ready_at
             if lost_at := trail[-1].lost_at:
-                standing, since = LaunchStatus.WAITING, lost_at
+                status, since = LaunchStatus.WAITING, lost_at
         if stage.ending and stage.ending.at <= end:
             ending = stage.ending
-            standing, since = LaunchStatus.ENDED, ending.at
+            status, since = LaunchStatus.ENDED, ending.at
     if ending is None and course.forgotten_at is not None:
-        standing, since = LaunchStatus.FORGOTTEN, course.forgotten_at
+        status, since = LaunchStatus.FORGOTTEN, course.forgotten_at
     return Observation(
-        standing=standing,
+        status=status,
         since=since,
         placements=len(trail),
-        trail=tuple(trail),
+        recent_placements=tuple(trail),
         denials=tuple(denials),
-        ending=ending,
+        result=ending,
     )
 
 
@@ -251,8 +270,8 @@ def _as_of(now: datetime, placement: Placement) -> Placement:
     return replace(placement, lost_at=None, cause=None, detail="")
 
 
-def _moments(stage: Stage) -> Iterator[datetime]:
-    """When a look at a stage begins to show something new."""
+def _change_times(stage: TimelineStage) -> Iterator[datetime]:
+    """Yield when the observation of a stage changes."""
     yield from (denial.at for denial in stage.denials)
     if stage.placement:
         yield stage.placement.ready_at
@@ -262,6 +281,6 @@ def _moments(stage: Stage) -> Iterator[datetime]:
         yield stage.ending.at
 
 
-def _left_at(stage: Stage) -> datetime | None:
-    """When the next stage begins; None when there is none."""
+def _lost_at(stage: TimelineStage) -> datetime | None:
+    """Return when the next stage begins; None if there is none."""
     return stage.placement.lost_at if stage.placement else None

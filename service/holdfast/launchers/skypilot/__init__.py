@@ -1,18 +1,23 @@
-"""SkyPilot managed jobs as a launcher. The only package that knows SkyPilot; it speaks to its API server over HTTP.
+"""Launcher for SkyPilot managed jobs.
 
-door        one HTTP call, one try
-replies     a success, a no that is meant, or nothing to conclude from
-rows        what is in an answer, read with care
-chronicle   what SkyPilot tells of a launch, remembered
-story       its events become a sighting (pure)
-listing     one queue listing for all jobs, shared
-order       a launch becomes the body of SkyPilot's request
-upload      files for an API server on another machine
-search      a request becomes a job, or does not
-clusters    what stands, whatever jobs are said to be
-launcher    the port: submit, look, cancel, logs
-strays      what no job owns
-vitals      what its server says of itself
+The only package that depends on SkyPilot, through its API server's HTTP interface.
+
+    api_client        one HTTP call, one attempt
+    circuit_breaker   fails calls at once while the server is silent
+    responses         classifies responses: success, refusal or inconclusive
+    models            parses the contents of responses
+    cached_reads      job events and the shared queue listing
+    observe           derives an observation from events (pure)
+    task_body         the body of a launch request
+    upload            sends files to an API server on another machine
+    launch_requests   the status of launch requests
+    job_lookup        finds the job that a request became
+    admission         the admission gate and the guarantee it gives
+    orphans           finds and stops jobs and clusters without a launch
+    launcher          the port: submit, observe, cancel, logs
+    log_mirror        copies of logs
+    placement_prices  prices of placements
+    engine_info       SkyPilot's version, clouds and clock
 """
 
 from holdfast.launchers.skypilot.api_client import SkyPilotClient

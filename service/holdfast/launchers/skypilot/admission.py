@@ -1,20 +1,17 @@
-"""How sure it is that a launch happens once, and how that is found out.
+"""Admission gate of launches, and the launch guarantee that follows from it.
 
-With the admission gate it is certain: SkyPilot asks this service before it makes a job, and each token passes once.
-The gate needs one line in the configuration of SkyPilot's server (`admin_policy`), and so somebody who may write it.
-It names our module in SkyPilot's environment, which asks about our launches alone, or our address, which SkyPilot asks about
-everything: then recoveries wait while this service is away. Whether it does, a second probe tells. A probe proves
-validations; where a launch becomes a job that nobody was asked about, the guarantee is gone until another is asked about.
-Without it, a launch whose answer was lost is not repeated before its request must have come to an end, duplicates
-are looked for in every listing and cancelled, and workers of a duplicate are fenced: two clusters may stand side by
-side for a minute, and never do two of them write.
+With the gate, a launch happens exactly once: SkyPilot asks this service before it creates a job, and each token passes
+once. The gate needs one line in the configuration of SkyPilot's server (`admin_policy`). The line names either our
+module in SkyPilot's environment, which asks only about our launches, or our URL, which is asked about every request.
+With the URL, recoveries wait while this service is down; a second probe detects this setting. Probes cover validations
+only. If a launch becomes a job without a question, the guarantee is withdrawn until SkyPilot asks about another launch.
 
-SkyPilot's admission policy, spoken from the other side: it asks before it makes a job, and we let a token pass once.
+Without the gate, a launch whose response was lost is repeated only after its request must have ended. Duplicates are
+searched in each listing and cancelled, and their workers are fenced: two clusters may run for a minute, but only one
+can write.
 
-It posts a JSON string that holds JSON, with the whole task as YAML. It wants the same shape back, and takes a 400 for a no
-and any other failure for a no, too. Our module `holdfast_gate` in its environment asks about our launches alone; where the
-URL itself is its `admin_policy`, it asks about every request of everybody. Jobs that carry no launch token are somebody
-else's and pass as they are.
+SkyPilot posts a JSON string that contains JSON, with the task as YAML, and expects the same format back. It treats a
+400 and every other failure as a refusal. Jobs without a launch token belong to others and pass unchanged.
 """
 
 from __future__ import annotations
@@ -41,117 +38,124 @@ from holdfast.rendering import dump
 log = logging.getLogger(__name__)
 
 PROBE: Final = "probe-0"
-"""Key of the launch that never happens: its token passes the gate in a validation only."""
+"""Key of the probe launch, which only validates: its token passes the gate in a validation."""
 WIDE_PROBE: Final = "probe-1"
-"""The same, and our module never asks about it: its token passes the gate only where everything does."""
-_TRUST: Final = timedelta(minutes=10)
-"""How long a gate that was seen is believed in. A configuration seldom changes."""
-_DOUBT: Final = timedelta(seconds=30)
-"""How long its absence is believed in. SkyPilot's server reads a changed configuration anew only now and then."""
+"""Key of the probe that our module ignores.
+Its token passes only a gate that is asked about every request."""
+_POSITIVE_TTL: Final = timedelta(minutes=10)
+"""How long a detected gate is assumed to exist; configurations seldom change."""
+_NEGATIVE_TTL: Final = timedelta(seconds=30)
+"""How long a missing gate is assumed absent.
+SkyPilot's server rereads its configuration only occasionally."""
 
 
 class LaunchGuarantee(StrEnum):
-    """What is promised about launches."""
+    """Guarantees about launches."""
 
     EXACTLY_ONCE = "exactly-once"
     AT_MOST_60S_OVERLAP = "at-most-60s-overlap"
 
 
 class GateProbe:
-    """Finds out whether SkyPilot asks this service before it launches."""
+    """Detects whether SkyPilot asks this service before it launches."""
 
     def __init__(self, door: SkyPilotClient, memory: LaunchStore, clock: Clock) -> None:
-        self._door = door
-        self._memory = memory
+        self._client = door
+        self._store = memory
         self._clock = clock
-        self._known: tuple[datetime, LaunchGuarantee] | None = None
-        self._sure_since: datetime | None = None
-        """Since when each probe has passed the gate; None while it does not."""
-        self._passed_by_at: datetime | None = None
-        """When a launch was seen that had come by without a question; None since another was asked about."""
-        self._known_width: tuple[datetime, bool] | None = None
-        self._turn = asyncio.Lock()
+        self._cached: tuple[datetime, LaunchGuarantee] | None = None
+        self._exact_since: datetime | None = None
+        """Since when each probe passes the gate; None while it does not."""
+        self._bypassed_at: datetime | None = None
+        """When a launch bypassed the gate; None since a later launch was asked about."""
+        self._cached_scope: tuple[datetime, bool] | None = None
+        self._lock = asyncio.Lock()
 
     async def guarantee(self) -> LaunchGuarantee:
-        """What holds now.
+        """Return the current guarantee.
 
         Raises:
-            LauncherUnreachable: SkyPilot does not answer, or it has a gate that does not let anything pass.
+            LauncherUnreachable: SkyPilot does not respond, or its gate blocks all launches.
         """
-        async with self._turn:
-            probed = await self._probed(self._clock.now())
-        return LaunchGuarantee.AT_MOST_60S_OVERLAP if self._passed_by_at else probed
+        async with self._lock:
+            probed = await self._probe(self._clock.now())
+        return LaunchGuarantee.AT_MOST_60S_OVERLAP if self._bypassed_at else probed
 
-    async def is_sure(self) -> bool:
+    async def is_exactly_once(self) -> bool:
         """Whether SkyPilot asks this service before each launch.
 
         Raises:
-            LauncherUnreachable: as above.
+            LauncherUnreachable: SkyPilot does not respond, or its gate blocks all launches.
         """
         return await self.guarantee() is LaunchGuarantee.EXACTLY_ONCE
 
     def record_probe(self, launch: Admission, *, was_asked: bool) -> None:
-        """Believe a launch that has become a job more than the probe.
+        """Record whether SkyPilot asked about a launch that became a job; this outweighs the probe.
 
-        SkyPilot reads the policy for validations, by which the probe goes, at its start, and that for launches each
-        time. Where the gate was taken away since, launches alone show it, and alone show that it is back.
+        SkyPilot reads the policy for validations, which the probe uses, at startup, but the policy for launches each
+        time. Only launches show that a gate was removed or restored since.
         """
         if was_asked:
-            if self._passed_by_at and launch.state_at > self._passed_by_at:
-                self._passed_by_at = None
-        elif self._sure_since and launch.posted_at and launch.posted_at >= self._sure_since:
-            self._passed_by_at = self._clock.now()
-            log.warning("SkyPilot did not ask about %s: its gate is gone", launch.key)
+            if self._bypassed_at and launch.state_at > self._bypassed_at:
+                self._bypassed_at = None
+        elif self._exact_since and launch.posted_at and launch.posted_at >= self._exact_since:
+            self._bypassed_at = self._clock.now()
+            log.warning(
+                "SkyPilot did not ask about %s: the admission gate is no longer configured",
+                launch.key,
+            )
 
-    async def asks_about_all(self) -> bool:
-        """Whether SkyPilot asks about requests that are none of our launches, and so waits for us with them, too.
+    async def covers_all_requests(self) -> bool:
+        """Whether SkyPilot asks about requests of others, which then wait for this service as well.
 
         Raises:
-            LauncherUnreachable: as above.
+            LauncherUnreachable: SkyPilot does not respond, or its gate blocks all launches.
         """
-        if not await self.is_sure():
+        if not await self.is_exactly_once():
             return False
         now = self._clock.now()
-        if self._known_width is None or now - self._known_width[0] >= _TRUST:
-            self._known_width = (now, await self._passes(WIDE_PROBE, now))
-        return self._known_width[1]
+        if self._cached_scope is None or now - self._cached_scope[0] >= _POSITIVE_TTL:
+            self._cached_scope = (now, await self._passes(WIDE_PROBE, now))
+        return self._cached_scope[1]
 
-    async def _probed(self, now: datetime) -> LaunchGuarantee:
-        """What the newest probe says; a new one, where that is old."""
-        if self._known:
-            at, known = self._known
-            if now - at < (_TRUST if known is LaunchGuarantee.EXACTLY_ONCE else _DOUBT):
+    async def _probe(self, now: datetime) -> LaunchGuarantee:
+        """Return the newest probe's result, or that of a new probe if it is outdated."""
+        if self._cached:
+            at, known = self._cached
+            if now - at < (
+                _POSITIVE_TTL if known is LaunchGuarantee.EXACTLY_ONCE else _NEGATIVE_TTL
+            ):
                 return known
         if await self._passes(PROBE, now):
-            found, self._sure_since = LaunchGuarantee.EXACTLY_ONCE, self._sure_since or now
+            found, self._exact_since = LaunchGuarantee.EXACTLY_ONCE, self._exact_since or now
         else:
-            found, self._sure_since, self._passed_by_at = (
+            found, self._exact_since, self._bypassed_at = (
                 LaunchGuarantee.AT_MOST_60S_OVERLAP,
                 None,
                 None,
             )
-        if not self._known or self._known[1] is not found:
-            log.info("launches through SkyPilot at %s: %s", self._door.url, found)
-        self._known = (now, found)
+        if not self._cached or self._cached[1] is not found:
+            log.info("launch guarantee of SkyPilot at %s: %s", self._client.url, found)
+        self._cached = (now, found)
         return found
 
     async def _passes(self, key: str, now: datetime) -> bool:
-        """Whether the token of this launch comes by our gate when SkyPilot validates it."""
-        row = self._memory.open(key, key, now)
+        """Whether the token of this launch reaches our gate when SkyPilot validates it."""
+        row = self._store.open(key, key, now)
         if row.state is not TokenState.ISSUED:
-            self._memory.renew(key, row.generation, now)
-            row = self._memory.open(key, key, now)
-        task = dump({"name": key, "run": "true", "envs": {TOKEN_ENV: self._memory.token(row)}})
+            self._store.renew(key, row.generation, now)
+            row = self._store.open(key, key, now)
+        task = dump({"name": key, "run": "true", "envs": {TOKEN_ENV: self._store.token(row)}})
         try:
-            await self._door.validate({"dag": task, "request_options": _NO_OPTIONS})
+            await self._client.validate({"dag": task, "request_options": _NO_OPTIONS})
         except RequestFailed as refusal:
-            # Where another replica tries at the same moment, one token passes once, and that is the answer.
-            passed = self._memory.open(key, key, now).state is TokenState.CONSUMED
+            # If another replica probes at the same time, one token passes, which answers both.
+            passed = self._store.open(key, key, now).state is TokenState.CONSUMED
             if "policy" in refusal.detail.lower() and not passed:
                 raise LauncherUnreachable(
-                    f"SkyPilot's admin_policy does not let launches pass: {strip_ansi(refusal.detail)}"
+                    f"SkyPilot's admin_policy refuses all launches: {strip_ansi(refusal.detail)}"
                 ) from refusal
-        return self._memory.open(key, key, now).state is TokenState.CONSUMED
+        return self._store.open(key, key, now).state is TokenState.CONSUMED
 
 
 _NO_OPTIONS: Final = {
@@ -162,11 +166,13 @@ _NO_OPTIONS: Final = {
 }
 
 _CONSUMING: Final = "jobs.launch"
-"""Exactly this: `jobs.launch_controller` and `jobs.launch_cluster` come by here, too, for a job that has passed."""
+"""The request that consumes a token, matched exactly.
+`jobs.launch_controller` and `jobs.launch_cluster` follow for a job that has already passed."""
 _PROBING: Final = "validate"
 _PROBES: Final = (f"hfl_{PROBE}_", f"hfl_{WIDE_PROBE}_")
 _BOUNDS: Final = Bounds(size_bytes=1 << 20, values=500_000)
-"""Far beyond those of a job file: a refusal here would keep tasks of others from being launched."""
+"""Limits far above those of a job file.
+A refusal here would block the launches of other users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,34 +183,36 @@ class AdmissionRequest:
     task: str
     config: str
     token: str | None
-    """The launch token in it; None for a request that is not ours to judge."""
+    """The launch token; None for requests of others, which this service does not decide."""
 
     @classmethod
-    def read(cls, raw: bytes) -> AdmissionRequest:
-        """The request in the body of SkyPilot's question.
+    def parse(cls, raw: bytes) -> AdmissionRequest:
+        """Parse the body of SkyPilot's question.
 
         Raises:
-            BadRequest: it cannot be understood.
+            BadRequest: the body is not such a request.
         """
         try:
-            told = json.loads(raw)
-            told = json.loads(told) if isinstance(told, str) else told
-            name, task, config = told["request_name"], told["task"], told["skypilot_config"]
+            payload = json.loads(raw)
+            payload = json.loads(payload) if isinstance(payload, str) else payload
+            name, task, config = (
+                payload["request_name"],
+                payload["task"],
+                payload["skypilot_config"],
+            )
             return cls(str(name), str(task), str(config), _token(load(str(task), _BOUNDS)))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise BadRequest(
-                "this is not a request that SkyPilot's admission policy sends"
-            ) from error
+            raise BadRequest("The body is not a request of SkyPilot's admission policy.") from error
 
     @property
-    def consumes(self) -> bool:
-        """Whether its token is used up when it passes."""
+    def consumes_token(self) -> bool:
+        """Whether passing uses up the token."""
         if self.token is None:
             return False
         return self.name == _CONSUMING or (self.name == _PROBING and self.token.startswith(_PROBES))
 
-    def unchanged(self) -> str:
-        """The reply that lets it pass as it is: a string, to be sent as JSON once more."""
+    def unchanged_reply(self) -> str:
+        """Reply that accepts the request unchanged: a string, to be sent as JSON."""
         return json.dumps({"task": self.task, "skypilot_config": self.config})
 
 

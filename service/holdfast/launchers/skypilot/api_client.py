@@ -1,8 +1,8 @@
-"""The door to a SkyPilot API server: plain HTTP, one try for each call.
+"""Client for a SkyPilot API server: plain HTTP, one attempt per call.
 
-Every POST of SkyPilot answers at once with the id of a request that it queues; `GET /api/get` waits for its result.
-Nothing is tried again here. A second POST of a launch may be a second cluster, and what a failed read means is for
-the next look to find out. SkyPilot's own client repeats itself for minutes, which is why it is not used.
+Each POST returns the id of a queued request at once; `GET /api/get` waits for its result. Calls are not retried here: a
+second POST of a launch could create a second cluster, and the next observation resolves a failed read. SkyPilot's own
+client is not used because it retries for minutes.
 """
 
 from __future__ import annotations
@@ -21,38 +21,45 @@ import httpx2
 from holdfast.errors import LauncherUnreachable
 from holdfast.launchers.skypilot import responses
 from holdfast.launchers.skypilot.circuit_breaker import CircuitBreaker
-from holdfast.launchers.skypilot.responses import Asked, RequestFailed, RequestGone, Unanswered
+from holdfast.launchers.skypilot.responses import (
+    ApiRequest,
+    RequestFailed,
+    RequestNotFound,
+    Unanswered,
+)
 from holdfast.launchers.skypilot.version import VERSION
 
 CONNECT_S: Final = 10.0
-ANSWER_S: Final = 30.0
-"""How long one answer may take. Shorter gives up on a server under load; longer holds up the jobs behind it."""
-AT_ONCE: Final = 8
-"""Calls side by side. A SkyPilot server runs each in a process of its own, and has few."""
-AHEAD: Final = 2
-"""Calls beside these that launch or cancel, so that they do not wait behind looks."""
+READ_S: Final = 30.0
+"""Seconds allowed for one response.
+A lower value fails on a server under load; a higher value delays the jobs behind it."""
+MAX_CONCURRENT: Final = 8
+"""Limit of concurrent calls. A SkyPilot server runs each in one of a few processes."""
+MAX_PRIORITY: Final = 2
+"""Additional slots for calls that launch or cancel, so that they do not queue behind reads."""
 HEALTH_S: Final = 5.0
-"""How long a server that did not answer in time is given to say that it is there."""
-PIECE_BYTES: Final = 1024 * 1024
-"""Of what is written to a file while it comes. Smaller: more turns of threads. Bigger: more memory."""
+"""Seconds a server that timed out has to answer a health check."""
+CHUNK_BYTES: Final = 1024 * 1024
+"""Size of the pieces in which a download is written.
+A lower value adds thread switches; a higher value uses more memory."""
 
-_IS_AHEAD: ContextVar[bool] = ContextVar("is_ahead", default=False)
+_IS_PRIORITY: ContextVar[bool] = ContextVar("is_ahead", default=False)
 _API_VERSION: Final = "62"
-"""The version of the API of that SkyPilot."""
+"""API version of the supported SkyPilot."""
 
 
 @contextmanager
-def ahead() -> Iterator[None]:
-    """Let the calls made in here wait in a line of their own."""
-    before = _IS_AHEAD.set(True)
+def priority() -> Iterator[None]:
+    """Use the slots reserved for launches and cancels for the calls inside."""
+    before = _IS_PRIORITY.set(True)
     try:
         yield
     finally:
-        _IS_AHEAD.reset(before)
+        _IS_PRIORITY.reset(before)
 
 
 class SkyPilotClient:
-    """One API server, spoken to as one user. It belongs to the event loop in which it is first used."""
+    """Client of one API server with one user, bound to the event loop of its first use."""
 
     def __init__(
         self,
@@ -73,159 +80,171 @@ class SkyPilotClient:
             base_url=self._url,
             headers=headers,
             auth=(address.username, address.password) if address.userinfo else None,
-            timeout=httpx2.Timeout(ANSWER_S, connect=CONNECT_S),
+            timeout=httpx2.Timeout(READ_S, connect=CONNECT_S),
             transport=transport,
             trust_env=False,
         )
         self.date: datetime | None = None
-        """The server's clock as its newest answer told it, to a second; None before one did."""
-        self._turns = {False: asyncio.Semaphore(AT_ONCE), True: asyncio.Semaphore(AHEAD)}
-        """By whether a call is one of those that go ahead."""
-        self._breaker = CircuitBreaker(self._url, self._answers, monotonic_s)
+        """The server's clock in its newest response, to the second; None before the first one."""
+        self._slots = {
+            False: asyncio.Semaphore(MAX_CONCURRENT),
+            True: asyncio.Semaphore(MAX_PRIORITY),
+        }
+        """Slots, by whether a call has priority."""
+        self._circuit_breaker = CircuitBreaker(self._url, self._is_responding, monotonic_s)
 
     @property
     def url(self) -> str:
-        """Where the server is, without a name and a password that may stand in its address."""
+        """Address of the server without user name and password."""
         return self._url
 
     @property
     def user(self) -> str:
-        """The user hash under which jobs are submitted, unless the server has authentication."""
+        """User hash under which jobs are submitted, unless the server has authentication."""
         return self._user
 
     async def health(self) -> Mapping[str, Any]:
-        """What the server says of itself.
+        """Return the server's health report.
 
         Raises:
-            LauncherUnreachable: nothing that can be understood.
+            LauncherUnreachable: no response, or one that cannot be interpreted.
         """
         return await self.get("/api/health", {})
 
-    async def ask(self, path: str, body: Mapping[str, Any] | None) -> str:
-        """The id of a request that SkyPilot has taken. Where `body` is None, it is one that is asked with GET.
+    async def submit(self, path: str, body: Mapping[str, Any] | None) -> str:
+        """Queue a request and return its id. Uses GET if `body` is None.
 
         Raises:
-            LauncherUnreachable: nobody knows whether it has.
+            LauncherUnreachable: it is unknown whether SkyPilot accepted the request.
         """
         request = self._get(path) if body is None else self._post(path, body)
-        return responses.request_id(responses.sound(await self._send(request)))
+        return responses.request_id(responses.require_success(await self._send(request)))
 
     async def launch(self, body: Mapping[str, Any]) -> str:
-        """The id of a launch request that SkyPilot has taken.
+        """Queue a launch request and return its id.
 
         Raises:
-            LauncherUnreachable: nobody knows whether it has.
-            RequestFailed: it was refused outright.
+            LauncherUnreachable: it is unknown whether SkyPilot accepted the request.
+            RequestFailed: SkyPilot refused the request.
         """
         reply = await self._send(self._post("/jobs/launch", body))
-        return responses.request_id(responses.granted(reply))
+        return responses.request_id(responses.require_accepted(reply))
 
     async def validate(self, body: Mapping[str, Any]) -> None:
-        """Have SkyPilot look at a task, and ask its policy about it.
+        """Have SkyPilot validate a task, including its admission policy.
 
         Raises:
-            LauncherUnreachable: nobody knows whether it has.
-            RequestFailed: it was refused.
+            LauncherUnreachable: the result is unknown.
+            RequestFailed: SkyPilot refused the task.
         """
-        responses.granted(await self._send(self._post("/validate", body)))
+        responses.require_accepted(await self._send(self._post("/validate", body)))
 
-    async def answer(self, request_id: str) -> Any:
-        """The result of a request, once there is one.
+    async def fetch_result(self, request_id: str) -> Any:
+        """Wait for the result of a request.
 
         Raises:
-            Unanswered: none in time; it can be asked for again.
-            LauncherUnreachable: none that can be understood.
+            Unanswered: no result in time; it can be fetched again.
+            LauncherUnreachable: the response cannot be interpreted.
             RequestFailed: the request failed.
-            RequestGone: SkyPilot does not know it.
+            RequestNotFound: SkyPilot does not know the request.
         """
         reply = await self._send(self._get("/api/get", {"request_id": request_id}))
         return responses.result(reply, request_id)
 
     async def read(self, path: str, body: Mapping[str, Any] | None) -> Any:
-        """The result of a request that changes nothing; `body` as for `ask`.
+        """Return the result of a read-only request; `body` as for `submit`.
 
         Raises:
-            LauncherUnreachable: it could not be read.
+            LauncherUnreachable: the read failed.
         """
-        return await self.result(await self.ask(path, body), path)
+        return await self.result(await self.submit(path, body), path)
 
     async def result(self, request_id: str, path: str) -> Any:
-        """The same of a request that was made before, at `path`.
+        """Return the result of a read-only request submitted before, at `path`.
 
         Raises:
-            Unanswered: there is none yet.
-            LauncherUnreachable: it could not be read.
+            Unanswered: there is no result yet.
+            LauncherUnreachable: the read failed.
         """
         try:
-            return await self.answer(request_id)
-        except (RequestFailed, RequestGone) as error:
-            raise LauncherUnreachable(f"SkyPilot failed at {path}: {error.detail}") from error
+            return await self.fetch_result(request_id)
+        except (RequestFailed, RequestNotFound) as error:
+            raise LauncherUnreachable(
+                f"SkyPilot's request {path} failed: {error.detail}"
+            ) from error
 
-    async def asked(self, request_id: str) -> list[Asked]:
-        """The request of this id; empty if SkyPilot does not know it.
+    async def find_requests(self, request_id: str) -> list[ApiRequest]:
+        """Find the request with this id; empty if SkyPilot does not know it.
 
         Raises:
-            LauncherUnreachable: it could not be read.
+            LauncherUnreachable: the read failed.
         """
-        return await self._asked({"all_status": "true", "request_ids": request_id})
+        return await self._list_requests({"all_status": "true", "request_ids": request_id})
 
-    async def under_way(self) -> list[Asked]:
-        """All requests that have not come to an end.
+    async def list_pending(self) -> list[ApiRequest]:
+        """List all unfinished requests.
 
         Raises:
-            LauncherUnreachable: they could not be read.
+            LauncherUnreachable: the read failed.
         """
-        return await self._asked({})
+        return await self._list_requests({})
 
-    async def newest_asked(self, limit: int = 200) -> list[Asked]:
-        """The newest requests, over or not.
+    async def list_recent(self, limit: int = 200) -> list[ApiRequest]:
+        """List the newest requests, finished or not.
 
         Raises:
-            LauncherUnreachable: they could not be read.
+            LauncherUnreachable: the read failed.
         """
-        return await self._asked({"all_status": "true", "limit": str(limit)})
+        return await self._list_requests({"all_status": "true", "limit": str(limit)})
 
-    async def _asked(self, params: Mapping[str, str]) -> list[Asked]:
-        return responses.asked(responses.sound(await self._send(self._get("/api/status", params))))
+    async def _list_requests(self, params: Mapping[str, str]) -> list[ApiRequest]:
+        return responses.request_list(
+            responses.require_success(await self._send(self._get("/api/status", params)))
+        )
 
-    async def save(self, path: str, body: Mapping[str, Any], file: Path) -> None:
-        """What a streaming call says until its end, written to a file.
+    async def download(self, path: str, body: Mapping[str, Any], file: Path) -> None:
+        """Write the full output of a streaming call to a file.
 
         Raises:
-            LauncherUnreachable: it broke off.
+            LauncherUnreachable: the stream was interrupted.
             OSError: the file cannot be written.
         """
         async with self._exchange(self._post(path, body)) as reply:
             if reply.is_error:
                 await reply.aread()
-            responses.sound(reply)
+            responses.require_success(reply)
             with file.open("wb") as into:
-                async for piece in reply.aiter_bytes(PIECE_BYTES):
+                async for piece in reply.aiter_bytes(CHUNK_BYTES):
                     await asyncio.to_thread(into.write, piece)
 
     async def send_chunk(self, path: str, params: Mapping[str, str], chunk: bytes) -> str:
-        """The status that SkyPilot gives to an upload after one more chunk of it.
+        """Send one more chunk of an upload and return SkyPilot's status of it.
 
         Raises:
-            LauncherUnreachable: nobody knows whether it arrived.
+            LauncherUnreachable: it is unknown whether the chunk arrived.
         """
         request = self._client.build_request("POST", path, params=params, content=chunk)
-        reply = responses.sound(await self._send(request))
+        reply = responses.require_success(await self._send(request))
         return str(responses.mapping(reply, "an upload").get("status", ""))
 
     async def get(self, path: str, params: Mapping[str, str]) -> Mapping[str, Any]:
-        """The JSON object at a path.
+        """Return the JSON object at a path.
 
         Raises:
-            LauncherUnreachable: it could not be read.
+            LauncherUnreachable: the read failed.
         """
-        return responses.mapping(responses.sound(await self._send(self._get(path, params))), path)
+        return responses.mapping(
+            responses.require_success(await self._send(self._get(path, params))), path
+        )
 
     def _get(self, path: str, params: Mapping[str, str] | None = None) -> httpx2.Request:
         return self._client.build_request("GET", path, params=params)
 
     def _post(self, path: str, body: Mapping[str, Any]) -> httpx2.Request:
-        """A POST with what every body holds; SkyPilot's own client would add the credentials of its environment."""
+        """Build a POST with the fields of every body.
+
+        SkyPilot's own client would add credentials from its environment.
+        """
         common = {
             "env_vars": {"SKYPILOT_USER_ID": self._user, "SKYPILOT_USER": "holdfast"},
             "entrypoint": "holdfast",
@@ -236,30 +255,30 @@ class SkyPilotClient:
         return self._client.build_request("POST", path, json={**common, **body})
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
-        """A whole answer, whatever it says."""
+        """Return a complete response of any status."""
         async with self._exchange(request) as reply:
             await reply.aread()
         return reply
 
     @asynccontextmanager
     async def _exchange(self, request: httpx2.Request) -> AsyncIterator[httpx2.Response]:
-        """An answer, of which no more than the head has come."""
+        """Yield a response of which only the headers have been read."""
         try:
-            async with self._turns[_IS_AHEAD.get()]:
-                await self._breaker.check()
+            async with self._slots[_IS_PRIORITY.get()]:
+                await self._circuit_breaker.check()
                 async with aclosing(await self._client.send(request, stream=True)) as reply:
                     self.date = responses.date(reply) or self.date
                     yield reply
         except httpx2.HTTPError as error:
             if isinstance(error, httpx2.TimeoutException):
-                self._breaker.suspect()
+                self._circuit_breaker.suspect()
             words = str(error) or type(error).__name__
             raise Unanswered(
-                f"SkyPilot's API server at {self._url} does not answer ({words})"
+                f"SkyPilot's API server at {self._url} did not respond ({words})"
             ) from error
 
-    async def _answers(self) -> bool:
-        """Whether the server answers at all, whatever it says; a refused connection needs no waiting either."""
+    async def _is_responding(self) -> bool:
+        """Whether calls to the server end in time, with any response or a refused connection."""
         request = self._client.build_request("GET", "/api/health", timeout=HEALTH_S)
         try:
             await self._client.send(request)

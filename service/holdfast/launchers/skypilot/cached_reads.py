@@ -1,9 +1,8 @@
-"""The history of launches: read from SkyPilot by the page, and remembered, as SkyPilot forgets it after thirty days.
+"""Caches SkyPilot's job events and queue listings.
 
-The queue of SkyPilot, listed once for all jobs: each listing costs its server seconds, however many jobs there are.
-
-A listing has the jobs that are not over, so that it does not grow with all that ever ran. A job that is over is asked for
-by its number or its name.
+Events are read by the page and stored, because SkyPilot deletes them after thirty days. One queue listing serves all
+jobs, because each costs the server seconds. It contains active jobs only, so that it stays small; ended jobs are looked
+up by number or name.
 """
 
 from __future__ import annotations
@@ -19,207 +18,214 @@ from holdfast.domain.jobs.launch_admission import EngineEvent
 from holdfast.launchers.skypilot.api_client import SkyPilotClient
 from holdfast.launchers.skypilot.launch_store import LaunchStore
 from holdfast.launchers.skypilot.models import FIELDS, ManagedJob, read_events, read_listing
-from holdfast.launchers.skypilot.naming import Names
+from holdfast.launchers.skypilot.naming import JobNames
 from holdfast.launchers.skypilot.responses import Unanswered
 from holdfast.ports import Clock
 
 PAGE: Final = 100
-"""Events in one reading. With fewer, more happens between two looks than a page holds, and all are read; with more,
-each look costs SkyPilot more."""
+"""Events per read.
+With fewer, more happens between two observations than fits into a page, and all events are read; with more, each
+observation costs SkyPilot more."""
 
 
 class EventCache:
-    """The histories of all launches."""
+    """The stored events of all launches."""
 
     def __init__(self, door: SkyPilotClient, memory: LaunchStore) -> None:
-        self._door = door
-        self._memory = memory
+        self._client = door
+        self._store = memory
 
     async def read(self, key: str, engine_id: int) -> tuple[EngineEvent, ...]:
-        """The history of a launch up to now, oldest first; what is new in it is remembered.
+        """Return the events of a launch so far, oldest first, and store new ones.
 
         Raises:
-            LauncherUnreachable: it could not be read.
+            LauncherUnreachable: the read failed.
         """
-        known = self._memory.told(key)
-        news = await self._news(known, engine_id)
-        return self._memory.copy(key, news) if news else known
+        known = self._store.events(key)
+        news = await self._new_events(known, engine_id)
+        return self._store.append_events(key, news) if news else known
 
     async def peek(self, key: str, engine_id: int) -> tuple[EngineEvent, ...]:
-        """The same for whoever has no part in the launch: nothing of it is remembered.
+        """Return the events of a launch without storing new ones, for read-only callers.
 
         Raises:
-            LauncherUnreachable: it could not be read.
+            LauncherUnreachable: the read failed.
         """
-        known = self._memory.told(key)
-        return (*known, *await self._news(known, engine_id))
+        known = self._store.events(key)
+        return (*known, *await self._new_events(known, engine_id))
 
-    async def _news(self, known: Sequence[EngineEvent], engine_id: int) -> list[EngineEvent]:
-        wanted = {"job_id": engine_id, "limit": PAGE, "include_cluster_events": True}
-        told = read_events(await self._door.read("/jobs/events", wanted))
+    async def _new_events(self, known: Sequence[EngineEvent], engine_id: int) -> list[EngineEvent]:
+        query = {"job_id": engine_id, "limit": PAGE, "include_cluster_events": True}
+        events = read_events(await self._client.read("/jobs/events", query))
         seen = set(known)
-        if len(told) >= PAGE and told[0] not in seen:  # Between it and what is known may be more.
-            told = read_events(await self._door.read("/jobs/events", {**wanted, "limit": None}))
-        return [event for event in told if event not in seen]
+        if (
+            len(events) >= PAGE and events[0] not in seen
+        ):  # Events between this page and the stored ones may be missing.
+            events = read_events(await self._client.read("/jobs/events", {**query, "limit": None}))
+        return [event for event in events if event not in seen]
 
 
 PATH: Final = "/jobs/queue/v2"
-LONGEST: Final = timedelta(minutes=5)
-"""How long SkyPilot may be at one listing before another is asked for. Shorter makes an overload worse, as it then is at
-both; longer waits in vain for one that died with its server's worker."""
-OVER_IN_MIND: Final = 4096
-"""Jobs that are over and not asked for again. A lower value asks again while they are looked at; a higher value takes memory."""
+MAX_LISTING_TIME: Final = timedelta(minutes=5)
+"""How long SkyPilot may take for one listing before another is requested.
+A lower value makes an overload worse, because both run; a higher value waits for listings that died with their
+server process."""
+MAX_CACHED_ENDED: Final = 4096
+"""Ended jobs kept in memory.
+A lower value queries them again while they are viewed; a higher value uses more memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The managed jobs of this service that were not over at one moment."""
+    """The active managed jobs of this service at one moment."""
 
-    asked_at: datetime
-    """When it was asked for: what happened before is in it."""
+    requested_at: datetime
+    """When the listing was requested; it contains everything that happened before."""
     rows: tuple[ManagedJob, ...]
     by_id: Mapping[int, ManagedJob] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_id", {row.engine_id: row for row in self.rows})
 
-    def named(self, name: str) -> list[ManagedJob]:
-        """The jobs of this name, those that are not over first, then the oldest; SkyPilot lets many have one name."""
-        mine = (row for row in self.rows if row.name == name and not row.never_began)
-        return sorted(mine, key=lambda row: (row.status.is_over, row.engine_id))
+    def jobs_named(self, name: str) -> list[ManagedJob]:
+        """Return the jobs of this name, active ones first, then the oldest; names are not unique."""
+        mine = (row for row in self.rows if row.name == name and not row.never_started)
+        return sorted(mine, key=lambda row: (row.status.is_terminal, row.engine_id))
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
-    """A listing that SkyPilot was asked for."""
+class _ListingRequest:
+    """A listing requested from SkyPilot."""
 
-    asked_at: datetime
+    requested_at: datetime
     request_id: str
 
 
 class QueueCache:
-    """The newest listing, shared by all who need one."""
+    """The newest listing, shared by all callers."""
 
-    def __init__(self, door: SkyPilotClient, names: Names, clock: Clock, every_s: float) -> None:
-        self._door = door
+    def __init__(self, door: SkyPilotClient, names: JobNames, clock: Clock, every_s: float) -> None:
+        self._client = door
         self._names = names
         self._clock = clock
         self._every = timedelta(seconds=every_s)
         self._newest: Listing | None = None
         self._due_at: datetime | None = None
-        """When the newest is too old; None while there is none."""
-        self._order: _Order | None = None
-        """The one that SkyPilot is at; None when it is at none."""
-        self._turn = asyncio.Lock()
-        self._over: OrderedDict[int, ManagedJob] = OrderedDict()
-        """Jobs that are over, by number: no listing says anything else of them any more."""
-        self._census: _Order | None = None
-        """The one for `_ever`, while SkyPilot is at it."""
-        self._ever: frozenset[str] | None = None
-        """The names of all jobs that there were when this was first asked; None before."""
+        """When the newest listing expires; None while there is none."""
+        self._pending: _ListingRequest | None = None
+        """The listing SkyPilot is working on; None if there is none."""
+        self._lock = asyncio.Lock()
+        self._ended: OrderedDict[int, ManagedJob] = OrderedDict()
+        """Ended jobs by number; later listings do not change them."""
+        self._pending_census: _ListingRequest | None = None
+        """The request for `_initial_names` while SkyPilot works on it."""
+        self._initial_names: frozenset[str] | None = None
+        """Names of all jobs that existed at the first query; None before."""
 
     async def newest(self) -> Listing:
-        """A listing that came no longer ago than the pace allows.
+        """Return a listing that is recent enough.
 
         Raises:
             LauncherUnreachable: there is none.
         """
-        async with self._turn:
+        async with self._lock:
             if self._newest and self._due_at and self._clock.now() <= self._due_at:
                 return self._newest
             return await self._list()
 
-    async def fresh(self) -> Listing:
-        """A listing that was asked for after this call, by whoever.
+    async def refresh(self) -> Listing:
+        """Return a listing requested after this call, by any caller.
 
         Raises:
             LauncherUnreachable: there is none.
         """
         moment = self._clock.now()
-        async with self._turn:
-            # Whoever waited for the turn finds what was asked for meanwhile, and many are served by one.
+        async with self._lock:
+            # A waiting caller finds what was requested in the meantime, so that one listing serves many.
             listing = self._newest or await self._list()
-            while listing.asked_at < moment:
+            while listing.requested_at < moment:
                 listing = await self._list()
             return listing
 
-    async def numbered(self, engine_id: int, name: str) -> ManagedJob | None:
-        """The job of this number and name, whether it is over or not; None if there is none.
+    async def find_by_id(self, engine_id: int, name: str) -> ManagedJob | None:
+        """Return the job of this number and name, active or ended; None if there is none.
 
         Raises:
-            LauncherUnreachable: nobody knows.
+            LauncherUnreachable: the result is unknown.
         """
-        known = self._over.get(engine_id)
+        known = self._ended.get(engine_id)
         if known and known.name == name:
             return known
         rows = await self._rows(job_ids=[engine_id])
         job = next((row for row in rows if (row.engine_id, row.name) == (engine_id, name)), None)
-        if job and job.status.is_over:
-            self._over[engine_id] = job
-            while len(self._over) > OVER_IN_MIND:
-                self._over.popitem(last=False)
+        if job and job.status.is_terminal:
+            self._ended[engine_id] = job
+            while len(self._ended) > MAX_CACHED_ENDED:
+                self._ended.popitem(last=False)
         return job
 
-    async def named(self, name: str) -> Listing:
-        """The jobs of this name, whether they are over or not.
+    async def find_by_name(self, name: str) -> Listing:
+        """Return the jobs of this name, active or ended.
 
         Raises:
-            LauncherUnreachable: nobody knows.
+            LauncherUnreachable: the result is unknown.
         """
         asked_at = self._clock.now()
         rows = await self._rows(name_match=name)
         return Listing(asked_at, tuple(row for row in rows if row.name == name))
 
-    async def was_there(self, name: str) -> bool:
-        """Whether a job of this name, over or not, was there when this process first asked. That listing has them all.
+    async def existed_at_start(self, name: str) -> bool:
+        """Whether a job of this name existed when this process first listed all jobs.
 
         Raises:
-            LauncherUnreachable: nobody knows.
+            LauncherUnreachable: the result is unknown.
         """
-        async with self._turn:
-            if self._ever is None:
-                self._census = await self._order_of(self._census, {})
-                order, self._census = self._census, None
+        async with self._lock:
+            if self._initial_names is None:
+                self._pending_census = await self._request_listing(self._pending_census, {})
+                order, self._pending_census = self._pending_census, None
                 try:
-                    value = await self._door.result(order.request_id, PATH)
+                    value = await self._client.result(order.request_id, PATH)
                 except Unanswered:
-                    self._census = order
+                    self._pending_census = order
                     raise
                 rows = read_listing(value)
-                self._ever = frozenset(row.name for row in rows if not row.never_began)
-        return name in self._ever
+                self._initial_names = frozenset(row.name for row in rows if not row.never_started)
+        return name in self._initial_names
 
-    async def youngest(self) -> int:
-        """The highest number of any job at SkyPilot, whoever it belongs to; 0 if there is none.
+    async def highest_id(self) -> int:
+        """Return the highest job number at SkyPilot, of any owner; 0 if there are no jobs.
 
         Raises:
-            LauncherUnreachable: nobody knows.
+            LauncherUnreachable: the result is unknown.
         """
         page = {"page": 1, "limit": 1, "sort_by": "job_id", "sort_order": "desc"}
         return max((row.engine_id for row in await self._rows(**page)), default=0)
 
     async def _rows(self, **which: Any) -> list[ManagedJob]:
         body = {"fields": list(FIELDS), "all_users": True, **which}
-        return read_listing(await self._door.read(PATH, body))
+        return read_listing(await self._client.read(PATH, body))
 
-    async def _order_of(self, order: _Order | None, which: Mapping[str, Any]) -> _Order:
-        """The order that SkyPilot is at; another one if there is none, or it takes too long."""
+    async def _request_listing(
+        self, order: _ListingRequest | None, which: Mapping[str, Any]
+    ) -> _ListingRequest:
+        """Return the pending request; request another listing if there is none or it takes too long."""
         now = self._clock.now()
-        if order and now - order.asked_at < LONGEST:
+        if order and now - order.requested_at < MAX_LISTING_TIME:
             return order
         ours = {"name_match": self._names.prefix, **which}
         body = {"fields": list(FIELDS), "all_users": True, **ours}
-        return _Order(now, await self._door.ask(PATH, body))
+        return _ListingRequest(now, await self._client.submit(PATH, body))
 
     async def _list(self) -> Listing:
-        """The listing that SkyPilot is at, or another. It is never at two: one that it is slow with is waited for."""
-        self._order = await self._order_of(self._order, {"skip_finished": True})
-        order, self._order = self._order, None
+        """Return the pending listing or a new one. Only one runs at a time: a slow one is awaited."""
+        self._pending = await self._request_listing(self._pending, {"skip_finished": True})
+        order, self._pending = self._pending, None
         try:
-            value = await self._door.result(order.request_id, PATH)
+            value = await self._client.result(order.request_id, PATH)
         except Unanswered:
-            self._order = order
+            self._pending = order
             raise
-        self._newest = Listing(order.asked_at, tuple(read_listing(value)))
+        self._newest = Listing(order.requested_at, tuple(read_listing(value)))
         self._due_at = self._clock.now() + self._every
         return self._newest

@@ -1,7 +1,4 @@
-"""Which versions of SkyPilot are understood.
-
-What SkyPilot's server says of itself, for people: its version, its clouds, its clock, and how it takes launches.
-"""
+"""Reads SkyPilot's version, clouds, clock and guarantee, and checks the supported version."""
 
 from __future__ import annotations
 
@@ -16,59 +13,57 @@ from holdfast.ports import Clock, EngineInfo
 
 
 async def check_version(door: SkyPilotClient) -> None:
-    """Go on if launches mean there what they mean here.
+    """Raise unless the server's version is supported.
 
     Raises:
-        LauncherUnreachable: the server has another version, or does not answer.
+        LauncherUnreachable: the version is not supported, or the server does not respond.
     """
     version = str((await door.health()).get("version", ""))
     if not version.startswith(SERIES):
         raise LauncherUnreachable(
-            f"SkyPilot is at version {version or 'unknown'}, and this service knows {SERIES}x: "
-            f"running jobs are watched, and nothing is launched; install skypilot=={VERSION} for its API server"
+            f"SkyPilot has version {version or 'unknown'}, but this service supports {SERIES}x: "
+            f"running jobs continue, but new launches are blocked; install skypilot=={VERSION} for its API server"
         )
 
 
-_CLOUDS_FOR: Final = timedelta(minutes=2)
-"""How long an answer about clouds is believed: asking costs the server a process."""
+_CLOUDS_TTL: Final = timedelta(minutes=2)
+"""How long a list of clouds is cached, because each read costs the server a process."""
 
 
 class EngineInfoReader:
-    """Reads them, each as often as it is worth."""
+    """Reads the state of SkyPilot's server and caches each part for a suitable time."""
 
     def __init__(self, door: SkyPilotClient, probe: GateProbe, clock: Clock) -> None:
-        self._door = door
+        self._client = door
         self._probe = probe
         self._clock = clock
         self._clouds: tuple[str, ...] | None = None
-        self._told_at: datetime | None = None
+        self._clouds_at: datetime | None = None
 
     async def read(self) -> EngineInfo:
-        """What holds now.
+        """Return the current state.
 
         Raises:
-            LauncherUnreachable: it does not answer, or its gate lets nothing pass.
+            LauncherUnreachable: the server does not respond, or its gate blocks all launches.
         """
         asked_at = self._clock.now()
-        told = await self._door.health()
-        skew = (self._door.date - asked_at).total_seconds() if self._door.date else None
+        response = await self._client.health()
+        skew = (self._client.date - asked_at).total_seconds() if self._client.date else None
         return EngineInfo(
-            version=str(told.get("version") or "unknown"),
+            version=str(response.get("version") or "unknown"),
             guarantee=await self._probe.guarantee(),
-            waits_for_us=await self._probe.asks_about_all(),
-            clouds=await self._enabled(asked_at),
+            waits_for_service=await self._probe.covers_all_requests(),
+            clouds=await self._enabled_clouds(asked_at),
             clock_skew_s=skew,
         )
 
-    async def _enabled(self, now: datetime) -> tuple[str, ...] | None:
-        if self._clouds and self._told_at and now - self._told_at < _CLOUDS_FOR:
+    async def _enabled_clouds(self, now: datetime) -> tuple[str, ...] | None:
+        if self._clouds and self._clouds_at and now - self._clouds_at < _CLOUDS_TTL:
             return self._clouds
         try:
-            told = await self._door.read("/enabled_clouds", None)
+            response = await self._client.read("/enabled_clouds", None)
         except LauncherUnreachable:
-            return (
-                self._clouds
-            )  # It answers, and is slow to say: it tries the keys of all clouds at its start.
-        if isinstance(told, list):
-            self._clouds, self._told_at = tuple(str(cloud).lower() for cloud in told), now
+            return self._clouds  # The server responds slowly because it checks the credentials of all clouds at startup.
+        if isinstance(response, list):
+            self._clouds, self._clouds_at = tuple(str(cloud).lower() for cloud in response), now
         return self._clouds

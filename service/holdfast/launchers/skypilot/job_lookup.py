@@ -1,9 +1,9 @@
-"""From a request to a job: which managed job a launch has become, or what there is to say while it has become none.
+"""Finds the managed job of a launch request, and observes the launch until there is one.
 
-asked       SkyPilot queues what it is asked for, and its answer may be lost: waited for
-a job       in a listing, or told by a request: taken for the launch's own from then on
-failed      every request has come to an end without a job: asked for anew, or over where the task is to blame
-stillborn   the job is there, and the request that made it has failed since: cancelled, and asked for anew
+requested      SkyPilot queues the request, and its response may be lost: wait
+job            found in a listing or in a request's result: adopted as the launch's job
+failed         all requests ended without a job: request again, or fail if the task is at fault
+never started  the job exists, but its request has failed since: cancel it, and request again
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from holdfast.launchers.skypilot.api_client import SkyPilotClient
 from holdfast.launchers.skypilot.cached_reads import Listing, QueueCache
 from holdfast.launchers.skypilot.launch_requests import (
     Failed,
-    Fate,
     Launched,
+    LaunchRequests,
     Pending,
-    Requests,
+    RequestStatus,
     Unknown,
 )
 from holdfast.launchers.skypilot.launch_store import LaunchStore
 from holdfast.launchers.skypilot.models import ManagedJob, ManagedJobStatus
-from holdfast.launchers.skypilot.naming import Names
+from holdfast.launchers.skypilot.naming import JobNames
 from holdfast.ports import Clock
 
-AGAIN: Final = timedelta(seconds=60)
-"""How long a launch request without an answer is waited for before it is sent again, where a gate lets one pass."""
+RETRY_AFTER: Final = timedelta(seconds=60)
+"""Seconds until a launch request without a response is repeated, if a gate admits only one."""
 QUARANTINE: Final = timedelta(seconds=300)
-"""The same without a gate: what was sent must have come to an end by then."""
+"""How long without a gate: a sent request must have ended by then."""
 MAX_GENERATIONS: Final = 5
-"""Tokens that one launch may use up in vain. Fewer: a server that restarts often fails jobs. More: a broken one is
-asked for ever."""
+"""Tokens that one launch may use up without a job.
+With fewer, a server that restarts often fails jobs; with more, a broken server is retried for long."""
 
 
 class JobLookup:
-    """Looks for the jobs of launches whose number is not known yet, and for what became of the requests for them."""
+    """Finds the jobs of launches whose number is unknown, and the status of their requests."""
 
     def __init__(
         self,
@@ -50,177 +50,181 @@ class JobLookup:
         door: SkyPilotClient,
         listings: QueueCache,
         memory: LaunchStore,
-        names: Names,
+        names: JobNames,
         probe: GateProbe,
         clock: Clock,
     ) -> None:
-        self._door = door
+        self._client = door
         self._listings = listings
-        self._memory = memory
+        self._store = memory
         self._names = names
         self._probe = probe
         self._clock = clock
-        self._requests = Requests(door)
+        self._requests = LaunchRequests(door)
 
-    async def is_there(self, row: Admission) -> bool:
-        """Whether SkyPilot has a job of a launch that it was not asked for, as far as is known here.
+    async def exists(self, row: Admission) -> bool:
+        """Whether SkyPilot has a job of a launch that the database does not show as requested.
 
         Raises:
-            LauncherUnreachable: nobody knows.
+            LauncherUnreachable: the result is unknown.
         """
-        # What an older state of the database has forgotten was there before this process was. Another token follows a
-        # job that was cancelled, and an old listing may show that as it was.
-        name = self._names.of(row.key)
+        # A job that a restored database has forgotten existed before this process. A new token follows a cancelled job,
+        # which an old listing may still show as active.
+        name = self._names.job_name(row.key)
         if row.generation == 1:
-            return await self._listings.was_there(name)
-        return bool((await self._listings.named(name)).named(name))
+            return await self._listings.existed_at_start(name)
+        return bool((await self._listings.find_by_name(name)).jobs_named(name))
 
     async def find(self, row: Admission) -> Admission | Observation:
-        """The launch with SkyPilot's number for it, or what is to be said while there is none.
+        """Return the launch with its job number, or the observation while there is none.
 
         Raises:
-            LauncherUnreachable: nothing was found out, or SkyPilot's server is in trouble.
+            LauncherUnreachable: the result is unknown, or SkyPilot's server has a problem.
         """
         if row.posted_at is None:
-            return _never_asked(row, self._clock.now())
+            return _not_submitted(row, self._clock.now())
         listing = await self._listings.newest()
-        # One from before may show the job of an older token, which was cancelled since.
-        if listing.asked_at > row.posted_at and (found := self._in(listing, row)):
+        # An older listing may show the job of a previous token, which has been cancelled since.
+        if listing.requested_at > row.posted_at and (found := self._find_in(listing, row)):
             return self._adopt(row, found)
-        # Where a gate says that the token was not used, no other request can have made a job.
-        is_unused = row.state is TokenState.ISSUED and await self._probe.is_sure()
-        fate = await self._fate(row, is_unused=is_unused)
-        if isinstance(fate, Launched):
-            return self._adopt(row, fate.engine_id)
-        if isinstance(fate, Pending):
-            return Observation(standing=LaunchStatus.WAITING, since=row.posted_at)
-        if not is_unused:  # Only a new listing proves that there is no job.
-            listing = await self._listings.named(self._names.of(row.key))
-            if found := self._in(listing, row):
+        # If the gate proves the token unused, no other request can have created a job.
+        is_unused = row.state is TokenState.ISSUED and await self._probe.is_exactly_once()
+        status = await self._request_status(row, is_unused=is_unused)
+        if isinstance(status, Launched):
+            return self._adopt(row, status.engine_id)
+        if isinstance(status, Pending):
+            return Observation(status=LaunchStatus.WAITING, since=row.posted_at)
+        if not is_unused:  # Only a newer listing proves that there is no job.
+            listing = await self._listings.find_by_name(self._names.job_name(row.key))
+            if found := self._find_in(listing, row):
                 return self._adopt(row, found)
-        return await self._without_job(row, fate, listing)
+        return await self._without_job(row, status, listing)
 
     async def never_started(self, row: Admission, job: ManagedJob) -> Observation | None:
-        """What there is to say of a job that was made by a request which failed afterwards; None for any other.
+        """Observe a job whose request failed after creating it; None for any other job.
 
-        SkyPilot will never begin it, and never end it: it is cancelled, and once it is, the launch is asked for anew.
+        SkyPilot will neither start nor end such a job. It is cancelled, and the launch is then requested again.
 
         Raises:
-            LauncherUnreachable: nothing was found out, or SkyPilot's server is in trouble.
+            LauncherUnreachable: the result is unknown, or SkyPilot's server has a problem.
         """
         if row.cancelled_at or job.schedule_state != "INACTIVE":
             return None
         if job.status not in {ManagedJobStatus.PENDING, ManagedJobStatus.CANCELLED}:
             return None
-        fate = await self._requests.status(row, job.name)
-        # A server that was started anew has forgotten its requests, and does none of them.
-        lost = isinstance(fate, Unknown) and self._clock.now() - row.state_at >= QUARANTINE
-        if isinstance(fate, Launched) and fate.engine_id == row.engine_id:
+        status = await self._requests.status(row, job.name)
+        # A restarted server has forgotten its requests and executes none of them.
+        lost = isinstance(status, Unknown) and self._clock.now() - row.state_at >= QUARANTINE
+        if isinstance(status, Launched) and status.engine_id == row.engine_id:
             return None
-        waiting = Observation(standing=LaunchStatus.WAITING, since=row.state_at)
-        if not isinstance(fate, Failed) and not lost:
-            # Cancelled by nobody here: another replica has seen it, and asked for the launch anew.
-            return waiting if job.never_began else None
+        waiting = Observation(status=LaunchStatus.WAITING, since=row.state_at)
+        if not isinstance(status, Failed) and not lost:
+            # Not cancelled by this process: another replica has handled it and requested the launch again.
+            return waiting if job.never_started else None
         if job.status is ManagedJobStatus.PENDING:
-            await orphans.cancel(self._door, job.engine_id)
+            await orphans.cancel(self._client, job.engine_id)
             return waiting
         now = self._clock.now()
-        _let_rest(row, fate, now)
-        return self._asked_anew(row, fate, now)
+        _check_backoff(row, status, now)
+        return self._retry_or_fail(row, status, now)
 
-    async def _fate(self, row: Admission, *, is_unused: bool) -> Fate:
+    async def _request_status(self, row: Admission, *, is_unused: bool) -> RequestStatus:
         assert row.posted_at
-        is_recent = self._clock.now() - row.posted_at < AGAIN
+        is_recent = self._clock.now() - row.posted_at < RETRY_AFTER
         if row.request_id is None and is_recent and not row.cancelled_at:
             return (
                 Pending()
-            )  # The answer was lost; if SkyPilot has heard, it will be in a listing soon.
+            )  # The response was lost; if SkyPilot received the request, it will soon be listed.
         is_alone = is_unused and row.request_id is not None
-        return await self._requests.status(row, self._names.of(row.key), alone=is_alone)
+        return await self._requests.status(row, self._names.job_name(row.key), alone=is_alone)
 
-    def _in(self, listing: Listing, row: Admission) -> int | None:
-        """The number of the launch's job in a listing."""
-        named = listing.named(self._names.of(row.key))
+    def _find_in(self, listing: Listing, row: Admission) -> int | None:
+        """Return the job number of the launch in a listing."""
+        named = listing.jobs_named(self._names.job_name(row.key))
         return named[0].engine_id if named else None
 
     def _adopt(self, row: Admission, engine_id: int) -> Admission | Observation:
-        passed_by = self._memory.assume_admitted(row.key, row.generation, self._clock.now())
-        self._memory.found(row.key, row.generation, engine_id)
-        known = self._memory.find(row.key)
-        assert known, "rows of launches are never deleted"
-        if known.generation != row.generation:  # Another replica has asked for it anew meanwhile.
-            return Observation(standing=LaunchStatus.WAITING, since=known.state_at)
+        passed_by = self._store.assume_admitted(row.key, row.generation, self._clock.now())
+        self._store.record_engine_id(row.key, row.generation, engine_id)
+        known = self._store.find(row.key)
+        assert known, "rows of launches are kept"
+        if (
+            known.generation != row.generation
+        ):  # Another replica has requested it again in the meantime.
+            return Observation(status=LaunchStatus.WAITING, since=known.state_at)
         was_asked = known.state is TokenState.CONSUMED and not passed_by
         self._probe.record_probe(known, was_asked=was_asked)
         return known
 
-    async def _without_job(self, row: Admission, fate: Fate, listing: Listing) -> Observation:
-        """SkyPilot was asked, has no request under way that is known here, and lists no such job."""
+    async def _without_job(
+        self, row: Admission, status: RequestStatus, listing: Listing
+    ) -> Observation:
+        """Observe a launch that was requested but has no known pending request and no listed job."""
         now = self._clock.now()
-        waiting = Observation(standing=LaunchStatus.WAITING, since=row.posted_at or now)
-        if isinstance(fate, Failed) and fate.is_final and not row.cancelled_at:
-            is_used = self._memory.revoke(row.key, now).state is TokenState.CONSUMED
+        waiting = Observation(status=LaunchStatus.WAITING, since=row.posted_at or now)
+        if isinstance(status, Failed) and status.is_final and not row.cancelled_at:
+            is_used = self._store.revoke(row.key, now).state is TokenState.CONSUMED
             if is_used and row.state is not TokenState.CONSUMED:
                 return waiting  # Another request has just passed the gate.
-            return _failed(now, f"SkyPilot: {fate.detail}")
+            return _failed(now, f"SkyPilot: {status.detail}")
         if row.state is TokenState.REVOKED:
-            return _never_began(row) if await self._is_dead(row, listing) else waiting
-        _let_rest(row, fate, now)
+            return _never_started(row) if await self._is_dead(row, listing) else waiting
+        _check_backoff(row, status, now)
         if row.state is TokenState.ISSUED:
-            return Observation(standing=LaunchStatus.ABSENT, since=now)
-        # Past the gate, and died before there was a job. That some request has failed does not prove it: another one,
-        # whose answer was lost, may be the one that has passed.
+            return Observation(status=LaunchStatus.ABSENT, since=now)
+        # The token passed the gate, and no job followed. A failed request does not prove that, because another request,
+        # whose response was lost, may have passed.
         if now - row.state_at < QUARANTINE:
             return waiting
-        return _never_began(row) if row.cancelled_at else self._asked_anew(row, fate, now)
+        return _never_started(row) if row.cancelled_at else self._retry_or_fail(row, status, now)
 
     async def _is_dead(self, row: Admission, listing: Listing) -> bool:
-        """Whether nothing can come any more of a launch whose token is revoked, and which `listing` lacks."""
-        if listing.asked_at <= row.state_at:
+        """Whether a launch with a revoked token, missing in `listing`, can no longer become a job."""
+        if listing.requested_at <= row.state_at:
             return False
-        if await self._probe.is_sure():
+        if await self._probe.is_exactly_once():
             return True
         return row.posted_at is None or self._clock.now() - row.posted_at >= QUARANTINE
 
-    def _asked_anew(self, row: Admission, fate: Fate, now: datetime) -> Observation:
-        """What follows when a token was used up, and there is no job to show for it."""
-        failed = fate if isinstance(fate, Failed) else None
-        is_last = row.generation >= MAX_GENERATIONS and not (failed and failed.is_trouble)
+    def _retry_or_fail(self, row: Admission, status: RequestStatus, now: datetime) -> Observation:
+        """Return the observation after a token was used up without a job."""
+        failed = status if isinstance(status, Failed) else None
+        is_last = row.generation >= MAX_GENERATIONS and not (failed and failed.is_server_error)
         if is_last or (failed and failed.is_final):
-            why = failed.detail if failed else "its server has forgotten the request"
-            return _failed(now, f"SkyPilot could not begin the job: {why}")
-        self._memory.renew(row.key, row.generation, now)
-        return Observation(standing=LaunchStatus.ABSENT, since=now)
+            why = failed.detail if failed else "its server no longer knows the request"
+            return _failed(now, f"SkyPilot could not start the job: {why}")
+        self._store.renew(row.key, row.generation, now)
+        return Observation(status=LaunchStatus.ABSENT, since=now)
 
 
-def _let_rest(row: Admission, fate: Fate, now: datetime) -> None:
-    """Say what the trouble is for as long as it would be too soon to ask again.
+def _check_backoff(row: Admission, status: RequestStatus, now: datetime) -> None:
+    """Raise the server's error while it is too early to repeat the request.
 
     Raises:
-        LauncherUnreachable: it is.
+        LauncherUnreachable: it is too early.
     """
-    assert row.posted_at, "there is a request that has failed"
+    assert row.posted_at, "a failed request was posted"
     if row.cancelled_at or now - row.posted_at >= QUARANTINE:
         return
-    if isinstance(fate, Failed) and fate.is_trouble:
-        raise LauncherUnreachable(f"SkyPilot is asked again in a while: {fate.detail}")
+    if isinstance(status, Failed) and status.is_server_error:
+        raise LauncherUnreachable(f"the launch request failed and will be retried: {status.detail}")
 
 
-def _never_asked(row: Admission, now: datetime) -> Observation:
+def _not_submitted(row: Admission, now: datetime) -> Observation:
     if row.state is TokenState.REVOKED:
-        return _never_began(row)
-    return Observation(standing=LaunchStatus.ABSENT, since=now)
+        return _never_started(row)
+    return Observation(status=LaunchStatus.ABSENT, since=now)
 
 
-def _never_began(row: Admission) -> Observation:
-    """The end of a launch whose token was revoked, or used up after somebody had cancelled it."""
+def _never_started(row: Admission) -> Observation:
+    """Return the end of a launch whose token was revoked, or used up after a cancel."""
     if row.cancelled_at is None:
-        return _failed(row.state_at, "the launch was refused, and nobody is left who knows why")
+        return _failed(row.state_at, "the launch was refused for an unknown reason")
     detail = "cancelled before it began"
     ending = LaunchResult(at=row.cancelled_at, outcome=Outcome.CANCELLED, detail=detail)
-    return Observation(standing=LaunchStatus.ENDED, since=row.cancelled_at, ending=ending)
+    return Observation(status=LaunchStatus.ENDED, since=row.cancelled_at, result=ending)
 
 
 def _failed(at: datetime, detail: str) -> Observation:
     ending = LaunchResult(at=at, outcome=Outcome.FAILED, detail=detail)
-    return Observation(standing=LaunchStatus.ENDED, since=at, ending=ending)
+    return Observation(status=LaunchStatus.ENDED, since=at, result=ending)

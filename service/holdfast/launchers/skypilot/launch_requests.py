@@ -1,4 +1,4 @@
-"""What became of a launch request: SkyPilot queues them, and its answer may have been lost on the way."""
+"""Status of launch requests: SkyPilot queues them, and its response may be lost."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from holdfast.errors import LauncherUnreachable
 from holdfast.launchers.skypilot.api_client import SkyPilotClient
 from holdfast.launchers.skypilot.models import read_number
 from holdfast.launchers.skypilot.observe import strip_ansi
-from holdfast.launchers.skypilot.responses import Asked, RequestFailed, RequestGone
+from holdfast.launchers.skypilot.responses import ApiRequest, RequestFailed, RequestNotFound
 
 LAUNCH: Final = "sky.jobs.launch"
 
-_FINAL: Final = frozenset(
+_TASK_ERRORS: Final = frozenset(
     {
         "ValueError",
         "InvalidSkyPilotConfigError",
@@ -29,8 +29,8 @@ _FINAL: Final = frozenset(
         "FileNotFoundError",
     }
 )
-"""SkyPilot's exceptions that follow from the task alone: asking again gives the same answer."""
-_TROUBLE: Final = frozenset(
+"""SkyPilot's exceptions caused by the task itself: a retry gives the same result."""
+_SERVER_ERRORS: Final = frozenset(
     {
         "CloudUserIdentityError",
         "InvalidCloudCredentials",
@@ -41,101 +41,102 @@ _TROUBLE: Final = frozenset(
         "StorageUploadError",
     }
 )
-"""Those that come, with the same words for a task that was misspelt, when the keys of SkyPilot's server do not work: a
-bucket that answers 403, or no cloud left that could hold files. Once they do work, asking again gives another answer."""
+"""Exceptions that may be caused by failing credentials of SkyPilot's server.
+They have the same text as for a misspelled task: a bucket that responds 403, or no cloud left for files. A retry
+succeeds once the credentials work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """SkyPilot made a job."""
+    """SkyPilot created a job."""
 
     engine_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A request is under way."""
+    """A request is pending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Every request that is known has come to an end without a job."""
+    """All known requests ended without a job."""
 
-    kind: str
+    exception_type: str
     detail: str
 
     @property
     def is_final(self) -> bool:
-        """Whether asking again would be in vain."""
-        return self.kind in _FINAL
+        """Whether a retry would fail again."""
+        return self.exception_type in _TASK_ERRORS
 
     @property
-    def is_trouble(self) -> bool:
-        """Whether it may be the server that is to blame, and somebody has to look after it."""
-        return self.kind in _TROUBLE
+    def is_server_error(self) -> bool:
+        """Whether the server may be at fault and needs an operator."""
+        return self.exception_type in _SERVER_ERRORS
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """SkyPilot knows no such request, or none any more."""
+    """SkyPilot does not know such a request, or no longer does."""
 
 
-Fate: TypeAlias = Launched | Pending | Failed | Unknown
+RequestStatus: TypeAlias = Launched | Pending | Failed | Unknown
 
 
-class Requests:
+class LaunchRequests:
     """The launch requests of one API server."""
 
     def __init__(self, door: SkyPilotClient) -> None:
-        self._door = door
+        self._client = door
 
-    async def status(self, row: Admission, name: str, *, alone: bool = False) -> Fate:
-        """What became of the requests for this launch; `alone`: of the one whose id is known.
+    async def status(self, row: Admission, name: str, *, alone: bool = False) -> RequestStatus:
+        """Return the status of this launch's requests; `alone`: only of the one whose id is known.
 
         Raises:
-            LauncherUnreachable: nothing was found out.
+            LauncherUnreachable: the result is unknown.
         """
         if row.request_id:
-            asked = await self._door.asked(row.request_id)
-            fate = await self._outcome(asked[0]) if asked else Unknown()
-            if not isinstance(fate, Failed | Unknown):
-                return fate
+            asked = await self._client.find_requests(row.request_id)
+            status = await self._outcome(asked[0]) if asked else Unknown()
+            if not isinstance(status, Failed | Unknown):
+                return status
         else:
-            fate = Unknown()
+            status = Unknown()
         if alone:
-            return fate
-        # An earlier request may have passed where this one was turned away, and its answer may have been lost.
-        return await self._others(row, name) or fate
+            return status
+        # If this request was refused, an earlier one may have passed whose response was lost.
+        return await self._other_requests(row, name) or status
 
-    async def _others(self, row: Admission, name: str) -> Fate | None:
-        found: Fate | None = None
-        # Of those under way none may be missed, however many others the server is busy with.
-        for item in [*await self._door.under_way(), *await self._door.newest_asked()]:
+    async def _other_requests(self, row: Admission, name: str) -> RequestStatus | None:
+        found: RequestStatus | None = None
+        # All pending requests are needed, however busy the server is.
+        for item in [*await self._client.list_pending(), *await self._client.list_recent()]:
             if item.name != LAUNCH or item.body.get("name") != name:
                 continue
             if item.request_id == row.request_id:
                 continue
-            fate = await self._outcome(item)
-            if isinstance(fate, Launched | Pending):
-                return fate
-            # What became of an older token says nothing about this one.
+            status = await self._outcome(item)
+            if isinstance(status, Launched | Pending):
+                return status
+            # The status of an older token's request does not apply to this one.
             if f"hfl_{row.key}_{row.generation}_" in str(item.body.get("task")):
-                found = found or fate
+                found = found or status
         return found if row.request_id is None else None
 
-    async def _outcome(self, item: Asked) -> Fate:
-        if not item.is_over:
+    async def _outcome(self, item: ApiRequest) -> RequestStatus:
+        if not item.is_finished:
             return Pending()
         try:
-            return Launched(_job_id(await self._door.answer(item.request_id)))
+            return Launched(_job_id(await self._client.fetch_result(item.request_id)))
         except RequestFailed as failure:
-            return Failed(failure.kind, strip_ansi(failure.detail))
-        except RequestGone:
+            return Failed(failure.exception_type, strip_ansi(failure.detail))
+        except RequestNotFound:
             return Unknown()
 
 
 def _job_id(value: Any) -> int:
-    """The job's number in the result of a launch: `{"job_id": [7]}`, and `[[7], handle]` in older words."""
+    """Return the job number in a launch result: `{"job_id": [7]}`, formerly `[[7], handle]`."""
     ids = value.get("job_id") if isinstance(value, dict) else value
     while isinstance(ids, list) and ids:
         ids = ids[0]
@@ -143,5 +144,5 @@ def _job_id(value: Any) -> int:
         return read_number(ids)
     except ValueError as error:
         raise LauncherUnreachable(
-            "SkyPilot launched a job and told its number in a way unknown here"
+            "SkyPilot launched a job but returned its number in an unknown format"
         ) from error

@@ -1,4 +1,4 @@
-"""What the launcher has to remember over its own death: a port, kept by `holdfast.store.launches`."""
+"""Port for durable state of the SkyPilot launcher; implemented by `holdfast.store.launches`."""
 
 from __future__ import annotations
 
@@ -10,64 +10,67 @@ from holdfast.domain.jobs.launch_admission import Admission, EngineEvent
 
 
 class LaunchStore(Protocol):
-    """The rows of launches. What moves a token is a compare-and-swap; the rest is noted beside it. Both are durable at once."""
+    """Durable rows of launches.
+
+    Token changes are compare-and-swap operations; all writes are durable at once.
+    """
 
     def find(self, key: str) -> Admission | None:
-        """What is known of a launch; None for one that nobody began or cancelled."""
+        """Return the row of a launch; None if it was neither opened nor cancelled."""
         ...
 
     def open(self, key: str, job_id: str, now: datetime) -> Admission:
-        """The launch, with a first token if it has none yet."""
+        """Return the launch, creating its first token if it has none."""
         ...
 
     def tombstone(self, key: str, job_id: str, now: datetime) -> Admission:
-        """Cancel a launch: a token that nobody has used will never pass."""
+        """Cancel a launch: an unused token will never pass."""
         ...
 
     def revoke(self, key: str, now: datetime) -> Admission:
-        """A launch that was opened and can never begin, cancelled by nobody: a token that nobody has used will never pass."""
+        """Revoke a launch that can never start, without a cancel: an unused token will never pass."""
         ...
 
     def token(self, admission: Admission) -> str:
-        """The token of a launch's present generation."""
+        """Return the token of a launch's current generation."""
         ...
 
     def assume_admitted(self, key: str, generation: int, now: datetime) -> bool:
-        """Say that a token has passed, as its launch was seen at the engine; True where no gate had said so."""
+        """Mark a token as passed because the job exists; True if no gate had recorded that."""
         ...
 
     def renew(self, key: str, generation: int, now: datetime) -> bool:
-        """A new token instead of one that was consumed in vain; False if somebody was quicker."""
+        """Replace a token that was consumed without a job; False if another process was faster."""
         ...
 
-    def posting(self, admission: Admission, now: datetime) -> bool:
-        """Say that the engine is about to be asked; False if somebody asked or cancelled since `admission` was read."""
+    def mark_posting(self, admission: Admission, now: datetime) -> bool:
+        """Record an imminent request; False if the row changed since `admission` was read."""
         ...
 
-    def posted(self, key: str, generation: int, request_id: str) -> None:
-        """Say what the engine called the request."""
+    def record_request_id(self, key: str, generation: int, request_id: str) -> None:
+        """Record the engine's id of the request."""
         ...
 
-    def found(self, key: str, generation: int, engine_id: int) -> None:
-        """Say under which number the engine knows the launch. The first number of a token stays."""
+    def record_engine_id(self, key: str, generation: int, engine_id: int) -> None:
+        """Record the engine's number of the launch. The first number of a token is kept."""
         ...
 
-    def missing(self, key: str, since: datetime | None) -> None:
-        """Say since when the engine's listings lack a launch; None when it is listed."""
+    def record_missing(self, key: str, since: datetime | None) -> None:
+        """Record since when listings lack a launch; None when it is listed."""
         ...
 
-    def lose(self, key: str, what: str | None) -> None:
-        """Record what may still run of a launch without a record at the engine; None where nothing may."""
+    def record_lost(self, key: str, what: str | None) -> None:
+        """Record what may still run of a launch without a record at the engine; None if nothing can."""
         ...
 
     def undecided(self) -> Sequence[Admission]:
-        """Launches with such a loss that were not cancelled since, oldest first."""
+        """Return launches with such a loss that have not been cancelled since, oldest first."""
         ...
 
-    def told(self, key: str) -> tuple[EngineEvent, ...]:
-        """The copied history of a launch, oldest first."""
+    def events(self, key: str) -> tuple[EngineEvent, ...]:
+        """Return the stored events of a launch, oldest first."""
         ...
 
-    def copy(self, key: str, events: Sequence[EngineEvent]) -> tuple[EngineEvent, ...]:
-        """The history of a launch with what is new in `events`, which are the newest of it, oldest first."""
+    def append_events(self, key: str, events: Sequence[EngineEvent]) -> tuple[EngineEvent, ...]:
+        """Append new events of a launch, given its newest events oldest first; return the history."""
         ...

@@ -1,4 +1,4 @@
-"""What placements print, copied while they stand: SkyPilot keeps a program's output on the nodes it is about to lose."""
+"""Copies logs while placements run, because SkyPilot keeps output only on the nodes."""
 
 from __future__ import annotations
 
@@ -17,75 +17,77 @@ from uuid import uuid4
 from holdfast.errors import LauncherUnreachable
 from holdfast.launchers.skypilot.api_client import SkyPilotClient
 from holdfast.launchers.skypilot.cached_reads import EventCache
-from holdfast.launchers.skypilot.observe import Price, is_running, observe
+from holdfast.launchers.skypilot.observe import PlacementPrice, is_running, observe
 from holdfast.ports import Clock, LogSource
 
 log = logging.getLogger(__name__)
 
-ASK_AGAIN: Final = timedelta(seconds=3)
-"""Between two copies of one log, however many people read it. Shorter keeps SkyPilot busy with copying it; longer lets
-who follows it wait."""
-AT_ONCE: Final = 2
-"""Logs that are copied side by side. With fewer, readers of one wait for those of another; with more, logs fill the door
-through which jobs are looked at."""
+COPY_INTERVAL: Final = timedelta(seconds=3)
+"""Minimum time between two copies of one log, for any number of readers.
+A lower value adds load on SkyPilot; a higher value delays readers who follow the log."""
+MAX_CONCURRENT: Final = 2
+"""Limit of concurrent copies.
+A lower value makes readers wait for each other; a higher value delays observations, which share the client."""
 
 TAIL_LINES: Final = 2000
-"""Of a log that was copied before. A lower value copies a chatty program's log from its beginning more often; a higher value
-transfers more of what is there already."""
+"""Lines requested of a log copied before.
+With a lower value, a verbose program's log is copied from the beginning more often; a higher value transfers more
+duplicates."""
 ANCHOR_BYTES: Final = 4096
-"""By which the end of a copy is found in the newest lines. A lower value may take an earlier, equal passage for it."""
+"""Size of the end of a copy that is searched in new lines.
+A lower value may match an earlier, equal passage."""
 CONTROL: Final = re.compile(
     rb'<sky-payload>"<(rich_\w+|heartbeat|retry)>.*?</\1>"</sky-payload>\n?'
 )
-"""What SkyPilot's server writes into a log to steer the progress display of SkyPilot's own command line."""
+"""Control sequences in logs, meant for the progress display of SkyPilot's command line."""
 
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
-_UNPRICED: Final = Price(0, 0)
+_UNPRICED: Final = PlacementPrice(0, 0)
 
 
 class LogMirror:
-    """Copies of logs, below one folder."""
+    """Copies of logs below one directory."""
 
     def __init__(
         self, door: SkyPilotClient, chronicle: EventCache, root: Path, clock: Clock
     ) -> None:
-        self._door = door
-        self._chronicle = chronicle
+        self._client = door
+        self._events = chronicle
         self._root = root
         self._clock = clock
         self._due_at: dict[str, datetime] = {}
-        """When the log of a launch may be copied again; never, while it is."""
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        """When the log of a launch may be copied again; infinite during a copy."""
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
 
-    def begin(self, key: str, first_attempt: int) -> None:
-        """Remember which attempt the first placement of a launch is."""
+    def register(self, key: str, first_attempt: int) -> None:
+        """Record the attempt number of a launch's first placement."""
         folder = self._root / key
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "launch.json").write_text(json.dumps({"first_attempt": first_attempt}))
 
     async def refresh(self, key: str, engine_id: int) -> None:
-        """Copy what the newest placement of a launch has printed, unless that was done just now.
+        """Copy the newest placement's output, unless it was copied recently.
 
-        Whoever reads logs has no part in the launch: nothing else becomes of it. What cannot be had stays as it was.
+        Reading logs does not change job state. If the read fails, the old copy remains.
         """
         now = self._clock.now()
         if now < self._due_at.get(key, now):
             return
         self._due_at[key] = _NEVER
         try:
-            async with self._turns:
+            async with self._slots:
                 await self._copy(key, engine_id)
         except (LauncherUnreachable, OSError) as error:
-            log.info("the log of %s stays as it was copied: %s", key, error)
+            log.info("cannot update the log copy of %s: %s", key, error)
         finally:
-            self._due_at[key] = self._clock.now() + ASK_AGAIN
+            self._due_at[key] = self._clock.now() + COPY_INTERVAL
 
     async def sources(self, key: str) -> list[LogSource]:
-        """The copies that there are of a launch, by attempt."""
+        """List the copies of a launch's logs, by attempt."""
         return await asyncio.to_thread(self._sources, key)
 
     def read(self, key: str, source: LogSource, offset: int, limit: int) -> bytes:
-        """At most `limit` bytes of a copy from `offset`; empty at its end, and where there is none."""
+        """Read at most `limit` bytes of a copy from `offset`; empty at its end or without a copy."""
         try:
             with self._file(key, source.attempt).open("rb") as stream:
                 stream.seek(offset)
@@ -93,38 +95,38 @@ class LogMirror:
         except FileNotFoundError:
             return b""
 
-    def kept(self) -> list[str]:
-        """Keys of the launches whose logs were copied."""
+    def keys(self) -> list[str]:
+        """Return the keys of launches with copied logs."""
         return sorted(path.name for path in self._root.glob("*-*/"))
 
     def discard(self, key: str) -> None:
-        """Remove the copies of a launch. Without its folder, its log is not copied again."""
+        """Delete the copies of a launch. Without its directory, its log is not copied again."""
         with suppress(FileNotFoundError):
             shutil.rmtree(self._root / key)
 
     async def _copy(self, key: str, engine_id: int) -> None:
-        history = await self._chronicle.peek(key, engine_id)
+        history = await self._events.peek(key, engine_id)
         seen = observe(history, None, 0, _UNPRICED, self._clock.now())
-        # SkyPilot answers once the job runs: before that, and while it is placed again, the answer would not come.
-        if not seen.placements or not (seen.ending or is_running(history)):
+        # SkyPilot responds only while the job runs, not before or during a recovery.
+        if not seen.placements or not (seen.result or is_running(history)):
             return
         file = self._file(key, self._first_attempt(key) + seen.placements - 1)
         draft = file.with_name(f".{file.name}.{uuid4().hex}")
-        wanted = {"job_id": engine_id, "follow": False}
+        query = {"job_id": engine_id, "follow": False}
         try:
             if file.exists():
-                await self._save({**wanted, "tail": TAIL_LINES}, draft)
+                await self._save({**query, "tail": TAIL_LINES}, draft)
                 if await asyncio.to_thread(_append, draft, file):
                     return
-            await self._save({**wanted, "tail": None}, draft)
-            # What was read once never vanishes: a reader's offset must stay true.
+            await self._save({**query, "tail": None}, draft)
+            # Content that was read once is kept, so that readers' offsets stay valid.
             if not file.exists() or file.stat().st_size < draft.stat().st_size:
                 draft.replace(file)
         finally:
             draft.unlink(missing_ok=True)
 
-    async def _save(self, wanted: Mapping[str, Any], draft: Path) -> None:
-        await self._door.save("/jobs/logs", wanted, draft)
+    async def _save(self, query: Mapping[str, Any], draft: Path) -> None:
+        await self._client.download("/jobs/logs", query, draft)
         await asyncio.to_thread(_drop_controls, draft)
 
     def _sources(self, key: str) -> list[LogSource]:
@@ -141,17 +143,17 @@ class LogMirror:
 
     def _first_attempt(self, key: str) -> int:
         try:
-            told = json.loads((self._root / key / "launch.json").read_text())
-            return int(told["first_attempt"])
+            record = json.loads((self._root / key / "launch.json").read_text())
+            return int(record["first_attempt"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise LauncherUnreachable(f"the log folder of {key} cannot be read: {error}") from error
+            raise LauncherUnreachable(f"cannot read the log directory of {key}: {error}") from error
 
     def _file(self, key: str, attempt: int) -> Path:
         return self._root / key / f"attempt-{attempt:06}.log"
 
 
 def _drop_controls(draft: Path) -> None:
-    """Remove what no program printed. It would also keep the end of a copy from being found in the newest lines."""
+    """Remove control sequences, which also would prevent finding the end of a copy in new lines."""
     with draft.open("rb") as lines, draft.open("rb+") as kept:
         for line in lines:
             kept.write(CONTROL.sub(b"", line))
@@ -159,7 +161,7 @@ def _drop_controls(draft: Path) -> None:
 
 
 def _append(lines: Path, copy: Path) -> bool:
-    """Append what follows the end of a copy in the newest lines of its log; False if they do not meet."""
+    """Append what follows the copy's end in the newest lines; False if they do not overlap."""
     newest = lines.read_bytes()
     size = copy.stat().st_size
     with copy.open("r+b") as stream:

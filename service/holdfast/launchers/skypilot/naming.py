@@ -1,4 +1,4 @@
-"""Names under which SkyPilot knows what this service launched: they tell whose a job is, and which launch it is of."""
+"""Names of jobs at SkyPilot: they identify the deployment and the launch."""
 
 from __future__ import annotations
 
@@ -7,45 +7,48 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-LONGEST: Final = 25
-"""SkyPilot cuts longer names before it makes a cluster's name of them."""
-DIGITS: Final = 6
-"""Of a deployment in a name. Fewer: two deployments at one server take each other's jobs for strays, by chance. More: no
-room is left for a job's id and two digits of its launch."""
+MAX_NAME_CHARS: Final = 25
+"""SkyPilot truncates longer names when it derives a cluster name."""
+DIGEST_DIGITS: Final = 6
+"""Digits that identify the deployment.
+With fewer, two deployments on one server may by chance treat each other's jobs as orphans. With more, a job's id and
+two digits of its launch no longer fit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class JobNames:
     """The names of one deployment of Holdfast."""
 
     deployment: str
-    """Anything that belongs to one service alone, such as a digest of its secret."""
+    """Any text unique to one service, such as a digest of its secret."""
     prefix: str = field(init=False)
     user: str = field(init=False)
-    """SkyPilot's user hash of this service, where its server has no authentication."""
+    """SkyPilot's user hash for this service if its server has no authentication."""
 
     def __post_init__(self) -> None:
         digest = hashlib.sha256(f"skypilot/{self.deployment}".encode()).hexdigest()
-        object.__setattr__(self, "prefix", f"hf{digest[:DIGITS]}-")
+        object.__setattr__(self, "prefix", f"hf{digest[:DIGEST_DIGITS]}-")
         object.__setattr__(self, "user", f"hf{digest[:8]}")
 
-    def of(self, key: str) -> str:
-        """The name of a launch."""
+    def job_name(self, key: str) -> str:
+        """Return the name of a launch."""
         name = f"{self.prefix}{key}"
-        assert len(name) <= LONGEST, "SkyPilot would cut it, and the launch could not be told"
+        assert len(name) <= MAX_NAME_CHARS, (
+            "SkyPilot would truncate the name, and the launch could not be identified"
+        )
         return name
 
     def key(self, name: str) -> str | None:
-        """The launch of that name; None for a job of somebody else."""
+        """Return the launch of a job name; None for another owner's job."""
         key = name.removeprefix(self.prefix)
         return key if key != name and re.fullmatch(r"[a-z0-9]+-\d+", key) else None
 
     def key_of_cluster(self, cluster: str) -> str | None:
-        """The launch that a cluster belongs to; None for a cluster of somebody else."""
+        """Return the launch of a cluster; None for another owner's cluster."""
         name, _, number = cluster.rpartition("-")
         return self.key(name) if number.isdecimal() else None
 
 
 def cluster_of(name: str, engine_id: int) -> str:
-    """The cluster on which SkyPilot runs a managed job."""
+    """Return the name of a managed job's cluster."""
     return f"{name}-{engine_id}"

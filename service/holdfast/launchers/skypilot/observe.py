@@ -1,14 +1,15 @@
-"""SkyPilot's events of one managed job become a sighting. Pure: the same events tell the same story.
+"""Derives an observation from SkyPilot's events of one managed job. Pure.
 
-SkyPilot counts recoveries, and a recovery is not a preemption. Its event RECOVERING says why in three ways:
+SkyPilot counts recoveries, but a recovery is not always a preemption. Its event RECOVERING gives the reason in three
+ways:
 
-    code USER_JOB_FAILURE      the program failed, and SkyPilot starts it again
-    code of another kind       somebody told SkyPilot that the nodes are failing
-    no code                    capacity is gone; only the worker knows whether it was reclaimed
-        ... and the reason tells of an error of its own controller, or the controller was started anew just before
-                               SkyPilot gave up nodes that may have been sound
+    code USER_JOB_FAILURE   the program failed, and SkyPilot restarts it
+    any other code          SkyPilot was informed that the nodes are failing
+    no code                 capacity is lost; only the worker knows whether it was reclaimed
 
-A program that leaves with `Exit.PREEMPTED` was told to go: that is no failure of the program either.
+Without a code, SkyPilot may have given up healthy nodes: if the reason names an error of its controller, or if the
+controller restarted just before. A program that exits with `Exit.PREEMPTED` left on notice, so it has not failed
+either.
 """
 
 from __future__ import annotations
@@ -37,106 +38,109 @@ from holdfast.launchers.skypilot.models import ManagedJob, ManagedJobStatus
 
 USER_FAILURE: Final = "USER_JOB_FAILURE"
 RESUME_WITHIN: Final = timedelta(minutes=3)
-"""How soon a controller that was started anew gives up the nodes of jobs that it cannot judge."""
+"""Time within which a restarted controller gives up nodes of jobs in unknown state."""
 
-ONE_MOMENT: Final = timedelta(minutes=15)
-"""How far SkyPilot may tell one moment twice: it takes seconds over it. Zones differ by an hour from UTC at least."""
+MAX_TIME_DIFFERENCE: Final = timedelta(minutes=15)
+"""Maximum difference between two reports of one moment, which SkyPilot makes seconds apart.
+Time zones differ from UTC by at least an hour in practice."""
 
-_LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _START: Final = "Job is starting"
 _TRYING: Final = re.compile(r"Provisioning on (?P<cloud>\S+) in (?P<region>\S+)")
 _LAUNCHED: Final = re.compile(r"Instances launched on (?P<cloud>\S+) in (?P<region>[^\s,]+)")
 _GAVE_UP: Final = re.compile(r"Provision failed|Retrying provisioning|Job is in backoff")
-_NEVER_RAN: Final = "SkyPilot gave the nodes up before the job ran on them"
+_NEVER_RAN: Final = "SkyPilot released the nodes before the job ran on them"
 _EXIT: Final = re.compile(r"exit codes? \[?(?P<codes>[\d, ]+)")
 _GATE: Final = re.compile(r"/policy/[0-9a-f]{32}")
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
-    """What the nodes of one placement cost together, in micro-dollars an hour."""
+class PlacementPrice:
+    """Total price of a placement's nodes, in micro-dollars per hour."""
 
     micros: int
     on_demand_micros: int
     source: str = ""
-    """Who told it; empty for none."""
+    """Source of the price; empty for none."""
     as_of: datetime | None = None
     is_estimate: bool = False
     node: PriceQuery | None = None
-    """What each of the nodes is, as far as SkyPilot says; None where it was not asked."""
+    """Properties of each node as far as SkyPilot reports them; None if SkyPilot was not queried."""
 
 
 @dataclass(slots=True)
-class _Reader:
-    """Where one reading of the events stands."""
+class _EventReader:
+    """State of reading the events."""
 
     nodes: int
-    price: Price
-    earlier: Mapping[int, Price]
-    row: ManagedJob | None
+    price: PlacementPrice
+    earlier: Mapping[int, PlacementPrice]
+    job: ManagedJob | None
     trail: list[Placement] = field(default_factory=list)
     denials: list[Denial] = field(default_factory=list)
     tries: list[tuple[datetime, str]] = field(default_factory=list)
-    place: str = ""
+    location: str = ""
     has_run: bool = False
     """Whether the job has run on the newest placement."""
     ending: LaunchResult | None = None
     since: datetime | None = None
 
     @property
-    def stands(self) -> bool:
-        """Whether the newest placement does."""
+    def is_up(self) -> bool:
+        """Whether the newest placement is up."""
         return bool(self.trail) and self.trail[-1].lost_at is None
 
-    def read(self, event: EngineEvent) -> None:
-        """One more event."""
+    def apply(self, event: EngineEvent) -> None:
+        """Apply one event."""
         status = ManagedJobStatus(event.status)
         if match := _TRYING.match(event.reason):
             self.tries.append((event.at, f"{match['cloud']}/{match['region']}".lower()))
-            self._give_up(event.at)
+            self._end_unused_placement(event.at)
         elif match := _LAUNCHED.match(event.reason):
-            self._give_up(event.at)
-            self.place = f"{match['cloud']}/{match['region']}".lower()
-            self._settle_tries(self.place)
-            if not self.stands:
-                self._stand_up(event.at)
+            self._end_unused_placement(event.at)
+            self.location = f"{match['cloud']}/{match['region']}".lower()
+            self._record_denials(self.location)
+            if not self.is_up:
+                self._begin_placement(event.at)
         elif _GAVE_UP.match(event.reason):
-            self._settle_tries(None)
-            self._give_up(event.at)
-        elif status is ManagedJobStatus.RUNNING and not (self.stands and self.has_run):
-            self._run(event.at)
-        elif status is ManagedJobStatus.RECOVERING and self.stands:
-            self._lose(event)
-        elif status.is_over:
+            self._record_denials(None)
+            self._end_unused_placement(event.at)
+        elif status is ManagedJobStatus.RUNNING and not (self.is_up and self.has_run):
+            self._begin_run(event.at)
+        elif status is ManagedJobStatus.RECOVERING and self.is_up:
+            self._end_placement(event)
+        elif status.is_terminal:
             self.ending = _ending(event, status)
             self.since = event.at
 
-    def _settle_tries(self, got: str | None) -> None:
-        """All places that were tried had no room, but the one where the machines are."""
+    def _record_denials(self, got: str | None) -> None:
+        """Record denials: every location tried lacked capacity, except the one that has the nodes."""
         tries = list(self.tries)
         self.tries.clear()
         if got and any(place == got for _, place in tries):
             index = max(i for i, (_, place) in enumerate(tries) if place == got)
             del tries[index]
-        self.denials += [Denial(at=at, zone=place, detail="no room there") for at, place in tries]
+        self.denials += [Denial(at=at, zone=place, detail="no capacity") for at, place in tries]
 
-    def _run(self, at: datetime) -> None:
-        self.ending = None  # SkyPilot tells of a cancel before it knows whether it comes in time.
-        if not self.stands:  # It kept the machines of the placement before, if there was one.
-            self._stand_up((self.trail[-1].lost_at if self.trail else None) or at)
+    def _begin_run(self, at: datetime) -> None:
+        self.ending = (
+            None  # SkyPilot reports a cancel before it knows whether it takes effect in time.
+        )
+        if not self.is_up:  # SkyPilot kept the nodes of the previous placement, if there was one.
+            self._begin_placement((self.trail[-1].lost_at if self.trail else None) or at)
         self.has_run = True
         self.since = at
 
-    def _stand_up(self, at: datetime) -> None:
-        """Begin a placement with its machines, which are billed from then on, whether the job runs or not."""
+    def _begin_placement(self, at: datetime) -> None:
+        """Begin a placement with its nodes, which are billed from then on, even before the job runs."""
         before = self.trail[-1].lost_at if self.trail else None
         ready_at = max(at, before) if before else at
         price = self.earlier.get(len(self.trail) + 1, self.price)
         self.trail.append(
             Placement(
                 ready_at=ready_at,
-                zone=self.place or "unknown",
+                zone=self.location or "unknown",
                 nodes=self.nodes,
                 micros_per_hour=price.micros,
                 on_demand_micros_per_hour=price.on_demand_micros,
@@ -152,16 +156,16 @@ class _Reader:
         self.has_run = False
         self.since = at
 
-    def _give_up(self, at: datetime) -> None:
-        """End a placement on which the job never ran: SkyPilot looks for other machines."""
-        if self.stands and not self.has_run and at > self.trail[-1].ready_at:
+    def _end_unused_placement(self, at: datetime) -> None:
+        """End a placement on which the job never ran, because SkyPilot searches for other nodes."""
+        if self.is_up and not self.has_run and at > self.trail[-1].ready_at:
             gone = replace(self.trail[-1], lost_at=at, cause=Cause.NODE_FAILED, detail=_NEVER_RAN)
             self.trail[-1] = gone
             self.since = at
 
-    def _lose(self, event: EngineEvent) -> None:
-        assert self.since, "it stands since then"
-        cause, detail = _cause(event, self.row, stood_at=self.since)
+    def _end_placement(self, event: EngineEvent) -> None:
+        assert self.since, "a placement that is up has a start"
+        cause, detail = _cause(event, self.job, stood_at=self.since)
         lost_at = max(event.at, self.trail[-1].ready_at)
         self.trail[-1] = replace(self.trail[-1], lost_at=lost_at, cause=cause, detail=detail)
         self.ending = None
@@ -172,77 +176,81 @@ def observe(
     events: Sequence[EngineEvent],
     row: ManagedJob | None,
     nodes: int,
-    price: Price,
+    price: PlacementPrice,
     now: datetime,
     *,
-    earlier: Mapping[int, Price] = MappingProxyType({}),
+    earlier: Mapping[int, PlacementPrice] = MappingProxyType({}),
 ) -> Observation:
-    """What stands under a launch whose job has these events, in the order in which they became known.
+    """Return the observation of a launch from its job's events, in the order of arrival.
 
-    That is not quite the order of their times: those of clusters have whole seconds, and seem to come before what they
-    follow. Were they sorted by time, one that comes late would change what was told before it.
+        That order differs slightly from the order of their times: cluster events have whole seconds and seem to precede
+    their causes. Sorting by time would let a late event change what was already observed.
 
-    `price` is that of the newest placement, and of those before it whose own is not in `earlier`, by their numbers.
-    `row` is the job in the newest listing, None if it is in none; it knows the zone of the newest placement.
+    `price` is that of the newest placement, and of earlier ones missing in `earlier`, which is keyed by placement
+    number. `row` is the job in the newest listing, None if missing; it knows the zone of the newest placement.
     """
-    reader = _Reader(nodes, price, earlier, row)
+    reader = _EventReader(nodes, price, earlier, row)
     for event in events:
-        reader.read(event)
+        reader.apply(event)
     trail = list(reader.trail)
-    if reader.ending and reader.stands and trail[-1].ready_at > reader.ending.at:
-        trail.pop()  # It came after the end, and a sweep removes it.
-    elif reader.stands and row and row.place and row.region == trail[-1].zone:
-        trail[-1] = replace(trail[-1], zone=row.place)
-    standing = LaunchStatus.UP if reader.stands else LaunchStatus.WAITING
+    if reader.ending and reader.is_up and trail[-1].ready_at > reader.ending.at:
+        trail.pop()  # It came after the end, and a sweep terminates it.
+    elif reader.is_up and row and row.location and row.region == trail[-1].zone:
+        trail[-1] = replace(trail[-1], zone=row.location)
+    status = LaunchStatus.UP if reader.is_up else LaunchStatus.WAITING
     if reader.ending:
-        standing = LaunchStatus.ENDED
+        status = LaunchStatus.ENDED
     return Observation(
-        standing=standing,
+        status=status,
         since=reader.since or (events[0].at if events else now),
         placements=len(trail),
-        trail=tuple(trail),
+        recent_placements=tuple(trail),
         denials=tuple(reader.denials),
-        ending=reader.ending,
+        result=reader.ending,
     )
 
 
 def launched_at(events: Sequence[EngineEvent]) -> datetime | None:
-    """When the newest machines of a job stood; None where there were none yet."""
+    """Return when the newest nodes of a job were up; None before the first."""
     return max((event.at for event in events if _LAUNCHED.match(event.reason)), default=None)
 
 
-def place_of(events: Sequence[EngineEvent]) -> str:
-    """Where the newest machines of a job stood, as `cloud/region`; empty where there were none yet."""
+def newest_location(events: Sequence[EngineEvent]) -> str:
+    """Return the location of a job's newest nodes, as `cloud/region`; empty before the first."""
     found = [match for event in events if (match := _LAUNCHED.match(event.reason))]
     return f"{found[-1]['cloud']}/{found[-1]['region']}".lower() if found else ""
 
 
 def is_running(events: Sequence[EngineEvent]) -> bool:
-    """Whether a job runs on its newest machines, as far as was told."""
-    reader = _Reader(0, Price(0, 0), {}, None)
+    """Whether events show the job as running on its newest nodes."""
+    reader = _EventReader(0, PlacementPrice(0, 0), {}, None)
     for event in events:
-        reader.read(event)
-    return reader.stands and reader.has_run and not reader.ending
+        reader.apply(event)
+    return reader.is_up and reader.has_run and not reader.ending
 
 
-def settled(events: Sequence[EngineEvent], since: datetime) -> Sequence[EngineEvent]:
-    """The events without machines that came after `since`, unless the job has run on them or ended: their price comes first."""
+def priced_events(events: Sequence[EngineEvent], since: datetime) -> Sequence[EngineEvent]:
+    """Drop nodes newer than `since`, whose price is not known yet.
+
+    They are kept if the job has run on them or ended.
+    """
     newest = next((e for e in reversed(events) if _LAUNCHED.match(e.reason)), None)
     if newest is None or newest.at <= since:
         return events
     later = events[events.index(newest) :]
     if any(
-        e.status == ManagedJobStatus.RUNNING or ManagedJobStatus(e.status).is_over for e in later
+        e.status == ManagedJobStatus.RUNNING or ManagedJobStatus(e.status).is_terminal
+        for e in later
     ):
         return events
     return [event for event in events if event is not newest]
 
 
-def listed(events: Sequence[EngineEvent], row: ManagedJob | None) -> Sequence[EngineEvent]:
-    """The events without a newest placement that the listing does not know yet: its zone would be a guess.
+def listed_events(events: Sequence[EngineEvent], row: ManagedJob | None) -> Sequence[EngineEvent]:
+    """Drop a newest placement that the listing lacks: its zone would be a guess.
 
     Raises:
-        LauncherUnreachable: the two cannot be compared: the events have times of another zone.
+        LauncherUnreachable: events and listing have times of different zones and cannot be compared.
     """
     _check_zone(events, row)
     last = max(
@@ -250,38 +258,43 @@ def listed(events: Sequence[EngineEvent], row: ManagedJob | None) -> Sequence[En
         key=lambda e: e.at,
         default=None,
     )
-    if last is None or any(e.at >= last.at and ManagedJobStatus(e.status).is_over for e in events):
+    if last is None or any(
+        e.at >= last.at and ManagedJobStatus(e.status).is_terminal for e in events
+    ):
         return events
     losses = [e.at for e in events if e.status == ManagedJobStatus.RECOVERING and e.at < last.at]
-    since = row.stands_since if row else None
-    # SkyPilot dates it back to when the nodes were there, before setup: at any rate it is after the loss before it.
-    if since and since > max(losses, default=_LONG_AGO):
+    since = row.up_since if row else None
+    # SkyPilot dates the start back to when the nodes were up, before setup. It is always later than the previous loss.
+    if since and since > max(losses, default=_EPOCH):
         return events
     lost = any(e.at > last.at and e.status == ManagedJobStatus.RECOVERING for e in events)
     return events if lost else [event for event in events if event is not last]
 
 
 def is_behind(row: ManagedJob, events: Sequence[EngineEvent]) -> bool:
-    """Whether a row is older than the events: it lacks their newest placement, or their end."""
-    ended = any(ManagedJobStatus(event.status).is_over for event in events)
-    return (ended and not row.status.is_over) or listed(events, row) is not events
+    """Whether a row is older than the events: it lacks their newest placement or their end."""
+    ended = any(ManagedJobStatus(event.status).is_terminal for event in events)
+    return (ended and not row.status.is_terminal) or listed_events(events, row) is not events
 
 
 def _check_zone(events: Sequence[EngineEvent], row: ManagedJob | None) -> None:
-    """Go on if times in events and in listings are of one zone. On SQLite, SkyPilot tells events in that of its server."""
+    """Raise if times in events and listing differ by zone.
+
+    With SQLite, SkyPilot reports events in its server's zone.
+    """
     starts = [event.at for event in events if event.reason == _START]
-    if row is None or row.began_at is None or not starts:
+    if row is None or row.started_at is None or not starts:
         return
-    ahead = min((at - row.began_at for at in starts), key=abs)
-    if abs(ahead) > ONE_MOMENT:
+    ahead = min((at - row.started_at for at in starts), key=abs)
+    if abs(ahead) > MAX_TIME_DIFFERENCE:
         raise LauncherUnreachable(
-            f"SkyPilot's server tells times that are {round(ahead / timedelta(hours=1), 1):+g} h off; start it with TZ=UTC "
-            "(a job that has such times is not understood any more: sky jobs cancel ends it)"
+            f"SkyPilot's server reports times that are {round(ahead / timedelta(hours=1), 1):+g} h off; start it with TZ=UTC "
+            "(jobs that already have such times can no longer be observed; end them with sky jobs cancel)"
         )
 
 
 def exit_code_in(reason: str) -> int | None:
-    """The exit code that SkyPilot tells in words; of several nodes the first that is not 0."""
+    """Extract the exit code from SkyPilot's message: the first one of all nodes that is not 0."""
     match = _EXIT.search(reason)
     if not match:
         return None
@@ -290,7 +303,7 @@ def exit_code_in(reason: str) -> int | None:
 
 
 def strip_ansi(text: str) -> str:
-    """SkyPilot's words without colours and without the gate's secret, in one line."""
+    """Return SkyPilot's message as one line, without colors and without the gate's secret."""
     return " ".join(_GATE.sub("/policy/...", _COLOURS.sub("", text)).split())
 
 
@@ -298,21 +311,21 @@ def _cause(event: EngineEvent, row: ManagedJob | None, *, stood_at: datetime) ->
     if event.code == USER_FAILURE:
         code = exit_code_in(event.reason)
         if code == Exit.PREEMPTED:
-            return Cause.NODE_FAILED, "the worker left on notice with its work saved"
-        told = f" with exit code {code}" if code is not None else ""
-        return Cause.USER_ERROR, f"the program failed{told}; SkyPilot starts it again"
+            return Cause.NODE_FAILED, "the worker saved and exited after a termination notice"
+        with_code = f" with exit code {code}" if code is not None else ""
+        return Cause.USER_ERROR, f"the program failed{with_code}; SkyPilot restarts it"
     if event.code:
         return Cause.NODE_FAILED, f"{event.code}: {strip_ansi(event.reason)}"
     if event.reason.startswith("Unexpected controller error"):
         return Cause.LAUNCHER_RESTARTED, strip_ansi(event.reason)
     started = row.controller_started_at if row else None
-    # One that is older than the placement has seen all of it, and can judge it.
+    # A controller that started before the placement has observed all of it and knows its state.
     if started and stood_at < started <= event.at <= started + RESUME_WITHIN:
         return (
             Cause.LAUNCHER_RESTARTED,
-            "SkyPilot's controller was started anew and gave the nodes up",
+            "SkyPilot's controller restarted and released the nodes",
         )
-    return Cause.NODE_FAILED, "the nodes are gone"
+    return Cause.NODE_FAILED, "the nodes were lost"
 
 
 def _ending(event: EngineEvent, status: ManagedJobStatus) -> LaunchResult:
@@ -332,5 +345,5 @@ def _ending(event: EngineEvent, status: ManagedJobStatus) -> LaunchResult:
             detail = f"{where} with exit code {code}" if code is not None else f"{where}: {reason}"
             return LaunchResult(at=event.at, outcome=Outcome.FAILED, exit_code=code, detail=detail)
         case _:
-            detail = f"SkyPilot gave up ({status}): {reason}"
+            detail = f"SkyPilot ended the job ({status}): {reason}"
             return LaunchResult(at=event.at, outcome=Outcome.FAILED, detail=detail)

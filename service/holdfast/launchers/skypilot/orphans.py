@@ -1,6 +1,6 @@
-"""The clusters that stand at SkyPilot under this service's names: what is paid for, whatever its jobs are said to be.
+"""Finds and stops this service's jobs and clusters at SkyPilot without a live launch.
 
-What runs at SkyPilot without belonging to a live launch: found in its listings, and stopped by number.
+Clusters are listed separately, because they are billed whatever SkyPilot reports about their jobs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.launchers.skypilot.api_client import SkyPilotClient
 from holdfast.launchers.skypilot.cached_reads import Listing, QueueCache
 from holdfast.launchers.skypilot.launch_store import LaunchStore
 from holdfast.launchers.skypilot.models import ManagedJob, read_costs
-from holdfast.launchers.skypilot.naming import Names, cluster_of
+from holdfast.launchers.skypilot.naming import JobNames, cluster_of
 from holdfast.ports import Clock, OrphanedResource
 
 _EVER_DAYS: Final = 3650
@@ -24,206 +24,233 @@ _EVER_DAYS: Final = 3650
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One that stands."""
+    """A running cluster."""
 
     name: str
     key: str
-    """The launch that it belongs to."""
+    """The launch it belongs to."""
 
     @property
-    def told(self) -> str:
-        """What it is, in the words in which it is always told."""
+    def description(self) -> str:
+        """Description used in all messages."""
         return f"SkyPilot cluster {self.name}"
 
 
 class Clusters:
-    """The eyes and the hand for them."""
+    """Lists and terminates this service's clusters."""
 
-    def __init__(self, door: SkyPilotClient, names: Names) -> None:
-        self._door = door
+    def __init__(self, door: SkyPilotClient, names: JobNames) -> None:
+        self._client = door
         self._names = names
 
     async def list_running(self) -> dict[str, Cluster]:
-        """All of ours, by name. Without names and days, SkyPilot's report has what stands now, however much went before.
+        """List this service's running clusters by name.
+
+        SkyPilot's report without names and days lists only current ones.
 
         Raises:
-            LauncherUnreachable: nobody knows.
+            LauncherUnreachable: the result is unknown.
         """
-        wanted = {"days": 0, "dashboard_summary_response": True}
-        costs = read_costs(await self._door.read("/cost_report", wanted))
-        found = [self._cluster(cost.cluster) for cost in costs if cost.stands]
+        query = {"days": 0, "dashboard_summary_response": True}
+        costs = read_costs(await self._client.read("/cost_report", query))
+        found = [self._cluster(cost.cluster) for cost in costs if cost.is_running]
         return {cluster.name: cluster for cluster in found if cluster}
 
     async def is_known(self, name: str) -> bool:
-        """Whether SkyPilot has a record of a cluster, be it gone or not.
+        """Whether SkyPilot has a record of a cluster, running or terminated.
 
         Raises:
-            LauncherUnreachable: nobody knows.
+            LauncherUnreachable: the result is unknown.
         """
-        wanted = {"days": _EVER_DAYS, "cluster_names": [name]}
-        costs = read_costs(await self._door.read("/cost_report", wanted))
+        query = {"days": _EVER_DAYS, "cluster_names": [name]}
+        costs = read_costs(await self._client.read("/cost_report", query))
         return any(cost.cluster == name for cost in costs)
 
     async def terminate(self, cluster: Cluster) -> None:
-        """Ask for the end of one.
+        """Request the termination of a cluster.
 
         Raises:
-            LauncherUnreachable: nobody knows whether SkyPilot has heard.
+            LauncherUnreachable: it is unknown whether SkyPilot received the request.
         """
-        await self._door.ask("/down", {"cluster_name": cluster.name})
+        await self._client.submit("/down", {"cluster_name": cluster.name})
 
     def _cluster(self, name: str) -> Cluster | None:
-        """One of ours; None for one of somebody else."""
+        """Return the cluster of a name; None for another owner's cluster."""
         key = self._names.key_of_cluster(name)
         return Cluster(name, key) if key else None
 
 
 log = logging.getLogger(__name__)
 
-YOUNG: Final = timedelta(seconds=120)
-"""How long something may be unknown here before it is stopped: its row may be on the way from another replica."""
-LEFT_ALONE: Final = timedelta(minutes=10)
-"""How long SkyPilot may take over removing the cluster of a job that is over, before it is taken down from here."""
+UNKNOWN_GRACE: Final = timedelta(seconds=120)
+"""How long an unknown resource is left alone; another replica's row may not be visible yet."""
+CLEANUP_GRACE: Final = timedelta(minutes=10)
+"""How long SkyPilot may take to terminate the cluster of an ended job before Holdfast does."""
 FORGOTTEN_AFTER: Final = timedelta(seconds=60)
-"""Between the first listing that lacks a known job and the one that makes it forgotten."""
+"""Time between the first listing that lacks a known job and the one that makes it forgotten."""
 
 
 async def cancel(door: SkyPilotClient, engine_id: int) -> None:
-    """Ask for the end of one job, by its number: names are not unique at SkyPilot.
+    """Request the end of a job by number, because names are not unique at SkyPilot.
 
     Raises:
-        LauncherUnreachable: nobody knows whether it has heard.
+        LauncherUnreachable: it is unknown whether SkyPilot received the request.
     """
-    await door.ask("/jobs/cancel", {"job_ids": [engine_id]})
+    await door.submit("/jobs/cancel", {"job_ids": [engine_id]})
 
 
 @dataclass(frozen=True, slots=True)
-class _Find:
-    """Something that no live launch owns."""
+class _Finding:
+    """A resource without a live launch."""
 
     key: str
-    what: str
-    patience: timedelta
-    """For how long that may be so."""
+    description: str
+    grace: timedelta
+    """How long it may remain before it is stopped."""
     stop: Callable[[], Awaitable[None]]
 
 
 class OrphanFinder:
-    """The eyes for them."""
+    """Finds and stops orphans."""
 
     def __init__(
         self,
         door: SkyPilotClient,
         listings: QueueCache,
         memory: LaunchStore,
-        names: Names,
+        names: JobNames,
         clock: Clock,
     ) -> None:
-        self._door = door
+        self._client = door
         self._listings = listings
         self._clusters = Clusters(door, names)
-        self._memory = memory
+        self._store = memory
         self._names = names
         self._clock = clock
         self._first_seen: dict[str, datetime] = {}
-        self._told: dict[str, OrphanedResource] = {}
-        """What sweeps have told of, and the next may find gone, by what it is."""
+        self._reported: dict[str, OrphanedResource] = {}
+        """Reported orphans by description, so that later sweeps can report their end."""
         self.strangers: tuple[OrphanedResource, ...] | None = None
-        """What the newest sweep left alone, because the database does not know its launch; None before the first."""
+        """Resources of unknown launches, left alone by the latest sweep; None before the first."""
 
-    async def of(self, name: str, engine_id: int) -> tuple[str, ...]:
-        """What is left beside a job that is over or gone, in words; empty when listings show nothing.
+    async def leftovers(self, name: str, engine_id: int) -> tuple[str, ...]:
+        """Describe what is left of an ended or lost job; empty if listings show nothing.
 
         Raises:
-            LauncherUnreachable: nobody knows.
+            LauncherUnreachable: the result is unknown.
         """
         listing = await self._listings.newest()
         others = [
             row
-            for row in listing.named(name)
-            if row.engine_id != engine_id and not row.status.is_over
+            for row in listing.jobs_named(name)
+            if row.engine_id != engine_id and not row.status.is_terminal
         ]
         cluster = (await self._clusters.list_running()).get(cluster_of(name, engine_id))
-        return (*map(_job, others), *([cluster.told] if cluster else []))
+        return (*map(_job_description, others), *([cluster.description] if cluster else []))
 
-    async def knows(self, cluster: str) -> bool:
-        """Whether SkyPilot has a record of a cluster, be it gone or not.
+    async def is_known(self, cluster: str) -> bool:
+        """Whether SkyPilot has a record of a cluster, running or terminated.
 
         Raises:
-            LauncherUnreachable: nobody knows.
+            LauncherUnreachable: the result is unknown.
         """
         return await self._clusters.is_known(cluster)
 
     async def clusters_of(self, key: str) -> tuple[str, ...]:
-        """What stands of a launch, whatever the number of its job was.
+        """Describe the running clusters of a launch, whatever its job number.
 
         Raises:
-            LauncherUnreachable: nobody knows.
+            LauncherUnreachable: the result is unknown.
         """
-        standing = await self._clusters.list_running()
-        return tuple(cluster.told for cluster in standing.values() if cluster.key == key)
+        running = await self._clusters.list_running()
+        return tuple(cluster.description for cluster in running.values() if cluster.key == key)
 
     async def sweep(self, is_live: Callable[[str], bool | None]) -> list[OrphanedResource]:
-        """What no live launch owns for longer than may be, stopped; and what is gone of that since the last sweep.
+        """Stop resources without a live launch after their grace.
+
+        Returns them and those that have ended since.
 
         Raises:
-            LauncherUnreachable: nothing was found out.
+            LauncherUnreachable: SkyPilot's state is unknown.
         """
         listing = await self._listings.newest()
-        standing = await self._clusters.list_running()
-        finds = [*self._jobs(listing, is_live), *self._remains(listing, standing)]
-        strangers = [find for find in finds if self._is_strange(find.key, is_live)]
-        ours = {find.what: find for find in finds if find not in strangers}
+        running = await self._clusters.list_running()
+        finds = [
+            *self._orphaned_jobs(listing, is_live),
+            *self._orphaned_clusters(listing, running),
+        ]
+        strangers = [find for find in finds if self._is_unknown(find.key, is_live)]
+        ours = {find.description: find for find in finds if find not in strangers}
         now = self._clock.now()
-        self._leave_alone(strangers, now)
+        self._record_strangers(strangers, now)
         self._first_seen = {what: self._first_seen.get(what, now) for what in ours}
-        told: list[OrphanedResource] = []
+        reported: list[OrphanedResource] = []
         for what, find in ours.items():
             since = self._first_seen[what]
-            if now - since >= find.patience:
+            if now - since >= find.grace:
                 await find.stop()
-                told.append(OrphanedResource(key=find.key, what=what, since=since, stopped=False))
-        # What has somebody to look after it again, by a listing that may be old, is not gone.
-        at_work = (row for row in listing.rows if not row.status.is_over)
-        there = {*map(_job, at_work), *(cluster.told for cluster in standing.values())}
-        gone = [self._told.pop(what) for what in [*self._told] if what not in there]
-        self._told |= {stray.what: stray for stray in told}
-        return [*told, *(replace(stray, stopped=True) for stray in gone)]
+                reported.append(
+                    OrphanedResource(key=find.key, description=what, since=since, stopped=False)
+                )
+        # A resource that has an owner again, by a listing that may be outdated, has not ended.
+        at_work = (row for row in listing.rows if not row.status.is_terminal)
+        there = {
+            *map(_job_description, at_work),
+            *(cluster.description for cluster in running.values()),
+        }
+        gone = [self._reported.pop(what) for what in [*self._reported] if what not in there]
+        self._reported |= {orphan.description: orphan for orphan in reported}
+        return [*reported, *(replace(orphan, stopped=True) for orphan in gone)]
 
-    def _jobs(self, listing: Listing, is_live: Callable[[str], bool | None]) -> Iterator[_Find]:
+    def _orphaned_jobs(
+        self, listing: Listing, is_live: Callable[[str], bool | None]
+    ) -> Iterator[_Finding]:
         for row, key in self._ours(listing):
             is_duplicate = self._is_duplicate(row, key)
-            if row.status.is_over or (is_live(key) and not is_duplicate):
+            if row.status.is_terminal or (is_live(key) and not is_duplicate):
                 continue
-            # A duplicate is known for one at once: its launch is known under another number.
-            patience = timedelta(0) if is_duplicate else YOUNG
-            yield _Find(key, _job(row), patience, partial(cancel, self._door, row.engine_id))
+            # A duplicate is recognized at once, because its launch is known under another number.
+            patience = timedelta(0) if is_duplicate else UNKNOWN_GRACE
+            yield _Finding(
+                key, _job_description(row), patience, partial(cancel, self._client, row.engine_id)
+            )
 
-    def _remains(self, listing: Listing, standing: Mapping[str, Cluster]) -> Iterator[_Find]:
-        """Clusters whose jobs are over, or in no listing: SkyPilot can lose its jobs, and keep what they run on."""
+    def _orphaned_clusters(
+        self, listing: Listing, running: Mapping[str, Cluster]
+    ) -> Iterator[_Finding]:
+        """Yield clusters whose jobs have ended or are missing.
+
+        SkyPilot can lose its jobs but keep their clusters.
+        """
         at_work = {
             cluster_of(row.name, row.engine_id)
             for row, _ in self._ours(listing)
-            if not row.status.is_over
+            if not row.status.is_terminal
         }
-        for cluster in standing.values():
+        for cluster in running.values():
             if cluster.name not in at_work:
-                patience = timedelta(0) if self._is_forgotten(cluster.key) else LEFT_ALONE
+                patience = timedelta(0) if self._is_forgotten(cluster.key) else CLEANUP_GRACE
                 stop = partial(self._clusters.terminate, cluster)
-                yield _Find(cluster.key, cluster.told, patience, stop)
+                yield _Finding(cluster.key, cluster.description, patience, stop)
 
-    def _is_strange(self, key: str, is_live: Callable[[str], bool | None]) -> bool:
+    def _is_unknown(self, key: str, is_live: Callable[[str], bool | None]) -> bool:
         """Whether the database knows neither the launch nor a request to cancel it."""
-        return is_live(key) is None and self._memory.find(key) is None
+        return is_live(key) is None and self._store.find(key) is None
 
-    def _leave_alone(self, strangers: Sequence[_Find], now: datetime) -> None:
-        since = {stray.what: stray.since for stray in self.strangers or ()}
+    def _record_strangers(self, strangers: Sequence[_Finding], now: datetime) -> None:
+        since = {orphan.description: orphan.since for orphan in self.strangers or ()}
         for find in strangers:
-            if find.what not in since:
-                log.warning("%s is not in the database and is left alone", find.what)
+            if find.description not in since:
+                log.warning(
+                    "%s belongs to a launch missing from the database; leaving it alone",
+                    find.description,
+                )
         self.strangers = tuple(
             OrphanedResource(
-                key=find.key, what=find.what, since=since.get(find.what, now), stopped=False
+                key=find.key,
+                description=find.description,
+                since=since.get(find.description, now),
+                stopped=False,
             )
             for find in strangers
         )
@@ -234,15 +261,15 @@ class OrphanFinder:
                 yield row, key
 
     def _is_duplicate(self, row: ManagedJob, key: str) -> bool:
-        known = self._memory.find(key)
+        known = self._store.find(key)
         return bool(known and known.engine_id not in {None, row.engine_id})
 
     def _is_forgotten(self, key: str) -> bool:
-        """Whether listings have lacked the job of a launch for so long that nobody else will look after its cluster."""
-        known = self._memory.find(key)
+        """Whether a launch's job is missing for so long that only this sweep removes its cluster."""
+        known = self._store.find(key)
         since = known.missing_since if known else None
         return since is not None and self._clock.now() - since >= FORGOTTEN_AFTER
 
 
-def _job(row: ManagedJob) -> str:
+def _job_description(row: ManagedJob) -> str:
     return f"SkyPilot managed job {row.engine_id} ({row.name})"

@@ -1,7 +1,7 @@
-"""What a placement costs: SkyPilot's cost report where it tells, else the catalog of prices.
+"""Price of a placement, from SkyPilot's cost report or else from the price catalog.
 
-SkyPilot prices a cluster with today's catalog, not with the price at its launch; the price is therefore read once,
-when the placement is first seen, and recorded with who told it and when.
+SkyPilot prices a cluster with today's catalog and not with the price at launch. The price is therefore read once, when
+the placement is first observed, and recorded with its source and time.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ import logging
 import re
 from typing import Final
 
-from holdfast.domain.jobfile.accelerator_catalog import accelerators
-from holdfast.domain.jobfile.resource_options import PRICELESS
+from holdfast.domain.jobfile.accelerator_catalog import parse_accelerators
+from holdfast.domain.jobfile.resource_options import CLOUDS_WITHOUT_PRICES
 from holdfast.domain.pricing.quotes import PriceQuery, Quote
 from holdfast.launchers.skypilot.api_client import SkyPilotClient
 from holdfast.launchers.skypilot.models import ClusterCost, ManagedJob, read_costs
-from holdfast.launchers.skypilot.observe import Price
+from holdfast.launchers.skypilot.observe import PlacementPrice
 from holdfast.ports import Clock, PriceCatalog
 
 log = logging.getLogger(__name__)
 
 MICROS: Final = 1_000_000
-SHORTEST_S: Final = 20.0
-"""A cost report rounds to seconds; over a shorter time its rate is too coarse."""
-ABSURD_USD: Final = 1_000_000.0
-"""An hour. What is dearer is a mistake of the report."""
-REPORT: Final = "SkyPilot's cost report"
+MIN_DURATION_S: Final = 20.0
+"""Minimum lifetime in seconds.
+Cost reports are rounded to seconds, so that shorter ones give an inaccurate rate."""
+MAX_HOURLY_USD: Final = 1_000_000.0
+"""Maximum plausible price per hour. Higher ones are errors of the report."""
+COST_REPORT: Final = "SkyPilot's cost report"
 
 _TYPE: Final = re.compile(
     r"\b([a-z][a-z0-9-]*\.[0-9a-z-]+|[a-z]\d[a-z]?-[a-z0-9-]+|Standard_\w+)\b"
@@ -34,42 +35,42 @@ _TYPE: Final = re.compile(
 _GPUS: Final = re.compile(r"\bgpus=([\w. -]+:\d+(?:\.\d+)?)")
 
 
-class Prices:
+class PlacementPrices:
     """Prices of placements, each read once."""
 
     def __init__(self, door: SkyPilotClient, catalog: PriceCatalog, clock: Clock) -> None:
-        self._door = door
+        self._client = door
         self._catalog = catalog
         self._clock = clock
-        self._known: dict[tuple[str, int], Price] = {}
+        self._cached: dict[tuple[str, int], PlacementPrice] = {}
 
-    async def of(
+    async def get(
         self, cluster: str, job: ManagedJob | None, nodes: int, *, placements: int
-    ) -> Price:
-        """The price of all nodes of placement number `placements` of a cluster.
+    ) -> PlacementPrice:
+        """Return the price of all nodes of a cluster's placement number `placements`.
 
         Raises:
-            LauncherUnreachable: SkyPilot does not answer.
+            LauncherUnreachable: SkyPilot did not respond.
         """
         at = (cluster, placements)
-        if known := self._known.get(at):
+        if known := self._cached.get(at):
             return known
         now = self._clock.now()
-        life = await self._report(cluster)
-        node = wanted(job, life)
-        paid = _rate(life)
+        life = await self._newest_cost(cluster)
+        node = price_query(job, life)
+        paid = _hourly_usd(life)
         quote = await asyncio.to_thread(self._catalog.quote, node, now)
-        # Savings are computed from the on-demand price of this very node, never from an estimate; nor on demand itself.
+        # Savings require the on-demand price of this instance type, not an estimate; on-demand nodes have no savings.
         is_known = node.is_spot and (not quote.is_estimate or _is_of(quote, node))
         full = (quote.on_demand_micros_per_hour or 0) * nodes if is_known else 0
         if paid is not None:
             micros = round(paid * MICROS)
-            price = Price(micros, max(micros, full), REPORT, now, node=node)
+            price = PlacementPrice(micros, max(micros, full), COST_REPORT, now, node=node)
         else:
             each = quote.micros_per_hour(is_spot=node.is_spot)
-            assert each is not None, "a catalog tells the price that is wanted"
+            assert each is not None, "a catalog quotes the requested price"
             micros = each * nodes
-            price = Price(
+            price = PlacementPrice(
                 micros,
                 max(micros, full),
                 quote.source,
@@ -79,31 +80,31 @@ class Prices:
             )
         if price.is_estimate:
             usd = micros / MICROS
-            log.warning("the price of %s is taken to be %.2f $/h: %s", cluster, usd, price.source)
-        # What was told once is recorded by whoever asked, and stays, also where it was but taken to be so.
-        self._known[at] = price
+            log.warning("assuming for %s a price of %.2f $/h: %s", cluster, usd, price.source)
+        # A price returned once is recorded by the caller and kept, including an assumed one.
+        self._cached[at] = price
         return price
 
-    def told(self, cluster: str) -> dict[int, Price]:
-        """The prices that were told of a cluster, by the number of the placement."""
-        return {number: price for (name, number), price in self._known.items() if name == cluster}
+    def cached(self, cluster: str) -> dict[int, PlacementPrice]:
+        """Return the cached prices of a cluster, by placement number."""
+        return {number: price for (name, number), price in self._cached.items() if name == cluster}
 
-    async def _report(self, cluster: str) -> ClusterCost | None:
-        """The newest life of a cluster; None where SkyPilot knows of none."""
+    async def _newest_cost(self, cluster: str) -> ClusterCost | None:
+        """Return the newest lifetime of a cluster; None if SkyPilot has no record."""
         asked = {"days": 1, "cluster_names": [cluster]}
-        costs = read_costs(await self._door.read("/cost_report", asked))
+        costs = read_costs(await self._client.read("/cost_report", asked))
         lives = (cost for cost in costs if cost.cluster == cluster)
         return max(lives, key=lambda cost: cost.launched_at, default=None)
 
 
-def wanted(job: ManagedJob | None, life: ClusterCost | None = None) -> PriceQuery:
-    """The node that SkyPilot says a job runs on, as far as it says.
+def price_query(job: ManagedJob | None, life: ClusterCost | None = None) -> PriceQuery:
+    """Return the properties of a job's nodes as far as SkyPilot reports them.
 
-    A listing forgets what a cluster was made of once it is gone; the cost report of that life does not.
+    A listing loses a cluster's resources after its termination; the cost report of that lifetime keeps them.
     """
     if job is None:
         return PriceQuery()
-    parts = [*(job.place or "").split("/"), "", ""]
+    parts = [*(job.location or "").split("/"), "", ""]
     cloud, region, zone = (part or None for part in parts[:3])
     words = job.resources
     if life and not _TYPE.search(words) and _TYPE.search(life.resources):
@@ -111,7 +112,7 @@ def wanted(job: ManagedJob | None, life: ClusterCost | None = None) -> PriceQuer
         if life.region and life.region != region:
             cloud, region, zone = life.cloud, life.region, None
     kind, gpus = _TYPE.search(words), _GPUS.search(words)
-    accelerator, count = next(accelerators(gpus[1]), (None, 0.0)) if gpus else (None, 0.0)
+    accelerator, count = next(parse_accelerators(gpus[1]), (None, 0.0)) if gpus else (None, 0.0)
     return PriceQuery(
         cloud=cloud,
         region=region,
@@ -124,17 +125,17 @@ def wanted(job: ManagedJob | None, life: ClusterCost | None = None) -> PriceQuer
 
 
 def _is_of(quote: Quote, node: PriceQuery) -> bool:
-    """Whether a quote is of this instance type in this region, where on-demand nodes have one price."""
+    """Whether a quote has this instance type and region, in which on-demand prices are equal."""
     is_named = node.instance_type is not None and node.region is not None
     return is_named and (quote.instance_type, quote.region) == (node.instance_type, node.region)
 
 
-def _rate(cost: ClusterCost | None) -> float | None:
-    """Dollars an hour for all nodes; None where nobody has said, or not for long enough."""
-    if cost is None or cost.usd is None or not cost.lasted_s or cost.lasted_s < 0:
+def _hourly_usd(cost: ClusterCost | None) -> float | None:
+    """Return dollars per hour for all nodes; None without a report of a sufficient lifetime."""
+    if cost is None or cost.usd is None or not cost.duration_s or cost.duration_s < 0:
         return None
-    if cost.usd == 0 and cost.cloud in PRICELESS:
+    if cost.usd == 0 and cost.cloud in CLOUDS_WITHOUT_PRICES:
         return 0.0
-    hourly = cost.usd / cost.lasted_s * 3600
-    # Of a cloud that sells nodes, 0 is no price: it is what SkyPilot says where it knows none.
-    return hourly if cost.lasted_s >= SHORTEST_S and 0 < hourly <= ABSURD_USD else None
+    hourly = cost.usd / cost.duration_s * 3600
+    # For commercial clouds, SkyPilot reports 0 if it does not know the price.
+    return hourly if cost.duration_s >= MIN_DURATION_S and 0 < hourly <= MAX_HOURLY_USD else None

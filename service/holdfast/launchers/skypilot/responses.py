@@ -1,4 +1,4 @@
-"""What a SkyPilot API server replies: a success, a no that it means, or nothing to conclude from."""
+"""Classifies responses of a SkyPilot API server: success, refusal or inconclusive."""
 
 from __future__ import annotations
 
@@ -13,32 +13,38 @@ import httpx2
 
 from holdfast.errors import HoldfastError, LauncherUnreachable
 
-LONGEST_ID: Final = 64
-"""Of a request; SkyPilot's have 36 letters, and the database has room for so many."""
-LONGEST_WORDS: Final = 2000
-"""Letters of an error that are passed on. Fewer cut off what to do about it; more fill pages with what nobody reads."""
+MAX_ID_CHARS: Final = 64
+"""Maximum length of a request id, as in the database; SkyPilot's have 36 characters."""
+MAX_DETAIL_CHARS: Final = 2000
+"""Maximum length of an error message.
+A lower value cuts off the remedy; a higher value fills pages with text."""
 
 
 class RequestFailed(HoldfastError):
-    """SkyPilot has carried out a request, and it failed."""
+    """SkyPilot executed a request, and it failed."""
 
     def __init__(self, kind: str, detail: str) -> None:
-        self.kind = kind
+        self.exception_type = kind
         """Name of SkyPilot's exception."""
         super().__init__(detail)
 
 
-class RequestGone(HoldfastError):
-    """SkyPilot does not know this request any more."""
+class RequestNotFound(HoldfastError):
+    """SkyPilot no longer knows this request."""
+
+    @classmethod
+    def slug(cls) -> str:
+        """The published problem type, which precedes the name of this class."""
+        return "request-gone"
 
 
 class Unanswered(LauncherUnreachable):
-    """SkyPilot's API server does not answer; what it was asked to do may go on."""
+    """SkyPilot's API server did not respond; its requests may still run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One request, as SkyPilot lists it."""
+class ApiRequest:
+    """Request in SkyPilot's list."""
 
     request_id: str
     name: str
@@ -46,152 +52,154 @@ class Asked:
     body: Mapping[str, Any]
 
     @property
-    def is_over(self) -> bool:
-        """Whether it will change nothing any more."""
+    def is_finished(self) -> bool:
+        """Whether the request has ended."""
         return self.status in {"SUCCEEDED", "FAILED", "CANCELLED"}
 
 
-def sound(reply: httpx2.Response) -> httpx2.Response:
-    """The answer to what has no reason to be refused: any other than a success is as good as none.
+def require_success(reply: httpx2.Response) -> httpx2.Response:
+    """Return a successful response; any other one is inconclusive.
 
     Raises:
-        LauncherUnreachable: it is no success.
+        LauncherUnreachable: the response is not a success.
     """
     if reply.is_success:
         return reply
     if reply.status_code in {401, 403}:
         raise LauncherUnreachable(
-            "SkyPilot's API server refuses this service; set HOLDFAST_SKYPILOT_TOKEN to a service account's token"
+            "SkyPilot's API server rejected this service's credentials; set HOLDFAST_SKYPILOT_TOKEN to a service account's token"
         )
-    words = _words(_detail(reply)) or "nothing that is known here"
+    words = _error_text(_detail(reply)) or "a body of unknown format"
     raise LauncherUnreachable(
-        f"SkyPilot's API server answered {reply.url.path} with {reply.status_code}: {words}"
+        f"SkyPilot's API server responded to {reply.url.path} with {reply.status_code}: {words}"
     )
 
 
-def granted(reply: httpx2.Response) -> httpx2.Response:
-    """The answer to what SkyPilot may refuse. A proxy's no, or one to our version, is no word about the task.
+def require_accepted(reply: httpx2.Response) -> httpx2.Response:
+    """Return a successful response or raise SkyPilot's refusal.
+
+    Refusals by a proxy or of our version are inconclusive.
 
     Raises:
-        LauncherUnreachable: it is no success.
-        RequestFailed: it is a refusal.
+        LauncherUnreachable: the response is inconclusive.
+        RequestFailed: the response is a refusal.
     """
     detail = _detail(reply)
     if reply.status_code == 422 and isinstance(detail, list):
-        raise RequestFailed("Refused", _words(detail))
+        raise RequestFailed("Refused", _error_text(detail))
     if reply.status_code == 400:
         _raise_exception(detail)
-    return sound(reply)
+    return require_success(reply)
 
 
 def result(reply: httpx2.Response, request_id: str) -> Any:
-    """What a request came to.
+    """Return the result of a request.
 
     Raises:
-        LauncherUnreachable: nothing that can be understood.
-        RequestFailed: it failed.
-        RequestGone: SkyPilot does not know it.
+        LauncherUnreachable: the response cannot be parsed.
+        RequestFailed: the request failed.
+        RequestNotFound: SkyPilot does not know the request.
     """
     detail = _detail(reply) if reply.is_error else None
-    if reply.status_code == 404 and request_id in _words(detail):
-        raise RequestGone(_words(detail))
+    if reply.status_code == 404 and request_id in _error_text(detail):
+        raise RequestNotFound(_error_text(detail))
     if reply.status_code == 500 and isinstance(detail, dict) and detail.get("error"):
-        _raise_exception(_loaded(detail["error"], "an error"))
-    payload = mapping(sound(reply), "a request")
-    return _loaded(payload.get("return_value"), "the result of a request")
+        _raise_exception(_parsed(detail["error"], "an error"))
+    payload = mapping(require_success(reply), "a request")
+    return _parsed(payload.get("return_value"), "the result of a request")
 
 
 def request_id(reply: httpx2.Response) -> str:
-    """What SkyPilot calls the request that it has taken.
+    """Return the id of an accepted request.
 
     Raises:
-        LauncherUnreachable: it does not say.
+        LauncherUnreachable: the response has no id.
     """
-    told = str(reply.headers.get("X-Skypilot-Request-ID", ""))
-    if 0 < len(told) <= LONGEST_ID:
-        return told
-    raise LauncherUnreachable(f"SkyPilot answered {reply.url.path} without the id of a request")
+    value = str(reply.headers.get("X-Skypilot-Request-ID", ""))
+    if 0 < len(value) <= MAX_ID_CHARS:
+        return value
+    raise LauncherUnreachable(f"SkyPilot's response to {reply.url.path} has no request id")
 
 
-def asked(reply: httpx2.Response) -> list[Asked]:
-    """The requests in a list of them.
+def request_list(reply: httpx2.Response) -> list[ApiRequest]:
+    """Return the requests in a list.
 
     Raises:
-        LauncherUnreachable: it is none, or one of them cannot be understood.
+        LauncherUnreachable: the list cannot be parsed.
     """
     listed = _json(reply)
     if not isinstance(listed, list):
-        raise LauncherUnreachable("SkyPilot listed its requests in a way that is not known here")
-    return [_asked(_checked_mapping(item, "a request")) for item in listed]
+        raise LauncherUnreachable("SkyPilot's list of requests has an unknown format")
+    return [_api_request(_checked_mapping(item, "a request")) for item in listed]
 
 
 def mapping(reply: httpx2.Response, what: str) -> Mapping[str, Any]:
-    """The JSON object in an answer.
+    """Return the JSON object of a response.
 
     Raises:
-        LauncherUnreachable: there is none.
+        LauncherUnreachable: the response has none.
     """
     return _checked_mapping(_json(reply), what)
 
 
 def date(reply: httpx2.Response) -> datetime | None:
-    """When the server answered, by its own clock; None where it does not say, or says it in a way of its own."""
+    """Return the response time by the server's clock; None if missing or malformed."""
     try:
-        told = parsedate_to_datetime(reply.headers.get("Date", ""))
+        value = parsedate_to_datetime(reply.headers.get("Date", ""))
     except ValueError:
         return None
-    return told if told.tzinfo else None
+    return value if value.tzinfo else None
 
 
-def _asked(told: Mapping[str, Any]) -> Asked:
+def _api_request(value: Mapping[str, Any]) -> ApiRequest:
     try:
-        body = json.loads(told.get("request_body") or "null")
+        body = json.loads(value.get("request_body") or "null")
     except (TypeError, ValueError, RecursionError):
         body = None
-    return Asked(
-        request_id=str(told.get("request_id", "")),
-        name=str(told.get("name", "")),
-        status=str(told.get("status", "")),
+    return ApiRequest(
+        request_id=str(value.get("request_id", "")),
+        name=str(value.get("name", "")),
+        status=str(value.get("status", "")),
         body=body if isinstance(body, dict) else {},
     )
 
 
-def _raise_exception(told: Any) -> None:
-    """Raise what SkyPilot has raised, if this is such a thing as it writes one down."""
-    match told:
+def _raise_exception(value: Any) -> None:
+    """Raise SkyPilot's exception if the value is a serialized one."""
+    match value:
         case {"type": str(kind), "message": str(message)}:
             raise RequestFailed(kind, message)
 
 
 def _detail(reply: httpx2.Response) -> Any:
     try:
-        told = reply.json()
+        value = reply.json()
     except (ValueError, RecursionError):
         return reply.text[:500]
-    return told.get("detail", told) if isinstance(told, dict) else told
+    return value.get("detail", value) if isinstance(value, dict) else value
 
 
-def _words(detail: Any) -> str:
-    """What a server says of an error, for people: nothing of what it was sent, in which there are secrets."""
+def _error_text(detail: Any) -> str:
+    """Return a server's error message without the request's contents, which may include secrets."""
     match detail:
         case str():
             words = detail
         case {"message": str(message)}:
             words = message
         case list():
-            words = "; ".join(filter(None, map(_flaw, detail)))
+            words = "; ".join(filter(None, map(_validation_error, detail)))
         case _:
             words = ""
-    return words[:LONGEST_WORDS]
+    return words[:MAX_DETAIL_CHARS]
 
 
-def _flaw(item: Any) -> str:
-    """One thing that FastAPI has found wrong in a body, and where; the value itself stands beside it."""
+def _validation_error(item: Any) -> str:
+    """Format one validation error of FastAPI with its location, without the value."""
     match item:
-        case {"loc": list(loc), "msg": str(said)}:
-            return f"{'.'.join(map(str, loc))}: {said}"
-        case {"msg": str(said)}:
-            return said
+        case {"loc": list(loc), "msg": str(text)}:
+            return f"{'.'.join(map(str, loc))}: {text}"
+        case {"msg": str(text)}:
+            return text
     return ""
 
 
@@ -199,17 +207,19 @@ def _json(reply: httpx2.Response) -> Any:
     try:
         return reply.json()
     except (ValueError, RecursionError) as error:
-        raise LauncherUnreachable("SkyPilot's answer is not JSON; nothing is concluded") from error
+        raise LauncherUnreachable(
+            "SkyPilot's response is not JSON; job state is unchanged"
+        ) from error
 
 
-def _loaded(text: Any, what: str) -> Any:
+def _parsed(text: Any, what: str) -> Any:
     try:
         return json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
-        raise LauncherUnreachable(f"{what} is not JSON; nothing is concluded from it") from error
+        raise LauncherUnreachable(f"{what} is not JSON; job state is unchanged") from error
 
 
 def _checked_mapping(value: Any, what: str) -> Mapping[str, Any]:
     if isinstance(value, dict):
         return value
-    raise LauncherUnreachable(f"SkyPilot told {what} in a way that is not known here")
+    raise LauncherUnreachable(f"SkyPilot returned {what} in an unknown format")

@@ -1,4 +1,4 @@
-"""A launch becomes the task that SkyPilot is handed: what only this launch knows is laid over the stored rendering."""
+"""Builds the task of a launch request: the stored rendering plus values of this launch."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from holdfast.ports import Launch
 from holdfast.rendering import dump, with_launch_values
 
 TOKEN_ENV: Final = "HOLDFAST_ADMISSION"  # noqa: S105 - the name of a variable
-"""Holds the launch token, which the admission gate looks for."""
+"""Variable with the launch token that the admission gate checks."""
 NUDGE_ENV: Final = "HOLDFAST_NUDGE"
-"""Holds the address that SkyPilot's controller calls at each turn of a job."""
+"""Variable with the address that SkyPilot's controller calls at each event of a job."""
 
 _CALLBACK: Final = f'[ -z "${NUDGE_ENV}" ] || curl --silent --max-time 2 --output /dev/null --request POST "${NUDGE_ENV}" || true'
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
-    """The folders of this machine that a launch sends to its nodes."""
+class WorkdirCopies:
+    """Copies of local directories that launches send to their nodes."""
 
     root: Path
 
     def workdir(self, key: str, source: str | None, folders: Folders = Folders()) -> Path | None:
-        """The user's folder as it was when the launch was first submitted; None if there is none.
+        """Copy the user's directory at the first submission; return the copy, None without one.
 
         Raises:
-            LaunchRefused: it is not there, or may not be read.
-            LauncherUnreachable: it could not be copied this time; a full disk counts as that, as it may not stay full.
+            LaunchRefused: the directory is missing or not readable.
+            LauncherUnreachable: the copy failed. This includes a full disk, which may be temporary.
         """
         if source is None:
             return None
@@ -45,25 +45,25 @@ class Files:
         if there.exists():
             return there
         if not Path(source).is_dir():
-            raise LaunchRefused(f"workdir {source} is not a folder of the service's machine")
+            raise LaunchRefused(f"workdir {source} is not a directory on the service's machine")
         draft = self._workdirs / f".{key}.{token_hex(4)}"
         try:
             copy_workdir(Path(source), draft, without=(self.root,), folders=folders)
             draft.rename(there)
         except OSError as error:
-            # Another replica may be copying it, too: the first whole copy is what the launch sends, whosever it is.
+            # Another replica may be copying as well: the launch sends the first complete copy.
             if not there.exists():
-                raise LauncherUnreachable(f"workdir {source} cannot be copied: {error}") from error
+                raise LauncherUnreachable(f"cannot copy workdir {source}: {error}") from error
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         return there
 
-    def kept(self) -> set[str]:
-        """The launches of which there is something, be it a piece that a crash in the middle of a copy has left."""
+    def launch_keys(self) -> set[str]:
+        """Return the launches that have a copy, including incomplete ones left by a crash."""
         return {path.name.lstrip(".").partition(".")[0] for path in self._workdirs.glob("*")}
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Keep nothing of these launches any longer."""
+        """Delete the copies of these launches."""
         for key in keys:
             for path in (self._workdirs / key, *self._workdirs.glob(f".{key}.*")):
                 shutil.rmtree(path, ignore_errors=True)
@@ -73,7 +73,7 @@ class Files:
         return self.root / "workdirs"
 
 
-def write(
+def build_task(
     launch: Launch,
     *,
     name: str,
@@ -82,13 +82,13 @@ def write(
     workdir: Path | None,
     wheelhouse: Path,
 ) -> dict[str, Any]:
-    """The SkyPilot task of a launch.
+    """Build the SkyPilot task of a launch.
 
-    What must stay secret goes where SkyPilot does not show it. The launch token may be seen: it is good for one launch
-    of this very task, and used up by it.
+    Secrets go where SkyPilot does not display them. The launch token may be visible: it is valid once, for this task
+    only.
     """
     envs = {str(name): value for name, value in (launch.task.get("envs") or {}).items()}
-    own = _hidden(envs) if launch.folders.is_confined else {}
+    own = _as_secrets(envs) if launch.folders.is_confined else {}
     secrets = {**own, **launch.secrets, Env.TOKEN.value: launch.env.get(Env.TOKEN, "")}
     task = with_launch_values(launch.task, secrets=secrets, wheelhouse=wheelhouse)
     open_env = {str(k): v for k, v in launch.env.items() if k != Env.TOKEN}
@@ -102,16 +102,19 @@ def write(
     if workdir is not None:
         task["workdir"] = str(workdir)
     callback = task.get("event_callback")
-    # The user's callback comes second, and whether it works is its own affair.
+    # The user's callback runs second and may fail without effect on ours.
     task["event_callback"] = f"{_CALLBACK}\n{callback}" if callback else _CALLBACK
     return task
 
 
-def _hidden(envs: Mapping[str, Any]) -> dict[str, str]:
-    """The variables of a confined job that are handed over as secrets; nodes get both kinds alike.
+def _as_secrets(envs: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables of a confined job that are passed as secrets.
 
-    SkyPilot's server exports `envs` to the shell that runs `event_callback`, where HISTFILE or LD_PRELOAD would write or run
-    there what a user wants. It does not export `secrets`.
+    Nodes receive both kinds alike.
+
+        SkyPilot's server exports `envs` to the shell that runs `event_callback`, where HISTFILE or LD_PRELOAD would let
+        a
+    user write or run code there. It does not export `secrets`.
     """
     return {
         name: "" if value is None else str(value)
@@ -120,16 +123,16 @@ def _hidden(envs: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def body(task: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The body of SkyPilot's launch request."""
+def request_body(task: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Build the body of SkyPilot's launch request."""
     return {"task": dump(task), "name": name}
 
 
 def check_mounts(launch: Launch) -> None:
-    """Refuse a launch that mounts what its job may not use.
+    """Reject a launch that mounts paths its job may not use.
 
     Raises:
-        LaunchRefused: a source is in a folder of this machine that is not for this job.
+        LaunchRefused: a source is in a directory of this machine that the job may not use.
     """
     for path in local_folders({"file_mounts": launch.task.get("file_mounts")}):
         if why := launch.folders.refusal(path):
@@ -137,7 +140,7 @@ def check_mounts(launch: Launch) -> None:
 
 
 def local_folders(task: Mapping[str, Any]) -> list[Path]:
-    """What of this machine a task mentions: its workdir, and the sources of its mounts that are no buckets."""
+    """Return a task's local paths: its workdir and the sources of mounts that are not buckets."""
     mounted = (source for _, source in sources_of(task.get("file_mounts") or {}))
     sources = (task.get("workdir"), *mounted)
     return [Path(item) for item in sources if isinstance(item, str) and item.startswith("/")]

@@ -1,7 +1,6 @@
-"""Files for an API server on another machine: one zip for each launch, named by its content, sent in pieces.
+"""Uploads a launch's files to a remote API server, as one zip named by its content.
 
-The protocol is that of SkyPilot's own client (`/upload_v2`): a piece may be sent again, and a zip that is there
-already is not sent at all.
+The protocol is that of SkyPilot's own client (`/upload_v2`): chunks can be sent again, and an existing zip is not sent.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from holdfast.errors import LauncherUnreachable, LaunchRefused
 from holdfast.host.allowed_folders import Folders
 from holdfast.launchers.skypilot.api_client import SkyPilotClient
 
-PIECE_BYTES: Final = 50 * 1024 * 1024
-"""What SkyPilot's own client sends at once. Bigger pieces are refused by common proxies."""
+CHUNK_BYTES: Final = 50 * 1024 * 1024
+"""Chunk size of SkyPilot's own client. Common proxies refuse larger chunks."""
 BLOCK_BYTES: Final = 1024 * 1024
-"""Of a file that are in memory at once."""
+"""Bytes of a file held in memory at once."""
 
-_LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
+_ZIP_EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
 
 async def upload(
@@ -35,13 +34,13 @@ async def upload(
     folders: Folders = Folders(),
     own: Collection[Path] = (),
 ) -> str:
-    """Send files and folders; the id under which SkyPilot keeps them.
+    """Upload files and directories; return the id under which SkyPilot stores them.
 
-    Each file that is not below one of `own`, the service's own folders, is checked against `folders` once it is open.
+    Files outside `own`, the service's directories, are checked against `folders` after they are opened.
 
     Raises:
-        LaunchRefused: one of them is not there, or the job may not use it.
-        LauncherUnreachable: they could not be read, or did not arrive.
+        LaunchRefused: a file is missing, or the job may not use it.
+        LauncherUnreachable: the files could not be read or uploaded.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="holdfast-upload-") as scratch:
@@ -50,7 +49,7 @@ async def upload(
             with archive.open("rb") as stream:
                 await _send(door, blob, stream)
     except OSError as error:
-        raise LauncherUnreachable(f"the job's files cannot be packed: {error}") from error
+        raise LauncherUnreachable(f"cannot pack the job's files: {error}") from error
     return blob
 
 
@@ -60,18 +59,20 @@ async def _send(door: SkyPilotClient, blob: str, stream: BinaryIO) -> None:
     there = await door.get("/upload_v2/blob", {**user, "blob_id": blob, "size_bytes": str(size)})
     if there.get("exists"):
         return
-    total = max(1, -(-size // PIECE_BYTES))
+    total = max(1, -(-size // CHUNK_BYTES))
     status = ""
     for index in range(total):
         place = {"upload_id": blob, "chunk_index": str(index), "total_chunks": str(total)}
-        piece = await asyncio.to_thread(stream.read, PIECE_BYTES)
+        piece = await asyncio.to_thread(stream.read, CHUNK_BYTES)
         status = await door.send_chunk("/upload_v2", {**user, **place}, piece)
     if status != "completed":
-        raise LauncherUnreachable(f"SkyPilot did not take the job's files ({status or 'no word'})")
+        raise LauncherUnreachable(
+            f"SkyPilot did not accept the job's files (status: {status or 'none'})"
+        )
 
 
 def _zip(sources: Sequence[Path], archive: Path, folders: Folders, own: Collection[Path]) -> str:
-    """Pack files and folders under their absolute paths; the digest of the zip."""
+    """Pack files and directories under their absolute paths; return the digest of the zip."""
     parts = {part for source in sources for part in _parts(source)}
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
         for path in sorted(parts):
@@ -82,9 +83,12 @@ def _zip(sources: Sequence[Path], archive: Path, folders: Folders, own: Collecti
 
 
 def _parts(source: Path) -> Iterator[Path]:
-    """A file, or a folder and everything in it. Links in it are not followed; itself it may be one."""
+    """Yield a file, or a directory and its contents.
+
+    `source` may be a link; links inside are not followed.
+    """
     if not source.exists():
-        raise LaunchRefused(f"{source} is neither a file nor a folder of the service's machine")
+        raise LaunchRefused(f"{source} is neither a file nor a directory on the service's machine")
     yield source
     if source.is_dir():
         for place, folders, files in os.walk(source, onerror=_raise):
@@ -92,22 +96,22 @@ def _parts(source: Path) -> Iterator[Path]:
 
 
 def _add(target: zipfile.ZipFile, path: Path, folders: Folders | None, *, is_link: bool) -> None:
-    """Pack one thing; what is neither file nor folder nor link, as a socket, is left out."""
+    """Pack one path; anything but files, directories and links, such as sockets, is skipped."""
     name = str(path).lstrip("/")
     if is_link:
-        info = zipfile.ZipInfo(name, _LONG_AGO)
+        info = zipfile.ZipInfo(name, _ZIP_EPOCH)
         info.external_attr = (stat.S_IFLNK | 0o777) << 16
-        # SkyPilot unpacks below a folder of its own, and takes no link that leads out of it.
+        # SkyPilot unpacks below its own directory and rejects links that lead out of it.
         target.writestr(info, os.path.relpath(path.parent / path.readlink(), path.parent))
     elif path.is_dir():
-        target.writestr(zipfile.ZipInfo(f"{name}/", _LONG_AGO), b"")
+        target.writestr(zipfile.ZipInfo(f"{name}/", _ZIP_EPOCH), b"")
     elif path.is_file():
-        info = zipfile.ZipInfo(name, _LONG_AGO)
+        info = zipfile.ZipInfo(name, _ZIP_EPOCH)
         info.compress_type = zipfile.ZIP_DEFLATED
         info.external_attr = path.stat().st_mode << 16
-        # Before it is read nobody knows how big it will have become.
+        # The final size of a file is unknown before it is read.
         with path.open("rb") as source, target.open(info, "w", force_zip64=True) as into:
-            # By where it is now that it is open: a folder on the way may have become a link.
+            # Checked by the open file's real path, because a parent directory may have become a link.
             real = Path(f"/proc/self/fd/{source.fileno()}").readlink()
             if folders and (why := folders.refusal(real)):
                 raise LaunchRefused(f"{path} {why}")
@@ -115,5 +119,5 @@ def _add(target: zipfile.ZipFile, path: Path, folders: Folders | None, *, is_lin
 
 
 def _raise(error: OSError) -> None:
-    """os.walk would rather skip a folder it cannot read than say so."""
+    """Raise the error: os.walk would silently skip an unreadable directory."""
     raise error

@@ -1,4 +1,4 @@
-"""The SkyPilot that this version of Holdfast was written and measured against."""
+"""The SkyPilot version that Holdfast was developed and tested against."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from typing import Final
 
 VERSION: Final = "0.14.1"
 SERIES: Final = "0.14."
-"""How all versions begin that are understood."""
+"""Prefix of all supported versions."""

@@ -1,16 +1,15 @@
-"""The launcher of a Slurm cluster: a launch is a batch job that queues itself again, and keeps its books in a shared folder.
+"""Slurm launcher: a launch is a batch job that requeues itself and records its state.
 
-    launcher   the port: submit, look, cancel, logs
-    transport  commands on a machine that has Slurm: this one, or a login node behind ssh
-    phrases    what is said to that machine: texts for bash, each of which may be repeated
-    order      what a launch is there: options of sbatch, a script, files
-    books      what was written down in the folder of a launch; the truth
-    rows       what Slurm says of a job now
-    verdict    what follows for the books from the two
-    story      how books are seen
-    vitals     whether Slurm answers
+    launcher        the port: submit, observe, cancel, logs
+    transport       runs commands on a machine that has Slurm: this one, or a login node through ssh
+    remote_scripts  the bash scripts that run there, each repeatable
+    batch_job       sbatch options, script and files of a launch
+    launch_state    the records in a launch's directory, which are the truth
+    scontrol        the state of a job in Slurm, and of Slurm itself
+    decide          derives new records and one action from both
+    observe         derives the observation from the records
 
-The script itself is `sky_tasks/train.sbatch`, and is rendered by `holdfast.rendering.slurm`.
+The script itself is `sky_tasks/train.sbatch`, rendered by `holdfast.rendering.slurm`.
 """
 
 from holdfast.launchers.slurm.launcher import SlurmConfig, SlurmLauncher

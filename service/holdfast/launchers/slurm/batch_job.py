@@ -1,6 +1,6 @@
-"""What a launch is on Slurm: the files of its folder, the script among them.
+"""The files of a launch on Slurm, including its script, and of the worker.
 
-The worker as nodes get it: its package and its command, taken from the service's own wheel. Nothing is installed.
+The worker's package and command are taken from the service's own wheel; nothing is installed on the nodes.
 """
 
 from __future__ import annotations
@@ -18,45 +18,46 @@ from typing import Any, Final
 
 from holdfast_worker.protocol.environment import Env
 
-from holdfast.domain.jobfile.slurm_options import Slurm
+from holdfast.domain.jobfile.slurm_options import SlurmOptions
 from holdfast.errors import LauncherUnreachable, LaunchRefused
 from holdfast.host.allowed_folders import Folders
 from holdfast.launchers.workdir_copy import copy_workdir
 from holdfast.ports import Launch
-from holdfast.rendering import exports, options_of, script
+from holdfast.rendering import batch_script, export_lines, sbatch_options
 
-KEPT = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "PATH")
-"""Of the environment of sbatch, what a job gets. The rest is the service's own, or that of whoever logs in."""
+EXPORTED_ENV = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "PATH")
+"""Variables of sbatch's environment that a job inherits.
+All others belong to the service or the login session."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterPaths:
-    """Where launches go, as the nodes see it."""
+    """Paths of launches as the nodes see them."""
 
     root: str
-    """Folder that the login node and all nodes share."""
+    """Directory shared by the login node and all nodes."""
     worker: str
-    """Folder of the worker that belongs to this service."""
+    """Directory of this service's version of the worker."""
     python: str
-    """Python of the nodes; empty for their own."""
+    """Python of the nodes; empty: python3 on their PATH."""
     offline: str
-    """Folder with packages for nodes without a way out; empty for none."""
+    """Directory with packages for nodes without internet access; empty for none."""
     micros_per_node_hour: int
     cluster: str
-    """Name of the cluster; empty where nobody has given one."""
+    """Name of the cluster; empty if not configured."""
 
     def launch(self, key: str) -> str:
-        """The folder of a launch."""
+        """Return the directory of a launch."""
         return f"{self.root}/launches/{key}"
 
 
-def options(launch: Launch, place: ClusterPaths) -> list[str]:
-    """What sbatch is told.
+def submit_options(launch: Launch, place: ClusterPaths) -> list[str]:
+    """Return the options of sbatch.
 
     Raises:
-        LaunchRefused: the job is meant for another cluster.
+        LaunchRefused: the job is for another cluster.
     """
-    asked = Slurm.of(launch.task)
+    asked = SlurmOptions.from_task(launch.task)
     if asked.cluster and asked.cluster != place.cluster:
         known = f"launches on {place.cluster}" if place.cluster else "has no name for its cluster"
         raise LaunchRefused(
@@ -66,31 +67,31 @@ def options(launch: Launch, place: ClusterPaths) -> list[str]:
     folder = place.launch(launch.key)
     return [
         f"--job-name={launch.key}",
-        f"--comment={mark(place.root)}",
+        f"--comment={job_comment(place.root)}",
         f"--chdir={folder}",
         f"--output={folder}/slurm.log",
-        f"--export={','.join(KEPT)}",
-        *options_of(launch.task),
+        f"--export={','.join(EXPORTED_ENV)}",
+        *sbatch_options(launch.task),
     ]
 
 
-def mark(root: str) -> str:
-    """The comment of all jobs whose books are below a folder."""
+def job_comment(root: str) -> str:
+    """Return the comment that marks all jobs with records below `root`."""
     return f"holdfast:{root}"
 
 
 def pack(launch: Launch, place: ClusterPaths) -> bytes:
-    """The folder of a launch as a tar.
+    """Pack the directory of a launch as a tar.
 
     Raises:
-        LaunchRefused: the files that it needs are not there.
-        LauncherUnreachable: they could not be read this time.
+        LaunchRefused: required files are missing.
+        LauncherUnreachable: a temporary failure of reading files.
     """
     files = {
         "order": (json.dumps(_order(launch, place)), 0o600),
         "job.sbatch": (_script(launch, place), 0o700),
-        # The token and the secrets of the job: for its owner alone, and gone when it has ended.
-        "scripts/ENVS": (exports(_variables(launch, place)), 0o600),
+        # Contains the token and the secrets of the job: readable by the owner only, and deleted after the end.
+        "scripts/ENVS": (export_lines(_variables(launch, place)), 0o600),
     }
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
@@ -106,10 +107,10 @@ def _order(launch: Launch, place: ClusterPaths) -> Mapping[str, object]:
         "job_id": launch.job_id,
         "first_attempt": launch.first_attempt,
         "max_failures": launch.max_failures,
-        "partition": Slurm.of(launch.task).options.get("partition"),
+        "partition": SlurmOptions.from_task(launch.task).options.get("partition"),
         "micros_per_node_hour": place.micros_per_node_hour,
-        # Whoever submits again says the same, though it knows the books alone.
-        "options": options(launch, place),
+        # A later submission repeats these options, although it reads only the records.
+        "options": submit_options(launch, place),
     }
 
 
@@ -124,11 +125,11 @@ def _script(launch: Launch, place: ClusterPaths) -> str:
         "FIRST_ATTEMPT": str(launch.first_attempt),
         "HOLDFAST_JOB": launch.job_id,
     }
-    return script(launch.task, (), words)
+    return batch_script(launch.task, (), words)
 
 
 def _variables(launch: Launch, place: ClusterPaths) -> dict[str, str]:
-    """Of the program; the launch's own win."""
+    """Return the variables of the program; the launch's own take precedence."""
     python = {"HOLDFAST_PYTHON": place.python} if place.python else {}
     raw = {
         **python,
@@ -140,7 +141,7 @@ def _variables(launch: Launch, place: ClusterPaths) -> dict[str, str]:
     env = {str(name): "" if value is None else str(value) for name, value in raw.items()}
     for name, value in env.items():
         if not name.isidentifier() or "\0" in value:
-            raise LaunchRefused(f"the variable {name!r} cannot be set: no shell takes such text")
+            raise LaunchRefused(f"the variable {name!r} is not valid in a shell and cannot be set")
     return env
 
 
@@ -148,18 +149,20 @@ def _add(tar: tarfile.TarFile, name: str, text: str, mode: int) -> None:
     try:
         content = text.encode()
     except UnicodeEncodeError as error:
-        raise LaunchRefused("the job holds half of a character, which cannot be written") from error
+        raise LaunchRefused(
+            "the job contains half of a surrogate pair, which cannot be encoded as UTF-8"
+        ) from error
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(content), mode
     tar.addfile(info, io.BytesIO(content))
 
 
 def _add_workdir(tar: tarfile.TarFile, raw: Any, folders: Folders) -> None:
-    """The files as they are now: edits made later change no second attempt."""
+    """Add the files as they are now, so that later edits do not change further attempts."""
     if raw is not None and not (
         isinstance(raw, str) and Path(raw).is_absolute() and Path(raw).is_dir()
     ):
-        raise LaunchRefused(f"workdir {raw!r} is not a folder of the service's machine")
+        raise LaunchRefused(f"workdir {raw!r} is not a directory on the service's machine")
     try:
         with tempfile.TemporaryDirectory(prefix="holdfast-launch-") as scratch:
             copy = Path(scratch) / "workdir"
@@ -169,7 +172,7 @@ def _add_workdir(tar: tarfile.TarFile, raw: Any, folders: Folders) -> None:
                 copy_workdir(Path(raw), copy, folders=folders)
             tar.add(copy, "workdir")
     except OSError as error:
-        raise LauncherUnreachable(f"workdir {raw} cannot be copied: {error}") from error
+        raise LauncherUnreachable(f"cannot copy workdir {raw}: {error}") from error
 
 
 PACKAGE: Final = "holdfast_worker/"
@@ -177,7 +180,7 @@ COMMAND: Final = '#!/bin/sh\nexec "${HOLDFAST_PYTHON:-python3}" -m holdfast_work
 
 
 def pack_worker(wheel: Path) -> bytes:
-    """A tar of the folder that the nodes have on their paths."""
+    """Pack the worker's directory, which is on the nodes' paths, as a tar."""
     packed = io.BytesIO()
     with zipfile.ZipFile(wheel) as files, tarfile.open(fileobj=packed, mode="w") as tar:
         for name in sorted(files.namelist()):
@@ -187,8 +190,11 @@ def pack_worker(wheel: Path) -> bytes:
     return packed.getvalue()
 
 
-def name_of(wheel: Path) -> str:
-    """What a worker of this content is called, so that one that runs is never changed."""
+def worker_digest(wheel: Path) -> str:
+    """Return the worker's directory name.
+
+    It derives from the content, so that a running worker never changes.
+    """
     return hashlib.sha256(wheel.read_bytes()).hexdigest()[:16]
 
 

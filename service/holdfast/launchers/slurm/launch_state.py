@@ -1,13 +1,15 @@
-"""The books of a launch: facts in its folder, each written once, by the job or by who looks at it. The truth.
+"""The records of a launch: facts in its directory, each written once. They are the truth.
 
-submitted.<n>  job                                  the n-th Slurm job of this launch
-placed.<n>     at job restart nodes partition ...   a placement has begun; written by itself
-left.<n>       at code node trained why words said  it has ended by itself
-lost.<n>       at cause detail guess                its nodes are gone, and the launch goes on; written by a look
-denied.<why>   at                                   Slurm has said why it waits
-cancelled      at
-ended          at outcome exit_code detail
-forgotten      at                                   nobody knows it any more
+The job or an observer writes them.
+
+    submitted.<n>  job                                   the n-th Slurm job of this launch
+    placed.<n>     at job restart nodes partition ...    a placement has started; written by itself
+    left.<n>       at code node trained why words said   a placement has ended by itself
+    lost.<n>       at cause detail guess                 its nodes are lost, and the launch continues; written by an observer
+    denied.<why>   at                                    Slurm reports this reason for waiting
+    cancelled      at
+    ended          at outcome exit_code detail
+    forgotten      at                                    Slurm and its accounting no longer know the launch
 """
 
 from __future__ import annotations
@@ -25,19 +27,19 @@ Fact = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchState:
-    """What one look has found."""
+    """The records of a launch, and the state of its job in Slurm."""
 
     order: Mapping[str, Any] = field(default_factory=dict)
-    """What was submitted; empty before."""
+    """The submitted launch; empty before the submission."""
     facts: Mapping[str, Fact] = field(default_factory=dict)
-    """By name."""
-    row: SlurmJob | None = None
-    """What Slurm says of the newest job; None where it was not asked."""
+    """Facts by name."""
+    job: SlurmJob | None = None
+    """The newest job in Slurm; None if Slurm was not queried."""
     silent_s: int = 0
-    """How long ago the quietest node of the newest placement was heard, by the clock of the shared files."""
+    """Age in seconds of the newest placement's oldest heartbeat, by the shared files' clock."""
 
     def numbered(self, kind: str) -> dict[int, Fact]:
-        """The facts of a kind by their number, in order."""
+        """Return the facts of a kind by number, in order."""
         found = {
             int(name.partition(".")[2]): fact
             for name, fact in self.facts.items()
@@ -47,15 +49,15 @@ class LaunchState:
 
     @property
     def is_known(self) -> bool:
-        """Whether anybody has submitted or cancelled this launch."""
+        """Whether this launch was submitted or cancelled."""
         return bool(self.facts)
 
 
-def read(text: str) -> LaunchState:
-    """The books in what `phrases.LOOK` has printed.
+def parse(text: str) -> LaunchState:
+    """Parse the output of `remote_scripts.READ_STATE`.
 
     Raises:
-        LauncherUnreachable: Slurm did not answer.
+        LauncherUnreachable: Slurm did not respond.
     """
     order: Mapping[str, Any] = {}
     facts: dict[str, Fact] = {}
@@ -71,18 +73,18 @@ def read(text: str) -> LaunchState:
             case "row":
                 row = SlurmJob.parse(rest)
             case "gone":
-                row = SlurmJob.gone(rest)
+                row = SlurmJob.forgotten(rest)
             case "trouble":
-                raise LauncherUnreachable(f"Slurm does not answer: {rest}")
+                raise LauncherUnreachable(f"Slurm did not respond: {rest}")
             case "beat":
                 silent_s = max(silent_s, int(rest))
             case _:
                 pass
-    return LaunchState(order=order, facts=facts, row=row, silent_s=silent_s)
+    return LaunchState(order=order, facts=facts, job=row, silent_s=silent_s)
 
 
-def text_of(fact: Mapping[str, object]) -> str:
-    """A fact as it is written."""
+def format_fact(fact: Mapping[str, object]) -> str:
+    """Format a fact for its file."""
     lines = (f"{name}={' '.join(str(value).split())}" for name, value in fact.items())
     return "\n".join(lines) + "\n"
 

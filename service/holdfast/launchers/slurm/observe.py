@@ -1,4 +1,4 @@
-"""How the books of a launch are seen. Pure: the same books give the same sighting, whoever reads them."""
+"""Derives an observation from the records of a launch. Pure."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from holdfast.domain.jobs.observation import (
 from holdfast.launchers.slurm.launch_state import Fact, LaunchState
 
 
-def observe(books: LaunchState, now: datetime) -> Observation:
-    """The launch as its books tell it."""
-    if not books.is_known:
-        return Observation(standing=LaunchStatus.ABSENT, since=now)
-    lost = books.numbered("lost")
+def observe(state: LaunchState, now: datetime) -> Observation:
+    """Return the observation of a launch from its records."""
+    if not state.is_known:
+        return Observation(status=LaunchStatus.ABSENT, since=now)
+    lost = state.numbered("lost")
     trail = tuple(
-        _placement(books, fact, lost.get(number))
-        for number, fact in books.numbered("placed").items()
+        _placement(state, fact, lost.get(number))
+        for number, fact in state.numbered("placed").items()
     )
-    standing, since, ending = LaunchStatus.WAITING, now, None
+    status, since, ending = LaunchStatus.WAITING, now, None
     if trail:
         is_up = trail[-1].lost_at is None
-        standing = LaunchStatus.UP if is_up else LaunchStatus.WAITING
+        status = LaunchStatus.UP if is_up else LaunchStatus.WAITING
         since = trail[-1].lost_at or trail[-1].ready_at
-    if fact := books.facts.get("ended"):
+    if fact := state.facts.get("ended"):
         ending = _ending(fact)
-        standing, since = LaunchStatus.ENDED, ending.at
-    elif fact := books.facts.get("forgotten"):
-        standing, since = LaunchStatus.FORGOTTEN, at(fact)
+        status, since = LaunchStatus.ENDED, ending.at
+    elif fact := state.facts.get("forgotten"):
+        status, since = LaunchStatus.FORGOTTEN, at(fact)
     return Observation(
-        standing=standing,
+        status=status,
         since=since,
         placements=len(trail),
-        trail=trail,
-        denials=_denials(books),
-        ending=ending,
+        recent_placements=trail,
+        denials=_denials(state),
+        result=ending,
     )
 
 
 def at(fact: Fact) -> datetime:
-    """When a fact came about."""
+    """Return the time of a fact."""
     return datetime.fromtimestamp(round(float(fact["at"]), 3), UTC)
 
 
-def _placement(books: LaunchState, fact: Fact, lost: Fact | None) -> Placement:
-    nodes, price = len(fact["nodes"].split()), int(books.order["micros_per_node_hour"])
+def _placement(state: LaunchState, fact: Fact, lost: Fact | None) -> Placement:
+    nodes, price = len(fact["nodes"].split()), int(state.order["micros_per_node_hour"])
     return Placement(
         ready_at=at(fact),
         zone=_zone(fact.get("cluster", ""), fact.get("partition", "")),
@@ -69,11 +69,11 @@ def _zone(cluster: str, partition: str) -> str:
     return "/".join(part for part in ("slurm", cluster, partition) if part)
 
 
-def _denials(books: LaunchState) -> tuple[Denial, ...]:
-    zone = _zone("", str(books.order.get("partition") or ""))
+def _denials(state: LaunchState) -> tuple[Denial, ...]:
+    zone = _zone("", str(state.order.get("partition") or ""))
     found = [
-        Denial(at=at(fact), zone=zone, detail=f"Slurm lets it wait: {name.partition('.')[2]}")
-        for name, fact in books.facts.items()
+        Denial(at=at(fact), zone=zone, detail=f"waiting in Slurm: {name.partition('.')[2]}")
+        for name, fact in state.facts.items()
         if name.startswith("denied.")
     ]
     return tuple(sorted(found, key=lambda denial: (denial.at, denial.detail)))

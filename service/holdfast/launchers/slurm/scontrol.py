@@ -1,7 +1,4 @@
-"""What Slurm says of one job, as `scontrol -o show job` prints it with times in seconds.
-
-What Slurm says of itself.
-"""
+"""Parses `scontrol -o show job`, with times in seconds, and Slurm's version."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ from holdfast.ports import EngineInfo
 WAITING: Final = frozenset(
     {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 )
-"""States in which a job has no nodes, and may get some."""
-STANDING: Final = frozenset(
+"""States of a job that has no nodes but may get some."""
+ALLOCATED: Final = frozenset(
     {
         "RUNNING",
         "CONFIGURING",
@@ -29,36 +26,41 @@ STANDING: Final = frozenset(
         "STAGE_OUT",
     }
 )
-PATIENT: Final = frozenset({"None", "BeginTime", "Prolog", "Cleaning", "Priority", "Dependency"})
-"""Reasons of waiting that are no lack of nodes: its turn has not come."""
-GONE: Final = "GONE"
-"""Our word for a job that Slurm has forgotten, and that nobody accounts for."""
+QUEUE_REASONS: Final = frozenset(
+    {"None", "BeginTime", "Prolog", "Cleaning", "Priority", "Dependency"}
+)
+"""Reasons for waiting that are not a lack of capacity: the job's turn has not come."""
+FORGOTTEN: Final = "GONE"
+"""Holdfast's state for a job unknown to the controller and to accounting."""
 _PAIR: Final = re.compile(r"(?:^| )([A-Za-z][A-Za-z:/]*)=(\S*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
-    """A job of Slurm, now."""
+    """The current state of a job in Slurm."""
 
     state: str
     reason: str = "None"
     restarts: int | None = 0
-    """How often it was queued again; None of a job that the controller has forgotten, as accounts do not tell."""
+    """Number of requeues. None for a job the controller has forgotten.
+    Accounting does not report it."""
     exit_code: int = 0
-    """Of the batch script; 128 + n after signal n."""
+    """Exit code of the batch script; 128 + n after signal n."""
     ended_s: int | None = None
-    """When it ended, by Slurm's clock; None where it has not, or Slurm does not say."""
+    """End of the job by Slurm's clock; None if it has not ended or Slurm does not report it."""
     was_suspended: bool = False
 
     @classmethod
     def parse(cls, line: str) -> Self:
-        """The job of one line."""
-        words = dict(reversed(_PAIR.findall(line)))  # The first of each name: comments come later.
+        """Parse one line."""
+        words = dict(
+            reversed(_PAIR.findall(line))
+        )  # Keep the first of each name: comments come later.
         code, _, signal = words.get("ExitCode", "0:0").partition(":")
         ended = words.get("EndTime", "")
         return cls(
-            state=words.get("JobState", GONE),
-            # Behind it may stand nodes, or a sentence.
+            state=words.get("JobState", FORGOTTEN),
+            # Node names or a sentence may follow.
             reason=re.split(r"\W", words.get("Reason", "None"))[0] or "None",
             restarts=int(words.get("Restarts", "0")),
             exit_code=128 + int(signal) if int(signal or 0) else int(code),
@@ -67,42 +69,48 @@ class SlurmJob:
         )
 
     @classmethod
-    def gone(cls, told: str) -> Self:
-        """A job that the controller has forgotten; `told` is its state by Slurm's accounts, empty without any.
+    def forgotten(cls, accounting_state: str) -> Self:
+        """Return a job that the controller has forgotten, by its state in Slurm's accounting.
 
-        It is over whatever they say: where a controller has lost its memory, they have it run for ever.
+        `accounting_state` is empty without accounting.
+
+                The job has ended whatever accounting reports: after a controller loses its state, its jobs appear as
+                running
+        forever.
         """
-        state = told.split(" ", maxsplit=1)[0].rstrip("+")
-        return cls(state=GONE if not state or state in WAITING | STANDING else state, restarts=None)
+        state = accounting_state.split(" ", maxsplit=1)[0].rstrip("+")
+        return cls(
+            state=FORGOTTEN if not state or state in WAITING | ALLOCATED else state, restarts=None
+        )
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it has no nodes, and may get some."""
+        """Whether the job has no nodes but may get some."""
         return self.state in WAITING
 
     @property
-    def is_standing(self) -> bool:
-        """Whether it has nodes, be it that it is giving them back."""
-        return self.state in STANDING
+    def has_nodes(self) -> bool:
+        """Whether the job has nodes, including while it releases them."""
+        return self.state in ALLOCATED
 
 
 GUARANTEE: Final = "exactly-once"
-"""A launch is looked for by its name, under a lock of its folder, before sbatch is asked."""
+"""A launch is looked up by name, under the lock of its directory, before sbatch is called."""
 
 
-def read(text: str, now: datetime) -> EngineInfo:
-    """The vitals in what `phrases.VITALS` has printed: version, seconds, partitions.
+def parse_engine_info(text: str, now: datetime) -> EngineInfo:
+    """Parse the output of `remote_scripts.ENGINE_INFO`: version, time, partitions.
 
     Raises:
-        LauncherUnreachable: it is not what Slurm prints.
+        LauncherUnreachable: the output is not Slurm's.
     """
     version, at_s, *partitions = text.splitlines() or [""]
     if not version.startswith("slurm") or not at_s.isdecimal():
-        raise LauncherUnreachable(f"what answers is not Slurm: {version[:80]!r}")
+        raise LauncherUnreachable(f"unexpected output instead of Slurm's version: {version[:80]!r}")
     return EngineInfo(
         version=version.split(" ")[-1],
         guarantee=GUARANTEE,
-        waits_for_us=False,
+        waits_for_service=False,
         clouds=tuple(sorted(set(partitions))),
         clock_skew_s=round(int(at_s) - now.timestamp(), 1),
     )

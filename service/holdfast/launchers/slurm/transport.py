@@ -1,4 +1,4 @@
-"""Commands on a machine that has Slurm's programs: this one, or a login node behind ssh."""
+"""Runs commands on a machine that has Slurm: this one, or a login node through ssh."""
 
 from __future__ import annotations
 
@@ -12,97 +12,101 @@ from typing import Final
 from holdfast.errors import LauncherUnreachable
 
 LIMIT_S: Final = 60.0
-"""For one command. Smaller: a controller that is busy looks unreachable. Bigger: a job hangs on one that hangs."""
+"""Limit of one command.
+With a lower value, a busy controller appears unreachable; a higher value blocks jobs longer on a command that hangs."""
 CONNECT_S: Final = 10
-"""For a connection to a login node. Smaller: a slow one looks unreachable. Bigger: a dead one holds up its jobs."""
-KEPT_S: Final = 120
-"""For which a connection stays open. Smaller: each look pays for a new one. Bigger: idle sessions on a login node."""
-UNREACHED: Final = 255
-"""What ssh ends with where it did not come through."""
+"""Limit of connecting to a login node.
+With a lower value, a slow node appears unreachable; with a higher value, a dead one delays its jobs."""
+PERSIST_S: Final = 120
+"""Time a connection stays open.
+With a lower value, each observation pays for a new one; with a higher value, idle sessions remain on the login node."""
+SSH_FAILED: Final = 255
+"""Exit code of ssh if the connection failed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """What became of a command."""
+class CommandResult:
+    """Result of a command."""
 
     code: int
     out: bytes
     err: str
-    """What it said beside, as one line."""
+    """Error output, as one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """A way to run bash where Slurm is."""
+    """Runs bash on a machine that has Slurm."""
 
-    reach: tuple[str, ...] = ()
-    """Words before a command that bring it there; none for this machine."""
+    prefix: tuple[str, ...] = ()
+    """Command prefix that reaches the machine; empty for this one."""
     is_remote: bool = False
-    """Whether there is a shell on the way, which takes the words apart once more."""
+    """Whether a remote shell splits the words again."""
     programs: str = ""
-    """Folder of Slurm's commands there; empty where they are on its PATH."""
+    """Directory of Slurm's commands; empty if they are on PATH."""
     folder: Path | None = None
-    """Where the first of the words is run; None for wherever this process is."""
+    """Working directory of the prefix's command; None for this process's."""
 
-    def bash(self, text: str, *words: str, given: bytes = b"") -> Reply:
-        """What a text for bash did with `words` as its arguments, and `given` as its input. Blocking.
+    def bash(self, text: str, *words: str, given: bytes = b"") -> CommandResult:
+        """Run a bash script with `words` as arguments and `given` as input. Blocking.
 
         Raises:
-            LauncherUnreachable: it did not get there, or took too long; nobody knows whether it was done.
+            LauncherUnreachable: the command was not delivered or took too long; it may have run.
         """
         if self.programs:
             text = f"PATH={shlex.quote(self.programs)}:$PATH\n{text}"
         command = ["bash", "-c", text, "holdfast", *words]
-        whole = [*self.reach, *([shlex.join(command)] if self.is_remote else command)]
+        argv = [*self.prefix, *([shlex.join(command)] if self.is_remote else command)]
         try:
-            # Into a file: ssh before 8.5 holds the end of a pipe for as long as it keeps the connection.
-            with tempfile.TemporaryFile() as beside:
+            # Written to a file, because ssh before 8.5 keeps a pipe open as long as the connection.
+            with tempfile.TemporaryFile() as error_output:
                 done = subprocess.run(
-                    whole,
+                    argv,
                     input=given,
                     stdout=subprocess.PIPE,
-                    stderr=beside,
+                    stderr=error_output,
                     cwd=self.folder,
                     timeout=LIMIT_S,
                     check=False,
                 )
-                beside.seek(0)
-                words_of_it = " ".join(beside.read().decode(errors="replace").split())
+                error_output.seek(0)
+                words_of_it = " ".join(error_output.read().decode(errors="replace").split())
         except subprocess.TimeoutExpired as error:
             raise LauncherUnreachable(
-                f"{self._place} has not answered for {LIMIT_S:.0f} s"
+                f"{self._target} did not respond within {LIMIT_S:.0f} s"
             ) from error
         except OSError as error:
-            raise LauncherUnreachable(f"{whole[0]} cannot be run: {error.strerror}") from error
-        if self.is_remote and done.returncode == UNREACHED:
-            raise LauncherUnreachable(f"{self._place} cannot be reached: {words_of_it}")
-        return Reply(done.returncode, done.stdout, words_of_it)
+            raise LauncherUnreachable(f"cannot run {argv[0]}: {error.strerror}") from error
+        if self.is_remote and done.returncode == SSH_FAILED:
+            raise LauncherUnreachable(f"cannot reach {self._target}: {words_of_it}")
+        return CommandResult(done.returncode, done.stdout, words_of_it)
 
     @property
-    def _place(self) -> str:
-        return f"the login node {self.reach[-2]}" if self.is_remote else "Slurm"
+    def _target(self) -> str:
+        return f"the login node {self.prefix[-2]}" if self.is_remote else "Slurm"
 
 
 def local(programs: Path | None = None) -> Transport:
-    """Slurm's commands on this machine."""
+    """Return a transport that runs Slurm's commands on this machine."""
     return Transport(programs=str(programs or ""))
 
 
 def ssh(
     host: str, sockets: Path, *, program: str = "ssh", programs: Path | None = None
 ) -> Transport:
-    """Slurm's commands on a login node, as ssh knows it: user, keys and jumps stand in its own configuration.
+    """Return a transport to a login node.
 
-    `sockets` is a folder for connections that are kept, so that a look does not log in. It is made if need be.
+    Its user, keys and jump hosts come from ssh's configuration. `sockets` is a directory for persistent connections,
+    created if missing, so that commands need no new login.
     """
     sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
     options = {
-        "BatchMode": "yes",  # Nobody is there to type a password.
+        "BatchMode": "yes",  # No user is present to type a password.
         "ConnectTimeout": CONNECT_S,
         "ServerAliveInterval": CONNECT_S,
         "ControlMaster": "auto",
-        "ControlPath": "./%C",  # From where ssh is run: a socket has 107 letters for its whole path.
-        "ControlPersist": KEPT_S,
+        "ControlPath": "./%C",  # Relative to ssh's working directory, because a socket path is limited to 107 characters.
+        "ControlPersist": PERSIST_S,
     }
     words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
     reach = (program, *words, host, "--")

@@ -16,18 +16,22 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, func, insert, or_, select
 
-from holdfast.domain.billing.allocation import CostAllocation, shares_of
-from holdfast.domain.billing.incremental import open_from
+from holdfast.domain.billing.allocation import CostAllocation, allocate_costs
+from holdfast.domain.billing.incremental import first_open_attempt
 from holdfast.domain.billing.ledger import Bill, LatestPoint, Phase, compute_bill
 from holdfast.domain.billing.rate import MS_PER_HOUR
 from holdfast.domain.events import Event, Outcome, Submitted
 from holdfast.domain.jobs.job import Job
-from holdfast.domain.preemptions.placements import PlacementRecord, chapters_of, losses_recorded
+from holdfast.domain.preemptions.placements import (
+    PlacementRecord,
+    loss_recorded_at,
+    placement_records,
+)
 from holdfast.store.billing.job_summaries import LatestPoints
-from holdfast.store.billing.live_bills import LiveBill, Row
+from holdfast.store.billing.live_bills import AllocationRow, LiveBill
 from holdfast.store.billing.rollup_cache import RollupCache
 from holdfast.store.database import reading, writing
-from holdfast.store.journal import Recorded, marks_of
+from holdfast.store.journal import RecordedEvent, marks_of
 from holdfast.store.queries import Queries
 from holdfast.store.tables.billing import (
     ledger_hours,
@@ -40,24 +44,24 @@ from holdfast.store.tables.jobs import jobs
 
 T = TypeVar("T")
 
-RECKONING: Final = 2
+ROLLUP_VERSION: Final = 2
 """Raised whenever the same facts give other rows, so that those of before are made again."""
 BATCH: Final = 20
 """Jobs whose rows are written in one transaction. Smaller: more transactions; bigger: other writers wait longer."""
-AT_ONCE: Final = 200
+MAX_PER_REQUEST: Final = 200
 """Jobs that somebody who asks for sums waits for. Bigger: he waits for seconds after an upgrade, instead of being told
 how many are missing."""
-MOST_IN_MIND: Final = 2000
+MAX_CACHED_JOBS: Final = 2000
 """Jobs that have not ended of which it is known what is over. Fewer: those beyond are reckoned from their log each time; more: memory,
 some 100 kB for each."""
-LONGEST_TAG: Final = 200
+MAX_TAG_CHARS: Final = 200
 """Characters of a tag, and of its value, that sums tell apart. Bigger: more than an index of PostgreSQL can hold."""
 ENDED: Final = tuple(str(outcome) for outcome in Outcome)
 _DETAILS: Final = (ledger_tags, ledger_shares, ledger_placements, ledger_hours)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReadEvents:
+class JobHistory:
     """The facts of a job, as far as they were read, and what the first of them says."""
 
     job_id: str
@@ -66,13 +70,13 @@ class ReadEvents:
     owner: str
     project: str
     tags: Mapping[str, str]
-    facts: tuple[Event, ...]
+    events: tuple[Event, ...]
     """Empty where what is over was told, and the rest is with it."""
     recorded_at: Mapping[int, datetime]
     """When the losses in them were written down, by attempt."""
 
     @classmethod
-    def of(cls, items: Sequence[Recorded]) -> ReadEvents:
+    def from_recorded(cls, items: Sequence[RecordedEvent]) -> JobHistory:
         """A job with these facts."""
         pairs = [(item.event, item.recorded_at) for item in items]
         submitted = items[0].event
@@ -84,9 +88,9 @@ class ReadEvents:
             name=submitted.name,
             owner=submitted.by,
             project=submitted.project,
-            tags={name[:LONGEST_TAG]: value[:LONGEST_TAG] for name, value in told.items()},
-            facts=tuple(event for event, _ in pairs),
-            recorded_at=losses_recorded(pairs),
+            tags={name[:MAX_TAG_CHARS]: value[:MAX_TAG_CHARS] for name, value in told.items()},
+            events=tuple(event for event, _ in pairs),
+            recorded_at=loss_recorded_at(pairs),
         )
 
 
@@ -94,73 +98,79 @@ class ReadEvents:
 class LiveJob:
     """One job, of which rows are made. What is over of it is told apart from what may yet change."""
 
-    known: ReadEvents
-    reached: Mapping[int, LatestPoint]
-    account: Bill
-    living: LiveBill | None = None
+    history: JobHistory
+    latest_points: Mapping[int, LatestPoint]
+    bill: Bill
+    live_bill: LiveBill | None = None
     """What is known of it from before; None where that is nothing, and then all of it is told as open."""
 
-    def minded(self) -> tuple[ReadEvents, LiveBill | None]:
+    def cacheable(self) -> tuple[JobHistory, LiveBill | None]:
         """What is kept in mind of it: once that is told which is over, its facts need not be."""
-        if self.living is None:
-            return self.known, None
-        self._tell(self.living)
-        return replace(self.known, facts=()), self.living
+        if self.live_bill is None:
+            return self.history, None
+        self._closed_parts(self.live_bill)
+        return replace(self.history, events=()), self.live_bill
 
     @property
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[AllocationRow]:
         """Its bill in pieces."""
         return [*self.closed_rows, *self.open_rows]
 
     @property
-    def closed_rows(self) -> Sequence[Row]:
+    def closed_rows(self) -> Sequence[AllocationRow]:
         """Those of attempts that are over."""
-        return () if self.living is None else self._tell(self.living)[0]
+        return () if self.live_bill is None else self._closed_parts(self.live_bill)[0]
 
     @cached_property
-    def open_rows(self) -> Sequence[Row]:
+    def open_rows(self) -> Sequence[AllocationRow]:
         """The others."""
-        begin = 1 if self.living is None else open_from(self.account)
-        return self._with_rows(shares_of(self.account, begin))
+        begin = 1 if self.live_bill is None else first_open_attempt(self.bill)
+        return self._with_rows(allocate_costs(self.bill, begin))
 
     @property
-    def chapters(self) -> Sequence[PlacementRecord]:
+    def placements(self) -> Sequence[PlacementRecord]:
         """What became of its placements."""
-        return [*self.closed_chapters, *self.open_chapters]
+        return [*self.closed_placements, *self.open_placements]
 
     @property
-    def closed_chapters(self) -> Sequence[PlacementRecord]:
+    def closed_placements(self) -> Sequence[PlacementRecord]:
         """Those of which nothing is told any more."""
-        return () if self.living is None else self._tell(self.living)[1]
+        return () if self.live_bill is None else self._closed_parts(self.live_bill)[1]
 
     @cached_property
-    def open_chapters(self) -> Sequence[PlacementRecord]:
+    def open_placements(self) -> Sequence[PlacementRecord]:
         """The others."""
-        if (living := self.living) is None:
-            return self._chapters(self.known.facts)
-        self._tell(living)
-        return self._chapters(living.late, open_from(self.account) - 1)
+        if (living := self.live_bill) is None:
+            return self._placement_records(self.history.events)
+        self._closed_parts(living)
+        return self._placement_records(living.open_events, first_open_attempt(self.bill) - 1)
 
-    def once(self, question: Hashable, make: Callable[[], T]) -> T:
+    def cached(self, question: Hashable, make: Callable[[], T]) -> T:
         """What `make` makes of what is over, made once for each question."""
-        return make() if self.living is None else self.living.once(question, make)
+        return make() if self.live_bill is None else self.live_bill.cached(question, make)
 
-    def _tell(self, living: LiveBill) -> tuple[Sequence[Row], Sequence[PlacementRecord]]:
-        if living.over is None:
-            begin = open_from(self.account)
-            shares = (share for share in shares_of(self.account) if 0 < share.attempt < begin)
+    def _closed_parts(
+        self, living: LiveBill
+    ) -> tuple[Sequence[AllocationRow], Sequence[PlacementRecord]]:
+        if living.closed is None:
+            begin = first_open_attempt(self.bill)
+            shares = (share for share in allocate_costs(self.bill) if 0 < share.attempt < begin)
             # The last placement that is over is told with what came after it.
-            facts = self.known.facts
-            living.late = [fact for fact in facts if getattr(fact, "attempt", 0) >= begin - 1]
-            chapters = [item for item in self._chapters(facts) if item.attempt < begin - 1]
-            living.over = self._with_rows(shares), chapters
-        return living.over
+            facts = self.history.events
+            living.open_events = [
+                fact for fact in facts if getattr(fact, "attempt", 0) >= begin - 1
+            ]
+            chapters = [item for item in self._placement_records(facts) if item.attempt < begin - 1]
+            living.closed = self._with_rows(shares), chapters
+        return living.closed
 
-    def _chapters(self, facts: Sequence[Event], since: int = 1) -> list[PlacementRecord]:
-        return chapters_of(facts, self.known.recorded_at, self.reached, self.account, since)
+    def _placement_records(self, facts: Sequence[Event], since: int = 1) -> list[PlacementRecord]:
+        return placement_records(
+            facts, self.history.recorded_at, self.latest_points, self.bill, since
+        )
 
-    def _with_rows(self, shares: Iterable[CostAllocation]) -> list[Row]:
-        return [(share, share_row(self.known, share)) for share in shares]
+    def _with_rows(self, shares: Iterable[CostAllocation]) -> list[AllocationRow]:
+        return [(share, allocation_row(self.history, share)) for share in shares]
 
 
 class BillRollups:
@@ -168,29 +178,29 @@ class BillRollups:
 
     def __init__(self, engine: Engine, *, with_rules: bool = True) -> None:
         self._engine = engine
-        self._reading = Queries(engine)
-        self._reach = LatestPoints(self._reading)
+        self._queries = Queries(engine)
+        self._latest_points = LatestPoints(self._queries)
         self._with_rules = with_rules
-        self._version = 2 * RECKONING + with_rules
-        self._known: dict[str, tuple[ReadEvents, LiveBill]] = {}
-        self._alone = Lock()
-        self.sums: Final = RollupCache(engine)
+        self._version = 2 * ROLLUP_VERSION + with_rules
+        self._live_bills: dict[str, tuple[JobHistory, LiveBill]] = {}
+        self._lock = Lock()
+        self.cache: Final = RollupCache(engine)
         """Of what is in rows."""
 
-    def settle(self, limit: int) -> int:
+    def roll_up(self, limit: int) -> int:
         """How many jobs that have ended were put into rows: at most `limit`, those that had none or old ones."""
         done = 0
-        while done < limit and (stale := self._stale(min(BATCH, limit - done))):
-            self._put(stale)
+        while done < limit and (stale := self._stale_ids(min(BATCH, limit - done))):
+            self._write_rollups(stale)
             done += len(stale)
         return done
 
-    def settle_job(self, job_id: str) -> None:
+    def roll_up_job(self, job_id: str) -> None:
         """Put one ended job into rows, unless its rows are current."""
-        if self._stale(1, jobs.c.id == job_id):
-            self._put([job_id])
+        if self._stale_ids(1, jobs.c.id == job_id):
+            self._write_rollups([job_id])
 
-    def is_settled(self, connection: Connection, job: Job) -> bool:
+    def is_rolled_up(self, connection: Connection, job: Job) -> bool:
         """Whether the rows of an ended job are those of its newest event."""
         mine = ledgers.c.job_id == job.id, ledgers.c.version == self._version
         return connection.execute(select(ledgers.c.seq).where(*mine)).scalar() == job.seq
@@ -201,51 +211,51 @@ class BillRollups:
             count: int = connection.execute(self._stale_jobs(func.count())).scalar_one()
         return count
 
-    def live(self, now: datetime) -> list[LiveJob]:
+    def live_jobs(self, now: datetime) -> list[LiveJob]:
         """Those jobs that have not ended, reckoned until `now`."""
         query = select(jobs.c.id, jobs.c.seq).where(jobs.c.status.not_in(ENDED))
         with reading(self._engine) as connection:
             seqs = {row.id: row.seq for row in connection.execute(query)}
-        reached = self._reach.of(seqs)
-        with self._alone:
-            minded = self._known
+        reached = self._latest_points.get(seqs)
+        with self._lock:
+            minded = self._live_bills
         found, unknown = dict[str, LiveJob](), list[str]()
         for job_id, seq in seqs.items():
             known, living = minded.get(job_id, (None, None))
             points = reached[job_id]
-            account = living.at(now, points) if known and living and known.seq == seq else None
+            account = living.bill_at(now, points) if known and living and known.seq == seq else None
             if known is None or account is None:
                 unknown.append(job_id)
             else:
                 found[job_id] = LiveJob(known, points, account, living)
-        for job_id, items in self._reading.events(unknown).items():
-            known, points = ReadEvents.of(items), reached[job_id]
-            account = compute_bill(known.facts, points, now, with_rules=self._with_rules)
-            living = LiveBill.of(account, known.facts, points)
+        for job_id, items in self._queries.events(unknown).items():
+            known, points = JobHistory.from_recorded(items), reached[job_id]
+            account = compute_bill(known.events, points, now, with_rules=self._with_rules)
+            living = LiveBill.from_events(account, known.events, points)
             found[job_id] = LiveJob(known, points, account, living)
-        first = itertools.islice(found.items(), MOST_IN_MIND)
-        told = {job_id: item.minded() for job_id, item in first}
-        with self._alone:
-            self._known = {
+        first = itertools.islice(found.items(), MAX_CACHED_JOBS)
+        told = {job_id: item.cacheable() for job_id, item in first}
+        with self._lock:
+            self._live_bills = {
                 job_id: (known, living) for job_id, (known, living) in told.items() if living
             }
         return [found[job_id] for job_id in seqs if job_id in found]
 
-    def rows_of(self, job_id: str) -> LiveJob | None:
+    def recompute_job(self, job_id: str) -> LiveJob | None:
         """What the rows say of one job that has ended, reckoned from its log instead of read; None if it has no facts."""
-        return next(iter(self._reckon([job_id])), None)
+        return next(iter(self._recompute([job_id])), None)
 
-    def _put(self, job_ids: Sequence[str]) -> None:
-        before = self._reading.marks(job_ids)
-        kept = self._reckon(job_ids)
+    def _write_rollups(self, job_ids: Sequence[str]) -> None:
+        before = self._queries.marks(job_ids)
+        kept = self._recompute(job_ids)
         with writing(self._engine) as connection:
             marks = marks_of(connection, job_ids)
             for item in kept:
                 # What was reported meanwhile is not in it, and nothing would tell: points are no facts.
-                if marks.get(item.known.job_id) == before.get(item.known.job_id):
+                if marks.get(item.history.job_id) == before.get(item.history.job_id):
                     self._write(connection, item)
 
-    def _stale(self, limit: int, *which: ColumnElement[bool]) -> list[str]:
+    def _stale_ids(self, limit: int, *which: ColumnElement[bool]) -> list[str]:
         stale = self._stale_jobs(jobs.c.id).where(*which).limit(limit)
         with reading(self._engine) as connection:
             return list(connection.execute(stale).scalars())
@@ -256,20 +266,20 @@ class BillRollups:
         old = or_(ledgers.c.seq.is_(None), ledgers.c.seq != jobs.c.seq)
         return select(what).select_from(joined).where(jobs.c.status.in_(ENDED), old)
 
-    def _reckon(self, job_ids: Sequence[str]) -> list[LiveJob]:
-        reached = self._reading.reached(job_ids)
-        facts = self._reading.events(job_ids)
+    def _recompute(self, job_ids: Sequence[str]) -> list[LiveJob]:
+        reached = self._queries.latest_points(job_ids)
+        facts = self._queries.events(job_ids)
         kept = []
         for job_id, items in facts.items():
-            known, points = ReadEvents.of(items), reached.get(job_id, {})
+            known, points = JobHistory.from_recorded(items), reached.get(job_id, {})
             # An end closes all that was open, so that it does not matter when this is asked.
             now = items[-1].recorded_at
-            account = compute_bill(known.facts, points, now, with_rules=self._with_rules)
+            account = compute_bill(known.events, points, now, with_rules=self._with_rules)
             kept.append(LiveJob(known, points, account))
         return kept
 
     def _write(self, connection: Connection, item: LiveJob) -> None:
-        known = item.known
+        known = item.history
         # Before its rows go: one that is made again is numbered anew, even if it was the last.
         last = select(func.coalesce(func.max(ledgers.c.number), 0))
         number = connection.execute(last).scalar_one() + 1
@@ -284,15 +294,15 @@ class BillRollups:
                 for name, value in known.tags.items()
             ],
             ledger_shares: [dict(row) for _, row in item.rows],
-            ledger_placements: [placement_row(known, chapter) for chapter in item.chapters],
-            ledger_hours: [row for chapter in item.chapters for row in hour_rows(known, chapter)],
+            ledger_placements: [placement_row(known, chapter) for chapter in item.placements],
+            ledger_hours: [row for chapter in item.placements for row in hour_rows(known, chapter)],
         }
         for table, values in rows.items():
             if values:
                 connection.execute(insert(table), values)
 
 
-def share_row(known: ReadEvents, share: CostAllocation) -> dict[str, Any]:
+def allocation_row(known: JobHistory, share: CostAllocation) -> dict[str, Any]:
     """A row of `ledger_shares`."""
     return {
         "job_id": known.job_id,
@@ -310,7 +320,7 @@ def share_row(known: ReadEvents, share: CostAllocation) -> dict[str, Any]:
     }
 
 
-def placement_row(known: ReadEvents, chapter: PlacementRecord) -> dict[str, Any]:
+def placement_row(known: JobHistory, chapter: PlacementRecord) -> dict[str, Any]:
     """A row of `ledger_placements`."""
     names = (
         *("attempt", "zone", "instance_type", "begin_ms", "end_ms", "detect_ms", "wait_ms"),
@@ -330,7 +340,7 @@ def placement_row(known: ReadEvents, chapter: PlacementRecord) -> dict[str, Any]
     }
 
 
-def hour_rows(known: ReadEvents, chapter: PlacementRecord) -> Iterable[dict[str, Any]]:
+def hour_rows(known: JobHistory, chapter: PlacementRecord) -> Iterable[dict[str, Any]]:
     """Rows of `ledger_hours`."""
     for zone, hour, node_ms in chapter.hours:
         yield {

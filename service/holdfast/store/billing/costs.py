@@ -29,9 +29,9 @@ from sqlalchemy import (
 )
 
 from holdfast.domain.billing.phases import Phases
-from holdfast.store.billing.bills import AT_ONCE, BillRollups, LiveJob, ReadEvents
-from holdfast.store.billing.live_bills import Row
-from holdfast.store.billing.rollup_cache import LONGEST, Only
+from holdfast.store.billing.bills import MAX_PER_REQUEST, BillRollups, JobHistory, LiveJob
+from holdfast.store.billing.live_bills import AllocationRow
+from holdfast.store.billing.rollup_cache import MAX_ANSWER_LENGTH, Only
 from holdfast.store.database import reading
 from holdfast.store.tables.billing import ledger_shares, ledger_tags, ledgers
 
@@ -53,7 +53,7 @@ AMOUNTS: Final = (
 PAID: Final = tuple(
     name for name in AMOUNTS if name.endswith("_micros") and name != "on_demand_micros"
 )
-MARKS: Final = ("simulated", "is_price_estimate")
+PRICE_FLAGS: Final = ("simulated", "is_price_estimate")
 
 
 class GroupBy(StrEnum):
@@ -69,11 +69,11 @@ class GroupBy(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
+class CostRequest:
     """What is to be added up."""
 
     by: GroupBy
-    each: GroupBy | None = None
+    then_by: GroupBy | None = None
     """What the sums of `by` are told apart by once more; None: they are not. Never as `by` is, nor with JOB or ATTEMPT."""
     tag: str = ""
     """The tag whose values are told apart; empty unless one of the two is TAG."""
@@ -87,16 +87,16 @@ class Question:
     """At most so many sums."""
 
     @property
-    def whole(self) -> Question:
+    def grand_total(self) -> CostRequest:
         """The question of the sum over all of it."""
-        return replace(self, by=GroupBy.DAY, each=None, tag="", limit=0)
+        return replace(self, by=GroupBy.DAY, then_by=None, tag="", limit=0)
 
     @property
-    def words(self) -> tuple[GroupBy, ...]:
+    def dimensions(self) -> tuple[GroupBy, ...]:
         """All that sums are told apart by."""
-        return (self.by, self.each) if self.each else (self.by,)
+        return (self.by, self.then_by) if self.then_by else (self.by,)
 
-    def takes(self, day: date) -> bool:
+    def includes(self, day: date) -> bool:
         """Whether what was on that day is meant."""
         since, until = self.since, self.until
         return (since is None or day >= since) and (until is None or day <= until)
@@ -148,7 +148,7 @@ class CostTotal:
         return self.amounts["on_demand_micros"] - self.paid_micros
 
     @property
-    def place(self) -> tuple[str, str]:
+    def group_key(self) -> tuple[str, str]:
         """Which of all sums it is."""
         return self.key, self.part
 
@@ -177,10 +177,10 @@ class CostTotal:
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class CostReport:
     """An answer."""
 
-    sums: list[CostTotal]
+    totals: list[CostTotal]
     """The dearest first; by day, the oldest first."""
     left_out: int
     """How many more there are."""
@@ -196,14 +196,14 @@ class CostQueries:
         self._engine = engine
         self._ledgers = ledgers
 
-    def ask(self, question: Question, now: datetime) -> Costs:
+    def totals(self, question: CostRequest, now: datetime) -> CostReport:
         """The sums that were asked for, as of now."""
-        self._ledgers.settle(AT_ONCE)
-        ended = self._ended(question)
-        sums = {cost.place: cost.copy() for cost in ended.costs}
-        in_all = "total", question.whole
-        total = self._ledgers.sums.of(in_all, partial(_total, question), _both).copy()
-        for item in self._ledgers.live(now):
+        self._ledgers.roll_up(MAX_PER_REQUEST)
+        ended = self._ended_totals(question)
+        sums = {cost.group_key: cost.copy() for cost in ended.costs}
+        in_all = "total", question.grand_total
+        total = self._ledgers.cache.get(in_all, partial(_total, question), _merge_totals).copy()
+        for item in self._ledgers.live_jobs(now):
             _add_live(sums, total, item, question)
         oldest_first = question.by is GroupBy.DAY
         order = sorted(
@@ -212,22 +212,22 @@ class CostQueries:
         )
         shown = order[: question.limit]
         count = ended.left_out + len(sums) - len(shown)
-        return Costs(shown, count, total, self._ledgers.pending())
+        return CostReport(shown, count, total, self._ledgers.pending())
 
-    def _ended(self, question: Question) -> _Ended:
+    def _ended_totals(self, question: CostRequest) -> _EndedTotals:
         """The sums over jobs that have ended."""
         if not question.is_long:  # The database is asked for all of them.
             question = replace(question, limit=0)
-        elif question.limit > LONGEST:
+        elif question.limit > MAX_ANSWER_LENGTH:
             with reading(self._engine) as connection:
                 return _read(question, connection, None)
-        read, more = partial(_read, question), partial(_more, question)
-        found: _Ended = self._ledgers.sums.of(question, read, more)
+        read, more = partial(_read, question), partial(_merge_ended, question)
+        found: _EndedTotals = self._ledgers.cache.get(question, read, more)
         return found
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class _EndedTotals:
     """Sums over jobs that have ended; of a long answer, the dearest."""
 
     costs: Sequence[CostTotal]
@@ -237,43 +237,49 @@ class _Ended:
         return len(self.costs)
 
 
-def _read(question: Question, connection: Connection, only: Only) -> _Ended:
+def _read(question: CostRequest, connection: Connection, only: Only) -> _EndedTotals:
     key = _key(question.by)
-    part = _key(question.each) if question.each else literal_column("''")
+    part = _key(question.then_by) if question.then_by else literal_column("''")
     name = func.max(ledgers.c.name) if question.by is GroupBy.JOB else literal_column("''")
     by = [ledger_shares.c.job_id] if question.is_long else [key]
     by += [ledger_shares.c.attempt] if question.by is GroupBy.ATTEMPT else []
-    by += [part] if question.each else []
-    within = _within(question, only)
+    by += [part] if question.then_by else []
+    within = _conditions(question, only)
     # What is counted over the groups is the number of groups, before the limit.
     query = select(func.count().over(), key, name, part, *_sums()).where(*within).group_by(*by)
     query = query.select_from(_tables(question))
     if question.is_long:
         query = query.order_by(_paid().desc(), *by).limit(question.limit)
     rows = connection.execute(query).all()
-    found = [_cost(row[1:4], row[4:]) for row in rows]
-    return _Ended(found, rows[0][0] - len(found) if rows else 0)
+    found = [_cost_total(row[1:4], row[4:]) for row in rows]
+    return _EndedTotals(found, rows[0][0] - len(found) if rows else 0)
 
 
-def _more(question: Question, known: _Ended, more: _Ended) -> _Ended:
+def _merge_ended(question: CostRequest, known: _EndedTotals, more: _EndedTotals) -> _EndedTotals:
     """What is known, with jobs that came in rows since."""
     if question.is_long:
         # Each job has sums of its own.
         both = sorted([*known.costs, *more.costs], key=lambda cost: -cost.paid_micros)
         shown = both[: question.limit]
-        return _Ended(shown, known.left_out + more.left_out + len(both) - len(shown))
-    sums = {cost.place: cost for cost in known.costs}
+        return _EndedTotals(shown, known.left_out + more.left_out + len(both) - len(shown))
+    sums = {cost.group_key: cost for cost in known.costs}
     for cost in more.costs:
-        sums[cost.place] = _both(sums[cost.place], cost) if cost.place in sums else cost
-    return _Ended(list(sums.values()), 0)
+        sums[cost.group_key] = (
+            _merge_totals(sums[cost.group_key], cost) if cost.group_key in sums else cost
+        )
+    return _EndedTotals(list(sums.values()), 0)
 
 
-def _total(question: Question, connection: Connection, only: Only) -> CostTotal:
-    query = select(*_sums()).select_from(_tables(question.whole)).where(*_within(question, only))
-    return _cost(("", "", ""), connection.execute(query).one())
+def _total(question: CostRequest, connection: Connection, only: Only) -> CostTotal:
+    query = (
+        select(*_sums())
+        .select_from(_tables(question.grand_total))
+        .where(*_conditions(question, only))
+    )
+    return _cost_total(("", "", ""), connection.execute(query).one())
 
 
-def _both(known: CostTotal, more: CostTotal) -> CostTotal:
+def _merge_totals(known: CostTotal, more: CostTotal) -> CostTotal:
     cost = known.copy()
     cost.add(more)
     return cost
@@ -293,13 +299,13 @@ def _key(by: GroupBy) -> ColumnElement[Any]:
     return keys[by]
 
 
-def _tables(question: Question) -> FromClause:
+def _tables(question: CostRequest) -> FromClause:
     """Shares alone where they say all that is asked: the others cost time."""
     tables: FromClause = ledger_shares
     of_jobs = {GroupBy.JOB, GroupBy.USER, GroupBy.PROJECT}
-    if question.projects is not None or not of_jobs.isdisjoint(question.words):
+    if question.projects is not None or not of_jobs.isdisjoint(question.dimensions):
         tables = tables.join(ledgers, ledgers.c.job_id == ledger_shares.c.job_id)
-    if GroupBy.TAG in question.words:
+    if GroupBy.TAG in question.dimensions:
         mine = and_(
             ledger_tags.c.job_id == ledger_shares.c.job_id, ledger_tags.c.name == question.tag
         )
@@ -307,7 +313,7 @@ def _tables(question: Question) -> FromClause:
     return tables
 
 
-def _within(question: Question, only: Only) -> Iterator[ColumnElement[bool]]:
+def _conditions(question: CostRequest, only: Only) -> Iterator[ColumnElement[bool]]:
     if only is not None:
         yield ledger_shares.c.job_id.in_(only)
     if question.since is not None:
@@ -322,7 +328,7 @@ def _sums() -> Iterator[ColumnElement[Any]]:
     yield func.count(ledger_shares.c.job_id.distinct())
     for name in AMOUNTS:
         yield func.sum(ledger_shares.c[name])
-    for name in MARKS:
+    for name in PRICE_FLAGS:
         yield func.max(ledger_shares.c[name])
 
 
@@ -330,7 +336,7 @@ def _paid() -> ColumnElement[Any]:
     return func.sum(functools.reduce(operator.add, (ledger_shares.c[name] for name in PAID)))
 
 
-def _cost(names: Iterable[str | None], told: Iterable[Any]) -> CostTotal:
+def _cost_total(names: Iterable[str | None], told: Iterable[Any]) -> CostTotal:
     """A sum from its key, label and part, and the columns of `_sums`. Of no rows the database says nothing, which is 0."""
     key, label, part = (name or "" for name in names)
     count, *rest = (int(value or 0) for value in told)
@@ -340,41 +346,43 @@ def _cost(names: Iterable[str | None], told: Iterable[Any]) -> CostTotal:
 
 
 def _add_live(
-    sums: dict[tuple[str, str], CostTotal], total: CostTotal, item: LiveJob, question: Question
+    sums: dict[tuple[str, str], CostTotal], total: CostTotal, item: LiveJob, question: CostRequest
 ) -> None:
-    if question.projects is not None and item.known.project not in question.projects:
+    if question.projects is not None and item.history.project not in question.projects:
         return
-    closed = item.once(question, lambda: _parts(item, item.closed_rows, question))
-    opened = _parts(item, item.open_rows, question)
+    closed = item.cached(question, lambda: _live_totals(item, item.closed_rows, question))
+    opened = _live_totals(item, item.open_rows, question)
     for parts in (closed, opened):
         for part in parts:
-            if (known := sums.get(part.place)) is None:
-                sums[part.place] = part.copy()
+            if (known := sums.get(part.group_key)) is None:
+                sums[part.group_key] = part.copy()
             else:
                 known.add(part)
             total.add(part)
     # It is one job, of however many parts.
-    places = Counter(part.place for part in (*closed, *opened))
+    places = Counter(part.group_key for part in (*closed, *opened))
     for place, count in places.items():
         sums[place].jobs -= count - 1
     total.jobs -= max(0, places.total() - 1)
 
 
-def _parts(item: LiveJob, rows: Iterable[Row], question: Question) -> list[CostTotal]:
+def _live_totals(
+    item: LiveJob, rows: Iterable[AllocationRow], question: CostRequest
+) -> list[CostTotal]:
     """What these rows of a job say, by what is told apart."""
     parts: dict[tuple[str, str], CostTotal] = {}
     for share, row in rows:
-        if question.takes(share.day):
-            key, within = _live_keys(item.known, row, question)
-            label = item.known.name if question.by is GroupBy.JOB else ""
+        if question.includes(share.day):
+            key, within = _live_keys(item.history, row, question)
+            label = item.history.name if question.by is GroupBy.JOB else ""
             part = CostTotal(
                 key, label, within, 0, dict(row), share.simulated, share.is_price_estimate
             )
-            parts.setdefault(part.place, CostTotal(key, label, within, 1)).add(part)
+            parts.setdefault(part.group_key, CostTotal(key, label, within, 1)).add(part)
     return list(parts.values())
 
 
-def _live_keys(known: ReadEvents, row: Mapping[str, Any], question: Question) -> tuple[str, str]:
+def _live_keys(known: JobHistory, row: Mapping[str, Any], question: CostRequest) -> tuple[str, str]:
     """Key and part of a row."""
     keys: dict[GroupBy, str] = {
         GroupBy.JOB: known.job_id,
@@ -385,4 +393,4 @@ def _live_keys(known: ReadEvents, row: Mapping[str, Any], question: Question) ->
         GroupBy.ZONE: row["zone"],
         GroupBy.DAY: row["day"],
     }
-    return keys[question.by], keys[question.each] if question.each else ""
+    return keys[question.by], keys[question.then_by] if question.then_by else ""

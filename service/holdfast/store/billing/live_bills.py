@@ -9,18 +9,18 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias, TypeVar
 
 from holdfast.domain.billing.allocation import CostAllocation
-from holdfast.domain.billing.incremental import extend_bill, is_closed, open_from
+from holdfast.domain.billing.incremental import extend_bill, first_open_attempt, is_closed
 from holdfast.domain.billing.ledger import Bill, LatestPoint
 from holdfast.domain.events import Event, Finished
 from holdfast.domain.preemptions.placements import PlacementRecord
 
-MOST_ASKED: Final = 16
+MAX_CACHED_ANSWERS: Final = 16
 """Questions whose answers are kept of each job. Fewer: a page of many sums has them made anew; more: memory, some kB for each."""
 
-LONGEST: Final = 100
+MAX_CACHED_LENGTH: Final = 100
 """Sums of an answer that is kept of a job, such as those of its attempts. As above."""
 
-Row: TypeAlias = tuple[CostAllocation, Mapping[str, Any]]
+AllocationRow: TypeAlias = tuple[CostAllocation, Mapping[str, Any]]
 """A piece of a bill, with its row of `ledger_shares`."""
 
 T = TypeVar("T")
@@ -30,22 +30,22 @@ T = TypeVar("T")
 class LiveBill:
     """A bill of all facts of a job, and whatever was made of the part of it that is over."""
 
-    account: Bill
-    reached: Mapping[int, LatestPoint]
+    bill: Bill
+    latest_points: Mapping[int, LatestPoint]
     """The newest point of every attempt, as it was then."""
-    settled: bool
+    is_extendable: bool
     """Whether nothing but time has to be reckoned with from here on."""
-    ended: bool
+    has_ended: bool
     """Whether not even time matters any more."""
-    over: tuple[Sequence[Row], Sequence[PlacementRecord]] | None = None
+    closed: tuple[Sequence[AllocationRow], Sequence[PlacementRecord]] | None = None
     """Pieces of the bill of what is over, and its chapters of which nothing is told any more; None until somebody asked."""
-    late: Sequence[Event] = ()
+    open_events: Sequence[Event] = ()
     """The facts of the other chapters."""
-    told: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
+    answers: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
     """What was made of all that is over, by what was asked."""
 
     @classmethod
-    def of(
+    def from_events(
         cls, account: Bill, facts: Iterable[Event], reached: Mapping[int, LatestPoint]
     ) -> LiveBill:
         """A job whose bill of these facts this is."""
@@ -53,29 +53,29 @@ class LiveBill:
         ended = any(isinstance(fact, Finished) for fact in told)
         return cls(account, reached, is_closed(account, told), ended)
 
-    def at(self, now: datetime, reached: Mapping[int, LatestPoint]) -> Bill | None:
+    def bill_at(self, now: datetime, reached: Mapping[int, LatestPoint]) -> Bill | None:
         """The bill now; None where it has to be reckoned anew."""
-        if self.ended:
-            return self.account if reached == self.reached else None
-        standing = open_from(self.account)
-        same = reached is self.reached
-        same = same or _without(reached, standing) == _without(self.reached, standing)
-        before, newest = self.reached.get(standing), reached.get(standing)
+        if self.has_ended:
+            return self.bill if reached == self.latest_points else None
+        standing = first_open_attempt(self.bill)
+        same = reached is self.latest_points
+        same = same or _without(reached, standing) == _without(self.latest_points, standing)
+        before, newest = self.latest_points.get(standing), reached.get(standing)
         went_back = before and (newest is None or newest.step < before.step)
-        if not self.settled or not same or went_back:
+        if not self.is_extendable or not same or went_back:
             return None
-        return extend_bill(self.account, now, newest)
+        return extend_bill(self.bill, now, newest)
 
-    def once(self, question: Hashable, make: Callable[[], T]) -> T:
-        """What `make` makes of what is over, made once for each of the last `MOST_ASKED` questions. It is never None."""
-        known: T | None = self.told.get(question)
+    def cached(self, question: Hashable, make: Callable[[], T]) -> T:
+        """What `make` makes of what is over, made once for each of the last `MAX_CACHED_ANSWERS` questions. It is never None."""
+        known: T | None = self.answers.get(question)
         if known is None:
             known = make()
-            if isinstance(known, Sized) and len(known) > LONGEST:
+            if isinstance(known, Sized) and len(known) > MAX_CACHED_LENGTH:
                 return known
-            self.told[question] = known
-            if len(self.told) > MOST_ASKED:
-                self.told.popitem(last=False)
+            self.answers[question] = known
+            if len(self.answers) > MAX_CACHED_ANSWERS:
+                self.answers.popitem(last=False)
         return known
 
 

@@ -6,27 +6,33 @@ What the market has taken, in other sums than by place: by the warning that it g
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeAlias
 
-from sqlalchemy import ColumnElement, Connection, case, func, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, case, func, literal, select
 from sqlalchemy import Engine as Database
 
+from holdfast.domain.billing.rate import MS_PER_HOUR
 from holdfast.domain.jobfile.spec import Engine, engine_of
-from holdfast.domain.jobfile.spot_safety import HistoricalLifetimes, kind_of
+from holdfast.domain.jobfile.spot_safety import HistoricalLifetimes, node_kind
 from holdfast.domain.preemptions.placements import PlacementRecord
 from holdfast.store import event_log
-from holdfast.store.billing.bills import AT_ONCE, BillRollups, LiveJob
-from holdfast.store.billing.preemptions import TAKEN_WORDS, LossQuestion, ends_within, meant
+from holdfast.store.billing.bills import MAX_PER_REQUEST, BillRollups, LiveJob, placement_row
+from holdfast.store.billing.preemptions import (
+    PREEMPTION_CAUSE_VALUES,
+    LossRequest,
+    conditions,
+    ends_within,
+)
 from holdfast.store.billing.rollup_cache import Only
 from holdfast.store.database import reading
 from holdfast.store.tables.billing import ledger_placements, ledgers
 from holdfast.store.tables.jobs import job_events, jobs
 
-NEWEST: Final = 200
+MAX_JOBS: Final = 200
 """Jobs that are looked through. Smaller forgets last month; bigger holds up whoever submits."""
 
 
@@ -36,13 +42,13 @@ def historical_lifetimes(database: Database, kind: str) -> HistoricalLifetimes:
         select(jobs.c.id, jobs.c.fold, job_events.c.body)
         .join(job_events, (job_events.c.job_id == jobs.c.id) & (job_events.c.seq == 1))
         .order_by(jobs.c.submitted_at.desc())
-        .limit(NEWEST)
+        .limit(MAX_JOBS)
     )
     node_ms = losses = 0
     with reading(database) as connection:
         for row in connection.execute(newest):
             resources = row.body["spec"].get("resources", {})
-            if engine_of(resources) is not Engine.SKYPILOT or kind_of(resources) != kind:
+            if engine_of(resources) is not Engine.SKYPILOT or node_kind(resources) != kind:
                 continue
             job = event_log.load(connection, row.id, row.fold)
             node_ms += job.account.node_ms
@@ -52,18 +58,29 @@ def historical_lifetimes(database: Database, kind: str) -> HistoricalLifetimes:
 
 SPANS_S: Final = ((0.0, 10.0), (10.0, 30.0), (30.0, 60.0), (60.0, 120.0), (120.0, None))
 """Warnings that are counted together: more than the one, and no more than the other, in seconds. AWS gives 120, GCP 30."""
-_WITHOUT: Final = -1
-_UNSAID: Final = -2
+_MS_PER_DAY: Final = 24 * MS_PER_HOUR
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+_FLAGS: Final = ("is_noticed", "is_notice_used", "simulated", "is_price_estimate")
+_SAME: Final = (
+    *("job_id", "attempt", "zone", "instance_type", "cause", "notice_ms"),
+    *("lost_steps", "lost_ms", "lost_micros", "wait_ms", *_FLAGS),
+)
+"""Columns of `ledger_placements` that a preemption has under the same name."""
+
+DayCounts: TypeAlias = dict[int, tuple[int, int, int]]
+"""By days since 1970: preemptions, those with notice, and those with a checkpoint after the notice."""
+_WITHOUT_NOTICE: Final = -1
+_UNSPECIFIED: Final = -2
 
 
 @dataclass(frozen=True, slots=True)
 class NoticeHistogram:
     """Losses by their warning; a pair is of how many there were, and how many of those had work saved in between."""
 
-    without: int
-    unsaid: tuple[int, int]
+    without_notice: int
+    unspecified: tuple[int, int]
     """Announced, and nobody said how much time was left."""
-    told: tuple[tuple[int, int], ...]
+    by_span: tuple[tuple[int, int], ...]
     """By `SPANS_S`."""
 
 
@@ -84,63 +101,196 @@ class JobPreemptionCost:
     is_price_estimate: bool
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preemption:
+    """One preemption of one job. A field is None where its value is unknown."""
+
+    at_ms: int
+    """End of the placement, since 1970."""
+    job_id: str
+    name: str
+    project: str
+    attempt: int
+    zone: str
+    instance_type: str
+    cause: str
+    is_noticed: bool
+    notice_ms: int | None
+    is_notice_used: bool
+    lost_steps: int
+    lost_ms: int
+    lost_micros: int
+    wait_ms: int | None
+    """Time without nodes after it."""
+    simulated: bool
+    is_price_estimate: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreemptionDay:
+    """Preemptions of one day in UTC."""
+
+    day: date
+    taken: int
+    noticed: int
+    notice_used: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreemptionHistory:
+    """Preemptions by day, the oldest day first, and the newest single ones, newest first."""
+
+    days: tuple[PreemptionDay, ...]
+    newest: list[Preemption]
+
+
 class PreemptionCostQueries:
     """Sums over placements that were taken: those of jobs that have ended from rows, those of others as of now."""
 
     def __init__(self, ledgers: BillRollups) -> None:
         self._ledgers = ledgers
 
-    def notices(self, question: LossQuestion, now: datetime) -> NoticeHistogram:
+    def notices(self, question: LossRequest, now: datetime) -> NoticeHistogram:
         """How much warning there was, as far as is asked."""
-        self._ledgers.settle(AT_ONCE)
+        self._ledgers.roll_up(MAX_PER_REQUEST)
         key = "notices", question
-        taken, used = self._ledgers.sums.of(key, partial(_read_notices, question), _both)
+        taken, used = self._ledgers.cache.get(key, partial(_read_notices, question), _merge_notices)
         taken, used = Counter(taken), Counter(used)
-        for item in self._ledgers.live(now):
-            for chapter in _taken(item, question):
-                number = _span(chapter.notice_ms) if chapter.is_noticed else _WITHOUT
+        for item in self._ledgers.live_jobs(now):
+            for chapter in _preempted_placements(item, question):
+                number = _span_index(chapter.notice_ms) if chapter.is_noticed else _WITHOUT_NOTICE
                 taken[number] += 1
                 used[number] += chapter.is_notice_used
         told = tuple((taken[n], used[n]) for n in range(len(SPANS_S)))
-        return NoticeHistogram(taken[_WITHOUT], (taken[_UNSAID], used[_UNSAID]), told)
+        return NoticeHistogram(
+            taken[_WITHOUT_NOTICE], (taken[_UNSPECIFIED], used[_UNSPECIFIED]), told
+        )
 
-    def worst(self, question: LossQuestion, now: datetime, limit: int) -> list[JobPreemptionCost]:
+    def most_expensive(
+        self, question: LossRequest, now: datetime, limit: int
+    ) -> list[JobPreemptionCost]:
         """The jobs whose lost work has cost the most, that one first; at most `limit`."""
-        self._ledgers.settle(AT_ONCE)
+        self._ledgers.roll_up(MAX_PER_REQUEST)
         key = "tolls", question, limit
-        read, more = partial(_read_tolls, question, limit), partial(_worst, limit)
-        ended = self._ledgers.sums.of(key, read, more)
-        live = (_toll_of(item, _taken(item, question)) for item in self._ledgers.live(now))
-        return _worst(limit, ended, [toll for toll in live if toll.taken])
+        read, more = partial(_read_costs, question, limit), partial(_most_expensive, limit)
+        ended = self._ledgers.cache.get(key, read, more)
+        live = (
+            _live_cost(item, _preempted_placements(item, question))
+            for item in self._ledgers.live_jobs(now)
+        )
+        return _most_expensive(limit, ended, [toll for toll in live if toll.taken])
+
+    def history(self, question: LossRequest, now: datetime, limit: int) -> PreemptionHistory:
+        """Preemptions by day, and the newest `limit` single ones."""
+        self._ledgers.roll_up(MAX_PER_REQUEST)
+        days = self._ledgers.cache.get(("days", question), partial(_read_days, question), _by_day)
+        read, more = partial(_read_newest, question, limit), partial(_newest, limit)
+        newest = self._ledgers.cache.get(("newest", question, limit), read, more)
+        for item in self._ledgers.live_jobs(now):
+            taken = [
+                _preemption_of(item, chapter) for chapter in _preempted_placements(item, question)
+            ]
+            newest = _newest(limit, newest, taken)
+            days = _by_day(days, _days_of(taken))
+        return PreemptionHistory(
+            days=tuple(
+                PreemptionDay(
+                    day=date.fromordinal(_EPOCH + day),
+                    taken=counts[0],
+                    noticed=counts[1],
+                    notice_used=counts[2],
+                )
+                for day, counts in sorted(days.items())
+            ),
+            newest=newest,
+        )
+
+
+def _read_days(question: LossRequest, connection: Connection, only: Only) -> DayCounts:
+    table = ledger_placements.c
+    # Of type BIGINT on both sides: PostgreSQL then divides without a remainder, as SQLite does.
+    day = (table.end_ms // literal(_MS_PER_DAY, BigInteger)).label("day")
+    sums = func.count(), func.sum(table.is_noticed), func.sum(table.is_notice_used)
+    query = select(day, *sums).group_by("day").where(*_conditions(question, only))
+    return {
+        int(number): (int(taken), int(noticed), int(used))
+        for number, taken, noticed, used in connection.execute(query)
+    }
+
+
+def _days_of(preemptions: Iterable[Preemption]) -> DayCounts:
+    days: DayCounts = {}
+    for one in preemptions:
+        counts = {one.at_ms // _MS_PER_DAY: (1, int(one.is_noticed), int(one.is_notice_used))}
+        days = _by_day(days, counts)
+    return days
+
+
+def _by_day(known: DayCounts, more: DayCounts) -> DayCounts:
+    none = (0, 0, 0)
+    days = known.keys() | more.keys()
+    pairs = {day: zip(known.get(day, none), more.get(day, none), strict=True) for day in days}
+    return {day: (sum(a), sum(b), sum(c)) for day, (a, b, c) in pairs.items()}
+
+
+def _read_newest(
+    question: LossRequest, limit: int, connection: Connection, only: Only
+) -> list[Preemption]:
+    table = ledger_placements.c
+    same = [table[name] for name in _SAME]
+    query = select(table.end_ms.label("at_ms"), ledgers.c.name, ledgers.c.project, *same)
+    query = query.join(ledgers, ledgers.c.job_id == table.job_id).where(
+        *_conditions(question, only)
+    )
+    query = query.order_by(table.end_ms.desc(), table.job_id, table.attempt).limit(limit)
+    return [_preemption(row) for row in connection.execute(query).mappings()]
+
+
+def _preemption(row: Mapping[Any, Any]) -> Preemption:
+    return Preemption(**{**row, **{name: bool(row[name]) for name in _FLAGS}})
+
+
+def _preemption_of(item: LiveJob, chapter: PlacementRecord) -> Preemption:
+    row = placement_row(item.history, chapter)
+    same = {name: row[name] for name in _SAME}
+    known = {"at_ms": row["end_ms"], "name": item.history.name, "project": item.history.project}
+    return _preemption(known | same)
+
+
+def _newest(
+    limit: int, known: Iterable[Preemption], more: Iterable[Preemption]
+) -> list[Preemption]:
+    order = sorted([*known, *more], key=lambda one: (-one.at_ms, one.job_id, one.attempt))
+    return order[:limit]
 
 
 def _read_notices(
-    question: LossQuestion, connection: Connection, only: Only
+    question: LossRequest, connection: Connection, only: Only
 ) -> tuple[Counter[int], Counter[int]]:
     """How many losses there were by their warning, and how many of those had work saved."""
     table = ledger_placements.c
     span = case(
-        (table.is_noticed == 0, _WITHOUT),
-        (table.notice_ms.is_(None), _UNSAID),
+        (table.is_noticed == 0, _WITHOUT_NOTICE),
+        (table.notice_ms.is_(None), _UNSPECIFIED),
         *((table.notice_ms <= 1000 * until, n) for n, (_, until) in enumerate(SPANS_S) if until),
         else_=len(SPANS_S) - 1,
     ).label("span")
     query = select(span, func.count(), func.sum(table.is_notice_used)).group_by("span")
-    query = query.where(*_meant(question, only))
+    query = query.where(*_conditions(question, only))
     taken, used = Counter[int](), Counter[int]()
     for number, count, saved in connection.execute(query):
         taken[number], used[number] = int(count), int(saved)
     return taken, used
 
 
-def _both(
+def _merge_notices(
     known: tuple[Counter[int], Counter[int]], more: tuple[Counter[int], Counter[int]]
 ) -> tuple[Counter[int], Counter[int]]:
     return known[0] + more[0], known[1] + more[1]
 
 
-def _read_tolls(
-    question: LossQuestion, limit: int, connection: Connection, only: Only
+def _read_costs(
+    question: LossRequest, limit: int, connection: Connection, only: Only
 ) -> list[JobPreemptionCost]:
     table = ledger_placements.c
     lost = func.sum(table.lost_micros)
@@ -148,19 +298,21 @@ def _read_tolls(
     sums += [func.coalesce(func.sum(table.wait_ms), 0)]
     sums += [func.max(table.simulated), func.max(table.is_price_estimate)]
     query = select(table.job_id, ledgers.c.name, ledgers.c.project, *sums)
-    query = query.join(ledgers, ledgers.c.job_id == table.job_id).where(*_meant(question, only))
+    query = query.join(ledgers, ledgers.c.job_id == table.job_id).where(
+        *_conditions(question, only)
+    )
     query = query.group_by(table.job_id, ledgers.c.name, ledgers.c.project)
     query = query.order_by(lost.desc(), func.count().desc(), table.job_id).limit(limit)
-    return [_toll(*row) for row in connection.execute(query)]
+    return [_cost_from_row(*row) for row in connection.execute(query)]
 
 
-def _meant(question: LossQuestion, only: Only) -> Iterator[ColumnElement[bool]]:
-    yield ledger_placements.c.cause.in_(TAKEN_WORDS)
-    yield from meant(ledger_placements, question, only)
+def _conditions(question: LossRequest, only: Only) -> Iterator[ColumnElement[bool]]:
+    yield ledger_placements.c.cause.in_(PREEMPTION_CAUSE_VALUES)
+    yield from conditions(ledger_placements, question, only)
     yield from ends_within(question)
 
 
-def _worst(
+def _most_expensive(
     limit: int, known: Iterable[JobPreemptionCost], more: Iterable[JobPreemptionCost]
 ) -> list[JobPreemptionCost]:
     """The first of both; nobody is in both."""
@@ -168,22 +320,22 @@ def _worst(
     return order[:limit]
 
 
-def _taken(item: LiveJob, question: LossQuestion) -> list[PlacementRecord]:
+def _preempted_placements(item: LiveJob, question: LossRequest) -> list[PlacementRecord]:
     """The placements of a job that lives which were taken, as far as is asked."""
-    if question.projects is not None and item.known.project not in question.projects:
+    if question.projects is not None and item.history.project not in question.projects:
         return []
     return [
         chapter
-        for chapter in item.chapters
+        for chapter in item.placements
         if chapter.is_preempted
         and question.zone in (None, chapter.zone)
         and question.instance_type in (None, chapter.instance_type)
-        and question.takes(chapter.end_ms)
+        and question.includes(chapter.end_ms)
     ]
 
 
-def _toll_of(item: LiveJob, chapters: Iterable[PlacementRecord]) -> JobPreemptionCost:
-    toll = _toll(item.known.job_id, item.known.name, item.known.project, *([0] * 7))
+def _live_cost(item: LiveJob, chapters: Iterable[PlacementRecord]) -> JobPreemptionCost:
+    toll = _cost_from_row(item.history.job_id, item.history.name, item.history.project, *([0] * 7))
     for chapter in chapters:
         toll = replace(
             toll,
@@ -198,9 +350,9 @@ def _toll_of(item: LiveJob, chapters: Iterable[PlacementRecord]) -> JobPreemptio
     return toll
 
 
-def _span(notice_ms: int | None) -> int:
+def _span_index(notice_ms: int | None) -> int:
     if notice_ms is None:
-        return _UNSAID
+        return _UNSPECIFIED
     within = (
         n
         for n, (_, until_s) in enumerate(SPANS_S)
@@ -209,7 +361,7 @@ def _span(notice_ms: int | None) -> int:
     return next(within)
 
 
-def _toll(job_id: str, name: str, project: str, *sums: int) -> JobPreemptionCost:
+def _cost_from_row(job_id: str, name: str, project: str, *sums: int) -> JobPreemptionCost:
     taken, lost_steps, lost_ms, lost_micros, wait_ms, simulated, is_price_estimate = map(int, sums)
     return JobPreemptionCost(
         job_id=job_id,

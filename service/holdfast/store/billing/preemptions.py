@@ -14,10 +14,10 @@ from typing import Any, Final, TypeAlias, TypeVar
 from sqlalchemy import ColumnElement, Connection, Select, Table, case, func, null, select
 
 from holdfast.domain.billing.rate import MS_PER_HOUR, to_ms
-from holdfast.domain.events import TAKEN
+from holdfast.domain.events import PREEMPTION_CAUSES
 from holdfast.domain.preemptions.placements import PlacementRecord
 from holdfast.domain.preemptions.survival import SurvivalPoint, mean_minutes, survival
-from holdfast.store.billing.bills import AT_ONCE, BillRollups, LiveJob, placement_row
+from holdfast.store.billing.bills import MAX_PER_REQUEST, BillRollups, LiveJob, placement_row
 from holdfast.store.billing.rollup_cache import Only
 from holdfast.store.tables.billing import ledger_hours, ledger_placements
 
@@ -26,10 +26,10 @@ U = TypeVar("U")
 
 SPANS: Final = ("detect_ms", "wait_ms", "setup_ms", "restore_ms", "redo_ms", "notice_ms")
 COUNTS: Final = ("is_noticed", "is_notice_used", "lost_steps", "lost_ms", "lost_micros")
-MARKS: Final = ("simulated", "is_price_estimate")
-TAKEN_WORDS: Final = tuple(sorted(cause.value for cause in TAKEN))
+PRICE_FLAGS: Final = ("simulated", "is_price_estimate")
+PREEMPTION_CAUSE_VALUES: Final = tuple(sorted(cause.value for cause in PREEMPTION_CAUSES))
 
-Place: TypeAlias = tuple[str | None, int | None, str | None]
+GroupKey: TypeAlias = tuple[str | None, int | None, str | None]
 """Zone, hour of the day, instance type; None where that is not told apart."""
 
 
@@ -44,7 +44,7 @@ class LossBy(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LossQuestion:
+class LossRequest:
     """What is to be added up."""
 
     by: LossBy
@@ -69,12 +69,12 @@ class LossQuestion:
         """When the last day is over, since 1970."""
         return None if self.until is None else _midnight(self.until + timedelta(days=1))
 
-    def takes(self, at_ms: int) -> bool:
+    def includes(self, at_ms: int) -> bool:
         """Whether what was then is meant."""
         since, before = self.since_ms, self.before_ms
         return (since is None or at_ms >= since) and (before is None or at_ms < before)
 
-    def place(self, zone: T, hour: U, instance_type: T) -> tuple[T | None, U | None, T | None]:
+    def group_key(self, zone: T, hour: U, instance_type: T) -> tuple[T | None, U | None, T | None]:
         """Of a place, what is told apart."""
         return (
             zone if self.by in {LossBy.ZONE, LossBy.ZONE_HOUR} else None,
@@ -84,7 +84,7 @@ class LossQuestion:
 
 
 @dataclass(slots=True)
-class Losses:
+class LossTotal:
     """A sum. What was taken, by the market or by its machines, and what was lost otherwise, which says nothing of them."""
 
     zone: str | None = None
@@ -98,16 +98,16 @@ class Losses:
     """Losses that the figures below are of: those of the cause where one is meant, else all that were taken."""
     amounts: Counter[str] = field(default_factory=Counter)
     """Sums of `COUNTS` and `SPANS`."""
-    known: Counter[str] = field(default_factory=Counter)
+    known_counts: Counter[str] = field(default_factory=Counter)
     """Of how many of them each span is known."""
     simulated: bool = False
     """Whether nobody pays the price of any of them."""
     is_price_estimate: bool = False
 
     @property
-    def taken(self) -> int:
+    def preempted(self) -> int:
         """Losses that say something of the market."""
-        return sum(self.causes[cause] for cause in TAKEN_WORDS)
+        return sum(self.causes[cause] for cause in PREEMPTION_CAUSE_VALUES)
 
     @property
     def node_hours(self) -> float:
@@ -116,16 +116,18 @@ class Losses:
 
     def mean_s(self, span: str) -> float | None:
         """Seconds that one of `SPANS` took on average; None where none is known."""
-        return self.amounts[span] / self.known[span] / 1000 if self.known[span] else None
+        return (
+            self.amounts[span] / self.known_counts[span] / 1000 if self.known_counts[span] else None
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptionReport:
     """An answer."""
 
-    sums: list[Losses]
+    totals: list[LossTotal]
     """The most losses first; by hour, in the order of the day."""
-    total: Losses
+    total: LossTotal
     survival: list[SurvivalPoint]
     mean_minutes: float | None
     """From one placement that was taken to the next; None where too few were."""
@@ -139,60 +141,62 @@ class PreemptionQueries:
     def __init__(self, ledgers: BillRollups) -> None:
         self._ledgers = ledgers
 
-    def ask(self, question: LossQuestion, now: datetime) -> PreemptionReport:
+    def report(self, question: LossRequest, now: datetime) -> PreemptionReport:
         """The sums that were asked for, as of now."""
-        self._ledgers.settle(AT_ONCE)
+        self._ledgers.roll_up(MAX_PER_REQUEST)
         # Hours are put together at the end, whichever.
         by_hour = replace(question, hours=1)
-        found = self._ledgers.sums.of(by_hour, partial(_read, question), Counts.__add__)
-        whole = Counts(dict(found.stood), dict(found.lost), dict(found.lasted))
-        for item in self._ledgers.live(now):
-            if question.projects is None or item.known.project in question.projects:
-                whole.take(
-                    item.once(by_hour, partial(_counted, item, item.closed_chapters, question))
+        found = self._ledgers.cache.get(by_hour, partial(_read, question), LossCounts.__add__)
+        whole = LossCounts(dict(found.node_ms), dict(found.lost), dict(found.lifetimes))
+        for item in self._ledgers.live_jobs(now):
+            if question.projects is None or item.history.project in question.projects:
+                whole.add(
+                    item.cached(
+                        by_hour, partial(_live_counts, item, item.closed_placements, question)
+                    )
                 )
-                whole.take(_counted(item, item.open_chapters, question))
-        sums, total = _told(whole, question)
-        ended = [(minutes, *ends) for minutes, ends in whole.lasted.items()]
+                whole.add(_live_counts(item, item.open_placements, question))
+        sums, total = _totals(whole, question)
+        ended = [(minutes, *ends) for minutes, ends in whole.lifetimes.items()]
         mean = mean_minutes(ended)
         return PreemptionReport(sums, total, survival(ended), mean, self._ledgers.pending())
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class LossCounts:
     """What can be added up before anything is divided."""
 
-    stood: dict[Place, int]
+    node_ms: dict[GroupKey, int]
     """Milliseconds of nodes."""
-    lost: dict[tuple[Place, str], tuple[int, ...]]
+    lost: dict[tuple[GroupKey, str], tuple[int, ...]]
     """By place and cause: how many losses, the sums of `COUNTS`, `SPANS` and `MARKS`, and of how many each span is known."""
-    lasted: dict[int, tuple[int, int]]
+    lifetimes: dict[int, tuple[int, int]]
     """By minutes: how many placements were taken after so long, and how many were left otherwise, or stand yet."""
 
-    def take(self, other: Counts) -> None:
+    def add(self, other: LossCounts) -> None:
         """Count others in."""
-        for place, node_ms in other.stood.items():
-            self.stood[place] = self.stood.get(place, 0) + node_ms
+        for place, node_ms in other.node_ms.items():
+            self.node_ms[place] = self.node_ms.get(place, 0) + node_ms
         for key, values in other.lost.items():
             known = self.lost.get(key)
             self.lost[key] = values if known is None else tuple(map(add, known, values))
-        for minutes, (taken, left) in other.lasted.items():
-            before = self.lasted.get(minutes, (0, 0))
-            self.lasted[minutes] = before[0] + taken, before[1] + left
+        for minutes, (taken, left) in other.lifetimes.items():
+            before = self.lifetimes.get(minutes, (0, 0))
+            self.lifetimes[minutes] = before[0] + taken, before[1] + left
 
-    def __add__(self, other: Counts) -> Counts:
+    def __add__(self, other: LossCounts) -> LossCounts:
         """Both together."""
-        both = Counts(dict(self.stood), dict(self.lost), dict(self.lasted))
-        both.take(other)
+        both = LossCounts(dict(self.node_ms), dict(self.lost), dict(self.lifetimes))
+        both.add(other)
         return both
 
 
-def _read(question: LossQuestion, connection: Connection, only: Only) -> Counts:
+def _read(question: LossRequest, connection: Connection, only: Only) -> LossCounts:
     """The counts of jobs that have ended."""
-    stood = connection.execute(_stood(question, only))
-    lost = connection.execute(_lost(question, only))
-    lasted = connection.execute(_lasted(question, only))
-    return Counts(
+    stood = connection.execute(_node_time_query(question, only))
+    lost = connection.execute(_loss_query(question, only))
+    lasted = connection.execute(_lifetime_query(question, only))
+    return LossCounts(
         {(zone, hour, kind): int(node_ms or 0) for zone, hour, kind, node_ms in stood},
         {
             ((zone, hour, kind), cause): tuple(int(value or 0) for value in values)
@@ -203,18 +207,20 @@ def _read(question: LossQuestion, connection: Connection, only: Only) -> Counts:
 
 
 def _grouped(
-    table: Table, question: LossQuestion, hour: Any, *more: Any
+    table: Table, question: LossRequest, hour: Any, *more: Any
 ) -> tuple[list[Any], list[Any]]:
     """Columns of what is told apart, and those to group by."""
-    place = question.place(table.c.zone, hour, table.c.instance_type)
+    place = question.group_key(table.c.zone, hour, table.c.instance_type)
     columns = [null() if column is None else column for column in place]
     return [*columns, *more], [column for column in (*place, *more) if column is not None]
 
 
-def _stood(question: LossQuestion, only: Only) -> Select[Any]:
+def _node_time_query(question: LossRequest, only: Only) -> Select[Any]:
     hours = ledger_hours.c
     columns, groups = _grouped(ledger_hours, question, hours.day_hour)
-    query = select(*columns, func.sum(hours.node_ms)).where(*meant(ledger_hours, question, only))
+    query = select(*columns, func.sum(hours.node_ms)).where(
+        *conditions(ledger_hours, question, only)
+    )
     if question.since_ms is not None:
         query = query.where(hours.hour >= question.since_ms // MS_PER_HOUR)
     if question.before_ms is not None:
@@ -222,23 +228,25 @@ def _stood(question: LossQuestion, only: Only) -> Select[Any]:
     return query.group_by(*groups)
 
 
-def _lost(question: LossQuestion, only: Only) -> Select[Any]:
+def _loss_query(question: LossRequest, only: Only) -> Select[Any]:
     table = ledger_placements.c
     columns, groups = _grouped(ledger_placements, question, table.end_hour, table.cause)
-    sums = [func.count(), *(func.sum(table[name]) for name in (*COUNTS, *SPANS, *MARKS))]
+    sums = [func.count(), *(func.sum(table[name]) for name in (*COUNTS, *SPANS, *PRICE_FLAGS))]
     known = [func.count(table[name]) for name in SPANS]
     query = select(*columns, *sums, *known).where(table.cause.is_not(None)).group_by(*groups)
-    return query.where(*meant(ledger_placements, question, only), *ends_within(question))
+    return query.where(*conditions(ledger_placements, question, only), *ends_within(question))
 
 
-def _lasted(question: LossQuestion, only: Only) -> Select[Any]:
+def _lifetime_query(question: LossRequest, only: Only) -> Select[Any]:
     table = ledger_placements.c
-    taken = func.sum(case((table.cause.in_(TAKEN_WORDS), 1), else_=0))
+    taken = func.sum(case((table.cause.in_(PREEMPTION_CAUSE_VALUES), 1), else_=0))
     query = select(table.minutes, taken, func.count()).group_by(table.minutes)
-    return query.where(*meant(ledger_placements, question, only), *ends_within(question))
+    return query.where(*conditions(ledger_placements, question, only), *ends_within(question))
 
 
-def meant(table: Table, question: LossQuestion, only: Only = None) -> Iterator[ColumnElement[bool]]:
+def conditions(
+    table: Table, question: LossRequest, only: Only = None
+) -> Iterator[ColumnElement[bool]]:
     """Of which rows a question is."""
     if only is not None:
         yield table.c.job_id.in_(only)
@@ -250,7 +258,7 @@ def meant(table: Table, question: LossQuestion, only: Only = None) -> Iterator[C
         yield table.c.project.in_(question.projects)
 
 
-def ends_within(question: LossQuestion) -> Iterator[ColumnElement[bool]]:
+def ends_within(question: LossRequest) -> Iterator[ColumnElement[bool]]:
     """Which placements ended in the days of a question."""
     if question.since_ms is not None:
         yield ledger_placements.c.end_ms >= question.since_ms
@@ -258,43 +266,45 @@ def ends_within(question: LossQuestion) -> Iterator[ColumnElement[bool]]:
         yield ledger_placements.c.end_ms < question.before_ms
 
 
-def _counted(item: LiveJob, chapters: Iterable[PlacementRecord], question: LossQuestion) -> Counts:
+def _live_counts(
+    item: LiveJob, chapters: Iterable[PlacementRecord], question: LossRequest
+) -> LossCounts:
     """The counts of placements of a job that lives."""
-    counts = Counts({}, {}, {})
+    counts = LossCounts({}, {}, {})
     for chapter in chapters:
         if question.instance_type not in (None, chapter.instance_type):
             continue
-        stood: Counter[Place] = Counter()
+        stood: Counter[GroupKey] = Counter()
         for zone, hour, node_ms in chapter.hours:
-            if question.zone in (None, zone) and question.takes(hour * MS_PER_HOUR):
-                stood[question.place(zone, hour % 24, chapter.instance_type)] += node_ms
-        counts.take(Counts(stood, {}, {}))
+            if question.zone in (None, zone) and question.includes(hour * MS_PER_HOUR):
+                stood[question.group_key(zone, hour % 24, chapter.instance_type)] += node_ms
+        counts.add(LossCounts(stood, {}, {}))
         if question.zone not in (None, chapter.zone):
             continue
-        row = placement_row(item.known, chapter)
-        is_within = question.takes(chapter.end_ms)
-        if chapter.stands or is_within:
+        row = placement_row(item.history, chapter)
+        is_within = question.includes(chapter.end_ms)
+        if chapter.is_running or is_within:
             ends = (1, 0) if chapter.is_preempted else (0, 1)
-            counts.take(Counts({}, {}, {row["minutes"]: ends}))
+            counts.add(LossCounts({}, {}, {row["minutes"]: ends}))
         if chapter.cause is not None and is_within:
-            place = question.place(chapter.zone, row["end_hour"], chapter.instance_type)
+            place = question.group_key(chapter.zone, row["end_hour"], chapter.instance_type)
             known = (int(row[name] is not None) for name in SPANS)
-            values = (1, *(row[name] or 0 for name in (*COUNTS, *SPANS, *MARKS)), *known)
-            counts.take(Counts({}, {(place, chapter.cause.value): values}, {}))
+            values = (1, *(row[name] or 0 for name in (*COUNTS, *SPANS, *PRICE_FLAGS)), *known)
+            counts.add(LossCounts({}, {(place, chapter.cause.value): values}, {}))
     return counts
 
 
-def _told(counts: Counts, question: LossQuestion) -> tuple[list[Losses], Losses]:
+def _totals(counts: LossCounts, question: LossRequest) -> tuple[list[LossTotal], LossTotal]:
     """The sums, and the sum of all."""
-    sums: dict[tuple[Place, str], Losses] = {}
-    total = Losses()
-    for place, node_ms in counts.stood.items():
+    sums: dict[tuple[GroupKey, str], LossTotal] = {}
+    total = LossTotal()
+    for place, node_ms in counts.node_ms.items():
         if question.by is not LossBy.CAUSE:
-            _sum(sums, _place(place, question), "").node_ms += node_ms
+            _loss_total(sums, _hour_group(place, question), "").node_ms += node_ms
         total.node_ms += node_ms
     for (place, cause), values in counts.lost.items():
         by_cause = question.by is LossBy.CAUSE
-        losses = _sum(sums, _place(place, question), cause if by_cause else "")
+        losses = _loss_total(sums, _hour_group(place, question), cause if by_cause else "")
         _count(losses, cause, values, is_meant=by_cause)
         _count(total, cause, values)
     if question.by is LossBy.CAUSE:
@@ -303,35 +313,37 @@ def _told(counts: Counts, question: LossQuestion) -> tuple[list[Losses], Losses]
     return _sorted(sums.values()), total
 
 
-def _place(place: Place, question: LossQuestion) -> Place:
+def _hour_group(place: GroupKey, question: LossRequest) -> GroupKey:
     """The place of a sum, whose hours may be several."""
     zone, hour, kind = place
     return zone, None if hour is None else hour - hour % question.hours, kind
 
 
-def _sum(sums: dict[tuple[Place, str], Losses], place: Place, cause: str) -> Losses:
+def _loss_total(
+    sums: dict[tuple[GroupKey, str], LossTotal], place: GroupKey, cause: str
+) -> LossTotal:
     if (known := sums.get((place, cause))) is None:
         zone, hour, kind = place
-        known = Losses(zone=zone, hour=hour, instance_type=kind, cause=cause or None)
+        known = LossTotal(zone=zone, hour=hour, instance_type=kind, cause=cause or None)
         sums[place, cause] = known
     return known
 
 
-def _count(losses: Losses, cause: str, values: Sequence[int], *, is_meant: bool = False) -> None:
+def _count(losses: LossTotal, cause: str, values: Sequence[int], *, is_meant: bool = False) -> None:
     losses.causes[cause] += values[0]
-    if not is_meant and cause not in TAKEN_WORDS:
+    if not is_meant and cause not in PREEMPTION_CAUSE_VALUES:
         return
     losses.counted += values[0]
-    names = (*COUNTS, *SPANS, *MARKS)
+    names = (*COUNTS, *SPANS, *PRICE_FLAGS)
     told = dict(zip(names, values[1:], strict=False))
     losses.simulated |= bool(told.pop("simulated"))
     losses.is_price_estimate |= bool(told.pop("is_price_estimate"))
     losses.amounts.update(told)
-    losses.known.update(dict(zip(SPANS, values[1 + len(names) :], strict=True)))
+    losses.known_counts.update(dict(zip(SPANS, values[1 + len(names) :], strict=True)))
 
 
-def _sorted(sums: Iterable[Losses]) -> list[Losses]:
-    def order(each: Losses) -> tuple[int, int, str]:
+def _sorted(sums: Iterable[LossTotal]) -> list[LossTotal]:
+    def order(each: LossTotal) -> tuple[int, int, str]:
         hour = -1 if each.hour is None else each.hour
         name = each.zone or each.instance_type or each.cause or ""
         return hour, -each.counted, name

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, func, select
 from holdfast.domain.jobs.job import State
 from holdfast.store.billing.bills import BillRollups, LiveJob
 from holdfast.store.billing.costs import AMOUNTS
-from holdfast.store.billing.live_bills import Row
+from holdfast.store.billing.live_bills import AllocationRow
 from holdfast.store.billing.rollup_cache import Only
 from holdfast.store.database import reading
 from holdfast.store.tables.billing import ledger_placements, ledger_shares
@@ -31,11 +31,11 @@ class ServiceStatistics:
     """Placements that were lost, by cause."""
     amounts: Mapping[bool, Mapping[str, int]]
     """The sums of `store.costs`, by whether prices are simulated."""
-    standing: Mapping[bool, int]
+    running_rates: Mapping[bool, int]
     """Micro-dollars an hour of all nodes that stand, by whether prices are simulated."""
     watched: Mapping[str, int]
     """Jobs that are looked at, by launcher."""
-    unseen: Mapping[str, int]
+    unobserved: Mapping[str, int]
     """Those of them of which the last look gave nothing, by launcher."""
     overdue_s: float
     """How long the look is overdue that is so for longest; 0 where none is."""
@@ -43,55 +43,55 @@ class ServiceStatistics:
     """Jobs that have ended and are not in these sums as they are now."""
 
 
-def tally(engine: Engine, ledgers: BillRollups, now: datetime) -> ServiceStatistics:
+def collect_statistics(engine: Engine, ledgers: BillRollups, now: datetime) -> ServiceStatistics:
     """The figures as of now.
 
     Raises:
         StoreUnavailable: the database cannot be reached.
     """
-    live = ledgers.live(now)
-    money = ledgers.sums.of("tally", _read, Money.__add__)
-    whole = money + Money({}, Counter())
+    live = ledgers.live_jobs(now)
+    money = ledgers.cache.get("tally", _read, CostSums.__add__)
+    whole = money + CostSums({}, Counter())
     for kept in live:
-        whole.take(kept.once("tally", partial(_money, kept.closed_rows)))
-        whole.take(_money(kept.open_rows))
-        whole.losses.update(item.cause.value for item in kept.account.attempts if item.cause)
+        whole.add(kept.cached("tally", partial(_money, kept.closed_rows)))
+        whole.add(_money(kept.open_rows))
+        whole.losses.update(item.cause.value for item in kept.bill.attempts if item.cause)
     with reading(engine) as connection:
         states = _by(connection, jobs.c.status)
     return ServiceStatistics(
         jobs=states,
         losses=whole.losses,
         amounts=whole.amounts,
-        standing=_standing(live),
+        running_rates=_running_rates(live),
         watched=_watched(engine),
-        unseen=_watched(engine, watches.c.trouble.is_not(None)),
+        unobserved=_watched(engine, watches.c.trouble.is_not(None)),
         overdue_s=_overdue_s(engine, now),
         pending=ledgers.pending(),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Money:
+class CostSums:
     """Of some jobs, what they cost and lost."""
 
     amounts: dict[bool, Counter[str]]
     losses: Counter[str]
 
-    def take(self, other: Money) -> None:
+    def add(self, other: CostSums) -> None:
         """Count others in."""
         for simulated, amounts in other.amounts.items():
             self.amounts.setdefault(simulated, Counter()).update(amounts)
         self.losses.update(other.losses)
 
-    def __add__(self, other: Money) -> Money:
+    def __add__(self, other: CostSums) -> CostSums:
         """Both together."""
-        both = Money({}, Counter())
-        both.take(self)
-        both.take(other)
+        both = CostSums({}, Counter())
+        both.add(self)
+        both.add(other)
         return both
 
 
-def _read(connection: Connection, only: Only) -> Money:
+def _read(connection: Connection, only: Only) -> CostSums:
     """Of jobs that have ended."""
     sums = (func.sum(ledger_shares.c[name]) for name in AMOUNTS)
     query = select(ledger_shares.c.simulated, *sums).group_by(ledger_shares.c.simulated)
@@ -102,18 +102,18 @@ def _read(connection: Connection, only: Only) -> Money:
         placements.append(ledger_placements.c.job_id.in_(only))
     rows = connection.execute(query.where(*shares)).all()
     amounts = {bool(row[0]): dict(zip(AMOUNTS, map(int, row[1:]), strict=True)) for row in rows}
-    return Money(
+    return CostSums(
         {simulated: Counter(of) for simulated, of in amounts.items()},
         Counter(_by(connection, cause, *placements)),
     )
 
 
-def _money(rows: Iterable[Row]) -> Money:
+def _money(rows: Iterable[AllocationRow]) -> CostSums:
     """Of a job that lives; its losses are told by its bill."""
-    money = Money({}, Counter())
+    money = CostSums({}, Counter())
     for share, row in rows:
         amounts = Counter({name: row[name] for name in AMOUNTS})
-        money.take(Money({share.simulated: amounts}, Counter()))
+        money.add(CostSums({share.simulated: amounts}, Counter()))
     return money
 
 
@@ -143,11 +143,11 @@ def _overdue_s(engine: Engine, now: datetime) -> float:
     return max(0.0, (now - due).total_seconds()) if due else 0.0
 
 
-def _standing(live: list[LiveJob]) -> dict[bool, int]:
+def _running_rates(live: list[LiveJob]) -> dict[bool, int]:
     rates: dict[bool, int] = {}
     for kept in live:
-        for item in kept.account.attempts:
+        for item in kept.bill.attempts:
             if item.ended_at is None:
-                rate = sum(group.tariff.newest_micros_per_hour for group in item.groups)
+                rate = sum(group.rate.newest_micros_per_hour for group in item.groups)
                 rates[item.simulated] = rates.get(item.simulated, 0) + rate
     return rates

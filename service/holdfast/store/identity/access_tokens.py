@@ -25,7 +25,7 @@ from holdfast.store import audit_log
 from holdfast.store.database import reading, writing
 from holdfast.store.tables.identity import tokens
 
-USE_NOTED_EVERY: Final = timedelta(minutes=1)
+USE_RECORDED_EVERY: Final = timedelta(minutes=1)
 """How exactly the last use is known. Smaller: more writes. Bigger: a token that nobody uses is recognised later."""
 
 
@@ -60,7 +60,7 @@ class Token:
         return ""
 
     @property
-    def told(self) -> dict[str, Any]:
+    def audit_fields(self) -> dict[str, Any]:
         """What the audit log tells of it."""
         return {
             "name": self.name,
@@ -79,7 +79,7 @@ class NewToken:
     user: str | None = None
     project: str | None = None
     scopes: Collection[TokenScope] = tuple(TokenScope)
-    lasts: timedelta | None = None
+    lifetime: timedelta | None = None
     """None: for ever, as the owner's own does."""
     parent: str | None = None
     """The token of whoever asks for it, which it does not outlive; None: they came without one."""
@@ -92,16 +92,16 @@ class AccessTokens:
         self._engine = engine
         self._key = key
 
-    def make(self, wish: NewToken, now: datetime, doer: Actor | None = None) -> tuple[str, Token]:
+    def create(self, wish: NewToken, now: datetime, doer: Actor | None = None) -> tuple[str, Token]:
         """A new access token, the only time that it can be seen, and what is kept of it."""
         with writing(self._engine) as connection:
             text, token = self._insert(connection, wish, now)
             if doer:
-                deed = doer.did("token.add", token.id, after=token.told)
+                deed = doer.audit_action("token.add", token.id, after=token.audit_fields)
                 audit_log.append(connection, deed, now)
         return text, token
 
-    def none_yet(self) -> bool:
+    def is_empty(self) -> bool:
         """True before the first token was made."""
         with reading(self._engine) as connection:
             return connection.execute(select(tokens.c.id).limit(1)).first() is None
@@ -136,9 +136,9 @@ class AccessTokens:
             NotFound: there is none with this id.
         """
         with reading(self._engine) as connection:
-            return _token(_known(connection, token_id))
+            return _token(_require_token(connection, token_id))
 
-    def all(self, user: str | None, *, of_all: bool = False) -> list[Token]:
+    def list_tokens(self, user: str | None, *, of_all: bool = False) -> list[Token]:
         """The tokens of a user (None: of the owner), or of all people; newest first."""
         query = select(tokens).order_by(tokens.c.created_at.desc(), tokens.c.id)
         if not of_all:
@@ -146,12 +146,12 @@ class AccessTokens:
         with reading(self._engine) as connection:
             return [_token(row) for row in connection.execute(query).mappings()]
 
-    def note_use(self, token: Token, now: datetime) -> None:
+    def record_use(self, token: Token, now: datetime) -> None:
         """Say that a token is used now; written at most once a minute."""
-        if token.last_used_at and now - token.last_used_at < USE_NOTED_EVERY:
+        if token.last_used_at and now - token.last_used_at < USE_RECORDED_EVERY:
             return
         unnoted = or_(
-            tokens.c.last_used_at.is_(None), tokens.c.last_used_at <= now - USE_NOTED_EVERY
+            tokens.c.last_used_at.is_(None), tokens.c.last_used_at <= now - USE_RECORDED_EVERY
         )
         with writing(self._engine) as connection:
             mine = update(tokens).where(tokens.c.id == token.id, unnoted)
@@ -164,9 +164,11 @@ class AccessTokens:
             NotFound: there is none with this id.
         """
         with writing(self._engine) as connection:
-            if _known(connection, token_id)["revoked_at"] is None:
+            if _require_token(connection, token_id)["revoked_at"] is None:
                 for revoked in _revoke(connection, tokens.c.id == token_id, now):
-                    deed = doer.did("token.revoke", revoked.id, before=revoked.told)
+                    deed = doer.audit_action(
+                        "token.revoke", revoked.id, before=revoked.audit_fields
+                    )
                     audit_log.append(connection, deed, now)
         return self.get(token_id)
 
@@ -180,12 +182,12 @@ class AccessTokens:
             NotPossibleNow: it was rotated before, or lets nobody in any more.
         """
         with writing(self._engine) as connection:
-            old = _token(_known(connection, token_id))
+            old = _token(_require_token(connection, token_id))
             if old.replaced_by:
                 raise NotPossibleNow(f"token {token_id} was rotated to {old.replaced_by} before")
             if reason := old.refusal(now):
                 raise NotPossibleNow(
-                    f"token {token_id} {reason}; make another: holdfast tokens add"
+                    f"token {token_id} {reason}; create another: holdfast tokens add"
                 )
             lasts = old.expires_at - old.created_at if old.expires_at else None
             wish = NewToken(
@@ -193,7 +195,7 @@ class AccessTokens:
                 user=old.user,
                 project=old.project,
                 scopes=old.scopes,
-                lasts=lasts,
+                lifetime=lasts,
                 parent=old.parent if doer.token_id in {None, old.id} else doer.token_id,
             )
             text, new = self._insert(connection, wish, now)
@@ -202,9 +204,9 @@ class AccessTokens:
             connection.execute(update(tokens).where(tokens.c.id == token_id).values(**change))
             mine = update(tokens).where(tokens.c.parent == token_id)
             connection.execute(mine.values(parent=new.id))
-            after = {**new.told, "old_ends_at": ends_at.isoformat()}
-            deed = doer.did(
-                "token.rotate", token_id, before=old.told, after={"id": new.id, **after}
+            after = {**new.audit_fields, "old_ends_at": ends_at.isoformat()}
+            deed = doer.audit_action(
+                "token.rotate", token_id, before=old.audit_fields, after={"id": new.id, **after}
             )
             audit_log.append(connection, deed, now)
         return text, new
@@ -212,7 +214,10 @@ class AccessTokens:
     def _insert(self, connection: Connection, wish: NewToken, now: datetime) -> tuple[str, Token]:
         token_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
         parent = _row(connection, wish.parent) if wish.parent else None
-        ends = [now + wish.lasts if wish.lasts else None, parent["expires_at"] if parent else None]
+        ends = [
+            now + wish.lifetime if wish.lifetime else None,
+            parent["expires_at"] if parent else None,
+        ]
         row = {
             "id": token_id,
             "mac": self._mac(_digest(secret)),
@@ -256,7 +261,7 @@ def _row(connection: Connection, token_id: str) -> Any:
     return connection.execute(select(tokens).where(tokens.c.id == token_id)).mappings().first()
 
 
-def _known(connection: Connection, token_id: str) -> Any:
+def _require_token(connection: Connection, token_id: str) -> Any:
     row = _row(connection, token_id)
     if row is None:
         raise NotFound(f"there is no token {token_id}")

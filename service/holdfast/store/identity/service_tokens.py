@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from holdfast.store.identity.access_tokens import AccessTokens
 
 
-class Tokens:
+class ServiceTokens:
     """What follows from the service's own secret."""
 
     def __init__(self, engine: Engine, secret: bytes) -> None:
@@ -21,7 +21,7 @@ class Tokens:
         self._secret = secret
 
     @property
-    def keyring(self) -> AccessTokens:
+    def access_tokens(self) -> AccessTokens:
         """The tokens of people."""
         return AccessTokens(self._engine, self._derived("people/mac/1").encode())
 

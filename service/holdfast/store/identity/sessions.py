@@ -18,7 +18,7 @@ from holdfast.store.tables.identity import sessions
 IDLE: Final = timedelta(hours=8)
 """How long a session goes on that nobody uses. Smaller: people log in twice a day. Bigger: so does whoever finds the
 machine unlocked."""
-SEEN_NOTED_EVERY: Final = timedelta(minutes=1)
+USE_RECORDED_EVERY: Final = timedelta(minutes=1)
 """How exactly the last use is known. Smaller: more writes. Bigger: a session ends that much too early."""
 
 
@@ -46,7 +46,7 @@ class Sessions:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def begin(
+    def start(
         self, token_id: str, now: datetime, doer: Actor, instead_of: str | None = None
     ) -> tuple[str, Session]:
         """A new session with its id, which is what the cookie holds; the one that the browser had before is over."""
@@ -65,7 +65,7 @@ class Sessions:
                 before = sessions.c.id_sha256 == _digest(instead_of)
                 connection.execute(delete(sessions).where(before))
             connection.execute(insert(sessions).values(**row))
-            audit_log.append(connection, doer.did("session.begin", doer.name), now)
+            audit_log.append(connection, doer.audit_action("session.begin", doer.name), now)
         return text, session
 
     def find(self, text: str, now: datetime) -> Session | None:
@@ -76,9 +76,9 @@ class Sessions:
         session = Session(**row) if row else None
         return session if session and now < session.ends_at else None
 
-    def note_use(self, session: Session, now: datetime) -> None:
+    def record_use(self, session: Session, now: datetime) -> None:
         """Say that a session is used now; written at most once a minute."""
-        if now - session.seen_at >= SEEN_NOTED_EVERY:
+        if now - session.seen_at >= USE_RECORDED_EVERY:
             mine = update(sessions).where(sessions.c.id_sha256 == session.id_sha256)
             with writing(self._engine) as connection:
                 connection.execute(mine.values(seen_at=now))
@@ -88,7 +88,7 @@ class Sessions:
         mine = sessions.c.id_sha256 == session.id_sha256
         with writing(self._engine) as connection:
             if connection.execute(delete(sessions).where(mine)).rowcount:
-                audit_log.append(connection, doer.did("session.end", doer.name), now)
+                audit_log.append(connection, doer.audit_action("session.end", doer.name), now)
 
 
 def _digest(text: str) -> str:

@@ -58,7 +58,7 @@ class Users:
         self._engine = engine
         self._clock = clock
 
-    def any_yet(self) -> bool:
+    def has_users(self) -> bool:
         """True once there is a user."""
         with reading(self._engine) as connection:
             return connection.execute(select(users.c.name).limit(1)).first() is not None
@@ -95,10 +95,10 @@ class Users:
         now = self._clock.now()
         with writing(self._engine) as connection:
             if _user(connection, name):
-                raise Conflict(f"there is a user {name} already; names are never given twice")
+                raise Conflict(f"user {name} already exists; names of users are never reused")
             row: dict[str, Any] = {"name": name, "is_admin": is_admin, "created_at": now}
             connection.execute(insert(users).values(**row))
-            deed = doer.did("user.add", name, after={"is_admin": is_admin})
+            deed = doer.audit_action("user.add", name, after={"is_admin": is_admin})
             audit_log.append(connection, deed, now)
         return User(**row, disabled_at=None)
 
@@ -127,7 +127,9 @@ class Users:
                     told["revoked_tokens"] = access_tokens.revoke_all(connection, name, now)
                 before = {"is_admin": user.is_admin, "is_disabled": user.disabled_at is not None}
                 told["is_disabled"] = bool(change.get("disabled_at", user.disabled_at))
-                audit_log.append(connection, doer.did("user.change", name, before, told), now)
+                audit_log.append(
+                    connection, doer.audit_action("user.change", name, before, told), now
+                )
             after = _user(connection, name)
         assert after, "users are never removed"
         return after
@@ -159,10 +161,10 @@ class Users:
         with writing(self._engine) as connection:
             taken = select(projects.c.name).where(projects.c.name == name)
             if connection.execute(taken).first():
-                raise Conflict(f"there is a project {name} already; choose another name")
+                raise Conflict(f"project {name} already exists; choose another name")
             row: dict[str, Any] = {"name": name, "created_at": now}
             connection.execute(insert(projects).values(**row))
-            audit_log.append(connection, doer.did("project.add", name, after={}), now)
+            audit_log.append(connection, doer.audit_action("project.add", name, after={}), now)
         return Project(**row, archived_at=None)
 
     def archive_project(self, name: str, *, is_archived: bool, doer: Actor) -> Project:
@@ -179,7 +181,9 @@ class Users:
                 mine = update(projects).where(projects.c.name == name)
                 connection.execute(mine.values(archived_at=at))
                 before, after = {"is_archived": not is_archived}, {"is_archived": is_archived}
-                audit_log.append(connection, doer.did("project.change", name, before, after), now)
+                audit_log.append(
+                    connection, doer.audit_action("project.change", name, before, after), now
+                )
             return _project(connection, name)
 
     def members(self, project: str) -> list[Member]:
@@ -204,18 +208,22 @@ class Users:
             known = _user(connection, user)
             before = connection.execute(select(members.c.role).where(*mine)).scalar()
             if known is None:
-                raise NotFound(f"there is no user {user}; an admin makes one: holdfast users add")
+                raise NotFound(
+                    f"there is no user {user}; an admin creates one with: holdfast users add"
+                )
             if role is None and before is None:
                 raise NotFound(f"{user} is not in project {project}")
             if role is not None and known.disabled_at:
-                raise NotPossibleNow(f"{user} is disabled; an admin lets them in again first")
+                raise NotPossibleNow(f"{user} is disabled; an admin has to enable them first")
             connection.execute(delete(members).where(*mine))
             if role is not None:
                 row = {"project": project, "user": user, "role": role.value}
                 connection.execute(insert(members).values(**row))
             was, now_is = ({"role": str(r)} if r else None for r in (before, role))
             if was != now_is:
-                deed = doer.did("member.set" if role else "member.remove", target, was, now_is)
+                deed = doer.audit_action(
+                    "member.set" if role else "member.remove", target, was, now_is
+                )
                 audit_log.append(connection, deed, now)
 
 

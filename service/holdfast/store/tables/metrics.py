@@ -6,14 +6,14 @@ from sqlalchemy import BigInteger, Column, Double, Integer, String, Table
 
 from holdfast.store.tables.base import metadata
 
-LONGEST_NAME = 200
+MAX_NAME_CHARS = 200
 """Characters of a name that has a curve. Bigger: more than an index of PostgreSQL can hold."""
 
 metric_blocks = Table(
     "metric_blocks",
     metadata,
     Column("job_id", String(32), primary_key=True),
-    Column("name", String(LONGEST_NAME), primary_key=True),
+    Column("name", String(MAX_NAME_CHARS), primary_key=True),
     Column("attempt", Integer, primary_key=True, autoincrement=False),
     Column(
         "block",
