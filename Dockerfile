@@ -1,6 +1,6 @@
-# The service in a container. Built with the default EXTRAS it carries no torch: right where training runs elsewhere.
-# Jobs with `infra: local` run in this container, and need EXTRAS=service,worker,postgres.
-# `--target skypilot` builds SkyPilot's API server instead, which has Python packages of its own.
+# The service in a container. The default EXTRAS contain no torch, which suits training on other machines.
+# Jobs with `infra: local` run in this container and need EXTRAS=service,worker,postgres.
+# `--target skypilot` builds SkyPilot's API server instead, which has its own Python packages.
 
 FROM python:3.11.15-slim-bookworm AS build
 ARG EXTRAS=service,postgres
@@ -8,7 +8,7 @@ WORKDIR /src
 COPY requirements.lock .
 RUN pip install --no-cache-dir --constraint requirements.lock build hatchling
 COPY . .
-# The dashboard, by a Node that stays in this stage.
+# Build the dashboard with a Node that exists only in this stage.
 RUN python -m venv .venv && dashboard/npm.sh ci --ignore-scripts && dashboard/npm.sh run build
 RUN python -m build --wheel --no-isolation --outdir /wheel
 RUN python -m venv /app \
@@ -21,13 +21,13 @@ RUN apt-get update \
 COPY requirements-skypilot.lock /
 RUN python -m venv /skypilot \
     && /skypilot/bin/pip install --no-cache-dir --requirement /requirements-skypilot.lock
-# By this, SkyPilot asks the service before it launches a job of the service's, and nobody otherwise. Anybody may read it.
+# With this module SkyPilot asks the service before it launches one of the service's jobs. It contains no secret.
 COPY --chmod=0644 service/holdfast/skypilot_server/holdfast_gate.py /skypilot/lib/python3.11/site-packages/
-# The user of the service, so that both can read what they share; ssh looks for the home in passwd, and not in HOME.
+# The same user as in the service's image, so that both can read shared files. ssh reads the home folder from passwd, not from HOME.
 RUN useradd --uid 10001 --no-create-home --home-dir /var/lib/holdfast/skypilot holdfast \
     && install --directory --owner=holdfast --group=holdfast --mode=0700 /var/lib/holdfast \
         /var/lib/holdfast/skypilot /var/lib/holdfast/skypilot-launches /var/lib/holdfast/wheels
-# TZ: SkyPilot writes naive local times. IS_SKYPILOT_SERVER: without it, its configuration is read as a client's.
+# TZ: SkyPilot writes local times without a zone. IS_SKYPILOT_SERVER: without it, the configuration is read as a client's.
 ENV PATH=/skypilot/bin:$PATH \
     HOME=/var/lib/holdfast/skypilot \
     TZ=UTC \

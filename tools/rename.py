@@ -2,7 +2,7 @@
 
     python tools/rename.py PLAN [--root DIR]
 
-PLAN: lines `path.py:Class.member newname` or `path.py:name newname`. Overrides and protocols that are not declared as such need lines of their own.
+PLAN: lines `path.py:Class.member newname`, `path.py:name newname` or `path.py:function(parameter) newname`. Overrides and protocols that are not declared as such need lines of their own.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class Server:
 
 def position(path: Path, target: str):
     tree = ast.parse(path.read_text())
+    target, _, parameter = target.rstrip(")").partition("(")
     parts = target.split(".")
     body = tree.body
     node = None
@@ -81,6 +82,12 @@ def position(path: Path, target: str):
                     line = path.read_text().splitlines()[n.end_lineno - 1]
                     return n.end_lineno - 1, n.end_col_offset - len(part)
             return None
+    if parameter:
+        a = node.args
+        for arg in (*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg):
+            if arg and arg.arg == parameter:
+                return arg.lineno - 1, arg.col_offset
+        return None
     line = path.read_text().splitlines()[node.lineno - 1]
     col = line.index(
         parts[-1],
@@ -190,9 +197,11 @@ def main():
         for d in (r or {}).get("documentChanges", []):
             for e in d.get("edits", []):
                 b, f = e["range"]["start"], e["range"]["end"]
-                edits.setdefault(d["textDocument"]["uri"], {})[
-                    (b["line"], b["character"], f["line"], f["character"])
-                ] = e["newText"]
+                place = (b["line"], b["character"], f["line"], f["character"])
+                mine = edits.setdefault(d["textDocument"]["uri"], {})
+                if mine.get(place, e["newText"]) != e["newText"]:
+                    print("CLASH", d["textDocument"]["uri"], place, mine[place], e["newText"])
+                mine[place] = e["newText"]
                 count += 1
         for uri, es in (r or {}).get("changes", {}).items():
             for e in es:
@@ -212,7 +221,7 @@ def main():
             lines[l] = lines[l][:c] + text + lines[l][c2:]
         path.write_text("".join(lines))
     s.p.terminate()
-    (root / "pyrightconfig.json").unlink()
+    (root / "pyrightconfig.json").unlink(missing_ok=True)
 
 
 main()
