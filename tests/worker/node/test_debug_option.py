@@ -49,7 +49,7 @@ def test_debug_run_saves_synchronously_with_documented_settings(
 
 
 def test_it_is_documented_to_the_letter() -> None:
-    [table] = re.findall(r"does exactly this.*?\n\n(.*?)\n\n", PAGE, re.DOTALL)
+    [table] = re.findall(r"It sets:.*?\n\n(.*?)\n\n", PAGE, re.DOTALL)
     told = re.findall(r"\| `([^`]+)` \|$", table, re.MULTILINE)
 
     assert set(told) == {

@@ -15,9 +15,9 @@ NUMBERED = ("HOLDFAST_ATTEMPT", "HOLDFAST_EPOCH", "HOLDFAST_SPOOL", "HOLDFAST_RU
 WATCHED = """
 import sys
 from holdfast_worker.node.launch import launch
-from holdfast_worker.preemption.metadata_service import Metadata
+from holdfast_worker.preemption.metadata_service import MetadataService
 
-sys.exit(launch(sys.argv[3:], [int(sys.argv[2])], Metadata(sys.argv[1])))
+sys.exit(launch(sys.argv[3:], [int(sys.argv[2])], MetadataService(sys.argv[1])))
 """
 """The wrapper, with another address for what a cloud has to say."""
 

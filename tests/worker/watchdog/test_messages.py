@@ -42,7 +42,7 @@ FINDINGS = st.builds(
     RankInspection,
     rank=COUNTS,
     is_stopped=st.booleans(),
-    place=st.text(max_size=1000),
+    location=st.text(max_size=1000),
     is_in_torch=st.booleans(),
     collectives=st.dictionaries(st.text(max_size=20), COUNTS, max_size=3),
 )

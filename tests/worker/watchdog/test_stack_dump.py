@@ -29,11 +29,11 @@ def inner():
 def outer():
     inner()
 
-stack_dump.answer_to_asking(Path(sys.argv[1]) / "hang" / "rank-3.answers.txt")
-beat = HeartbeatWriter.begin(RunDir(Path(sys.argv[1])), 3)
-beat.begin_at(1200)
+stack_dump.install_stack_dump_handler(Path(sys.argv[1]) / "hang" / "rank-3.answers.txt")
+beat = HeartbeatWriter.create(RunDir(Path(sys.argv[1])), 3)
+beat.start_at(1200)
 beat.enter(Phase.LOADING)
-with beat.agreeing():
+with beat.waiting_for_ranks():
     outer()
 """
 NO_SPY = "/bin/false"
