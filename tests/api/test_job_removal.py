@@ -55,7 +55,7 @@ def test_live_job_is_refused_with_what_to_do(world: SimulatedService) -> None:
     answer = world.http.delete(f"/v1/jobs/{job['id']}")
 
     assert answer.status_code == 409
-    assert answer.json()["detail"].endswith(f"holdfast cancel {job['id']} ends it")
+    assert answer.json()["detail"].endswith(f"cancel it with: holdfast cancel {job['id']}")
     assert not world.job(job["id"])["can"]["remove"]["allowed"]
 
 

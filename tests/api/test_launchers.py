@@ -103,7 +103,7 @@ def test_what_a_service_does_without_is_told_as_such(world: SimulatedService) ->
 def test_an_engine_that_answers(world: SimulatedService) -> None:
     now = world.clock.now()
 
-    sky = _told(world, vitals=VITALS, answered_at=now)["skypilot"]
+    sky = _told(world, engine_info=VITALS, answered_at=now)["skypilot"]
 
     assert sky == {
         "engine": "skypilot",
@@ -131,7 +131,7 @@ def test_an_engine_that_is_silent_keeps_what_it_said_last(world: SimulatedServic
 
     sky = _told(
         world,
-        vitals=VITALS,
+        engine_info=VITALS,
         answered_at=since - timedelta(seconds=15),
         trouble="it does not answer",
         since=since,

@@ -32,7 +32,7 @@ def both(http: TestClient, task: str, **words: Any) -> tuple[list[str], list[str
     ("task", "words", "reason"),
     [
         ("run: train\nresources: {infra: aws}", {"force": True}, "needs the skypilot launcher"),
-        (f"{LOCAL}holdfast: {{limits: {{deadline: 2020-01-01T00:00:00Z}}}}", {}, "is over"),
+        (f"{LOCAL}holdfast: {{limits: {{deadline: 2020-01-01T00:00:00Z}}}}", {}, "is in the past"),
         (LOCAL, {"project": "closed"}, "archived"),
         (LOCAL, {"project": "absent"}, "no project absent"),
     ],
@@ -75,7 +75,7 @@ def test_rendering_lists_what_a_role_does_not_allow(world: SimulatedService) -> 
     member, refused_member = both(principals.person("member"), LOCAL, project=OWN)
 
     assert looking == refused_view
-    assert "needs the role" in looking[0]
+    assert "requires the role" in looking[0]
     assert member == refused_member
     assert "this machine is for admins" in member[0]
 

@@ -162,7 +162,7 @@ def test_where_no_reconciler_runs_nobody_asks_for_logs(place: Place) -> None:
         answer = http.get(f"/v1/jobs/{place.job}/logs")
 
     assert answer.status_code == 503
-    assert "the reconciler has stopped" in answer.json()["detail"]
+    assert "the controller thread has stopped" in answer.json()["detail"]
 
 
 def test_a_service_that_has_no_skypilot_any_more_says_so(place: Place) -> None:

@@ -168,7 +168,7 @@ def test_a_confined_job_is_sent_no_folder_of_the_service(shelter: Shelter) -> No
     (allowed / "out").symlink_to(shelter.home)
 
     for number, workdir in enumerate((shelter.home, shelter.folder, allowed / "out", "/etc")):
-        with pytest.raises(LaunchRefused, match=r"service.s own folder|HOLDFAST_FOLDERS"):
+        with pytest.raises(LaunchRefused, match=r"service.s own directory|HOLDFAST_FOLDERS"):
             shelter.run(f"bad{number}", "true", workdir=str(workdir))
     _, printed = shelter.run("good", "cat file link; ls -l link", workdir=str(allowed / "mine"))
 

@@ -108,7 +108,7 @@ def test_what_a_person_mistypes_is_answered_in_a_sentence(service: Service) -> N
         (("tokens", "add", "x", "--scope", "root"), 2, "scopes"),
         (("tokens", "revoke", "000000000000"), 4, "no token"),
         (("tokens", "revoke", "../jobs"), 4, "there is no resource at"),
-        (("projects", "use", "nowhere"), 4, "yours are: default"),
+        (("projects", "use", "nowhere"), 4, "your projects: default"),
     ]
 
     for words, code, sentence in mistakes:
