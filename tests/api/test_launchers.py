@@ -133,7 +133,7 @@ def test_an_engine_that_is_silent_keeps_what_it_said_last(world: SimulatedServic
         world,
         engine_info=VITALS,
         answered_at=since - timedelta(seconds=15),
-        trouble="it does not answer",
+        error="it does not answer",
         since=since,
     )["skypilot"]
 

@@ -17,7 +17,7 @@ def test_mistakes_at_the_command_line(service: Service) -> None:
         (("submit", "torn.yaml"), 2, "not YAML: line 1"),
         (("submit", "typo.yaml"), 2, "did you mean 'resources'"),
         (("submit", "cloud.yaml"), 2, "holdfast up connects one"),
-        (("submit", "moon.yaml"), 2, "'moon' is no place"),
+        (("submit", "moon.yaml"), 2, "'moon' is an unknown infrastructure"),
         (("submit", "nosuch.yaml"), 2, "No such file"),
         (("submit", "good.yaml", "--env", "NOVALUE"), 2, "NAME=VALUE"),
         (("preempt", "j0", "--notice", "soon"), 2, "write seconds"),
