@@ -14,8 +14,10 @@ TRACKIO := build/trackio
 PAGES := $(shell find dashboard -type f -not -path '*/node_modules/*' -not -name schema.d.ts) docs/reference/openapi.json
 # Parallel test processes: one more than cores, because many tests wait. A lower value leaves cores idle; a higher value makes tests with ranks time out.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 1 : 8)))
+# Tests that a run includes (tests/support/tiers.py).
+TIER := test
 
-.PHONY: help setup demo test test-all e2e e2e-smoke skypilot trackio bench bench-checkpoint bench-dashboard bench-ingest bench-reads bench-slurm check clean dev lock chromium postgres slurm screenshots wheel contract
+.PHONY: help setup demo test test-all test-added e2e e2e-smoke skypilot trackio bench bench-checkpoint bench-dashboard bench-ingest bench-reads bench-slurm check clean dev lock chromium postgres slurm screenshots wheel contract
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,15 +45,20 @@ dev: setup ## serve the dashboard from its sources, with live reload, in front o
 demo: setup ## run a job on this machine, preempt it twice, and compare it with an uninterrupted run
 	@$(BIN)/holdfast demo
 
-test: setup postgres slurm chromium skypilot trackio ## run all tests except those with the real SkyPilot over a fake cloud
-	@echo "not included: tests with the real SkyPilot over a fake cloud; run make e2e-smoke or make e2e (root, Debian, 5 GB)"
+test: setup postgres slurm chromium skypilot trackio ## run every behavior once, in about ten minutes on two idle cores; prints the ten slowest files
+	@echo "not included: repetitions (make test-all); the real SkyPilot over a fake cloud: make e2e-smoke or make e2e (root, Debian, 5 GB)"
 	dashboard/npm.sh test --silent
 	@# With PYTHONDONTWRITEBYTECODE set, each of a thousand processes would compile everything again.
 	@$(BIN)/python -m compileall -q service worker tests
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore=tests/e2e/fake_aws --durations=20 --junitxml=build/tests.xml
+	$(BIN)/python -m pytest --tier $(TIER) -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore=tests/e2e/fake_aws --durations=10 --junitxml=build/tests.xml
 
 test-all: export HOLDFAST_TEST_FULL := 1
-test-all: test ## run the same tests with all repetitions: 100 seeds of each fault injection test, all generated cases; half an hour more
+test-all: TIER := all
+test-all: test ## run all tests with all repetitions: 100 seeds of each fault injection test, all generated cases, both databases
+
+test-added: export HOLDFAST_TEST_FULL := 1
+test-added: TIER := added
+test-added: test ## run what make test-all adds to make test
 
 e2e: setup ## run the tests with the real SkyPilot over a fake cloud on this machine; needs root, Debian, 5 GB and an hour
 	@PYTHONPATH=tests $(BIN)/python -m e2e.fake_aws enter $(BIN)/python -m pytest tests/e2e/fake_aws
