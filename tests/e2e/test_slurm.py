@@ -116,11 +116,19 @@ def bring_the_limit_near(service: OnLoginNode, job: str) -> None:
 @pytest.mark.parametrize(
     ("befall", "partition", "step_s", "cause"),
     [
-        (cut_the_power, "main", 0.5, "node_failed"),
-        (come_urgently, "spot", 0.5, "preempted"),
-        (bring_the_limit_near, "main", 2.5, "launcher_restarted"),
+        pytest.param(
+            cut_the_power, "main", 0.5, "node_failed", id="power cut", marks=pytest.mark.full
+        ),
+        pytest.param(come_urgently, "spot", 0.5, "preempted", id="preempted"),
+        pytest.param(
+            bring_the_limit_near,
+            "main",
+            2.5,
+            "launcher_restarted",
+            id="time limit",
+            marks=pytest.mark.full,
+        ),
     ],
-    ids=["power cut", "preempted", "time limit"],
 )
 def test_capacity_loss_leaves_the_final_weights_unchanged(
     service: OnLoginNode,

@@ -178,6 +178,7 @@ def test_mistakes_are_told_in_a_sentence_and_leave_nothing_running(upper: Upper)
     assert not any("Traceback" in answer.stderr for answer in (absent, crashed, torn))
 
 
+@pytest.mark.full
 def test_the_real_skypilot_is_started_configured_reused_and_ended(tmp_path: Path) -> None:
     if not SKYPILOT.exists():
         pytest.skip(f"SkyPilot is not installed at {SKYPILOT}; HOLDFAST_SKYCLOUD names its folder")

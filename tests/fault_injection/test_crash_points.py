@@ -93,7 +93,10 @@ def test_run_survives_drawn_crashes(
     assert struck, "nothing is there any more of what was to be disturbed"
 
 
-@pytest.mark.parametrize("is_far", [False, True], ids=["directory", "S3"])
+@pytest.mark.parametrize(
+    "is_far",
+    [pytest.param(False, id="directory"), pytest.param(True, id="S3", marks=pytest.mark.full)],
+)
 @pytest.mark.parametrize("doing", REQUESTS)
 def test_killed_at_any_line_of_a_request_to_the_store(
     tmp_path: Path, forks: ForkServer, s3: FakeS3, calm: Calm, doing: str, is_far: bool

@@ -191,7 +191,7 @@ def test_a_program_that_always_leaves_as_if_it_were_told_to_is_given_up() -> Non
 
 
 def test_a_market_without_any_room_is_waited_for_as_long_as_was_said() -> None:
-    nothing = MarketParameters(denial_rate=0.999_999, provision_s=30)
+    nothing = MarketParameters(denial_rate=0.999, provision_s=30)
     life = begin(nothing, LONG, LIKE_SKYPILOT, max_wait="20m")
 
     job = life.live()

@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from holdfast.domain.jobfile.parser import Overrides, parse_job_file
 from holdfast.rendering import TorchrunRequest, render, torchrun_commands
 from support.live_service import free_port
@@ -118,6 +119,7 @@ def test_three_nodes_of_two_ranks_are_six_placed_ranks(
     assert places == [[str(n), str(r), str(2 * n + r), "6"] for n in range(3) for r in range(2)]
 
 
+@pytest.mark.full
 def test_a_node_that_is_lost_and_comes_back_costs_no_sample_and_repeats_none(
     tmp_path: Path,
 ) -> None:

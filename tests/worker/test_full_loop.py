@@ -40,7 +40,10 @@ def test_loop_killed_in_pass_two_keeps_order_and_loss_scale(
     assert known["order"][:PASS] != known["order"][PASS : 2 * PASS]
 
 
-@pytest.mark.parametrize("switches", [("--precision=bf16",), ("--precision=fp16", "--shard")])
+@pytest.mark.parametrize(
+    "switches",
+    [("--precision=bf16",), pytest.param(("--precision=fp16", "--shard"), marks=pytest.mark.full)],
+)
 def test_example_with_all_features_ends_with_equal_weights(
     tmp_path: Path, switches: tuple[str, ...]
 ) -> None:

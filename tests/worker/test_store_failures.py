@@ -60,6 +60,7 @@ def step_of(driver: RunDriver) -> int:
     return max((body["step"] for body in bodies(driver, ReportKind.PROGRESS)), default=0)
 
 
+@pytest.mark.full
 def test_a_store_that_fails_a_third_of_all_requests_costs_no_work(
     driver: RunDriver, s3: FakeS3, bucket: Store, calm: RunDriver
 ) -> None:

@@ -19,7 +19,7 @@ STEPS = "26"
     ("ranks", "told"),
     [
         (1, 24),  # At the end of a pass, of which nothing is left.
-        (3, 17),  # In the middle of one.
+        pytest.param(3, 17, marks=pytest.mark.full),  # In the middle of one.
     ],
 )
 def test_preempted_trainer_equals_an_uninterrupted_one(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from holdfast.domain.jobfile.parser import Overrides, parse_job_file
 from holdfast.rendering import TorchrunRequest, render, torchrun_commands
 from support.live_service import free_port
@@ -42,6 +43,7 @@ def typed(commands: list[str], folder: Path) -> list[str]:
     return told
 
 
+@pytest.mark.full
 def test_unequal_nodes_are_one_run_with_one_store(
     tmp_path: Path,
 ) -> None:
