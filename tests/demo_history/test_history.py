@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
 from demo_history.conftest import NOON, SEED
 from fastapi.testclient import TestClient
 from holdfast.api.app import create_app
@@ -58,6 +59,7 @@ def http(house: Application) -> TestClient:
     return client(create_app(replace(house.services, call_launcher=call_directly)))
 
 
+@pytest.mark.full
 def test_a_seed_tells_the_same_history_whenever_it_is_told(
     house: Application, made: Callable[[int, datetime], Application]
 ) -> None:

@@ -49,6 +49,7 @@ def test_it_goes_on_and_takes_jobs_of_those_who_look_around(service: Service) ->
     assert service.ended(job)["state"] == "cancelled"
 
 
+@pytest.mark.full
 def test_it_touches_nothing_of_the_user_and_leaves_nothing_behind(service: Service) -> None:
     folder = service.folder
     url = service.environment["HOLDFAST_URL"]

@@ -32,7 +32,15 @@ def open_to_others(home: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "first", [("serve",), ("db", "upgrade"), ("db", "current"), ("up", "--stop")], ids=" ".join
+    "first",
+    [
+        ("serve",),
+        *(
+            pytest.param(words, marks=pytest.mark.full)
+            for words in (("db", "upgrade"), ("db", "current"), ("up", "--stop"))
+        ),
+    ],
+    ids=" ".join,
 )
 def test_fresh_home_is_private_under_any_umask(tmp_path: Path, first: tuple[str, ...]) -> None:
     service = Service(tmp_path)

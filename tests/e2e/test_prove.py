@@ -7,12 +7,14 @@ import json
 import subprocess
 import zipfile
 
+import pytest
 import yaml
 from support.live_service import EXAMPLE, HOLDFAST, Service
 
 STEPS = 24
 
 
+@pytest.mark.full
 def test_a_script_that_resumes_is_proven_and_its_job_keeps_the_certificate(
     service: Service,
 ) -> None:

@@ -32,6 +32,7 @@ def book(tmp_path: Path) -> Path:
     return top
 
 
+@pytest.mark.full
 def test_a_run_is_made_again_from_its_manifest_alone_and_comes_to_the_same(
     service: Service, book: Path
 ) -> None:

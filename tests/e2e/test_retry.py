@@ -37,6 +37,7 @@ def weights(service: Service, job: str) -> str:
     return digest
 
 
+@pytest.mark.full
 def test_a_job_that_failed_is_mended_and_ends_as_if_it_had_never_failed(
     service: Service, fragile: Path
 ) -> None:

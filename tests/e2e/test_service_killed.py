@@ -42,7 +42,9 @@ def test_a_killed_service_finds_its_training_again(service: Service) -> None:
     assert service.cli("db", "check").returncode == 0
 
 
-@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "by", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)]
+)
 def test_a_service_that_is_asked_to_end_ends_its_steps_first(
     service: Service, by: signal.Signals
 ) -> None:

@@ -32,7 +32,7 @@ def behind_nat(folder: Path, *, numbered: bool) -> str:
     return f"env {without} {away} {SCRIPT}"
 
 
-@pytest.mark.parametrize("numbered", [True, False])
+@pytest.mark.parametrize("numbered", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_progress_checkpoints_and_the_end_are_seen(service: Service, *, numbered: bool) -> None:
     (service.folder / "away").mkdir()
     where = f"file://{service.folder}/store"

@@ -97,7 +97,7 @@ def test_up_with_a_server_that_is_named_starts_none(upper: Upper) -> None:
     assert "✗ missing  skypilot" in doctor.stdout
 
 
-@pytest.mark.parametrize("has_gate", ["true", "false"])
+@pytest.mark.parametrize("has_gate", ["true", pytest.param("false", marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", ["HOLDFAST_SKYPILOT_CALLBACK_URL", "HOLDFAST_PUBLIC_URL"])
 def test_a_server_that_shares_our_files_is_configured_and_not_started(
     upper: Upper, has_gate: str, name: str

@@ -60,5 +60,5 @@ def is_added(item: pytest.Item) -> bool:
     if item.get_closest_marker("full"):
         return True
     callspec = getattr(item, "callspec", None)
-    repeats = callspec is not None and "postgresql" in callspec.params.values()
+    repeats = callspec is not None and callspec.params.get("database_url") == "postgresql"
     return repeats and not item.nodeid.startswith(POSTGRES_SPECIFIC)

@@ -16,7 +16,9 @@ pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 TEAM = ("budgets", "projects", "users", "tokens", "notifications", "audit")
 PAGES = ("/", "/?by=tag&show=paid", "/submit", *(f"/team?tab={tab}" for tab in TEAM))
 TABS = ("story", "events", "checkpoints", "logs", "task", "manifest")
-in_both_themes = pytest.mark.parametrize("theme", ["light", "dark"])
+in_both_themes = pytest.mark.parametrize(
+    "theme", ["light", pytest.param("dark", marks=pytest.mark.full)]
+)
 Theme = Literal["light", "dark"]
 
 
@@ -36,6 +38,7 @@ def test_nothing_is_wrong_with_the_pages_of_jobs(
     assert not found, "\n".join(found)
 
 
+@pytest.mark.full
 @in_both_themes
 def test_nothing_is_wrong_with_a_question_and_with_an_explanation(
     theme: Theme, url: str, eventful: str, page: Page
@@ -51,6 +54,7 @@ def test_nothing_is_wrong_with_a_question_and_with_an_explanation(
     assert not explained + asked
 
 
+@pytest.mark.full
 @in_both_themes
 def test_nothing_is_wrong_with_the_list_of_places(theme: Theme, url: str, page: Page) -> None:
     page.emulate_media(color_scheme=theme)
@@ -67,6 +71,7 @@ def test_nothing_is_wrong_with_the_list_of_places(theme: Theme, url: str, page: 
     assert not listed + helped
 
 
+@pytest.mark.full
 @in_both_themes
 def test_nothing_is_wrong_with_the_first_run(theme: Theme, url: str, page: Page) -> None:
     page.emulate_media(color_scheme=theme)
@@ -76,6 +81,7 @@ def test_nothing_is_wrong_with_the_first_run(theme: Theme, url: str, page: Page)
     assert not violations(page)
 
 
+@pytest.mark.full
 @in_both_themes
 def test_nothing_is_wrong_with_the_login(
     theme: Theme, world: SimulatedService, url: str, page: Page
@@ -89,6 +95,7 @@ def test_nothing_is_wrong_with_the_login(
     assert not violations(page)
 
 
+@pytest.mark.full
 def test_the_theme_is_chosen_and_kept(url: str, page: Page) -> None:
     page.goto(url)
     ground = "getComputedStyle(document.documentElement).backgroundColor"
@@ -102,7 +109,10 @@ def test_the_theme_is_chosen_and_kept(url: str, page: Page) -> None:
     assert page.evaluate(ground) != light
 
 
-at_every_width = pytest.mark.parametrize("width", [390, 1024, 1440])
+at_every_width = pytest.mark.parametrize(
+    "width",
+    [390, pytest.param(1024, marks=pytest.mark.full), pytest.param(1440, marks=pytest.mark.full)],
+)
 ROOM = "document.documentElement.clientWidth - document.documentElement.scrollWidth"
 """Below 0 where something sticks out of the page, which then can be moved sideways."""
 
@@ -121,6 +131,7 @@ def test_a_page_is_never_wider_than_its_window(
         assert page.evaluate(ROOM) >= 0, path
 
 
+@pytest.mark.full
 @at_every_width
 def test_neither_a_question_nor_an_explanation_sticks_out(
     width: int, url: str, eventful: str, page: Page
@@ -147,6 +158,7 @@ def test_neither_a_question_nor_an_explanation_sticks_out(
     assert page.evaluate(ROOM) >= 0
 
 
+@pytest.mark.full
 @at_every_width
 def test_who_comes_first_and_who_is_not_known_has_room_enough(
     width: int, world: SimulatedService, url: str, page: Page

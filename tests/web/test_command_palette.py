@@ -31,6 +31,7 @@ def test_a_job_is_gone_to_by_a_part_of_its_name(
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
+@pytest.mark.full
 def test_enter_goes_to_what_was_typed_however_slowly_it_is_found(
     world: SimulatedService, url: str, road: NetworkProxy, page: Page
 ) -> None:
@@ -51,6 +52,7 @@ def test_enter_goes_to_what_was_typed_however_slowly_it_is_found(
     expect(page.get_by_role("heading", level=1, name="llama")).to_be_visible()
 
 
+@pytest.mark.full
 def test_enter_that_comes_with_the_last_letter_is_not_lost(
     world: SimulatedService, url: str, page: Page
 ) -> None:
@@ -82,6 +84,7 @@ def test_an_action_and_a_name_open_its_dialog(
     world.until(job, "cancelled")
 
 
+@pytest.mark.full
 def test_arrows_choose_and_escape_closes(url: str, page: Page) -> None:
     page.goto(url)
     page.get_by_role("button", name="Go to").click()

@@ -74,6 +74,7 @@ def test_page_stays_when_a_part_of_it_cannot_be_loaded(
     expect(page.get_by_text("This part of the page could not be loaded.")).to_be_hidden()
 
 
+@pytest.mark.full
 def test_submit_fails_at_once_while_the_service_is_silent(
     world: SimulatedService, url: str, road: NetworkProxy, page: Page
 ) -> None:
@@ -121,6 +122,7 @@ def test_a_clone_whose_answer_was_lost_is_not_made_twice(
     assert len(world.http.get("/v1/jobs").json()["jobs"]) == 2
 
 
+@pytest.mark.full
 def test_who_wants_two_clones_gets_two(
     world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
@@ -136,6 +138,7 @@ def test_who_wants_two_clones_gets_two(
     assert len(world.http.get("/v1/jobs").json()["jobs"]) == 3
 
 
+@pytest.mark.full
 def test_what_was_typed_and_not_done_is_not_done_with_something_else(
     world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
@@ -176,6 +179,7 @@ def test_limit_changed_by_another_user_is_shown_first(
     assert world.job(eventful)["limits"]["max_cost_usd"].startswith("50")
 
 
+@pytest.mark.full
 def test_what_a_job_does_meanwhile_is_not_in_the_way_of_its_limits(
     world: SimulatedService, url: str, road: NetworkProxy, page: Page
 ) -> None:
@@ -205,6 +209,7 @@ def test_what_a_job_does_meanwhile_is_not_in_the_way_of_its_limits(
     assert world.job(job)["limits"]["max_cost_usd"].startswith("25")
 
 
+@pytest.mark.full
 def test_what_is_copied_is_what_would_be_submitted(url: str, page: Page) -> None:
     page.goto(f"{url}/submit")
     page.get_by_role("textbox", name="Job file").fill(FILE)

@@ -45,6 +45,7 @@ def test_the_sums_are_those_of_the_api_to_the_cent(
     expect(paid).to_have_text(f"~{dollars(total['paid_micros'])}")
 
 
+@pytest.mark.full
 def test_a_figure_says_how_it_came_about(
     world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
@@ -62,6 +63,7 @@ def test_a_figure_says_how_it_came_about(
     expect(says).to_be_hidden()
 
 
+@pytest.mark.full
 def test_a_figure_in_a_table_says_what_it_is_made_of(
     world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
@@ -172,6 +174,7 @@ def test_jobs_are_found_and_sorted_by_the_address_and_saved_as_they_stand(
     expect(page.get_by_role("region", name="Active", exact=True)).to_contain_text("No job matches")
 
 
+@pytest.mark.full
 def test_jobs_are_filtered_by_tags_that_are_kept_in_the_address(
     world: SimulatedService, url: str, page: Page
 ) -> None:
@@ -205,6 +208,7 @@ def test_jobs_are_filtered_by_tags_that_are_kept_in_the_address(
     expect(page).to_have_url(f"{url}/")
 
 
+@pytest.mark.full
 def test_tag_that_no_job_can_have_is_refused_in_words(
     world: SimulatedService, url: str, page: Page
 ) -> None:
@@ -218,6 +222,7 @@ def test_tag_that_no_job_can_have_is_refused_in_words(
     expect(active).to_contain_text("tag: '?' is not a tag; write name:value")
 
 
+@pytest.mark.full
 def test_a_filter_is_cleared_by_whoever_goes_to_all_jobs(
     world: SimulatedService, url: str, page: Page
 ) -> None:
@@ -239,6 +244,7 @@ def test_a_filter_is_cleared_by_whoever_goes_to_all_jobs(
     expect(rows).to_have_count(3)
 
 
+@pytest.mark.full
 def test_all_that_needs_somebody_is_shown_within_what_was_chosen(
     world: SimulatedService, url: str, page: Page
 ) -> None:
@@ -255,6 +261,7 @@ def test_all_that_needs_somebody_is_shown_within_what_was_chosen(
     expect(page).to_have_url(f"{url}/?since=7d&project=default&needs=all")
 
 
+@pytest.mark.full
 def test_the_days_of_a_year_are_drawn_to_the_last(
     world: SimulatedService, url: str, page: Page
 ) -> None:
@@ -277,6 +284,7 @@ def test_the_days_of_a_year_are_drawn_to_the_last(
     expect(panel.get_by_role("table")).to_have_attribute("aria-rowcount", f"{len(days) + 1}")
 
 
+@pytest.mark.full
 def test_of_many_jobs_only_those_are_drawn_that_are_looked_at(
     world: SimulatedService, url: str, page: Page
 ) -> None:
@@ -300,6 +308,7 @@ def test_of_many_jobs_only_those_are_drawn_that_are_looked_at(
     expect(jobs.get_by_role("link", name=last)).to_be_visible()
 
 
+@pytest.mark.full
 def test_days_are_stacked_by_what_they_were_paid_for(
     world: SimulatedService, url: str, page: Page
 ) -> None:

@@ -54,6 +54,7 @@ def test_every_phase_and_mark_of_the_attempts_is_drawn(
         expect(lanes.get_by_text(words)).to_have_count(times)
 
 
+@pytest.mark.full
 def test_money_over_time_ends_with_the_bill(
     world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
@@ -70,6 +71,7 @@ def test_money_over_time_ends_with_the_bill(
     )
 
 
+@pytest.mark.full
 def test_notice_is_shown_with_what_the_worker_does(
     world: SimulatedService, url: str, page: Page
 ) -> None:
@@ -95,6 +97,7 @@ def test_notice_is_shown_with_what_the_worker_does(
     expect(row).to_contain_text(badge)
 
 
+@pytest.mark.full
 def test_steps_are_named_by_what_they_count(
     world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
@@ -133,6 +136,7 @@ def test_the_loss_and_the_pace_are_drawn_for_every_attempt_with_its_losses(
         ).to_be_visible()
 
 
+@pytest.mark.full
 def test_the_evidence_of_a_job_is_taken_away_as_one_file(
     url: str, eventful: str, page: Page, tmp_path: Path
 ) -> None:
@@ -146,6 +150,7 @@ def test_the_evidence_of_a_job_is_taken_away_as_one_file(
     assert f"holdfast-{eventful}/bill.json" in names
 
 
+@pytest.mark.full
 def test_an_attempt_is_zoomed_to_by_keyboard_and_by_brush(
     url: str, eventful: str, page: Page
 ) -> None:
@@ -187,6 +192,7 @@ def pull_across(page: Page, chart: str) -> None:
     page.mouse.up()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("chart", ["Timeline", "Cost over time", "loss over", "steps per second"])
 def test_whatever_chart_is_brushed_all_of_them_show_that_part(
     chart: str, world: SimulatedService, url: str, eventful: str, page: Page
@@ -208,6 +214,7 @@ def test_whatever_chart_is_brushed_all_of_them_show_that_part(
     assert names_of_charts(page) == whole
 
 
+@pytest.mark.full
 def test_an_attempt_that_is_zoomed_to_by_keyboard_is_so_in_all_charts(
     world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
@@ -282,6 +289,7 @@ def test_a_limit_is_raised_and_a_wrong_one_is_refused_in_words(
     assert limits["max_failures"] == 3
 
 
+@pytest.mark.full
 def test_a_copy_has_the_name_limits_values_and_secrets_that_were_asked_for(
     world: SimulatedService, url: str, page: Page
 ) -> None:
@@ -314,6 +322,7 @@ def test_a_copy_has_the_name_limits_values_and_secrets_that_were_asked_for(
     assert limits["max_failures"] == world.job(job)["limits"]["max_failures"]
 
 
+@pytest.mark.full
 def test_what_was_said_in_a_dialog_is_forgotten_with_it(
     world: SimulatedService, url: str, page: Page
 ) -> None:
@@ -390,6 +399,7 @@ def test_facts_come_while_one_looks(world: SimulatedService, url: str, page: Pag
     expect(page.get_by_role("cell", name="TrainingStarted")).to_be_visible()
 
 
+@pytest.mark.full
 def test_tabs_move_by_arrows_and_stay_in_the_address(
     world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
@@ -407,6 +417,7 @@ def test_tabs_move_by_arrows_and_stay_in_the_address(
     expect(page.get_by_role("tab", name="Checkpoints")).to_have_attribute("aria-selected", "true")
 
 
+@pytest.mark.full
 def test_a_job_whose_worker_told_no_manifest_says_how_one_is_told(
     url: str, eventful: str, page: Page
 ) -> None:
@@ -415,6 +426,7 @@ def test_a_job_whose_worker_told_no_manifest_says_how_one_is_told(
     expect(page.get_by_text("No manifest yet. A script reports it when it enters")).to_be_visible()
 
 
+@pytest.mark.full
 def test_times_are_those_of_utc_or_of_the_reader(url: str, eventful: str, page: Page) -> None:
     page.goto(f"{url}/jobs/{eventful}?tab=events")
     expect(page.get_by_role("cell", name="2026-01-01 00:00:00 UTC")).to_be_visible()
@@ -424,6 +436,7 @@ def test_times_are_those_of_utc_or_of_the_reader(url: str, eventful: str, page: 
     expect(page.get_by_role("cell", name="2026-01-01 01:00:00").first).to_be_visible()
 
 
+@pytest.mark.full
 def test_a_story_of_several_days_says_where_each_begins(
     world: SimulatedService, url: str, page: Page
 ) -> None:

@@ -55,6 +55,7 @@ def test_whoever_logs_in_sees_what_is_theirs_and_may_do_what_their_role_says(
     expect(page.get_by_role("heading", name="Job not found")).to_be_visible()
 
 
+@pytest.mark.full
 def test_a_viewer_is_told_that_they_may_only_look(
     principals: Principals, url: str, page: Page
 ) -> None:
@@ -83,6 +84,7 @@ def test_after_a_logout_nothing_is_shown_any_more(
     assert page.evaluate("localStorage.length") == 0
 
 
+@pytest.mark.full
 def test_a_job_file_that_was_not_submitted_is_not_left_to_whoever_comes_next(
     principals: Principals, url: str, page: Page
 ) -> None:
@@ -100,6 +102,7 @@ def test_a_job_file_that_was_not_submitted_is_not_left_to_whoever_comes_next(
     expect(file).to_have_value(re.compile("^name: hello"))
 
 
+@pytest.mark.full
 def test_a_logout_that_did_not_arrive_is_told(
     principals: Principals, url: str, road: NetworkProxy, page: Page
 ) -> None:

@@ -6,6 +6,7 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Locator, Page, expect
 from support.live_service import Service
 
@@ -52,6 +53,7 @@ def test_a_million_lines_are_read_from_both_ends_searched_and_followed(
     expect(log.get_by_text("afterwards", exact=True)).to_be_in_viewport(timeout=SOON_MS)
 
 
+@pytest.mark.full
 def test_a_pattern_that_is_none_and_words_that_are_nowhere_are_told(
     service: Service, page: Page
 ) -> None:
@@ -71,6 +73,7 @@ def test_a_pattern_that_is_none_and_words_that_are_nowhere_are_told(
     expect(page.get_by_role("alert")).to_contain_text("is not a valid RE2 pattern")
 
 
+@pytest.mark.full
 def test_the_lines_of_one_job_are_never_shown_under_another(service: Service, page: Page) -> None:
     first = service.submit(name="first", run="echo the first one; sleep 600")
     service.submit(name="second", run="seq 1 100; echo the second one; sleep 600")
@@ -92,6 +95,7 @@ def test_the_lines_of_one_job_are_never_shown_under_another(service: Service, pa
     expect(log).not_to_contain_text("the first one")
 
 
+@pytest.mark.full
 def test_a_search_that_breaks_off_says_so_and_goes_on_where_it_was(
     service: Service, page: Page
 ) -> None:
@@ -113,6 +117,7 @@ def test_a_search_that_breaks_off_says_so_and_goes_on_where_it_was(
     expect(found.get_by_role("alert")).to_have_count(0)
 
 
+@pytest.mark.full
 def test_the_same_words_are_found_once_they_are_printed(service: Service, page: Page) -> None:
     go = service.folder / "go"
     job = service.submit(

@@ -25,7 +25,9 @@ from web.network_proxy import NetworkProxy
 
 Theme = Literal["light", "dark"]
 ROOM = "document.documentElement.clientWidth - document.documentElement.scrollWidth"
-in_both_themes = pytest.mark.parametrize("theme", ["light", "dark"])
+in_both_themes = pytest.mark.parametrize(
+    "theme", ["light", pytest.param("dark", marks=pytest.mark.full)]
+)
 
 
 @dataclass
@@ -81,6 +83,7 @@ def test_sums_are_those_of_the_api(demo: Demo, page: Page) -> None:
     assert between == pytest.approx(total["node_hours_between"], rel=1e-3)
 
 
+@pytest.mark.full
 def test_every_field_of_the_grid_has_its_count_and_its_interval(demo: Demo, page: Page) -> None:
     page.goto(f"{demo.url}/preemptions?hours=6")
     grid = page.get_by_role("img", name=re.compile("Preemptions per 100 node-hours in 5 zones"))
@@ -100,6 +103,7 @@ def test_every_field_of_the_grid_has_its_count_and_its_interval(demo: Demo, page
     expect(rows).to_have_count(len(fields) + 1)
 
 
+@pytest.mark.full
 def test_old_figures_are_marked_until_new_ones_load(demo: Demo, page: Page) -> None:
     page.goto(f"{demo.url}/preemptions")
     panel = page.get_by_role("region", name="Rate by zone and hour")
@@ -119,6 +123,7 @@ def test_old_figures_are_marked_until_new_ones_load(demo: Demo, page: Page) -> N
     expect(hours.filter(has_text="20:00")).to_be_visible()
 
 
+@pytest.mark.full
 def test_a_zone_is_chosen_by_the_address_and_all_panels_follow(demo: Demo, page: Page) -> None:
     zone = "aws/us-east-1/us-east-1a"
     page.goto(f"{demo.url}/preemptions")
@@ -138,6 +143,7 @@ def test_a_zone_is_chosen_by_the_address_and_all_panels_follow(demo: Demo, page:
     expect(page.get_by_role("combobox", name="Zone")).to_have_value(zone)
 
 
+@pytest.mark.full
 def test_the_curve_of_survival_has_the_measured_rate_beside_it(demo: Demo, page: Page) -> None:
     told = demo.get("/v1/preemptions", since="30d")
 
@@ -187,6 +193,7 @@ def test_history_counts_each_day_and_lists_single_preemptions(demo: Demo, page: 
     )
 
 
+@pytest.mark.full
 def test_recovery_and_causes_are_told_in_full(demo: Demo, page: Page) -> None:
     total = demo.get("/v1/preemptions", since="30d")["total"]
     page.goto(f"{demo.url}/preemptions")
@@ -220,6 +227,7 @@ def test_prices_over_time_are_those_of_the_api(demo: Demo, page: Page) -> None:
     expect(chart.locator("path")).to_have_count(3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_whoever_has_had_no_nodes_yet_is_told_how_to_see_some(page: Page, url: str) -> None:
     page.goto(f"{url}/preemptions")
@@ -228,6 +236,7 @@ def test_whoever_has_had_no_nodes_yet_is_told_how_to_see_some(page: Page, url: s
     expect(page.get_by_text("holdfast preempt JOB")).to_be_visible()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("sort", ["", "spot_usd", "-as_of"])
 def test_old_price_is_below_all_others_and_marked(
@@ -245,6 +254,7 @@ def test_old_price_is_below_all_others_and_marked(
         expect(rows.filter(has_text="⚠ old")).to_have_count(1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_what_a_job_would_cost_is_taken_from_no_old_price(
     world: SimulatedService, url: str, page: Page
@@ -262,6 +272,7 @@ def test_what_a_job_would_cost_is_taken_from_no_old_price(
     assert tile(page, "On demand") == f"~{dollars(10 * 55_040_000)}"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_where_nobody_tells_a_history_that_is_said(page: Page, url: str) -> None:
     page.goto(f"{url}/prices?node=A100:8")
@@ -271,6 +282,7 @@ def test_where_nobody_tells_a_history_that_is_said(page: Page, url: str) -> None
     expect(rows.nth(1)).to_contain_text("snapshot: SkyPilot catalog")
 
 
+@pytest.mark.full
 @in_both_themes
 def test_nothing_is_wrong_with_either_page(theme: Theme, demo: Demo, page: Page) -> None:
     page.emulate_media(color_scheme=theme)
@@ -285,6 +297,7 @@ def test_nothing_is_wrong_with_either_page(theme: Theme, demo: Demo, page: Page)
     assert not found, "\n".join(found)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("width", [390, 1024, 1440])
 def test_no_page_is_wider_than_its_window(width: int, demo: Demo, page: Page) -> None:
     page.set_viewport_size({"width": width, "height": 800})
@@ -297,6 +310,7 @@ def test_no_page_is_wider_than_its_window(width: int, demo: Demo, page: Page) ->
         assert page.evaluate(ROOM) >= 0, path
 
 
+@pytest.mark.full
 def test_what_a_job_came_from_is_what_the_api_tells(demo: Demo, page: Page) -> None:
     job = demo.get("/v1/jobs", limit="200", status="succeeded")["jobs"][0]
     told = demo.get(f"/v1/jobs/{job['id']}/manifest")
@@ -310,6 +324,7 @@ def test_what_a_job_came_from_is_what_the_api_tells(demo: Demo, page: Page) -> N
     assert told["world_size"] == told["nodes"] * told["gpus_per_node"] > 0
 
 
+@pytest.mark.full
 def test_key_of_curves_counts_as_many_preemptions_as_the_head(demo: Demo, page: Page) -> None:
     jobs = demo.get("/v1/jobs", limit="200", status="succeeded")["jobs"]
     job = max(jobs, key=lambda one: one["preemptions"])
@@ -326,6 +341,7 @@ def test_key_of_curves_counts_as_many_preemptions_as_the_head(demo: Demo, page: 
     expect(key.filter(has_text="preemptions")).to_have_text(f"{drawn} of {words}")
 
 
+@pytest.mark.full
 def test_a_demonstration_says_that_it_is_one(demo: Demo, page: Page) -> None:
     page.goto(demo.url)
 
@@ -333,6 +349,7 @@ def test_a_demonstration_says_that_it_is_one(demo: Demo, page: Page) -> None:
     expect(said).to_contain_text("simulated (seed 7); nothing is billed")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("width", [390, 1024, 1440])
 def test_what_many_attempts_measured_at_one_step_fits_below_its_curve(
     width: int, demo: Demo, page: Page

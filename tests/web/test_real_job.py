@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 
+import pytest
 from playwright.sync_api import Page, expect
 from support.live_service import EXAMPLE, Service
 from web.expected_numbers import dollars, figure
@@ -32,6 +33,7 @@ def test_a_job_is_watched_from_its_submission_to_its_bill(service: Service, page
     expect(figure(cost, "Paid")).to_have_text(f"~{dollars(bill['paid_micros'])}", timeout=SOON_MS)
 
 
+@pytest.mark.full
 def test_a_day_with_a_job_from_the_form_to_the_bill(service: Service, page: Page) -> None:
     store = service.folder / "store"
     address = service.environment["HOLDFAST_URL"]

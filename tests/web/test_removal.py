@@ -23,6 +23,7 @@ def ended(world: SimulatedService) -> str:
     return job
 
 
+@pytest.mark.full
 def test_live_job_has_no_remove_button(url: str, eventful: str, page: Page) -> None:
     page.goto(f"{url}/jobs/{eventful}")
     actions = page.get_by_role("group", name="Actions")
@@ -57,6 +58,7 @@ def test_ended_job_is_removed_after_a_question(
     assert again["removes_checkpoints"] is with_checkpoints
 
 
+@pytest.mark.full
 def test_removal_that_is_thought_better_of_removes_nothing(
     world: SimulatedService, url: str, ended: str, page: Page
 ) -> None:
@@ -69,6 +71,7 @@ def test_removal_that_is_thought_better_of_removes_nothing(
     assert world.job(ended)["state"] == "cancelled"
 
 
+@pytest.mark.full
 def test_removal_fails_at_once_while_the_service_is_silent(
     world: SimulatedService, url: str, ended: str, road: NetworkProxy, page: Page
 ) -> None:

@@ -51,6 +51,7 @@ def test_prices_are_asked_for_once_an_accelerator_is_typed(url: str, page: Page)
     assert len(asked) == 1
 
 
+@pytest.mark.full
 def test_a_good_token_says_how_long_it_is_good(
     principals: Principals, url: str, page: Page
 ) -> None:
@@ -64,6 +65,7 @@ def test_a_good_token_says_how_long_it_is_good(
     expect(row).to_contain_text("✓ valid, expires in 90 d")
 
 
+@pytest.mark.full
 def test_what_has_just_happened_is_not_yet_to_come_where_a_clock_is_behind(
     world: SimulatedService, url: str, page: Page
 ) -> None:
@@ -75,6 +77,7 @@ def test_what_has_just_happened_is_not_yet_to_come_where_a_clock_is_behind(
     expect(page.get_by_text("submitted now")).to_be_visible()
 
 
+@pytest.mark.full
 def test_a_message_that_waits_is_seen_to_have_gone(
     principals: Principals, url: str, page: Page
 ) -> None:
@@ -115,6 +118,7 @@ def test_what_a_budget_has_spent_grows_while_one_looks(
     expect(row).to_contain_text(dollars(told["spent_micros"]))
 
 
+@pytest.mark.full
 def test_attempts_that_are_not_known_are_not_said_to_be_none(
     world: SimulatedService, url: str, eventful: str, road: NetworkProxy, page: Page
 ) -> None:

@@ -45,6 +45,7 @@ def test_the_form_writes_the_file_and_the_file_fills_the_form(url: str, page: Pa
     expect(file).to_have_value(re.compile("by-hand"))
 
 
+@pytest.mark.full
 def test_what_would_be_launched_follows_with_its_changes_marked(
     world: SimulatedService, url: str, page: Page
 ) -> None:
@@ -65,6 +66,7 @@ def test_what_would_be_launched_follows_with_its_changes_marked(
     assert "\n".join(lines).rstrip() == shown.rstrip()
 
 
+@pytest.mark.full
 def test_changed_lines_keep_the_indentation_of_their_neighbours(url: str, page: Page) -> None:
     page.goto(f"{url}/submit")
     task = page.get_by_role("region", name="Rendered task")
@@ -138,6 +140,7 @@ def test_a_job_that_would_lose_its_work_is_refused_until_that_is_accepted(
     assert any(note.startswith("refused without --force") for note in job["notes"])
 
 
+@pytest.mark.full
 def test_what_it_costs_follows_from_prices_nodes_and_hours(
     world: SimulatedService, url: str, page: Page
 ) -> None:
@@ -159,6 +162,7 @@ def test_what_it_costs_follows_from_prices_nodes_and_hours(
     expect(places.get_by_role("row")).to_have_count(4)
 
 
+@pytest.mark.full
 def test_the_same_is_copied_as_a_command_and_as_a_request(url: str, page: Page) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.goto(f"{url}/submit")
@@ -180,6 +184,7 @@ def test_the_same_is_copied_as_a_command_and_as_a_request(url: str, page: Page) 
     assert json.loads(words[words.index("-d") + 1]) == {"task": file}
 
 
+@pytest.mark.full
 def test_who_may_only_look_is_told_so_by_the_service(
     world: SimulatedService, url: str, page: Page
 ) -> None:

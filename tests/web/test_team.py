@@ -98,6 +98,7 @@ def test_new_member_gets_a_token_that_is_shown_once(
     assert principals.with_token(token).get("/v1/whoami").status_code == 401
 
 
+@pytest.mark.full
 def test_news_goes_to_a_channel_and_is_seen_to_have_gone(
     principals: Principals, url: str, page: Page
 ) -> None:
@@ -119,6 +120,7 @@ def test_news_goes_to_a_channel_and_is_seen_to_have_gone(
     expect(messages.get_by_role("row").nth(1)).to_contain_text("waiting")
 
 
+@pytest.mark.full
 def test_who_did_what_is_read_and_known_to_be_whole(
     principals: Principals, world: SimulatedService, url: str, page: Page
 ) -> None:
@@ -146,6 +148,7 @@ def test_who_did_what_is_read_and_known_to_be_whole(
     expect(page.get_by_text("No entries match")).to_be_visible()
 
 
+@pytest.mark.full
 def test_what_is_not_theirs_is_said_to_be_so_in_the_words_of_the_service(
     principals: Principals, url: str, page: Page
 ) -> None:
