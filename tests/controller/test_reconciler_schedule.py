@@ -134,6 +134,18 @@ def test_neither_a_slow_launcher_nor_a_bug_holds_up_the_other_jobs(
     )
 
 
+def test_cancelled_step_is_no_unexpected_error(
+    new_harness: NewReconcilerHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A shutdown cancels the steps that still wait for their launcher."""
+    home = new_harness(Uneven)
+    home.journal.submit("job-3", submitted())
+
+    beat_until_over(home, "job-3")
+
+    assert [record.getMessage() for record in caplog.records] == []
+
+
 class BlackHole(FileLauncher):
     """It takes whatever it is asked, and never answers."""
 

@@ -375,7 +375,7 @@ async def run(
 
     def forget(lease: Lease, task: asyncio.Task[None]) -> None:
         del under_way[lease]
-        if error := task.exception():
+        if not task.cancelled() and (error := task.exception()):
             log.error(
                 "%s: unexpected error; the job is processed again when its lease expires",
                 lease.job_id,

@@ -21,7 +21,7 @@ from holdfast_worker.protocol.spool_segments import (
     segments_after,
 )
 from holdfast_worker.run_dir import RunDir
-from holdfast_worker.telemetry import spool
+from holdfast_worker.telemetry import delivery, spool
 from holdfast_worker.telemetry.delivery import ReportSender
 from holdfast_worker.telemetry.service_client import ServiceClient
 from holdfast_worker.telemetry.spool import Spool, read_spool, spool_file, spooled_attempts, trim
@@ -225,6 +225,32 @@ def test_file_system_in_a_bad_moment_skips_no_segment(
 
     assert meanwhile == []
     assert numbers(tmp_path) == list(range(1, 21))
+
+
+def test_delivery_continues_after_an_error_of_the_file_system(
+    opened: ReportServer,
+    port: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fill(tmp_path, 1, 20)
+    open_, failures = Path.open, iter(["open", "open"])
+    monkeypatch.setattr(delivery, "MAX_BACKOFF_S", 0.05)
+
+    def unreadable(path: Path, *args: Any, **kwargs: Any) -> Any:
+        if path.parent == tmp_path and next(failures, None):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return open_(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", unreadable)
+    bringer = courier(port, tmp_path)
+    bringer.start()
+    opened.wait_for(1, 20)
+    bringer.close()
+
+    assert opened.told == {1: list(range(1, 21))}
+    assert capsys.readouterr().err.count("the spool cannot be read; trying again") == 1
 
 
 def test_single_file_of_an_earlier_version_is_continued_and_removed(tmp_path: Path) -> None:

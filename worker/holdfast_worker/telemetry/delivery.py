@@ -117,15 +117,30 @@ class ReportSender:
 
     def _run(self) -> None:
         try:
-            if self._incarnation:
-                self._deliver_unnumbered(self._incarnation)
-            else:
-                self._deliver_numbered()
+            self._deliver_spools()
         except Superseded as answer:
             self._delivery.is_refused = True
             self.superseded_by = str(answer)
         finally:
             self._delivery.finished.set()
+
+    def _deliver_spools(self) -> None:
+        """Deliver all spools; start again after an error of the file system, until the deadline."""
+        logged_problem = ""
+        while True:
+            try:
+                if self._incarnation:
+                    self._deliver_unnumbered(self._incarnation)
+                else:
+                    self._deliver_numbered()
+            except OSError as error:
+                if str(error) != logged_problem:
+                    logged_problem = str(error)
+                    log_info(f"the spool cannot be read; trying again: {error}")
+            else:
+                return
+            if not self._has_time_after(MAX_BACKOFF_S):
+                return
 
     def _deliver_numbered(self) -> None:
         older = [a for a in spooled_attempts(self._directory) if a < self._attempt]

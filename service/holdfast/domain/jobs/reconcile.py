@@ -144,7 +144,7 @@ def _next_step(
             ends = job.is_leaving and not _waits_for_save(job, now, context)
             return ReconcilePlan((), Effect.CANCEL if ends else None)
         case _:
-            assert_never(seen.standing)
+            assert_never(seen.status)
 
 
 def _waits_for_save(job: Job, now: datetime, context: ReconcileContext) -> bool:

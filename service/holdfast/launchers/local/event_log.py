@@ -119,7 +119,7 @@ def observe(lines: Sequence[LaunchEntry]) -> Observation:
             case LaunchEntryKind.FORGOTTEN:
                 status, since = LaunchStatus.FORGOTTEN, line.at
             case _:
-                assert_never(line.what)
+                assert_never(line.kind)
     return Observation(
         status=status,
         since=since,
