@@ -21,8 +21,7 @@ from holdfast.launchers.local.cgroup import ControlGroup, ControlGroups
 FIRST_UID: Final = 0x70000000
 """Above the ids of distributions, containers and systemd, and below the sign bit."""
 UID_COUNT: Final = 0x0FFFFFFE
-"""Number of accounts.
-Among 100 concurrent jobs, the probability that two share one is 1 in 27,000."""
+"""Number of accounts. Among 100 concurrent jobs, the probability that two share one is 1 in 54,000."""
 INHERITED_ENV: Final = frozenset(
     {
         *("PATH", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TERM"),
