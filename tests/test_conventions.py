@@ -58,7 +58,7 @@ DOORS = {  # Module, who may import it, what others do.
             f"{SERVICE}storage/s3_session.py",
             f"{SERVICE}pricing/aws.py",
         ),
-        "use the stores of the worker; in the service, its depots, and its price list of EC2",
+        "use the stores of the worker; in the service, its checkpoint stores, and its price list of EC2",
     ),
     "botocore": (
         (
@@ -66,7 +66,7 @@ DOORS = {  # Module, who may import it, what others do.
             f"{SERVICE}storage/s3_session.py",
             f"{SERVICE}pricing/aws.py",
         ),
-        "use the stores of the worker; in the service, its depots, and its price list of EC2",
+        "use the stores of the worker; in the service, its checkpoint stores, and its price list of EC2",
     ),
     "apprise": (
         (f"{SERVICE}notifications/chat.py",),

@@ -34,6 +34,17 @@ def test_every_error_has_a_name_of_its_own() -> None:
     assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", slug) for slug in slugs)
 
 
+def test_renamed_errors_keep_their_published_names() -> None:
+    ours = [error for error in ERRORS if error.__module__ == "holdfast.errors"]
+
+    assert {error.__name__: error.slug() for error in ours if error.published_slug} == {
+        "CheckpointStoreRefused": "depot-refused",
+        "CheckpointStoreUnreachable": "depot-unreachable",
+        "NotObservedYet": "not-looked-yet",
+        "NotRegistered": "not-mustered",
+    }
+
+
 def test_an_error_without_detail_says_its_title() -> None:
     assert (
         str(StaleWrite())

@@ -9,13 +9,14 @@ The docstring of an error class is its message; `status` is its HTTP status, `ex
       Unauthenticated (401)   Forbidden (403)
       NotFound (404)
       Conflict (409)
-        StaleWrite   IllegalTransition   NotPossibleNow   BudgetSpent   AddressInUse   Fenced   NotMustered
+        StaleWrite   IllegalTransition   NotPossibleNow   BudgetSpent   AddressInUse   Fenced
+        NotRegistered
       PreconditionFailed (412)
       TooManyRequests (429)
       Unavailable (503)
-        StoreUnavailable   LauncherUnreachable   NotLookedYet   EngineNotStarted   DepotUnreachable
-        NotDelivered
-      LaunchRefused (422)   DepotRefused
+        StoreUnavailable   LauncherUnreachable   NotObservedYet   EngineNotStarted   NotDelivered
+        CheckpointStoreUnreachable
+      LaunchRefused (422)   CheckpointStoreRefused
       NotInstalled
 """
 
@@ -31,6 +32,8 @@ class HoldfastError(Exception):
 
     status: ClassVar[int] = 500
     exit_code: ClassVar[int] = 1
+    published_slug: ClassVar[str | None] = None
+    """The stable name of an error whose class was renamed; None: it follows from the class name."""
 
     def __init__(self, detail: str | None = None) -> None:
         self.detail = detail or self.title()
@@ -45,7 +48,7 @@ class HoldfastError(Exception):
     def slug(cls) -> str:
         """The stable name of this error, as in `docs/reference/errors.md`."""
         words = "".join(f"-{c.lower()}" if c.isupper() else c for c in cls.__name__)
-        return words.lstrip("-")
+        return cls.published_slug or words.lstrip("-")
 
 
 class BadRequest(HoldfastError):
@@ -156,8 +159,10 @@ class Fenced(Conflict):
     """A newer attempt of this job has replaced this worker; stop."""
 
 
-class NotMustered(Conflict):
+class NotRegistered(Conflict):
     """This worker is not registered; it has to register before it reports."""
+
+    published_slug = "not-mustered"
 
 
 class TooManyRequests(HoldfastError):
@@ -188,9 +193,10 @@ class LauncherUnreachable(Unavailable):
     """The launcher did not respond; the state of the job is unchanged."""
 
 
-class NotLookedYet(Unavailable):
+class NotObservedYet(Unavailable):
     """The launcher has not been polled since this request; try again."""
 
+    published_slug = "not-looked-yet"
     retry_after_s = 1
 
 
@@ -198,8 +204,10 @@ class EngineNotStarted(Unavailable):
     """SkyPilot's API server did not start; the end of its log contains the reason."""
 
 
-class DepotUnreachable(Unavailable):
+class CheckpointStoreUnreachable(Unavailable):
     """The checkpoint store did not respond; nothing was removed."""
+
+    published_slug = "depot-unreachable"
 
 
 class NotDelivered(Unavailable):
@@ -211,8 +219,10 @@ class NotDelivered(Unavailable):
         """Whether the receiver refused the message permanently."""
 
 
-class DepotRefused(HoldfastError):
+class CheckpointStoreRefused(HoldfastError):
     """The checkpoint store permanently refused the request."""
+
+    published_slug = "depot-refused"
 
 
 class LaunchRefused(HoldfastError):

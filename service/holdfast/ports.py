@@ -265,8 +265,8 @@ class StoreListing:
 class CheckpointBucket(Protocol):
     """The objects of one job in its checkpoint store. Blocking: call it from a thread.
 
-    The contract suite in `tests/contract` defines the common behavior. Every call may raise `DepotUnreachable`,
-    from which nothing follows, and `DepotRefused`, which a retry would raise again.
+    The contract suite in `tests/contract` defines the common behavior. Every call may raise `CheckpointStoreUnreachable`,
+    from which nothing follows, and `CheckpointStoreRefused`, which a retry would raise again.
     """
 
     def list_objects(self, directory: str) -> StoreListing:

@@ -23,7 +23,13 @@ from holdfast.domain.jobfile.resource_options import resource_options
 from holdfast.domain.jobfile.slurm_options import OPTIONS as SBATCH_OPTIONS
 from holdfast.domain.jobfile.spec import Engine, JobSpec
 from holdfast.domain.simulation.spot_market import MarketParameters
-from holdfast.errors import BadJobFile, DepotRefused, Forbidden, HoldfastError, LaunchRefused
+from holdfast.errors import (
+    BadJobFile,
+    CheckpointStoreRefused,
+    Forbidden,
+    HoldfastError,
+    LaunchRefused,
+)
 from holdfast.host.allowed_folders import Folders
 from holdfast.launchers.local import environment, process_cleanup
 from holdfast.launchers.local import submission as local_submission
@@ -259,7 +265,7 @@ def check_store(machine: Machine, spec: JobSpec) -> None:
     wish = StoreSettings.from_env(spec.envs)
     try:
         admitted = StorePolicy().admit(wish)
-    except DepotRefused:
+    except CheckpointStoreRefused:
         return
     assert admitted.endpoint is None, spec.envs
     assert admitted.profile is None, spec.envs

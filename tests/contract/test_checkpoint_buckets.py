@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fake_s3 import FakeS3
 from holdfast.clock import SystemClock
-from holdfast.errors import DepotRefused, DepotUnreachable
+from holdfast.errors import CheckpointStoreRefused, CheckpointStoreUnreachable
 from holdfast.ports import CheckpointBucket
 from holdfast.storage import CheckpointBuckets
 from support.events import DAWN
@@ -163,17 +163,17 @@ def test_a_page_that_breaks_off_is_no_list(s3: FakeS3) -> None:
     s3.set(page_keys=10)
     s3.fault("error", code="ServiceUnavailable", on="ListObjectsV2", skip=1)
 
-    with pytest.raises(DepotUnreachable, match="ServiceUnavailable"):
+    with pytest.raises(CheckpointStoreUnreachable, match="ServiceUnavailable"):
         at_stand(s3).list_objects("commits/")
 
 
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        ("AccessDenied", DepotRefused),
-        ("NoSuchBucket", DepotRefused),
-        ("ExpiredToken", DepotUnreachable),
-        ("RequestTimeTooSkewed", DepotUnreachable),
+        ("AccessDenied", CheckpointStoreRefused),
+        ("NoSuchBucket", CheckpointStoreRefused),
+        ("ExpiredToken", CheckpointStoreUnreachable),
+        ("RequestTimeTooSkewed", CheckpointStoreUnreachable),
     ],
 )
 def test_who_is_not_let_in_says_so_in_the_servers_words(
@@ -199,7 +199,7 @@ def test_of_many_that_may_not_be_removed_one_is_enough_to_say_so(s3: FakeS3) -> 
     s3.fault("error", code="AccessDenied", on="DeleteObject", key="*/3")
     depot = at_stand(s3)
 
-    with pytest.raises(DepotRefused, match="AccessDenied"):
+    with pytest.raises(CheckpointStoreRefused, match="AccessDenied"):
         depot.delete(keys(depot, "commits/"))
 
     left = {key.rpartition("/")[2] for key in s3.keys(BUCKET)}
@@ -209,9 +209,9 @@ def test_of_many_that_may_not_be_removed_one_is_enough_to_say_so(s3: FakeS3) -> 
 @pytest.mark.parametrize(
     ("envs", "kind", "words"),
     [
-        ({"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9"}, DepotUnreachable, "127.0.0.1:9"),
-        ({"AWS_ENDPOINT_URL_S3": "nonsense"}, DepotRefused, "Invalid endpoint: nonsense"),
-        ({"AWS_PROFILE": "nobody"}, DepotRefused, "nobody"),
+        ({"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9"}, CheckpointStoreUnreachable, "127.0.0.1:9"),
+        ({"AWS_ENDPOINT_URL_S3": "nonsense"}, CheckpointStoreRefused, "Invalid endpoint: nonsense"),
+        ({"AWS_PROFILE": "nobody"}, CheckpointStoreRefused, "nobody"),
     ],
 )
 def test_a_store_that_cannot_be_found_says_why(
@@ -229,7 +229,7 @@ def test_a_service_without_keys_says_so(s3: FakeS3, monkeypatch: pytest.MonkeyPa
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
 
-    with pytest.raises(DepotRefused, match="credentials"):
+    with pytest.raises(CheckpointStoreRefused, match="credentials"):
         at_stand(s3).list_objects("commits/")
 
 
@@ -245,7 +245,7 @@ def test_keys_among_the_variables_of_a_job_are_those_of_its_store(
         good, bad = credentials(endpoint), {**credentials(endpoint), "AWS_ACCESS_KEY_ID": "other"}
 
         found = depots.open(f"s3://{BUCKET}", "job-1", good).list_objects("commits/")
-        with pytest.raises(DepotRefused):
+        with pytest.raises(CheckpointStoreRefused):
             depots.open(f"s3://{BUCKET}", "job-1", bad).list_objects("commits/")
 
     assert [stored.key for stored in found.objects] == ["commits/one"]
@@ -321,5 +321,5 @@ def test_times_are_of_the_clock_that_dates_the_files(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_used_says_why(tmp_path: Path) -> None:
     (tmp_path / "job-1").touch()
 
-    with pytest.raises(DepotRefused, match="Not a directory"):
+    with pytest.raises(CheckpointStoreRefused, match="Not a directory"):
         in_folder(tmp_path).list_objects("commits/")

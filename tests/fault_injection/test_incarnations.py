@@ -21,7 +21,7 @@ from holdfast.domain.events import Cause, NodesReady, TrainingStarted
 from holdfast.domain.jobfile.spec import Engine as Kind
 from holdfast.domain.jobs.lifecycle import fold
 from holdfast.domain.jobs.observation import LaunchStatus, Observation, Placement
-from holdfast.errors import Fenced, LauncherUnreachable, NotLookedYet
+from holdfast.errors import Fenced, LauncherUnreachable, NotObservedYet
 from holdfast.ports import Launch, LogSource
 from holdfast.store.identity.service_tokens import ServiceTokens
 from holdfast.store.incarnations import Incarnations, JobPosition
@@ -225,7 +225,7 @@ class FaultyRun:
         if self.worker is None:
             return
         self.worker.asked = True
-        with suppress(NotLookedYet):
+        with suppress(NotObservedYet):
             place = self.musters.register("job-1", self.worker.incarnation)
             if self.rng.random() < 0.3:
                 return  # The answer was lost; it asks again.

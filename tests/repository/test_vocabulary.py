@@ -49,8 +49,6 @@ CONTRACTS = {  # Names on the wire, in tables, or of public schemas.
     "service/holdfast/domain/events/base.py:JANITOR",
     "service/holdfast/domain/billing/running_cost.py:tariffs",
     "service/holdfast/domain/jobs/crash_loop.py:said",
-    "service/holdfast/errors.py:DepotRefused",
-    "service/holdfast/errors.py:DepotUnreachable",
     "service/holdfast/doctor/findings.py:told",
     "service/holdfast/api/routes/preemptions.py:list_tolls",
     "service/holdfast/api/routes/planning.py:tell_loss",

@@ -9,7 +9,7 @@ import pytest
 from fake_s3 import FakeS3
 from holdfast.clock import SystemClock
 from holdfast.egress_policy import EgressPolicy
-from holdfast.errors import DepotRefused, DepotUnreachable
+from holdfast.errors import CheckpointStoreRefused, CheckpointStoreUnreachable
 from holdfast.host.allowed_folders import Folders
 from holdfast.storage import CheckpointBuckets, StorePolicy
 
@@ -67,7 +67,7 @@ def look(
 def test_an_endpoint_of_a_user_leads_to_no_machine_of_ours(
     s3: FakeS3, endpoint: str, name: str
 ) -> None:
-    with pytest.raises(DepotRefused, match=ENDPOINT):
+    with pytest.raises(CheckpointStoreRefused, match=ENDPOINT):
         look({**KEYS, name: endpoint.format(s3=s3.endpoint)})
 
     assert s3.counts().connections == 0
@@ -86,7 +86,8 @@ def test_own_keys_sign_for_no_endpoint_of_a_user(s3: FakeS3, keys: dict[str, str
     rules = StorePolicy(endpoints=frozenset({s3.endpoint}))
 
     with pytest.raises(
-        DepotRefused, match="own credentials are not used for an endpoint that a job names"
+        CheckpointStoreRefused,
+        match="own credentials are not used for an endpoint that a job names",
     ):
         look({**keys, ENDPOINT: s3.endpoint}, rules)
 
@@ -127,7 +128,7 @@ def test_a_name_that_changes_its_address_reaches_nothing(s3: FakeS3) -> None:
         return [next(said, "127.0.0.1")]
 
     port = s3.endpoint.rpartition(":")[2]
-    with pytest.raises(DepotUnreachable, match=r"127\.0\.0\.1 is not public"):
+    with pytest.raises(CheckpointStoreUnreachable, match=r"127\.0\.0\.1 is not public"):
         look(
             {**KEYS, ENDPOINT: f"https://rebinding.example:{port}"},
             StorePolicy(egress_policy=EgressPolicy(resolve=resolve)),
@@ -144,7 +145,7 @@ def test_profiles_are_those_that_the_operator_allows(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
     monkeypatch.setenv(ENDPOINT, s3.endpoint)
 
-    with pytest.raises(DepotRefused, match="HOLDFAST_STORE_PROFILES"):
+    with pytest.raises(CheckpointStoreRefused, match="HOLDFAST_STORE_PROFILES"):
         look({"AWS_PROFILE": "nlp"})
     look({"AWS_PROFILE": "nlp"}, StorePolicy(profiles=frozenset({"nlp"})))
 
@@ -164,7 +165,9 @@ def test_a_folder_of_a_user_lies_below_allowed_roots(tmp_path: Path) -> None:
     look({}, folders=folders, store=f"file://{allowed}")
 
     for outside in (home, tmp_path, allowed / "link", f"{allowed}/%2e%2e/home"):
-        with pytest.raises(DepotRefused, match=r"HOLDFAST_FOLDERS|service's own directory"):
+        with pytest.raises(
+            CheckpointStoreRefused, match=r"HOLDFAST_FOLDERS|service's own directory"
+        ):
             look({}, folders=folders, store=f"file://{outside}")
 
 
@@ -186,7 +189,7 @@ def test_a_job_folder_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
         lambda: depot.list_directories(""),
         lambda: depot.delete(["secret", "step-1-e1-ab/x"]),
     ):
-        with pytest.raises(DepotRefused, match="Not a directory"):
+        with pytest.raises(CheckpointStoreRefused, match="Not a directory"):
             ask()
 
     assert sorted(path.name for path in home.iterdir()) == ["secret", "step-1-e1-ab"]

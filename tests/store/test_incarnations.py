@@ -8,7 +8,7 @@ from threading import Barrier
 import pytest
 from holdfast.domain.events import Cause
 from holdfast.domain.jobs.job import State
-from holdfast.errors import Fenced, NotFound, NotLookedYet, NotMustered
+from holdfast.errors import Fenced, NotFound, NotObservedYet, NotRegistered
 from holdfast.store.database import writing
 from holdfast.store.incarnations import JobPosition
 from holdfast.store.journal import Journal
@@ -167,18 +167,18 @@ def test_a_worker_that_outlived_a_pause_is_told_to_stop(harness: IncarnationHarn
 
 
 def test_a_worker_that_never_asked_is_told_to_ask(harness: IncarnationHarness) -> None:
-    with pytest.raises(NotMustered):
+    with pytest.raises(NotRegistered):
         harness.says("zz", 1, trains(1))
 
 
 def test_a_worker_speaks_for_its_own_attempt_alone(harness: IncarnationHarness) -> None:
     harness.calls("aa")
 
-    with pytest.raises(NotMustered, match="not registered"):
+    with pytest.raises(NotRegistered, match="not registered"):
         harness.says("aa", 1, trains(1))
     harness.look(ready(1))
     harness.calls("aa")
-    with pytest.raises(NotMustered, match="attempt 2"):
+    with pytest.raises(NotRegistered, match="attempt 2"):
         harness.says("aa", 2, trains(2))
 
 
@@ -195,7 +195,7 @@ def test_worker_unknown_to_a_restored_database_is_not_fenced(
     with writing(engine) as connection:
         connection.execute(delete(musters).where(musters.c.incarnation == "bb"))
 
-    with pytest.raises(NotMustered):
+    with pytest.raises(NotRegistered):
         harness.says("bb", 2, trains(2))
     asked = harness.calls("bb")
     harness.look()
@@ -215,7 +215,7 @@ def test_worker_with_a_forgotten_answer_asks_again(
     with writing(engine) as connection:
         connection.execute(update(musters).values(attempt=None))
 
-    with pytest.raises(NotMustered):
+    with pytest.raises(NotRegistered):
         harness.says("aa", 1, trains(1))
 
     assert harness.calls("aa") == place(1, 1)
@@ -259,7 +259,7 @@ def test_many_that_ask_at_once_are_put_in_one_line(harness: IncarnationHarness) 
 
     def call(number: int) -> None:
         barrier.wait()
-        with pytest.raises(NotLookedYet):
+        with pytest.raises(NotObservedYet):
             harness.musters.register("job-1", f"worker-{number}")
 
     with ThreadPoolExecutor(6) as pool:

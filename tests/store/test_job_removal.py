@@ -16,7 +16,13 @@ from holdfast.domain.access.audit import Actor, AuditAction
 from holdfast.domain.budgets import BudgetScope, Month
 from holdfast.domain.events import CheckpointsRemoved, CleanupFailed, Event, Removal
 from holdfast.domain.jobs.job import Job
-from holdfast.errors import BadJobFile, DepotUnreachable, NotFound, NotPossibleNow, StaleWrite
+from holdfast.errors import (
+    BadJobFile,
+    CheckpointStoreUnreachable,
+    NotFound,
+    NotPossibleNow,
+    StaleWrite,
+)
 from holdfast.store.audit_log import AuditLog
 from holdfast.store.billing.bills import BillRollups
 from holdfast.store.billing.costs import CostQueries, CostRequest, GroupBy
@@ -385,7 +391,7 @@ def test_removal_is_one_row_of_the_audit_log(harness: Harness) -> None:
 def test_store_that_is_down_is_tried_for_a_week(harness: Harness) -> None:
     harness.ended("job-1")
     harness.ended("job-2")
-    harness.weather.error = DepotUnreachable("no answer")
+    harness.weather.error = CheckpointStoreUnreachable("no answer")
     harness.remove("job-1", with_checkpoints=True)
 
     harness.eraser.erase_all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from holdfast.errors import Fenced, NotFound, NotMustered
+from holdfast.errors import Fenced, NotFound, NotRegistered
 from holdfast.store.incarnations import JobPosition
 from holdfast.store.journal import Journal
 from sqlalchemy import Engine
@@ -88,7 +88,7 @@ def test_who_has_only_posted_has_to_muster_before_it_reports(harness: Incarnatio
     harness.look(ready(10))
     harness.posts("aa", 20)
 
-    with pytest.raises(NotMustered):
+    with pytest.raises(NotRegistered):
         harness.says("aa", 1, trains(1))
 
 

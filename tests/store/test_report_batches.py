@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from holdfast.domain.jobs.job import State
-from holdfast.errors import BadReport, Fenced, HoldfastError, NotFound, NotMustered
+from holdfast.errors import BadReport, Fenced, HoldfastError, NotFound, NotRegistered
 from holdfast.store.database import writing
 from holdfast.store.journal import Journal
 from holdfast.store.queries import Queries
@@ -163,7 +163,7 @@ def test_each_of_a_group_gets_its_own_answer(journal: Journal, engine: Engine) -
     )
 
     kinds = [type(verdict) for verdict in verdicts]
-    assert kinds == [Accepted, NotFound, BadReport, Fenced, NotMustered, Accepted, Accepted]
+    assert kinds == [Accepted, NotFound, BadReport, Fenced, NotRegistered, Accepted, Accepted]
     assert journal.marks("job-1") == {1: 3}
     assert [p.n for p in Queries(engine).points("job-1", limit=9)] == [1, 2, 3]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.domain.events import Event
-from holdfast.errors import NotLookedYet
+from holdfast.errors import NotObservedYet
 from holdfast.store.incarnations import Incarnations, JobPosition
 from holdfast.store.journal import Journal
 from holdfast.store.leases import LeaseTable
@@ -31,7 +31,7 @@ class IncarnationHarness:
         self.clock.advance(1)
         try:
             return self.musters.register("job-1", incarnation)
-        except NotLookedYet:
+        except NotObservedYet:
             return None
 
     def look(self, *news: Event) -> None:

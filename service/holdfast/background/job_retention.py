@@ -17,8 +17,8 @@ from holdfast_worker.protocol.checkpoint_keys import COMMITS, INBOX
 from holdfast.domain.access.audit import Actor
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.errors import (
-    DepotRefused,
-    DepotUnreachable,
+    CheckpointStoreRefused,
+    CheckpointStoreUnreachable,
     LauncherUnreachable,
     NotFound,
     NotPossibleNow,
@@ -105,7 +105,7 @@ class JobEraser:
                 keys = [stored.key for stored in bucket.list_objects(directory).objects]
                 for start in range(0, len(keys), KEYS_PER_BATCH):
                     bucket.delete(keys[start : start + KEYS_PER_BATCH])
-        except (DepotUnreachable, DepotRefused) as error:
+        except (CheckpointStoreUnreachable, CheckpointStoreRefused) as error:
             if self.clock.now() - removal.removed_at < FAILURE_DEADLINE:
                 return f"{removal.place}: {error.detail}"
             log.warning(

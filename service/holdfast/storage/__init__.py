@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from holdfast_worker.protocol.release import requirement
 
-from holdfast.errors import DepotRefused
+from holdfast.errors import CheckpointStoreRefused
 from holdfast.host.allowed_folders import Folders
 from holdfast.ports import CheckpointBucket, Clock
 from holdfast.storage.directory import DirectoryCheckpointBucket
@@ -52,7 +52,7 @@ class CheckpointBuckets:
         """Open one job's part of a store, whose endpoint and credentials the job's `envs` may name.
 
         Raises:
-            DepotRefused: the service cannot open this store.
+            CheckpointStoreRefused: the service cannot open this store.
         """
         parts, folders = urlsplit(store), self._folders_of(job_id)
         if parts.scheme == "file":
@@ -66,7 +66,7 @@ class CheckpointBuckets:
         except ModuleNotFoundError as error:
             if error.name not in {"boto3", "botocore"}:
                 raise
-            raise DepotRefused(
+            raise CheckpointStoreRefused(
                 f"boto3 is not installed in the service's environment; run pip install {requirement('service')}"
             ) from error
         self._clients = self._clients or S3Clients(self._policy)

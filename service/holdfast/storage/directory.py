@@ -16,7 +16,7 @@ from typing import Final
 
 from holdfast_worker.protocol.checkpoint_keys import DATA
 
-from holdfast.errors import DepotRefused, DepotUnreachable
+from holdfast.errors import CheckpointStoreRefused, CheckpointStoreUnreachable
 from holdfast.host.allowed_folders import Folders
 from holdfast.host.untrusted_files import opened_file, opened_folder
 from holdfast.ports import Clock, StoredObject, StoreListing
@@ -98,14 +98,14 @@ class DirectoryCheckpointBucket:
         """Return a directory, and the names from there to a key, whose links must not be followed.
 
         Raises:
-            DepotRefused: the job may not use the directory.
+            CheckpointStoreRefused: the job may not use the directory.
         """
         names = [self._root.name, *filter(None, key.split("/"))]
         if self._folders is None:
             return self._root.parent, names
         real = self._root.parent.resolve()
         if why := self._folders.refusal(real):
-            raise DepotRefused(f"{self._root.parent} {why}")
+            raise CheckpointStoreRefused(f"{self._root.parent} {why}")
         return Path("/"), [*real.parts[1:], *names]
 
     def _now(self) -> datetime:
@@ -141,6 +141,6 @@ def _translate_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind = DepotUnreachable if error.errno in _TRANSIENT else DepotRefused
+        kind = CheckpointStoreUnreachable if error.errno in _TRANSIENT else CheckpointStoreRefused
         words = error.strerror or str(error)
         raise kind(f"{words}: {error.filename}" if error.filename else words) from error

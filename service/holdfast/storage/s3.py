@@ -10,7 +10,7 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from holdfast.errors import DepotRefused, DepotUnreachable
+from holdfast.errors import CheckpointStoreRefused, CheckpointStoreUnreachable
 from holdfast.ports import StoredObject, StoreListing
 from holdfast.storage.s3_session import MAX_CONCURRENT, S3_ERRORS, error_code, is_final, open_client
 from holdfast.storage.store_policy import StorePolicy, StoreSettings
@@ -124,7 +124,7 @@ class S3Clients:
         """Return a client for a job's variables that is not older than CLIENT_TTL_S.
 
         Raises:
-            DepotRefused: the profile or endpoint does not exist, or a confined job may not use it.
+            CheckpointStoreRefused: the profile or endpoint does not exist, or a confined job may not use it.
         """
         wish, now_s = StoreSettings.from_env(envs), time.monotonic()
         if is_confined:
@@ -141,7 +141,7 @@ def _translated(ask: Callable[[], T]) -> T:
     try:
         return ask()
     except (*S3_ERRORS, ValueError) as error:
-        kind = DepotRefused if is_final(error) else DepotUnreachable
+        kind = CheckpointStoreRefused if is_final(error) else CheckpointStoreUnreachable
         raise kind(str(error)) from error
 
 
@@ -149,12 +149,12 @@ def _date(page: Any) -> datetime:
     """Return the response time by the server's clock.
 
     Raises:
-        DepotUnreachable: the response has no date.
+        CheckpointStoreUnreachable: the response has no date.
     """
     date = page["ResponseMetadata"]["HTTPHeaders"].get("date", "")
     try:
         return parsedate_to_datetime(date)
     except ValueError as error:
-        raise DepotUnreachable(
+        raise CheckpointStoreUnreachable(
             "responses of the store have no Date header, so ages are unknown"
         ) from error

@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from holdfast.egress_policy import EgressPolicy
-from holdfast.errors import DepotRefused, NotDelivered
+from holdfast.errors import CheckpointStoreRefused, NotDelivered
 
 _KEYS: Final = {
     "AWS_ACCESS_KEY_ID": "aws_access_key_id",
@@ -69,10 +69,10 @@ class StorePolicy:
         """Return the settings a confined job gets.
 
         Raises:
-            DepotRefused: the profile or endpoint is not allowed, or it would use the service's own credentials.
+            CheckpointStoreRefused: the profile or endpoint is not allowed, or it would use the service's own credentials.
         """
         if settings.profile is not None and settings.profile not in self.profiles:
-            raise DepotRefused(
+            raise CheckpointStoreRefused(
                 f"AWS_PROFILE={settings.profile}: HOLDFAST_STORE_PROFILES does not allow this profile; give the job its own credentials"
             )
         if settings.endpoint is None:
@@ -81,7 +81,7 @@ class StorePolicy:
         if self.service_endpoint is not None and named == _normal(self.service_endpoint):
             return replace(settings, endpoint=self.service_endpoint)
         if not {name for name, value in settings.keys if value} >= _PAIR:
-            raise DepotRefused(
+            raise CheckpointStoreRefused(
                 f"{_ENDPOINT}={settings.endpoint}: the service's own credentials are not used for an endpoint that a job names; "
                 "give the job AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in envs"
             )
@@ -93,11 +93,13 @@ class StorePolicy:
     def _check(self, endpoint: str) -> None:
         parts = _split(endpoint)
         if parts.scheme != "https":
-            raise DepotRefused(f"{_ENDPOINT}={endpoint}: does not use TLS; write https://")
+            raise CheckpointStoreRefused(
+                f"{_ENDPOINT}={endpoint}: does not use TLS; write https://"
+            )
         try:
             self.egress_policy.pick(parts.hostname or "", parts.port or _PORTS[parts.scheme])
         except NotDelivered as error:
-            raise DepotRefused(f"{_ENDPOINT}={endpoint}: {error.detail}") from error
+            raise CheckpointStoreRefused(f"{_ENDPOINT}={endpoint}: {error.detail}") from error
 
 
 def _normal(endpoint: str) -> tuple[str, str, int]:
@@ -109,7 +111,7 @@ def _split(endpoint: str) -> SplitResult:
     """Split an endpoint into scheme, host and port.
 
     Raises:
-        DepotRefused: the text is not an endpoint.
+        CheckpointStoreRefused: the text is not an endpoint.
     """
     try:
         parts = urlsplit(endpoint)
@@ -118,7 +120,7 @@ def _split(endpoint: str) -> SplitResult:
         plain = None
     more = "@?#\\" if plain else ""
     if not plain or any(c in more or c <= " " for c in endpoint) or parts.path not in {"", "/"}:
-        raise DepotRefused(
+        raise CheckpointStoreRefused(
             f"{_ENDPOINT}={endpoint!r}: is not an endpoint; write it like https://s3.example.com"
         )
     return parts

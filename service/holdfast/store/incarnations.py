@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, func, insert, or_, select, update
 
 from holdfast.domain.events import NodesReady
 from holdfast.domain.jobs.job import LEAVING, State
-from holdfast.errors import Fenced, NotLookedYet, NotMustered
+from holdfast.errors import Fenced, NotObservedYet, NotRegistered
 from holdfast.ports import Clock
 from holdfast.store import event_log
 from holdfast.store.database import writing
@@ -52,13 +52,13 @@ class Incarnations:
         Raises:
             NotFound: there is no such job.
             Fenced: another worker asked after this one, or the job has ended, or is about to and this one is new.
-            NotLookedYet: nobody has looked at the launcher since it asked first; its call is kept.
+            NotObservedYet: nobody has looked at the launcher since it asked first; its call is kept.
         """
         with writing(self._engine) as connection:
             row = self._current_row(connection, job_id, incarnation)
             place = _position(connection, row)
         if place is None:
-            raise NotLookedYet()
+            raise NotObservedYet()
         return place
 
     def register_posted(
@@ -119,11 +119,11 @@ def check_current(mine: int | None, newest: int | None, attempt: int, told: int 
 
     Raises:
         Fenced: another one has asked after it.
-        NotMustered: it has not asked, or was told of another attempt; as far as we remember.
+        NotRegistered: it has not asked, or was told of another attempt; as far as we remember.
     """
     # A database that was put back to an older state has forgotten who asked since. That fences nobody.
     if mine is None or mine < 1:
-        raise NotMustered()
+        raise NotRegistered()
     if mine != newest:
         raise Fenced(_SUPERSEDED)
     _check_attempt(told, attempt)
@@ -136,11 +136,11 @@ def check_posted(
 
     Raises:
         Fenced: another one was there by then, on the same nodes or on later ones.
-        NotMustered: it is not known to be of this attempt.
+        NotRegistered: it is not known to be of this attempt.
     """
     mine = _row(connection, job_id, incarnation)
     if mine is None:
-        raise NotMustered()
+        raise NotRegistered()
     _check_attempt(mine["attempt"], attempt)
     # One that posts for the first time from nodes that were given up before ours came replaces nobody.
     later = or_(musters.c.attempt.is_(None), musters.c.attempt >= attempt)
@@ -156,7 +156,7 @@ def check_posted(
 
 def _check_attempt(told: int | None, attempt: int) -> None:
     if told != attempt:
-        raise NotMustered(
+        raise NotRegistered(
             f"this worker is not registered for attempt {attempt}; it has to register"
         )
 

@@ -211,7 +211,7 @@ class Journal:
         Raises:
             NotFound: the job does not exist.
             Fenced: a newer worker had replaced the sender; nothing was recorded.
-            NotMustered: the sender is not registered for this attempt; nothing was recorded.
+            NotRegistered: the sender is not registered for this attempt; nothing was recorded.
             BadReport: a report is invalid; nothing of the batch was recorded.
         """
         batch = ReportBatch(

@@ -24,7 +24,7 @@ from sqlalchemy import Connection, TextClause, func, select, text, update
 from holdfast.domain.events import Event, Finished, Outcome
 from holdfast.domain.jobs.job import LEAVING, Job, State
 from holdfast.domain.jobs.reports import Point, parse_report
-from holdfast.errors import BadReport, Fenced, HoldfastError, NotFound, NotMustered
+from holdfast.errors import BadReport, Fenced, HoldfastError, NotFound, NotRegistered
 from holdfast.store import event_log, incarnations
 from holdfast.store.tables.billing import ledgers
 from holdfast.store.tables.jobs import job_events
@@ -182,7 +182,7 @@ def ingest_batches(
 ) -> list[BatchResult]:
     """What became of each batch, in order. One that is refused takes nothing from the others.
 
-    A refusal is NotFound, Fenced, NotMustered or BadReport, as `Journal.absorb` describes them.
+    A refusal is NotFound, Fenced, NotRegistered or BadReport, as `Journal.absorb` describes them.
 
     Raises:
         StaleWrite: the log does not take a fact; nothing of this transaction may be kept.
@@ -230,7 +230,7 @@ class _IngestTransaction:
         try:
             self._admit(batch)
             last, facts, points = self._parse_new_reports(batch)
-        except (NotFound, Fenced, NotMustered, BadReport) as refusal:
+        except (NotFound, Fenced, NotRegistered, BadReport) as refusal:
             return refusal  # Nothing of this batch is written yet.
         if last > self._mark(batch):
             self.marks[batch.job_id, batch.attempt] = last

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 from holdfast.domain.jobs.job import State
-from holdfast.errors import DepotRefused, DepotUnreachable
+from holdfast.errors import CheckpointStoreRefused, CheckpointStoreUnreachable
 from holdfast_worker.protocol.report_archive import MAX_ARCHIVE_BYTES, ArchiveKey, sender_of
 from holdfast_worker.protocol.reports import Report, ReportKind
 from sqlalchemy import Engine
@@ -59,7 +59,7 @@ def test_a_stop_between_the_taking_and_the_removal_takes_nothing_twice(
     harness: ReportImportHarness,
 ) -> None:
     harness.post(sender_of(1), *words(harness.clock, 1, 3))
-    harness.weather.error, harness.weather.operation = DepotUnreachable("gone"), "delete"
+    harness.weather.error, harness.weather.operation = CheckpointStoreUnreachable("gone"), "delete"
     harness.visit()
     left = harness.bucket_objects.keys()
 
@@ -341,11 +341,13 @@ def test_a_service_that_was_away_looks_after_jobs_that_ended_meanwhile(
     assert harness.visit() == 1
 
 
-@pytest.mark.parametrize("error", [DepotRefused("no"), DepotUnreachable("gone")])
+@pytest.mark.parametrize(
+    "error", [CheckpointStoreRefused("no"), CheckpointStoreUnreachable("gone")]
+)
 def test_a_store_that_cannot_be_used_is_said_once_and_tried_again(
     harness: ReportImportHarness,
     caplog: pytest.LogCaptureFixture,
-    error: DepotRefused | DepotUnreachable,
+    error: CheckpointStoreRefused | CheckpointStoreUnreachable,
 ) -> None:
     harness.post(sender_of(1), *words(harness.clock, 1, 2))
     harness.weather.error = error

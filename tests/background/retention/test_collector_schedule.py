@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 from holdfast.domain.events import Outcome
-from holdfast.errors import DepotRefused, DepotUnreachable
+from holdfast.errors import CheckpointStoreRefused, CheckpointStoreUnreachable
 from support.events import at, finished, left, lost, ready
 from support.memory_store import StoreFaults
 from support.retention import GRACE_S, NewRetentionHarness, RetentionHarness, name
@@ -87,7 +87,7 @@ def test_a_job_that_ended_before_it_saved_is_looked_at_once_more(
 def test_who_is_not_let_in_says_so_once_and_comes_back_ever_more_seldom(
     new_harness: NewRetentionHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    weather = StoreFaults(DepotRefused("An error occurred (AccessDenied): Access Denied"))
+    weather = StoreFaults(CheckpointStoreRefused("An error occurred (AccessDenied): Access Denied"))
     harness = new_harness(before=weather)
     harness.save_five()
 
@@ -108,7 +108,7 @@ def test_who_is_not_let_in_says_so_once_and_comes_back_ever_more_seldom(
 def test_a_store_that_is_silent_is_asked_again_soon_and_nothing_is_concluded(
     new_harness: NewRetentionHarness,
 ) -> None:
-    weather = StoreFaults(DepotUnreachable("Could not connect"))
+    weather = StoreFaults(CheckpointStoreUnreachable("Could not connect"))
     harness = new_harness(before=weather)
     harness.save_five()
 
@@ -122,7 +122,9 @@ def test_a_store_that_is_silent_is_asked_again_soon_and_nothing_is_concluded(
 def test_who_may_look_and_not_remove_says_so_and_writes_down_nothing(
     new_harness: NewRetentionHarness,
 ) -> None:
-    harness = new_harness(before=StoreFaults(DepotRefused("AccessDenied: DeleteObject"), "delete"))
+    harness = new_harness(
+        before=StoreFaults(CheckpointStoreRefused("AccessDenied: DeleteObject"), "delete")
+    )
     harness.save_five()
 
     harness.visit(GRACE_S)
@@ -134,7 +136,7 @@ def test_who_may_look_and_not_remove_says_so_and_writes_down_nothing(
 def test_a_removal_that_breaks_off_tells_of_what_is_gone(new_harness: NewRetentionHarness) -> None:
     def refuse(operation: str, key: str) -> None:
         if (operation, key) == ("delete", name(20).commit_key):
-            raise DepotRefused("no")
+            raise CheckpointStoreRefused("no")
 
     harness = new_harness(before=refuse)
     harness.save_five()

@@ -9,7 +9,7 @@ from holdfast.api.routing import Router
 from holdfast.api.schemas.workers import RegistrationIn, RegistrationOut, ReportsIn, ReportsOut
 from holdfast.domain.access.permissions import WORKER_GRACE
 from holdfast.domain.jobs.guards import grace_ms
-from holdfast.errors import HoldfastError, NotLookedYet
+from holdfast.errors import HoldfastError, NotObservedYet
 from holdfast.services import Services
 from holdfast.store.report_ingest import Accepted, ReportBatch
 
@@ -24,7 +24,7 @@ def muster(job_id: str, body: RegistrationIn, services: TheServices) -> Registra
     """
     try:
         place = services.incarnations.register(job_id, body.incarnation)
-    except NotLookedYet:
+    except NotObservedYet:
         services.nudge()
         raise
     return RegistrationOut(attempt=place.attempt, next=place.next, before=place.before)

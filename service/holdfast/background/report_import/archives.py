@@ -26,7 +26,7 @@ class StoredArchive:
 
         Raises:
             ValueError: it is damaged; the message describes how.
-            DepotUnreachable, DepotRefused: the content is unknown.
+            CheckpointStoreUnreachable, CheckpointStoreRefused: the content is unknown.
         """
         if self.size_bytes > MAX_ARCHIVE_BYTES:
             raise ValueError(f"it has {self.size_bytes} bytes, and {MAX_ARCHIVE_BYTES} are allowed")
@@ -56,7 +56,7 @@ def list_archives(bucket: CheckpointBucket, now: datetime) -> list[SenderArchive
     """The report archives of a job, by sender in the order of the first upload.
 
     Raises:
-        DepotUnreachable, DepotRefused: they cannot be listed.
+        CheckpointStoreUnreachable, CheckpointStoreRefused: they cannot be listed.
     """
     listing = bucket.list_objects(INBOX)
     # The timestamps are by the store's clock.

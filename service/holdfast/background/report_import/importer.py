@@ -24,10 +24,10 @@ from holdfast.background.report_import.archives import SenderArchives, StoredArc
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.errors import (
     BadReport,
-    DepotRefused,
-    DepotUnreachable,
+    CheckpointStoreRefused,
+    CheckpointStoreUnreachable,
     Fenced,
-    NotMustered,
+    NotRegistered,
     StoreUnavailable,
 )
 from holdfast.ports import CheckpointBucket, Clock, OpenBucket
@@ -145,8 +145,8 @@ class ReportImporter:
         cursor = self._cursors[job_id]
         try:
             return self._import_job(job_id, cursor)
-        except (DepotUnreachable, DepotRefused) as error:
-            is_final = isinstance(error, DepotRefused)
+        except (CheckpointStoreUnreachable, CheckpointStoreRefused) as error:
+            is_final = isinstance(error, CheckpointStoreRefused)
             cursor.pause = REFUSED_PAUSE if is_final else min(2 * cursor.pause, MAX_PAUSE)
             self._log_error(cursor, f"reports of {job_id} cannot be imported: {error.detail}")
         except StoreUnavailable as error:
@@ -248,7 +248,7 @@ class _SenderImport:
         """Import the archives; return their number, and the problem with the next one if there is one.
 
         Raises:
-            DepotUnreachable, DepotRefused: imported reports are in the journal, whether or not their archives
+            CheckpointStoreUnreachable, CheckpointStoreRefused: imported reports are in the journal, whether or not their archives
                 are deleted.
         """
         done, problem = list[str](), ""
@@ -297,7 +297,7 @@ class _SenderImport:
         except Fenced:
             log.info("%s is not imported: a newer worker had replaced its sender", where)
             return None
-        except NotMustered:
+        except NotRegistered:
             return f"{where} belongs to a worker that is registered for another attempt"
         except BadReport as error:
             # A malformed archive stays malformed, so its import is not retried.

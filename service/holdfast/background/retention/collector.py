@@ -30,7 +30,12 @@ from holdfast.background.retention.inventory import (
 )
 from holdfast.domain.checkpoints.retention import GracePeriods, RetentionPlan, decide
 from holdfast.domain.events import Removal
-from holdfast.errors import DepotRefused, DepotUnreachable, NotFound, StoreUnavailable
+from holdfast.errors import (
+    CheckpointStoreRefused,
+    CheckpointStoreUnreachable,
+    NotFound,
+    StoreUnavailable,
+)
 from holdfast.ports import CheckpointBucket, Clock, OpenBucket
 from holdfast.store.journal import Journal
 from holdfast.store.retention_queue import RetentionLease, RetentionQueue
@@ -143,7 +148,7 @@ class CheckpointCollector:
                 return
             try:
                 due_at = self._collect(state)
-            except (DepotUnreachable, DepotRefused) as error:
+            except (CheckpointStoreUnreachable, CheckpointStoreRefused) as error:
                 self._record_failure(lease, state, error)
             else:
                 if state.last_scan:
@@ -215,7 +220,7 @@ class CheckpointCollector:
         """Record checkpoints that are missing from the store, whatever deleted them.
 
         Raises:
-            DepotRefused: all of them are missing, so this is probably a different store than that of the
+            CheckpointStoreRefused: all of them are missing, so this is probably a different store than that of the
                 nodes.
         """
         old = self._clock.now() - self._settings.grace.commits
@@ -227,7 +232,7 @@ class CheckpointCollector:
         }
         missed = [name for name in reported if name not in listed]
         if reported and len(missed) == len(reported) and not listed:
-            raise DepotRefused(
+            raise CheckpointStoreRefused(
                 f"all {len(reported)} reported checkpoints are missing; the nodes write to another store"
             )
         gone = [name for name in missed[:MAX_LOOKUPS] if not deleter.bucket.has(name.commit_key)]
@@ -248,7 +253,7 @@ class CheckpointCollector:
         self,
         lease: RetentionLease,
         state: JobRetentionState,
-        error: DepotUnreachable | DepotRefused,
+        error: CheckpointStoreUnreachable | CheckpointStoreRefused,
     ) -> None:
         now = self._clock.now()
         problem = f"{state.store.rstrip('/')}/{lease.job_id}: {error.detail}"
@@ -256,7 +261,7 @@ class CheckpointCollector:
         since = before.since or now
         if before.error != problem:
             log.warning("checkpoint retention of %s failed: %s", lease.job_id, problem)
-        least_s = REFUSED_S if isinstance(error, DepotRefused) else UNREACHABLE_S
+        least_s = REFUSED_S if isinstance(error, CheckpointStoreRefused) else UNREACHABLE_S
         lasted_s = (now - since).total_seconds()
         wait_s = min(max(least_s, lasted_s / 2), MAX_WAIT_S)
         is_hopeless = state.history.ended_at is not None and lasted_s > FAILURE_DEADLINE_S
@@ -273,13 +278,15 @@ def _check_formats(
     """Check the formats of the newest checkpoint and of those to delete.
 
     Raises:
-        DepotRefused: this version cannot read one of them, so it cannot decide what to delete, and deletes
+        CheckpointStoreRefused: this version cannot read one of them, so it cannot decide what to delete, and deletes
             nothing.
     """
     newest = sorted(commit.name for commit in inventory.inventory.commits)[-1:]
     for name in {*newest, *plan.superseded, *plan.off_lineage} - known.readable:
         if why := unsupported_format_of(bucket.read(name.commit_key) or b""):
-            raise DepotRefused(f"no checkpoint is deleted because {name} cannot be read: {why}")
+            raise CheckpointStoreRefused(
+                f"no checkpoint is deleted because {name} cannot be read: {why}"
+            )
         known.readable.add(name)
 
 

@@ -62,8 +62,8 @@ class Deleter:
         """Whether everything in a plan was deleted before the time limit.
 
         Raises:
-            DepotUnreachable: some of it may be deleted; known deletions are recorded.
-            DepotRefused: the same, and a retry would fail.
+            CheckpointStoreUnreachable: some of it may be deleted; known deletions are recorded.
+            CheckpointStoreRefused: the same, and a retry would fail.
         """
         for removal, names in (
             (Removal.SUPERSEDED, plan.superseded),

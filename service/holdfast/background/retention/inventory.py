@@ -86,8 +86,8 @@ def scan_store(
     """Scan the objects that a store holds of a job.
 
     Raises:
-        DepotUnreachable: the store did not respond.
-        DepotRefused: the same, and a retry would fail.
+        CheckpointStoreUnreachable: the store did not respond.
+        CheckpointStoreRefused: the same, and a retry would fail.
     """
     # Data before commits, so that every commit made before the seen data is seen, too. Commits before
     # starts for the same reason. Claims last: a new attempt is then seen, and blocks deletions.

@@ -32,10 +32,7 @@ class RequestFailed(HoldfastError):
 class RequestNotFound(HoldfastError):
     """SkyPilot no longer knows this request."""
 
-    @classmethod
-    def slug(cls) -> str:
-        """The published problem type, which precedes the name of this class."""
-        return "request-gone"
+    published_slug = "request-gone"
 
 
 class Unanswered(LauncherUnreachable):
