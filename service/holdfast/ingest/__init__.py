@@ -1,1 +1,1 @@
-"""The write path of worker reports: group commit of HTTP reports, and spools in shared directories."""
+"""The write path of worker reports: group commit, and spools in shared directories."""

@@ -172,7 +172,10 @@ class ReportGroupCommit:
 
 
 def _reply(group: Sequence[_PendingBatch], outcomes: Sequence[Outcome]) -> None:
-    """Respond to a whole group at once: waking an event loop for each batch costs as much as the writes."""
+    """Respond to a whole group at once.
+
+    Waking an event loop for each batch costs as much as the writes.
+    """
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Accepted], Outcome]]] = {}
     for pending, outcome in zip(group, outcomes, strict=True):
         by_loop.setdefault(pending.loop, []).append((pending.answer, outcome))

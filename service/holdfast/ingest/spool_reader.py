@@ -1,7 +1,8 @@
-"""Reports that workers left in their launch directories, on this machine or in a folder that it shares with theirs.
+"""Reads reports from launch directories on this machine or in a shared directory.
 
-A job can write to these folders. No link is followed on the way to a report, and only regular files are opened. Anything else is
-skipped and logged: an error for it would keep the reconciler from enforcing the limits of the job.
+Jobs can write to these directories. No link is followed on the way to a report, and only regular
+files are opened. Everything else is skipped and logged: an exception would keep the reconciler from
+enforcing the limits of the job.
 """
 
 from __future__ import annotations
@@ -33,29 +34,30 @@ from holdfast.host.untrusted_files import opened_file, opened_folder
 log = logging.getLogger(__name__)
 
 LONGEST_GAP: Final = 10
-"""Launches in a row that never began, so that they have no directory. A lower value may miss the reports after them; a higher
-value looks for directories in vain."""
+"""Consecutive launches that never started, and so have no directory. A lower value may miss the
+reports after them; a higher value adds lookups."""
 LONGEST_LINE_BYTES: Final = 4 * 1024 * 1024
-"""Of a report. A lower value does not read what a worker of an earlier version wrote; a higher value lets a job use more of the
-service's memory."""
+"""Maximum length of a report. A lower value rejects reports of earlier worker versions; a higher
+value lets a job use more of the service's memory."""
 MOST_FILES: Final = 10_000
-"""Entries of a folder that are read. A lower value may miss reports after a long outage of the service, with a file for each MiB; a
-higher value lets a job slow down the reconciler."""
+"""Directory entries read at once. A lower value may miss reports after a long outage of the
+service, with a file for each MiB; a higher value lets a job slow down the reconciler."""
 MOST_OPENED: Final = 1000
-"""Files that one look opens; the next look continues. A lower value takes more looks after a long outage; a higher value lets a job
-slow down the reconciler."""
+"""Files opened by one read; the next read continues. A lower value needs more reads after a long
+outage; a higher value lets a job slow down the reconciler."""
 MOST_BYTES: Final = 64 * 1024 * 1024
-"""Of reports that one look reads; the next look continues. At one report a second, about four days. A lower value takes the end of a
-job for known before its last reports are; a higher value lets a job fill the memory of the service."""
+"""Bytes of reports returned by one read; the next read continues. At one report a second, about
+four days. A lower value may record the end of a job before its last reports; a higher value lets
+a job fill the memory of the service."""
 _TRANSIENT_ERRORS: Final = frozenset(
     {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 )  # fmt: skip
-"""Errors that a job cannot cause: of a network file system in a bad moment, or of this process."""
+"""Errors that a job cannot cause: temporary ones of a network file system, or of this process."""
 
 
 @dataclass(slots=True)
 class _Budget:
-    """How much one look may still read."""
+    """How much the current read may still read."""
 
     files: int
     size_bytes: int
@@ -67,44 +69,46 @@ class _Budget:
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """The spools of one launch, as they were listed."""
+    """The listed spools of one launch."""
 
     launches: Path
     launch: str
     segments: Mapping[int, list[Segment]]
-    """By attempt, the oldest first."""
+    """By attempt, oldest first."""
     newest_bytes: Mapping[int, int]
     """Size of the newest segment, by attempt."""
     is_whole: bool
-    """Whether all entries of the folder were read."""
+    """Whether all entries of the directory were read."""
 
     def parts(self, segment: Segment) -> tuple[str, ...]:
-        """The names from `launches` to a segment."""
+        """The names on the way from `launches` to a segment."""
         return self.launch, "spool", segment.name
 
 
 class SpoolReader:
-    """The spools below some directories: `launches/<job>-<launch>/spool/attempt-<n>*.jsonl`.
+    """Reads the spools `launches/<job>-<launch>/spool/attempt-<n>*.jsonl` in some directories.
 
-    What it remembers only saves reading: the caller's `seen` decides what is new, after a restart as before. It removes segments
-    whose reports have all been seen, as nobody else acknowledges them where workers do not reach the service.
+    Its state only saves reads: the caller's `seen` decides which reports are new, also after a
+    restart. It removes segments whose reports were all seen: workers without a connection to the
+    service receive no acknowledgement.
     """
 
     def __init__(self, *homes: Path) -> None:
         self._launches = [home / "launches" for home in homes]
-        self._places: dict[tuple[Path, str, int], SpoolPosition] = {}
+        self._positions: dict[tuple[Path, str, int], SpoolPosition] = {}
         self._trimmed: dict[tuple[Path, str], Segment] = {}
         """The newest segment of a folder when segments were last removed from it."""
         self._refused: set[tuple[Path, str, str]] = set()
 
     def read_new(self, job_id: str, seen: Mapping[int, int]) -> Iterator[Report]:
-        """Reports of a job not seen yet, in order of attempt and n. `seen` is the highest n taken, by attempt.
+        """Read new reports of a job, in order of attempt and number.
 
-        A spool is read up to a gap or a torn line: what comes after it is taken once the worker has closed it. Where reports
-        after `seen` are no longer in the spool, the first of an attempt is the oldest one that is.
+        `seen` is the highest number by attempt. A spool is read up to a gap or a partial line; the
+        reports after it follow once the worker has closed the file. If the reports after `seen`
+        were removed, the first report of an attempt is the oldest one left.
 
         Raises:
-            LauncherUnreachable: a spool cannot be read this time.
+            LauncherUnreachable: a spool cannot be read at the moment.
         """
         try:
             folders = [folder for home in self._launches for folder in self._folders(home, job_id)]
@@ -118,7 +122,10 @@ class SpoolReader:
             self._trim(folder, seen)
 
     def _folders(self, launches: Path, job_id: str) -> Iterator[_Folder]:
-        """The folders of a job's launches, however many there are. To list all jobs' directories takes longer."""
+        """The directories of a job's launches.
+
+        Listing the directories of all jobs would take longer.
+        """
         last = 0
         for number in itertools.count(1):
             launch = f"{job_id}-{number}"
@@ -147,29 +154,32 @@ class SpoolReader:
         self, folder: _Folder, attempt: int, seen: int, budget: _Budget
     ) -> Iterator[Report]:
         key, segments = (folder.launches, folder.launch, attempt), folder.segments[attempt]
-        place = self._places.get(key, START)
-        if place.n > seen:
-            place = SpoolPosition(seen)  # Not everything that was given was kept.
-        elif place.offset_in(segments[-1]) == folder.newest_bytes[attempt] > 0:
+        position = self._positions.get(key, START)
+        if position.n > seen:
+            position = SpoolPosition(seen)  # The caller did not record all reports it received.
+        elif position.offset_in(segments[-1]) == folder.newest_bytes[attempt] > 0:
             return
-        place, given = replace(place, n=seen), False
-        # Listed before the first is read: a segment that has a later one was closed by then, and is read to its end.
+        position, is_after_first = replace(position, n=seen), False
+        # Listed before the first one is read: a segment with a later one was closed by then, and is
+        # read to its end.
         for segment in segments_after(segments, seen):
-            may_skip = folder.is_whole and not given
-            if (segment.first > place.n + 1 and not may_skip) or budget.is_spent():
+            may_skip = folder.is_whole and not is_after_first
+            if (segment.first > position.n + 1 and not may_skip) or budget.is_spent():
                 return
             budget.files -= 1
             try:
                 with opened_file(folder.launches, folder.parts(segment)) as file:
-                    start = place.offset_in(segment)
+                    start = position.offset_in(segment)
                     for report, end in _reports(file, start, attempt):
-                        if report.n > place.n + 1 and not (may_skip and report.n == segment.first):
+                        if report.n > position.n + 1 and not (
+                            may_skip and report.n == segment.first
+                        ):
                             return
-                        is_new = report.n > place.n
-                        place = SpoolPosition(max(place.n, report.n), segment.first, end)
-                        self._places[key] = place
+                        is_new = report.n > position.n
+                        position = SpoolPosition(max(position.n, report.n), segment.first, end)
+                        self._positions[key] = position
                         if is_new:
-                            given = True
+                            is_after_first = True
                             yield report
                         budget.size_bytes, start = budget.size_bytes - (end - start), end
                         if budget.size_bytes <= 0:
@@ -179,14 +189,14 @@ class SpoolReader:
                 return
 
     def _trim(self, folder: _Folder, seen: Mapping[int, int]) -> None:
-        """Remove the segments that are no longer needed, once for each new one."""
+        """Remove acknowledged segments, once for each new segment."""
         key = folder.launches, folder.launch
         found = list(itertools.chain.from_iterable(folder.segments.values()))
         newest = max(found, default=None)
         if newest is None or self._trimmed.get(key) == newest:
             return
         self._trimmed[key] = newest
-        # The next new segment brings another try; a folder that cannot be written is left to whoever owns it.
+        # The next new segment triggers a retry.
         with (
             suppress(OSError),
             opened_folder(folder.launches, (folder.launch, "spool")) as spool,
@@ -199,7 +209,7 @@ class SpoolReader:
                 os.unlink(segment.name, dir_fd=spool)
 
     def _log_or_raise(self, launches: Path, launch: str, name: str, error: OSError) -> None:
-        """Log what is skipped for good; raise what may pass. A file that was removed is neither."""
+        """Log what is permanently skipped; raise temporary errors. A removed file is neither."""
         if error.errno in _TRANSIENT_ERRORS:
             raise error
         if error.strerror != os.strerror(errno.ENOENT):
@@ -220,7 +230,7 @@ def _size(segment: Segment, folder: int) -> int:
 
 
 def _reports(file: BinaryIO, start: int, attempt: int) -> Iterator[tuple[Report, int]]:
-    """The reports of a segment from a byte on, each with the byte after its line; up to a line that is torn.
+    """Read the reports of a segment, each with the end of its line, up to a partial line.
 
     Raises:
         OSError: a line is too long, or it is not a report.

@@ -67,20 +67,20 @@ class RemovedJob:
     project: str
     owner: str
     launches: int
-    """Number of its last launch; 0 without any."""
+    """Number of its last launch; 0 without launches."""
     removed_at: datetime
     place: str | None
     """Its part of a checkpoint store; None without a store."""
     with_checkpoints: bool
     """Whether its checkpoints are removed as well."""
     trouble: str | None
-    """Why the last try left files; None if none failed."""
+    """Why the last attempt left files; None if it succeeded."""
     done_at: datetime | None
-    """None while rows or files are left."""
+    """None while rows or files remain."""
 
     @property
     def message(self) -> str:
-        """The sentence for callers who ask for the job."""
+        """The message for callers who request the job."""
         return (
             f"job {self.job_id} was removed at {self.removed_at:%Y-%m-%d %H:%M}Z; "
             "its costs are still in: holdfast costs"
@@ -88,7 +88,7 @@ class RemovedJob:
 
 
 class Removals:
-    """Jobs that were removed, and those that are due for it."""
+    """Removed jobs, and jobs whose removal is due."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine = engine
@@ -108,15 +108,18 @@ class Removals:
         *,
         with_checkpoints: bool = False,
     ) -> RemovedJob:
-        """Remove an ended job from all lists, unless it was removed before. Its bill stays in rows, for sums.
+        """Remove an ended job from all lists, unless it was removed before.
+
+        Its bill stays in rows, for sums.
 
         Raises:
-            NotFound: there is no such job.
-            NotPossibleNow: it has not ended, something of it may still run, or a live job needs its checkpoints.
+            NotFound: the job does not exist.
+            NotPossibleNow: it has not ended, some of it may still run, or a live job needs its
+                checkpoints.
         """
         outbox = Outbox(self._engine, self._clock)
         while outbox.enqueue_new_events():
-            pass  # News is made of events, which are removed below.
+            pass  # Notifications refer to events, which are removed below.
         while (removal := self.find(job_id)) is None:
             job = self._journal.read(job_id)
             if why := removal_refusal(job):
@@ -127,23 +130,24 @@ class Removals:
         return removal
 
     def list_unfinished(self) -> list[RemovedJob]:
-        """Removals of which rows or files are left, the oldest first."""
+        """Removals of which rows or files remain, the oldest first."""
         query = select(removed_jobs).where(removed_jobs.c.done_at.is_(None))
         with reading(self._engine) as connection:
             rows = connection.execute(query.order_by(removed_jobs.c.removed_at)).mappings()
             return [_removal(row) for row in rows]
 
     def clear_measurements(self, job_id: str) -> None:
-        """Remove what the job measured and what its engine said of it, in small steps."""
+        """Remove metrics, and the recorded history of launches, in small steps."""
         of_launches = select(launches.c.key).where(launches.c.job_id == job_id)
         for table in _LATER:
             self._clear(table, table.c.job_id == job_id)
         self._clear(launch_events, launch_events.c.key.in_(of_launches))
 
     def clear_events(self, job_id: str) -> bool:
-        """Remove the events of the job, the first one last; False while one has to stay.
+        """Remove the events of the job, the first one last; False while one must stay.
 
-        The newest event of all jobs stays until there is a newer one: the next event continues its number.
+        The newest event of all jobs stays until there is a newer one, because the next event
+        continues its number.
         """
         newest = select(func.max(job_events.c.cursor)).scalar_subquery()
         mine = job_events.c.job_id == job_id, job_events.c.cursor < newest
@@ -157,7 +161,7 @@ class Removals:
             return not connection.execute(count).scalar_one()
 
     def record_result(self, job_id: str, trouble: str | None) -> None:
-        """Record that all of the job is gone, or with `trouble` why files are left."""
+        """Record that the removal is complete, or with `trouble` why files remain."""
         done_at = None if trouble else self._clock.now()
         mine = update(removed_jobs).where(removed_jobs.c.id == job_id)
         with writing(self._engine) as connection:
@@ -180,7 +184,7 @@ class Removals:
     def _remove(
         self, job: Job, deed: AuditAction, books: BillRollups, *, with_checkpoints: bool
     ) -> None:
-        """The transaction.
+        """Remove a job from all lists, in one transaction.
 
         Raises:
             StaleWrite: the job or its bill has changed since it was read; nothing was removed.
@@ -203,7 +207,8 @@ class Removals:
             seq = connection.execute(select(jobs.c.seq).where(jobs.c.id == job.id)).scalar()
             if seq != job.seq or not books.is_rolled_up(connection, job):
                 raise StaleWrite(f"job {job.id} has changed; read it again")
-            # A job that is submitted later finds the removal: both are written in transactions that are alone in writing.
+            # A job that is submitted later finds the removal: both are exclusive write
+            # transactions.
             if with_checkpoints and (heir := _dependent_job(connection, job.id)):
                 why = f"job {heir} resumes from its checkpoints; wait until that has saved one, or keep the checkpoints"
                 raise _refusal(job.id, why)
@@ -230,7 +235,7 @@ def find(connection: Connection, job_id: str) -> RemovedJob | None:
 
 
 def _dependent_job(connection: Connection, job_id: str) -> str | None:
-    """A live job that resumes from the checkpoints of a job and has saved none of its own; None without one."""
+    """A live job that resumes from a job's checkpoints and has none of its own, or None."""
     source = job_events.c.body["spec", "holdfast", "checkpoint", "from"].as_string()
     live = (
         select(jobs.c.id, jobs.c.fold)
@@ -250,7 +255,7 @@ def _refusal(job_id: str, why: str) -> NotPossibleNow:
 
 
 def checkpoint_of(submitted: Submitted) -> Checkpoint | None:
-    """Where a job keeps its checkpoints; None without a store."""
+    """The checkpoint store of a job; None without one."""
     return JobSpec.from_stored(submitted.spec).holdfast.checkpoint
 
 

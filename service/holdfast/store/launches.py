@@ -1,7 +1,8 @@
-"""Launches at engines that would start one more cluster for every request: their tokens, and what the engine told.
+"""Launches at engines that start another cluster for every request: tokens and history.
 
-A token is derived from the service's secret, its launch and its generation, so that it can be sent again without
-being kept. Whether it may still pass is one row, changed by compare-and-swap alone.
+A token is derived from the service's secret, its launch and its generation, so that it can be sent
+again without being stored. One row, changed by compare-and-swap only, decides whether it is still
+admitted.
 """
 
 from __future__ import annotations
@@ -32,24 +33,24 @@ _TOKEN: Final = re.compile(r"hfl_(?P<key>[a-z0-9-]+)_(?P<generation>\d+)_(?P<mac
 
 
 class LaunchBook:
-    """The rows of all such launches."""
+    """The rows of these launches."""
 
     def __init__(self, engine: Engine, secret: bytes) -> None:
         self._engine = engine
         self._secret = secret
 
     def find(self, key: str) -> Admission | None:
-        """What is known of a launch; None for one that nobody began or cancelled."""
+        """The state of a launch; None if it was neither opened nor cancelled."""
         with reading(self._engine) as connection:
             row = connection.execute(select(launches).where(launches.c.key == key)).mappings()
             return _admission(row.first())
 
     def open(self, key: str, job_id: str, now: datetime) -> Admission:
-        """The launch, with a first token if it has none yet."""
+        """Open a launch with a first token, unless it has one."""
         return self._insert(key, job_id, TokenState.ISSUED, now)
 
     def tombstone(self, key: str, job_id: str, now: datetime) -> Admission:
-        """Cancel a launch: a token that nobody has used will never pass."""
+        """Cancel a launch: an unused token will never be admitted."""
         self._insert(key, job_id, TokenState.REVOKED, now)
         with writing(self._engine) as connection:
             connection.execute(_revoking(key, now))
@@ -58,18 +59,21 @@ class LaunchBook:
         return self._require_job(key)
 
     def revoke(self, key: str, now: datetime) -> Admission:
-        """A launch that was opened and can never begin, cancelled by nobody: a token that nobody has used will never pass."""
+        """Revoke the unused token of a launch that was opened and can never begin.
+
+        The launch does not count as cancelled.
+        """
         with writing(self._engine) as connection:
             connection.execute(_revoking(key, now))
         return self._require_job(key)
 
     def token(self, admission: Admission) -> str:
-        """The token of a launch's present generation."""
+        """The token of a launch's current generation."""
         told = f"{admission.key}_{admission.generation}"
         return f"hfl_{told}_{self._mac(told)}"
 
     def admit(self, token: str, now: datetime) -> bool:
-        """Let a token pass, once: True for the first caller of all, and only if it was not revoked before."""
+        """Admit a token once: True for the first caller only, and only if it was not revoked before."""
         match = _TOKEN.fullmatch(token)
         if not match or not hmac.compare_digest(
             match["mac"], self._mac(f"{match['key']}_{match['generation']}")
@@ -88,12 +92,12 @@ class LaunchBook:
             return connection.execute(fresh).rowcount == 1
 
     def assume_admitted(self, key: str, generation: int, now: datetime) -> bool:
-        """Say that a token has passed, as its launch was seen at the engine; True where no gate had said so."""
+        """Mark a token as admitted because its launch was observed; True if no gate had recorded it."""
         passed = {"state": TokenState.CONSUMED.value, "state_at": now}
         return self._change(key, generation, passed, launches.c.state == TokenState.ISSUED.value)
 
     def renew(self, key: str, generation: int, now: datetime) -> bool:
-        """A new token instead of one that was consumed in vain; False if somebody was quicker."""
+        """Issue a new token after one that was consumed in vain; False if another caller did."""
         fresh = {
             "generation": generation + 1,
             "state": TokenState.ISSUED.value,
@@ -108,12 +112,15 @@ class LaunchBook:
         with writing(self._engine) as connection:
             changed = connection.execute(update(launches).where(*mine, spent).values(**fresh))
             if changed.rowcount:
-                # What was told of a job that never began is no part of the next one's story.
+                # The history of a job that never began does not belong to the next one.
                 connection.execute(delete(launch_events).where(launch_events.c.key == key))
         return changed.rowcount == 1
 
     def mark_posting(self, admission: Admission, now: datetime) -> bool:
-        """Say that the engine is about to be asked; False if somebody asked or cancelled since `admission` was read."""
+        """Record that a launch request is about to be sent.
+
+        False if another caller sent or cancelled one since `admission` was read.
+        """
         as_read = (
             launches.c.key == admission.key,
             launches.c.generation == admission.generation,
@@ -127,23 +134,23 @@ class LaunchBook:
         return asked.rowcount == 1
 
     def record_request_id(self, key: str, generation: int, request_id: str) -> None:
-        """Say what the engine called the request."""
+        """Record the engine's id of a launch request."""
         self._change(key, generation, {"request_id": request_id})
 
     def record_engine_id(self, key: str, generation: int, engine_id: int) -> None:
-        """Say under which number the engine knows the launch. The first number of a token stays."""
+        """Record the engine's id of the launch. The first id of a token stays."""
         unknown = launches.c.engine_id.is_(None)
         self._change(key, generation, {"engine_id": engine_id}, unknown)
 
     def record_missing(self, key: str, since: datetime | None) -> None:
-        """Say since when the engine's listings lack a launch; None when it is listed."""
+        """Record since when the engine's listings lack a launch; None while it is listed."""
         with writing(self._engine) as connection:
             connection.execute(
                 update(launches).where(launches.c.key == key).values(missing_since=since)
             )
 
     def record_lost(self, key: str, what: str | None) -> None:
-        """Record what may still run of a launch without a record at the engine; None where nothing may."""
+        """Record what may still run without a record at the engine; None: nothing."""
         changed = launches.c.lost.is_distinct_from(what)
         with writing(self._engine) as connection:
             connection.execute(
@@ -151,7 +158,7 @@ class LaunchBook:
             )
 
     def undecided(self) -> Sequence[Admission]:
-        """Launches with such a loss that were not cancelled since, oldest first."""
+        """Launches of which something may still run, not cancelled since; oldest first."""
         mine = launches.c.lost.is_not(None), launches.c.cancelled_at.is_(None)
         query = select(launches).where(*mine).order_by(launches.c.missing_since, launches.c.key)
         with reading(self._engine) as connection:
@@ -159,12 +166,12 @@ class LaunchBook:
         return [launch for row in rows if (launch := _admission(row))]
 
     def events(self, key: str) -> tuple[EngineEvent, ...]:
-        """The copied history of a launch, oldest first."""
+        """The recorded history of a launch, oldest first."""
         with reading(self._engine) as connection:
             return _read_history(connection, key)
 
     def append_events(self, key: str, events: Sequence[EngineEvent]) -> tuple[EngineEvent, ...]:
-        """The history of a launch with what is new in `events`, which are the newest of it, oldest first."""
+        """Append what is new in `events`, the newest of a launch, and return its whole history."""
         with writing(self._engine) as connection:
             known = _read_history(connection, key)
             seen = set(known)

@@ -1,7 +1,7 @@
-"""Whose turn it is: which jobs are due for a look, and which replica has them for now.
+"""Leases: which jobs are due for a poll, and which replica processes them.
 
-A lease spreads the work; it guards nothing. Two replicas that look at the same job at once are held apart by the
-journal's key.
+A lease distributes the work and protects nothing. The key of the journal prevents conflicting
+writes of two replicas that poll the same job at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.store.tables.jobs import job_events, jobs, watches
 
 
 class LeaseTable:
-    """The list of jobs that are being watched."""
+    """The jobs that are polled."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -33,9 +33,9 @@ class LeaseTable:
         limit: int,
         without: Collection[str] = (),
     ) -> list[str]:
-        """Jobs of an engine that are due, now leased to the caller until `now + lease_s`; the longest due first.
+        """Lease due jobs of an engine to the caller until `now + lease_s`, the longest due first.
 
-        Those of `without` are left alone, however long they are due.
+        Jobs in `without` are not leased.
         """
         due = (
             select(watches.c.job_id)
@@ -49,7 +49,7 @@ class LeaseTable:
         )
         with reading(self._database) as connection:
             if not connection.execute(due).first():
-                return []  # The usual case takes no writer's turn.
+                return []  # The usual case needs no write transaction.
         with writing(self._database) as connection:
             claimed = list(connection.execute(due).scalars())
             until = now + timedelta(seconds=lease_s)
@@ -59,7 +59,7 @@ class LeaseTable:
         return claimed
 
     def due_by(self, moment: datetime) -> dict[str, int]:
-        """Jobs of any engine that are due, or whose lease ends, by a moment: the number of the newest fact of each."""
+        """Jobs that are due, or whose lease ends, by a moment; with the newest event of each."""
         query = select(jobs.c.id, jobs.c.seq).join(watches, watches.c.job_id == jobs.c.id)
         with reading(self._database) as connection:
             rows = connection.execute(query.where(watches.c.due_at <= moment))
@@ -74,10 +74,11 @@ class LeaseTable:
         seen_at: datetime | None,
         trouble: str | None,
     ) -> None:
-        """Say when to look next, and what came of this look.
+        """Schedule the next poll of a job and record the result of this one.
 
-        `seen_at` is when the look began, so that what happened before is known to be in it; None, if nothing was
-        seen, leaves that of the last one. A job that was nudged since it was leased stays due at once.
+        `seen_at` is the start of the observation, so that it includes all events before; None,
+        after a failed one, keeps that of the last. A job that was nudged since it was leased stays
+        due at once.
         """
         mine = update(watches).where(watches.c.job_id == job_id)
         unmoved = watches.c.due_at == leased_until
@@ -89,7 +90,7 @@ class LeaseTable:
                 connection.execute(mine.where(newer).values(seen_at=seen_at))
 
     def remove(self, job_id: str) -> None:
-        """Stop watching a job that has ended."""
+        """Stop polling a job that has ended."""
         with writing(self._database) as connection:
             connection.execute(watches.delete().where(watches.c.job_id == job_id))
 
@@ -99,23 +100,23 @@ class LeaseTable:
             connection.execute(update(watches).where(watches.c.job_id == job_id).values(due_at=now))
 
     def count(self, engine: Engine) -> int:
-        """How many jobs of an engine are watched; those that are paused are not."""
-        looked_at = watches.join(jobs, jobs.c.id == watches.c.job_id)
+        """The number of polled jobs of an engine, without paused ones."""
+        polled = watches.join(jobs, jobs.c.id == watches.c.job_id)
         mine = (
             select(func.count())
-            .select_from(looked_at)
+            .select_from(polled)
             .where(watches.c.engine == engine.value, jobs.c.status != State.PAUSED.value)
         )
         with reading(self._database) as connection:
             return connection.execute(mine).scalar_one()
 
     def list_jobs(self) -> list[str]:
-        """The jobs that are being watched."""
+        """The jobs that are polled."""
         with reading(self._database) as connection:
             return list(connection.execute(select(watches.c.job_id)).scalars())
 
     def ended_since(self, at: datetime) -> list[str]:
-        """The jobs of which it was written down since then that they have ended."""
+        """The jobs whose end was recorded at `at` or later."""
         ends = select(job_events.c.job_id).where(
             job_events.c.kind == Finished.__name__, job_events.c.recorded_at >= at
         )
@@ -123,7 +124,7 @@ class LeaseTable:
             return list(connection.execute(ends).scalars())
 
     def next_due(self) -> datetime | None:
-        """When the next job is due; None when none is watched."""
+        """When the next job is due; None without polled jobs."""
         with reading(self._database) as connection:
             due: datetime | None = connection.execute(select(func.min(watches.c.due_at))).scalar()
         return due

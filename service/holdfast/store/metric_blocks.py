@@ -1,9 +1,10 @@
-"""Points and blocks of points as they are read and written: many rows in one statement, as one JSON text each way.
+"""Reads and writes metric points and blocks: many rows per statement, as one JSON text.
 
-For the reason that `store.bulk` tells: next to a busy event loop each row that is stepped over alone waits for its turn.
+For the reason in `store.report_ingest`: next to a busy event loop, each row read by itself waits
+for Python's lock.
 """
 
-# ruff: noqa: S608 - statements are put together of the constants in this module
+# ruff: noqa: S608 - statements consist of constants in this module
 
 from __future__ import annotations
 
@@ -17,30 +18,31 @@ from holdfast.domain.metric_series import MAX_VALUE, SeriesSegment, point_segmen
 from holdfast.store.tables.metrics import MAX_NAME_CHARS
 
 BLOCK: Final = 64
-"""Reports of an attempt in one block. Smaller: long curves take longer to read; bigger: they are coarser, and where attempts are
-short more is read point by point. It is part of what is stored, and cannot be changed without making all of it anew."""
+"""Reports of an attempt in one block. A lower value slows down queries of long series; a higher
+value makes them coarser, and reads more single points of short attempts. It is part of the
+stored data: a change requires computing all blocks again."""
 
 Range: TypeAlias = tuple[str, int, int, int]
-"""A job, an attempt, and the first and the last of some of its reports."""
+"""A job, an attempt, and the first and last of a range of its reports."""
 
 
 def read_points(
     connection: Connection, name: str, ranges: Sequence[Range]
 ) -> Iterator[SeriesSegment]:
-    """Each point of one series."""
+    """Read the points of one series."""
     for attempt, value, step, at_ms in _rows(connection, _POINTS, ranges, name=name):
         yield point_segment(attempt, value, step, at_ms)
 
 
 def list_series(connection: Connection, ranges: Sequence[Range]) -> Iterator[tuple[str, int, int]]:
-    """The series of some points: name, number of points, newest step."""
+    """List the series of some reports: name, number of points, newest step."""
     yield from _rows(connection, _NAMES, ranges, longest=MAX_NAME_CHARS)
 
 
 def read_blocks(
     connection: Connection, name: str, ranges: Sequence[Range], together: int = 1
 ) -> Iterator[tuple[Range, SeriesSegment]]:
-    """The whole blocks of one series in these, so many of them together, each with the reports that it is made of."""
+    """Read the complete blocks of one series, `together` as one segment, with their reports."""
     asked = [(job_id, attempt, (first - 1) // BLOCK, last // BLOCK - 1) for job_id, attempt, first, last in ranges]  # fmt: skip
     size = BLOCK * together
     for job_id, number, *fields in _rows(connection, _BLOCKS, asked, name=name, together=together):
@@ -49,7 +51,7 @@ def read_blocks(
 
 
 def compute_blocks(connection: Connection, ranges: Sequence[Range]) -> str:
-    """Points in whole blocks, summed up: rows of `metric_blocks` as a JSON text."""
+    """Sum up points by block: rows of `metric_blocks`, as a JSON text."""
     asked = {
         "ranges": json.dumps(ranges),
         "longest": MAX_NAME_CHARS,
@@ -61,7 +63,7 @@ def compute_blocks(connection: Connection, ranges: Sequence[Range]) -> str:
 
 
 def insert_blocks(connection: Connection, rows: str, ranges: Sequence[Range]) -> None:
-    """Write what `summed` has made of these."""
+    """Insert rows of `compute_blocks`, and mark their reports."""
     connection.execute(_ADD[connection.dialect.name], {"rows": rows})
     connection.execute(_MARK[connection.dialect.name], {"ranges": json.dumps(ranges)})
 

@@ -1,7 +1,8 @@
-"""Curves of what jobs measured, from their points; long ones from blocks of 64 points that were summed up before.
+"""Metric series of jobs: single points, or blocks of 64 reports for long series.
 
-A block is made of reports that will never change: all of them were taken, and none is taken twice. So it is written once, by
-whoever comes first: the bookkeeper beside the loop, or whoever asks for a curve. What is not in a block yet is read point by point.
+A block consists of reports that no longer change: all of them are recorded, none twice. So it is
+computed once, by the rollup task or by the first query. Points that are in no block yet are read
+one by one.
 """
 
 from __future__ import annotations
@@ -30,27 +31,29 @@ from holdfast.store.tables.jobs import job_events, report_marks
 from holdfast.store.tables.metrics import metric_block_marks, metric_blocks
 
 MAX_RAW_REPORTS: Final = 20_000
-"""Reports of a job up to which blocks are not asked. Smaller: a curve of a few hours is coarse; bigger: it takes longer to read
-than a person likes to wait."""
+"""Reports of a job up to which points are read instead of blocks. A lower value makes a series of a
+few hours coarse; a higher value slows down queries."""
 MAX_BLOCKS_PER_WRITE: Final = 64
-"""Blocks that are written in one transaction. Smaller: more transactions; bigger: other writers wait longer."""
+"""Blocks written in one transaction. A lower value adds transactions; a higher value lets other
+writers wait longer."""
 OVERSAMPLING: Final = 4
-"""How many more pieces are read than buckets are wanted. Smaller: edges of buckets are further off; bigger: more to read."""
+"""Segments read for each requested bucket. A lower value makes the edges of buckets less exact; a
+higher value reads more."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesInfo:
-    """A series that there is."""
+    """A series of a job."""
 
     name: str
     points: int
-    """How many, with those that are not finite."""
+    """Number of points, including those that are not finite."""
     last_step: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """How far the reports of an attempt are taken, and put into blocks."""
+    """How many reports of an attempt are recorded, and how many of them are in blocks."""
 
     job_id: str
     attempt: int
@@ -59,29 +62,29 @@ class _Progress:
 
     @property
     def all_reports(self) -> Range:
-        """All that is taken."""
+        """All recorded reports."""
         return self.job_id, self.attempt, 1, self.received
 
     @property
     def block_range(self) -> Range:
-        """What is in blocks."""
+        """Reports in blocks."""
         return self.job_id, self.attempt, 1, self.in_block_count
 
     @property
     def remaining(self) -> Range:
-        """What is taken, and in no block."""
+        """Recorded reports outside of blocks."""
         return self.job_id, self.attempt, self.in_block_count + 1, self.received
 
 
 class MetricSeries:
-    """What jobs measured, over all their attempts."""
+    """The metric series of all jobs."""
 
     def __init__(self, engine: Engine, point_by_point: int = MAX_RAW_REPORTS) -> None:
         self._engine = engine
         self._max_raw_reports = point_by_point
 
     def roll_up(self, limit: int) -> int:
-        """How many blocks were written: at most `limit`, of all that are due."""
+        """Write due blocks, at most `limit`; return how many were written."""
         done = 0
         while done < limit and (ranges := self._due(min(MAX_BLOCKS_PER_WRITE, limit - done))):
             self._write(ranges)
@@ -96,19 +99,21 @@ class MetricSeries:
         query = select(blocks.name, count, func.max(blocks.last_step)).group_by(blocks.name)
         with reading(self._engine) as connection:
             rows = connection.execute(query.where(blocks.job_id == job_id))
-            found = {name: (int(told), step) for name, told, step in rows}
+            found = {name: (int(points), step) for name, points, step in rows}
             rest = [mark.remaining for mark in _job_progress(connection, job_id)]
-            for name, told, step in block_queries.list_series(connection, rest):
+            for name, count, step in block_queries.list_series(connection, rest):
                 points, last_step = found.get(name, (0, 0))
-                found[name] = points + told, max(last_step, step)
-        return [SeriesInfo(name, *told) for name, told in sorted(found.items())]
+                found[name] = points + count, max(last_step, step)
+        return [SeriesInfo(name, *totals) for name, totals in sorted(found.items())]
 
     def segments(
         self, job_id: str, name: str, limits: Mapping[int, float], most: int = 0
     ) -> list[SeriesSegment]:
-        """The points of one series, in no order: those of long jobs many in one, but where one of `limits` is in their midst.
+        """Segments of one series, unordered; for long jobs, several blocks form one segment.
 
-        `most` is how many are wanted at least, if there are so many points; some times as many come. 0: all blocks.
+        A segment that would contain one of `limits` is split into points. `most` is the least
+        number of segments, if there are as many points; several times as many may be returned. 0:
+        all blocks.
         """
         with reading(self._engine) as connection:
             marks = _job_progress(connection, job_id)
@@ -138,7 +143,8 @@ class MetricSeries:
     def retained_steps(self, job: Job) -> dict[int, float]:
         """The step up to which the work of each attempt of a job counts, as in its bill."""
         kinds = [NodesReady, TrainingStarted, CapacityLost, Finished]
-        # While it trains, and once it is done, it does not matter what was saved; and that is most of a log.
+        # While the job trains, and once it has succeeded, the checkpoint does not matter; it is
+        # most of a log.
         if not (job.is_training or job.outcome is Outcome.SUCCEEDED):
             kinds.append(CheckpointCommitted)
         query = (
@@ -152,12 +158,12 @@ class MetricSeries:
         return retained_steps_by_attempt(facts)
 
     def _write_due_blocks(self, job_id: str) -> None:
-        """Put into blocks what the bookkeeper has not come to: what was told in the last seconds, or before an upgrade."""
+        """Write the blocks that the rollup task has not written yet."""
         while ranges := self._due(MAX_BLOCKS_PER_WRITE, report_marks.c.job_id == job_id):
             self._write(ranges)
 
     def _due(self, limit: int, *where: ColumnElement[bool]) -> list[Range]:
-        """Blocks that are whole and not written, at most so many, as ranges of reports."""
+        """Complete blocks that are not written yet, at most `limit`, as ranges of reports."""
         is_due = report_marks.c.n - _BLOCK_MARK >= BLOCK
         with reading(self._engine) as connection:
             marks = _read_progress(connection, limit, is_due, *where)
@@ -167,14 +173,14 @@ class MetricSeries:
         with reading(self._engine) as connection:
             rows = compute_blocks(connection, ranges)
         with writing(self._engine) as connection:
-            if _are_next(connection, ranges):  # Else another has written them since.
+            if _are_next(connection, ranges):  # Otherwise, another writer has written them since.
                 insert_blocks(connection, rows, ranges)
 
 
 def _split_by_loss(
     found: Iterable[tuple[Range, SeriesSegment]], limits: Mapping[int, float]
 ) -> tuple[list[SeriesSegment], list[Range]]:
-    """Those that are lost or kept as a whole, and the reports of the others."""
+    """Segments that are lost or retained as a whole, and the reports of the others."""
     whole, cut = list[SeriesSegment](), list[Range]()
     for reports, piece in found:
         if is_partly_lost(piece, limits):
@@ -212,7 +218,7 @@ def _are_next(connection: Connection, ranges: Sequence[Range]) -> bool:
 
 
 def _next_ranges(marks: Iterable[_Progress], limit: int) -> Iterator[Range]:
-    """The blocks that come next of attempts, at most so many."""
+    """The next blocks of some attempts, at most `limit`."""
     for mark in marks:
         count = min(limit, (mark.received - mark.in_block_count) // BLOCK)
         if count:

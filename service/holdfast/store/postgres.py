@@ -1,8 +1,8 @@
-"""Connections to PostgreSQL whose every wait has an end, also where the server accepts connections and answers nothing.
+"""Connections to PostgreSQL on which every wait is limited, even if the server hangs.
 
-The server ends what takes it too long: waiting for a lock, a statement, a transaction whose client has stopped. A server
-that is stopped itself ends nothing, and its kernel still acknowledges every packet. So a statement without an answer asks,
-by a connection of its own, whether the server answers at all.
+The server limits the wait for a lock, a statement, and a transaction whose client has stopped. A
+stopped server enforces no limits, but its kernel still acknowledges packets. So a statement without
+a response opens another connection to find out whether the server responds.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ T = TypeVar("T")
 
 CONNECT_S: Final = 5
 LOCK_S: Final = 5
-"""How long a statement waits for another writer. A lower value fails under a burst; a higher value hangs requests."""
+"""How long a statement waits for another writer. A lower value fails in bursts; a higher value
+blocks requests."""
 STATEMENT_S: Final = 30
 IDLE_S: Final = 30
-"""How long a transaction that reads may wait for its client."""
+"""How long a read transaction may wait for its client."""
 WRITER_IDLE_MS: Final = 1500
-"""How long one that writes may. A lower value ends those of a busy machine; a higher value lets a replica that stops inside a
-write delay all others for longer, the limits of jobs among them."""
+"""How long a write transaction may wait for its client. A lower value fails on a busy machine; a
+higher value lets a replica that stops in a transaction delay all others for longer, including
+the limits of jobs."""
 PROBE_AFTER_S: Final = 0.5
-"""After so long without an answer, a statement asks whether the server answers at all. A lower value opens more connections
-for slow statements; a higher value notices a silent server later."""
+"""Time without a response after which a statement probes the server. A lower value opens more
+connections for slow statements; a higher value notices a hung server later."""
 PROBE_S: Final = 1.0
-"""How long that question waits. A lower value takes a busy server for a silent one; a higher value delays every answer of the
-service while the server is silent."""
+"""Timeout of a probe. A lower value considers a busy server hung; a higher value delays every
+response of the service while the server hangs."""
 PROBE_TTL_S: Final = 2.0
-"""How long its answer is believed, so that one statement asks for all."""
+"""How long the result of a probe is valid for all statements."""
 _STATEMENT_MARGIN_S: Final = 5.0
-"""How long after STATEMENT_S the answer of a server that should have ended a statement is waited for."""
+"""Time after STATEMENT_S in which the server should have ended a statement."""
 _SELECTOR_EVENTS: Final = {
     PollingStatus.READING: selectors.EVENT_READ,
     PollingStatus.WRITING: selectors.EVENT_WRITE,
@@ -50,7 +52,7 @@ _KEEPALIVE: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
-"""By these a connection ends within half a minute where the other machine is gone."""
+"""With these options, a connection to a machine that is gone ends within half a minute."""
 _OPTIONS: Final = (
     f"-c lock_timeout={LOCK_S}s -c statement_timeout={STATEMENT_S}s"
     f" -c idle_in_transaction_session_timeout={IDLE_S}s"
@@ -58,14 +60,14 @@ _OPTIONS: Final = (
 
 
 def with_limits(url: URL) -> URL:
-    """The URL with these limits. What it already says about them stays."""
-    options = f"{_OPTIONS} {url.query.get('options', '')}"  # PostgreSQL takes the last one.
+    """Add these limits to a URL, except those it sets itself."""
+    options = f"{_OPTIONS} {url.query.get('options', '')}"  # The last one counts.
     ours = {"connect_timeout": str(CONNECT_S), **_KEEPALIVE}
     return url.set(query={**ours, **url.query, "options": options.strip()})
 
 
 def install_probe(engine: Engine) -> None:
-    """Have an engine connect by `Patient` connections, which share what is known of their server."""
+    """Create the connections of an engine as `BoundedConnection`, with a common probe."""
     server = PostgresServer()
 
     @event.listens_for(engine, "do_connect")
@@ -77,9 +79,9 @@ def install_probe(engine: Engine) -> None:
 
 
 def lock_writers(connection: Any, lock: int, *, may_idle: bool) -> None:
-    """Wait for the lock of all writers. A client that stops while it has the lock loses it soon, unless it may idle.
+    """Wait for the lock of all writers; a client that stops soon loses it, unless it may idle.
 
-    A limit that the URL names holds instead of ours.
+    A limit in the URL takes precedence.
     """
     idle_ms = 0 if may_idle else WRITER_IDLE_MS
     connection.exec_driver_sql(
@@ -90,7 +92,7 @@ def lock_writers(connection: Any, lock: int, *, may_idle: bool) -> None:
 
 
 def without_limit(connection: Any) -> None:
-    """Let the statements of this transaction take as long as they need, as migrations may."""
+    """Remove the time limits of this transaction, as for migrations."""
     connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
     connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
     driver = connection.connection.driver_connection
@@ -99,7 +101,7 @@ def without_limit(connection: Any) -> None:
 
 
 class PostgresServer:
-    """What is known of one server: whether it answers at all."""
+    """Whether one server responds, as far as is known."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -108,30 +110,30 @@ class PostgresServer:
 
     @property
     def was_silent(self) -> bool:
-        """Whether it was silent when it was last asked."""
+        """Whether the server did not respond to the last probe."""
         return self._is_silent
 
     def open_connection(
         self, probe: Callable[[], None], connect: Callable[[], BoundedConnection]
     ) -> BoundedConnection:
-        """A new connection.
+        """Open a connection.
 
         Raises:
-            psycopg.OperationalError: there is none to be had.
+            psycopg.OperationalError: the server is unavailable.
         """
         if self._is_silent and self.is_silent(probe):
-            raise psycopg.errors.ConnectionTimeout("the server does not answer")
+            raise psycopg.errors.ConnectionTimeout("the server does not respond")
         connection = connect()
         connection.server, connection.probe = self, probe
         return connection
 
     def is_silent(self, probe: Callable[[], None]) -> bool:
-        """Whether a new connection gets no answer now. One thread asks, and the others take its word."""
+        """Whether a new connection gets no response now; one thread probes for all."""
         if not self._lock.acquire(blocking=not self._is_silent):
-            return True  # It was, and another thread is asking whether it still is.
+            return True  # It did not respond before, and another thread is probing it.
         try:
             if time.monotonic() - self._probed_s >= PROBE_TTL_S:
-                self._is_silent = _has_no_answer(probe)
+                self._is_silent = _is_unresponsive(probe)
                 self._probed_s = time.monotonic()
             return self._is_silent
         finally:
@@ -139,10 +141,10 @@ class PostgresServer:
 
 
 def _probe_server(conninfo: str) -> None:
-    """Connect within PROBE_S, which is shorter than a time limit of `psycopg.connect` may be.
+    """Connect within PROBE_S, which is below the least time limit of `psycopg.connect`.
 
     Raises:
-        psycopg.errors.ConnectionTimeout: the server does not answer. A refusal is an answer.
+        psycopg.errors.ConnectionTimeout: the server does not respond. A refusal is a response.
     """
     deadline_s = time.monotonic() + PROBE_S
     connection = PGconn.connect_start(conninfo.encode())
@@ -156,43 +158,43 @@ def _probe_server(conninfo: str) -> None:
         connection.finish()
 
 
-def _has_no_answer(probe: Callable[[], None]) -> bool:
+def _is_unresponsive(probe: Callable[[], None]) -> bool:
     try:
         probe()
     except psycopg.errors.ConnectionTimeout:
         return True
     except psycopg.Error:
-        pass  # A refusal is an answer.
+        pass  # A refusal is a response.
     return False
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection on which no wait lasts for ever."""
+    """A connection on which every wait is limited."""
 
     server: PostgresServer | None = None
-    """None while it is opened, which has a limit of its own."""
+    """None while the connection is opened, which has a limit of its own."""
     probe: Callable[[], None]
     max_statement_s: float | None = STATEMENT_S + _STATEMENT_MARGIN_S
-    """How long one statement may take in all; None: as long as the server answers others."""
+    """Time limit of one statement; None: as long as the server responds to others."""
 
     def wait(self, gen: PQGen[T], *how: Any, **more: Any) -> T:
-        """What `gen` returns.
+        """Run `gen` and return its result.
 
         Raises:
-            psycopg.OperationalError: the server does not answer; the connection is closed.
+            psycopg.OperationalError: the server does not respond; the connection is closed.
         """
         return super().wait(self._bounded(gen), *how, **more)
 
     def _bounded(self, gen: PQGen[T]) -> PQGen[T]:
-        begun_s = time.monotonic()
+        started_s = time.monotonic()
         try:
             wanted = next(gen)
             while True:
                 ready = yield wanted
-                if not ready and self._is_timed_out(time.monotonic() - begun_s):
+                if not ready and self._is_timed_out(time.monotonic() - started_s):
                     gen.close()
                     self.pgconn.finish()
-                    raise psycopg.OperationalError("the server does not answer")
+                    raise psycopg.OperationalError("the server does not respond")
                 wanted = gen.send(ready)
         except StopIteration as end:
             value: T = end.value

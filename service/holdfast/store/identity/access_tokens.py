@@ -1,9 +1,9 @@
-"""Access tokens of people: random, and kept as an HMAC under a key that is not in the database.
+"""Access tokens of users: random, stored as an HMAC under a key outside the database.
 
-`hf_<id>_<secret>` has 256 random bits, so that a slow hash would protect nothing: there is nothing to guess. It would
-cost 200 ms for each request instead of 2 us, and so be a way to stop the service. What is kept is
-HMAC-SHA-256(key, SHA-256(secret)): who has only a copy of the database has nothing, and what the first version kept,
-which was SHA-256(secret), can be turned into it.
+`hf_<id>_<secret>` has 256 random bits, so that a slow hash would add no protection: the secret
+cannot be guessed. It would cost 200 ms instead of 2 us for each request, and allow denial of
+service. The stored value is HMAC-SHA-256(key, SHA-256(secret)): a copy of the database alone is
+worthless, and the digests SHA-256(secret) of the first version can be converted.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from holdfast.store.database import reading, writing
 from holdfast.store.tables.identity import tokens
 
 USE_RECORDED_EVERY: Final = timedelta(minutes=1)
-"""How exactly the last use is known. Smaller: more writes. Bigger: a token that nobody uses is recognised later."""
+"""Precision of the last use. A lower value adds writes; a higher value recognises unused tokens
+later."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Token:
-    """What is kept of an access token."""
+    """A stored access token."""
 
     id: str
     name: str
     user: str | None
     """None: the owner of the service."""
     project: str | None
-    """The only one it is good for; None: all that its owner is in."""
+    """The only project it is valid for; None: all projects of its user."""
     scopes: frozenset[TokenScope]
     created_at: datetime
     expires_at: datetime | None
@@ -47,12 +48,12 @@ class Token:
     """To the minute; None: never."""
     revoked_at: datetime | None = None
     replaced_by: str | None = None
-    """The token that it was rotated to."""
+    """The token that replaced it at a rotation."""
     parent: str | None = None
-    """The token that it was made with, with which it ends; None: no token was, or nobody noted it."""
+    """The token that created it, with which it ends; None: none, or not recorded."""
 
     def refusal(self, now: datetime) -> str:
-        """Why it does not let in any more, as the end of a sentence; empty where it does."""
+        """Why the token is no longer valid, as the end of a sentence; empty if it is valid."""
         if self.revoked_at:
             return f"was revoked on {self.revoked_at:%Y-%m-%d at %H:%M}Z"
         if self.expires_at and self.expires_at <= now:
@@ -61,7 +62,7 @@ class Token:
 
     @property
     def audit_fields(self) -> dict[str, Any]:
-        """What the audit log tells of it."""
+        """The fields of the token that the audit log records."""
         return {
             "name": self.name,
             "user": self.user,
@@ -73,41 +74,43 @@ class Token:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewToken:
-    """A token as it is to be."""
+    """The properties of a token to be created."""
 
     name: str
     user: str | None = None
     project: str | None = None
     scopes: Collection[TokenScope] = tuple(TokenScope)
     lifetime: timedelta | None = None
-    """None: for ever, as the owner's own does."""
+    """None: unlimited, as the owner's own."""
     parent: str | None = None
-    """The token of whoever asks for it, which it does not outlive; None: they came without one."""
+    """The token of the caller, which the new one does not outlive; None: the caller has none."""
 
 
 class AccessTokens:
-    """All access tokens."""
+    """The access tokens of all users."""
 
     def __init__(self, engine: Engine, key: bytes) -> None:
         self._engine = engine
         self._key = key
 
-    def create(self, wish: NewToken, now: datetime, doer: Actor | None = None) -> tuple[str, Token]:
-        """A new access token, the only time that it can be seen, and what is kept of it."""
+    def create(
+        self, request: NewToken, now: datetime, doer: Actor | None = None
+    ) -> tuple[str, Token]:
+        """Create a token; return its text, which cannot be displayed again, and the stored token."""
         with writing(self._engine) as connection:
-            text, token = self._insert(connection, wish, now)
+            text, token = self._insert(connection, request, now)
             if doer:
                 deed = doer.audit_action("token.add", token.id, after=token.audit_fields)
                 audit_log.append(connection, deed, now)
         return text, token
 
     def is_empty(self) -> bool:
-        """True before the first token was made."""
+        """Whether no token was ever created."""
         with reading(self._engine) as connection:
             return connection.execute(select(tokens.c.id).limit(1)).first() is None
 
     def ensure_pepper(self) -> int:
-        """Turn digests as the first version kept them into MACs; how many there were."""
+        """Convert digests of the first version to MACs; return their number."""
         old = select(tokens.c.id, tokens.c.sha256).where(tokens.c.mac.is_(None))
         with writing(self._engine) as connection:
             rows = connection.execute(old).all()
@@ -117,7 +120,7 @@ class AccessTokens:
         return len(rows)
 
     def find(self, text: str) -> Token | None:
-        """The token whose text this is, good or not any more; None where it was not made here."""
+        """The token with a text, valid or not; None if this service did not create it."""
         head, _, rest = text.partition("_")
         token_id, _, secret = rest.partition("_")
         if head != "hf" or not secret:
@@ -125,21 +128,22 @@ class AccessTokens:
         with reading(self._engine) as connection:
             row = _row(connection, token_id)
         mac = row["mac"] if row else None
-        # Compared even where there is no such row, so that ids cannot be told apart by the time this takes.
+        # Compared even without such a row, so that the duration does not reveal whether an id
+        # exists.
         same = hmac.compare_digest(mac or "", self._mac(_digest(secret)))
         return _token(row) if same else None
 
     def get(self, token_id: str) -> Token:
-        """What is kept of a token.
+        """A stored token.
 
         Raises:
-            NotFound: there is none with this id.
+            NotFound: the token does not exist.
         """
         with reading(self._engine) as connection:
             return _token(_require_token(connection, token_id))
 
     def list_tokens(self, user: str | None, *, of_all: bool = False) -> list[Token]:
-        """The tokens of a user (None: of the owner), or of all people; newest first."""
+        """The tokens of a user (None: of the owner), or of all users; newest first."""
         query = select(tokens).order_by(tokens.c.created_at.desc(), tokens.c.id)
         if not of_all:
             query = query.where(tokens.c.user.is_not_distinct_from(user))
@@ -147,7 +151,7 @@ class AccessTokens:
             return [_token(row) for row in connection.execute(query).mappings()]
 
     def record_use(self, token: Token, now: datetime) -> None:
-        """Say that a token is used now; written at most once a minute."""
+        """Record the use of a token, at most once a minute."""
         if token.last_used_at and now - token.last_used_at < USE_RECORDED_EVERY:
             return
         unnoted = or_(
@@ -158,10 +162,10 @@ class AccessTokens:
             connection.execute(mine.values(last_used_at=now))
 
     def revoke(self, token_id: str, now: datetime, doer: Actor) -> Token:
-        """The token, which lets nobody in from now on, and no more do those that were made with it.
+        """Revoke a token and those created with it, and return it.
 
         Raises:
-            NotFound: there is none with this id.
+            NotFound: the token does not exist.
         """
         with writing(self._engine) as connection:
             if _require_token(connection, token_id)["revoked_at"] is None:
@@ -175,11 +179,13 @@ class AccessTokens:
     def rotate(
         self, token_id: str, now: datetime, doer: Actor, grace: timedelta = ROTATION_GRACE
     ) -> tuple[str, Token]:
-        """A token like this one, which is good for as long as this one was at first and lives on for `grace` alone.
+        """Replace a token by a new one with the same properties and lifetime.
+
+        The old one stays valid for `grace` only.
 
         Raises:
-            NotFound: there is none with this id.
-            NotPossibleNow: it was rotated before, or lets nobody in any more.
+            NotFound: the token does not exist.
+            NotPossibleNow: it was rotated before, or is no longer valid.
         """
         with writing(self._engine) as connection:
             old = _token(_require_token(connection, token_id))
@@ -190,7 +196,7 @@ class AccessTokens:
                     f"token {token_id} {reason}; create another: holdfast tokens add"
                 )
             lasts = old.expires_at - old.created_at if old.expires_at else None
-            wish = NewToken(
+            request = NewToken(
                 name=old.name,
                 user=old.user,
                 project=old.project,
@@ -198,7 +204,7 @@ class AccessTokens:
                 lifetime=lasts,
                 parent=old.parent if doer.token_id in {None, old.id} else doer.token_id,
             )
-            text, new = self._insert(connection, wish, now)
+            text, new = self._insert(connection, request, now)
             ends_at = min(filter(None, (old.expires_at, now + grace)))
             change = {"replaced_by": new.id, "expires_at": ends_at}
             connection.execute(update(tokens).where(tokens.c.id == token_id).values(**change))
@@ -211,27 +217,29 @@ class AccessTokens:
             audit_log.append(connection, deed, now)
         return text, new
 
-    def _insert(self, connection: Connection, wish: NewToken, now: datetime) -> tuple[str, Token]:
+    def _insert(
+        self, connection: Connection, request: NewToken, now: datetime
+    ) -> tuple[str, Token]:
         token_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
-        parent = _row(connection, wish.parent) if wish.parent else None
+        parent = _row(connection, request.parent) if request.parent else None
         ends = [
-            now + wish.lifetime if wish.lifetime else None,
+            now + request.lifetime if request.lifetime else None,
             parent["expires_at"] if parent else None,
         ]
         row = {
             "id": token_id,
             "mac": self._mac(_digest(secret)),
-            "name": wish.name,
-            "user": wish.user,
-            "project": wish.project,
-            "scopes": " ".join(scope for scope in TokenScope if scope in wish.scopes),
+            "name": request.name,
+            "user": request.user,
+            "project": request.project,
+            "scopes": " ".join(scope for scope in TokenScope if scope in request.scopes),
             "created_at": now,
             "expires_at": min(filter(None, ends), default=None),
-            "parent": wish.parent,
+            "parent": request.parent,
         }
         connection.execute(insert(tokens).values(**row))
         kept = _row(connection, token_id)
-        assert kept, "it was written just now"
+        assert kept, "the row was inserted above"
         return f"hf_{token_id}_{secret}", _token(kept)
 
     def _mac(self, digest: str) -> str:
@@ -239,12 +247,15 @@ class AccessTokens:
 
 
 def revoke_all(connection: Connection, user: str, now: datetime) -> int:
-    """Revoke what lets a user in, and what was made with it; how many tokens that were."""
+    """Revoke the tokens of a user and those created with them; return how many were valid."""
     return len(_revoke(connection, tokens.c.user == user, now))
 
 
 def _revoke(connection: Connection, which: ColumnElement[bool], now: datetime) -> list[Token]:
-    """Revoke tokens and, as they may have been made by a thief, all that were made with them; those that were good."""
+    """Revoke tokens and all created with them, and return those that were valid.
+
+    A thief may have created tokens with a stolen one.
+    """
     revoked: list[Token] = []
     while True:
         rows = connection.execute(select(tokens).where(which)).mappings().all()

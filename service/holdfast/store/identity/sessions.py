@@ -1,4 +1,4 @@
-"""Sessions of browsers: kept here, so that they can be ended here, and good for as long as the token they began with."""
+"""Sessions of browsers, which can be ended here and are valid as long as their token."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ from holdfast.store.database import reading, writing
 from holdfast.store.tables.identity import sessions
 
 IDLE: Final = timedelta(hours=8)
-"""How long a session goes on that nobody uses. Smaller: people log in twice a day. Bigger: so does whoever finds the
-machine unlocked."""
+"""Time after which an unused session ends. A lower value makes users log in twice a day; a higher
+value leaves unattended machines logged in."""
 USE_RECORDED_EVERY: Final = timedelta(minutes=1)
-"""How exactly the last use is known. Smaller: more writes. Bigger: a session ends that much too early."""
+"""Precision of the last use. A lower value adds writes; a higher value ends a session that much too
+early."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Session:
-    """What is kept of a session."""
+    """A stored session."""
 
     id_sha256: str
     token_id: str
     csrf: str
-    """What a page has to send along with whatever changes something; other pages cannot read it."""
+    """A value that a page sends with each change; other sites cannot read it."""
     created_at: datetime
     seen_at: datetime
     """To the minute."""
 
     @property
     def ends_at(self) -> datetime:
-        """When it is over unless it is used before."""
+        """When the session ends unless it is used before."""
         return self.seen_at + IDLE
 
 
 class Sessions:
-    """All that have begun."""
+    """The sessions of all users."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -49,7 +50,10 @@ class Sessions:
     def start(
         self, token_id: str, now: datetime, doer: Actor, instead_of: str | None = None
     ) -> tuple[str, Session]:
-        """A new session with its id, which is what the cookie holds; the one that the browser had before is over."""
+        """Start a session; return the value of its cookie, and the session.
+
+        The session `instead_of`, from before in the same browser, ends.
+        """
         text = secrets.token_urlsafe(32)
         session = Session(
             id_sha256=_digest(text),
@@ -69,7 +73,7 @@ class Sessions:
         return text, session
 
     def find(self, text: str, now: datetime) -> Session | None:
-        """The session of a cookie; None where there is none, or none any more."""
+        """The session of a cookie; None if it does not exist or has ended."""
         mine = sessions.c.id_sha256 == _digest(text)
         with reading(self._engine) as connection:
             row = connection.execute(select(sessions).where(mine)).mappings().first()
@@ -77,14 +81,14 @@ class Sessions:
         return session if session and now < session.ends_at else None
 
     def record_use(self, session: Session, now: datetime) -> None:
-        """Say that a session is used now; written at most once a minute."""
+        """Record the use of a session, at most once a minute."""
         if now - session.seen_at >= USE_RECORDED_EVERY:
             mine = update(sessions).where(sessions.c.id_sha256 == session.id_sha256)
             with writing(self._engine) as connection:
                 connection.execute(mine.values(seen_at=now))
 
     def end(self, session: Session, now: datetime, doer: Actor) -> None:
-        """End a session; its cookie lets nobody in any more."""
+        """End a session; its cookie is no longer valid."""
         mine = sessions.c.id_sha256 == session.id_sha256
         with writing(self._engine) as connection:
             if connection.execute(delete(sessions).where(mine)).rowcount:

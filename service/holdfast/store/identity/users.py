@@ -1,4 +1,7 @@
-"""Users, projects, and who is what in which. Every change is in the audit log, in the same transaction."""
+"""Users, projects and memberships.
+
+Every change is recorded in the audit log, in the same transaction.
+"""
 
 from __future__ import annotations
 
@@ -22,29 +25,29 @@ from holdfast.store.tables.identity import members, projects, users
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class User:
-    """Somebody who may come in with a token."""
+    """A user of the service."""
 
     name: str
     is_admin: bool
-    """Of the service: they may do everything."""
+    """Whether the user is an administrator of the service, with all permissions."""
     created_at: datetime
     disabled_at: datetime | None
-    """None: they may come in."""
+    """None: enabled."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Project:
-    """What jobs, members and budgets belong to."""
+    """A project, to which jobs, members and budgets belong."""
 
     name: str
     created_at: datetime
     archived_at: datetime | None
-    """None: it takes new jobs."""
+    """None: it accepts new jobs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """What a user is in a project."""
+    """The role of a user in a project."""
 
     project: str
     user: str
@@ -52,19 +55,19 @@ class Member:
 
 
 class Users:
-    """Everybody, and where they belong."""
+    """All users, projects and memberships."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine = engine
         self._clock = clock
 
     def has_users(self) -> bool:
-        """True once there is a user."""
+        """Whether there are users."""
         with reading(self._engine) as connection:
             return connection.execute(select(users.c.name).limit(1)).first() is not None
 
     def caller(self, token: Token) -> Caller | None:
-        """Whoever comes with a token; None where its user may not come in any more."""
+        """The caller with a token; None if its user is disabled."""
         carried: dict[str, Any] = {
             "scopes": token.scopes,
             "token_id": token.id,
@@ -81,16 +84,16 @@ class Users:
         return Caller(name=user.name, is_admin=user.is_admin, roles=roles, **carried)
 
     def users(self) -> list[User]:
-        """Everybody, by name."""
+        """All users, by name."""
         with reading(self._engine) as connection:
             rows = connection.execute(select(users).order_by(users.c.name)).mappings()
             return [User(**row) for row in rows]
 
     def add_user(self, name: str, *, is_admin: bool, doer: Actor) -> User:
-        """The new user, who is in no project yet.
+        """Add a user, without a project.
 
         Raises:
-            Conflict: the name is taken.
+            Conflict: the name is in use.
         """
         now = self._clock.now()
         with writing(self._engine) as connection:
@@ -105,10 +108,10 @@ class Users:
     def change_user(
         self, name: str, *, is_admin: bool | None, is_disabled: bool | None, doer: Actor
     ) -> User:
-        """The user after a change; None leaves a thing as it is. Who is disabled loses all tokens.
+        """Change a user and return it; None keeps a property. Disabling revokes all tokens.
 
         Raises:
-            NotFound: there is no such user.
+            NotFound: the user does not exist.
         """
         now = self._clock.now()
         with writing(self._engine) as connection:
@@ -135,7 +138,7 @@ class Users:
         return after
 
     def projects(self, only: Collection[str] | None = None) -> list[Project]:
-        """Projects by name; `only` those named, or all."""
+        """Projects by name: those in `only`, or all."""
         query = select(projects).order_by(projects.c.name)
         if only is not None:
             query = query.where(projects.c.name.in_(only))
@@ -143,19 +146,19 @@ class Users:
             return [Project(**row) for row in connection.execute(query).mappings()]
 
     def project(self, name: str) -> Project:
-        """One project.
+        """The project of a name.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: the project does not exist.
         """
         with reading(self._engine) as connection:
             return _project(connection, name)
 
     def add_project(self, name: str, doer: Actor) -> Project:
-        """The new project, with nobody in it.
+        """Add a project, without members.
 
         Raises:
-            Conflict: the name is taken.
+            Conflict: the name is in use.
         """
         now = self._clock.now()
         with writing(self._engine) as connection:
@@ -168,10 +171,10 @@ class Users:
         return Project(**row, archived_at=None)
 
     def archive_project(self, name: str, *, is_archived: bool, doer: Actor) -> Project:
-        """The project, which takes no new jobs from now on, or takes them again.
+        """Archive a project, which then accepts no new jobs, or restore it; returns the project.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: the project does not exist.
         """
         now = self._clock.now()
         with writing(self._engine) as connection:
@@ -187,17 +190,17 @@ class Users:
             return _project(connection, name)
 
     def members(self, project: str) -> list[Member]:
-        """Who is in a project, by name."""
+        """The members of a project, by name."""
         query = select(members).where(members.c.project == project).order_by(members.c.user)
         with reading(self._engine) as connection:
             rows = connection.execute(query).mappings()
             return [Member(**{**row, "role": Role(row["role"])}) for row in rows]
 
     def set_member(self, project: str, user: str, role: Role | None, doer: Actor) -> None:
-        """Give a user a role in a project; None takes them out of it.
+        """Give a user a role in a project; None removes the user from it.
 
         Raises:
-            NotFound: there is no such project, or no such user, or they are not in it.
+            NotFound: the project, the user or the membership does not exist.
             NotPossibleNow: the user is disabled.
         """
         now = self._clock.now()

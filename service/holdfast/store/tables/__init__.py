@@ -1,4 +1,7 @@
-"""SQLAlchemy tables, named as in the database. An import of any of them makes all of them known to `base.metadata`."""
+"""SQLAlchemy tables, named as in the database.
+
+Importing any of them registers all of them in `base.metadata`.
+"""
 
 from holdfast.store.tables import billing, identity, jobs, launches, metrics, notifications
 

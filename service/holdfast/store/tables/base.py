@@ -1,6 +1,7 @@
-"""The tables. `job_events` is the truth; `jobs` is a cache of its fold; the rest is mutable by nature.
+"""Base of the SQLAlchemy tables: their metadata and the type of times.
 
-Migrations in `migrations/versions` build the same tables; a test holds the two against each other.
+`job_events` is the only truth; `jobs` caches the folded state of each job; the other tables are
+mutable. Migrations in `migrations/versions` create the same tables, which a test compares.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from sqlalchemy.engine import Dialect
 
 
 class UtcTime(TypeDecorator[datetime]):
-    """An aware time in UTC, on databases with time zones and without."""
+    """An aware time in UTC, on databases with and without time zones."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        """The time to be stored; a naive one is a bug of ours."""
+        """Convert a time for the database; it must be aware."""
         if value is None:
             return None
-        assert value.tzinfo is not None, "a naive time has no place in the journal"
+        assert value.tzinfo is not None, "times must be aware"
         return value.astimezone(UTC)
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        """The stored time, aware again where the database forgot its zone."""
+        """Convert a stored time to UTC, also if the database dropped its zone."""
         if value is None:
             return None
         time: datetime = value

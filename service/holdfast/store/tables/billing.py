@@ -1,7 +1,4 @@
-"""The tables. `job_events` is the truth; `jobs` is a cache of its fold; the rest is mutable by nature.
-
-Migrations in `migrations/versions` build the same tables; a test holds the two against each other.
-"""
+"""Tables of rollups over closed jobs, and of budgets."""
 
 from __future__ import annotations
 
@@ -21,16 +18,21 @@ ledgers = Table(
     "ledgers",
     metadata,
     Column("job_id", String(32), primary_key=True),
-    Column("seq", Integer, nullable=False, doc="Number of the last event that was reckoned with."),
-    Column("version", Integer, nullable=False, doc="Which reckoning made it; see store.ledgers."),
+    Column("seq", Integer, nullable=False, doc="Number of the last event included."),
+    Column(
+        "version",
+        Integer,
+        nullable=False,
+        doc="`ROLLUP_VERSION` that computed it; see store.billing.bills.",
+    ),
     Column("name", Text, nullable=False),
-    Column("owner", Text, nullable=False, doc="Empty where nobody said."),
+    Column("owner", Text, nullable=False, doc="Empty if unknown."),
     Column("project", Text, nullable=False),
     Column(
-        "number", BigInteger, nullable=False, index=True, doc="Grows with each that is written."
+        "number", BigInteger, nullable=False, index=True, doc="Increases with each row written."
     ),
 )
-"""Jobs that have ended and whose bill is kept in rows that can be added up. All of it can be reckoned anew."""
+"""Closed jobs whose bill is in rows that the database can sum up. All of it can be computed again."""
 
 ledger_tags = Table(
     "ledger_tags",
@@ -44,8 +46,10 @@ ledger_shares = Table(
     "ledger_shares",
     metadata,
     Column("job_id", String(32), primary_key=True),
-    Column("attempt", Integer, primary_key=True, autoincrement=False, doc="0: after the last one."),
-    Column("zone", Text, primary_key=True, doc="Empty where nodes never came."),
+    Column(
+        "attempt", Integer, primary_key=True, autoincrement=False, doc="0: after the last attempt."
+    ),
+    Column("zone", Text, primary_key=True, doc="Empty without nodes."),
     Column("day", String(10), primary_key=True, doc="In UTC, as 2026-03-01."),
     *(
         Column(name, BigInteger, nullable=False)
@@ -56,13 +60,13 @@ ledger_shares = Table(
         )
     ),
     *(
-        Column(name, BigInteger, nullable=False, server_default="0", doc="Nothing was reported.")
+        Column(name, BigInteger, nullable=False, server_default="0", doc="Phases without reports.")
         for name in ("unmeasured_ms", "unmeasured_micros")
     ),
-    Column("simulated", Integer, nullable=False, doc="1 where nobody pays it."),
-    Column("is_price_estimate", Integer, nullable=False, doc="1 where nobody told a price in it."),
+    Column("simulated", Integer, nullable=False, doc="1 if simulated prices are included."),
+    Column("is_price_estimate", Integer, nullable=False, doc="1 if a price in it is an estimate."),
 )
-"""A bill in pieces: the fields of `domain.shares.Share`."""
+"""The bill by attempt, zone and day: the fields of `domain.billing.allocation.CostAllocation`."""
 
 ledger_placements = Table(
     "ledger_placements",
@@ -70,27 +74,32 @@ ledger_placements = Table(
     Column("job_id", String(32), primary_key=True),
     Column("attempt", Integer, primary_key=True, autoincrement=False),
     Column("zone", Text, nullable=False),
-    Column("instance_type", Text, nullable=False, doc="Empty where nobody said."),
+    Column("instance_type", Text, nullable=False, doc="Empty if unknown."),
     Column("project", Text, nullable=False),
     Column("begin_ms", BigInteger, nullable=False, doc="Since 1970."),
     Column("end_ms", BigInteger, nullable=False, doc="Since 1970."),
-    Column("minutes", Integer, nullable=False, doc="From the one to the other."),
+    Column("minutes", Integer, nullable=False, doc="Minutes between them."),
     Column("end_hour", Integer, nullable=False, doc="Hour of the day in UTC, 0 to 23."),
-    Column("cause", String(24), nullable=True, doc="NULL where the job ended with its nodes."),
+    Column("cause", String(24), nullable=True, doc="NULL if the placement ended with the job."),
     *(
-        Column(name, BigInteger, nullable=True, doc="NULL where nobody knows, or it never was.")
+        Column(name, BigInteger, nullable=True, doc="NULL if unknown or not applicable.")
         for name in ("detect_ms", "wait_ms", "setup_ms", "restore_ms", "redo_ms", "notice_ms")
     ),
-    Column("is_noticed", Integer, nullable=False, doc="1 where its loss was announced."),
-    Column("is_notice_used", Integer, nullable=False, doc="1 where work was saved in between."),
+    Column("is_noticed", Integer, nullable=False, doc="1 if there was a termination notice."),
+    Column(
+        "is_notice_used",
+        Integer,
+        nullable=False,
+        doc="1 if a checkpoint was committed after the notice.",
+    ),
     *(
         Column(name, BigInteger, nullable=False)
         for name in ("lost_steps", "lost_ms", "lost_micros")
     ),
-    Column("simulated", Integer, nullable=False, doc="1 where nobody pays its price."),
-    Column("is_price_estimate", Integer, nullable=False, doc="1 where its price is an estimate."),
+    Column("simulated", Integer, nullable=False, doc="1 if its price is simulated."),
+    Column("is_price_estimate", Integer, nullable=False, doc="1 if its price is an estimate."),
 )
-"""What became of each placement: the fields of `domain.chapters.Chapter`."""
+"""One row per placement: the fields of `domain.preemptions.placements.PlacementRecord`."""
 
 ledger_hours = Table(
     "ledger_hours",
@@ -102,9 +111,9 @@ ledger_hours = Table(
     Column("day_hour", Integer, nullable=False, doc="Hour of the day in UTC, 0 to 23."),
     Column("instance_type", Text, nullable=False),
     Column("project", Text, nullable=False),
-    Column("node_ms", BigInteger, nullable=False, doc="Milliseconds of all nodes together."),
+    Column("node_ms", BigInteger, nullable=False, doc="Node milliseconds."),
 )
-"""How long nodes stood, hour by hour: what the losses are held against."""
+"""Node time by hour, the denominator of preemption rates."""
 
 budgets = Table(
     "budgets",

@@ -1,4 +1,4 @@
-"""The tables about people: who they are, where they belong, how they come in, and what they did."""
+"""Tables of users, projects, memberships, tokens, sessions and the audit log."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ users = Table(
     "users",
     metadata,
     Column("name", String(64), primary_key=True),
-    Column("is_admin", Boolean, nullable=False, doc="Of the service."),
+    Column("is_admin", Boolean, nullable=False, doc="Administrator of the service."),
     Column("created_at", UtcTime, nullable=False),
-    Column("disabled_at", UtcTime, nullable=True, doc="NULL: they may come in."),
+    Column("disabled_at", UtcTime, nullable=True, doc="NULL: enabled."),
 )
 
 projects = Table(
@@ -20,7 +20,7 @@ projects = Table(
     metadata,
     Column("name", String(64), primary_key=True),
     Column("created_at", UtcTime, nullable=False),
-    Column("archived_at", UtcTime, nullable=True, doc="NULL: it takes new jobs."),
+    Column("archived_at", UtcTime, nullable=True, doc="NULL: it accepts new jobs."),
 )
 
 members = Table(
@@ -40,7 +40,7 @@ tokens = Table(
         "sha256",
         String(64),
         nullable=True,
-        doc="Digest of the secret as the first version kept it; NULL once `mac` is made of it.",
+        doc="Digest of the secret as stored by the first version; NULL once `mac` replaces it.",
     ),
     Column(
         "mac",
@@ -48,31 +48,39 @@ tokens = Table(
         nullable=True,
         doc="HMAC of that digest under the service's secret; NULL until the service has started.",
     ),
-    Column("name", String(100), nullable=False, doc="What it is for."),
+    Column("name", String(100), nullable=False, doc="Purpose."),
     Column("user", String(64), nullable=True, index=True, doc="NULL: the owner of the service."),
-    Column("project", String(64), nullable=True, doc="The only one it is for; NULL: all."),
-    Column("scopes", String(64), nullable=False, doc="Words with spaces between."),
+    Column(
+        "project", String(64), nullable=True, doc="The only project it is valid for; NULL: all."
+    ),
+    Column("scopes", String(64), nullable=False, doc="Separated by spaces."),
     Column("created_at", UtcTime, nullable=False),
     Column("expires_at", UtcTime, nullable=True, doc="NULL: never."),
-    Column(
-        "last_used_at", UtcTime, nullable=True, doc="To the minute; NULL: never since it is noted."
-    ),
+    Column("last_used_at", UtcTime, nullable=True, doc="To the minute; NULL: no recorded use."),
     Column("revoked_at", UtcTime, nullable=True),
-    Column("replaced_by", String(16), nullable=True, doc="The token that it was rotated to."),
+    Column(
+        "replaced_by", String(16), nullable=True, doc="The token that replaced it at a rotation."
+    ),
     Column(
         "parent",
         String(16),
         nullable=True,
         index=True,
-        doc="The token that it was made with; NULL: none was, or nobody noted it.",
+        doc="The token that created it; NULL: none, or not recorded.",
     ),
 )
 
 sessions = Table(
     "sessions",
     metadata,
-    Column("id_sha256", String(64), primary_key=True, doc="Of what is in the cookie."),
-    Column("token_id", String(16), nullable=False, index=True, doc="It ends with this token."),
+    Column("id_sha256", String(64), primary_key=True, doc="Digest of the cookie's value."),
+    Column(
+        "token_id",
+        String(16),
+        nullable=False,
+        index=True,
+        doc="The token with which the session ends.",
+    ),
     Column("csrf", String(64), nullable=False),
     Column("created_at", UtcTime, nullable=False),
     Column("seen_at", UtcTime, nullable=False, doc="To the minute."),
@@ -102,4 +110,5 @@ audit_anchors = Table(
     Column("hash", String(64), nullable=False),
     Column("at", UtcTime, nullable=False, doc="When rows up to `seq` were removed."),
 )
-"""Last rows of what was removed from the audit log by its retention. The log continues after the newest one."""
+"""Last rows that the retention of the audit log removed. The log continues after the newest of
+them."""

@@ -1,6 +1,7 @@
-"""The tables. `job_events` is the truth; `jobs` is a cache of its fold; the rest is mutable by nature.
+"""Tables of jobs: events, folded state, reports, metrics, secrets and removals.
 
-Migrations in `migrations/versions` build the same tables; a test holds the two against each other.
+`job_events` is the only truth; `jobs` caches the folded state of each job. Migrations in
+`migrations/versions` create the same tables, which a test compares.
 """
 
 from __future__ import annotations
@@ -36,29 +37,29 @@ jobs = Table(
     Column("seq", Integer, nullable=False, doc="Number of the last event folded into `fold`."),
     Column("status", String(16), nullable=False, doc="State, or outcome once ended."),
     Column("submitted_at", UtcTime, nullable=False),
-    Column("project", String(64), nullable=False, doc="As in `fold`, for lists."),
-    Column("owner", String(64), nullable=False, doc="As in `fold`; empty: nobody said."),
+    Column("project", String(64), nullable=False, doc="Copy from `fold`, for lists."),
+    Column("owner", String(64), nullable=False, doc="Copy from `fold`; empty if unknown."),
     Column(
         "fold",
         JSON,
         nullable=False,
-        doc="Every field of `domain.job.Job`; can be rebuilt from job_events.",
+        doc="Every field of `domain.jobs.job.Job`; can be rebuilt from job_events.",
     ),
     Column(
         "paid_seq",
         Integer,
-        doc="`seq` when the columns below were computed; another one: an older version has written the row since.",
+        doc="`seq` when the columns below were computed; a different one: an older version has written the row since.",
     ),
     Column(
         "last_month",
         String(7),
-        doc="Last month in which a job without nodes had some; NULL: it has nodes, or not computed.",
+        doc="Last month in which a job without nodes had nodes; NULL: it has nodes, or not computed.",
     ),
-    Column("last_month_micros", BigInteger, doc="What it paid in that month."),
+    Column("last_month_micros", BigInteger, doc="Its cost in that month."),
     Column(
         "meter_month",
         String(7),
-        doc="With the others: `domain.account.Line`; NULL: no nodes, unlike ones, or not computed.",
+        doc="With the next columns a `CostLine`; NULL: no nodes, several prices, or not computed.",
     ),
     Column("meter_micros", BigInteger),
     Column("meter_rest", Integer),
@@ -76,7 +77,7 @@ _PAID: Final = (
     "meter_rest",
     "meter_micros_per_hour",
 )
-# All that sums over jobs read: their rows are long, as the fold is in them.
+# All columns that sums over jobs read: the rows of `jobs` are long, because they contain the fold.
 for _payer in ("project", "owner"):
     Index(f"ix_jobs_{_payer}_paid", *(jobs.c[name] for name in (_payer, *_PAID)))
 Index("ix_jobs_submitted_at_id", jobs.c.submitted_at, jobs.c.id)
@@ -89,16 +90,23 @@ removed_jobs = Table(
     Column("id", String(32), primary_key=True),
     Column("project", String(64), nullable=False),
     Column("owner", String(64), nullable=False),
-    Column("launches", Integer, nullable=False, doc="Number of its last launch; 0 without any."),
+    Column(
+        "launches", Integer, nullable=False, doc="Number of its last launch; 0 without launches."
+    ),
     Column("last_month", String(7), nullable=False, doc="As in `jobs`."),
     Column("last_month_micros", BigInteger, nullable=False, doc="As in `jobs`."),
     Column("removed_at", UtcTime, nullable=False),
     Column("place", Text, nullable=True, doc="Checkpoint store of the job; NULL without one."),
-    Column("with_checkpoints", Boolean, nullable=False, doc="Checkpoints are removed as well."),
-    Column("trouble", Text, nullable=True, doc="Why the last try left files; NULL if none failed."),
-    Column("done_at", UtcTime, nullable=True, doc="NULL while rows or files are left."),
+    Column(
+        "with_checkpoints", Boolean, nullable=False, doc="Whether checkpoints are removed as well."
+    ),
+    Column(
+        "trouble", Text, nullable=True, doc="Why the last attempt left files; NULL if it succeeded."
+    ),
+    Column("done_at", UtcTime, nullable=True, doc="NULL while rows or files remain."),
 )
-"""Jobs that were removed. Their rows in `ledgers` and `launches` stay: for sums, and so that no launch becomes unknown."""
+"""Removed jobs. Their rows in `ledgers` and `launches` stay, for sums and so that no launch becomes
+unknown."""
 for _payer in ("project", "owner"):
     Index(
         f"ix_removed_jobs_{_payer}_last_month",
@@ -114,17 +122,17 @@ job_events = Table(
         Integer,
         primary_key=True,
         autoincrement=False,
-        doc="With job_id the only lock there is.",
+        doc="Together with job_id, the only lock.",
     ),
     Column(
         "cursor",
         BigInteger,
         nullable=False,
         unique=True,
-        doc="Order of commit over all jobs; the SSE id.",
+        doc="Order of commit over all jobs; the id of server-sent events.",
     ),
     Column("at", UtcTime, nullable=False, doc="When it happened."),
-    Column("recorded_at", UtcTime, nullable=False, doc="When it was written here."),
+    Column("recorded_at", UtcTime, nullable=False, doc="When it was recorded."),
     Column("source", String(16), nullable=False),
     Column("kind", String(48), nullable=False),
     Column("body", JSON, nullable=False),
@@ -140,12 +148,12 @@ metric_points = Table(
         BigInteger,
         primary_key=True,
         autoincrement=False,
-        doc="Number of the report that told it.",
+        doc="Number of its report.",
     ),
     Column("at", UtcTime, nullable=False),
     Column("step", BigInteger, nullable=False),
     Column(
-        "values", JSON, nullable=False, doc="Numbers by name; a value that is not finite is null."
+        "values", JSON, nullable=False, doc="Values by name; null for a value that is not finite."
     ),
 )
 
@@ -155,7 +163,10 @@ report_marks = Table(
     Column("job_id", String(32), primary_key=True),
     Column("attempt", Integer, primary_key=True, autoincrement=False),
     Column(
-        "n", BigInteger, nullable=False, doc="Every report up to this one was taken, none after it."
+        "n",
+        BigInteger,
+        nullable=False,
+        doc="All reports up to this one are recorded, and none after it.",
     ),
 )
 
@@ -163,23 +174,23 @@ watches = Table(
     "watches",
     metadata,
     Column("job_id", String(32), primary_key=True),
-    Column(
-        "engine", String(16), nullable=False, doc="Which launcher the job is looked at through."
-    ),
+    Column("engine", String(16), nullable=False, doc="The launcher that runs the job."),
     Column(
         "due_at",
         UtcTime,
         nullable=False,
         index=True,
-        doc="Nobody need look before; a replica's lease ends here.",
+        doc="Time of the next poll; the end of a replica's lease.",
     ),
     Column(
         "seen_at",
         UtcTime,
         nullable=True,
-        doc="When the last look began that was answered; NULL before the first.",
+        doc="Start of the last successful observation; NULL before the first.",
     ),
-    Column("trouble", Text, nullable=True, doc="Why the last look gave nothing; NULL when it did."),
+    Column(
+        "trouble", Text, nullable=True, doc="Why the last observation failed; NULL if it succeeded."
+    ),
 )
 
 submissions = Table(
@@ -196,7 +207,7 @@ job_secrets = Table(
     "job_secrets",
     metadata,
     Column("job_id", String(32), primary_key=True),
-    Column("sealed", Text, nullable=False, doc="Names and values; gone once the job has ended."),
+    Column("sealed", Text, nullable=False, doc="Names and values; removed once the job has ended."),
 )
 Index("ix_ledger_shares_day", ledger_shares.c.day)
 Index("ix_ledger_shares_zone", ledger_shares.c.zone)
@@ -209,7 +220,8 @@ Index(
     ledger_tags.c.job_id,
 )
 Index("ix_jobs_status_id_seq", jobs.c.status, jobs.c.id, jobs.c.seq)
-# In the order of the sums, and with all that they need: so they are read once, and sorted never.
+# In the order of the sums and with all columns they need, so that they read the index once without
+# sorting.
 Index(
     "ix_ledger_hours_sums",
     *(ledger_hours.c[name] for name in ("zone", "day_hour", "instance_type", "hour", "project")),

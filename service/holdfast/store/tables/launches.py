@@ -1,7 +1,4 @@
-"""The tables. `job_events` is the truth; `jobs` is a cache of its fold; the rest is mutable by nature.
-
-Migrations in `migrations/versions` build the same tables; a test holds the two against each other.
-"""
+"""Tables of launches, their copied history, registered workers and checkpoint retention."""
 
 from __future__ import annotations
 
@@ -25,14 +22,17 @@ upkeep = Table(
         UtcTime,
         nullable=True,
         index=True,
-        doc="When its checkpoint store is tidied next; a replica's lease ends here. NULL: it was for the last time.",
-    ),
-    Column("tidied_at", UtcTime, nullable=True, doc="When that last came to its end; NULL before."),
-    Column(
-        "trouble", Text, nullable=True, doc="Why the last try came to nothing; NULL if it did not."
+        doc="Time of the next retention run; the end of a replica's lease. NULL: no further run.",
     ),
     Column(
-        "since", UtcTime, nullable=True, doc="When the trouble was first met; NULL without any."
+        "tidied_at",
+        UtcTime,
+        nullable=True,
+        doc="End of the last successful run; NULL before the first.",
+    ),
+    Column("trouble", Text, nullable=True, doc="Why the last run failed; NULL if it succeeded."),
+    Column(
+        "since", UtcTime, nullable=True, doc="Time of the first of these failures; NULL without."
     ),
 )
 
@@ -45,32 +45,34 @@ launches = Table(
         "generation",
         Integer,
         nullable=False,
-        doc="Which token of this launch is meant; a new one only once the old one can start nothing.",
+        doc="Generation of the launch's token; a new one only once the old one can start nothing.",
     ),
-    Column("state", String(16), nullable=False, doc="Of the token: issued, consumed or revoked."),
+    Column(
+        "state", String(16), nullable=False, doc="State of the token: issued, consumed or revoked."
+    ),
     Column("state_at", UtcTime, nullable=False),
-    Column("posted_at", UtcTime, nullable=True, doc="Last time the engine was asked to launch."),
+    Column("posted_at", UtcTime, nullable=True, doc="Time of the last launch request."),
     Column(
         "request_id",
         String(64),
         nullable=True,
-        doc="What the engine called that request; NULL while no answer came.",
+        doc="The engine's id of that request; NULL without a response.",
     ),
     Column(
-        "engine_id", BigInteger, nullable=True, doc="The engine's own number; NULL until known."
+        "engine_id", BigInteger, nullable=True, doc="The engine's id of the job; NULL until known."
     ),
     Column("cancelled_at", UtcTime, nullable=True),
     Column(
         "missing_since",
         UtcTime,
         nullable=True,
-        doc="First listing that lacked a launch which was there before; NULL while it is listed.",
+        doc="First listing without a launch that was listed before; NULL while it is listed.",
     ),
     Column(
         "lost",
         Text,
         nullable=True,
-        doc="What may still run without a record at the engine, in words; NULL where nothing may.",
+        doc="Description of what may still run without a record at the engine; NULL: nothing.",
     ),
 )
 
@@ -78,7 +80,7 @@ launch_events = Table(
     "launch_events",
     metadata,
     Column("key", String(48), primary_key=True),
-    Column("n", Integer, primary_key=True, autoincrement=False, doc="Order of copying, from 1."),
+    Column("n", Integer, primary_key=True, autoincrement=False, doc="Order of recording, from 1."),
     Column("at", UtcTime, nullable=False),
     Column("status", String(32), nullable=False),
     Column("code", Text, nullable=True),
@@ -94,15 +96,15 @@ musters = Table(
         Integer,
         primary_key=True,
         autoincrement=False,
-        doc="Order of arrival, from 1; the highest may speak for the job, the others are fenced. Below 1: has posted, never asked.",
+        doc="Order of registration, from 1; the highest one reports for the job, the others are fenced. Below 1: it has relayed reports and never registered.",
     ),
     Column("incarnation", String(64), nullable=False),
     Column("asked_at", UtcTime, nullable=False),
-    Column("attempt", Integer, nullable=True, doc="NULL until a look has told which one it is."),
+    Column("attempt", Integer, nullable=True, doc="NULL until an observation has determined it."),
     Column(
         "before",
         BigInteger,
         nullable=True,
-        doc="Reports of that attempt that others sent before its first; NULL as attempt, and where nobody wrote it down.",
+        doc="Number of reports of that attempt from earlier workers; NULL while the attempt is, or if not recorded.",
     ),
 )
