@@ -127,7 +127,7 @@ def test_a_truncated_backup_is_refused_and_changes_nothing(
     file.write_bytes(file.read_bytes()[:kept])
     before = rows(settings.sqlalchemy_url)
 
-    with pytest.raises(BadRequest, match=r"no whole backup .*; nothing was changed"):
+    with pytest.raises(BadRequest, match=r"not a complete backup .*; nothing was changed"):
         backup.restore(settings, file, force=True)
 
     assert rows(settings.sqlalchemy_url) == before

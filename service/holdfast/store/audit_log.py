@@ -1,4 +1,4 @@
-"""The audit log: actions of people, in a hash chain of rows that the database protects from changes.
+"""The audit log: user actions in a hash chain of rows, which the database protects.
 
 An action is recorded in the transaction of its change, so that neither exists without the other.
 """
@@ -45,28 +45,30 @@ _BATCH_ROWS: Final = 1000
 """Rows read at once for a verification. A lower value adds queries; a higher value uses more memory."""
 
 _SLACK: Final = timedelta(days=1)
-"""Beyond its time before the oldest row goes. A lower value adds anchors, each with a row of its own; a higher value keeps rows
-for longer."""
+"""How far the oldest row exceeds its retention time before it is removed. A lower value adds
+anchors, each with its own row; a higher value keeps rows for longer."""
 UNREADABLE: Final = "(unreadable)"
-"""Stands for a text of which the database holds something else. No user can have this name."""
+"""Placeholder for a value that is not text. No user can have this name."""
 _NO_TIME: Final = datetime.fromtimestamp(0, UTC)
 _ILL_TYPED: Final = (TypeError, ValueError, RecursionError, DataError)
-"""What reading a value raises that is not of the type of its column. SQLite stores any type in any column."""
+"""Exceptions raised for a value that does not have the type of its column. SQLite stores any type
+in any column."""
 _PLACEHOLDERS: Final[Mapping[str, tuple[Any, Any]]] = {
     "at": (datetime, _NO_TIME),
     **dict.fromkeys(("actor", "action", "target", "previous_hash", "hash"), (str, UNREADABLE)),
     **dict.fromkeys(("token_id", "address", "request_id"), (str | None, UNREADABLE)),
     **dict.fromkeys(("before", "after"), (dict | None, {UNREADABLE: True})),
 }
-"""The type in which each column is written, and what stands for a value of another type."""
+"""The type of each column, and the placeholder for a value of a different type."""
 _NUMBERED: Final = audit.c.seq == cast(audit.c.seq, BigInteger)
-"""Whether the number of a row is an integer. Rows put in by hand may have another one, and are found by `verify` alone."""
+"""Whether the number of a row is an integer. A manually inserted row may have a different one; only
+`verify` finds it."""
 _IS_ANCHOR: Final = audit_anchors.c.seq == cast(audit_anchors.c.seq, BigInteger)
 _UNNUMBERED: Final = select(func.count()).where(or_(audit.c.seq.is_(None), ~_NUMBERED))
 
 
 class AuditLog:
-    """The recorded actions of people."""
+    """The recorded user actions."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine = engine
@@ -85,7 +87,10 @@ class AuditLog:
         actor: str | None = None,
         target: str | None = None,
     ) -> list[AuditEntry]:
-        """The newest rows before the row `before`, newest first; of one actor or about one target, if one is named."""
+        """The newest rows before the row `before`, newest first.
+
+        Only those of `actor`, or about `target`, if given.
+        """
         query = select(audit).where(_NUMBERED).order_by(audit.c.seq.desc()).limit(limit)
         if before is not None:
             query = query.where(audit.c.seq < before)
@@ -118,9 +123,10 @@ class AuditLog:
         return self.head_at(head.seq) == head
 
     def expire(self, until: datetime, doer: Actor) -> None:
-        """Remove the rows before the first one of `until` or later. An anchor keeps the hash of the last one.
+        """Remove the rows before the first one of `until` or later.
 
-        A removal that was interrupted is continued by the next call.
+        An anchor keeps the hash of the last removed row. A removal that was interrupted is
+        continued by the next call.
         """
         with reading(self._engine) as connection:
             is_due = _expired_head(connection, until) is not None
@@ -139,7 +145,7 @@ class AuditLog:
                 removed = connection.execute(delete(audit).where(audit.c.seq.in_(some))).rowcount
 
     def verify(self, kept: Iterable[ChainHead] = ()) -> ChainVerification:
-        """Verify that every row is unchanged; `kept` are heads that were stored elsewhere."""
+        """Verify that every row is unchanged; `kept` are heads stored outside of the database."""
         with _reading_any_text(self._engine) as connection:
             anchor = _anchor(connection)
             unnumbered = connection.execute(_UNNUMBERED).scalar_one()
@@ -186,7 +192,10 @@ def _reading_any_text(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def _lenient(connection: Connection) -> Iterator[None]:
-    """Have SQLite return a text that is not UTF-8 as a text with surrogates. Otherwise, reading it is an error of the database."""
+    """Make SQLite return a text that is not UTF-8, with surrogates.
+
+    Otherwise, reading it is an error of the database.
+    """
     driver = connection.connection.dbapi_connection
     if not isinstance(driver, sqlite3.Connection):
         yield
@@ -216,7 +225,7 @@ def _anchor(connection: Connection) -> ChainHead:
 
 
 def _expired_head(connection: Connection, until: datetime) -> ChainHead | None:
-    """The last row before the first one of `until` or later; None where the first row is not old enough."""
+    """The last row before the first one of `until` or later; None if no row is old enough."""
     rows = select(audit.c.seq, audit.c.hash).where(_NUMBERED, audit.c.seq > _anchored_seq())
     is_old = (audit.c.at < until - _SLACK).label("is_old")
     first = connection.execute(rows.add_columns(is_old).order_by(audit.c.seq).limit(1)).first()
@@ -239,7 +248,7 @@ def _head_of(row: Any) -> ChainHead:
 
 
 def _entries(connection: Connection, query: Select[Any]) -> list[AuditEntry]:
-    """The rows of a query for whole rows, in which stand-ins replace values of another type than the one of their column."""
+    """The rows of a query for whole rows, with placeholders for values of a wrong type."""
     try:
         return [_entry(row) for row in connection.execute(query).mappings()]
     except _ILL_TYPED:
@@ -248,7 +257,7 @@ def _entries(connection: Connection, query: Select[Any]) -> list[AuditEntry]:
 
 
 def _row(connection: Connection, seq: int) -> Mapping[Any, Any]:
-    """One row; an exception stands for a value that cannot be read."""
+    """One row; an exception replaces a value that cannot be read."""
     try:
         return connection.execute(select(audit).where(audit.c.seq == seq)).mappings().one()
     except _ILL_TYPED:
@@ -263,7 +272,7 @@ def _value(connection: Connection, column: Any, seq: int) -> object:
 
 
 def _has_type(value: object, kind: Any) -> bool:
-    """Whether a value is of a type, and a text is one of Unicode."""
+    """Whether a value is of a type; a text must be valid Unicode."""
     if not isinstance(value, kind):
         return False
     if isinstance(value, str):

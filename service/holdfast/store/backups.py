@@ -1,7 +1,8 @@
-"""Backups: all tables of one moment in one file, which both kinds of database can be restored from.
+"""Backups: all tables of one moment in one file, for both kinds of database.
 
-The file is a zip archive: `manifest.json`, `secret` unless it was left out, and `tables/NAME.jsonl` with the names of the columns in
-the first line and a row in each of the others. Times are UTC. Columns of JSON keep their text.
+The file is a zip archive: `manifest.json`, `secret` unless it is omitted, and `tables/NAME.jsonl`
+with the names of the columns in the first line and a row in each of the others. Times are UTC.
+Columns of JSON keep their text.
 """
 
 from __future__ import annotations
@@ -44,32 +45,35 @@ _BATCH: Final = 1000
 _MANIFEST: Final = "manifest.json"
 _SECRET: Final = "secret"  # noqa: S105 - the name of a member
 _DAMAGE: Final = (BadZipFile, zlib.error, EOFError, KeyError, ValueError, TypeError, OSError, NotImplementedError, RuntimeError)  # fmt: skip
-"""What reading a damaged archive raises."""
+"""Exceptions raised for a damaged archive."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BackupManifest:
-    """What a backup says of itself."""
+    """The description of a backup."""
 
     format: int
     version: str
-    """Of the Holdfast that made it."""
+    """The version of Holdfast that made it."""
     revision: str
     made_at: str
     rows: Mapping[str, int]
     """By table."""
     secret_sha256: str
-    """Of the service's secret, also where the backup leaves that out."""
+    """Of the service's secret, also if the backup omits it."""
 
 
 def write(
     file: Path, engine: Engine, secret: bytes, *, version: str, now: datetime, with_secret: bool
 ) -> BackupManifest:
-    """Write a backup of the database as it is at one moment; an older file of this name stays until the new one is whole.
+    """Write a backup of the database at one moment.
+
+    An existing file of this name stays until the new one is complete.
 
     Raises:
-        BadRequest: the database has no tables, or a newer version has made them; or the file cannot be written.
-        StoreUnavailable: the database cannot be used.
+        BadRequest: the database has no tables, or a newer version made them; or the file cannot be
+            written.
+        StoreUnavailable: the database is unavailable.
     """
     draft = file.with_name(f".{file.name}.{token_hex(4)}")
     try:
@@ -103,24 +107,26 @@ def write(
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A backup that was read in whole and is sound."""
+    """A backup that was read completely and is undamaged."""
 
     archive: ZipFile
     manifest: BackupManifest
     secret: bytes | None
-    """None: it was left out."""
+    """None: omitted."""
 
     def restore(self, engine: Engine) -> None:
-        """Fill an empty database with the tables of the backup and migrate them to this version, or leave it as it was.
+        """Fill an empty database with the tables of the backup and migrate them to this version.
+
+        On an error, the database stays unchanged.
 
         Raises:
-            StoreUnavailable: the database cannot be used.
+            StoreUnavailable: the database is unavailable.
         """
         with database.migrating(engine) as connection:
             self.restore_into(connection)
 
     def restore_into(self, connection: Connection) -> None:
-        """The same inside a transaction."""
+        """Restore the backup inside a transaction."""
         database.upgrade_to(connection, self.manifest.revision)
         for table in _tables(connection):
             if table.name in self.manifest.rows:
@@ -128,7 +134,7 @@ class Backup:
         database.upgrade_to(connection, "head")
 
     def _fill(self, connection: Connection, table: Table) -> None:
-        # Migrations may have filled tables; the backup has these rows, too.
+        # Migrations may have inserted rows, which the backup also contains.
         connection.execute(table.delete())
         with self.archive.open(_member(table.name)) as raw:
             lines = iter(TextIOWrapper(raw, "utf-8"))
@@ -142,7 +148,7 @@ class Backup:
 
 @contextmanager
 def open_backup(file: Path, version: str) -> Iterator[Backup]:
-    """A backup, after all of it was read and every checksum compared.
+    """Open a backup after all of it was read and every checksum compared.
 
     Raises:
         BadRequest: it cannot be read, is damaged, or a newer version made it.
@@ -188,7 +194,9 @@ def _checked(file: Path, archive: ZipFile) -> Backup:
 
 
 def _damaged(file: Path, error: Exception) -> BadRequest:
-    return BadRequest(f"{file} is no whole backup ({error}); nothing was changed; take another one")
+    return BadRequest(
+        f"{file} is not a complete backup ({error}); nothing was changed; use another one"
+    )
 
 
 def _known_revision(source: Connection) -> str:
@@ -203,7 +211,7 @@ def _known_revision(source: Connection) -> str:
 
 
 def _tables(connection: Connection) -> list[Table]:
-    """Our tables that there are at the connection's revision, with its columns."""
+    """Our tables that exist at the connection's revision, with its columns."""
     there = set(inspect(connection).get_table_names()) & set(metadata.tables)
     found = MetaData()
     found.reflect(connection, only=sorted(there))

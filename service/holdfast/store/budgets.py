@@ -1,6 +1,7 @@
-"""Budgets of projects and users, what is spent of them, and of which share people have been warned.
+"""Budgets of projects and users, what is spent of them, and the warnings that were issued.
 
-`spent` alone says what was spent: one sum of jobs without nodes, and a line over time of each that has some.
+Only `spent` computes what was spent: a sum over jobs without nodes, and a line over time for each
+job with nodes.
 """
 
 from __future__ import annotations
@@ -55,30 +56,33 @@ from holdfast.store.tables.billing import budget_warnings, budgets
 from holdfast.store.tables.jobs import jobs, removed_jobs
 
 _STARTING_EVENTS: Final = (Submitted, ResumeRequested, LaunchRequested)
-"""After which there will be nodes."""
+"""Events after which a job will have nodes."""
 
 
 class Budgets:
-    """The budgets of a service."""
+    """The budgets of the service."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine = engine
         self._clock = clock
 
     def set_budget(self, budget: Budget, deed: AuditAction) -> None:
-        """Set a budget, or another one in place of it. Of what is spent in this month, people are warned anew."""
+        """Set or replace a budget.
+
+        Its warnings are issued again for what is spent in this month.
+        """
         with writing(self._engine) as connection:
             if not connection.execute(update(budgets).where(*_key_conditions(budget)).values(**_row(budget))).rowcount:  # fmt: skip
                 connection.execute(insert(budgets).values(**_row(budget)))
-            told = budget_warnings.c.scope == budget.scope.value, budget_warnings.c.name == budget.name  # fmt: skip
-            connection.execute(delete(budget_warnings).where(*told))
+            issued = budget_warnings.c.scope == budget.scope.value, budget_warnings.c.name == budget.name  # fmt: skip
+            connection.execute(delete(budget_warnings).where(*issued))
             audit_log.append(connection, deed, self._clock.now())
 
     def remove(self, scope: BudgetScope, name: str, deed: AuditAction) -> None:
-        """Let a project or a user spend what they like.
+        """Remove a budget, so that spending is unlimited.
 
         Raises:
-            NotFound: there is no such budget.
+            NotFound: the budget does not exist.
         """
         with writing(self._engine) as connection:
             mine = budgets.c.scope == scope.value, budgets.c.name == name
@@ -94,23 +98,23 @@ class Budgets:
             return [read_balance(connection, _budget(row), now) for row in rows]
 
     def balances_for(self, project: str, owner: str, now: datetime) -> tuple[BudgetBalance, ...]:
-        """Those that a job of this project and this owner is paid from."""
+        """The budgets from which a job of this project and owner is paid."""
         with reading(self._engine) as connection:
             return tuple(_balances(connection, project, owner, now))
 
-    def record_warnings(self, purse: BudgetBalance, now: datetime) -> tuple[int, ...]:
-        """Percentages of which people are to be warned now, each of them once in a month, and written down as told."""
-        due = purse.due_warnings(now)
-        if not due or set(due) <= set(self.warned(purse.budget, now)):
-            return ()  # The usual case takes no writer's turn.
+    def record_warnings(self, balance: BudgetBalance, now: datetime) -> tuple[int, ...]:
+        """Percentages for which a warning is due now; records them, each once a month."""
+        due = balance.due_warnings(now)
+        if not due or set(due) <= set(self.warned(balance.budget, now)):
+            return ()  # The usual case needs no write transaction.
         with writing(self._engine) as connection:
-            known = _warned(connection, purse.budget, now)
+            known = _warned(connection, balance.budget, now)
             fresh = tuple(percent for percent in due if percent not in known)
-            _insert_warnings(connection, purse, now, fresh)
+            _insert_warnings(connection, balance, now, fresh)
         return fresh
 
     def warned(self, budget: Budget, now: datetime) -> tuple[int, ...]:
-        """Percentages of which people have been warned in this month, ascending."""
+        """Percentages for which warnings were issued in this month, ascending."""
         with reading(self._engine) as connection:
             return tuple(_warned(connection, budget, now))
 
@@ -118,7 +122,10 @@ class Budgets:
 def spent(
     connection: Connection, scope: BudgetScope, name: str, month: Month, now: datetime
 ) -> tuple[int, int]:
-    """What a project or a user has spent in a month until `now`, in micro-dollars; and what their nodes cost an hour."""
+    """Spending in a month until `now`, and the hourly cost of running nodes.
+
+    Both are of a project or user, in micro-dollars.
+    """
     mine = (jobs.c.project if scope is BudgetScope.PROJECT else jobs.c.owner) == name
     is_ours = jobs.c.paid_seq == jobs.c.seq
     paid = 0
@@ -132,7 +139,7 @@ def spent(
     total = select(by_line, func.coalesce(func.sum(jobs.c.meter_micros_per_hour), 0))
     row = connection.execute(total.where(mine, is_line)).one()
     paid, rate = paid + int(row[0]), int(row[1])
-    # Nodes of several prices, and jobs that another version has written since this one.
+    # Nodes of several prices, and jobs that a different version has written since.
     is_known = or_(is_line, and_(is_ours, jobs.c.last_month.is_not(None)))
     rest = select(jobs.c.id, jobs.c.fold).where(mine, is_known.is_not(True))
     for job_id, fold in connection.execute(rest).all():
@@ -143,14 +150,14 @@ def spent(
 
 
 def _line_costs(month: Month, now: datetime) -> tuple[ColumnElement[int], ColumnElement[bool]]:
-    """What is paid in a month until `now` by jobs whose cost is a line over time, and which jobs those are."""
+    """Spending in a month until `now` of jobs with a cost line, and a condition for these jobs."""
     line_month, micros, rest, per_hour, since_ms = (
         jobs.c[f"meter_{name}"] for name in CostLine._fields
     )
     begin_ms, end_ms = to_ms(month.start), to_ms(min(now, month.end))
 
     def run_up(by_ms: int) -> ColumnElement[int]:
-        # Hours and the rest apart: their product has to fit into 64 bits.
+        # Hours and the rest separately: their product has to fit into 64 bits.
         span = by_ms - since_ms
         part = (rest + per_hour * (span % MS_PER_HOUR)) // MS_PER_HOUR
         return per_hour * (span // MS_PER_HOUR) + part
@@ -172,9 +179,10 @@ def read_balance(connection: Connection, budget: Budget, now: datetime) -> Budge
 def enforce_budgets(
     connection: Connection, job: Job, events: Sequence[Event], now: datetime
 ) -> None:
-    """Let nothing be begun that its budgets have no room for. In the transaction that begins it: nobody slips through.
+    """Reject starts for which the budgets have no room, in the transaction that starts the job.
 
-    Once a job is paused for a budget, that is spent for this month, or until it is set anew.
+    Once a job is paused for a budget, that budget counts as spent for this month or until it is set
+    again.
 
     Raises:
         BudgetSpent: there is no room.
@@ -199,26 +207,29 @@ def _balances(
 
 
 def _insert_warnings(
-    connection: Connection, purse: BudgetBalance, now: datetime, percents: Sequence[int]
+    connection: Connection, balance: BudgetBalance, now: datetime, percents: Sequence[int]
 ) -> None:
-    """Write down that so much of a budget is spent, unless that was done."""
-    month, known = str(Month.containing(now)), _warned(connection, purse.budget, now)
-    told = {"scope": purse.budget.scope.value, "name": purse.budget.name, "month": month}
-    counted = {"at": now, "spent_micros": purse.spent_by(now)}
+    """Record warnings that were not recorded yet."""
+    month, known = str(Month.containing(now)), _warned(connection, balance.budget, now)
+    owner = {"scope": balance.budget.scope.value, "name": balance.budget.name, "month": month}
+    counted = {"at": now, "spent_micros": balance.spent_by(now)}
     fresh = [percent for percent in percents if percent not in known]
     if fresh:
-        rows = [{**told, **counted, "percent": percent} for percent in fresh]
+        rows = [{**owner, **counted, "percent": percent} for percent in fresh]
         connection.execute(insert(budget_warnings), rows)
-        _notify(connection, purse, max(fresh), now)
+        _notify(connection, balance, max(fresh), now)
 
 
-def _notify(connection: Connection, purse: BudgetBalance, percent: int, now: datetime) -> None:
-    """Let people know that so much is spent: one piece of news, of the most if several shares were reached at once."""
-    budget = purse.budget
-    # A budget that is set anew warns anew, maybe of the same share.
+def _notify(connection: Connection, balance: BudgetBalance, percent: int, now: datetime) -> None:
+    """Notify of what is spent: one notification, of the highest percentage reached."""
+    budget = balance.budget
+    # A budget that is set again warns again, maybe at the same percentage.
     whose = f"{budget.scope}-{budget.name}-{Month.containing(now)}-{percent}-{token_hex(4)}"
     item = Notification(
-        id=f"budget-{whose}", kind=NotificationKind.BUDGET, at=now, text=purse.warning(percent, now)
+        id=f"budget-{whose}",
+        kind=NotificationKind.BUDGET,
+        at=now,
+        text=balance.warning(percent, now),
     )
     heard = budget_subscriber_ids(connection, budget.scope, budget.name)
     outbox.enqueue(connection, heard, item, now)

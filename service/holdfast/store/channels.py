@@ -51,7 +51,7 @@ class Channel:
     made_by: str
     created_at: datetime
     rotated_at: datetime | None
-    """When its secret was changed; None: never."""
+    """When its secret was changed; None: not yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,10 @@ class Channels:
             return [_channel(row) for row in rows.mappings()]
 
     def list_for_job(self, job_id: str) -> list[Channel]:
-        """The channels of a job file, in its order. They are deleted some time after the job has ended."""
+        """The channels of a job file, in its order.
+
+        They are deleted some time after the job has ended.
+        """
         query = select(channels).where(channels.c.job_id == job_id)
         with reading(self._engine) as connection:
             rows = connection.execute(query.order_by(func.length(channels.c.name), channels.c.name))
@@ -160,11 +163,11 @@ class Channels:
             audit_log.append(connection, deed, self._clock.now())
 
     def rotate(self, project: str, name: str, doer: Actor) -> tuple[Channel, str]:
-        """Rotate the secret of a webhook; messages are also signed with the previous one for a day.
+        """Rotate the secret of a webhook; for a day, messages are also signed with the previous one.
 
         Raises:
             NotFound: the project has none of that name.
-            NotPossibleNow: it is no webhook, or cannot be decrypted here.
+            NotPossibleNow: it is not a webhook, or cannot be decrypted here.
         """
         now, signing = self._clock.now(), _new_secret()
         with writing(self._engine) as connection:
@@ -183,7 +186,10 @@ class Channels:
         return _channel({**row, **change}), signing
 
     def open(self, channel_id: str) -> ChannelTarget | None:
-        """The URL and secrets of a channel; None if it was removed, or encrypted with another secret."""
+        """The URL and secrets of a channel.
+
+        None if it was removed, or encrypted with a different secret.
+        """
         with reading(self._engine) as connection:
             query = select(channels).where(channels.c.id == channel_id)
             row = connection.execute(query).mappings().first()
@@ -229,8 +235,9 @@ def insert_channels(connection: Connection, rows: Sequence[Mapping[str, Any]]) -
 
 
 def delete_expired(connection: Connection, before: datetime) -> None:
-    """Remove channels of jobs that were over by then or were removed, if nothing waits for them."""
-    # Not by the status alone: of a job that has ended just now, people have not been told yet.
+    """Remove channels of jobs that ended before, or were removed, once nothing waits for them."""
+    # The status alone is not sufficient: the notifications of a job that has just ended may still
+    # wait.
     quiet = jobs.c.fold["updated_at"].as_string() < before.isoformat()
     over = select(jobs.c.id).where(jobs.c.status.in_(list(Outcome)), quiet)
     waiting = select(news.c.channel_id)
@@ -246,12 +253,15 @@ def delete_expired(connection: Connection, before: datetime) -> None:
 def subscriber_ids(
     connection: Connection, project: str, job_id: str, kind: NotificationKind, cursor: int
 ) -> list[str]:
-    """Channels of a project and of a job of it that were there before `cursor`, and want news of a kind."""
+    """Channels of a project and its job that existed before `cursor` and subscribe to a kind."""
     return _unique_subscribers(connection, subscribers_query(project, job_id, cursor), kind)
 
 
 def subscribers_query(project: Any, job_id: Any, cursor: Any) -> Select[Any]:
-    """Channels of a project and of a job of it that were there before `cursor`; of columns, those of each row."""
+    """Query for channels of a project and its job that existed before `cursor`.
+
+    With columns as arguments, it selects those of each row.
+    """
     whose = channels.c.job_id.is_(None) | (channels.c.job_id == job_id)
     mine = channels.c.project == project, whose, channels.c.after_cursor < cursor
     return select(channels).where(*mine)
@@ -270,12 +280,15 @@ def budget_subscriber_ids(connection: Connection, scope: BudgetScope, name: str)
 def _unique_subscribers(
     connection: Connection, query: Select[Any], kind: NotificationKind
 ) -> list[str]:
-    """Those that want it. A place that job files name is told once, and not at all if a channel that people made is it."""
+    """Subscribed channels; each URL of a job file once.
+
+    It is omitted if a channel of the project has the same URL.
+    """
     rows = connection.execute(query.order_by(channels.c.created_at, channels.c.id)).mappings()
     wanting = [row for row in rows if preferences_from_row(row).accepts(kind)]
     made = [row for row in wanting if row["job_id"] is None]
-    told = {row["mark"] for row in made}
-    named = {row["mark"]: row["id"] for row in wanting if row["mark"] not in told}
+    channel_marks = {row["mark"] for row in made}
+    named = {row["mark"]: row["id"] for row in wanting if row["mark"] not in channel_marks}
     return [*(row["id"] for row in made), *named.values()]
 
 
@@ -293,7 +306,7 @@ def _new_secret() -> str:
 
 
 def newest_cursor(connection: Connection) -> int:
-    """Cursor of the last event that there is; 0 before the first."""
+    """Cursor of the newest event; 0 without events."""
     found: int | None = connection.execute(select(func.max(job_events.c.cursor))).scalar()
     return found or 0
 

@@ -39,13 +39,16 @@ from holdfast.errors import BadRequest, StoreUnavailable
 
 
 class FairLock:
-    """A first-come, first-served lock. With a plain one, a thread among busy ones may wait forever."""
+    """A first-come, first-served lock.
+
+    With a plain lock, a thread among busy ones may wait forever.
+    """
 
     def __init__(self) -> None:
         self._mutex = Lock()
         self._is_held = False
         self._waiting: deque[Lock] = deque()
-        """One for each waiting thread, held until its turn."""
+        """A lock for each waiting thread, held until its turn."""
 
     def acquire(self, timeout_s: float) -> bool:
         """Acquire the lock within that time; returns whether it succeeded. Then call `release`."""
@@ -80,8 +83,9 @@ BUSY_TIMEOUT_MS: Final = 5000
 """How long a SQLite writer waits for others. A lower value fails in bursts; a higher value blocks requests."""
 
 _POOL: Final[Mapping[str, int]] = {"pool_size": 8, "max_overflow": 40, "pool_timeout": 5}
-"""A connection for each thread that may need one: 40 of requests, and those of the reconciler, the intake and background tasks.
-A lower maximum lets requests wait for each other; with a higher one two replicas need more than PostgreSQL's default of 100."""
+"""A connection for each thread that may need one: 40 of requests, and those of the reconciler, the
+group commit and background tasks. A lower maximum makes requests wait for each other; a higher
+one lets two replicas exceed PostgreSQL's default of 100."""
 
 
 def open_database(url: str) -> Engine:
@@ -139,9 +143,10 @@ def _open_sqlite(file: str | None) -> Engine:
 
 
 def _make_private(file: str, *_: Any) -> None:
-    """Create the file of a new database, private to this account. SQLite's other files inherit its mode.
+    """Create the file of a new database, private to this account.
 
-    An existing file is not opened: to close it would release the locks of all connections of this process.
+    Its other files inherit the mode. An existing file is not opened: closing it would release the
+    locks of all connections of this process.
     """
     with suppress(OSError):  # SQLite reports the error later.
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -189,7 +194,10 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def _begin_exclusive(engine: Engine, *, is_migration: bool = False) -> Iterator[Connection]:
-    """An exclusive write transaction. A migration has no time limit: tables may be large or being migrated."""
+    """An exclusive write transaction.
+
+    A migration has no time limit: tables may be large, or already being migrated.
+    """
     with (
         _writer_turn(engine),
         _outages(),
@@ -214,8 +222,10 @@ def _lift_limits(connection: Connection) -> None:
 
 @contextmanager
 def _writer_turn(engine: Engine) -> Iterator[None]:
-    """Wait for the other writers of this process. SQLite itself only looks again now and then, up to 100 ms apart, so that
-    who waits among many may never find it free. At PostgreSQL a writer would hold a connection while it waits.
+    """Wait for the other writers of this process.
+
+    SQLite polls its lock at intervals of up to 100 ms, so that one of many writers may never find
+    it free. With PostgreSQL, a waiting writer would occupy a connection.
     """
     turns: FairLock = engine.get_execution_options()[_WRITER_QUEUE_OPTION]
     if turns.acquire(BUSY_TIMEOUT_MS / 1000):
@@ -252,7 +262,7 @@ def _outages() -> Iterator[None]:
             "all connections of this service to its database have been in use for 5 s; nothing was recorded"
         ) from error
     except DBAPIError as error:
-        # A bare DatabaseError means a damaged file, or one that is no database.
+        # A bare DatabaseError means a damaged file, or one that is not a database.
         unusable = isinstance(error, OperationalError) or type(error) is DatabaseError
         if not (unusable or error.connection_invalidated):
             raise

@@ -1,11 +1,9 @@
-"""The cached row of a job: its fold as JSON, and the version of the fold that made it.
+"""The event log: numbered events in commit order, and the cached fold of each job.
 
-A row that another version made is never believed: the job is folded anew from its log. So a release may change what
-follows from the facts, and `row == fold(log)` holds before the first fact after it.
-
-How facts get into the log: numbered, in the order of commit, with the cached row of their job in the same transaction.
-
-The journal writes through here, and so does whatever takes the reports of workers; nobody else.
+Only the journal and the ingestion of reports write through this module. The cached row of a job
+contains its fold as JSON, and the version of the fold that made it. A row of a different version is
+not used: the job is folded again from its log. So a release may change what follows from events,
+and `row == fold(log)` holds before the first event after the upgrade.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from holdfast.store.tables.jobs import job_events, jobs
 _JOB: Final = TypeAdapter(Job)
 _VERSION: Final = "fold"
 _INCOMPLETE: Final = 0
-"""The version of a row whose fold passed over events of a newer version: no version believes it."""
+"""The version of a row whose fold skipped events of a newer version; it matches no version."""
 
 
 def dump(job: Job) -> dict[str, Any]:
@@ -38,7 +36,7 @@ def dump(job: Job) -> dict[str, Any]:
 
 
 def job_row(job: Job) -> dict[str, Any]:
-    """What the row of a job repeats of its facts, by column."""
+    """Columns of a job's row that repeat values of its events."""
     account = job.account
     has_none = job.outcome or (account.open_meter is None and not job.passed_over)
     month = Month.containing(account.free_since) if has_none else None
@@ -56,22 +54,22 @@ def job_row(job: Job) -> dict[str, Any]:
 
 
 def load(connection: Connection, job_id: str, row: Mapping[str, Any]) -> Job:
-    """The job of a cached row; folded from its log where another version has made the row."""
+    """The job of a cached row; folded from its log if a different version made the row."""
     if is_stale(row):
         return refold(connection, job_id)
     return _JOB.validate_python(row, extra="ignore")
 
 
 def is_stale(row: Mapping[str, Any]) -> bool:
-    """Whether a cached row is of another version than this one."""
+    """Whether a different version made a cached row."""
     return row.get(_VERSION) != FOLD
 
 
 def read(connection: Connection, job_id: str) -> Job:
-    """The job as its newest fact left it.
+    """The current state of a job.
 
     Raises:
-        NotFound: there is no such job.
+        NotFound: the job does not exist.
     """
     row = connection.execute(select(jobs.c.fold).where(jobs.c.id == job_id)).scalar()
     if row is None:
@@ -87,10 +85,10 @@ def refold(connection: Connection, job_id: str) -> Job:
 
 
 def record(connection: Connection, job: Job, events: Sequence[Event], now: datetime) -> Job:
-    """The job after `events`, with its cached row.
+    """Append `events` to a job and return it, with its cached row.
 
     Raises:
-        StaleWrite: someone else wrote to this job since, or removed it.
+        StaleWrite: another writer has changed or removed the job since.
         IllegalTransition: an event cannot follow.
     """
     if not events:
@@ -111,7 +109,7 @@ def write(
     """Append `events` of one job, the first as number `first_seq`.
 
     Raises:
-        StaleWrite: someone else wrote to this job since.
+        StaleWrite: another writer has changed the job since.
     """
     cursor: int = connection.execute(
         select(func.coalesce(func.max(job_events.c.cursor), 0))

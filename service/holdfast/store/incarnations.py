@@ -1,11 +1,13 @@
-"""Which worker speaks for a job, where the launcher recovers by itself and gives each placement the same environment.
+"""Registration of workers whose launcher restarts attempts by itself.
 
-Such a worker does not know its attempt. It draws a name for itself, its incarnation, and asks. The newest to have
-asked speaks for the job; all before it are fenced. Which attempt it is, only a look can tell that began after the
-worker was there: the loss of the placement before it is then seen for sure, its own placement perhaps.
+Every attempt has the same environment, so that a worker does not know its attempt. It generates a
+random name, its incarnation, and registers. The newest registered worker reports for the job; all
+earlier ones are fenced. Only an observation that began after the registration determines the
+attempt: it certainly includes the loss of the previous placement, and may include the worker's own.
 
-A worker that does not reach us cannot ask. What it posts in its checkpoint store has a time, so that its attempt is the one
-whose nodes were there by then. That fences nobody: who never asked speaks for itself alone.
+A worker that does not reach the service cannot register. The reports that it relays through its
+checkpoint store have a time, so that its attempt is the one whose nodes existed then. They fence no
+other worker.
 """
 
 from __future__ import annotations
@@ -30,68 +32,71 @@ _SUPERSEDED: Final = "a newer worker has registered for this job; stop without s
 
 @dataclass(frozen=True, slots=True)
 class JobPosition:
-    """Where a worker stands in its job."""
+    """The position of a worker's reports in its job."""
 
     attempt: int
     next: int
-    """Number of the report that is wanted next."""
+    """Number of the next expected report."""
     before: int
-    """Reports of the attempt that others sent before its first."""
+    """Number of reports of the attempt from earlier workers."""
 
 
 class Incarnations:
-    """The workers that have asked."""
+    """The registered workers."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine = engine
         self._clock = clock
 
     def register(self, job_id: str, incarnation: str) -> JobPosition:
-        """The place of the newest worker of a job; the first call of an incarnation makes it the newest.
+        """Register a worker and return its position; its first call makes it the newest.
 
         Raises:
-            NotFound: there is no such job.
-            Fenced: another worker asked after this one, or the job has ended, or is about to and this one is new.
-            NotObservedYet: nobody has looked at the launcher since it asked first; its call is kept.
+            NotFound: the job does not exist.
+            Fenced: another worker registered later, the job has ended, or it is stopping and the
+                worker is new.
+            NotObservedYet: the launcher was not observed since the first call, which is recorded.
         """
         with writing(self._engine) as connection:
             row = self._current_row(connection, job_id, incarnation)
-            place = _position(connection, row)
-        if place is None:
+            position = _position(connection, row)
+        if position is None:
             raise NotObservedYet()
-        return place
+        return position
 
     def register_posted(
-        self, job_id: str, incarnation: str, at: datetime, said: tuple[int, int] | None
+        self, job_id: str, incarnation: str, at: datetime, known: tuple[int, int] | None
     ) -> tuple[int, int] | None:
-        """The attempt of an incarnation that left reports in its store, and how many of it others sent before its first.
+        """The attempt of a worker that relayed reports, and how many of its reports precede them.
 
-        None: nobody has looked at the launcher since `at`, when the first of them was there by our clock. `said` is the
-        same as the incarnation has it from us; None while it has nothing.
+        None: the launcher was not observed since `at`, when the first of them was written by the
+        clock of this service. `known` is the position that the service assigned to the worker
+        before; None without one.
 
         Raises:
-            NotFound: there is no such job.
+            NotFound: the job does not exist.
         """
         with writing(self._engine) as connection:
             row = _row(connection, job_id, incarnation) or _insert_posted(
                 connection, job_id, incarnation, at
             )
-            attempt = row["attempt"] or (said[0] if said else _attempt_at(connection, job_id, at))
+            attempt = row["attempt"] or (known[0] if known else _attempt_at(connection, job_id, at))
             if attempt is None:
                 return None
             mark = _mark(connection, job_id, attempt)
             before = row["before"] if row["attempt"] else None
-            if said and said[0] == attempt:
-                before = said[1]
+            if known and known[0] == attempt:
+                before = known[1]
             elif before is None:
                 before = mark
             if row["attempt"] is None:
                 _assign_attempt(connection, row, attempt, before)
-            # What others sent and a restored database has lost will not come again: the rest follows what it has.
+            # Reports of other workers that a restored database has lost will not be sent again:
+            # these follow the existing ones.
             return attempt, min(before, mark)
 
     def _current_row(self, connection: Connection, job_id: str, incarnation: str) -> Any:
-        """The row of an incarnation that is the newest, made now if it is new."""
+        """The row of the newest incarnation, created if it is new."""
         state = event_log.read(connection, job_id).state
         if state is State.ENDED:
             raise Fenced(f"job {job_id} has ended; stop")
@@ -113,36 +118,42 @@ class Incarnations:
         return row
 
 
-def check_current(mine: int | None, newest: int | None, attempt: int, told: int | None) -> None:
-    """Let reports of `attempt` in. `mine` is the number of the incarnation that sent them, None if it has not asked;
-    `newest` is that of the one that asked last; `told` is the attempt that it was told of, None if of none yet.
+def check_current(mine: int | None, newest: int | None, attempt: int, assigned: int | None) -> None:
+    """Accept reports of `attempt` from the newest worker only.
+
+    `mine` is the registration number of the sender, None without registration; `newest` that of the
+    last worker; `assigned` the attempt assigned to the sender, None before that.
 
     Raises:
-        Fenced: another one has asked after it.
-        NotRegistered: it has not asked, or was told of another attempt; as far as we remember.
+        Fenced: another worker has registered since.
+        NotRegistered: according to the database, the sender is not registered, or for a different
+            attempt.
     """
-    # A database that was put back to an older state has forgotten who asked since. That fences nobody.
+    # A restored database lacks later registrations, which does not fence their workers.
     if mine is None or mine < 1:
         raise NotRegistered()
     if mine != newest:
         raise Fenced(_SUPERSEDED)
-    _check_attempt(told, attempt)
+    _check_attempt(assigned, attempt)
 
 
 def check_posted(
     connection: Connection, job_id: str, incarnation: str, attempt: int, posted_at: datetime
 ) -> None:
-    """Let reports in that an incarnation posted then: what it says while it speaks for its job counts, however late it comes.
+    """Accept reports that an incarnation wrote to its store while it was the newest worker.
+
+    They count regardless of when they arrive.
 
     Raises:
-        Fenced: another one was there by then, on the same nodes or on later ones.
-        NotRegistered: it is not known to be of this attempt.
+        Fenced: another worker was registered by then, on the same nodes or later ones.
+        NotRegistered: it is not known to belong to this attempt.
     """
     mine = _row(connection, job_id, incarnation)
     if mine is None:
         raise NotRegistered()
     _check_attempt(mine["attempt"], attempt)
-    # One that posts for the first time from nodes that were given up before ours came replaces nobody.
+    # A worker that first relays reports from nodes lost before ours were provisioned replaces no
+    # other.
     later = or_(musters.c.attempt.is_(None), musters.c.attempt >= attempt)
     others = select(musters.c.n).where(
         musters.c.job_id == job_id,
@@ -154,8 +165,8 @@ def check_posted(
         raise Fenced(_SUPERSEDED)
 
 
-def _check_attempt(told: int | None, attempt: int) -> None:
-    if told != attempt:
+def _check_attempt(assigned: int | None, attempt: int) -> None:
+    if assigned != attempt:
         raise NotRegistered(
             f"this worker is not registered for attempt {attempt}; it has to register"
         )
@@ -167,14 +178,14 @@ def _row(connection: Connection, job_id: str, incarnation: str) -> Any:
 
 
 def _newest(connection: Connection, job_id: str) -> int:
-    """The highest number of a job; 0 if there is none."""
+    """The highest registration number of a job; 0 without any."""
     highest = select(func.max(musters.c.n)).where(musters.c.job_id == job_id)
     return connection.execute(highest).scalar() or 0
 
 
 def _insert_posted(connection: Connection, job_id: str, incarnation: str, at: datetime) -> Any:
-    """The row of an incarnation that has posted and never asked."""
-    event_log.read(connection, job_id)  # Whether there is such a job.
+    """Insert the row of an incarnation that has relayed reports without registration."""
+    event_log.read(connection, job_id)  # Raises NotFound for an unknown job.
     lowest = select(func.coalesce(func.min(musters.c.n), 1)).where(musters.c.job_id == job_id)
     n = min(connection.execute(lowest).scalar_one(), 1) - 1
     return _insert(connection, job_id, incarnation, at, n)
@@ -198,7 +209,7 @@ def _assign_attempt(connection: Connection, row: Any, attempt: int, before: int)
 
 
 def _is_followed(connection: Connection, row: Any) -> bool:
-    """Whether somebody asked after an incarnation was first there that has posted alone until now."""
+    """Whether another worker registered after the first relayed report of an unregistered one."""
     others = select(musters.c.n).where(
         musters.c.job_id == row["job_id"],
         musters.c.n > 0,
@@ -208,21 +219,22 @@ def _is_followed(connection: Connection, row: Any) -> bool:
 
 
 def _position(connection: Connection, row: Any) -> JobPosition | None:
-    """The place of an incarnation; None until somebody has looked."""
+    """The position of an incarnation; None until the launcher was observed."""
     job_id: str = row["job_id"]
     attempt: int | None = row["attempt"]
     if attempt is None:
         if not _was_observed_since(connection, job_id, row["asked_at"]):
             return None
         job = event_log.read(connection, job_id)
-        # Where its nodes are not told of yet, it stands on the next ones. Two that stand on the same nodes, one after
-        # the other, share the attempt: the newer one goes on where the older one was cut off.
+        # If its nodes are not recorded yet, it belongs to the next attempt. Two workers that run on
+        # the same nodes, one after the other, share the attempt: the newer one continues where the
+        # older one stopped.
         attempt = job.attempt if job.placed else job.attempt + 1
         before = _mark(connection, job_id, attempt)
         _assign_attempt(connection, row, attempt, before)
         return JobPosition(attempt, before + 1, before)
     mark = _mark(connection, job_id, attempt)
-    # What others sent and a restored database has lost will not come again.
+    # Reports of other workers that a restored database has lost will not be sent again.
     before = mark if row["before"] is None else min(row["before"], mark)
     return JobPosition(attempt, mark + 1, before)
 
@@ -234,10 +246,11 @@ def _was_observed_since(connection: Connection, job_id: str, since: datetime) ->
 
 
 def _attempt_at(connection: Connection, job_id: str, at: datetime) -> int | None:
-    """The attempt whose nodes were there at a moment; None while that may not be told yet.
+    """The attempt whose nodes existed at a moment; None while unknown.
 
-    A launcher loses one placement before it begins the next, and nobody posts before its nodes are there. So it is the newest
-    whose nodes were there by then; the first, if clocks differ by so much that none were.
+    A launcher loses one placement before it starts the next, and reports exist only after the
+    nodes. So it is the newest attempt whose nodes existed by then; the first one if clocks differ
+    too much.
     """
     is_over = event_log.read(connection, job_id).state is State.ENDED
     if not is_over and not _was_observed_since(connection, job_id, at):
@@ -255,7 +268,7 @@ def _attempt_at(connection: Connection, job_id: str, at: datetime) -> int | None
 
 
 def _mark(connection: Connection, job_id: str, attempt: int) -> int:
-    """The highest report that was taken of an attempt."""
+    """The highest recorded report of an attempt."""
     mark = select(report_marks.c.n).where(
         report_marks.c.job_id == job_id, report_marks.c.attempt == attempt
     )

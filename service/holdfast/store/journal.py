@@ -114,7 +114,7 @@ class Journal:
         channels: Sequence[Mapping[str, Any]] = (),
         doer: Actor | None = None,
     ) -> Job:
-        """Record a new job with its encrypted secrets, or return the job of the same earlier request.
+        """Record a new job with its secrets, or return the job of the same earlier request.
 
         `tidied_by` deletes its old checkpoints; None if it makes none. `channels` are rows of
         `Channels.rows_for_job` for its notifications. `doer` is the actor in the audit log, if any.
@@ -318,7 +318,10 @@ class Journal:
         return job
 
     def rebuild_stale(self) -> int:
-        """Rebuild all cached rows of other versions, so that readers need not fold them; returns their number."""
+        """Rebuild all cached rows of other versions and return their number.
+
+        Otherwise, readers would fold them.
+        """
         with reading(self._engine) as connection:
             rows = connection.execute(select(jobs.c.id, jobs.c.fold))
             stale = [row.id for row in rows if event_log.is_stale(row.fold)]
@@ -374,7 +377,10 @@ def _require_job(connection: Connection, job_id: str) -> None:
 
 
 def marks_of(connection: Connection, job_ids: Collection[str]) -> dict[str, dict[int, int]]:
-    """The highest recorded report of every attempt, by job and attempt; jobs without reports are omitted."""
+    """The highest recorded report of every attempt, by job and attempt.
+
+    Jobs without reports are omitted.
+    """
     columns = report_marks.c.job_id, report_marks.c.attempt, report_marks.c.n
     query = select(*columns).where(report_marks.c.job_id.in_(job_ids))
     found: dict[str, dict[int, int]] = {}

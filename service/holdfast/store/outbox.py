@@ -1,8 +1,8 @@
 """The outbox: notifications that wait for their message, and messages that wait to be sent.
 
-Facts are followed by their cursor, which is in the order of commits: the place up to which they were looked at moves
-in the transaction that puts their news in line, so that each is put there once, whatever is killed. A message is
-made once, with an id and a text of its own, and may be sent more than once.
+Events are followed by their cursor, in commit order. One transaction queues the notifications of
+new events and moves the cursor, so that each is queued once, even after a crash. A message is
+created once, with its own id and text, and may be sent more than once.
 """
 
 from __future__ import annotations
@@ -47,12 +47,14 @@ from holdfast.store.tables.jobs import job_events, jobs
 from holdfast.store.tables.notifications import channels, deliveries, news, news_marks
 
 _BATCH_EVENTS: Final = 200
-"""Facts that are looked at in one transaction. Smaller: more transactions after a pause. Bigger: others wait longer."""
+"""Events examined in one transaction. A lower value adds transactions after a pause; a higher value
+lets other writers wait longer."""
 _MAX_LAG: Final = 1000
-"""Events without news after which the place is moved all the same. Smaller: more transactions. Bigger: each look reads
-so many events again."""
+"""Events without notifications after which the cursor is moved nevertheless. A lower value adds
+transactions; a higher value reads that many events again each time."""
 _RETENTION: Final = timedelta(days=30)
-"""How long it is shown what was sent. Smaller: nobody can look up last month. Bigger: the table grows."""
+"""How long sent messages are listed. A lower value hides last month; a higher value makes the table
+grow."""
 _CURSOR_NAME: Final = "events"
 
 
@@ -70,7 +72,7 @@ class Delivery:
     notification_count: int
     kinds: tuple[str, ...]
     error: str | None
-    """Why the last try failed; None if it did not."""
+    """Why the last attempt failed; None if it succeeded."""
     done_at: datetime | None
 
 
@@ -87,7 +89,7 @@ class DeliveryLease:
 
 
 class Outbox:
-    """Notifications that wait, and messages that were sent."""
+    """Waiting notifications and messages."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine = engine
@@ -110,7 +112,7 @@ class Outbox:
                         connection, job.project, job.id, item.kind, row["cursor"]
                     )
                     enqueue(connection, channel_ids, item, self._clock.now())
-            # Nobody else writes meanwhile: up to the newest, nothing was passed by.
+            # Only this transaction writes now: no event up to the newest was skipped.
             place = rows[-1]["cursor"] if len(rows) == _BATCH_EVENTS else newest_cursor(connection)
             mine = update(news_marks).where(news_marks.c.name == _CURSOR_NAME)
             connection.execute(mine.values(cursor=place))
@@ -138,19 +140,19 @@ class Outbox:
         item = Notification(
             id=f"test-{secrets.token_hex(8)}", kind=NotificationKind.TEST, at=now, text=text
         )
-        told = payload(channel.project, channel.name, [item.body()], now)
+        message = payload(channel.project, channel.name, [item.body()], now)
         with writing(self._engine) as connection:
-            row = _insert(connection, channel.id, told, [item.body()], now, most_tries=1)
+            row = _insert(connection, channel.id, message, [item.body()], now, most_tries=1)
         return _delivery(row)
 
     def claim(
         self, now: datetime, lease_s: float, limit: int, without: Collection[str] = ()
     ) -> list[DeliveryLease]:
-        """Messages that are due, now leased to the caller: one of each channel, those that were tried least first.
+        """Lease due messages to the caller, one of each channel, fewest attempts first.
 
-        However many wait for a receiver that is down, they come after the first tries of all others. Channels of
-        `without` are left alone. A try is counted before it is made, so that a message on which a service dies is not
-        sent for ever.
+        The backlog of an unreachable receiver follows the first attempts of all others. Channels in
+        `without` are omitted. An attempt is counted before it is made, so that a message that
+        crashes the service is not sent forever.
         """
         due = _next_messages(now, without).limit(limit)
         with reading(self._engine) as connection:
@@ -193,15 +195,15 @@ class Outbox:
     def list_deliveries(
         self, *channel_ids: str, limit: int, after: str | None = None
     ) -> list[Delivery]:
-        """The newest messages of channels, newest first; `after` goes on behind the message of that id.
+        """The newest messages of channels, newest first; `after` is the id before the page.
 
         Raises:
-            NotFound: there is none of that id any more.
+            NotFound: the message of that id no longer exists.
         """
         query = select(deliveries).where(deliveries.c.channel_id.in_(channel_ids))
         if after is not None:
             last = self._read(channel_ids, after)
-            # Many are made at one moment.
+            # Several messages may have the same time.
             later = (deliveries.c.made_at == last.made_at) & (deliveries.c.id > last.id)
             query = query.where((deliveries.c.made_at < last.made_at) | later)
         order = deliveries.c.made_at.desc(), deliveries.c.id
@@ -210,7 +212,7 @@ class Outbox:
             return [_delivery(row) for row in rows]
 
     def read(self, channel_id: str, delivery_id: str) -> Delivery:
-        """One message.
+        """A message.
 
         Raises:
             NotFound: the channel has none of that id.
@@ -231,7 +233,7 @@ class Outbox:
         old = deliveries.c.made_at < before, deliveries.c.due_at.is_(None)
         with reading(self._engine) as connection:
             if not connection.execute(select(deliveries.c.id).where(*old).limit(1)).first():
-                return  # Nor is a channel over whose last message is not.
+                return  # Then no channel is older than its last message either.
         with writing(self._engine) as connection:
             connection.execute(delete(deliveries).where(*old))
             delete_expired(connection, before)
@@ -288,7 +290,7 @@ def _read_cursor(connection: Connection) -> int:
 
 def _unread_events(connection: Connection) -> Sequence[Any]:
     """The next events that may notify a channel."""
-    # What was before all channels is news to nobody: a service that nobody listens to reads no log.
+    # Events before the first channel notify no channel: a service without channels reads no log.
     first: int | None = connection.execute(select(func.min(channels.c.after_cursor))).scalar()
     if first is None:
         return ()
@@ -315,7 +317,7 @@ def _due_sizes(connection: Connection, channel: Any, now: datetime) -> list[int]
     recent = select(deliveries.c.made_at).where(
         deliveries.c.channel_id == channel["id"],
         deliveries.c.made_at > now - HOUR,
-        deliveries.c.most_tries > 1,  # Tests are not counted.
+        deliveries.c.most_tries > 1,  # Test messages are not counted.
     )
     made = list(connection.execute(recent).scalars())
     return batch_sizes(waiting, made, preferences_from_row(channel), now)
@@ -326,10 +328,12 @@ def _create_message(connection: Connection, channel: Any, size: int, now: dateti
     line = select(news.c.id, news.c.body).where(mine).order_by(news.c.since, news.c.id).limit(size)
     rows = connection.execute(line).all()
     bodies = [row.body for row in rows]
-    told = payload(channel["project"], channel["name"], bodies, now)
-    _insert(connection, channel["id"], told, bodies, now, most_tries=len(RETRY_S) + 1)
+    text = payload(channel["project"], channel["name"], bodies, now)
+    _insert(connection, channel["id"], text, bodies, now, most_tries=len(RETRY_S) + 1)
     taken = [row.id for row in rows]
-    for start in range(0, len(taken), 500):  # As many as any database takes in one statement.
+    for start in range(
+        0, len(taken), 500
+    ):  # A number that every database accepts in one statement.
         part = taken[start : start + 500]
         connection.execute(delete(news).where(mine, news.c.id.in_(part)))
 
@@ -337,7 +341,7 @@ def _create_message(connection: Connection, channel: Any, size: int, now: dateti
 def _insert(
     connection: Connection,
     channel_id: str,
-    told: str,
+    text: str,
     bodies: Sequence[Any],
     now: datetime,
     *,
@@ -355,7 +359,7 @@ def _insert(
         "kinds": sorted({body["kind"] for body in bodies}),
         "trouble": None,
         "done_at": None,
-        "payload": told,
+        "payload": text,
     }
     connection.execute(insert(deliveries).values(**row))
     return row

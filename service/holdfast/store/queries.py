@@ -20,7 +20,7 @@ from holdfast.store.journal import RecordedEvent, marks_of, recorded_event
 from holdfast.store.tables.jobs import job_events, jobs, metric_points, report_marks, watches
 
 _SPECIAL: Final = {"sqlite": ("*?[", "[{}]"), "postgresql": (".*+?^$()[]{}|\\", r"\{}")}
-"""What is more than itself in a pattern of a database, and how it is written to be no more."""
+"""Special characters of patterns by database, and how they are escaped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,8 @@ class TagFilter:
     """A condition on the tags of jobs."""
 
     name: str
-    """Letters, digits and `_`, `.`, `/`, `-`, space: others would need quotes of their own in each database."""
+    """Letters, digits and `_`, `.`, `/`, `-`, space: other characters would need escapes by
+    database."""
     value: str | None
     """None: any value."""
 
@@ -73,9 +74,11 @@ class Queries:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> JobsPage:
-        """One page of jobs, newest first, of the given statuses (none given: all), in `projects` (None: in all),
-        of one owner (None: of all), with a text in their name or id (None: whatever they are called), that have all of
-        `tags` and were submitted at `since` or later and before `until` (None: at any time).
+        """A page of jobs, newest first.
+
+        Only jobs of `statuses` (empty: all), in `projects` (None: all), of `owner` (None: all),
+        with `text` in their name or id (None: all), with all `tags`, and submitted at `since` or
+        later and before `until` (None: unlimited).
 
         Raises:
             BadRequest: `after` is not a cursor of a previous page.
@@ -122,12 +125,12 @@ class Queries:
         return JobsPage(tuple(found[:limit]), found[limit - 1].id if more else None, total)
 
     def all_ids(self) -> list[str]:
-        """Every job, oldest first."""
+        """All jobs, oldest first."""
         with reading(self._engine) as connection:
             return list(connection.execute(select(jobs.c.id).order_by(jobs.c.id)).scalars())
 
     def live_ids(self) -> list[str]:
-        """Every job that has not ended."""
+        """All jobs that have not ended."""
         live = select(jobs.c.id).where(jobs.c.status.not_in(list(Outcome)))
         with reading(self._engine) as connection:
             return list(connection.execute(live).scalars())
@@ -156,7 +159,10 @@ class Queries:
         limit: int = 500,
         projects: Collection[str] | None = None,
     ) -> list[RecordedEvent]:
-        """Events with a cursor greater than `after`, in order of commit; of one job or of all, in `projects` or in all."""
+        """Events with a cursor greater than `after`, in commit order.
+
+        Of one job or of all, in `projects` or in all.
+        """
         query = select(job_events).where(job_events.c.cursor > after)
         if job_id is not None:
             query = query.where(job_events.c.job_id == job_id)
@@ -168,12 +174,15 @@ class Queries:
             return [recorded_event(row) for row in rows]
 
     def marks(self, job_ids: Collection[str]) -> dict[str, dict[int, int]]:
-        """The highest recorded report of every attempt, by job and attempt; jobs without are omitted."""
+        """The highest recorded report of every attempt, by job and attempt.
+
+        Jobs without reports are omitted.
+        """
         with reading(self._engine) as connection:
             return marks_of(connection, job_ids)
 
     def newest_cursor(self) -> int:
-        """The cursor of the newest event of all; 0 while there is none."""
+        """The cursor of the newest event; 0 without events."""
         with reading(self._engine) as connection:
             return connection.execute(select(func.max(job_events.c.cursor))).scalar() or 0
 
@@ -259,8 +268,9 @@ def _contains_ignoring_case(
 ) -> ColumnElement[bool]:
     """Whether a name contains a text, ignoring case.
 
-    A database may know the letters of ASCII alone: SQLite always does, PostgreSQL with the locale C. A function of Python would
-    wait for its turn at each row. So each letter is written in its cases.
+    A database may only know ASCII letters: SQLite does, and PostgreSQL with the locale C. A Python
+    function would wait for the interpreter's lock at each row. So the pattern contains each letter
+    in its cases.
     """
     pattern = "".join(_letter_pattern(letter, *_SPECIAL[dialect]) for letter in text)
     if dialect == "sqlite":

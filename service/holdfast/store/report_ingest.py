@@ -1,12 +1,12 @@
-"""Many rows in one statement: what batches of reports ask for, and what they bring, as one JSON text each way.
+"""Ingestion of reports: batches of many jobs, recorded in one transaction.
 
-Every row that SQLite is asked for or given by itself lets go of Python's lock, and while the event loop is busy it takes a
-while to get it back: two hundred rows then take a second of waiting, and no work. PostgreSQL saves the ways there and back.
+Rows are read and written many at once, as one JSON text per statement. Each row that SQLite reads
+or writes by itself releases Python's lock, which takes a while to get back next to a busy event
+loop: two hundred rows then take a second of waiting. PostgreSQL saves round trips.
 
-Batches of reports, of as many jobs as come at once, taken in one transaction.
-
-Points are the bulk of what workers say, and change no state: for a batch of points alone the fold of its job is neither
-read nor written. What is to be known of all batches is asked in a few queries, and what they brought is written in a few.
+Points are most of what workers report, and change no state: a batch of points neither reads nor
+writes the fold of its job. A few queries read the state for all batches, and a few statements write
+their results.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from holdfast.store.tables.jobs import job_events
 
 @dataclass(frozen=True, slots=True)
 class IngestState:
-    """What is in the tables about a job, one of its attempts, and an incarnation."""
+    """Stored state of a job, one of its attempts, and an incarnation."""
 
     status: str | None
-    """State, or outcome once ended; None: there is no such job."""
+    """State, or outcome once ended; None: the job does not exist."""
     mark: int
-    """The last report taken of the attempt; 0: none."""
+    """The last recorded report of the attempt; 0: none."""
     newest_incarnation: int | None
-    """Number of the muster that came last; None: there was none."""
+    """Number of the last registration; None: none."""
     incarnation: int | None
-    """Number of the incarnation's own; None: it has not asked."""
+    """Number of this incarnation's registration; None: none."""
     attempt: int | None
-    """What it was told; None: nothing yet."""
+    """Its assigned attempt; None: none yet."""
 
 
 IngestKey = tuple[str, int, str | None]
@@ -65,7 +65,7 @@ def read_states(
 
 
 def add_points(connection: Connection, points: Sequence[tuple[str, Point]]) -> None:
-    """Write points, each with its job."""
+    """Insert points, each with its job."""
     if points:
         rows = [
             (job_id, p.attempt, p.n, _time(p.at), p.step, json.dumps(p.values))
@@ -75,13 +75,13 @@ def add_points(connection: Connection, points: Sequence[tuple[str, Point]]) -> N
 
 
 def set_marks(connection: Connection, marks: Iterable[tuple[str, int, int]]) -> None:
-    """Write how far the reports of attempts are taken: job, attempt, and number."""
+    """Store the highest recorded report of attempts: job, attempt and number."""
     if rows := sorted(marks):
         connection.execute(_MARKS[connection.dialect.name], {"rows": json.dumps(rows)})
 
 
 def _time(at: datetime) -> str:
-    """A moment in UTC, as SQLAlchemy writes it into SQLite."""
+    """A time in UTC in the format in which SQLAlchemy stores it in SQLite."""
     return at.replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
@@ -142,7 +142,7 @@ log_ = logging.getLogger(__name__)
 _EXIT_STATES: Final = LEAVING | {State.PAUSED}
 """States in which workers are asked to exit."""
 OUTDATED_SEQ: Final = -1
-"""As the number of the fact that the rows of a job were made of: of none that there is, so that they are made again."""
+"""As the event number of a job's rows: no event has it, so that the rows are computed again."""
 _ENDED: Final = frozenset(Outcome)
 
 
@@ -160,7 +160,8 @@ class ReportBatch:
     grace: timedelta | None = None
     """Time after the end of the job in which the batch is accepted; None: always."""
     oldest: int | None = None
-    """Number of the oldest report that its sender still has; None where the sender has not said it, as an earlier version."""
+    """Number of the oldest report that its sender still has; None if it is of an earlier version,
+    which omits it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,8 @@ class Accepted:
     next: int
     """Number of the next expected report of this attempt."""
     job: Job | None
-    """As it is now, if the batch told a fact of it, or if its workers are to go; None: it goes on, as it did before."""
+    """The current job if the batch contained an event of it or its workers are to exit; None: it
+    continues unchanged."""
 
 
 BatchResult: TypeAlias = Accepted | HoldfastError
@@ -180,13 +182,13 @@ BatchResult: TypeAlias = Accepted | HoldfastError
 def ingest_batches(
     connection: Connection, batches: Sequence[ReportBatch], now: datetime
 ) -> list[BatchResult]:
-    """What became of each batch, in order. One that is refused takes nothing from the others.
+    """Ingest batches and return their results in order; a rejected one does not affect others.
 
-    A refusal is NotFound, Fenced, NotRegistered or BadReport, as `Journal.absorb` describes them.
+    A rejection is NotFound, Fenced, NotRegistered or BadReport, as described in `Journal.ingest`.
 
     Raises:
-        StaleWrite: the log does not take a fact; nothing of this transaction may be kept.
-        IllegalTransition: a fact cannot follow; the same.
+        StaleWrite: an event conflicts with the log; nothing of this transaction may be kept.
+        IllegalTransition: an event cannot follow; the same applies.
     """
     desk = _IngestTransaction(connection, now)
     desk.load_states(batches)
@@ -197,23 +199,23 @@ def ingest_batches(
 
 @dataclass
 class _IngestTransaction:
-    """What is known of the jobs of one transaction, and what is to be written at its end."""
+    """State of the jobs of one transaction, and what it writes at its end."""
 
     connection: Connection
     now: datetime
     states: dict[IngestKey, IngestState] = field(default_factory=dict)
-    """As it was before this transaction."""
+    """State before this transaction."""
     status: dict[str, str] = field(default_factory=dict)
-    """Of jobs that there are, as it is now."""
+    """The current status of existing jobs."""
     marks: dict[tuple[str, int], int] = field(default_factory=dict)
-    """The last report taken, by job and attempt, where this transaction has taken any."""
+    """The last report recorded in this transaction, by job and attempt."""
     points: list[tuple[str, Point]] = field(default_factory=list)
     folded: dict[str, Job] = field(default_factory=dict)
-    """Jobs that had to be read, as they are now."""
+    """The current folds of jobs that were read."""
     ended_at: dict[str, datetime | None] = field(default_factory=dict)
 
     def load_states(self, batches: Sequence[ReportBatch]) -> None:
-        """Ask for all that the batches need, in queries whose number does not grow with theirs."""
+        """Read the state for all batches; the number of queries does not grow with theirs."""
         self.states = read_states(self.connection, map(_ingest_key, batches))
         for (job_id, _, _), known in self.states.items():
             if known.status is not None:
@@ -226,12 +228,12 @@ class _IngestTransaction:
             self.ended_at = {job_id: ended_at for job_id, ended_at in rows}  # noqa: C416 - Rows are no pairs to mypy
 
     def ingest(self, batch: ReportBatch) -> BatchResult:
-        """What becomes of a batch, after those before it."""
+        """Ingest a batch after the previous ones, and return its result."""
         try:
             self._admit(batch)
             last, facts, points = self._parse_new_reports(batch)
         except (NotFound, Fenced, NotRegistered, BadReport) as refusal:
-            return refusal  # Nothing of this batch is written yet.
+            return refusal  # Nothing of this batch has been written yet.
         if last > self._mark(batch):
             self.marks[batch.job_id, batch.attempt] = last
             self.points += [(batch.job_id, point) for point in points]
@@ -261,7 +263,8 @@ class _IngestTransaction:
             if report.attempt != batch.attempt:
                 raise BadReport(f"report {report.n} is of attempt {report.attempt}")
             if report.n == batch.oldest and report.n > last + 1:
-                # As after a backup was restored: the sender had removed what an earlier answer acknowledged.
+                # Such as after the restoration of a backup: the sender has removed reports that
+                # were acknowledged.
                 log_.warning(
                     "%s attempt %d: reports %d to %d are missing; the worker has only reports from %d on",
                     *(batch.job_id, batch.attempt, last + 1, report.n - 1, report.n),
@@ -270,8 +273,8 @@ class _IngestTransaction:
             if report.n != last + 1:
                 continue
             last = report.n
-            told = parse_report(report)
-            if told is None:
+            parsed = parse_report(report)
+            if parsed is None:
                 log_.warning(
                     "%s: report %d (%s) is of a newer worker and is skipped",
                     batch.job_id,
@@ -279,7 +282,7 @@ class _IngestTransaction:
                     report.kind,
                 )
             else:
-                points.append(told) if isinstance(told, Point) else facts.append(told)
+                points.append(parsed) if isinstance(parsed, Point) else facts.append(parsed)
         return last, facts, points
 
     def _mark(self, batch: ReportBatch) -> int:
@@ -304,13 +307,13 @@ class _IngestTransaction:
         return self.status.get(job_id) in _ENDED
 
     def write(self) -> None:
-        """Write what is not written yet: points, marks, and that bills of ended jobs are to be reckoned anew."""
+        """Write what remains: points, marks, and that bills of ended jobs have to be computed again."""
         add_points(self.connection, self.points)
         set_marks(self.connection, ((*mark, n) for mark, n in self.marks.items()))
-        # Points are no facts, and the bill knows them.
-        if reckoned := {job_id for job_id, _ in self.marks if self._has_ended(job_id)}:
-            # They stay until then: sums that are kept in mind know how many there are.
-            stale = update(ledgers).where(ledgers.c.job_id.in_(reckoned)).values(seq=OUTDATED_SEQ)
+        # Points are not events, but affect the bill.
+        if outdated := {job_id for job_id, _ in self.marks if self._has_ended(job_id)}:
+            # The rows stay until then: cached sums know their number.
+            stale = update(ledgers).where(ledgers.c.job_id.in_(outdated)).values(seq=OUTDATED_SEQ)
             self.connection.execute(stale)
 
 

@@ -1,8 +1,8 @@
-"""Seals: what may be stored of a secret, and opened by this service alone.
+"""Encryption of secrets: stored in the database, and decrypted only by this service.
 
-Secrets of jobs: sealed as they come in, opened for a launch alone, and forgotten once the job has ended.
-
-Who has only the database, or only a backup of it, has nothing. Names are in the job's spec, where they may be seen.
+Secrets of jobs are encrypted at submission, decrypted for a launch only, and removed once the job
+has ended. The database or its backup alone reveals nothing. The names of secrets are visible in the
+job's spec.
 """
 
 from __future__ import annotations
@@ -24,31 +24,34 @@ from holdfast.store.tables.jobs import job_secrets, jobs
 
 
 class SecretBox:
-    """Fernet (AES-128-CBC with HMAC-SHA-256) under a key that is derived from the service's own secret for one purpose."""
+    """Encrypts values with a key derived from the service's secret for one purpose.
+
+    It uses Fernet (AES-128-CBC with HMAC-SHA-256).
+    """
 
     def __init__(self, secret: bytes, purpose: str, owner: str = "owner") -> None:
-        """`owner` is the member of a sealed letter that says whose it is."""
+        """`owner` is the key of the encrypted object that names the owner of the values."""
         self._owner = owner
         key = hmac.new(secret, f"{purpose}/seal/1".encode(), hashlib.sha256).digest()
         self._fernet = Fernet(base64.urlsafe_b64encode(key))
         self._marking = hmac.new(secret, f"{purpose}/mark/1".encode(), hashlib.sha256).digest()
 
     def encrypt(self, owner: str, values: Mapping[str, Any]) -> str:
-        """The values in a form that may be stored. A row that somebody moved to another owner opens nothing."""
-        letter = json.dumps({self._owner: owner, "values": dict(values)})
-        return self._fernet.encrypt(letter.encode()).decode()
+        """Encrypt values for an owner; a row moved to another owner cannot be decrypted."""
+        content = json.dumps({self._owner: owner, "values": dict(values)})
+        return self._fernet.encrypt(content.encode()).decode()
 
     def decrypt(self, owner: str, sealed: str) -> dict[str, Any] | None:
-        """The values; None if they were sealed under another secret, or for another owner."""
+        """Decrypt values; None if they were encrypted with a different secret, or for another owner."""
         try:
-            letter = json.loads(self._fernet.decrypt(sealed.encode()))
+            content = json.loads(self._fernet.decrypt(sealed.encode()))
         except InvalidToken:
             return None
-        values: dict[str, Any] = letter["values"]
-        return values if letter[self._owner] == owner else None
+        values: dict[str, Any] = content["values"]
+        return values if content[self._owner] == owner else None
 
     def fingerprint(self, text: str) -> str:
-        """The same 64 characters for the same text, which tell nothing about it to who has the database alone."""
+        """64 characters, identical for identical texts, which reveal nothing without the key."""
         return hmac.new(self._marking, text.encode(), hashlib.sha256).hexdigest()
 
 
@@ -61,14 +64,15 @@ class Secrets:
         self._secret_box = SecretBox(secret, "job-secrets", owner="job")
 
     def encrypt(self, job_id: str, values: Mapping[str, str]) -> str | None:
-        """The values in a form that may be stored, for `Journal.submit`; None where there are none."""
+        """The encrypted values, for `Journal.submit`; None without values."""
         return self._secret_box.encrypt(job_id, values) if values else None
 
     def open(self, job_id: str) -> dict[str, str]:
-        """The values by name; none where none were given, or where they were forgotten.
+        """The decrypted values by name; empty without values, or after their removal.
 
         Raises:
-            LaunchRefused: they were sealed under another secret, and can never be opened here.
+            LaunchRefused: they were encrypted with a different secret, and cannot be decrypted
+                here.
         """
         with reading(self._engine) as connection:
             query = select(job_secrets.c.sealed).where(job_secrets.c.job_id == job_id)
@@ -81,21 +85,25 @@ class Secrets:
         return values
 
     def forget(self, job_id: str) -> None:
-        """Remove the values of a job; called once it has ended, and as often as one likes."""
+        """Remove the values of a job that has ended; may be repeated."""
         with writing(self._engine) as connection:
             connection.execute(delete(job_secrets).where(job_secrets.c.job_id == job_id))
 
     def forget_ended(self) -> int:
-        """Remove the values of all jobs that have ended, as after a crash just before `forget`; how many jobs."""
+        """Remove the values of all jobs that have ended, and return their number.
+
+        Needed after a crash just before `forget`.
+        """
         ended = select(jobs.c.id).where(jobs.c.status.in_([str(outcome) for outcome in Outcome]))
         with writing(self._engine) as connection:
             done = connection.execute(delete(job_secrets).where(job_secrets.c.job_id.in_(ended)))
             return done.rowcount
 
     def digest(self, request: bytes, values: Mapping[str, str]) -> str:
-        """The identity of a request with these secrets, which tells nothing about them.
+        """The identity of a request with these secrets, which reveals nothing about them.
 
-        A plain digest of a short secret could be guessed from a copy of the database; this one needs the key as well.
+        A plain digest of a short secret could be guessed from a copy of the database; this one
+        needs the key as well.
         """
         if not values:
             return hashlib.sha256(request).hexdigest()
@@ -107,7 +115,7 @@ class Secrets:
 
 
 def insert_secrets(connection: Connection, job_id: str, sealed: str) -> None:
-    """Store what `seal` made, in the transaction that records the job."""
+    """Store the result of `encrypt`, in the transaction that records the job."""
     connection.execute(insert(job_secrets).values(job_id=job_id, sealed=sealed))
 
 

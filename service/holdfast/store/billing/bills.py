@@ -1,7 +1,7 @@
-"""Bills and histories of jobs that have ended, kept in rows that can be added up; those of live jobs, as of now.
+"""Bills and placements: rows for closed jobs, computed values for live ones.
 
-A row is a cache of what follows from the log. It is believed while it was made of the job's newest fact by this version's
-reckoning; else it is made again, by whoever comes first: the bookkeeper beside the loop, or whoever asks for sums.
+A row is a cache of what follows from the log. It is valid if this version computed it from the
+newest event of the job. Otherwise it is computed again, by the rollup task or by the first query.
 """
 
 from __future__ import annotations
@@ -45,24 +45,26 @@ from holdfast.store.tables.jobs import jobs
 T = TypeVar("T")
 
 ROLLUP_VERSION: Final = 2
-"""Raised whenever the same facts give other rows, so that those of before are made again."""
+"""Raised whenever the same events result in different rows, so that older rows are computed again."""
 BATCH: Final = 20
-"""Jobs whose rows are written in one transaction. Smaller: more transactions; bigger: other writers wait longer."""
+"""Jobs whose rows are written in one transaction. A lower value adds transactions; a higher value
+lets other writers wait longer."""
 MAX_PER_REQUEST: Final = 200
-"""Jobs that somebody who asks for sums waits for. Bigger: he waits for seconds after an upgrade, instead of being told
-how many are missing."""
+"""Jobs for which a query waits. A higher value makes queries after an upgrade take seconds instead
+of returning the number of missing jobs."""
 MAX_CACHED_JOBS: Final = 2000
-"""Jobs that have not ended of which it is known what is over. Fewer: those beyond are reckoned from their log each time; more: memory,
-some 100 kB for each."""
+"""Live jobs whose closed part is cached. A lower value computes further jobs from their log each
+time; a higher value uses more memory, about 100 kB for each."""
 MAX_TAG_CHARS: Final = 200
-"""Characters of a tag, and of its value, that sums tell apart. Bigger: more than an index of PostgreSQL can hold."""
+"""Characters of a tag, and of its value, that sums distinguish. A higher value exceeds what a
+PostgreSQL index can hold."""
 ENDED: Final = tuple(str(outcome) for outcome in Outcome)
 _DETAILS: Final = (ledger_tags, ledger_shares, ledger_placements, ledger_hours)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobHistory:
-    """The facts of a job, as far as they were read, and what the first of them says."""
+    """The events of a job that were read, and its submission."""
 
     job_id: str
     seq: int
@@ -71,24 +73,26 @@ class JobHistory:
     project: str
     tags: Mapping[str, str]
     events: tuple[Event, ...]
-    """Empty where what is over was told, and the rest is with it."""
+    """Empty if the closed part was computed, and the rest is in it."""
     recorded_at: Mapping[int, datetime]
-    """When the losses in them were written down, by attempt."""
+    """When the capacity losses among them were recorded, by attempt."""
 
     @classmethod
     def from_recorded(cls, items: Sequence[RecordedEvent]) -> JobHistory:
-        """A job with these facts."""
+        """Create the history of a job with these events."""
         pairs = [(item.event, item.recorded_at) for item in items]
         submitted = items[0].event
         assert isinstance(submitted, Submitted)
-        told: Mapping[str, str] = (submitted.spec.get("holdfast") or {}).get("tags") or {}
+        stated_tags: Mapping[str, str] = (submitted.spec.get("holdfast") or {}).get("tags") or {}
         return cls(
             job_id=items[0].job_id,
             seq=items[-1].seq,
             name=submitted.name,
             owner=submitted.by,
             project=submitted.project,
-            tags={name[:MAX_TAG_CHARS]: value[:MAX_TAG_CHARS] for name, value in told.items()},
+            tags={
+                name[:MAX_TAG_CHARS]: value[:MAX_TAG_CHARS] for name, value in stated_tags.items()
+            },
             events=tuple(event for event, _ in pairs),
             recorded_at=loss_recorded_at(pairs),
         )
@@ -96,16 +100,16 @@ class JobHistory:
 
 @dataclass(frozen=True)
 class LiveJob:
-    """One job, of which rows are made. What is over of it is told apart from what may yet change."""
+    """A live job with its rows; the closed part is separate from what may still change."""
 
     history: JobHistory
     latest_points: Mapping[int, LatestPoint]
     bill: Bill
     live_bill: LiveBill | None = None
-    """What is known of it from before; None where that is nothing, and then all of it is told as open."""
+    """Its earlier bill; None without one, in which case all of it counts as open."""
 
     def cacheable(self) -> tuple[JobHistory, LiveBill | None]:
-        """What is kept in mind of it: once that is told which is over, its facts need not be."""
+        """What is cached of the job: without its events once the closed part is computed."""
         if self.live_bill is None:
             return self.history, None
         self._closed_parts(self.live_bill)
@@ -113,40 +117,40 @@ class LiveJob:
 
     @property
     def rows(self) -> Sequence[AllocationRow]:
-        """Its bill in pieces."""
+        """The allocation of its bill."""
         return [*self.closed_rows, *self.open_rows]
 
     @property
     def closed_rows(self) -> Sequence[AllocationRow]:
-        """Those of attempts that are over."""
+        """Rows of closed attempts."""
         return () if self.live_bill is None else self._closed_parts(self.live_bill)[0]
 
     @cached_property
     def open_rows(self) -> Sequence[AllocationRow]:
-        """The others."""
+        """Rows of attempts that may still change."""
         begin = 1 if self.live_bill is None else first_open_attempt(self.bill)
         return self._with_rows(allocate_costs(self.bill, begin))
 
     @property
     def placements(self) -> Sequence[PlacementRecord]:
-        """What became of its placements."""
+        """The records of its placements."""
         return [*self.closed_placements, *self.open_placements]
 
     @property
     def closed_placements(self) -> Sequence[PlacementRecord]:
-        """Those of which nothing is told any more."""
+        """Records that no later event can change."""
         return () if self.live_bill is None else self._closed_parts(self.live_bill)[1]
 
     @cached_property
     def open_placements(self) -> Sequence[PlacementRecord]:
-        """The others."""
+        """Records that later events may change."""
         if (living := self.live_bill) is None:
             return self._placement_records(self.history.events)
         self._closed_parts(living)
         return self._placement_records(living.open_events, first_open_attempt(self.bill) - 1)
 
     def cached(self, question: Hashable, make: Callable[[], T]) -> T:
-        """What `make` makes of what is over, made once for each question."""
+        """The result of `make` for the closed part, computed once for each question."""
         return make() if self.live_bill is None else self.live_bill.cached(question, make)
 
     def _closed_parts(
@@ -155,7 +159,7 @@ class LiveJob:
         if living.closed is None:
             begin = first_open_attempt(self.bill)
             shares = (share for share in allocate_costs(self.bill) if 0 < share.attempt < begin)
-            # The last placement that is over is told with what came after it.
+            # The record of the last closed placement depends on the events after it.
             facts = self.history.events
             living.open_events = [
                 fact for fact in facts if getattr(fact, "attempt", 0) >= begin - 1
@@ -174,7 +178,7 @@ class LiveJob:
 
 
 class BillRollups:
-    """What all jobs have cost, and what became of their nodes."""
+    """The costs and placements of all jobs."""
 
     def __init__(self, engine: Engine, *, with_rules: bool = True) -> None:
         self._engine = engine
@@ -185,10 +189,10 @@ class BillRollups:
         self._live_bills: dict[str, tuple[JobHistory, LiveBill]] = {}
         self._lock = Lock()
         self.cache: Final = RollupCache(engine)
-        """Of what is in rows."""
+        """Cache of sums over rows."""
 
     def roll_up(self, limit: int) -> int:
-        """How many jobs that have ended were put into rows: at most `limit`, those that had none or old ones."""
+        """Write the rows of closed jobs without current ones, at most `limit`; return their number."""
         done = 0
         while done < limit and (stale := self._stale_ids(min(BATCH, limit - done))):
             self._write_rollups(stale)
@@ -196,7 +200,7 @@ class BillRollups:
         return done
 
     def roll_up_job(self, job_id: str) -> None:
-        """Put one ended job into rows, unless its rows are current."""
+        """Write the rows of one closed job, unless they are current."""
         if self._stale_ids(1, jobs.c.id == job_id):
             self._write_rollups([job_id])
 
@@ -206,22 +210,22 @@ class BillRollups:
         return connection.execute(select(ledgers.c.seq).where(*mine)).scalar() == job.seq
 
     def pending(self) -> int:
-        """How many jobs that have ended are not in rows as they are now."""
+        """The number of closed jobs without current rows."""
         with reading(self._engine) as connection:
             count: int = connection.execute(self._stale_jobs(func.count())).scalar_one()
         return count
 
     def live_jobs(self, now: datetime) -> list[LiveJob]:
-        """Those jobs that have not ended, reckoned until `now`."""
+        """All live jobs, with their bills until `now`."""
         query = select(jobs.c.id, jobs.c.seq).where(jobs.c.status.not_in(ENDED))
         with reading(self._engine) as connection:
             seqs = {row.id: row.seq for row in connection.execute(query)}
         reached = self._latest_points.get(seqs)
         with self._lock:
-            minded = self._live_bills
+            cached = self._live_bills
         found, unknown = dict[str, LiveJob](), list[str]()
         for job_id, seq in seqs.items():
-            known, living = minded.get(job_id, (None, None))
+            known, living = cached.get(job_id, (None, None))
             points = reached[job_id]
             account = living.bill_at(now, points) if known and living and known.seq == seq else None
             if known is None or account is None:
@@ -234,15 +238,15 @@ class BillRollups:
             living = LiveBill.from_events(account, known.events, points)
             found[job_id] = LiveJob(known, points, account, living)
         first = itertools.islice(found.items(), MAX_CACHED_JOBS)
-        told = {job_id: item.cacheable() for job_id, item in first}
+        cacheable = {job_id: item.cacheable() for job_id, item in first}
         with self._lock:
             self._live_bills = {
-                job_id: (known, living) for job_id, (known, living) in told.items() if living
+                job_id: (known, living) for job_id, (known, living) in cacheable.items() if living
             }
         return [found[job_id] for job_id in seqs if job_id in found]
 
     def recompute_job(self, job_id: str) -> LiveJob | None:
-        """What the rows say of one job that has ended, reckoned from its log instead of read; None if it has no facts."""
+        """Compute the rows of one closed job from its log; None if it has no events."""
         return next(iter(self._recompute([job_id])), None)
 
     def _write_rollups(self, job_ids: Sequence[str]) -> None:
@@ -251,7 +255,8 @@ class BillRollups:
         with writing(self._engine) as connection:
             marks = marks_of(connection, job_ids)
             for item in kept:
-                # What was reported meanwhile is not in it, and nothing would tell: points are no facts.
+                # Reports that arrived in the meantime are missing, and points change no event
+                # number.
                 if marks.get(item.history.job_id) == before.get(item.history.job_id):
                     self._write(connection, item)
 
@@ -272,7 +277,7 @@ class BillRollups:
         kept = []
         for job_id, items in facts.items():
             known, points = JobHistory.from_recorded(items), reached.get(job_id, {})
-            # An end closes all that was open, so that it does not matter when this is asked.
+            # An end closes all open parts, so that the time of this call does not matter.
             now = items[-1].recorded_at
             account = compute_bill(known.events, points, now, with_rules=self._with_rules)
             kept.append(LiveJob(known, points, account))
@@ -280,7 +285,8 @@ class BillRollups:
 
     def _write(self, connection: Connection, item: LiveJob) -> None:
         known = item.history
-        # Before its rows go: one that is made again is numbered anew, even if it was the last.
+        # Before its rows are deleted: a row that is written again gets a new number, even if it was
+        # the last.
         last = select(func.coalesce(func.max(ledgers.c.number), 0))
         number = connection.execute(last).scalar_one() + 1
         for table in (ledgers, *_DETAILS):

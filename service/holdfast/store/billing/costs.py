@@ -1,6 +1,6 @@
-"""What jobs cost, added up by job, attempt, user, project, tag, zone or day.
+"""Sums of costs by job, attempt, user, project, tag, zone or day.
 
-Jobs that have ended are added up by the database, from their rows; those that live, here. Nothing is folded for a sum.
+The database sums up the rows of closed jobs; live jobs are added here. No log is folded for a sum.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ PRICE_FLAGS: Final = ("simulated", "is_price_estimate")
 
 
 class GroupBy(StrEnum):
-    """What sums are made of."""
+    """Dimension of a sum."""
 
     JOB = "job"
     ATTEMPT = "attempt"
@@ -70,53 +70,56 @@ class GroupBy(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostRequest:
-    """What is to be added up."""
+    """A request for sums of costs."""
 
     by: GroupBy
     then_by: GroupBy | None = None
-    """What the sums of `by` are told apart by once more; None: they are not. Never as `by` is, nor with JOB or ATTEMPT."""
+    """Second dimension; None: none. It differs from `by`, and is neither JOB nor ATTEMPT."""
     tag: str = ""
-    """The tag whose values are told apart; empty unless one of the two is TAG."""
+    """The tag whose values are distinguished; empty unless one of the two is TAG."""
     since: date | None = None
-    """First day, in UTC; None: from the beginning."""
+    """First day, in UTC; None: unlimited."""
     until: date | None = None
     """Last day, in UTC; None: until now."""
     projects: frozenset[str] | None = None
-    """Only of these projects; None: of all."""
+    """Only these projects; None: all."""
     limit: int = 1000
-    """At most so many sums."""
+    """Maximum number of sums."""
 
     @property
     def grand_total(self) -> CostRequest:
-        """The question of the sum over all of it."""
+        """The request for the sum over everything."""
         return replace(self, by=GroupBy.DAY, then_by=None, tag="", limit=0)
 
     @property
     def dimensions(self) -> tuple[GroupBy, ...]:
-        """All that sums are told apart by."""
+        """All dimensions of the sums."""
         return (self.by, self.then_by) if self.then_by else (self.by,)
 
     def includes(self, day: date) -> bool:
-        """Whether what was on that day is meant."""
+        """Whether a day is within the request."""
         since, until = self.since, self.until
         return (since is None or day >= since) and (until is None or day <= until)
 
     @property
     def is_long(self) -> bool:
-        """Whether there are as many sums as jobs, or more: then the database leaves out what is not shown."""
+        """Whether there are at least as many sums as jobs.
+
+        The database then omits the sums that are not displayed.
+        """
         return self.by in {GroupBy.JOB, GroupBy.ATTEMPT}
 
 
 @dataclass(slots=True)
 class CostTotal:
-    """A sum. Of a whole job or attempt, or of what a zone or a day has of them."""
+    """Cost totals of a job, attempt, user, project, tag, zone or day."""
 
     key: str
-    """Of attempts `<job>/<attempt>`; empty where there is none: no user, tag, or zone."""
+    """`<job>/<attempt>` for attempts; empty without a user, tag or zone."""
     label: str = ""
-    """Name of the job; empty for others."""
+    """Name of the job; otherwise empty."""
     part: str = ""
-    """Which of `each` it is of, written like `key`; empty where none was asked."""
+    """Value of the second dimension, written like `key`; empty without one."""
     jobs: int = 0
     amounts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(AMOUNTS, 0))
     simulated: bool = False
@@ -129,31 +132,31 @@ class CostTotal:
 
     @property
     def micros(self) -> Phases:
-        """Their money, before the rules of providers."""
+        """Cost by phase in micro-dollars, before provider rules."""
         return self._phases("micros")
 
     @property
     def paid_micros(self) -> int:
-        """Money by the rules of providers."""
+        """Cost in micro-dollars, by provider rules."""
         return sum(self.amounts[name] for name in PAID)
 
     @property
     def wasted_micros(self) -> int:
-        """The money of all measured phases but the useful."""
+        """Cost of all measured phases except useful work."""
         return self.micros.wasted
 
     @property
     def saved_micros(self) -> int:
-        """What was saved against on demand; negative when nothing was."""
+        """Savings compared to on-demand prices; may be negative."""
         return self.amounts["on_demand_micros"] - self.paid_micros
 
     @property
     def group_key(self) -> tuple[str, str]:
-        """Which of all sums it is."""
+        """Key and part, which identify the sum."""
         return self.key, self.part
 
     def add(self, other: CostTotal) -> None:
-        """Count another sum in, of other jobs."""
+        """Add the sum of other jobs."""
         self.jobs += other.jobs
         for name in AMOUNTS:
             self.amounts[name] += other.amounts[name]
@@ -161,7 +164,7 @@ class CostTotal:
         self.is_price_estimate |= other.is_price_estimate
 
     def copy(self) -> CostTotal:
-        """The same, for others to be added."""
+        """A copy, to which others can be added."""
         return replace(self, amounts=dict(self.amounts))
 
     def _phases(self, unit: str) -> Phases:
@@ -178,26 +181,26 @@ class CostTotal:
 
 @dataclass(frozen=True, slots=True)
 class CostReport:
-    """An answer."""
+    """The sums of a request."""
 
     totals: list[CostTotal]
-    """The dearest first; by day, the oldest first."""
+    """Most expensive first; days in order."""
     left_out: int
-    """How many more there are."""
+    """Number of omitted sums."""
     total: CostTotal
     pending: int
-    """Jobs that have ended and are not in it as they are now: ask again in a moment."""
+    """Closed jobs that are not included with their current values: repeat the request later."""
 
 
 class CostQueries:
-    """Sums over all jobs."""
+    """Cost queries over all jobs."""
 
     def __init__(self, engine: Engine, ledgers: BillRollups) -> None:
         self._engine = engine
         self._ledgers = ledgers
 
     def totals(self, question: CostRequest, now: datetime) -> CostReport:
-        """The sums that were asked for, as of now."""
+        """The requested sums, as of now."""
         self._ledgers.roll_up(MAX_PER_REQUEST)
         ended = self._ended_totals(question)
         sums = {cost.group_key: cost.copy() for cost in ended.costs}
@@ -215,8 +218,8 @@ class CostQueries:
         return CostReport(shown, count, total, self._ledgers.pending())
 
     def _ended_totals(self, question: CostRequest) -> _EndedTotals:
-        """The sums over jobs that have ended."""
-        if not question.is_long:  # The database is asked for all of them.
+        """The sums over closed jobs."""
+        if not question.is_long:  # The database returns all of them.
             question = replace(question, limit=0)
         elif question.limit > MAX_ANSWER_LENGTH:
             with reading(self._engine) as connection:
@@ -228,7 +231,7 @@ class CostQueries:
 
 @dataclass(frozen=True, slots=True)
 class _EndedTotals:
-    """Sums over jobs that have ended; of a long answer, the dearest."""
+    """Sums over closed jobs; only the most expensive ones of a long answer."""
 
     costs: Sequence[CostTotal]
     left_out: int
@@ -245,7 +248,7 @@ def _read(question: CostRequest, connection: Connection, only: Only) -> _EndedTo
     by += [ledger_shares.c.attempt] if question.by is GroupBy.ATTEMPT else []
     by += [part] if question.then_by else []
     within = _conditions(question, only)
-    # What is counted over the groups is the number of groups, before the limit.
+    # The count over the groups is the number of groups before the limit.
     query = select(func.count().over(), key, name, part, *_sums()).where(*within).group_by(*by)
     query = query.select_from(_tables(question))
     if question.is_long:
@@ -256,9 +259,9 @@ def _read(question: CostRequest, connection: Connection, only: Only) -> _EndedTo
 
 
 def _merge_ended(question: CostRequest, known: _EndedTotals, more: _EndedTotals) -> _EndedTotals:
-    """What is known, with jobs that came in rows since."""
+    """Known sums, with those of jobs whose rows were added since."""
     if question.is_long:
-        # Each job has sums of its own.
+        # Each job has its own sums.
         both = sorted([*known.costs, *more.costs], key=lambda cost: -cost.paid_micros)
         shown = both[: question.limit]
         return _EndedTotals(shown, known.left_out + more.left_out + len(both) - len(shown))
@@ -300,7 +303,7 @@ def _key(by: GroupBy) -> ColumnElement[Any]:
 
 
 def _tables(question: CostRequest) -> FromClause:
-    """Shares alone where they say all that is asked: the others cost time."""
+    """Only the table of allocations where it is sufficient: the others are slower."""
     tables: FromClause = ledger_shares
     of_jobs = {GroupBy.JOB, GroupBy.USER, GroupBy.PROJECT}
     if question.projects is not None or not of_jobs.isdisjoint(question.dimensions):
@@ -336,10 +339,13 @@ def _paid() -> ColumnElement[Any]:
     return func.sum(functools.reduce(operator.add, (ledger_shares.c[name] for name in PAID)))
 
 
-def _cost_total(names: Iterable[str | None], told: Iterable[Any]) -> CostTotal:
-    """A sum from its key, label and part, and the columns of `_sums`. Of no rows the database says nothing, which is 0."""
+def _cost_total(names: Iterable[str | None], values: Iterable[Any]) -> CostTotal:
+    """Build a sum from its key, label, part and the columns of `_sums`.
+
+    Without rows the database returns NULL, which counts as 0.
+    """
     key, label, part = (name or "" for name in names)
-    count, *rest = (int(value or 0) for value in told)
+    count, *rest = (int(value or 0) for value in values)
     amounts = dict(zip(AMOUNTS, rest, strict=False))
     simulated, estimate = rest[len(AMOUNTS) :]
     return CostTotal(key, label, part, count, amounts, bool(simulated), bool(estimate))
@@ -359,7 +365,7 @@ def _add_live(
             else:
                 known.add(part)
             total.add(part)
-    # It is one job, of however many parts.
+    # It is one job, regardless of its number of parts.
     places = Counter(part.group_key for part in (*closed, *opened))
     for place, count in places.items():
         sums[place].jobs -= count - 1
@@ -369,7 +375,7 @@ def _add_live(
 def _live_totals(
     item: LiveJob, rows: Iterable[AllocationRow], question: CostRequest
 ) -> list[CostTotal]:
-    """What these rows of a job say, by what is told apart."""
+    """Sums over these rows of a job, by key and part."""
     parts: dict[tuple[str, str], CostTotal] = {}
     for share, row in rows:
         if question.includes(share.day):

@@ -1,6 +1,6 @@
-"""How far attempts have come, kept in mind: points are read where reports were taken since.
+"""Caches of what lists display of jobs in addition to their folds.
 
-What lists show of jobs beside their folds, kept in mind: a job file is parsed once, and a log read when there is more of it.
+A job file is parsed once. Log and points are read again when there are new events or reports.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from holdfast.store.journal import RecordedEvent
 from holdfast.store.queries import Queries
 
 MAX_CACHED_JOBS: Final = 2000
-"""Jobs in mind. Fewer: those beyond are looked up each time; more: memory, some kB for each."""
+"""Cached jobs. A lower value reads further jobs each time; a higher value uses more memory, some kB
+for each."""
 
 
 class PointSource(Protocol):
-    """What is known of reports: `Reading`."""
+    """A source of points and report numbers: `Queries`."""
 
     def marks(self, job_ids: Collection[str]) -> dict[str, dict[int, int]]:
-        """See `Reading.marks`."""
+        """As `Queries.marks`."""
         ...
 
     def latest_points(self, job_ids: Iterable[str]) -> dict[str, dict[int, LatestPoint]]:
-        """See `Reading.reached`."""
+        """As `Queries.latest_points`."""
         ...
 
 
 class LatestPoints:
-    """The newest points of jobs, those that were asked for last."""
+    """A cache of the newest points of recently requested jobs."""
 
     def __init__(self, reading: PointSource) -> None:
         self._source = reading
@@ -47,8 +48,11 @@ class LatestPoints:
         self._lock = Lock()
 
     def get(self, job_ids: Iterable[str]) -> dict[str, Mapping[int, LatestPoint]]:
-        """The newest point of every attempt, by job and attempt; the same object as before where nothing has come."""
-        # First: a report that comes meanwhile is found the next time.
+        """The newest point of every attempt, by job and attempt.
+
+        Without new reports it is the same object as before.
+        """
+        # Read first: a report that arrives in the meantime is found by the next call.
         marks = self._source.marks(ids := list(job_ids))
         with self._lock:
             known = {job_id: self._cache[job_id] for job_id in ids if job_id in self._cache}
@@ -69,33 +73,34 @@ class LatestPoints:
 
 
 MAX_CACHED_SUMMARIES: Final = 1000
-"""Jobs in mind. Fewer: whoever leafs through lists has them read again; more: memory, some 20 kB for each."""
+"""Cached jobs. A lower value reads jobs again when a user pages through lists; a higher value uses
+more memory, some 20 kB for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSummary:
-    """What follows from the facts of a job."""
+    """Values derived from the events of a job."""
 
     seq: int
-    """Number of the last of them."""
+    """Number of its newest event."""
     submitted: Submitted
     spec: JobSpec
     newest_checkpoint: CheckpointAttempt | None
-    """What a resume would go on from; None: it would begin at the beginning."""
+    """The checkpoint from which it would resume; None: it would start from the beginning."""
     proof: RunsCompared | None
-    """Its newest comparison with a job that was left alone; None while there is none."""
+    """Its newest comparison with an uninterrupted job; None without one."""
     notice: Notice | None
-    """The termination notice under which it is now; None without one."""
+    """The current termination notice; None without one."""
     ended_at: datetime | None
     """When it ended; None before that."""
     live_bill: LiveBill
-    """Its bill as it was reckoned last."""
+    """The bill as last computed."""
 
     @classmethod
     def from_events(
         cls, facts: Sequence[RecordedEvent], account: Bill, reached: Mapping[int, LatestPoint]
     ) -> JobSummary:
-        """The digest of all facts of a job, of which this is the bill."""
+        """Create the summary of a job from all its events and their bill."""
         submitted = facts[0].event
         assert isinstance(submitted, Submitted)
         saves, proof, ended_at = CheckpointHistory(), None, None
@@ -114,7 +119,7 @@ class JobSummary:
 
 
 class JobSummaries:
-    """The digests of jobs, those that were asked for last."""
+    """A cache of the summaries of recently requested jobs."""
 
     def __init__(
         self, reading: Queries, *, with_rules: bool, most: int = MAX_CACHED_SUMMARIES
@@ -127,7 +132,7 @@ class JobSummaries:
         self._lock = Lock()
 
     def get(self, jobs: Iterable[Job], now: datetime) -> dict[str, tuple[JobSummary, Bill]]:
-        """Each of these jobs by its id, with its bill until now."""
+        """The summary of each job by its id, with its bill until now."""
         seqs = {job.id: job.seq for job in jobs}
         reached = self._latest_points.get(seqs)
         with self._lock:

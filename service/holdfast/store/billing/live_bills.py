@@ -1,4 +1,4 @@
-"""Jobs as they were reckoned last: from there to now is a short way, as what is over stays as it is."""
+"""Live bills: a bill as last computed, extended to now while no event is added."""
 
 from __future__ import annotations
 
@@ -15,46 +15,48 @@ from holdfast.domain.events import Event, Finished
 from holdfast.domain.preemptions.placements import PlacementRecord
 
 MAX_CACHED_ANSWERS: Final = 16
-"""Questions whose answers are kept of each job. Fewer: a page of many sums has them made anew; more: memory, some kB for each."""
+"""Cached answers for each job. A lower value computes the sums of a page with many of them again; a
+higher value uses more memory, some kB for each."""
 
 MAX_CACHED_LENGTH: Final = 100
-"""Sums of an answer that is kept of a job, such as those of its attempts. As above."""
+"""Sums in a cached answer of a job, such as those of its attempts. A higher value uses more memory;
+a lower value computes longer answers again."""
 
 AllocationRow: TypeAlias = tuple[CostAllocation, Mapping[str, Any]]
-"""A piece of a bill, with its row of `ledger_shares`."""
+"""An allocation of a bill, with its row of `ledger_shares`."""
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class LiveBill:
-    """A bill of all facts of a job, and whatever was made of the part of it that is over."""
+    """A bill of all events of a job, with what was computed from its closed part."""
 
     bill: Bill
     latest_points: Mapping[int, LatestPoint]
-    """The newest point of every attempt, as it was then."""
+    """The newest point of every attempt at that time."""
     is_extendable: bool
-    """Whether nothing but time has to be reckoned with from here on."""
+    """Whether only time changes the bill from here on."""
     has_ended: bool
-    """Whether not even time matters any more."""
+    """Whether not even time changes the bill."""
     closed: tuple[Sequence[AllocationRow], Sequence[PlacementRecord]] | None = None
-    """Pieces of the bill of what is over, and its chapters of which nothing is told any more; None until somebody asked."""
+    """Rows of the closed part of the bill, and final placement records; None until requested."""
     open_events: Sequence[Event] = ()
-    """The facts of the other chapters."""
+    """The events of the other placements."""
     answers: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
-    """What was made of all that is over, by what was asked."""
+    """Results for the closed part, by question."""
 
     @classmethod
     def from_events(
         cls, account: Bill, facts: Iterable[Event], reached: Mapping[int, LatestPoint]
     ) -> LiveBill:
-        """A job whose bill of these facts this is."""
-        told = tuple(facts)
-        ended = any(isinstance(fact, Finished) for fact in told)
-        return cls(account, reached, is_closed(account, told), ended)
+        """Create the live bill of a job from its bill of these events."""
+        all_events = tuple(facts)
+        ended = any(isinstance(fact, Finished) for fact in all_events)
+        return cls(account, reached, is_closed(account, all_events), ended)
 
     def bill_at(self, now: datetime, reached: Mapping[int, LatestPoint]) -> Bill | None:
-        """The bill now; None where it has to be reckoned anew."""
+        """The bill now; None if it has to be computed from the events."""
         if self.has_ended:
             return self.bill if reached == self.latest_points else None
         standing = first_open_attempt(self.bill)
@@ -67,7 +69,10 @@ class LiveBill:
         return extend_bill(self.bill, now, newest)
 
     def cached(self, question: Hashable, make: Callable[[], T]) -> T:
-        """What `make` makes of what is over, made once for each of the last `MAX_CACHED_ANSWERS` questions. It is never None."""
+        """The result of `make` for the closed part, computed once for each of the last questions.
+
+        At most `MAX_CACHED_ANSWERS` are kept. The result is never None.
+        """
         known: T | None = self.answers.get(question)
         if known is None:
             known = make()

@@ -1,7 +1,4 @@
-"""How long nodes of a kind have lasted, as far as jobs of this service have had some.
-
-What the market has taken, in other sums than by place: by the warning that it gave, and by the job that paid for it.
-"""
+"""Preemptions by notice, job and day, and past lifetimes of nodes."""
 
 from __future__ import annotations
 
@@ -33,11 +30,11 @@ from holdfast.store.tables.billing import ledger_placements, ledgers
 from holdfast.store.tables.jobs import job_events, jobs
 
 MAX_JOBS: Final = 200
-"""Jobs that are looked through. Smaller forgets last month; bigger holds up whoever submits."""
+"""Jobs that are examined. A lower value ignores last month; a higher value delays submissions."""
 
 
 def historical_lifetimes(database: Database, kind: str) -> HistoricalLifetimes:
-    """What the newest jobs on nodes of a kind have had, `kind` being a `kind_of`."""
+    """Lifetimes of nodes of a kind (a `kind_of`) in the newest jobs with such nodes."""
     newest = (
         select(jobs.c.id, jobs.c.fold, job_events.c.body)
         .join(job_events, (job_events.c.job_id == jobs.c.id) & (job_events.c.seq == 1))
@@ -57,7 +54,8 @@ def historical_lifetimes(database: Database, kind: str) -> HistoricalLifetimes:
 
 
 SPANS_S: Final = ((0.0, 10.0), (10.0, 30.0), (30.0, 60.0), (60.0, 120.0), (120.0, None))
-"""Warnings that are counted together: more than the one, and no more than the other, in seconds. AWS gives 120, GCP 30."""
+"""Ranges of notice in seconds: longer than the first number, at most the second. AWS gives 120, GCP
+30."""
 _MS_PER_DAY: Final = 24 * MS_PER_HOUR
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _FLAGS: Final = ("is_noticed", "is_notice_used", "simulated", "is_price_estimate")
@@ -75,18 +73,18 @@ _UNSPECIFIED: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class NoticeHistogram:
-    """Losses by their warning; a pair is of how many there were, and how many of those had work saved in between."""
+    """Preemptions by notice: pairs of their number and of those with a checkpoint after it."""
 
     without_notice: int
     unspecified: tuple[int, int]
-    """Announced, and nobody said how much time was left."""
+    """With a notice of unknown length."""
     by_span: tuple[tuple[int, int], ...]
     """By `SPANS_S`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobPreemptionCost:
-    """What one job has lost with nodes that were taken from it."""
+    """Losses of one job by preemptions."""
 
     job_id: str
     name: str
@@ -96,7 +94,7 @@ class JobPreemptionCost:
     lost_ms: int
     lost_micros: int
     wait_ms: int
-    """How long it had no nodes after that, all together."""
+    """Total time without nodes after them."""
     simulated: bool
     is_price_estimate: bool
 
@@ -145,13 +143,13 @@ class PreemptionHistory:
 
 
 class PreemptionCostQueries:
-    """Sums over placements that were taken: those of jobs that have ended from rows, those of others as of now."""
+    """Queries about preemptions: of closed jobs from rows, of live jobs as of now."""
 
     def __init__(self, ledgers: BillRollups) -> None:
         self._ledgers = ledgers
 
     def notices(self, question: LossRequest, now: datetime) -> NoticeHistogram:
-        """How much warning there was, as far as is asked."""
+        """Preemptions by length of the notice."""
         self._ledgers.roll_up(MAX_PER_REQUEST)
         key = "notices", question
         taken, used = self._ledgers.cache.get(key, partial(_read_notices, question), _merge_notices)
@@ -161,15 +159,15 @@ class PreemptionCostQueries:
                 number = _span_index(chapter.notice_ms) if chapter.is_noticed else _WITHOUT_NOTICE
                 taken[number] += 1
                 used[number] += chapter.is_notice_used
-        told = tuple((taken[n], used[n]) for n in range(len(SPANS_S)))
+        by_span = tuple((taken[n], used[n]) for n in range(len(SPANS_S)))
         return NoticeHistogram(
-            taken[_WITHOUT_NOTICE], (taken[_UNSPECIFIED], used[_UNSPECIFIED]), told
+            taken[_WITHOUT_NOTICE], (taken[_UNSPECIFIED], used[_UNSPECIFIED]), by_span
         )
 
     def most_expensive(
         self, question: LossRequest, now: datetime, limit: int
     ) -> list[JobPreemptionCost]:
-        """The jobs whose lost work has cost the most, that one first; at most `limit`."""
+        """The jobs with the most expensive lost work, in this order; at most `limit`."""
         self._ledgers.roll_up(MAX_PER_REQUEST)
         key = "tolls", question, limit
         read, more = partial(_read_costs, question, limit), partial(_most_expensive, limit)
@@ -267,7 +265,7 @@ def _newest(
 def _read_notices(
     question: LossRequest, connection: Connection, only: Only
 ) -> tuple[Counter[int], Counter[int]]:
-    """How many losses there were by their warning, and how many of those had work saved."""
+    """Count preemptions by notice, and those with a checkpoint after it."""
     table = ledger_placements.c
     span = case(
         (table.is_noticed == 0, _WITHOUT_NOTICE),
@@ -315,13 +313,13 @@ def _conditions(question: LossRequest, only: Only) -> Iterator[ColumnElement[boo
 def _most_expensive(
     limit: int, known: Iterable[JobPreemptionCost], more: Iterable[JobPreemptionCost]
 ) -> list[JobPreemptionCost]:
-    """The first of both; nobody is in both."""
+    """The most expensive jobs of both; no job is in both."""
     order = sorted([*known, *more], key=lambda toll: (-toll.lost_micros, -toll.taken, toll.job_id))
     return order[:limit]
 
 
 def _preempted_placements(item: LiveJob, question: LossRequest) -> list[PlacementRecord]:
-    """The placements of a job that lives which were taken, as far as is asked."""
+    """The preempted placements of a live job within the request."""
     if question.projects is not None and item.history.project not in question.projects:
         return []
     return [

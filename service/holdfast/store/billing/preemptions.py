@@ -1,4 +1,7 @@
-"""What became of nodes, added up by zone, hour of day, instance type or cause: from rows, and from jobs that live."""
+"""Placements summed up by zone, hour of day, instance type or cause of loss.
+
+Closed jobs are read from rows, and live jobs are added.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,11 @@ PRICE_FLAGS: Final = ("simulated", "is_price_estimate")
 PREEMPTION_CAUSE_VALUES: Final = tuple(sorted(cause.value for cause in PREEMPTION_CAUSES))
 
 GroupKey: TypeAlias = tuple[str | None, int | None, str | None]
-"""Zone, hour of the day, instance type; None where that is not told apart."""
+"""Zone, hour of the day, instance type; None for what is not distinguished."""
 
 
 class LossBy(StrEnum):
-    """What sums are made of."""
+    """Dimension of a sum."""
 
     ZONE = "zone"
     HOUR = "hour"
@@ -45,37 +48,37 @@ class LossBy(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossRequest:
-    """What is to be added up."""
+    """A request for sums of placements."""
 
     by: LossBy
     since: date | None = None
-    """First day, in UTC; None: from the beginning."""
+    """First day, in UTC; None: unlimited."""
     until: date | None = None
     """Last day, in UTC; None: until now."""
     zone: str | None = None
     instance_type: str | None = None
     projects: frozenset[str] | None = None
-    """Only of these projects; None: of all."""
+    """Only these projects; None: all."""
     hours: int = 1
-    """Hours of the day that are one, where they are told apart: 1, 2, 3, 4, 6, 8 or 12."""
+    """Hours of the day that form one group: 1, 2, 3, 4, 6, 8 or 12."""
 
     @property
     def since_ms(self) -> int | None:
-        """When that day begins, since 1970."""
+        """Start of the first day, in milliseconds since 1970."""
         return None if self.since is None else _midnight(self.since)
 
     @property
     def before_ms(self) -> int | None:
-        """When the last day is over, since 1970."""
+        """End of the last day, in milliseconds since 1970."""
         return None if self.until is None else _midnight(self.until + timedelta(days=1))
 
     def includes(self, at_ms: int) -> bool:
-        """Whether what was then is meant."""
+        """Whether a moment is within the request."""
         since, before = self.since_ms, self.before_ms
         return (since is None or at_ms >= since) and (before is None or at_ms < before)
 
     def group_key(self, zone: T, hour: U, instance_type: T) -> tuple[T | None, U | None, T | None]:
-        """Of a place, what is told apart."""
+        """The distinguished values of a placement."""
         return (
             zone if self.by in {LossBy.ZONE, LossBy.ZONE_HOUR} else None,
             hour if self.by in {LossBy.HOUR, LossBy.ZONE_HOUR} else None,
@@ -85,7 +88,11 @@ class LossRequest:
 
 @dataclass(slots=True)
 class LossTotal:
-    """A sum. What was taken, by the market or by its machines, and what was lost otherwise, which says nothing of them."""
+    """Totals of placements.
+
+    Preemptions and node failures are separate from other losses, which say nothing about the
+    market.
+    """
 
     zone: str | None = None
     hour: int | None = None
@@ -95,27 +102,27 @@ class LossTotal:
     causes: Counter[str] = field(default_factory=Counter)
     """All losses."""
     counted: int = 0
-    """Losses that the figures below are of: those of the cause where one is meant, else all that were taken."""
+    """Losses in the figures below: those of the requested cause, otherwise all preemptions."""
     amounts: Counter[str] = field(default_factory=Counter)
     """Sums of `COUNTS` and `SPANS`."""
     known_counts: Counter[str] = field(default_factory=Counter)
-    """Of how many of them each span is known."""
+    """Number of losses for which each span is known."""
     simulated: bool = False
-    """Whether nobody pays the price of any of them."""
+    """Whether a price is simulated."""
     is_price_estimate: bool = False
 
     @property
     def preempted(self) -> int:
-        """Losses that say something of the market."""
+        """Losses caused by the market."""
         return sum(self.causes[cause] for cause in PREEMPTION_CAUSE_VALUES)
 
     @property
     def node_hours(self) -> float:
-        """How long nodes stood, all together."""
+        """Total node hours."""
         return self.node_ms / MS_PER_HOUR
 
     def mean_s(self, span: str) -> float | None:
-        """Seconds that one of `SPANS` took on average; None where none is known."""
+        """Average seconds of one of `SPANS`; None if unknown."""
         return (
             self.amounts[span] / self.known_counts[span] / 1000 if self.known_counts[span] else None
         )
@@ -123,28 +130,28 @@ class LossTotal:
 
 @dataclass(frozen=True, slots=True)
 class PreemptionReport:
-    """An answer."""
+    """The sums of a request."""
 
     totals: list[LossTotal]
-    """The most losses first; by hour, in the order of the day."""
+    """Most losses first; hours in order."""
     total: LossTotal
     survival: list[SurvivalPoint]
     mean_minutes: float | None
-    """From one placement that was taken to the next; None where too few were."""
+    """Mean time between two preemptions; None if there were too few."""
     pending: int
-    """Jobs that have ended and are not in it as they are now."""
+    """Closed jobs that are not included with their current values: repeat the request later."""
 
 
 class PreemptionQueries:
-    """Sums over all placements."""
+    """Queries over all placements."""
 
     def __init__(self, ledgers: BillRollups) -> None:
         self._ledgers = ledgers
 
     def report(self, question: LossRequest, now: datetime) -> PreemptionReport:
-        """The sums that were asked for, as of now."""
+        """The requested sums, as of now."""
         self._ledgers.roll_up(MAX_PER_REQUEST)
-        # Hours are put together at the end, whichever.
+        # Hours are grouped at the end.
         by_hour = replace(question, hours=1)
         found = self._ledgers.cache.get(by_hour, partial(_read, question), LossCounts.__add__)
         whole = LossCounts(dict(found.node_ms), dict(found.lost), dict(found.lifetimes))
@@ -164,17 +171,19 @@ class PreemptionQueries:
 
 @dataclass(frozen=True, slots=True)
 class LossCounts:
-    """What can be added up before anything is divided."""
+    """Counts that can be added up before anything is divided."""
 
     node_ms: dict[GroupKey, int]
-    """Milliseconds of nodes."""
+    """Node milliseconds."""
     lost: dict[tuple[GroupKey, str], tuple[int, ...]]
-    """By place and cause: how many losses, the sums of `COUNTS`, `SPANS` and `MARKS`, and of how many each span is known."""
+    """By group and cause: number of losses, the sums of `COUNTS`, `SPANS` and `MARKS`, and for how
+    many each span is known."""
     lifetimes: dict[int, tuple[int, int]]
-    """By minutes: how many placements were taken after so long, and how many were left otherwise, or stand yet."""
+    """By minutes: placements preempted after that time, and placements that ended otherwise or
+    still run."""
 
     def add(self, other: LossCounts) -> None:
-        """Count others in."""
+        """Add other counts."""
         for place, node_ms in other.node_ms.items():
             self.node_ms[place] = self.node_ms.get(place, 0) + node_ms
         for key, values in other.lost.items():
@@ -185,14 +194,14 @@ class LossCounts:
             self.lifetimes[minutes] = before[0] + taken, before[1] + left
 
     def __add__(self, other: LossCounts) -> LossCounts:
-        """Both together."""
+        """The sum of both."""
         both = LossCounts(dict(self.node_ms), dict(self.lost), dict(self.lifetimes))
         both.add(other)
         return both
 
 
 def _read(question: LossRequest, connection: Connection, only: Only) -> LossCounts:
-    """The counts of jobs that have ended."""
+    """The counts of closed jobs."""
     stood = connection.execute(_node_time_query(question, only))
     lost = connection.execute(_loss_query(question, only))
     lasted = connection.execute(_lifetime_query(question, only))
@@ -209,7 +218,7 @@ def _read(question: LossRequest, connection: Connection, only: Only) -> LossCoun
 def _grouped(
     table: Table, question: LossRequest, hour: Any, *more: Any
 ) -> tuple[list[Any], list[Any]]:
-    """Columns of what is told apart, and those to group by."""
+    """Columns of distinguished values, and those to group by."""
     place = question.group_key(table.c.zone, hour, table.c.instance_type)
     columns = [null() if column is None else column for column in place]
     return [*columns, *more], [column for column in (*place, *more) if column is not None]
@@ -247,7 +256,7 @@ def _lifetime_query(question: LossRequest, only: Only) -> Select[Any]:
 def conditions(
     table: Table, question: LossRequest, only: Only = None
 ) -> Iterator[ColumnElement[bool]]:
-    """Of which rows a question is."""
+    """Conditions for the rows of a request."""
     if only is not None:
         yield table.c.job_id.in_(only)
     if question.zone is not None:
@@ -259,7 +268,7 @@ def conditions(
 
 
 def ends_within(question: LossRequest) -> Iterator[ColumnElement[bool]]:
-    """Which placements ended in the days of a question."""
+    """Conditions for placements that ended in the days of a request."""
     if question.since_ms is not None:
         yield ledger_placements.c.end_ms >= question.since_ms
     if question.before_ms is not None:
@@ -269,7 +278,7 @@ def ends_within(question: LossRequest) -> Iterator[ColumnElement[bool]]:
 def _live_counts(
     item: LiveJob, chapters: Iterable[PlacementRecord], question: LossRequest
 ) -> LossCounts:
-    """The counts of placements of a job that lives."""
+    """The counts of a live job's placements."""
     counts = LossCounts({}, {}, {})
     for chapter in chapters:
         if question.instance_type not in (None, chapter.instance_type):
@@ -295,7 +304,7 @@ def _live_counts(
 
 
 def _totals(counts: LossCounts, question: LossRequest) -> tuple[list[LossTotal], LossTotal]:
-    """The sums, and the sum of all."""
+    """The sums, and the total of all."""
     sums: dict[tuple[GroupKey, str], LossTotal] = {}
     total = LossTotal()
     for place, node_ms in counts.node_ms.items():
@@ -309,12 +318,12 @@ def _totals(counts: LossCounts, question: LossRequest) -> tuple[list[LossTotal],
         _count(total, cause, values)
     if question.by is LossBy.CAUSE:
         for each in sums.values():
-            each.node_ms = total.node_ms  # Any of them may be lost for any cause.
+            each.node_ms = total.node_ms  # Any cause may end a placement.
     return _sorted(sums.values()), total
 
 
 def _hour_group(place: GroupKey, question: LossRequest) -> GroupKey:
-    """The place of a sum, whose hours may be several."""
+    """The group of a placement, whose hours may be combined."""
     zone, hour, kind = place
     return zone, None if hour is None else hour - hour % question.hours, kind
 
@@ -335,10 +344,10 @@ def _count(losses: LossTotal, cause: str, values: Sequence[int], *, is_meant: bo
         return
     losses.counted += values[0]
     names = (*COUNTS, *SPANS, *PRICE_FLAGS)
-    told = dict(zip(names, values[1:], strict=False))
-    losses.simulated |= bool(told.pop("simulated"))
-    losses.is_price_estimate |= bool(told.pop("is_price_estimate"))
-    losses.amounts.update(told)
+    amounts = dict(zip(names, values[1:], strict=False))
+    losses.simulated |= bool(amounts.pop("simulated"))
+    losses.is_price_estimate |= bool(amounts.pop("is_price_estimate"))
+    losses.amounts.update(amounts)
     losses.known_counts.update(dict(zip(SPANS, values[1 + len(names) :], strict=True)))
 
 

@@ -1,4 +1,7 @@
-"""Sums over rows of jobs that have ended, kept in mind: who asks again waits for those jobs alone that were added since."""
+"""A cache of sums over rows of closed jobs.
+
+A repeated question reads only the rows of jobs added since.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +17,31 @@ from holdfast.store.database import reading
 from holdfast.store.tables.billing import ledgers
 
 MAX_ANSWERS: Final = 64
-"""Questions in mind. Fewer: a page of many sums has each added up anew; more: memory, up to a MB for each."""
+"""Cached questions. A lower value sums up pages with many sums again; a higher value uses more
+memory, up to a MB for each."""
 MAX_ANSWER_LENGTH: Final = 1000
-"""Sums of an answer that is kept in mind. Fewer: usual lists are added up each time; more: memory, about 1 kB for each."""
+"""Sums in a cached answer. A lower value sums up usual lists again; a higher value uses more
+memory, about 1 kB for each."""
 
 Only: TypeAlias = Select[tuple[str]] | None
-"""The jobs whose rows are added up; None: all."""
+"""The jobs whose rows are summed up; None: all."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class _Watermark:
-    """Which jobs were in rows. Rows that were made again have a greater number, and are no more jobs than before."""
+    """The rows that were read, by their greatest number and count.
+
+    A row that is written again gets a greater number, without a change of the count.
+    """
 
     jobs: int
     newest: int
 
 
 class RollupCache:
-    """What was asked of the rows, with its answers. They are shared: nobody changes one."""
+    """Cached answers of questions about rows. They are shared and must not be modified."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -43,10 +51,13 @@ class RollupCache:
     def get(
         self, question: Hashable, read: Callable[[Connection, Only], T], add: Callable[[T, T], T]
     ) -> T:
-        """What `read` says of all jobs. Of some it is read anew, and added by `add` to what was known of the others."""
+        """The result of `read` over all jobs.
+
+        Only jobs added since the last call are read, and `add` adds them to the cached result.
+        """
         with self._lock:
             known = self._answers.get(question)
-        # All of it is seen as it was at one moment: no job is counted here, and added once more the next time.
+        # One snapshot: no job is counted both here and by the next call.
         with reading(self._engine) as connection:
             mark = _read_watermark(connection)
             if known is None or (more := _added(connection, known[0], mark)) is None:
@@ -70,7 +81,7 @@ def _read_watermark(connection: Connection) -> _Watermark:
 
 
 def _added(connection: Connection, before: _Watermark, now: _Watermark) -> int | None:
-    """How many jobs came in rows since; None where those of others were made again."""
+    """The number of jobs added since; None if rows of other jobs were written again."""
     if now == before:
         return 0
     query = select(func.count()).select_from(_since(before).subquery())

@@ -1,4 +1,7 @@
-"""The service in figures, as a monitor asks for them now and then: sums over all jobs, and how their watching goes."""
+"""Figures of the service for a monitoring system.
+
+They are sums over all jobs, and the state of polling.
+"""
 
 from __future__ import annotations
 
@@ -23,31 +26,34 @@ from holdfast.store.tables.jobs import jobs, watches
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServiceStatistics:
-    """Figures of one moment. What is told by whether it is simulated says nothing of what there is none of."""
+    """The figures of one moment.
+
+    A mapping by whether prices are simulated omits what does not exist.
+    """
 
     jobs: Mapping[str, int]
-    """By state, or outcome once ended; those of which there are any."""
+    """By state, or outcome once ended; without zeros."""
     losses: Mapping[str, int]
-    """Placements that were lost, by cause."""
+    """Lost placements, by cause."""
     amounts: Mapping[bool, Mapping[str, int]]
-    """The sums of `store.costs`, by whether prices are simulated."""
+    """The sums of `store.billing.costs`, by whether prices are simulated."""
     running_rates: Mapping[bool, int]
-    """Micro-dollars an hour of all nodes that stand, by whether prices are simulated."""
+    """Micro-dollars an hour of all running nodes, by whether prices are simulated."""
     watched: Mapping[str, int]
-    """Jobs that are looked at, by launcher."""
+    """Polled jobs, by launcher."""
     unobserved: Mapping[str, int]
-    """Those of them of which the last look gave nothing, by launcher."""
+    """Polled jobs whose last observation failed, by launcher."""
     overdue_s: float
-    """How long the look is overdue that is so for longest; 0 where none is."""
+    """Seconds by which the most overdue poll is late; 0 without one."""
     pending: int
-    """Jobs that have ended and are not in these sums as they are now."""
+    """Closed jobs that are not included with their current values."""
 
 
 def collect_statistics(engine: Engine, ledgers: BillRollups, now: datetime) -> ServiceStatistics:
-    """The figures as of now.
+    """Collect the figures as of now.
 
     Raises:
-        StoreUnavailable: the database cannot be reached.
+        StoreUnavailable: the database is unavailable.
     """
     live = ledgers.live_jobs(now)
     money = ledgers.cache.get("tally", _read, CostSums.__add__)
@@ -72,19 +78,19 @@ def collect_statistics(engine: Engine, ledgers: BillRollups, now: datetime) -> S
 
 @dataclass(frozen=True, slots=True)
 class CostSums:
-    """Of some jobs, what they cost and lost."""
+    """What some jobs cost and lost."""
 
     amounts: dict[bool, Counter[str]]
     losses: Counter[str]
 
     def add(self, other: CostSums) -> None:
-        """Count others in."""
+        """Add other sums."""
         for simulated, amounts in other.amounts.items():
             self.amounts.setdefault(simulated, Counter()).update(amounts)
         self.losses.update(other.losses)
 
     def __add__(self, other: CostSums) -> CostSums:
-        """Both together."""
+        """The sum of both."""
         both = CostSums({}, Counter())
         both.add(self)
         both.add(other)
@@ -92,7 +98,7 @@ class CostSums:
 
 
 def _read(connection: Connection, only: Only) -> CostSums:
-    """Of jobs that have ended."""
+    """The sums of closed jobs."""
     sums = (func.sum(ledger_shares.c[name]) for name in AMOUNTS)
     query = select(ledger_shares.c.simulated, *sums).group_by(ledger_shares.c.simulated)
     cause = ledger_placements.c.cause
@@ -109,7 +115,7 @@ def _read(connection: Connection, only: Only) -> CostSums:
 
 
 def _money(rows: Iterable[AllocationRow]) -> CostSums:
-    """Of a job that lives; its losses are told by its bill."""
+    """The costs of a live job; its bill contains its losses."""
     money = CostSums({}, Counter())
     for share, row in rows:
         amounts = Counter({name: row[name] for name in AMOUNTS})
@@ -125,7 +131,7 @@ def _by(
 
 
 def _watched(engine: Engine, *where: ColumnElement[bool]) -> dict[str, int]:
-    """Jobs that are looked at; nobody looks at one that is paused."""
+    """Number of polled jobs by launcher; paused jobs are not polled."""
     looked_at = watches.join(jobs, jobs.c.id == watches.c.job_id)
     query = (
         select(watches.c.engine, func.count())
