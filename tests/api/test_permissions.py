@@ -155,8 +155,8 @@ def _revoked(principals: Principals) -> TestClient:
 
 def _disabled(principals: Principals) -> TestClient:
     people = principals.world.services.users
-    people.add_user("gone", is_admin=True, doer=STAGE)
-    people.change_user("gone", is_admin=None, is_disabled=True, doer=STAGE)
+    people.add_user("gone", is_admin=True, actor=STAGE)
+    people.change_user("gone", is_admin=None, is_disabled=True, actor=STAGE)
     return principals.person("gone")
 
 

@@ -195,7 +195,7 @@ def test_it_ends_with_its_token_and_with_its_user(principals: Principals) -> Non
     other, _, _ = log_in(principals, user="lead")
 
     services.access_tokens.revoke(token_id, principals.world.clock.now(), STAGE)
-    services.users.change_user("lead", is_admin=None, is_disabled=True, doer=STAGE)
+    services.users.change_user("lead", is_admin=None, is_disabled=True, actor=STAGE)
 
     assert page.get("/v1/jobs").status_code == 401
     assert other.get("/v1/jobs").status_code == 401

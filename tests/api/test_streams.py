@@ -117,7 +117,7 @@ def test_a_stream_breaks_when_who_listens_may_not_any_more(
             case "token":
                 services.access_tokens.revoke(token.id, world.clock.now(), STAGE)
             case "user":
-                services.users.change_user("viewer", is_admin=None, is_disabled=True, doer=STAGE)
+                services.users.change_user("viewer", is_admin=None, is_disabled=True, actor=STAGE)
             case "role":
                 services.users.set_member(OWN, "viewer", None, STAGE)
         deadline_s = time.monotonic() + 30

@@ -84,7 +84,7 @@ def test_without_a_wish_the_port_stays_that_of_the_server_that_runs(
         python=harness.interpreter.python,
         port=None,
         gate_url=GATE,
-        tell=harness.said.append,
+        report=harness.said.append,
     )
 
     assert again == url
@@ -287,7 +287,7 @@ def test_this_environment_is_not_asked_for_more_than_it_has(harness: ServerDirHa
     """Here SkyPilot is not installed, and a folder without an environment has none either."""
     with pytest.raises(NotInstalled, match="not installed here"):
         skypilot_server.open_server(
-            harness.place, python=None, port=harness.port, gate_url=GATE, tell=harness.said.append
+            harness.place, python=None, port=harness.port, gate_url=GATE, report=harness.said.append
         )
 
 

@@ -192,10 +192,10 @@ def test_the_custodian_keeps_the_head_and_never_one_of_another_story(
 
 def test_a_deed_is_written_with_its_fact_or_not_at_all(engine: Engine, clock: FixedClock) -> None:
     journal, audit = Journal(engine, clock), AuditLog(engine, clock)
-    journal.submit("job-1", submitted(), doer=ADA)
+    journal.submit("job-1", submitted(), actor=ADA)
 
     with pytest.raises(StaleWrite):
-        journal.submit("job-1", submitted(), doer=ADA)
+        journal.submit("job-1", submitted(), actor=ADA)
 
     (entry,) = audit.page(limit=9)
     assert (entry.audit_action.action, entry.audit_action.target) == ("job.submit", "job-1")

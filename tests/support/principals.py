@@ -71,7 +71,7 @@ def create_principals(world: SimulatedService) -> Principals:
     for name in (OWN, FOREIGN):
         people.add_project(name, STAGE)
     for name in ("boss", "lead", "member", "viewer", "outsider", "guest"):
-        people.add_user(name, is_admin=name == "boss", doer=STAGE)
+        people.add_user(name, is_admin=name == "boss", actor=STAGE)
     for name, role in (("lead", Role.ADMIN), ("member", Role.MEMBER), ("viewer", Role.VIEWER)):
         people.set_member(OWN, name, role, STAGE)
     jobs = {

@@ -131,7 +131,7 @@ class _SkyPilotServer:
             python=settings.skypilot_python,
             port=self.port,
             gate_url=composition.gate_url(settings, address),
-            tell=output.echo,
+            report=output.echo,
         )
         return settings.model_copy(update={"skypilot_url": url})
 

@@ -48,7 +48,7 @@ class ScenarioResult:
         return self.identical and as_promised == ("succeeded", STEPS, 2, 2)
 
 
-def run_scenario(stage: DemoServices, tell: ReportProgress) -> ScenarioResult:
+def run_scenario(stage: DemoServices, report_progress: ReportProgress) -> ScenarioResult:
     """Run the scenario.
 
     Raises:
@@ -56,23 +56,27 @@ def run_scenario(stage: DemoServices, tell: ReportProgress) -> ScenarioResult:
     """
     client = stage.client
     job = client.submit(_task("tiny-gpt", stage), idempotency_key="interrupted")
-    tell(
+    report_progress(
         job,
         f"submitted job {job.id} on {NODES} local nodes, checkpoints to S3 every {SAVE_EVERY} steps",
     )
-    job = wait_until(client, job.id, tell, lambda job: job.step >= NOTICED_AT)
-    tell(
+    job = wait_until(client, job.id, report_progress, lambda job: job.step >= NOTICED_AT)
+    report_progress(
         client.preempt(job.id, node=1, notice_s=NOTICE_S),
         f"preempted node 1 with {NOTICE_S:g} s notice",
     )
-    wait_until(client, job.id, tell, lambda job: job.attempt == 2 and job.step >= KILLED_AT)
-    tell(client.preempt(job.id, node=0, notice_s=None), "preempted node 0 without notice")
-    job = wait_until(client, job.id, tell, lambda job: job.state in FINAL_STATES)
-    tell(job, f"finished after {job.preemptions} preemptions and {job.resumes} resumes")
+    wait_until(
+        client, job.id, report_progress, lambda job: job.attempt == 2 and job.step >= KILLED_AT
+    )
+    report_progress(
+        client.preempt(job.id, node=0, notice_s=None), "preempted node 0 without notice"
+    )
+    job = wait_until(client, job.id, report_progress, lambda job: job.state in FINAL_STATES)
+    report_progress(job, f"finished after {job.preemptions} preemptions and {job.resumes} resumes")
     other = client.submit(_task("tiny-gpt-uninterrupted", stage), idempotency_key="uninterrupted")
-    tell(other, f"now the same job as {other.id}, undisturbed")
-    other = wait_until(client, other.id, tell, lambda job: job.state in FINAL_STATES)
-    tell(other, f"the uninterrupted run {other.state}")
+    report_progress(other, f"now the same job as {other.id}, undisturbed")
+    other = wait_until(client, other.id, report_progress, lambda job: job.state in FINAL_STATES)
+    report_progress(other, f"the uninterrupted run {other.state}")
     return ScenarioResult(
         job,
         client.bill(job.id),

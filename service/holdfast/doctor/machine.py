@@ -40,7 +40,7 @@ def check_machine(
         yield ok("torch", "not installed here; only nodes of `infra: local` jobs need it")
         return
     try:
-        told = json.loads(ask_torch())
+        features = json.loads(ask_torch())
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         yield warning(
             "torch",
@@ -48,23 +48,23 @@ def check_machine(
             "pip install --force-reinstall torch",
         )
         return
-    yield from _torch(told)
+    yield from _torch(features)
 
 
-def _torch(told: dict[str, Any]) -> Iterator[Finding]:
+def _torch(features: dict[str, Any]) -> Iterator[Finding]:
     """Report the four facts that matter before a first run."""
-    yield ok("torch", told["torch"])
-    if told["gpus"]:
-        driver = f", driver {told['driver']}" if told["driver"] else ""
-        yield ok("cuda", f"{told['cuda']}{driver}")
+    yield ok("torch", features["torch"])
+    if features["gpus"]:
+        driver = f", driver {features['driver']}" if features["driver"] else ""
+        yield ok("cuda", f"{features['cuda']}{driver}")
     else:
         yield ok("cuda", "none usable here, so ranks compute on CPUs and communicate over gloo")
-    signs = (f"{name} {'✓' if there else '✗'}" for name, there in told["backends"].items())
+    signs = (f"{name} {'✓' if there else '✗'}" for name, there in features["backends"].items())
     yield ok("backends", " · ".join(signs))
-    names = ", ".join(dict.fromkeys(told["gpus"]))
-    yield ok("gpus", f"{len(told['gpus'])}" + f" ({names})" * bool(names))
+    names = ", ".join(dict.fromkeys(features["gpus"]))
+    yield ok("gpus", f"{len(features['gpus'])}" + f" ({names})" * bool(names))
 
 
 def _error_text(error: Exception) -> str:
-    said = error.stderr if isinstance(error, subprocess.CalledProcessError) else ""
-    return (said or str(error)).strip().splitlines()[-1]
+    stderr = error.stderr if isinstance(error, subprocess.CalledProcessError) else ""
+    return (stderr or str(error)).strip().splitlines()[-1]

@@ -52,14 +52,14 @@ def measure_performance(
 def _cores(cpus: int, gpus: int) -> Finding:
     if not gpus:
         return ok("cores", f"{cpus}: as many ranks compute concurrently, with OMP_NUM_THREADS=1")
-    told = f"{cpus} for {gpus} GPUs"
+    count = f"{cpus} for {gpus} GPUs"
     if cpus < FEW_CPUS * gpus:
         return warning(
             "cores",
-            f"{told}: steps will wait for loaders",
+            f"{count}: steps will wait for loaders",
             "use nodes with more cores, or decode the data in advance",
         )
-    return ok("cores", f"{told}: up to {cpus // gpus - 1} loader workers for each rank")
+    return ok("cores", f"{count}: up to {cpus // gpus - 1} loader workers for each rank")
 
 
 def _rated(about: str, where: str, work: Callable[[], None], size_bytes: int) -> Finding:
@@ -69,11 +69,11 @@ def _rated(about: str, where: str, work: Callable[[], None], size_bytes: int) ->
     except (OSError, ValueError) as error:
         return warning(about, f"{where}: not measured: {error}", "see the finding above, if any")
     per_s = size_bytes / max(1e-9, time.monotonic() - began_s)
-    told = f"{where}: {per_s / 1e6:,.0f} MB/s over {size_bytes / 1e6:,.0f} MB"
+    result = f"{where}: {per_s / 1e6:,.0f} MB/s over {size_bytes / 1e6:,.0f} MB"
     if about != "loopback" and per_s < SLOW_BYTES_PER_S:
         minutes = 10e9 / per_s / 60
-        return warning(about, f"{told}: a checkpoint of 10 GB takes {minutes:,.0f} min", "use a faster one, or save less often")  # fmt: skip
-    return ok(about, told)
+        return warning(about, f"{result}: a checkpoint of 10 GB takes {minutes:,.0f} min", "use a faster one, or save less often")  # fmt: skip
+    return ok(about, result)
 
 
 def _write(folder: Path, size_bytes: int) -> None:

@@ -141,12 +141,12 @@ def store_in(file: Path) -> str | None:
         BadRequest: the file does not exist, or is not YAML.
     """
     try:
-        told = load(file.read_text(encoding="utf-8"))
+        value = load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, NotReadable) as error:
         raise BadRequest(f"{file} cannot be read as a job file: {error}") from error
     for word in ("holdfast", "checkpoint", "store"):
-        told = told.get(word) if isinstance(told, dict) else None
-    return told if isinstance(told, str) else None
+        value = value.get(word) if isinstance(value, dict) else None
+    return value if isinstance(value, str) else None
 
 
 def check_store(store: str) -> Finding:

@@ -56,8 +56,8 @@ class Attempt:
     @property
     def last_step(self) -> int | None:
         """Newest known step; None if it did not train."""
-        told = [*self.checkpoints, self.training, self.worker_exit, self.notice, self.point]
-        steps = [item.step for item in told if item is not None]
+        sources = [*self.checkpoints, self.training, self.worker_exit, self.notice, self.point]
+        steps = [item.step for item in sources if item is not None]
         return max(steps) if self.training and steps else None
 
 

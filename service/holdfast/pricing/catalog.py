@@ -36,8 +36,8 @@ def read_snapshot(stream: IO[str]) -> ParsedPriceList:
     lines = sorted(csv.DictReader(stream), key=_dated)
     for (as_of, source), group in itertools.groupby(lines, _dated):
         moment = datetime.fromisoformat(as_of).replace(tzinfo=UTC)
-        told_by = f"snapshot: {source}"
-        reading += read_rows(_rows(group), as_of=moment, source=told_by, tier=QuoteSource.SNAPSHOT)
+        origin = f"snapshot: {source}"
+        reading += read_rows(_rows(group), as_of=moment, source=origin, tier=QuoteSource.SNAPSHOT)
     return reading
 
 
@@ -103,8 +103,8 @@ class Catalog:
     def _all_quotes(self, query: PriceQuery, at: datetime) -> tuple[Quote, ...]:
         quotes = self._stored_quotes(query)
         region = query.region
-        says_what = query.accelerator or query.instance_type
-        if self.live is None or region is None or query.cloud not in (None, "aws") or not says_what:
+        requested = query.accelerator or query.instance_type
+        if self.live is None or region is None or query.cloud not in (None, "aws") or not requested:
             return quotes
         # Instance types that AWS sells there for such a node; live prices are by type only.
         like = {

@@ -28,7 +28,7 @@ ReportProgress = Callable[[JobOut, str], None]
 
 
 def wait_until(
-    client: Client, job_id: str, tell: ReportProgress, reached: Callable[[JobOut], bool]
+    client: Client, job_id: str, report_progress: ReportProgress, reached: Callable[[JobOut], bool]
 ) -> JobOut:
     """Wait until `reached` is true of a job and return the job.
 
@@ -39,7 +39,7 @@ def wait_until(
     state = ""
     while True:
         job = client.job(job_id)
-        tell(
+        report_progress(
             job,
             f"{job.state}{f': {job.detail}' if job.detail else ''}" if job.state != state else "",
         )
@@ -143,9 +143,9 @@ class EquivalenceExperiment:
         )
 
     def _step_logs(self, job: JobOut) -> StepLogs:
-        heard = StepLogs()
+        logs = StepLogs()
         for log in self.client.logs(job.id):
             if log.rank is not None:
                 choice = {"attempt": log.attempt, "rank": log.rank}
-                heard.parse("".join(self.client.log_text(job.id, choice)).splitlines())
-        return heard
+                logs.parse("".join(self.client.log_text(job.id, choice)).splitlines())
+        return logs

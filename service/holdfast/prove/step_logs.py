@@ -32,9 +32,9 @@ class StepLogs:
     def parse(self, log: Iterable[str]) -> None:
         """Parse the log lines of a rank in any attempt; ignores lines truncated by a kill."""
         for line in log:
-            _, mark, said = line.partition(_MARK)
+            _, mark, content = line.partition(_MARK)
             try:
-                entry = json.loads(said) if mark else None
+                entry = json.loads(content) if mark else None
                 if entry is None:
                     continue
                 place = RankStep(entry["step"], entry["rank"])

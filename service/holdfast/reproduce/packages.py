@@ -65,6 +65,6 @@ def _run(words: Sequence[str]) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unavailable(f"the packages could not be installed: {error}") from error
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        why = said[-1] if said else done.stderr.strip()
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        why = errors[-1] if errors else done.stderr.strip()
         raise Unavailable(f"the packages could not be installed: {why}")

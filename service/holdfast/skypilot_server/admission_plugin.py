@@ -19,16 +19,16 @@ SOURCE: Final = Path(__file__).with_name("holdfast_gate.py")
 
 
 def install_plugin(
-    place: ServerDir, found: Interpreter, url: str, tell: ProgressCallback
+    place: ServerDir, found: Interpreter, url: str, report: ProgressCallback
 ) -> Policy:
     """Install the gate for a server with this Python and HOME; return its `admin_policy`."""
     try:
         if install_gate(found.purelib):
-            tell(
+            report(
                 f"wrote {found.purelib / SOURCE.name}, by which SkyPilot asks this service; SkyPilot reads it only at startup"
             )
     except OSError as error:
-        tell(
+        report(
             f"note: cannot write {found.purelib} ({error.strerror}), so SkyPilot asks this service "
             f"about every request: while this service is down, jobs are not recovered and launches fail"
         )

@@ -57,7 +57,7 @@ def find_interpreter(place: ServerDir, requested: Path | None) -> Interpreter:
     raise NotInstalled(f"SkyPilot: {where}; {_install_hint(place, requested)}")
 
 
-def install_if_missing(place: ServerDir, requested: Path | None, tell: ProgressCallback) -> None:
+def install_if_missing(place: ServerDir, requested: Path | None, report: ProgressCallback) -> None:
     """Install SkyPilot in the server's directory unless present; pip prints to the terminal.
 
     Raises:
@@ -73,7 +73,7 @@ def install_if_missing(place: ServerDir, requested: Path | None, tell: ProgressC
     else:
         return
     with place.lock():
-        tell(f"installing SkyPilot {VERSION} in {place.home / 'venv'}; this takes a few minutes")
+        report(f"installing SkyPilot {VERSION} in {place.home / 'venv'}; this takes a few minutes")
         for command in _commands(place):
             try:
                 # pip's output goes to standard error, because standard output carries the result.

@@ -124,13 +124,13 @@ def start(
     return server
 
 
-def wait_until_ready(server: SkyPilotServer, place: ServerDir, tell: ProgressCallback) -> str:
+def wait_until_ready(server: SkyPilotServer, place: ServerDir, report: ProgressCallback) -> str:
     """Wait until the server responds; return its SkyPilot version.
 
     Raises:
         EngineNotStarted: it exited or does not respond; the message includes the end of its log.
     """
-    for _ in _ticks(START_S, tell, "waiting for SkyPilot's API server"):
+    for _ in _ticks(START_S, report, "waiting for SkyPilot's API server"):
         if version := server.version():
             return version
         if server.process() is None:
@@ -141,16 +141,16 @@ def wait_until_ready(server: SkyPilotServer, place: ServerDir, tell: ProgressCal
     )
 
 
-def stop(server: SkyPilotServer, place: ServerDir, tell: ProgressCallback) -> None:
+def stop(server: SkyPilotServer, place: ServerDir, report: ProgressCallback) -> None:
     """Stop a server with its workers; it may finish its work within a limit."""
     process = server.process()
     if process is not None:
         process.terminate()
-        for _ in _ticks(STOP_S, tell, "waiting for SkyPilot's API server to stop"):
+        for _ in _ticks(STOP_S, report, "waiting for SkyPilot's API server to stop"):
             if server.process() is None:
                 break
         else:
-            tell(f"it did not stop within {STOP_S:.0f} s; killing it")
+            report(f"it did not stop within {STOP_S:.0f} s; killing it")
             process.kill()
     kill_workers(server, place)
     place.record.unlink(missing_ok=True)
@@ -206,12 +206,12 @@ def _port(port: int) -> str:
     return f"--port={port}"
 
 
-def _ticks(limit_s: float, tell: ProgressCallback, what: str) -> Iterator[None]:
+def _ticks(limit_s: float, report: ProgressCallback, what: str) -> Iterator[None]:
     """Yield at intervals for `limit_s` seconds, and report the elapsed time now and then."""
     began, reported = time.monotonic(), 0.0
     while (gone := time.monotonic() - began) < limit_s:
         yield
         if gone - reported >= PROGRESS_INTERVAL_S:
             reported = gone
-            tell(f"{what}: {gone:.0f} s so far")
+            report(f"{what}: {gone:.0f} s so far")
         time.sleep(_POLL_S)

@@ -27,7 +27,7 @@ def open_server(
     python: Path | None,
     port: int | None,
     gate_url: str,
-    tell: ProgressCallback,
+    report: ProgressCallback,
 ) -> str:
     """Return the address of a responding server: the running one, or a new one.
 
@@ -42,28 +42,28 @@ def open_server(
     """
     with place.lock():
         found = find_interpreter(place, python)
-        config = _write(place, install_plugin(place, found, gate_url, tell), tell)
+        config = _write(place, install_plugin(place, found, gate_url, report), report)
         clouds = link_credentials(Path.home(), place.home)
-        tell(
+        report(
             f"cloud credentials found by SkyPilot: {', '.join(clouds) or 'environment variables only'}"
         )
         server = process.running_server(place)
         if server and (why := _restart_reason(server, config, port)):
-            tell(f"restarting SkyPilot's API server {why}; jobs continue")
+            report(f"restarting SkyPilot's API server {why}; jobs continue")
             port = port or server.port
-            process.stop(server, place, tell)
+            process.stop(server, place, report)
             server = None
         if server is None:
-            server = _start(place, found, port or DEFAULT_PORT, config, tell)
+            server = _start(place, found, port or DEFAULT_PORT, config, report)
         else:
-            tell(f"SkyPilot's API server is already running, process {server.pid}")
-        version = process.wait_until_ready(server, place, tell)
-        tell(f"SkyPilot {version} is running at {server.url}; log: {place.log}")
+            report(f"SkyPilot's API server is already running, process {server.pid}")
+        version = process.wait_until_ready(server, place, report)
+        report(f"SkyPilot {version} is running at {server.url}; log: {place.log}")
         return server.url
 
 
 def configure_shared(
-    place: ServerDir, gate_url: str, tell: ProgressCallback, *, has_gate: bool
+    place: ServerDir, gate_url: str, report: ProgressCallback, *, has_gate: bool
 ) -> None:
     """Write configuration and gate for a remote or containerized server that shares this HOME.
 
@@ -73,20 +73,20 @@ def configure_shared(
     """
     with place.lock():
         policy = configure_gate(place, gate_url) if has_gate else Policy(gate_url)
-        _write(place, policy, tell)
+        _write(place, policy, report)
         if not has_gate:
-            tell(
+            report(
                 f"note: SkyPilot asks this service about every request: while this service is down, jobs are not recovered "
                 f"and launches fail; to avoid this, install {GATE} in its environment and set HOLDFAST_SKYPILOT_HAS_GATE=true"
             )
 
 
-def _write(place: ServerDir, policy: Policy, tell: ProgressCallback) -> Configuration:
+def _write(place: ServerDir, policy: Policy, report: ProgressCallback) -> Configuration:
     """Write the server's configuration unless it is already correct."""
     before = place.config.read_text(encoding="utf-8") if place.config.exists() else ""
     config = merged_configuration(before, policy)
     for note in config.notes:
-        tell(f"note: {place.config}: {note}")
+        report(f"note: {place.config}: {note}")
     if config.text != before:
         kept = place.config.with_name("config.yaml.before-holdfast")
         if (
@@ -94,11 +94,11 @@ def _write(place: ServerDir, policy: Policy, tell: ProgressCallback) -> Configur
         ):  # The first version is the user's; later ones are partly ours.
             write_atomically(kept, before)
         write_atomically(place.config, config.text)
-        tell(f"wrote {place.config}, parts of which SkyPilot reads only at startup")
+        report(f"wrote {place.config}, parts of which SkyPilot reads only at startup")
     return config
 
 
-def stop_server(place: ServerDir, tell: ProgressCallback) -> bool:
+def stop_server(place: ServerDir, report: ProgressCallback) -> bool:
     """Stop the server started in this directory; False if there is none.
 
     Its jobs are not affected.
@@ -107,11 +107,11 @@ def stop_server(place: ServerDir, tell: ProgressCallback) -> bool:
         server = process.running_server(place)
         if server is None:
             return False
-        tell(f"stopping SkyPilot's API server, process {server.pid}")
-        process.stop(server, place, tell)
+        report(f"stopping SkyPilot's API server, process {server.pid}")
+        process.stop(server, place, report)
     if pids := process.controllers(place):
         words = " ".join(map(str, pids))
-        tell(
+        report(
             f"its jobs controllers keep running: jobs continue and cost money, but their state is not recorded "
             f"until the server is back. When no job is running, stop them with: kill {words}"
         )
@@ -128,14 +128,14 @@ def _restart_reason(server: SkyPilotServer, config: Configuration, port: int | N
 
 
 def _start(
-    place: ServerDir, found: Interpreter, port: int, config: Configuration, tell: ProgressCallback
+    place: ServerDir, found: Interpreter, port: int, config: Configuration, report: ProgressCallback
 ) -> SkyPilotServer:
     if not _is_free(port):
         raise AddressInUse(
             f"port {port} is used by a process that was not started here; choose another with --skypilot-port, or "
             f"set HOLDFAST_SKYPILOT_URL=http://127.0.0.1:{port} if it is a SkyPilot API server that you want to use"
         )
-    tell(f"starting SkyPilot {found.version} with {found.python}; this takes up to 30 s")
+    report(f"starting SkyPilot {found.version} with {found.python}; this takes up to 30 s")
     if dead := process.recorded_server(place):
         process.kill_workers(dead, place)
     given = server_environment(place.home, port, found.python)

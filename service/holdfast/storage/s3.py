@@ -126,13 +126,13 @@ class S3Clients:
         Raises:
             CheckpointStoreRefused: the profile or endpoint does not exist, or a confined job may not use it.
         """
-        wish, now_s = StoreSettings.from_env(envs), time.monotonic()
+        settings, now_s = StoreSettings.from_env(envs), time.monotonic()
         if is_confined:
-            wish = self._policy.admit(wish)
-        made_s, client = self._cached.get(wish, (-math.inf, None))
+            settings = self._policy.admit(settings)
+        made_s, client = self._cached.get(settings, (-math.inf, None))
         if client is None or now_s - made_s > CLIENT_TTL_S:
-            client = _translated(lambda: open_client(wish, self._policy.egress_policy))
-            self._cached[wish] = (now_s, client)
+            client = _translated(lambda: open_client(settings, self._policy.egress_policy))
+            self._cached[settings] = (now_s, client)
         return client
 
 

@@ -74,10 +74,10 @@ class AuditLog:
         self._engine = engine
         self._clock = clock
 
-    def record(self, deed: AuditAction) -> None:
+    def record(self, action: AuditAction) -> None:
         """Record an action that changes nothing else, such as a login."""
         with writing(self._engine) as connection:
-            append(connection, deed, self._clock.now())
+            append(connection, action, self._clock.now())
 
     def page(
         self,
@@ -122,7 +122,7 @@ class AuditLog:
             return head.seq < anchor.seq or head == anchor
         return self.head_at(head.seq) == head
 
-    def expire(self, until: datetime, doer: Actor) -> None:
+    def expire(self, until: datetime, actor: Actor) -> None:
         """Remove the rows before the first one of `until` or later.
 
         An anchor keeps the hash of the last removed row. A removal that was interrupted is
@@ -137,7 +137,7 @@ class AuditLog:
                     now = self._clock.now()
                     anchor = {"seq": last.seq, "hash": last.hash, "at": now}
                     connection.execute(insert(audit_anchors).values(**anchor))
-                    append(connection, last.expiry_action(doer), now)
+                    append(connection, last.expiry_action(actor), now)
         some = select(audit.c.seq).where(audit.c.seq <= _anchored_seq()).limit(_BATCH_ROWS)
         removed = _BATCH_ROWS
         while removed == _BATCH_ROWS:
@@ -168,7 +168,7 @@ class AuditLog:
             seen = piece[-1].seq
 
 
-def append(connection: Connection, deed: AuditAction, now: datetime) -> None:
+def append(connection: Connection, action: AuditAction, now: datetime) -> None:
     """Append an action as the newest row, in the caller's exclusive write transaction."""
     with _lenient(connection):
         head = _head(connection)
@@ -176,9 +176,9 @@ def append(connection: Connection, deed: AuditAction, now: datetime) -> None:
     row = {
         "seq": seq,
         "at": now,
-        **action_columns(deed),
+        **action_columns(action),
         "previous_hash": head.hash,
-        "hash": digest(head.hash, seq, now, deed),
+        "hash": digest(head.hash, seq, now, action),
     }
     connection.execute(insert(audit).values(**row))
 
@@ -288,14 +288,14 @@ def _entry(found: Mapping[Any, Any]) -> AuditEntry:
         name for name, (kind, _) in _PLACEHOLDERS.items() if not _has_type(found[name], kind)
     )
     row = {**found, **{name: _PLACEHOLDERS[name][1] for name in unreadable}}
-    doer = Actor(
+    actor = Actor(
         name=row["actor"],
         token_id=row["token_id"],
         address=row["address"],
         request_id=row["request_id"],
     )
-    deed = AuditAction(
-        actor=doer,
+    action = AuditAction(
+        actor=actor,
         action=row["action"],
         target=row["target"],
         before=row["before"],
@@ -304,7 +304,7 @@ def _entry(found: Mapping[Any, Any]) -> AuditEntry:
     return AuditEntry(
         seq=row["seq"],
         at=row["at"],
-        audit_action=deed,
+        audit_action=action,
         previous_hash=row["previous_hash"],
         hash=row["hash"],
         unreadable=unreadable,

@@ -66,7 +66,7 @@ class Budgets:
         self._engine = engine
         self._clock = clock
 
-    def set_budget(self, budget: Budget, deed: AuditAction) -> None:
+    def set_budget(self, budget: Budget, action: AuditAction) -> None:
         """Set or replace a budget.
 
         Its warnings are issued again for what is spent in this month.
@@ -76,9 +76,9 @@ class Budgets:
                 connection.execute(insert(budgets).values(**_row(budget)))
             issued = budget_warnings.c.scope == budget.scope.value, budget_warnings.c.name == budget.name  # fmt: skip
             connection.execute(delete(budget_warnings).where(*issued))
-            audit_log.append(connection, deed, self._clock.now())
+            audit_log.append(connection, action, self._clock.now())
 
-    def remove(self, scope: BudgetScope, name: str, deed: AuditAction) -> None:
+    def remove(self, scope: BudgetScope, name: str, action: AuditAction) -> None:
         """Remove a budget, so that spending is unlimited.
 
         Raises:
@@ -88,7 +88,7 @@ class Budgets:
             mine = budgets.c.scope == scope.value, budgets.c.name == name
             if not connection.execute(delete(budgets).where(*mine)).rowcount:
                 raise NotFound(f"there is no budget of {scope} {name}")
-            audit_log.append(connection, deed, self._clock.now())
+            audit_log.append(connection, action, self._clock.now())
 
     def balances(self, now: datetime) -> list[BudgetBalance]:
         """All budgets with what is spent of them, projects first."""
@@ -231,8 +231,8 @@ def _notify(connection: Connection, balance: BudgetBalance, percent: int, now: d
         at=now,
         text=balance.warning(percent, now),
     )
-    heard = budget_subscriber_ids(connection, budget.scope, budget.name)
-    outbox.enqueue(connection, heard, item, now)
+    subscribers = budget_subscriber_ids(connection, budget.scope, budget.name)
+    outbox.enqueue(connection, subscribers, item, now)
 
 
 def _warned(connection: Connection, budget: Budget, now: datetime) -> list[int]:

@@ -79,7 +79,7 @@ class Channels:
         *,
         place: Destination,
         manner: ChannelPreferences,
-        doer: Actor,
+        actor: Actor,
     ) -> tuple[Channel, str | None]:
         """Add a channel; return it with the signing secret if it is a webhook.
 
@@ -94,14 +94,14 @@ class Channels:
                 )
             if _count(connection, project) >= MAX_CHANNELS:
                 raise Conflict(f"project {project} has {MAX_CHANNELS} channels; remove one first")
-            row = self._row(project, name, url, place=place, manner=manner, by=doer.name)
+            row = self._row(project, name, url, place=place, manner=manner, by=actor.name)
             held = {"url": url, "secrets": [signing] if signing else []}
             row["sealed"] = self._secret_box.encrypt(row["id"], held)
             row["after_cursor"] = newest_cursor(connection)
             connection.execute(insert(channels).values(**row))
             after = {"place": place.shown, "kinds": row["kinds"]}
-            deed = doer.audit_action("channel.add", f"{project}/{name}", after=after)
-            audit_log.append(connection, deed, row["created_at"])
+            action = actor.audit_action("channel.add", f"{project}/{name}", after=after)
+            audit_log.append(connection, action, row["created_at"])
         return _channel(row), signing
 
     def rows_for_job(
@@ -144,7 +144,7 @@ class Channels:
         with reading(self._engine) as connection:
             return _channel(_require_channel(connection, project, name))
 
-    def remove(self, project: str, name: str, doer: Actor) -> None:
+    def remove(self, project: str, name: str, actor: Actor) -> None:
         """Remove a channel and its messages.
 
         Raises:
@@ -159,10 +159,10 @@ class Channels:
             ):
                 connection.execute(delete(table).where(column == row["id"]))
             before = {"place": row["shown"]}
-            deed = doer.audit_action("channel.remove", f"{project}/{name}", before=before)
-            audit_log.append(connection, deed, self._clock.now())
+            action = actor.audit_action("channel.remove", f"{project}/{name}", before=before)
+            audit_log.append(connection, action, self._clock.now())
 
-    def rotate(self, project: str, name: str, doer: Actor) -> tuple[Channel, str]:
+    def rotate(self, project: str, name: str, actor: Actor) -> tuple[Channel, str]:
         """Rotate the secret of a webhook; for a day, messages are also signed with the previous one.
 
         Raises:
@@ -181,7 +181,7 @@ class Channels:
             change = {"sealed": self._secret_box.encrypt(row["id"], held), "rotated_at": now}
             connection.execute(update(channels).where(channels.c.id == row["id"]).values(**change))
             audit_log.append(
-                connection, doer.audit_action("channel.rotate", f"{project}/{name}"), now
+                connection, actor.audit_action("channel.rotate", f"{project}/{name}"), now
             )
         return _channel({**row, **change}), signing
 

@@ -103,8 +103,8 @@ class Removals:
     def remove(
         self,
         job_id: str,
-        deed: Callable[[Job], AuditAction],
-        books: BillRollups,
+        action: Callable[[Job], AuditAction],
+        rollups: BillRollups,
         *,
         with_checkpoints: bool = False,
     ) -> RemovedJob:
@@ -124,9 +124,9 @@ class Removals:
             job = self._journal.read(job_id)
             if why := removal_refusal(job):
                 raise _refusal(job_id, why)
-            books.roll_up_job(job_id)
+            rollups.roll_up_job(job_id)
             with suppress(StaleWrite):
-                self._remove(job, deed(job), books, with_checkpoints=with_checkpoints)
+                self._remove(job, action(job), rollups, with_checkpoints=with_checkpoints)
         return removal
 
     def list_unfinished(self) -> list[RemovedJob]:
@@ -182,7 +182,7 @@ class Removals:
             return list(connection.execute(query).scalars())
 
     def _remove(
-        self, job: Job, deed: AuditAction, books: BillRollups, *, with_checkpoints: bool
+        self, job: Job, action: AuditAction, rollups: BillRollups, *, with_checkpoints: bool
     ) -> None:
         """Remove a job from all lists, in one transaction.
 
@@ -205,7 +205,7 @@ class Removals:
         }
         with writing(self._engine) as connection:
             seq = connection.execute(select(jobs.c.seq).where(jobs.c.id == job.id)).scalar()
-            if seq != job.seq or not books.is_rolled_up(connection, job):
+            if seq != job.seq or not rollups.is_rolled_up(connection, job):
                 raise StaleWrite(f"job {job.id} has changed; read it again")
             # A job that is submitted later finds the removal: both are exclusive write
             # transactions.
@@ -216,7 +216,7 @@ class Removals:
             connection.execute(delete(jobs).where(jobs.c.id == job.id))
             for table in _WITH_JOB:
                 connection.execute(delete(table).where(table.c.job_id == job.id))
-            audit_log.append(connection, deed, now)
+            audit_log.append(connection, action, now)
 
     def _clear(self, table: Table, *which: ColumnElement[bool]) -> None:
         key = table.primary_key.columns

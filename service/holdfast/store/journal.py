@@ -112,12 +112,12 @@ class Journal:
         tidied_by: RetentionOwner | None = None,
         *,
         channels: Sequence[Mapping[str, Any]] = (),
-        doer: Actor | None = None,
+        actor: Actor | None = None,
     ) -> Job:
         """Record a new job with its secrets, or return the job of the same earlier request.
 
         `tidied_by` deletes its old checkpoints; None if it makes none. `channels` are rows of
-        `Channels.rows_for_job` for its notifications. `doer` is the actor in the audit log, if any.
+        `Channels.rows_for_job` for its notifications. `actor` is the actor in the audit log, if any.
 
         Raises:
             IdempotencyMismatch: the key was used for a different request.
@@ -147,8 +147,8 @@ class Journal:
             if request:
                 key = {"idempotency_key": request.idempotency_key, "request_sha256": request.sha256}
                 connection.execute(insert(submissions).values(**key, job_id=job.id, at=event.at))
-            if doer:
-                self._audit(connection, doer.audit_action("job.submit", job_id, after=whose))
+            if actor:
+                self._audit(connection, actor.audit_action("job.submit", job_id, after=whose))
         return job
 
     def find_submission(self, request: SubmissionRequest) -> Job | None:
@@ -171,10 +171,10 @@ class Journal:
         with reading(self._engine) as connection:
             return event_log.read(connection, job_id)
 
-    def append(self, job: Job, events: Sequence[Event], deed: AuditAction | None = None) -> Job:
+    def append(self, job: Job, events: Sequence[Event], action: AuditAction | None = None) -> Job:
         """Append `events`, which were decided from `job` as it was read, and return the job.
 
-        `deed` is written to the audit log in the same transaction; None: no entry.
+        `action` is written to the audit log in the same transaction; None: no entry.
 
         Raises:
             StaleWrite: the job has changed since; nothing was written.
@@ -187,8 +187,8 @@ class Journal:
         with writing(self._engine) as connection:
             enforce_budgets(connection, job, events, self._clock.now())
             after = event_log.record(connection, job, events, self._clock.now())
-            if deed:
-                self._audit(connection, deed)
+            if action:
+                self._audit(connection, action)
         return after
 
     def ingest(
@@ -345,8 +345,8 @@ class Journal:
             )
         return job_id
 
-    def _audit(self, connection: Connection, deed: AuditAction) -> None:
-        audit_log.append(connection, deed, self._clock.now())
+    def _audit(self, connection: Connection, action: AuditAction) -> None:
+        audit_log.append(connection, action, self._clock.now())
 
 
 def _require_source(connection: Connection, event: Submitted) -> None:

@@ -69,8 +69,8 @@ class LaunchBook:
 
     def token(self, admission: Admission) -> str:
         """The token of a launch's current generation."""
-        told = f"{admission.key}_{admission.generation}"
-        return f"hfl_{told}_{self._mac(told)}"
+        identity = f"{admission.key}_{admission.generation}"
+        return f"hfl_{identity}_{self._mac(identity)}"
 
     def admit(self, token: str, now: datetime) -> bool:
         """Admit a token once: True for the first caller only, and only if it was not revoked before."""
@@ -212,8 +212,8 @@ class LaunchBook:
             changed = connection.execute(update(launches).where(*mine, *only).values(**values))
         return changed.rowcount == 1
 
-    def _mac(self, told: str) -> str:
-        return hmac.new(self._secret, f"launch/{told}".encode(), hashlib.sha256).hexdigest()
+    def _mac(self, identity: str) -> str:
+        return hmac.new(self._secret, f"launch/{identity}".encode(), hashlib.sha256).hexdigest()
 
 
 def _revoking(key: str, now: datetime) -> Update:

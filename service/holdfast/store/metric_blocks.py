@@ -58,8 +58,8 @@ def compute_blocks(connection: Connection, ranges: Sequence[Range]) -> str:
         "size": BLOCK,
         "huge": MAX_VALUE,
     }
-    told = connection.execute(_SUMMED[connection.dialect.name], asked)
-    return told.scalar() or "[]"
+    result = connection.execute(_SUMMED[connection.dialect.name], asked)
+    return result.scalar() or "[]"
 
 
 def insert_blocks(connection: Connection, rows: str, ranges: Sequence[Range]) -> None:
@@ -77,8 +77,8 @@ def _rows(
     if not ranges:
         return []
     asked = {"ranges": json.dumps(ranges), **more}
-    told = connection.execute(statement[connection.dialect.name], asked)
-    rows: list[Any] = json.loads(told.scalar() or "[]")
+    result = connection.execute(statement[connection.dialect.name], asked)
+    rows: list[Any] = json.loads(result.scalar() or "[]")
     return rows
 
 
@@ -116,13 +116,13 @@ _POINTS: Final = _both(
 
 _NAMES: Final = _both(
     f"""
-    SELECT json_group_array(json_array(name, told, step)) FROM (
-        SELECT v.key AS name, count(*) AS told, max(p.step) AS step
+    SELECT json_group_array(json_array(name, count, step)) FROM (
+        SELECT v.key AS name, count(*) AS count, max(p.step) AS step
         {_IN_RANGE_SQLITE} WHERE length(v.key) <= :longest GROUP BY v.key)
     """,
     f"""
-    SELECT CAST(json_agg(json_build_array(name, told, step)) AS text) FROM (
-        SELECT v.key AS name, count(*) AS told, max(p.step) AS step
+    SELECT CAST(json_agg(json_build_array(name, count, step)) AS text) FROM (
+        SELECT v.key AS name, count(*) AS count, max(p.step) AS step
         {_IN_RANGE_POSTGRESQL} {_EACH_VALUE} WHERE length(v.key) <= :longest GROUP BY v.key) AS found
     """,
 )
@@ -176,7 +176,7 @@ _SUMMED: Final = _both(
             SELECT p.job_id, v.key AS name, p.attempt, (p.n - 1) / :size AS block, p.step, {_MS_POSTGRESQL} AS at_ms,
                 CASE WHEN abs(CAST(v.value AS double precision)) < CAST(:huge AS double precision)
                     THEN CAST(v.value AS double precision) END AS value
-            {_IN_RANGE_POSTGRESQL} {_EACH_VALUE} WHERE length(v.key) <= :longest) AS told
+            {_IN_RANGE_POSTGRESQL} {_EACH_VALUE} WHERE length(v.key) <= :longest) AS each_value
         GROUP BY job_id, name, attempt, block) AS sums
     """,
 )

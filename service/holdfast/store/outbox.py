@@ -250,11 +250,11 @@ class Outbox:
 
 
 def enqueue(
-    connection: Connection, heard: Iterable[str], item: Notification, now: datetime
+    connection: Connection, channel_ids: Iterable[str], item: Notification, now: datetime
 ) -> None:
     """Queue a notification for channels, in the transaction of its event."""
     body = item.body()
-    rows = [{"channel_id": each, "id": item.id, "since": now, "body": body} for each in heard]
+    rows = [{"channel_id": each, "id": item.id, "since": now, "body": body} for each in channel_ids]
     if rows:
         connection.execute(insert(news), rows)
 

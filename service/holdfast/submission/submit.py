@@ -53,7 +53,7 @@ def submit(
     services: Services,
     asked: JobRequest,
     caller: Caller,
-    doer: Actor,
+    actor: Actor,
     *,
     key: str | None,
     requested: str,
@@ -75,7 +75,7 @@ def submit(
         event = submission(
             services, understood, rendered, caller=caller, project=project, force=asked.force
         )
-        job = record(services, understood, replace(event, checkout=asked.checkout), request, doer)
+        job = record(services, understood, replace(event, checkout=asked.checkout), request, actor)
     services.nudge()
     return job
 
@@ -174,7 +174,7 @@ def record(
     understood: ParsedJobFile,
     event: Submitted,
     request: SubmissionRequest | None,
-    doer: Actor,
+    actor: Actor,
 ) -> Job:
     """Record the new job, or return the one of a concurrent identical request."""
     job_id = new_job_id(event.at)
@@ -183,7 +183,7 @@ def record(
     places = places_of(services, understood.notify)
     rows = services.channels.rows_for_job(job_id, event.project, event.by, places)
     return services.journal.submit(
-        job_id, event, request, sealed, tidied_by, channels=rows, doer=doer
+        job_id, event, request, sealed, tidied_by, channels=rows, actor=actor
     )
 
 

@@ -35,18 +35,18 @@ def test_a_project_is_there_from_the_beginning(people: Users) -> None:
 
 
 def test_names_are_given_once(people: Users) -> None:
-    people.add_user("ada", is_admin=False, doer=BOSS)
+    people.add_user("ada", is_admin=False, actor=BOSS)
     people.add_project("nlp", BOSS)
 
     with pytest.raises(Conflict, match="ada"):
-        people.add_user("ada", is_admin=True, doer=BOSS)
+        people.add_user("ada", is_admin=True, actor=BOSS)
     with pytest.raises(Conflict, match="nlp"):
         people.add_project("nlp", BOSS)
     assert people.has_users()
 
 
 def test_a_member_has_one_role_in_a_project_until_they_leave(people: Users) -> None:
-    people.add_user("ada", is_admin=False, doer=BOSS)
+    people.add_user("ada", is_admin=False, actor=BOSS)
     people.add_project("nlp", BOSS)
 
     people.set_member("nlp", "ada", Role.VIEWER, BOSS)
@@ -61,42 +61,42 @@ def test_a_member_has_one_role_in_a_project_until_they_leave(people: Users) -> N
 
 
 def test_nobody_is_put_where_nothing_is(people: Users) -> None:
-    people.add_user("ada", is_admin=False, doer=BOSS)
+    people.add_user("ada", is_admin=False, actor=BOSS)
 
     with pytest.raises(NotFound, match="no project nlp"):
         people.set_member("nlp", "ada", Role.MEMBER, BOSS)
     with pytest.raises(NotFound, match="no user bob"):
         people.set_member("default", "bob", Role.MEMBER, BOSS)
     with pytest.raises(NotFound):
-        people.change_user("bob", is_admin=True, is_disabled=None, doer=BOSS)
+        people.change_user("bob", is_admin=True, is_disabled=None, actor=BOSS)
 
 
 def test_who_is_disabled_has_no_token_and_no_new_role(people: Users, engine: Engine) -> None:
-    people.add_user("ada", is_admin=False, doer=BOSS)
+    people.add_user("ada", is_admin=False, actor=BOSS)
     keyring = AccessTokens(engine, b"key")
     _, token = keyring.create(NewToken(name="laptop", user="ada"), DAWN)
 
-    people.change_user("ada", is_admin=None, is_disabled=True, doer=BOSS)
+    people.change_user("ada", is_admin=None, is_disabled=True, actor=BOSS)
 
     assert keyring.get(token.id).refusal(DAWN)
     assert people.caller(token) is None
     with pytest.raises(NotPossibleNow, match="disabled"):
         people.set_member("default", "ada", Role.MEMBER, BOSS)
-    people.change_user("ada", is_admin=None, is_disabled=False, doer=BOSS)
+    people.change_user("ada", is_admin=None, is_disabled=False, actor=BOSS)
     assert keyring.get(token.id).refusal(DAWN), "a token that was revoked stays so"
 
 
 def test_a_caller_is_who_their_user_is_now_and_no_more_than_their_token(
     people: Users, engine: Engine
 ) -> None:
-    people.add_user("ada", is_admin=False, doer=BOSS)
+    people.add_user("ada", is_admin=False, actor=BOSS)
     people.set_member("default", "ada", Role.MEMBER, BOSS)
     keyring = AccessTokens(engine, b"key")
     wish = NewToken(name="ci", user="ada", scopes=[TokenScope.READ], project="default")
     _, token = keyring.create(wish, DAWN)
 
     before = people.caller(token)
-    people.change_user("ada", is_admin=True, is_disabled=None, doer=BOSS)
+    people.change_user("ada", is_admin=True, is_disabled=None, actor=BOSS)
     after = people.caller(token)
 
     assert before is not None
@@ -109,15 +109,15 @@ def test_a_caller_is_who_their_user_is_now_and_no_more_than_their_token(
 def test_every_change_is_told_once_and_what_changes_nothing_is_not(
     people: Users, audit: AuditLog
 ) -> None:
-    people.add_user("ada", is_admin=False, doer=BOSS)
-    people.change_user("ada", is_admin=False, is_disabled=False, doer=BOSS)
-    people.change_user("ada", is_admin=True, is_disabled=None, doer=BOSS)
+    people.add_user("ada", is_admin=False, actor=BOSS)
+    people.change_user("ada", is_admin=False, is_disabled=False, actor=BOSS)
+    people.change_user("ada", is_admin=True, is_disabled=None, actor=BOSS)
     people.add_project("nlp", BOSS)
     people.set_member("nlp", "ada", Role.VIEWER, BOSS)
     people.set_member("nlp", "ada", Role.VIEWER, BOSS)
     people.set_member("nlp", "ada", None, BOSS)
-    people.archive_project("nlp", is_archived=True, doer=BOSS)
-    people.archive_project("nlp", is_archived=True, doer=BOSS)
+    people.archive_project("nlp", is_archived=True, actor=BOSS)
+    people.archive_project("nlp", is_archived=True, actor=BOSS)
 
     told = [
         (e.audit_action.action, e.audit_action.target, e.audit_action.before, e.audit_action.after)

@@ -36,7 +36,7 @@ class ServerDirHarness:
             python=self.interpreter.python,
             port=port or self.port,
             gate_url=gate_url,
-            tell=self.said.append,
+            report=self.said.append,
         )
 
     def stop(self) -> bool:

@@ -118,8 +118,8 @@ def cookie_of(request: Request) -> str:
 
 def is_secure(request: Request) -> bool:
     """Whether a browser sent the request over https, according to its proxy; a false claim only affects its own cookie."""
-    told = request.headers.get("x-forwarded-proto", request.url.scheme)
-    return told.partition(",")[0].strip() == "https"
+    scheme = request.headers.get("x-forwarded-proto", request.url.scheme)
+    return scheme.partition(",")[0].strip() == "https"
 
 
 def is_worker_of(job_id: str, request: Request, services: Services) -> bool:
@@ -196,13 +196,13 @@ def _note(use: Callable[[], None]) -> None:
 
 def _check_csrf(request: Request, session: Session) -> None:
     """Check that a request with a cookie comes from the service's own page, as other pages can also send the cookie."""
-    told = request.headers.get("x-csrf-token", "")
+    csrf = request.headers.get("x-csrf-token", "")
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
     scheme = "https" if is_secure(request) else "http"
     own = origin == f"{scheme}://{request.headers.get('host', '')}"
     is_ours = (site or origin) and site in {None, "same-origin"} and (own or origin is None)
-    if not is_ours or not hmac.compare_digest(told.encode(), session.csrf.encode()):
+    if not is_ours or not hmac.compare_digest(csrf.encode(), session.csrf.encode()):
         raise Forbidden(
             "a session may change data only from its own page, with its X-CSRF-Token; log in again"
         )

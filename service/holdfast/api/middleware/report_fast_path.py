@@ -80,9 +80,9 @@ async def _ingest(request: Request, job_id: str, body: ReportsIn) -> Response:
 
 def _replay_body(content: bytes, receive: Receive) -> Receive:
     """Return a receiver that repeats the body and then forwards all later messages."""
-    said: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
+    messages: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
 
     async def next_message() -> Message:
-        return said.pop() if said else await receive()
+        return messages.pop() if messages else await receive()
 
     return next_message

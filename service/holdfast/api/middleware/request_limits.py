@@ -103,14 +103,14 @@ def _fits(headers: Headers, most: int) -> bool:
 
 def _nul_error(request: Request) -> HoldfastError | None:
     """Return an error for a path or query with a NUL character, which not every database can search for."""
-    told = "contains a NUL character; remove it"
+    problem = "contains a NUL character; remove it"
     if "\0" in request.scope["path"]:
-        return NotFound(f"there is no resource at this address: the path {told}")
+        return NotFound(f"there is no resource at this address: the path {problem}")
     if b"%00" not in request.scope["query_string"]:
         return None
-    said = request.query_params.multi_items()
-    name = next((name for name, value in said if "\0" in value), "the query")
-    return BadRequest(f"{name}: {told}")
+    parameters = request.query_params.multi_items()
+    name = next((name for name, value in parameters if "\0" in value), "the query")
+    return BadRequest(f"{name}: {problem}")
 
 
 def _too_large(request: Request, most: int) -> ASGIApp:

@@ -54,26 +54,26 @@ def verify(
     if head is not None:
         seq, _, digest = head.partition(":")
         kept.append(ChainHead(seq=int(seq), hash=digest))
-    verdict = services.audit.verify(kept)
+    verification = services.audit.verify(kept)
     return AuditVerificationOut(
-        sound=verdict.broken_seq is None,
-        rows=verdict.head.seq - verdict.anchor.seq,
-        removed=verdict.anchor.seq,
-        head=str(verdict.head),
-        broken_seq=verdict.broken_seq,
-        problem=verdict.problem or None,
+        sound=verification.broken_seq is None,
+        rows=verification.head.seq - verification.anchor.seq,
+        removed=verification.anchor.seq,
+        head=str(verification.head),
+        broken_seq=verification.broken_seq,
+        problem=verification.problem or None,
     )
 
 
 def _view(entry: AuditEntry) -> AuditEntryOut:
-    doer = entry.audit_action.actor
+    recorded_actor = entry.audit_action.actor
     return AuditEntryOut(
         seq=entry.seq,
         at=entry.at,
-        actor=doer.name,
-        token_id=doer.token_id,
-        address=doer.address,
-        request_id=doer.request_id,
+        actor=recorded_actor.name,
+        token_id=recorded_actor.token_id,
+        address=recorded_actor.address,
+        request_id=recorded_actor.request_id,
         action=entry.audit_action.action,
         target=entry.audit_action.target,
         before=_shown(entry.audit_action.before),

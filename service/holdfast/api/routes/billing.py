@@ -65,8 +65,8 @@ def show_bill(job: TheJob, services: TheServices, as_csv: AsCsv) -> BillOut | Re
 def show_story(job: TheJob, services: TheServices) -> list[SentenceOut]:
     """Show the history of a job in sentences: its state, its cost, then all events in order."""
     account, facts = job_bill(services, job)
-    told = timeline(job, [fact.event for fact in facts], account)
-    return [SentenceOut(at=sentence.at, text=sentence.text) for sentence in told]
+    sentences = timeline(job, [fact.event for fact in facts], account)
+    return [SentenceOut(at=sentence.at, text=sentence.text) for sentence in sentences]
 
 
 def job_bill(services: Services, job: Job) -> tuple[Bill, list[RecordedEvent]]:
@@ -229,10 +229,10 @@ def list_costs(
     limit: Annotated[int, Query(ge=1, le=100_000)] = 1000,
 ) -> CostsOut | Response:
     """List total time and cost by the requested key, most expensive first."""
-    told, tag = _parse_group_by(by)
-    within, tag_within = _parse_subgroup(each, told) if each is not None else (None, "")
+    group_by, tag = _parse_group_by(by)
+    within, tag_within = _parse_subgroup(each, group_by) if each is not None else (None, "")
     question = CostRequest(
-        by=told,
+        by=group_by,
         then_by=within,
         tag=tag or tag_within,
         since=window.since,

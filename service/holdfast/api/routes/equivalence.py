@@ -37,15 +37,15 @@ def record_proof(
     if no := comparison_refusal(job, straight):
         raise NotPossibleNow(f"job {job.id} cannot be compared: {no}")
     others = _facts(services, straight)
-    heard = LoggedSteps(**body.model_dump(exclude={"against"}))
+    logged = LoggedSteps(**body.model_dump(exclude={"against"}))
     found: list[RunsCompared] = []
 
-    def wish(job: Job) -> Sequence[Event]:
+    def decide(job: Job) -> Sequence[Event]:
         fact = compare_runs(
             job,
             _facts(services, job),
             others,
-            heard,
+            logged,
             services.clock.now(),
             against=straight.id,
             by=caller.name,
@@ -56,7 +56,7 @@ def record_proof(
 
     services.append_with_retry(
         job,
-        wish,
+        decide,
         lambda job: actor.audit_action("job.prove", job.id, after={"against": straight.id}),
     )
     return proof_view(found[-1])

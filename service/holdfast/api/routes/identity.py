@@ -70,7 +70,7 @@ def change_project(
     actor: TheActor,
 ) -> ProjectOut:
     """Archive a project so that it accepts no new jobs, or restore it."""
-    changed = services.users.archive_project(project, is_archived=body.is_archived, doer=actor)
+    changed = services.users.archive_project(project, is_archived=body.is_archived, actor=actor)
     return _member_view(changed, caller)
 
 
@@ -196,7 +196,7 @@ def add_token(
         services.users.project(project)
     scopes = frozenset(TokenScope(word) for word in body.scopes)
     _check_scopes(caller, scopes)
-    wish = NewToken(
+    request = NewToken(
         name=body.name,
         user=user,
         project=project,
@@ -204,7 +204,7 @@ def add_token(
         lifetime=timedelta(days=body.days),
         parent=caller.token_id,
     )
-    text, token = services.access_tokens.create(wish, services.clock.now(), actor)
+    text, token = services.access_tokens.create(request, services.clock.now(), actor)
     return NewTokenOut(token=text, kept=_token_view(services, token))
 
 
@@ -291,7 +291,7 @@ def add_user(body: UserIn, services: TheServices, actor: TheActor) -> UserOut:
     """Create a user, without projects and tokens."""
     if body.name == "owner":
         raise BadRequest("name: `owner` is reserved for the owner of the service; choose another")
-    return _user_view(services.users.add_user(body.name, is_admin=body.is_admin, doer=actor))
+    return _user_view(services.users.add_user(body.name, is_admin=body.is_admin, actor=actor))
 
 
 @users_router.patch("/users/{user}", response_model=UserOut)
@@ -300,7 +300,7 @@ def change_user(
 ) -> UserOut:
     """Grant or withdraw the admin role of a user, or disable or enable them."""
     changed = services.users.change_user(
-        user, is_admin=body.is_admin, is_disabled=body.is_disabled, doer=actor
+        user, is_admin=body.is_admin, is_disabled=body.is_disabled, actor=actor
     )
     return _user_view(changed)
 

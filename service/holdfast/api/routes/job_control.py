@@ -57,7 +57,7 @@ def resume_job(
     asked = body or ResumeIn()
     spec = _spec(services, job)
 
-    def wish(job: Job) -> Sequence[Event]:
+    def decide(job: Job) -> Sequence[Event]:
         limits, changes = _limits(job, spec), _named(asked.limits)
         facts = commands.resume(
             *(job, limits, changes, services.clock.now()), reason=asked.reason, by=caller.name
@@ -65,14 +65,14 @@ def resume_job(
         _try_to_render(spec, facts)
         return facts
 
-    told = {
+    after = {
         "reason": asked.reason,
         "limits": asked.limits.model_dump(mode="json", exclude_unset=True),
     }
     job = services.append_with_retry(
         job,
-        wish,
-        lambda job: actor.audit_action("job.resume", job.id, {"state": job.status}, told),
+        decide,
+        lambda job: actor.audit_action("job.resume", job.id, {"state": job.status}, after),
     )
     return job_views(services, [job])[0]
 
@@ -94,20 +94,20 @@ def change_limits(
     """
     spec = _spec(services, job)
 
-    def wish(job: Job) -> Sequence[Event]:
+    def decide(job: Job) -> Sequence[Event]:
         check(if_match, job)
         limits, changes = _limits(job, spec), _named(body)
         facts = commands.change_limits(job, limits, changes, services.clock.now(), caller.name)
         _try_to_render(spec, facts)
         return facts
 
-    told = body.model_dump(mode="json", exclude_unset=True)
+    after = body.model_dump(mode="json", exclude_unset=True)
 
     def entry(job: Job) -> AuditAction:
-        before = _limits(job, spec).model_dump(mode="json", include=set(told))
-        return actor.audit_action("job.limits", job.id, before, told)
+        before = _limits(job, spec).model_dump(mode="json", include=set(after))
+        return actor.audit_action("job.limits", job.id, before, after)
 
-    job = services.append_with_retry(job, wish, entry)
+    job = services.append_with_retry(job, decide, entry)
     response.headers["ETag"] = etag(job)
     return job_views(services, [job])[0]
 

@@ -97,7 +97,7 @@ def add_channel(
         per_hour=body.per_hour,
     )
     channel, secret = services.channels.add(
-        project, body.name, body.url, place=place, manner=manner, doer=actor
+        project, body.name, body.url, place=place, manner=manner, actor=actor
     )
     return NewChannelOut(**_view(channel), secret=secret)
 

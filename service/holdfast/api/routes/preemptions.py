@@ -208,8 +208,8 @@ def _view(losses: LossTotal) -> PreemptionOut:
 
 def _rates(losses: LossTotal) -> tuple[float | None, float | None, float | None]:
     """Return losses per 100 node-hours with the ends of the interval; None if there are too few."""
-    says_nothing = losses.cause is not None and losses.cause not in PREEMPTION_CAUSES
-    if says_nothing or losses.preempted < MIN_PREEMPTIONS or not losses.node_ms:
+    is_no_preemption = losses.cause is not None and losses.cause not in PREEMPTION_CAUSES
+    if is_no_preemption or losses.preempted < MIN_PREEMPTIONS or not losses.node_ms:
         return None, None, None
     low, high = poisson_interval(losses.preempted)
     each = 100 / losses.node_hours

@@ -89,8 +89,8 @@ def list_price_history(
         raise BadRequest(
             f"since: {window.since} is in the future (UTC); write today or an earlier day"
         )
-    told = services.prices.find(wanted, now).quotes
-    sold = current_first([quote for quote in told if quote.spot_micros_per_hour], now)
+    quotes = services.prices.find(wanted, now).quotes
+    sold = current_first([quote for quote in quotes if quote.spot_micros_per_hour], now)
     series: list[PriceSeriesOut] = []
     for quote in sold[:limit]:
         if services.clock.now() - now > TIME_LIMIT:
@@ -141,15 +141,15 @@ def price_query(accelerator: str | None, cloud: str | None, region: str | None) 
 
 def _accelerator(text: str) -> tuple[str, float]:
     """Parse name and count; a count of 0 means any."""
-    said = next(parse_accelerators(text), None)
-    if said is None or said[1] <= 0:
+    parsed = next(parse_accelerators(text), None)
+    if parsed is None or parsed[1] <= 0:
         raise BadRequest(
             f"accelerator: {text!r} is not valid; write a name and a count, such as A100:8"
         )
     offers = bundled_accelerators()
-    if known := offers.correction(said[0]) or offers.similar_name(said[0]):
-        raise BadRequest(f"accelerator: {said[0]!r} is unknown; did you mean {known!r}?")
-    return said[0], said[1] if ":" in text else 0.0
+    if known := offers.correction(parsed[0]) or offers.similar_name(parsed[0]):
+        raise BadRequest(f"accelerator: {parsed[0]!r} is unknown; did you mean {known!r}?")
+    return parsed[0], parsed[1] if ":" in text else 0.0
 
 
 def _price(quote: Quote, now: datetime) -> PriceOut:

@@ -36,10 +36,10 @@ def take_reports(job_id: str, body: ReportsIn, services: TheServices) -> Reports
     [batch] = services.journal.ingest_reports([batch_of(job_id, body)])
     if isinstance(batch, HoldfastError):
         raise batch
-    told, is_goodbye = reports_reply(services, body, batch)
+    reply, is_goodbye = reports_reply(services, body, batch)
     if is_goodbye:
         release_nodes(services, job_id)
-    return told
+    return reply
 
 
 def batch_of(job_id: str, body: ReportsIn) -> ReportBatch:

@@ -180,10 +180,10 @@ class DemoLauncher:
             return []
         seen, now = stage.cloud.observe_sync(_cloud_key(key, stage)), self._clock.now()
         trail = self._priced(stage, seen.recent_placements)
-        said = itertools.groupby(
+        batches = itertools.groupby(
             stage.cloud.read_new(stage.alias, {}), lambda report: report.attempt
         )
-        reports = {attempt: list(batch) for attempt, batch in said}
+        reports = {attempt: list(batch) for attempt, batch in batches}
         return [
             page
             for attempt, placement in enumerate(trail, start=stage.first_attempts[key])

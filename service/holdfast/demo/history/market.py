@@ -130,8 +130,8 @@ def node_type_for_task(task: Mapping[str, Any]) -> NodeType | None:
     first = resource_options(task.get("resources") or {})[0]
     if first.cloud == "local":
         return None
-    said = first.options.get("accelerators")
-    one = said[0] if isinstance(said, list) and said else said
+    accelerators = first.options.get("accelerators")
+    one = accelerators[0] if isinstance(accelerators, list) and accelerators else accelerators
     if isinstance(one, Mapping):
         one = next((f"{name}:{count or 1}" for name, count in one.items()), None)
     name, _, count = str(one or "").partition(":")
@@ -161,23 +161,23 @@ class Market:
 
     def find(self, wanted: PriceQuery, at: datetime) -> PriceList:
         """List prices of a node type at the matching places, cheapest accelerator first."""
-        told = [
+        quotes = [
             quote
             for quote in self._quotes(at)
             if wanted.matches_location(quote)
             and wanted.accelerator in (None, quote.accelerator)
             and wanted.count in (0, quote.count)
         ]
-        return PriceList(quotes=tuple(sorted(told, key=_price_and_place)), refused=())
+        return PriceList(quotes=tuple(sorted(quotes, key=_price_and_place)), refused=())
 
     def priced(self, placement: Placement, kind: NodeType) -> Placement:
         """Return a placement of the simulated cloud with the prices of this market."""
         full = kind.on_demand_micros
         node = full
         if placement.is_spot and (
-            told := price_at(self.price_path(kind, placement.zone), placement.ready_at)
+            point := price_at(self.price_path(kind, placement.zone), placement.ready_at)
         ):
-            node = told.micros_per_hour
+            node = point.micros_per_hour
         return _as_sold(placement, kind, node * placement.nodes, full * placement.nodes)
 
     def price_path(self, kind: NodeType, zone: str) -> tuple[PricePoint, ...]:
@@ -201,7 +201,7 @@ class Market:
 
     def _quoted(self, kind: NodeType, zone: str, at: datetime) -> Quote:
         _, region, name = zone.split("/")
-        told = price_at(self.price_path(kind, zone), at)
+        point = price_at(self.price_path(kind, zone), at)
         return Quote(
             cloud=kind.cloud,
             region=region,
@@ -210,8 +210,8 @@ class Market:
             accelerator=kind.accelerator,
             count=kind.count,
             on_demand_micros_per_hour=kind.on_demand_micros,
-            spot_micros_per_hour=told.micros_per_hour if told else None,
-            as_of=told.at if told else at,
+            spot_micros_per_hour=point.micros_per_hour if point else None,
+            as_of=point.at if point else at,
             source=SOURCE,
             tier=QuoteSource.LIVE,
         )

@@ -134,15 +134,15 @@ def verify(
     `anchor`, which a row of the chain must name: the beginning cannot be removed without a record.
     """
     heads = [*kept]
-    verdict = _verify_entries(
+    verification = _verify_entries(
         entries, {head.seq: head.hash for head in heads if head.seq > anchor.seq}, anchor
     )
-    if verdict.broken_seq is None and any(h.seq == anchor.seq and h != anchor for h in heads):
+    if verification.broken_seq is None and any(h.seq == anchor.seq and h != anchor for h in heads):
         problem = (
             f"row {anchor.seq}, the last one that retention removed, does not match the kept head"
         )
         return ChainVerification(head=anchor, broken_seq=anchor.seq, problem=problem, anchor=anchor)
-    return replace(verdict, anchor=anchor)
+    return replace(verification, anchor=anchor)
 
 
 def _verify_entries(

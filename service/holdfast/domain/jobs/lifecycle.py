@@ -195,7 +195,7 @@ def _apply_transition(  # noqa: PLR0911 - one for each kind
     if state is None:
         raise IllegalTransition(f"{job.id} is {job.status}: {type(event).__name__} cannot follow")
     # Keep the reason of the stop until the job ends.
-    told = job.detail if job.is_leaving else None
+    reason = job.detail if job.is_leaving else None
     match event:
         case LaunchRequested(launch=launch):
             return replace(
@@ -213,12 +213,12 @@ def _apply_transition(  # noqa: PLR0911 - one for each kind
                 job,
                 state=state,
                 denials=job.denials + 1,
-                detail=told or f"no capacity in {zone}; retrying",
+                detail=reason or f"no capacity in {zone}; retrying",
             )
         case NodesReady():
-            return _placed(job, event, state, told or "")
+            return _placed(job, event, state, reason or "")
         case CapacityLost():
-            return _lost(job, event, state, told)
+            return _lost(job, event, state, reason)
         case PauseRequested() | CancelRequested() | GuardTripped():
             return _leaving(job, event, state)
         case Paused(detail=detail):
@@ -295,7 +295,7 @@ def _repriced(job: Job, event: PriceChanged) -> Job:
     return replace(job, account=changed)
 
 
-def _lost(job: Job, event: CapacityLost, state: State, told: str | None) -> Job:
+def _lost(job: Job, event: CapacityLost, state: State, reason: str | None) -> Job:
     failed = event.cause is Cause.USER_ERROR
     return replace(
         job,
@@ -305,7 +305,7 @@ def _lost(job: Job, event: CapacityLost, state: State, told: str | None) -> Job:
         failures=job.failures + failed,
         failure=event.detail if failed else job.failure,
         crashes=job.crashes.after_loss(event),
-        detail=told or event.detail or event.cause.replace("_", " "),
+        detail=reason or event.detail or event.cause.replace("_", " "),
         noticed=tuple(attempt for attempt in job.noticed if attempt > event.attempt),
         account=job.account.closed(event.at),
     )

@@ -88,29 +88,29 @@ class Message:
     @property
     def kinds(self) -> frozenset[NotificationKind]:
         """Kinds of the notifications in the message."""
-        told = json.loads(self.payload)["data"]
-        return frozenset(NotificationKind(item["kind"]) for item in told["news"])
+        data = json.loads(self.payload)["data"]
+        return frozenset(NotificationKind(item["kind"]) for item in data["news"])
 
     @property
     def subject(self) -> str:
         """Subject line of the message."""
-        told = json.loads(self.payload)["data"]
-        count = len(told["news"]) + told["left_out"]
-        one = told["news"][0]["text"]
+        data = json.loads(self.payload)["data"]
+        count = len(data["news"]) + data["left_out"]
+        one = data["news"][0]["text"]
         return (
-            f"[{told['project']}] {one if count == 1 else f'{count} notifications from Holdfast'}"
+            f"[{data['project']}] {one if count == 1 else f'{count} notifications from Holdfast'}"
         )
 
     @property
     def text(self) -> str:
         """Complete text of the message."""
-        told = json.loads(self.payload)["data"]
-        return _lines([body_text(item) for item in told["news"]], told["left_out"])
+        data = json.loads(self.payload)["data"]
+        return _lines([body_text(item) for item in data["news"]], data["left_out"])
 
     def truncated(self, most: int) -> str:
         """Text of the newest notifications within `most` characters; a single one may be cut."""
-        told = json.loads(self.payload)["data"]
-        lines, left_out = [body_text(item) for item in told["news"]], told["left_out"]
+        data = json.loads(self.payload)["data"]
+        lines, left_out = [body_text(item) for item in data["news"]], data["left_out"]
         while len(lines) > 1 and len(_lines(lines, left_out)) > most:
             lines, left_out = lines[1:], left_out + 1
         return _truncate(_lines(lines, left_out), max(1, most))

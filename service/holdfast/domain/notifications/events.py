@@ -95,10 +95,10 @@ class Notification:
 
 def notification_for(job_id: str, name: str, seq: int, event: Event) -> Notification | None:
     """The notification for event `seq` of a job; None if it causes none."""
-    told = _describe(event)
-    if told is None:
+    described = _describe(event)
+    if described is None:
         return None
-    kind, words = told
+    kind, words = described
     text = f"{name} ({job_id}) {words}"
     return Notification(id=f"{job_id}-{seq}", kind=kind, at=event.at, text=text, job_id=job_id)
 

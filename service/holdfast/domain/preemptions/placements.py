@@ -72,7 +72,7 @@ def placement_records(
     """
     attempts = [item for item in collect_attempts(facts, reached) if item.ready.attempt >= since]
     bills = [item for item in account.attempts if item.attempt >= since]
-    heard = _last_report_at(facts, reached)
+    last_report_at = _last_report_at(facts, reached)
     followers: list[tuple[Attempt, AttemptBill] | None] = [
         *zip(attempts[1:], bills[1:], strict=True),
         None,
@@ -82,7 +82,7 @@ def placement_records(
             attempt,
             item,
             follower if attempt.lost else None,
-            _detection_ms(attempt, heard, recorded_at),
+            _detection_ms(attempt, last_report_at, recorded_at),
         )
         for attempt, item, follower in zip(attempts, bills, followers[: len(attempts)], strict=True)
     ]
@@ -131,20 +131,20 @@ def _placement_record(
 def _last_report_at(
     facts: Sequence[Event], reached: Mapping[int, LatestPoint]
 ) -> dict[int, datetime]:
-    heard = {attempt: point.at for attempt, point in reached.items()}
+    last_report_at = {attempt: point.at for attempt, point in reached.items()}
     for fact in facts:
         if isinstance(fact, WorkerFact):
-            heard[fact.attempt] = max(fact.at, heard.get(fact.attempt, fact.at))
-    return heard
+            last_report_at[fact.attempt] = max(fact.at, last_report_at.get(fact.attempt, fact.at))
+    return last_report_at
 
 
 def _detection_ms(
-    attempt: Attempt, heard: Mapping[int, datetime], recorded_at: Mapping[int, datetime]
+    attempt: Attempt, last_report_at: Mapping[int, datetime], recorded_at: Mapping[int, datetime]
 ) -> int | None:
     number = attempt.ready.attempt
-    if attempt.lost is None or number not in heard or number not in recorded_at:
+    if attempt.lost is None or number not in last_report_at or number not in recorded_at:
         return None
-    return max(0, to_ms(recorded_at[number]) - to_ms(heard[number]))
+    return max(0, to_ms(recorded_at[number]) - to_ms(last_report_at[number]))
 
 
 def _redo_ms(lost: AttemptBill, after: Attempt) -> int | None:
@@ -152,12 +152,12 @@ def _redo_ms(lost: AttemptBill, after: Attempt) -> int | None:
     if not lost.lost_steps or after.training is None or lost.last_step is None:
         return 0 if not lost.lost_steps else None
     begun, target = after.training.at, lost.last_step
-    told = [(saved.step, saved.snapshot_at) for saved in after.checkpoints]
-    told += [
+    positions = [(saved.step, saved.snapshot_at) for saved in after.checkpoints]
+    positions += [
         (fact.step, fact.at) for fact in (after.worker_exit, after.notice, after.point) if fact
     ]
     before = (after.training.step, begun)
-    for step, at in sorted(told):
+    for step, at in sorted(positions):
         if at < before[1] or step <= before[0]:
             continue  # Clocks and reports of workers are not always in order.
         if step >= target:

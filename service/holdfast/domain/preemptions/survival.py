@@ -91,8 +91,8 @@ def mean_minutes(ended: Iterable[tuple[int, int, int]]) -> float | None:
     Total placement time divided by the number of preemptions: the maximum likelihood estimate of an exponential distribution. `ended`
     is that of `survival`.
     """
-    stood = taken_count = 0
+    minutes_total = taken_count = 0
     for minutes, taken, other in ended:
-        stood += minutes * (taken + other)
+        minutes_total += minutes * (taken + other)
         taken_count += taken
-    return stood / taken_count if taken_count >= MIN_PREEMPTIONS and stood else None
+    return minutes_total / taken_count if taken_count >= MIN_PREEMPTIONS and minutes_total else None

@@ -61,7 +61,7 @@ def price_query(ready: NodesReady, part: NodeGroup) -> PriceQuery | None:
 
 
 def price_changes(
-    attempt: Attempt, group: int, told: Iterable[PricePoint], source: str, as_of: datetime
+    attempt: Attempt, group: int, points: Iterable[PricePoint], source: str, as_of: datetime
 ) -> Iterator[PriceChanged]:
     """Price changes during the life of the nodes that are not recorded yet; repeated calls yield each once.
 
@@ -75,13 +75,13 @@ def price_changes(
     for fact in recorded:
         tariff = tariff.with_price_change(fact.at, fact.micros_per_hour)
         full = full.with_price_change(fact.at, fact.on_demand_micros_per_hour)
-    for change in sorted(told, key=lambda c: c.at):
-        stood = attempt.ready.at < change.at and (
+    for change in sorted(points, key=lambda c: c.at):
+        is_current = attempt.ready.at < change.at and (
             attempt.ended_at is None or change.at < attempt.ended_at
         )
         micros = change.micros_per_hour * part.nodes
         is_same = tariff.micros_per_hour_at(to_ms(change.at)) == micros
-        if not stood or change.at in known or is_same:
+        if not is_current or change.at in known or is_same:
             continue
         tariff = tariff.with_price_change(change.at, micros)
         yield PriceChanged(

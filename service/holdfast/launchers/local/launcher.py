@@ -121,7 +121,7 @@ class LocalLauncher:
     async def sweep(self, is_live: Callable[[str], bool | None]) -> Sequence[OrphanedResource]:
         """Find launches missing from the database; supervisors clean up after known launches."""
         running = await asyncio.to_thread(lambda: [*self._running()])
-        self._strangers = tuple(stray for stray in running if is_live(stray.key or "") is None)
+        self._strangers = tuple(orphan for orphan in running if is_live(orphan.key or "") is None)
         return ()
 
     def _running(self) -> Iterator[OrphanedResource]:

@@ -109,9 +109,11 @@ class Timeline:
         """Yield all stages, computed on demand; an unfavorable market may make them endless."""
         at, found = self.order.submitted_at, self.order.checkpoint
         failures_left, trained = self.order.max_failures, False
-        stood: Placement | None = None
+        previous: Placement | None = None
         for number in itertools.count(1):
-            denials, placed = self._restart(stood, at) if stood else self._provision(number, at)
+            denials, placed = (
+                self._restart(previous, at) if previous else self._provision(number, at)
+            )
             if placed is None:
                 yield TimelineStage(denials=denials, ending=self._cancelled(at))
                 return
@@ -129,7 +131,9 @@ class Timeline:
                 return
             cause, detail = self._loss(played, recalls, at)
             taken = any(each.cause is Cause.PREEMPTED and each.at <= at for each in recalls)
-            stood = placed if played.exit_code in self.behavior.restart_on and not taken else None
+            previous = (
+                placed if played.exit_code in self.behavior.restart_on and not taken else None
+            )
             failures_left -= cause is Cause.USER_ERROR
             yield replace(stage, placement=replace(placed, lost_at=at, cause=cause, detail=detail))
 
@@ -148,13 +152,13 @@ class Timeline:
         return recalls, played
 
     def _restart(
-        self, stood: Placement, at: datetime
+        self, previous: Placement, at: datetime
     ) -> tuple[tuple[Denial, ...], Placement | None]:
         """Restart the program on the same nodes; None if the launch is cancelled before."""
         ready_at = at + timedelta(seconds=RESTART_S)
         if self.cancelled_at is not None and self.cancelled_at <= ready_at:
             return (), None
-        return (), replace(stood, ready_at=ready_at)
+        return (), replace(previous, ready_at=ready_at)
 
     def _provision(self, number: int, at: datetime) -> tuple[tuple[Denial, ...], Placement | None]:
         """Return the denials before placement `number`, and the placement; None if cancelled before."""
@@ -254,14 +258,14 @@ class Timeline:
 
         `last`: one more failure is final.
         """
-        heard = [recall for recall in recalls if recall.at <= at]
+        effective = [recall for recall in recalls if recall.at <= at]
         code = played.exit_code
-        if any(recall.cause is None for recall in heard):
+        if any(recall.cause is None for recall in effective):
             return LaunchResult(at=at, outcome=Outcome.CANCELLED, detail=_CANCELLED)
         if code == Exit.DONE:
             return LaunchResult(at=at, outcome=Outcome.SUCCEEDED, exit_code=code)
-        goes_on = code == Exit.PREEMPTED or code in self.behavior.restart_on
-        if not heard and not goes_on and (last or code in NO_RETRY):
+        may_restart = code == Exit.PREEMPTED or code in self.behavior.restart_on
+        if not effective and not may_restart and (last or code in NO_RETRY):
             return LaunchResult(
                 at=at, outcome=Outcome.FAILED, exit_code=code, detail=_failure(played)
             )

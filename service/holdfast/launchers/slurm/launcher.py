@@ -135,22 +135,22 @@ class SlurmLauncher:
         words = (self._paths.root, self._paths.worker, str(WORKER_DAYS))
         await asyncio.to_thread(self._run, remote_scripts.DELETE_OLD_WORKERS, *words)
         reply = await asyncio.to_thread(self._run, remote_scripts.LIST_JOBS, self._paths.root)
-        found, strangers = [], []
+        found, foreign = [], []
         for line in reply.out.decode(errors="replace").splitlines():
             job, _, rest = line.partition(" ")
             key, _, comment = rest.partition(" ")
             if comment != batch_job.job_comment(self._paths.root) or (live := is_live(key)):
                 continue
             what = f"Slurm job {job} ({key})"
-            stray = OrphanedResource(
+            orphan = OrphanedResource(
                 key=key, description=what, since=self._clock.now(), stopped=False
             )
             if live is None:
-                strangers.append(stray)
+                foreign.append(orphan)
             else:
                 await self.cancel(key)
-                found.append(stray)
-        self._strangers = tuple(strangers)
+                found.append(orphan)
+        self._strangers = tuple(foreign)
         return found
 
     def _submit(self, launch: Launch) -> None:

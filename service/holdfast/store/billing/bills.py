@@ -164,8 +164,10 @@ class LiveJob:
             living.open_events = [
                 fact for fact in facts if getattr(fact, "attempt", 0) >= begin - 1
             ]
-            chapters = [item for item in self._placement_records(facts) if item.attempt < begin - 1]
-            living.closed = self._with_rows(shares), chapters
+            placements = [
+                item for item in self._placement_records(facts) if item.attempt < begin - 1
+            ]
+            living.closed = self._with_rows(shares), placements
         return living.closed
 
     def _placement_records(self, facts: Sequence[Event], since: int = 1) -> list[PlacementRecord]:
@@ -300,8 +302,10 @@ class BillRollups:
                 for name, value in known.tags.items()
             ],
             ledger_shares: [dict(row) for _, row in item.rows],
-            ledger_placements: [placement_row(known, chapter) for chapter in item.placements],
-            ledger_hours: [row for chapter in item.placements for row in hour_rows(known, chapter)],
+            ledger_placements: [placement_row(known, placement) for placement in item.placements],
+            ledger_hours: [
+                row for placement in item.placements for row in hour_rows(known, placement)
+            ],
         }
         for table, values in rows.items():
             if values:
@@ -326,7 +330,7 @@ def allocation_row(known: JobHistory, share: CostAllocation) -> dict[str, Any]:
     }
 
 
-def placement_row(known: JobHistory, chapter: PlacementRecord) -> dict[str, Any]:
+def placement_row(known: JobHistory, placement: PlacementRecord) -> dict[str, Any]:
     """A row of `ledger_placements`."""
     names = (
         *("attempt", "zone", "instance_type", "begin_ms", "end_ms", "detect_ms", "wait_ms"),
@@ -335,27 +339,27 @@ def placement_row(known: JobHistory, chapter: PlacementRecord) -> dict[str, Any]
     return {
         "job_id": known.job_id,
         "project": known.project,
-        "minutes": (chapter.end_ms - chapter.begin_ms) // 60_000,
-        "end_hour": chapter.end_ms // MS_PER_HOUR % 24,
-        "cause": chapter.cause.value if chapter.cause else None,
-        "is_noticed": int(chapter.is_noticed),
-        "is_notice_used": int(chapter.is_notice_used),
-        "simulated": int(chapter.simulated),
-        "is_price_estimate": int(chapter.is_price_estimate),
-        **{name: getattr(chapter, name) for name in names},
+        "minutes": (placement.end_ms - placement.begin_ms) // 60_000,
+        "end_hour": placement.end_ms // MS_PER_HOUR % 24,
+        "cause": placement.cause.value if placement.cause else None,
+        "is_noticed": int(placement.is_noticed),
+        "is_notice_used": int(placement.is_notice_used),
+        "simulated": int(placement.simulated),
+        "is_price_estimate": int(placement.is_price_estimate),
+        **{name: getattr(placement, name) for name in names},
     }
 
 
-def hour_rows(known: JobHistory, chapter: PlacementRecord) -> Iterable[dict[str, Any]]:
+def hour_rows(known: JobHistory, placement: PlacementRecord) -> Iterable[dict[str, Any]]:
     """Rows of `ledger_hours`."""
-    for zone, hour, node_ms in chapter.hours:
+    for zone, hour, node_ms in placement.hours:
         yield {
             "job_id": known.job_id,
-            "attempt": chapter.attempt,
+            "attempt": placement.attempt,
             "zone": zone,
             "hour": hour,
             "day_hour": hour % 24,
-            "instance_type": chapter.instance_type,
+            "instance_type": placement.instance_type,
             "project": known.project,
             "node_ms": node_ms,
         }

@@ -155,10 +155,12 @@ class PreemptionCostQueries:
         taken, used = self._ledgers.cache.get(key, partial(_read_notices, question), _merge_notices)
         taken, used = Counter(taken), Counter(used)
         for item in self._ledgers.live_jobs(now):
-            for chapter in _preempted_placements(item, question):
-                number = _span_index(chapter.notice_ms) if chapter.is_noticed else _WITHOUT_NOTICE
+            for placement in _preempted_placements(item, question):
+                number = (
+                    _span_index(placement.notice_ms) if placement.is_noticed else _WITHOUT_NOTICE
+                )
                 taken[number] += 1
-                used[number] += chapter.is_notice_used
+                used[number] += placement.is_notice_used
         by_span = tuple((taken[n], used[n]) for n in range(len(SPANS_S)))
         return NoticeHistogram(
             taken[_WITHOUT_NOTICE], (taken[_UNSPECIFIED], used[_UNSPECIFIED]), by_span
@@ -186,7 +188,8 @@ class PreemptionCostQueries:
         newest = self._ledgers.cache.get(("newest", question, limit), read, more)
         for item in self._ledgers.live_jobs(now):
             taken = [
-                _preemption_of(item, chapter) for chapter in _preempted_placements(item, question)
+                _preemption_of(item, placement)
+                for placement in _preempted_placements(item, question)
             ]
             newest = _newest(limit, newest, taken)
             days = _by_day(days, _days_of(taken))
@@ -248,8 +251,8 @@ def _preemption(row: Mapping[Any, Any]) -> Preemption:
     return Preemption(**{**row, **{name: bool(row[name]) for name in _FLAGS}})
 
 
-def _preemption_of(item: LiveJob, chapter: PlacementRecord) -> Preemption:
-    row = placement_row(item.history, chapter)
+def _preemption_of(item: LiveJob, placement: PlacementRecord) -> Preemption:
+    row = placement_row(item.history, placement)
     same = {name: row[name] for name in _SAME}
     known = {"at_ms": row["end_ms"], "name": item.history.name, "project": item.history.project}
     return _preemption(known | same)
@@ -323,27 +326,27 @@ def _preempted_placements(item: LiveJob, question: LossRequest) -> list[Placemen
     if question.projects is not None and item.history.project not in question.projects:
         return []
     return [
-        chapter
-        for chapter in item.placements
-        if chapter.is_preempted
-        and question.zone in (None, chapter.zone)
-        and question.instance_type in (None, chapter.instance_type)
-        and question.includes(chapter.end_ms)
+        placement
+        for placement in item.placements
+        if placement.is_preempted
+        and question.zone in (None, placement.zone)
+        and question.instance_type in (None, placement.instance_type)
+        and question.includes(placement.end_ms)
     ]
 
 
-def _live_cost(item: LiveJob, chapters: Iterable[PlacementRecord]) -> JobPreemptionCost:
+def _live_cost(item: LiveJob, placements: Iterable[PlacementRecord]) -> JobPreemptionCost:
     toll = _cost_from_row(item.history.job_id, item.history.name, item.history.project, *([0] * 7))
-    for chapter in chapters:
+    for placement in placements:
         toll = replace(
             toll,
             taken=toll.taken + 1,
-            lost_steps=toll.lost_steps + chapter.lost_steps,
-            lost_ms=toll.lost_ms + chapter.lost_ms,
-            lost_micros=toll.lost_micros + chapter.lost_micros,
-            wait_ms=toll.wait_ms + (chapter.wait_ms or 0),
-            simulated=toll.simulated or chapter.simulated,
-            is_price_estimate=toll.is_price_estimate or chapter.is_price_estimate,
+            lost_steps=toll.lost_steps + placement.lost_steps,
+            lost_ms=toll.lost_ms + placement.lost_ms,
+            lost_micros=toll.lost_micros + placement.lost_micros,
+            wait_ms=toll.wait_ms + (placement.wait_ms or 0),
+            simulated=toll.simulated or placement.simulated,
+            is_price_estimate=toll.is_price_estimate or placement.is_price_estimate,
         )
     return toll
 

@@ -202,11 +202,11 @@ class LossCounts:
 
 def _read(question: LossRequest, connection: Connection, only: Only) -> LossCounts:
     """The counts of closed jobs."""
-    stood = connection.execute(_node_time_query(question, only))
+    node_time = connection.execute(_node_time_query(question, only))
     lost = connection.execute(_loss_query(question, only))
     lasted = connection.execute(_lifetime_query(question, only))
     return LossCounts(
-        {(zone, hour, kind): int(node_ms or 0) for zone, hour, kind, node_ms in stood},
+        {(zone, hour, kind): int(node_ms or 0) for zone, hour, kind, node_ms in node_time},
         {
             ((zone, hour, kind), cause): tuple(int(value or 0) for value in values)
             for zone, hour, kind, cause, *values in lost
@@ -276,30 +276,32 @@ def ends_within(question: LossRequest) -> Iterator[ColumnElement[bool]]:
 
 
 def _live_counts(
-    item: LiveJob, chapters: Iterable[PlacementRecord], question: LossRequest
+    item: LiveJob, placements: Iterable[PlacementRecord], question: LossRequest
 ) -> LossCounts:
     """The counts of a live job's placements."""
     counts = LossCounts({}, {}, {})
-    for chapter in chapters:
-        if question.instance_type not in (None, chapter.instance_type):
+    for placement in placements:
+        if question.instance_type not in (None, placement.instance_type):
             continue
-        stood: Counter[GroupKey] = Counter()
-        for zone, hour, node_ms in chapter.hours:
+        node_ms_by_group: Counter[GroupKey] = Counter()
+        for zone, hour, node_ms in placement.hours:
             if question.zone in (None, zone) and question.includes(hour * MS_PER_HOUR):
-                stood[question.group_key(zone, hour % 24, chapter.instance_type)] += node_ms
-        counts.add(LossCounts(stood, {}, {}))
-        if question.zone not in (None, chapter.zone):
+                node_ms_by_group[question.group_key(zone, hour % 24, placement.instance_type)] += (
+                    node_ms
+                )
+        counts.add(LossCounts(node_ms_by_group, {}, {}))
+        if question.zone not in (None, placement.zone):
             continue
-        row = placement_row(item.history, chapter)
-        is_within = question.includes(chapter.end_ms)
-        if chapter.is_running or is_within:
-            ends = (1, 0) if chapter.is_preempted else (0, 1)
+        row = placement_row(item.history, placement)
+        is_within = question.includes(placement.end_ms)
+        if placement.is_running or is_within:
+            ends = (1, 0) if placement.is_preempted else (0, 1)
             counts.add(LossCounts({}, {}, {row["minutes"]: ends}))
-        if chapter.cause is not None and is_within:
-            place = question.group_key(chapter.zone, row["end_hour"], chapter.instance_type)
+        if placement.cause is not None and is_within:
+            place = question.group_key(placement.zone, row["end_hour"], placement.instance_type)
             known = (int(row[name] is not None) for name in SPANS)
             values = (1, *(row[name] or 0 for name in (*COUNTS, *SPANS, *PRICE_FLAGS)), *known)
-            counts.add(LossCounts({}, {(place, chapter.cause.value): values}, {}))
+            counts.add(LossCounts({}, {(place, placement.cause.value): values}, {}))
     return counts
 
 

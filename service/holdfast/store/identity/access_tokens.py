@@ -94,14 +94,14 @@ class AccessTokens:
         self._key = key
 
     def create(
-        self, request: NewToken, now: datetime, doer: Actor | None = None
+        self, request: NewToken, now: datetime, actor: Actor | None = None
     ) -> tuple[str, Token]:
         """Create a token; return its text, which cannot be displayed again, and the stored token."""
         with writing(self._engine) as connection:
             text, token = self._insert(connection, request, now)
-            if doer:
-                deed = doer.audit_action("token.add", token.id, after=token.audit_fields)
-                audit_log.append(connection, deed, now)
+            if actor:
+                action = actor.audit_action("token.add", token.id, after=token.audit_fields)
+                audit_log.append(connection, action, now)
         return text, token
 
     def is_empty(self) -> bool:
@@ -161,7 +161,7 @@ class AccessTokens:
             mine = update(tokens).where(tokens.c.id == token.id, unnoted)
             connection.execute(mine.values(last_used_at=now))
 
-    def revoke(self, token_id: str, now: datetime, doer: Actor) -> Token:
+    def revoke(self, token_id: str, now: datetime, actor: Actor) -> Token:
         """Revoke a token and those created with it, and return it.
 
         Raises:
@@ -170,14 +170,14 @@ class AccessTokens:
         with writing(self._engine) as connection:
             if _require_token(connection, token_id)["revoked_at"] is None:
                 for revoked in _revoke(connection, tokens.c.id == token_id, now):
-                    deed = doer.audit_action(
+                    action = actor.audit_action(
                         "token.revoke", revoked.id, before=revoked.audit_fields
                     )
-                    audit_log.append(connection, deed, now)
+                    audit_log.append(connection, action, now)
         return self.get(token_id)
 
     def rotate(
-        self, token_id: str, now: datetime, doer: Actor, grace: timedelta = ROTATION_GRACE
+        self, token_id: str, now: datetime, actor: Actor, grace: timedelta = ROTATION_GRACE
     ) -> tuple[str, Token]:
         """Replace a token by a new one with the same properties and lifetime.
 
@@ -202,7 +202,7 @@ class AccessTokens:
                 project=old.project,
                 scopes=old.scopes,
                 lifetime=lasts,
-                parent=old.parent if doer.token_id in {None, old.id} else doer.token_id,
+                parent=old.parent if actor.token_id in {None, old.id} else actor.token_id,
             )
             text, new = self._insert(connection, request, now)
             ends_at = min(filter(None, (old.expires_at, now + grace)))
@@ -211,10 +211,10 @@ class AccessTokens:
             mine = update(tokens).where(tokens.c.parent == token_id)
             connection.execute(mine.values(parent=new.id))
             after = {**new.audit_fields, "old_ends_at": ends_at.isoformat()}
-            deed = doer.audit_action(
+            action = actor.audit_action(
                 "token.rotate", token_id, before=old.audit_fields, after={"id": new.id, **after}
             )
-            audit_log.append(connection, deed, now)
+            audit_log.append(connection, action, now)
         return text, new
 
     def _insert(

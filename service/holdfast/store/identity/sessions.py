@@ -48,7 +48,7 @@ class Sessions:
         self._engine = engine
 
     def start(
-        self, token_id: str, now: datetime, doer: Actor, instead_of: str | None = None
+        self, token_id: str, now: datetime, actor: Actor, instead_of: str | None = None
     ) -> tuple[str, Session]:
         """Start a session; return the value of its cookie, and the session.
 
@@ -69,7 +69,7 @@ class Sessions:
                 before = sessions.c.id_sha256 == _digest(instead_of)
                 connection.execute(delete(sessions).where(before))
             connection.execute(insert(sessions).values(**row))
-            audit_log.append(connection, doer.audit_action("session.begin", doer.name), now)
+            audit_log.append(connection, actor.audit_action("session.begin", actor.name), now)
         return text, session
 
     def find(self, text: str, now: datetime) -> Session | None:
@@ -87,12 +87,12 @@ class Sessions:
             with writing(self._engine) as connection:
                 connection.execute(mine.values(seen_at=now))
 
-    def end(self, session: Session, now: datetime, doer: Actor) -> None:
+    def end(self, session: Session, now: datetime, actor: Actor) -> None:
         """End a session; its cookie is no longer valid."""
         mine = sessions.c.id_sha256 == session.id_sha256
         with writing(self._engine) as connection:
             if connection.execute(delete(sessions).where(mine)).rowcount:
-                audit_log.append(connection, doer.audit_action("session.end", doer.name), now)
+                audit_log.append(connection, actor.audit_action("session.end", actor.name), now)
 
 
 def _digest(text: str) -> str:

@@ -89,7 +89,7 @@ class Users:
             rows = connection.execute(select(users).order_by(users.c.name)).mappings()
             return [User(**row) for row in rows]
 
-    def add_user(self, name: str, *, is_admin: bool, doer: Actor) -> User:
+    def add_user(self, name: str, *, is_admin: bool, actor: Actor) -> User:
         """Add a user, without a project.
 
         Raises:
@@ -101,12 +101,12 @@ class Users:
                 raise Conflict(f"user {name} already exists; names of users are never reused")
             row: dict[str, Any] = {"name": name, "is_admin": is_admin, "created_at": now}
             connection.execute(insert(users).values(**row))
-            deed = doer.audit_action("user.add", name, after={"is_admin": is_admin})
-            audit_log.append(connection, deed, now)
+            action = actor.audit_action("user.add", name, after={"is_admin": is_admin})
+            audit_log.append(connection, action, now)
         return User(**row, disabled_at=None)
 
     def change_user(
-        self, name: str, *, is_admin: bool | None, is_disabled: bool | None, doer: Actor
+        self, name: str, *, is_admin: bool | None, is_disabled: bool | None, actor: Actor
     ) -> User:
         """Change a user and return it; None keeps a property. Disabling revokes all tokens.
 
@@ -125,17 +125,17 @@ class Users:
                 change["disabled_at"] = now if is_disabled else None
             if change:
                 connection.execute(update(users).where(users.c.name == name).values(**change))
-                told = {"is_admin": change.get("is_admin", user.is_admin)}
+                after = {"is_admin": change.get("is_admin", user.is_admin)}
                 if change.get("disabled_at"):
-                    told["revoked_tokens"] = access_tokens.revoke_all(connection, name, now)
+                    after["revoked_tokens"] = access_tokens.revoke_all(connection, name, now)
                 before = {"is_admin": user.is_admin, "is_disabled": user.disabled_at is not None}
-                told["is_disabled"] = bool(change.get("disabled_at", user.disabled_at))
+                after["is_disabled"] = bool(change.get("disabled_at", user.disabled_at))
                 audit_log.append(
-                    connection, doer.audit_action("user.change", name, before, told), now
+                    connection, actor.audit_action("user.change", name, before, after), now
                 )
-            after = _user(connection, name)
-        assert after, "users are never removed"
-        return after
+            changed = _user(connection, name)
+        assert changed, "users are never removed"
+        return changed
 
     def projects(self, only: Collection[str] | None = None) -> list[Project]:
         """Projects by name: those in `only`, or all."""
@@ -154,7 +154,7 @@ class Users:
         with reading(self._engine) as connection:
             return _project(connection, name)
 
-    def add_project(self, name: str, doer: Actor) -> Project:
+    def add_project(self, name: str, actor: Actor) -> Project:
         """Add a project, without members.
 
         Raises:
@@ -167,10 +167,10 @@ class Users:
                 raise Conflict(f"project {name} already exists; choose another name")
             row: dict[str, Any] = {"name": name, "created_at": now}
             connection.execute(insert(projects).values(**row))
-            audit_log.append(connection, doer.audit_action("project.add", name, after={}), now)
+            audit_log.append(connection, actor.audit_action("project.add", name, after={}), now)
         return Project(**row, archived_at=None)
 
-    def archive_project(self, name: str, *, is_archived: bool, doer: Actor) -> Project:
+    def archive_project(self, name: str, *, is_archived: bool, actor: Actor) -> Project:
         """Archive a project, which then accepts no new jobs, or restore it; returns the project.
 
         Raises:
@@ -185,7 +185,7 @@ class Users:
                 connection.execute(mine.values(archived_at=at))
                 before, after = {"is_archived": not is_archived}, {"is_archived": is_archived}
                 audit_log.append(
-                    connection, doer.audit_action("project.change", name, before, after), now
+                    connection, actor.audit_action("project.change", name, before, after), now
                 )
             return _project(connection, name)
 
@@ -196,7 +196,7 @@ class Users:
             rows = connection.execute(query).mappings()
             return [Member(**{**row, "role": Role(row["role"])}) for row in rows]
 
-    def set_member(self, project: str, user: str, role: Role | None, doer: Actor) -> None:
+    def set_member(self, project: str, user: str, role: Role | None, actor: Actor) -> None:
         """Give a user a role in a project; None removes the user from it.
 
         Raises:
@@ -224,10 +224,10 @@ class Users:
                 connection.execute(insert(members).values(**row))
             was, now_is = ({"role": str(r)} if r else None for r in (before, role))
             if was != now_is:
-                deed = doer.audit_action(
+                action = actor.audit_action(
                     "member.set" if role else "member.remove", target, was, now_is
                 )
-                audit_log.append(connection, deed, now)
+                audit_log.append(connection, action, now)
 
 
 def _user(connection: Connection, name: str) -> User | None:
