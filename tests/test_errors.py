@@ -48,7 +48,7 @@ def test_renamed_errors_keep_their_published_names() -> None:
 def test_an_error_without_detail_says_its_title() -> None:
     assert (
         str(StaleWrite())
-        == "The job was changed at the same time; read it again, then repeat the request if it still applies."
+        == "The job was changed at the same time; read it again before you repeat the request."
     )
     assert str(StaleWrite("job-1 moved")) == "job-1 moved"
     assert StaleWrite.slug() == "stale-write"

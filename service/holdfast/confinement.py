@@ -50,7 +50,9 @@ class Confinement:
 
 
 def confinement_of(settings: Settings, refused: Mapping[Engine, str]) -> Confinement:
-    """The confinement that the settings describe; `refused` says why users may not run with an engine.
+    """The confinement that the settings describe.
+
+    `refused` contains why users may not run with an engine.
 
     Raises:
         BadRequest: a configured directory is invalid.

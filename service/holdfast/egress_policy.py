@@ -1,4 +1,4 @@
-"""Egress policy: messages and store requests may go to the public internet and to configured networks.
+"""Egress policy of messages and store requests: public internet and configured networks.
 
 Users who add channels or submit jobs must not reach internal services, networks, or cloud metadata with credentials. A
 name is resolved once and all of its addresses are checked. The connection uses one of them, so that a changed DNS

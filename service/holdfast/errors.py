@@ -129,14 +129,14 @@ class Conflict(HoldfastError):
 
 
 class PreconditionFailed(HoldfastError):
-    """The job has changed since you read it; read it again, then repeat the request if it still applies."""
+    """The job has changed since you read it; read it again before you repeat the request."""
 
     status = 412
     exit_code = 6
 
 
 class StaleWrite(Conflict):
-    """The job was changed at the same time; read it again, then repeat the request if it still applies."""
+    """The job was changed at the same time; read it again before you repeat the request."""
 
 
 class IllegalTransition(Conflict):

@@ -1,4 +1,7 @@
-"""Garbage collector tuning of a long-running service: every request waits during a collection."""
+"""Garbage collector tuning of a long-running service.
+
+Every request waits during a collection.
+"""
 
 from __future__ import annotations
 

@@ -62,7 +62,10 @@ class Launcher(Protocol):
 
     @property
     def saves_on_cancel(self) -> bool:
-        """Whether `cancel` leaves the worker time to save. Otherwise the worker is asked to exit first."""
+        """Whether `cancel` leaves the worker time to save.
+
+        Otherwise the worker is asked to exit first.
+        """
         ...
 
     async def submit(self, launch: Launch) -> None:
@@ -87,7 +90,10 @@ class Launcher(Protocol):
         ...
 
     def read_log(self, key: str, source: LogSource, offset: int, limit: int) -> bytes:
-        """At most `limit` bytes of a log from `offset`; empty at its end. Blocking: call it from a thread."""
+        """Read at most `limit` bytes of a log from `offset`; empty at its end.
+
+        Blocking: call it from a thread.
+        """
         ...
 
 
@@ -124,9 +130,9 @@ class OrphanScan(Protocol):
 
     @property
     def strangers(self) -> Sequence[OrphanedResource] | None:
-        """Resources of launches unknown to the database, left alone by the newest sweep; None before the first.
+        """Resources of launches unknown to the database; None before the first sweep.
 
-        Thread-safe.
+        The newest sweep left them alone. Thread-safe.
         """
         ...
 
@@ -158,7 +164,10 @@ class CopiesLogs(Protocol):
     """A launcher whose logs are lost with the nodes unless they are copied in time."""
 
     async def copy_logs(self, key: str) -> None:
-        """Copy the output of the nodes of `key` since the last copy. The next call repeats a failed copy."""
+        """Copy the output of the nodes of `key` since the last copy.
+
+        The next call repeats a failed copy.
+        """
         ...
 
 
@@ -174,7 +183,9 @@ class LaunchFileStore(Protocol):
         ...
 
     def discard(self, key: str) -> None:
-        """Delete the files of an ended launch, and keep its record. A launch that may still run keeps all.
+        """Delete the files of an ended launch, and keep its record.
+
+        A launch that may still run keeps all.
 
         Raises:
             OSError: some files could not be deleted; call again later.
@@ -270,11 +281,17 @@ class CheckpointBucket(Protocol):
     """
 
     def list_objects(self, directory: str) -> StoreListing:
-        """All objects below a directory, whose name ends with a slash. An empty directory counts as an object."""
+        """List all objects below a directory, whose name ends with a slash.
+
+        An empty directory counts as an object.
+        """
         ...
 
     def list_directories(self, prefix: str) -> Sequence[str]:
-        """The topmost directories with this prefix, each with a trailing slash. Their contents are not read."""
+        """List the topmost directories with this prefix, each with a trailing slash.
+
+        Their contents are not read.
+        """
         ...
 
     def has(self, key: str) -> bool:
@@ -314,9 +331,10 @@ class ReportInbox(Protocol):
     """Reports that workers left where the service can read them because they could not reach it."""
 
     def read_new(self, job_id: str, seen: Mapping[int, int]) -> Iterator[Report]:
-        """New reports of a job, in order of attempt and n. `seen` is the highest n recorded, by attempt.
+        """Read new reports of a job, in order of attempt and number.
 
-        If reports after `seen` no longer exist, the first of an attempt is the oldest that does.
+        `seen` is the highest number recorded, by attempt. If reports after `seen` no longer exist,
+        the first of an attempt is the oldest that does.
 
         Raises:
             LauncherUnreachable: they cannot be read this time.
@@ -335,14 +353,23 @@ class PriceList:
 
 
 class PriceCatalog(Protocol):
-    """Prices of nodes. Blocking, as clouds may be called: call it from a thread. It raises nothing."""
+    """Prices of nodes.
+
+    Blocking, as clouds may be called: call it from a thread. It raises nothing.
+    """
 
     def quote(self, wanted: PriceQuery, at: datetime) -> Quote:
-        """The price of a node at a moment, never 0; a high estimate, marked as such, if no source has it."""
+        """The price of a node at a moment, never 0.
+
+        A high estimate, marked as such, if no source has it.
+        """
         ...
 
     def history(self, wanted: PriceQuery, since: datetime, until: datetime) -> Sequence[PricePoint]:
-        """The price of a node at `since` and its changes until `until`, oldest first; empty without a source."""
+        """The price of a node at `since` and its changes until `until`, oldest first.
+
+        It is empty without a source.
+        """
         ...
 
     def find(self, wanted: PriceQuery, at: datetime) -> PriceList:

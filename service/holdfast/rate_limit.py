@@ -1,4 +1,4 @@
-"""Rate limits: one token bucket per caller and request class, and a limit of concurrent live streams.
+"""Rate limits: token buckets per caller and request class, and a limit of live streams.
 
 Each replica counts in its own memory. Limits contain mistakes and guesses, for which the limit times the number of
 replicas is also sufficient.

@@ -1,4 +1,7 @@
-"""Tables as CSV (RFC 4180): a header with units, dollars with six decimals, seconds with three."""
+"""Tables as CSV (RFC 4180).
+
+They have a header with units, dollars with six decimals, and seconds with three.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dependencies of routes: the services, the job of the path, and its version as `ETag` and `If-Match`."""
+"""Dependencies of routes: services, the job of the path, `ETag` and `If-Match`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Errors as problem details (RFC 9457): every unsuccessful response gives the error and the remedy."""
+"""Errors as problem details (RFC 9457).
+
+Every unsuccessful response contains the error and the remedy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Files served by the service: the reference pages, to which the `type` of a problem links, and the dashboard."""
+"""Files served by the service: the dashboard and the reference pages.
+
+The `type` of a problem links to a reference page.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,10 @@ def read_asset(name: str, request: Request) -> Response:
 
 
 def missing_page(request: Request) -> Response | None:
-    """Return the dashboard's page for unknown addresses to a browser; None for programs and files."""
+    """Return the dashboard's page for unknown addresses, if a browser requests it.
+
+    None for programs and files.
+    """
     is_of_program = request.url.path.startswith(("/v1/", "/assets/"))
     is_read_by_person = "text/html" in request.headers.get("accept", "")
     if request.method != "GET" or is_of_program or not is_read_by_person or not _files():

@@ -1,4 +1,7 @@
-"""Precomputes bills of closed jobs as rows and packs metric points into blocks, so that queries are fast."""
+"""Precomputes bills of closed jobs as rows, and packs metric points into blocks.
+
+Queries then take less time.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ class Rollup(Protocol):
 
 
 async def warm_rollups(rollups: BillRollups, clock: Clock) -> None:
-    """Compute the bills of live jobs once after a start; otherwise the first query reads all their events."""
+    """Compute the bills of live jobs once after a start.
+
+    Otherwise the first query reads all their events.
+    """
     try:
         await asyncio.to_thread(lambda: rollups.live_jobs(clock.now()))
     except StoreUnavailable as error:

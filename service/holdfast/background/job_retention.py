@@ -90,7 +90,7 @@ class JobEraser:
         return None
 
     def _empty_store(self, removal: RemovedJob) -> str | None:
-        """The reason why objects are left in the store; None if none are, or after a week of failures."""
+        """Delete objects and return why some are left; None without any, or after a week."""
         if removal.place is None or self.open_bucket is None:
             return None
         try:
@@ -132,7 +132,7 @@ class JobRetention:
     """Time after a row of the audit log was written; None: permanently."""
 
     def remove_old(self) -> None:
-        """Remove every job and every audit row that is due, except jobs whose resources may still run."""
+        """Remove every job and audit row that is due, except jobs that may still run."""
         now = self.clock.now()
         if self.keep_audit_for is not None:
             self.audit.expire(now - self.keep_audit_for, RETENTION)

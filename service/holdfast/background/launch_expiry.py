@@ -1,4 +1,7 @@
-"""Deletes old launch files of ended jobs, on this machine and in the shared directory of a Slurm cluster."""
+"""Deletes old launch files of ended jobs.
+
+They are on this machine, and in the shared directory of a Slurm cluster.
+"""
 
 from __future__ import annotations
 

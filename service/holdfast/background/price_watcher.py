@@ -127,7 +127,10 @@ class PriceWatcher:
 
 
 def _may_change(job: Job) -> bool:
-    """Whether its nodes run at a provider: their zones contain a slash, as in `aws/us-east-1/us-east-1a`."""
+    """Whether its nodes run at a provider.
+
+    Then their zones contain a slash, as in `aws/us-east-1/us-east-1a`.
+    """
     return bool(job.account.meters) and "/" in (job.zone or "")
 
 

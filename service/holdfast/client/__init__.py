@@ -225,7 +225,10 @@ class Client:
         return self._new(f"/v1/jobs/{job_id}/clone", dict(changes), idempotency_key)
 
     def retry(self, job_id: str, changes: Mapping[str, Any], idempotency_key: str) -> JobOut:
-        """Submit a copy of an ended job that resumes from its newest checkpoint; otherwise like `clone`."""
+        """Submit a copy of an ended job that resumes from its newest checkpoint.
+
+        Otherwise like `clone`.
+        """
         return self._new(f"/v1/jobs/{job_id}/retry", dict(changes), idempotency_key)
 
     def limits(self, job_id: str, limits: Mapping[str, Any]) -> JobOut:

@@ -1,4 +1,7 @@
-"""Client for the diagnostics of a job: bundle, manifest, hints, comparison, ranks, log search and metrics."""
+"""Client for the diagnostics of a job.
+
+They are its bundle, manifest, hints, comparison, ranks, log search and metrics.
+"""
 
 from __future__ import annotations
 
@@ -78,6 +81,9 @@ class SeriesClient:
     def series(
         self, job_id: str, names: Sequence[str] = (), *, points: int = 500, x: str = "step"
     ) -> SeriesPage:
-        """Return the named series of a job in at most so many buckets; without names, list the series."""
+        """Return the named series of a job in at most `points` buckets each.
+
+        Without names, it lists the series.
+        """
         params = {"name": list(names), "points": points, "x": x}
         return self.client.get(SeriesPage, "GET", f"/v1/jobs/{job_id}/series", params=params)

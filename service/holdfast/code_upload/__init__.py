@@ -1,1 +1,1 @@
-"""Upload of a job's code: packing a directory, its content-addressed tree, and the store of uploads."""
+"""Upload of a job's code: packing, content-addressed trees, and the store of uploads."""

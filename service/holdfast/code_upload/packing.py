@@ -115,7 +115,7 @@ def pack(folder: Path) -> PackedFolder:
 
 
 def _names(top: Path) -> Iterator[str]:
-    """Yield relative names of all entries to upload; those of empty directories end with a slash."""
+    """Yield relative names of all entries to upload; empty directories end with a slash."""
     ignored = _ignored(top)
     for place, folders, files in os.walk(top, onerror=_raise):
         below = Path(place).relative_to(top)

@@ -1,4 +1,4 @@
-"""Store of uploaded code: content-addressed pieces and the directories made of them, separate for each owner.
+"""Store of uploaded code: content-addressed pieces and directories, separate for each owner.
 
 A piece counts as present only for an owner who has uploaded it: knowing a hash gives no access to the content. The
 modification time of a directory or piece is its last use; unused ones are deleted after some days.
@@ -130,7 +130,10 @@ class Uploads:
         return True
 
     def delete_expired(self, live: Iterable[str]) -> None:
-        """Delete code that was not used recently; `live` are the directories of jobs that have not ended."""
+        """Delete code that was not used recently.
+
+        `live` are the directories of jobs that have not ended.
+        """
         for workdir in live:
             self.mark_used(workdir)
         now = self._clock.now()

@@ -1,6 +1,7 @@
-"""Enforces the limits of jobs whose poll is late: cost and time accrue while a launcher is slow.
+"""Enforces the limits of jobs whose poll is late.
 
-No launcher is called here. Workers receive the decision in the response to their next report.
+Cost and time accrue while a launcher is slow. No launcher is called here. Workers receive the
+decision in the response to their next report.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class PollIntervals:
     """Seconds between two sweeps of launchers for orphaned resources."""
 
     def interval_s(self, engine: Engine, watched: int = 1) -> float:
-        """Seconds between two polls of a job of this engine without a nudge, given the number of its jobs."""
+        """Seconds between two polls of a job without a nudge, given the engine's number of jobs."""
         least_s = self.by_engine.get(engine, self.poll_every_s)
         return max(least_s, self.poll_cost_s.get(engine, 0.0) * watched)
 
@@ -231,7 +231,9 @@ class Reconciler:
         return job
 
     def _launch(self, job: Job) -> Launch:
-        """The request for the newest launch, with the limits of the time it was recorded: a repeat is identical.
+        """The request for the newest launch, with the limits of the time it was recorded.
+
+        So a repeated request is identical.
 
         Raises:
             LaunchRefused: its task cannot be rendered, or its secrets cannot be read.
@@ -258,7 +260,10 @@ class Reconciler:
         )
 
     def _task(self, job: Job, spec: JobSpec) -> Mapping[str, Any]:
-        """The task as rendered at submission, or rendered again if the launcher has to apply different limits."""
+        """The task as rendered at submission.
+
+        It is rendered again if the launcher has to apply different limits.
+        """
         if job.launch_limits is None:
             return load(self._journal.submission(job.id).task)
         try:
@@ -281,7 +286,10 @@ class Reconciler:
         )
 
     def _budget_balances(self, job: Job) -> tuple[BudgetBalance, ...]:
-        """Balances of the budgets that pay for the job, cached for a few seconds; also records their warnings."""
+        """Balances of the budgets that pay for the job, cached for a few seconds.
+
+        Also records their warnings.
+        """
         now = self._clock.now()
         known = self._balances.get((job.project, job.owner))
         # A balance that would pause a job is read again: the budget may have been raised.
@@ -304,7 +312,10 @@ class Reconciler:
         return self._launchers[engine]
 
     async def process(self, lease: Lease) -> None:
-        """Run one step and schedule the next one. Errors are displayed to users but never change job state."""
+        """Run one step and schedule the next one.
+
+        Errors are displayed to users but never change job state.
+        """
         job_id, problem = lease.job_id, None
         # The time of the request: the response may lack events that happened after it.
         seen_at: datetime | None = self._clock.now()
@@ -341,7 +352,10 @@ class Reconciler:
             log.warning("%s: %s", job_id, problem)
 
     def _job_count(self, engine: Engine) -> int:
-        """Number of polled jobs of an engine, cached; counted only where the poll interval depends on it."""
+        """Number of polled jobs of an engine, cached.
+
+        They are only counted if the poll interval depends on it.
+        """
         if not self._intervals.poll_cost_s.get(engine):
             return 1
         now = self._clock.now()
@@ -366,7 +380,7 @@ class Reconciler:
 async def run(
     reconciler: Reconciler, nudged: asyncio.Event, stopped: asyncio.Event, pace: PollIntervals
 ) -> None:
-    """Process the jobs that are due until `stopped`, at every tick of the interval and after each nudge.
+    """Process due jobs until `stopped`, at every poll interval and after each nudge.
 
     A slow launcher delays neither the jobs of other launchers nor, up to a whole batch, its own other jobs. An
     unexpected error with one job stops no other.

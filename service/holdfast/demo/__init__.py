@@ -1,1 +1,4 @@
-"""The main scenario end to end on one machine: a job is submitted, preempted twice, resumed, finished and billed."""
+"""The main scenario end to end on one machine.
+
+A job is submitted, preempted twice, resumed, finished and billed.
+"""

@@ -1,4 +1,7 @@
-"""Scenario of the demo: one job preempted twice, an undisturbed copy, and a comparison of their weights."""
+"""Scenario of the demo: a job preempted twice, and an uninterrupted copy.
+
+Their weights are compared.
+"""
 
 from __future__ import annotations
 

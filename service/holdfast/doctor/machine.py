@@ -1,4 +1,7 @@
-"""Checks of Python and torch on this machine. torch runs in its own process, as it takes seconds and much memory."""
+"""Checks of Python and torch on this machine.
+
+torch runs in a separate process, as it needs seconds and much memory.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speed of the resources that training waits for: disk, store, cores, and the connection between ranks.
+"""Speed of the resources that training waits for: disk, store, cores and network.
 
 Loader settings (`num_workers`, `pin_memory`) are in the script and are not measured.
 """

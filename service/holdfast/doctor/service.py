@@ -1,4 +1,4 @@
-"""Checks of the service as a client sees it, and of SkyPilot and Slurm as the service sees them."""
+"""Checks of the service as a client sees it, and of SkyPilot and Slurm."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def check_users(launchers: Iterable[LauncherOut]) -> Iterator[Finding]:
 
 
 def check_unknown_launches(launchers: Iterable[LauncherOut]) -> Iterator[Finding]:
-    """Report running launches missing from the service's database, as after a restore of an older backup."""
+    """Report running launches that are missing from the service's database.
+
+    There may be some after a restore of an older backup.
+    """
     for launcher in launchers:
         if launcher.swept is False and not launcher.trouble:
             yield warning(
@@ -67,7 +70,10 @@ def check_unknown_launches(launchers: Iterable[LauncherOut]) -> Iterator[Finding
 
 
 def check_undecided(launchers: Iterable[LauncherOut]) -> Iterator[Finding]:
-    """Report launches whose nodes may run without a record at their engine; the job waits for a person to decide."""
+    """Report launches whose nodes may run without a record at their engine.
+
+    The job waits for a person to decide.
+    """
     for launcher in launchers:
         for lost in launcher.undecided:
             job = lost.job_id

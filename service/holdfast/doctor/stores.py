@@ -30,7 +30,7 @@ _ABOUT: Final = "store"
 
 
 def check_bucket(store: str) -> Finding:
-    """Test writing, conditional writing and replacing, reading and deleting at `s3://bucket/prefix`."""
+    """Test writing, conditional writes, reading and deleting at `s3://bucket/prefix`."""
     try:
         from holdfast.storage.s3_session import S3_ERRORS, open_client  # noqa: PLC0415 - only who asks needs boto3
     except ModuleNotFoundError:
@@ -94,7 +94,10 @@ Link = Callable[[Path, Path], None]
 
 
 def check_folder(folder: Path, link: Link = os.link) -> Finding:
-    """Test writing to a directory and its guarantees, as far as this machine can; the nodes also need access."""
+    """Test writing to a directory and its guarantees, as far as this machine can.
+
+    The nodes also need access.
+    """
     try:
         # A worker creates missing directories.
         there = next(place for place in (folder, *folder.parents) if place.exists())

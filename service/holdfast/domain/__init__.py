@@ -1,1 +1,1 @@
-"""Pure: what a job is, what happened to it, what it costs, what to do next. No clock, no network, no database."""
+"""Jobs, their events, costs and decisions, without a clock, network or database."""

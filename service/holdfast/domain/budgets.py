@@ -104,7 +104,10 @@ class BudgetBalance:
         return self.budget.on_reached is OnReached.PAUSE and self.is_spent(now, more_per_hour)
 
     def ms_until_spent(self, now: datetime) -> int | None:
-        """Milliseconds until the budget's jobs pause at the current rate; None if not within this month."""
+        """Milliseconds until the budget's jobs pause at the current rate.
+
+        None if not within this month.
+        """
         if self.budget.on_reached is OnReached.WARN or not self.micros_per_hour:
             return None
         since, spent = self._month_to_date(now)
@@ -154,10 +157,11 @@ class BudgetBalance:
 
 
 def paid_between(events: Iterable[Event], start: datetime, end: datetime) -> int:
-    """Micro-dollars of a job's nodes from `start` until `end`, from all its events at the price of each moment.
+    """Micro-dollars of a job's nodes from `start` until `end`, computed from all its events.
 
-    Both ends are differences of the bill's cumulative sums, so that months add up to the total. Provider rules are excluded, as
-    in limits. This defines what a budget counts; tests keep the sums of `RunningCost` equal to it.
+    Both ends are differences of the bill's cumulative sums, so that months add up to the total.
+    Provider rules are excluded, as in limits. This defines what a budget counts; tests keep the
+    sums of `RunningCost` equal to it.
     """
     account = compute_bill(events, {}, end, with_rules=False)
     low, high = to_ms(start), to_ms(end)

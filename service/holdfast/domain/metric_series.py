@@ -62,7 +62,10 @@ class Bucket:
 
 
 def retained_steps_by_attempt(facts: Sequence[Event]) -> dict[int, float]:
-    """Step up to which the work of each attempt counts, as in the bill; infinite if no work was lost."""
+    """Step up to which the work of each attempt counts, as in the bill.
+
+    It is infinite if no work was lost.
+    """
     attempts = collect_attempts(facts, {})
     finished = next((fact for fact in facts if isinstance(fact, Finished)), None)
     steps = retained_steps(attempts, finished)
@@ -77,9 +80,10 @@ def is_partly_lost(piece: SeriesSegment, limits: Mapping[int, float]) -> bool:
 def to_buckets(
     pieces: Iterable[SeriesSegment], limits: Mapping[int, float], axis: Axis, most: int
 ) -> list[Bucket]:
-    """The buckets of a series in order: at most `most` of equal width, one per attempt where attempts overlap.
+    """The buckets of a series in order, at most `most` of equal width.
 
-    A segment is drawn at its middle, and is lost if it begins beyond the limit of its attempt.
+    There is one for each attempt where attempts overlap. A segment is drawn at its middle, and is
+    lost if it begins beyond the limit of its attempt.
     """
     given = list(pieces)
     if not given:

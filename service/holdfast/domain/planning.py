@@ -1,4 +1,4 @@
-"""Planning before submission: accelerators for a model size, advice on spot nodes, loss estimates and checkpoint intervals. Pure."""
+"""Planning before submission: accelerators, spot advice, losses, checkpoint intervals. Pure."""
 
 from __future__ import annotations
 

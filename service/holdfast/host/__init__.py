@@ -1,1 +1,1 @@
-"""Resources of the service's machine: directories, untrusted files, disk space, descriptors, home lock."""
+"""Resources of the service's machine: files, disk space, descriptors, home lock."""

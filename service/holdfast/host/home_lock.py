@@ -20,7 +20,7 @@ process ends."""
 
 
 def folders_of(settings: Settings) -> list[Path]:
-    """The directories that a service must be able to write: its home, and that of a SQLite database."""
+    """The directories that a service must write: its home, and that of a SQLite database."""
     file = database_file(settings)
     return [settings.home, *([file.parent] if file else [])]
 

@@ -47,7 +47,7 @@ _next_s = 0.0
 
 
 def are_exhausted(error: BaseException | None) -> bool:
-    """Whether an error means that descriptors or memory for another connection or file are exhausted."""
+    """Whether an error means that descriptors or memory are exhausted."""
     return isinstance(error, OSError) and error.errno in _EXHAUSTED
 
 

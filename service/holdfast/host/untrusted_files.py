@@ -16,7 +16,9 @@ _LINKED: Final = frozenset({errno.ELOOP, errno.ENXIO})
 
 @contextmanager
 def opened_folder(top: Path, parts: Sequence[str] = ()) -> Iterator[int]:
-    """The descriptor of a directory below `top`, by the names on the way. `top` itself may be a link.
+    """The descriptor of a directory below `top`, by the names on the way.
+
+    `top` itself may be a link.
 
     Raises:
         FileNotFoundError: it does not exist.

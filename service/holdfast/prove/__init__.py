@@ -1,4 +1,4 @@
-"""Equivalence experiment: a short run of a job with preemptions, compared with an undisturbed one.
+"""Equivalence experiment: a short run with preemptions, compared with an uninterrupted one.
 
 job_file    the shortened job file
 experiment  both runs, one after the other

@@ -1,4 +1,7 @@
-"""Both runs of an equivalence experiment: one undisturbed, one with preempted nodes, and the certificate."""
+"""Both runs of an equivalence experiment, and the certificate.
+
+One is uninterrupted; nodes of the other are preempted.
+"""
 
 from __future__ import annotations
 

@@ -45,7 +45,9 @@ def has_commit(folder: Path, commit: str) -> bool:
 
 
 def check_out(repository: Path, commit: str, to: Path, patch: Path | None = None) -> None:
-    """Check out a commit into a new directory and apply a patch, if any; the repository's own files stay unchanged.
+    """Check out a commit into a new directory and apply a patch, if any.
+
+    The repository's own files stay unchanged.
 
     Raises:
         BadRequest: git failed, with its message.

@@ -39,7 +39,9 @@ def _lines(lock: Sequence[str]) -> Iterator[str]:
 
 
 def build_python(lock: Sequence[str], folder: Path) -> Path:
-    """Create a Python environment with these packages and this version of Holdfast; return its directory of programs.
+    """Create a Python environment with these packages and this version of Holdfast.
+
+    Returns its directory of programs.
 
     Raises:
         BadRequest: the lock is empty, or the directory exists.

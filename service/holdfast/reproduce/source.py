@@ -72,7 +72,10 @@ def _folder(manifest: Mapping[str, Any], workdir: str) -> str:
 
 
 def script_mismatch(manifest: Mapping[str, Any], workdir: str | None) -> str | None:
-    """Describe how the script of a directory differs from the original; None if it is the same or unknown."""
+    """Describe how the script of a directory differs from the original.
+
+    None if it is the same or unknown.
+    """
     name, digest = manifest.get("script"), manifest.get("script_sha256")
     if workdir is None or not name or not digest:
         return None

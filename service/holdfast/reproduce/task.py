@@ -21,7 +21,7 @@ One of ten thousand packages has a tenth of it; a larger file is not a manifest 
 
 
 def read_evidence(file: Path) -> dict[str, Any]:
-    """Read a manifest from a file of `holdfast manifest --json` or a bundle of `holdfast bundle`.
+    """Read a manifest, as printed by `holdfast manifest --json`, or in a bundle.
 
     Raises:
         BadRequest: it is neither.
@@ -74,7 +74,10 @@ def task_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
 def rerun_task(
     manifest: Mapping[str, Any], workdir: str | None, programs: Path | None = None
 ) -> dict[str, Any]:
-    """Build the job file of the same launch, with its code in a directory and `programs` first in PATH."""
+    """Build the job file of the same launch, with its code in a directory.
+
+    `programs` comes first in PATH.
+    """
     task = task_of(manifest)
     if workdir is not None:
         task["workdir"] = workdir

@@ -1,1 +1,4 @@
-"""Assembles the service and runs it: composition, launcher registry, background tasks, process and signals."""
+"""Assembles the service and runs it.
+
+Composition, launcher registry, background tasks, process and signals.
+"""

@@ -107,7 +107,10 @@ def _code_tasks(services: Services) -> Sequence[BackgroundTask]:
 
 
 def _store_tasks(settings: Settings, services: Services) -> Sequence[BackgroundTask]:
-    """The tasks that use checkpoint stores. None in a demonstration, whose store names may belong to others."""
+    """The tasks that use checkpoint stores.
+
+    None in a demonstration, whose store names may belong to others.
+    """
     if services.demo_seed is not None:
         return ()
     importer = ReportImporter(

@@ -236,7 +236,10 @@ def unchanged_settings(settings: Settings, address: str) -> Settings:
 
 
 def settings_for_host(settings: Settings, host: str) -> Settings:
-    """The settings for a service that listens on `host`: beyond this machine, every request needs a token."""
+    """The settings for a service that listens on `host`.
+
+    Beyond this machine, every request needs a token.
+    """
     is_behind = settings.public_url and not addresses.is_here(settings.public_url)
     if is_behind and settings.trust_loopback is not False:
         log.warning(
@@ -253,7 +256,9 @@ def settings_for_host(settings: Settings, host: str) -> Settings:
 
 
 def gate_url(settings: Settings, address: str) -> str:
-    """The secret URL at which SkyPilot's server requests admission of a launch. Anyone who knows it can answer.
+    """The secret URL at which SkyPilot's server requests admission of a launch.
+
+    Anyone who knows it can answer.
 
     Raises:
         StoreUnavailable: the home directory, which contains the service's own secret, cannot be used.
@@ -287,14 +292,17 @@ def _make_home(home: Path) -> None:
 
 
 def _secret(home: Path) -> bytes:
-    """The service's own secret, created at its first start; replicas share it through the home directory."""
+    """The service's own secret, created at its first start.
+
+    Replicas share it through the home directory.
+    """
     file = home / "secret"
     _write_once(file, secrets.token_hex(32))
     return file.read_bytes()
 
 
 def _first_token(settings: Settings, services: Services) -> str | None:
-    """Create the owner's token if needed: at the first start, or if the one in the home directory is invalid.
+    """Create the owner's token at the first start, or if the stored one is invalid.
 
     Write access to this directory includes the service's own secret. So if all tokens are lost, it suffices to
     delete that file.

@@ -1,4 +1,4 @@
-"""Limits connections to the service, so that file descriptors remain for its database and launchers."""
+"""Limits connections, so that file descriptors remain for the database and launchers."""
 
 from __future__ import annotations
 
@@ -22,15 +22,19 @@ LEAST: Final = 8
 
 
 def most() -> int:
-    """The maximum number of connections under this process's current limit, which `prlimit` can change."""
+    """The maximum number of connections under this process's current limit.
+
+    `prlimit` can change the limit.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(LEAST, min(limit // 2, limit - RESERVED))
 
 
 class Listener(socket.socket):
-    """A socket that accepts one connection per turn of the event loop, so that each is counted before the next.
+    """A socket that accepts one connection per turn of the event loop.
 
-    asyncio accepts all waiting connections in one turn, and pauses for a second if that exhausts the descriptors.
+    So each one is counted before the next. asyncio accepts all waiting connections in one turn, and
+    pauses for a second if that exhausts the descriptors.
     """
 
     _has_accepted = False
@@ -50,7 +54,10 @@ class Listener(socket.socket):
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP on one connection. Over the limit, it replaces the oldest idle connection, or is closed."""
+    """HTTP on one connection, within the limit of connections.
+
+    Over the limit, it replaces the oldest idle connection, or is closed.
+    """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start if the limit permits it."""

@@ -110,7 +110,10 @@ class _Server(uvicorn.Server):
 
 
 def _address(host: str, port: int) -> str:
-    """The address of the service on this machine; a wildcard host is replaced by the loopback address."""
+    """The address of the service on this machine.
+
+    A wildcard host is replaced by the loopback address.
+    """
     name = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
     return f"http://{bracketed(name)}:{port}"
 

@@ -1,1 +1,1 @@
-"""Where facts are kept: an append-only journal and what is read from it."""
+"""The database: an append-only event log and the queries over it."""

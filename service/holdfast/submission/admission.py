@@ -1,4 +1,4 @@
-"""Checks of a parsed job file before submission: permissions, budgets, parent job, spot safety and launcher.
+"""Checks of a parsed job file: permissions, budgets, parent job, spot safety and launcher.
 
 A submission raises the refusals; a preview lists them.
 """
@@ -47,7 +47,10 @@ def refusals(
     *,
     force: bool,
 ) -> Iterator[HoldfastError]:
-    """List the reasons for refusing a job in order of the checks; `past` holds the lifetimes of such nodes."""
+    """List the reasons for refusing a job in order of the checks.
+
+    `past` holds the lifetimes of such nodes.
+    """
     checks: tuple[Callable[[], object], ...] = (
         lambda: _check_engine(services, spec.engine),
         lambda: _check_project(services, project),
@@ -107,7 +110,9 @@ def _unknown(job_id: str) -> str:
 
 
 def check_parent_job(services: Services, spec: JobSpec, caller: Caller) -> tuple[str, ...]:
-    """Look up the parent job and describe where the new job starts; empty if it starts at step 0.
+    """Look up the parent job and describe where the new job starts.
+
+    The description is empty if it starts at step 0.
 
     Raises:
         BadJobFile: the parent is unknown to the caller, or cannot be resumed from.
@@ -130,7 +135,10 @@ def check_parent_job(services: Services, spec: JobSpec, caller: Caller) -> tuple
 
 
 def lifetimes_for(services: Services, spec: JobSpec) -> HistoricalLifetimes:
-    """Return the lifetimes of recent jobs on the same kind of nodes; empty for a job without cloud nodes."""
+    """Return the lifetimes of recent jobs on the same kind of nodes.
+
+    It is empty for a job without cloud nodes.
+    """
     if spec.engine is not Engine.SKYPILOT:
         return HistoricalLifetimes()
     return historical_lifetimes(services.engine, node_kind(spec.resources))
@@ -140,7 +148,9 @@ _SEND: Final = "; holdfast submit --upload sends a directory with the job"
 
 
 def confine(services: Services, spec: JobSpec, caller: Caller, project: str) -> bool:
-    """Return whether the job is confined, as its submitter has no permissions for the service's machine.
+    """Return whether the job is confined.
+
+    It is if its submitter has no permissions for the service's machine.
 
     Raises:
         Forbidden: jobs of this caller may not run there.

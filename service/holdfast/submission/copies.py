@@ -73,7 +73,10 @@ class JobCopier:
         return self._copy("retry", job, understand)
 
     def _copy(self, verb: str, job: Job, understand: Callable[[], JobSpec]) -> Job:
-        """Copy a job, or return the copy that the same request created before, even if its checks would fail now."""
+        """Copy a job, or return the copy that the same request created before.
+
+        It is returned even if its checks would fail now.
+        """
         services, changes = self.services, self.changes
         digest = services.secrets.digest(
             f"{verb} {job.id} {self.requested}".encode(), changes.secrets

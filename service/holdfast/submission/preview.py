@@ -1,4 +1,7 @@
-"""Preview of a launch: what a job file would launch, rendered by the service or by a client without one."""
+"""Preview of a launch: what a job file would launch.
+
+The service renders it, or a client without a service.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,9 @@ def preview(
 def preview_without_service(
     text: str, overrides: Overrides, options: PreviewOptions, now: datetime, *, force: bool
 ) -> Preview:
-    """Render a launch as a service without past jobs would, skipping checks that need the service.
+    """Render a launch as a service without past jobs would.
+
+    Checks that need the service are skipped.
 
     Raises:
         BadRequest: as in `read_and_render` and `preview`.

@@ -129,7 +129,10 @@ def project_of(caller: Caller, asked: JobRequest, spec: JobSpec) -> str:
 
 
 def own_key(key: str, caller: Caller) -> str:
-    """Return the stored form of a key, unique for each caller, so that a key never returns another user's job."""
+    """Return the stored form of a key, unique for each caller.
+
+    So a key never returns another user's job.
+    """
     if not caller.name:
         return key
     return f"{caller.name}:{hashlib.sha256(key.encode()).hexdigest()}"

@@ -1,4 +1,7 @@
-"""The former path of `holdfast.launchers.local.supervisor`, which a service started before an upgrade still runs with `-m`."""
+"""The former path of `holdfast.launchers.local.supervisor`.
+
+A service started before an upgrade still runs it with `-m`.
+"""
 
 import sys
 

@@ -105,7 +105,7 @@ def actor_of(request: Request, caller: Caller) -> Actor:
 
 
 def session_of(request: Request, services: Services) -> Session | None:
-    """Return the session of the request's cookie; None without a cookie or if the session has ended."""
+    """Return the session of the request's cookie; None without a cookie, or after its end."""
     text = request.cookies.get(cookie_of(request))
     return services.sessions.find(text, services.clock.now()) if text else None
 
@@ -117,7 +117,10 @@ def cookie_of(request: Request) -> str:
 
 
 def is_secure(request: Request) -> bool:
-    """Whether a browser sent the request over https, according to its proxy; a false claim only affects its own cookie."""
+    """Whether a browser sent the request over https, according to its proxy.
+
+    A false claim only affects the cookie of the same browser.
+    """
     scheme = request.headers.get("x-forwarded-proto", request.url.scheme)
     return scheme.partition(",")[0].strip() == "https"
 
@@ -195,7 +198,10 @@ def _note(use: Callable[[], None]) -> None:
 
 
 def _check_csrf(request: Request, session: Session) -> None:
-    """Check that a request with a cookie comes from the service's own page, as other pages can also send the cookie."""
+    """Check that a request with a cookie comes from the service's own page.
+
+    Other pages can also send the cookie.
+    """
     csrf = request.headers.get("x-csrf-token", "")
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
@@ -236,9 +242,10 @@ def _project_of_removed(services: Services, caller: Caller, job_id: str, action:
 def _invalid_token(
     request: Request, services: Services, token_id: str, why: str, text_digest: str = ""
 ) -> Unauthenticated | TooManyRequests:
-    """Return the refusal of a wrong token; after many with one token, or very many in total, TooManyRequests.
+    """Return the refusal of a wrong token, or TooManyRequests after many wrong tokens.
 
-    Valid tokens are never counted. Wrong tokens of others at the same address do not hide the reason for this one.
+    They are counted for each token, and in total. Valid tokens are never counted. Wrong tokens of
+    others at the same address do not hide the reason for this one.
     """
     address = _address(request) or "nowhere"
     taken = [

@@ -1,4 +1,6 @@
-"""Detection of requests by a person on the service's own machine, who needs no token while there are no users.
+"""Detection of requests by a person on the service's own machine.
+
+They need no token while there are no users.
 
 The peer of a local proxy also has a loopback address, and so does a browser that shows a page from any site. Any sign
 of either requires a token. A proxy that speaks HTTP/1.1, adds no header and puts its own name in Host is
@@ -24,7 +26,10 @@ _REMEDY: Final = "set HOLDFAST_TOKEN, or run holdfast login"
 
 
 def is_here(request: Request) -> bool:
-    """Whether a request was sent to a name of this machine; other names may be DNS rebinding by a web page."""
+    """Whether a request was sent to a name of this machine.
+
+    Other names may be DNS rebinding by a web page.
+    """
     return _LOCAL_HOST.fullmatch(request.headers.get("host", "")) is not None
 
 

@@ -170,7 +170,7 @@ def _skips_membership(name: str, what: Access) -> bool:
 
 
 def allowed_actions(caller: Caller, project: str | None = None) -> dict[str, Can]:
-    """List every action in a project, or those without a project, with the reason if it is not allowed."""
+    """List every action in a project, or those without one; each with the reason if not allowed."""
     return {
         action.value: _can(caller, action, project)
         for action in Action

@@ -1,4 +1,4 @@
-"""Access to open streams: the caller may have lost their token or project membership since the start."""
+"""Access to open streams: it ends when the caller loses their token or membership."""
 
 from __future__ import annotations
 
@@ -66,7 +66,10 @@ TheStreamAccess = Annotated[StreamAccess, Depends(_stream_access)]
 
 @contextmanager
 def end_stream_on_outage() -> Iterator[None]:
-    """End a stream cleanly if the database is unavailable; its client reconnects at its last position."""
+    """End a stream cleanly if the database is unavailable.
+
+    Its client reconnects at its last position.
+    """
     try:
         yield
     except StoreUnavailable as error:

@@ -1,4 +1,4 @@
-"""Request ids, limits for bodies and paths, and security and rate limit headers of all responses.
+"""Request ids, limits for bodies and paths, and security and rate limit headers.
 
 Bodies that are too large are refused before they are read, and also paths that no database can search for.
 
@@ -102,7 +102,10 @@ def _fits(headers: Headers, most: int) -> bool:
 
 
 def _nul_error(request: Request) -> HoldfastError | None:
-    """Return an error for a path or query with a NUL character, which not every database can search for."""
+    """Return an error for a path or query with a NUL character.
+
+    Not every database can search for it.
+    """
     problem = "contains a NUL character; remove it"
     if "\0" in request.scope["path"]:
         return NotFound(f"there is no resource at this address: the path {problem}")

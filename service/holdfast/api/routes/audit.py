@@ -84,7 +84,10 @@ def _view(entry: AuditEntry) -> AuditEntryOut:
 
 
 def _shown(words: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the values, or a placeholder if they contain lone surrogates, which no response can carry."""
+    """Return the values, or a placeholder if they contain lone surrogates.
+
+    No response can contain these.
+    """
     try:
         json.dumps(words, ensure_ascii=False).encode()
     except UnicodeEncodeError:

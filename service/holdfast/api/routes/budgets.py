@@ -32,7 +32,10 @@ Name = Annotated[str, Path(min_length=1, max_length=100)]
 
 @router.get("", response_model=list[BudgetOut])
 def list_budgets(services: TheServices, caller: TheCaller) -> list[BudgetOut]:
-    """List the budgets of the caller and their projects, projects first, with this month's spending."""
+    """List the budgets of the caller and their projects, with this month's spending.
+
+    Projects come first.
+    """
     balances = services.journal.budgets.balances(services.clock.now())
     seen = [balance for balance in balances if _is_seen(caller, balance.budget)]
     sums = {scope: _sums(services, scope) for scope in {balance.budget.scope for balance in seen}}

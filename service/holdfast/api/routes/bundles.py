@@ -1,4 +1,7 @@
-"""The evidence of a job as one zip file: job file, events, bill, and a README that explains them."""
+"""The evidence of a job as one zip file.
+
+It contains the job file, events and bill, and a README that explains them.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +159,10 @@ def files(services: Services, job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _tasks(job_id: str, spec: JobSpec, events: list[Event]) -> Iterator[tuple[str, str]]:
-    """Yield the task of each launch as its launcher received it, without secrets and values known only at launch."""
+    """Yield the task of each launch as its launcher received it.
+
+    Secrets and values known only at launch are omitted.
+    """
     first = events[0]
     assert isinstance(first, Submitted)
     job = create_job(job_id, first)
@@ -174,7 +180,10 @@ def _tasks(job_id: str, spec: JobSpec, events: list[Event]) -> Iterator[tuple[st
 
 
 def _manifests(job_id: str, spec: JobSpec, events: list[Event]) -> Iterator[tuple[str, str]]:
-    """Yield the manifest of each attempt and the packages of the newest; empty without manifests."""
+    """Yield the manifest of each attempt and the packages of the newest.
+
+    Without manifests there are none.
+    """
     by_attempt = manifests(job_id, spec, events)
     for attempt, manifest in by_attempt.items():
         yield f"manifests/attempt-{attempt:03d}.json", _json(manifest)

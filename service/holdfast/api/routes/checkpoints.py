@@ -32,7 +32,10 @@ def list_checkpoints(
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     cursor: Annotated[str | None, Query(description="`next` of the previous page.")] = None,
 ) -> CheckpointPage:
-    """List every attempted save with its result, newest first, from worker reports; the store is not read."""
+    """List every attempted save with its result, newest first.
+
+    The list is computed from worker reports; the store is not read.
+    """
     saves = checkpoint_history(services.journal.events(job.id)).attempts()
     spec = JobSpec.from_stored(services.journal.submission(job.id).spec)
     tidying = retention_view(spec, services.retention_queue.statuses([job.id]).get(job.id))

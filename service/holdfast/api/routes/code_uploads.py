@@ -1,4 +1,4 @@
-"""Code that clients upload for their jobs: pieces of files, and the directories made of them."""
+"""Code that clients upload for their jobs: pieces of files, and directories made of them."""
 
 from __future__ import annotations
 

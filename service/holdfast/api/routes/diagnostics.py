@@ -133,7 +133,10 @@ def show_manifest(
         int | None, Query(ge=1, description="Attempt; default: the newest with a manifest.")
     ] = None,
 ) -> dict[str, Any]:
-    """Show the manifest that the worker reported before its first step, with the service's data under `holdfast`."""
+    """Show the manifest that the worker reported before its first step.
+
+    The service's data is under `holdfast`.
+    """
     return newest_manifest(services, job, attempt)
 
 
@@ -190,7 +193,10 @@ async def show_rank_presence(
     *,
     attempt: Annotated[int | None, Query(ge=1, description="Attempt; default: the newest.")] = None,
 ) -> RankPresenceOut:
-    """Show the ranks of an attempt that have printed output, the expected number, and the missing ones."""
+    """Show the ranks of an attempt that have printed output.
+
+    Also the expected number of ranks, and the missing ones.
+    """
     number = attempt or job.attempt
     if not 1 <= number <= job.attempt:
         raise NotFound(f"job {job.id} has {job.attempt} attempts; attempt {number} does not exist")

@@ -1,4 +1,4 @@
-"""Equivalence certificates: whether an interrupted job and an undisturbed copy had the same result."""
+"""Equivalence certificates: whether an interrupted job and an uninterrupted copy match."""
 
 from __future__ import annotations
 

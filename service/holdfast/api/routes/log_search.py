@@ -1,4 +1,4 @@
-"""Search of a job's logs: line by line over all nodes and ranks, with a bounded cost per request."""
+"""Search of a job's logs over all nodes and ranks, with a bounded cost per request."""
 
 from __future__ import annotations
 
@@ -126,7 +126,10 @@ class LogSearch:
         return place
 
     def _search_lines(self, lines: bytes, place: SearchPosition) -> SearchPosition:
-        """Search lines and return the position after them, or after the line with the last requested match."""
+        """Search lines and return the position after them.
+
+        The search ends after the line with the last requested match.
+        """
         if self.pattern.matches_any(lines):
             for number, (start, line) in enumerate(split_lines(lines), place.line):
                 span = self.pattern.find(line)

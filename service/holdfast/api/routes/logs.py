@@ -126,7 +126,10 @@ def _parse_position(place: str | None) -> tuple[int, int]:
 
 
 def _next_chunk(launcher: Launcher, key: str, source: LogSource, offset: int) -> bytes:
-    """Read the next chunk, cut after its last newline if possible, so that no character is split."""
+    """Read the next chunk, cut after its last newline if possible.
+
+    No character is split.
+    """
     piece = launcher.read_log(key, source, offset, CHUNK_BYTES)
     end = piece.rfind(b"\n") + 1
     return piece[:end] if end else piece

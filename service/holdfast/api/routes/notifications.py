@@ -1,4 +1,4 @@
-"""Notification channels of a project, and deliveries to channels and to targets of job files."""
+"""Notification channels of a project, and deliveries to channels and to job file targets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ Cursor: TypeAlias = Annotated[
 def list_job_deliveries(
     job: TheJob, services: TheServices, *, limit: Count = 50, cursor: Cursor = None
 ) -> DeliveryPage:
-    """List the deliveries of the last 30 days to targets in a job's file, including pending ones, newest first."""
+    """List the deliveries of the last 30 days to targets in a job's file.
+
+    The newest come first; pending ones are included.
+    """
     return page_of(services.outbox, services.channels.list_for_job(job.id), limit, cursor)
 
 
@@ -143,7 +146,10 @@ def list_deliveries(
     limit: Count = 50,
     cursor: Cursor = None,
 ) -> DeliveryPage:
-    """List the deliveries to a channel of the last 30 days, including pending ones, newest first."""
+    """List the deliveries to a channel of the last 30 days.
+
+    The newest come first; pending ones are included.
+    """
     found = services.channels.read(project, channel)
     return page_of(services.outbox, [found], limit, cursor)
 

@@ -1,4 +1,4 @@
-"""Planning: cost of a failure, checkpoint intervals, and accelerators for a model, at catalog prices."""
+"""Planning at catalog prices: cost of failures, checkpoint intervals, accelerators."""
 
 from __future__ import annotations
 

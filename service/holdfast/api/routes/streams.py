@@ -1,4 +1,4 @@
-"""Live streams (SSE) of events of one job or all jobs, resumable exactly with `Last-Event-ID`."""
+"""Live streams (SSE) of events of one job or all jobs, resumable with `Last-Event-ID`."""
 
 from __future__ import annotations
 

@@ -32,7 +32,10 @@ def muster(job_id: str, body: RegistrationIn, services: TheServices) -> Registra
 
 @router.post("/reports", response_model=ReportsOut)
 def take_reports(job_id: str, body: ReportsIn, services: TheServices) -> ReportsOut:
-    """Ingest new reports; the response gives the next expected report and the remaining time of the worker."""
+    """Ingest new reports.
+
+    The response gives the next expected report and the remaining time of the worker.
+    """
     [batch] = services.journal.ingest_reports([batch_of(job_id, body)])
     if isinstance(batch, HoldfastError):
         raise batch
@@ -55,7 +58,10 @@ def batch_of(job_id: str, body: ReportsIn) -> ReportBatch:
 
 
 def reports_reply(services: Services, body: ReportsIn, taken: Accepted) -> tuple[ReportsOut, bool]:
-    """Build the reply to reports, and return whether the worker has finished and its nodes wait only for this."""
+    """Build the reply to reports, and return whether the worker has finished.
+
+    Then its nodes wait only for this reply.
+    """
     left_ms = None if taken.job is None else grace_ms(taken.job, services.clock.now())
     if left_ms is None:
         return ReportsOut(next=taken.next, leave_within_s=None), False

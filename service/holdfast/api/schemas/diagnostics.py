@@ -1,4 +1,7 @@
-"""Schemas of comparisons, hints, log searches, rank presence and certificates; shared with the client."""
+"""Schemas of comparisons, hints, log searches, rank presence and certificates.
+
+The client uses them, too.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,10 @@ from holdfast.api.schemas.base import Schema
 
 
 class UndecidedOut(Schema):
-    """A launch whose nodes may be running although its engine lost the record; a person must decide."""
+    """A launch whose nodes may be running although its engine lost the record.
+
+    A person must decide.
+    """
 
     launch: str
     job_id: str

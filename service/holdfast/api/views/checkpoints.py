@@ -46,7 +46,10 @@ def checkpoint_history(facts: Iterable[RecordedEvent]) -> CheckpointHistory:
 def checkpoint_view(
     save: CheckpointAttempt, *, removed_by: RetentionOwner | None = None
 ) -> CheckpointOut:
-    """Convert one attempted save; `removed_by`: who deletes it once the retention policy no longer keeps it."""
+    """Convert one attempted save.
+
+    `removed_by` deletes it once the retention policy no longer keeps it.
+    """
     return CheckpointOut(
         step=save.step,
         checkpoint=save.name,

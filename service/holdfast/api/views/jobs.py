@@ -79,7 +79,10 @@ def with_permissions(views: Sequence[JobOut], caller: Caller) -> list[JobOut]:
 
 
 def submitted_view(services: Services, job_id: str) -> JobOut:
-    """Convert a job as it was at its submission, so that a repeated request has the same response."""
+    """Convert a job as it was at its submission.
+
+    So a repeated request has the same response.
+    """
     facts = services.journal.events(job_id)[:1]
     submitted = facts[0].event
     assert isinstance(submitted, Submitted)
@@ -148,7 +151,7 @@ def _job(
 
 
 def _warning(job: Job, retention: RetentionStatus | None) -> str | None:
-    """Return the job's own warning, or while it is running, that old checkpoints are not deleted."""
+    """Return the job's own warning, or while it runs, that old checkpoints are not deleted."""
     trouble = retention.error if retention and job.state is not State.ENDED else None
     untidied = trouble and f"old checkpoints are not deleted: {trouble}"
     return "; ".join(filter(None, (job.warning, untidied))) or None

@@ -1,4 +1,4 @@
-"""Imports reports that workers left in their checkpoint stores while the service was unreachable.
+"""Imports reports that workers left in their checkpoint stores during an outage.
 
 `archives` lists the reports in a store by sender, oldest first; `importer` schedules the reads and appends the
 reports.

@@ -1,8 +1,9 @@
-"""Imports a job's reports from its checkpoint store while its workers do not reach the service.
+"""Imports a job's reports from its checkpoint store during an outage.
 
-Imported reports take the path of all reports (`Journal.ingest`); the archive is deleted once they are in the
-journal. An interruption leaves an imported archive behind, of which no report is recorded twice. Stores are slow,
-so each visit runs in a thread. Replicas that visit the same store at once duplicate work, harmlessly.
+Imported reports take the path of all reports (`Journal.ingest`); the archive is deleted once they
+are in the journal. After an interruption the same archive is imported again, and no report is
+recorded twice. Stores are slow, so each visit runs in a thread. Replicas that visit the same store
+at once duplicate work, harmlessly.
 """
 
 from __future__ import annotations
@@ -245,11 +246,11 @@ class _SenderImport:
     inbox: SenderArchives
 
     def run(self) -> tuple[int, str]:
-        """Import the archives; return their number, and the problem with the next one if there is one.
+        """Import the archives; return their number, and the problem with the next one, if any.
 
         Raises:
-            CheckpointStoreUnreachable, CheckpointStoreRefused: imported reports are in the journal, whether or not their archives
-                are deleted.
+            CheckpointStoreUnreachable, CheckpointStoreRefused: imported reports are in the journal,
+                whether or not their archives are deleted.
         """
         done, problem = list[str](), ""
         for posted in self.inbox.archives:

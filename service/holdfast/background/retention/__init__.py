@@ -1,4 +1,4 @@
-"""Checkpoint retention: deletes superfluous checkpoints from stores and records what was deleted.
+"""Checkpoint retention: deletes old checkpoints from stores and records the deletions.
 
 `inventory` scans a store, `deletion` deletes what a plan lists in an order that tolerates interruption, and
 `collector` schedules the jobs.

@@ -1,4 +1,4 @@
-"""The checkpoint collector: deletes superfluous checkpoints store by store and records failures.
+"""The checkpoint collector: deletes old checkpoints store by store and records failures.
 
 Every visit starts from scratch and may be interrupted anywhere. Stores are slow, so each visit runs in a thread; a
 few run at once.

@@ -146,7 +146,10 @@ def _checkpoint_info(
     keep: RetentionPolicy,
     cache: InventoryCache,
 ) -> _CheckpointInfo:
-    """The information from the worker's report, or from the commit if the worker died before the report."""
+    """The information from the worker's report, or from the commit.
+
+    The worker may have died before its report.
+    """
     summary: CheckpointAttempt | CommitSummary | None = saves.find(str(name))
     if summary is None:
         if name not in cache.summaries:
@@ -173,7 +176,10 @@ def _incomplete(
     keep: RetentionPolicy,
     cache: InventoryCache,
 ) -> set[CheckpointName]:
-    """The newest checkpoints with missing bytes, as far as they are counted, and those marked as damaged."""
+    """The newest checkpoints with missing bytes, and those marked as damaged.
+
+    Only counted ones are included.
+    """
     lacking: set[CheckpointName] = set()
     wanted = max(keep.last, MIN_KEPT)
     newest_first = sorted(

@@ -1,4 +1,4 @@
-"""Generator of the history: users act through the API and the reconciler runs, at times set on a clock.
+"""Generator of the history: API calls of users and steps of the reconciler on a set clock.
 
 Nothing observable happens between two times, so a month takes seconds. The service itself records everything.
 """

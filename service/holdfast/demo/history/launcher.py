@@ -1,4 +1,4 @@
-"""Launcher of the demonstration: each job has its own simulated cloud, with prices of one market.
+"""Launcher of the demonstration: a simulated cloud per job, with prices of one market.
 
 Preemptions depend on the seed and on the scenario of a job, not on its id, so that a seed always generates the same
 history.

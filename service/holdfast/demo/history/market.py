@@ -147,11 +147,14 @@ class Market:
     _paths: dict[tuple[str, str], tuple[PricePoint, ...]] = field(default_factory=dict)
 
     def quote(self, wanted: PriceQuery, at: datetime) -> Quote:
-        """Return the price of one node at a time; an estimate, marked as such, if the market has none."""
+        """Return the price of one node at a time, or an estimate marked as such."""
         return resolve(self._quotes(at), wanted, at)
 
     def history(self, wanted: PriceQuery, since: datetime, until: datetime) -> Sequence[PricePoint]:
-        """Return the spot price of a node at `since` and its changes until `until`; empty if it is not sold here."""
+        """Return the spot price of a node at `since` and its changes until `until`.
+
+        It is empty if the node is not sold here.
+        """
         return [
             change
             for kind, zone in self._places()

@@ -93,7 +93,10 @@ def with_history(seed: int) -> Callable[[Settings, LocalMarket, str], Applicatio
 def open_at(
     real: Clock, seed: int, settings: Settings, market: LocalMarket, address: str
 ) -> Application:
-    """Open a service whose generated history ends at the current time of `real` and continues from there."""
+    """Open a service whose generated history ends at the current time of `real`.
+
+    It continues from there.
+    """
     now = real.now()
     # At a full hour, so that hours of the history match hours of the day.
     start = now.replace(minute=0, second=0, microsecond=0) - timedelta(days=DAYS)

@@ -1,4 +1,4 @@
-"""The audit log: user actions in a hash chain, in which changing a row invalidates all later rows.
+"""The audit log: user actions in a hash chain; a change invalidates all later rows.
 
 The hash of a row is SHA-256 over the previous row's hash and the row's canonical JSON (sorted keys, no spaces, ASCII), so that a
 copy can be verified with a few lines in any language.
@@ -185,7 +185,10 @@ def _problem(entry: AuditEntry, before: ChainHead, kept: str | None) -> str:
 
 
 def _compute_hash(entry: AuditEntry) -> str | None:
-    """Hash that a row should have; None if it cannot be computed, such as for JSON nested too deeply."""
+    """Hash that a row should have; None if it cannot be computed.
+
+    Such as for JSON nested too deeply.
+    """
     try:
         return entry.compute_hash()
     except (TypeError, ValueError, RecursionError):

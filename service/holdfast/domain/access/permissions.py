@@ -129,7 +129,10 @@ class Caller:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether the caller's jobs may use the service's machine with its rights: the owner and service admins."""
+        """Whether the caller's jobs may use the service's machine with its rights.
+
+        The jobs of the owner and of service admins may.
+        """
         return self.is_admin and self.only is None
 
     def restricted_to(self, project: str) -> Self:

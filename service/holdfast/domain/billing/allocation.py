@@ -61,7 +61,7 @@ class _AllocationTotal:
 
 
 def allocate_costs(account: Bill, since: int = 1) -> list[CostAllocation]:
-    """The nonzero allocations of a bill for attempts from `since` on and for time without an attempt."""
+    """The nonzero allocations of a bill for attempts from `since` on, and without an attempt."""
     sums: defaultdict[tuple[int, str, date], _AllocationTotal] = defaultdict(_AllocationTotal)
     for item in account.attempts:
         if item.attempt < since:
@@ -145,5 +145,8 @@ def _day(at_ms: int) -> date:
 
 @lru_cache(maxsize=1024)
 def _date(number: int) -> date:
-    """The date for a number of days since 1970-01-01, cached because each span of a bill needs one."""
+    """The date for a number of days since 1970-01-01.
+
+    It is cached because each span of a bill needs one.
+    """
     return (_EPOCH + timedelta(days=number)).date()

@@ -1,4 +1,4 @@
-"""Incremental bills: extend the bill of a running job to a later time by computing only its open end.
+"""Incremental bills: extend the bill of a running job by computing only its open end.
 
 This is exact if the first bill is later than all events and points. After that only the clock advances: the phase that was open
 continues, or the wait for nodes does.

@@ -189,7 +189,10 @@ class Bill:
 
     @property
     def on_demand_setup(self) -> tuple[int, int]:
-        """The attempt whose setup on-demand nodes would also need, and its cost; (0, 0) without useful work."""
+        """The attempt whose setup on-demand nodes would also need, and its cost.
+
+        (0, 0) without useful work.
+        """
         useful = (item for item in self.attempts if item.ms.useful)
         return next(((item.attempt, item.on_demand_micros.setup) for item in useful), (0, 0))
 

@@ -90,7 +90,10 @@ def duration_by_phase(spans: Iterable[Span]) -> Phases:
 
 
 def cost_by_phase(spans: Sequence[Span], tariff: RateSchedule, begin_ms: int) -> Phases:
-    """Micro-dollars by phase for nodes provisioned at `begin_ms`; they add up to the cost of the whole time."""
+    """Micro-dollars by phase for nodes provisioned at `begin_ms`.
+
+    They add up to the cost of the whole time.
+    """
     micros = dict.fromkeys(Phase, 0)
     before = tariff.micros_at(begin_ms, [span.begin_ms for span in spans])
     after = tariff.micros_at(begin_ms, [span.end_ms for span in spans])
@@ -147,7 +150,10 @@ def phase_spans(attempt: Attempt, kept: float, start: int, end: int) -> tuple[Sp
 
 
 def unreported(attempt: Attempt, start: int, end: int) -> tuple[Span, ...]:
-    """Time of a program without reports: lost with its nodes, because it restarts, or else unmeasured."""
+    """Time of a program without reports.
+
+    It is lost with its nodes, because the program restarts, or else unmeasured.
+    """
     return _merge_adjacent([Span(Phase.LOST if attempt.cause else Phase.UNMEASURED, start, end)])
 
 

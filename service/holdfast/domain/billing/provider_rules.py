@@ -124,7 +124,10 @@ def _continues(before: BilledUsage, after: BilledUsage) -> bool:
 
 
 def _first_hour(tenure: Sequence[BilledUsage], terms: BillingTerms) -> Adjustment | None:
-    """The credit for one machine. Only one is known to be preempted; the others were released because of it."""
+    """The credit for one machine.
+
+    Only one is known to be preempted; the others were released because of it.
+    """
     last = tenure[-1]
     lasted_ms = last.end_ms - tenure[0].begin_ms
     proven = last.attempt.cause is Cause.PREEMPTED

@@ -41,9 +41,10 @@ class RateSchedule:
         return cls(((to_ms(at), micros_per_hour),))
 
     def with_price_change(self, at: datetime, micros_per_hour: int) -> RateSchedule:
-        """The schedule with one more change, in any order of arrival. The last change for a moment applies.
+        """The schedule with one more change, in any order of arrival.
 
-        A change at or before the start of the nodes is ignored: their first price applies.
+        The last change for a moment applies. A change at or before the start of the nodes is
+        ignored: their first price applies.
         """
         at_ms = to_ms(at)
         if at_ms <= self.steps[0][0]:

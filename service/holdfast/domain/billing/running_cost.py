@@ -73,7 +73,10 @@ class AttemptMeter:
         return sum(tariff.micros(begin, begin + self.ms_by(now)) for tariff in self.tariffs)
 
     def micros_in(self, month: Month, now: datetime) -> int:
-        """Micro-dollars within a month until `now`, as a difference of two sums, so that months add up to the total."""
+        """Micro-dollars within a month until `now`.
+
+        It is a difference of two sums, so that months add up to the total.
+        """
         begin = to_ms(self.since)
         end = begin + self.ms_by(now)
         low, high = (
@@ -146,7 +149,10 @@ class RunningCost:
 
     @property
     def cost_line(self) -> CostLine | None:
-        """Cost line since the newest price change; None without nodes, with several rates or above `MAX_LINE_RATE`."""
+        """Cost line since the newest price change.
+
+        None without nodes, with several rates or above `MAX_LINE_RATE`.
+        """
         if self.open_meter is None or len(self.open_meter.tariffs) != 1:
             return None
         if self.micros_per_hour > MAX_LINE_RATE:
@@ -171,7 +177,10 @@ class RunningCost:
         return self.settled_micros + sum(meter.micros_by(meter.since) for meter in gone)
 
     def opened(self, at: datetime, attempt: int, tariffs: tuple[RateSchedule, ...]) -> RunningCost:
-        """The account after nodes became ready. Overlapping launcher timestamps are not charged twice."""
+        """The account after nodes became ready.
+
+        Overlapping launcher timestamps are not charged twice.
+        """
         meter = AttemptMeter(attempt=attempt, since=max(at, self.free_since), tariffs=tariffs)
         gone, kept = self.meters[:-RETAINED_METERS], self.meters[-RETAINED_METERS:]
         return replace(
@@ -240,7 +249,7 @@ class RunningCost:
         return None if self.open_meter is None else limit_ms - self.node_ms_by(now)
 
     def ms_until_paid(self, limit_micros: int, now: datetime) -> int | None:
-        """Milliseconds from `now` until the cost reaches the limit at the current price; None without running nodes.
+        """Milliseconds until the cost reaches the limit at the current price; None without nodes.
 
         With several groups, each rounded down, it is the time at which the limit is certainly reached.
         """

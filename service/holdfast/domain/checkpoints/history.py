@@ -1,6 +1,7 @@
-"""Checkpoint history of a job: every save attempt with its outcome, computed from events alone. Pure.
+"""Checkpoint history of a job: every save attempt with its outcome. Pure.
 
-Also the job's current save health as its workers report it.
+It is computed from events alone, and includes the job's current save health as its workers report
+it.
 """
 
 from __future__ import annotations
@@ -203,7 +204,7 @@ class CheckpointHistory:
         return None if seq is None else self._with_outcome(self._saves[seq])
 
     def newest(self) -> CheckpointAttempt | None:
-        """The checkpoint that a resume would use: the complete one at the highest step; None without one."""
+        """The checkpoint that a resume would use: the complete one at the highest step, or None."""
         whole = (save for save in self.attempts() if save.fate is Fate.COMPLETE)
         return max(whole, key=lambda save: (save.step, save.attempt), default=None)
 

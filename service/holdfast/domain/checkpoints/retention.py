@@ -77,7 +77,10 @@ class Inventory:
 
     @property
     def is_being_read(self) -> bool:
-        """Whether an attempt acquired its epoch but has not started: it may read any of these checkpoints."""
+        """Whether an attempt acquired its epoch but has not started.
+
+        It may read any of these checkpoints.
+        """
         return self.claimed_epoch > self.newest_epoch
 
     @property
@@ -119,7 +122,10 @@ class RetentionPlan:
 def decide(
     seen: Inventory, keep: RetentionPolicy, grace: GracePeriods, *, is_restoring: bool
 ) -> RetentionPlan:
-    """Decide what to delete. `is_restoring` means that an attempt is currently choosing a checkpoint."""
+    """Decide what to delete.
+
+    `is_restoring` means that an attempt is currently choosing a checkpoint.
+    """
     before = seen.as_of(seen.at - grace.commits)
     known = {c.name for c in seen.commits if c.name.epoch <= seen.newest_epoch}
     surplus = known - _retained_names(seen, keep, known)
@@ -154,7 +160,10 @@ def retained_checkpoints(
 
 
 def superseded(saves: Iterable[CheckpointAttempt], keep: RetentionPolicy) -> set[int]:
-    """Complete checkpoints that the rule does not keep, by `seq`. They are deleted after the grace period."""
+    """Complete checkpoints that the rule does not keep, by `seq`.
+
+    They are deleted after the grace period.
+    """
     complete = {
         save.seq: _commit_of(save, keep.best) for save in saves if save.fate is Fate.COMPLETE
     }
@@ -199,7 +208,10 @@ def _milestones(ascending: Sequence[Commit], every_steps: int) -> list[Checkpoin
 
 
 def _best(ascending: Sequence[Commit], best: Best) -> list[CheckpointName]:
-    """The best checkpoints by a metric. Of those with the same value and step the first, which is closest to the value."""
+    """The best checkpoints by a metric.
+
+    Of those with the same value and step the first, which is closest to the value.
+    """
     first: dict[Score, CheckpointName] = {}
     for commit in ascending:
         if commit.score:

@@ -1,6 +1,7 @@
-"""Hints: likely causes of a job's problems with remedies, derived from events, metrics and logs. Pure.
+"""Hints: likely causes of a job's problems, with remedies. Pure.
 
-A hint is a guess with its evidence. Hints are displayed only; job state does not depend on them.
+They are derived from events, metrics and logs. A hint is a guess with its evidence. Hints are
+displayed only; job state does not depend on them.
 """
 
 from __future__ import annotations
@@ -233,7 +234,7 @@ def _memory_advice(evidence: Sequence[Evidence], world_size: int) -> tuple[str, 
 
 
 def _sample_evidence(evidence: Sequence[Evidence]) -> Iterator[Evidence]:
-    """The first evidence of each rank, or of each node if the rank is unknown, up to `MAX_EVIDENCE`."""
+    """The first evidence of each rank, or of each node if unknown, up to `MAX_EVIDENCE`."""
     seen: set[tuple[int | None, int | None]] = set()
     for one in evidence:
         source = (one.rank, one.node if one.rank is None else None)

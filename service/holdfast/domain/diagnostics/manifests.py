@@ -1,4 +1,7 @@
-"""Manifests of a job: inputs and environment of each attempt as reported by its worker, and its placement."""
+"""Manifests of a job: inputs, environment and placement of each attempt.
+
+Its worker reports inputs and environment.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from holdfast.domain.jobfile.spec import JobSpec
 
 
 def manifests(job_id: str, spec: JobSpec, facts: Iterable[Event]) -> dict[int, dict[str, Any]]:
-    """The manifest of each attempt that reported one; the service adds its own data under `holdfast`."""
+    """The manifest of each attempt that reported one.
+
+    The service adds its data under `holdfast`.
+    """
     described, ready = dict[int, RunDescribed](), dict[int, NodesReady]()
     checkout: Checkout | None = None
     saves = CheckpointHistory()

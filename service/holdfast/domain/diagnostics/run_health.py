@@ -1,4 +1,7 @@
-"""Run health: rules on runtime metrics and logged series, with the numbers behind each finding. Pure."""
+"""Run health: rules on runtime metrics and logged series. Pure.
+
+Each finding contains the numbers behind it.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,10 @@ class EventBase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnknownEvent(EventBase):
-    """An event with a kind or enum value that this version does not know. It is listed unchanged and changes no state."""
+    """An event with a kind or enum value that this version does not know.
+
+    It is listed unchanged and changes no state.
+    """
 
     source: ClassVar[Source] = Source.UNKNOWN
     kind: str

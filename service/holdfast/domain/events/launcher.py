@@ -92,7 +92,10 @@ class NodesReady(EventBase):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PriceChanged(EventBase):
-    """The price of an attempt's nodes changed at `at`. It may be recorded much later and changes no state."""
+    """The price of an attempt's nodes changed at `at`.
+
+    It may be recorded much later and changes no state.
+    """
 
     source: ClassVar[Source] = Source.RECONCILER
     attempt: Attempt

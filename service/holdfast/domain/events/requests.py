@@ -66,7 +66,10 @@ class ResumeRequested(EventBase):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LimitsChanged(EventBase):
-    """A user changed the limits of the job. Changes no state; guards use the new limits from now on."""
+    """A user changed the limits of the job.
+
+    Changes no state; guards use the new limits from now on.
+    """
 
     source: ClassVar[Source] = Source.USER
     limits: dict[str, Any]

@@ -26,7 +26,10 @@ class Guard(StrEnum):
 
     @property
     def pauses(self) -> bool:
-        """Whether the guard pauses the job. Program errors stop it instead, since no limit can be raised for them."""
+        """Whether the guard pauses the job.
+
+        Program errors stop it instead, since no limit can be raised for them.
+        """
         return self not in {Guard.MAX_FAILURES, Guard.NO_RETRY, Guard.SAME_CRASH}
 
 

@@ -105,7 +105,10 @@ class CheckpointFailed(EventBase):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SavingFailed(EventBase):
-    """Several consecutive checkpoints could not be written. The next committed checkpoint clears this."""
+    """Several consecutive checkpoints could not be written.
+
+    The next committed checkpoint clears this.
+    """
 
     source: ClassVar[Source] = Source.WORKER
     attempt: Attempt

@@ -57,7 +57,10 @@ class AcceleratorCatalog:
         return by_case[found[0]] if found else None
 
     def refusal(self, cloud: str | None, name: str, count: float) -> str | None:
-        """Why a cloud does not offer an accelerator, with alternatives; None if it does or is unknown."""
+        """Why a cloud does not offer an accelerator, with alternatives.
+
+        None if it does or is unknown.
+        """
         name = {known.casefold(): known for known in self.names}.get(name.casefold(), name)
         if cloud not in _FULL_NAMES or name not in self.sold:
             return None

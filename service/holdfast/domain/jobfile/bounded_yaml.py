@@ -1,4 +1,4 @@
-"""Bounded YAML loading: the size of an untrusted document is checked before it is constructed.
+"""Bounded YAML loading: an untrusted document's size is checked before construction.
 
 An alias repeats its anchor's content and a merge key copies it, so a few hundred bytes can expand to gigabytes. One pass over
 the parser events counts every value as often as it appears with expanded aliases, and stops at the first exceeded bound.
@@ -77,7 +77,9 @@ def compose(text: str, bounds: Bounds = JOB_FILE) -> list[yaml.Node]:
 
 
 def construct(node: yaml.Node, text: str) -> Any:
-    """Construct the values of a document of `text`. Merge keys in its nodes are expanded afterwards.
+    """Construct the values of a document of `text`.
+
+    Merge keys in its nodes are expanded afterwards.
 
     Raises:
         NotReadable: A value does not fit its tag.

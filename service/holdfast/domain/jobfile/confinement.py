@@ -1,4 +1,7 @@
-"""Confinement of jobs whose users have no rights on the service's machine, and paths that jobs use there."""
+"""Confinement of jobs whose users have no rights on the service's machine.
+
+Also the paths that jobs use there.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,10 @@ def engines_of(spec: JobSpec) -> tuple[Engine, ...]:
 
 
 def confinement_flaws(spec: JobSpec, *, profiles: Collection[str]) -> Iterator[ValidationIssue]:
-    """Settings that a confined job must not use, with remedies; `profiles` are the AWS profiles it may use."""
+    """Settings that a confined job must not use, with remedies.
+
+    `profiles` are the AWS profiles it may use.
+    """
     for word in ("event_callback", "api_server_access"):
         if spec.more.get(word):
             yield ValidationIssue(f"#/{word}", _MACHINE)

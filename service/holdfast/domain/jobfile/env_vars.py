@@ -1,4 +1,4 @@
-"""Environment variables of a job file: `envs`, and `secrets`, whose values are never displayed.
+"""Environment variables of a job file: `envs`, and `secrets`, which are never displayed.
 
 Values are kept as written (`no` stays `no`, `1e3` stays `1e3`): YAML types apply to numbers and switches only.
 """

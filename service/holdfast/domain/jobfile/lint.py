@@ -1,4 +1,4 @@
-"""Notes on job files: unpinned container images, and accelerators spread over more nodes than needed. Pure."""
+"""Notes on job files: unpinned images, and accelerators on needlessly many nodes. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def image_notes(resources: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_pinned(image: object) -> bool | None:
-    """Whether an image is immutable, by digest or as a cloud's machine image; None without an image."""
+    """Whether an image is immutable, by digest or as a machine image; None without an image."""
     names = list(_names(image))
     if not names:
         return None
@@ -41,7 +41,10 @@ def _names(image: object) -> Iterator[str]:
 
 
 def _repository(name: str) -> str:
-    """The repository of an image name: a colon after the last slash starts the tag, an earlier one a port."""
+    """The repository of an image name.
+
+    A colon after the last slash starts the tag, an earlier one a port.
+    """
     folder, slash, last = name.partition("@")[0].rpartition("/")
     return f"{folder}{slash}{last.partition(':')[0]}"
 

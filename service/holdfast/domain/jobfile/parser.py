@@ -194,7 +194,7 @@ def _mounts(mounts: Any, overrides: Overrides) -> tuple[Any, tuple[ValidationIss
 
 
 def _resolve_path(path: str, overrides: Overrides) -> tuple[str, str | None]:
-    """Make a path of the user's machine absolute; or return it unchanged with the reason why not."""
+    """Make a path of the user's machine absolute, or return why not, with the path unchanged."""
     if path.startswith("/"):
         return path, None
     first, _, rest = path.partition("/")

@@ -1,6 +1,6 @@
-"""Resource options of a job: `resources` itself, or each entry of `any_of` or `ordered` merged over it.
+"""Resource options of a job: `resources`, or each entry of `any_of` or `ordered`.
 
-Also the properties of the clouds that an option can name.
+An entry is merged over `resources`. Also the properties of the clouds that an option can name.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def resource_options(resources: Mapping[str, Any]) -> tuple[ResourceOption, ...]
 
 
 def uses_spot(candidate: ResourceOption) -> bool:
-    """Whether the option uses spot nodes: as written, or else wherever the cloud is known to have them."""
+    """Whether the option uses spot nodes: as written, or where the cloud is known to have them."""
     written = candidate.options.get("use_spot")
     if candidate.cloud in CLOUDS_WITHOUT_SPOT:
         return False

@@ -1,6 +1,7 @@
-"""Retention policy of a job file: keep the newest, one per interval of steps, and the best by a metric.
+"""Retention policy of a job file: keep the newest, one per interval, and the best.
 
-Values are stored as written, so that a stored job reads like its file. The properties return the parsed values.
+The interval is in steps, and the best are by a metric. Values are stored as written, so that a
+stored job reads like its file. The properties return the parsed values.
 """
 
 from __future__ import annotations

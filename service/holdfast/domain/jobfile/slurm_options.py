@@ -176,7 +176,10 @@ def _options(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _node_size(resources: Mapping[str, Any]) -> dict[str, str | bool]:
-    """Node size as sbatch options. The GPU type is omitted because clusters name GPUs differently."""
+    """Node size as sbatch options.
+
+    The GPU type is omitted because clusters name GPUs differently.
+    """
     size: dict[str, str | bool] = {}
     first = next(iter(resource_options(resources)), None)
     for _, count in parse_accelerators(first.options.get("accelerators") if first else None):

@@ -136,7 +136,7 @@ def _first_spot_option(spec: JobSpec) -> ResourceOption | None:
 
 
 def _accelerators(candidate: ResourceOption) -> tuple[str, int]:
-    """Name and count of the first accelerators, a fraction rounded up; an empty name without any."""
+    """Name and count of the first accelerators, rounded up; an empty name without any."""
     accelerators = candidate.options.get("accelerators")
     first = accelerators[0] if isinstance(accelerators, list) and accelerators else accelerators
     if isinstance(first, Mapping):

@@ -1,4 +1,4 @@
-"""User commands on an existing job: the resulting events, or why the command is refused. Pure.
+"""User commands on an existing job: the resulting events, or the refusal. Pure.
 
 Also whether another job may continue from a job's checkpoints, and the command that resumes a paused job. An ended job writes
 nothing more and keeps its newest checkpoints as long as its store exists, so an answer about it stays valid.
@@ -34,9 +34,10 @@ from holdfast.errors import BadLimits, NotPossibleNow, ValidationIssue
 def parent_refusal(
     job: Job, spec: JobSpec, newest: CheckpointAttempt | None, store: str
 ) -> str | None:
-    """Why a job with this store cannot continue from another job, and the remedy; None if it can.
+    """Why a job with this store cannot continue from another job, with the remedy, or None.
 
-    `spec` and `newest` belong to the other job; `newest` is its newest complete checkpoint, None without one.
+    `spec` and `newest` belong to the other job; `newest` is its newest complete checkpoint, None
+    without one.
     """
     kept = spec.holdfast.checkpoint
     if job.state is not State.ENDED:
@@ -108,7 +109,7 @@ def _suggested_limit(job: Job, limits: Limits) -> str:
 
 
 def immediate_pause_reason(job: Job, limits: Limits, now: datetime) -> str | None:
-    """Why a resumed job would pause again immediately, with the needed limit; None if it would not."""
+    """Why a resumed job would pause again immediately, with the needed limit, or None."""
     resumed = advance(job, ResumeRequested(at=now))
     if tripped := trip(resumed, limits, now):
         return f"it would be stopped again immediately: {tripped.detail}; {_needed(job, tripped.guard, limits, now)}"
@@ -160,7 +161,10 @@ def _dollars(usd: Decimal) -> str:
 
 
 def cancel(job: Job, now: datetime, reason: str, by: str = "") -> tuple[Event, ...]:
-    """Cancel a job; no events if it is already stopping. A paused job has no nodes and ends immediately."""
+    """Cancel a job; no events if it is already stopping.
+
+    A paused job has no nodes and ends immediately.
+    """
     if job.state in {State.STOPPING, State.ENDED}:
         return ()
     request = CancelRequested(at=now, reason=reason, by=by)

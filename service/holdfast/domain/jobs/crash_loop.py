@@ -1,4 +1,7 @@
-"""Identical crashes: same exit code and error message apart from values that differ per run. Pure."""
+"""Identical crashes: same exit code and error message. Pure.
+
+Values that differ per run are ignored in messages.
+"""
 
 from __future__ import annotations
 

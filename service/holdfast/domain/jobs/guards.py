@@ -1,4 +1,4 @@
-"""Guards that pause or stop a job: limits, budgets, hopeless exits, repeated crashes, no progress.
+"""Guards that pause or stop a job: limits, budgets, crashes, no progress.
 
 Pure, and evaluated at every reconciliation of an active launch. Cost and time accrue even while a launcher does not respond.
 Their guards are evaluated then as well and compute in advance when they will trip. Each guard yields one sentence, which users
@@ -149,7 +149,10 @@ def _waiting(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, s
 
 
 def _failures(job: Job, limits: Limits) -> Iterator[tuple[Guard, str]]:
-    """Guards of failures and progress, counted over all launches; launchers count within one launch only."""
+    """Guards of failures and progress, counted over all launches.
+
+    Launchers count within one launch only.
+    """
     is_lost = job.left_attempt < job.attempt or not job.placed
     if job.hopeless and is_lost and job.started_attempt <= job.left_attempt:
         yield Guard.NO_RETRY, f"retries cannot succeed: the worker exited with {job.hopeless}"

@@ -1,4 +1,4 @@
-"""A job as computed from its events. Only `holdfast.domain.jobs.lifecycle` applies events to it."""
+"""A job as computed from its events by `holdfast.domain.jobs.lifecycle`."""
 
 from __future__ import annotations
 

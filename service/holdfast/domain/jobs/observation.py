@@ -80,7 +80,10 @@ class LaunchResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """One observation of one launch. Events between two observations are listed or counted in it."""
+    """One observation of one launch.
+
+    Events between two observations are listed or counted in it.
+    """
 
     status: LaunchStatus
     since: datetime

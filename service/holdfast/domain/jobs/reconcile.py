@@ -1,6 +1,7 @@
-"""The reconciler's decision: observation and events yield events to append and at most one effect.
+"""The reconciler's decision: events to append and at most one effect.
 
-`decide` is pure: any replica may call it at any time, any number of times. A step after a crash is an ordinary step.
+It follows from the observation and the events so far. `decide` is pure: any replica may call it at
+any time, any number of times. A step after a crash is an ordinary step.
 """
 
 from __future__ import annotations
@@ -105,7 +106,10 @@ def decide(
 
 
 def decide_without_observation(job: Job, now: datetime, context: ReconcileContext) -> ReconcilePlan:
-    """Decide what to append while the launcher does not respond: only cost and time guards can trip."""
+    """Decide what to append while the launcher does not respond.
+
+    Only cost and time guards can trip.
+    """
     tripped = trip_without_observation(job, context.limits, now, context.budgets)
     return ReconcilePlan((tripped,) if tripped else ())
 
@@ -210,7 +214,10 @@ def _orphans(job: Job, seen: Observation) -> tuple[CleanupFailed, ...]:
 
 
 def _forgotten(job: Job, seen: Observation) -> CapacityLost | None:
-    """Capacity loss of a launch that the launcher no longer knows; None if it does or had no capacity."""
+    """Capacity loss of a launch that the launcher no longer knows.
+
+    None if the launcher knows it, or it had no capacity.
+    """
     unsent = seen.status is LaunchStatus.ABSENT and job.placements == 0 and job.denials == 0
     if seen.status not in {LaunchStatus.ABSENT, LaunchStatus.FORGOTTEN} or unsent:
         return None
@@ -227,7 +234,10 @@ def _forgotten(job: Job, seen: Observation) -> CapacityLost | None:
 def _observed_events(
     job: Job, seen: Observation
 ) -> Iterator[CapacityDenied | NodesReady | CapacityLost]:
-    """Launcher events since the last observation, in order; each placement starts and is lost once."""
+    """Launcher events since the last observation, in order.
+
+    Each placement starts and is lost once.
+    """
     denials = list(seen.denials[job.denials :])
     is_placed = job.placed
     if is_placed and (lost := _lost(job, seen, job.placements)):
@@ -285,7 +295,10 @@ def _ready(job: Job, seen: Observation, number: int, ready_at: datetime) -> Node
 
 
 def _lost(job: Job, seen: Observation, number: int) -> CapacityLost | None:
-    """Loss of placement `number`; None while it runs, ended with the job or was lost with its launch."""
+    """Loss of placement `number`.
+
+    None while it runs, if it ended with the job or was lost with its launch.
+    """
     placement = _placement(seen, number)
     attempt = job.attempts_before_launch + number
     # Only a notice proves a preemption; without one, the cause of the loss is unknown.

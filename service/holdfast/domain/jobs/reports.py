@@ -81,7 +81,10 @@ def _readable(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _legible(name: str) -> str:
-    """The name without characters that databases reject: lone surrogates, and NUL for PostgreSQL."""
+    """The name without characters that databases reject.
+
+    These are lone surrogates, and NUL for PostgreSQL.
+    """
     return name.encode(errors="replace").decode().replace("\0", "?")
 
 

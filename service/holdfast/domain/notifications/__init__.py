@@ -1,1 +1,1 @@
-"""Which events notify whom, in what words."""
+"""Notifications: the events that cause them, their texts, and preferences of channels."""

@@ -1,7 +1,7 @@
-"""Where news goes: what a channel asks for, when its next message is due, and what that message says. Pure.
+"""Notification channels: preferences, message schedule and message content. Pure.
 
-News waits in line. A message takes one piece of it, or many: all of a digest interval, and all that came while a
-channel had been sent as many messages as it wants in an hour.
+Notifications wait in a queue. A message contains one of them, or several: all of a digest interval,
+or all that arrived while the channel was at its limit of messages per hour.
 """
 
 from __future__ import annotations

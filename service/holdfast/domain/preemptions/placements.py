@@ -148,7 +148,10 @@ def _detection_ms(
 
 
 def _redo_ms(lost: AttemptBill, after: Attempt) -> int | None:
-    """Time until the next placement repeated the lost steps, interpolated between reported steps."""
+    """Time until the next placement repeated the lost steps.
+
+    It is interpolated between reported steps.
+    """
     if not lost.lost_steps or after.training is None or lost.last_step is None:
         return 0 if not lost.lost_steps else None
     begun, target = after.training.at, lost.last_step

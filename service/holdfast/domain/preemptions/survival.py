@@ -1,4 +1,4 @@
-"""Survival statistics of spot nodes: preemption rate with a confidence interval, and a survival curve. Pure.
+"""Survival statistics of spot nodes: preemption rate and survival curve. Pure.
 
 The interval is exact (F. Garwood, Fiducial limits for the Poisson distribution, Biometrika 28, 1936): for `k` events its lower
 end is the mean at which `k` or more occur with probability (1 - c) / 2, its upper end that for `k` or fewer. The curve is the

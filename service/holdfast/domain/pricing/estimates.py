@@ -40,7 +40,10 @@ ACCELERATORS_BY_PRICE: Final = (
 
 
 def resolve(quotes: Iterable[Quote], wanted: PriceQuery, at: datetime) -> Quote:
-    """The price of one node: the trusted quote, or an estimate as of `at`. It always contains the wanted price."""
+    """The price of one node: the trusted quote, or an estimate as of `at`.
+
+    It always contains the wanted price.
+    """
     known = tuple(quotes)
     return choose_quote(known, wanted) or estimate(known, wanted, at)
 

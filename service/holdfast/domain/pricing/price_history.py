@@ -1,4 +1,4 @@
-"""Price history: minimum, maximum and mean over a time, and unrecorded price changes of running nodes. Pure."""
+"""Price history: statistics over a time, and unrecorded price changes of nodes. Pure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def price_range(
 
 
 def price_query(ready: NodesReady, part: NodeGroup) -> PriceQuery | None:
-    """The price query for a group of nodes; None if they have no market price or an unknown type."""
+    """The price query for a group of nodes.
+
+    None if they have no market price or an unknown type.
+    """
     cloud, _, rest = part.zone.partition("/")
     region, _, zone = rest.partition("/")
     if ready.simulated or not part.is_spot or not ready.instance_type or cloud != ready.cloud:
@@ -63,9 +66,10 @@ def price_query(ready: NodesReady, part: NodeGroup) -> PriceQuery | None:
 def price_changes(
     attempt: Attempt, group: int, points: Iterable[PricePoint], source: str, as_of: datetime
 ) -> Iterator[PriceChanged]:
-    """Price changes during the life of the nodes that are not recorded yet; repeated calls yield each once.
+    """Price changes during the life of the nodes that are not recorded yet.
 
-    The price at the start of the nodes is not a change, whatever was reported later: it belongs to `NodesReady`.
+    Repeated calls yield each once. The price at the start of the nodes is not a change, whatever
+    was reported later: it belongs to `NodesReady`.
     """
     part = attempt.ready.parts[group]
     recorded = [change for change in attempt.changes if change.group == group]

@@ -1,4 +1,4 @@
-"""Price list parsing: rows become quotes; implausible prices are rejected or repaired by named rules.
+"""Price list parsing: rows become quotes, and rules reject or repair implausible prices.
 
 Price lists contain prices that cannot be paid: a spot price equal to the on-demand price where no market exists, the host of a
 GPU without the GPU, a placeholder. Every rejection names its rule and the reason.

@@ -42,7 +42,10 @@ class MarketParameters:
     """Whether nodes can be preempted."""
 
     def for_task(self, task: Mapping[str, Any]) -> MarketParameters:
-        """The market for a rendered task: on-demand nodes are never denied or preempted and cost the on-demand price."""
+        """The market for a rendered task.
+
+        On-demand nodes are never denied or preempted and cost the on-demand price.
+        """
         if (task.get("resources") or {}).get("use_spot", True):
             return self
         calm = replace(self, denial_rate=0.0, mtbf_s=0.0, spread=0.0, is_spot=False)
