@@ -16,7 +16,7 @@ __all__ = ["ExactSampler", "Run"]
 
 def __getattr__(name: str) -> object:
     if name == "Run":
-        from holdfast_worker.run import Run  # noqa: PLC0415 - torch only when it is asked for
+        from holdfast_worker.run import Run  # noqa: PLC0415 - load torch only on first use
 
         return Run
     if name == "ExactSampler":

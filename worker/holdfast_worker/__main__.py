@@ -16,9 +16,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: always, with the exit code of the command.
     """
-    words = sys.argv[1:] if argv is None else [*argv]
-    asked = parser(words[:1]).parse_args(words)
-    sys.exit(asked.do(asked))
+    arguments = sys.argv[1:] if argv is None else [*argv]
+    options = parser(arguments[:1]).parse_args(arguments)
+    sys.exit(options.do(options))
 
 
 def parser(named: Sequence[str]) -> argparse.ArgumentParser:
@@ -45,8 +45,8 @@ def _run(made: argparse.ArgumentParser) -> None:
     made.add_argument("script", metavar="SCRIPT")
     made.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS")
     made.set_defaults(
-        do=lambda asked: launch(
-            [asked.script, *asked.args], asked.nproc_per_node, debug=asked.debug
+        do=lambda options: launch(
+            [options.script, *options.args], options.nproc_per_node, debug=options.debug
         )
     )
 
@@ -61,7 +61,7 @@ def _ranks(made: argparse.ArgumentParser) -> None:
         help="number of nodes; default: one per number in --nproc-per-node",
     )
     _add_ranks_option(made, "ranks per node; 4,2 for different nodes; default: 1", (1,))
-    made.set_defaults(do=lambda asked: print_layout(asked.nproc_per_node, asked.nodes))
+    made.set_defaults(do=lambda options: print_layout(options.nproc_per_node, options.nodes))
 
 
 def _add_ranks_option(

@@ -14,19 +14,24 @@ from holdfast_worker.protocol.policies import Cadence, MaxStall, OnFailure, Rete
 from holdfast_worker.topology.identity import SINGLE_PROCESS, RankIdentity
 
 DELIVERED_BY_WRAPPER: Final = "HOLDFAST_COURIER"
-"""Set by `holdfast-worker run` for its ranks: the reports are delivered by the wrapper, not by rank 0."""
+"""Set by `holdfast-worker run` for its ranks.
+The wrapper delivers the reports, not rank 0."""
 
 WRAPPER: Final = "HOLDFAST_WRAPPER"
-"""Set by `holdfast-worker run` for its ranks: its process id. It monitors them, and reports for those that failed."""
+"""Set by `holdfast-worker run` for its ranks: its process id.
+It monitors them, and reports for those that failed."""
 
 AGENT: Final = "HOLDFAST_AGENT"
-"""Set by the torchrun agent for its ranks: its process id. A rank with a different parent has lost its agent."""
+"""Set by the torchrun agent for its ranks: its process id.
+A rank with a different parent has lost its agent."""
 
 STANDALONE_JOB: Final = "bare"
-"""Checkpoint directory of a script that runs without a launcher; also the default of an absent id."""
+"""Checkpoint directory of a script that runs without a launcher.
+Also the default of an absent id."""
 
 MIN_KEPT_CHECKPOINTS: Final = 2
-"""A lower value would lose the job to a single corrupt checkpoint; a higher value costs storage."""
+"""Minimum number of checkpoints that a worker keeps, whatever the setting.
+A lower value would lose the job to a single corrupt checkpoint; a higher value costs storage."""
 
 
 def environment() -> Mapping[str, str]:
@@ -62,7 +67,8 @@ class Config:
     """The job from whose checkpoints in that store this one starts while it has none of its own."""
     cadence: Cadence
     keep_checkpoints: int | None
-    """Number of complete checkpoints that this worker keeps; None: the service deletes checkpoints."""
+    """Number of complete checkpoints that this worker keeps.
+    None: the service deletes checkpoints."""
     max_stall: MaxStall
     on_save_failure: OnFailure
     sync_saves: bool
@@ -93,7 +99,8 @@ class Config:
     placement: str
     """Distinguishes this placement from others on the same machines."""
     is_managed: bool
-    """Whether the exit of this worker ends the job for the launcher, unless the nodes are lost by then."""
+    """Whether the exit of this worker ends the job for the launcher.
+    It does not if the nodes are lost by then."""
     cloud: str | None
     """Name of the cloud in lower case; None if the launcher does not name it."""
 

@@ -20,7 +20,8 @@ Callback: Any = import_optional(_NAME, requirement("lightning")).Callback
 
 FILE: Final = "lightning.ckpt"
 LOADERS: Final = "loaders-{}.pt"
-"""File beside it with the data position of one rank. Lightning's own file has only that of rank 0."""
+"""File beside it with the data position of one rank.
+Lightning's own file has only that of rank 0."""
 
 RESUME_HINT: Final = "write trainer.fit(model, ckpt_path=holdfast.newest)"
 

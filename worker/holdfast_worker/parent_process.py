@@ -12,15 +12,15 @@ PR_SET_PDEATHSIG: Final = 1
 PR_SET_PTRACER: Final = 0x59616D61
 
 
-def die_with_parent(starter: int | None = None) -> None:
+def die_with_parent(parent_pid: int | None = None) -> None:
     """Have the kernel kill this process when its parent dies; no effect except on Linux.
 
-    `starter` is the process id of the process that started it; None: the current parent. Loading torch takes seconds, in which
+    `parent_pid` is the process id of the process that started it; None: the current parent. Loading torch takes seconds, in which
     the parent may die. Without the id, an orphaned rank would be tied to init and continue to train.
     """
     if not sys.platform.startswith("linux"):
         return
-    parent = starter or os.getppid()
+    parent = parent_pid or os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         # The parent died before the call.

@@ -317,8 +317,8 @@ class Run:
             return
         self._metrics.report(self.step)
         if self._checkpointer and not self._save_last_step(self._checkpointer):
-            why = self._checkpointer.fatal_error or self._checkpointer.failure_reason()
-            message = f"the last step, {self.step}, could not be saved: {why}"
+            problem = self._checkpointer.fatal_error or self._checkpointer.failure_reason()
+            message = f"the last step, {self.step}, could not be saved: {problem}"
             self._shutdown.abort(self._checkpointer.exit_code, self.step, message)
         self._shutdown.record_exit(ExitReason("finished", Exit.DONE, self.step))
         self._heartbeat.enter(Phase.FINISHED)
@@ -379,17 +379,17 @@ class Run:
         """Open the tracker on rank 0; all ranks exit if that fails."""
         if not self._tracker:
             return
-        why = ""
+        problem = ""
         if self.rank == 0:
             job = None if self._config.job == STANDALONE_JOB else self._config.job
             try:
                 self._tracker.open(job, self.step)
                 self._metrics.tracker = self._tracker
             except ImportError as error:
-                why = str(error)
-        why = self._ranks.first_message(why)
-        if why:
-            self._shutdown.abort(Exit.USAGE, self.step, why)
+                problem = str(error)
+        problem = self._ranks.first_message(problem)
+        if problem:
+            self._shutdown.abort(Exit.USAGE, self.step, problem)
 
     def _end_step(self) -> None:
         self.step += 1

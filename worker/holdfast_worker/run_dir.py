@@ -21,13 +21,14 @@ from holdfast_worker.clock import to_iso
 from holdfast_worker.protocol.environment import LEFT_FILE, NOTICE_FILE, TRAINED_FILE
 
 HINT_FILE: Final = "hint.json"
-"""Written by the wrapper: `{"at": RFC 3339 time}` of a rebalance recommendation of the cloud."""
+"""Written by the wrapper on a rebalance recommendation of the cloud.
+Format: `{"at": RFC 3339 time}`."""
 FAILURE_FILE: Final = "failure.json"
 """Written by the agent: `{"rank": ..., "exit_code": ...}` of the rank that failed first."""
 
 MAX_TAIL_BYTES: Final = 64 * 1024
-"""Bytes at the end of a log that are searched for its last line. A lower value may cut the line; a higher value reads more
-of a log that can be a month long."""
+"""Bytes at the end of a log that are searched for its last line.
+A lower value may cut the line; a higher value reads more of a log that can be a month long."""
 
 
 @dataclass(frozen=True, slots=True)

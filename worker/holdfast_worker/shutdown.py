@@ -58,11 +58,11 @@ class Shutdown:
         for callback in self._exit_callbacks:
             callback(left)
 
-    def abort(self, code: Exit, step: int, why: str) -> NoReturn:
+    def abort(self, code: Exit, step: int, reason: str) -> NoReturn:
         """Exit, on all ranks, for a reason on which they agree."""
         if self._ranks.rank == 0:
-            log_info(why)
-        self.record_exit(ExitReason("failed", code, step, why))
+            log_info(reason)
+        self.record_exit(ExitReason("failed", code, step, reason))
         # All ranks exit together, so none waits. Without this call the exit code may become that of an abort.
         self._ranks.destroy()
         raise SystemExit(code)

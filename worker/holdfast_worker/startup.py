@@ -21,12 +21,13 @@ from holdfast_worker.telemetry.service_client import ServiceClient
 from holdfast_worker.telemetry.spool import Spool
 
 FIRST_STORE_TIMEOUT_S: Final = 20.0
-"""Timeout for a store in the first attempt, where a failure usually means a wrong address. A lower value fails on a slow
-store; a higher value pays longer for idle nodes."""
+"""Timeout for a store in the first attempt, where a failure usually means a wrong address.
+A lower value fails on a slow store; a higher value pays longer for idle nodes."""
 
 LATER_STORE_TIMEOUT_S: Final = 300.0
-"""Timeout for a store in later attempts: it probably worked before, and an outage usually ends. A lower value fails in an
-outage; a higher value pays longer for idle nodes."""
+"""Timeout for a store in later attempts.
+The store probably worked before, and an outage usually ends. A lower value fails in an outage; a higher value pays longer for
+idle nodes."""
 
 
 def open_reports(config: Config) -> Reporter:
@@ -109,8 +110,8 @@ def claim_epoch(
                     epoch = repository.tokens.acquire_next(nonce, _store_deadline_s(config))
                 else:
                     repository.tokens.claim(config.epoch, nonce, _store_deadline_s(config))
-            except FencedOut as answer:
-                fenced = str(answer)
+            except FencedOut as error:
+                fenced = str(error)
     fenced = ranks.first_message(fenced)
     if fenced:
         raise FencedOut(fenced)

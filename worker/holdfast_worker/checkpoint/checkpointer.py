@@ -206,14 +206,14 @@ class Checkpointer:
             # After the next vote all ranks exit, including those that could save.
             self._active_writer.refuse(str(error))
         else:
-            pace = upload_rate(
+            rate_limit = upload_rate(
                 len(snapshot.memory),
                 since_s,
                 self._durable_s,
                 saves=self._saves,
                 failures=self._failures,
             )
-            self._active_writer.save(snapshot, pace, readings)
+            self._active_writer.save(snapshot, rate_limit, readings)
         self._saves += 1
         self._is_under_way = True
         self._saved_step, self._is_from_parent = step, False
@@ -284,11 +284,11 @@ class Checkpointer:
             if self._durable_step
             else "no checkpoint is durable"
         )
-        words = f"{MAX_FAILED_SAVES} consecutive checkpoints failed; {safe}: {reason}"
+        message = f"{MAX_FAILED_SAVES} consecutive checkpoints failed; {safe}: {reason}"
         if self._policy is OnFailure.STOP:
-            self.fatal_error = words
+            self.fatal_error = message
         if self._ranks.rank == 0:
-            log_info(words)
+            log_info(message)
             self._reports.saving_failed(
                 self._saved_step, self._failures, self._durable_step, self._policy, reason
             )

@@ -246,8 +246,8 @@ def _read_requests(
         kinds = {n: found[n].spec for n in names if n not in requests}
         regions = {n: _region(kind, shardings[n]) for n, kind in kinds.items()}
         places = {n: destinations.find(n, kind) for n, kind in kinds.items()}
-        homeless = [n for n, place in places.items() if place is None]
-        memory = allocate({n: (regions[n][1], DTYPES[kinds[n].dtype]) for n in homeless})
+        missing = [n for n, place in places.items() if place is None]
+        memory = allocate({n: (regions[n][1], DTYPES[kinds[n].dtype]) for n in missing})
         for n, place in places.items():
             requests[n] = ReadRequest(
                 kinds[n], regions[n][0], memory[n] if place is None else place

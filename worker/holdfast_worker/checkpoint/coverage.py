@@ -19,8 +19,8 @@ def is_tiled(shape: Sequence[int], regions: Iterable[Region]) -> bool:
         return _tiles_range(
             math.prod(shape), ((r.start, r.stop) for r in present if isinstance(r, ElementRange))
         )
-    boxes = [r if isinstance(r, Block) else _to_block(shape, r) for r in present]
-    return None not in boxes and _tiles_grid(shape, [(b.offsets, b.sizes) for b in boxes if b])
+    blocks = [r if isinstance(r, Block) else _to_block(shape, r) for r in present]
+    return None not in blocks and _tiles_grid(shape, [(b.offsets, b.sizes) for b in blocks if b])
 
 
 def is_stream(stream: ShardLayout, kinds: Mapping[str, TensorSpec]) -> bool:
@@ -44,14 +44,16 @@ def _tiles_range(length: int, spans: Iterable[tuple[int, int]]) -> bool:
     return at == length
 
 
-def _tiles_grid(shape: Sequence[int], boxes: Sequence[tuple[Sequence[int], Sequence[int]]]) -> bool:
+def _tiles_grid(
+    shape: Sequence[int], blocks: Sequence[tuple[Sequence[int], Sequence[int]]]
+) -> bool:
     """Whether (offsets, sizes) boxes tile a shape, cut dimension by dimension as shards are."""
-    if any(len(offsets) != len(shape) for offsets, _ in boxes):
+    if any(len(offsets) != len(shape) for offsets, _ in blocks):
         return False
     if not shape:
-        return len(boxes) == 1
+        return len(blocks) == 1
     inside: dict[tuple[int, int], list[tuple[Sequence[int], Sequence[int]]]] = {}
-    for offsets, sizes in boxes:
+    for offsets, sizes in blocks:
         span = offsets[0], offsets[0] + sizes[0]
         inside.setdefault(span, []).append((offsets[1:], sizes[1:]))
     return _tiles_range(shape[0], inside) and all(
@@ -62,8 +64,8 @@ def _tiles_grid(shape: Sequence[int], boxes: Sequence[tuple[Sequence[int], Seque
 def _to_block(shape: Sequence[int], run: ElementRange) -> Block | None:
     """The block equal to a range of elements; None if the range is not a block."""
     first, last = _coordinates(shape, run.start), _coordinates(shape, run.stop - 1)
-    box = Block(first, tuple(b - a + 1 for a, b in zip(first, last, strict=True)))
-    return box if box.count == run.count else None
+    block = Block(first, tuple(b - a + 1 for a, b in zip(first, last, strict=True)))
+    return block if block.count == run.count else None
 
 
 def _coordinates(shape: Sequence[int], number: int) -> tuple[int, ...]:

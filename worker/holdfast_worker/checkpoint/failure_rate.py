@@ -75,13 +75,13 @@ class FailureRate:
 
 
 def was_interrupted(exit_reason: ExitReason) -> bool:
-    """Whether an attempt lost capacity, judged by its own exit reason.
+    """Whether an attempt lost capacity, according to its exit reason.
 
     A termination notice is a loss, and so is a rank that vanished. A finished run is none, nor is one that ended because of
     its script, a wrong setting or a store.
     """
     if exit_reason.reason == "failed":
-        return any(words in exit_reason.detail for words in PEER_LOSS_PATTERNS)
+        return any(pattern in exit_reason.detail for pattern in PEER_LOSS_PATTERNS)
     return exit_reason.reason == "preempted"
 
 

@@ -87,8 +87,8 @@ class FencingTokens:
         body = {"epoch": epoch, "nonce": nonce, "claimed_at": to_iso(now())}
         data = json.dumps(body).encode()
         retry_until(lambda: self.store.put_if_absent(key, data), until_s)
-        # Read the object back: a retry after a lost response also finds the key taken, and a store without
-        # conditional writes never reports that it is taken.
+        # Read the object back: a retry after a lost response also finds an existing key, and a store without
+        # conditional writes never reports that it exists.
         try:
             return retry_until(lambda: self.store.get(key), until_s) == data
         except ObjectNotFound:

@@ -26,7 +26,7 @@ HUGE_BYTES: Final = 2 << 20
 """Size of a huge page. Smaller blocks come from the default allocator."""
 
 
-def allocate(wanted: Mapping[K, tuple[Sequence[int], torch.dtype]]) -> dict[K, Tensor]:
+def allocate(forms: Mapping[K, tuple[Sequence[int], torch.dtype]]) -> dict[K, Tensor]:
     """Allocate uninitialized tensors of these shapes and types.
 
     They share one block of memory, which is freed with the last of them. Each has its own storage, so that none is saved or
@@ -35,11 +35,11 @@ def allocate(wanted: Mapping[K, tuple[Sequence[int], torch.dtype]]) -> dict[K, T
     Raises:
         MemoryError: the machine has too little memory.
     """
-    sizes = {n: math.prod(shape) * dtype.itemsize for n, (shape, dtype) in wanted.items()}
+    sizes = {n: math.prod(shape) * dtype.itemsize for n, (shape, dtype) in forms.items()}
     block = _map_huge_pages(sum(map(_aligned_size, sizes.values())))
     tensors: dict[K, Tensor] = {}
     at = 0
-    for name, (shape, dtype) in wanted.items():
+    for name, (shape, dtype) in forms.items():
         if block is None or not sizes[name]:
             tensors[name] = torch.empty(tuple(shape), dtype=dtype)
             continue

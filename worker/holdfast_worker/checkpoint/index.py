@@ -44,9 +44,9 @@ class Quarantine:
         names = {key: parse_quarantine_key(key) for key in keys}
         return {name: self._read_reason(key, until_s) for key, name in names.items() if name}
 
-    def mark(self, name: CheckpointName, why: str, until_s: float) -> None:
+    def mark(self, name: CheckpointName, reason: str, until_s: float) -> None:
         """Quarantine a checkpoint for all later starts."""
-        body = {"reason": why, "found_at": to_iso(now())}
+        body = {"reason": reason, "found_at": to_iso(now())}
         retry_until(
             lambda: self.store.put(quarantine_key(name), json.dumps(body).encode()), until_s
         )

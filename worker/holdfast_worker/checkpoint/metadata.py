@@ -264,11 +264,11 @@ class CommitMetadata:
         return _parsed("its commit", data, read)
 
 
-def _parsed(what: str, data: bytes, read: Callable[[Any], T]) -> T:
+def _parsed(label: str, data: bytes, read: Callable[[Any], T]) -> T:
     try:
         return read(json.loads(data))
     except MALFORMED as error:
-        raise CorruptCheckpoint(f"{what} cannot be parsed") from error
+        raise CorruptCheckpoint(f"{label} cannot be parsed") from error
 
 
 def _dump_kinds(kinds: Mapping[str, TensorSpec]) -> Json:
@@ -299,8 +299,8 @@ def _dump_stream(stream: ShardLayout) -> dict[str, Any]:
 
 def _parse_stream(raw: Any) -> ShardLayout:
     pieces = (
-        StoredPiece(TensorPiece(name, _parse_region(where), index(at), index(size)), int(crc, 16))
-        for name, at, size, where, crc in raw["pieces"]
+        StoredPiece(TensorPiece(name, _parse_region(place), index(at), index(size)), int(crc, 16))
+        for name, at, size, place, crc in raw["pieces"]
     )
     return ShardLayout(
         index(raw["part_bytes"]), tuple(int(p, 16) for p in raw["parts"]), tuple(pieces)

@@ -186,12 +186,12 @@ def _overlap(request: ReadRequest, region: Region) -> tuple[int, Callable[[Tenso
     mask = torch.zeros(request.spec.shape, dtype=torch.bool)
     _view(mask, region).fill_(True)
     chosen = _view(mask, request.region).reshape(-1).clone()
-    wanted = torch.zeros(request.spec.shape, dtype=torch.bool)
-    _view(wanted, request.region).fill_(True)
-    given = _view(wanted, region).reshape(-1)
+    covered = torch.zeros(request.spec.shape, dtype=torch.bool)
+    _view(covered, request.region).fill_(True)
+    selected = _view(covered, region).reshape(-1)
 
     def put(values: Tensor) -> None:
-        request.into.view(-1)[chosen] = values[given]
+        request.into.view(-1)[chosen] = values[selected]
 
     return int(chosen.sum()), put
 

@@ -147,13 +147,13 @@ class CheckpointRepository:
                     return
 
     def upload(
-        self, name: CheckpointName, snapshot: Snapshot, until_s: float, pace: RateLimit
+        self, name: CheckpointName, snapshot: Snapshot, until_s: float, rate_limit: RateLimit
     ) -> Statement:
         """Store a rank's shard and return its statement of the shared state.
 
         The metadata is written last, after the bytes.
         """
-        send = partial(self._send, name, snapshot, pace)
+        send = partial(self._send, name, snapshot, rate_limit)
         parts = enumerate(snapshot.parts(PART_BYTES))
         sums = self._writers.run([partial(send, number, part) for number, part in parts], until_s)
         stream = _layout(snapshot, dict(s for part in sums for s in part))
@@ -176,13 +176,13 @@ class CheckpointRepository:
         self,
         name: CheckpointName,
         snapshot: Snapshot,
-        pace: RateLimit,
+        rate_limit: RateLimit,
         number: int,
         stretches: Sequence[tuple[int, int]],
     ) -> list[tuple[tuple[int, int], int]]:
         """Store a part; return the checksums of its stretches, which belong to one piece each."""
         begin, end = stretches[0][0], stretches[-1][1]
-        pace.wait(end - begin)
+        rate_limit.wait(end - begin)
         sums = [((start, stop), crc64(snapshot.memory[start:stop])) for start, stop in stretches]
         self._store.put(name.part_key(snapshot.rank, number), snapshot.memory[begin:end])
         return sums
@@ -234,7 +234,7 @@ class CheckpointRepository:
         )
         data = commit.dump()
         is_new = retry_until(lambda: self._store.put_if_absent(name.commit_key, data), until_s)
-        # A retry after a lost response also finds the key taken.
+        # A retry after a lost response also finds an existing key.
         if not is_new and retry_until(lambda: self._store.get(name.commit_key), until_s) != data:
             raise StoreRefused(f"{name} was committed by another process")
         return commit
@@ -344,10 +344,10 @@ class CheckpointRepository:
         if name in self._unsupported:
             return True
         with suppress(CorruptCheckpoint):
-            why = unsupported_format_of(self._get(name.commit_key, until_s))
-            if why:
+            reason = unsupported_format_of(self._get(name.commit_key, until_s))
+            if reason:
                 self._unsupported.add(name)
-                log_info(f"checkpoint {name} is kept: {why}")
+                log_info(f"checkpoint {name} is kept: {reason}")
                 return True
         return False
 

@@ -108,9 +108,9 @@ def restore(
         if each is not source or origin is None or name > origin or name not in each.marked
     ]
     world_size, owns = (found.world_size, found.owns) if found else (0, {})
-    whose = source.job if found else ""
+    parent = source.job if found else ""
     return RestoreResult(
-        origin, whose, world_size, owns, passed_over, list(own.unusable), own.lineage
+        origin, parent, world_size, owns, passed_over, list(own.unusable), own.lineage
     )
 
 

@@ -62,9 +62,9 @@ def optimal_interval(
     Intervals below `durable_s` are excluded: a save would be due before the previous one is durable. If all are, the last
     one is returned, and a due save waits for the running one.
     """
-    rungs = [rung for rung in INTERVALS_S if rung >= durable_s] or [INTERVALS_S[-1]]
-    best = min(rungs, key=lambda rung: wasted_share(rung, stall_s, between_s))
-    if present_s in rungs:
+    intervals = [interval for interval in INTERVALS_S if interval >= durable_s] or [INTERVALS_S[-1]]
+    best = min(intervals, key=lambda interval: wasted_share(interval, stall_s, between_s))
+    if present_s in intervals:
         least = wasted_share(best, stall_s, between_s)
         if wasted_share(present_s, stall_s, between_s) <= HYSTERESIS * least:
             return present_s

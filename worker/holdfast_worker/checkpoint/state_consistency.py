@@ -109,9 +109,9 @@ def check_consistency(tracked: TrackedState, ranks: ProcessGroup) -> None:
         if encoder.owners[n] in (Owner.REPLICATED, Owner.VERIFIED_REPLICA)
     }
     forms = {n: describe_spec(TensorSpec.from_tensor(t)) for n, t in shared.items()}
-    words = first_difference(ranks, state_statement(tracked.owners, trees, forms, sums))
-    if words:
-        raise InconsistentState(words)
+    difference = first_difference(ranks, state_statement(tracked.owners, trees, forms, sums))
+    if difference:
+        raise InconsistentState(difference)
 
 
 def first_difference(ranks: ProcessGroup, stated: Statement) -> str:

@@ -134,26 +134,32 @@ class AsyncWriter:
         return self._is_broken or has_died
 
     def save(
-        self, snapshot: Snapshot, pace: RateLimit | None = None, readings: Readings = no_readings
+        self,
+        snapshot: Snapshot,
+        rate_limit: RateLimit | None = None,
+        readings: Readings = no_readings,
     ) -> None:
         """Begin to write a snapshot, at the given rate or at full speed."""
-        pace = pace or RateLimit()
+        rate_limit = rate_limit or RateLimit()
         assert not self.is_busy, "one save at a time, as the step vote ensures"
         self._is_broken = self._is_finished = self.is_inconsistent = False
         self.failure_reason = self.refusal = self.divergence = ""
         self._saves += 1
         self._cancelled.clear()
-        self._rate_limit = pace
+        self._rate_limit = rate_limit
         self._heartbeat.mark_saving(is_under_way=True)
         self._thread = threading.Thread(
-            target=self._save, args=(snapshot, pace, readings), name="holdfast-saver", daemon=True
+            target=self._save,
+            args=(snapshot, rate_limit, readings),
+            name="holdfast-saver",
+            daemon=True,
         )
         self._thread.start()
 
-    def refuse(self, why: str) -> None:
+    def refuse(self, reason: str) -> None:
         """Fail a save before it begins, because this rank has state that cannot be checkpointed."""
         assert not self.is_busy, "one save at a time, as the step vote ensures"
-        self._is_broken, self.refusal, self.failure_reason = True, why, why
+        self._is_broken, self.refusal, self.failure_reason = True, reason, reason
 
     def cancel(self) -> None:
         """Stop waiting for another rank that failed to write its shard."""
@@ -165,20 +171,20 @@ class AsyncWriter:
         if self._thread:
             self._thread.join(within_s)
 
-    def _save(self, snapshot: Snapshot, pace: RateLimit, readings: Readings) -> None:
+    def _save(self, snapshot: Snapshot, rate_limit: RateLimit, readings: Readings) -> None:
         began_s = time.monotonic()
         until_s = began_s + self._deadline_s
         name = self._identity.name(snapshot.step, self._saves)
         try:
             snapshot.copying.wait()
-            self.statement = self._repository.upload(name, snapshot, until_s, pace)
+            self.statement = self._repository.upload(name, snapshot, until_s, rate_limit)
             if self._identity.rank == 0:
                 records = self._wait_for_shards(name, until_s)
                 self._repository.tokens.check(name.epoch, until_s)
                 staged_at = to_iso(snapshot.staged_at)
                 commit = self._repository.commit(name, staged_at, records, until_s, readings())
                 self._repository.pointer.advance(name, until_s)
-                self._report_commit(snapshot, commit, time.monotonic() - began_s, pace)
+                self._report_commit(snapshot, commit, time.monotonic() - began_s, rate_limit)
                 self._clean_up(name, until_s)
             self._is_finished = True
         except FencedOut as fenced:
@@ -211,7 +217,7 @@ class AsyncWriter:
             FencedOut: a newer attempt took over.
         """
         records: dict[int, bytes] = {}
-        looked_s = time.monotonic()
+        checked_s = time.monotonic()
         while True:
             for rank in range(self._identity.world_size):
                 if rank not in records:
@@ -223,18 +229,18 @@ class AsyncWriter:
                 return [records[rank] for rank in sorted(records)]
             if self._cancelled.wait(POLL_S):
                 raise PeerWriteFailed("another rank failed to write its shard")
-            if time.monotonic() - looked_s > FENCE_CHECK_S:
+            if time.monotonic() - checked_s > FENCE_CHECK_S:
                 self._repository.tokens.check(name.epoch, until_s)
-                looked_s = time.monotonic()
+                checked_s = time.monotonic()
             if time.monotonic() > until_s:
                 raise IncompleteCheckpoint(
                     f"rank {missing[0]} wrote no shard metadata within {self._deadline_s:.0f} s"
                 )
 
     def _report_commit(
-        self, snapshot: Snapshot, commit: CommitMetadata, durable_s: float, pace: RateLimit
+        self, snapshot: Snapshot, commit: CommitMetadata, durable_s: float, rate_limit: RateLimit
     ) -> None:
-        cost = SaveCost(snapshot.stall_s, durable_s, pace.spread_s(len(snapshot.memory)))
+        cost = SaveCost(snapshot.stall_s, durable_s, rate_limit.spread_s(len(snapshot.memory)))
         survival = self._history.failure_rate if self._history else FailureRate()
         if self._schedule.observe(cost, survival) and self._schedule.interval:
             log_info(f"checkpoints are now saved {self._schedule.interval.description}")

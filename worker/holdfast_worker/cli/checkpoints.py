@@ -33,7 +33,8 @@ from holdfast_worker.storage import open_job_url
 from holdfast_worker.storage.base import StoreError
 
 STORE_TIMEOUT_S: Final = 60.0
-"""Timeout for a store, while a person waits. A lower value fails on a slow store; a higher value delays the error message."""
+"""Timeout for a store, while a person waits.
+A lower value fails on a slow store; a higher value delays the error message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,8 @@ FORMS: Final[Mapping[str, Callable[[int, Mapping[str, Any], Path], None]]] = {
     "safetensors": _as_safetensors,
     "dcp": _as_dcp,
 }
-"""Export formats: a file for `torch.load` or safetensors, a directory for `torch.distributed.checkpoint`."""
+"""Export formats: a file for `torch.load`, safetensors, or a directory for torch's
+distributed checkpoint."""
 
 
 def _tensors(tracked: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -221,7 +223,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     ) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=text, description=text)
         made.add_argument("store", metavar="STORE", help=STORE_HELP)
-        made.set_defaults(do=lambda asked: _run_and_report(do, asked))
+        made.set_defaults(do=lambda options: _run_and_report(do, options))
         return made
 
     listing = command("ls", "list checkpoints, newest first", _list)
@@ -243,56 +245,56 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run_and_report(do: Callable[[argparse.Namespace], int], asked: argparse.Namespace) -> int:
+def _run_and_report(do: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
     """Run a command and return its exit code; errors are logged in one line."""
     try:
-        return do(asked)
+        return do(options)
     except StoreError as error:
-        log_info(f"the store {asked.store} cannot be read: {error}")
+        log_info(f"the store {options.store} cannot be read: {error}")
         return Exit.UNUSABLE_STORE
     except OSError as error:
         log_info(f"{error.strerror}: {error.filename}")
         return Exit.FAILED
 
 
-def _list(asked: argparse.Namespace) -> int:
-    listed = list_checkpoints(_open_repository(asked))
-    if asked.json or listed:
-        print_line(as_json(listed) if asked.json else as_table(listed, now()))
+def _list(options: argparse.Namespace) -> int:
+    listed = list_checkpoints(_open_repository(options))
+    if options.json or listed:
+        print_line(as_json(listed) if options.json else as_table(listed, now()))
     else:
-        log_info(f"the store {asked.store} has no checkpoints")
+        log_info(f"the store {options.store} has no checkpoints")
     return Exit.DONE
 
 
-def _verify(asked: argparse.Namespace) -> int:
-    repository = _open_repository(asked)
-    chosen = _select(repository, asked.step)
+def _verify(options: argparse.Namespace) -> int:
+    repository = _open_repository(options)
+    chosen = _select(repository, options.step)
     flaws = 0
     for number, name in enumerate(chosen, 1):
         flaw = verify(repository, name)
         flaws += flaw is not None
         print_line(f"[{number}/{len(chosen)}] {name}: {flaw or 'intact'}")
     if not chosen:
-        log_info(_no_checkpoint_message(asked))
+        log_info(_no_checkpoint_message(options))
     return Exit.FAILED if flaws or not chosen else Exit.DONE
 
 
-def _export(asked: argparse.Namespace) -> int:
-    repository = _open_repository(asked)
-    for name in _select(repository, asked.step):
+def _export(options: argparse.Namespace) -> int:
+    repository = _open_repository(options)
+    for name in _select(repository, options.step):
         try:
-            export(repository, name, asked.to, asked.form)
+            export(repository, name, options.to, options.form)
         except CorruptCheckpoint as damage:
             log_info(f"skipping {name}: {damage}")
             continue
-        log_info(f"exported {name} to {asked.to}")
+        log_info(f"exported {name} to {options.to}")
         return Exit.DONE
-    log_info(_no_checkpoint_message(asked))
+    log_info(_no_checkpoint_message(options))
     return Exit.FAILED
 
 
-def _open_repository(asked: argparse.Namespace) -> CheckpointRepository:
-    return CheckpointRepository(open_job_url(asked.store))
+def _open_repository(options: argparse.Namespace) -> CheckpointRepository:
+    return CheckpointRepository(open_job_url(options.store))
 
 
 def _select(repository: CheckpointRepository, step: int | None) -> list[CheckpointName]:
@@ -303,6 +305,6 @@ def _select(repository: CheckpointRepository, step: int | None) -> list[Checkpoi
     return [name for name in names if step is None or name.step == step]
 
 
-def _no_checkpoint_message(asked: argparse.Namespace) -> str:
-    of_step = "" if asked.step is None else f" of step {asked.step}"
-    return f"the store {asked.store} has no intact checkpoint{of_step}"
+def _no_checkpoint_message(options: argparse.Namespace) -> str:
+    of_step = "" if options.step is None else f" of step {options.step}"
+    return f"the store {options.store} has no intact checkpoint{of_step}"

@@ -18,7 +18,8 @@ from holdfast_worker.protocol.environment import Exit
 VECTOR_SIZE: Final = 4
 """Numbers in a vector."""
 WORKER_TIMEOUT_S: Final = 60.0
-"""Timeout for a process that does not reach the barrier. A lower value fails on a busy machine; a higher value delays the error."""
+"""Timeout for a process that does not reach the barrier.
+A lower value fails on a busy machine; a higher value delays the error."""
 
 
 def simulate(workers: int) -> bool:
@@ -69,7 +70,8 @@ def _mean(vectors: Sequence[Sequence[float]]) -> list[float]:
 
 DEFAULT_RANKS: Final = 4
 MAX_RANKS: Final = 256
-"""A lower value refuses demos that a large server can run; a higher value lets a typing error fill the machine with processes."""
+"""Maximum number of processes of a demo.
+A lower value refuses demos that a large server can run; a higher value lets a typing error fill the machine with processes."""
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -93,17 +95,17 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _show(asked: argparse.Namespace) -> int:
+def _show(options: argparse.Namespace) -> int:
     """Run a demo and return its exit code.
 
     torch is imported here, as `simulate` works without it.
     """
-    if asked.demo == "simulate":
-        return Exit.DONE if simulate(asked.n) else Exit.FAILED
+    if options.demo == "simulate":
+        return Exit.DONE if simulate(options.n) else Exit.FAILED
     from holdfast_worker.cli.torch_demos import allreduce, hello  # noqa: PLC0415 - torch takes seconds to load
 
     try:
-        (hello if asked.demo == "hello" else allreduce)(asked.n)
+        (hello if options.demo == "hello" else allreduce)(options.n)
     except ValueError as error:
         log_info(str(error))
         return Exit.USAGE

@@ -16,7 +16,8 @@ from holdfast_worker.protocol.release import requirement
 from holdfast_worker.protocol.reports import Json
 
 CONNECT_TIMEOUT_S: Final = 3.0
-"""Timeout of one connection. A lower value fails on a slow network; a higher value delays the result for blocked addresses."""
+"""Timeout of one connection.
+A lower value fails on a slow network; a higher value delays the result for blocked addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +60,20 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="check the connection to an address instead, such as the rendezvous; repeatable",
     )
-    parser.set_defaults(do=lambda asked: check_machine(asked.reach, as_json=asked.json))
+    parser.set_defaults(do=lambda options: check_machine(options.reach, as_json=options.json))
 
 
 def check_machine(
     addresses: Sequence[str],
     *,
     as_json: bool,
-    ask: Callable[[], Mapping[str, Json]] = machine,
+    describe: Callable[[], Mapping[str, Json]] = machine,
 ) -> int:
     """Print the facts of this machine, or check connections; returns the exit code."""
     if addresses:
         return _check_connections(addresses, as_json=as_json)
     try:
-        facts = ask()
+        facts = describe()
     except ImportError as error:
         log_info(f"torch cannot be imported: {error}; run pip install {requirement('worker')}")
         return Exit.FAILED
@@ -96,14 +97,14 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def check_connection(address: str, patience_s: float = CONNECT_TIMEOUT_S) -> ConnectionCheck:
+def check_connection(address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> ConnectionCheck:
     """Try to connect to `host:port` from this machine."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         return ConnectionCheck(address, False, "invalid address; write HOST:PORT")
     began_s = time.monotonic()
     try:
-        socket.create_connection((host.strip("[]"), int(port)), patience_s).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
     except socket.gaierror:
         return ConnectionCheck(
             address, False, f"the host name {host} does not resolve on this machine"
@@ -118,7 +119,7 @@ def check_connection(address: str, patience_s: float = CONNECT_TIMEOUT_S) -> Con
         return ConnectionCheck(
             address,
             False,
-            f"no answer within {patience_s:g} s: check firewalls, security groups and routes",
+            f"no answer within {timeout_s:g} s: check firewalls, security groups and routes",
         )
     except OSError as error:
         return ConnectionCheck(address, False, f"{error.strerror or error}")

@@ -30,9 +30,9 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(do=_audit)
 
 
-def _audit(asked: argparse.Namespace) -> int:
+def _audit(options: argparse.Namespace) -> int:
     try:
-        found = parse_logs(_read_lines(asked.places))
+        found = parse_logs(_read_lines(options.places))
     except OSError as error:
         log_info(f"{error.strerror}: {error.filename}")
         return Exit.USAGE
@@ -41,7 +41,7 @@ def _audit(asked: argparse.Namespace) -> int:
             "no output of NCCL found: run with NCCL_DEBUG=INFO, on GPUs, and with more than one rank"
         )
         return Exit.FAILED
-    print_line(json.dumps(as_json(found), indent=2) if asked.json else as_text(found))
+    print_line(json.dumps(as_json(found), indent=2) if options.json else as_text(found))
     return Exit.DONE
 
 

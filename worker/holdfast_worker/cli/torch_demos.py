@@ -20,7 +20,8 @@ RankFunction: TypeAlias = Callable[[int, int], None]
 """The program of a rank, called with its rank and the number of ranks."""
 
 START_METHOD: Final = "fork" if sys.platform == "linux" else "spawn"
-"""How processes start. Spawned ones load torch again, which takes seconds; forked ones share it."""
+"""How processes start.
+Spawned ones load torch again, which takes seconds; forked ones share it."""
 
 
 def run_ranks(part: RankFunction, ranks: int) -> None:
@@ -51,7 +52,7 @@ def allreduce(ranks: int) -> None:
 
 
 def _allreduce_part(rank: int, world_size: int) -> None:
-    # It stands for the gradient of this rank's data.
+    # Represents the gradient of this rank's data.
     vector = torch.ones(4) * (rank + 1)
     dist.all_reduce(vector, dist.ReduceOp.SUM)
     vector /= world_size
@@ -59,7 +60,8 @@ def _allreduce_part(rank: int, world_size: int) -> None:
 
 
 SHOWN_VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-"""Variables that torchrun sets for its ranks. Ranks that the demo starts get arguments instead."""
+"""Variables that torchrun sets for its ranks.
+Ranks that the demo starts get arguments instead."""
 
 
 def hello(ranks: int) -> None:

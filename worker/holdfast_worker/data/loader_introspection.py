@@ -143,13 +143,13 @@ def _order(
     if type(sampler) is RandomSampler and not sampler.replacement:
         length = len(sampler.data_source)
         if sampler.num_samples == length:
-            which = {id(generator): i for i, generator in enumerate(generators)}
+            indices = {id(generator): i for i, generator in enumerate(generators)}
             return SourceKind.OWN, RandomOrder(
                 length,
                 dawn["global"]["torch"],
                 tuple(dawn["own"]),
-                which.get(id(loader.generator)),
-                which.get(id(sampler.generator)),
+                indices.get(id(loader.generator)),
+                indices.get(id(sampler.generator)),
             )
     return SourceKind.UNKNOWN, None
 

@@ -372,9 +372,9 @@ class ResumableLoader(Generic[B]):
                 "after a resume some batches are repeated and some are lost"
             )
 
-    def _warn(self, words: str) -> None:
-        if words and self._logs:
-            log_info(words)
+    def _warn(self, message: str) -> None:
+        if message and self._logs:
+            log_info(message)
 
 
 def _parts(loader: object) -> list[Any]:

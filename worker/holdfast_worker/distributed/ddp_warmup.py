@@ -38,12 +38,12 @@ def warm_up_ddp(objects: Iterable[object], ranks: ProcessGroup) -> None:
         if dist.get_world_size(ddp.process_group) <= MAX_ORDER_FREE_RANKS:
             continue
         # An obstacle may exist on one rank only, such as a hook that prints gradients.
-        why = ranks.first_message(warmup_obstacle(ddp))
-        if not why:
+        obstacle = ranks.first_message(warmup_obstacle(ddp))
+        if not obstacle:
             run_warmup_pass(ddp)
         elif ranks.rank == 0:
             log_info(
-                f"{why}, so DDP sums the gradients of its first step in a different order than later ones: "
+                f"{obstacle}, so DDP sums the gradients of its first step in a different order than later ones: "
                 "after a resume the last bits of the weights may differ from those of an uninterrupted run"
             )
 
@@ -83,7 +83,7 @@ def warmup_obstacle(ddp: DistributedDataParallel) -> str:
             for hooks in ("_backward_hooks", "_post_accumulate_grad_hooks")
         ),
     }
-    return next((words for words, is_so in obstacles.items() if is_so), "")
+    return next((reason for reason, is_so in obstacles.items() if is_so), "")
 
 
 class _ProxyModel(nn.Module):

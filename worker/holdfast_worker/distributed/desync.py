@@ -119,7 +119,7 @@ def describe_desync(norms: Sequence[float], weights: Sequence[float], step: int)
     return _describe_outliers("weights", weights, WEIGHT_TOLERANCE, step)
 
 
-def _describe_outliers(what: str, norms: Sequence[float], tolerance: float, step: int) -> str:
+def _describe_outliers(quantity: str, norms: Sequence[float], tolerance: float, step: int) -> str:
     usual = median(norms)
     odd = [
         r for r, norm in enumerate(norms) if differ(max(norm, usual), min(norm, usual), tolerance)
@@ -128,12 +128,12 @@ def _describe_outliers(what: str, norms: Sequence[float], tolerance: float, step
         values = ", ".join(
             f"{_format_norm(norm)} on rank {rank}" for rank, norm in enumerate(norms)
         )
-        return f"the ranks have different {what} in step {step}: the norms are {values}"
-    whose = ", ".join(str(rank) for rank in odd)
+        return f"the ranks have different {quantity} in step {step}: the norms are {values}"
+    numbers = ", ".join(str(rank) for rank in odd)
     values = ", ".join(_format_norm(norms[rank]) for rank in odd)
     ranks = "ranks" if len(odd) > 1 else "rank"
     return (
-        f"the {what} of {ranks} {whose} differ from those of the other ranks in step {step}: "
+        f"the {quantity} of {ranks} {numbers} differ from those of the other ranks in step {step}: "
         f"norm {values} instead of {_format_norm(usual)}"
     )
 

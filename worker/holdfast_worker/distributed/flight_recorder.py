@@ -26,13 +26,13 @@ def install_dump_handler(run_dir: RunDir, rank: int) -> None:
     except OSError as error:
         log_info(f"collectives of rank {rank} cannot be dumped if it hangs: {error}")
         return
-    ear = threading.Thread(
+    thread = threading.Thread(
         target=_serve_requests,
         args=(pipe, run_dir.hang_dir, rank),
         name="holdfast-flight",
         daemon=True,
     )
-    ear.start()
+    thread.start()
 
 
 def _serve_requests(pipe: int, folder: Path, rank: int) -> None:

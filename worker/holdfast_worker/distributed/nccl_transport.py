@@ -165,15 +165,15 @@ def advice(found: NcclTransport) -> list[str]:
 
 def _socket_advice(found: NcclTransport) -> str:
     if found.environment.get("NCCL_IB_DISABLE", "0") != "0":
-        why = "because NCCL_IB_DISABLE is set: unset it if the nodes have InfiniBand or RoCE."
+        advice = "because NCCL_IB_DISABLE is set: unset it if the nodes have InfiniBand or RoCE."
     elif found.devices:
-        why = f"although {', '.join(found.devices)} exists: select it with NCCL_IB_HCA."
+        advice = f"although {', '.join(found.devices)} exists: select it with NCCL_IB_HCA."
     else:
-        why = (
+        advice = (
             "because no InfiniBand device was found: if the nodes have one, check that the container sees /dev/infiniband, and "
             "select the device with NCCL_IB_HCA. EFA needs the plugin aws-ofi-nccl."
         )
-    return f"Data between nodes goes over sockets, {why}"
+    return f"Data between nodes goes over sockets, {advice}"
 
 
 def _interface_advice(found: NcclTransport) -> str:

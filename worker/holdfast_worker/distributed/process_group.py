@@ -50,7 +50,7 @@ class ProcessGroup:
     @classmethod
     def join(
         cls,
-        who: RankIdentity,
+        identity: RankIdentity,
         *,
         heartbeat: HeartbeatWriter | None = None,
         timeout: timedelta | None = None,
@@ -65,26 +65,26 @@ class ProcessGroup:
             SystemExit: this machine lacks a device for the rank.
         """
         heartbeat = heartbeat or HeartbeatWriter()
-        if who.has_agent:
+        if identity.has_agent:
             # torchrun without the wrapper: other nodes consider this node dead once its agent is killed. Its ranks
             # would continue to train, and no agent would restart them.
             die_with_parent()
         try:
-            device = device_for(who, torch.cuda.device_count())
+            device = device_for(identity, torch.cuda.device_count())
         except ValueError as error:
             log_info(str(error))
             raise SystemExit(Exit.USAGE) from error
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        if who.source is not RankSource.NONE and not environment().get(WRAPPER):
-            print_line(RANK_LINE.format(rank=who.rank, world_size=who.world_size))
-        if who.init_method is None:
-            return cls(who.rank, who.world_size, device, None, heartbeat)
-        backend = who.backend or ("nccl" if device.type == "cuda" else "gloo")
+        if identity.source is not RankSource.NONE and not environment().get(WRAPPER):
+            print_line(RANK_LINE.format(rank=identity.rank, world_size=identity.world_size))
+        if identity.init_method is None:
+            return cls(identity.rank, identity.world_size, device, None, heartbeat)
+        backend = identity.backend or ("nccl" if device.type == "cuda" else "gloo")
         if backend == "gloo" and get_debug_level() == DebugLevel.DETAIL:
             # torch wraps gloo groups at this level, and DDP crashes with signal 11 on the wrapper.
             set_debug_level(DebugLevel.INFO)
-            if who.rank == 0:
+            if identity.rank == 0:
                 log_info(
                     "TORCH_DISTRIBUTED_DEBUG=DETAIL is replaced by INFO, because torch crashes with DETAIL and gloo"
                 )
@@ -92,14 +92,14 @@ class ProcessGroup:
             if not dist.is_initialized():
                 dist.init_process_group(
                     backend,
-                    init_method=who.init_method,
-                    rank=who.rank,
-                    world_size=who.world_size,
+                    init_method=identity.init_method,
+                    rank=identity.rank,
+                    world_size=identity.world_size,
                     device_id=device if backend == "nccl" else None,
                     timeout=timeout,
                 )
             votes = dist.new_group(backend="gloo", timeout=timeout)
-        return cls(who.rank, who.world_size, device, votes, heartbeat)
+        return cls(identity.rank, identity.world_size, device, votes, heartbeat)
 
     def all_reduce_max(self, numbers: Sequence[float]) -> list[float]:
         """The maximum of each number over all ranks."""
@@ -146,8 +146,8 @@ class ProcessGroup:
 
     def first_message(self, text: str) -> str:
         """Return the message of the lowest rank that has one on every rank; empty if none has."""
-        speaker = self.all_reduce_max([float(self.world_size - self.rank) if text else NO_RANK])[0]
-        return "" if speaker == NO_RANK else self.broadcast(text, self.world_size - int(speaker))
+        sender = self.all_reduce_max([float(self.world_size - self.rank) if text else NO_RANK])[0]
+        return "" if sender == NO_RANK else self.broadcast(text, self.world_size - int(sender))
 
     def destroy(self) -> None:
         """Destroy the process group. Call only without errors: this waits for the other ranks."""
@@ -158,21 +158,21 @@ class ProcessGroup:
         self._cpu_group = None
 
 
-def device_for(who: RankIdentity, gpus: int) -> torch.device:
+def device_for(identity: RankIdentity, gpus: int) -> torch.device:
     """The device of a rank on a machine with `gpus` GPUs: one GPU, or the CPU without GPUs.
 
     Raises:
         ValueError: there are too few GPUs, or none for NCCL.
     """
     if not gpus:
-        if who.backend == "nccl":
+        if identity.backend == "nccl":
             raise ValueError(
                 f"{Env.BACKEND} is nccl, but this machine has no usable GPU: set it to gloo, or unset it"
             )
         return torch.device("cpu")
-    if who.local_rank >= gpus:
+    if identity.local_rank >= gpus:
         raise ValueError(
-            f"local rank {who.local_rank} has no GPU of its own, because this machine has {gpus}: "
+            f"local rank {identity.local_rank} has no GPU of its own, because this machine has {gpus}: "
             f"start one rank for each GPU, for example with --nproc-per-node {gpus}"
         )
-    return torch.device("cuda", who.local_rank)
+    return torch.device("cuda", identity.local_rank)

@@ -17,8 +17,8 @@ from holdfast_worker.distributed.process_group import ProcessGroup
 from holdfast_worker.storage.base import StoreError
 
 TRANSFER_CHUNK_BYTES: Final = 16 * 2**20
-"""Size of a rank's files that node 0 does not see, such as states of random generators. A lower value rejects nodes with many GPUs;
-a higher value stalls training, as the files are broadcast."""
+"""Size of a rank's files that node 0 does not see, such as states of random generators.
+A lower value rejects nodes with many GPUs; a higher value stalls training, as the files are broadcast."""
 
 
 class DirectoryCheckpoint(RankZeroState):
@@ -51,10 +51,10 @@ class DirectoryCheckpoint(RankZeroState):
                 files = {name: _map_file(path / name) for name in _list_files(path)}
         known = set(json.loads(self._ranks.broadcast(json.dumps(sorted(files)))))
         for source in range(1, self._ranks.world_size):
-            brought = self._collect_files(path, known, source)
-            known |= brought.keys()
+            collected = self._collect_files(path, known, source)
+            known |= collected.keys()
             if self._ranks.rank == 0:
-                files |= {name: _tensor(data) for name, data in brought.items()}
+                files |= {name: _tensor(data) for name, data in collected.items()}
         self._files, self.step = files, step
 
     def state_dict(self) -> dict[str, Any]:

@@ -63,15 +63,15 @@ class FrameworkRun(Run):
         """Whether the run has a checkpoint store."""
         return self._repository is not None
 
-    def start_steps(self, step: int, total: int | None, how: str) -> None:
-        """Start after the framework's `step`; `how` is the hint for a resume in its API.
+    def start_steps(self, step: int, total: int | None, hint: str) -> None:
+        """Start after the framework's `step`; `hint` is the hint for a resume in its API.
 
         Raises:
             SystemExit: the framework does not resume from the newest checkpoint.
         """
         if self.newest and step != self.step:
             self.abort_unsupported(
-                f"the newest checkpoint is of step {self.step}, but training starts at step {step}: {how}"
+                f"the newest checkpoint is of step {self.step}, but training starts at step {step}: {hint}"
             )
         self._total, self.step = total, step
         # An empty loader: the framework restores its own data position.
@@ -134,13 +134,13 @@ class FrameworkRun(Run):
             self._step_boundary.act(self.step, decision)
         self._heartbeat.enter(Phase.STEPPING)
 
-    def abort_unsupported(self, why: str) -> NoReturn:
+    def abort_unsupported(self, reason: str) -> NoReturn:
         """End the run on all ranks, as the framework has an unsupported configuration.
 
         Raises:
             SystemExit: always.
         """
-        self._shutdown.abort(Exit.USAGE, self.step, why)
+        self._shutdown.abort(Exit.USAGE, self.step, reason)
 
     def _save_last_step(self, checkpointer: Checkpointer) -> bool:
         is_packed = self._directory is not None and self._directory.step == self.step

@@ -18,9 +18,11 @@ from holdfast_worker.console import log_info
 from holdfast_worker.topology.nodes import Topology
 
 REACH_TIMEOUT_S: Final = 60.0
-"""Time for node 0 to start. A lower value warns while it is still being set up; a higher value warns late."""
+"""Time for node 0 to start.
+A lower value warns while it is still being set up; a higher value warns late."""
 CONNECT_TIMEOUT_S: Final = 5.0
-"""Timeout of one connection, as a firewall may drop packets. A lower value fails on a slow network; a higher value allows fewer tries."""
+"""Timeout of one connection, as a firewall may drop packets.
+A lower value fails on a slow network; a higher value allows fewer tries."""
 RETRY_S: Final = 1.0
 """Pause between tries. A lower value adds traffic; a higher value notices node 0 later."""
 
@@ -34,10 +36,10 @@ def start_connectivity_check(topology: Topology) -> None:
 
 
 def _check(at: Topology) -> None:
-    why = connection_error(at.master_address, at.master_port, REACH_TIMEOUT_S)
-    if why:
+    error = connection_error(at.master_address, at.master_port, REACH_TIMEOUT_S)
+    if error:
         log_info(
-            f"node {at.node_rank} cannot reach node 0 at {at.master_address}:{at.master_port}: {why}"
+            f"node {at.node_rank} cannot reach node 0 at {at.master_address}:{at.master_port}: {error}"
         )
 
 

@@ -54,8 +54,8 @@ class ExitReport:
 
         A count would decrease, as old reports are removed.
         """
-        lefts = (report.n for report in self._reported() if report.kind == ReportKind.WORKER_LEFT)
-        return max(lefts, default=0)
+        numbers = (report.n for report in self._reported() if report.kind == ReportKind.WORKER_LEFT)
+        return max(numbers, default=0)
 
     def _last_step(self) -> int:
         """The last reported step; 0 without one."""

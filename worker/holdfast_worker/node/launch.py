@@ -1,4 +1,4 @@
-"""Launcher of one node (`holdfast-worker run`): torchrun, notices, reports and the exit code.
+"""Launcher of one node (`holdfast-worker run`): torchrun, notices, reports and exit code.
 
 A launcher that recovers by itself distinguishes a preemption from a failure by the presence of the node. A wrapper that has
 exited on a notice therefore lingers until the node is terminated. A replaced wrapper would be restarted and fence out its
@@ -50,8 +50,8 @@ DEBUG_VARIABLES: Final[Mapping[str, str]] = {
     "NCCL_DEBUG": "INFO",
     Env.SYNC_SAVES.value: "1",
 }
-"""Additional variables of `--debug`: torch checks that all ranks call the same collectives, NCCL logs its transports, and training
-waits for its checkpoints, so that an error appears at its cause."""
+"""Additional variables of `--debug`, so that an error appears at its cause.
+Torch checks that all ranks call the same collectives, NCCL logs its transports, and training waits for its checkpoints."""
 
 
 def check_debug_topology(topology: Topology) -> None:
@@ -89,12 +89,12 @@ class LogTail:
 
 
 LINGER_GRACE_S: Final = 180.0
-"""Time to linger beyond the deadline of the notice. A lower value exits before the launcher has noticed the loss of the node; a
-higher value pays for a node that was not preempted."""
+"""Time to linger beyond the deadline of the notice.
+A lower value exits before the launcher has noticed the loss of the node; a higher value pays for a node that was not preempted."""
 
 UNKNOWN_DEADLINE_S: Final = 300.0
-"""Time to linger after a notice without a deadline; most clouds give two minutes or less. A lower value exits before the launcher
-has noticed the loss of the node; a higher value pays for a node that was not preempted."""
+"""Time to linger after a notice without a deadline; most clouds give two minutes or less.
+A lower value exits before the launcher has noticed the loss of the node; a higher value pays for a node that was not preempted."""
 
 
 def linger_s(deadline: datetime | None, at: datetime) -> float:
@@ -111,7 +111,8 @@ POLL_S: Final = 0.1
 """Interval of polls. A lower value burns a core; a higher value delays a notice."""
 
 TORCHRUN_SIGNALS: Final = "SIGINT,SIGHUP,SIGQUIT"
-"""Signals on which torchrun ends its ranks. Its default SIGTERM is excluded: it is a notice, and the ranks save first."""
+"""Signals on which torchrun ends its ranks.
+Its default SIGTERM is excluded: it is a notice, and the ranks save first."""
 
 
 class NodeLauncher:
@@ -141,8 +142,8 @@ class NodeLauncher:
         self._run_dir.clear()
         with self._notice_sources.opened():
             code = self._run_script(script, layout)
-            if (why := self._notice_sources.superseded_by) is not None:
-                log_info(f"this attempt was replaced or its job has ended: {why}")
+            if (reason := self._notice_sources.superseded_by) is not None:
+                log_info(f"this attempt was replaced or its job has ended: {reason}")
                 code = Exit.FENCED
             if self._exit_report and code != Exit.FENCED:
                 self._exit_report.write(code)
@@ -245,10 +246,10 @@ class NodeLauncher:
         self._signal_ranks(signal.SIGKILL)
         agent.kill()
 
-    def _signal_ranks(self, which: signal.Signals) -> None:
+    def _signal_ranks(self, number: signal.Signals) -> None:
         for pid in self._run_dir.registered_pids().values():
             with suppress(ProcessLookupError):
-                os.kill(pid, which)
+                os.kill(pid, number)
 
     def _exit_code(self, torchrun_code: int) -> int:
         """The exit code of the ranks; torchrun itself returns 1 for any failure."""

@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _exit_immediately(ended_by: Sequence[BaseException | None]) -> None:
-    """After an error, skip Python's cleanup, which takes seconds with torch while all nodes wait.
+    """Skip Python's cleanup after an error: with torch it takes seconds while all nodes wait.
 
     `sys.last_value` is unsuitable: debuggers and shells inside a script set it for errors that they handle.
     """

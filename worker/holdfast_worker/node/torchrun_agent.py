@@ -1,4 +1,4 @@
-"""Runs torchrun, and records the exit code that torchrun hides: that of the first rank to fail."""
+"""Runs torchrun and records the exit code of the first rank to fail, which torchrun hides."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from holdfast_worker.parent_process import die_with_parent
 from holdfast_worker.run_dir import Failure, RunDir
 
 POLL_S: Final = 0.1
-"""Interval of checks for new ranks. A lower value burns a core; a higher value misses the exit of a rank that fails at once."""
+"""Interval of checks for new ranks.
+A lower value burns a core; a higher value misses the exit of a rank that fails at once."""
 
 _CONSEQUENCE_SIGNALS: Final = (signal.SIGTERM, signal.SIGABRT)
-"""Signals that end a rank after the failure of another one: from torchrun, and from torch in a broken collective."""
+"""Signals that end a rank after the failure of another one.
+They come from torchrun, and from torch in a broken collective."""
 
 _KILLED, _RAISED, _CONSEQUENCE = range(3)
 

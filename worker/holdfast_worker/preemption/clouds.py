@@ -131,8 +131,8 @@ class Gcp:
             return [RebalanceRecommendation(now())]
         return []
 
-    def _get(self, what: str) -> MetadataReply:
-        path = f"/computeMetadata/v1/instance/{what}"
+    def _get(self, key: str) -> MetadataReply:
+        path = f"/computeMetadata/v1/instance/{key}"
         return self._metadata.request(path, {self.FLAVOR: "Google"})
 
 

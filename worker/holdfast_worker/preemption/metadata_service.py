@@ -15,11 +15,12 @@ from http.client import HTTPException
 from typing import Any, Final
 
 METADATA_URL: Final = "http://169.254.169.254"
-"""Address of AWS, Azure and GCP. GCP also has a host name, whose lookup can take long on other clouds."""
+"""Address of AWS, Azure and GCP.
+GCP also has a host name, whose lookup can take long on other clouds."""
 
 TIMEOUT_S: Final = 1.0
-"""Timeout of a request, which stays on the host. A lower value fails on a busy host; a higher value delays the detection of a
-missing service."""
+"""Timeout of a request, which stays on the host.
+A lower value fails on a busy host; a higher value delays the detection of a missing service."""
 
 NO_PROXY: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Opener that bypasses proxies, which would query the metadata of their own host."""
@@ -71,13 +72,13 @@ class MetadataService:
             self.base + path, headers=dict(headers), method=method
         )
         try:
-            with NO_PROXY.open(request, timeout=TIMEOUT_S) as answer:
+            with NO_PROXY.open(request, timeout=TIMEOUT_S) as response:
                 return MetadataReply(
-                    answer.status, _lower_headers(answer.headers), answer.read().decode()
+                    response.status, _lower_headers(response.headers), response.read().decode()
                 )
-        except urllib.error.HTTPError as answer:
-            with answer:
-                return MetadataReply(answer.code, _lower_headers(answer.headers), "")
+        except urllib.error.HTTPError as response:
+            with response:
+                return MetadataReply(response.code, _lower_headers(response.headers), "")
         except (OSError, HTTPException, ValueError) as error:
             raise NoAnswer(str(error)) from error
 

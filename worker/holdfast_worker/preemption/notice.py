@@ -89,4 +89,5 @@ class Notice:
 
 
 NOTICE: Final = Notice()
-"""The notice of this process, which has a single SIGTERM handler: installed by the entry point, handled by the run."""
+"""The notice of this process, which has a single SIGTERM handler.
+The entry point installs the handler; the run acts on the notice."""

@@ -24,7 +24,8 @@ from holdfast_worker.preemption.metadata_service import MetadataService, NoAnswe
 from holdfast_worker.telemetry.delivery import FINAL_DELIVERY_S, ReportSender
 
 LONGEST_PAUSE_S: Final = 10.0
-"""Maximum pause between polls of a metadata service that fails. A lower value adds load; a higher value may miss a notice."""
+"""Maximum pause between polls of a metadata service that fails.
+A lower value adds load; a higher value may miss a notice."""
 
 
 class MetadataWatcher:
@@ -95,8 +96,8 @@ class NoticeSources:
     def opened(self) -> Iterator[None]:
         """Open all sources; on exit, deliver the last reports."""
         with ExitStack() as closing:
-            for which in (signal.SIGTERM, signal.SIGINT):
-                closing.callback(signal.signal, which, signal.signal(which, self._on_signal))
+            for number in (signal.SIGTERM, signal.SIGINT):
+                closing.callback(signal.signal, number, signal.signal(number, self._on_signal))
             if self._sender:
                 self._sender.start()
                 closing.callback(self._close_sender, self._sender)

@@ -33,7 +33,8 @@ INBOX: Final = "inbox/"
 """Prefix of reports from workers that cannot reach the service, until it imports them."""
 
 DRAFT: Final = ".draft-"
-"""Prefix of a file that is still being written, or that a killed process left; no key begins with it."""
+"""Prefix of a file that is still being written, or that a killed process left.
+No key begins with it."""
 
 
 NONCE_DIGITS: Final = 8

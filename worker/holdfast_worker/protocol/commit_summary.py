@@ -14,8 +14,9 @@ from typing import Any, Final, Self
 from holdfast_worker.protocol.reports import Json
 
 FORMAT: Final = 2
-"""Version of the layout and of the metadata. Every version has its commits under `commits/` as JSON objects with the
-version in `format`, so that each reader recognizes commits that it cannot read."""
+"""Version of the layout and of the metadata.
+Every version has its commits under `commits/` as JSON objects with the version in `format`, so that each reader recognizes commits
+that it cannot read."""
 
 OLDEST_FORMAT: Final = 2
 """The oldest format that this version reads."""
@@ -28,7 +29,8 @@ class MetricValue:
     value: float | None
     """None if it was not finite."""
     step: int
-    """The step at which it was logged; possibly before the checkpoint, such as for an occasional validation."""
+    """The step at which it was logged.
+    It may be before the checkpoint, as for an occasional validation."""
 
     def dump(self) -> Json:
         """Serialize it for a commit and a report."""
@@ -78,10 +80,10 @@ def unsupported_format(body: Any) -> str:
     if not isinstance(found, int) or OLDEST_FORMAT <= found <= FORMAT or _has_valid_digest(body):
         return ""
     if found > FORMAT:
-        todo = "install the Holdfast version that wrote it, or a newer one, for the service and its nodes"
-        return f"it has checkpoint format {found}, and this version reads up to {FORMAT}: {todo}"
-    todo = "continue the job with the Holdfast version that wrote it"
-    return f"it has checkpoint format {found}, and this version reads {OLDEST_FORMAT} and newer: {todo}"
+        remedy = "install the Holdfast version that wrote it, or a newer one, for the service and its nodes"
+        return f"it has checkpoint format {found}, and this version reads up to {FORMAT}: {remedy}"
+    remedy = "continue the job with the Holdfast version that wrote it"
+    return f"it has checkpoint format {found}, and this version reads {OLDEST_FORMAT} and newer: {remedy}"
 
 
 def unsupported_format_of(data: bytes) -> str:

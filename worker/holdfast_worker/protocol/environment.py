@@ -34,24 +34,28 @@ class Env(StrEnum):
     JOB = "HOLDFAST_JOB"
     """Id of the job; absent if a script runs without a launcher."""
     ATTEMPT = "HOLDFAST_ATTEMPT"
-    """Number of this attempt within the job, from 1. Absent under a launcher that recovers by itself, with the same
-    environment each time: then the worker registers, and the service numbers it."""
+    """Number of this attempt within the job, from 1.
+    Absent under a launcher that recovers by itself, with the same environment each time: then the worker registers, and the
+    service numbers it."""
     EPOCH = "HOLDFAST_EPOCH"
-    """Fencing token of this attempt; increases with every attempt and is part of its checkpoint names. Absent: the worker
-    claims the next one in the checkpoint store."""
+    """Fencing token of this attempt.
+    It increases with every attempt and is part of its checkpoint names. Absent: the worker claims the next one in the
+    checkpoint store."""
     STORE = "HOLDFAST_STORE"
     """Checkpoint store: `s3://bucket/prefix` or `file:///path`."""
     FROM = "HOLDFAST_FROM"
-    """Id of an ended job from whose checkpoints in the same store this one starts while it has none of its own; absent: it
-    starts at step 0."""
+    """Id of an ended job: this one starts from its checkpoints in the same store.
+    They are used until this job has a checkpoint. Absent: it starts at step 0."""
     EVERY = "HOLDFAST_EVERY"
     """Checkpoint cadence: `auto`, a duration such as `15m`, or `500 steps`."""
     KEEP = "HOLDFAST_KEEP"
     """Number of complete checkpoints to keep in the store."""
     MAX_STALL = "HOLDFAST_MAX_STALL"
-    """Maximum time without a step of any rank: `auto`, a duration such as `20m`, or `off`; absent means `auto`."""
+    """Maximum time without a step of any rank: `auto`, a duration such as `20m`, or `off`;
+    absent means `auto`."""
     ON_SAVE_FAILURE = "HOLDFAST_ON_SAVE_FAILURE"
-    """What to do when checkpoints can no longer be saved: a value of `OnFailure`; absent means `stop`."""
+    """What to do when checkpoints can no longer be saved: a value of `OnFailure`;
+    absent means `stop`."""
     TIDY = "HOLDFAST_TIDY"
     """The component that deletes old checkpoints, a `RetentionOwner`; absent means the worker."""
     NAME = "HOLDFAST_NAME"
@@ -61,11 +65,11 @@ class Env(StrEnum):
     TOKEN = "HOLDFAST_TOKEN"  # noqa: S105 - the name of a variable, not a secret
     """Access token for the reports of this job only."""
     SPOOL = "HOLDFAST_SPOOL"
-    """Directory of reports that the service does not have yet; outlives an attempt where possible. Without ATTEMPT the
-    wrapper creates one."""
+    """Directory of reports that the service does not have yet.
+    It outlives an attempt where possible. Without ATTEMPT the wrapper creates one."""
     RUN_DIR = "HOLDFAST_RUN_DIR"
-    """Directory of one node of one attempt: notice, process ids of ranks, exit reason. Without ATTEMPT the wrapper
-    creates one."""
+    """Directory of one node of one attempt: notice, process ids of ranks, exit reason.
+    Without ATTEMPT the wrapper creates one."""
     MASTER_PORT = "HOLDFAST_MASTER_PORT"
     """Port of the rendezvous on the first node; absent means the default."""
     SEED = "HOLDFAST_SEED"
@@ -75,19 +79,20 @@ class Env(StrEnum):
     MAX_STEPS = "HOLDFAST_MAX_STEPS"
     """Maximum number of steps, also if the script asks for more; absent: the script decides."""
     WITNESS = "HOLDFAST_WITNESS"
-    """Write a trace of each step's batch to the log of its rank; the value is the minimum duration of a step in
-    milliseconds. Absent: no trace."""
+    """Write a trace of each step's batch to the log of its rank.
+    The value is the minimum duration of a step in milliseconds. Absent: no trace."""
     SYNC_SAVES = "HOLDFAST_SYNC_SAVES"
     """`1`: training waits until a checkpoint is durable; absent: it continues during the upload."""
     INIT_METHOD = "HOLDFAST_INIT_METHOD"
-    """Rendezvous of the ranks: `env://`, `tcp://host:port` or `file:///path`; absent: from the launcher of the ranks."""
+    """Rendezvous of the ranks: `env://`, `tcp://host:port` or `file:///path`;
+    absent: from the launcher of the ranks."""
     BACKEND = "HOLDFAST_BACKEND"
     """Backend of torch.distributed: `gloo` or `nccl`; absent: chosen by device."""
 
 
 BATCH_TRACE_PREFIX: Final = "witness: "
-"""Prefix of the trace line of a step, after `holdfast: `. JSON follows: `rank`, `step` from 0, the digest of its `batch`, and the
-metrics `logged` for the previous step."""
+"""Prefix of the trace line of a step, after `holdfast: `.
+JSON follows: `rank`, `step` from 0, the digest of its `batch`, and the metrics `logged` for the previous step."""
 
 
 class SkyEnv(StrEnum):
@@ -102,7 +107,8 @@ class SkyEnv(StrEnum):
     NUM_GPUS_PER_NODE = "SKYPILOT_NUM_GPUS_PER_NODE"
     TASK_ID = "SKYPILOT_TASK_ID"
     INTERNAL_JOB_ID = "SKYPILOT_INTERNAL_JOB_ID"
-    """Counts the runs on these machines: a different number on the same machines is a different placement."""
+    """Counts the runs on these machines.
+    A different number on the same machines is a different placement."""
     MANAGED_JOB_ID = "SKYPILOT_MANAGED_JOB_ID"
     """Present if SkyPilot recovers the job by itself."""
     CLUSTER_INFO = "SKYPILOT_CLUSTER_INFO"
@@ -117,27 +123,35 @@ class Exit(IntEnum):
     USAGE = 2
     """The command line or the environment is invalid; a retry would fail again."""
     APART = 70
-    """Desync: the models of the ranks have diverged (EX_SOFTWARE of sysexits.h). A retry restarts from a checkpoint."""
+    """Desync: the models of the ranks have diverged (EX_SOFTWARE of sysexits.h).
+    A retry restarts from a checkpoint."""
     UNSAVED = 74
-    """Checkpoints could no longer be saved (EX_IOERR of sysexits.h). A retry checks the store before its first step."""
+    """Checkpoints could no longer be saved (EX_IOERR of sysexits.h).
+    A retry checks the store before its first step."""
     PREEMPTED = 75
-    """Exited on a termination notice with its work saved (EX_TEMPFAIL of sysexits.h: try again later)."""
+    """Exited on a termination notice with its work saved.
+    EX_TEMPFAIL of sysexits.h: try again later."""
     FENCED = 76
-    """A newer attempt of the job replaced this one, which saved nothing more (EX_PROTOCOL of sysexits.h)."""
+    """A newer attempt of the job replaced this one, which saved nothing more.
+    EX_PROTOCOL of sysexits.h."""
     UNUSABLE_STORE = 78
     """The checkpoint store is unusable (EX_CONFIG of sysexits.h); a retry would fail again."""
     STALLED = 124
-    """No rank made a step within the stall limit, and the watchdog ended them (as `timeout` exits). Worth a retry."""
+    """No rank made a step within the stall limit, and the watchdog ended them.
+    The code of `timeout`. Worth a retry."""
 
 
 NO_RETRY: Final = frozenset({Exit.USAGE, Exit.FENCED, Exit.UNUSABLE_STORE})
-"""Exit codes after which a restart only costs money. After FENCED it would do worse: the restarted attempt is the newest
-again and fences out the one that replaced it, and the two would alternate forever."""
+"""Exit codes after which a restart only costs money.
+After FENCED it would do worse: the restarted attempt is the newest again and fences out the one that replaced it, and the two
+would alternate forever."""
 
 # Files in a run directory (Env.RUN_DIR), shared by a launcher, `holdfast-worker run` and the ranks of one node.
 NOTICE_FILE: Final = "notice.json"
-"""Written by the first process that receives a termination notice: `{"deadline": RFC 3339 time or null}`."""
+"""Written by the first process that receives a termination notice.
+Format: `{"deadline": RFC 3339 time or null}`."""
 LEFT_FILE: Final = "left.json"
-"""Written by a rank as it exits: `{"reason": ..., "exit_code": ..., "step": ..., "detail": ...}`."""
+"""Written by a rank as it exits.
+Format: `{"reason": ..., "exit_code": ..., "step": ..., "detail": ...}`."""
 TRAINED_FILE: Final = "trained"
 """Exists once a first step has been completed: a later failure is worth a restart."""

@@ -16,7 +16,8 @@ class RetentionOwner(StrEnum):
     SERVICE = "service"
     """The service deletes them periodically, by the whole policy; the worker deletes none."""
     WORKER = "worker"
-    """The worker deletes them after each commit, by their number only, as for runs without a service."""
+    """The worker deletes old checkpoints after each commit, by their number only.
+    So do runs without a service."""
 
 
 class ConsistencyGuarantee(StrEnum):
@@ -42,7 +43,8 @@ class OnFailure(StrEnum):
     """What a run does when it can no longer save checkpoints."""
 
     STOP = "stop"
-    """All ranks exit with `Exit.UNSAVED`: work that cannot be saved costs money and is lost with the node."""
+    """All ranks exit with `Exit.UNSAVED`.
+    Work that cannot be saved costs money and is lost with the node."""
     CONTINUE = "continue"
     """Training continues, and saves are retried."""
 
@@ -103,13 +105,13 @@ class Cadence:
         Raises:
             ValueError: invalid text; the message lists the accepted forms.
         """
-        words = text.strip().lower()
-        if words == "auto":
+        normalized = text.strip().lower()
+        if normalized == "auto":
             return cls(CadenceUnit.AUTO, 0)
-        if match := re.fullmatch(r"(\d+)\s*steps?", words):
+        if match := re.fullmatch(r"(\d+)\s*steps?", normalized):
             amount, unit = int(match[1]), CadenceUnit.STEPS
         else:
-            amount, unit = _duration_s(words), CadenceUnit.SECONDS
+            amount, unit = _duration_s(normalized), CadenceUnit.SECONDS
         if amount < 1:
             msg = f"{text!r} is not a cadence: write auto, a duration such as 90s, 15m or 2h, or a count such as 500 steps"
             raise ValueError(msg)
@@ -138,10 +140,10 @@ class MaxStall:
         Raises:
             ValueError: invalid text; the message lists the accepted forms.
         """
-        words = text.strip().lower()
-        if words in {StallDetection.AUTO, StallDetection.OFF}:
-            return cls(StallDetection(words), 0)
-        limit_s = _duration_s(words)
+        normalized = text.strip().lower()
+        if normalized in {StallDetection.AUTO, StallDetection.OFF}:
+            return cls(StallDetection(normalized), 0)
+        limit_s = _duration_s(normalized)
         if limit_s < 1:
             raise ValueError(
                 f"{text!r} is not a stall limit: write auto, off, or a duration such as 20m or 2h"
@@ -149,7 +151,7 @@ class MaxStall:
         return cls(StallDetection.SECONDS, limit_s)
 
 
-def _duration_s(words: str) -> int:
+def _duration_s(normalized: str) -> int:
     """Seconds of `90s`, `15m` or `2h`; 0 if the text is not a duration."""
-    match = re.fullmatch(r"(\d+)\s*([smh])", words)
+    match = re.fullmatch(r"(\d+)\s*([smh])", normalized)
     return int(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]] if match else 0

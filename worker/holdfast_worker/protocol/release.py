@@ -8,9 +8,11 @@ from importlib import metadata
 from typing import Final
 
 DISTRIBUTION: Final = "holdfast-train"
-"""Name of the package on a package index, where `holdfast` is a different project; imports and commands are `holdfast`."""
+"""Name of the package on a package index, where `holdfast` is a different project.
+Imports and commands are `holdfast`."""
 UNKNOWN: Final = "unknown"
-"""The version where the package was copied and not installed, as below a launch directory on Slurm."""
+"""The version if the package was copied and not installed.
+This is so below a launch directory on Slurm."""
 
 HEADER: Final = "Holdfast-Version"
 """Header of every response of the service: its version."""

@@ -23,9 +23,11 @@ from holdfast_worker.protocol.checkpoint_keys import INBOX
 from holdfast_worker.protocol.reports import Report
 
 MAX_ARCHIVE_BYTES: Final = 1024 * 1024
-"""Size of an archive. A lower value makes more archives in a long outage; a higher value holds more of the service's memory."""
+"""Size of an archive.
+A lower value makes more archives in a long outage; a higher value holds more of the service's memory."""
 _ATTEMPTS: Final = 10**9
-"""Upper bound of attempt numbers, which have nine digits in keys. The service's database cannot hold a higher one."""
+"""Upper bound of attempt numbers, which have nine digits in keys.
+The service's database cannot hold a higher one."""
 _REPORTS: Final = 10**12
 """Upper bound of report numbers, which have twelve digits in keys."""
 
@@ -73,8 +75,8 @@ class ReportArchive:
 
     key: ArchiveKey
     offset: tuple[int, int] | None
-    """The attempt number that the service assigned to the sender, and the number of its reports from earlier senders; None
-    until the service has responded."""
+    """The attempt number of the sender, and the number of the attempt's earlier reports.
+    The service assigns both; None until it has responded."""
     reports: Sequence[Report]
 
     @classmethod

@@ -15,23 +15,23 @@ Json: TypeAlias = None | bool | int | float | str | list["Json"] | dict[str, "Js
 
 # Routes for workers below HOLDFAST_URL, with HOLDFAST_TOKEN as bearer token.
 REGISTER_PATH: Final = "/v1/jobs/{job}/muster"
-"""POST `{incarnation}`, a random name of an attempt without a number: 200 `Registration`; 503 until the launcher has been
-observed since; 409 `FENCED` if the attempt was replaced."""
+"""POST `{incarnation}`, a random name of an attempt without a number.
+200: `Registration`. 503: the launcher has not been observed since. 409: `FENCED`, the attempt was replaced."""
 REPORTS_PATH: Final = "/v1/jobs/{job}/reports"
-"""POST `{attempt, reports: [{n, at, kind, body}], incarnation?, oldest?}`: 200 `{next, leave_within_s?}`, 409 `FENCED`, or 409
-`NOT_REGISTERED`.
+"""POST `{attempt, reports: [{n, at, kind, body}], incarnation?, oldest?}`.
+200: `{next, leave_within_s?}`. 409: `FENCED` or `NOT_REGISTERED`.
 
 `incarnation` is present if the worker registered. `oldest` is the number of the delivery's first report, if the worker no
 longer has the one that the service expects, as after a restored backup: the service continues there. `next` is the number
 of the next expected report. `leave_within_s` asks a registered worker to save its work and exit within so many seconds, as
 on a termination notice. The launcher notifies workers that did not register."""
 MAX_BODY_BYTES: Final = 1024 * 1024
-"""Size of a request that the service accepts. A lower value rejects a worker's batch; a higher value lets one caller hold the
-memory of many."""
+"""Size of a request that the service accepts.
+A lower value rejects a worker's batch; a higher value lets one caller hold the memory of many."""
 
-# The `type` of a problem of the service ends with one of these, after `PROBLEMS`.
 PROBLEMS: Final = "/docs/errors#"
-"""An error response without it comes from a different server, such as a proxy during a restart: it may be temporary."""
+"""In the `type` of every problem of the service, before one of the names below.
+An error response without it comes from a different server, such as a proxy during a restart: it may be temporary."""
 FENCED: Final = "fenced"
 """A different incarnation of this job replaced this one."""
 NOT_REGISTERED: Final = "not-mustered"
@@ -45,7 +45,8 @@ class Registration:
     attempt: int
     """Number of the attempt within the job, from 1."""
     next: int
-    """Number of its next report; more than 1 if it has reported, or replaced a different incarnation within the attempt."""
+    """Number of its next report.
+    It is more than 1 if the worker has reported, or replaced a different incarnation within the attempt."""
     before: int
     """Number of reports of the attempt that other incarnations sent before."""
 
@@ -58,25 +59,29 @@ class ReportKind(StrEnum):
     """Kinds of reports; the body of each is documented at its value."""
 
     RESTORE_STARTED = "restore_started"
-    """`{guarantee | null}`: the program has started and searches for a checkpoint; null without a store."""
+    """`{guarantee | null}`: the program has started and searches for a checkpoint.
+    `guarantee` is null without a store."""
     RUN_DESCRIBED = "run_described"
     """`{manifest}`: sources of the run, before its first step; see `docs/reference/manifest.md`."""
     TRAINING_STARTED = "training_started"
-    """`{step, total_steps | null, world_size, restored_from | null, passed_over: [{checkpoint, reason}]}`. A checkpoint of the
-    job in `Env.FROM` has the prefix `<job>/`."""
+    """`{step, total_steps | null, world_size, restored_from | null,
+    passed_over: [{checkpoint, reason}]}`. A checkpoint of the job in `Env.FROM` has the prefix `<job>/`."""
     PROGRESS = "progress"
-    """`{step, values: {name: number}}`: a metric point, at most about one a second, and always the last one."""
+    """`{step, values: {name: number}}`: a metric point.
+    At most about one a second, and always the last one."""
     CHECKPOINT_COMMITTED = "checkpoint_committed"
-    """`{step, checkpoint, size_bytes, stall_ms, upload_ms, snapshot_at, weights_sha256, interval | null, metrics: {name: {value
-    | null, step}}}`; `at` is when it was durable. `interval` is an `Interval`; null if the job file sets the interval.
-    `metrics` has the last values up to that step."""
+    """`{step, checkpoint, size_bytes, stall_ms, upload_ms, snapshot_at, weights_sha256,
+    interval | null, metrics: {name: {value | null, step}}}`; `at` is when it was durable. `interval` is an `Interval`; null if
+    the job file sets the interval. `metrics` has the last values up to that step."""
     CHECKPOINT_FAILED = "checkpoint_failed"
     """`{step, detail}`: training continues, and older checkpoints are kept."""
     SAVING_FAILED = "saving_failed"
-    """`{step, failures, safe_step, policy, detail}`: `failures` consecutive checkpoints failed, the last one at `step`. `policy`
-    is the `OnFailure` that applies. The next `checkpoint_committed` ends this state."""
+    """`{step, failures, safe_step, policy, detail}`: consecutive checkpoints failed.
+    `failures` is their number; the last one failed at `step`. `policy` is the `OnFailure` that applies. The next
+    `checkpoint_committed` ends this state."""
     PREEMPTION_NOTICED = "preemption_noticed"
-    """`{step, left_s | null}`: seconds until the node is terminated, null if the notice named no time."""
+    """`{step, left_s | null}`: seconds until the node is terminated.
+    Null if the notice named no time."""
     WORKER_LEFT = "worker_left"
     """`{step, reason: finished | preempted | failed, exit_code, detail}`."""
 

@@ -32,11 +32,12 @@ from itertools import groupby, pairwise
 from typing import Final, Self
 
 SEGMENT_BYTES: Final = 1024 * 1024
-"""Size of a segment, unless a single report is larger. A lower value makes more files; a higher value keeps acknowledged reports
-longer, as a segment is removed as a whole."""
+"""Size of a segment, unless a single report is larger.
+A lower value makes more files; a higher value keeps acknowledged reports longer, as a segment is removed as a whole."""
 MAX_RETAINED_BYTES: Final = 16 * 1024 * 1024
-"""Size of the newest reports of a directory that are kept after their acknowledgement, for a service restored from a backup: about
-a day's at one report a second. A lower value loses more of them; a higher value fills the disk of every launch."""
+"""Size of the newest acknowledged reports that a directory keeps.
+They are for a service restored from a backup: about a day's at one report a second. A lower value loses more of them; a higher
+value fills the disk of every launch."""
 _NAME: Final = re.compile(r"attempt-(0|[1-9][0-9]{0,8})(?:\.([0-9]{12}))?\.jsonl", re.ASCII)
 
 

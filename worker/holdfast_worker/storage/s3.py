@@ -147,8 +147,8 @@ class S3Store:
         """See `Store`."""
         try:
             found = obstore.get(self._bucket_store, self._full_key(key))
-            for stretch in found.stream(min_chunk_size=READ_CHUNK_BYTES):
-                yield memoryview(stretch)
+            for chunk in found.stream(min_chunk_size=READ_CHUNK_BYTES):
+                yield memoryview(chunk)
         except OBSTORE_ERRORS as error:
             if "<Code>NoSuchBucket<" not in str(error) and isinstance(error, FileNotFoundError):
                 raise ObjectNotFound(key) from error
@@ -251,8 +251,8 @@ def _obstore_error(error: Exception) -> StoreError:
         re.search(pattern, text)
         for pattern in (r"<Code>(\w+)</Code>", r"<Message>([^<]*)</Message>", r"status: (\d+)")
     )
-    words = f"{first}: {code[1]}: {message[1] if message else ''}" if code else first
+    summary = f"{first}: {code[1]}: {message[1] if message else ''}" if code else first
     number = int(status[1]) if status else 0
     is_final = 400 <= number < 500 and number not in TRANSIENT_STATUSES
     is_final = is_final and not (code and code[1] in TRANSIENT_CODES)
-    return (StoreRefused if is_final else StoreUnreachable)(words)
+    return (StoreRefused if is_final else StoreUnreachable)(summary)

@@ -43,23 +43,28 @@ from holdfast_worker.telemetry.store_relay import DeliveryState, StoreRelay
 T = TypeVar("T")
 
 BATCH: Final = BatchLimit(max_reports=200, max_bytes=MAX_BODY_BYTES // 2)
-"""Size of one delivery. More reports make a retry expensive; fewer make a long spool slow. More bytes may exceed the limit of a
-proxy, such as 1 MiB of nginx; fewer make a long spool slow."""
+"""Size of one delivery.
+More reports make a retry expensive; fewer make a long spool slow. More bytes may exceed the limit of a proxy, such as 1 MiB of
+nginx; fewer make a long spool slow."""
 POLL_S: Final = 0.5
-"""How often the spool is read. A lower value wakes an idle machine; a higher value delays the dashboard."""
+"""How often the spool is read.
+A lower value wakes an idle machine; a higher value delays the dashboard."""
 KEEPALIVE_S: Final = 20.0
-"""Interval of empty deliveries while there are no reports, which fetch requests of the service. A lower value adds requests; a
-higher value delays the request to exit for a rank that hangs."""
+"""Interval of empty deliveries while there are no reports.
+They fetch requests of the service. A lower value adds requests; a higher value delays the request to exit for a rank that
+hangs."""
 MAX_BACKOFF_S: Final = 10.0
-"""Maximum pause between retries. A lower value adds load to a service that is down; a higher value delays the recovery."""
+"""Maximum pause between retries.
+A lower value adds load to a service that is down; a higher value delays the recovery."""
 FINAL_DELIVERY_S: Final = 5.0
-"""Time for deliveries after the ranks have exited. A lower value leaves more in the spool; a higher value pays for an idle node."""
+"""Time for deliveries after the ranks have exited.
+A lower value leaves more in the spool; a higher value pays for an idle node."""
 FINAL_RELAY_S: Final = 20.0
-"""Time to relay undelivered reports through the checkpoint store, if no launcher waits for the exit. A lower value leaves more in
-the spool; a higher value pays for an idle node."""
+"""Time to relay undelivered reports through the checkpoint store.
+It applies if no launcher waits for the exit. A lower value leaves more in the spool; a higher value pays for an idle node."""
 FINAL_DELIVERY_UNNUMBERED_S: Final = 30.0
-"""Time for deliveries if the spool is lost with the node and the service first observes the launcher. A lower value loses more
-reports; a higher value pays for an idle node."""
+"""Time for deliveries if the spool is lost with the node.
+The service first observes the launcher. A lower value loses more reports; a higher value pays for an idle node."""
 
 
 class ReportSender:
@@ -93,7 +98,8 @@ class ReportSender:
         self.leave_by: datetime | None = None
         """Deadline by which the service asks the job to save and exit; None without a request."""
         self.superseded_by: str | None = None
-        """The service's message that a different incarnation replaced this one; None while this one is the newest."""
+        """The service's message that a different incarnation replaced this one.
+        None while this one is the newest."""
 
     def start(self) -> None:
         """Start to deliver."""
@@ -186,15 +192,15 @@ class ReportSender:
 
     def _deliver_file(self, attempt: int, offset: ReportOffset) -> None:
         file = spool_file(self._directory, attempt)
-        wanted = self._deliver_batch(offset, [])
+        next_number = self._deliver_batch(offset, [])
         responded_s = time.monotonic()
         start = START
         trimmed = -1 if attempt == self._attempt else start.segment
-        while wanted is not None:
-            if 0 < wanted <= offset.before:
+        while next_number is not None:
+            if 0 < next_number <= offset.before:
                 # The service lost reports of earlier incarnations for good: ours follow those that it has.
-                offset = self._save_offset(offset, wanted - 1)
-            self._delivery.acknowledged[attempt] = max(0, wanted - 1 - offset.before)
+                offset = self._save_offset(offset, next_number - 1)
+            self._delivery.acknowledged[attempt] = max(0, next_number - 1 - offset.before)
             # Once for each acknowledged segment, and at the first response for the own attempt.
             if start.segment != trimmed:
                 trim(self._directory, self._delivery.acknowledged)
@@ -202,7 +208,9 @@ class ReportSender:
             # Set before the read, which then sees all reports written until here.
             is_complete = attempt != self._attempt or self._closing.is_set()
             waiting = (
-                (r, position) for r, position in _numbered(file, start, offset) if r.n >= wanted
+                (r, position)
+                for r, position in _numbered(file, start, offset)
+                if r.n >= next_number
             )
             batch = list(BATCH.first_batch(waiting))
             if not batch and is_complete:
@@ -210,31 +218,34 @@ class ReportSender:
             if not batch and time.monotonic() - responded_s < self._keepalive_s:
                 self._closing.wait(POLL_S)
                 continue
-            expected = batch[-1][0].n + 1 if batch else wanted
-            oldest = batch[0][0].n if batch and batch[0][0].n > wanted else None
-            before, wanted = wanted, self._deliver_batch(offset, [r for r, _ in batch], oldest)
+            expected = batch[-1][0].n + 1 if batch else next_number
+            oldest = batch[0][0].n if batch and batch[0][0].n > next_number else None
+            before, next_number = (
+                next_number,
+                self._deliver_batch(offset, [r for r, _ in batch], oldest),
+            )
             responded_s = time.monotonic()
-            if oldest and wanted == before:
+            if oldest and next_number == before:
                 self._log_gap(offset.attempt, before, oldest)
                 if is_complete:
                     return
                 self._closing.wait(self._keepalive_s)
             # A service that lost reports requests them again, from the oldest that is left.
-            if wanted != expected:
+            if next_number != expected:
                 start = START
             elif batch:
                 start = batch[-1][1]
 
     def _save_offset(self, offset: ReportOffset, before: int) -> ReportOffset:
-        moved = ReportOffset(offset.attempt, before)
+        changed = ReportOffset(offset.attempt, before)
         if self._incarnation:
-            self._incarnation.save_offset(moved)
-        return moved
+            self._incarnation.save_offset(changed)
+        return changed
 
-    def _log_gap(self, attempt: int, wanted: int, oldest: int) -> None:
+    def _log_gap(self, attempt: int, next_number: int, oldest: int) -> None:
         if attempt not in self._gaps:
             log_info(
-                f"the service expects report {wanted} of attempt {attempt}, but the oldest one kept here is {oldest}: "
+                f"the service expects report {next_number} of attempt {attempt}, but the oldest one kept here is {oldest}: "
                 "upgrade the service"
             )
         self._gaps.add(attempt)

@@ -30,13 +30,16 @@ from holdfast_worker.topology.nodes import Topology
 FORMAT: Final = 1
 """Version of the manifest, increased when the meaning of a key changes."""
 MAX_CONFIG_CHARS: Final = 64 * 1024
-"""Characters of a configuration as JSON. A lower value rejects detailed ones; with a higher value the service rejects the report."""
+"""Characters of a configuration as JSON.
+A lower value rejects detailed ones; with a higher value the service rejects the report."""
 _LOADER_SETTINGS: Final = ("batch_size", "num_workers", "prefetch_factor", "pin_memory")
 _DRIVER: Final = Path("/proc/driver/nvidia/version")
 _COMMAND_TIMEOUT_S: Final = 10.0
-"""Timeout of a command of git or a driver. A lower value fails on a slow one; a higher value delays a start if one hangs."""
+"""Timeout of a command of git or a driver.
+A lower value fails on a slow one; a higher value delays a start if one hangs."""
 _MAX_NCCL_LOG_CHARS: Final = 4 * 1024 * 1024
-"""Characters of NCCL's log that are read, from its start. A lower value may miss connections; a higher value delays a start."""
+"""Characters of NCCL's log that are read, from its start.
+A lower value may miss connections; a higher value delays a start."""
 
 
 @dataclass
@@ -154,16 +157,16 @@ def _code(script: Path) -> dict[str, Json]:
     }
 
 
-def _git(folder: Path, *words: str) -> str | None:
+def _git(folder: Path, *arguments: str) -> str | None:
     """The output of git; None without git or a repository."""
-    return _command_output("git", "-C", str(folder), *words)
+    return _command_output("git", "-C", str(folder), *arguments)
 
 
-def _command_output(*words: str) -> str | None:
+def _command_output(*arguments: str) -> str | None:
     """The output of a program; None if it is missing, fails or times out."""
     try:
         done = subprocess.run(
-            words,
+            arguments,
             capture_output=True,
             text=True,
             timeout=_COMMAND_TIMEOUT_S,

@@ -21,7 +21,8 @@ Readings = Callable[[], Mapping[str, MetricValue]]
 """Last metric values up to a step, which can be read later and in a different thread."""
 
 INTERVAL_S: Final = 1.0
-"""Interval of points. A lower value waits for the GPU more often and fills the database; a higher value makes series coarse."""
+"""Interval of points.
+A lower value waits for the GPU more often and fills the database; a higher value makes series coarse."""
 
 
 class MetricLogger:

@@ -15,7 +15,8 @@ from holdfast_worker.protocol.reports import RuntimeMetricName
 from holdfast_worker.watchdog.heartbeat import HeartbeatWriter, Phase
 
 INTERVAL_S: Final = 10.0
-"""Interval of readings. A lower value adds points that hardly change; a higher value shows problems later."""
+"""Interval of readings.
+A lower value adds points that hardly change; a higher value shows problems later."""
 
 _RESIDENT: Final = Path("/proc/self/statm")
 

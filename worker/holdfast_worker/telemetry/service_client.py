@@ -22,7 +22,8 @@ from holdfast_worker.protocol.reports import (
 )
 
 TIMEOUT_S: Final = 10.0
-"""Timeout of a request. A lower value fails on a slow service; a higher value delays retries."""
+"""Timeout of a request.
+A lower value fails on a slow service; a higher value delays retries."""
 FINAL_STATUSES: Final = frozenset(
     {
         HTTPStatus.UNAUTHORIZED,
@@ -81,9 +82,11 @@ class ServiceClient:
         assert self.incarnation, "only attempts without a number register"
         reply = self._post(REGISTER_PATH, {"incarnation": self.incarnation})
         try:
-            wanted = int(reply["next"])
+            next_number = int(reply["next"])
             # A service of an older version omits `before` and has imported no relayed reports.
-            return Registration(int(reply["attempt"]), wanted, int(reply.get("before", wanted - 1)))
+            return Registration(
+                int(reply["attempt"]), next_number, int(reply.get("before", next_number - 1))
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ServiceUnreachable(f"malformed response: {error}") from error
 

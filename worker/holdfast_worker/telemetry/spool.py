@@ -66,7 +66,8 @@ class BatchLimit:
 
 _BLOCK_BYTES: Final = 64 * 1024
 _REMOVED: Final = frozenset({errno.ENOENT, errno.ESTALE})
-"""Errors of a read whose file a different process removed; the second on a network file system."""
+"""Errors of a read whose file a different process removed.
+The second one occurs on a network file system."""
 
 
 def spool_file(directory: Path, attempt: int) -> Path:

@@ -34,27 +34,30 @@ from holdfast_worker.telemetry.spool import (
 )
 
 QUIET_S: Final = 60.0
-"""Time without a response of the service before the relay starts; a delivery is tried at least every 20 s, so that three have
-failed. A lower value sends all workers to the store at each restart of the service; a higher value shows reports later."""
+"""Time without a response of the service before the relay starts.
+A delivery is tried at least every 20 s, so that three have failed. A lower value sends all workers to the store at each restart
+of the service; a higher value shows reports later."""
 RELAY_PAUSE_S: Final = 30.0
-"""Pause between writes while the service imports archives. A lower value adds requests that a bucket charges for; a higher value
-shows reports later."""
+"""Pause between writes while the service imports archives.
+A lower value adds requests that a bucket charges for; a higher value shows reports later."""
 MAX_PAUSE_S: Final = 600.0
-"""Maximum pause between writes while the service imports nothing; the pause doubles up to it. A lower value reaches the limit of
-archives sooner; a higher value loses more of the last minutes of a node that is preempted without notice."""
+"""Maximum pause between writes while the service imports nothing.
+The pause doubles up to it. A lower value reaches the limit of archives sooner; a higher value loses more of the last minutes of
+a node that is preempted without notice."""
 MAX_ARCHIVES: Final = 200
-"""Archives of a job that the service has not imported. A lower value is reached within a day; a higher value costs storage and
-list requests."""
+"""Archives of a job that the service has not imported.
+A lower value is reached within a day; a higher value costs storage and list requests."""
 FINAL_ARCHIVES: Final = 20
 """Additional archives for the last reports of an attempt, which also fit at the limit."""
 SENDER_HEAD_START_S: Final = 2.0
-"""Time for the delivery after the ranks have exited, if the service has responded recently. A lower value relays reports that are
-being delivered; a higher value takes time from the relay."""
+"""Time for the delivery after the ranks have exited, if the service has responded recently.
+A lower value relays reports that are being delivered; a higher value takes time from the relay."""
 REWRITE_S: Final = 900.0
-"""Age at which an archive that is still there is written again unchanged, as it may be damaged. A lower value writes needlessly; a
-higher value delays the archives after it."""
+"""Age at which an archive that is still there is written again unchanged.
+It may be damaged. A lower value writes needlessly; a higher value delays the archives after it."""
 POLL_S: Final = 0.5
-"""Interval of checks. A lower value wakes an idle machine; a higher value delays the last reports."""
+"""Interval of checks.
+A lower value wakes an idle machine; a higher value delays the last reports."""
 
 ARCHIVE_LIMIT: Final = BatchLimit(max_reports=20_000, max_bytes=MAX_ARCHIVE_BYTES - 1024)
 """Limits of the reports in one archive, without its first line."""
@@ -107,7 +110,8 @@ class StoreRelay:
         self._acknowledged = dict[int, int]()
         """By attempt: number of the last report whose archive the service has imported and deleted."""
         self._oldest: tuple[ArchiveKey, float] | None = None
-        """The oldest archive in the store, and since when it is the oldest; None without archives at the last check."""
+        """The oldest archive in the store, and since when it is the oldest.
+        None without archives at the last check."""
         self._damaged = set[int]()
         self._logged_problem = ""
         self._closing = threading.Event()

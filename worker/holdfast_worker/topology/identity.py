@@ -19,7 +19,8 @@ from holdfast_worker.topology import rendezvous
 from holdfast_worker.topology.nodes import Topology
 
 MAX_HOSTS: Final = 100_000
-"""Hosts of one list. A lower value rejects the largest clusters; a higher value fills memory after a typing error."""
+"""Hosts of one list.
+A lower value rejects the largest clusters; a higher value fills memory after a typing error."""
 
 _HOST_PATTERN: Final = re.compile(r"(?:[^\[\],\s]|\[[^\[\]\s]*\])+")
 """One entry of a list: text and ranges in brackets, in any order."""
@@ -34,11 +35,11 @@ def expand_hosts(hosts: str) -> list[str]:
     """
     found: list[str] = []
     at = 0
-    for word in _HOST_PATTERN.finditer(hosts):
-        if hosts[at : word.start()] != ("," if found else ""):
+    for match in _HOST_PATTERN.finditer(hosts):
+        if hosts[at : match.start()] != ("," if found else ""):
             break
-        found += itertools.islice(_expand_pattern(word[0], hosts), MAX_HOSTS + 1 - len(found))
-        at = word.end()
+        found += itertools.islice(_expand_pattern(match[0], hosts), MAX_HOSTS + 1 - len(found))
+        at = match.end()
     if at != len(hosts) or not found:
         raise ValueError(f"{hosts!r} is not a list of hosts such as n[1-3,7],login")
     if len(found) > MAX_HOSTS:
@@ -46,9 +47,9 @@ def expand_hosts(hosts: str) -> list[str]:
     return found
 
 
-def _expand_pattern(word: str, hosts: str) -> Iterator[str]:
+def _expand_pattern(pattern: str, hosts: str) -> Iterator[str]:
     """The hosts of one entry; its last range varies fastest."""
-    texts = _BRACKETS.split(word)
+    texts = _BRACKETS.split(pattern)
     # Text and the contents of brackets alternate.
     choices = [
         list(_expand_range(text, hosts)) if index % 2 else [text]
@@ -68,9 +69,11 @@ def _expand_range(text: str, hosts: str) -> Iterator[str]:
 
 
 FIRST_PORT: Final = 20_000
-"""First rendezvous port of Slurm jobs. A lower value uses ports of services; a higher value uses the kernel's ephemeral ports."""
+"""First rendezvous port of Slurm jobs.
+A lower value uses ports of services; a higher value uses the kernel's ephemeral ports."""
 PORTS: Final = 10_000
-"""Number of rendezvous ports. A lower value makes collisions of two jobs on one node likelier; a higher value uses ephemeral ports."""
+"""Number of rendezvous ports.
+A lower value makes collisions of two jobs on one node likelier; a higher value uses ephemeral ports."""
 
 
 class RankSource(StrEnum):

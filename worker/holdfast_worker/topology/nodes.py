@@ -122,7 +122,8 @@ def _format_ranks(ranks: range) -> str:
 MASTER_PORT: Final = 29400
 """Default rendezvous port of several nodes."""
 FREE_PORT_TIMEOUT_S: Final = 10.0
-"""Time for a rendezvous port to become free. A lower value fails while an earlier run ends; a higher value pays for idle nodes."""
+"""Time for a rendezvous port to become free.
+A lower value fails while an earlier run ends; a higher value pays for idle nodes."""
 POLL_S: Final = 0.2
 """Interval of checks. A lower value burns a core; a higher value delays the start."""
 
@@ -164,7 +165,7 @@ class Topology:
             master_port=int_variable(env, Env.MASTER_PORT, 0) or _default_port(nodes),
         )
 
-    def with_free_port(self, patience_s: float = FREE_PORT_TIMEOUT_S) -> Topology:
+    def with_free_port(self, timeout_s: float = FREE_PORT_TIMEOUT_S) -> Topology:
         """The topology with a rendezvous port that is free on node 0.
 
         A single node chooses a different port. Several nodes wait, as they could not agree on a different one.
@@ -178,7 +179,7 @@ class Topology:
             free = free_port()
             log_info(f"port {self.master_port} is in use: using port {free} for the rendezvous")
             return replace(self, master_port=free)
-        until_s = time.monotonic() + patience_s
+        until_s = time.monotonic() + timeout_s
         while time.monotonic() < until_s:
             time.sleep(POLL_S)
             if is_free(self.master_port):

@@ -22,14 +22,14 @@ def init_method(env: Mapping[str, str], fallback: Callable[[], str] | None = Non
     Raises:
         ValueError: the environment has an invalid address, or there is no address.
     """
-    asked = env.get(Env.INIT_METHOD, "")
-    if asked and asked != ENV_INIT_METHOD:
-        return _validate_init_method(asked)
+    method = env.get(Env.INIT_METHOD, "")
+    if method and method != ENV_INIT_METHOD:
+        return _validate_init_method(method)
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not env.get(name)]
     if not missing:
         _check_port("MASTER_PORT", int_variable(env, "MASTER_PORT", 0))
         return ENV_INIT_METHOD
-    if fallback and not asked:
+    if fallback and not method:
         return fallback()
     raise ValueError(
         f"{missing[0]} is not set, so that the ranks have no rendezvous: "
@@ -52,26 +52,26 @@ def backend(env: Mapping[str, str]) -> str | None:
     text = env.get(Env.BACKEND, "")
     if not text or text in BACKENDS:
         return text or None
-    [meant, *_] = [*get_close_matches(text.lower(), BACKENDS, 1, 0.5), ""]
-    guess = f"did you mean {meant}? " if meant else ""
+    [closest, *_] = [*get_close_matches(text.lower(), BACKENDS, 1, 0.5), ""]
+    guess = f"did you mean {closest}? " if closest else ""
     raise ValueError(f"{Env.BACKEND} is {text!r}: {guess}write {' or '.join(BACKENDS)}")
 
 
-def _validate_init_method(asked: str) -> str:
+def _validate_init_method(method: str) -> str:
     """Validate `tcp://HOST:PORT` or `file:///PATH`."""
     try:
-        parts = urlsplit(asked)
+        parts = urlsplit(method)
         is_address = parts.scheme == "tcp" and bool(parts.hostname and parts.port)
     except ValueError:  # An invalid port.
         is_address = False
     else:
         if parts.scheme == "file" and not parts.netloc and len(parts.path) > 1:
-            return asked
+            return method
     if not is_address:
         raise ValueError(
-            f"{Env.INIT_METHOD} is {asked!r}: write env://, tcp://HOST:PORT or file:///PATH"
+            f"{Env.INIT_METHOD} is {method!r}: write env://, tcp://HOST:PORT or file:///PATH"
         )
-    return asked
+    return method
 
 
 def _check_port(name: str, port: int) -> None:

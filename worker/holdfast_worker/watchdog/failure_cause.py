@@ -17,12 +17,14 @@ CONSEQUENCE: Final = re.compile(
 )
 """Text in errors of torch and its libraries after the loss of another rank."""
 ELECTION_S: Final = 3.0
-"""Time to wait for a root cause after a consequence. A lower value reports the consequence; a higher value pays for idle ranks."""
+"""Time to wait for a root cause after a consequence.
+A lower value reports the consequence; a higher value pays for idle ranks."""
 NODE_LOST_S: Final = 10.0
-"""Time for a disconnected node to reconnect. A lower value takes a network interruption for a loss; a higher value pays for nodes
-that wait for a lost one."""
+"""Time for a disconnected node to reconnect.
+A lower value takes a network interruption for a loss; a higher value pays for nodes that wait for a lost one."""
 FINAL_SAVE_S: Final = 10.0
-"""Time for a save in progress when the script fails. A lower value loses work; a higher value pays for a failed job."""
+"""Time for a save in progress when the script fails.
+A lower value loses work; a higher value pays for a failed job."""
 COORDINATED_REASONS: Final = frozenset({"finished", "preempted"})
 """Reasons with which all ranks exit after a vote."""
 
@@ -37,7 +39,8 @@ class FailureCause:
     is_consequence: bool = False
     """Whether it looks like the consequence of a failure elsewhere."""
     has_rank_died: bool = True
-    """Whether a rank has just died, so that the others get some seconds to save; otherwise all ranks end at once."""
+    """Whether a rank has just died, so that the others get some seconds to save.
+    Otherwise all ranks end at once."""
 
     def to_exit_reason(self, *, is_noticed: bool) -> ExitReason:
         """The exit reason of this cause.

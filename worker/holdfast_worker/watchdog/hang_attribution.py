@@ -25,7 +25,8 @@ PHASE_TEXT: Final = {
     Phase.FINISHED: "it had left the loop",
 }
 MAX_LISTED_RANKS: Final = 4
-"""Ranks that a sentence describes. A lower value omits more ranks; a higher value exceeds the length limit. Logs have all."""
+"""Ranks that a sentence describes.
+A lower value omits more ranks; a higher value exceeds the length limit. Logs have all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,12 @@ from holdfast_worker.watchdog import stack_dump
 from holdfast_worker.watchdog.hang_attribution import RankInspection
 
 RECORD_TIMEOUT_S: Final = 3.0
-"""Time for a rank to write its record. A lower value misses a long record; a higher value pays for nodes that hang."""
+"""Time for a rank to write its record.
+A lower value misses a long record; a higher value pays for nodes that hang."""
 PAUSE_S: Final = 0.05
 SUMMARY_FRAMES: Final = 12
-"""Frames of the main thread in the log of a rank. A lower value may end before the script; a higher value hides earlier lines."""
+"""Frames of the main thread in the log of a rank.
+A lower value may end before the script; a higher value hides earlier lines."""
 
 
 def inspect_ranks(run_dir: RunDir, ranks: Sequence[int]) -> list[RankInspection]:
@@ -33,8 +35,8 @@ def inspect_ranks(run_dir: RunDir, ranks: Sequence[int]) -> list[RankInspection]
     present = [rank for rank in ranks if rank in pids]
     if not present:
         return []
-    with ThreadPoolExecutor(len(present)) as examiners:
-        return list(examiners.map(lambda rank: _inspect_rank(run_dir, rank, pids[rank]), present))
+    with ThreadPoolExecutor(len(present)) as executor:
+        return list(executor.map(lambda rank: _inspect_rank(run_dir, rank, pids[rank]), present))
 
 
 def _inspect_rank(run_dir: RunDir, rank: int, pid: int) -> RankInspection:

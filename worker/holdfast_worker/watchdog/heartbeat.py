@@ -1,6 +1,6 @@
-"""Heartbeat of a rank: its position, in memory that the wrapper can read while the rank hangs.
+"""Heartbeat of a rank: its position, which the wrapper can read while the rank hangs.
 
-Standard library only. It is not on a disk, as a full or slow disk must not delay a step.
+Standard library only. It is in shared memory and not on a disk, as a full or slow disk must not delay a step.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from holdfast_worker.console import log_info
 from holdfast_worker.run_dir import RunDir
 
 LAYOUT: Final = struct.Struct("<qqqqBBB")
-"""Time of the last change, step, steps of this attempt, agreements, phase, is waiting, is saving. A reader may see a partial write,
-which its next read corrects; a stalled rank does not write."""
+"""Time of the last change, step, steps of this attempt, agreements, phase, is waiting,
+is saving. A reader may see a partial write, which its next read corrects; a stalled rank does not write."""
 
 
 class Phase(IntEnum):
     """Activity of a rank, in the order of phases between two agreements."""
 
     ABSENT = 0
-    """There is no `Run`. Stands for a missing heartbeat and is not written."""
+    """There is no `Run`. It represents a missing heartbeat and is not written."""
     STARTING = 1
     RESTORING = 2
     PREPARING = 3
@@ -58,7 +58,8 @@ class Heartbeat:
     steps_here: int = 0
     """Number of completed steps of this attempt."""
     agreements: int = 0
-    """Number of collectives of Holdfast that it has reached; all ranks reach the same ones in the same order."""
+    """Number of collectives of Holdfast that it has reached.
+    All ranks reach the same ones in the same order."""
     is_saving: bool = False
     """Whether a save is in progress in the background; known only on the rank's own node."""
     since_s: float = 0.0

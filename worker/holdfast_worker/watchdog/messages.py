@@ -15,7 +15,8 @@ from holdfast_worker.watchdog.hang_attribution import RankInspection
 from holdfast_worker.watchdog.heartbeat import Heartbeat, Phase
 
 MAX_TEXT_CHARS: Final = 2 * MAX_DETAIL_CHARS
-"""Characters of a text. A lower value cuts sentences; a higher value lets strangers fill logs."""
+"""Characters of a text.
+A lower value cuts sentences; a higher value lets strangers fill logs."""
 MAX_INTEGER: Final = 2**53
 """Upper bound of an integer, below which a float is exact."""
 

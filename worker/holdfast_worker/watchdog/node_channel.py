@@ -25,29 +25,35 @@ from holdfast_worker.protocol.reports import Json
 LEADER: Final = 0
 """The node that listens."""
 PORT_COUNT: Final = 4
-"""Ports that are tried in order. A lower value may find all in use on a busy machine; a higher value wastes time if all are
-blocked."""
+"""Ports that are tried in order.
+A lower value may find all in use on a busy machine; a higher value wastes time if all are blocked."""
 MAX_LINE_BYTES: Final = 256 * 1024
-"""Size of a line. A lower value rejects inspections of a node with many ranks; a higher value lets strangers fill memory."""
+"""Size of a line.
+A lower value rejects inspections of a node with many ranks; a higher value lets strangers fill memory."""
 MAX_UNSENT_BYTES: Final = 1024 * 1024
-"""Bytes that wait for a node that does not read. A lower value drops a slow node; a higher value holds memory for a hung one."""
+"""Bytes that wait for a node that does not read.
+A lower value drops a slow node; a higher value holds memory for a hung one."""
 MAX_UNIDENTIFIED: Final = 16
-"""Connections before their handshake, in addition to those of all nodes. A lower value may reject nodes; a higher value lets
-strangers fill memory."""
+"""Connections before their handshake, in addition to those of all nodes.
+A lower value may reject nodes; a higher value lets strangers fill memory."""
 KEEPALIVE_S: Final = 2.0
-"""Interval of keepalive lines. A lower value adds traffic; a higher value detects a lost node later."""
+"""Interval of keepalive lines.
+A lower value adds traffic; a higher value detects a lost node later."""
 IDLE_TIMEOUT_S: Final = 60.0
-"""Time without a line after which a connected node counts as lost. A lower value drops a node that is paused, as for a live
-migration; a higher value pays for nodes that wait for a lost one."""
+"""Time without a line after which a connected node counts as lost.
+A lower value drops a node that is paused, as for a live migration; a higher value pays for nodes that wait for a lost one."""
 HANDSHAKE_TIMEOUT_S: Final = 5.0
-"""Timeout of a connection and of its first line. A lower value fails on a slow network; a higher value lets strangers block
-connections of nodes."""
+"""Timeout of a connection and of its first line.
+A lower value fails on a slow network; a higher value lets strangers block connections of nodes."""
 RETRY_S: Final = 1.0
-"""Pause between rounds of connection attempts. A lower value adds traffic; a higher value finds a node later."""
+"""Pause between rounds of connection attempts.
+A lower value adds traffic; a higher value finds a node later."""
 UNREACHABLE_WARNING_S: Final = 120.0
-"""Time before a missing connection is logged. A lower value warns about nodes that start slowly; a higher value warns late."""
+"""Time before a missing connection is logged.
+A lower value warns about nodes that start slowly; a higher value warns late."""
 FLUSH_TIMEOUT_S: Final = 2.0
-"""Time to flush messages at the end. A lower value loses the last ones; a higher value pays for the node."""
+"""Time to flush messages at the end.
+A lower value loses the last ones; a higher value pays for the node."""
 
 
 @dataclass(frozen=True, slots=True)

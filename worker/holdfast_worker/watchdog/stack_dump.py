@@ -22,14 +22,18 @@ from pathlib import Path
 from typing import Any, Final
 
 DUMP_SIGNAL: Final = signal.SIGUSR2
-"""Signal that requests a stack dump. A script that installs its own handler receives it shortly before its end."""
+"""Signal that requests a stack dump.
+A script that installs its own handler receives it shortly before its end."""
 PY_SPY_TRIES: Final = ((15.0, "--native"), (5.0, "--nonblocking"))
-"""Timeout in seconds and option of py-spy. It cannot halt a stopped process, so the second try does not, and omits C frames.
-A lower value fails on the symbols of a large library; a higher value pays for nodes that hang."""
+"""Timeout in seconds and option of py-spy.
+It cannot halt a stopped process, so the second try does not, and omits C frames. A lower value fails on the symbols of a large
+library; a higher value pays for nodes that hang."""
 DUMP_TIMEOUT_S: Final = 2.0
-"""Timeout of `faulthandler`. A lower value fails on a busy node; a higher value pays for nodes that hang."""
+"""Timeout of `faulthandler`.
+A lower value fails on a busy node; a higher value pays for nodes that hang."""
 MAX_NAME_CHARS: Final = 120
-"""Characters of a function's name. A lower value cuts readable names; with a higher value C++ names hide the stack."""
+"""Characters of a function's name.
+A lower value cuts readable names; with a higher value C++ names hide the stack."""
 PAUSE_S: Final = 0.05
 OURS: Final = str(Path(__file__).parent)
 LIBRARIES: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "platlib", "purelib"))
@@ -46,7 +50,7 @@ class Frame:
     """Path relative to its library, or the file name."""
     line: int
     is_library: bool = False
-    """Whether it belongs to Python, an installed package or Holdfast, and not to the user's code."""
+    """Whether it belongs to Python, an installed package or Holdfast, not to the user's code."""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.file}:{self.line})"
@@ -100,17 +104,17 @@ def find_py_spy() -> str | None:
 
 def dump_stacks(pid: int, answers: Path, spy: str | None = find_py_spy()) -> StackDump:
     """Dump the stacks of a process with py-spy, or by its own handler, which writes `answers`."""
-    stacks, trouble = _dump_with_py_spy(pid, spy) if spy else (None, "py-spy is not installed")
+    stacks, problem = _dump_with_py_spy(pid, spy) if spy else (None, "py-spy is not installed")
     if stacks is None:
         stacks = _dump_with_faulthandler(pid, answers)
-    return stacks or StackDump(f"no stacks of process {pid}: {trouble}\n")
+    return stacks or StackDump(f"no stacks of process {pid}: {problem}\n")
 
 
 def _dump_with_py_spy(pid: int, program: str) -> tuple[StackDump | None, str]:
     """Stacks from py-spy; None and the reason if it fails."""
-    trouble = ""
-    for within_s, how in PY_SPY_TRIES:
-        command = [program, "dump", "--json", "--subprocesses", how, "--pid", str(pid)]
+    problem = ""
+    for within_s, option in PY_SPY_TRIES:
+        command = [program, "dump", "--json", "--subprocesses", option, "--pid", str(pid)]
         try:
             done = subprocess.run(
                 command,
@@ -122,10 +126,10 @@ def _dump_with_py_spy(pid: int, program: str) -> tuple[StackDump | None, str]:
             )
             return _parse_py_spy(pid, json.loads(done.stdout)), ""
         except subprocess.CalledProcessError as error:
-            trouble = " ".join(error.stderr.partition("Stack backtrace")[0].split())
+            problem = " ".join(error.stderr.partition("Stack backtrace")[0].split())
         except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
-            trouble = str(error)
-    return None, trouble
+            problem = str(error)
+    return None, problem
 
 
 def _parse_py_spy(pid: int, threads: Sequence[Any]) -> StackDump:

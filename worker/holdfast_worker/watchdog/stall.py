@@ -1,6 +1,6 @@
 """Stall detection: no rank made a step within the limit. Pure.
 
-It relies on step counters, as CPU and GPU load says little: a rank that waits for another may be busy.
+It relies on step counters, as CPU and GPU load shows little: a rank that waits for another may be busy.
 """
 
 from __future__ import annotations
@@ -15,27 +15,32 @@ from holdfast_worker.protocol.policies import MaxStall, StallDetection
 from holdfast_worker.watchdog.heartbeat import Heartbeat
 
 MIN_LIMIT_S: Final = 900.0
-"""Minimum limit with `auto`. A lower value ends a run during an evaluation without heartbeats; a higher value pays longer for nodes
-that hang."""
+"""Minimum limit with `auto`.
+A lower value ends a run during an evaluation without heartbeats; a higher value pays longer for nodes that hang."""
 MEDIAN_FACTOR: Final = 10.0
-"""Limit with `auto` in median step durations. A lower value ends slow runs; a higher value pays longer for nodes that hang."""
+"""Limit with `auto` in median step durations.
+A lower value ends slow runs; a higher value pays longer for nodes that hang."""
 LONGEST_FACTOR: Final = 2.0
-"""Limit with `auto` in durations of the longest completed step. A lower value ends a run whose second evaluation takes slightly
-longer than the first; a higher value waits for hours after one step of an hour."""
+"""Limit with `auto` in durations of the longest completed step.
+A lower value ends a run whose second evaluation takes slightly longer than the first; a higher value waits for hours after one
+step of an hour."""
 FIRST_STEP_LIMIT_S: Final = 3600.0
-"""Minimum limit before the first step of an attempt, which reads a checkpoint, compiles the model and finds data. A lower value ends
-every slow start; a higher value pays for a start that hangs."""
+"""Minimum limit before the first step of an attempt.
+An attempt first reads a checkpoint, compiles the model and finds data. A lower value ends every slow start; a higher value pays
+for a start that hangs."""
 PARTIAL_VIEW_FACTOR: Final = 4.0
-"""Factor of the limit if some ranks are not visible and the visible ones only wait. A lower value ends a run whose rank 0 evaluates
-out of sight; a higher value pays longer for nodes that wait for a lost one."""
+"""Factor of the limit if some ranks are not visible and the visible ones only wait.
+A lower value ends a run whose rank 0 evaluates out of sight; a higher value pays longer for nodes that wait for a lost one."""
 MAX_GAP_S: Final = 10.0
-"""Longest gap between two checks; after a longer one, as on a suspended machine, the count restarts. A lower value never detects a
-stall on a busy machine; a higher value blames the ranks for the gap."""
+"""Longest gap between two checks.
+After a longer one, as on a suspended machine, the count restarts. A lower value never detects a stall on a busy machine; a
+higher value blames the ranks for the gap."""
 JITTER_S: Final = 1.0
-"""Delay of a message, by which the last change of a rank on another node appears too late. A lower value sees progress where there is
-none; a higher value misses progress."""
+"""Delay of a message, by which the last change of a rank on another node appears too late.
+A lower value sees progress where there is none; a higher value misses progress."""
 WINDOW_STEPS: Final = 101
-"""Number of steps for the median. A lower value makes it noisy; a higher value adapts slowly to longer steps."""
+"""Number of steps for the median.
+A lower value makes it noisy; a higher value adapts slowly to longer steps."""
 
 
 @dataclass(frozen=True, slots=True)

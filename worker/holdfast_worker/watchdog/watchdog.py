@@ -46,18 +46,20 @@ from holdfast_worker.watchdog.node_channel import (
 from holdfast_worker.watchdog.stall import MAX_GAP_S, Stall, StallDetector, has_progressed
 
 POSITIONS_INTERVAL_S: Final = 1.0
-"""Interval of messages about rank positions. A lower value adds traffic; a higher value makes short steps look long."""
+"""Interval of messages about rank positions.
+A lower value adds traffic; a higher value makes short steps look long."""
 SAVE_GRACE_S: Final = 5.0
-"""Time for saves of other ranks after a rank has died. A lower value cuts off an upload that would complete a checkpoint; a higher
-value pays for ranks that wait for the dead one."""
+"""Time for saves of other ranks after a rank has died.
+A lower value cuts off an upload that would complete a checkpoint; a higher value pays for ranks that wait for the dead one."""
 IDLE_GRACE_S: Final = 1.0
-"""Time after a rank has died if no rank of this node saves. A lower value cuts off exit handlers of scripts; a higher value pays
-for ranks that hang."""
+"""Time after a rank has died if no rank of this node saves.
+A lower value cuts off exit handlers of scripts; a higher value pays for ranks that hang."""
 EXIT_TIMEOUT_S: Final = 30.0
-"""Time from a rank's exit reason to its exit, including a save in progress. A lower value may cut off the save; a higher value
-detects a hung exit later."""
+"""Time from a rank's exit reason to its exit, including a save in progress.
+A lower value may cut off the save; a higher value detects a hung exit later."""
 INSPECTION_TIMEOUT_S: Final = 30.0
-"""Time for other nodes to inspect their ranks. A lower value decides without them; a higher value pays for nodes that hang."""
+"""Time for other nodes to inspect their ranks.
+A lower value decides without them; a higher value pays for nodes that hang."""
 PAUSE_S: Final = 0.1
 CLEAN_EXITS: Final = frozenset({Exit.DONE, Exit.PREEMPTED})
 """Exit codes that need no failure cause."""
