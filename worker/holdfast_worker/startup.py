@@ -13,6 +13,7 @@ from holdfast_worker.checkpoint.restore import ParentJob
 from holdfast_worker.config import STANDALONE_JOB, Config
 from holdfast_worker.console import log_info
 from holdfast_worker.distributed.process_group import ProcessGroup
+from holdfast_worker.protocol.policies import ConsistencyGuarantee
 from holdfast_worker.storage import open_store
 from holdfast_worker.storage.base import StoreError
 from holdfast_worker.telemetry.delivery import ReportSender
@@ -64,7 +65,8 @@ def open_repository(config: Config, ranks: ProcessGroup, nonce: str) -> Checkpoi
         if ranks.rank == 0:
             repository.check_newest(until_s)
             repository.guarantee = repository.probe(nonce, until_s)
-            log_info(f"the checkpoint store {repository.guarantee.description}")
+            if repository.guarantee is ConsistencyGuarantee.OVERWRITES:
+                log_info(f"the checkpoint store {repository.guarantee.description}")
     with fail_together(ranks):
         if not repository.sees_probe(nonce, until_s):
             raise StoreError(

@@ -39,7 +39,7 @@ def test_a_single_node_meets_elsewhere_and_says_so(
 
 def test_the_first_of_several_nodes_names_a_port_that_is_free(taken: socket.socket) -> None:
     with pytest.raises(ValueError, match="is in use on node 0") as refused:
-        nodes(2, 0, taken).with_free_port(patience_s=0)
+        nodes(2, 0, taken).with_free_port(timeout_s=0)
 
     [port] = re.findall(r"such as (\d+), which is free", str(refused.value))
     assert is_free(int(port))
