@@ -219,7 +219,7 @@ def test_a_script_with_nothing_around_it_just_runs(tmp_path: Path) -> None:
 
     assert bare.returncode == 0
     assert bare.stdout == "done after 5 steps\n"
-    assert bare.stderr == "holdfast: no HOLDFAST_STORE: this run makes no checkpoints\n"
+    assert bare.stderr.startswith("holdfast: no HOLDFAST_STORE: this run makes no checkpoints\n")
 
 
 def test_a_store_that_refuses_is_said_in_a_sentence(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ from holdfast_worker.storage.base import StoreError
 from holdfast_worker.storage.retry import collective_timeout_s
 from holdfast_worker.telemetry.manifest import Manifest
 from holdfast_worker.telemetry.metrics import MetricLogger, Scalar
+from holdfast_worker.telemetry.progress import ProgressLog
 from holdfast_worker.telemetry.reporter import Reporter, SkippedCheckpoint
 from holdfast_worker.telemetry.runtime_metrics import RuntimeMetrics
 from holdfast_worker.telemetry.trackers import Tracker, TrackerRun
@@ -261,6 +262,9 @@ class Run:
         total = self._config.limit_steps(total)
         self._manifest.add_loader(loader)
         self._start_steps(feed, total)
+        if self.rank == 0:
+            saved_step = self._checkpointer.durable_step if self._checkpointer else None
+            self._metrics.progress = ProgressLog(self.step, total, saved_step)
         if total is not None and self.step >= total:
             feed.skip_all()
         try:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast_worker.clock import to_iso
+from holdfast_worker.console import PREFIX, STEP
 from holdfast_worker.protocol.environment import LEFT_FILE, NOTICE_FILE, TRAINED_FILE
 
 HINT_FILE: Final = "hint.json"
@@ -75,14 +76,18 @@ class RunDir:
         return self.path / "ranks" / f"rank-{rank}.log"
 
     def last_line(self, rank: int) -> str:
-        """The last line in a rank's log that is not blank; empty without such a line."""
+        """The last line of a rank's output that is neither blank nor a progress line.
+
+        Empty without such a line.
+        """
         try:
             with self.log_file(rank).open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - MAX_TAIL_BYTES))
                 lines = log.read().decode(errors="replace").splitlines()
         except FileNotFoundError:
             return ""
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        found = (line.strip() for line in reversed(lines) if not line.startswith(PREFIX + STEP))
+        return next(filter(None, found), "")
 
     def register(self, rank: int, pid: int) -> None:
         """Record the process id of a rank, for the wrapper's signals."""

@@ -188,6 +188,10 @@ class Checkpointer:
         """Whether the state after `step` is in a checkpoint of this job or is being saved."""
         return step == self._saved_step and not self._is_from_parent
 
+    def durable_step(self) -> int:
+        """The step of the newest durable checkpoint; 0 without one."""
+        return self._durable_step
+
     def observe_votes(self, votes: StepVote) -> None:
         """Update the save outcome from all ranks' votes; cancel a save that cannot succeed."""
         self._durable_s = votes.durable_s

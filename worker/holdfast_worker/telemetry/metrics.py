@@ -12,6 +12,7 @@ from torch import Tensor
 
 from holdfast_worker.distributed.sharding import full_tensor
 from holdfast_worker.protocol.commit_summary import MetricValue
+from holdfast_worker.telemetry.progress import ProgressLog
 from holdfast_worker.telemetry.reporter import Reporter
 from holdfast_worker.telemetry.trackers import TrackerRun
 
@@ -46,6 +47,8 @@ class MetricLogger:
         self._reported_step = -1
         self.tracker: TrackerRun | None = None
         """A tracker that also receives points; None without a tracker."""
+        self.progress: ProgressLog | None = None
+        """Progress lines of rank 0; None before the loop, and in a framework, which has its own."""
 
     def log(self, values: dict[str, Scalar]) -> None:
         """Record values of the current step.
@@ -74,6 +77,8 @@ class MetricLogger:
         logged = {name: float(value) for name, value in self._values.items()}
         point = {**logged, **self._runtime_metrics()}
         self._reports.progress(step, point)
+        if self.progress:
+            self.progress.write_if_due(step, logged)
         if self.tracker:
             self.tracker.write(step, point)
         self._reported_s = time.monotonic()
