@@ -356,8 +356,12 @@ def test_data_that_cannot_continue_is_refused(make: Make, said: str) -> None:
 
 
 def test_killed_run_continues_its_stream_to_the_bit(tmp_path: Path) -> None:
-    """Five steps are a pass; the run is killed in its third one, and again in its sixth."""
-    calm, fallen = RunDriver(tmp_path / "calm"), RunDriver(tmp_path / "fallen", "4 steps")
+    """Five steps are a pass; the run is killed in its third one, and again in its sixth.
+
+    Training waits for each save, so that both kills find the checkpoint before them.
+    """
+    calm = RunDriver(tmp_path / "calm")
+    fallen = RunDriver(tmp_path / "fallen", "4 steps", {"HOLDFAST_SYNC_SAVES": "1"})
 
     assert calm.run_ranks(2, STREAMING, "33", "1") == [0, 0]
     first = fallen.run_ranks(2, STREAMING, "33", "1", "--fall", f"1:14:{signal.SIGKILL}")
@@ -366,11 +370,13 @@ def test_killed_run_continues_its_stream_to_the_bit(tmp_path: Path) -> None:
 
     begun = [int(str(r.body["step"])) for r in fallen.reports(ReportKind.TRAINING_STARTED)]
     assert (first[1], second[0]) == (-signal.SIGKILL, -signal.SIGKILL)
-    assert 0 < begun[1] < begun[2]
+    assert begun == [0, 12, 28]
     for rank in range(2):
-        known, told = (json.loads((s.path / f"result-{rank}").read_text()) for s in (calm, fallen))
-        assert told["weights"] == known["weights"]
-        assert told["seen"] == {n: s for n, s in known["seen"].items() if int(n) >= begun[2]}
+        whole, resumed = (
+            json.loads((run.path / f"result-{rank}").read_text()) for run in (calm, fallen)
+        )
+        assert resumed["weights"] == whole["weights"]
+        assert resumed["seen"] == {n: s for n, s in whole["seen"].items() if int(n) >= 28}
 
 
 @pytest.mark.parametrize("total", [4, 5, 8, 10])
