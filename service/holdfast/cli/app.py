@@ -19,57 +19,72 @@ from typer import main as typer_main
 from typer.core import TyperCommand, TyperGroup
 
 import holdfast
+from holdfast.cli.examples import examples_of
 from holdfast.errors import HoldfastError, NotInstalled
 
-COMMANDS: Final = {
-    "serve": "serve.serve",
-    "up": "serve.up",
-    "doctor": "doctor.doctor",
-    "submit": "jobs.submit",
-    "clone": "job_control.clone",
-    "retry": "job_control.retry",
-    "ps": "jobs.ps",
-    "show": "jobs.show",
-    "logs": "logs.logs",
-    "ranks": "diagnostics.ranks",
-    "events": "logs.events",
-    "metrics": "metrics.metrics",
-    "checkpoints": "checkpoints.checkpoints",
-    "cancel": "jobs.cancel",
-    "rm": "job_control.rm",
-    "pause": "job_control.pause",
-    "resume": "job_control.resume",
-    "limits": "job_control.limits",
-    "preempt": "jobs.preempt",
-    "render": "render.render",
-    "bill": "billing.bill",
-    "why": "billing.why",
-    "bundle": "diagnostics.bundle",
-    "wheelhouse": "wheelhouse.wheelhouse",
-    "manifest": "diagnostics.manifest",
-    "diff": "diagnostics.diff",
-    "prove": "prove.prove",
-    "reproduce": "reproduce.reproduce",
-    "costs": "billing.costs",
-    "preemptions": "preemptions.preemptions",
-    "prices": "prices.prices",
-    "advise": "planning.advise",
-    "demo": "demo.demo",
-    "login": "identity.login",
-    "logout": "identity.logout",
-    "whoami": "identity.whoami",
-    "what-if": "planning.app",
-    "users": "identity.users_app",
-    "projects": "identity.projects_app",
-    "members": "identity.members",
-    "tokens": "identity.tokens_app",
-    "audit": "audit.app",
-    "budgets": "budgets.app",
-    "channels": "notifications.app",
-    "launches": "job_control.launches_app",
-    "db": "database.app",
+GROUPS: Final = {
+    "Jobs": {
+        "submit": "jobs.submit",
+        "ps": "jobs.ps",
+        "show": "jobs.show",
+        "logs": "logs.logs",
+        "events": "logs.events",
+        "metrics": "metrics.metrics",
+        "ranks": "diagnostics.ranks",
+        "why": "billing.why",
+        "cancel": "jobs.cancel",
+        "pause": "job_control.pause",
+        "resume": "job_control.resume",
+        "limits": "job_control.limits",
+        "retry": "job_control.retry",
+        "clone": "job_control.clone",
+        "preempt": "jobs.preempt",
+        "rm": "job_control.rm",
+    },
+    "Planning and cost": {
+        "render": "render.render",
+        "advise": "planning.advise",
+        "prices": "prices.prices",
+        "what-if": "planning.app",
+        "bill": "billing.bill",
+        "costs": "billing.costs",
+        "preemptions": "preemptions.preemptions",
+        "budgets": "budgets.app",
+    },
+    "Checkpoints and artifacts": {
+        "checkpoints": "checkpoints.checkpoints",
+        "manifest": "diagnostics.manifest",
+        "bundle": "diagnostics.bundle",
+        "diff": "diagnostics.diff",
+        "prove": "prove.prove",
+        "reproduce": "reproduce.reproduce",
+    },
+    "People and access": {
+        "login": "identity.login",
+        "logout": "identity.logout",
+        "whoami": "identity.whoami",
+        "users": "identity.users_app",
+        "projects": "identity.projects_app",
+        "members": "identity.members",
+        "tokens": "identity.tokens_app",
+        "audit": "audit.app",
+    },
+    "Service": {
+        "serve": "serve.serve",
+        "up": "serve.up",
+        "doctor": "doctor.doctor",
+        "demo": "demo.demo",
+        "channels": "notifications.app",
+        "launches": "job_control.launches_app",
+        "wheelhouse": "wheelhouse.wheelhouse",
+        "db": "database.app",
+    },
 }
-"""The module and function of each command in this package, or the Typer application that holds its subcommands."""
+"""The commands by group, in the order of the help.
+
+Each has its module and function in this package, or the Typer application that holds its subcommands.
+"""
+COMMANDS: Final = {name: place for group in GROUPS.values() for name, place in group.items()}
 
 
 class LazyCommands(Mapping[str, Any]):
@@ -86,13 +101,22 @@ class LazyCommands(Mapping[str, Any]):
             holder.add_typer(command, name=name)
         else:
             holder.command(name)(command)
-        return typer_main.get_group(holder).commands[name]
+        return _with_examples(typer_main.get_group(holder).commands[name], name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(COMMANDS)
 
     def __len__(self) -> int:
         return len(COMMANDS)
+
+
+def _with_examples(command: Any, name: str) -> Any:
+    """Add the examples of a command, and of each of its subcommands, to the end of the help."""
+    lines = "\n".join(f"  {example}" for example in examples_of(name))
+    command.epilog = f"\b\nExamples:\n{lines}"  # \b keeps the line breaks.
+    for word, inner in getattr(command, "commands", {}).items():
+        _with_examples(inner, f"{name} {word}")
+    return command
 
 
 class LazyGroup(TyperGroup):
@@ -105,6 +129,18 @@ class LazyGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature of typer
         """List the names of all commands in the order of the help."""
         return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the signature of typer
+        """Print the commands by group."""
+        width = max(map(len, COMMANDS))
+        for group, names in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl(
+                    [
+                        (name.ljust(width), self.commands[name].get_short_help_str(limit=200))
+                        for name in names
+                    ]
+                )
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Complete the first word with names only: help texts would import all modules."""

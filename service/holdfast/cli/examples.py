@@ -1,0 +1,149 @@
+"""Examples at the end of each command's help, as a user types them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+EXAMPLES: Final = {
+    "submit": (
+        "holdfast submit train.yaml",
+        "holdfast submit train.yaml --name lr-3e-4 --env LR=3e-4",
+        "holdfast submit train.yaml --follow",
+    ),
+    "ps": ("holdfast ps", "holdfast ps --status training --tag team=nlp"),
+    "show": ("holdfast show bert-large",),
+    "logs": (
+        "holdfast logs -f bert-large",
+        "holdfast logs bert-large --attempt 2 --rank 3",
+        "holdfast logs bert-large --errors",
+    ),
+    "events": ("holdfast events bert-large", "holdfast events bert-large --follow --json"),
+    "metrics": ("holdfast metrics bert-large", "holdfast metrics bert-large loss --x time"),
+    "ranks": ("holdfast ranks bert-large", "holdfast ranks bert-large --attempt 2"),
+    "why": ("holdfast why bert-large",),
+    "cancel": (
+        "holdfast cancel bert-large",
+        "holdfast cancel bert-large --reason 'wrong data set'",
+    ),
+    "pause": ("holdfast pause bert-large", "holdfast pause bert-large --reason 'over the weekend'"),
+    "resume": ("holdfast resume bert-large", "holdfast resume bert-large --max-cost 200"),
+    "limits": (
+        "holdfast limits bert-large",
+        "holdfast limits bert-large --max-cost 200 --deadline none",
+    ),
+    "retry": ("holdfast retry bert-large", "holdfast retry bert-large --env LR=1e-4"),
+    "clone": ("holdfast clone bert-large --name bert-large-2 --env SEED=2",),
+    "preempt": (
+        "holdfast preempt bert-large --notice 30s",
+        "holdfast preempt bert-large --node 0 --no-notice",
+    ),
+    "rm": (
+        "holdfast rm j06dx9mz3k2qa j06dxb1f7v0rt",
+        "holdfast rm bert-large --checkpoints --yes",
+    ),
+    "render": (
+        "holdfast render train.yaml",
+        "holdfast render train.yaml --launcher slurm > train.sbatch",
+        "holdfast render train.yaml --launcher torchrun --host 10.0.0.4 --host 10.0.0.5",
+    ),
+    "advise": ("holdfast advise --params 7B", "holdfast advise --params 350M --deadline 5h"),
+    "prices": (
+        "holdfast prices --accelerator A100:8",
+        "holdfast prices --accelerator H100:8 --since 30d",
+    ),
+    "what-if loss": (
+        "holdfast what-if loss --at 67h --every 4h --usd-per-day 2000",
+        "holdfast what-if loss --at 10h --gpus A100:8 --nodes 8 --spot",
+    ),
+    "what-if cadence": (
+        "holdfast what-if cadence --cost 45s --between-failures 3h",
+        "holdfast what-if cadence --cost 45s --between-failures 3h --every 1h",
+    ),
+    "bill": ("holdfast bill bert-large", "holdfast bill bert-large --csv > bill.csv"),
+    "costs": (
+        "holdfast costs --by user --since 30d",
+        "holdfast costs --by day --each project --csv",
+    ),
+    "preemptions": (
+        "holdfast preemptions --by zone --since 30d",
+        "holdfast preemptions --notices",
+    ),
+    "budgets list": ("holdfast budgets list",),
+    "budgets set": ("holdfast budgets set project nlp --monthly 5000 --warn-at 80",),
+    "budgets rm": ("holdfast budgets rm user ada",),
+    "checkpoints": (
+        "holdfast checkpoints bert-large",
+        "holdfast checkpoints bert-large --state damaged",
+    ),
+    "manifest": (
+        "holdfast manifest bert-large",
+        "holdfast manifest bert-large --lock > requirements.txt",
+    ),
+    "bundle": ("holdfast bundle bert-large -o bert-large.zip",),
+    "diff": ("holdfast diff bert-large bert-large-2",),
+    "prove": ("holdfast prove train.yaml --steps 60 --kills 2",),
+    "reproduce": (
+        "holdfast reproduce bert-large --follow",
+        "holdfast reproduce manifest.json --repo ~/src/bert --dry-run",
+    ),
+    "login": ("holdfast login --url https://holdfast.example.com --token - < token.txt",),
+    "logout": ("holdfast logout",),
+    "whoami": ("holdfast whoami",),
+    "users list": ("holdfast users list",),
+    "users add": ("holdfast users add ada",),
+    "users disable": ("holdfast users disable ada",),
+    "users enable": ("holdfast users enable ada",),
+    "users promote": ("holdfast users promote ada", "holdfast users promote ada --back"),
+    "projects list": ("holdfast projects list",),
+    "projects add": ("holdfast projects add nlp",),
+    "projects archive": ("holdfast projects archive nlp",),
+    "projects use": ("holdfast projects use nlp",),
+    "members list": ("holdfast members list nlp",),
+    "members set": ("holdfast members set nlp ada member",),
+    "members remove": ("holdfast members remove nlp ada",),
+    "tokens list": ("holdfast tokens list",),
+    "tokens add": (
+        "holdfast tokens add laptop",
+        "holdfast tokens add ci --user ada --project nlp --scope read --days 30",
+    ),
+    "tokens rotate": ("holdfast tokens rotate 8f3k2m",),
+    "tokens revoke": ("holdfast tokens revoke 8f3k2m",),
+    "audit": ("holdfast audit --actor ada --limit 20",),
+    "audit verify": ("holdfast audit verify",),
+    "serve": ("holdfast serve", "holdfast serve --port 9000", "holdfast serve --demo 7"),
+    "up": ("holdfast up --install", "holdfast up --stop"),
+    "doctor": ("holdfast doctor train.yaml", "holdfast doctor --store s3://my-bucket/runs --perf"),
+    "demo": ("holdfast demo",),
+    "channels list": ("holdfast channels list --project nlp",),
+    "channels add": (
+        "holdfast channels add alerts https://hooks.example.com/holdfast --kind failed",
+        "holdfast channels add ada mailto:ada@example.com --digest 3600",
+    ),
+    "channels rm": ("holdfast channels rm alerts",),
+    "channels rotate": ("holdfast channels rotate alerts",),
+    "channels test": ("holdfast channels test alerts",),
+    "channels deliveries": (
+        "holdfast channels deliveries alerts",
+        "holdfast channels deliveries --job bert-large",
+    ),
+    "launches list": ("holdfast launches list",),
+    "launches stop": ("holdfast launches stop j06dx9mz3k2qa-1",),
+    "wheelhouse": (
+        "holdfast wheelhouse",
+        "holdfast wheelhouse --python 3.11 --platform manylinux_2_28_x86_64 -o wheels.tar",
+    ),
+    "db upgrade": ("holdfast db upgrade",),
+    "db downgrade": ("holdfast db downgrade 0007",),
+    "db current": ("holdfast db current",),
+    "db backup": ("holdfast db backup holdfast-backup.db",),
+    "db restore": ("holdfast db restore holdfast-backup.db",),
+    "db check": ("holdfast db check", "holdfast db check --repair"),
+}
+"""Examples by command; a group shows the first example of each of its commands."""
+
+
+def examples_of(command: str) -> tuple[str, ...]:
+    """Return the examples of a command, or those of a group's commands."""
+    if command in EXAMPLES:
+        return EXAMPLES[command]
+    return tuple(ones[0] for name, ones in EXAMPLES.items() if name.startswith(f"{command} "))
