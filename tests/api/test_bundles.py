@@ -16,10 +16,10 @@ import pytest
 import yaml
 from holdfast.api.routes.billing import bill_view
 from holdfast.cli.app import app
-from holdfast.client import Refused
 from holdfast.domain.billing.ledger import LatestPoint, compute_bill
 from holdfast.domain.events import decode
 from holdfast.domain.jobs.lifecycle import fold
+from holdfast.errors import NotFound
 from support.simulated_service import JOB_FILE, SimulatedService, served
 from typer.testing import CliRunner
 
@@ -200,5 +200,5 @@ def test_at_a_terminal_it_becomes_a_file(
         "size_bytes": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),
     }
-    assert isinstance(none.exception, Refused)
+    assert isinstance(none.exception, NotFound)
     assert len(list(tmp_path.glob("*.zip"))) == 2

@@ -97,4 +97,4 @@ def test_command_asks_unless_told_yes(ended: str, commands: CliRunner) -> None:
     assert done.output.strip().replace("\n", "") == (
         f"removed job {ended}; its checkpoints are kept in s3://bucket/prefix/{ended}"
     )
-    assert "there is no job" in str(unknown.exception)
+    assert "no job named j00000000000; holdfast ps lists jobs" in str(unknown.exception)

@@ -82,7 +82,7 @@ def test_where_no_file_can_be_written_is_said(tmp_path: Path, place: str) -> Non
     ],
 )
 def test_words_that_do_not_go_together_are_refused(words: list[str], told: str) -> None:
-    done = CliRunner().invoke(app, ["logs", "j1", *words])
+    done = CliRunner().invoke(app, ["logs", "j000000000000", *words])
 
     assert isinstance(done.exception, BadRequest)
     assert told in done.exception.detail

@@ -20,9 +20,9 @@ def test_mistakes_at_the_command_line(service: Service) -> None:
         (("submit", "moon.yaml"), 2, "'moon' is an unknown infrastructure"),
         (("submit", "nosuch.yaml"), 2, "No such file"),
         (("submit", "good.yaml", "--env", "NOVALUE"), 2, "NAME=VALUE"),
-        (("preempt", "j0", "--notice", "soon"), 2, "write seconds"),
-        (("show", "j0"), 4, "there is no job j0"),
-        (("logs", "j0"), 4, "there is no job j0"),
+        (("preempt", "j000000000000", "--notice", "soon"), 2, "write seconds"),
+        (("show", "j000000000000"), 4, "there is no job j000000000000"),
+        (("logs", "bert"), 4, "no job named bert; holdfast ps lists jobs"),
         (("frobnicate",), 2, "frobnicate"),
     ]
 

@@ -15,7 +15,8 @@ import typer
 
 from holdfast.api.schemas.diagnostics import EvidenceOut, HintsOut
 from holdfast.cli import output
-from holdfast.cli.output import AsJson, JobId
+from holdfast.cli.job_argument import JobId, OtherJobId
+from holdfast.cli.output import AsJson
 from holdfast.client import Client
 from holdfast.client.diagnostics import EvidenceClient
 from holdfast.errors import BadRequest
@@ -101,10 +102,8 @@ def _save(place: Path, data: bytes) -> None:
 
 
 def diff(
-    before: Annotated[str, typer.Argument(metavar="JOB", help="Id of the reference job.")],
-    after: Annotated[
-        str, typer.Argument(metavar="OTHER", help="Id of the job to compare with it.")
-    ],
+    before: JobId,
+    after: OtherJobId,
     *,
     as_json: AsJson = False,
 ) -> None:

@@ -14,8 +14,9 @@ import typer
 from holdfast.api.schemas.jobs import JobOut, LimitsOut, RemovalOut
 from holdfast.api.schemas.service import LauncherOut
 from holdfast.cli import output
+from holdfast.cli.job_argument import JobId, JobIds
 from holdfast.cli.jobs import Envs, Force, Secrets, connect, envs_of, secret_of
-from holdfast.cli.output import AsJson, JobId
+from holdfast.cli.output import AsJson
 from holdfast.client import Client
 from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
@@ -216,7 +217,7 @@ def _print_job(job: JobOut, as_json: bool) -> None:
 
 
 def rm(
-    job_ids: Annotated[list[str], typer.Argument(metavar="JOB...", help="Ids of ended jobs.")],
+    job_ids: JobIds,
     *,
     checkpoints: Annotated[
         bool, typer.Option("--checkpoints", help="Also delete their checkpoints from the store.")

@@ -18,8 +18,9 @@ from holdfast.cli import output
 from holdfast.cli.checkpoints import retention_failure
 from holdfast.cli.code_upload import Upload, code_of, folder_of
 from holdfast.cli.diagnostics import print_hints
+from holdfast.cli.job_argument import JobId
 from holdfast.cli.logs import follow_to_the_end
-from holdfast.cli.output import AsJson, JobId, money, steps, warn_stale_launchers
+from holdfast.cli.output import AsJson, money, steps, warn_stale_launchers
 from holdfast.client import Client
 from holdfast.client.credentials import Credentials
 from holdfast.client.diagnostics import EvidenceClient

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from holdfast.api.schemas.notifications import ChannelIn, ChannelOut, DeliveryOut, NewChannelOut
 from holdfast.cli import output
+from holdfast.cli.job_argument import JobOption
 from holdfast.cli.output import AsJson
 from holdfast.client import Client
 from holdfast.client.credentials import Credentials
@@ -138,10 +139,7 @@ def deliveries(
         typer.Argument(metavar="[NAME]", help="Name of the channel; alternative: --job."),
     ] = None,
     *,
-    job: Annotated[
-        str | None,
-        typer.Option("--job", metavar="JOB", help="Deliveries to the targets in this job's file."),
-    ] = None,
+    job: JobOption = None,
     limit: Annotated[
         int,
         typer.Option("--limit", min=1, max=200, metavar="N", help="Maximum number of messages."),

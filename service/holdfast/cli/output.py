@@ -19,7 +19,6 @@ from holdfast.client import Client, Refused, ServiceUnreachable
 from holdfast.clock import SystemClock
 from holdfast.errors import BadJobFile, BadRequest, HoldfastError
 
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
 Since = Annotated[str | None, typer.Option("--since", help="First day in UTC: 2026-03-01, or 30d.")]
 Until = Annotated[
     str | None, typer.Option("--until", help="Last day in UTC, in the format of --since.")

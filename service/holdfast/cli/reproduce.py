@@ -12,6 +12,7 @@ import yaml
 from holdfast.api.schemas.jobs import JobOut, TaskIn
 from holdfast.cli import output
 from holdfast.cli.code_upload import code_of
+from holdfast.cli.job_argument import resolve
 from holdfast.cli.jobs import (
     Envs,
     Force,
@@ -40,7 +41,7 @@ from holdfast.reproduce.task import is_local, read_evidence, rerun_task, task_of
 from holdfast.settings import read_settings
 
 ManifestSource = Annotated[
-    str, typer.Argument(metavar="WHAT", help="Job, manifest file, or bundle.")
+    str, typer.Argument(metavar="WHAT", help="Id or name of a job, manifest file, or bundle.")
 ]
 Repo = Annotated[
     Path | None, typer.Option("--repo", help="Repository that contains the original commit.")
@@ -142,7 +143,7 @@ def _manifest(what: str) -> dict[str, Any]:
     if Path(what).exists() or "/" in what or what.endswith((".json", ".zip")):
         return read_evidence(Path(what))
     with connect() as client:
-        return EvidenceClient(client).manifest(what)
+        return EvidenceClient(client).manifest(resolve(client, what))
 
 
 def _with_packages(manifest: dict[str, Any], workdir: str | None, target: Path) -> dict[str, Any]:

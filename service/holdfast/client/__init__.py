@@ -83,7 +83,11 @@ class Client:
     user_agent: ClassVar[str] = user_agent("holdfast-client")
 
     def __init__(
-        self, url: str, token: str | None = None, transport: httpx2.BaseTransport | None = None
+        self,
+        url: str,
+        token: str | None = None,
+        transport: httpx2.BaseTransport | None = None,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         headers = {"User-Agent": self.user_agent} | (
             {"Authorization": f"Bearer {token}"} if token else {}
@@ -92,7 +96,7 @@ class Client:
         self._service = ""  # The service's version, from its newest response.
         try:
             self._http = httpx2.Client(
-                base_url=url, headers=headers, timeout=TIMEOUT_S, transport=transport
+                base_url=url, headers=headers, timeout=timeout_s, transport=transport
             )
         except httpx2.InvalidURL as error:
             raise ServiceUnreachable(
@@ -100,7 +104,7 @@ class Client:
             ) from error
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> Client:
+    def from_settings(cls, settings: Settings, timeout_s: float = TIMEOUT_S) -> Client:
         """Create a client from the settings, else from the saved login.
 
         Without a token in either, it reads the token from the home directory of a local service.
@@ -117,7 +121,7 @@ class Client:
                 token = settings.token_file.read_text().strip()
             except OSError:
                 token = None  # Another user's service, or none yet: loopback also works without a token.
-        return cls(url, token)
+        return cls(url, token, timeout_s=timeout_s)
 
     @property
     def url(self) -> str:
