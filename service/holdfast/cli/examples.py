@@ -7,7 +7,7 @@ from typing import Final
 EXAMPLES: Final = {
     "submit": (
         "holdfast submit train.yaml",
-        "holdfast submit train.yaml --name lr-3e-4 --env LR=3e-4",
+        "holdfast submit train.yaml --name lr-3e-4 --env LR=3e-4 --max-cost 50 --deadline 48h",
         "holdfast submit train.yaml --follow",
     ),
     "ps": ("holdfast ps", "holdfast ps --status training --tag team=nlp"),

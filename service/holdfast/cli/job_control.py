@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import secrets
 import sys
-from collections.abc import Callable
-from functools import wraps
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -17,115 +14,44 @@ from holdfast.cli import output
 from holdfast.cli.job_argument import JobId, JobIds
 from holdfast.cli.jobs import Envs, Force, Secrets, connect, envs_of, secret_of
 from holdfast.cli.output import AsJson
+from holdfast.cli.shared_options import Limits, all_limits, with_options
 from holdfast.client import Client
 from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
 
 Changes: TypeAlias = dict[str, Any]
-"""The limits given on the command line, as the API accepts them."""
-
-
-def _option(name: str, help: str, metavar: str | None = None) -> Any:  # noqa: A002 - as typer calls it
-    return Annotated[str | None, typer.Option(name, help=help, metavar=metavar)]
-
-
-NO_LIMIT: Final = "none"
-"""The value that removes a limit."""
-INTEGER_LIMITS: Final = frozenset({"max_failures", "max_fruitless"})
-"""Limits that are plain numbers, neither amounts nor durations."""
-OPTIONS: Final = {
-    "max_cost_usd": _option("--max-cost", "Maximum total cost of the nodes.", "USD"),
-    "max_hourly_cost_usd": _option(
-        "--max-hourly-cost", "Maximum cost of the nodes per hour.", "USD"
-    ),
-    "deadline": _option("--deadline", "Deadline, such as 48h after the submission."),
-    "max_duration": _option("--max-duration", "Maximum time with nodes, such as 72h."),
-    "max_wait": _option("--max-wait", "Maximum uninterrupted time without nodes."),
-    "max_failures": _option("--max-failures", "Maximum number of failures of the program.", "N"),
-    "max_fruitless": _option("--max-fruitless", "Maximum attempts without progress.", "N"),
-    "max_stall": _option(
-        "--max-stall", "Maximum time without a step; takes effect with the next launch."
-    ),
-}
-
-
-def with_limits(command: Callable[..., None]) -> Callable[..., None]:
-    """Add one option for each limit to a command, which receives the given ones as `limits`.
-
-    Typer reads options from the signature and cannot build them from a list.
-    """
-    signature = inspect.signature(command, eval_str=True)
-    named = inspect.Parameter.KEYWORD_ONLY
-    options = [inspect.Parameter(n, named, default=None, annotation=o) for n, o in OPTIONS.items()]
-    parameters = list(signature.parameters.values())
-    place = list(signature.parameters).index("limits")
-
-    @wraps(command)
-    def taking(*args: Any, **given: Any) -> None:
-        limits = _limit_changes({name: given.pop(name) for name in OPTIONS})
-        command(*args, limits=limits, **given)
-
-    parameters[place : place + 1] = options
-    taking.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    taking.__annotations__ = {each.name: each.annotation for each in parameters}
-    del taking.__wrapped__  # Typer must read the extended signature.
-    return taking
-
-
-def _limit_changes(given: dict[str, str | None]) -> Changes:
-    named = {name: value for name, value in given.items() if value is not None}
-    return {
-        name: None if value == NO_LIMIT else _parse_limit(name, value)
-        for name, value in named.items()
-    }
-
-
-def _parse_limit(name: str, value: str) -> str | int:
-    if name not in INTEGER_LIMITS:
-        return value
-    try:
-        return int(value)
-    except ValueError as error:
-        option = f"--{name.replace('_', '-')}"
-        raise BadRequest(f"{option} {value}: write a whole number, or none") from error
-
-
+"""Changes in a copy of a job, as the API accepts them."""
 Name = Annotated[
     str | None, typer.Option("--name", "-n", help="Name instead of the original job's.")
 ]
 
 
-@with_limits
-def clone(
-    job_id: JobId,
+@with_options("limits", all_limits)
+def _job_changes(
     *,
     name: Name = None,
     env: Envs = None,
     secret: Secrets = None,
-    limits: Changes,
+    limits: Limits,
     force: Force = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Changes:
+    """Collect the changes in a copy of a job as the API accepts them."""
+    secrets_given = dict(map(secret_of, secret or []))
+    given = {"name": name, "env": envs_of(env), "secrets": secrets_given, "limits": limits}
+    return {word: value for word, value in {**given, "force": force}.items() if value}
+
+
+@with_options("changes", _job_changes)
+def clone(job_id: JobId, *, changes: Changes, as_json: AsJson = False) -> None:
     """Submit a copy of a job with changes; it starts where the original started."""
-    changes = _job_changes(name, env, secret, limits, force=force)
     with connect() as client:
         job = client.clone(job_id, changes, idempotency_key=secrets.token_hex(16))
     _print_copy(job, as_json=as_json)
 
 
-@with_limits
-def retry(
-    job_id: JobId,
-    *,
-    name: Name = None,
-    env: Envs = None,
-    secret: Secrets = None,
-    limits: Changes,
-    force: Force = False,
-    as_json: AsJson = False,
-) -> None:
+@with_options("changes", _job_changes)
+def retry(job_id: JobId, *, changes: Changes, as_json: AsJson = False) -> None:
     """Submit a job that failed or was cancelled again, from its newest checkpoint."""
-    changes = _job_changes(name, env, secret, limits, force=force)
     with connect() as client:
         job = client.retry(job_id, changes, idempotency_key=secrets.token_hex(16))
         step = client.job(job_id).last_checkpoint_step
@@ -137,20 +63,6 @@ def _print_copy(job: JobOut, more: str = "", *, as_json: bool) -> None:
         output.print_json(job)
     else:
         output.console.print(f'Submitted job {job.id} "{job.name}"{more}', markup=False)
-
-
-def _job_changes(
-    name: str | None,
-    env: list[str] | None,
-    secret: list[str] | None,
-    limits: Changes,
-    *,
-    force: bool,
-) -> dict[str, Any]:
-    """Collect the changes for the new job as the API accepts them."""
-    secrets_given = dict(map(secret_of, secret or []))
-    given = {"name": name, "env": envs_of(env), "secrets": secrets_given, "limits": limits}
-    return {word: value for word, value in {**given, "force": force}.items() if value}
 
 
 def pause(
@@ -166,11 +78,11 @@ def pause(
     _print_job(job, as_json)
 
 
-@with_limits
+@with_options("limits", all_limits)
 def resume(
     job_id: JobId,
     *,
-    limits: Changes,
+    limits: Limits,
     reason: Annotated[
         str, typer.Option("--reason", help="Reason, shown in the job's history.")
     ] = "resumed on request",
@@ -182,11 +94,11 @@ def resume(
     _print_job(job, as_json)
 
 
-@with_limits
+@with_options("limits", all_limits)
 def limits(
     job_id: JobId,
     *,
-    limits: Changes,
+    limits: Limits,
     as_json: AsJson = False,
 ) -> None:
     """Show the limits of a job, or change them; `none` removes a limit."""

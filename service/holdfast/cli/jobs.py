@@ -13,7 +13,14 @@ from pydantic import ValidationError
 from rich.text import Text
 
 from holdfast.api.schemas.diagnostics import ProofOut
-from holdfast.api.schemas.jobs import CheckoutIn, JobOut, TaskIn
+from holdfast.api.schemas.jobs import (
+    CheckoutIn,
+    JobOut,
+    LaunchEstimateOut,
+    LimitsIn,
+    RenderTaskIn,
+    TaskIn,
+)
 from holdfast.cli import output
 from holdfast.cli.checkpoints import retention_failure
 from holdfast.cli.code_upload import Upload, code_of, folder_of
@@ -21,7 +28,8 @@ from holdfast.cli.diagnostics import print_hints
 from holdfast.cli.job_argument import JobId
 from holdfast.cli.logs import follow_to_the_end
 from holdfast.cli.output import AsJson, money, steps, warn_stale_launchers
-from holdfast.client import Client
+from holdfast.cli.shared_options import Limits, submission_limits, with_options
+from holdfast.client import Client, Refused
 from holdfast.client.credentials import Credentials
 from holdfast.client.diagnostics import EvidenceClient
 from holdfast.errors import BadRequest
@@ -58,6 +66,7 @@ def connect() -> Client:
     return Client.from_settings(read_settings())
 
 
+@with_options("limits", submission_limits)
 def submit(
     file: File,
     *,
@@ -65,6 +74,7 @@ def submit(
     env: Envs = None,
     secret: Secrets = None,
     project: Project = None,
+    limits: Limits,
     force: Force = False,
     upload: Upload = None,
     follow: Annotated[
@@ -74,12 +84,15 @@ def submit(
 ) -> None:
     """Submit a job; it survives preemptions until it is done."""
     task = task_of(file, name, env, secret).model_copy(update={"force": force})
+    task.limits = LimitsIn(**limits) if limits else None
     task.project, task.default_project = (
         project,
         Credentials.read(read_settings().login_file).project,
     )
     with connect() as client:
         task.code = code_of(client, task.task, upload)
+        if not as_json:
+            _print_estimate(client, task)
         job = client.submit(task, idempotency_key=secrets.token_hex(16))
         if as_json:
             output.print_json(job)
@@ -93,6 +106,39 @@ def submit(
             output.echo(
                 f"follow its log: holdfast logs -f {job.id}; show its state: holdfast show {job.id}"
             )
+
+
+def _print_estimate(client: Client, task: TaskIn) -> None:
+    """Print the launcher, place and price of a job, if the service can render it."""
+    try:
+        asked = RenderTaskIn(**task.model_dump(exclude_unset=True), prices=True)
+        rendered = client.render(asked)
+    except Refused:
+        return  # The submission reports the reason; an older service does not know `prices`.
+    if rendered.estimate:
+        output.echo(estimate_line(rendered.engine, rendered.estimate))
+
+
+def estimate_line(engine: str, estimate: LaunchEstimateOut) -> str:
+    """Describe where a job will run and what it may cost."""
+    count = estimate.nodes
+    nodes = f"{count} node{'s' * (count != 1)}"
+    if estimate.node:
+        nodes = f"{count} × {estimate.node}"  # noqa: RUF001
+    parts = [output.NAMES.get(engine, engine)]
+    if estimate.simulated:
+        parts += [nodes, "nothing is billed"]
+    else:
+        place = estimate.place or "any cloud"
+        kind = "spot" if estimate.is_spot else "on-demand"
+        price = ", price unknown"
+        if estimate.micros_per_hour is not None:
+            price = f" {money(estimate.micros_per_hour, simulated=True)}/h"
+            price += " (price older than 90 days)" * estimate.is_old
+        parts += [place if estimate.is_pinned else f"{place} (cheapest)", f"{nodes} {kind}{price}"]
+    limit = estimate.max_cost_usd
+    most = f"maximum {money(round(float(limit) * 1e6))}" if limit else "no maximum cost"
+    return f"{', '.join(parts)}; {most}"
 
 
 def ps(

@@ -83,7 +83,9 @@ def render(
     elif host or nproc or nnodes:
         raise BadRequest("--host, --nproc-per-node and --nnodes require --launcher torchrun")
     asked = RenderTaskIn(
-        **task.model_dump(), by_hand=by_hand, sbatch=launcher is RenderTarget.SLURM
+        **task.model_dump(exclude_unset=True),
+        by_hand=by_hand,
+        sbatch=launcher is RenderTarget.SLURM,
     )
     rendered = _render_locally(asked, "as requested by --local") if local else _rendered(asked)
     if as_json:

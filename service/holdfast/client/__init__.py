@@ -169,13 +169,11 @@ class Client:
 
     def render(self, task: RenderTaskIn) -> RenderOut:
         """Render what would be launched, with the torchrun commands if requested."""
-        return self._request(
-            RenderOut, "POST", "/v1/render", json=task.model_dump(exclude_none=True)
-        )
+        return self._request(RenderOut, "POST", "/v1/render", json=_body(task))
 
     def submit(self, task: TaskIn, idempotency_key: str) -> JobOut:
         """Submit a job. The same key returns the same job."""
-        return self._new("/v1/jobs", task.model_dump(exclude_none=True), idempotency_key)
+        return self._new("/v1/jobs", _body(task), idempotency_key)
 
     def jobs(
         self,
@@ -397,6 +395,14 @@ class Client:
 _STREAM_TIMEOUT: Final = httpx2.Timeout(
     TIMEOUT_S, read=60.0
 )  # Streams send a keep-alive every 15 s.
+
+
+def _body(task: TaskIn) -> dict[str, Any]:
+    """Return a job file as JSON without defaults, which an older service does not know."""
+    body = task.model_dump(exclude_none=True)
+    if task.limits:  # Here, None removes a limit.
+        body["limits"] = task.limits.model_dump(exclude_unset=True)
+    return body
 
 
 def _problem(answer: httpx2.Response) -> Problem:

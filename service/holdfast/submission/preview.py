@@ -24,6 +24,7 @@ from holdfast.rendering import (
     torchrun_commands,
     torchrun_notes,
 )
+from holdfast.submission.launch_estimate import LaunchEstimate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +35,8 @@ class PreviewOptions:
     """Hosts on which people start the job with torchrun; None omits the commands."""
     sbatch: bool = False
     """Whether to include the script for sbatch."""
+    prices: bool = False
+    """Whether to include the placement and price; only a service has prices."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +51,8 @@ class Preview:
     notes: Sequence[str] = field(default_factory=tuple)
     refused: Sequence[str] = field(default_factory=tuple)
     """Reasons why a submission of the same request would be refused."""
+    estimate: LaunchEstimate | None = None
+    """The cheapest known placement; None if not requested."""
 
 
 def preview(

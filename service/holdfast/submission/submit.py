@@ -28,6 +28,7 @@ from holdfast.submission.admission import (
     refusals,
     uploads_of,
 )
+from holdfast.submission.launch_estimate import estimate_launch
 from holdfast.submission.preview import Preview, PreviewOptions, preview
 
 
@@ -90,7 +91,11 @@ def preview_submission(
     past = lifetimes_for(services, spec)
     notes = check_spot_safety(spec, past, force=True) + check_parent_job(services, spec, caller)
     refused = _refusals(services, asked, spec, caller, past)
-    return preview(understood, rendered, options, notes=notes, refusals=refused)
+    shown = preview(understood, rendered, options, notes=notes, refusals=refused)
+    if not options.prices:
+        return shown
+    estimate = estimate_launch(spec, services.prices, services.clock.now())
+    return replace(shown, estimate=estimate)
 
 
 def _understand(

@@ -87,6 +87,7 @@ def _request(body: TaskIn) -> JobRequest:
         secrets=body.secrets,
         base_dir=body.base_dir,
         home_dir=body.home_dir,
+        limits=body.limits.model_dump(exclude_unset=True) if body.limits else {},
     )
     return JobRequest(
         text=body.task,
@@ -119,7 +120,7 @@ def submit_job(
     The same Idempotency-Key and body return the same job.
     """
     # Without defaults, so that a later version with more fields recognizes the same request.
-    optional = ("project", "default_project", "checkout", "code")
+    optional = ("project", "default_project", "checkout", "code", "limits")
     unset = {name for name in optional if getattr(body, name) is None}
     unset |= set() if body.force else {"force"}
     requested = body.model_dump_json(exclude={"secrets"} | unset)
@@ -284,6 +285,6 @@ render_router = Router(prefix="/v1/render", tags=["jobs"])
 def render_task(body: RenderTaskIn, services: TheServices, caller: TheCaller) -> RenderOut:
     """Show what would be launched for a job file, without launching it."""
     by_hand = TorchrunRequest(**body.by_hand.model_dump()) if body.by_hand else None
-    options = PreviewOptions(by_hand=by_hand, sbatch=body.sbatch)
+    options = PreviewOptions(by_hand=by_hand, sbatch=body.sbatch, prices=body.prices)
     shown = preview_submission(services, _request(body), caller, options)
     return RenderOut.model_validate(shown, from_attributes=True)

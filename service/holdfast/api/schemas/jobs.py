@@ -143,6 +143,9 @@ class TaskIn(Schema):
     env: dict[str, str] = Field(
         default_factory=dict, description="Values that override those of `envs`."
     )
+    limits: LimitsIn | None = Field(
+        default=None, description="Limits that override those of `holdfast.limits`."
+    )
     force: StrictBool = Field(
         default=False,
         description="Run on spot without checkpoints (progress is lost on preemption); adds a note.",
@@ -372,6 +375,9 @@ class RenderTaskIn(TaskIn):
         default=None, description="Also return the commands for torchrun."
     )
     sbatch: StrictBool = Field(default=False, description="Also return the script for sbatch.")
+    prices: StrictBool = Field(
+        default=False, description="Also return the cheapest known placement and its price."
+    )
 
 
 class NodeCommandOut(Schema):
@@ -380,6 +386,26 @@ class NodeCommandOut(Schema):
     host: str
     ranks: int = Field(description="Number of processes.")
     command: str = Field(description="Text for a shell.")
+
+
+class LaunchEstimateOut(Schema):
+    """The cheapest known placement of a job before its launch."""
+
+    nodes: int
+    node: str | None = Field(
+        description="Instance type, else accelerators of a node; null if the job file names neither."
+    )
+    place: str | None = Field(description="Cloud and region; null if any is possible.")
+    is_pinned: bool = Field(
+        description="True if the job file names the place; false if it is merely the cheapest."
+    )
+    is_spot: bool
+    micros_per_hour: int | None = Field(
+        description="Price of all nodes in micro-dollars; null if unknown."
+    )
+    is_old: bool = Field(description="True if the price is older than 90 days.")
+    simulated: bool = Field(description="True if nothing is billed, as the nodes are not rented.")
+    max_cost_usd: str | None = Field(description="The job's limit; null without one.")
 
 
 class RenderOut(Schema):
@@ -395,4 +421,7 @@ class RenderOut(Schema):
     refused: list[str] = Field(
         default_factory=list,
         description="Reasons why submit would refuse the same request now; empty if it would accept.",
+    )
+    estimate: LaunchEstimateOut | None = Field(
+        default=None, description="Placement and price, if requested."
     )

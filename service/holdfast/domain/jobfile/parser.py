@@ -57,6 +57,8 @@ class Overrides:
     """Directory that `~` expands to on the user's machine; None if unknown."""
     code: str | None = None
     """Uploaded code that replaces the file's workdir; None to use the workdir."""
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    """Limits that replace those of the file; a value of None removes a limit."""
 
 
 def parse_job_file(text: str, overrides: Overrides = Overrides()) -> ParsedJobFile:
@@ -77,6 +79,7 @@ def parse_job_file(text: str, overrides: Overrides = Overrides()) -> ParsedJobFi
         raw["name"] = node.value
     if overrides.name is not None:
         raw["name"] = overrides.name
+    raw = _with_limits(raw, overrides.limits)
     file, file_flaws = validate({**raw, "envs": envs, "secrets": secrets})
     workdir, workdir_flaws = _workdir(raw.get("workdir"), overrides)
     mounts, mount_flaws = _mounts(raw.get("file_mounts"), overrides)
@@ -108,6 +111,16 @@ def _load(text: str) -> tuple[dict[str, Any], dict[str, yaml.Node]]:
     if odd := [key for key in raw if not isinstance(key, str)]:
         raise _bad_job_file(f"{odd[0]!r} is not a key of a job file; put it in quotes or remove it")
     return raw, {key.value: value for key, value in nodes[0].value}
+
+
+def _with_limits(raw: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge limits over those of the file, unless the file's are invalid and reported as such."""
+    block = raw.get("holdfast") or {}
+    limits = block.get("limits") or {} if isinstance(block, dict) else None
+    if not changes or not isinstance(limits, dict):
+        return raw
+    merged = {word: value for word, value in {**limits, **changes}.items() if value is not None}
+    return {**raw, "holdfast": {**block, "limits": merged}}
 
 
 def _bad_job_file(message: str) -> BadJobFile:

@@ -1,0 +1,38 @@
+"""`holdfast submit` against a real service."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from holdfast.cli.app import app
+from support.simulated_service import SimulatedService, served
+from typer.testing import CliRunner
+
+
+@pytest.fixture
+def at_terminal(
+    world: SimulatedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[CliRunner]:
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text("run: x\nresources: {infra: local}\nholdfast: {limits: {max_cost_usd: 5}}\n")  # fmt: skip
+    with served(world) as url:
+        monkeypatch.setenv("HOLDFAST_URL", url)
+        yield CliRunner()
+
+
+def test_submit_prints_the_line_and_sets_limits(at_terminal: CliRunner) -> None:
+    done = at_terminal.invoke(app, ["submit", "job.yaml", "--max-cost", "50", "--deadline", "48h"])
+    as_json = at_terminal.invoke(app, ["submit", "job.yaml", "--max-cost", "none", "--json"])
+    wrong = at_terminal.invoke(app, ["submit", "job.yaml", "--deadline", "soon"])
+    job = done.stdout.split()[2]
+    limits = json.loads(at_terminal.invoke(app, ["limits", job, "--json"]).stdout)
+
+    assert done.stderr.startswith("local, 1 node, nothing is billed; maximum $50.00\n")
+    assert done.stdout.startswith("Submitted job ")
+    assert as_json.stderr == ""
+    assert json.loads(as_json.stdout)["limits"]["max_cost_usd"] is None
+    assert (limits["max_cost_usd"], limits["deadline"]) == ("50", "48h")
+    assert "#/holdfast/limits/deadline" in str(wrong.exception)
