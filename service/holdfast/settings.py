@@ -132,6 +132,10 @@ class Settings(BaseSettings):
     look_every_s: float = Field(default=1.0, gt=0, le=600)
     """Seconds between two polls of a live job. A lower value adds calls to launchers; a higher
     value detects events later."""
+    restart_s: float = Field(default=30.0, ge=0, le=1800)
+    """Seconds before a failed program is restarted, on local nodes and on Slurm; doubled with each
+    further failure, up to 30 minutes. A lower value fails again while the cause lasts; a higher
+    value delays the recovery."""
     replicas_lease_s: float = Field(default=10.0, gt=0)
     """Seconds for which a replica holds the lease on a job. A value below the duration of one
     poll duplicates work, harmlessly; with a higher value, the jobs of a dead replica wait

@@ -41,7 +41,7 @@ class SlurmBackend:
     def __post_init__(self) -> None:
         self.launcher = self.another()
 
-    def another(self, worker: str = "") -> SlurmLauncher:
+    def another(self, worker: str = "", restart_s: float = 0) -> SlurmLauncher:
         """The launcher of another service over the same cluster; with a name for its worker where it is of another version."""
         wheel = own_wheel(self.home / "wheels")
         place = ClusterPaths(
@@ -56,6 +56,7 @@ class SlurmBackend:
             transport=self.transport or local(self.cluster.programs),
             paths=place,
             worker=lambda: batch_job.pack_worker(wheel),
+            restart_s=restart_s,
         )
         return SlurmLauncher(terms, SystemClock())
 

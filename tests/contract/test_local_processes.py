@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 import psutil
-from contract.launcher_backends import LocalBackend, do, eventually, is_ended, is_up
+from contract.launcher_backends import LocalBackend, ProgramKind, do, eventually, is_ended, is_up
 from holdfast.domain.events import Cause, Outcome
 from holdfast.domain.jobs.observation import LaunchStatus
 from holdfast.launchers.local import LocalLauncher
@@ -252,3 +252,28 @@ def test_a_launch_that_the_database_lacks_is_listed_not_stopped(machine: LocalBa
 
     assert (list(found), strangers, known) == ([], ["job-1"], ())
     assert machine.launcher.strangers == ()
+
+
+def test_failed_program_restarts_after_doubling_pauses_unless_it_would_fail_again(
+    machine: LocalBackend,
+) -> None:
+    machine.launcher = LocalLauncher(machine.home, machine.climate, restart_s=0.5)
+    machine.kind = ProgramKind.STUMBLES
+    usage_error = machine.order("job-2", "touch $HOLDFAST_RUN_DIR/trained; exit 2", max_failures=3)
+
+    do(machine.launcher.submit(machine.launch("job-1", max_failures=3)))
+    do(machine.launcher.submit(usage_error))
+    failed, useless = machine.until("job-1", is_ended), machine.until("job-2", is_ended)
+
+    first, second, third = failed.recent_placements
+    assert first.lost_at
+    assert second.lost_at
+    pauses_s = [
+        (second.ready_at - first.lost_at).total_seconds(),
+        (third.ready_at - second.lost_at).total_seconds(),
+    ]
+    assert 0.5 <= pauses_s[0] < 1.0 <= pauses_s[1]
+    assert failed.result
+    assert (failed.result.outcome, failed.result.exit_code) == (Outcome.FAILED, 3)
+    assert useless.result
+    assert (useless.result.exit_code, useless.placements) == (2, 1)

@@ -9,6 +9,7 @@ import re
 import shutil
 import stat
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -350,3 +351,19 @@ def test_a_machine_without_slurm_says_so(tmp_path: Path) -> None:
 
     assert reply.code == 127
     assert "sbatch" in reply.err
+
+
+def test_restart_after_a_failure_waits_in_slurms_queue(slurm: SlurmCluster) -> None:
+    cluster = SlurmBackend(slurm, slurm.new_folder(), ProgramKind.STUMBLES)
+    cluster.launcher = cluster.another(restart_s=900)
+
+    do(cluster.launcher.submit(cluster.launch("job-1", max_failures=3)))
+    second = cluster.folder("job-1") / "facts" / "submitted.2"
+    cluster.until("job-1", lambda _: second.exists())
+    waiting = slurm.run("scontrol", "-o", "show", "job", cluster.job("job-1"))
+    times = dict(re.findall(r"(SubmitTime|StartTime)=(\S+)", waiting))
+    do(cluster.launcher.cancel("job-1"))
+
+    submitted, start = (datetime.fromisoformat(times[name]) for name in ("SubmitTime", "StartTime"))
+    assert "JobState=PENDING" in waiting
+    assert start - submitted >= timedelta(seconds=899)

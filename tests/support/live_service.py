@@ -35,6 +35,7 @@ class Service:
             "HOLDFAST_URL": f"http://127.0.0.1:{self.port}",
             "HOLDFAST_LOOK_EVERY_S": "0.3",
             "HOLDFAST_LOCAL_PROVISION_S": "0.2",
+            "HOLDFAST_RESTART_S": "0.2",
             "OMP_NUM_THREADS": "1",
         }
         self.process: subprocess.Popen[bytes] | None = None

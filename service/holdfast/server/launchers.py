@@ -86,7 +86,12 @@ def refusals(settings: Settings) -> Mapping[Engine, str]:
 
 def _local(context: LauncherContext) -> LocalLauncher:
     settings = context.settings
-    return LocalLauncher(settings.home, context.market, sandboxes=_sandboxes(settings))
+    return LocalLauncher(
+        settings.home,
+        context.market,
+        sandboxes=_sandboxes(settings),
+        restart_s=settings.restart_s,
+    )
 
 
 def _sandboxes(settings: Settings) -> Sandboxes | None:
@@ -120,7 +125,10 @@ def _slurm(context: LauncherContext) -> SlurmLauncher | None:
         cluster=settings.slurm_cluster or "",
     )
     config = SlurmConfig(
-        transport=transport, paths=paths, worker=lambda: batch_job.pack_worker(wheel)
+        transport=transport,
+        paths=paths,
+        worker=lambda: batch_job.pack_worker(wheel),
+        restart_s=settings.restart_s,
     )
     return SlurmLauncher(config, SystemClock())
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from holdfast.domain.events import Cause, Event, Guard, LeftReason
 from holdfast.domain.jobfile.limits import Limits
-from holdfast.domain.jobs.crash_loop import normalised
+from holdfast.domain.jobs.crash_loop import normalised, restart_pause_s
 from holdfast.domain.jobs.guards import trip
 from holdfast.domain.jobs.job import Job
 from holdfast.domain.jobs.lifecycle import fold
@@ -130,3 +130,15 @@ def test_a_launch_that_is_trying_again_meanwhile_is_stopped_too() -> None:
 
     assert guard(job(again)) is Guard.SAME_CRASH
     assert guard(job([*tries("a", "a"), ready(30, attempt=3), crash("a", 3)])) is None
+
+
+def test_restart_pause_doubles_up_to_half_an_hour() -> None:
+    assert [restart_pause_s(30, failures) for failures in (1, 2, 3, 7, 8, 100)] == [
+        30,
+        60,
+        120,
+        1800,
+        1800,
+        1800,
+    ]
+    assert restart_pause_s(0, 5) == 0

@@ -150,8 +150,21 @@ def test_a_program_that_has_trained_is_tried_as_often_as_it_may_fail() -> None:
     last = decide(books(SlurmJob(state="FAILED"), facts), NOW_S)
 
     assert lost(first) is Cause.USER_ERROR
-    assert first.action is SlurmAction.SUBMIT
+    assert (first.action, first.failures) == (SlurmAction.SUBMIT, 1)
     assert last.facts["ended"]["outcome"] is Outcome.FAILED
+
+
+def test_crash_before_the_restart_of_a_failed_program_is_repaired() -> None:
+    """The loss was recorded, and the service was killed before it submitted the next Slurm job."""
+    facts = {"placed.1": placed(), "left.1": left(3, trained="yes")}
+    recorded = {**facts, "lost.1": {"at": "500", "cause": "user_error"}}
+    row = SlurmJob(state="FAILED", exit_code=3)
+
+    plan = decide(books(row, recorded), NOW_S)
+    cancelled = decide(books(row, {**recorded, "cancelled": {"at": "600"}}), NOW_S)
+
+    assert plan == SlurmPlan({}, SlurmAction.SUBMIT, failures=1)
+    assert cancelled.facts["ended"]["outcome"] is Outcome.CANCELLED
 
 
 def test_a_placement_that_was_replaced_is_not_started_again() -> None:

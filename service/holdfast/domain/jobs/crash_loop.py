@@ -1,6 +1,6 @@
-"""Identical crashes: same exit code and error message. Pure.
+"""Repeated crashes: how long a restart waits, and which crashes are identical. Pure.
 
-Values that differ per run are ignored in messages.
+Crashes are identical if exit code and error message are the same apart from values that differ per run.
 """
 
 from __future__ import annotations
@@ -18,6 +18,14 @@ _VOLATILE: Final = re.compile(
     r"|\d+(?:[.,:]\d+)*",  # Numbers, versions, times of day, sizes.
     re.IGNORECASE,
 )
+
+MAX_RESTART_PAUSE_S: Final = 1800.0
+"""Maximum pause before a restart. A lower value pays for more attempts; a higher value delays a job whose cause was fixed."""
+
+
+def restart_pause_s(first_s: float, failures: int) -> float:
+    """Seconds before the restart after `failures` program failures: `first_s`, doubled with each further failure."""
+    return min(MAX_RESTART_PAUSE_S, first_s * 2.0 ** min(failures - 1, 16))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -37,10 +37,16 @@ class LaunchSpec:
     """Sandbox of a confined job; None: its nodes have the service's rights."""
     climate: MarketParameters
     """The market at submission; new settings of the service do not affect running launches."""
+    restart_s: float = 0
+    """Pause before the first restart after a failure of the program."""
 
     @classmethod
     def from_launch(
-        cls, launch: Launch, climate: MarketParameters, cells: Sandboxes | None
+        cls,
+        launch: Launch,
+        climate: MarketParameters,
+        cells: Sandboxes | None,
+        restart_s: float = 0,
     ) -> LaunchSpec:
         """Derive the spec of a launch on this machine.
 
@@ -60,6 +66,7 @@ class LaunchSpec:
             workdir=_workdir(task.get("workdir")),
             cell=_sandbox(launch, cells),
             climate=climate.for_task(task),
+            restart_s=restart_s,
         )
 
     def json(self) -> str:

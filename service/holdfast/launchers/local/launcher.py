@@ -39,12 +39,17 @@ class LocalLauncher:
         climate: MarketParameters,
         clock: Clock = SystemClock(),
         sandboxes: Sandboxes | None = None,
+        restart_s: float = 0,
     ) -> None:
-        """`sandboxes` confines users' jobs without rights to this machine; None refuses them."""
+        """`sandboxes` confines users' jobs without rights to this machine; None refuses them.
+
+        `restart_s` is the pause before a failed program is restarted.
+        """
         self._home = home
         self._sandboxes = sandboxes
         self._climate = climate
         self._clock = clock
+        self._restart_s = restart_s
         self._ended: set[str] = set()
         """Launches that have ended, so that a sweep does not read their logs again."""
         self._strangers: tuple[OrphanedResource, ...] | None = None
@@ -52,7 +57,8 @@ class LocalLauncher:
     async def submit(self, launch: Launch) -> None:
         """Start `launch.key` unless it was started or cancelled; it has started when this returns."""
         folder = self._folder(launch.key)
-        await asyncio.to_thread(submit, folder, launch, self._climate, self._home, self._sandboxes)
+        terms = (self._climate, self._home, self._sandboxes)
+        await asyncio.to_thread(submit, folder, launch, *terms, restart_s=self._restart_s)
 
     async def observe(self, key: str) -> Observation:
         """Return the current observation of `key`."""

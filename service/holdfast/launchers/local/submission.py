@@ -48,6 +48,8 @@ def submit(
     market: MarketParameters,
     home: Path,
     sandboxes: Sandboxes | None,
+    *,
+    restart_s: float = 0,
 ) -> None:
     """Start the launch unless it has started or was cancelled.
 
@@ -58,7 +60,7 @@ def submit(
     """
     if _is_started_or_cancelled(folder):
         return  # Checked before anything can be refused: the files of a running launch may have been deleted.
-    spec = LaunchSpec.from_launch(launch, market, sandboxes)
+    spec = LaunchSpec.from_launch(launch, market, sandboxes, restart_s)
     try:
         folder.create()
         holder = _acquire_lock(folder)

@@ -24,6 +24,7 @@ from typing import Final
 
 from holdfast.clock import SystemClock
 from holdfast.domain.events import Cause, Outcome
+from holdfast.domain.jobs.crash_loop import restart_pause_s
 from holdfast.domain.simulation.spot_market import Lifetime, Offer, SpotMarket
 from holdfast.launchers.local import environment, process_cleanup, process_group
 from holdfast.launchers.local.event_log import LaunchEntry, LaunchEntryKind
@@ -137,7 +138,9 @@ class Supervisor:
         self.spec = spec
         self.clock = clock
         self.market = SpotMarket(spec.climate, spec.key)
-        self.failures_left = spec.max_failures
+        self.failures = 0
+        self.pause_s = 0.0
+        """Pause before the next placement; above 0 after a failure of the program."""
         self.trained = False
 
     def supervise(self) -> None:
@@ -176,17 +179,20 @@ class Supervisor:
             nodes=nodes,
             call=call,
             trained=self.trained,
-            failures_left=self.failures_left,
+            failures_left=self.spec.max_failures - self.failures,
         )
         if self.spec.cell and (why := self.spec.cell.remove_cgroup()) and not call:
             outcome = replace(outcome, detail=f"{outcome.detail}; {why}" if outcome.detail else why)
         if isinstance(outcome, PlacementLost) and outcome.cause is Cause.USER_ERROR:
-            self.failures_left -= 1
+            self.failures += 1
+            self.pause_s = restart_pause_s(self.spec.restart_s, self.failures)
         return outcome
 
     def _provision(self, placement: int) -> Offer | None:
         """Return an accepted offer with all files in place; None if the launch was cancelled."""
-        tries = 0
+        tries, pause_s, self.pause_s = 0, self.pause_s, 0.0
+        if not self._wait(pause_s):
+            return None
         while self._wait((offer := self.market.offer(placement, tries)).wait_s):
             tries += 1
             denial = "no spot capacity" if offer.denied else self._prepare_nodes(placement)

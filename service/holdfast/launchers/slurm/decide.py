@@ -44,6 +44,8 @@ class SlurmPlan:
 
     facts: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     action: SlurmAction | None = None
+    failures: int = 0
+    """Failures of the program so far, if the action restarts it after one; otherwise 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,8 @@ def _at_end(
 ) -> SlurmPlan:
     """Decide after the end of the Slurm job; `number` is the placement that ended, or 0."""
     assert state.job is not None
+    if not number and _awaits_restart(state):
+        return SlurmPlan(facts, SlurmAction.SUBMIT, _failures(state))
     if (
         state.job.state == FORGOTTEN
         and "cancelled" not in state.facts
@@ -164,7 +168,25 @@ def _at_end(
         return SlurmPlan({**facts, "ended": _end(meant, at_s)})
     if number and f"lost.{number}" not in state.facts:
         facts[f"lost.{number}"] = _loss(state, number, meant, now_s)
-    return SlurmPlan(facts, SlurmAction.SUBMIT)
+    failures = _failures(state) + 1 if meant.cause is Cause.USER_ERROR else 0
+    return SlurmPlan(facts, SlurmAction.SUBMIT, failures)
+
+
+def _awaits_restart(state: LaunchState) -> bool:
+    """Whether the newest placement is recorded as failed, but a crash prevented the resubmission."""
+    assert state.job is not None
+    number = max(state.numbered("placed"), default=0)
+    lost = state.facts.get(f"lost.{number}", {})
+    return (
+        lost.get("cause") == Cause.USER_ERROR
+        and "cancelled" not in state.facts
+        and _is_current(state, state.facts[f"placed.{number}"], state.job)
+    )
+
+
+def _failures(state: LaunchState) -> int:
+    """Number of recorded losses by failures of the program."""
+    return sum(each.get("cause") == Cause.USER_ERROR for each in state.numbered("lost").values())
 
 
 def _end_meaning(state: LaunchState, number: int) -> _Lost | _Ended:
@@ -212,8 +234,7 @@ def _program_failure(state: LaunchState, left: Fact, code: int) -> _Lost | _Ende
     node, words = left["node"], _exit_detail(left) or left.get("words", "")
     detail = f"node {node} exited with {code}" + (f": {words}" if words else "")
     trained = any(each.get("trained") for each in state.numbered("left").values())
-    failed = sum(each["cause"] == Cause.USER_ERROR for each in state.numbered("lost").values())
-    failures_left = int(state.order.get("max_failures", 1)) - failed
+    failures_left = int(state.order.get("max_failures", 1)) - _failures(state)
     if not trained or failures_left <= 1 or code in NO_RETRY:
         return _Ended(Outcome.FAILED, code, detail)
     return _Lost(Cause.USER_ERROR, detail)

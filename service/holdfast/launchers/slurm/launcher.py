@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.domain.events import Outcome
+from holdfast.domain.jobs.crash_loop import restart_pause_s
 from holdfast.domain.jobs.observation import Observation
 from holdfast.errors import LauncherUnreachable, LaunchRefused
 from holdfast.launchers.slurm import batch_job, launch_state, remote_scripts, scontrol
@@ -47,6 +48,8 @@ class SlurmConfig:
     paths: batch_job.ClusterPaths
     worker: Callable[[], bytes]
     """Return the worker's files as a tar."""
+    restart_s: float = 0
+    """Pause before the first restart after a failure of the program."""
 
 
 class SlurmLauncher:
@@ -59,6 +62,7 @@ class SlurmLauncher:
         self._transport = config.transport
         self._paths = config.paths
         self._worker = config.worker
+        self._restart_s = config.restart_s
         self._clock = clock
         self._strangers: tuple[OrphanedResource, ...] | None = None
 
@@ -200,7 +204,8 @@ class SlurmLauncher:
                 self._run(remote_scripts.REQUEUE, self._paths.launch(key), *words)
             case SlurmAction.SUBMIT:
                 try:
-                    self._sbatch(key, max(submitted) + 1, state.order["options"])
+                    pause = _begin_option(self._restart_s, plan.failures)
+                    self._sbatch(key, max(submitted) + 1, [*state.order["options"], *pause])
                 except LaunchRefused as refusal:
                     self._record_refusal(key, refusal.detail)
             case None:
@@ -227,6 +232,12 @@ class SlurmLauncher:
 
     def _run(self, text: str, *words: str, given: bytes = b"") -> CommandResult:
         return _require_success(self._transport.bash(text, *words, given=given))
+
+
+def _begin_option(restart_s: float, failures: int) -> list[str]:
+    """Option of sbatch for the pause before a restart after the program failed; overrides an earlier one."""
+    pause_s = round(restart_pause_s(restart_s, failures)) if failures else 0
+    return [f"--begin=now+{pause_s}"] if pause_s else []
 
 
 def _require_success(reply: CommandResult) -> CommandResult:
