@@ -253,7 +253,7 @@ def test_rendering_shows_what_would_be_launched_and_launches_nothing(
     ("file", "pointer", "words"),
     [
         ("rnu: x", "#/rnu", "did you mean 'run'"),
-        ("run: x\nresources: {infra: aws}", "#/resources/infra", "needs the skypilot launcher"),
+        ("run: x\nresources: {infra: aws}", "#/resources/infra", "needs the SkyPilot launcher"),
         ("run: x", "#/resources/infra", "write infra: local"),
         ("run: [", "#", "not YAML"),
         (

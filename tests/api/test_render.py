@@ -31,7 +31,7 @@ def both(http: TestClient, task: str, **words: Any) -> tuple[list[str], list[str
 @pytest.mark.parametrize(
     ("task", "words", "reason"),
     [
-        ("run: train\nresources: {infra: aws}", {"force": True}, "needs the skypilot launcher"),
+        ("run: train\nresources: {infra: aws}", {"force": True}, "needs the SkyPilot launcher"),
         (f"{LOCAL}holdfast: {{limits: {{deadline: 2020-01-01T00:00:00Z}}}}", {}, "is in the past"),
         (LOCAL, {"project": "closed"}, "archived"),
         (LOCAL, {"project": "absent"}, "no project absent"),

@@ -170,4 +170,4 @@ def test_a_service_that_has_no_skypilot_any_more_says_so(place: Place) -> None:
         answer = http.get(f"/v1/jobs/{place.job}/logs")
 
     assert answer.status_code == 503
-    assert "runs without the skypilot launcher" in answer.json()["detail"]
+    assert "runs without the SkyPilot launcher" in answer.json()["detail"]

@@ -116,7 +116,7 @@ def test_a_launcher_that_this_service_lacks_is_trouble_and_no_end(
     home.sweep()
 
     assert home.journal.read("job-2").state is State.QUEUED
-    assert "without the slurm launcher" in (home.reading.last_observation("job-2").error or "")
+    assert "without the Slurm launcher" in (home.reading.last_observation("job-2").error or "")
     assert home.journal.read("job-1").state is State.PROVISIONING
 
 

@@ -73,7 +73,7 @@ def test_lost_launches_are_named_with_the_commands_that_decide() -> None:
     assert found == Finding(
         about="undecided",
         grade=Grade.MISSING,
-        told="skypilot launches nothing for job j1 until you decide: SkyPilot cluster c in aws/a",
+        told="the SkyPilot launcher launches nothing for job j1 until you decide: SkyPilot cluster c in aws/a",
         todo="holdfast cancel j1; or holdfast pause j1, then holdfast resume j1",
     )
 
@@ -200,7 +200,7 @@ def test_a_launcher_that_was_not_searched_yet_is_named() -> None:
     (finding,) = check_unknown_launches([unswept, swept, silent])
 
     assert finding.grade is Grade.WARNING
-    assert finding.told.startswith("local was not searched yet")
+    assert finding.told.startswith("the local launcher was not searched yet")
 
 
 def test_what_users_share_is_listed_where_they_may_launch() -> None:

@@ -86,7 +86,7 @@ def test_preview_says_what_submit_refuses(url: str, page: Page) -> None:
     page.get_by_label("Where", exact=True).fill("aws")
 
     refused = page.get_by_role("list", name="Reasons for refusal")
-    expect(refused).to_contain_text("needs the skypilot launcher")
+    expect(refused).to_contain_text("needs the SkyPilot launcher")
     expect(page.get_by_role("status").filter(has_text="Invalid")).to_have_text("✕ Invalid")
 
 

@@ -25,7 +25,7 @@ from holdfast.controller.limit_enforcement import LimitEnforcer, run_limit_enfor
 from holdfast.controller.orphan_cleanup import OrphanCleaner, run_sweeps
 from holdfast.domain.budgets import BudgetBalance
 from holdfast.domain.events import Finished, Outcome, Source
-from holdfast.domain.jobfile.spec import Engine, JobSpec
+from holdfast.domain.jobfile.spec import Engine, JobSpec, launcher_name
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.lifecycle import advance
 from holdfast.domain.jobs.reconcile import Effect, ReconcileContext, decide, ms_until_decision
@@ -308,7 +308,9 @@ class Reconciler:
 
     def _launcher(self, engine: Engine) -> Launcher:
         if engine not in self._launchers:
-            raise LauncherUnreachable(f"this service runs without the {engine} launcher")
+            raise LauncherUnreachable(
+                f"this service runs without the {launcher_name(engine)} launcher"
+            )
         return self._launchers[engine]
 
     async def process(self, lease: Lease) -> None:

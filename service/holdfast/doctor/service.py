@@ -9,6 +9,7 @@ from holdfast import addresses
 from holdfast.api.schemas.service import LauncherOut
 from holdfast.client import Client, Refused, ServiceUnreachable
 from holdfast.doctor.findings import Finding, missing, ok, warning
+from holdfast.domain.jobfile.spec import launcher_name
 from holdfast.launchers.skypilot.version import SERIES, VERSION
 
 SKEW_S: Final = 5.0
@@ -44,7 +45,7 @@ def check_users(launchers: Iterable[LauncherOut]) -> Iterator[Finding]:
     """Report what jobs of different users share, on services with users."""
     for launcher in launchers:
         if launcher.users_share:
-            yield ok("users", f"jobs of users on {launcher.engine} share {launcher.users_share}")
+            yield ok("users", f"jobs of users with {_name(launcher)} share {launcher.users_share}")
 
 
 def check_unknown_launches(launchers: Iterable[LauncherOut]) -> Iterator[Finding]:
@@ -56,13 +57,13 @@ def check_unknown_launches(launchers: Iterable[LauncherOut]) -> Iterator[Finding
         if launcher.swept is False and not launcher.trouble:
             yield warning(
                 "strangers",
-                f"{launcher.engine} was not searched yet for launches missing from the service's database",
+                f"{_name(launcher)} was not searched yet for launches missing from the service's database",
                 "run this again in a minute",
             )
         if launcher.strangers:
             yield warning(
                 "strangers",
-                f"{launcher.engine} runs launches that are missing from the service's database and are left running: "
+                f"{_name(launcher)} runs launches that are missing from the service's database and are left running: "
                 f"{', '.join(launcher.strangers)}",
                 "set HOLDFAST_DATABASE_URL to the database that has their jobs; or stop each with holdfast launches stop KEY "
                 "and submit its job file again with holdfast.checkpoint.from and its job id",
@@ -79,7 +80,7 @@ def check_undecided(launchers: Iterable[LauncherOut]) -> Iterator[Finding]:
             job = lost.job_id
             yield missing(
                 "undecided",
-                f"{launcher.engine} launches nothing for job {job} until you decide: {lost.what}",
+                f"{_name(launcher)} launches nothing for job {job} until you decide: {lost.what}",
                 f"holdfast cancel {job}; or holdfast pause {job}, then holdfast resume {job}",
             )
 
@@ -204,3 +205,7 @@ def _after(refusal: Refused) -> str:
             return "read the log of the service, and restart it"
         case _:
             return "check HOLDFAST_URL, and whether client and service have the same version"
+
+
+def _name(launcher: LauncherOut) -> str:
+    return f"the {launcher_name(launcher.engine)} launcher"

@@ -12,7 +12,8 @@ from holdfast.errors import BadRequest
 
 _UNITS: Final = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 MIN_HOURS_LEFT: Final = 6.0
-"""Hours to a deadline below which spot nodes are discouraged. A higher value discourages jobs that would finish in time."""
+"""Hours to a deadline below which spot nodes are discouraged. A lower value recommends spot nodes too close to a
+deadline; a higher value discourages jobs that would finish in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +28,10 @@ class ModelSize:
 
 
 SIZES: Final = (
-    ModelSize(10**9, ("T4", "L4"), "the whole model on each (DDP)"),
-    ModelSize(10 * 10**9, ("A100",), "the whole model on each while weights, gradients and optimizer fit, else split (FSDP)"),
-    ModelSize(70 * 10**9, ("A100-80GB",), "split over several (FSDP)"),
-    ModelSize(None, ("H100", "A100-80GB"), "split in tensors, layers and data (3D parallelism)"),
+    ModelSize(10**9, ("T4", "L4"), "model replicated on each (DDP)"),
+    ModelSize(10 * 10**9, ("A100",), "replicated while weights, gradients and optimizer states fit, otherwise sharded (FSDP)"),
+    ModelSize(70 * 10**9, ("A100-80GB",), "sharded over several (FSDP)"),
+    ModelSize(None, ("H100", "A100-80GB"), "tensor, pipeline and data parallelism (3D)"),
 )  # fmt: skip
 PEAK_TFLOPS: Final[Mapping[str, int]] = {"T4": 65, "L4": 121, "A100": 312, "A100-80GB": 312, "H100": 989}  # fmt: skip
 """Dense half-precision peak throughput from vendors. Training does not reach it, but the ratios are realistic."""

@@ -12,7 +12,7 @@ from typing import Final
 from holdfast.code_upload.upload_store import Uploads, is_upload
 from holdfast.domain.access.permissions import Action, Caller
 from holdfast.domain.jobfile.confinement import confinement_flaws, engines_of, named, store_folder
-from holdfast.domain.jobfile.spec import CONNECTED_BY, Engine, JobSpec
+from holdfast.domain.jobfile.spec import CONNECTED_BY, Engine, JobSpec, launcher_name
 from holdfast.domain.jobfile.spot_safety import HistoricalLifetimes, check_spot_safety, node_kind
 from holdfast.domain.jobs.commands import parent_refusal
 from holdfast.errors import (
@@ -90,7 +90,7 @@ def _check_engine(services: Services, engine: Engine) -> None:
         way_out = f"{CONNECTED_BY[engine]}, or " if engine in CONNECTED_BY else ""
         flaw = ValidationIssue(
             "#/resources/infra",
-            f"needs the {engine} launcher, which this service does not have; {way_out}write infra: {here}",
+            f"needs the {launcher_name(engine)} launcher, which this service does not have; {way_out}write infra: {here}",
         )
         raise BadJobFile((flaw,))
 

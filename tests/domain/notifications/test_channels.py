@@ -77,7 +77,7 @@ def test_a_message_lists_the_newest_and_counts_the_rest() -> None:
     assert told["data"]["news"][0]["text"] == "thing 7"
     assert (len(told["data"]["news"]), told["data"]["left_out"]) == (MAX_LISTED, 7)
     assert letter.subject == f"[vision] {MAX_LISTED + 7} notifications from Holdfast"
-    assert letter.text.splitlines()[-1] == "and 7 more, listed by holdfast events"
+    assert letter.text.splitlines()[-1] == "and 7 more; list them with holdfast events"
 
 
 def test_what_has_no_room_is_counted_and_the_newest_stays() -> None:
@@ -90,7 +90,7 @@ def test_what_has_no_room_is_counted_and_the_newest_stays() -> None:
     assert "thing 0" not in told
     assert (
         told.splitlines()[-1]
-        == f"and {40 - (len(told.splitlines()) - 1)} more, listed by holdfast events"
+        == f"and {40 - (len(told.splitlines()) - 1)} more; list them with holdfast events"
     )
     assert letter.truncated(100_000) == letter.text
     assert len(letter.truncated(10)) == 10

@@ -25,7 +25,7 @@ from holdfast.domain.diagnostics.hints import Hint, LogExcerpt, failed_attempt, 
 from holdfast.domain.diagnostics.manifests import manifests
 from holdfast.domain.diagnostics.rank_presence import observed_ranks
 from holdfast.domain.diagnostics.run_diff import differences, steps_per_hour
-from holdfast.domain.jobfile.spec import JobSpec
+from holdfast.domain.jobfile.spec import JobSpec, launcher_name
 from holdfast.domain.jobfile.spot_safety import accelerator_count
 from holdfast.domain.jobs.job import Job
 from holdfast.errors import LauncherUnreachable, NotFound
@@ -54,7 +54,7 @@ async def excerpts(services: Services, job: Job, attempt: int) -> list[LogExcerp
     submission = await asyncio.to_thread(services.journal.submission, job.id)
     engine = JobSpec.from_stored(submission.spec).engine
     if engine not in services.launchers:
-        raise LauncherUnreachable(f"this service runs without the {engine} launcher")
+        raise LauncherUnreachable(f"this service runs without the {launcher_name(engine)} launcher")
     launcher = services.launchers[engine]
     found = await sources(services, job, launcher)
     mine = [(key, source) for key, source in found if source.attempt == attempt]

@@ -15,7 +15,7 @@ from holdfast.api.routes.streams import POLL_S, LastEventId
 from holdfast.api.routing import Router
 from holdfast.api.schemas.jobs import LogChunk, LogOut
 from holdfast.api.schemas.workers import MAX_COUNT
-from holdfast.domain.jobfile.spec import JobSpec
+from holdfast.domain.jobfile.spec import JobSpec, launcher_name
 from holdfast.domain.jobs.job import Job, State
 from holdfast.errors import BadRequest, LauncherUnreachable, NotFound
 from holdfast.ports import Launcher, LogSource
@@ -38,7 +38,7 @@ Rank = Annotated[int | None, Query(ge=0, description="Global rank; default: the 
 def _launcher(job: TheJob, services: TheServices) -> Launcher:
     engine = JobSpec.from_stored(services.journal.submission(job.id).spec).engine
     if engine not in services.launchers:
-        raise LauncherUnreachable(f"this service runs without the {engine} launcher")
+        raise LauncherUnreachable(f"this service runs without the {launcher_name(engine)} launcher")
     return services.launchers[engine]
 
 

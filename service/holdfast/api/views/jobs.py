@@ -20,7 +20,7 @@ from holdfast.domain.access.permissions import Action, Caller
 from holdfast.domain.billing.ledger import Bill, compute_bill, current_step
 from holdfast.domain.checkpoints.history import CheckpointAttempt
 from holdfast.domain.events import RunsCompared, Submitted, encode
-from holdfast.domain.jobfile.spec import JobSpec
+from holdfast.domain.jobfile.spec import JobSpec, launcher_name
 from holdfast.domain.jobfile.spot_safety import accelerator_count
 from holdfast.domain.jobs import commands
 from holdfast.domain.jobs.commands import retry_refusal
@@ -175,7 +175,7 @@ def _can(
 def preemption_refusal(services: Services, job: Job, spec: JobSpec) -> str | None:
     """Return why nodes of this job cannot be preempted on request now; None if they can."""
     if not isinstance(services.launchers.get(spec.engine), Preemptible):
-        return f"{spec.engine} does not support preemption on request"
+        return f"the {launcher_name(spec.engine)} launcher does not support preemption on request"
     if not job.placed:
         return f"it is {job.status} and has no nodes"
     return None

@@ -42,6 +42,11 @@ class Engine(StrEnum):
     SKYPILOT = "skypilot"
 
 
+def launcher_name(engine: str) -> str:
+    """The name of a launcher in messages; a client may not know the engine."""
+    return {"skypilot": "SkyPilot", "slurm": "Slurm"}.get(engine, engine)
+
+
 CONNECTED_BY: Final[Mapping[Engine, str]] = {
     Engine.SKYPILOT: "holdfast up connects one",
     Engine.SLURM: "HOLDFAST_SLURM_FOLDER connects one",

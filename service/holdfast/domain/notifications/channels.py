@@ -17,8 +17,8 @@ from holdfast.domain.notifications.events import NotificationKind, body_text
 
 HOUR: Final = timedelta(hours=1)
 PER_HOUR: Final = 30
-"""Messages an hour where nobody says. Smaller: single news is gathered sooner. Bigger: a job that loses its nodes all
-the time fills a room."""
+"""Default limit of messages an hour. A lower value combines notifications sooner; a higher value lets a job that is
+preempted often flood a chat."""
 MAX_LISTED: Final = 50
 """Notifications listed in one message; the rest are counted. A lower value hides more; chats refuse larger messages."""
 MAX_TEXT_CHARS: Final = 500
@@ -155,7 +155,7 @@ def next_retry_at(tries: int, now: datetime) -> datetime | None:
 
 
 def _lines(lines: Sequence[str], left_out: int) -> str:
-    more = [f"and {left_out} more, listed by holdfast events"] if left_out else []
+    more = [f"and {left_out} more; list them with holdfast events"] if left_out else []
     return "\n".join([*lines, *more])
 
 
