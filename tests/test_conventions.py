@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 SERVICE, WORKER, TESTS = "service/holdfast/", "worker/holdfast_worker/", "tests/"
 FILES = sorted(p for top in ("service", "worker", "tests") for p in (ROOT / top).rglob("*.py"))
 
-LONGEST_FUNCTION, LONGEST_MODULE = 60, 500
+LONGEST_FUNCTION, LONGEST_MODULE, LONGEST_SUMMARY = 60, 500, 90
 
 BANNED_TEXT = {  # What, where it is the door, what to write elsewhere.
     r"\bdatetime\.(?:now|today)\(|\butcnow\b": (
@@ -133,6 +133,17 @@ def _of_tree(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
                     yield node.lineno, "read the environment in settings.py or config.py"
     if ours:
         yield from _undocumented(tree.body)
+    if name.startswith(SERVICE) and not name.startswith(f"{SERVICE}cli/"):
+        yield from _long_summaries(tree)
+
+
+def _long_summaries(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            summary = (ast.get_docstring(node) or "").partition("\n")[0]
+            if len(summary) > LONGEST_SUMMARY:
+                flaw = f"the docstring's first line has {len(summary)} characters"
+                yield node.body[0].lineno, f"{flaw}; at most {LONGEST_SUMMARY}, then a paragraph"
 
 
 def _doors(name: str, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[int, str]]:
@@ -214,3 +225,10 @@ def test_the_walls_between_packages_stand() -> None:
 )
 def test_what_is_banned_is_found(line: str, broken: bool) -> None:
     assert any(re.search(pattern, line) for pattern in BANNED_TEXT) is broken
+
+
+@pytest.mark.parametrize(("length", "is_long"), [(90, False), (91, True)])
+def test_long_first_line_of_a_docstring_is_found(length: int, is_long: bool) -> None:
+    tree = ast.parse(f'def f():\n    """{"x" * length}\n\n    {"y" * 100}\n    """\n')
+
+    assert bool(list(_long_summaries(tree))) is is_long

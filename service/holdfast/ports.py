@@ -117,7 +117,7 @@ class OrphanedResource:
     key: str | None
     """The launch that it belongs to; None if unknown."""
     description: str
-    """What it is and where, for manual removal; identical at every sweep."""
+    """Description and location, for manual removal; identical at every sweep."""
     since: datetime
     """Since when it is orphaned, or the time of the sweep if unknown."""
     stopped: bool
@@ -312,7 +312,7 @@ OpenBucket = Callable[[str, str, Mapping[str, str]], CheckpointBucket]
 
 
 class SecretStore(Protocol):
-    """Secrets that people gave to their jobs."""
+    """The secrets that users gave to their jobs."""
 
     def open(self, job_id: str) -> Mapping[str, str]:
         """The secrets of a job, by name.
@@ -378,7 +378,7 @@ class PriceCatalog(Protocol):
 
 
 class Messenger(Protocol):
-    """Sends messages to the places where people read them."""
+    """Sends messages to users' channels."""
 
     def destination(self, url: str) -> Destination:
         """Where a URL leads, without a network request.

@@ -85,7 +85,7 @@ class Services:
     prices: PriceCatalog
     clock: Clock
     confinement: Confinement = field(default_factory=Confinement)
-    """What users' jobs may use of the service's machine."""
+    """Resources of the service's machine that users' jobs may use."""
     uploads: Uploads | None = None
     """Code that clients uploaded; None: the service accepts none."""
     billing_rules: bool = True
@@ -189,7 +189,7 @@ class Services:
 
     @property
     def access_tokens(self) -> AccessTokens:
-        """The access tokens of people."""
+        """The access tokens of users."""
         return self.tokens.access_tokens
 
     @property
@@ -214,7 +214,7 @@ class Services:
 
     @property
     def outbox(self) -> Outbox:
-        """Notifications that wait, and those that were sent."""
+        """Waiting notifications, and messages."""
         return Outbox(self.engine, self.clock)
 
     @property

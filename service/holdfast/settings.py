@@ -91,8 +91,8 @@ class Settings(BaseSettings):
     """Seconds between two polls of a cloud job. A lower value adds load on SkyPilot; a higher
     value detects events later."""
     skypilot_list_every_s: float = Field(default=30.0, ge=1, le=600)
-    """Seconds between two listings of SkyPilot's queue, each of which costs its server seconds
-    of work. A higher value detects zones later."""
+    """Seconds between two listings of SkyPilot's queue. Each costs its server seconds of work. A
+    higher value detects zones later."""
     skypilot_keep_days: float = Field(default=30.0, ge=1, le=36_500)
     """Days for which copied logs of cloud jobs are kept after a job has ended. A lower value
     removes logs that people may still need; a higher value fills the disk."""

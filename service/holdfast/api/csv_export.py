@@ -54,7 +54,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _wants_csv(
     accept: Annotated[str, Header(include_in_schema=False)] = "",
-    format: Annotated[  # noqa: A002 - the name that people know
+    format: Annotated[  # noqa: A002 - the usual name of this option
         Literal["json", "csv"] | None,
         Query(description="csv for a table; an `Accept` header also selects it."),
     ] = None,

@@ -111,7 +111,7 @@ def _write_object(store: str, size_bytes: int) -> None:
     if store.startswith("file://"):
         _write(Path(store.removeprefix("file://")), size_bytes)
         return
-    from holdfast.storage.s3_session import S3_ERRORS, open_client  # noqa: PLC0415 - only who asks needs boto3
+    from holdfast.storage.s3_session import S3_ERRORS, open_client  # noqa: PLC0415 - only this check needs boto3
 
     bucket, _, prefix = store.removeprefix("s3://").partition("/")
     key = "/".join(filter(None, (prefix.strip("/"), f"doctor-{secrets.token_hex(8)}")))

@@ -32,7 +32,7 @@ _ABOUT: Final = "store"
 def check_bucket(store: str) -> Finding:
     """Test writing, conditional writes, reading and deleting at `s3://bucket/prefix`."""
     try:
-        from holdfast.storage.s3_session import S3_ERRORS, open_client  # noqa: PLC0415 - only who asks needs boto3
+        from holdfast.storage.s3_session import S3_ERRORS, open_client  # noqa: PLC0415 - only this check needs boto3
     except ModuleNotFoundError:
         return warning(
             _ABOUT, f"{store} was not tested: boto3 is not installed here", "pip install boto3"

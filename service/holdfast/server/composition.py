@@ -60,7 +60,7 @@ class Environment:
     launchers: Mapping[Engine, Launcher]
     inbox: ReportInbox
     confinement: Confinement = field(default_factory=Confinement)
-    """What users' jobs may use of this machine. A demonstration runs nothing."""
+    """Resources of this machine that users' jobs may use. A demonstration runs nothing."""
     uploads: Uploads | None = None
     """Code that clients uploaded; None: uploads are off, as in a demonstration."""
     demo_seed: int | None = None

@@ -32,7 +32,7 @@ from holdfast.store.launches import LaunchBook
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LauncherContext:
-    """What launchers are made from."""
+    """Dependencies of launchers."""
 
     settings: Settings
     market: MarketParameters
@@ -50,7 +50,7 @@ class LauncherEntry:
     open: Callable[[LauncherContext], Launcher | None]
     """Makes the launcher; None where the settings name none."""
     keep_days: Callable[[Settings], float]
-    """How long files of a launch stay after the end of its job."""
+    """How long files of a launch are kept after the end of its job."""
     refusal: Callable[[Settings], str]
     """Why users without rights to the service's machine may not use it; empty where they may."""
     poll_every_s: Callable[[Settings], float | None] = lambda _: None

@@ -125,8 +125,8 @@ def listen(host: str, port: int) -> socket.socket:
         AddressInUse: another process listens there.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Only where the protocol is named does asyncio send an answer's last piece without waiting for the first to be
-    # acknowledged, for which a client that keeps its connection takes 40 ms.
+    # If the protocol is named, asyncio sends the last part of a response without waiting for the
+    # acknowledgement of the first, which costs a client with a kept connection 40 ms.
     listener = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

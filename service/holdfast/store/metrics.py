@@ -101,9 +101,9 @@ class MetricSeries:
             rows = connection.execute(query.where(blocks.job_id == job_id))
             found = {name: (int(points), step) for name, points, step in rows}
             rest = [mark.remaining for mark in _job_progress(connection, job_id)]
-            for name, count, step in block_queries.list_series(connection, rest):
+            for name, rest_points, step in block_queries.list_series(connection, rest):
                 points, last_step = found.get(name, (0, 0))
-                found[name] = points + count, max(last_step, step)
+                found[name] = points + rest_points, max(last_step, step)
         return [SeriesInfo(name, *totals) for name, totals in sorted(found.items())]
 
     def segments(

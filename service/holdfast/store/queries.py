@@ -74,11 +74,9 @@ class Queries:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> JobsPage:
-        """A page of jobs, newest first.
+        """A page of jobs, newest first: those that match all given conditions.
 
-        Only jobs of `statuses` (empty: all), in `projects` (None: all), of `owner` (None: all),
-        with `text` in their name or id (None: all), with all `tags`, and submitted at `since` or
-        later and before `until` (None: unlimited).
+        `find` is part of a name or id; `since` is included in the times of submission, `until` is not.
 
         Raises:
             BadRequest: `after` is not a cursor of a previous page.

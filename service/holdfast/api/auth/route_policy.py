@@ -163,7 +163,7 @@ def check(routes: Iterable[BaseRoute]) -> None:
 
 
 def _skips_membership(name: str, what: Access) -> bool:
-    """Whether a route concerns one job or project but admits people outside of it."""
+    """Whether a route concerns one job or project but also admits users outside of it."""
     if isinstance(what, PublicAccess) or not ("{job_id}" in name or "{project}" in name):
         return False
     return ACTION_REQUIREMENTS[what].role is None and not ACTION_REQUIREMENTS[what].of_service

@@ -46,7 +46,7 @@ class TimingMiddleware:
             await self._app(scope, receive, noted)
         finally:
             if not is_answered:
-                note(500)  # A bug, which an outer layer answers.
+                note(500)  # An unexpected error, to which an outer layer responds.
 
 
 def _route(scope: Scope) -> str:

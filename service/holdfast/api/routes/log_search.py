@@ -32,10 +32,8 @@ CHUNK_BYTES: Final = 1024 * 1024
 A lower value makes more calls; a higher value uses more memory per caller.
 """
 PATTERN_CHUNK_BYTES: Final = 64 * 1024
-"""Bytes read at once for patterns, of which the worst take a second for it.
-
-A higher value may exceed `MOST_S`, which is checked between chunks.
-"""
+"""Bytes read at once for patterns; the slowest patterns need a second for it. A higher value may
+exceed `MOST_S`, which is checked between chunks."""
 MOST_BYTES: Final = 512 * 1024 * 1024
 MOST_S: Final = 5.0
 """Maximum seconds of one response; the next one continues at its end.

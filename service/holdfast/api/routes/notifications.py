@@ -36,9 +36,9 @@ Cursor: TypeAlias = Annotated[
 def list_job_deliveries(
     job: TheJob, services: TheServices, *, limit: Count = 50, cursor: Cursor = None
 ) -> DeliveryPage:
-    """List the deliveries of the last 30 days to targets in a job's file.
+    """List the deliveries of the last 30 days to targets in a job's file, newest first.
 
-    The newest come first; pending ones are included.
+    Pending ones are included.
     """
     return page_of(services.outbox, services.channels.list_for_job(job.id), limit, cursor)
 
@@ -146,9 +146,9 @@ def list_deliveries(
     limit: Count = 50,
     cursor: Cursor = None,
 ) -> DeliveryPage:
-    """List the deliveries to a channel of the last 30 days.
+    """List the deliveries to a channel of the last 30 days, newest first.
 
-    The newest come first; pending ones are included.
+    Pending ones are included.
     """
     found = services.channels.read(project, channel)
     return page_of(services.outbox, [found], limit, cursor)

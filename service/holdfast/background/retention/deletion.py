@@ -63,7 +63,7 @@ class Deleter:
 
         Raises:
             CheckpointStoreUnreachable: some of it may be deleted; known deletions are recorded.
-            CheckpointStoreRefused: the same, and a retry would fail.
+            CheckpointStoreRefused: some of it may be deleted, and a retry would fail.
         """
         for removal, names in (
             (Removal.SUPERSEDED, plan.superseded),

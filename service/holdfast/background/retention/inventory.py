@@ -87,7 +87,7 @@ def scan_store(
 
     Raises:
         CheckpointStoreUnreachable: the store did not respond.
-        CheckpointStoreRefused: the same, and a retry would fail.
+        CheckpointStoreRefused: the store rejected the request, and a retry would fail.
     """
     # Data before commits, so that every commit made before the seen data is seen, too. Commits before
     # starts for the same reason. Claims last: a new attempt is then seen, and blocks deletions.
