@@ -111,7 +111,7 @@ def test_what_nobody_tells_has_one_price_that_is_an_estimate(world: SimulatedSer
 
     assert (told["tier"], told["is_estimate"], told["cloud"]) == ("estimate", True, "azure")
     assert told["spot_micros_per_hour"] == 34_600_550
-    assert told["source"].startswith("estimate: the dearest of its kind, in gcp/us-west3")
+    assert told["source"].startswith("estimate: the most expensive of its kind, in gcp/us-west3")
 
 
 def test_rows_that_lie_are_counted_and_listed_on_request(world: SimulatedService) -> None:
@@ -219,7 +219,7 @@ def test_a_bill_says_whose_its_prices_are_and_marks_those_that_nobody_told(
 ) -> None:
     guess = replace(
         ready(0),
-        price_source="estimate: the dearest of its kind",
+        price_source="estimate: the most expensive of its kind",
         price_as_of=at(0),
         is_price_estimate=True,
     )
@@ -232,7 +232,7 @@ def test_a_bill_says_whose_its_prices_are_and_marks_those_that_nobody_told(
     assert (attempt.price_source, attempt.price_as_of) == (guess.price_source, at(0))
     told = capsys.readouterr().out
     assert "paid ~$" in told
-    assert "price of attempt 1: ~ unknown, assumed high: estimate: the dearest" in told
+    assert "price of attempt 1: ~ unknown, assumed high: estimate: the most expensive" in told
     assert "simulated" not in told
 
 

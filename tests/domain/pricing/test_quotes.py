@@ -156,7 +156,7 @@ def test_an_unknown_node_costs_what_the_dearest_of_its_kind_does() -> None:
     found = resolve([P4D, abroad], azure, NOW)
 
     assert (found.spot_micros_per_hour, found.on_demand_micros_per_hour) == (24_000_000, None)
-    assert found.source == "estimate: the dearest of its kind, in aws/eu-north-1 (list)"
+    assert found.source == "estimate: the most expensive of its kind, in aws/eu-north-1 (list)"
     assert (found.tier, found.is_estimate, found.cloud) == (QuoteSource.ESTIMATE, True, "azure")
 
 
@@ -170,7 +170,7 @@ def test_an_unknown_accelerator_costs_what_the_next_stronger_one_does() -> None:
     found = resolve([P4D], PriceQuery(cloud="gcp", accelerator="T4", count=2), NOW)
 
     assert found.spot_micros_per_hour == 5_500_000
-    assert "2 times the dearest A100" in found.source
+    assert "2 times the most expensive A100" in found.source
 
 
 def test_of_what_is_not_known_at_all_the_price_is_high() -> None:

@@ -59,7 +59,7 @@ Everything that the service recorded about this job until {until}. `sha256sum -c
 | `bill.json`, `bill.csv` | every millisecond and micro-dollar; the table is by attempt, zone and day in UTC |
 | `prices.jsonl` | the events that contain a price: its source, its date, and whether it is simulated or estimated |
 | `checkpoints.jsonl` | every attempted save with its result, newest first |
-| `certificate.json` | the comparison with an undisturbed copy, if any: the result, and what was compared |
+| `certificate.json` | the comparison with an uninterrupted copy, if any: the result, and what was compared |
 | `story.txt` | the history in sentences |
 | `versions.json` | versions of the service, its event fold and its database; whether provider rules were applied |
 

@@ -21,7 +21,7 @@ router = Router(prefix="/v1/jobs/{job_id}/proofs", tags=["history"])
 
 @router.get("", response_model=list[ProofOut])
 def list_proofs(job: TheJob, services: TheServices) -> list[ProofOut]:
-    """List the comparisons of a job with undisturbed copies, newest first."""
+    """List the comparisons of a job with uninterrupted copies, newest first."""
     facts = (fact.event for fact in services.journal.events(job.id))
     return [proof_view(fact) for fact in facts if isinstance(fact, RunsCompared)][::-1]
 
@@ -30,7 +30,7 @@ def list_proofs(job: TheJob, services: TheServices) -> list[ProofOut]:
 def record_proof(
     job: TheJob, services: TheServices, caller: TheCaller, actor: TheActor, body: ProofIn
 ) -> ProofOut:
-    """Compare a job with an undisturbed copy. The service supplies weights and numbers itself."""
+    """Compare a job with an uninterrupted copy. The service supplies weights and numbers itself."""
     if services.project_seen(caller, body.against) is None:
         raise NotFound(f"there is no job {body.against}")
     straight = services.journal.read(body.against)

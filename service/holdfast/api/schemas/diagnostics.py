@@ -109,7 +109,7 @@ _MOST = 2**63 - 1
 class ProofIn(Schema):
     """Step-by-step comparison of two jobs' logs."""
 
-    against: str = Field(max_length=64, description="Id of the undisturbed copy.")
+    against: str = Field(max_length=64, description="Id of the uninterrupted copy.")
     batches: int = Field(
         ge=0, le=_MOST, description="Steps of ranks whose batches were compared; 0: none were."
     )
@@ -119,10 +119,10 @@ class ProofIn(Schema):
 
 
 class ProofOut(Schema):
-    """Comparison of an interrupted job with an undisturbed copy."""
+    """Comparison of an interrupted job with an uninterrupted copy."""
 
     at: datetime = Field(description="Time of the comparison.")
-    against: str = Field(description="Id of the undisturbed copy.")
+    against: str = Field(description="Id of the uninterrupted copy.")
     holds: bool = Field(description="Whether both had the same weights, numbers and data.")
     why: str = Field(description="The result as a sentence.")
     steps: int

@@ -268,7 +268,7 @@ class JobOut(Schema):
     )
     proof: ProofOut | None = Field(
         default=None,
-        description="Its newest comparison with an undisturbed copy; null if there is none.",
+        description="Its newest comparison with an uninterrupted copy; null if there is none.",
     )
     can: dict[str, Can] = Field(
         description="Possible actions: cancel, pause, resume, clone, retry, limits, preempt, remove."

@@ -71,7 +71,7 @@ def estimate(quotes: Iterable[Quote], wanted: PriceQuery, at: datetime) -> Quote
             wanted,
             dearest.dearest_micros,
             dearest.as_of,
-            f"the dearest of its kind, in {where} ({dearest.source})",
+            f"the most expensive of its kind, in {where} ({dearest.source})",
         )
     if wanted.accelerator and wanted.count:
         return _by_accelerator(known, wanted, at)
@@ -87,7 +87,7 @@ def _by_accelerator(known: Sequence[Quote], wanted: PriceQuery, at: datetime) ->
         if alike:
             dearest = max(alike, key=lambda quote: quote.dearest_micros / quote.count)
             micros = -(-dearest.dearest_micros * wanted.count // dearest.count)
-            what = f"{wanted.count:g} times the dearest {dearest.accelerator} ({dearest.source})"
+            what = f"{wanted.count:g} times the most expensive {dearest.accelerator} ({dearest.source})"
             return _estimated_quote(wanted, int(micros), dearest.as_of, what)
     micros = int(-(-ACCELERATOR_MICROS * wanted.count // 1))
     return _estimated_quote(wanted, micros, at, f"unknown accelerator {wanted.accelerator}")
