@@ -388,7 +388,7 @@ class Messenger(Protocol):
         """
         ...
 
-    def send(self, url: str, secrets: Sequence[str], letter: Message) -> None:
+    def send(self, url: str, secrets: Sequence[str], message: Message) -> None:
         """Deliver a message. Blocking, for seconds at most: call it from a thread.
 
         `secrets` sign the message, if it is a webhook.

@@ -61,9 +61,9 @@ class Place:
             launchers=services.launchers,
             inbox=SpoolReader(self.harness.folder),
             clock=services.clock,
-            pace=PollIntervals(),
+            intervals=PollIntervals(),
             worker_url="http://127.0.0.1",
-            safe=services.secrets,
+            secrets=services.secrets,
         )
 
     def http(self, services: Services | None = None) -> TestClient:

@@ -58,7 +58,7 @@ def test_silent_receiver_delays_no_other_and_no_shutdown(
     assert isinstance(desk, SlowDesk)
     for name, url in (("slow", SLOW), ("quick", URL)):
         harness.channels.add(
-            "default", name, url, place=WEBHOOK, manner=ChannelPreferences(), actor=ADA
+            "default", name, url, destination=WEBHOOK, preferences=ChannelPreferences(), actor=ADA
         )
 
     async def go_about() -> None:

@@ -136,9 +136,9 @@ class FaultyService:
                 launchers={Kind.LOCAL: self.launcher},
                 inbox=FaultyInbox(self.cloud, self.chances),
                 clock=self.clock,
-                pace=PACE,
+                intervals=PACE,
                 worker_url="http://127.0.0.1",
-                safe=Secrets(self.rough_engine, b"secret"),
+                secrets=Secrets(self.rough_engine, b"secret"),
             )
         )
 

@@ -196,9 +196,9 @@ class FaultySkyPilot:
             launchers={Kind.SKYPILOT: launcher},
             inbox=NoInbox(),
             clock=self.clock,
-            pace=PACE,
+            intervals=PACE,
             worker_url="http://127.0.0.1",
-            safe=Secrets(self.rough_engine, SECRET),
+            secrets=Secrets(self.rough_engine, SECRET),
         )
         replica = Replica(launcher, reconciler, line)
         if not self.chances.calm:

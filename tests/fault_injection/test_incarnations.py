@@ -143,9 +143,9 @@ class FaultyRun:
             launchers={Kind.LOCAL: self.launcher},
             inbox=self.launcher,
             clock=self.clock,
-            pace=PollIntervals(),
+            intervals=PollIntervals(),
             worker_url="http://127.0.0.1",
-            safe=Secrets(engine, b"secret"),
+            secrets=Secrets(engine, b"secret"),
         )
         self.looks: list[Coroutine[Any, Any, None]] = []
         self.zombies: list[Worker] = []

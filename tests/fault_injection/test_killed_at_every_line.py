@@ -78,9 +78,9 @@ class Service:
             launchers={Kind.LOCAL: self.launcher},
             inbox=self.launcher,
             clock=self.clock,
-            pace=PollIntervals(poll_every_s=1, lease_s=10),
+            intervals=PollIntervals(poll_every_s=1, lease_s=10),
             worker_url="http://127.0.0.1",
-            safe=Secrets(self.engine, b"secret"),
+            secrets=Secrets(self.engine, b"secret"),
         )
 
     def submit(self, job_id: str) -> str:

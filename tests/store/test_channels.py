@@ -54,7 +54,7 @@ def test_a_project_has_only_so_many_channels(harness: NotificationHarness) -> No
 
 def test_for_a_day_after_a_rotation_both_secrets_hold(harness: NotificationHarness) -> None:
     channel, first = harness.channels.add(
-        "default", "ops", URL, place=WEBHOOK, manner=ChannelPreferences(), actor=ADA
+        "default", "ops", URL, destination=WEBHOOK, preferences=ChannelPreferences(), actor=ADA
     )
     _, second = harness.channels.rotate("default", "ops", ADA)
 
@@ -71,7 +71,12 @@ def test_names_and_secrets_that_cannot_be(harness: NotificationHarness) -> None:
     harness.channel()
     chat = Destination(transport=TransportKind.CHAT, shown="slack://hooks.slack.com")
     harness.channels.add(
-        "default", "chat", "slack://x", place=chat, manner=ChannelPreferences(), actor=ADA
+        "default",
+        "chat",
+        "slack://x",
+        destination=chat,
+        preferences=ChannelPreferences(),
+        actor=ADA,
     )
 
     with pytest.raises(Conflict, match="already has a channel ops"):

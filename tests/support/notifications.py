@@ -66,7 +66,9 @@ class NotificationHarness:
 
     def channel(self, name: str = "ops", project: str = "default", **words: object) -> Channel:
         manner = replace(ChannelPreferences(), **words)
-        return self.channels.add(project, name, URL, place=WEBHOOK, manner=manner, actor=ADA)[0]
+        return self.channels.add(
+            project, name, URL, destination=WEBHOOK, preferences=manner, actor=ADA
+        )[0]
 
     def job(self, job_id: str, *events: Event) -> None:
         job = self.journal.submit(job_id, submitted())

@@ -59,9 +59,9 @@ class ReconcilerHarness:
             launchers={Kind.LOCAL: self.launcher} | ({Kind.SKYPILOT: cloud} if cloud else {}),
             inbox=self.launcher,
             clock=self.clock,
-            pace=pace,
+            intervals=pace,
             worker_url="http://127.0.0.1:8642",
-            safe=safe or Secrets(engine, b"secret"),
+            secrets=safe or Secrets(engine, b"secret"),
         )
         self.journal.submit("job-1", submitted(**holdfast))
 

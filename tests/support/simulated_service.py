@@ -160,9 +160,9 @@ def open_world(
         leases=leases,
         launchers=launchers,
         inbox=cloud,
-        pace=PollIntervals(),
+        intervals=PollIntervals(),
         worker_url="http://127.0.0.1",
-        safe=Secrets(engine, b"secret"),
+        secrets=Secrets(engine, b"secret"),
         folders=Folders(home),
         uploads=uploads,
     )

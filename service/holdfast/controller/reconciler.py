@@ -112,9 +112,9 @@ class Reconciler:
         launchers: Mapping[Engine, Launcher],
         inbox: ReportInbox,
         clock: Clock,
-        pace: PollIntervals,
+        intervals: PollIntervals,
         worker_url: str,
-        safe: SecretStore,
+        secrets: SecretStore,
         folders: Folders = Folders(),
         uploads: Uploads | None = None,
     ) -> None:
@@ -124,9 +124,9 @@ class Reconciler:
         self._launchers = launchers
         self._inbox = inbox
         self._clock = clock
-        self._intervals = pace
+        self._intervals = intervals
         self._worker_url = worker_url
-        self._secrets = safe
+        self._secrets = secrets
         self._folders = folders
         self._uploads = uploads
         self._spec = functools.lru_cache(SPEC_CACHE_SIZE)(self._read_spec)
@@ -140,7 +140,7 @@ class Reconciler:
             leases=leases,
             clock=clock,
             context=self._reconcile_context,
-            lease_s=pace.lease_s,
+            lease_s=intervals.lease_s,
         )
 
     async def sweep(self) -> int:
@@ -380,7 +380,7 @@ class Reconciler:
 
 
 async def run(
-    reconciler: Reconciler, nudged: asyncio.Event, stopped: asyncio.Event, pace: PollIntervals
+    reconciler: Reconciler, nudged: asyncio.Event, stopped: asyncio.Event, intervals: PollIntervals
 ) -> None:
     """Process due jobs until `stopped`, at every poll interval and after each nudge.
 
@@ -399,7 +399,7 @@ async def run(
             )
 
     companions = (
-        run_sweeps(reconciler.orphan_cleaner, pace.sweep_every_s),
+        run_sweeps(reconciler.orphan_cleaner, intervals.sweep_every_s),
         run_limit_enforcement(reconciler.limit_enforcer),
     )
     tasks = [asyncio.create_task(work) for work in companions]
@@ -415,7 +415,7 @@ async def run(
             under_way[lease] = task = asyncio.create_task(reconciler.process(lease))
             task.add_done_callback(functools.partial(forget, lease))
         with suppress(TimeoutError):
-            await asyncio.wait_for(nudged.wait(), timeout=pace.poll_every_s / 2)
+            await asyncio.wait_for(nudged.wait(), timeout=intervals.poll_every_s / 2)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, *under_way.values(), return_exceptions=True)

@@ -51,14 +51,14 @@ class ScenarioResult:
         return self.identical and as_promised == ("succeeded", STEPS, 2, 2)
 
 
-def run_scenario(stage: DemoServices, report_progress: ReportProgress) -> ScenarioResult:
+def run_scenario(services: DemoServices, report_progress: ReportProgress) -> ScenarioResult:
     """Run the scenario.
 
     Raises:
         Unavailable: the service is unreachable, or a job makes no progress.
     """
-    client = stage.client
-    job = client.submit(_task("tiny-gpt", stage), idempotency_key="interrupted")
+    client = services.client
+    job = client.submit(_task("tiny-gpt", services), idempotency_key="interrupted")
     report_progress(
         job,
         f"submitted job {job.id} on {NODES} local nodes, checkpoints to S3 every {SAVE_EVERY} steps",
@@ -76,7 +76,9 @@ def run_scenario(stage: DemoServices, report_progress: ReportProgress) -> Scenar
     )
     job = wait_until(client, job.id, report_progress, lambda job: job.state in FINAL_STATES)
     report_progress(job, f"finished after {job.preemptions} preemptions and {job.resumes} resumes")
-    other = client.submit(_task("tiny-gpt-uninterrupted", stage), idempotency_key="uninterrupted")
+    other = client.submit(
+        _task("tiny-gpt-uninterrupted", services), idempotency_key="uninterrupted"
+    )
     report_progress(other, f"now the same job as {other.id}, undisturbed")
     other = wait_until(client, other.id, report_progress, lambda job: job.state in FINAL_STATES)
     report_progress(other, f"the uninterrupted run {other.state}")
@@ -89,7 +91,7 @@ def run_scenario(stage: DemoServices, report_progress: ReportProgress) -> Scenar
     )
 
 
-def _task(name: str, stage: DemoServices) -> TaskIn:
+def _task(name: str, services: DemoServices) -> TaskIn:
     task = {
         "name": name,
         "num_nodes": NODES,
@@ -100,7 +102,7 @@ def _task(name: str, stage: DemoServices) -> TaskIn:
             "checkpoint": {"store": f"s3://{BUCKET}/checkpoints", "every": f"{SAVE_EVERY} steps"}
         },
     }
-    return TaskIn(task=yaml.safe_dump(task, sort_keys=False), base_dir=str(stage.folder))
+    return TaskIn(task=yaml.safe_dump(task, sort_keys=False), base_dir=str(services.folder))
 
 
 def _example() -> Path:

@@ -90,12 +90,12 @@ def to_buckets(
         return []
     start = min(piece.start(axis) for piece in given)
     width = (max(piece.end(axis) for piece in given) - start) // most + 1
-    heaps: dict[tuple[int, int, bool], list[SeriesSegment]] = {}
+    groups: dict[tuple[int, int, bool], list[SeriesSegment]] = {}
     for piece in given:
         middle = (piece.start(axis) + piece.end(axis)) // 2
         is_lost = piece.first_step > limits.get(piece.attempt, math.inf)
-        heaps.setdefault(((middle - start) // width, piece.attempt, is_lost), []).append(piece)
-    return [Bucket(merge_segments(heaps[key]), key[2]) for key in sorted(heaps)]
+        groups.setdefault(((middle - start) // width, piece.attempt, is_lost), []).append(piece)
+    return [Bucket(merge_segments(groups[key]), key[2]) for key in sorted(groups)]
 
 
 def merge_segments(pieces: Sequence[SeriesSegment]) -> SeriesSegment:

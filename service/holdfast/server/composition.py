@@ -70,7 +70,7 @@ class Environment:
 def real_environment(
     settings: Settings,
     market: SimulatedMarketSettings,
-    book: LaunchBook,
+    launch_book: LaunchBook,
     tokens: ServiceTokens,
     address: str,
 ) -> Environment:
@@ -81,7 +81,7 @@ def real_environment(
         LauncherContext(
             settings=settings,
             market=_market_parameters(market),
-            book=book,
+            launch_book=launch_book,
             tokens=tokens,
             prices=prices,
             address=address,
@@ -143,17 +143,17 @@ def build(
         StoreUnavailable: the home directory or the database cannot be used.
     """
     engine, secret = _database_and_secret(settings)
-    tokens, book = ServiceTokens(engine, secret), LaunchBook(engine, secret)
+    tokens, launch_book = ServiceTokens(engine, secret), LaunchBook(engine, secret)
     worker_url = addresses.for_workers(settings, address)
-    around = around or real_environment(settings, market, book, tokens, address)
-    clock, launchers, pace = around.clock, around.launchers, poll_intervals(settings)
+    around = around or real_environment(settings, market, launch_book, tokens, address)
+    clock, launchers, intervals = around.clock, around.launchers, poll_intervals(settings)
     journal, leases = Journal(engine, clock), LeaseTable(engine)
     secrets_of = _secrets(engine, secret)
     journal.rebuild_stale()
-    reconciler = _reconciler(around, pace, worker_url, journal, leases, tokens, secrets_of)
+    reconciler = _reconciler(around, intervals, worker_url, journal, leases, tokens, secrets_of)
     health_monitor = LauncherHealthMonitor(launchers, clock)
     anchor = AuditAnchor(settings.audit_head_file, AuditLog(engine, clock))
-    controller = ControllerThread(reconciler, pace, health_monitor)
+    controller = ControllerThread(reconciler, intervals, health_monitor)
     services = Services(
         engine=engine,
         journal=journal,
@@ -164,7 +164,7 @@ def build(
         channels=Channels(engine, clock, secret),
         messenger=_dispatcher(settings, clock),
         launchers=launchers,
-        launches=book,
+        launches=launch_book,
         prices=around.prices,
         clock=clock,
         confinement=around.confinement,
@@ -188,7 +188,7 @@ def build(
 
 def _reconciler(  # noqa: PLR0917 - it has that many parts
     around: Environment,
-    pace: PollIntervals,
+    intervals: PollIntervals,
     worker_url: str,
     journal: Journal,
     leases: LeaseTable,
@@ -203,9 +203,9 @@ def _reconciler(  # noqa: PLR0917 - it has that many parts
         launchers=around.launchers,
         inbox=around.inbox,
         clock=around.clock,
-        pace=pace,
+        intervals=intervals,
         worker_url=worker_url,
-        safe=secrets_of,
+        secrets=secrets_of,
         folders=around.confinement.folders,
         uploads=around.uploads,
     )

@@ -36,7 +36,7 @@ class LauncherContext:
 
     settings: Settings
     market: MarketParameters
-    book: LaunchBook
+    launch_book: LaunchBook
     tokens: ServiceTokens
     prices: PriceCatalog
     address: str
@@ -67,10 +67,10 @@ def open_launchers(context: LauncherContext) -> Mapping[Engine, Launcher]:
 
 def poll_intervals(settings: Settings) -> PollIntervals:
     """How often the reconciler observes the jobs of each launcher."""
-    paces = {engine: entry.poll_every_s(settings) for engine, entry in LAUNCHERS.items()}
+    by_engine = {engine: entry.poll_every_s(settings) for engine, entry in LAUNCHERS.items()}
     return PollIntervals(
         poll_every_s=settings.look_every_s,
-        by_engine={engine: pace for engine, pace in paces.items() if pace is not None},
+        by_engine={engine: seconds for engine, seconds in by_engine.items() if seconds is not None},
         poll_cost_s={
             engine: one.poll_cost_s for engine, one in LAUNCHERS.items() if one.poll_cost_s
         },
@@ -148,7 +148,7 @@ def _skypilot(context: LauncherContext) -> SkyPilotLauncher | None:
     clock = SystemClock()
     return SkyPilotLauncher(
         door=client,
-        memory=context.book,
+        memory=context.launch_book,
         names=names,
         files=WorkdirCopies(settings.home / "skypilot-launches"),
         wheelhouse=lambda: wheelhouse(settings.home / "wheels"),

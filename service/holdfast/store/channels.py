@@ -77,8 +77,8 @@ class Channels:
         name: str,
         url: str,
         *,
-        place: Destination,
-        manner: ChannelPreferences,
+        destination: Destination,
+        preferences: ChannelPreferences,
         actor: Actor,
     ) -> tuple[Channel, str | None]:
         """Add a channel; return it with the signing secret if it is a webhook.
@@ -86,7 +86,7 @@ class Channels:
         Raises:
             Conflict: the project has a channel of that name, or the maximum of channels.
         """
-        signing = _new_secret() if place.transport is TransportKind.WEBHOOK else None
+        signing = _new_secret() if destination.transport is TransportKind.WEBHOOK else None
         with writing(self._engine) as connection:
             if _named(connection, project, name) is not None:
                 raise Conflict(
@@ -94,25 +94,33 @@ class Channels:
                 )
             if _count(connection, project) >= MAX_CHANNELS:
                 raise Conflict(f"project {project} has {MAX_CHANNELS} channels; remove one first")
-            row = self._row(project, name, url, place=place, manner=manner, by=actor.name)
+            row = self._row(
+                project, name, url, destination=destination, preferences=preferences, by=actor.name
+            )
             held = {"url": url, "secrets": [signing] if signing else []}
             row["sealed"] = self._secret_box.encrypt(row["id"], held)
             row["after_cursor"] = newest_cursor(connection)
             connection.execute(insert(channels).values(**row))
-            after = {"place": place.shown, "kinds": row["kinds"]}
+            after = {"place": destination.shown, "kinds": row["kinds"]}
             action = actor.audit_action("channel.add", f"{project}/{name}", after=after)
             audit_log.append(connection, action, row["created_at"])
         return _channel(row), signing
 
     def rows_for_job(
-        self, job_id: str, project: str, by: str, places: Sequence[tuple[str, Destination]]
+        self, job_id: str, project: str, by: str, destinations: Sequence[tuple[str, Destination]]
     ) -> list[dict[str, Any]]:
         """Rows for `Journal.submit`: the channels that a job file names, by their URLs."""
         rows = []
-        for number, (url, place) in enumerate(places, 1):
+        for number, (url, destination) in enumerate(destinations, 1):
             named = f"notify-{number}"
             row = self._row(
-                project, named, url, place=place, manner=ChannelPreferences(), by=by, job_id=job_id
+                project,
+                named,
+                url,
+                destination=destination,
+                preferences=ChannelPreferences(),
+                by=by,
+                job_id=job_id,
             )
             row["sealed"] = self._secret_box.encrypt(row["id"], {"url": url, "secrets": []})
             rows.append({**row, "after_cursor": 0})
@@ -206,8 +214,8 @@ class Channels:
         name: str,
         url: str,
         *,
-        place: Destination,
-        manner: ChannelPreferences,
+        destination: Destination,
+        preferences: ChannelPreferences,
         by: str,
         job_id: str | None = None,
     ) -> dict[str, Any]:
@@ -216,12 +224,12 @@ class Channels:
             "project": project,
             "job_id": job_id,
             "name": name,
-            "way": place.transport.value,
-            "shown": place.shown,
+            "way": destination.transport.value,
+            "shown": destination.shown,
             "mark": self._secret_box.fingerprint(url),
-            "kinds": sorted(kind.value for kind in manner.kinds),
-            "digest_s": manner.digest_s,
-            "per_hour": manner.per_hour,
+            "kinds": sorted(kind.value for kind in preferences.kinds),
+            "digest_s": preferences.digest_s,
+            "per_hour": preferences.per_hour,
             "made_by": by,
             "created_at": self._clock.now(),
             "rotated_at": None,

@@ -209,8 +209,8 @@ class Removals:
                 raise StaleWrite(f"job {job.id} has changed; read it again")
             # A job that is submitted later finds the removal: both are exclusive write
             # transactions.
-            if with_checkpoints and (heir := _dependent_job(connection, job.id)):
-                why = f"job {heir} resumes from its checkpoints; wait until that has saved one, or keep the checkpoints"
+            if with_checkpoints and (dependent := _dependent_job(connection, job.id)):
+                why = f"job {dependent} resumes from its checkpoints; wait until that has saved one, or keep the checkpoints"
                 raise _refusal(job.id, why)
             connection.execute(insert(removed_jobs).values(**row))
             connection.execute(delete(jobs).where(jobs.c.id == job.id))
@@ -245,8 +245,8 @@ def _dependent_job(connection: Connection, job_id: str) -> str | None:
     )
     for row in connection.execute(live).all():
         if event_log.load(connection, row.id, row.fold).last_checkpoint_step is None:
-            heir: str = row.id
-            return heir
+            dependent: str = row.id
+            return dependent
     return None
 
 

@@ -129,7 +129,7 @@ _NAMES: Final = _both(
 
 _COLUMNS: Final = "points, not_finite, mean, low, high, first_step, last_step, first_ms, last_ms"
 
-_HEAPS: Final = """
+_SEGMENTS: Final = """
     SELECT b.job_id, b.block / :together AS number, b.attempt, sum(b.points) AS points,
         sum(b.not_finite) AS not_finite, sum(b.mean * b.points) / nullif(sum(b.points), 0) AS mean,
         min(b.low) AS low, max(b.high) AS high, min(b.first_step) AS first_step, max(b.last_step) AS last_step,
@@ -139,7 +139,7 @@ _HEAPS: Final = """
 _BLOCKS: Final = _both(
     f"""
     SELECT json_group_array(json_array(job_id, number, attempt, {_COLUMNS})) FROM (
-        {_HEAPS} FROM json_each(:ranges) AS asked
+        {_SEGMENTS} FROM json_each(:ranges) AS asked
         CROSS JOIN metric_blocks AS b ON b.job_id = json_extract(asked.value, '$[0]')
             AND b.name = :name AND b.attempt = json_extract(asked.value, '$[1]')
             AND b.block BETWEEN json_extract(asked.value, '$[2]') AND json_extract(asked.value, '$[3]')
@@ -147,11 +147,11 @@ _BLOCKS: Final = _both(
     """,
     f"""
     SELECT CAST(json_agg(json_build_array(job_id, number, attempt, {_COLUMNS})) AS text) FROM (
-        {_HEAPS} FROM json_array_elements(CAST(:ranges AS json)) AS asked(value)
+        {_SEGMENTS} FROM json_array_elements(CAST(:ranges AS json)) AS asked(value)
         JOIN metric_blocks AS b ON b.job_id = asked.value ->> 0
             AND b.name = :name AND b.attempt = CAST(asked.value ->> 1 AS integer)
             AND b.block BETWEEN CAST(asked.value ->> 2 AS bigint) AND CAST(asked.value ->> 3 AS bigint)
-        GROUP BY b.job_id, b.attempt, number) AS heaps
+        GROUP BY b.job_id, b.attempt, number) AS segments
     """,
 )
 

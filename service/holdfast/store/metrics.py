@@ -132,9 +132,9 @@ class MetricSeries:
                 if most
                 else 1
             )
-            heaps = [mark.block_range for mark in marks]
+            ranges = [mark.block_range for mark in marks]
             found, cut = _split_by_loss(
-                block_queries.read_blocks(connection, name, heaps, max(1, together)), limits
+                block_queries.read_blocks(connection, name, ranges, max(1, together)), limits
             )
             more, single = _split_by_loss(block_queries.read_blocks(connection, name, cut), limits)
             single += [mark.remaining for mark in marks]

@@ -175,20 +175,20 @@ class Outbox:
             for row in rows
         ]
 
-    def mark_sent(self, turn: DeliveryLease) -> None:
+    def mark_sent(self, lease: DeliveryLease) -> None:
         """Mark a message as delivered."""
-        self._close(turn, DeliveryStatus.SENT, None)
+        self._close(lease, DeliveryStatus.SENT, None)
 
-    def mark_failed(self, turn: DeliveryLease, trouble: str, *, for_good: bool = False) -> None:
+    def mark_failed(self, lease: DeliveryLease, trouble: str, *, for_good: bool = False) -> None:
         """Mark a delivery as failed; it is retried unless `for_good` or after the last attempt."""
         now = self._clock.now()
-        again = None if turn.tries >= turn.most_tries else next_retry_at(turn.tries, now)
+        again = None if lease.tries >= lease.most_tries else next_retry_at(lease.tries, now)
         if for_good or again is None:
-            self._close(turn, DeliveryStatus.DEAD, trouble)
+            self._close(lease, DeliveryStatus.DEAD, trouble)
             return
-        mine = update(deliveries).where(deliveries.c.id == turn.message.id)
+        mine = update(deliveries).where(deliveries.c.id == lease.message.id)
         # A replica that leased the message since then schedules the retry.
-        mine = mine.where(deliveries.c.due_at == turn.until)
+        mine = mine.where(deliveries.c.due_at == lease.until)
         with writing(self._engine) as connection:
             connection.execute(mine.values(due_at=again, trouble=trouble))
 
@@ -238,12 +238,12 @@ class Outbox:
             connection.execute(delete(deliveries).where(*old))
             delete_expired(connection, before)
 
-    def _close(self, turn: DeliveryLease, progress: DeliveryStatus, trouble: str | None) -> None:
+    def _close(self, lease: DeliveryLease, progress: DeliveryStatus, trouble: str | None) -> None:
         mine = update(deliveries).where(
-            deliveries.c.id == turn.message.id, deliveries.c.progress != DeliveryStatus.SENT.value
+            deliveries.c.id == lease.message.id, deliveries.c.progress != DeliveryStatus.SENT.value
         )
         if progress is DeliveryStatus.DEAD:
-            mine = mine.where(deliveries.c.due_at == turn.until)
+            mine = mine.where(deliveries.c.due_at == lease.until)
         change = {"progress": progress.value, "due_at": None, "trouble": trouble}
         with writing(self._engine) as connection:
             connection.execute(mine.values(**change, done_at=self._clock.now()))

@@ -93,14 +93,14 @@ def add_channel(
     Only this response contains the secret of a webhook.
     """
     services.users.project(project)
-    place = services.messenger.destination(body.url)
-    manner = ChannelPreferences(
+    destination = services.messenger.destination(body.url)
+    preferences = ChannelPreferences(
         kinds=frozenset(map(NotificationKind, body.kinds)),
         digest_s=body.digest_s,
         per_hour=body.per_hour,
     )
     channel, secret = services.channels.add(
-        project, body.name, body.url, place=place, manner=manner, actor=actor
+        project, body.name, body.url, destination=destination, preferences=preferences, actor=actor
     )
     return NewChannelOut(**_view(channel), secret=secret)
 

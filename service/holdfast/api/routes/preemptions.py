@@ -127,7 +127,7 @@ def list_tolls(
     """List the jobs with the most expensive lost work."""
     question = _question(window, place)
     found = services.preemption_costs.most_expensive(question, services.clock.now(), limit)
-    jobs = [PreemptionCostOut(**asdict(toll)) for toll in found]
+    jobs = [PreemptionCostOut(**asdict(cost)) for cost in found]
     return PreemptionCostsOut(since=window.since, until=window.until, jobs=jobs)
 
 

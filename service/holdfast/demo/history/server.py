@@ -78,14 +78,14 @@ def with_history(seed: int) -> Callable[[Settings, LocalMarket, str], Applicatio
     def open_house(settings: Settings, market: LocalMarket, address: str) -> Application:
         begun_s = time.monotonic()
         log.info("generating the last %d days from seed %d, which takes some seconds", DAYS, seed)
-        house = open_at(SystemClock(), seed, settings, market, address)
+        application = open_at(SystemClock(), seed, settings, market, address)
         log.info("generated them in %.1f s", time.monotonic() - begun_s)
         log.warning(
             "this is a demonstration: its jobs, users and prices are generated, no cloud is used, and nothing is billed; "
             "all data is deleted when it ends"
         )
         log.info("for the command line: HOLDFAST_URL=%s HOLDFAST_HOME=%s", address, settings.home)
-        return house
+        return application
 
     return open_house
 
@@ -109,17 +109,17 @@ def open_at(
         inbox=sky,
         demo_seed=seed,
     )
-    house = composition.build(settings, market, address, around)
-    _disable_fsync(house.services.engine)
-    asyncio.run(_generate(house, prices, sky, clock, now))
+    application = composition.build(settings, market, address, around)
+    _disable_fsync(application.services.engine)
+    asyncio.run(_generate(application, prices, sky, clock, now))
     clock.follow_real_time()
-    return house
+    return application
 
 
 async def _generate(
-    house: Application, market: Market, sky: DemoLauncher, clock: ScriptedClock, end: datetime
+    application: Application, market: Market, sky: DemoLauncher, clock: ScriptedClock, end: datetime
 ) -> None:
-    services = house.services
+    services = application.services
     reconciler = Reconciler(
         journal=services.journal,
         leases=services.leases,
@@ -127,9 +127,9 @@ async def _generate(
         launchers=services.launchers,
         inbox=sky,
         clock=clock,
-        pace=POLL_INTERVALS,
+        intervals=POLL_INTERVALS,
         worker_url=services.worker_url,
-        safe=services.secrets,
+        secrets=services.secrets,
     )
     play = HistoryGenerator(
         app=create_app(services),

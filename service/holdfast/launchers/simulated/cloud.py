@@ -108,8 +108,8 @@ class SimulatedCloud:
                 max_failures=launch.max_failures,
                 checkpoint=self._initial_checkpoint(launch),
             )
-            weather = SpotMarket(self._climate.for_task(launch.task), launch.key)
-            timeline = Timeline(order, (), None, weather, self._program, self._behavior)
+            market = SpotMarket(self._climate.for_task(launch.task), launch.key)
+            timeline = Timeline(order, (), None, market, self._program, self._behavior)
             self._launches[launch.key] = _SimulatedLaunch(timeline)
 
     async def observe(self, key: str) -> Observation:

@@ -178,7 +178,7 @@ class PreemptionCostQueries:
             _live_cost(item, _preempted_placements(item, question))
             for item in self._ledgers.live_jobs(now)
         )
-        return _most_expensive(limit, ended, [toll for toll in live if toll.taken])
+        return _most_expensive(limit, ended, [cost for cost in live if cost.taken])
 
     def history(self, question: LossRequest, now: datetime, limit: int) -> PreemptionHistory:
         """Preemptions by day, and the newest `limit` single ones."""
@@ -317,7 +317,7 @@ def _most_expensive(
     limit: int, known: Iterable[JobPreemptionCost], more: Iterable[JobPreemptionCost]
 ) -> list[JobPreemptionCost]:
     """The most expensive jobs of both; no job is in both."""
-    order = sorted([*known, *more], key=lambda toll: (-toll.lost_micros, -toll.taken, toll.job_id))
+    order = sorted([*known, *more], key=lambda cost: (-cost.lost_micros, -cost.taken, cost.job_id))
     return order[:limit]
 
 
@@ -336,19 +336,19 @@ def _preempted_placements(item: LiveJob, question: LossRequest) -> list[Placemen
 
 
 def _live_cost(item: LiveJob, placements: Iterable[PlacementRecord]) -> JobPreemptionCost:
-    toll = _cost_from_row(item.history.job_id, item.history.name, item.history.project, *([0] * 7))
+    cost = _cost_from_row(item.history.job_id, item.history.name, item.history.project, *([0] * 7))
     for placement in placements:
-        toll = replace(
-            toll,
-            taken=toll.taken + 1,
-            lost_steps=toll.lost_steps + placement.lost_steps,
-            lost_ms=toll.lost_ms + placement.lost_ms,
-            lost_micros=toll.lost_micros + placement.lost_micros,
-            wait_ms=toll.wait_ms + (placement.wait_ms or 0),
-            simulated=toll.simulated or placement.simulated,
-            is_price_estimate=toll.is_price_estimate or placement.is_price_estimate,
+        cost = replace(
+            cost,
+            taken=cost.taken + 1,
+            lost_steps=cost.lost_steps + placement.lost_steps,
+            lost_ms=cost.lost_ms + placement.lost_ms,
+            lost_micros=cost.lost_micros + placement.lost_micros,
+            wait_ms=cost.wait_ms + (placement.wait_ms or 0),
+            simulated=cost.simulated or placement.simulated,
+            is_price_estimate=cost.is_price_estimate or placement.is_price_estimate,
         )
-    return toll
+    return cost
 
 
 def _span_index(notice_ms: int | None) -> int:
