@@ -30,7 +30,7 @@ describe('time', () => {
     expect(duration(ms)).toBe(text)
   })
 
-  it('says how long ago, and how long to go', () => {
+  it('formats past and remaining times', () => {
     expect(distance(0, 180_000)).toBe('3 min ago')
     expect(distance(180_000, 0)).toBe('in 3 min')
     expect(distance(0, 900)).toBe('now')

@@ -63,15 +63,18 @@ export function stateWords({ state, notice }: { state: string; notice?: { phase:
 export type LossKind = 'preemption' | 'loss' | 'failure' | 'pause'
 export type MarkKind = 'checkpoint' | 'notice' | 'resume' | LossKind
 
+/** Where the mark of a loss is drawn, as the attempt makes no step afterwards. */
+const DRAWN = 'drawn at the last reported step of the attempt'
+
 /** Marks of charts, event lists and announcements. */
 export const MARKS: Record<MarkKind, { one: string; more: string; means: string }> = {
   checkpoint: { one: 'checkpoint', more: 'checkpoints', means: 'a checkpoint was committed' },
   notice: { one: 'termination notice', more: 'termination notices', means: 'the nodes are about to be terminated' },
   resume: { one: 'resume', more: 'resumes', means: 'the first step of a later attempt' },
-  preemption: { one: 'preemption', more: 'preemptions', means: 'nodes preempted, or lost without notice; drawn at the last reported step of the attempt' },
-  loss: { one: 'capacity loss', more: 'capacity losses', means: 'the launcher lost the nodes; drawn at the last reported step of the attempt' },
-  failure: { one: 'program failure', more: 'program failures', means: 'the program failed; drawn at the last reported step of the attempt' },
-  pause: { one: 'pause', more: 'pauses', means: 'the nodes were released; drawn at the last reported step of the attempt' },
+  preemption: { one: 'preemption', more: 'preemptions', means: `nodes preempted, or lost without notice; ${DRAWN}` },
+  loss: { one: 'capacity loss', more: 'capacity losses', means: `the launcher lost the nodes; ${DRAWN}` },
+  failure: { one: 'program failure', more: 'program failures', means: `the program failed; ${DRAWN}` },
+  pause: { one: 'pause', more: 'pauses', means: `the nodes were released; ${DRAWN}` },
 }
 
 const LOSSES: Record<string, LossKind> = { preempted: 'preemption', node_failed: 'preemption', user_error: 'failure', paused: 'pause' }

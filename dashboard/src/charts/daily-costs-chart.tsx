@@ -98,7 +98,7 @@ function Day({ cost, x, bar, y }: { cost: Cost; x: number; bar: number; y: (micr
       <rect className="money-wasted" x={x} y={y(measured)} width={bar} height={Math.max(0, y(useful) - y(measured))} />
       <rect className="phase unmeasured" x={x} y={y(cost.paid_micros)} width={bar} height={Math.max(0, y(measured) - y(cost.paid_micros))} />
       <line className="money-on-demand" x1={x - 2} x2={x + bar + 2} y1={y(cost.on_demand_micros)} y2={y(cost.on_demand_micros)} />
-      <title>{`${cost.key}: paid ${money(cost.paid_micros)}, of it wasted ${money(cost.wasted_micros)}, not measured ${money(cost.micros.unmeasured)}; on demand ${money(cost.on_demand_micros)}`}</title>
+      <title>{`${cost.key}: paid ${money(cost.paid_micros)}, of which wasted ${money(cost.wasted_micros)}, not measured ${money(cost.micros.unmeasured)}; on demand ${money(cost.on_demand_micros)}`}</title>
     </g>
   )
 }

@@ -45,12 +45,12 @@ test('draws an exponential that reaches 1/e at its mean', () => {
 })
 
 test('orders notices by length and shows unknown ones only if present', () => {
-  const told: Notices = {
+  const notices: Notices = {
     since: null, until: null, without: 4, unsaid: { over_s: null, until_s: null, taken: 0, used: 0 },
     notices: [{ over_s: 0, until_s: 10, taken: 2, used: 1 }, { over_s: 120, until_s: null, taken: 3, used: 3 }],
   }
-  expect(barsOf(told).map((bar) => [bar.name, bar.whole, bar.part])).toEqual([['none', 4, 0], ['≤ 10 s', 2, 1], ['> 120 s', 3, 3]])
-  expect(barsOf({ ...told, unsaid: { over_s: null, until_s: null, taken: 1, used: 0 } })[1]?.name).toBe('unknown')
+  expect(barsOf(notices).map((bar) => [bar.name, bar.whole, bar.part])).toEqual([['none', 4, 0], ['≤ 10 s', 2, 1], ['> 120 s', 3, 3]])
+  expect(barsOf({ ...notices, unsaid: { over_s: null, until_s: null, taken: 1, used: 0 } })[1]?.name).toBe('unknown')
 })
 
 test('writes a median lifetime of zero minutes as less than a minute', () => {

@@ -96,7 +96,7 @@ it('continues after a lost connection', async () => {
   expect(sent.filter(({ path }) => path.includes('pieces'))).toHaveLength(3)
 })
 
-it('fails after retries and says what another try sends', async () => {
+it('fails after retries with the files that another try sends', async () => {
   breaks = 100
 
   await expect(run({ 'a.py': 'one' })).rejects.toThrow('only missing pieces are sent')

@@ -7,9 +7,9 @@ it('parses messages cut at any byte', () => {
   for (let cut = 0; cut <= STREAM.length; cut++) {
     const take = reader()
 
-    const told = [...take(STREAM.slice(0, cut)), ...take(STREAM.slice(cut))]
+    const received = [...take(STREAM.slice(0, cut)), ...take(STREAM.slice(cut))]
 
-    expect(told).toEqual([
+    expect(received).toEqual([
       { id: '7', kind: 'NodesReady', data: '{"a":\n1}' },
       { id: null, kind: 'end', data: '{}' },
     ])

@@ -20,6 +20,16 @@ interface LoadedPage {
   size_bytes: number
 }
 
+/** Properties of both views of a log. */
+export interface LogProps {
+  job: string
+  log: LogSource
+  /** Whether new lines are shown as they arrive. */
+  follows: boolean
+  /** A byte of the line to show; null: the end. */
+  at: number | null
+}
+
 export interface Pages {
   loaded: Loaded
   error: Error | null

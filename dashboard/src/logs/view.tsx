@@ -1,12 +1,11 @@
 // A log of any length: only the visible lines are rendered and loaded.
 
 import { useEffect, useLayoutEffect, useMemo, useRef, useState, type KeyboardEvent, type RefObject } from 'react'
-import type { LogSource } from '../api/types'
 import { bytes, count } from '../format'
 import { ErrorMessage } from '../ui/panel'
 import { Options, useLogOptions } from './options'
 import { guessOf, hasTime, layoutOf, moved, pageAt, pageOf, rowOf, withoutTime, type Layout, type Line, type Loaded } from './pages'
-import { usePages, useSize } from './use-log'
+import { usePages, useSize, type LogProps } from './use-log'
 
 /** Line height in the style sheet. */
 const LINE_PX = 18
@@ -21,16 +20,7 @@ const LONGEST_SHOWN = 2_000
 /** Lines above a search match. */
 const ABOVE = 6
 
-interface LogViewProps {
-  job: string
-  log: LogSource
-  /** Whether new lines are shown as they arrive. */
-  follows: boolean
-  /** A byte of the line to show; null: the end. */
-  at: number | null
-}
-
-export function LogView({ job, log, follows, at }: LogViewProps) {
+export function LogView({ job, log, follows, at }: LogProps) {
   const box = useRef<HTMLDivElement>(null)
   const size_bytes = useSize(job, log, follows)
   const pages = usePages(job, log, size_bytes)

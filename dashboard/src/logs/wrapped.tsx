@@ -1,25 +1,16 @@
 // A log with wrapped lines: one part of it at a time, since wrapped lines have no fixed height.
 
 import { useEffect, useLayoutEffect, useRef, useState } from 'react'
-import type { LogSource } from '../api/types'
 import { bytes } from '../format'
 import { ErrorMessage } from '../ui/panel'
 import { Options, useLogOptions } from './options'
 import { hasTime, pageOf, pagesOf, withoutTime } from './pages'
-import { usePages, useSize } from './use-log'
+import { usePages, useSize, type LogProps } from './use-log'
 
 /** Largest number of pages on display. A lower value needs more clicks; a higher value slows the browser down. */
 const MOST_PAGES = 10
 
-interface WrappedLogProps {
-  job: string
-  log: LogSource
-  follows: boolean
-  /** A byte of the line to show; null: the end. */
-  at: number | null
-}
-
-export function WrappedLog({ job, log, follows, at }: WrappedLogProps) {
+export function WrappedLog({ job, log, follows, at }: LogProps) {
   const box = useRef<HTMLPreElement>(null)
   const size_bytes = useSize(job, log, follows)
   const pages = usePages(job, log, size_bytes)
