@@ -74,7 +74,7 @@ def test_launches_are_said_to_be_known_only_after_a_search(
     assert late.strip() == "every launch is in the database"
 
 
-def _told(world: SimulatedService, **health: object) -> dict[str, dict[str, object]]:
+def launchers_by_engine(world: SimulatedService, **health: object) -> dict[str, dict[str, object]]:
     """What a person is told by a service with SkyPilot, of which this much is known."""
     far = FarCloud.__new__(FarCloud)
     known = (LauncherHealth(engine=Engine.LOCAL), LauncherHealth(engine=Engine.SKYPILOT, **health))
@@ -103,7 +103,7 @@ def test_what_a_service_does_without_is_told_as_such(world: SimulatedService) ->
 def test_an_engine_that_answers(world: SimulatedService) -> None:
     now = world.clock.now()
 
-    sky = _told(world, engine_info=VITALS, answered_at=now)["skypilot"]
+    sky = launchers_by_engine(world, engine_info=VITALS, answered_at=now)["skypilot"]
 
     assert sky == {
         "engine": "skypilot",
@@ -129,7 +129,7 @@ def test_an_engine_that_answers(world: SimulatedService) -> None:
 def test_an_engine_that_is_silent_keeps_what_it_said_last(world: SimulatedService) -> None:
     since = world.clock.now()
 
-    sky = _told(
+    sky = launchers_by_engine(
         world,
         engine_info=VITALS,
         answered_at=since - timedelta(seconds=15),
@@ -142,7 +142,7 @@ def test_an_engine_that_is_silent_keeps_what_it_said_last(world: SimulatedServic
 
 
 def test_an_engine_that_was_not_asked_yet_is_neither_well_nor_ill(world: SimulatedService) -> None:
-    told = _told(world)
+    told = launchers_by_engine(world)
 
     assert told["skypilot"]["reachable"] is None
     assert told["local"]["reachable"] is True
@@ -154,7 +154,7 @@ def test_launches_that_need_a_decision_are_listed(world: SimulatedService) -> No
     book.record_missing("j1-1", now)
     book.record_lost("j1-1", "SkyPilot cluster hf-j1-1 in aws/us-east-1")
 
-    before = _told(world)["skypilot"]["undecided"]
+    before = launchers_by_engine(world)["skypilot"]["undecided"]
     unconnected = world.http.get("/v1/launchers").json()
     book.tombstone("j1-1", "j1", now)
 
@@ -167,7 +167,7 @@ def test_launches_that_need_a_decision_are_listed(world: SimulatedService) -> No
         }
     ]
     assert [item["undecided"] for item in unconnected if item["engine"] == "skypilot"] == [before]
-    assert _told(world)["skypilot"]["undecided"] == []
+    assert launchers_by_engine(world)["skypilot"]["undecided"] == []
 
 
 def test_what_users_share_is_told_unless_they_are_refused(world: SimulatedService) -> None:

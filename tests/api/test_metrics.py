@@ -20,7 +20,7 @@ def job_id(world: SimulatedService) -> str:
     """A job that trains, and has told of thirty steps."""
     job: str = world.submit()["id"]
     world.until(job, "training")
-    tell(world, job, 1, *(progress(step, loss=100 - step) for step in range(1, 31)))
+    send_reports(world, job, 1, *(progress(step, loss=100 - step) for step in range(1, 31)))
     return job
 
 
@@ -28,7 +28,7 @@ def progress(step: int, **values: float | None) -> tuple[str, dict[str, Any]]:
     return "progress", {"step": step, "values": values}
 
 
-def tell(
+def send_reports(
     world: SimulatedService, job: str, attempt: int, *told: tuple[str, dict[str, Any]]
 ) -> None:
     """Reports after those that the simulated worker has told of the attempt."""
@@ -50,7 +50,7 @@ def series(world: SimulatedService, job: str, **asked: Any) -> dict[str, dict[st
 
 
 def test_without_a_name_one_is_told_which_there_are(world: SimulatedService, job_id: str) -> None:
-    tell(world, job_id, 1, progress(31, accuracy=0.5, loss=69))
+    send_reports(world, job_id, 1, progress(31, accuracy=0.5, loss=69))
 
     found = series(world, job_id)
 
@@ -67,7 +67,7 @@ def test_a_curve_goes_on_over_a_preemption(world: SimulatedService, job_id: str)
     gone = [bucket for bucket in loss["buckets"] if bucket["lost"]]
     assert steps == sorted(steps)
     assert {bucket["attempt"] for bucket in gone} == {1}
-    assert min(bucket["first_step"] for bucket in gone) > gone_on_from(world, job_id)
+    assert min(bucket["first_step"] for bucket in gone) > resumed_from(world, job_id)
     assert {bucket["attempt"] for bucket in loss["buckets"]} == {1, 2}
 
 
@@ -76,11 +76,11 @@ def again(world: SimulatedService, job: str) -> None:
     world.take_node(job, notice_s=None)
     world.until(job, "recovering")
     world.until(job, "training")
-    begun = gone_on_from(world, job)
-    tell(world, job, 2, *(progress(begun + i, loss=50.0) for i in range(1, 6)))
+    begun = resumed_from(world, job)
+    send_reports(world, job, 2, *(progress(begun + i, loss=50.0) for i in range(1, 6)))
 
 
-def gone_on_from(world: SimulatedService, job: str) -> int:
+def resumed_from(world: SimulatedService, job: str) -> int:
     events = world.http.get(f"/v1/jobs/{job}/events").json()
     steps = [event["body"]["step"] for event in events if event["kind"] == "TrainingStarted"]
     step: int = steps[-1]
@@ -88,7 +88,7 @@ def gone_on_from(world: SimulatedService, job: str) -> int:
 
 
 def test_several_curves_come_at_once_over_time(world: SimulatedService, job_id: str) -> None:
-    tell(world, job_id, 1, progress(31, lr=0.1), progress(32, lr=None))
+    send_reports(world, job_id, 1, progress(31, lr=0.1), progress(32, lr=None))
 
     found = series(world, job_id, name=["loss", "lr", "nothing"], points=1, x="time")
 
@@ -119,8 +119,8 @@ def at_terminal(world: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def test_a_person_sees_curves(world: SimulatedService, job_id: str, at_terminal: CliRunner) -> None:
-    tell(world, job_id, 1, *(progress(step, up=float(step)) for step in range(1, 9)))
-    tell(world, job_id, 1, progress(9, up=None))
+    send_reports(world, job_id, 1, *(progress(step, up=float(step)) for step in range(1, 9)))
+    send_reports(world, job_id, 1, progress(9, up=None))
 
     table = at_terminal.invoke(app, ["metrics", job_id])
     one = at_terminal.invoke(app, ["metrics", job_id, "up", "--points", "9"])

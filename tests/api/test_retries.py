@@ -38,7 +38,7 @@ def attempts(world: SimulatedService, job_id: str) -> list[dict[str, Any]]:
     return told
 
 
-def story(world: SimulatedService, job_id: str) -> str:
+def timeline_text(world: SimulatedService, job_id: str) -> str:
     told = world.http.get(f"/v1/jobs/{job_id}/story").json()
     return "\n".join(sentence["text"] for sentence in told)
 
@@ -66,7 +66,7 @@ def test_a_retry_goes_on_from_the_newest_checkpoint_of_the_job(world: SimulatedS
     assert (attempt["first_step"], attempt["last_step"], attempt["lost_steps"]) == (step, 60, 0)
     assert (done["step"], done["last_checkpoint_step"]) == (60, 60)
     assert world.job(job["id"])["paid_micros"] == paid
-    told = story(world, done["id"])
+    told = timeline_text(world, done["id"])
     assert f'Job "again" submitted to continue job {job["id"]}.' in told
     assert (
         f"Training resumed at step {step} from checkpoint step-00000000{step}-epoch-1 of job"

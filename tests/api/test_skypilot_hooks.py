@@ -28,7 +28,7 @@ def question(token: str | None, request_name: str = "jobs.launch", **task: Any) 
     return json.dumps(json.dumps({**words, "request_options": None, "at_client_side": False})).encode()  # fmt: skip
 
 
-def asked(world: SimulatedService, raw: bytes, secret: str | None = None) -> httpx2.Response:
+def request_hook(world: SimulatedService, raw: bytes, secret: str | None = None) -> httpx2.Response:
     secret = world.services.tokens.for_gate() if secret is None else secret
     answer: httpx2.Response = world.http.post(f"/v1/skypilot/policy/{secret}", content=raw)
     return answer
@@ -42,7 +42,7 @@ def token_of(world: SimulatedService, key: str = "job-1") -> str:
 def test_a_launch_passes_once_and_as_it_is(world: SimulatedService) -> None:
     raw = question(token_of(world))
 
-    first, second = asked(world, raw), asked(world, raw)
+    first, second = request_hook(world, raw), request_hook(world, raw)
 
     assert first.status_code == 200
     told = json.loads(first.json())
@@ -58,9 +58,9 @@ def test_other_requests_for_the_same_task_use_nothing_up(
 ) -> None:
     token = token_of(world)
 
-    assert [asked(world, question(token, name)).status_code for _ in range(2)] == [200, 200]
-    assert asked(world, question(token)).status_code == 200
-    assert asked(world, question(token, name)).status_code == 200
+    assert [request_hook(world, question(token, name)).status_code for _ in range(2)] == [200, 200]
+    assert request_hook(world, question(token)).status_code == 200
+    assert request_hook(world, question(token, name)).status_code == 200
 
 
 @pytest.mark.parametrize("key", [PROBE, WIDE_PROBE])
@@ -69,8 +69,8 @@ def test_a_validation_uses_the_token_of_a_probe_up_and_no_other(
 ) -> None:
     probe = token_of(world, key)
 
-    assert asked(world, question(probe, "validate")).status_code == 200
-    assert asked(world, question(probe, "validate")).status_code == 400
+    assert request_hook(world, question(probe, "validate")).status_code == 200
+    assert request_hook(world, question(probe, "validate")).status_code == 400
     row = world.services.launches.find(key)
     assert row
     assert row.state is TokenState.CONSUMED
@@ -79,27 +79,27 @@ def test_a_validation_uses_the_token_of_a_probe_up_and_no_other(
 def test_jobs_of_others_pass_as_they_are(world: SimulatedService) -> None:
     raw = question(None)
 
-    assert [asked(world, raw).status_code for _ in range(3)] == [200, 200, 200]
+    assert [request_hook(world, raw).status_code for _ in range(3)] == [200, 200, 200]
 
 
 def test_a_revoked_launch_is_turned_away(world: SimulatedService) -> None:
     token = token_of(world)
     world.services.launches.tombstone("job-1", "job", world.clock.now())
 
-    assert asked(world, question(token)).status_code == 400
+    assert request_hook(world, question(token)).status_code == 400
 
 
 @pytest.mark.parametrize("token", ["hfl_", "hfl_job-1_1_" + "0" * 64, "x", "hfl_job-1_99999_" + "a" * 64])  # fmt: skip
 def test_a_token_that_nobody_made_is_turned_away(world: SimulatedService, token: str) -> None:
-    assert asked(world, question(token)).status_code == 400
+    assert request_hook(world, question(token)).status_code == 400
 
 
 @pytest.mark.parametrize("secret", ["0" * 32, "x", "%00", "\u00e9"])
 def test_behind_a_wrong_address_there_is_nothing(world: SimulatedService, secret: str) -> None:
     token = token_of(world)
 
-    assert asked(world, question(token), secret).status_code == 404
-    assert asked(world, question(token)).status_code == 200
+    assert request_hook(world, question(token), secret).status_code == 404
+    assert request_hook(world, question(token)).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_behind_a_wrong_address_there_is_nothing(world: SimulatedService, secret
     ],
 )  # fmt: skip
 def test_what_cannot_be_understood_is_a_no(world: SimulatedService, raw: bytes) -> None:
-    assert asked(world, raw).status_code == 400
+    assert request_hook(world, raw).status_code == 400
 
 
 @given(st.binary() | st.text().map(str.encode) | st.builds(
@@ -163,7 +163,7 @@ def test_while_the_database_is_away_nothing_passes(world: SimulatedService) -> N
     with world.services.engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE launches RENAME TO elsewhere")
 
-    answer = asked(world, question(token))
+    answer = request_hook(world, question(token))
 
     assert answer.status_code >= 500
 
@@ -172,7 +172,11 @@ def test_the_gate_says_nothing_of_what_it_was_shown(world: SimulatedService, cap
     caplog.set_level("DEBUG", logger="holdfast")
     token = token_of(world)
 
-    said = [asked(world, question(token)), asked(world, question(token)), asked(world, b"CANARY")]
+    said = [
+        request_hook(world, question(token)),
+        request_hook(world, question(token)),
+        request_hook(world, b"CANARY"),
+    ]
 
     assert "refused a second launch request" in caplog.text
     for text in (caplog.text, said[1].text, said[2].text):

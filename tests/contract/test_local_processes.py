@@ -53,7 +53,7 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
-def all_gone(processes: list[psutil.Process]) -> bool:
+def all_have_exited(processes: list[psutil.Process]) -> bool:
     return not any(is_alive(process) for process in processes)
 
 
@@ -61,7 +61,7 @@ def test_a_killed_supervisor_leaves_nothing_and_is_forgotten(machine: LocalBacke
     left = strays(machine)
 
     supervisor(machine).kill()
-    eventually(lambda: all_gone(left))
+    eventually(lambda: all_have_exited(left))
     seen = do(machine.launcher.observe("job-1"))
     do(machine.launcher.submit(machine.launch("job-1")))
 
@@ -77,11 +77,11 @@ def test_a_look_sweeps_what_a_frozen_guard_would_keep(machine: LocalBackend) -> 
     guard.suspend()
 
     dead.kill()
-    eventually(lambda: all_gone([dead]))
+    eventually(lambda: all_have_exited([dead]))
     seen = do(machine.launcher.observe("job-1"))
 
     assert seen.status is LaunchStatus.FORGOTTEN
-    assert all_gone([*left, guard])
+    assert all_have_exited([*left, guard])
 
 
 def test_a_killed_guard_is_a_lost_node_and_nothing_of_it_stays(machine: LocalBackend) -> None:
@@ -91,7 +91,7 @@ def test_a_killed_guard_is_a_lost_node_and_nothing_of_it_stays(machine: LocalBac
     guard.kill()
     seen = machine.until("job-1", lambda seen: seen.placements == 2)
 
-    assert all_gone(left)
+    assert all_have_exited(left)
     assert seen.recent_placements[0].cause is Cause.NODE_FAILED
     assert seen.recent_placements[0].detail == "node 0 was lost"
 
@@ -109,7 +109,7 @@ def test_what_a_program_leaves_running_ends_with_it(machine: LocalBackend) -> No
 def test_a_cancel_of_a_launch_without_supervisor_is_seen(machine: LocalBackend) -> None:
     left = strays(machine)
     supervisor(machine).kill()
-    eventually(lambda: all_gone(left))
+    eventually(lambda: all_have_exited(left))
 
     do(machine.launcher.cancel("job-1"))
     seen = machine.until("job-1", is_ended)

@@ -87,13 +87,13 @@ class Shore:
         return [item.kind for item in events if item.event.source == "worker"]
 
 
-def say(spool: Spool, kind: ReportKind, **body: Json) -> None:
+def append_report(spool: Spool, kind: ReportKind, **body: Json) -> None:
     spool.append(kind, body)
 
 
 def steps(spool: Spool, numbers: range) -> None:
     for step in numbers:
-        say(spool, ReportKind.PROGRESS, step=step, values={})
+        append_report(spool, ReportKind.PROGRESS, step=step, values={})
 
 
 def deliver(shore: Shore, spool: Path, port: int) -> ReportSender:
@@ -116,14 +116,14 @@ def test_relay_delivers_all_reports_without_the_service(
     shore, path = Shore(engine, store), tmp_path / "spool"
     spool = Spool(path, 1)
     bringer = deliver(shore, path, free_port())
-    say(spool, ReportKind.TRAINING_STARTED, step=0)
+    append_report(spool, ReportKind.TRAINING_STARTED, step=0)
     steps(spool, range(1, 6))
     bringer.start()
 
     collected(shore, lambda: shore.steps() == [*range(1, 6)])
     steps(spool, range(6, 9))
     collected(shore, lambda: shore.steps() == [*range(1, 9)])
-    say(spool, ReportKind.WORKER_LEFT, step=8, reason="finished", exit_code=0, detail="")
+    append_report(spool, ReportKind.WORKER_LEFT, step=8, reason="finished", exit_code=0, detail="")
     bringer.close(within_s=10)
     collected(shore, lambda: shore.told() == ["TrainingStarted", "WorkerLeft"])
 

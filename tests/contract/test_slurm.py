@@ -31,7 +31,7 @@ def cluster(slurm: SlurmCluster) -> SlurmBackend:
     return SlurmBackend(slurm, slurm.new_folder())
 
 
-def said(text: str) -> list[tuple[str, str]]:
+def phase_lines(text: str) -> list[tuple[str, str]]:
     """Phase and words of each line of the script."""
     return [(match[1], match[2]) for line in text.splitlines() if (match := OURS.fullmatch(line))]
 
@@ -89,7 +89,7 @@ def test_phases_are_told_in_order_and_preflight_is_kept(cluster: SlurmBackend) -
     do(cluster.launcher.submit(order))
     seen = ended(cluster)
     job = cluster.job("job-1")
-    told = said(cluster.log("job-1"))
+    told = phase_lines(cluster.log("job-1"))
 
     phases = [phase for phase, _ in told]
     assert phases[:2] == ["allocation", "rendezvous"]
@@ -127,7 +127,7 @@ def test_a_node_that_misses_files_or_packages_is_brought_them_and_no_other(
     do(cluster.launcher.submit(order))
     seen = ended(cluster)
     job = cluster.job("job-1")
-    told = said(cluster.log("job-1"))
+    told = phase_lines(cluster.log("job-1"))
 
     assert seen.result
     assert seen.result.outcome is Outcome.SUCCEEDED, cluster.log("job-1", node=1)
@@ -155,7 +155,7 @@ def test_a_node_that_fails_the_probe_is_named_with_what_to_do(cluster: SlurmBack
     words = "NODE n2 FAILED -> broken; exclude it with --exclude=n2"
     assert any(
         phase == "probe" and told.startswith("NODE n1 OK")
-        for phase, told in said(cluster.log("job-1"))
+        for phase, told in phase_lines(cluster.log("job-1"))
     )
     assert seen.result
     assert (seen.result.exit_code, seen.result.detail) == (69, f"node 0 exited with 69: {words}")

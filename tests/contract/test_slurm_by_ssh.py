@@ -42,10 +42,10 @@ def login(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Transport]:
     # As deep as a home may lie: a socket could not be called so.
     there = ssh("login", tmp_path / ("deep" * 20), program=str(slurm.ssh))
     yield there
-    _say_to_the_kept(there, "exit")
+    _control_kept_connection(there, "exit")
 
 
-def _say_to_the_kept(login: Transport, word: str) -> str:
+def _control_kept_connection(login: Transport, word: str) -> str:
     """What the connection that is kept says to a word; nothing where there is none."""
     *words, host, _ = login.prefix
     said = subprocess.run(
@@ -92,14 +92,14 @@ def test_more_looks_at_once_than_one_connection_takes_are_all_answered(login: Tr
 def test_a_kept_connection_that_has_died_is_made_anew(login: Transport) -> None:
     """Its socket stays, as after a crash."""
     login.bash("true")
-    found = re.search(r"pid=(\d+)", _say_to_the_kept(login, "check"))
+    found = re.search(r"pid=(\d+)", _control_kept_connection(login, "check"))
     assert found, "none is kept"
 
     os.kill(int(found[1]), signal.SIGKILL)
     reply = login.bash("hostname")
 
     assert reply.out == b"login\n"
-    assert "pid=" in _say_to_the_kept(login, "check")
+    assert "pid=" in _control_kept_connection(login, "check")
 
 
 def test_who_is_not_let_in_is_told_what_ssh_says(slurm: SlurmCluster, login: Transport) -> None:

@@ -22,7 +22,7 @@ OURS = re.compile(r"\bj[0-9a-z]{12}\b")
 """Ids of jobs, which tell when they were made."""
 
 
-def told(
+def facts_by_job(
     house: Application, start: datetime, until: timedelta
 ) -> dict[str, list[tuple[object, ...]]]:
     """What was recorded of each job, by its name, with times since the beginning."""
@@ -34,7 +34,7 @@ def told(
                 fact.event.at - start,
                 fact.recorded_at - start,
                 type(fact.event).__name__,
-                said(fact.event, start),
+                normalized_body(fact.event, start),
             )
             for fact in facts
             if fact.recorded_at - start < until
@@ -42,7 +42,7 @@ def told(
     return {name: facts for name, facts in stories.items() if facts}
 
 
-def said(event: Event, start: datetime) -> str:
+def normalized_body(event: Event, start: datetime) -> str:
     """The body of a fact without what tells its day."""
     body: dict[str, Any] = dict(encode(event))
     moment = body.pop("snapshot_at", None)
@@ -69,7 +69,7 @@ def test_a_seed_tells_the_same_history_whenever_it_is_told(
     again = made(SEED, later)
 
     most = timedelta(days=23)
-    here, there = told(house, begin(NOON), most), told(again, begin(later), most)
+    here, there = facts_by_job(house, begin(NOON), most), facts_by_job(again, begin(later), most)
     assert here.keys() == there.keys()
     for name, facts in here.items():
         assert facts == there[name], name

@@ -18,7 +18,7 @@ B, K = "bucket", "run-1/step-000012"
 DATA = bytes(range(256)) * 9000
 
 
-def ask(s3: FakeS3, method: str, path: str, body: bytes | Iterator[bytes] = b"", **headers: str) -> tuple[int, bytes]:  # fmt: skip
+def send_request(s3: FakeS3, method: str, path: str, body: bytes | Iterator[bytes] = b"", **headers: str) -> tuple[int, bytes]:  # fmt: skip
     """The answer to a request as it stands here."""
     connection = http.client.HTTPConnection("127.0.0.1", s3.port, timeout=10)
     try:
@@ -45,7 +45,7 @@ def test_chunks_of_amazon_s_kind_are_decoded(s3: FakeS3, size: int) -> None:
     data = DATA if size > 1000 else DATA[:1000]
     body = chunks(data, size)
 
-    status, _ = ask(s3, "PUT", f"/{B}/{K}", body, Content_Encoding="aws-chunked", x_amz_decoded_content_length=f"{len(data)}")  # fmt: skip
+    status, _ = send_request(s3, "PUT", f"/{B}/{K}", body, Content_Encoding="aws-chunked", x_amz_decoded_content_length=f"{len(data)}")  # fmt: skip
 
     assert status == 200
     assert s3.read(B, K) == data
@@ -55,8 +55,8 @@ def test_a_checksum_behind_the_body_is_looked_at(s3: FakeS3) -> None:
     headers = {"Content_Encoding": "aws-chunked", "x_amz_decoded_content_length": "9"}
     right, wrong = (chunks(b"123456789", 4, f"x-amz-checksum-crc32:{crc}\r\n") for crc in ("y/Q5Jg==", "AAAAAA=="))  # fmt: skip
 
-    good, _ = ask(s3, "PUT", f"/{B}/good", right, **headers)
-    bad, said = ask(s3, "PUT", f"/{B}/bad", wrong, **headers)
+    good, _ = send_request(s3, "PUT", f"/{B}/good", right, **headers)
+    bad, said = send_request(s3, "PUT", f"/{B}/bad", wrong, **headers)
 
     assert (good, bad) == (200, 400)
     assert b"BadDigest" in said
@@ -67,7 +67,7 @@ def test_chunks_lie_in_chunks(s3: FakeS3) -> None:
     inner = chunks(DATA, 100_000)
     outer = (inner[at : at + 16_384] for at in range(0, len(inner), 16_384))
 
-    status, _ = ask(s3, "PUT", f"/{B}/{K}", outer, Content_Encoding="aws-chunked", x_amz_decoded_content_length=f"{len(DATA)}")  # fmt: skip
+    status, _ = send_request(s3, "PUT", f"/{B}/{K}", outer, Content_Encoding="aws-chunked", x_amz_decoded_content_length=f"{len(DATA)}")  # fmt: skip
 
     assert status == 200
     assert s3.read(B, K) == DATA
@@ -76,14 +76,14 @@ def test_chunks_lie_in_chunks(s3: FakeS3) -> None:
 def test_a_body_that_is_longer_than_announced_is_refused(s3: FakeS3) -> None:
     body = chunks(b"123456789", 4)
 
-    status, said = ask(s3, "PUT", f"/{B}/{K}", body, Content_Encoding="aws-chunked", x_amz_decoded_content_length="5")  # fmt: skip
+    status, said = send_request(s3, "PUT", f"/{B}/{K}", body, Content_Encoding="aws-chunked", x_amz_decoded_content_length="5")  # fmt: skip
 
     assert status == 400
     assert b"IncompleteBody" in said
 
 
 def test_a_body_without_a_length_is_refused(s3: FakeS3) -> None:
-    status, said = ask(s3, "PUT", f"/{B}/{K}", iter([b"abc"]))
+    status, said = send_request(s3, "PUT", f"/{B}/{K}", iter([b"abc"]))
 
     assert status == 411
     assert b"MissingContentLength" in said
@@ -207,7 +207,7 @@ def test_obstore_meets_a_reply_that_ends_early(obstore: Any, s3: FakeS3, store: 
 def test_a_stand_in_of_its_own_process_ends_with_its_context() -> None:
     with fake_s3.in_process(Settings(md5=True)) as s3:
         s3.write(B, K, DATA)
-        assert ask(s3, "GET", f"/{B}/{K}") == (200, DATA)
+        assert send_request(s3, "GET", f"/{B}/{K}") == (200, DATA)
         assert s3.cpu_s() > 0
 
     with pytest.raises(ConnectionRefusedError):
@@ -217,9 +217,9 @@ def test_a_stand_in_of_its_own_process_ends_with_its_context() -> None:
 def test_bodies_are_thrown_away_where_that_is_asked_for(s3: FakeS3) -> None:
     s3.set(null=True)
 
-    ask(s3, "PUT", f"/{B}/{K}", DATA)
+    send_request(s3, "PUT", f"/{B}/{K}", DATA)
 
-    assert ask(s3, "GET", f"/{B}/{K}") == (200, bytes(len(DATA)))
+    assert send_request(s3, "GET", f"/{B}/{K}") == (200, bytes(len(DATA)))
     assert s3.counts().bytes_in == len(DATA)
 
 

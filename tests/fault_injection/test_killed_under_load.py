@@ -123,13 +123,13 @@ def test_what_was_acknowledged_is_there_once(tmp_path: Path, cluster: Cluster) -
             thread.start()
         chances = random.Random(1)
         for number in range(KILLS):
-            _until_all_go_on(service, workers, threads)
+            _wait_for_all_workers(service, workers, threads)
             over.wait(chances.uniform(0, 0.5))
             if number % 2:
                 _kill_the_database(service, cluster, workers)
             else:
                 _kill_the_service(service)
-        _until_all_go_on(service, workers, threads)
+        _wait_for_all_workers(service, workers, threads)
         over.set()
         for thread in threads:
             thread.join()
@@ -177,7 +177,7 @@ def _workers(service: Service, over: threading.Event) -> list[Worker]:
     return [Worker(Client(service, over), job, tokens.for_worker(job)) for job in jobs]
 
 
-def _until_all_go_on(
+def _wait_for_all_workers(
     service: Service, workers: list[Worker], threads: list[threading.Thread]
 ) -> None:
     """Return once every worker has been heard anew."""

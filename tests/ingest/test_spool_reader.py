@@ -50,7 +50,9 @@ def spools(tmp_path: Path) -> Spools:
     return Spools(tmp_path)
 
 
-def taken(there: SpoolReader, seen: dict[int, int], job: str = "job") -> list[tuple[int, int]]:
+def read_reports(
+    there: SpoolReader, seen: dict[int, int], job: str = "job"
+) -> list[tuple[int, int]]:
     """Attempt and number of what the inbox gives, noted in `seen`."""
     reports = list(there.read_new(job, seen))
     seen.update({each.attempt: each.n for each in reports})
@@ -64,12 +66,12 @@ def test_reports_come_once_and_in_order_over_launches(spools: Spools) -> None:
     spools.write("job-x-1", 1, 1)
     there, seen = SpoolReader(spools.home), dict[int, int]()
 
-    first = taken(there, seen)
+    first = read_reports(there, seen)
     spools.write("job-1", 1, 3)
 
     assert first == [(1, 1), (1, 2), (2, 1), (2, 2), (10, 1)]
-    assert taken(there, seen) == [(1, 3)]
-    assert taken(there, seen) == []
+    assert read_reports(there, seen) == [(1, 3)]
+    assert read_reports(there, seen) == []
 
 
 def test_reports_of_launches_after_the_tenth_are_taken(spools: Spools) -> None:
@@ -78,7 +80,7 @@ def test_reports_of_launches_after_the_tenth_are_taken(spools: Spools) -> None:
         if launch not in range(6, 14):  # Some were given up before they began.
             spools.write(f"job-{launch}", launch, 1)
 
-    numbers = taken(SpoolReader(spools.home), {})
+    numbers = read_reports(SpoolReader(spools.home), {})
 
     assert numbers == [(launch, 1) for launch in (*range(1, 6), *range(14, 24))]
 
@@ -86,7 +88,7 @@ def test_reports_of_launches_after_the_tenth_are_taken(spools: Spools) -> None:
 def test_what_came_another_way_is_passed_over(spools: Spools) -> None:
     spools.write("job-1", 1, 1, 2, 3)
 
-    assert taken(SpoolReader(spools.home), {1: 2}) == [(1, 3)]
+    assert read_reports(SpoolReader(spools.home), {1: 2}) == [(1, 3)]
 
 
 def test_what_was_given_but_not_kept_is_given_again(spools: Spools) -> None:
@@ -94,26 +96,26 @@ def test_what_was_given_but_not_kept_is_given_again(spools: Spools) -> None:
     there = SpoolReader(spools.home)
     list(there.read_new("job", {}))
 
-    assert taken(there, {1: 1}) == [(1, 2), (1, 3)]
+    assert read_reports(there, {1: 1}) == [(1, 2), (1, 3)]
 
 
 def test_a_gap_is_waited_for(spools: Spools) -> None:
     spools.write("job-1", 1, 3)
 
-    assert taken(SpoolReader(spools.home), {1: 1}) == []
-    assert taken(SpoolReader(spools.home), {1: 2}) == [(1, 3)]
+    assert read_reports(SpoolReader(spools.home), {1: 1}) == []
+    assert read_reports(SpoolReader(spools.home), {1: 2}) == [(1, 3)]
 
 
 def test_a_torn_line_is_waited_for(spools: Spools) -> None:
     path = spools.write("job-1", 1, 1, 2, end="")
     there, seen = SpoolReader(spools.home), dict[int, int]()
 
-    before = taken(there, seen)
+    before = read_reports(there, seen)
     with path.open("a") as spool:
         spool.write("\n")
 
     assert before == [(1, 1)]
-    assert taken(there, seen) == [(1, 2)]
+    assert read_reports(there, seen) == [(1, 2)]
 
 
 def test_rubbish_stops_a_spool_and_not_its_neighbours(spools: Spools) -> None:
@@ -123,11 +125,11 @@ def test_rubbish_stops_a_spool_and_not_its_neighbours(spools: Spools) -> None:
     spools.write("job-1", 1, 2)
     spools.write("job-1", 2, 1)
 
-    assert taken(SpoolReader(spools.home), {}) == [(1, 1), (2, 1)]
+    assert read_reports(SpoolReader(spools.home), {}) == [(1, 1), (2, 1)]
 
 
 def test_a_job_without_spools_has_no_reports(spools: Spools) -> None:
-    assert taken(SpoolReader(spools.home), {}) == []
+    assert read_reports(SpoolReader(spools.home), {}) == []
 
 
 def test_a_spool_that_cannot_be_read_says_so(
@@ -141,21 +143,21 @@ def test_a_spool_that_cannot_be_read_says_so(
     monkeypatch.setattr(spool_reader, "opened_file", stale)
 
     with pytest.raises(LauncherUnreachable, match="cannot be read"):
-        taken(SpoolReader(spools.home), {})
+        read_reports(SpoolReader(spools.home), {})
 
 
 def test_segments_are_read_as_one_spool(spools: Spools) -> None:
     spools.write("job-1", 1, 1, 2)
     there, seen = SpoolReader(spools.home), dict[int, int]()
-    before = taken(there, seen)
+    before = read_reports(there, seen)
     spools.write("job-1", 1, 3)
     spools.write("job-1", 1, 4, 5, first=4)
     spools.write("job-1", 1, 6, first=6, end="")
 
     assert before == [(1, 1), (1, 2)]
-    assert taken(there, seen) == [(1, 3), (1, 4), (1, 5)]
-    assert taken(SpoolReader(spools.home), {1: 4}) == [(1, 5)]
-    assert taken(there, seen) == []
+    assert read_reports(there, seen) == [(1, 3), (1, 4), (1, 5)]
+    assert read_reports(SpoolReader(spools.home), {1: 4}) == [(1, 5)]
+    assert read_reports(there, seen) == []
 
 
 def test_line_torn_by_a_crash_of_the_node_does_not_hold_up_later_segments(spools: Spools) -> None:
@@ -163,7 +165,7 @@ def test_line_torn_by_a_crash_of_the_node_does_not_hold_up_later_segments(spools
         spool.write('{"attempt":1,"n":3')
     spools.write("job-1", 1, 3, 4, first=3)
 
-    assert taken(SpoolReader(spools.home), {}) == [(1, n) for n in (1, 2, 3, 4)]
+    assert read_reports(SpoolReader(spools.home), {}) == [(1, n) for n in (1, 2, 3, 4)]
 
 
 def test_oldest_report_follows_a_known_gap(spools: Spools) -> None:
@@ -172,9 +174,9 @@ def test_oldest_report_follows_a_known_gap(spools: Spools) -> None:
     spools.write("job-1", 1, 92, first=92)
     there, seen = SpoolReader(spools.home), {1: 5}
 
-    assert taken(there, seen) == [(1, 90), (1, 91), (1, 92)]
-    assert taken(there, seen) == []
-    assert taken(SpoolReader(spools.home), {1: 90}) == [(1, 91), (1, 92)]
+    assert read_reports(there, seen) == [(1, 90), (1, 91), (1, 92)]
+    assert read_reports(there, seen) == []
+    assert read_reports(SpoolReader(spools.home), {1: 90}) == [(1, 91), (1, 92)]
 
 
 def test_hole_between_segments_is_passed_by_the_next_look(spools: Spools) -> None:
@@ -183,7 +185,7 @@ def test_hole_between_segments_is_passed_by_the_next_look(spools: Spools) -> Non
     spools.write("job-1", 1, 9, first=9)
     there, seen = SpoolReader(spools.home), dict[int, int]()
 
-    assert [taken(there, seen) for _ in range(3)] == [[(1, 1), (1, 2)], [(1, 9)], []]
+    assert [read_reports(there, seen) for _ in range(3)] == [[(1, 1), (1, 2)], [(1, 9)], []]
 
 
 def test_folder_that_is_not_listed_to_its_end_shows_no_gap(
@@ -193,7 +195,7 @@ def test_folder_that_is_not_listed_to_its_end_shows_no_gap(
         spools.write("job-1", 1, first, first=first)
     monkeypatch.setattr(spool_reader, "MOST_FILES", 8)
 
-    assert taken(SpoolReader(spools.home), {}) == []
+    assert read_reports(SpoolReader(spools.home), {}) == []
 
 
 def test_segments_are_removed_once_seen(spools: Spools, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,10 +206,10 @@ def test_segments_are_removed_once_seen(spools: Spools, monkeypatch: pytest.Monk
         spools.write("job-1", 1, first, first + 1, first=first)
     spools.write("job-1", 2, 1, 2)
 
-    taken(there, seen)
+    read_reports(there, seen)
     before = spools.files()
     spools.write("job-1", 2, 3, first=3)
-    taken(there, seen)
+    read_reports(there, seen)
 
     assert len(before) == 5, "as nothing was seen when they were given"
     assert spools.files() == [
@@ -285,7 +287,7 @@ def test_hostile_spool_is_skipped_and_blocks_nothing(
     there = SpoolReader(spools.home)
     open_before = len(list(Path("/proc/self/fd").iterdir()))
 
-    looks = [taken(there, {}) for _ in range(3)]
+    looks = [read_reports(there, {}) for _ in range(3)]
 
     assert looks == [[(2, 1)]] * 3
     assert len(list(Path("/proc/self/fd").iterdir())) == open_before
@@ -311,7 +313,7 @@ def test_ten_thousand_files_are_looked_at_in_parts(
     monkeypatch.setattr(spool_reader, "opened_file", count)
     there = SpoolReader(spools.home)
 
-    looks = [taken(there, {}), taken(there, {})]
+    looks = [read_reports(there, {}), read_reports(there, {})]
 
     assert looks == [[(1, 1)]] * 2
     assert len(opened) <= 2 * spool_reader.MOST_OPENED
@@ -323,7 +325,7 @@ def test_long_spool_is_read_in_parts(spools: Spools, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(spool_reader, "MOST_BYTES", 800)
     there, seen = SpoolReader(spools.home), dict[int, int]()
 
-    looks = [taken(there, seen) for _ in range(6)]
+    looks = [read_reports(there, seen) for _ in range(6)]
 
     assert [each for look in looks for each in look] == [(1, n) for n in range(1, 30)]
     assert max(map(len, looks)) < 12
@@ -338,7 +340,7 @@ def test_linked_segments_are_not_followed_when_segments_are_removed(
     link(spools, secret)
     spools.write("job-1", 1, 2, first=2)
 
-    taken(SpoolReader(spools.home), {1: 1})
+    read_reports(SpoolReader(spools.home), {1: 1})
 
     assert spools.files() == ["attempt-1.000000000002.jsonl"]
     assert (secret / "attempt-1.jsonl").read_text()

@@ -45,7 +45,7 @@ LONGEST = {
 """Characters that vendors take, where that is less than a message may have."""
 
 
-def letter(
+def chat_message(
     count: int = 1, kind: NotificationKind = NotificationKind.TEST, text: str = "tiny"
 ) -> Message:
     news = [
@@ -90,7 +90,7 @@ def test_a_message_goes_to_the_vendor_once_however_much_it_tells(
     """Also a test, of which Opsgenie made nothing; and fifty pieces, which Discord refused as too long."""
     scheme = urlsplit(url).scheme
 
-    send(url, letter(count, text="tiny " + "x" * 60))
+    send(url, chat_message(count, text="tiny " + "x" * 60))
 
     [call] = vendors.calls
     host = urlsplit(url).hostname if scheme == TEAMS else VENDORS[scheme][0]
@@ -106,7 +106,7 @@ def test_a_message_goes_to_the_vendor_once_however_much_it_tells(
 def test_a_message_is_no_longer_than_the_vendor_takes(
     vendors: responses.RequestsMock, url: str
 ) -> None:
-    send(url, letter(50, text="tiny <i>*" + "x" * 60))
+    send(url, chat_message(50, text="tiny <i>*" + "x" * 60))
 
     sent = body_of(vendors)
     words = parse_qs(sent) if "=" in sent.partition("{")[0] else json.loads(sent)
@@ -117,7 +117,7 @@ def test_a_message_is_no_longer_than_the_vendor_takes(
 
 @pytest.mark.parametrize("url", URLS[:3], ids=lambda url: urlsplit(url).scheme)
 def test_what_a_job_says_calls_no_room_together(vendors: responses.RequestsMock, url: str) -> None:
-    send(url, letter(text="<!channel> @everyone @here <b>"))
+    send(url, chat_message(text="<!channel> @everyone @here <b>"))
 
     sent = body_of(vendors)
     assert "<!channel" not in sent
@@ -138,7 +138,7 @@ def test_what_a_job_says_calls_no_room_together(vendors: responses.RequestsMock,
 def test_a_pager_is_told_how_grave_it_is(
     vendors: responses.RequestsMock, kind: NotificationKind, severity: str
 ) -> None:
-    send(URLS[5], letter(kind=kind))
+    send(URLS[5], chat_message(kind=kind))
 
     assert json.loads(body_of(vendors))["payload"]["severity"] == severity
 
@@ -153,7 +153,7 @@ def test_a_refusal_is_told_by_its_status_and_the_log_has_no_keys(
         with pytest.raises(
             NotDelivered, match=r"^slack did not accept the message; it responded with status 404$"
         ):
-            send(URLS[0], letter())
+            send(URLS[0], chat_message())
 
     assert KEY not in caplog.text
 
@@ -163,7 +163,7 @@ def test_a_vendor_that_cannot_be_reached_is_no_traceback(caplog: pytest.LogCaptu
         internet.post(re.compile("https://"), body=requests.ConnectionError(f"/services/{KEY}"))
 
         with pytest.raises(NotDelivered, match=r"^slack did not accept the message$") as caught:
-            send(URLS[0], letter())
+            send(URLS[0], chat_message())
 
     assert KEY not in caplog.text + caught.value.detail
 
@@ -181,7 +181,7 @@ def test_a_redirect_of_a_vendor_is_not_followed() -> None:
         internet.post(re.compile("https://hooks"), status=307, headers=moved)
 
         with pytest.raises(NotDelivered, match="responded with status 307"):
-            send(URLS[0], letter())
+            send(URLS[0], chat_message())
 
         assert len(internet.calls) == 1
 

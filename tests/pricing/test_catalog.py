@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "v8"
 
 
-def ask(folder: Path, clock: FixedClock, **words: object) -> Quote:
+def quote_for(folder: Path, clock: FixedClock, **words: object) -> Quote:
     catalog = open_catalog([folder / "nowhere", folder], clock, asks_aws=False)
     return catalog.quote(PriceQuery(**words), clock.now())  # type: ignore[arg-type]
 
@@ -69,7 +69,7 @@ def ask(folder: Path, clock: FixedClock, **words: object) -> Quote:
 def test_a_catalog_is_read_by_its_headers(
     folder: Path, clock: FixedClock, words: dict[str, str], spot: int, on_demand: int
 ) -> None:
-    quote = ask(folder, clock, **words, count=8)
+    quote = quote_for(folder, clock, **words, count=8)
 
     assert (quote.spot_micros_per_hour, quote.on_demand_micros_per_hour) == (spot, on_demand)
     assert (quote.tier, quote.is_estimate) == (QuoteSource.CATALOG, False)
@@ -79,7 +79,7 @@ def test_a_catalog_is_read_by_its_headers(
 def test_azure_has_one_price_for_all_zones_of_a_region(folder: Path, clock: FixedClock) -> None:
     words = {"cloud": "azure", "region": "eastus", "zone": "eastus-2"}
 
-    quote = ask(folder, clock, **words, accelerator="A100-80GB", count=1)
+    quote = quote_for(folder, clock, **words, accelerator="A100-80GB", count=1)
 
     assert (quote.spot_micros_per_hour, quote.is_estimate) == (679_000, False)
 
@@ -87,7 +87,7 @@ def test_azure_has_one_price_for_all_zones_of_a_region(folder: Path, clock: Fixe
 def test_a_node_without_accelerators_is_found_by_its_type(folder: Path, clock: FixedClock) -> None:
     words = {"cloud": "aws", "region": "us-east-1", "zone": "use1-az1"}
 
-    quote = ask(folder, clock, **words, instance_type="m6i.large")
+    quote = quote_for(folder, clock, **words, instance_type="m6i.large")
 
     assert (quote.spot_micros_per_hour, quote.on_demand_micros_per_hour) == (38_400, 96_000)
 
@@ -117,13 +117,13 @@ def test_a_file_that_is_no_price_list_tells_nothing(
 ) -> None:
     (folder / "aws" / "vms.csv").write_bytes(text.encode("latin-1"))
 
-    quote = ask(folder, clock, cloud="aws", region="us-east-1", accelerator="A100", count=8)
+    quote = quote_for(folder, clock, cloud="aws", region="us-east-1", accelerator="A100", count=8)
 
     assert quote.tier is QuoteSource.SNAPSHOT
 
 
 def test_no_word_of_a_place_leads_out_of_the_catalog(folder: Path, clock: FixedClock) -> None:
-    quote = ask(folder / "aws", clock, cloud="../aws", instance_type="p4d.24xlarge")
+    quote = quote_for(folder / "aws", clock, cloud="../aws", instance_type="p4d.24xlarge")
 
     assert quote.tier is QuoteSource.ESTIMATE
 

@@ -32,18 +32,18 @@ def line(step: int, rank: int = 0, batch: str = "aa", **logged: float | None) ->
     return f"holdfast: witness: {json.dumps(told)}"
 
 
-def heard(*lines: str) -> StepLogs:
+def parsed_logs(*lines: str) -> StepLogs:
     hearing = StepLogs()
     hearing.parse(lines)
     return hearing
 
 
-STRAIGHT = heard(line(0), line(1, loss=2.0), line(2, loss=1.5), line(0, rank=1), line(1, rank=1), line(2, rank=1))  # fmt: skip
+STRAIGHT = parsed_logs(line(0), line(1, loss=2.0), line(2, loss=1.5), line(0, rank=1), line(1, rank=1), line(2, rank=1))  # fmt: skip
 
 
 def test_a_run_that_did_steps_again_in_the_same_way_is_the_same() -> None:
     """After a resume nothing was logged yet of the step before: that is no other number."""
-    resumed = heard(
+    resumed = parsed_logs(
         line(0), line(1, loss=2.0), line(0, rank=1), "step 1/3  loss 2.0", line(1, rank=1),
         line(1), line(2, loss=1.5), line(1, rank=1), line(2, rank=1), line(2)[:40],
     )  # fmt: skip
@@ -64,7 +64,7 @@ def test_a_run_that_did_steps_again_in_the_same_way_is_the_same() -> None:
     ],
 )
 def test_where_two_runs_part_is_found(more: list[str], others: tuple[int, int], told: str) -> None:
-    parted = heard(line(0), line(1, loss=2.0), line(2, loss=1.5), *more, line(0, 1), line(1, 1), line(2, 1))  # fmt: skip
+    parted = parsed_logs(line(0), line(1, loss=2.0), line(2, loss=1.5), *more, line(0, 1), line(1, 1), line(2, 1))  # fmt: skip
 
     likeness = compare_steps(STRAIGHT, parted)
 
@@ -73,13 +73,13 @@ def test_where_two_runs_part_is_found(more: list[str], others: tuple[int, int], 
 
 
 def test_a_rank_that_is_not_heard_of_was_given_other_data() -> None:
-    assert compare_steps(STRAIGHT, heard(line(0), line(1), line(2))).other_batches == 3
-    assert compare_steps(heard(), heard()).batches == 0
+    assert compare_steps(STRAIGHT, parsed_logs(line(0), line(1), line(2))).other_batches == 3
+    assert compare_steps(parsed_logs(), parsed_logs()).batches == 0
 
 
 @pytest.mark.parametrize("said", ["{}", "[1]", '{"step": 1, "rank": 0, "batch": "a"}', "{", "null"])
 def test_what_is_no_line_of_a_witness_is_passed_over(said: str) -> None:
-    assert heard(f"holdfast: witness: {said}").batches == {}
+    assert parsed_logs(f"holdfast: witness: {said}").batches == {}
 
 
 def test_a_trial_runs_here_and_is_short_and_tells_nobody() -> None:

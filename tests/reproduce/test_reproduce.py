@@ -56,7 +56,7 @@ def repository(tmp_path: Path) -> Path:
     return top
 
 
-def wish(tmp_path: Path, *places: Path, **more: Any) -> CodeOverride:
+def code_override(tmp_path: Path, *places: Path, **more: Any) -> CodeOverride:
     return CodeOverride(repositories=places, to=tmp_path / "then", **more)
 
 
@@ -70,7 +70,9 @@ def test_the_folder_of_then_is_found_below_the_top(repository: Path, tmp_path: P
     commit = git(repository, "rev-parse", "HEAD")
     nowhere, own = tmp_path / "nowhere", repository / "demos"
 
-    told = workdir_of(of(commit, folder="demos"), "/work", wish(tmp_path, nowhere, repository))
+    told = workdir_of(
+        of(commit, folder="demos"), "/work", code_override(tmp_path, nowhere, repository)
+    )
     seen = workdir_of(of(commit), str(own), CodeOverride(repositories=[own], to=tmp_path / "too"))
 
     assert told == str(tmp_path / "then/demos")
@@ -79,7 +81,7 @@ def test_the_folder_of_then_is_found_below_the_top(repository: Path, tmp_path: P
 
 
 def test_a_job_without_a_folder_needs_no_code(tmp_path: Path) -> None:
-    assert workdir_of(of(None), None, wish(tmp_path)) is None
+    assert workdir_of(of(None), None, code_override(tmp_path)) is None
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_what_is_missing_is_said_with_a_way_out(
 
 def test_a_folder_as_it_is_now_is_told_from_that_of_then(repository: Path, tmp_path: Path) -> None:
     digest = "5f2a"
-    workdir = workdir_of(of(None), str(repository), wish(tmp_path, as_is=True))
+    workdir = workdir_of(of(None), str(repository), code_override(tmp_path, as_is=True))
 
     assert workdir == str(repository)
     assert script_mismatch(MANIFEST, workdir) is None, "no digest was told"

@@ -28,7 +28,7 @@ def s3(service_keys: None, one_s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> F
     return one_s3
 
 
-def look(
+def list_store(
     envs: Mapping[str, str], rules: StorePolicy = StorePolicy(), folders: Folders = CONFINED, store: str = "s3://bucket"
 ) -> object:  # fmt: skip
     """What a visit at the store of a job finds."""
@@ -68,7 +68,7 @@ def test_an_endpoint_of_a_user_leads_to_no_machine_of_ours(
     s3: FakeS3, endpoint: str, name: str
 ) -> None:
     with pytest.raises(CheckpointStoreRefused, match=ENDPOINT):
-        look({**KEYS, name: endpoint.format(s3=s3.endpoint)})
+        list_store({**KEYS, name: endpoint.format(s3=s3.endpoint)})
 
     assert s3.counts().connections == 0
 
@@ -89,7 +89,7 @@ def test_own_keys_sign_for_no_endpoint_of_a_user(s3: FakeS3, keys: dict[str, str
         CheckpointStoreRefused,
         match="own credentials are not used for an endpoint that a job names",
     ):
-        look({**keys, ENDPOINT: s3.endpoint}, rules)
+        list_store({**keys, ENDPOINT: s3.endpoint}, rules)
 
     assert s3.counts().connections == 0
 
@@ -97,7 +97,7 @@ def test_own_keys_sign_for_no_endpoint_of_a_user(s3: FakeS3, keys: dict[str, str
 def test_an_endpoint_that_the_operator_allows_is_used(s3: FakeS3) -> None:
     allowed = StorePolicy(endpoints=frozenset({f"{s3.endpoint}/"}))
 
-    look({**KEYS, ENDPOINT: s3.endpoint}, allowed)
+    list_store({**KEYS, ENDPOINT: s3.endpoint}, allowed)
 
     assert s3.counts().connections == 1
 
@@ -108,14 +108,14 @@ def test_the_services_own_endpoint_needs_no_keys_of_a_job(
     monkeypatch.setenv(ENDPOINT, s3.endpoint)
     own = StorePolicy(service_endpoint=s3.endpoint)
 
-    look({}, own)
-    look({ENDPOINT: f"{s3.endpoint}/"}, own)
+    list_store({}, own)
+    list_store({ENDPOINT: f"{s3.endpoint}/"}, own)
 
     assert s3.counts().requests == {"ListObjectsV2": 2}
 
 
 def test_the_owners_jobs_name_any_endpoint(s3: FakeS3) -> None:
-    look({ENDPOINT: s3.endpoint}, folders=Folders())
+    list_store({ENDPOINT: s3.endpoint}, folders=Folders())
 
     assert s3.counts().connections == 1
 
@@ -129,7 +129,7 @@ def test_a_name_that_changes_its_address_reaches_nothing(s3: FakeS3) -> None:
 
     port = s3.endpoint.rpartition(":")[2]
     with pytest.raises(CheckpointStoreUnreachable, match=r"127\.0\.0\.1 is not public"):
-        look(
+        list_store(
             {**KEYS, ENDPOINT: f"https://rebinding.example:{port}"},
             StorePolicy(egress_policy=EgressPolicy(resolve=resolve)),
         )
@@ -146,8 +146,8 @@ def test_profiles_are_those_that_the_operator_allows(
     monkeypatch.setenv(ENDPOINT, s3.endpoint)
 
     with pytest.raises(CheckpointStoreRefused, match="HOLDFAST_STORE_PROFILES"):
-        look({"AWS_PROFILE": "nlp"})
-    look({"AWS_PROFILE": "nlp"}, StorePolicy(profiles=frozenset({"nlp"})))
+        list_store({"AWS_PROFILE": "nlp"})
+    list_store({"AWS_PROFILE": "nlp"}, StorePolicy(profiles=frozenset({"nlp"})))
 
     assert s3.counts().connections == 1
 
@@ -162,13 +162,13 @@ def test_a_folder_of_a_user_lies_below_allowed_roots(tmp_path: Path) -> None:
     (allowed / "link").symlink_to(home)
     folders = Folders(home, (str(allowed),), is_confined=True)
 
-    look({}, folders=folders, store=f"file://{allowed}")
+    list_store({}, folders=folders, store=f"file://{allowed}")
 
     for outside in (home, tmp_path, allowed / "link", f"{allowed}/%2e%2e/home"):
         with pytest.raises(
             CheckpointStoreRefused, match=r"HOLDFAST_FOLDERS|service's own directory"
         ):
-            look({}, folders=folders, store=f"file://{outside}")
+            list_store({}, folders=folders, store=f"file://{outside}")
 
 
 def test_a_job_folder_that_is_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -49,11 +49,11 @@ STAYS = {"ledgers", "ledger_shares", "ledger_hours", "ledger_placements", "launc
 """Tables that may name a removed job."""
 
 
-def deed(job: Job) -> AuditAction:
+def removal_action(job: Job) -> AuditAction:
     return ADA.audit_action("job.remove", job.id)
 
 
-def story(draw: random.Random) -> list[Event]:
+def job_events(draw: random.Random) -> list[Event]:
     """A job that ended after some placements, maybe beyond the end of its month."""
     events: list[Event] = [launched(1)]
     seconds = draw.randrange(9 * HOUR_S)
@@ -126,7 +126,7 @@ class Harness:
         return self.journal.append(job, story_[-1:])
 
     def remove(self, job_id: str, **words: Any) -> None:
-        self.removals.remove(job_id, deed, self.ledgers, **words)
+        self.removals.remove(job_id, removal_action, self.ledgers, **words)
 
     def costs(self) -> object:
         """What each job has cost."""
@@ -175,7 +175,7 @@ def test_sums_stay_to_the_cent_after_removal(harness: Harness) -> None:
     draw = random.Random(11)
     names = [f"job-{number}" for number in range(8)]
     for number, name in enumerate(names):
-        harness.ended(name, story(draw), by=f"user-{number % 3}", project=f"p{number % 2}")
+        harness.ended(name, job_events(draw), by=f"user-{number % 3}", project=f"p{number % 2}")
     harness.clock.advance((NOW - harness.clock.now()).total_seconds())
     before = harness.sums()
 
@@ -318,7 +318,7 @@ def test_heir_that_is_submitted_during_a_removal_keeps_the_checkpoints(
     def submitting(job: Job) -> AuditAction:
         """Called between the checks of the job and the transaction of its removal."""
         other.submit("job-2", submitted(checkpoint={"store": STORE, "from": job.id}))
-        return deed(job)
+        return removal_action(job)
 
     with pytest.raises(NotPossibleNow, match="job-2 resumes from its checkpoints"):
         harness.removals.remove("job-1", submitting, harness.ledgers, with_checkpoints=True)

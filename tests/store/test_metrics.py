@@ -20,12 +20,12 @@ from support.events import at, launched, lost, ready, submitted, training
 JOB = "job-1"
 
 
-def told(n: int, step: int, attempt: int = 1, **values: float | None) -> Report:
+def point_report(n: int, step: int, attempt: int = 1, **values: float | None) -> Report:
     body: dict[str, Any] = {"step": step, "values": values}
     return Report(attempt, n, at(100 * attempt + n).isoformat(), ReportKind.PROGRESS, body)
 
 
-def stands(journal: Journal) -> None:
+def start_training(journal: Journal) -> None:
     journal.append(journal.submit(JOB, submitted()), [launched(1), ready(2), training(3)])
 
 
@@ -35,10 +35,11 @@ def again(journal: Journal, attempt: int, step: int) -> None:
     journal.append(journal.read(JOB), [*facts, training(30, attempt=attempt, step=step)])
 
 
-def tell(journal: Journal, count: int, attempt: int = 1, first_step: int = 0) -> None:
+def ingest_points(journal: Journal, count: int, attempt: int = 1, first_step: int = 0) -> None:
     """So many points, one for each step."""
     reports = [
-        told(n, first_step + n, attempt, loss=math.sin(first_step + n)) for n in range(1, count + 1)
+        point_report(n, first_step + n, attempt, loss=math.sin(first_step + n))
+        for n in range(1, count + 1)
     ]
     journal.ingest(JOB, attempt, reports)
 
@@ -73,9 +74,9 @@ def same(one: list[Bucket], other: list[Bucket]) -> bool:
 
 
 def test_each_bucket_has_mean_low_and_high(engine: Engine, journal: Journal) -> None:
-    stands(journal)
+    start_training(journal)
     values = (4.0, 1.0, 1.0, 7.0, 8.0, 9.0)
-    journal.ingest(JOB, 1, [told(n, n, loss=value) for n, value in enumerate(values, 1)])
+    journal.ingest(JOB, 1, [point_report(n, n, loss=value) for n, value in enumerate(values, 1)])
 
     curve = drawn(engine, journal, most=2)
 
@@ -88,10 +89,10 @@ def test_each_bucket_has_mean_low_and_high(engine: Engine, journal: Journal) -> 
 
 def test_what_was_rolled_back_is_told_apart(engine: Engine, journal: Journal) -> None:
     """The second attempt goes on from step 100: what the first did beyond it was done again."""
-    stands(journal)
-    tell(journal, 150)
+    start_training(journal)
+    ingest_points(journal, 150)
     again(journal, 2, 100)
-    tell(journal, 80, 2, first_step=100)
+    ingest_points(journal, 80, 2, first_step=100)
 
     for by_blocks in (True, False):
         curve = drawn(engine, journal, 1000, by_blocks=by_blocks)
@@ -108,12 +109,12 @@ def test_what_was_rolled_back_is_told_apart(engine: Engine, journal: Journal) ->
 def test_blocks_that_are_read_together_are_cut_at_the_very_step(
     engine: Engine, journal: Journal
 ) -> None:
-    stands(journal)
+    start_training(journal)
     for first in range(0, 3000, 1000):
-        reports = [told(n, n, loss=1.0) for n in range(first + 1, first + 1001)]
+        reports = [point_report(n, n, loss=1.0) for n in range(first + 1, first + 1001)]
         journal.ingest(JOB, 1, reports)
     again(journal, 2, 1234)
-    tell(journal, 10, 2, first_step=1234)
+    ingest_points(journal, 10, 2, first_step=1234)
 
     pieces = MetricSeries(engine, point_by_point=0).segments(JOB, "loss", {1: 1234}, 1)
     kept, gone = drawn(engine, journal, 1)[0], drawn(engine, journal, 1)[1]
@@ -126,7 +127,7 @@ def test_blocks_that_are_read_together_are_cut_at_the_very_step(
 
 def test_a_block_tells_what_its_points_do(engine: Engine, journal: Journal) -> None:
     """Some of them are not finite, some have no such value, and facts stand in between."""
-    stands(journal)
+    start_training(journal)
     rng = random.Random(7)
     reports = []
     for n in range(1, 10 * BLOCK + 30):
@@ -135,7 +136,9 @@ def test_a_block_tells_what_its_points_do(engine: Engine, journal: Journal) -> N
             reports.append(Report(1, n, at(n).isoformat(), ReportKind.CHECKPOINT_FAILED, body))
             continue
         values = {"loss": rng.choice([rng.gauss(0, 1), rng.gauss(0, 1), None]), "lr": 1e-4}
-        reports.append(told(n, n, **{k: v for k, v in values.items() if rng.random() < 0.9}))
+        reports.append(
+            point_report(n, n, **{k: v for k, v in values.items() if rng.random() < 0.9})
+        )
     journal.ingest(JOB, 1, reports)
 
     for name in ("loss", "lr"):
@@ -150,15 +153,15 @@ def test_a_block_tells_what_its_points_do(engine: Engine, journal: Journal) -> N
 def test_blocks_are_written_once_and_only_when_they_are_whole(
     engine: Engine, journal: Journal
 ) -> None:
-    stands(journal)
-    tell(journal, 3 * BLOCK - 1)
+    start_training(journal)
+    ingest_points(journal, 3 * BLOCK - 1)
     book = MetricSeries(engine)
 
     assert book.roll_up(1) == 1
     assert book.roll_up(99) == 1
     assert book.roll_up(99) == 0
     assert counted(engine) == 2
-    journal.ingest(JOB, 1, [told(3 * BLOCK, 3 * BLOCK, loss=0.0)])
+    journal.ingest(JOB, 1, [point_report(3 * BLOCK, 3 * BLOCK, loss=0.0)])
     assert book.roll_up(99) == 1
 
 
@@ -166,7 +169,7 @@ def test_blocks_of_many_jobs_are_written_together(engine: Engine, journal: Journ
     for number in range(5):
         name = f"job-{number}"
         journal.append(journal.submit(name, submitted()), [launched(1), ready(2)])
-        reports = [told(n, n, loss=float(number)) for n in range(1, 2 * BLOCK + 1)]
+        reports = [point_report(n, n, loss=float(number)) for n in range(1, 2 * BLOCK + 1)]
         journal.ingest(name, 1, reports)
 
     done = MetricSeries(engine).roll_up(99)
@@ -179,8 +182,8 @@ def test_blocks_of_many_jobs_are_written_together(engine: Engine, journal: Journ
 def test_what_another_replica_has_written_is_not_written_twice(
     engine: Engine, journal: Journal
 ) -> None:
-    stands(journal)
-    tell(journal, 2 * BLOCK)
+    start_training(journal)
+    ingest_points(journal, 2 * BLOCK)
     one, other = MetricSeries(engine), MetricSeries(engine)
     due = one._due(9)
     other.roll_up(9)
@@ -192,10 +195,10 @@ def test_what_another_replica_has_written_is_not_written_twice(
 
 
 def test_names_are_those_of_blocks_and_of_what_is_in_none(engine: Engine, journal: Journal) -> None:
-    stands(journal)
-    tell(journal, BLOCK + 3)
+    start_training(journal)
+    ingest_points(journal, BLOCK + 3)
     more = {"acc": 0.5, "x" * (MAX_NAME_CHARS + 1): 1.0}
-    journal.ingest(JOB, 1, [told(BLOCK + 4, 900, **more)])
+    journal.ingest(JOB, 1, [point_report(BLOCK + 4, 900, **more)])
 
     assert MetricSeries(engine).names(JOB) == [
         SeriesInfo("acc", 1, 900),
@@ -206,8 +209,8 @@ def test_names_are_those_of_blocks_and_of_what_is_in_none(engine: Engine, journa
 
 @pytest.mark.parametrize("name", ['a "b" $.c', "loss/train", "ü ☂", "$", "", "a\\b", "nul\0"])
 def test_a_series_may_have_any_name(engine: Engine, journal: Journal, name: str) -> None:
-    stands(journal)
-    journal.ingest(JOB, 1, [told(n, n, **{name: 2.0}) for n in range(1, BLOCK + 3)])
+    start_training(journal)
+    journal.ingest(JOB, 1, [point_report(n, n, **{name: 2.0}) for n in range(1, BLOCK + 3)])
     known = name.replace("\0", "?")
 
     assert [item.name for item in MetricSeries(engine).names(JOB)] == [known]
@@ -218,9 +221,9 @@ def test_a_series_may_have_any_name(engine: Engine, journal: Journal, name: str)
 
 def test_values_that_no_sum_can_hold_are_not_finite(engine: Engine, journal: Journal) -> None:
     """Two of 1e308 would have kept PostgreSQL from writing a block for ever."""
-    stands(journal)
+    start_training(journal)
     values = [1e308, -1e308, 5e-324, 9e299] * (BLOCK // 4)
-    journal.ingest(JOB, 1, [told(n, n, loss=value) for n, value in enumerate(values, 1)])
+    journal.ingest(JOB, 1, [point_report(n, n, loss=value) for n, value in enumerate(values, 1)])
 
     for by_blocks in (True, False):
         [bucket] = drawn(engine, journal, 1, by_blocks=by_blocks)
@@ -229,7 +232,7 @@ def test_values_that_no_sum_can_hold_are_not_finite(engine: Engine, journal: Jou
 
 
 def test_times_are_told_to_the_millisecond(engine: Engine, journal: Journal) -> None:
-    stands(journal)
+    start_training(journal)
     when = "2026-03-01T14:00:00.123999+02:00"
     body: dict[str, Any] = {"step": 1, "values": {"loss": 1.0}}
     journal.ingest(JOB, 1, [Report(1, 1, when, ReportKind.PROGRESS, body)])

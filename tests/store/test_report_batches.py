@@ -37,7 +37,7 @@ def batch(job_id: str, *reports: Report, attempt: int = 1, **more: Any) -> Repor
     return ReportBatch(job_id=job_id, attempt=attempt, reports=reports, **more)
 
 
-def stands(journal: Journal, job_id: str) -> None:
+def start_job(journal: Journal, job_id: str) -> None:
     journal.append(journal.submit(job_id, submitted()), [launched(1), ready(2)])
 
 
@@ -55,7 +55,7 @@ def cast(journal: Journal, engine: Engine, mark: str) -> list[str]:
     """Jobs of all kinds, and one that does not exist."""
     names = [f"{mark}-{kind}" for kind in ("stands", "mustered", "stops", "ended", "unknown")]
     for name in names[:4]:
-        stands(journal, name)
+        start_job(journal, name)
     enlist(engine, names[1], "old", "new")
     journal.append(journal.read(names[2]), [pausing(5)])
     journal.append(journal.read(names[3]), [finished(5)])
@@ -65,7 +65,7 @@ def cast(journal: Journal, engine: Engine, mark: str) -> list[str]:
     return names
 
 
-def told(rng: random.Random, n: int, attempt: int) -> Report:
+def random_report(rng: random.Random, n: int, attempt: int) -> Report:
     match rng.randrange(12):
         case 0:
             return report(n, ReportKind.RESTORE_STARTED, attempt)
@@ -86,7 +86,7 @@ def sent(rng: random.Random, count: int) -> list[tuple[int, dict[str, Any]]]:
     found = []
     for _ in range(count):
         attempt, first = rng.choice([1, 1, 1, 2]), rng.choice([1, 1, 2, 3, 4, 6])
-        reports = [told(rng, first + i, attempt) for i in range(rng.randrange(5))]
+        reports = [random_report(rng, first + i, attempt) for i in range(rng.randrange(5))]
         fields: dict[str, Any] = {"attempt": attempt, "reports": reports}
         fields["incarnation"] = rng.choice([None, None, "old", "new", "new", "stranger"])
         fields["grace"] = rng.choice([None, MINUTE, 10 * MINUTE])
@@ -146,8 +146,8 @@ def test_a_group_is_taken_as_its_batches_are_one_by_one(
 
 
 def test_each_of_a_group_gets_its_own_answer(journal: Journal, engine: Engine) -> None:
-    stands(journal, "job-1")
-    stands(journal, "job-2")
+    start_job(journal, "job-1")
+    start_job(journal, "job-2")
     enlist(engine, "job-2", "old", "new")
 
     verdicts = journal.ingest_reports(
@@ -171,8 +171,8 @@ def test_each_of_a_group_gets_its_own_answer(journal: Journal, engine: Engine) -
 def test_report_answer_holds_the_job_only_if_it_must_stop(
     journal: Journal,
 ) -> None:
-    stands(journal, "job-1")
-    stands(journal, "job-2")
+    start_job(journal, "job-1")
+    start_job(journal, "job-2")
     journal.append(journal.read("job-2"), [pausing(5)])
 
     calm, called = journal.ingest_reports([batch("job-1", point(1)), batch("job-2", point(1))])
@@ -185,7 +185,7 @@ def test_report_answer_holds_the_job_only_if_it_must_stop(
 
 
 def test_a_point_keeps_its_time_its_step_and_every_digit(journal: Journal, engine: Engine) -> None:
-    stands(journal, "job-1")
+    start_job(journal, "job-1")
     values = {
         "loss": 0.1 + 0.2,
         'odd "name" \u0000 \U0001f680': 1e300,
@@ -211,7 +211,7 @@ def test_a_point_keeps_its_time_its_step_and_every_digit(journal: Journal, engin
 
 
 def test_reports_long_after_the_end_are_fenced(journal: Journal, clock: FixedClock) -> None:
-    stands(journal, "job-1")
+    start_job(journal, "job-1")
     journal.append(journal.read("job-1"), [finished(5)])
     clock.advance(2 * 60)
 
@@ -230,7 +230,7 @@ def test_reports_long_after_the_end_are_fenced(journal: Journal, clock: FixedClo
 
 
 def test_the_time_for_late_reports_runs_by_our_clock(journal: Journal, clock: FixedClock) -> None:
-    stands(journal, "job-1")
+    start_job(journal, "job-1")
     clock.advance(2 * 60)
     journal.append(journal.read("job-1"), [finished(5)])  # By a launcher whose clock is behind.
     clock.advance(30)
@@ -243,7 +243,7 @@ def test_the_time_for_late_reports_runs_by_our_clock(journal: Journal, clock: Fi
 def test_nothing_is_asked_of_the_database_for_each_batch(journal: Journal, engine: Engine) -> None:
     """A thousand workers are taken in one breath; a query for each of them takes a second."""
     for i in range(20):
-        stands(journal, f"job-{i}")
+        start_job(journal, f"job-{i}")
     counts = []
 
     for size in (1, 20):

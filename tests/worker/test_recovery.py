@@ -29,7 +29,7 @@ def store_of(driver: RunDriver) -> DirectoryStore:
     return DirectoryStore(driver.path / "store" / "lesson")
 
 
-def listen(wrapper: subprocess.Popen[str], words: str) -> str:
+def read_until(wrapper: subprocess.Popen[str], words: str) -> str:
     """What a wrapper says, up to the line with these words."""
     assert wrapper.stderr
     heard = ""
@@ -40,7 +40,7 @@ def listen(wrapper: subprocess.Popen[str], words: str) -> str:
     raise AssertionError(f"it ended without a word of {words!r}: {heard}")
 
 
-def told(driver: RecoveringLauncher, service: ReportServer, attempt: int) -> bool:
+def all_reports_arrived(driver: RecoveringLauncher, service: ReportServer, attempt: int) -> bool:
     """Whether the service has all that the placement said."""
     return service.told.get(attempt) == [report.n for report in driver.reports()]
 
@@ -54,10 +54,10 @@ def test_a_recovered_job_ends_as_if_it_had_been_left_alone(
     with service.opened(port):
         fall = ("--fall", f"1:26:{signal.SIGKILL}")
         killed, _, _ = vms.run_wrapper(*TWO_RANKS, DDP_SCRIPT, TOTAL, *fall)
-        is_first_told = told(vms, service, 1)
+        is_first_told = all_reports_arrived(vms, service, 1)
         [first] = vms.reports(ReportKind.TRAINING_STARTED)
         code, _, _ = vms.run_wrapper(*TWO_RANKS, DDP_SCRIPT, TOTAL)
-        is_second_told = told(vms, service, 2)
+        is_second_told = all_reports_arrived(vms, service, 2)
     [second] = vms.reports(ReportKind.TRAINING_STARTED)
 
     assert killed == 128 + signal.SIGKILL
@@ -162,7 +162,7 @@ def test_who_was_replaced_is_killed_on_all_nodes(tmp_path: Path) -> None:
         wait_until((nodes[1].run_dir / "trained").exists)
         service.replaced = {"*"}
         held = "waiting up to 300 s for the termination of the node"
-        errs = [listen(wrapper, held) for wrapper in wrappers]
+        errs = [read_until(wrapper, held) for wrapper in wrappers]
         for wrapper in wrappers:
             wrapper.send_signal(signal.SIGTERM)
             wrapper.communicate(timeout=60)
@@ -184,8 +184,8 @@ def test_a_wish_of_the_service_makes_the_job_save_leave_and_wait_for_its_end(
         wrapper = vms.start_wrapper(*TWO_RANKS, DDP_SCRIPT, ENDLESS)
         wait_until((vms.run_dir / "trained").exists)
         service.leave_within_s = 600.0
-        err = listen(wrapper, "for the termination of the node")
-        wait_until(lambda: told(vms, service, 1))
+        err = read_until(wrapper, "for the termination of the node")
+        wait_until(lambda: all_reports_arrived(vms, service, 1))
         wrapper.send_signal(signal.SIGTERM)
         wrapper.communicate(timeout=30)
 
@@ -208,7 +208,7 @@ def test_a_notice_of_the_cloud_makes_all_ranks_save_and_leave(tmp_path: Path) ->
         wrapper = vms.start_watched(address, 2, DDP_SCRIPT, ENDLESS)
         wait_until((vms.run_dir / "trained").exists)
         sky.action_at = now() + timedelta(seconds=600)
-        err = listen(wrapper, "for the termination of the node")
+        err = read_until(wrapper, "for the termination of the node")
         wrapper.send_signal(signal.SIGTERM)
         wrapper.communicate(timeout=30)
 

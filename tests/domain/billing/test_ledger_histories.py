@@ -187,7 +187,7 @@ def _check_days(life: Life, shares: list[CostAllocation]) -> None:
     assert +told == +days
 
 
-def _told_late(draw: random.Random, log: list[Event]) -> list[Event]:
+def _with_late_prices(draw: random.Random, log: list[Event]) -> list[Event]:
     """The same facts, of which changes of price come whenever they like: also after the end."""
     changes = [e for e in log if isinstance(e, PriceChanged)]
     late = [e for e in log if not isinstance(e, PriceChanged)]
@@ -211,7 +211,7 @@ def test_every_micro_dollar_is_where_the_sum_of_all_milliseconds_puts_it() -> No
 
         try:
             _check(life, compute_bill(life.log, {}, now))
-            late = _told_late(draw, life.log)
+            late = _with_late_prices(draw, life.log)
             told = fold("job-1", late).account
             assert told.paid_micros_by(now) == compute_bill(late, {}, now).paid_micros
             assert told.node_ms_by(now) == compute_bill(late, {}, now).ms.total

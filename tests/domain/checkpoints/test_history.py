@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from support.events import at, failing, finished, left, lost, restoring, saved, training
 
 
-def told(*facts: Event) -> CheckpointHistory:
+def recorded(*facts: Event) -> CheckpointHistory:
     saves = CheckpointHistory()
     for seq, fact in enumerate(facts, 1):
         saves.apply(seq, fact)
@@ -39,7 +39,7 @@ def test_a_save_is_shown_with_all_that_its_worker_told() -> None:
     metrics = {"loss": Metric(value=0.5, step=9)}
     fact = saved(10, step=10, name="a", durable_s=12, stall_ms=30, metrics=metrics)
 
-    [save] = told(training(), fact).attempts()
+    [save] = recorded(training(), fact).attempts()
 
     assert (save.name, save.step, save.attempt, save.size_bytes) == ("a", 10, 1, 1)
     assert (save.snapshot_at, save.at, save.stall_ms) == (at(10), at(12), 30)
@@ -47,20 +47,20 @@ def test_a_save_is_shown_with_all_that_its_worker_told() -> None:
 
 
 def test_the_newest_is_first_and_what_failed_is_among_them() -> None:
-    saves = told(training(), saved(10, step=10), failing(20, step=20), saved(30, step=30))
+    saves = recorded(training(), saved(10, step=10), failing(20, step=20), saved(30, step=30))
 
     assert fates(saves) == {30: Fate.COMPLETE, 20: Fate.FAILED, 10: Fate.COMPLETE}
     assert [save.failure for save in saves.attempts()] == ["", "no room", ""]
 
 
 def test_a_failure_without_words_is_one() -> None:
-    assert fates(told(failing(20, step=20, detail=""))) == {20: Fate.FAILED}
+    assert fates(recorded(failing(20, step=20, detail=""))) == {20: Fate.FAILED}
 
 
 def test_who_went_on_from_it_is_told() -> None:
     again = [replace(training(n, attempt=n, step=10), restored_from="a") for n in (2, 3)]
 
-    saves = told(training(), saved(10, step=10, name="a"), *again)
+    saves = recorded(training(), saved(10, step=10, name="a"), *again)
 
     assert saves.attempts()[0].restored_by == (2, 3)
 
@@ -69,7 +69,9 @@ def test_what_an_attempt_could_not_use_is_damaged_with_its_reason() -> None:
     over = (PassedOver(checkpoint="b", reason="rank-0/000000 is missing"),)
     went_on = replace(training(30, attempt=2, step=10), restored_from="a", passed_over=over)
 
-    saves = told(training(), saved(10, step=10, name="a"), saved(20, step=20, name="b"), went_on)
+    saves = recorded(
+        training(), saved(10, step=10, name="a"), saved(20, step=20, name="b"), went_on
+    )
 
     assert fates(saves) == {20: Fate.DAMAGED, 10: Fate.COMPLETE}
     assert saves.attempts()[0].passed_over == (UnusableCheckpoint(2, "rank-0/000000 is missing"),)
@@ -78,7 +80,7 @@ def test_what_an_attempt_could_not_use_is_damaged_with_its_reason() -> None:
 def test_steps_beyond_a_later_start_are_abandoned() -> None:
     late = saved(50, step=25, name="zombie's")
 
-    saves = told(
+    saves = recorded(
         training(), saved(10, step=10), saved(20, step=20), training(30, attempt=2, step=10), late
     )
 
@@ -87,7 +89,7 @@ def test_steps_beyond_a_later_start_are_abandoned() -> None:
 
 
 def test_what_was_removed_stays_known_with_its_reason_and_time() -> None:
-    saves = told(
+    saves = recorded(
         saved(10, step=10, name="a"), saved(20, step=20, name="b"), removed("a", seconds=90)
     )
 
@@ -100,7 +102,7 @@ def test_what_was_removed_stays_known_with_its_reason_and_time() -> None:
 def test_what_nobody_told_of_is_no_save_whatever_becomes_of_it() -> None:
     went_on = replace(training(attempt=2), restored_from="stranger")
 
-    saves = told(removed("stranger"), went_on)
+    saves = recorded(removed("stranger"), went_on)
 
     assert saves.attempts() == []
     assert (saves.is_removed("stranger"), saves.is_removed("other")) == (True, False)
@@ -111,7 +113,9 @@ def test_what_became_of_it_may_be_told_before_its_own_worker_is_heard() -> None:
     over = (PassedOver(checkpoint="b", reason="torn"),)
     went_on = replace(training(30, attempt=2, step=10), restored_from="a", passed_over=over)
 
-    saves = told(went_on, removed("b"), saved(10, step=10, name="a"), saved(20, step=20, name="b"))
+    saves = recorded(
+        went_on, removed("b"), saved(10, step=10, name="a"), saved(20, step=20, name="b")
+    )
 
     [b, a] = saves.attempts()
     assert (a.fate, a.restored_by) == (Fate.COMPLETE, (2,))
@@ -120,7 +124,7 @@ def test_what_became_of_it_may_be_told_before_its_own_worker_is_heard() -> None:
 
 def test_what_is_not_there_can_be_forgotten_and_is_known_to_be_gone() -> None:
     facts = [saved(10, step=10, name="a"), saved(20, step=20, name="b"), failing(25, step=25)]
-    saves = told(training(), *facts, removed("a"))
+    saves = recorded(training(), *facts, removed("a"))
 
     saves.prune()
 
@@ -139,13 +143,13 @@ def test_a_resume_goes_on_from_the_furthest_that_is_complete() -> None:
         saved(40, attempt=2, step=15, name="c"),
     ]
 
-    newest = told(*facts).newest()
-    without = told(*facts, removed("c")).newest()
+    newest = recorded(*facts).newest()
+    without = recorded(*facts, removed("c")).newest()
 
     assert newest
     assert without
     assert (newest.name, without.name) == ("c", "a")
-    assert told(training()).newest() is None
+    assert recorded(training()).newest() is None
 
 
 @pytest.mark.parametrize(
@@ -165,7 +169,7 @@ def test_a_resume_goes_on_from_the_furthest_that_is_complete() -> None:
 def test_it_is_known_whether_a_placement_looks_for_a_checkpoint(
     facts: Iterable[Event], is_restoring: bool
 ) -> None:
-    assert told(*facts).is_restoring is is_restoring
+    assert recorded(*facts).is_restoring is is_restoring
 
 
 STARTS = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 9)), max_size=8)
@@ -178,7 +182,7 @@ def test_abandoned_is_what_any_later_attempt_left_behind(
     """The rule by which the store itself is read: `Lineage.cut`."""
     begun = [training(n, attempt=a, step=s) for n, (a, s) in enumerate(starts)]
 
-    [save] = told(*begun, saved(50, attempt=attempt, step=step)).attempts()
+    [save] = recorded(*begun, saved(50, attempt=attempt, step=step)).attempts()
 
     is_cut = any(a > attempt and s < step for a, s in starts)
     assert (save.fate is Fate.ABANDONED) == is_cut

@@ -271,7 +271,7 @@ def on_lineage(inventory: Inventory) -> list[Commit]:
     return sorted(known, key=lambda c: c.name, reverse=True)
 
 
-def asked_for(inventory: Inventory, keep: RetentionPolicy) -> set[CheckpointName]:
+def expected_kept(inventory: Inventory, keep: RetentionPolicy) -> set[CheckpointName]:
     """What the rule asks for by all that is there, or by all of it that is whole."""
     every = on_lineage(inventory)
     whole = [c for c in every if c.is_whole]
@@ -303,7 +303,7 @@ def test_what_must_stay_stays(inventory: Inventory, keep: RetentionPolicy, resto
     newest_two = {c.name for c in on_lineage(inventory)[:2]}
     newest_whole = {c.name for c in [c for c in on_lineage(inventory) if c.is_whole][:2]}
     assert not gone & (newest_two | newest_whole)
-    assert not gone & asked_for(inventory, keep)
+    assert not gone & expected_kept(inventory, keep)
     assert all(ages[n] >= GRACE.commits for n in {*gone, *plan.uploads})
     assert all(n.epoch <= inventory.newest_epoch for n in {*gone, *plan.uploads})
     assert not gone or (not restoring and inventory.claimed_epoch <= inventory.newest_epoch)
@@ -319,7 +319,7 @@ def test_executed_plan_leaves_nothing_to_do(inventory: Inventory, keep: Retentio
 
     again = decide(after, keep, GRACE, is_restoring=False)
     assert (again.superseded, again.off_lineage, again.uploads) == ((), (), ())
-    assert asked_for(after, keep) == asked_for(inventory, keep)
+    assert expected_kept(after, keep) == expected_kept(inventory, keep)
 
 
 @given(inventories(), KEEPS, st.data())
@@ -332,7 +332,7 @@ def test_a_removal_that_is_cut_off_anywhere_is_finished_by_the_next(
 
     torn = without(inventory, commits[:reached])
 
-    assert asked_for(torn, keep) == asked_for(inventory, keep)
+    assert expected_kept(torn, keep) == expected_kept(inventory, keep)
     later = replace(torn, at=torn.at + GRACE.uploads)
     same = replace(carried_out(inventory, plan), at=later.at)
     ends = [
@@ -351,7 +351,7 @@ def test_with_time_all_goes_that_nobody_asks_for(
     rest = carried_out(later, decide(later, keep, GRACE, is_restoring=False))
 
     known = {c.name for c in rest.commits if c.name.epoch <= rest.newest_epoch}
-    assert known == asked_for(inventory, keep)
+    assert known == expected_kept(inventory, keep)
     assert not [u for u in rest.uploads if u.name.epoch <= rest.newest_epoch]
     assert decide(rest, keep, GRACE, is_restoring=False).next_run_at is None
 

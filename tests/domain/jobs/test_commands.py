@@ -53,7 +53,7 @@ def stopped(guard: Guard) -> Job:
     return job(*LIVES, tripped(100, guard), lost(110, cause=Cause.PAUSED), paused(110))
 
 
-def asked(one: Job, limits: Limits = Limits(), **changes: Any) -> list[type[Event]]:
+def resume_events(one: Job, limits: Limits = Limits(), **changes: Any) -> list[type[Event]]:
     return [type(fact) for fact in commands.resume(one, limits, changes, NOW, reason="go on")]
 
 
@@ -87,7 +87,7 @@ def test_a_cancel_of_what_is_pausing_is_heard() -> None:
 
 
 def test_only_what_is_paused_can_be_resumed() -> None:
-    assert asked(job(*WAITS)) == [ResumeRequested]
+    assert resume_events(job(*WAITS)) == [ResumeRequested]
     for events, why in (
         (LIVES, "it is training; only paused jobs"),
         ((*LIVES, pausing(30)), "it is pausing, and its nodes may still run"),
@@ -95,7 +95,7 @@ def test_only_what_is_paused_can_be_resumed() -> None:
         ((*LIVES, finished(30)), "it has ended"),
     ):
         with pytest.raises(NotPossibleNow, match=why):
-            asked(job(*events))
+            resume_events(job(*events))
 
 
 def test_a_resume_brings_its_limits_with_it() -> None:
@@ -119,7 +119,7 @@ def test_a_resume_that_would_trip_at_once_is_refused_with_what_it_takes(
     limits: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(NotPossibleNow, match=why):
-        asked(job(*WAITS), Limits(**limits))
+        resume_events(job(*WAITS), Limits(**limits))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,10 @@ def test_a_resume_that_would_trip_at_once_is_refused_with_what_it_takes(
     ],
 )
 def test_what_it_takes_is_enough(limits: dict[str, Any], enough: dict[str, Any]) -> None:
-    assert asked(job(*WAITS), Limits(**limits), **enough) == [LimitsChanged, ResumeRequested]
+    assert resume_events(job(*WAITS), Limits(**limits), **enough) == [
+        LimitsChanged,
+        ResumeRequested,
+    ]
 
 
 def test_what_guards_count_in_a_row_they_count_anew_after_a_pause() -> None:
@@ -145,7 +148,7 @@ def test_the_limits_that_hold_are_those_that_were_changed_last() -> None:
     one = job(*WAITS, relimited(120, max_cost_usd=90))
 
     with pytest.raises(NotPossibleNow, match="max_cost_usd"):
-        asked(one, one.limits or Limits())
+        resume_events(one, one.limits or Limits())
 
 
 @pytest.mark.parametrize(

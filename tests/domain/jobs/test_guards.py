@@ -293,7 +293,7 @@ def test_a_worker_is_left_two_minutes_from_when_the_end_was_asked_for() -> None:
 # Last words after which another try is useless
 
 
-def says(code: int, attempt: int = 1, reason: LeftReason = LeftReason.FAILED) -> Event:
+def worker_left(code: int, attempt: int = 1, reason: LeftReason = LeftReason.FAILED) -> Event:
     return left(attempt * 20, attempt=attempt, step=0, reason=reason, exit_code=code)
 
 
@@ -301,14 +301,14 @@ def test_a_launcher_that_starts_a_hopeless_program_again_is_stopped() -> None:
     """SkyPilot counts restarts, and knows no exit code that makes one useless: a misspelt bucket rented three times."""
     crash = lost(30, cause=Cause.USER_ERROR)
 
-    assert tripped(job(*DEAR, says(78), crash), 31) is Guard.NO_RETRY
-    assert tripped(job(*DEAR, says(2), crash), 31) is Guard.NO_RETRY
-    assert tripped(job(*DEAR, says(1), crash), 31) is None
-    assert tripped(job(*DEAR, says(75, reason=LeftReason.PREEMPTED), lost(30)), 31) is None
+    assert tripped(job(*DEAR, worker_left(78), crash), 31) is Guard.NO_RETRY
+    assert tripped(job(*DEAR, worker_left(2), crash), 31) is Guard.NO_RETRY
+    assert tripped(job(*DEAR, worker_left(1), crash), 31) is None
+    assert tripped(job(*DEAR, worker_left(75, reason=LeftReason.PREEMPTED), lost(30)), 31) is None
 
 
 def test_why_another_try_is_useless_is_what_the_worker_said() -> None:
-    words = says(78)
+    words = worker_left(78)
     words = replace(words, detail="the checkpoint store s3://nowhere cannot be used")
 
     fact = trip(job(*DEAR, words, lost(30, cause=Cause.USER_ERROR)), Limits(), at(31))
@@ -322,12 +322,12 @@ def test_why_another_try_is_useless_is_what_the_worker_said() -> None:
 
 def test_a_program_that_has_not_ended_yet_may_know_better_than_its_worker() -> None:
     """And a launcher that does not start it again ends the job by itself, in its own words."""
-    assert tripped(job(*DEAR, says(78)), 31) is None
+    assert tripped(job(*DEAR, worker_left(78)), 31) is None
 
 
 def test_a_placement_that_was_begun_in_vain_meanwhile_is_stopped_too() -> None:
-    again = [says(78), lost(30, cause=Cause.USER_ERROR), ready(40, attempt=2)]
+    again = [worker_left(78), lost(30, cause=Cause.USER_ERROR), ready(40, attempt=2)]
 
     assert tripped(job(*DEAR, *again), 41) is Guard.NO_RETRY
     assert tripped(job(*DEAR, *again, training(42, attempt=2)), 43) is None
-    assert tripped(job(*DEAR, *again, says(1, attempt=2)), 43) is None
+    assert tripped(job(*DEAR, *again, worker_left(1, attempt=2)), 43) is None

@@ -43,7 +43,7 @@ def retry(*facts: Event) -> str | None:
     return retry_refusal(fold("j1", facts), newest(facts))
 
 
-def go_on(*facts: Event, store: str = STORE) -> str | None:
+def refusal_to_continue(*facts: Event, store: str = STORE) -> str | None:
     submission = facts[0]
     assert isinstance(submission, Submitted)
     spec = JobSpec.model_validate(submission.spec)
@@ -83,21 +83,21 @@ def test_others_are_not_and_are_told_what_to_do_instead(facts: tuple[Event, ...]
 
 
 def test_what_succeeded_can_be_gone_on_from_too() -> None:
-    assert go_on(*LIVES, finished(60)) is None
+    assert refusal_to_continue(*LIVES, finished(60)) is None
 
 
 def test_a_checkpoint_that_a_later_attempt_left_behind_is_none_to_go_on_from() -> None:
     """Its newest attempt began at step 0 again, as what was saved could not be read."""
     anew = (*LIVES, lost(60), ready(70, attempt=2), training(80, attempt=2))
 
-    assert go_on(*anew, finished(90, Outcome.FAILED, exit_code=1)) == (
+    assert refusal_to_continue(*anew, finished(90, Outcome.FAILED, exit_code=1)) == (
         "job j1 has no checkpoint to continue from; remove from"
     )
 
 
 def test_a_store_is_the_same_with_and_without_a_slash_at_its_end() -> None:
-    assert go_on(*FAILED, store=f"{STORE}/") is None
-    assert go_on(*FAILED, store=f"{STORE}-2") == (
+    assert refusal_to_continue(*FAILED, store=f"{STORE}/") is None
+    assert refusal_to_continue(*FAILED, store=f"{STORE}-2") == (
         f"job j1 stores its checkpoints in {STORE}; set store to that"
     )
 

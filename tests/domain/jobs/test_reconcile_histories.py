@@ -208,7 +208,7 @@ class Watch:
 Told: TypeAlias = tuple[type[Event], int, datetime, Cause | None]
 
 
-def told_of(log: list[Event], launch: int) -> Iterator[Told]:
+def recorded_of(log: list[Event], launch: int) -> Iterator[Told]:
     """What was told of one launch: its placements, their losses, its denials."""
     numbers = list(accumulate(isinstance(event, LaunchRequested) for event in log))
     told = [event for event, number in zip(log, numbers, strict=True) if number == launch]
@@ -258,7 +258,7 @@ def test_every_placement_loss_and_denial_is_recorded_once_and_as_it_was(
         number = int(key.rpartition("-")[2])
         placements = list(enumerate(launched.placements(FOREVER_S), attempt + 1))
         attempt += len(placements)
-        assert list(told_of(watch.log, number)) == [
+        assert list(recorded_of(watch.log, number)) == [
             *((NodesReady, n, nodes.ready_at, None) for n, nodes in placements),
             *(loss for n, nodes in placements if (loss := loss_of(watch, number, n, nodes))),
             *((CapacityDenied, 0, denial.at, None) for denial in launched.denials(FOREVER_S)),

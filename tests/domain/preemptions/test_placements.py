@@ -102,13 +102,13 @@ def test_hours_are_those_of_the_clock_and_count_every_node() -> None:
     ]
 
 
-def story(*events: Event) -> list[str]:
+def timeline_sentences(*events: Event) -> list[str]:
     facts = [submitted(), launched(0), *events]
     return [s.text for s in timeline(fold("job-1", facts), facts, compute_bill(facts, {}, at(400)))]
 
 
 def test_the_story_begins_with_how_it_stands_and_what_it_cost() -> None:
-    told = story(*PREEMPTED)
+    told = timeline_sentences(*PREEMPTED)
 
     assert told[0] == "Succeeded at step 90. 1 preemption."
     assert told[1].startswith("Cost: $0.2300 for 4 min with nodes; 1 min waiting for nodes")
@@ -121,27 +121,27 @@ def test_a_failure_says_why_in_its_first_words() -> None:
     bad = left(40, step=9, reason=LeftReason.FAILED, exit_code=1)
     ends = finished(50, Outcome.FAILED, exit_code=1)
 
-    told = story(ready(10), training(20), bad, ends)
+    told = timeline_sentences(ready(10), training(20), bad, ends)
 
     assert told[0] == "Failed."
     assert told[-1] == "Job failed with exit code 1."
 
 
 def test_who_waits_is_told_for_how_long() -> None:
-    told = story(ready(10), training(20), saved(80, step=60), lost(100))
+    told = timeline_sentences(ready(10), training(20), saved(80, step=60), lost(100))
 
     assert told[0].startswith("Without nodes for 5 min")
     assert "No work lost." not in told[-1]
 
 
 def test_a_job_that_trains_says_where_it_is() -> None:
-    told = story(ready(10), training(20, step=0))
+    told = timeline_sentences(ready(10), training(20, step=0))
 
     assert told[0] == "Training in a at step 0 of 1,000. No preemptions."
 
 
 def test_story_names_the_termination_notice() -> None:
-    told = story(ready(10), training(20, step=0), noticed(30, step=9, left_s=25.0))
+    told = timeline_sentences(ready(10), training(20, step=0), noticed(30, step=9, left_s=25.0))
 
     assert "Termination notice (25 s) at step 9." in told
 
@@ -161,8 +161,8 @@ def test_a_pause_is_told_with_what_was_changed_before_it_went_on() -> None:
         *(pausing(50), lost(55, cause=Cause.PAUSED), paused(55)),
     ]
 
-    resting = story(*facts)
-    again = story(*facts, relimited(80, max_cost_usd=800), resumed(90))
+    resting = timeline_sentences(*facts)
+    again = timeline_sentences(*facts, relimited(80, max_cost_usd=800), resumed(90))
 
     assert resting[0] == "Paused, without cost: a long weekend; resume it."
     assert "Pause requested: a long weekend." in resting

@@ -50,7 +50,9 @@ def played(
     return simulate_attempt(program, met)
 
 
-def told(rehearsal: SimulatedAttempt, *kinds: ReportKind) -> list[tuple[float, ReportKind, object]]:
+def reported(
+    rehearsal: SimulatedAttempt, *kinds: ReportKind
+) -> list[tuple[float, ReportKind, object]]:
     """Time, kind and step of what was said; all but progress unless kinds are given."""
     wanted = kinds or set(ReportKind) - {K.PROGRESS}
     return [
@@ -64,7 +66,7 @@ def test_a_run_that_nobody_disturbs() -> None:
     rehearsal = played()
 
     assert (rehearsal.ended_s, rehearsal.exit_code) == (63, 0)
-    assert told(rehearsal) == [
+    assert reported(rehearsal) == [
         (10, K.RESTORE_STARTED, None),
         (15, K.TRAINING_STARTED, 0),
         (30, K.CHECKPOINT_COMMITTED, 10),
@@ -73,7 +75,7 @@ def test_a_run_that_nobody_disturbs() -> None:
         (63, K.CHECKPOINT_COMMITTED, 40),
         (63, K.WORKER_LEFT, 40),
     ]
-    assert [step for _, _, step in told(rehearsal, K.PROGRESS)] == [
+    assert [step for _, _, step in reported(rehearsal, K.PROGRESS)] == [
         1,
         5,
         10,
@@ -92,7 +94,7 @@ def test_a_resumed_run_goes_on_from_what_it_found() -> None:
 
     assert started.body["restored_from"] == "step-30"
     assert started.body["world_size"] == 8
-    assert told(rehearsal, K.TRAINING_STARTED, K.WORKER_LEFT) == [
+    assert reported(rehearsal, K.TRAINING_STARTED, K.WORKER_LEFT) == [
         (15, K.TRAINING_STARTED, 30),
         (30, K.WORKER_LEFT, 40),
     ]
@@ -104,7 +106,7 @@ def test_a_notice_with_time_saves_the_last_step() -> None:
     assert (rehearsal.ended_s, rehearsal.exit_code) == (34, 75)
     assert rehearsal.checkpoint
     assert rehearsal.checkpoint.step == 13
-    assert told(rehearsal)[-4:] == [
+    assert reported(rehearsal)[-4:] == [
         (29, K.PREEMPTION_NOTICED, 13),
         (30, K.CHECKPOINT_COMMITTED, 10),
         (34, K.CHECKPOINT_COMMITTED, 13),
@@ -118,7 +120,7 @@ def test_a_notice_without_time_loses_what_was_not_durable() -> None:
     assert (rehearsal.ended_s, rehearsal.exit_code) == (33, None)
     assert rehearsal.checkpoint
     assert rehearsal.checkpoint.step == 10
-    assert told(rehearsal)[-1] == (30, K.CHECKPOINT_COMMITTED, 10)
+    assert reported(rehearsal)[-1] == (30, K.CHECKPOINT_COMMITTED, 10)
 
 
 def test_a_kill_in_the_middle_of_an_upload_loses_it() -> None:
@@ -126,7 +128,7 @@ def test_a_kill_in_the_middle_of_an_upload_loses_it() -> None:
 
     assert rehearsal.checkpoint is None
     assert rehearsal.exit_code is None
-    assert told(rehearsal)[-1] == (15, K.TRAINING_STARTED, 0)
+    assert reported(rehearsal)[-1] == (15, K.TRAINING_STARTED, 0)
 
 
 def test_a_notice_during_setup_ends_it_at_once() -> None:
@@ -141,7 +143,7 @@ def test_a_bug_ends_the_run_where_it_lies() -> None:
     rehearsal = played(program, fails=True)
 
     assert (rehearsal.ended_s, rehearsal.exit_code, rehearsal.trained) == (27, 7, True)
-    assert told(rehearsal)[-1] == (27, K.WORKER_LEFT, 12)
+    assert reported(rehearsal)[-1] == (27, K.WORKER_LEFT, 12)
     assert played(program).exit_code == 0, "only in the placements that it concerns"
 
 

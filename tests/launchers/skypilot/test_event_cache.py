@@ -18,7 +18,7 @@ def harness(new_harness: NewSkyPilotHarness) -> SkyPilotHarness:
     return harness
 
 
-def tell(harness: SkyPilotHarness, job: Job, count: int) -> None:
+def add_job_events(harness: SkyPilotHarness, job: Job, count: int) -> None:
     """Let so much more happen to a job."""
     for _ in range(count):
         harness.pass_time(1)
@@ -37,7 +37,7 @@ def test_full_history_is_read_only_after_a_gap(
     chronicle = EventCache(harness.launcher._client, harness.book)
     lengths = []
     for news in (5, 3 * PAGE, 1, PAGE // 2, 2 * PAGE):
-        tell(harness, job, news)
+        add_job_events(harness, job, news)
         lengths.append(len(do(chronicle.read("job-1", job.number))) == len(job.events))
 
     assert all(lengths)
@@ -49,7 +49,7 @@ def test_it_is_told_in_the_order_in_which_it_happened(harness: SkyPilotHarness) 
     chronicle = EventCache(harness.launcher._client, harness.book)
     told: tuple[EngineEvent, ...] = ()
     for news in (5, 2 * PAGE, 10):
-        tell(harness, job, news)
+        add_job_events(harness, job, news)
         told = do(chronicle.read("job-1", job.number))
 
     assert list(told) == sorted(told, key=lambda event: event.at)
@@ -59,9 +59,9 @@ def test_it_is_told_in_the_order_in_which_it_happened(harness: SkyPilotHarness) 
 def test_who_peeks_sees_the_same_and_leaves_no_trace(harness: SkyPilotHarness) -> None:
     [job] = harness.jobs()
     chronicle = EventCache(harness.launcher._client, harness.book)
-    tell(harness, job, 5)
+    add_job_events(harness, job, 5)
     known = do(chronicle.read("job-1", job.number))
-    tell(harness, job, 5)
+    add_job_events(harness, job, 5)
 
     peeked = do(chronicle.peek("job-1", job.number))
 

@@ -39,7 +39,7 @@ def row(**words: object) -> ManagedJob:
     return ManagedJob(**{**facts, **words})  # type: ignore[arg-type]
 
 
-def told(*events: EngineEvent, job: ManagedJob | None = None) -> Observation:
+def observed(*events: EngineEvent, job: ManagedJob | None = None) -> Observation:
     return observe(events, job, 2, PRICE, at(9999))
 
 
@@ -53,7 +53,7 @@ UP = (
 
 
 def test_nodes_are_ready_when_their_machines_were_there() -> None:
-    seen = told(*UP)
+    seen = observed(*UP)
 
     assert (seen.status, seen.placements, seen.since) == (LaunchStatus.UP, 1, at(40))
     [placed] = seen.recent_placements
@@ -63,9 +63,9 @@ def test_nodes_are_ready_when_their_machines_were_there() -> None:
 
 
 def test_the_listing_knows_the_zone_of_nodes_that_stand_where_the_events_say() -> None:
-    assert told(*UP, job=row()).recent_placements[0].zone == "aws/us-east-1/us-east-1b"
+    assert observed(*UP, job=row()).recent_placements[0].zone == "aws/us-east-1/us-east-1b"
     elsewhere = row(location="aws/eu-north-1/eu-north-1a", region="aws/eu-north-1")
-    assert told(*UP, job=elsewhere).recent_placements[0].zone == "aws/us-east-1"
+    assert observed(*UP, job=elsewhere).recent_placements[0].zone == "aws/us-east-1"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_listing_knows_the_zone_of_nodes_that_stand_where_the_events_say() -
 def test_a_loss_has_the_cause_that_skypilot_tells(
     code: str | None, reason: str, cause: Cause
 ) -> None:
-    seen = told(*UP, event(100, "RECOVERING", reason, code))
+    seen = observed(*UP, event(100, "RECOVERING", reason, code))
 
     assert (seen.status, seen.recent_placements[0].lost_at, seen.recent_placements[0].cause) == (LaunchStatus.WAITING, at(100), cause)  # fmt: skip
 
@@ -96,13 +96,15 @@ def test_a_controller_that_was_started_just_before_gave_the_nodes_up(
 ) -> None:
     job = row(controller_started_at=at(started_s))
 
-    seen = told(*UP, event(100, "RECOVERING", "Cluster preempted or failed, recovering"), job=job)
+    seen = observed(
+        *UP, event(100, "RECOVERING", "Cluster preempted or failed, recovering"), job=job
+    )
 
     assert seen.recent_placements[0].cause is cause
 
 
 def test_a_program_that_is_started_again_has_the_machines_that_it_had() -> None:
-    seen = told(
+    seen = observed(
         *UP,
         event(100, "RECOVERING", "Job exited with exit code 1.", "USER_JOB_FAILURE"),
         event(110, "RUNNING", "Job has recovered"),
@@ -115,7 +117,7 @@ def test_a_program_that_is_started_again_has_the_machines_that_it_had() -> None:
 
 
 def test_places_that_were_tried_in_vain_are_denials_in_order() -> None:
-    seen = told(
+    seen = observed(
         event(6, "STARTING", "Provisioning on aws in us-east-1"),
         event(10, "STARTING", "Provision failed: Reasons for x"),
         event(11, "STARTING", "Provisioning on aws in us-east-2"),
@@ -135,7 +137,7 @@ def test_places_that_were_tried_in_vain_are_denials_in_order() -> None:
 
 
 def test_machines_are_a_placement_before_the_job_runs() -> None:
-    seen = told(*UP[:-1], job=row(status=ManagedJobStatus.STARTING))
+    seen = observed(*UP[:-1], job=row(status=ManagedJobStatus.STARTING))
 
     [placed] = seen.recent_placements
     assert (seen.status, seen.since) == (LaunchStatus.UP, at(20))
@@ -152,7 +154,7 @@ def test_machines_are_a_placement_before_the_job_runs() -> None:
     ],
 )
 def test_machines_given_up_before_the_job_ran_are_lost(given_up: EngineEvent) -> None:
-    seen = told(*UP[:-1], given_up)
+    seen = observed(*UP[:-1], given_up)
 
     [placed] = seen.recent_placements
     assert (seen.status, seen.since) == (LaunchStatus.WAITING, at(600))
@@ -161,7 +163,7 @@ def test_machines_given_up_before_the_job_ran_are_lost(given_up: EngineEvent) ->
 
 
 def test_machines_that_replace_others_are_another_placement() -> None:
-    seen = told(*UP[:-1], event(90, "STARTING", "Instances launched on aws in us-east-2"))
+    seen = observed(*UP[:-1], event(90, "STARTING", "Instances launched on aws in us-east-2"))
 
     assert [(p.ready_at, p.lost_at) for p in seen.recent_placements] == [
         (at(20), at(90)),
@@ -171,7 +173,7 @@ def test_machines_that_replace_others_are_another_placement() -> None:
 
 
 def test_a_cancelled_job_keeps_the_placement_it_never_ran_on() -> None:
-    seen = told(*UP[:-1], event(560, "CANCELLED", "Job is cancelled"))
+    seen = observed(*UP[:-1], event(560, "CANCELLED", "Job is cancelled"))
 
     assert seen.result
     assert (seen.placements, seen.result.at) == (1, at(560))
@@ -180,7 +182,7 @@ def test_a_cancelled_job_keeps_the_placement_it_never_ran_on() -> None:
 def test_machines_that_come_after_the_end_do_not_undo_it() -> None:
     late = event(90, "STARTING", "Instances launched on aws in us-east-1")
 
-    seen = told(*UP[:3], event(60, "CANCELLED", "Job is cancelled"), late)
+    seen = observed(*UP[:3], event(60, "CANCELLED", "Job is cancelled"), late)
 
     assert (seen.status, seen.placements) == (LaunchStatus.ENDED, 0)
 
@@ -199,7 +201,7 @@ def test_machines_that_come_after_the_end_do_not_undo_it() -> None:
 def test_a_job_ends_as_skypilot_says(
     status: str, reason: str, outcome: Outcome, code: int | None
 ) -> None:
-    seen = told(*UP, event(100, status, reason))
+    seen = observed(*UP, event(100, status, reason))
 
     assert (seen.status, seen.since) == (LaunchStatus.ENDED, at(100))
     assert seen.result
@@ -208,14 +210,14 @@ def test_a_job_ends_as_skypilot_says(
 
 def test_a_cancel_that_came_too_early_is_no_end_of_a_job_that_runs_on() -> None:
     """SkyPilot writes CANCELLED for a job in back-off before it knows whether it can still be cancelled."""
-    seen = told(event(3, "CANCELLED", "Job has been cancelled"), *UP)
+    seen = observed(event(3, "CANCELLED", "Job has been cancelled"), *UP)
 
     assert seen.status is LaunchStatus.UP
     assert seen.result is None
 
 
 def test_a_job_without_events_waits_since_now() -> None:
-    assert told() == Observation(status=LaunchStatus.WAITING, since=at(9999))
+    assert observed() == Observation(status=LaunchStatus.WAITING, since=at(9999))
 
 
 def test_exit_codes_are_read_from_words() -> None:

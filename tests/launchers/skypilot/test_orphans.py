@@ -180,7 +180,7 @@ def another_database(
     return Journal(engine, harness.clock)
 
 
-def known_to(journal: Journal) -> Callable[[str], bool | None]:
+def liveness_in(journal: Journal) -> Callable[[str], bool | None]:
     """What a service over that database says of launches."""
     return OrphanCleaner(journal=journal, launchers={}, clock=FixedClock()).is_live
 
@@ -199,9 +199,9 @@ def test_what_was_launched_from_another_database_is_left_alone_and_told(
     [job] = harness.truth.jobs.values()
     journal = another_database(harness, open_engine, tmp_path)
 
-    before = sweeps_as(harness, 10, known_to(journal))
+    before = sweeps_as(harness, 10, liveness_in(journal))
     journal.submit("job", submitted())
-    after = sweeps_as(harness, 10, known_to(journal))
+    after = sweeps_as(harness, 10, liveness_in(journal))
     [stray] = harness.launcher.strangers
 
     assert not any(before + after)
@@ -220,7 +220,7 @@ def test_orphans_of_another_database_are_left_running(
     journal.submit("job", submitted())
     harness.pass_time(120)
 
-    sweeps_as(harness, 20, known_to(journal))
+    sweeps_as(harness, 20, liveness_in(journal))
 
     [cluster] = harness.truth.standing()
     assert [stray.description for stray in harness.launcher.strangers] == [
@@ -243,11 +243,11 @@ def test_a_job_from_after_a_backup_is_stopped_only_on_request(
     harness.pass_time(60)
     journal.submit("a-later-job", submitted())
 
-    alone = sweeps_as(harness, 10, known_to(journal))
+    alone = sweeps_as(harness, 10, liveness_in(journal))
     unasked = harness.posted("/jobs/cancel")
     listed = [stray.key for stray in harness.launcher.strangers]
     do(harness.launcher.cancel(key))
-    sweeps_as(harness, 5, known_to(journal))
+    sweeps_as(harness, 5, liveness_in(journal))
 
     assert not any(alone)
     assert not unasked

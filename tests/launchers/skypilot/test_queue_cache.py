@@ -26,7 +26,7 @@ def harness(new_harness: NewSkyPilotHarness) -> SkyPilotHarness:
     return harness
 
 
-def looked(harness: SkyPilotHarness) -> Observation | None:
+def observe_once(harness: SkyPilotHarness) -> Observation | None:
     """What was seen; None if nothing was, after the time that the door waits for an answer."""
     try:
         return harness.look()
@@ -43,7 +43,7 @@ def test_a_listing_that_takes_longer_than_an_answer_may_is_waited_for(
     harness.server.list_s = 70
     before = len(harness.posted(QUEUE))
 
-    seen = [looked(harness) for _ in range(4)]
+    seen = [observe_once(harness) for _ in range(4)]
 
     assert seen[:3] == [None, None, None]
     assert seen[3]
@@ -56,7 +56,7 @@ def test_a_listing_that_never_comes_is_given_up_in_the_end(harness: SkyPilotHarn
     harness.server.list_s = 1e9
     before = len(harness.posted(QUEUE))
 
-    while looked(harness) is None and len(harness.posted(QUEUE)) < before + 2:
+    while observe_once(harness) is None and len(harness.posted(QUEUE)) < before + 2:
         pass
 
     first, second = (r.made_at for r in list(harness.truth.requests.values())[-50:] if r.name == "sky.jobs.queue_v2" and r.status == "PENDING")  # fmt: skip

@@ -85,7 +85,7 @@ def shared_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SkyPilotH
 
 
 @contextmanager
-def taken_back(harness: SkyPilotHarness) -> Iterator[None]:
+def rolled_back(harness: SkyPilotHarness) -> Iterator[None]:
     """Whatever is written into its book meanwhile is as if it never was."""
     with closing(sqlite3.connect(":memory:")) as kept, harness.book._engine.connect() as connection:
         book = connection.connection.driver_connection
@@ -101,7 +101,7 @@ def concluded(harness: SkyPilotHarness, tampering: Tampering) -> LaunchStatus | 
     posts = len(harness.server.posts)
     standing: LaunchStatus | None = None
 
-    with taken_back(harness):
+    with rolled_back(harness):
         try:
             seen = do(harness.replica(tampering).observe("job-1"))
         except LauncherUnreachable as unknown:

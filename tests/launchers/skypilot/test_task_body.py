@@ -346,7 +346,7 @@ p4d.24xlarge,23.72,1.0,eu-north-1,a
 """
 
 
-def seen(size: str, **words: str) -> ManagedJob:
+def listed_job(size: str, **words: str) -> ManagedJob:
     """A job in a listing that runs on such nodes in us-east-1b."""
     words = {"cloud": "AWS", "region": "us-east-1", "zone": "us-east-1b", **words}
     [row] = read_listing({"jobs": [{**SEEN_LIVE, **words, "cluster_resources_full": size}]})
@@ -365,7 +365,7 @@ def test_a_catalog_tells_the_dearest_spot_price_of_the_region(
     (tmp_path / "aws").mkdir()
     (tmp_path / "aws" / "vms.csv").write_text(CATALOG)
     prices = prices_with(new_harness(), tmp_path)
-    row = seen("2x(gpus=A100:8, p4d.24xlarge, [spot], ...)")
+    row = listed_job("2x(gpus=A100:8, p4d.24xlarge, [spot], ...)")
 
     price = do(prices.get("c", row, 2, placements=1))
 
@@ -380,8 +380,10 @@ def test_unknown_node_has_a_high_marked_price_and_no_savings(
 ) -> None:
     prices = prices_with(new_harness(), tmp_path)
 
-    spot = do(prices.get("a", seen("1x(gpus=B300:8, p9.48xlarge, [spot], ...)"), 1, placements=1))
-    full = do(prices.get("b", seen("3x(m6i.large, ...)"), 3, placements=1))
+    spot = do(
+        prices.get("a", listed_job("1x(gpus=B300:8, p9.48xlarge, [spot], ...)"), 1, placements=1)
+    )
+    full = do(prices.get("b", listed_job("3x(m6i.large, ...)"), 3, placements=1))
 
     assert (spot.micros, spot.on_demand_micros) == (120_000_000, 120_000_000)
     assert (full.micros, full.on_demand_micros) == (180_000_000, 180_000_000)
@@ -397,7 +399,7 @@ def test_on_demand_nothing_is_saved_whatever_lists_say(
 
     price = do(
         prices_with(harness, tmp_path).get(
-            "c", seen("1x(gpus=A100:8, p4d.24xlarge, ...)"), 1, placements=1
+            "c", listed_job("1x(gpus=A100:8, p4d.24xlarge, ...)"), 1, placements=1
         )
     )
 

@@ -40,7 +40,7 @@ HOUR_S = 3600
 NOW = at(60 * HOUR_S)
 
 
-def story(draw: random.Random) -> list[Event]:
+def job_events(draw: random.Random) -> list[Event]:
     """A job of some placements, which may go over midnight, and has ended or not."""
     events: list[Event] = [launched(1)]
     seconds = draw.randrange(20 * HOUR_S)
@@ -68,7 +68,7 @@ def book(engine: Engine, clock: FixedClock, journal: Journal) -> CostQueries:
         asked = submitted(name=f"run-{number}", tags=tags)
         asked = replace(asked, by=f"user-{number % 3}", project=f"p{number % 2}")
         job = journal.submit(f"job-{number:02}", asked)
-        journal.append(job, story(draw))
+        journal.append(job, job_events(draw))
     clock.advance((NOW - clock.now()).total_seconds())
     return CostQueries(engine, BillRollups(engine))
 

@@ -20,7 +20,7 @@ from support.fakes import FixedClock
 JOB = "job-1"
 
 
-def told(kept: LiveJob) -> tuple[object, ...]:
+def shown_bill(kept: LiveJob) -> tuple[object, ...]:
     rows = sorted(tuple(row.items()) for _, row in kept.rows)
     return kept.bill, rows, list(kept.placements), kept.history.name, kept.history.tags
 
@@ -75,8 +75,8 @@ def test_what_is_known_from_before_is_what_is_reckoned_anew(
         for _ in range(2):
             clock.advance(draw.choice([0, 0.001, 1, 40, 5000]))
             job, now = journal.read(JOB), clock.now()
-            assert [told(kept) for kept in ledgers.live_jobs(now)] == [
-                told(kept) for kept in BillRollups(engine).live_jobs(now)
+            assert [shown_bill(kept) for kept in ledgers.live_jobs(now)] == [
+                shown_bill(kept) for kept in BillRollups(engine).live_jobs(now)
             ]
             digest, account = digests.get([job], now)[JOB]
             facts = [fact.event for fact in journal.events(JOB)]

@@ -41,7 +41,7 @@ def book(engine: Engine, clock: FixedClock, journal: Journal) -> PreemptionQueri
     return PreemptionQueries(BillRollups(engine))
 
 
-def ask(book: PreemptionQueries, by: LossBy, **more: object) -> PreemptionReport:
+def loss_report(book: PreemptionQueries, by: LossBy, **more: object) -> PreemptionReport:
     return book.report(LossRequest(by=by, **more), NOW)  # type: ignore[arg-type]
 
 
@@ -49,7 +49,7 @@ def ask(book: PreemptionQueries, by: LossBy, **more: object) -> PreemptionReport
 def test_however_it_is_told_apart_every_loss_is_counted_once(
     book: PreemptionQueries, by: LossBy
 ) -> None:
-    told = ask(book, by)
+    told = loss_report(book, by)
 
     causes = sum((losses.causes for losses in told.totals), Counter())
     assert causes == told.total.causes == {"preempted": 8, "node_failed": 4, "user_error": 4}
@@ -61,10 +61,12 @@ def test_however_it_is_told_apart_every_loss_is_counted_once(
 
 
 def test_each_is_where_and_when_it_was(book: PreemptionQueries) -> None:
-    zones = {losses.zone: losses for losses in ask(book, LossBy.ZONE).totals}
-    hours = {losses.hour: losses for losses in ask(book, LossBy.HOUR).totals}
-    causes = {losses.cause: losses for losses in ask(book, LossBy.CAUSE).totals}
-    types = {losses.instance_type: losses.preempted for losses in ask(book, LossBy.TYPE).totals}
+    zones = {losses.zone: losses for losses in loss_report(book, LossBy.ZONE).totals}
+    hours = {losses.hour: losses for losses in loss_report(book, LossBy.HOUR).totals}
+    causes = {losses.cause: losses for losses in loss_report(book, LossBy.CAUSE).totals}
+    types = {
+        losses.instance_type: losses.preempted for losses in loss_report(book, LossBy.TYPE).totals
+    }
 
     assert {zone: losses.causes for zone, losses in zones.items()} == {
         "a": {"node_failed": 4, "preempted": 4},
@@ -81,11 +83,11 @@ def test_each_is_where_and_when_it_was(book: PreemptionQueries) -> None:
 def test_filters_leave_out_losses_and_the_hours_they_are_held_against(
     book: PreemptionQueries,
 ) -> None:
-    one = ask(book, LossBy.ZONE, projects=frozenset({"p1"})).total
-    kind = ask(book, LossBy.ZONE, instance_type="type-1").total
-    zone = ask(book, LossBy.HOUR, zone="a").total
-    later = ask(book, LossBy.HOUR, since=DAWN.date() + timedelta(days=1)).total
-    whole = ask(book, LossBy.HOUR, since=DAWN.date(), until=DAWN.date()).total
+    one = loss_report(book, LossBy.ZONE, projects=frozenset({"p1"})).total
+    kind = loss_report(book, LossBy.ZONE, instance_type="type-1").total
+    zone = loss_report(book, LossBy.HOUR, zone="a").total
+    later = loss_report(book, LossBy.HOUR, since=DAWN.date() + timedelta(days=1)).total
+    whole = loss_report(book, LossBy.HOUR, since=DAWN.date(), until=DAWN.date()).total
 
     for half in (one, kind):
         assert (half.causes.total(), half.node_hours) == (8, pytest.approx(16))
@@ -97,7 +99,7 @@ def test_filters_leave_out_losses_and_the_hours_they_are_held_against(
 def test_the_curve_counts_all_placements_and_only_what_was_taken_bends_it(
     book: PreemptionQueries,
 ) -> None:
-    told = ask(book, LossBy.ZONE)
+    told = loss_report(book, LossBy.ZONE)
 
     [step] = told.survival
     assert (step.minutes, step.at_risk, step.preempted, step.share) == (60, 16, 12, 0.25)
@@ -105,7 +107,7 @@ def test_the_curve_counts_all_placements_and_only_what_was_taken_bends_it(
 
 
 def test_waits_are_means_of_those_that_are_known(book: PreemptionQueries) -> None:
-    total = ask(book, LossBy.ZONE).total
+    total = loss_report(book, LossBy.ZONE).total
 
     # All but the last loss of each job are followed by nodes, an hour later; one in three of these is a user error's.
     assert (total.known_counts["wait_ms"], total.mean_s("wait_ms")) == (8, HOUR_S)

@@ -61,7 +61,7 @@ def begin(journal: Journal, draw: random.Random, number: int) -> None:
     journal.append(journal.submit(f"job-{number:02}", asked), log[: draw.choice([-1, None])])
 
 
-def go_on(journal: Journal, draw: random.Random, number: int) -> None:
+def end_or_extend(journal: Journal, draw: random.Random, number: int) -> None:
     """Let a job end, or tell more of one that has ended."""
     job = journal.read(f"job-{number:02}")
     if job.state is State.ENDED and job.attempt and draw.random() < 0.5:
@@ -87,7 +87,7 @@ def go_on(journal: Journal, draw: random.Random, number: int) -> None:
     journal.append(job, [*log, finished(80 * HOUR_S)])
 
 
-def told(engine: Engine, ledgers: BillRollups) -> list[Any]:
+def all_answers(engine: Engine, ledgers: BillRollups) -> list[Any]:
     """All answers. Of sums that are equal, any may be shown."""
     costs, losses, tolls = (
         CostQueries(engine, ledgers),
@@ -115,12 +115,12 @@ def test_what_is_kept_in_mind_is_what_would_be_added_up(
     for _ in range(8):
         for _ in range(draw.randrange(3)):
             if count and draw.random() < 0.6:
-                go_on(journal, draw, draw.randrange(count))
+                end_or_extend(journal, draw, draw.randrange(count))
             else:
                 begin(journal, draw, count)
                 count += 1
 
-        assert told(engine, ledgers) == told(engine, BillRollups(engine))
+        assert all_answers(engine, ledgers) == all_answers(engine, BillRollups(engine))
 
 
 def test_of_jobs_that_came_since_alone_the_rows_are_read(
@@ -154,7 +154,7 @@ def test_late_last_reports_are_counted_once(
         job = journal.submit(f"job-{number:02}", submitted())
         stood = [launched(1), ready(10), training(60, step=0), lost(3600), finished(3700)]
         journal.append(job, stood)
-        told(engine, ledgers)
+        all_answers(engine, ledgers)
 
     last_word = Report(1, 1, at(1800), ReportKind.PROGRESS, {"step": 9, "values": {}})
     journal.ingest("job-02", 1, [last_word])
@@ -162,7 +162,7 @@ def test_late_last_reports_are_counted_once(
     job = journal.submit("job-03", submitted())
     journal.append(job, [launched(1), ready(10), finished(3700)])
 
-    assert told(engine, ledgers) == told(engine, BillRollups(engine))
+    assert all_answers(engine, ledgers) == all_answers(engine, BillRollups(engine))
     assert ledgers.pending() == 0
 
 

@@ -61,14 +61,14 @@ def swap(objects: Objects, key: str, chance: random.Random) -> None:
     objects[key], objects[other] = objects[other], objects[key]
 
 
-def go_stale(objects: Objects, key: str, _: random.Random) -> None:
+def serve_older(objects: Objects, key: str, _: random.Random) -> None:
     """An older checkpoint's object of the same kind is served instead."""
     objects[key] = objects[_older(key, objects)]
 
 
 DAMAGES: tuple[Callable[[Objects, str, random.Random], None], ...] = (
     *(flip, truncate, lengthen, empty),
-    *(blank, lose, swap, go_stale),
+    *(blank, lose, swap, serve_older),
 )
 
 

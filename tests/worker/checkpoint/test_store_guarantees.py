@@ -23,7 +23,7 @@ from worker.support.stores import LATER_S, MemoryStore, RankGroup, newest
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 
-def ask(store: Store) -> ConsistencyGuarantee:
+def probe_store(store: Store) -> ConsistencyGuarantee:
     """What a start finds out, and that it leaves nothing behind."""
     archive = CheckpointRepository(store)
     guarantee = archive.probe("ab12", LATER_S)
@@ -34,7 +34,7 @@ def ask(store: Store) -> ConsistencyGuarantee:
 
 
 def test_a_directory_keeps_the_first_of_two_writes(tmp_path: Path) -> None:
-    assert ask(DirectoryStore(tmp_path)) is ConsistencyGuarantee.CONDITIONAL
+    assert probe_store(DirectoryStore(tmp_path)) is ConsistencyGuarantee.CONDITIONAL
 
 
 @pytest.mark.parametrize(
@@ -50,21 +50,21 @@ def test_a_bucket_promises_what_its_server_does(
 ) -> None:
     s3.set(**settings)
 
-    assert ask(bucket) is guarantee
+    assert probe_store(bucket) is guarantee
 
 
 def test_a_server_that_ignores_conditions_without_a_word_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with rclone(tmp_path / "s3") as endpoint:
-        assert ask(open_bucket(endpoint, monkeypatch)) is ConsistencyGuarantee.OVERWRITES
+        assert probe_store(open_bucket(endpoint, monkeypatch)) is ConsistencyGuarantee.OVERWRITES
 
 
 def test_a_lost_answer_does_not_change_what_a_store_promises(s3: FakeS3, bucket: Store) -> None:
     s3.fault("lost", on="PutObject", key="*/probes/*", count=1)
     s3.fault("lost", on="PutObject", key="*/probes/*", count=1, skip=3)
 
-    assert ask(bucket) is ConsistencyGuarantee.CONDITIONAL
+    assert probe_store(bucket) is ConsistencyGuarantee.CONDITIONAL
 
 
 class Stubborn(MemoryStore):
@@ -189,7 +189,7 @@ class Ailing:
                 raise error
         return "found"
 
-    def ask(self) -> str:
+    def probe_store(self) -> str:
         return retry_until(self.get, 300, self.clock, self.sleep)
 
 

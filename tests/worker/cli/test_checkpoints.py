@@ -28,7 +28,7 @@ def place(tmp_path: Path) -> str:
     return f"file://{tmp_path}/store/{JOB}"
 
 
-def asked(*words: str | Path) -> int:
+def run_command(*words: str | Path) -> int:
     """The exit code of a command."""
     with pytest.raises(SystemExit) as left:
         main(["checkpoints", *map(str, words)])
@@ -38,9 +38,9 @@ def asked(*words: str | Path) -> int:
 def test_ls_shows_what_is_there_newest_first(
     place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert asked("ls", place) == Exit.DONE
+    assert run_command("ls", place) == Exit.DONE
     head, *rows = capsys.readouterr().out.splitlines()
-    assert asked("ls", place, "--json") == Exit.DONE
+    assert run_command("ls", place, "--json") == Exit.DONE
     listed = json.loads(capsys.readouterr().out)
 
     assert head.split() == ["STEP", "AGE", "SIZE", "RANKS", "EPOCH", "STATE"]
@@ -55,14 +55,14 @@ def test_verify_reads_every_byte(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     [part] = (tmp_path / "store").rglob("step-20-*/rank-1/*")
-    assert asked("verify", place) == Exit.DONE
+    assert run_command("verify", place) == Exit.DONE
     capsys.readouterr()
 
     changed = bytearray(part.read_bytes())
     changed[-1] ^= 1
     part.write_bytes(changed)
 
-    assert asked("verify", place) == Exit.FAILED
+    assert run_command("verify", place) == Exit.FAILED
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("[1/2] step-20-")
     assert "differs from the committed one" in first
@@ -76,8 +76,8 @@ def test_export_leaves_a_file_that_others_read(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for form, file in files.items():
-            assert asked("export", place, file, "--form", form) == Exit.DONE
-    assert asked("export", place, tmp_path / "older", "--step", "10") == Exit.DONE
+            assert run_command("export", place, file, "--form", form) == Exit.DONE
+    assert run_command("export", place, tmp_path / "older", "--step", "10") == Exit.DONE
     dcp_to_torch_save(files["dcp"], tmp_path / "again")
 
     left = torch.full((300,), 20.0)
@@ -99,12 +99,12 @@ def test_where_nothing_is_it_says_so(
 ) -> None:
     words = [tmp_path / "file"] if command == "export" else []
 
-    assert asked(command, f"file://{tmp_path}/{JOB}", *words) == code
+    assert run_command(command, f"file://{tmp_path}/{JOB}", *words) == code
 
     said = capsys.readouterr()
     assert (said.out, f"file://{tmp_path}/{JOB} has no" in said.err) == ("", True)
 
 
 def test_an_address_that_is_none_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked("ls", "ftp://somewhere/mine") == Exit.UNUSABLE_STORE
+    assert run_command("ls", "ftp://somewhere/mine") == Exit.UNUSABLE_STORE
     assert "ftp://somewhere/mine cannot be read" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from torch.utils.data import (
 from worker.support.loader_resume import Numbers, of_pass, repeated, run_loaders, striped
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> str:
+def logged_line(capsys: pytest.CaptureFixture[str]) -> str:
     """The one line that all ranks together said."""
     said = capsys.readouterr().err
     assert said.count("holdfast:") == 1
@@ -39,7 +39,7 @@ def test_ranks_that_shuffle_by_themselves_go_on_by_themselves(
     before = run_loaders(make, 2, 3)
     on = run_loaders(make, 2, 4, before.trees)
     more = run_loaders(make, 3, 4, before.trees)
-    said = told(capsys)
+    said = logged_line(capsys)
     fewer = run_loaders(make, 1, 4, before.trees)
 
     assert more.batches[:2] == on.batches
@@ -107,7 +107,7 @@ def test_of_what_nothing_is_known_the_pass_begins_again_and_that_is_said(
     before = run_loaders(NOBODY_KNOWS[name], 2, 2)
     after = run_loaders(NOBODY_KNOWS[name], 3, 4, before.trees)
 
-    assert told(capsys) == (
+    assert logged_line(capsys) == (
         f"holdfast: the checkpoint is of 2 ranks, now there are 3, and the order of {name} is unknown: this pass over "
         "the data restarts, so some of its samples are repeated and none is lost\n"
     )
@@ -120,7 +120,7 @@ def test_ranks_with_own_orders_share_one_from_the_next_pass(
     before = run_loaders(each_its_own, 2, 3)
     after = run_loaders(striped(24, 4), 3, 2, before.trees)
 
-    assert "with RandomSampler each rank has a separate order: this pass" in told(capsys)
+    assert "with RandomSampler each rank has a separate order: this pass" in logged_line(capsys)
     assert sorted(of_pass(0, [after])) == list(range(24))
 
 
@@ -133,7 +133,7 @@ def test_ranks_that_were_in_different_passes_begin_the_same_one(
     capsys.readouterr()
     after = run_loaders(striped(24, 4), 3, 2, apart.trees)
 
-    assert "with RandomSampler each rank has a separate order: this pass" in told(capsys)
+    assert "with RandomSampler each rank has a separate order: this pass" in logged_line(capsys)
     assert sorted(of_pass(1, [after])) == list(range(24))
 
 
@@ -142,7 +142,7 @@ def test_one_order_is_not_divided_among_ranks_that_shuffle_by_themselves(
 ) -> None:
     run_loaders(each_its_own, 3, 2, run_loaders(striped(24, 4), 2, 2).trees)
 
-    assert "with RandomSampler each rank has a separate order: this pass" in told(capsys)
+    assert "with RandomSampler each rank has a separate order: this pass" in logged_line(capsys)
 
 
 def test_data_that_a_script_divides_by_itself_is_not_taken_for_one_order(
@@ -163,7 +163,7 @@ def test_data_that_a_script_divides_by_itself_is_not_taken_for_one_order(
     )  # Parts of 3, 3, 2 and 2 samples become parts of 2: of another two.
     after = run_loaders(make, 5, 2, before.trees)
 
-    assert "with RandomSampler each rank has a separate order: this pass" in told(capsys)
+    assert "with RandomSampler each rank has a separate order: this pass" in logged_line(capsys)
     assert sorted(of_pass(0, [after])) == list(range(10))
 
 
@@ -175,7 +175,7 @@ def test_ranks_whose_samplers_have_different_seeds_have_no_order_in_common(
 
     run_loaders(make, 3, 2, run_loaders(make, 2, 2).trees)
 
-    assert "the ranks were not at one position of the same order: this pass" in told(capsys)
+    assert "the ranks were not at one position of the same order: this pass" in logged_line(capsys)
 
 
 def test_ranks_that_take_unequal_steps_are_at_no_one_place_of_their_order(
@@ -186,7 +186,7 @@ def test_ranks_that_take_unequal_steps_are_at_no_one_place_of_their_order(
 
     run_loaders(striped(24, 4), 3, 2, run_loaders(make, 2, 2).trees)
 
-    assert "the ranks were not at one position of the same order: this pass" in told(capsys)
+    assert "the ranks were not at one position of the same order: this pass" in logged_line(capsys)
 
 
 def test_a_checkpoint_of_an_earlier_version_begins_the_pass_again(
@@ -198,7 +198,9 @@ def test_a_checkpoint_of_an_earlier_version_begins_the_pass_again(
     after = run_loaders(striped(24, 4), 3, 2, trees)
     same = run_loaders(striped(24, 4), 2, 2, trees)
 
-    assert "the checkpoint does not record how the data was divided: this pass" in told(capsys)
+    assert "the checkpoint does not record how the data was divided: this pass" in logged_line(
+        capsys
+    )
     assert [number for number, _ in after.steps()] == [1, 1]
     assert sorted(of_pass(1, [after])) == list(range(24))
     assert (

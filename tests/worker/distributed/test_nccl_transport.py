@@ -34,12 +34,12 @@ Legend:
 """
 
 
-def heard(name: str) -> NcclTransport:
+def parse_log(name: str) -> NcclTransport:
     return parse_logs((LOGS / f"{name}.txt").read_text().splitlines())
 
 
 def test_the_fastest_there_is_needs_no_advice() -> None:
-    found = heard("ib")
+    found = parse_log("ib")
 
     assert (found.version, found.nodes) == ("2.21.5", 2)
     assert found.summary == "NVLink + IB"
@@ -50,7 +50,7 @@ def test_the_fastest_there_is_needs_no_advice() -> None:
 
 
 def test_sockets_between_nodes_are_told_with_what_to_set() -> None:
-    found = heard("socket")
+    found = parse_log("socket")
 
     [between, within] = advice(found)
 
@@ -61,7 +61,7 @@ def test_sockets_between_nodes_are_told_with_what_to_set() -> None:
 
 
 def test_a_plugin_is_called_by_its_name_and_the_host_is_a_slow_way() -> None:
-    found = heard("efa")
+    found = parse_log("efa")
 
     assert found.summary == "SHM + AWS Libfabric"
     assert ["NCCL_P2P_DISABLE" in line for line in advice(found)] == [True]

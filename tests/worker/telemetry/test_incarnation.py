@@ -30,7 +30,7 @@ def port(service: ReportServer) -> Iterator[int]:
         yield port
 
 
-def settle(home: Path, placement: str = "1") -> Incarnation:
+def create_incarnation(home: Path, placement: str = "1") -> Incarnation:
     env = {"HOME": str(home), "HOLDFAST_JOB": "job-1", "SKYPILOT_INTERNAL_JOB_ID": placement}
     return Incarnation.create(Config.read(env))
 
@@ -56,8 +56,8 @@ def deliver(port: int, who: Incarnation) -> ReportSender:
 
 
 def test_a_placement_is_the_same_incarnation_however_often_it_runs(tmp_path: Path) -> None:
-    first, again = settle(tmp_path), settle(tmp_path)
-    elsewhere, later = settle(tmp_path / "new-vm"), settle(tmp_path, "2")
+    first, again = create_incarnation(tmp_path), create_incarnation(tmp_path)
+    elsewhere, later = create_incarnation(tmp_path / "new-vm"), create_incarnation(tmp_path, "2")
 
     assert first == again
     assert len({first.name, elsewhere.name, later.name}) == 3
@@ -69,7 +69,7 @@ def test_reports_are_delivered_under_the_number_that_the_service_gives(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
     service.roll = {"of an earlier placement": 1, "of another": 2}
-    who = settle(tmp_path)
+    who = create_incarnation(tmp_path)
     spool(who, 3)
 
     deliver(port, who)
@@ -87,7 +87,7 @@ def test_what_was_refused_or_went_unanswered_is_said_again_and_taken_once(
     service: ReportServer, port: int, tmp_path: Path, refusals: list[int], musters: int
 ) -> None:
     service.refusals = [*refusals]
-    who = settle(tmp_path)
+    who = create_incarnation(tmp_path)
     spool(who, 3)
 
     deliver(port, who)
@@ -100,11 +100,11 @@ def test_what_was_refused_or_went_unanswered_is_said_again_and_taken_once(
 def test_the_reports_of_a_second_command_follow_those_of_the_first(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
-    who = settle(tmp_path)
+    who = create_incarnation(tmp_path)
     spool(who, 3)
     deliver(port, who)
 
-    again = settle(tmp_path)
+    again = create_incarnation(tmp_path)
     spool(again, 2)
     deliver(port, again)
 
@@ -116,7 +116,7 @@ def test_who_takes_over_within_an_attempt_is_numbered_after_the_other(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
     """And so is its second command, although the service has some of its own reports by then."""
-    who = settle(tmp_path)
+    who = create_incarnation(tmp_path)
     service.roll, service.told = {who.name: 1}, {1: [1, 2]}
     spool(who, 3)
 
@@ -132,7 +132,7 @@ def test_who_takes_over_within_an_attempt_is_numbered_after_the_other(
 def test_a_service_that_lost_what_others_said_gets_ours_at_least(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
-    who = settle(tmp_path)
+    who = create_incarnation(tmp_path)
     service.roll, service.told = {who.name: 1}, {1: [1, 2]}
     spool(who, 3)
     deliver(port, who)
@@ -148,7 +148,7 @@ def test_a_service_that_lost_what_others_said_gets_ours_at_least(
 def test_who_was_replaced_learns_it_as_it_musters(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
-    who = settle(tmp_path)
+    who = create_incarnation(tmp_path)
     spool(who, 1)
     service.replaced = {who.name}
 
@@ -161,7 +161,7 @@ def test_who_was_replaced_learns_it_as_it_musters(
 def test_who_was_replaced_learns_it_as_it_reports(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
-    who = settle(tmp_path)
+    who = create_incarnation(tmp_path)
     reports = spool(who, 1)
     bringer = courier(port, who)
     bringer.start()
@@ -181,7 +181,7 @@ def test_a_service_that_has_forgotten_who_speaks_is_told_again(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
     """As after a backup was restored. Nobody is killed, and nobody falls silent for it."""
-    who = settle(tmp_path)
+    who = create_incarnation(tmp_path)
     reports = spool(who, 2)
     bringer = courier(port, who)
     bringer.start()
@@ -204,7 +204,7 @@ def test_what_a_proxy_refuses_while_the_service_is_replaced_is_said_again(
 ) -> None:
     """A default backend answers 404. Whoever takes that for an answer never hears of a cancel any more."""
     service.refusals, service.is_behind_a_proxy = [code, 200, 200, code], True
-    who = settle(tmp_path)
+    who = create_incarnation(tmp_path)
     spool(who, 3)
 
     deliver(port, who)
@@ -217,7 +217,7 @@ def test_another_conflict_is_no_reason_to_give_way(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
     service.refusals = [409]
-    who = settle(tmp_path)
+    who = create_incarnation(tmp_path)
     spool(who, 3)
 
     bringer = deliver(port, who)
@@ -231,7 +231,7 @@ def test_a_final_no_to_the_muster_is_said_once_and_ends_the_matter(
     service: ReportServer, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int
 ) -> None:
     service.refusals = [code]
-    who = settle(tmp_path)
+    who = create_incarnation(tmp_path)
     spool(who, 1)
 
     deliver(port, who)
@@ -245,7 +245,7 @@ def test_a_final_no_to_the_muster_is_said_once_and_ends_the_matter(
 def test_a_wish_of_the_service_is_heard_although_there_is_nothing_to_report(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
-    who = settle(tmp_path)
+    who = create_incarnation(tmp_path)
     doorstep = ServiceClient(f"http://127.0.0.1:{port}", "job-1", "secret", who.name)
     bringer = ReportSender(doorstep, who.spool, 0, who, keepalive_s=0.1)
     bringer.start()

@@ -27,7 +27,7 @@ EXACT = {"config", "world_size", "gpus_per_node", "git_commit", "torch", "cuda"}
 """Keys that others write into such a file, too, and read from it."""
 
 
-def told(folder: Path, **env: str) -> dict[str, Any]:
+def collect_manifest(folder: Path, **env: str) -> dict[str, Any]:
     """The manifest of a script in a folder."""
     (folder / "train.py").write_text(SCRIPT)
     run = [sys.executable, "train.py"]
@@ -52,7 +52,7 @@ def git(folder: Path, *words: str) -> str:
 
 
 def test_a_run_tells_its_code_its_packages_and_its_machines(tmp_path: Path) -> None:
-    manifest = told(
+    manifest = collect_manifest(
         tmp_path,
         HOLDFAST_SEED="7",
         OMP_NUM_THREADS="1",

@@ -19,7 +19,7 @@ def meter(tmp_path: Path) -> MetricLogger:
     return MetricLogger(Reporter(Spool(tmp_path, 1)))
 
 
-def said(tmp_path: Path) -> list[Json]:
+def point_bodies(tmp_path: Path) -> list[Json]:
     """The bodies of the points."""
     return [dict(report.body) for report, _ in read_spool(spool_file(tmp_path, 1))]
 
@@ -69,7 +69,7 @@ def test_points_hold_the_latest_values(meter: MetricLogger, tmp_path: Path) -> N
     meter.report(2)
     meter.report(2)
 
-    assert said(tmp_path) == [
+    assert point_bodies(tmp_path) == [
         {"step": 1, "values": {"loss": 0.9, "grad": None}},
         {"step": 2, "values": {"loss": 0.8, "grad": None}},
     ]

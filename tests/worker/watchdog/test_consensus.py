@@ -66,7 +66,7 @@ def port() -> int:
 def joined(node: Node, first: Node) -> Iterator[None]:
     """A node that is in touch with the first one, until it goes."""
     with node.watchdog.opened():
-        look_until(lambda: first.watchdog._connected and node.watchdog._connected, first, node)
+        poll_until(lambda: first.watchdog._connected and node.watchdog._connected, first, node)
         yield
 
 
@@ -77,7 +77,7 @@ def together(first: Node, second: Node) -> Iterator[None]:
         yield
 
 
-def look_until(condition: Callable[[], object], *nodes: Node) -> None:
+def poll_until(condition: Callable[[], object], *nodes: Node) -> None:
     """Let them look, again and again, until it is true."""
 
     def is_so() -> bool:
@@ -127,7 +127,7 @@ def test_a_rank_that_is_killed_is_the_cause_on_both_nodes(
 
     with together(*nodes):
         nodes[dead].kill_rank()
-        look_until(lambda: all(node.cause for node in nodes), *nodes)
+        poll_until(lambda: all(node.cause for node in nodes), *nodes)
 
     words = f"rank {dead} on node {dead} was killed by signal 9"
     assert nodes[0].cause == nodes[1].cause == FailureCause(137, 0, words)
@@ -148,7 +148,7 @@ def test_who_falls_over_a_killed_rank_is_told_the_true_cause_and_says_it(
         nodes[0].fail_rank(ECHO)
         nodes[0].watchdog.poll()
         nodes[1].kill_rank()
-        look_until(lambda: all(node.cause for node in nodes), *nodes)
+        poll_until(lambda: all(node.cause for node in nodes), *nodes)
 
     left = nodes[0].run_dir.exit_reason()
     assert left
@@ -174,7 +174,7 @@ def test_ranks_end_at_once_after_one_waited_in_vain_to_save(
         nodes[1].watchdog.poll()
         now_s[0] += dying_s
         nodes[1].run_dir.record_failure(Failure(1, 1))
-        look_until(lambda: all(node.cause for node in nodes), *nodes)
+        poll_until(lambda: all(node.cause for node in nodes), *nodes)
 
     assert [node.watchdog.must_kill for node in nodes] == [not is_time_left] * 2
 
@@ -212,7 +212,7 @@ def test_of_two_causes_all_nodes_believe_the_same(tmp_path: Path, port: int) -> 
     with together(*nodes):
         nodes[1].kill_rank(11)
         nodes[0].kill_rank(7)
-        look_until(lambda: all(node.cause for node in nodes), *nodes)
+        poll_until(lambda: all(node.cause for node in nodes), *nodes)
 
     assert nodes[0].cause == nodes[1].cause
 
@@ -226,7 +226,7 @@ def test_a_node_that_left_on_notice_is_not_missed(tmp_path: Path, port: int) -> 
             second.run_dir.record_failure(Failure(1, Exit.PREEMPTED))
             second.watchdog.poll()
             second.watchdog.finish(Exit.PREEMPTED)
-        look_until(lambda: not first.watchdog._connected, first)
+        poll_until(lambda: not first.watchdog._connected, first)
         later_s = time.monotonic() + 10 * NODE_LOST_S
 
         assert first.watchdog._election.elect(later_s, 5) is None
@@ -239,7 +239,7 @@ def test_a_node_that_comes_back_is_missed_no_more(tmp_path: Path, port: int) -> 
     with first.watchdog.opened():
         with joined(Node(tmp_path, 1, 2, port), first):
             pass
-        look_until(lambda: not first.watchdog._connected, first)
+        poll_until(lambda: not first.watchdog._connected, first)
         is_missed = first.watchdog._election.elect(time.monotonic() + 2 * NODE_LOST_S, 5)
         with joined(Node(tmp_path, 1, 2, port), first):
             later = first.watchdog._election.elect(time.monotonic() + 2 * NODE_LOST_S, 5)
@@ -257,7 +257,7 @@ def test_a_node_that_goes_without_a_word_as_ranks_fall_over_it_is_gone(
         with joined(second, first):
             pass
         first.fail_rank(ECHO)
-        look_until(lambda: first.cause, first)
+        poll_until(lambda: first.cause, first)
 
     left = first.run_dir.exit_reason()
     assert left == ExitReason(
@@ -274,7 +274,7 @@ def test_a_node_that_is_gone_after_a_notice_was_taken(tmp_path: Path, port: int)
             pass
         first.run_dir.record_notice(None)
         first.fail_rank(ECHO)
-        look_until(lambda: first.cause, first)
+        poll_until(lambda: first.cause, first)
 
     left = first.run_dir.exit_reason()
     assert left
@@ -288,9 +288,9 @@ def test_ranks_that_are_done_with_each_other_miss_no_node(tmp_path: Path, port: 
     with first.watchdog.opened():
         with joined(second, first):
             first.run_dir.record_exit(ExitReason("finished", 0, 40))
-        look_until(lambda: not first.watchdog._connected, first)
+        poll_until(lambda: not first.watchdog._connected, first)
         lost_s = time.monotonic()
-        look_until(lambda: time.monotonic() > lost_s + 0.5, first)
+        poll_until(lambda: time.monotonic() > lost_s + 0.5, first)
 
         assert first.watchdog._election.elect(lost_s + NODE_LOST_S, 40) is None
 
@@ -305,7 +305,7 @@ def test_a_script_that_fails_after_its_training_ends_the_other_node(
         second.run_dir.record_failure(Failure(1, 3))
         second.watchdog.poll()
         second.watchdog.finish(3)
-        look_until(lambda: first.cause, first)
+        poll_until(lambda: first.cause, first)
 
     assert second.cause is None
     assert first.cause
@@ -320,7 +320,7 @@ def test_a_node_that_was_replaced_ends_the_other(tmp_path: Path, port: int) -> N
 
     with together(*nodes):
         nodes[0].watchdog.stop_all(replaced)
-        look_until(lambda: nodes[1].cause, *nodes)
+        poll_until(lambda: nodes[1].cause, *nodes)
 
     assert nodes[1].cause == replaced
     assert all(node.watchdog.must_kill for node in nodes)
@@ -358,7 +358,7 @@ def test_who_waits_and_who_is_waited_for_are_told_apart_over_all_nodes(
             node.beat.complete_step(7)
         second.beat.enter(Phase.LOADING)
         with first.beat.waiting_for_ranks(), looking(first):
-            look_until(lambda: first.cause and second.cause, second)
+            poll_until(lambda: first.cause and second.cause, second)
 
     assert first.cause == second.cause
     assert first.cause
@@ -388,9 +388,9 @@ def test_a_second_stall_is_blamed_by_new_answers(
         with looking(first):
             wait_until(lambda: is_printed("no rank made a step"))
             first.beat.complete_step(8)
-            look_until(lambda: is_printed("a rank has progressed"), second)
+            poll_until(lambda: is_printed("a rank has progressed"), second)
             os.kill(pid, signal.SIGCONT)
-            look_until(lambda: first.cause, second)
+            poll_until(lambda: first.cause, second)
 
     assert first.cause
     assert re.fullmatch(
@@ -413,7 +413,7 @@ def test_one_rank_that_lives_keeps_those_of_all_nodes(tmp_path: Path, port: int)
                 second.beat.mark_alive()
                 return time.monotonic() > until_s
 
-            look_until(live, first, second)
+            poll_until(live, first, second)
 
     assert first.cause is None
     assert second.cause is None

@@ -32,30 +32,30 @@ def fall(
     return cause_of_failure(Failure(5, code), left, line, STEP, where)
 
 
-def said(words: str, rank: int = 0) -> ExitReason:
+def exit_reason(words: str, rank: int = 0) -> ExitReason:
     return ExitReason("failed", 1, STEP, words, rank)
 
 
 def test_who_was_killed_says_nothing_and_others_say_what_follows_from_it() -> None:
-    cause = fall(137, said(GLOO), where=" on node 1")
+    cause = fall(137, exit_reason(GLOO), where=" on node 1")
 
     assert cause == KILLED
 
 
 def test_last_words_are_told_as_they_were_said() -> None:
-    cause = fall(1, said("ValueError: no such column", rank=5))
+    cause = fall(1, exit_reason("ValueError: no such column", rank=5))
 
     assert cause == FailureCause(1, STEP, "ValueError: no such column")
 
 
 def test_with_several_nodes_it_is_said_whose_words_they_are() -> None:
-    cause = fall(1, said("ValueError: no such column", rank=5), where=" on node 1")
+    cause = fall(1, exit_reason("ValueError: no such column", rank=5), where=" on node 1")
 
     assert cause.detail == "rank 5 on node 1: ValueError: no such column"
 
 
 def test_who_aborts_after_words_is_known_by_the_words() -> None:
-    cause = fall(128 + signal.SIGABRT, said("CUDA error: out of memory"))
+    cause = fall(128 + signal.SIGABRT, exit_reason("CUDA error: out of memory"))
 
     assert cause.detail == "CUDA error: out of memory"
     assert fall(128 + signal.SIGABRT).detail == "rank 5 was killed by signal 6"
@@ -67,9 +67,9 @@ def test_a_script_without_a_run_is_known_by_its_last_line() -> None:
 
 @pytest.mark.parametrize("words", [GLOO, NCCL])
 def test_what_sounds_like_a_lost_rank_is_an_echo(words: str) -> None:
-    assert fall(1, said(words)).is_consequence
+    assert fall(1, exit_reason(words)).is_consequence
     assert fall(1, line=words).is_consequence
-    assert not fall(1, said("RuntimeError: shape mismatch")).is_consequence
+    assert not fall(1, exit_reason("RuntimeError: shape mismatch")).is_consequence
 
 
 @pytest.mark.parametrize(

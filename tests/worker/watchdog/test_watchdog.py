@@ -47,7 +47,7 @@ def ends(wrappers: list[subprocess.Popen[str]]) -> list[str]:
     return [wrapper.communicate(timeout=GENEROUS_S)[1] for wrapper in wrappers]
 
 
-def last_words(driver: RunDriver) -> dict[str, object]:
+def exit_record(driver: RunDriver) -> dict[str, object]:
     words: dict[str, object] = json.loads((driver.run_dir / "left.json").read_text())
     return words
 
@@ -59,7 +59,7 @@ def detail_of(driver: RunDriver) -> str:
     return str(left.body["detail"])
 
 
-def are_gone(driver: RunDriver) -> bool:
+def have_exited(driver: RunDriver) -> bool:
     pids = RunDir(driver.run_dir).registered_pids().values()
     return not any(Path(f"/proc/{pid}/fd/0").exists() for pid in pids)
 
@@ -92,10 +92,10 @@ def test_a_run_that_hangs_is_ended_with_the_name_of_the_rank_that_hangs(
         detail,
     )
     assert driver.reports(ReportKind.WORKER_LEFT)[0].body["step"] == 9
-    assert last_words(driver)["detail"] == detail
+    assert exit_record(driver)["detail"] == detail
     assert f"holdfast: ending all ranks: {detail}\n" in err
     assert "call run.beat() in it or increase holdfast.limits.max_stall" in err
-    wait_until(lambda: are_gone(driver))
+    wait_until(lambda: have_exited(driver))
 
 
 def test_what_hangs_is_written_down_where_people_look(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_rank_that_dies_ends_those_of_other_nodes_with_its_cause(
 
     cause = "rank 1 on node 1 was killed by signal 9"
     assert [wrapper.returncode for wrapper in wrappers] == [137, 137]
-    assert [last_words(node)["detail"] for node in nodes] == [cause, cause]
+    assert [exit_record(node)["detail"] for node in nodes] == [cause, cause]
     assert all(f"holdfast: ending all ranks: {cause}\n" in err for err in errs)
     assert detail_of(nodes[0]) == cause
     assert nodes[1].reports() == []
@@ -185,7 +185,7 @@ def test_a_rank_that_hangs_on_another_node_is_named_on_all_of_them(tmp_path: Pat
     detail = detail_of(nodes[0])
     assert [wrapper.returncode for wrapper in wrappers] == [Exit.STALLED, Exit.STALLED]
     assert re.match(r"rank 1 on node 1 made no step for \d+ s after step 9: it was in its", detail)
-    assert [last_words(node)["detail"] for node in nodes] == [detail, detail]
+    assert [exit_record(node)["detail"] for node in nodes] == [detail, detail]
     for rank, node in enumerate(nodes):
         assert (node.run_dir / "hang" / f"rank-{rank}.stacks.txt").exists()
 
@@ -212,8 +212,8 @@ def test_a_wrapper_that_is_killed_takes_the_ranks_of_all_nodes_along(
 
     assert left.returncode == Exit.FAILED
     assert f"holdfast: ending all ranks: node {gone} is lost: its connection broke" in err
-    assert str(last_words(nodes[1 - gone])["detail"]).startswith(f"node {gone} is lost")
-    assert all(are_gone(node) for node in nodes)
+    assert str(exit_record(nodes[1 - gone])["detail"]).startswith(f"node {gone} is lost")
+    assert all(have_exited(node) for node in nodes)
 
 
 def _is_in_step_two(beats: HeartbeatReader) -> bool:
@@ -248,7 +248,7 @@ def test_without_a_bond_a_node_still_ends_what_hangs_there(tmp_path: Path) -> No
         ]
         ends(wrappers)
 
-    detail = str(last_words(nodes[1])["detail"])
+    detail = str(exit_record(nodes[1])["detail"])
     assert wrappers[1].returncode == Exit.STALLED
     assert re.match(r"rank 1 made no step for \d+ s after step 9: it was loading a batch", detail)
     assert wrappers[0].returncode != Exit.DONE
