@@ -43,8 +43,8 @@ def answering(*answers: str | Sequence[str]) -> EgressPolicy:
     left = list(answers)
 
     def resolve(host: str, port: int) -> Sequence[str]:
-        said = left.pop(0)
-        return [said] if isinstance(said, str) else said
+        result = left.pop(0)
+        return [result] if isinstance(result, str) else result
 
     return EgressPolicy(resolve=resolve)
 

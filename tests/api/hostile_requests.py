@@ -199,8 +199,10 @@ def bodies(seed: int, of: Mapping[str, list[str]]) -> Iterator[Body]:
                 field = draw.choice(fields)
                 rest = {name: FITTING.get(name, "x") for name in fields if name in FITTING}
                 rest.pop(field, None)
-                told = _text(rest)[1:-1]
-                inner = b"{" + told + (b"," if told else b"") + _text(field) + b":" + inner + b"}"
+                result = _text(rest)[1:-1]
+                inner = (
+                    b"{" + result + (b"," if result else b"") + _text(field) + b":" + inner + b"}"
+                )
                 kind = f"{kind} in {field}"
             yield Body(route, kind, inner[: _room(route)])
 

@@ -42,11 +42,11 @@ def test_sums_of_all_jobs_are_those_of_their_bills(
     bills = [world.http.get(f"/v1/jobs/{job}/bill").json() for job in two_jobs]
 
     for by in ("job", "attempt", "user", "project", "tag:team", "zone", "day"):
-        told = world.http.get("/v1/costs", params={"by": by, "since": "30d"}).json()
+        body = world.http.get("/v1/costs", params={"by": by, "since": "30d"}).json()
         for word in ("paid_micros", "on_demand_micros", "saved_micros", "wasted_micros"):
-            assert told["total"][word] == sum(bill[word] for bill in bills), (by, word)
-            assert sum(cost[word] for cost in told["costs"]) == told["total"][word]
-        assert (told["by"], told["pending"], told["total"]["jobs"]) == (by, 0, 2)
+            assert body["total"][word] == sum(bill[word] for bill in bills), (by, word)
+            assert sum(cost[word] for cost in body["costs"]) == body["total"][word]
+        assert (body["by"], body["pending"], body["total"]["jobs"]) == (by, 0, 2)
 
 
 def test_days_are_told_apart_by_what_they_are_made_of(
@@ -56,15 +56,15 @@ def test_days_are_told_apart_by_what_they_are_made_of(
     teams = world.http.get("/v1/costs", params={"by": "tag:team"}).json()
 
     for each in ("user", "project", "tag:team", "zone"):
-        told = world.http.get("/v1/costs", params={"by": "day", "each": each}).json()
-        assert told["each"] == each
-        assert told["total"] == days["total"]
+        body = world.http.get("/v1/costs", params={"by": "day", "each": each}).json()
+        assert body["each"] == each
+        assert body["total"] == days["total"]
         for day in days["costs"]:
-            parts = [cost for cost in told["costs"] if cost["key"] == day["key"]]
+            parts = [cost for cost in body["costs"] if cost["key"] == day["key"]]
             for word in ("paid_micros", "on_demand_micros", "wasted_micros"):
                 assert sum(part[word] for part in parts) == day[word], (each, word)
-    told = world.http.get("/v1/costs", params={"by": "day", "each": "tag:team"}).json()
-    assert {cost["part"]: cost["paid_micros"] for cost in told["costs"]} == {
+    body = world.http.get("/v1/costs", params={"by": "day", "each": "tag:team"}).json()
+    assert {cost["part"]: cost["paid_micros"] for cost in body["costs"]} == {
         cost["key"]: cost["paid_micros"] for cost in teams["costs"]
     }
     sheet = world.http.get("/v1/costs", params={"by": "day", "each": "zone", "format": "csv"}).text
@@ -106,10 +106,10 @@ def test_costs_as_csv_name_their_units_and_hold_no_formulas(
 def test_a_limit_leaves_out_the_cheapest_and_says_so(
     world: SimulatedService, two_jobs: tuple[str, str]
 ) -> None:
-    told = world.http.get("/v1/costs", params={"limit": 1}).json()
+    body = world.http.get("/v1/costs", params={"limit": 1}).json()
 
-    assert (len(told["costs"]), told["left_out"], told["total"]["jobs"]) == (1, 1, 2)
-    assert told["costs"][0]["paid_micros"] * 2 >= told["total"]["paid_micros"]
+    assert (len(body["costs"]), body["left_out"], body["total"]["jobs"]) == (1, 1, 2)
+    assert body["costs"][0]["paid_micros"] * 2 >= body["total"]["paid_micros"]
 
 
 @pytest.mark.parametrize(

@@ -80,9 +80,9 @@ def test_a_budget_says_that_nobody_told_a_price_in_it(world: SimulatedService) -
     journal.append(journal.read(job_id), [change])
     world.pass_time(5)
 
-    told = put(world, 500)
+    result = put(world, 500)
 
-    assert told["is_price_estimate"] is True
+    assert result["is_price_estimate"] is True
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_people_are_warned_once_at_each_share(world: SimulatedService, caplog: p
 
     world.until(world.submit()["id"], "succeeded")
 
-    told = [record.getMessage() for record in caplog.records if "is spent" in record.getMessage()]
+    found = [record.getMessage() for record in caplog.records if "is spent" in record.getMessage()]
     assert budgets(world)[0]["warned_at"] == [10, 20]
-    assert [words.partition(" ")[0] for words in told] == ["10", "20"]
+    assert [words.partition(" ")[0] for words in found] == ["10", "20"]
 
 
 def test_a_budget_of_somebody_else_holds_nobody_back(world: SimulatedService) -> None:

@@ -104,20 +104,22 @@ def test_the_bundle_of_a_job_that_has_ended_is_the_same_every_time(
 def test_the_bill_follows_from_the_events_in_it(world: SimulatedService, ended: str) -> None:
     """By whoever has the bundle alone."""
     _, found = download(world, ended)
-    told = json.loads(found["bill.json"])
+    parsed = json.loads(found["bill.json"])
     events = [decode(e["kind"], _time(e["at"]), e["body"]) for e in lines(found["events.jsonl"])]
     points = {
         int(attempt): LatestPoint(step=p["step"], at=_time(p["at"]))
         for attempt, p in json.loads(found["newest-points.json"]).items()
     }
 
-    account = compute_bill(events, points, _time(told["until"]), with_rules=True)
+    account = compute_bill(events, points, _time(parsed["until"]), with_rules=True)
 
     facts = world.services.journal.events(ended)
-    assert bill_view(fold(ended, events), account, facts).model_dump(mode="json") == told
-    assert told["paid_micros"] > 0
+    assert bill_view(fold(ended, events), account, facts).model_dump(mode="json") == parsed
+    assert parsed["paid_micros"] > 0
     rows = list(csv.DictReader(io.StringIO(found["bill.csv"])))
-    assert sum(Decimal(row["paid_usd"]) for row in rows) == Decimal(told["paid_micros"]) / 1_000_000
+    assert (
+        sum(Decimal(row["paid_usd"]) for row in rows) == Decimal(parsed["paid_micros"]) / 1_000_000
+    )
 
 
 def _time(text: str) -> datetime:

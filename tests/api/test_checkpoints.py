@@ -250,8 +250,8 @@ def test_people_see_a_table_and_what_stays(at_terminal: CliRunner) -> None:
     assert re.search(r"35 +✗ failed .* no room$", failed)
     assert re.search(r"20 +✓ complete .* 1\.5 GB +0\.0 s +0\.0 s +1 +2 +0\.25 +b$", complete)
     assert removed.endswith("the retention policy no longer keeps it (2026-03-01 12:01:00Z)")
-    told = "retention: the last 2; one of every 100 steps; the 2 with the lowest val_loss"
-    assert told in shown.stderr
+    result = "retention: the last 2; one of every 100 steps; the 2 with the lowest val_loss"
+    assert result in shown.stderr
 
 
 def test_people_see_that_nothing_is_removed_and_why(

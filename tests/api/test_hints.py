@@ -84,7 +84,7 @@ def test_a_hint_follows_the_story_and_the_state(
         why = CliRunner().invoke(app, ["why", job])
         show = CliRunner().invoke(app, ["show", job])
 
-    for told in (why.stdout, show.stdout):
-        words = " ".join(told.split())
+    for each in (why.stdout, show.stdout):
+        words = " ".join(each.split())
         assert "hint: Steps wait for data. Give the DataLoader num_workers above 0" in words
         assert "attempt 1: 50% of step time" in words

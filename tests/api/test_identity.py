@@ -46,8 +46,8 @@ def test_a_job_goes_where_it_was_sent_and_tells_by_whom(principals: Principals) 
         submit(member, default_project=OWN),
     ]
 
-    told = [(answer.json()["project"], answer.json()["owner"]) for answer in sent]
-    assert told == [(OWN, "member"), ("third", "member"), (OWN, "member")]
+    body = [(answer.json()["project"], answer.json()["owner"]) for answer in sent]
+    assert body == [(OWN, "member"), ("third", "member"), (OWN, "member")]
     event = principals.world.services.journal.events(sent[0].json()["id"])[0].event
     assert isinstance(event, Submitted)
     assert (event.by, event.project) == ("member", OWN)
@@ -336,16 +336,16 @@ def test_the_log_names_who_did_what_and_can_be_checked(principals: Principals) -
     boss.put(f"/v1/projects/{OWN}/members/ada", json={"role": "viewer"})
 
     rows = boss.get("/v1/audit", params={"actor": "boss"}).json()["rows"]
-    verdict = boss.get("/v1/audit/verdict").json()
-    with_head = boss.get("/v1/audit/verdict", params={"head": verdict["head"]}).json()
+    decision = boss.get("/v1/audit/verdict").json()
+    with_head = boss.get("/v1/audit/verdict", params={"head": decision["head"]}).json()
     forged = boss.get("/v1/audit/verdict", params={"head": f"{rows[0]['seq']}:{'0' * 64}"}).json()
 
     assert [(row["action"], row["target"]) for row in rows] == [
         ("member.set", f"{OWN}/ada"),
         ("user.add", "ada"),
     ]
-    assert (verdict["sound"], with_head["sound"], forged["sound"]) == (True, True, False)
-    assert verdict["rows"] == rows[0]["seq"]
+    assert (decision["sound"], with_head["sound"], forged["sound"]) == (True, True, False)
+    assert decision["rows"] == rows[0]["seq"]
 
 
 @pytest.mark.parametrize("odd", ["x'ff00'", "CAST(x'61ff' AS TEXT)", "'[1]'", "'['", "'{\"a\": NaN}'", "'{\"a\": \"\\ud800\"}'"])  # fmt: skip
@@ -363,15 +363,15 @@ def test_the_log_answers_over_values_of_any_type(principals: Principals, odd: st
         connection.exec_driver_sql(f"INSERT INTO audit SELECT {odd}, at, actor, token_id, address, request_id, action, target, before, after, previous_hash, hash FROM audit WHERE seq = 1")  # fmt: skip
 
     listed = boss.get("/v1/audit", params={"limit": 1000})
-    verdict = boss.get("/v1/audit/verdict")
+    decision = boss.get("/v1/audit/verdict")
     added = boss.post("/v1/users", json={"name": "ada"})
 
-    assert [listed.status_code, verdict.status_code, added.status_code] == [200, 200, 201]
+    assert [listed.status_code, decision.status_code, added.status_code] == [200, 200, 201]
     seqs = [row["seq"] for row in listed.json()["rows"]]
     assert seqs == list(range(len(seqs), 0, -1))
     assert len(seqs) > len(columns)
-    assert not verdict.json()["sound"]
-    assert verdict.json()["problem"].startswith("row ")
+    assert not decision.json()["sound"]
+    assert decision.json()["problem"].startswith("row ")
 
 
 def test_the_log_is_read_page_by_page(principals: Principals) -> None:

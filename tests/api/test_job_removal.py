@@ -83,8 +83,12 @@ def test_members_remove_their_own_jobs_and_admins_all(world: SimulatedService) -
     assert own.status_code == allowed.status_code == 202
     assert (hidden.status_code, "removed" in hidden.text) == (404, False)
     assert foreign.status_code == 404
-    told = world.services.audit.page(limit=1)[0].audit_action
-    assert (told.actor.name, told.action, told.target) == ("lead", "job.remove", principals.own)
+    result = world.services.audit.page(limit=1)[0].audit_action
+    assert (result.actor.name, result.action, result.target) == (
+        "lead",
+        "job.remove",
+        principals.own,
+    )
 
 
 @ON_SQLITE

@@ -19,8 +19,8 @@ def _facts(world: SimulatedService, job_id: str) -> list[str]:
 
 def _speak(world: SimulatedService, job_id: str) -> Any:
     """All that the workers in the cloud have said so far reaches the service over the network."""
-    said = list(world.cloud.read_new(job_id, {}))
-    reports = [{"n": r.n, "at": r.at, "kind": r.kind, "body": dict(r.body)} for r in said]
+    found = list(world.cloud.read_new(job_id, {}))
+    reports = [{"n": r.n, "at": r.at, "kind": r.kind, "body": dict(r.body)} for r in found]
     return world.http.post(
         f"/v1/jobs/{job_id}/reports",
         json={"attempt": 1, "reports": reports},
@@ -50,13 +50,13 @@ def test_workers_are_heard_and_newcomers_wait_until_it_is_over(world: SimulatedS
     muster = {"incarnation": "aa11"}
     token = world.worker_token(job_id)
 
-    heard = _speak(world, job_id)
+    result = _speak(world, job_id)
     asked = [
         world.http.post(f"/v1/jobs/{job_id}/muster", json=muster, headers=token) for _ in range(3)
     ]
     during = world.job(job_id)
 
-    assert heard.json()["next"] > 5
+    assert result.json()["next"] > 5
     assert [answer.status_code for answer in asked] == [503] * 3
     assert (during["state"], during["last_checkpoint_step"]) == ("training", 60)
 

@@ -90,10 +90,10 @@ def launchers_by_engine(world: SimulatedService, **health: object) -> dict[str, 
 
 
 def test_what_a_service_does_without_is_told_as_such(world: SimulatedService) -> None:
-    told = {item["engine"]: item for item in world.http.get("/v1/launchers").json()}
+    body = {item["engine"]: item for item in world.http.get("/v1/launchers").json()}
 
-    assert set(told) == {"local", "slurm", "skypilot"}
-    assert [told[name]["configured"] for name in ("local", "slurm", "skypilot")] == [
+    assert set(body) == {"local", "slurm", "skypilot"}
+    assert [body[name]["configured"] for name in ("local", "slurm", "skypilot")] == [
         True,
         False,
         False,
@@ -142,10 +142,10 @@ def test_an_engine_that_is_silent_keeps_what_it_said_last(world: SimulatedServic
 
 
 def test_an_engine_that_was_not_asked_yet_is_neither_well_nor_ill(world: SimulatedService) -> None:
-    told = launchers_by_engine(world)
+    result = launchers_by_engine(world)
 
-    assert told["skypilot"]["reachable"] is None
-    assert told["local"]["reachable"] is True
+    assert result["skypilot"]["reachable"] is None
+    assert result["local"]["reachable"] is True
 
 
 def test_launches_that_need_a_decision_are_listed(world: SimulatedService) -> None:
@@ -180,12 +180,12 @@ def test_what_users_share_is_told_unless_they_are_refused(world: SimulatedServic
         confinement=Confinement(refused={Engine.LOCAL: "for admins"}),
     )
 
-    told = {
+    body = {
         item["engine"]: item["users_share"]
         for item in client(create_app(services)).get("/v1/launchers").json()
     }
 
-    assert told == {"local": None, "slurm": "one account", "skypilot": None}
+    assert body == {"local": None, "slurm": "one account", "skypilot": None}
 
 
 def test_a_stranger_is_not_told(world: SimulatedService) -> None:
@@ -200,11 +200,11 @@ def test_readiness_names_the_revision_of_the_database(world: SimulatedService) -
 
 
 def test_a_launch_without_a_row_is_stopped_on_request(world: SimulatedService) -> None:
-    told: list[str] = []
+    found: list[str] = []
 
     class Cloud(FarCloud):
         async def cancel(self, key: str) -> None:
-            told.append(key)
+            found.append(key)
 
     far = Cloud.__new__(Cloud)
     services = replace(
@@ -218,5 +218,5 @@ def test_a_launch_without_a_row_is_stopped_on_request(world: SimulatedService) -
     unknown = http.post("/v1/launches/j2-1/stop")
 
     assert (stopped.status_code, unknown.status_code) == (202, 404)
-    assert told == ["j1-1"]
+    assert found == ["j1-1"]
     assert services.audit.page(limit=1)[0].audit_action.action == "launch.stop"

@@ -53,22 +53,23 @@ def desk(world: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Iterator[D
 
 
 def test_lines_of_failures_are_found_in_all_logs(desk: Desk) -> None:
-    told = desk.logs("--errors").stdout
+    output = desk.logs("--errors").stdout
 
-    assert len(told.splitlines()) == 2
-    assert "OSError: no such file" in told
-    assert "Traceback (most recent call last):" in told
+    assert len(output.splitlines()) == 2
+    assert "OSError: no such file" in output
+    assert "Traceback (most recent call last):" in output
 
 
 def test_missing_ranks_are_named(desk: Desk) -> None:
-    told = desk.logs("--ranks")
+    result = desk.logs("--ranks")
     as_json = desk.logs("--ranks", "--json")
 
     assert (
-        told.stdout == "attempt 1: 3/16 ranks seen\n  node 0: 0-1\n  node 1: 3\nmissing: 2, 4-15\n"
+        result.stdout
+        == "attempt 1: 3/16 ranks seen\n  node 0: 0-1\n  node 1: 3\nmissing: 2, 4-15\n"
     )
     assert '"missing": [' in as_json.stdout
-    assert desk.ranks().stdout == told.stdout
+    assert desk.ranks().stdout == result.stdout
 
 
 @pytest.mark.parametrize(
@@ -83,13 +84,13 @@ def test_missing_ranks_are_named(desk: Desk) -> None:
 def test_what_does_not_go_together_is_said(
     desk: Desk, options: tuple[str, ...], words: str
 ) -> None:
-    told = desk.logs(*options)
+    result = desk.logs(*options)
 
-    assert told.exit_code != 0
-    assert words in str(told.exception)
+    assert result.exit_code != 0
+    assert words in str(result.exception)
 
 
 def test_an_attempt_that_there_was_not_is_said(desk: Desk) -> None:
-    told = desk.logs("--ranks", "--attempt", "9")
+    result = desk.logs("--ranks", "--attempt", "9")
 
-    assert "has 1 attempts; attempt 9 does not exist" in str(told.exception)
+    assert "has 1 attempts; attempt 9 does not exist" in str(result.exception)

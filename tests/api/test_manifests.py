@@ -99,16 +99,16 @@ def test_two_jobs_are_put_side_by_side(
     describe(world, ended, 1, nccl_transport="IB", lock=["torch==2.12.0"])
     describe(world, other, 1, nccl_transport="Socket", lock=["torch==2.12.0"])
 
-    told = world.http.get(f"/v1/jobs/{ended}/diff", params={"other": other}).json()
+    body = world.http.get(f"/v1/jobs/{ended}/diff", params={"other": other}).json()
     with served(world) as url:
         monkeypatch.setenv("HOLDFAST_URL", url)
         shown = CliRunner().invoke(app, ["diff", ended, other])
         same = CliRunner().invoke(app, ["diff", ended, ended])
 
-    assert (told["before"], told["after"]) == (ended, other)
+    assert (body["before"], body["after"]) == (ended, other)
     transport = {"kind": "transport", "key": "nccl_transport", "before": "IB", "after": "Socket"}
-    assert told["differences"][0] == transport
-    assert told["steps_per_hour_before"] > 0
+    assert body["differences"][0] == transport
+    assert body["steps_per_hour_before"] > 0
     assert re.search(rf"{other} is \d+% (slower|quicker): .* steps an hour", shown.stdout)
     assert re.search(r"transport +nccl_transport +IB +Socket", shown.stdout)
     assert "no differences" in same.stderr
@@ -121,15 +121,15 @@ def test_nobody_is_told_what_a_job_of_others_came_from(world: SimulatedService) 
     for job_id in (principals.own, principals.foreign):
         describe(world, job_id, 1, config={"secret_plan": 7})
 
-    told = {
+    response = {
         name: principals.person(name).get(
             f"/v1/jobs/{principals.own}/diff", params={"other": principals.foreign}
         )
         for name in ("boss", "viewer")
     }
 
-    assert {name: answer.status_code for name, answer in told.items()} == {
+    assert {name: answer.status_code for name, answer in response.items()} == {
         "boss": 200,
         "viewer": 404,
     }
-    assert told["viewer"].json()["detail"] == f"there is no job {principals.foreign}"
+    assert response["viewer"].json()["detail"] == f"there is no job {principals.foreign}"

@@ -149,9 +149,9 @@ def test_a_job_that_has_told_nothing_says_how_to(
 ) -> None:
     job = world.submit()["id"]
 
-    told = at_terminal.invoke(app, ["metrics", job])
+    output = at_terminal.invoke(app, ["metrics", job])
 
-    assert "run.log(loss=...)" in told.stderr
+    assert "run.log(loss=...)" in output.stderr
 
 
 def test_programs_get_what_the_api_tells(
@@ -159,7 +159,7 @@ def test_programs_get_what_the_api_tells(
 ) -> None:
     again(world, job_id)
 
-    told = json.loads(at_terminal.invoke(app, ["metrics", job_id, "loss", "--json"]).stdout)
+    body = json.loads(at_terminal.invoke(app, ["metrics", job_id, "loss", "--json"]).stdout)
 
     [loss] = series(world, job_id, name="loss").values()
-    assert told == [loss]
+    assert body == [loss]

@@ -78,9 +78,9 @@ def test_people_hear_of_a_job_from_a_webhook(world: SimulatedService, receiver: 
 
     notify(world)
 
-    told = [item for _, body in receiver.got for item in body["data"]["news"]]
-    assert [(item["kind"], item["job_id"]) for item in told] == [("succeeded", job_id)]
-    assert told[0]["text"] == f"tiny ({job_id}) succeeded"
+    found = [item for _, body in receiver.got for item in body["data"]["news"]]
+    assert [(item["kind"], item["job_id"]) for item in found] == [("succeeded", job_id)]
+    assert found[0]["text"] == f"tiny ({job_id}) succeeded"
 
 
 def test_the_button_sends_one_message_and_its_delivery_tells(
@@ -204,15 +204,15 @@ def with_notify(*urls: str) -> str:
 
 
 def test_a_job_file_names_places_of_its_own(world: SimulatedService, receiver: Receiver) -> None:
-    told = world.submit(with_notify(receiver.url))["id"]
+    result = world.submit(with_notify(receiver.url))["id"]
     other = world.submit()["id"]
-    world.until(told, "succeeded")
+    world.until(result, "succeeded")
     world.until(other, "succeeded")
 
     notify(world)
 
-    heard = {item["job_id"] for _, body in receiver.got for item in body["data"]["news"]}
-    assert heard == {told}
+    found = {item["job_id"] for _, body in receiver.got for item in body["data"]["news"]}
+    assert found == {result}
     assert world.http.get(BASE).json() == []
 
 
@@ -228,10 +228,10 @@ def test_what_was_sent_to_the_places_of_a_job_file_is_told(
     while cursor := pages[-1].json()["next"]:
         pages.append(world.http.get(path, params={"limit": 1, "cursor": cursor}))
 
-    told = {each["channel"]: each for page in pages for each in page.json()["deliveries"]}
-    assert (told["notify-1"]["progress"], told["notify-1"]["tries"]) == ("sent", 1)
-    assert told["notify-2"]["progress"] == "waiting"
-    assert told["notify-2"]["trouble"].startswith("nowhere.invalid has no address")
+    body = {each["channel"]: each for page in pages for each in page.json()["deliveries"]}
+    assert (body["notify-1"]["progress"], body["notify-1"]["tries"]) == ("sent", 1)
+    assert body["notify-2"]["progress"] == "waiting"
+    assert body["notify-2"]["trouble"].startswith("nowhere.invalid has no address")
     assert "hush" not in "".join(page.text for page in pages)
     assert world.http.get(f"/v1/jobs/{world.submit()['id']}/deliveries").json()["deliveries"] == []
     assert world.http.get("/v1/jobs/nobody/deliveries").status_code == 404

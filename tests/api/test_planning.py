@@ -33,13 +33,13 @@ def test_a_loss_is_priced_by_whoever_asks_or_by_the_catalogue(world: SimulatedSe
 
 @ON_SQLITE
 def test_advice_has_prices_and_reasons(world: SimulatedService) -> None:
-    told = world.http.get("/v1/advice", params={"params": "7B", "hours_left": 3}).json()
+    body = world.http.get("/v1/advice", params={"params": "7B", "hours_left": 3}).json()
     wrong = world.http.get("/v1/advice", params={"params": "huge"})
 
-    [a100] = told["fits"]
-    assert (a100["accelerator"], told["spot"], len(told["reasons"])) == ("A100", False, 1)
+    [a100] = body["fits"]
+    assert (a100["accelerator"], body["spot"], len(body["reasons"])) == ("A100", False, 1)
     assert a100["spot_micros_per_hour"] < a100["on_demand_micros_per_hour"] < 5_000_000
-    assert "T4" in {one["accelerator"] for one in told["others"]}
+    assert "T4" in {one["accelerator"] for one in body["others"]}
     assert wrong.status_code == 400
 
 

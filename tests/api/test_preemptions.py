@@ -41,9 +41,9 @@ def survivor(world: SimulatedService) -> str:
 def test_a_preemption_is_in_the_history_with_its_recovery(
     world: SimulatedService, survivor: str
 ) -> None:
-    told = world.http.get("/v1/preemptions", params={"by": "type", "since": "2d"}).json()
+    body = world.http.get("/v1/preemptions", params={"by": "type", "since": "2d"}).json()
 
-    [kind] = told["preemptions"]
+    [kind] = body["preemptions"]
     bill = world.http.get(f"/v1/jobs/{survivor}/bill").json()
     assert (kind["instance_type"], kind["taken"], kind["noticed"]) == ("simulated", 1, 1)
     assert kind["notice_used"] == 1
@@ -54,18 +54,18 @@ def test_a_preemption_is_in_the_history_with_its_recovery(
     assert kind["recovery"]["restore_s"] == pytest.approx(1, abs=0.1)
     assert kind["per_100_node_hours"] is None
     assert (kind["simulated"], kind["is_price_estimate"]) == (True, False)
-    assert told["total"]["causes"] == {"preempted": 1}
-    assert [step["taken"] for step in told["survival"]] == [1]
-    assert told["survival_mean_hours"] is None
+    assert body["total"]["causes"] == {"preempted": 1}
+    assert [step["taken"] for step in body["survival"]] == [1]
+    assert body["survival_mean_hours"] is None
 
 
 def test_it_is_told_apart_as_is_asked(world: SimulatedService, survivor: str) -> None:
     for by in ("zone", "hour", "cause", "zone-hour"):
-        told = world.http.get("/v1/preemptions", params={"by": by}).json()
+        body = world.http.get("/v1/preemptions", params={"by": by}).json()
 
-        assert sum(item["taken"] for item in told["preemptions"]) == 1, by
+        assert sum(item["taken"] for item in body["preemptions"]) == 1, by
         named = {"zone-hour": ("zone", "hour")}.get(by, (by,))
-        assert all(item[word] is not None for item in told["preemptions"] for word in named), by
+        assert all(item[word] is not None for item in body["preemptions"] for word in named), by
 
 
 @pytest.fixture
@@ -85,16 +85,16 @@ def test_notices_are_counted_by_how_much_warning_they_gave(
 ) -> None:
     total = world.http.get("/v1/preemptions").json()["total"]
 
-    told = world.http.get("/v1/preemptions/notices", params={"since": "2d"}).json()
+    body = world.http.get("/v1/preemptions/notices", params={"since": "2d"}).json()
 
-    spans = [(item["over_s"], item["until_s"]) for item in told["notices"]]
+    spans = [(item["over_s"], item["until_s"]) for item in body["notices"]]
     assert spans == [(0, 10), (10, 30), (30, 60), (60, 120), (120, None)]
-    assert (told["without"], told["unsaid"]["taken"]) == (1, 0)
+    assert (body["without"], body["unsaid"]["taken"]) == (1, 0)
     # Whether a save that is under way anyway is done within 1.2 s, is up to the weather.
     assert (used := total["notice_used"]) in {2, 3}
-    assert [(item["taken"], item["used"]) for item in told["notices"]] == [(3, used), *[(0, 0)] * 4]
-    assert sum(item["taken"] for item in told["notices"]) == total["noticed"]
-    assert sum(item["used"] for item in told["notices"]) == total["notice_used"]
+    assert [(item["taken"], item["used"]) for item in body["notices"]] == [(3, used), *[(0, 0)] * 4]
+    assert sum(item["taken"] for item in body["notices"]) == total["noticed"]
+    assert sum(item["used"] for item in body["notices"]) == total["notice_used"]
 
 
 def test_the_jobs_that_lost_the_most_come_first(
@@ -102,19 +102,19 @@ def test_the_jobs_that_lost_the_most_come_first(
 ) -> None:
     total = world.http.get("/v1/preemptions").json()["total"]
 
-    told = world.http.get("/v1/preemptions/jobs").json()["jobs"]
+    body = world.http.get("/v1/preemptions/jobs").json()["jobs"]
 
-    assert [(toll["job_id"], toll["name"], toll["taken"]) for toll in told] == [
+    assert [(toll["job_id"], toll["name"], toll["taken"]) for toll in body] == [
         (bereft, "bereft", 3),
         (survivor, "tiny", 1),
     ]
     bill = world.http.get(f"/v1/jobs/{bereft}/bill").json()
     lost = [attempt for attempt in bill["attempts"] if attempt["cause"]]
-    assert told[0]["lost_micros"] == sum(attempt["micros"]["lost"] for attempt in lost) > 0
-    assert told[0]["lost_steps"] == sum(attempt["lost_steps"] for attempt in lost)
-    assert told[0]["wait_ms"] == sum(attempt["waiting_ms"] for attempt in bill["attempts"][1:])
-    assert sum(toll["lost_micros"] for toll in told) == total["lost_micros"]
-    assert world.http.get("/v1/preemptions/jobs?limit=1").json()["jobs"] == told[:1]
+    assert body[0]["lost_micros"] == sum(attempt["micros"]["lost"] for attempt in lost) > 0
+    assert body[0]["lost_steps"] == sum(attempt["lost_steps"] for attempt in lost)
+    assert body[0]["wait_ms"] == sum(attempt["waiting_ms"] for attempt in bill["attempts"][1:])
+    assert sum(toll["lost_micros"] for toll in body) == total["lost_micros"]
+    assert world.http.get("/v1/preemptions/jobs?limit=1").json()["jobs"] == body[:1]
 
 
 def test_history_lists_single_preemptions_newest_first(
@@ -214,14 +214,14 @@ def test_a_long_curve_is_thinned_to_its_end() -> None:
 def test_the_story_is_told_in_order_after_what_matters_most(
     world: SimulatedService, survivor: str
 ) -> None:
-    told = world.http.get(f"/v1/jobs/{survivor}/story").json()
+    body = world.http.get(f"/v1/jobs/{survivor}/story").json()
 
-    assert told[0]["text"].startswith("Succeeded at step 60.")
-    assert told[1]["text"].startswith("Cost: ~$")
-    assert [sentence["at"] for sentence in told[:2]] == [None, None]
-    times = [sentence["at"] for sentence in told[2:]]
+    assert body[0]["text"].startswith("Succeeded at step 60.")
+    assert body[1]["text"].startswith("Cost: ~$")
+    assert [sentence["at"] for sentence in body[:2]] == [None, None]
+    times = [sentence["at"] for sentence in body[2:]]
     assert times == sorted(times)
-    assert any("ended: preempted" in sentence["text"] for sentence in told)
+    assert any("ended: preempted" in sentence["text"] for sentence in body)
 
 
 @pytest.mark.parametrize(
@@ -242,10 +242,10 @@ def test_options_that_would_mean_nothing_are_refused(words: list[str], told: str
 def test_prices_that_nobody_told_are_marked_and_the_mark_is_explained(
     world: SimulatedService, survivor: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = PreemptionsOut.model_validate(world.http.get("/v1/preemptions").json())
-    told.total.simulated, told.total.is_price_estimate = False, True
+    body = PreemptionsOut.model_validate(world.http.get("/v1/preemptions").json())
+    body.total.simulated, body.total.is_price_estimate = False, True
 
-    print_preemptions(told)
+    print_preemptions(body)
 
     assert "~ some prices are unknown and assumed high" in capsys.readouterr().out
 

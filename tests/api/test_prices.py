@@ -28,9 +28,9 @@ from typer.testing import CliRunner
 
 
 def test_spot_stands_against_on_demand_as_money(world: SimulatedService) -> None:
-    told = world.http.get("/v1/prices", params={"accelerator": "A100:8", "cloud": "gcp"}).json()
+    body = world.http.get("/v1/prices", params={"accelerator": "A100:8", "cloud": "gcp"}).json()
 
-    assert told["prices"][0] == {
+    assert body["prices"][0] == {
         "cloud": "gcp",
         "region": "me-west1",
         "zone": "me-west1-a",
@@ -47,9 +47,9 @@ def test_spot_stands_against_on_demand_as_money(world: SimulatedService) -> None
         "is_estimate": False,
         "repairs": [],
     }
-    each = [item["spot_micros_per_hour"] for item in told["prices"]]
+    each = [item["spot_micros_per_hour"] for item in body["prices"]]
     assert each == sorted(each)
-    assert {item["accelerator"] for item in told["prices"]} == {"A100"}
+    assert {item["accelerator"] for item in body["prices"]} == {"A100"}
 
 
 def test_old_prices_are_marked_and_listed_last(world: SimulatedService) -> None:
@@ -85,16 +85,16 @@ def test_old_price_is_listed_last_in_the_history(
 def test_prices_without_a_count_list_all_counts(
     world: SimulatedService,
 ) -> None:
-    told = world.http.get("/v1/prices?accelerator=h100&limit=3").json()
+    body = world.http.get("/v1/prices?accelerator=h100&limit=3").json()
     rest = world.http.get("/v1/prices?accelerator=H100&limit=1000").json()
 
-    assert len(told["prices"]) == 3
-    assert told["left_out"] == len(rest["prices"]) - 3
+    assert len(body["prices"]) == 3
+    assert body["left_out"] == len(rest["prices"]) - 3
     assert {item["count"] for item in rest["prices"]} == {1, 8}
 
 
 def test_a_zone_without_a_market_has_no_spot_price_and_says_why(world: SimulatedService) -> None:
-    told = world.http.get("/v1/prices?cloud=aws&region=ap-south-1&accelerator=A100:8").json()
+    body = world.http.get("/v1/prices?cloud=aws&region=ap-south-1&accelerator=A100:8").json()
 
     assert {
         (
@@ -102,16 +102,16 @@ def test_a_zone_without_a_market_has_no_spot_price_and_says_why(world: Simulated
             item["saved_micros_per_hour"],
             tuple(item["repairs"]),
         )
-        for item in told["prices"]
+        for item in body["prices"]
     } == {(None, None, ("spot-like-on-demand",))}
 
 
 def test_what_nobody_tells_has_one_price_that_is_an_estimate(world: SimulatedService) -> None:
-    [told] = world.http.get("/v1/prices?accelerator=A100:8&cloud=azure").json()["prices"]
+    [body] = world.http.get("/v1/prices?accelerator=A100:8&cloud=azure").json()["prices"]
 
-    assert (told["tier"], told["is_estimate"], told["cloud"]) == ("estimate", True, "azure")
-    assert told["spot_micros_per_hour"] == 34_600_550
-    assert told["source"].startswith("estimate: the most expensive of its kind, in gcp/us-west3")
+    assert (body["tier"], body["is_estimate"], body["cloud"]) == ("estimate", True, "azure")
+    assert body["spot_micros_per_hour"] == 34_600_550
+    assert body["source"].startswith("estimate: the most expensive of its kind, in gcp/us-west3")
 
 
 def test_rows_that_lie_are_counted_and_listed_on_request(world: SimulatedService) -> None:
@@ -180,7 +180,7 @@ def test_the_command_line_shows_prices_as_a_table_and_as_json() -> None:
     command = ["prices", "--accelerator", "A100:8", "--cloud", "gcp", "--limit", "2"]
 
     table = CliRunner().invoke(app, command).output
-    told = json.loads(CliRunner().invoke(app, [*command, "--json"]).output)
+    body = json.loads(CliRunner().invoke(app, [*command, "--json"]).output)
 
     head, first, *_, last = table.splitlines()
     assert head.split("  ")[0] == "ACCELERATORS"
@@ -194,7 +194,7 @@ def test_the_command_line_shows_prices_as_a_table_and_as_json() -> None:
         "2026-11-21",
     ]
     assert last == "5 more; name a cloud or a region, or raise --limit"
-    assert [len(told["prices"]), told["left_out"]] == [2, 5]
+    assert [len(body["prices"]), body["left_out"]] == [2, 5]
 
 
 @pytest.mark.usefixtures("service")
@@ -230,16 +230,16 @@ def test_a_bill_says_whose_its_prices_are_and_marks_those_that_nobody_told(
     [attempt] = account.attempts
     assert (account.is_price_estimate, attempt.is_price_estimate) == (True, True)
     assert (attempt.price_source, attempt.price_as_of) == (guess.price_source, at(0))
-    told = capsys.readouterr().out
-    assert "paid ~$" in told
-    assert "price of attempt 1: ~ unknown, assumed high: estimate: the most expensive" in told
-    assert "simulated" not in told
+    output = capsys.readouterr().out
+    assert "paid ~$" in output
+    assert "price of attempt 1: ~ unknown, assumed high: estimate: the most expensive" in output
+    assert "simulated" not in output
 
 
 def test_a_bill_of_told_prices_is_unmarked(capsys: pytest.CaptureFixture[str]) -> None:
-    told = replace(ready(0), price_source="SkyPilot's cost report", price_as_of=at(60))
+    reported = replace(ready(0), price_source="SkyPilot's cost report", price_as_of=at(60))
 
-    print_bill(_bill(told))
+    print_bill(_bill(reported))
 
     printed = capsys.readouterr().out
     assert "~" not in printed
@@ -267,13 +267,13 @@ def test_a_history_is_told_where_somebody_tells_one(world: SimulatedService) -> 
     world.services = replace(world.services, prices=market)
     world.app.state.services = world.services
 
-    told = world.http.get("/v1/prices/history?accelerator=H100:8&since=3d").json()
+    body = world.http.get("/v1/prices/history?accelerator=H100:8&since=3d").json()
 
-    assert len(told["series"]) == 3
-    assert told["left_out"] == 0
-    since = datetime.fromisoformat(told["since"])
+    assert len(body["series"]) == 3
+    assert body["left_out"] == 0
+    since = datetime.fromisoformat(body["since"])
     assert since == now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=2)
-    for series in told["series"]:
+    for series in body["series"]:
         moments = [datetime.fromisoformat(change["at"]) for change in series["changes"]]
         prices = [change["micros_per_hour"] for change in series["changes"]]
         assert moments[0] == since
@@ -291,9 +291,9 @@ def test_a_history_is_told_where_somebody_tells_one(world: SimulatedService) -> 
 def test_a_history_is_of_the_thirty_days_before_a_day(world: SimulatedService) -> None:
     until = (world.clock.now() - timedelta(days=40)).date()
 
-    told = world.http.get(f"/v1/prices/history?accelerator=H100:8&until={until}").json()
+    body = world.http.get(f"/v1/prices/history?accelerator=H100:8&until={until}").json()
 
-    since, end = (datetime.fromisoformat(told[name]) for name in ("since", "until"))
+    since, end = (datetime.fromisoformat(body[name]) for name in ("since", "until"))
     assert end.date() == until + timedelta(days=1)
     assert end - since == timedelta(days=30)
 
@@ -332,16 +332,16 @@ def test_where_clouds_take_their_time_the_rest_of_the_places_is_left_out(
     world.services = replace(world.services, prices=market)
     world.app.state.services = world.services
 
-    told = world.http.get("/v1/prices/history?accelerator=H100:8").json()
+    body = world.http.get("/v1/prices/history?accelerator=H100:8").json()
 
-    assert (len(told["series"]), told["left_out"]) == (2, 1)
+    assert (len(body["series"]), body["left_out"]) == (2, 1)
 
 
 def test_without_a_history_only_what_is_known_now_is_told(world: SimulatedService) -> None:
-    told = world.http.get("/v1/prices/history?accelerator=A100:8&cloud=gcp").json()
+    body = world.http.get("/v1/prices/history?accelerator=A100:8&cloud=gcp").json()
 
-    assert told["series"]
-    for series in told["series"]:
+    assert body["series"]
+    for series in body["series"]:
         assert series["changes"] == []
         assert series["mean_micros_per_hour"] is None
         assert series["now"]["spot_micros_per_hour"] > 0

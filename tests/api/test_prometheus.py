@@ -52,23 +52,25 @@ def busy(world: SimulatedService) -> SimulatedService:
 def test_the_figures_are_those_of_the_api(busy: SimulatedService) -> None:
     total = busy.http.get("/v1/costs").json()["total"]
 
-    told = scraped(busy)
+    result = scraped(busy)
 
-    assert value(told, "holdfast_jobs", state="training") == 1
-    assert value(told, "holdfast_jobs", state="succeeded") == 1
-    assert value(told, "holdfast_jobs", state="failed") == 0
-    assert value(told, "holdfast_losses", cause="preempted") == 1
-    assert value(told, "holdfast_watched_jobs", launcher="local") == 2
+    assert value(result, "holdfast_jobs", state="training") == 1
+    assert value(result, "holdfast_jobs", state="succeeded") == 1
+    assert value(result, "holdfast_jobs", state="failed") == 0
+    assert value(result, "holdfast_losses", cause="preempted") == 1
+    assert value(result, "holdfast_watched_jobs", launcher="local") == 2
     usd = {"simulated": "true"}
-    assert value(told, "holdfast_paid_usd", **usd) == pytest.approx(total["paid_micros"] / 1e6)
-    saved = value(told, "holdfast_on_demand_usd", **usd) - value(told, "holdfast_paid_usd", **usd)
+    assert value(result, "holdfast_paid_usd", **usd) == pytest.approx(total["paid_micros"] / 1e6)
+    saved = value(result, "holdfast_on_demand_usd", **usd) - value(
+        result, "holdfast_paid_usd", **usd
+    )
     assert saved == pytest.approx(total["saved_micros"] / 1e6)
     for phase, micros in total["micros"].items():
         if phase != "total":
-            paid = value(told, "holdfast_phase_usd", phase=phase, **usd)
+            paid = value(result, "holdfast_phase_usd", phase=phase, **usd)
             assert paid == pytest.approx(micros / 1e6), phase
-    assert value(told, "holdfast_paid_usd", simulated="false") == 0
-    standing = value(told, "holdfast_standing_usd_per_hour", **usd)
+    assert value(result, "holdfast_paid_usd", simulated="false") == 0
+    standing = value(result, "holdfast_standing_usd_per_hour", **usd)
     [live] = busy.http.get("/v1/jobs", params={"status": "training"}).json()["jobs"]
     rate = busy.services.journal.read(live["id"]).account.micros_per_hour
     assert rate
@@ -80,10 +82,10 @@ def test_a_look_that_gives_nothing_is_counted(busy: SimulatedService) -> None:
     busy.pass_time(5)
     busy.clock.advance(100)
 
-    told = scraped(busy)
+    result = scraped(busy)
 
-    assert value(told, "holdfast_unseen_jobs", launcher="local") >= 1
-    assert value(told, "holdfast_look_overdue_seconds") == pytest.approx(100, abs=5)
+    assert value(result, "holdfast_unseen_jobs", launcher="local") >= 1
+    assert value(result, "holdfast_look_overdue_seconds") == pytest.approx(100, abs=5)
 
 
 def test_answers_are_timed_by_route_and_never_by_path(busy: SimulatedService) -> None:
@@ -91,26 +93,26 @@ def test_answers_are_timed_by_route_and_never_by_path(busy: SimulatedService) ->
         busy.http.get(path)
     busy.http.request("BREW", "/v1/jobs")
 
-    told = scraped(busy)["holdfast_http_request_seconds_count"]
+    result = scraped(busy)["holdfast_http_request_seconds_count"]
 
-    routes = {dict(labels)["route"] for labels in told}
+    routes = {dict(labels)["route"] for labels in result}
     known = {route.path for route in busy.app.routes if hasattr(route, "path")}
     paths = set(busy.app.openapi()["paths"])
     assert "/v1/jobs/{job_id}" in routes
     assert "none" in routes
     assert not {route for route in routes - paths - known if route != "none"}
-    assert {dict(labels)["method"] for labels in told} <= {"GET", "POST", "other"}
+    assert {dict(labels)["method"] for labels in result} <= {"GET", "POST", "other"}
     refused = {"method": "GET", "route": "/v1/jobs/{job_id}", "status": "4xx"}
-    assert told[tuple(sorted(refused.items()))] == 1
+    assert result[tuple(sorted(refused.items()))] == 1
 
 
 def test_a_bug_is_counted_as_an_answer(world: SimulatedService) -> None:
     world.app.add_api_route("/boom", lambda: None)  # Nobody declared who may call it.
     assert world.http.get("/boom").status_code == 500
 
-    told = scraped(world)["holdfast_http_request_seconds_count"]
+    result = scraped(world)["holdfast_http_request_seconds_count"]
 
-    assert told[tuple(sorted({"method": "GET", "route": "/boom", "status": "5xx"}.items()))] == 1
+    assert result[tuple(sorted({"method": "GET", "route": "/boom", "status": "5xx"}.items()))] == 1
 
 
 def test_deliveries_of_workers_are_counted_by_what_became_of_them(world: SimulatedService) -> None:
@@ -122,19 +124,19 @@ def test_deliveries_of_workers_are_counted_by_what_became_of_them(world: Simulat
         body = {"attempt": 1, "reports": reports}
         world.http.post(f"/v1/jobs/{job_id}/reports", json=body, headers=headers)
 
-    told = scraped(world)
+    result = scraped(world)
 
     counts = {
-        outcome: value(told, "holdfast_intake_deliveries_total", outcome=outcome)
+        outcome: value(result, "holdfast_intake_deliveries_total", outcome=outcome)
         for outcome in ("taken", "refused", "failed")
     }
     assert counts == {"taken": 1, "refused": 1, "failed": 0}
-    assert value(told, "holdfast_intake_group_reports_sum") == 2
-    assert value(told, "holdfast_intake_commit_seconds_count") == 2
-    assert value(told, "holdfast_intake_waiting_reports") == 0
+    assert value(result, "holdfast_intake_group_reports_sum") == 2
+    assert value(result, "holdfast_intake_commit_seconds_count") == 2
+    assert value(result, "holdfast_intake_waiting_reports") == 0
     labels = {"method": "POST", "route": "/v1/jobs/{job_id}/reports"}
-    assert value(told, "holdfast_http_request_seconds_count", status="2xx", **labels) == 1
-    assert value(told, "holdfast_http_request_seconds_count", status="4xx", **labels) == 1
+    assert value(result, "holdfast_http_request_seconds_count", status="2xx", **labels) == 1
+    assert value(result, "holdfast_http_request_seconds_count", status="4xx", **labels) == 1
 
 
 def test_a_monitor_comes_in_with_a_token_that_may_only_read(world: SimulatedService) -> None:
@@ -168,12 +170,12 @@ def panels() -> Iterator[dict[str, object]]:
 
 
 def test_every_figure_of_the_dashboard_is_told(busy: SimulatedService) -> None:
-    told = scraped(busy)
+    result = scraped(busy)
 
     asked = {name for panel in panels() for name in names(json.dumps(panel["targets"]))}
 
     assert len(asked) > 15
-    assert asked <= told.keys()
+    assert asked <= result.keys()
 
 
 def test_the_dashboard_has_no_two_panels_in_one_place() -> None:

@@ -34,13 +34,13 @@ def ended_early(world: SimulatedService, file: str = JOB_FILE, step: int = 20) -
 
 
 def attempts(world: SimulatedService, job_id: str) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = world.http.get(f"/v1/jobs/{job_id}/attempts").json()
-    return told
+    body: list[dict[str, Any]] = world.http.get(f"/v1/jobs/{job_id}/attempts").json()
+    return body
 
 
 def timeline_text(world: SimulatedService, job_id: str) -> str:
-    told = world.http.get(f"/v1/jobs/{job_id}/story").json()
-    return "\n".join(sentence["text"] for sentence in told)
+    body = world.http.get(f"/v1/jobs/{job_id}/story").json()
+    return "\n".join(sentence["text"] for sentence in body)
 
 
 def flaws(answer: Any) -> list[tuple[str, str]]:
@@ -66,11 +66,11 @@ def test_a_retry_goes_on_from_the_newest_checkpoint_of_the_job(world: SimulatedS
     assert (attempt["first_step"], attempt["last_step"], attempt["lost_steps"]) == (step, 60, 0)
     assert (done["step"], done["last_checkpoint_step"]) == (60, 60)
     assert world.job(job["id"])["paid_micros"] == paid
-    told = timeline_text(world, done["id"])
-    assert f'Job "again" submitted to continue job {job["id"]}.' in told
+    result = timeline_text(world, done["id"])
+    assert f'Job "again" submitted to continue job {job["id"]}.' in result
     assert (
         f"Training resumed at step {step} from checkpoint step-00000000{step}-epoch-1 of job"
-        in told
+        in result
     )
 
 
@@ -207,7 +207,7 @@ def test_a_job_file_that_names_what_cannot_be_gone_on_from_is_refused(
     world.until(bare, "succeeded")
     runs = world.submit()["id"]
 
-    told = {
+    found = {
         "unknown": flaws(submit(world, "j00000000000")),
         "runs": flaws(submit(world, runs)),
         "bare": flaws(submit(world, bare)),
@@ -216,7 +216,7 @@ def test_a_job_file_that_names_what_cannot_be_gone_on_from_is_refused(
 
     still = f"is {world.job(runs)['state']}; a job can only continue from an ended job"
     way_out = f"wait until it ends, or run holdfast cancel {runs}"
-    assert told == {
+    assert found == {
         "unknown": [(place, "there is no job j00000000000")],
         "runs": [(place, f"job {runs} {still}; {way_out}")],
         "bare": [(place, f"job {bare} has no checkpoint to continue from; remove from")],
@@ -236,10 +236,10 @@ def test_render_checks_the_parent_job_like_a_submit(
     with_from = JOB_FILE.replace("every: 10 steps", "from: {}")
 
     refused = world.http.post("/v1/render", json={"task": with_from.replace("{}", running)})
-    told = world.http.post("/v1/render", json={"task": with_from.replace("{}", ended)}).json()
+    body = world.http.post("/v1/render", json={"task": with_from.replace("{}", ended)}).json()
 
     assert flaws(refused) == flaws(submit(world, running))
-    assert any(f"resumes from job {ended}, at step " in note for note in told["notes"])
+    assert any(f"resumes from job {ended}, at step " in note for note in body["notes"])
 
 
 def test_a_job_that_one_may_not_see_is_one_that_there_is_not(world: SimulatedService) -> None:
@@ -250,7 +250,7 @@ def test_a_job_that_one_may_not_see_is_one_that_there_is_not(world: SimulatedSer
     member = principals.person("member").post("/v1/jobs", json=body)
     boss = principals.person("boss").post("/v1/jobs", json=body)
 
-    assert [told for _, told in flaws(member)] == [f"there is no job {principals.foreign}"]
+    assert [each for _, each in flaws(member)] == [f"there is no job {principals.foreign}"]
     assert "can only continue from an ended job" in flaws(boss)[0][1]
 
 

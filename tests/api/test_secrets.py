@@ -40,8 +40,8 @@ def test_the_values_are_sealed_and_the_names_are_shown(
     assert again.json()["id"] == job_id
     assert events.json()[0]["body"]["spec"]["secrets"] == ["KEY", "TOKEN"]
     assert "KEY: <hidden>" in events.json()[0]["body"]["task"]
-    for told in (answer.text, again.text, events.text, everything(world), caplog.text):
-        assert "hush" not in told
+    for each in (answer.text, again.text, events.text, everything(world), caplog.text):
+        assert "hush" not in each
 
 
 def test_another_value_under_the_same_key_is_another_request(world: SimulatedService) -> None:

@@ -61,12 +61,12 @@ def test_over_https_the_cookie_cannot_be_set_by_another_host(principals: Princip
     _, plain, _ = log_in(principals)
     _, secure, _ = log_in(principals, "https://holdfast.example")
 
-    told, hosts = plain.headers["set-cookie"].lower(), secure.headers["set-cookie"].lower()
-    assert told.startswith("holdfast=")
-    assert "secure" not in told
+    result, hosts = plain.headers["set-cookie"].lower(), secure.headers["set-cookie"].lower()
+    assert result.startswith("holdfast=")
+    assert "secure" not in result
     assert hosts.startswith("__host-holdfast=")
     assert "secure" in hosts
-    for cookie in (told, hosts):
+    for cookie in (result, hosts):
         assert "httponly" in cookie
         assert "samesite=lax" in cookie
         assert "path=/" in cookie

@@ -45,9 +45,9 @@ def test_a_launch_passes_once_and_as_it_is(world: SimulatedService) -> None:
     first, second = request_hook(world, raw), request_hook(world, raw)
 
     assert first.status_code == 200
-    told = json.loads(first.json())
+    body = json.loads(first.json())
     sent = json.loads(json.loads(raw))
-    assert told == {"task": sent["task"], "skypilot_config": sent["skypilot_config"]}
+    assert body == {"task": sent["task"], "skypilot_config": sent["skypilot_config"]}
     assert second.status_code == 400
     assert "was used, revoked or never issued" in second.text
 
@@ -172,14 +172,14 @@ def test_the_gate_says_nothing_of_what_it_was_shown(world: SimulatedService, cap
     caplog.set_level("DEBUG", logger="holdfast")
     token = token_of(world)
 
-    said = [
+    found = [
         request_hook(world, question(token)),
         request_hook(world, question(token)),
         request_hook(world, b"CANARY"),
     ]
 
     assert "refused a second launch request" in caplog.text
-    for text in (caplog.text, said[1].text, said[2].text):
+    for text in (caplog.text, found[1].text, found[2].text):
         assert "CANARY" not in text
         assert token not in text
         assert world.services.tokens.for_gate() not in text

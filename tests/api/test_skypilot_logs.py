@@ -132,11 +132,11 @@ def test_to_read_a_log_leaves_the_connections_of_the_reconciler_whole(place: Pla
             return seen
 
         with place.http(replace(services, call_launcher=heart.call)) as http:
-            told = [http.get(f"/v1/jobs/{place.job}/logs/text").text for _ in range(2)]
+            answer = [http.get(f"/v1/jobs/{place.job}/logs/text").text for _ in range(2)]
             seen = asyncio.run(look())
         heart.stop()
 
-    assert told == ["hello\n", "hello\n"]
+    assert answer == ["hello\n", "hello\n"]
     assert seen.status is LaunchStatus.UP
 
 

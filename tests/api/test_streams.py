@@ -54,20 +54,20 @@ def test_a_stream_is_taken_up_after_the_last_event_that_came(
 
 def test_news_comes_while_the_client_listens(world: SimulatedService, url: str) -> None:
     job = world.submit()["id"]
-    heard: list[str] = []
+    found: list[str] = []
 
     def listen() -> None:
         with Client(url) as client:
-            heard.extend(event.kind for event in client.follow_events(job))
+            found.extend(event.kind for event in client.follow_events(job))
 
     listener = threading.Thread(target=listen)
     listener.start()
     world.until(job, "succeeded")
     listener.join(timeout=10)
 
-    assert heard == [event["kind"] for event in world.http.get(f"/v1/jobs/{job}/events").json()]
-    assert heard[0] == "Submitted"
-    assert heard[-1] == "Finished"
+    assert found == [event["kind"] for event in world.http.get(f"/v1/jobs/{job}/events").json()]
+    assert found[0] == "Submitted"
+    assert found[-1] == "Finished"
 
 
 def test_the_stream_of_all_jobs_tells_of_all_in_order_of_cursor(
@@ -112,7 +112,7 @@ def test_a_stream_breaks_when_who_listens_may_not_any_more(
         http.stream("GET", f"/v1/jobs/{principals.own}/events/stream") as answer,
     ):
         lines = answer.iter_lines()
-        heard = [next(lines)]
+        found = [next(lines)]
         match loss:
             case "token":
                 services.access_tokens.revoke(token.id, world.clock.now(), STAGE)
@@ -122,11 +122,11 @@ def test_a_stream_breaks_when_who_listens_may_not_any_more(
                 services.users.set_member(OWN, "viewer", None, STAGE)
         deadline_s = time.monotonic() + 30
         for line in lines:
-            heard.append(line)
+            found.append(line)
             assert time.monotonic() < deadline_s, "it goes on"  # A sign of life comes every 15 s.
 
-    assert any(line.startswith("id: ") for line in heard)
-    assert "event: end" not in heard
+    assert any(line.startswith("id: ") for line in found)
+    assert "event: end" not in found
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -135,7 +135,7 @@ def test_the_stream_of_all_jobs_tells_a_person_of_their_projects_alone(
 ) -> None:
     principals = create_principals(world)
     header = {"Authorization": f"Bearer {principals.token('viewer')[0]}"}
-    told: list[str] = []
+    found: list[str] = []
 
     with (
         served(world) as url,
@@ -144,12 +144,12 @@ def test_the_stream_of_all_jobs_tells_a_person_of_their_projects_alone(
     ):
         mine = world.services.journal.events(principals.own)
         for line in answer.iter_lines():
-            told.append(line)
+            found.append(line)
             if line == f"id: {mine[-1].cursor}":
                 break
 
-    assert principals.own in "\n".join(told)
-    assert principals.foreign not in "\n".join(told)
+    assert principals.own in "\n".join(found)
+    assert principals.foreign not in "\n".join(found)
 
 
 def test_a_stream_may_begin_with_what_is_still_to_come(world: SimulatedService, url: str) -> None:

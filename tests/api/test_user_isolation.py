@@ -181,15 +181,15 @@ def check_local(machine: Machine, launch: Launch) -> None:
 
 def check_slurm(machine: Machine, launch: Launch) -> None:
     """The job says nothing of where its books are or as whom it runs, and its files are its folder alone."""
-    said = dict(option.partition("=")[::2] for option in batch_job.submit_options(launch, PLACE))
+    found = dict(option.partition("=")[::2] for option in batch_job.submit_options(launch, PLACE))
     ours = {"nodes", "ntasks-per-node", "open-mode", "requeue", "no-requeue", "signal"}
     ours |= {"job-name", "comment", "chdir", "output", "export"}
 
-    assert said.keys() <= {f"--{name}" for name in ours | SBATCH_OPTIONS}
-    assert said["--job-name"] == launch.key
-    assert said["--comment"] == batch_job.job_comment(PLACE.root)
-    assert said["--chdir"] == PLACE.launch(launch.key)
-    assert said["--export"] == ",".join(batch_job.EXPORTED_ENV)
+    assert found.keys() <= {f"--{name}" for name in ours | SBATCH_OPTIONS}
+    assert found["--job-name"] == launch.key
+    assert found["--comment"] == batch_job.job_comment(PLACE.root)
+    assert found["--chdir"] == PLACE.launch(launch.key)
+    assert found["--export"] == ",".join(batch_job.EXPORTED_ENV)
     with tarfile.open(fileobj=io.BytesIO(batch_job.pack(launch, PLACE))) as tar:
         for member in tar:
             assert member.name.split("/")[0] in {"order", "job.sbatch", "scripts", "workdir"}

@@ -166,15 +166,15 @@ def test_worker_learns_its_attempt_after_the_next_observation(
 
     early = _muster(world, job, "aa11")
     world.pass_time(2)
-    told = _muster(world, job, "aa11")
-    heard = _send(world, job, _report(9, step=1, values={}), incarnation="aa11")
+    result = _muster(world, job, "aa11")
+    reported = _send(world, job, _report(9, step=1, values={}), incarnation="aa11")
 
     assert (early.status_code, early.headers["Retry-After"]) == (503, "1")
     assert early.json()["type"].endswith("#not-looked-yet")
-    assert told.json() == {"attempt": 1, "next": 4, "before": 3}, (
+    assert result.json() == {"attempt": 1, "next": 4, "before": 3}, (
         "the simulated worker has spoken, too"
     )
-    assert heard.json() == {"next": 4, "leave_within_s": None}
+    assert reported.json() == {"next": 4, "leave_within_s": None}
 
 
 def test_a_worker_whose_place_was_taken_is_fenced(world: SimulatedService) -> None:
@@ -255,7 +255,7 @@ def test_a_job_stays_readable_after_half_a_character(world: SimulatedService) ->
         ("checkpoint_failed", rb'{"step": 1, "detail": "half \ud83d"}'),
         ("run_described", rb'{"manifest": {"name \ud83d": "half \ud83d"}}'),
     ]
-    told = b",".join(
+    reported = b",".join(
         b'{"n":%d,"at":"2026-01-01T00:00:10Z","kind":"%s","body":%s}' % (n, kind.encode(), body)
         for n, (kind, body) in enumerate(reports, 1)
     )
@@ -263,7 +263,7 @@ def test_a_job_stays_readable_after_half_a_character(world: SimulatedService) ->
 
     world.http.post(
         f"/v1/jobs/{job}/reports",
-        content=b'{"attempt":1,"reports":[%s]}' % told,
+        content=b'{"attempt":1,"reports":[%s]}' % reported,
         headers=headers,
     ).raise_for_status()
 

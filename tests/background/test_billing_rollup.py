@@ -32,9 +32,9 @@ def test_what_has_ended_is_in_the_books_soon(engine: Engine, journal: Journal) -
     asyncio.run(keep())
 
     assert ledgers.roll_up(99) == 0
-    told = CostQueries(engine, ledgers).totals(CostRequest(by=GroupBy.JOB, limit=5), at(99))
-    assert (len(told.totals), told.left_out, told.total.jobs) == (5, count - 5, count)
-    assert told.total.paid_micros == 10_000 * count
+    result = CostQueries(engine, ledgers).totals(CostRequest(by=GroupBy.JOB, limit=5), at(99))
+    assert (len(result.totals), result.left_out, result.total.jobs) == (5, count - 5, count)
+    assert result.total.paid_micros == 10_000 * count
 
 
 def test_who_asks_first_finds_the_jobs_that_live_reckoned(engine: Engine, journal: Journal) -> None:
@@ -46,11 +46,11 @@ def test_who_asks_first_finds_the_jobs_that_live_reckoned(engine: Engine, journa
     with statements(engine) as at_start:
         asyncio.run(warm_rollups(ledgers, FixedClock(at(60))))
     with statements(engine) as asked:
-        told = CostQueries(engine, ledgers).totals(CostRequest(by=GroupBy.JOB, limit=5), at(99))
+        result = CostQueries(engine, ledgers).totals(CostRequest(by=GroupBy.JOB, limit=5), at(99))
 
     assert any("FROM job_events" in statement for statement in at_start)
     assert not any("FROM job_events" in statement for statement in asked)
-    assert [cost.jobs for cost in told.totals] == [1, 1, 1]
+    assert [cost.jobs for cost in result.totals] == [1, 1, 1]
 
 
 def test_a_start_without_a_database_goes_on(caplog: pytest.LogCaptureFixture) -> None:

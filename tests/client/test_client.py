@@ -30,9 +30,9 @@ def test_a_broken_stream_goes_on_after_the_last_message_that_came() -> None:
         return httpx2.Response(200, text=rest + "event: end\ndata: {}\n\n")
 
     with _client(service) as client:
-        heard = [chunk.text for chunk in client.follow_log("j1", {})]
+        found = [chunk.text for chunk in client.follow_log("j1", {})]
 
-    assert heard == ["one", "two", "three"]
+    assert found == ["one", "two", "three"]
     assert asked == [None, "1:9"]
 
 

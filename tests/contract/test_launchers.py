@@ -223,16 +223,16 @@ def test_all_nodes_are_priced_and_the_price_is_marked_as_nobodys(new_market: New
 def test_what_is_seen_can_always_be_recorded(new_market: NewMarket) -> None:
     """A job that is denied, preempted and cancelled: every look becomes facts that follow one another."""
     world = new_market(climate=MarketParameters(seed=5, provision_s=0.02, denial_rate=0.5))
-    told = _Reconciler(world)
+    result = _Reconciler(world)
 
-    world.until("job-1", lambda _: told.step().state is State.STARTING)
+    world.until("job-1", lambda _: result.step().state is State.STARTING)
     do(world.launcher.preempt("job-1", node=None, notice_s=None))
-    world.until("job-1", lambda _: told.step().attempt == 2)
+    world.until("job-1", lambda _: result.step().attempt == 2)
     do(world.launcher.cancel("job-1"))
-    world.until("job-1", lambda _: told.step().state is State.ENDED)
+    world.until("job-1", lambda _: result.step().state is State.ENDED)
 
-    assert told.step().outcome is Outcome.CANCELLED
-    assert told.step().preemptions == 1
+    assert result.step().outcome is Outcome.CANCELLED
+    assert result.step().preemptions == 1
 
 
 class _Reconciler:

@@ -89,14 +89,14 @@ def test_phases_are_told_in_order_and_preflight_is_kept(cluster: SlurmBackend) -
     do(cluster.launcher.submit(order))
     seen = ended(cluster)
     job = cluster.job("job-1")
-    told = phase_lines(cluster.log("job-1"))
+    output = phase_lines(cluster.log("job-1"))
 
-    phases = [phase for phase, _ in told]
+    phases = [phase for phase, _ in output]
     assert phases[:2] == ["allocation", "rendezvous"]
     assert sorted(phases, key=phases.index) == phases
-    assert dict(told)["rendezvous"].startswith("NNODES=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=2")
-    assert ("preflight", "n2 proj=ok pkgs=ok") in told
-    probes = [words for phase, words in told if phase == "probe"]
+    assert dict(output)["rendezvous"].startswith("NNODES=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=2")
+    assert ("preflight", "n2 proj=ok pkgs=ok") in output
+    probes = [words for phase, words in output if phase == "probe"]
     assert all(re.fullmatch(r"NODE n\d OK -> PY 3\.1\d torch 2\..*", words) for words in probes)
     report = (cluster.folder("job-1") / f"preflight.{job}.txt").read_text()
     assert report == "n1 proj=ok pkgs=ok\nn2 proj=ok pkgs=ok\n"
@@ -127,13 +127,13 @@ def test_a_node_that_misses_files_or_packages_is_brought_them_and_no_other(
     do(cluster.launcher.submit(order))
     seen = ended(cluster)
     job = cluster.job("job-1")
-    told = phase_lines(cluster.log("job-1"))
+    output = phase_lines(cluster.log("job-1"))
 
     assert seen.result
     assert seen.result.outcome is Outcome.SUCCEEDED, cluster.log("job-1", node=1)
-    assert ("preflight", "n2 proj=ok pkgs=missing") in told
-    assert ("staging", f"n2 staged -> /tmp/holdfast-{job}") in told
-    assert not any(words.startswith("n1 staged") for _, words in told)
+    assert ("preflight", "n2 proj=ok pkgs=missing") in output
+    assert ("staging", f"n2 staged -> /tmp/holdfast-{job}") in output
+    assert not any(words.startswith("n1 staged") for _, words in output)
     workdir = cluster.folder("job-1") / "workdir"
     assert printed(cluster.log("job-1")) == f"herepackages\n{workdir} {offline}\n"
     assert printed(cluster.log("job-1", node=1)) == f"herepackages\n{workdir} /tmp/holdfast-{job}\n"
@@ -154,8 +154,8 @@ def test_a_node_that_fails_the_probe_is_named_with_what_to_do(cluster: SlurmBack
 
     words = "NODE n2 FAILED -> broken; exclude it with --exclude=n2"
     assert any(
-        phase == "probe" and told.startswith("NODE n1 OK")
-        for phase, told in phase_lines(cluster.log("job-1"))
+        phase == "probe" and each.startswith("NODE n1 OK")
+        for phase, each in phase_lines(cluster.log("job-1"))
     )
     assert seen.result
     assert (seen.result.exit_code, seen.result.detail) == (69, f"node 0 exited with 69: {words}")

@@ -48,10 +48,10 @@ def login(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Transport]:
 def _control_kept_connection(login: Transport, word: str) -> str:
     """What the connection that is kept says to a word; nothing where there is none."""
     *words, host, _ = login.prefix
-    said = subprocess.run(
+    output = subprocess.run(
         [*words, "-O", word, host], cwd=login.folder, capture_output=True, text=True, check=False
     )
-    return said.stderr if said.returncode == 0 else ""
+    return output.stderr if output.returncode == 0 else ""
 
 
 def test_a_launch_goes_from_submit_to_its_log(slurm: SlurmCluster, login: Transport) -> None:

@@ -77,19 +77,19 @@ def test_the_loop_outlives_a_database_that_is_gone(
     (tmp_path / "holdfast.db").write_bytes(b"not a database, but as long as the head of one" * 99)
 
     async def run() -> str:
-        nudged, stopped, said = asyncio.Event(), asyncio.Event(), Said()
-        reconciler.log.addHandler(said)
+        nudged, stopped, recorded = asyncio.Event(), asyncio.Event(), Said()
+        reconciler.log.addHandler(recorded)
         beating = asyncio.create_task(reconciler.run(home.reconciler, nudged, stopped, PACE))
-        await said.anything.wait()
+        await recorded.anything.wait()
         stopped.set()
         nudged.set()
         await beating
-        reconciler.log.removeHandler(said)
-        return said.text
+        reconciler.log.removeHandler(recorded)
+        return recorded.text
 
-    told = asyncio.run(asyncio.wait_for(run(), timeout=30))
+    result = asyncio.run(asyncio.wait_for(run(), timeout=30))
 
-    assert "the service's database is unavailable" in told
+    assert "the service's database is unavailable" in result
     assert home.launcher.deeds() == []
 
 

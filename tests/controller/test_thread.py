@@ -22,12 +22,12 @@ def test_a_stuck_thread_is_alive_and_does_not_beat(new_harness: NewReconcilerHar
     heart = ControllerThread(home.reconciler, PACE, pulse, [block], monotonic_s=lambda: now_s[0])
     heart.start()
     is_stuck.wait()
-    told = [heart.is_alive()]
+    found = [heart.is_alive()]
     now_s[0] = STALLED_S
-    told.append(heart.is_alive())
+    found.append(heart.is_alive())
     release.set()
     wait_until(heart.is_alive)
     heart.stop()
 
-    assert told == [True, False]
+    assert found == [True, False]
     assert not heart.is_alive()

@@ -58,12 +58,12 @@ def test_it_touches_nothing_of_the_user_and_leaves_nothing_behind(service: Servi
     who = service.get("/v1/whoami").json()
     [home] = (folder / "tmp").iterdir()
     listed = service.json("ps", "--limit", "200")
-    told = service.cli("whoami")
+    result = service.cli("whoami")
 
     assert who["demo_seed"] == 11
     assert "this is a demonstration" in log
     assert f"HOLDFAST_URL={url} HOLDFAST_HOME={home}" in log
-    assert "demonstration (seed 11) with generated data" in told.stderr
+    assert "demonstration (seed 11) with generated data" in result.stderr
     assert len(listed) >= 40
     service.end(signal.SIGTERM)
     assert not home.exists()

@@ -422,9 +422,9 @@ def test_the_banner_says_since_when_and_concludes_nothing(
     with Client("http://service", transport=transport) as client:
         output.warn_stale_launchers(client)
 
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err == (
+    result = capsys.readouterr()
+    assert result.out == ""
+    assert result.err == (
         f"! SkyPilot has not responded since {SINCE:%Y-%m-%d} 10:12:03Z; "
         "the data below may be out of date: no route\n"
     )

@@ -21,14 +21,14 @@ USD = 1_000_000
 
 
 def test_three_days_on_64_gpus_that_fail_in_hour_67() -> None:
-    told = estimate_loss(2000 * USD, at_hour=67, every_hours=4)
+    result = estimate_loss(2000 * USD, at_hour=67, every_hours=4)
 
-    assert (told.micros_without, told.micros_with) == (5_583_333_333, 333_333_333)
-    assert (round_for_display(told.micros_without), round_for_display(told.micros_with)) == (
+    assert (result.micros_without, result.micros_with) == (5_583_333_333, 333_333_333)
+    assert (round_for_display(result.micros_without), round_for_display(result.micros_with)) == (
         5500 * USD,
         300 * USD,
     )
-    assert (told.hours_without, told.hours_with) == (67, 4)
+    assert (result.hours_without, result.hours_with) == (67, 4)
 
 
 def test_who_never_saves_or_fails_early_loses_all() -> None:

@@ -23,12 +23,12 @@ def test_the_demo_ends_bit_for_bit_where_the_uninterrupted_run_does(idle: Servic
     )
     memory = _Memory(demo.pid)
 
-    told, progress = demo.communicate(timeout=280)
+    result, progress = demo.communicate(timeout=280)
 
     memory.stop()
     assert demo.returncode == 0, progress
     assert stat.S_IMODE(idle.home.stat().st_mode) == 0o700
-    outcome = json.loads(told)
+    outcome = json.loads(result)
     assert set(outcome) == {
         *("job_id", "state", "steps", "preemptions", "resumes", "lost_steps", "paid_micros"),
         *("on_demand_micros", "weights_sha256", "uninterrupted_sha256", "identical"),

@@ -21,10 +21,10 @@ def test_ctrl_c_leaves_the_job_running_and_says_so(service: Service) -> None:
     assert watcher.stdout.readline() == "begun\n"
 
     watcher.send_signal(signal.SIGINT)
-    _, said = watcher.communicate(timeout=30)
+    _, result = watcher.communicate(timeout=30)
 
     assert watcher.returncode == 130
-    assert f"job {job} keeps running" in said
+    assert f"job {job} keeps running" in result
     assert service.json("show", job)["state"] == "starting"
 
 

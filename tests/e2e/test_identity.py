@@ -84,9 +84,9 @@ def test_from_the_first_admin_to_who_did_what(service: Service) -> None:
 
     rows = ada.json("audit", "--actor", "bob")
     assert [row["action"] for row in rows] == ["token.rotate", "job.cancel"]
-    verdict = ada.cli("audit", "verify")
-    assert verdict.returncode == 0, verdict.stdout
-    head = verdict.stdout.split("--head ")[1].strip()
+    decision = ada.cli("audit", "verify")
+    assert decision.returncode == 0, decision.stdout
+    head = decision.stdout.split("--head ")[1].strip()
     assert ada.json("audit", "verify", "--head", head)["sound"]
     assert ada.cli("audit", "verify", "--head", f"9999:{'0' * 64}").returncode == 1
     assert ada.cli("logout").returncode == 0

@@ -39,9 +39,9 @@ def test_a_script_that_resumes_is_proven_and_its_job_keeps_the_certificate(
         stderr=subprocess.PIPE,
         text=True,
     )
-    told, progress = prove.communicate(timeout=280)
+    result, progress = prove.communicate(timeout=280)
     assert prove.returncode == 0, progress
-    certificate = json.loads(told)
+    certificate = json.loads(result)
     [straight, proven] = sorted(service.json("ps"), key=lambda job: str(job["submitted_at"]))
     shown = service.cli("show", proven["id"]).stdout
     service.cli("bundle", proven["id"], "-o", "proof.zip")

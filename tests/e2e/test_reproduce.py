@@ -54,12 +54,12 @@ def test_a_run_is_made_again_from_its_manifest_alone_and_comes_to_the_same(
     git(book, "mv", "demos", "moved")
 
     done = service.cli("reproduce", str(kept), "--repo", str(book), "--follow", "--json")
-    told = json.loads(done.stdout)
-    again = service.json("manifest", told["job_id"])
+    body = json.loads(done.stdout)
+    again = service.json("manifest", body["job_id"])
     known = json.loads(kept.read_text())
 
     assert done.returncode == 0, done.stderr
-    assert (told["reproduces"], told["state"], told["likeness"]) == (
+    assert (body["reproduces"], body["state"], body["likeness"]) == (
         first,
         "succeeded",
         "identical",
@@ -69,7 +69,7 @@ def test_a_run_is_made_again_from_its_manifest_alone_and_comes_to_the_same(
     assert again["script_sha256"] == known["script_sha256"]
     assert again["holdfast"]["result"]["step"] == STEPS
     assert again["holdfast"]["result"]["weights_sha256"] == known["holdfast"]["result"]["weights_sha256"]  # fmt: skip
-    assert service.json("show", told["job_id"])["tags"] == {"reproduces": first}
+    assert service.json("show", body["job_id"])["tags"] == {"reproduces": first}
     assert "quicker" in git(book, "log", "-1", "--format=%s"), (
         "the repository itself was left alone"
     )

@@ -44,19 +44,19 @@ def test_what_stays_is_what_the_file_asks_for_and_what_is_shown(hasty: Service) 
         lambda: {path.name for path in store.glob("step-*")} == {*map(str, committed(store))},
         "their data is removed",
     )
-    told = hasty.json("checkpoints", job)
+    result = hasty.json("checkpoints", job)
     kinds = [event["kind"] for event in hasty.json("events", job)]
 
     assert done["state"] == "succeeded"
     # On a busy machine a save waits for the one before it, so that it comes some steps later.
-    steps = sorted(item["step"] for item in told)
+    steps = sorted(item["step"] for item in result)
     every = {min(step for step in steps if step >= due) for due in (20, 40, STEPS)}
     assert every | {*steps[-2:]} <= {name.step for name in committed(store)}
-    complete = [item for item in told if item["state"] == "complete"]
-    best = min(told, key=lambda item: (item["metrics"]["loss"]["value"], item["step"]))
+    complete = [item for item in result if item["state"] == "complete"]
+    best = min(result, key=lambda item: (item["metrics"]["loss"]["value"], item["step"]))
     assert {item["checkpoint"] for item in complete} == {*map(str, committed(store))}
     assert best["state"] == "complete"
-    assert {item["state"] for item in told} == {"complete", "removed"}
+    assert {item["state"] for item in result} == {"complete", "removed"}
     assert len(steps) == kinds.count("CheckpointCommitted")
     assert "CheckpointsRemoved" in kinds
     assert hasty.json("show", job)["tidying"]["trouble"] is None

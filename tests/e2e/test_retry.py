@@ -59,9 +59,9 @@ def test_a_job_that_failed_is_mended_and_ends_as_if_it_had_never_failed(
     service.wait(lambda: not list(store.glob("probes/*")), "its store is at rest")
     left = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
     refused = service.cli("resume", broken)
-    told = service.cli("retry", broken, "--env", "FAILS_AT=never")
-    assert told.returncode == 0, told.stderr
-    again = told.stdout.split()[2]
+    result = service.cli("retry", broken, "--env", "FAILS_AT=never")
+    assert result.returncode == 0, result.stderr
+    again = result.stdout.split()[2]
     done, uninterrupted = service.ended(again), service.ended(whole)
 
     manifest = service.json("manifest", again)
@@ -74,7 +74,7 @@ def test_a_job_that_failed_is_mended_and_ends_as_if_it_had_never_failed(
     assert step in {10, 20}
     assert refused.returncode == 6
     assert f'"fragile", which resumes from step {step} of job {broken}' in " ".join(
-        told.stdout.split()
+        result.stdout.split()
     )
     assert (done["state"], uninterrupted["state"]) == ("succeeded", "succeeded")
     assert (done["from_job"], done["lost_steps"]) == (broken, 0)

@@ -48,8 +48,8 @@ class OnLoginNode(Service):
 
     def weights(self, job: str) -> str:
         """Digest of the weights in the checkpoint of the last step."""
-        told = self.json("checkpoints", job)
-        (last,) = [item for item in told if item["step"] == STEPS]
+        result = self.json("checkpoints", job)
+        (last,) = [item for item in result if item["step"] == STEPS]
         digest: str = last["weights_sha256"]
         return digest
 

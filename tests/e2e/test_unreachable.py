@@ -42,22 +42,22 @@ def test_progress_checkpoints_and_the_end_are_seen(service: Service, *, numbered
         run=behind_nat(service.folder, numbered=numbered),
         holdfast={"checkpoint": {"store": where, "every": "10 steps"}},
     )
-    told: list[list[str]] = []
+    found: list[list[str]] = []
 
     def is_told() -> bool:
-        told.append([event["kind"] for event in service.json("events", job)])
-        return "WorkerLeft" in told[-1]
+        found.append([event["kind"] for event in service.json("events", job)])
+        return "WorkerLeft" in found[-1]
 
     done = service.ended(job)
     service.wait(is_told, "the last words are taken")
     points = service.get(f"/v1/jobs/{job}/metrics").json()
 
     assert done["state"] == "succeeded"
-    assert [kind for kind in told[-1] if kind in {"TrainingStarted", "WorkerLeft"}] == [
+    assert [kind for kind in found[-1] if kind in {"TrainingStarted", "WorkerLeft"}] == [
         "TrainingStarted",
         "WorkerLeft",
     ]
-    assert told[-1].count("CheckpointCommitted") == 3
+    assert found[-1].count("CheckpointCommitted") == 3
     assert [item["step"] for item in service.json("checkpoints", job)] == [30, 20, 10]
     assert service.json("show", job)["step"] == STEPS
     assert points[-1]["step"] == STEPS

@@ -116,8 +116,8 @@ def test_a_server_that_shares_our_files_is_configured_and_not_started(
         assert policy == "holdfast_gate.Gate"
         policy = upper.gate_address()
     assert policy.startswith("http://holdfast:8642/v1/skypilot/policy/")
-    said = (upper.folder / "service.log").read_text()
-    assert ("set HOLDFAST_SKYPILOT_HAS_GATE=true" in said) is (has_gate == "false")
+    text = (upper.folder / "service.log").read_text()
+    assert ("set HOLDFAST_SKYPILOT_HAS_GATE=true" in text) is (has_gate == "false")
     assert not (upper.sky_home / "holdfast-server.json").exists()
 
 
@@ -141,13 +141,13 @@ def test_configure_prints_what_a_server_elsewhere_needs(upper: Upper) -> None:
     gate, *rest = answer.stdout.splitlines()
     assert gate == "admin_policy: holdfast_gate.Gate"
     assert rest == ["jobs:", "  controller:", "    consolidation_mode: true"]
-    for told in (
+    for each in (
         "this line: https://holdfast.example.com/v1/skypilot/policy/",
         "skypilot_server/holdfast_gate.py",
         "~/.sky/holdfast-gate",
         "If 1. is impossible",
     ):
-        assert told in answer.stderr
+        assert each in answer.stderr
     assert not upper.sky_home.exists()
 
 
@@ -186,7 +186,7 @@ def test_the_real_skypilot_is_started_configured_reused_and_ended(tmp_path: Path
         pytest.skip("SkyPilot runs without a network, for which root is needed")
     # No way out of the namespaces, and with the first process of theirs, all of them end.
     alone = ["unshare", "--net", "--pid", "--mount-proc", "--fork", "--kill-child"]
-    told = subprocess.run(
+    output = subprocess.run(
         [*alone, sys.executable, str(Path(__file__).with_name("up_for_real.py")), str(tmp_path)],
         capture_output=True,
         text=True,
@@ -194,8 +194,8 @@ def test_the_real_skypilot_is_started_configured_reused_and_ended(tmp_path: Path
         timeout=280,
     )
 
-    assert told.returncode == 0, told.stdout + told.stderr
-    seen = json.loads(told.stdout.splitlines()[-1])
+    assert output.returncode == 0, output.stdout + output.stderr
+    seen = json.loads(output.stdout.splitlines()[-1])
     assert seen["version"] == "0.14.1"
     assert (seen["guarantee"], seen["waits_for_service"]) == ("exactly-once", False)
     assert seen["telemetry"] is False

@@ -160,8 +160,17 @@ def in_thread(settings: Settings | None = None) -> Iterator[FakeS3]:
 @contextmanager
 def in_process(settings: Settings | None = None) -> Iterator[FakeS3]:
     """A stand-in in a process of its own, which ends when we do, however that may be."""
-    said = json.dumps(asdict(settings or Settings()))
-    command = [sys.executable, "-m", "fake_s3", "--port", "0", "--settings", said, "--with-parent"]
+    result = json.dumps(asdict(settings or Settings()))
+    command = [
+        sys.executable,
+        "-m",
+        "fake_s3",
+        "--port",
+        "0",
+        "--settings",
+        result,
+        "--with-parent",
+    ]
     paths = [f"{Path(__file__).parents[1]}", *filter(None, sys.path)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:  # fmt: skip

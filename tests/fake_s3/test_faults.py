@@ -185,10 +185,10 @@ def test_a_bit_that_flips_at_rest_is_seen_by_nobody(s3: FakeS3, client: S3Client
 
     put(client)
 
-    told = client.head_object(Bucket=B, Key=K)["ETag"]
+    result = client.head_object(Bucket=B, Key=K)["ETag"]
     assert difference(s3.read(B, K), DATA) == 1
     client.put_object(Bucket=B, Key="sound", Body=DATA)
-    assert client.head_object(Bucket=B, Key="sound")["ETag"] == told
+    assert client.head_object(Bucket=B, Key="sound")["ETag"] == result
 
 
 def test_new_keys_are_not_listed_for_a_while(s3: FakeS3, client: S3Client) -> None:

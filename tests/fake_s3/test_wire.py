@@ -56,10 +56,10 @@ def test_a_checksum_behind_the_body_is_looked_at(s3: FakeS3) -> None:
     right, wrong = (chunks(b"123456789", 4, f"x-amz-checksum-crc32:{crc}\r\n") for crc in ("y/Q5Jg==", "AAAAAA=="))  # fmt: skip
 
     good, _ = send_request(s3, "PUT", f"/{B}/good", right, **headers)
-    bad, said = send_request(s3, "PUT", f"/{B}/bad", wrong, **headers)
+    bad, result = send_request(s3, "PUT", f"/{B}/bad", wrong, **headers)
 
     assert (good, bad) == (200, 400)
-    assert b"BadDigest" in said
+    assert b"BadDigest" in result
     assert s3.keys(B) == ["good"]
 
 
@@ -76,17 +76,17 @@ def test_chunks_lie_in_chunks(s3: FakeS3) -> None:
 def test_a_body_that_is_longer_than_announced_is_refused(s3: FakeS3) -> None:
     body = chunks(b"123456789", 4)
 
-    status, said = send_request(s3, "PUT", f"/{B}/{K}", body, Content_Encoding="aws-chunked", x_amz_decoded_content_length="5")  # fmt: skip
+    status, result = send_request(s3, "PUT", f"/{B}/{K}", body, Content_Encoding="aws-chunked", x_amz_decoded_content_length="5")  # fmt: skip
 
     assert status == 400
-    assert b"IncompleteBody" in said
+    assert b"IncompleteBody" in result
 
 
 def test_a_body_without_a_length_is_refused(s3: FakeS3) -> None:
-    status, said = send_request(s3, "PUT", f"/{B}/{K}", iter([b"abc"]))
+    status, result = send_request(s3, "PUT", f"/{B}/{K}", iter([b"abc"]))
 
     assert status == 411
-    assert b"MissingContentLength" in said
+    assert b"MissingContentLength" in result
 
 
 def test_a_client_that_waits_for_leave_gets_it(s3: FakeS3) -> None:

@@ -64,8 +64,8 @@ class Server:
 
     def _get(self, path: str, params: httpx2.QueryParams) -> httpx2.Response:
         if path == "/api/health":
-            told = {"status": "healthy", "api_version": "62", "version": self.version}
-            return httpx2.Response(200, json={**told, "user": None, "basic_auth_enabled": False})
+            found = {"status": "healthy", "api_version": "62", "version": self.version}
+            return httpx2.Response(200, json={**found, "user": None, "basic_auth_enabled": False})
         if path == "/api/status":
             return httpx2.Response(200, json=self._statuses(params))
         if path == "/api/get":

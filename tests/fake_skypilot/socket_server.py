@@ -16,7 +16,7 @@ def application(server: Server) -> Starlette:
 
     async def answer(request: Request) -> Response:
         asked = httpx2.Request(request.method, str(request.url), content=await request.body())
-        told = server.answer(asked)
-        return Response(told.content, told.status_code, dict(told.headers))
+        result = server.answer(asked)
+        return Response(result.content, result.status_code, dict(result.headers))
 
     return Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])

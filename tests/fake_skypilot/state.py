@@ -267,14 +267,14 @@ class SkyPilotState:
             "at": "server",
         }
         try:
-            code, said = self.policy(json.dumps(json.dumps(words)).encode())
+            code, result = self.policy(json.dumps(json.dumps(words)).encode())
         except ConnectionError as error:
             raise Failure("RestfulPolicyError", f"Failed to call admin policy URL http://h/v1/skypilot/policy/{'5' * 32}: {error}") from None  # fmt: skip
         if code == 400:
-            raise Failure("UserRequestRejectedByPolicy", f"\x1b[31mUser request is rejected by admin policy RestfulAdminPolicy(policy_url=http://h/v1/skypilot/policy/{'5' * 32})\x1b[0m: {said}")  # fmt: skip
+            raise Failure("UserRequestRejectedByPolicy", f"\x1b[31mUser request is rejected by admin policy RestfulAdminPolicy(policy_url=http://h/v1/skypilot/policy/{'5' * 32})\x1b[0m: {result}")  # fmt: skip
         if code != 200:
             raise Failure("RestfulPolicyError", f"Failed to call admin policy URL: {code}")
-        json.loads(json.loads(said))
+        json.loads(json.loads(result))
         self.admitted += [token] if token else []
         if self.rng.random() < self.policy_lost:
             raise Failure("RestfulPolicyError", "Failed to call admin policy URL: timed out")

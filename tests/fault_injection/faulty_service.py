@@ -286,11 +286,11 @@ class FaultyService:
         if not (job := self._any_job()):
             return
         by_attempt = groupby(self.cloud.read_new(job.id, {}), key=lambda report: report.attempt)
-        said = {attempt: list(reports) for attempt, reports in by_attempt}
-        if said:
-            attempt = self.rng.choice(sorted(said))
-            start = self.rng.randrange(len(said[attempt]))
-            part = said[attempt][start : start + self.rng.randint(1, 20)]
+        reported = {attempt: list(reports) for attempt, reports in by_attempt}
+        if reported:
+            attempt = self.rng.choice(sorted(reported))
+            start = self.rng.randrange(len(reported[attempt]))
+            part = reported[attempt][start : start + self.rng.randint(1, 20)]
             with suppress(StoreUnavailable, Crash):
                 taken = self.api.ingest(job.id, attempt, part)
                 if taken.job.is_leaving and attempt == job.attempt:

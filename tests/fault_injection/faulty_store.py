@@ -218,8 +218,10 @@ class FaultyStore:
         if epoch in self.crews:
             # Workers date by the machine's clock; here they have that of this world.
             now = self.clock.now().isoformat()
-            said = [replace(report, at=now) for report, _ in read_spool(self.crews[epoch].spool)]
-            self.harness.journal.ingest(JOB, epoch, said)
+            reported = [
+                replace(report, at=now) for report, _ in read_spool(self.crews[epoch].spool)
+            ]
+            self.harness.journal.ingest(JOB, epoch, reported)
 
     def _begun(self, found: RestoreResult) -> None:
         self.step = found.name.step if found.name else 0

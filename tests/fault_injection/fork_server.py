@@ -66,15 +66,15 @@ class ForkServer:
         """Process ids of new ranks, which are a process group of their own, named for the first of them."""
         self._orders.write(json.dumps([asdict(spec) for spec in specs]).encode() + b"\n")
         self._orders.flush()
-        told = self._listen(60.0)
-        assert told is not None, "the fork server does not answer"
-        pids: list[int] = told["hatched"]
+        result = self._listen(60.0)
+        assert result is not None, "the fork server does not answer"
+        pids: list[int] = result["hatched"]
         return pids
 
     def ended(self, within_s: float) -> tuple[int, int] | None:
         """Process id and exit code (-n: by signal n) of the next rank that ends; None: none ended in that time."""
-        told = self._listen(within_s)
-        return told and (told["ended"], told["code"])
+        result = self._listen(within_s)
+        return result and (result["ended"], result["code"])
 
     def _listen(self, within_s: float) -> dict[str, Any] | None:
         until_s = time.monotonic() + within_s
@@ -82,12 +82,12 @@ class ForkServer:
             left_s = until_s - time.monotonic()
             if left_s <= 0 or not select.select([self._news], [], [], left_s)[0]:
                 return None
-            said = os.read(self._news, 1 << 16)
-            assert said, "the fork server has died"
-            self._heard += said
+            result = os.read(self._news, 1 << 16)
+            assert result, "the fork server has died"
+            self._heard += result
         line, _, self._heard = self._heard.partition(b"\n")
-        told: dict[str, Any] = json.loads(line)
-        return told
+        body: dict[str, Any] = json.loads(line)
+        return body
 
 
 @contextmanager
@@ -123,10 +123,10 @@ def main() -> None:
             _tell_of_the_dead()
         if 0 not in ready:
             continue
-        said = os.read(0, 1 << 16)
-        if not said:
+        result = os.read(0, 1 << 16)
+        if not result:
             return
-        orders += said
+        orders += result
         if b"\n" not in orders:
             continue
         line, _, orders = orders.partition(b"\n")

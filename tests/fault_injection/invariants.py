@@ -88,12 +88,12 @@ def _check_beginning(job: Job, leg: AttemptPlan, before: Standing) -> None:
             writer = rank if before.ranks[before.newest] == leg.ranks else 0
             saved = job.logbook(before.newest.epoch, writer)[begun]
             # Of sharded state, each rank has its own moments.
-            told = [
+            found = [
                 str(begun),
                 saved[WEIGHTS],
                 saved[MOMENTS] if job.kind == "ddp" else has[MOMENTS],
             ]
-            assert has == told, f"rank {rank} did not begin with what was saved"
+            assert has == found, f"rank {rank} did not begin with what was saved"
 
 
 def _check_commit(job: Job, after: Standing, told: dict[str, Any]) -> None:

@@ -144,9 +144,9 @@ def _until_all_ended(fork_server: ForkServer, pids: list[int], patience_s: float
     until_s = time.monotonic() + LONGEST_S
     is_over = False
     while len(codes) < len(pids):
-        told = fork_server.ended(max(0.0, until_s - time.monotonic()))
-        if told:
-            pid, codes[pid] = told
+        result = fork_server.ended(max(0.0, until_s - time.monotonic()))
+        if result:
+            pid, codes[pid] = result
         else:
             _signal([pid for pid in pids if pid not in codes], signal.SIGKILL)
             assert is_over, f"ranks hang; others ended with {codes}"

@@ -82,8 +82,8 @@ class Life:
     def words(self) -> Iterator[Event]:
         for report in list(self.cloud.read_new(self.id, self.heard)):
             self.heard[report.attempt] = report.n
-            if not isinstance(told := parse_report(report), Point):
-                yield told
+            if not isinstance(reported := parse_report(report), Point):
+                yield reported
 
 
 class World:

@@ -275,10 +275,10 @@ def test_live_workers_get_numbers_and_replaced_ones_are_fenced(
     run.calm_down()
 
     log = [item.event for item in run.journal.events("job-1")]
-    told = [event.attempt for event in log if isinstance(event, NodesReady)]
+    recorded = [event.attempt for event in log if isinstance(event, NodesReady)]
     begun = [event.attempt for event in log if isinstance(event, TrainingStarted)]
     assert run.worker
     assert run.worker.place, "who asks long enough is answered"
-    assert told == [*range(1, len(run.launcher.trail) + 1)]
-    assert max(begun, default=0) <= len(told) + 1
+    assert recorded == [*range(1, len(run.launcher.trail) + 1)]
+    assert max(begun, default=0) <= len(recorded) + 1
     assert run.journal.read("job-1") == fold("job-1", log)

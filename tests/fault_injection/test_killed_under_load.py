@@ -61,8 +61,8 @@ class Client:
                 answer = None
             if answer is not None and answer.status_code < 500 and answer.status_code != 429:
                 assert answer.status_code in {200, 201}, answer.text
-                told: dict[str, Any] = answer.json()
-                return told
+                parsed: dict[str, Any] = answer.json()
+                return parsed
             self.unanswered += 1
             self.over.wait(0.05)
         return None

@@ -86,8 +86,8 @@ class Life:
     def _words(self) -> Iterator[Event]:
         for report in list(self.cloud.read_new("job", self.heard)):
             self.heard[report.attempt] = report.n
-            if not isinstance(told := parse_report(report), Point):
-                yield told
+            if not isinstance(reported := parse_report(report), Point):
+                yield reported
 
 
 def _order(job: Job) -> Launch:

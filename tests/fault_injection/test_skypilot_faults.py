@@ -75,10 +75,10 @@ def _check_history(world: FaultySkyPilot, job_id: str) -> None:
     world.check_gone(job)
     if not world.gated or world.lost_jobs:
         return  # Which of several managed jobs was ours is not told here, nor what befell those that are lost.
-    told = [fact for fact in log if isinstance(fact, CapacityLost) and fact.attempt]
+    found = [fact for fact in log if isinstance(fact, CapacityLost) and fact.attempt]
     truth = [loss for each in world.jobs_of(job) for loss in each.losses]
-    assert len(told) == len(truth)
-    for fact, loss in zip(told, truth, strict=True):
+    assert len(found) == len(truth)
+    for fact, loss in zip(found, truth, strict=True):
         assert fact.cause in RIGHT[loss.why], f"{loss} was told as {fact}"
         assert abs((fact.at - loss.at).total_seconds()) < 1
     ready = [fact for fact in log if isinstance(fact, NodesReady)]

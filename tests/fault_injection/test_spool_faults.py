@@ -92,7 +92,7 @@ class Service:
     gaps: int = 0
 
     def marks(self) -> dict[int, int]:
-        return {attempt: max(told) for attempt, told in self.has.items() if told}
+        return {attempt: max(each) for attempt, each in self.has.items() if each}
 
     def take(self, attempt: int, reports: list[Report], oldest: int | None) -> int:
         """Number that is wanted next, after some reports; the rule is that of `Journal.absorb`."""
@@ -107,11 +107,11 @@ class Service:
                 last = report.n - 1
             if report.n == last + 1:
                 last = report.n
-                said = str(report.body["said"])
-                assert ever.setdefault(last, said) == said, (
+                reported = str(report.body["said"])
+                assert ever.setdefault(last, reported) == reported, (
                     "a number stands for one report for ever"
                 )
-                mine[last] = said
+                mine[last] = reported
         return last + 1
 
     def deliver(
@@ -170,12 +170,12 @@ class Job:
     def say(self) -> None:
         """A rank reports."""
         for _ in range(self.rng.randrange(1, 40)):
-            said = next(self.ids)
+            result = next(self.ids)
             try:
-                self.writer.append(ReportKind.PROGRESS, {"step": 0, "values": {}, "said": said})
+                self.writer.append(ReportKind.PROGRESS, {"step": 0, "values": {}, "said": result})
             except OSError:
                 continue  # The disk was full, or failed.
-            self.said[self.attempt].append(said)
+            self.said[self.attempt].append(result)
 
     def deliver(self) -> None:
         """The courier brings what is there, and removes what the service has."""
@@ -209,11 +209,11 @@ class Job:
             self.last_read = found[0].n
 
     def back_up(self) -> None:
-        self.service.backup = {attempt: dict(told) for attempt, told in self.service.has.items()}
+        self.service.backup = {attempt: dict(each) for attempt, each in self.service.has.items()}
 
     def restore(self) -> None:
         """The service is put back to its backup."""
-        self.service.has = {attempt: dict(told) for attempt, told in self.service.backup.items()}
+        self.service.has = {attempt: dict(each) for attempt, each in self.service.backup.items()}
 
     def restart(self) -> None:
         """All processes begin anew."""
@@ -293,13 +293,13 @@ def test_kills_lose_and_repeat_no_report(tmp_path: Path, monkeypatch: pytest.Mon
 def _check(job: Job) -> None:
     job.deliver()
     written = {a: [r for r, _ in read_spool(spool_file(job.folder, a))] for a in job.said}
-    for attempt, said in job.said.items():
-        told = job.service.ever.get(attempt, {})
-        assert list(told) == list(range(1, len(told) + 1)), "the service was given each number"
-        assert len(set(told.values())) == len(told), "and each report under one number"
-        assert [each for each in told.values() if each in set(said)] == said
+    for attempt, item in job.said.items():
+        answer = job.service.ever.get(attempt, {})
+        assert list(answer) == list(range(1, len(answer) + 1)), "the service was given each number"
+        assert len(set(answer.values())) == len(answer), "and each report under one number"
+        assert [each for each in answer.values() if each in set(item)] == item
         kept = {report.n: report.body["said"] for report in written[attempt]}
-        assert kept.items() <= told.items()
+        assert kept.items() <= answer.items()
     trim(job.folder, job.service.marks())
     sizes = job.sizes()
     newest = [some[-1] for some in by_attempt(each.name for each in sizes).values()]

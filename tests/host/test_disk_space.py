@@ -12,20 +12,20 @@ def test_a_disk_with_room_is_no_trouble(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_named_with_the_room_that_is_left(tmp_path: Path) -> None:
-    told = resources.disk_trouble([tmp_path], least_bytes=1 << 80)
+    result = resources.disk_trouble([tmp_path], least_bytes=1 << 80)
 
-    assert told is not None
-    assert told.startswith(f"the disk of {tmp_path} is full: ")
+    assert result is not None
+    assert result.startswith(f"the disk of {tmp_path} is full: ")
 
 
 def test_a_read_only_disk_is_named() -> None:
-    told = resources.disk_trouble([Path("/sys")], least_bytes=0)
+    result = resources.disk_trouble([Path("/sys")], least_bytes=0)
 
-    assert told is None or "read-only" in told
+    assert result is None or "read-only" in result
 
 
 def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
-    told = resources.disk_trouble([tmp_path / "gone"])
+    result = resources.disk_trouble([tmp_path / "gone"])
 
-    assert told is not None
-    assert told.startswith(f"the directory {tmp_path / 'gone'} cannot be read")
+    assert result is not None
+    assert result.startswith(f"the directory {tmp_path / 'gone'} cannot be read")

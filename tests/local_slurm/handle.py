@@ -110,8 +110,8 @@ class SlurmCluster:
 
     def idle(self) -> set[str]:
         """Compute nodes that have nothing to do and can be had."""
-        told = self.run("sinfo", "-h", "-N", "-p", "main", "-t", "idle", "-o", "%n %t")
-        rows = (line.split() for line in told.splitlines())
+        result = self.run("sinfo", "-h", "-N", "-p", "main", "-t", "idle", "-o", "%n %t")
+        rows = (line.split() for line in result.splitlines())
         return {name for name, state in rows if state == "idle"}
 
     def settle(self) -> None:

@@ -121,8 +121,8 @@ def test_points_that_were_there_before_get_into_blocks(engine: Engine, clock: Fi
     journal.append(journal.submit("old", submitted()), [launched(1), ready(2)])
     body: dict[str, Json] = {"step": 1, "values": {"loss": 1.0}}
     when = at(3).isoformat()
-    told = [Report(1, n, when, ReportKind.PROGRESS, body) for n in range(1, 131)]
-    journal.ingest("old", 1, told)
+    reported = [Report(1, n, when, ReportKind.PROGRESS, body) for n in range(1, 131)]
+    journal.ingest("old", 1, reported)
 
     downgrade(engine, "0008")
     upgrade(engine)

@@ -65,8 +65,8 @@ def send(url: str, message: Message) -> None:
 def vendors() -> Iterator[responses.RequestsMock]:
     """All of the internet, which takes whatever it is sent."""
     with responses.RequestsMock() as internet:
-        said = {"ok": True, "requestId": "1"}
-        internet.post(re.compile("https://(?!hooks.slack)"), json=said)
+        found = {"ok": True, "requestId": "1"}
+        internet.post(re.compile("https://(?!hooks.slack)"), json=found)
         internet.post(re.compile(r"https://hooks\.slack\.com/"), body="ok")
         internet.assert_all_requests_are_fired = False
         yield internet
@@ -110,8 +110,8 @@ def test_a_message_is_no_longer_than_the_vendor_takes(
 
     sent = body_of(vendors)
     words = parse_qs(sent) if "=" in sent.partition("{")[0] else json.loads(sent)
-    told = [words.get(key, "") for key in ("text", "content", "message", "state_message", "Body")]
-    longest = max(len(item[0] if isinstance(item, list) else item) for item in told)
+    answer = [words.get(key, "") for key in ("text", "content", "message", "state_message", "Body")]
+    longest = max(len(item[0] if isinstance(item, list) else item) for item in answer)
     assert 0 < longest <= LONGEST[urlsplit(url).scheme]
 
 

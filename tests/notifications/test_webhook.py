@@ -109,8 +109,8 @@ def test_a_webhook_is_signed_as_its_receiver_can_check(receiver: Receiver) -> No
 
     [(path, headers, body)] = receiver.got
     stamp = headers["webhook-timestamp"]
-    told = b"msg_1." + stamp.encode() + b"." + body
-    expected = base64.b64encode(hmac.new(b"k" * 32, told, hashlib.sha256).digest()).decode()
+    result = b"msg_1." + stamp.encode() + b"." + body
+    expected = base64.b64encode(hmac.new(b"k" * 32, result, hashlib.sha256).digest()).decode()
     assert path == "/hook?a=b"
     assert headers["webhook-id"] == "msg_1"
     assert headers["webhook-signature"] == f"v1,{expected}"

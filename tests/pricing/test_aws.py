@@ -144,10 +144,10 @@ def test_price_from_before_the_interval_holds_in_it(
     market.change(B, 2, "99.0")
     wanted = PriceQuery(cloud="aws", region="us-east-1", zone=A, instance_type=P4D)
 
-    told = spot.history(wanted, clock.now() - timedelta(hours=3), clock.now())
+    result = spot.history(wanted, clock.now() - timedelta(hours=3), clock.now())
 
     at = [clock.now() - timedelta(hours=hours) for hours in (100, 2, 1)]
-    assert told == tuple(
+    assert result == tuple(
         PricePoint(at=moment, micros_per_hour=micros)
         for moment, micros in zip(at, (8_000_000, 6_000_000, 7_000_000), strict=True)
     )
@@ -271,8 +271,8 @@ def test_without_keys_it_is_quiet_and_said_once(
             assert spot.quotes(region, P4D, clock.now()) == ()
             assert spot.zone_names(region) == {}
 
-    said = [record for record in caplog.records if "are unavailable" in record.message]
-    assert [(record.levelname, record.message) for record in said] == [
+    found = [record for record in caplog.records if "are unavailable" in record.message]
+    assert [(record.levelname, record.message) for record in found] == [
         ("INFO", "AWS spot prices are unavailable: this service has no AWS credentials")
     ]
 

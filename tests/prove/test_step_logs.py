@@ -28,8 +28,8 @@ holdfast:
 
 
 def line(step: int, rank: int = 0, batch: str = "aa", **logged: float | None) -> str:
-    told = {"rank": rank, "step": step, "batch": batch, "logged": logged}
-    return f"holdfast: witness: {json.dumps(told)}"
+    found = {"rank": rank, "step": step, "batch": batch, "logged": logged}
+    return f"holdfast: witness: {json.dumps(found)}"
 
 
 def parsed_logs(*lines: str) -> StepLogs:

@@ -243,10 +243,10 @@ def test_labels_of_one_candidate_do_not_leak_into_the_next() -> None:
 
 
 def test_a_tag_that_changes_as_a_label_is_noted() -> None:
-    labels, said = labels_of("Tiny GPT!", {"team": "nlp", "Cost Center": "R&D 7", "7": "x"})
+    labels, result = labels_of("Tiny GPT!", {"team": "nlp", "Cost Center": "R&D 7", "7": "x"})
 
     assert labels == {"holdfast-name": "tiny-gpt", "team": "nlp", "cost-center": "r-d-7"}
-    assert said == (
+    assert result == (
         "holdfast.tags: Cost Center=R&D 7 is changed to the label cost-center=r-d-7, which clouds accept",
         "holdfast.tags: '7' contains no letter that clouds accept in a label",
     )
@@ -318,6 +318,6 @@ def test_what_managed_jobs_cannot_do_is_refused_with_a_way_out(
 def test_a_store_that_goes_with_its_node_is_noted(
     store: str, mounts: dict[str, Any], noted: bool
 ) -> None:
-    said = rendered(file_mounts=mounts, holdfast={"checkpoint": {"store": store}}).notes
+    result = rendered(file_mounts=mounts, holdfast={"checkpoint": {"store": store}}).notes
 
-    assert bool([note for note in said if "is lost with it" in note]) is noted
+    assert bool([note for note in result if "is lost with it" in note]) is noted

@@ -163,11 +163,11 @@ def test_what_is_not_in_the_script_is_said() -> None:
 
 def test_probe_is_minimal_unless_the_file_says_more() -> None:
     _, plain = understood(run="make figures")
-    _, said = with_slurm(packages=["torch", "transformers"], probe="import")
+    _, result = with_slurm(packages=["torch", "transformers"], probe="import")
     _, off = with_slurm(probe=False)
 
     assert "PROBE_PACKAGES=\n" in batch_script(plain, (), {})
-    assert "PROBE=import\nPROBE_PACKAGES='torch transformers'\n" in batch_script(said, (), {})
+    assert "PROBE=import\nPROBE_PACKAGES='torch transformers'\n" in batch_script(result, (), {})
     assert "PROBE=off\n" in batch_script(off, (), {})
 
 

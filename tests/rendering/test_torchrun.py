@@ -69,21 +69,21 @@ def test_the_port_is_the_one_that_was_asked_for() -> None:
 
 
 def test_nodes_may_come_and_go_where_that_is_wanted() -> None:
-    told = commands(PLAIN, nodes=3, least_nodes=2)
+    result = commands(PLAIN, nodes=3, least_nodes=2)
 
-    assert len(told) == 3
-    assert "torchrun --nnodes=2:3 --max-restarts=100 --nproc-per-node=1 " in told[2].command
-    assert "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1\n" in told[2].command
+    assert len(result) == 3
+    assert "torchrun --nnodes=2:3 --max-restarts=100 --nproc-per-node=1 " in result[2].command
+    assert "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1\n" in result[2].command
     assert "TORCH_DISABLE" not in commands(PLAIN, nodes=3, least_nodes=3)[0].command
 
 
 def test_a_program_that_asks_for_the_words_of_launchers_gets_them() -> None:
     file = PLAIN.replace("train.py", "train.py --node $SKYPILOT_NODE_RANK")
 
-    told = commands(file, hosts=["fd00::1", "fd00::2"], ranks=[2])
+    result = commands(file, hosts=["fd00::1", "fd00::2"], ranks=[2])
 
-    assert "export SKYPILOT_NODE_RANK=1\n" in told[1].command
-    assert "--rdzv-endpoint='[fd00::1]:29400'" in told[1].command
+    assert "export SKYPILOT_NODE_RANK=1\n" in result[1].command
+    assert "--rdzv-endpoint='[fd00::1]:29400'" in result[1].command
 
 
 @pytest.mark.parametrize("value", ["it's", "$(touch x)", "a\nb", "`id`", '"'])
@@ -92,11 +92,11 @@ def test_no_value_of_a_job_file_is_read_by_the_shell(value: str) -> None:
     command = torchrun_commands(spec, render(spec).task, TorchrunRequest())[0].command
     exports = command[: command.index("torchrun")]
 
-    told = subprocess.run(
+    output = subprocess.run(
         ["sh", "-c", f'{exports}printf %s "$ODD"'], capture_output=True, text=True, check=True
     )
 
-    assert told.stdout == value
+    assert output.stdout == value
     assert shlex.quote(value) in command
 
 

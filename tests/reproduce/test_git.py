@@ -66,10 +66,10 @@ def test_the_folder_of_a_job_file_is_looked_at(
 ) -> None:
     monkeypatch.chdir(repository)
 
-    told = checkout_of("workdir: demos\nrun: python train.py\n")
+    result = checkout_of("workdir: demos\nrun: python train.py\n")
 
-    assert told
-    assert (told.folder, told.is_dirty) == ("demos", False)
+    assert result
+    assert (result.folder, result.is_dirty) == ("demos", False)
 
 
 def test_a_commit_of_before_stands_in_a_folder_of_its_own(repository: Path, tmp_path: Path) -> None:

@@ -70,12 +70,12 @@ def test_the_folder_of_then_is_found_below_the_top(repository: Path, tmp_path: P
     commit = git(repository, "rev-parse", "HEAD")
     nowhere, own = tmp_path / "nowhere", repository / "demos"
 
-    told = workdir_of(
+    result = workdir_of(
         of(commit, folder="demos"), "/work", code_override(tmp_path, nowhere, repository)
     )
     seen = workdir_of(of(commit), str(own), CodeOverride(repositories=[own], to=tmp_path / "too"))
 
-    assert told == str(tmp_path / "then/demos")
+    assert result == str(tmp_path / "then/demos")
     assert seen == str(tmp_path / "too/demos")
     assert (tmp_path / "then/demos/train.py").read_text() == "print(1)\n"
 

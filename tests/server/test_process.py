@@ -28,10 +28,10 @@ def test_answers_in_two_pieces_do_not_wait_for_each_other() -> None:
         listener = listen("127.0.0.1", 0)
         async with await asyncio.start_server(answer, sock=listener):
             _, writer = await asyncio.open_connection(*listener.getsockname())
-            told = await found
+            result = await found
             writer.close()
             await writer.wait_closed()
-        return told
+        return result
 
     assert asyncio.run(delays()) != 0
 

@@ -37,11 +37,11 @@ def test_a_file_that_is_right_is_left_as_it_is_with_its_comments() -> None:
 def test_a_persons_own_keys_are_kept() -> None:
     text = "aws: {vpc_names: [mine]}\njobs: {bucket: s3://mine, controller: {resources: {cpus: 8}}}"
 
-    told = yaml.safe_load(merged_configuration(text, CLASS).text)
+    result = yaml.safe_load(merged_configuration(text, CLASS).text)
 
-    assert told["aws"] == {"vpc_names": ["mine"]}
-    assert told["jobs"]["bucket"] == "s3://mine"
-    assert told["jobs"]["controller"] == {"resources": {"cpus": 8}, "consolidation_mode": True}
+    assert result["aws"] == {"vpc_names": ["mine"]}
+    assert result["jobs"]["bucket"] == "s3://mine"
+    assert result["jobs"]["controller"] == {"resources": {"cpus": 8}, "consolidation_mode": True}
 
 
 def test_what_is_put_right_is_said() -> None:

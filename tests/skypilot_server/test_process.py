@@ -277,10 +277,10 @@ def test_without_skypilot_the_way_to_it_is_told(
     with pytest.raises(NotInstalled, match=sentence) as failure:
         harness.open()
 
-    told = failure.value.detail
-    assert "holdfast up --install" in told
-    assert f"-m venv {harness.place.home}/venv && {harness.place.home}/venv/bin/python" in told
-    assert "requirements-skypilot.lock" in told
+    result = failure.value.detail
+    assert "holdfast up --install" in result
+    assert f"-m venv {harness.place.home}/venv && {harness.place.home}/venv/bin/python" in result
+    assert "requirements-skypilot.lock" in result
 
 
 def test_this_environment_is_not_asked_for_more_than_it_has(harness: ServerDirHarness) -> None:

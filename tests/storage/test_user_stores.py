@@ -122,10 +122,10 @@ def test_the_owners_jobs_name_any_endpoint(s3: FakeS3) -> None:
 
 def test_a_name_that_changes_its_address_reaches_nothing(s3: FakeS3) -> None:
     """A name server may answer one thing when the endpoint is checked, and another at the connection."""
-    said = iter(["93.184.215.14"])
+    result = iter(["93.184.215.14"])
 
     def resolve(host: str, port: int) -> Sequence[str]:
-        return [next(said, "127.0.0.1")]
+        return [next(result, "127.0.0.1")]
 
     port = s3.endpoint.rpartition(":")[2]
     with pytest.raises(CheckpointStoreUnreachable, match=r"127\.0\.0\.1 is not public"):

@@ -56,11 +56,11 @@ def row_of(connection: Connection, seq: int) -> dict[str, Any]:
 
 
 def test_what_nobody_touched_is_sound(audit: AuditLog) -> None:
-    verdict = audit.verify([audit.head()])
+    decision = audit.verify([audit.head()])
 
-    assert (verdict.broken_seq, verdict.problem) == (None, "")
-    assert verdict.head == audit.head()
-    assert verdict.head.seq == 5
+    assert (decision.broken_seq, decision.problem) == (None, "")
+    assert decision.head == audit.head()
+    assert decision.head.seq == 5
 
 
 @pytest.mark.parametrize("statement", ["UPDATE audit SET actor = 'eve'", "DELETE FROM audit"])
@@ -96,19 +96,19 @@ def test_postgresql_refuses_to_empty_it(audit: AuditLog, engine: Engine) -> None
 def test_a_changed_row_is_named(audit: AuditLog, engine: Engine, change: dict[str, Any]) -> None:
     tamper(engine, lambda c: c.execute(update(table).where(table.c.seq == 3).values(**change)))
 
-    verdict = audit.verify()
+    decision = audit.verify()
 
-    assert (verdict.broken_seq, verdict.head.seq) == (3, 2)
-    assert "row 3 was changed" in verdict.problem
+    assert (decision.broken_seq, decision.head.seq) == (3, 2)
+    assert "row 3 was changed" in decision.problem
 
 
 def test_a_removed_row_is_named(audit: AuditLog, engine: Engine) -> None:
     tamper(engine, lambda c: c.execute(delete(table).where(table.c.seq == 3)))
 
-    verdict = audit.verify()
+    decision = audit.verify()
 
-    assert "row 3 is missing" in verdict.problem
-    assert verdict.head.seq == 2
+    assert "row 3 is missing" in decision.problem
+    assert decision.head.seq == 2
 
 
 def test_rows_that_changed_places_are_named(audit: AuditLog, engine: Engine) -> None:
@@ -142,9 +142,9 @@ def test_a_row_with_a_hash_of_its_own_breaks_the_one_after_it(
 
     tamper(engine, forge)
 
-    verdict = audit.verify()
-    assert verdict.broken_seq == 4
-    assert "does not follow" in verdict.problem
+    decision = audit.verify()
+    assert decision.broken_seq == 4
+    assert "does not follow" in decision.problem
 
 
 def test_a_tail_that_was_cut_off_is_seen_by_who_kept_the_head(
@@ -155,9 +155,9 @@ def test_a_tail_that_was_cut_off_is_seen_by_who_kept_the_head(
     tamper(engine, lambda c: c.execute(delete(table).where(table.c.seq > 3)))
 
     assert audit.verify().broken_seq is None
-    verdict = audit.verify([kept])
-    assert verdict.broken_seq == 4
-    assert "rows 4 to 5 are missing" in verdict.problem
+    decision = audit.verify([kept])
+    assert decision.broken_seq == 4
+    assert "rows 4 to 5 are missing" in decision.problem
 
 
 def test_a_log_that_was_made_anew_is_seen_by_who_kept_the_head(
@@ -326,21 +326,21 @@ def test_value_of_another_type_is_found_and_named(audit: AuditLog, engine: Engin
     for odd in ODD.values():
         with engine.begin() as connection:
             connection.execute(text(f"UPDATE audit SET {column} = {odd} WHERE rowid = 3"))
-        verdict, page, head = audit.verify([audit.head()]), audit.page(limit=9), audit.head()
+        decision, page, head = audit.verify([audit.head()]), audit.page(limit=9), audit.head()
         audit.expire(clock.now() - timedelta(days=5), RETENTION)
         with engine.begin() as connection:
             change = text(f"UPDATE audit SET {column} = :kept WHERE rowid = 3")
             connection.execute(change, {"kept": kept})
 
         is_same = odd == "NULL" and kept is None
-        assert (verdict.broken_seq, verdict.head.seq) == ((None, 5) if is_same else (broken, 2)), (
-            odd
-        )
+        assert (decision.broken_seq, decision.head.seq) == (
+            (None, 5) if is_same else (broken, 2)
+        ), odd
         assert head.seq == 5
         assert [row.seq for row in page] == ([5, 4, 2, 1] if column == "seq" else [5, 4, 3, 2, 1])
         assert [row for row in page if row.seq != 3] == [row for row in written if row.seq != 3]
         if not is_same:
-            assert ("row 3 was changed" in verdict.problem) == (column != "seq"), odd
+            assert ("row 3 was changed" in decision.problem) == (column != "seq"), odd
     assert audit.verify([audit.head()]).problem == ""
 
 
@@ -351,12 +351,12 @@ def test_row_without_an_integer_as_number_is_named(
 ) -> None:
     tamper(engine, lambda connection: connection.execute(text(f"INSERT INTO audit SELECT {odd}, {REST}")))  # fmt: skip
 
-    verdict = audit.verify([audit.head()])
+    decision = audit.verify([audit.head()])
     audit.record(ADA.audit_action("job.cancel", "job-6"))
 
-    assert verdict.broken_seq == 6
+    assert decision.broken_seq == 6
     assert (
-        verdict.problem
+        decision.problem
         == "1 rows have a seq that is not an integer: they were inserted or changed manually"
     )
     assert [row.seq for row in audit.page(limit=9)] == [6, 5, 4, 3, 2, 1]
@@ -371,12 +371,12 @@ def test_anchor_of_another_type_ends_in_a_verdict(audit: AuditLog, engine: Engin
         connection.execute(text("DROP TRIGGER audit_anchors_are_not_changed"))
         connection.execute(text(f"UPDATE audit_anchors SET {column} = x'ff00'"))
 
-    verdict = audit.verify([audit.head()])
+    decision = audit.verify([audit.head()])
 
     assert audit.page(limit=1)[0].seq == audit.head().seq
-    assert (verdict.broken_seq is None) == (column == "at")
+    assert (decision.broken_seq is None) == (column == "at")
     if column == "seq":
-        assert "row 1 is missing" in verdict.problem
+        assert "row 1 is missing" in decision.problem
 
 
 DAY_S = 86_400
@@ -395,12 +395,12 @@ def test_log_is_sound_after_old_rows_expired(audit: AuditLog, engine: Engine, cl
     later = audit.head()
 
     audit.expire(clock.now() - timedelta(days=5), RETENTION)
-    verdict = audit.verify([first, later])
+    decision = audit.verify([first, later])
     grow(audit, clock, 10)
     audit.expire(clock.now() - timedelta(days=5), RETENTION)
     again = audit.verify([later, audit.head()])
 
-    assert (verdict.problem, verdict.anchor.seq, verdict.head.seq) == ("", 9, 16)
+    assert (decision.problem, decision.anchor.seq, decision.head.seq) == ("", 9, 16)
     assert (again.problem, again.head) == ("", audit.head())
     assert again.anchor.seq > 15
     assert audit.page(limit=99)[-1].seq == again.anchor.seq + 1
@@ -423,10 +423,10 @@ def test_beginning_that_was_cut_off_by_hand_is_named(audit: AuditLog, engine: En
         connection.execute(insert(audit_anchors).values(**anchor))
         connection.execute(delete(table).where(table.c.seq <= 3))
 
-    verdict = audit.verify()
+    decision = audit.verify()
 
     assert (
-        verdict.problem == "rows 1 to 3 are missing, and no row records their removal by retention"
+        decision.problem == "rows 1 to 3 are missing, and no row records their removal by retention"
     )
 
 

@@ -91,7 +91,7 @@ def test_a_budget_that_is_set_anew_warns_anew(harness: NotificationHarness) -> N
     for _ in range(2):
         harness.notifier().run_once_and_wait()
 
-    assert len({told for [told] in harness.desk.told}) == 2
+    assert len({each for [each] in harness.desk.told}) == 2
 
 
 def test_the_warnings_of_a_budget_are_news_of_its_project(harness: NotificationHarness) -> None:

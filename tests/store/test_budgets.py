@@ -106,9 +106,9 @@ def test_the_cost_of_counting_does_not_grow_with_ended_jobs(
     asked: list[list[str]] = []
     for number in range(2):
         _write(journal, f"job-{number}", log)
-        with statements(engine) as heard:
+        with statements(engine) as result:
             paid, _ = _spent(engine, DAWN + timedelta(hours=1))
-        asked.append([statement for statement in heard if "SELECT" in statement])
+        asked.append([statement for statement in result if "SELECT" in statement])
 
     assert paid == 2 * 49_000
     assert asked[0] == asked[1]

@@ -213,9 +213,9 @@ def test_what_was_said_of_an_old_token_changes_nothing(book: LaunchBook, clock: 
 def test_a_launch_that_was_seen_has_passed(book: LaunchBook, clock: FixedClock) -> None:
     token = book.token(opened(book, clock))
 
-    told = [book.assume_admitted("job-1", 1, clock.now()) for _ in range(2)]
+    found = [book.assume_admitted("job-1", 1, clock.now()) for _ in range(2)]
 
-    assert told == [True, False], "the first time it is news"
+    assert found == [True, False], "the first time it is news"
     assert not book.admit(token, clock.now())
 
 

@@ -290,11 +290,11 @@ def test_facts_that_nobody_listens_to_are_passed_by(harness: NotificationHarness
     not_theirs = harness.outbox.enqueue_new_events()
     harness.channel()
     harness.job("job-3", *LOSS)
-    heard = harness.outbox.enqueue_new_events()
+    recorded = harness.outbox.enqueue_new_events()
 
     with harness.engine.connect() as connection:
         place = connection.execute(select(news_marks.c.cursor)).scalar_one()
-    assert (without_channels, not_theirs, heard) == (0, 0, 1)
+    assert (without_channels, not_theirs, recorded) == (0, 0, 1)
     assert place > 1100
 
 

@@ -132,10 +132,10 @@ def test_a_group_is_taken_as_its_batches_are_one_by_one(
     batches = sent(rng, 30)
 
     group = journal.ingest_reports(
-        [ReportBatch(job_id=together[who], **said) for who, said in batches]
+        [ReportBatch(job_id=together[who], **each) for who, each in batches]
     )
     alone = [
-        journal.ingest_reports([ReportBatch(job_id=apart[who], **said)])[0] for who, said in batches
+        journal.ingest_reports([ReportBatch(job_id=apart[who], **each)])[0] for who, each in batches
     ]
 
     assert [outcome(v, together[who]) for v, (who, _) in zip(group, batches, strict=True)] == [
@@ -162,7 +162,7 @@ def test_each_of_a_group_gets_its_own_answer(journal: Journal, engine: Engine) -
         ]
     )
 
-    kinds = [type(verdict) for verdict in verdicts]
+    kinds = [type(each) for each in verdicts]
     assert kinds == [Accepted, NotFound, BadReport, Fenced, NotRegistered, Accepted, Accepted]
     assert journal.marks("job-1") == {1: 3}
     assert [p.n for p in Queries(engine).points("job-1", limit=9)] == [1, 2, 3]
@@ -192,7 +192,7 @@ def test_a_point_keeps_its_time_its_step_and_every_digit(journal: Journal, engin
         "half \ud83d": -0.5,
         "none": None,
     }
-    said = Report(
+    reported = Report(
         1,
         1,
         "0099-03-01T12:00:00.000001+02:00",
@@ -200,7 +200,7 @@ def test_a_point_keeps_its_time_its_step_and_every_digit(journal: Journal, engin
         {"step": 2**53 + 1, "values": values},
     )
 
-    journal.ingest_reports([batch("job-1", said)])
+    journal.ingest_reports([batch("job-1", reported)])
 
     [found] = Queries(engine).points("job-1", limit=1)
     # Letters that not every database can hold are replaced in names, and nothing else is.

@@ -44,9 +44,9 @@ def test_what_was_tidied_is_due_when_it_was_said_and_has_no_trouble(upkeep: Rete
     upkeep.mark_failed(one, "AccessDenied", at(10), at(40))
     upkeep.mark_done(two, at(11), at(50))
 
-    told = upkeep.statuses(["job-1", "job-2", "job-3"])
+    result = upkeep.statuses(["job-1", "job-2", "job-3"])
 
-    assert told == {
+    assert result == {
         one.job_id: RetentionStatus(None, "AccessDenied", at(10)),
         two.job_id: RetentionStatus(at(11), None, None),
     }

@@ -136,9 +136,9 @@ class Life:
         )
         for steps, stall in plan.laps:
             step = self._step(attempt, step, steps)
-            told = saved(self.now_s, attempt=attempt, step=step, stall_ms=stall)
-            self.log.append(told)
-            self.good.append((step, told.checkpoint))
+            result = saved(self.now_s, attempt=attempt, step=step, stall_ms=stall)
+            self.log.append(result)
+            self.good.append((step, result.checkpoint))
             self.spend(stall, Doing.SNAPSHOT, attempt, step)
         step = self._step(attempt, step, plan.sprint)
         if plan.idle >= 0:

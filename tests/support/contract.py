@@ -113,8 +113,10 @@ def _api(before: Json, now: Json) -> Iterator[str]:
                 if code not in here["responses"]:
                     yield f"{where}: the answer {code} was removed"
                     continue
-                told = _json_of(reply), _json_of(here["responses"][code])
-                yield from _Schemas(before, now, is_answer=True).broken(*told, f"{where} -> {code}")
+                result = _json_of(reply), _json_of(here["responses"][code])
+                yield from _Schemas(before, now, is_answer=True).broken(
+                    *result, f"{where} -> {code}"
+                )
 
 
 def _json_of(part: Json) -> Json:

@@ -63,7 +63,7 @@ class FileLauncher:
 
     def read_new(self, job_id: str, seen: Mapping[int, int]) -> Iterator[Report]:
         if self._seen(f"{job_id}-1").placements:
-            yield from (said for said in self.says if said.n > seen.get(said.attempt, 0))
+            yield from (each for each in self.says if each.n > seen.get(each.attempt, 0))
 
     def forget(self, key: str) -> None:
         """Lose a launch: nothing of it runs from now on."""

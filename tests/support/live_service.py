@@ -178,8 +178,8 @@ class WithSkyPilot(Service):
 
     def sky(self) -> dict[str, Any]:
         """What the service tells of SkyPilot."""
-        told = self.get("/v1/launchers").json()
-        found: dict[str, Any] = next(item for item in told if item["engine"] == "skypilot")
+        body = self.get("/v1/launchers").json()
+        found: dict[str, Any] = next(item for item in body if item["engine"] == "skypilot")
         return found
 
     @property

@@ -22,8 +22,10 @@ def write_event(
         place = select(func.max(job_events.c.seq), func.max(job_events.c.cursor))
         seq = connection.execute(place.where(job_events.c.job_id == job_id)).one()[0] + 1
         cursor = connection.execute(select(func.max(job_events.c.cursor))).scalar_one() + 1
-        told = {"kind": kind, "source": source, "at": at, "recorded_at": at, "body": body}
-        connection.execute(insert(job_events).values(job_id=job_id, seq=seq, cursor=cursor, **told))
+        found = {"kind": kind, "source": source, "at": at, "recorded_at": at, "body": body}
+        connection.execute(
+            insert(job_events).values(job_id=job_id, seq=seq, cursor=cursor, **found)
+        )
         row = connection.execute(select(jobs.c.fold).where(jobs.c.id == job_id)).scalar_one()
         cached = {**row, "fold": FOLD + 1, "seq": seq, "moved": True}
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(seq=seq, fold=cached))
@@ -85,9 +87,13 @@ class NewerService:
         known = schema.get("properties", {})
         rest = schema.get("additionalProperties")
         rest = rest if isinstance(rest, dict) else {}
-        told = {name: self.extended(known.get(name, rest), each) for name, each in value.items()}
-        words = {name: UNHEARD for name in _WORDS & set(known) if isinstance(told.get(name), str)}
-        return {**told, **words, "a_later_field": {"nested": [1, None]}} if known else told
+        response = {
+            name: self.extended(known.get(name, rest), each) for name, each in value.items()
+        }
+        words = {
+            name: UNHEARD for name in _WORDS & set(known) if isinstance(response.get(name), str)
+        }
+        return {**response, **words, "a_later_field": {"nested": [1, None]}} if known else response
 
     def _resolved(self, schema: dict[str, Any], value: Any) -> dict[str, Any]:
         for choice in schema.get("anyOf", ()):

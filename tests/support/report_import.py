@@ -84,8 +84,8 @@ class ReportImportHarness:
 
     def kinds(self) -> list[str]:
         """What workers told, in the order in which it was taken."""
-        told = self.journal.events(JOB)
-        return [item.kind for item in told if item.event.source == "worker"]
+        recorded = self.journal.events(JOB)
+        return [item.kind for item in recorded if item.event.source == "worker"]
 
     def steps(self) -> list[tuple[int, int]]:
         points = Queries(self.engine).points(JOB, limit=1000)

@@ -21,8 +21,8 @@ def _source() -> str:
 def violations(page: Page) -> list[str]:
     """Every rule that the page breaks, and where."""
     page.evaluate(_source())
-    told = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
         f"{rule['id']}: {rule['help']}: {', '.join(str(node['target']) for node in rule['nodes'])}"
-        for rule in told["violations"]
+        for rule in result["violations"]
     ]

@@ -36,8 +36,8 @@ def test_the_sums_are_those_of_the_api_to_the_cent(
     expect(page.get_by_role("region", name="Ended", exact=True)).to_be_visible()
 
     for label in ("Paid", "On demand", "Saved", "Wasted"):
-        told = total[f"{label.lower().replace(' ', '_')}_micros"]
-        expect(figure(page, label)).to_have_text(f"~{dollars(told)}")
+        result = total[f"{label.lower().replace(' ', '_')}_micros"]
+        expect(figure(page, label)).to_have_text(f"~{dollars(result)}")
     expect(figure(page, "Preemptions today")).to_have_text("2")
     expect(page.get_by_text("rates need at least 5 preemptions in 30 days")).to_be_visible()
     row = page.get_by_role("region", name="Cost by project").get_by_role("row", name="default")
@@ -316,7 +316,7 @@ def test_days_are_stacked_by_what_they_were_paid_for(
         job = world.submit(JOB_FILE.replace("team: nlp", f"team: {team}"))["id"]
         world.until(job, "succeeded")
     asked = {"by": "day", "each": "tag:team", "since": "30d"}
-    told = world.http.get("/v1/costs", params=asked).json()["costs"]
+    body = world.http.get("/v1/costs", params=asked).json()["costs"]
     page.goto(url)
     panel = page.get_by_role("region", name="Cost by day")
 
@@ -324,8 +324,8 @@ def test_days_are_stacked_by_what_they_were_paid_for(
     for word, key in (("Paid", "paid"), ("On demand", "on_demand"), ("Wasted", "wasted")):
         panel.get_by_role("combobox", name="Show", exact=True).select_option(f"{word}, stacked")
         chart = panel.get_by_role("img", name=f"{word} by tag:team of 1 day")
-        whole = dollars(sum(cost[f"{key}_micros"] for cost in told))
-        for cost in told:
+        whole = dollars(sum(cost[f"{key}_micros"] for cost in body))
+        for cost in body:
             part = dollars(cost[f"{key}_micros"])
             expect(chart.get_by_text(f"{cost['part']}: {part} of {whole}")).to_have_count(1)
 

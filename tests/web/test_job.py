@@ -25,8 +25,8 @@ def test_the_bill_is_that_of_the_api_to_the_cent(
 
     cost = page.get_by_role("region", name="Cost", exact=True)
     for label in ("Paid", "On demand", "Saved", "Wasted"):
-        told = bill[f"{label.lower().replace(' ', '_')}_micros"]
-        expect(figure(cost, label)).to_have_text(f"~{dollars(told)}")
+        result = bill[f"{label.lower().replace(' ', '_')}_micros"]
+        expect(figure(cost, label)).to_have_text(f"~{dollars(result)}")
     attempts = page.get_by_role("region", name="Attempts").get_by_role("table").get_by_role("row")
     for row, attempt in enumerate(bill["attempts"], start=1):
         expect(attempts.nth(row)).to_contain_text(f"~{dollars(attempt['paid_micros'])}")
@@ -142,10 +142,10 @@ def test_the_evidence_of_a_job_is_taken_away_as_one_file(
 ) -> None:
     page.goto(f"{url}/jobs/{eventful}")
 
-    with page.expect_download() as told:
+    with page.expect_download() as result:
         page.get_by_role("link", name="Evidence as zip").click()
 
-    told.value.save_as(tmp_path / "evidence.zip")
+    result.value.save_as(tmp_path / "evidence.zip")
     names = zipfile.ZipFile(tmp_path / "evidence.zip").namelist()
     assert f"holdfast-{eventful}/bill.json" in names
 
@@ -445,16 +445,16 @@ def test_a_story_of_several_days_says_where_each_begins(
     second = [ready(2 * day_s + 60, attempt=2), training(2 * day_s + 90, attempt=2)]
     job = world.services.journal.submit("long-job", submitted())
     world.services.journal.append(job, [*first, *second, finished(3 * day_s)])
-    told = world.http.get("/v1/jobs/long-job/story").json()
-    days = list(dict.fromkeys(one["at"][:10] for one in told if one["at"]))
+    body = world.http.get("/v1/jobs/long-job/story").json()
+    days = list(dict.fromkeys(one["at"][:10] for one in body if one["at"]))
     assert len(days) == 3
 
     page.goto(f"{url}/jobs/long-job?tab=timeline")
 
     lines = page.get_by_role("tabpanel").get_by_role("listitem")
-    expect(lines).to_have_count(len(told))
+    expect(lines).to_have_count(len(body))
     first_of = [
-        next(n for n, one in enumerate(told) if (one["at"] or "")[:10] == day) for day in days
+        next(n for n, one in enumerate(body) if (one["at"] or "")[:10] == day) for day in days
     ]
     dated = lines.filter(has_text=re.compile(r"^\d{4}-\d\d-\d\d"))
     expect(dated).to_have_count(len(days))

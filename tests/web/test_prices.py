@@ -93,9 +93,9 @@ def test_every_field_of_the_grid_has_its_count_and_its_interval(demo: Demo, page
 
     for field in fields:
         words = f"{field['zone']} {field['hour']:02d}:00 UTC: {field['taken']} preemption"
-        told = grid.locator("title", has_text=words)
-        expect(told).to_have_count(1)
-        text = told.text_content() or ""
+        result = grid.locator("title", has_text=words)
+        expect(result).to_have_count(1)
+        text = result.text_content() or ""
         assert ("90 % CI" in text) == (field["per_100_node_hours"] is not None)
     assert any(field["per_100_node_hours"] for field in fields)
     page.get_by_text("Show as table").first.click()
@@ -145,12 +145,12 @@ def test_a_zone_is_chosen_by_the_address_and_all_panels_follow(demo: Demo, page:
 
 @pytest.mark.full
 def test_the_curve_of_survival_has_the_measured_rate_beside_it(demo: Demo, page: Page) -> None:
-    told = demo.get("/v1/preemptions", since="30d")
+    answer = demo.get("/v1/preemptions", since="30d")
 
     page.goto(f"{demo.url}/preemptions")
 
     panel = page.get_by_role("region", name="Survival")
-    mean = told["survival_mean_hours"]
+    mean = answer["survival_mean_hours"]
     curve = panel.get_by_role("img", name=re.compile("^Survival of attempts"))
     name = curve.get_attribute("aria-label") or ""
     found = re.search(r"mean of ([\d.]+) hours", name)
@@ -163,33 +163,33 @@ def test_the_worst_jobs_are_those_of_the_api_and_lead_to_their_pages(
     demo: Demo, page: Page
 ) -> None:
     page.goto(f"{demo.url}/preemptions")
-    told = demo.get("/v1/preemptions/jobs", since="30d")["jobs"]
+    answer = demo.get("/v1/preemptions/jobs", since="30d")["jobs"]
 
     rows = page.get_by_role("region", name="Jobs by cost of lost work").get_by_role("row")
 
-    expect(rows).to_have_count(len(told) + 1)
-    for number, toll in enumerate(told, start=1):
+    expect(rows).to_have_count(len(answer) + 1)
+    for number, toll in enumerate(answer, start=1):
         expect(rows.nth(number)).to_contain_text(toll["name"])
         expect(rows.nth(number)).to_contain_text(f"~{dollars(toll['lost_micros'])}")
-    page.get_by_role("link", name=told[0]["name"], exact=True).click()
-    expect(page.get_by_role("heading", level=1, name=told[0]["name"])).to_be_visible()
+    page.get_by_role("link", name=answer[0]["name"], exact=True).click()
+    expect(page.get_by_role("heading", level=1, name=answer[0]["name"])).to_be_visible()
 
 
 def test_history_counts_each_day_and_lists_single_preemptions(demo: Demo, page: Page) -> None:
-    told = demo.get("/v1/preemptions/history", since="30d", limit="500")
+    answer = demo.get("/v1/preemptions/history", since="30d", limit="500")
     page.goto(f"{demo.url}/preemptions")
     panel = page.get_by_role("region", name="History")
 
     chart = panel.get_by_role("img", name=re.compile(r"^\d+ preemptions in"))
     rows = panel.get_by_role("region", name="Preemptions").get_by_role("row")
 
-    for day in told["days"]:
+    for day in answer["days"]:
         expect(chart.get_by_text(f"{day['day']}: {day['taken']} preemption")).to_have_count(1)
-    newest = told["preemptions"][0]
+    newest = answer["preemptions"][0]
     expect(rows.nth(1)).to_contain_text(newest["name"])
     expect(rows.nth(1)).to_contain_text(newest["zone"])
     expect(panel.get_by_role("table")).to_have_attribute(
-        "aria-rowcount", f"{len(told['preemptions']) + 1}"
+        "aria-rowcount", f"{len(answer['preemptions']) + 1}"
     )
 
 
@@ -313,15 +313,15 @@ def test_no_page_is_wider_than_its_window(width: int, demo: Demo, page: Page) ->
 @pytest.mark.full
 def test_what_a_job_came_from_is_what_the_api_tells(demo: Demo, page: Page) -> None:
     job = demo.get("/v1/jobs", limit="200", status="succeeded")["jobs"][0]
-    told = demo.get(f"/v1/jobs/{job['id']}/manifest")
+    answer = demo.get(f"/v1/jobs/{job['id']}/manifest")
     page.goto(f"{demo.url}/jobs/{job['id']}")
     page.get_by_role("tab", name="Manifest").click()
 
     shown = page.get_by_role("region", name="Manifest").inner_text()
 
-    assert told.pop("lock") == []
-    assert json.loads(shown) == told
-    assert told["world_size"] == told["nodes"] * told["gpus_per_node"] > 0
+    assert answer.pop("lock") == []
+    assert json.loads(shown) == answer
+    assert answer["world_size"] == answer["nodes"] * answer["gpus_per_node"] > 0
 
 
 @pytest.mark.full
@@ -345,8 +345,8 @@ def test_key_of_curves_counts_as_many_preemptions_as_the_head(demo: Demo, page: 
 def test_a_demonstration_says_that_it_is_one(demo: Demo, page: Page) -> None:
     page.goto(demo.url)
 
-    said = page.get_by_role("complementary", name="Demonstration")
-    expect(said).to_contain_text("simulated (seed 7); nothing is billed")
+    result = page.get_by_role("complementary", name="Demonstration")
+    expect(result).to_contain_text("simulated (seed 7); nothing is billed")
 
 
 @pytest.mark.full

@@ -75,8 +75,8 @@ def test_a_day_with_a_job_from_the_form_to_the_bill(service: Service, page: Page
     bill = service.json("bill", job)
     cost = page.get_by_role("region", name="Cost", exact=True)
     for label in ("Paid", "On demand", "Wasted"):
-        told = bill[f"{label.lower().replace(' ', '_')}_micros"]
-        expect(figure(cost, label)).to_have_text(f"~{dollars(told)}")
+        result = bill[f"{label.lower().replace(' ', '_')}_micros"]
+        expect(figure(cost, label)).to_have_text(f"~{dollars(result)}")
     rows = page.get_by_role("region", name="Phases and cost of each attempt").get_by_role("row")
     expect(rows).to_have_count(1 + len(bill["attempts"]))
     lost = page.get_by_role("region", name="Training").get_by_text("1 preemption", exact=True)

@@ -113,9 +113,9 @@ def test_what_a_budget_has_spent_grows_while_one_looks(
     world.until(principals.own, "succeeded")
     page.clock.fast_forward("01:00")
 
-    (told,) = world.http.get("/v1/budgets").json()
-    assert told["spent_micros"] > 0
-    expect(row).to_contain_text(dollars(told["spent_micros"]))
+    (body,) = world.http.get("/v1/budgets").json()
+    assert body["spent_micros"] > 0
+    expect(row).to_contain_text(dollars(body["spent_micros"]))
 
 
 @pytest.mark.full

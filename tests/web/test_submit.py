@@ -144,8 +144,8 @@ def test_a_job_that_would_lose_its_work_is_refused_until_that_is_accepted(
 def test_what_it_costs_follows_from_prices_nodes_and_hours(
     world: SimulatedService, url: str, page: Page
 ) -> None:
-    told = world.http.get("/v1/prices", params={"accelerator": "A100:8", "limit": 1000}).json()
-    spots = [p["spot_micros_per_hour"] for p in told["prices"] if p["spot_micros_per_hour"]]
+    body = world.http.get("/v1/prices", params={"accelerator": "A100:8", "limit": 1000}).json()
+    spots = [p["spot_micros_per_hour"] for p in body["prices"] if p["spot_micros_per_hour"]]
     page.goto(f"{url}/submit")
 
     page.get_by_role("textbox", name="Job file").fill(

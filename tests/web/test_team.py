@@ -131,14 +131,14 @@ def test_who_did_what_is_read_and_known_to_be_whole(
         f"all {rows} entries"
     )
     target = world.http.get("/v1/audit").json()["rows"][0]["target"]
-    told = world.http.get("/v1/audit", params={"target": target}).json()["rows"]
-    assert 0 < len(told) < rows, "a target of some deeds, and not of all"
+    body = world.http.get("/v1/audit", params={"target": target}).json()["rows"]
+    assert 0 < len(body) < rows, "a target of some deeds, and not of all"
     page.get_by_label("Target").fill(target)
     page.get_by_label("Target").press("Enter")
 
     log = page.get_by_role("region", name="Audit log").get_by_role("row")
-    expect(log).to_have_count(len(told) + 1)
-    for number, deed in enumerate(told, start=1):
+    expect(log).to_have_count(len(body) + 1)
+    for number, deed in enumerate(body, start=1):
         cells = log.nth(number).get_by_role("cell")
         expect(cells.nth(0)).to_have_text(str(deed["seq"]))
         expect(cells.nth(4)).to_have_text(deed["action"])

@@ -112,9 +112,9 @@ def test_three_nodes_of_two_ranks_are_six_placed_ranks(
 
     for node in range(3):
         shore.type(node)
-    said = [shore.terminals[node].communicate(timeout=TIMEOUT_S)[0] for node in range(3)]
+    found = [shore.terminals[node].communicate(timeout=TIMEOUT_S)[0] for node in range(3)]
 
-    places = sorted(line.split("-") for line in "".join(said).split() if line.count("-") == 3)
+    places = sorted(line.split("-") for line in "".join(found).split() if line.count("-") == 3)
     # torchrun counts nodes as they come; what it calls the first has the first ranks.
     assert places == [[str(n), str(r), str(2 * n + r), "6"] for n in range(3) for r in range(2)]
 

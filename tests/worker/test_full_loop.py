@@ -27,16 +27,16 @@ def test_loop_killed_in_pass_two_keeps_order_and_loss_scale(
     codes = fallen.run_ranks(2, MIXED, "27", "--fall", f"1:24:{signal.SIGKILL}")
     assert fallen.run_ranks(2, MIXED, "27") == [0, 0]
 
-    told, known = json.loads(fallen.result), json.loads(calm.result)
+    parsed, known = json.loads(fallen.result), json.loads(calm.result)
     begun = fallen.reports(ReportKind.TRAINING_STARTED)[-1].body["step"]
     assert codes == [1, -signal.SIGKILL]
     assert begun == 20
-    assert told["weights"] == known["weights"]
-    assert told["scaler"] == known["scaler"]
-    assert told["scales"] == known["scales"][20:]
+    assert parsed["weights"] == known["weights"]
+    assert parsed["scaler"] == known["scaler"]
+    assert parsed["scales"] == known["scales"][20:]
     assert known["scales"][6:14] == [2.0**15] * 7 + [2.0**16]
     assert len(set(known["scales"][20:])) == 2  # It grew, was too large for a step, and fell.
-    assert told["order"] == known["order"][PASS + 7 * 8 :]
+    assert parsed["order"] == known["order"][PASS + 7 * 8 :]
     assert known["order"][:PASS] != known["order"][PASS : 2 * PASS]
 
 

@@ -46,12 +46,12 @@ def test_the_ranks_of_an_agent_know_it(tmp_path: Path) -> None:
         "export_variable(AGENT, str(os.getpid())); print(Config.read(environment()).agent == os.getpid())"
     )
 
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", words], capture_output=True, text=True, timeout=60, check=True,
         env={"PATH": os.environ["PATH"]}, cwd=tmp_path,
     )  # fmt: skip
 
-    assert told.stdout == "True\n"
+    assert output.stdout == "True\n"
 
 
 def test_rank_that_failed_ends_without_taking_its_memory_apart(tmp_path: Path) -> None:

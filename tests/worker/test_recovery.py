@@ -32,12 +32,12 @@ def store_of(driver: RunDriver) -> DirectoryStore:
 def read_until(wrapper: subprocess.Popen[str], words: str) -> str:
     """What a wrapper says, up to the line with these words."""
     assert wrapper.stderr
-    heard = ""
+    result = ""
     for line in wrapper.stderr:
-        heard += line
+        result += line
         if words in line:
-            return heard
-    raise AssertionError(f"it ended without a word of {words!r}: {heard}")
+            return result
+    raise AssertionError(f"it ended without a word of {words!r}: {result}")
 
 
 def all_reports_arrived(driver: RecoveringLauncher, service: ReportServer, attempt: int) -> bool:

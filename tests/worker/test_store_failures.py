@@ -206,8 +206,8 @@ def test_what_the_store_promises_is_said_at_the_start(driver: RunDriver, s3: Fak
     s3.set(conditional=True)
     assert driver.run_ranks(2, DDP_SCRIPT, "20") == [0, 0]
 
-    said = [body["guarantee"] for body in bodies(driver, ReportKind.RESTORE_STARTED)]
-    assert said == ["overwrites", "conditional"]
+    reported = [body["guarantee"] for body in bodies(driver, ReportKind.RESTORE_STARTED)]
+    assert reported == ["overwrites", "conditional"]
     assert "holdfast: the checkpoint store has no conditional writes: if two attempts" in overwrites
     assert "the checkpoint store" not in driver.log(0)
     assert "the checkpoint store" not in driver.log(1)

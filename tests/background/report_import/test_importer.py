@@ -43,10 +43,10 @@ def test_what_a_worker_posted_is_taken_and_removed(harness: ReportImportHarness)
 
 
 def test_what_came_over_http_too_is_taken_once(harness: ReportImportHarness) -> None:
-    told = [*words(harness.clock, 1, 6)]
-    harness.journal.ingest(JOB, 1, [Report(1, r.n, r.at, r.kind, r.body) for r in told[:4]])
-    harness.post(sender_of(1), *told[:2])
-    harness.post(sender_of(1), *told[2:])
+    found = [*words(harness.clock, 1, 6)]
+    harness.journal.ingest(JOB, 1, [Report(1, r.n, r.at, r.kind, r.body) for r in found[:4]])
+    harness.post(sender_of(1), *found[:2])
+    harness.post(sender_of(1), *found[2:])
 
     harness.visit()
 
@@ -217,11 +217,11 @@ def test_a_gap_is_waited_for(
     harness: ReportImportHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It may be on its way over HTTP."""
-    told = [*words(harness.clock, 1, 6)]
-    harness.post(sender_of(1), *told[3:])
+    found = [*words(harness.clock, 1, 6)]
+    harness.post(sender_of(1), *found[3:])
     harness.visit()
     before = harness.bucket_objects.keys()
-    harness.journal.ingest(JOB, 1, [Report(1, r.n, r.at, r.kind, r.body) for r in told[:3]])
+    harness.journal.ingest(JOB, 1, [Report(1, r.n, r.at, r.kind, r.body) for r in found[:3]])
 
     for _ in range(20):
         harness.visit()
@@ -257,16 +257,16 @@ def test_a_job_that_is_heard_costs_no_request(harness: ReportImportHarness) -> N
 
 def test_jobs_that_are_heard_are_asked_for_at_once(harness: ReportImportHarness) -> None:
     """One after the other, a thousand took the service so long that whoever reported meanwhile waited for a fifth of a second."""
-    asked_of, told = [], list[str]([JOB])
+    asked_of, result = [], list[str]([JOB])
     for count in (1, 20):
         for job_id in (f"job-{count}-{i}" for i in range(count)):
             job = harness.journal.submit(
                 job_id, submitted(checkpoint={"store": "s3://bucket/runs"})
             )
             harness.journal.append(job, [launched(0), ready(1)])
-            told.append(job_id)
+            result.append(job_id)
         harness.visit(600)
-        for job_id in told:
+        for job_id in result:
             n = 1 + harness.journal.marks(job_id).get(1, 0)
             point = report(n, ReportKind.PROGRESS, harness.clock.now(), step=n, values={})
             harness.journal.ingest(job_id, 1, [Report(1, n, point.at, point.kind, point.body)])

@@ -209,7 +209,7 @@ def test_parts_of_dead_uploads_go_and_the_upload_under_way_stays(
     assert strays == ["probes/ab12"]
     assert harness.data() == [40, 50]
     assert not {stray, "probes/ab12"} & set(harness.bucket_objects.keys())
-    assert [told for told in harness.told_gone() if told[0] == "dead_upload"] == [
+    assert [each for each in harness.told_gone() if each[0] == "dead_upload"] == [
         ("dead_upload", [35]),
         ("dead_upload", [60]),
     ]

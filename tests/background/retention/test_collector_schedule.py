@@ -31,11 +31,11 @@ def test_store_is_scanned_often_in_training_and_seldom_in_waits(
 
     training_on = looks(5)
     harness.tell(left(1000, step=50), lost(1001))
-    told, waiting = looks(1), looks(20)
+    result, waiting = looks(1), looks(20)
     harness.tell(ready(3000, attempt=2))
     news = looks(1)
 
-    assert (training_on, told, waiting, news) == (5, 1, 2, 1)
+    assert (training_on, result, waiting, news) == (5, 1, 2, 1)
 
 
 def test_what_becomes_ripe_while_a_job_waits_goes_in_time(new_harness: NewRetentionHarness) -> None:

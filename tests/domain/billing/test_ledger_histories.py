@@ -181,10 +181,10 @@ def _check_days(life: Life, shares: list[CostAllocation]) -> None:
     days = Counter[date]()
     for number, _ in enumerate(life.moments):
         days[at((life.began_ms + number) / 1000).date()] += 1
-    told = Counter[date]()
+    result = Counter[date]()
     for share in shares:
-        told[share.day] += share.ms.total + share.waiting_ms
-    assert +told == +days
+        result[share.day] += share.ms.total + share.waiting_ms
+    assert +result == +days
 
 
 def _with_late_prices(draw: random.Random, log: list[Event]) -> list[Event]:
@@ -212,9 +212,9 @@ def test_every_micro_dollar_is_where_the_sum_of_all_milliseconds_puts_it() -> No
         try:
             _check(life, compute_bill(life.log, {}, now))
             late = _with_late_prices(draw, life.log)
-            told = fold("job-1", late).account
-            assert told.paid_micros_by(now) == compute_bill(late, {}, now).paid_micros
-            assert told.node_ms_by(now) == compute_bill(late, {}, now).ms.total
+            result = fold("job-1", late).account
+            assert result.paid_micros_by(now) == compute_bill(late, {}, now).paid_micros
+            assert result.node_ms_by(now) == compute_bill(late, {}, now).ms.total
             assert compute_bill(late, {}, now) == compute_bill(life.log, {}, now)
         except AssertionError as error:
             error.add_note(f"history {seed}")
@@ -248,11 +248,11 @@ def test_a_price_of_long_ago_is_refused_once_its_meter_is_settled() -> None:
     job = fold("job-1", log)
     change = PriceChanged(at=at(32), attempt=3, micros_per_hour=9, on_demand_micros_per_hour=9)
 
-    told = advance(job, change)
+    result = advance(job, change)
 
     assert job.account.paid_micros == 5_000 * (RETAINED_METERS + 2)
-    assert told.account.paid_micros == compute_bill([*log, change], {}, at(999)).paid_micros
-    assert told.account.paid_micros < job.account.paid_micros
+    assert result.account.paid_micros == compute_bill([*log, change], {}, at(999)).paid_micros
+    assert result.account.paid_micros < job.account.paid_micros
     for attempt in (1, RETAINED_METERS + 3):
         with pytest.raises(IllegalTransition, match="cannot change: it has no open meter"):
             advance(job, replace(change, attempt=attempt))

@@ -100,7 +100,7 @@ LINES = [
 
 def crashed(words: str = "it fell", code: int = 1) -> list[Event]:
     """The facts of a job whose second attempt failed by itself, in these words."""
-    told = left(21, attempt=2, step=7, reason=LeftReason.FAILED, exit_code=code)
+    result = left(21, attempt=2, step=7, reason=LeftReason.FAILED, exit_code=code)
     return [
         submitted(),
         launched(),
@@ -109,7 +109,7 @@ def crashed(words: str = "it fell", code: int = 1) -> list[Event]:
         lost(12, attempt=1, cause=Cause.PREEMPTED),
         ready(20, attempt=2),
         replace(training(20, attempt=2, step=0), world_size=4),
-        replace(told, detail=words),
+        replace(result, detail=words),
         lost(22, attempt=2, cause=Cause.USER_ERROR),
     ]
 
@@ -212,7 +212,7 @@ def test_a_job_that_kept_nothing_is_told_so() -> None:
 
 @pytest.mark.parametrize(("threads", "is_too_many"), [("8", True), ("2", False), ("all", False)])
 def test_threads_are_counted_against_cores(threads: str, is_too_many: bool) -> None:
-    told = RunDescribed(
+    result = RunDescribed(
         at=at(11),
         attempt=1,
         manifest={
@@ -223,7 +223,7 @@ def test_threads_are_counted_against_cores(threads: str, is_too_many: bool) -> N
         },
     )
 
-    found = find_hints([submitted(), launched(), ready(10, attempt=1), told], [])
+    found = find_hints([submitted(), launched(), ready(10, attempt=1), result], [])
 
     assert troubles(found) == [FailurePattern.TOO_MANY_THREADS] * is_too_many
 
@@ -232,9 +232,9 @@ def test_threads_are_counted_against_cores(threads: str, is_too_many: bool) -> N
     ("transport", "is_slow"), [("P2P + Socket", True), ("NVLink + IB", False), (None, False)]
 )
 def test_sockets_between_nodes_are_told(transport: str | None, is_slow: bool) -> None:
-    told = RunDescribed(at=at(11), attempt=1, manifest={"nccl_transport": transport})
+    result = RunDescribed(at=at(11), attempt=1, manifest={"nccl_transport": transport})
 
-    found = find_hints([submitted(), launched(), ready(10, attempt=1), told], [])
+    found = find_hints([submitted(), launched(), ready(10, attempt=1), result], [])
 
     assert troubles(found) == [FailurePattern.SOCKETS] * is_slow
 
@@ -270,9 +270,9 @@ def test_a_share_that_is_too_big_or_too_small_is_told(
 def test_a_loader_that_is_waited_for_is_looked_at(
     loader: dict[str, JsonValue], words: list[str]
 ) -> None:
-    told = RunDescribed(at=at(11), attempt=2, manifest={"loader": loader})
+    result = RunDescribed(at=at(11), attempt=2, manifest={"loader": loader})
 
-    [hint] = find_hints([submitted(), told], points(**{RuntimeMetricName.LOADING: lambda _: 0.5}))
+    [hint] = find_hints([submitted(), result], points(**{RuntimeMetricName.LOADING: lambda _: 0.5}))
 
     assert [one.text for one in hint.evidence[1:]] == words
 

@@ -70,9 +70,9 @@ def test_the_ends_of_a_line_are_found_wherever_it_stands(
     needle = LogPattern.compile(pattern, is_regex=True)
     lines = [b"before", b"error 7", b"after"]
 
-    told = [needle.find(line + newline[:-1]) for line in lines]
+    collected = [needle.find(line + newline[:-1]) for line in lines]
 
-    assert told == [None, found, None]
+    assert collected == [None, found, None]
     assert needle.matches_any(newline.join(lines) + newline)
     assert needle.matches_any(lines[1] + newline[:-1])
 

@@ -80,10 +80,10 @@ def test_steps_are_counted_and_words_are_kept_as_they_were_written() -> None:
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_with_its_place(text: str, place: str, message: str) -> None:
-    [(pointer, told)] = flaws(f"keep: {text}").items()
+    [(pointer, result)] = flaws(f"keep: {text}").items()
 
     assert pointer == f"#/holdfast/checkpoint/keep{place}"
-    assert told.startswith(message)
+    assert result.startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_rule_that_the_worker_does_not_know_is_refused_with_a_way_out() -> Non
 
 
 def test_who_tidies_is_one_of_two() -> None:
-    [(pointer, told)] = flaws("tidy: me").items()
+    [(pointer, result)] = flaws("tidy: me").items()
 
     assert pointer == "#/holdfast/checkpoint/tidy"
-    assert told == "'me': input should be 'service' or 'worker'"
+    assert result == "'me': input should be 'service' or 'worker'"

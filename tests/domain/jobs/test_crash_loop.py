@@ -19,17 +19,17 @@ OOM = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB (GPU 3; 
 def tries(*words: str | None, cause: Cause = Cause.USER_ERROR, code: int = 1) -> list[Event]:
     """So many attempts that were lost; what the worker of each said, None for nothing."""
     events: list[Event] = [submitted(), launched()]
-    for attempt, said in enumerate(words, 1):
+    for attempt, item in enumerate(words, 1):
         events.append(ready(attempt * 10, attempt=attempt))
-        if said is not None:
-            events.append(crash(said, attempt, code=code))
+        if item is not None:
+            events.append(crash(item, attempt, code=code))
         events.append(lost(attempt * 10 + 2, attempt=attempt, cause=cause))
     return events
 
 
 def crash(words: str, attempt: int, *, code: int = 1, step: int = 7) -> Event:
-    told = left(attempt * 10 + 1, attempt=attempt, step=step, reason=LeftReason.FAILED, exit_code=code)  # fmt: skip
-    return replace(told, detail=words)
+    result = left(attempt * 10 + 1, attempt=attempt, step=step, reason=LeftReason.FAILED, exit_code=code)  # fmt: skip
+    return replace(result, detail=words)
 
 
 def job(events: list[Event]) -> Job:

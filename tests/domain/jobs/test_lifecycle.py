@@ -139,10 +139,10 @@ def test_a_log_begins_with_a_submission(events: tuple[Event, ...]) -> None:
 def test_what_a_worker_tells_beside_training_moves_nothing(state: State, event: Event) -> None:
     before = in_state(state)
 
-    told = advance(before, event)
+    recorded = advance(before, event)
 
-    assert told.state is before.state
-    assert told.seq == before.seq + 1
+    assert recorded.state is before.state
+    assert recorded.seq == before.seq + 1
 
 
 @pytest.mark.parametrize("state", [s for s in State if s is not State.STARTING])
@@ -181,18 +181,18 @@ def test_an_old_attempt_only_annotates() -> None:
     current = job(submitted(), launched(), ready(), training(1), lost(2), ready(3, attempt=2))
 
     for late in (training(9, step=500), noticed(9, step=500), left(9, step=500)):
-        told = advance(current, late)
+        result = advance(current, late)
 
-        assert (told.state, told.step, told.detail) == (State.STARTING, 0, current.detail)
+        assert (result.state, result.step, result.detail) == (State.STARTING, 0, current.detail)
 
 
 def test_a_late_checkpoint_of_an_old_attempt_is_still_safe() -> None:
     current = job(submitted(), launched(), ready(), training(1), lost(2), ready(3, attempt=2))
 
-    told = advance(current, saved(1, step=400, durable_s=4))
+    result = advance(current, saved(1, step=400, durable_s=4))
 
-    assert told.last_checkpoint_step == 400
-    assert told.step == 0
+    assert result.last_checkpoint_step == 400
+    assert result.step == 0
 
 
 def test_the_newest_safe_step_never_goes_back() -> None:
@@ -256,9 +256,9 @@ def test_a_cancel_may_lose_the_race() -> None:
 def test_bad_news_after_the_end_is_kept_and_changes_nothing() -> None:
     ended = in_state(State.ENDED)
 
-    told = advance(ended, left(99, step=7))
+    result = advance(ended, left(99, step=7))
 
-    assert (told.status, told.seq, told.updated_at) == (ended.status, ended.seq + 1, at(99))
+    assert (result.status, result.seq, result.updated_at) == (ended.status, ended.seq + 1, at(99))
 
 
 def test_the_reason_of_a_cancel_stays_in_sight_until_the_end_comes() -> None:

@@ -211,12 +211,12 @@ Told: TypeAlias = tuple[type[Event], int, datetime, Cause | None]
 def recorded_of(log: list[Event], launch: int) -> Iterator[Told]:
     """What was told of one launch: its placements, their losses, its denials."""
     numbers = list(accumulate(isinstance(event, LaunchRequested) for event in log))
-    told = [event for event, number in zip(log, numbers, strict=True) if number == launch]
-    yield from ((NodesReady, e.attempt, e.at, None) for e in told if isinstance(e, NodesReady))
-    for event in told:
+    recorded = [event for event, number in zip(log, numbers, strict=True) if number == launch]
+    yield from ((NodesReady, e.attempt, e.at, None) for e in recorded if isinstance(e, NodesReady))
+    for event in recorded:
         if isinstance(event, CapacityLost) and event.attempt:
             yield (CapacityLost, event.attempt, event.at, event.cause)
-    yield from ((CapacityDenied, 0, e.at, None) for e in told if isinstance(e, CapacityDenied))
+    yield from ((CapacityDenied, 0, e.at, None) for e in recorded if isinstance(e, CapacityDenied))
 
 
 LOOKS = st.lists(

@@ -86,11 +86,11 @@ def after(before: Job, plan: ReconcilePlan) -> Job:
 
 
 def test_nodes_that_are_lost_after_a_notice_were_preempted() -> None:
-    told = decide(job(*TRAINS, noticed(25)), GONE, NOW)
+    result = decide(job(*TRAINS, noticed(25)), GONE, NOW)
     left_on_notice = decide(job(*TRAINS, left(25, step=7)), GONE, NOW)
     silent = decide(job(*TRAINS), GONE, NOW)
 
-    assert [plan.record[0].cause for plan in (told, left_on_notice, silent)] == [
+    assert [plan.record[0].cause for plan in (result, left_on_notice, silent)] == [
         Cause.PREEMPTED,
         Cause.PREEMPTED,
         Cause.NODE_FAILED,
@@ -303,12 +303,12 @@ def test_each_thing_that_an_end_leaves_behind_is_told_after_it_by_itself() -> No
     seen = replace(ended(Outcome.CANCELLED), leftovers=("cluster hf-1 in aws", "cluster hf-2"))
 
     plan = decide(before, seen, NOW)
-    told = after(before, plan)
-    gone = advance(told, CleanedUp(at=at(70), detail="cluster hf-1 in aws"))
+    result = after(before, plan)
+    gone = advance(result, CleanedUp(at=at(70), detail="cluster hf-1 in aws"))
 
     assert [type(fact) for fact in plan.record] == [Finished, CleanupFailed, CleanupFailed]
     assert plan.record[1] == CleanupFailed(at=at(60), detail="cluster hf-1 in aws")
-    assert told.warning == "nodes may still be billed: cluster hf-1 in aws; cluster hf-2"
+    assert result.warning == "nodes may still be billed: cluster hf-1 in aws; cluster hf-2"
     assert gone.warning == "nodes may still be billed: cluster hf-2"
 
 
@@ -319,10 +319,10 @@ def test_what_a_forgotten_launch_leaves_behind_is_told_once_whatever_follows(
     before = job(*events)
     seen = replace(FORGOTTEN, leftovers=("cluster hf-1",))
 
-    told = after(before, decide(before, seen, NOW))
-    again = decide(told, seen, NOW) if told.state is not State.ENDED else ReconcilePlan()
+    result = after(before, decide(before, seen, NOW))
+    again = decide(result, seen, NOW) if result.state is not State.ENDED else ReconcilePlan()
 
-    assert told.leftovers == ("cluster hf-1",)
+    assert result.leftovers == ("cluster hf-1",)
     assert not [fact for fact in again.record if isinstance(fact, CleanupFailed)]
 
 

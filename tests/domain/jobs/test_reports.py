@@ -137,9 +137,9 @@ def test_every_kind_of_report_is_understood(kind: ReportKind) -> None:
 
 @pytest.mark.parametrize("kind", ReportKind)
 def test_a_report_survives_its_spool(kind: ReportKind) -> None:
-    said = report(kind, UNDERSTOOD[kind][0])
+    reported = report(kind, UNDERSTOOD[kind][0])
 
-    assert Report.parse(said.line()) == said
+    assert Report.parse(reported.line()) == reported
 
 
 @pytest.mark.parametrize(
@@ -201,9 +201,9 @@ def test_an_attempt_that_cannot_be_is_refused(attempt: int) -> None:
 
 
 def test_a_body_cannot_speak_for_another_attempt_or_time() -> None:
-    told = parse_report(report(ReportKind.RESTORE_STARTED, {"attempt": 9, "at": "1999-01-01"}))
+    reported = parse_report(report(ReportKind.RESTORE_STARTED, {"attempt": 9, "at": "1999-01-01"}))
 
-    assert told == RestoreStarted(at=AT, attempt=2)
+    assert reported == RestoreStarted(at=AT, attempt=2)
 
 
 @pytest.mark.parametrize("value", [10**400, -math.inf, math.nan, "0.5", None, [1]])
@@ -234,15 +234,15 @@ JSON = st.recursive(
 def test_whatever_a_worker_says_is_taken_or_refused(
     kind: ReportKind, body: dict[str, Json], time: str, attempt: int
 ) -> None:
-    said = report(kind, {**UNDERSTOOD[kind][0], **body}, at=time, attempt=attempt)
+    result = report(kind, {**UNDERSTOOD[kind][0], **body}, at=time, attempt=attempt)
 
     with suppress(BadReport):
-        told = parse_report(said)
-        if told is None:
+        reported = parse_report(result)
+        if reported is None:
             return
 
-        assert told.attempt == attempt
-        assert told.at.utcoffset() == timedelta()
+        assert reported.attempt == attempt
+        assert reported.at.utcoffset() == timedelta()
 
 
 @pytest.mark.parametrize(

@@ -70,12 +70,12 @@ def test_tries_follow_the_schedule_and_end() -> None:
 def test_a_message_lists_the_newest_and_counts_the_rest() -> None:
     letter = Message(id="m", payload=payload("vision", "ops", bodies(MAX_LISTED + 7), at(99)))
 
-    told = json.loads(letter.payload)
+    body = json.loads(letter.payload)
 
-    assert told["type"] == "holdfast.news"
-    assert told["timestamp"] == at(99).isoformat()
-    assert told["data"]["news"][0]["text"] == "thing 7"
-    assert (len(told["data"]["news"]), told["data"]["left_out"]) == (MAX_LISTED, 7)
+    assert body["type"] == "holdfast.news"
+    assert body["timestamp"] == at(99).isoformat()
+    assert body["data"]["news"][0]["text"] == "thing 7"
+    assert (len(body["data"]["news"]), body["data"]["left_out"]) == (MAX_LISTED, 7)
     assert letter.subject == f"[vision] {MAX_LISTED + 7} notifications from Holdfast"
     assert letter.text.splitlines()[-1] == "and 7 more; list them with holdfast events"
 
@@ -83,14 +83,14 @@ def test_a_message_lists_the_newest_and_counts_the_rest() -> None:
 def test_what_has_no_room_is_counted_and_the_newest_stays() -> None:
     letter = Message(id="m", payload=payload("vision", "ops", bodies(40), at(99)))
 
-    told = letter.truncated(200)
+    result = letter.truncated(200)
 
-    assert len(told) <= 200
-    assert "thing 39" in told
-    assert "thing 0" not in told
+    assert len(result) <= 200
+    assert "thing 39" in result
+    assert "thing 0" not in result
     assert (
-        told.splitlines()[-1]
-        == f"and {40 - (len(told.splitlines()) - 1)} more; list them with holdfast events"
+        result.splitlines()[-1]
+        == f"and {40 - (len(result.splitlines()) - 1)} more; list them with holdfast events"
     )
     assert letter.truncated(100_000) == letter.text
     assert len(letter.truncated(10)) == 10
@@ -106,9 +106,9 @@ def test_a_single_piece_is_the_subject() -> None:
 def test_a_long_text_is_cut() -> None:
     long = Notification(id="n", kind=NotificationKind.FAILED, at=at(0), text="x" * 9000).body()
 
-    told = json.loads(payload("vision", "ops", [long], at(0)))
+    parsed = json.loads(payload("vision", "ops", [long], at(0)))
 
-    assert len(told["data"]["news"][0]["text"]) == MAX_TEXT_CHARS
+    assert len(parsed["data"]["news"][0]["text"]) == MAX_TEXT_CHARS
 
 
 def test_a_channel_without_kinds_wants_all() -> None:

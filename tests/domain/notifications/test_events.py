@@ -54,11 +54,11 @@ SAVING = SavingFailed(
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_what_people_are_told(event: Event, kind: str, words: str) -> None:
-    told = notification_for("job-1", "tiny", 7, event)
+    recorded = notification_for("job-1", "tiny", 7, event)
 
-    assert told is not None
+    assert recorded is not None
     assert type(event).__name__ in NOTIFYING_EVENTS
-    assert (told.id, told.kind, told.text) == ("job-1-7", kind, f"tiny (job-1) {words}")
+    assert (recorded.id, recorded.kind, recorded.text) == ("job-1-7", kind, f"tiny (job-1) {words}")
 
 
 @pytest.mark.parametrize(

@@ -108,51 +108,51 @@ def timeline_sentences(*events: Event) -> list[str]:
 
 
 def test_the_story_begins_with_how_it_stands_and_what_it_cost() -> None:
-    told = timeline_sentences(*PREEMPTED)
+    result = timeline_sentences(*PREEMPTED)
 
-    assert told[0] == "Succeeded at step 90. 1 preemption."
-    assert told[1].startswith("Cost: $0.2300 for 4 min with nodes; 1 min waiting for nodes")
-    assert "job-1" not in told[1]
-    assert "Attempt 1 ended: preempted. Work lost: 40 s, $0.0400." in told
-    assert "Training started at step 30 without a checkpoint; startup cost $0.0200." in told
+    assert result[0] == "Succeeded at step 90. 1 preemption."
+    assert result[1].startswith("Cost: $0.2300 for 4 min with nodes; 1 min waiting for nodes")
+    assert "job-1" not in result[1]
+    assert "Attempt 1 ended: preempted. Work lost: 40 s, $0.0400." in result
+    assert "Training started at step 30 without a checkpoint; startup cost $0.0200." in result
 
 
 def test_a_failure_says_why_in_its_first_words() -> None:
     bad = left(40, step=9, reason=LeftReason.FAILED, exit_code=1)
     ends = finished(50, Outcome.FAILED, exit_code=1)
 
-    told = timeline_sentences(ready(10), training(20), bad, ends)
+    result = timeline_sentences(ready(10), training(20), bad, ends)
 
-    assert told[0] == "Failed."
-    assert told[-1] == "Job failed with exit code 1."
+    assert result[0] == "Failed."
+    assert result[-1] == "Job failed with exit code 1."
 
 
 def test_who_waits_is_told_for_how_long() -> None:
-    told = timeline_sentences(ready(10), training(20), saved(80, step=60), lost(100))
+    result = timeline_sentences(ready(10), training(20), saved(80, step=60), lost(100))
 
-    assert told[0].startswith("Without nodes for 5 min")
-    assert "No work lost." not in told[-1]
+    assert result[0].startswith("Without nodes for 5 min")
+    assert "No work lost." not in result[-1]
 
 
 def test_a_job_that_trains_says_where_it_is() -> None:
-    told = timeline_sentences(ready(10), training(20, step=0))
+    result = timeline_sentences(ready(10), training(20, step=0))
 
-    assert told[0] == "Training in a at step 0 of 1,000. No preemptions."
+    assert result[0] == "Training in a at step 0 of 1,000. No preemptions."
 
 
 def test_story_names_the_termination_notice() -> None:
-    told = timeline_sentences(ready(10), training(20, step=0), noticed(30, step=9, left_s=25.0))
+    result = timeline_sentences(ready(10), training(20, step=0), noticed(30, step=9, left_s=25.0))
 
-    assert "Termination notice (25 s) at step 9." in told
+    assert "Termination notice (25 s) at step 9." in result
 
 
 def test_story_has_the_newest_reported_step() -> None:
     facts = [submitted(), launched(0), ready(10), training(20, step=0), saved(30, step=9_990)]
     account = compute_bill(facts, {1: LatestPoint(step=10_035, at=at(40))}, at(400))
 
-    told = timeline(fold("job-1", facts), facts, account)
+    recorded = timeline(fold("job-1", facts), facts, account)
 
-    assert "at step 10,035 of" in told[0].text
+    assert "at step 10,035 of" in recorded[0].text
 
 
 def test_a_pause_is_told_with_what_was_changed_before_it_went_on() -> None:

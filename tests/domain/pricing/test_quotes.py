@@ -205,9 +205,9 @@ def test_what_is_paid_is_the_last_change_before() -> None:
 
 
 def test_a_time_begins_with_the_price_that_held_when_it_began() -> None:
-    told = price_points_within(CHANGES, NOW, NOW + timedelta(hours=2))
+    result = price_points_within(CHANGES, NOW, NOW + timedelta(hours=2))
 
-    assert told == (CHANGES[2], CHANGES[3])
+    assert result == (CHANGES[2], CHANGES[3])
 
 
 _WORDS = {
@@ -234,13 +234,13 @@ def test_every_query_has_a_price_and_foreign_ones_are_marked(
     assert price > 0
     assert found.source
     assert found.as_of.tzinfo
-    told = [
+    collected = [
         quote
         for quote in quotes
         if wanted.region and wanted.matches_location(quote) and wanted.matches_node(quote)
         if quote.micros_per_hour(is_spot=wanted.is_spot) == price
     ]
-    assert told or found.is_estimate
+    assert collected or found.is_estimate
 
 
 @pytest.mark.parametrize("micros", [0, -1])

@@ -81,8 +81,8 @@ class Sky:
 
     def boot(self, instance: Any, user_data: Any) -> None:
         """The instance becomes a host, which lets in whom the user data name."""
-        told = yaml.safe_load(user_data.decode()) if user_data else {}
-        user = (told.get("users") or [{"name": "ubuntu", "ssh_authorized_keys": []}])[0]
+        result = yaml.safe_load(user_data.decode()) if user_data else {}
+        user = (result.get("users") or [{"name": "ubuntu", "ssh_authorized_keys": []}])[0]
         keys = "\n".join(key.strip() for key in user["ssh_authorized_keys"])
         Host(self.place, instance.id).start(instance.private_ip, user["name"], f"{keys}\n")
         self.note("boot", **_describe(instance))

@@ -48,9 +48,9 @@ class ManagedJob:
         """A job that was taken on; it starts later."""
         file = cloud.place.run / f"{task['name']}.yaml"
         file.write_text(json.dumps(task))  # JSON is YAML.
-        told = cloud.exec(["sky", "jobs", "launch", "--yes", "--detach-run", file])
-        found = re.search(r"Managed Job ID: *(?:\x1b\[\d+m)*(\d+)", told.stdout)
-        assert found, told.stdout
+        result = cloud.exec(["sky", "jobs", "launch", "--yes", "--detach-run", file])
+        found = re.search(r"Managed Job ID: *(?:\x1b\[\d+m)*(\d+)", result.stdout)
+        assert found, result.stdout
         return cls(cloud, int(found[1]))
 
     def history(self) -> list[Turn]:

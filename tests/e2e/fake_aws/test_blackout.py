@@ -21,7 +21,7 @@ def test_a_minute_of_silence_changes_nothing(
         service.wait_for(job_id, "CheckpointCommitted")
         before = service.json("show", job_id)
         machines = {instance.id for instance in aws.instances()}
-        told = len(service.events(job_id, "CheckpointCommitted"))
+        recorded = len(service.events(job_id, "CheckpointCommitted"))
 
         with aws.blackout():
             time.sleep(BLACKOUT_S)
@@ -34,7 +34,7 @@ def test_a_minute_of_silence_changes_nothing(
         kinds = {event["kind"] for event in service.events(job_id)}
         assert not kinds & {"CapacityLost", "CancelRequested", "Finished", "GuardTripped"}
         assert {instance.id for instance in aws.instances()} == machines
-        assert len(service.events(job_id, "CheckpointCommitted")) > told
+        assert len(service.events(job_id, "CheckpointCommitted")) > recorded
 
         assert service.cli("cancel", job_id).returncode == 0
         service.wait_for(job_id, "Finished")

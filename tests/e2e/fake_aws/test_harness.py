@@ -44,18 +44,18 @@ def test_a_job_outlives_a_preemption_with_a_notice_and_one_without(aws: FakeAws)
     job = ManagedJob.launch(aws, task("listener", LISTEN))
     job.until("RUNNING")
 
-    (told,) = aws.preempt("listener", notice_s=10)
+    (found,) = aws.preempt("listener", notice_s=10)
     job.until("RUNNING", times=2)
     aws.preempt("listener")
     job.until("RUNNING", times=3)
 
-    heard = account.client("s3").get_object(Bucket=BUCKET, Key="notice")["Body"].read().decode()
-    notice, _, code = heard.strip().rpartition(" ")
+    result = account.client("s3").get_object(Bucket=BUCKET, Key="notice")["Body"].read().decode()
+    notice, _, code = result.strip().rpartition(" ")
     (announced,) = aws.events("notice")
     first, second = aws.events("preempt")
     assert code == "200"
     assert json.loads(notice) == {"action": "terminate", "time": f"{announced['ends_at'][:19]}Z"}
-    assert first["id"] == told.id
+    assert first["id"] == found.id
     assert _seconds(announced, first) > 9.5
     assert job.statuses().count("RECOVERING") == 2
     assert {turn.code for turn in job.history()} == {None}, "nobody is blamed for a preemption"

@@ -61,15 +61,15 @@ def test_the_first_true_reason_counts(
 
 def test_leaving_without_a_notice_is_no_preemption() -> None:
     """Only a notice proves a reclaim: a signal from anybody else would spoil the time between failures."""
-    verdict = judged(75, 75)
+    decision = judged(75, 75)
 
-    assert isinstance(verdict, PlacementLost)
-    assert verdict.cause is Cause.NODE_FAILED
+    assert isinstance(decision, PlacementLost)
+    assert decision.cause is Cause.NODE_FAILED
 
 
 def test_the_reason_is_told_in_the_programs_own_words() -> None:
     failure = NodeExit(0, 1, "ModuleNotFoundError: No module named 'foo'")
 
-    verdict = classify_exit([failure], nodes=1, call=None, trained=False, failures_left=3)
+    decision = classify_exit([failure], nodes=1, call=None, trained=False, failures_left=3)
 
-    assert verdict.detail == "node 0 exited with 1: ModuleNotFoundError: No module named 'foo'"
+    assert decision.detail == "node 0 exited with 1: ModuleNotFoundError: No module named 'foo'"

@@ -315,12 +315,12 @@ def test_what_was_told_lost_stays_lost_if_the_cancel_comes_in_that_moment() -> N
     assert lost_at
     there, clock = leaving()
     clock.advance((lost_at - clock.now()).total_seconds())
-    told = do(there.observe("job-1")).recent_placements
+    result = do(there.observe("job-1")).recent_placements
 
     do(there.cancel("job-1"))
 
     seen = do(there.observe("job-1"))
-    assert (told[0].lost_at, seen.recent_placements) == (clock.now(), told)
+    assert (result[0].lost_at, seen.recent_placements) == (clock.now(), result)
     assert (seen.status, seen.since) == (LaunchStatus.ENDED, clock.now())
 
 

@@ -56,9 +56,9 @@ def reported(
     """Time, kind and step of what was said; all but progress unless kinds are given."""
     wanted = kinds or set(ReportKind) - {K.PROGRESS}
     return [
-        (said.at_s, said.kind, said.body.get("step"))
-        for said in rehearsal.reports
-        if said.kind in wanted
+        (report.at_s, report.kind, report.body.get("step"))
+        for report in rehearsal.reports
+        if report.kind in wanted
     ]
 
 
@@ -90,7 +90,7 @@ def test_a_run_that_nobody_disturbs() -> None:
 
 def test_a_resumed_run_goes_on_from_what_it_found() -> None:
     rehearsal = played(found=SimulatedCheckpoint(30, "step-30"))
-    started = next(said for said in rehearsal.reports if said.kind is K.TRAINING_STARTED)
+    started = next(report for report in rehearsal.reports if report.kind is K.TRAINING_STARTED)
 
     assert started.body["restored_from"] == "step-30"
     assert started.body["world_size"] == 8
@@ -158,11 +158,11 @@ def test_a_bug_in_the_imports_comes_before_training() -> None:
 def test_repeated_step_has_the_same_simulated_loss() -> None:
     program = replace(PROGRAM, loss_noise=0.05, tokens_per_step=1000)
 
-    once = [said.body for said in played(program).reports if said.kind is K.PROGRESS]
+    once = [report.body for report in played(program).reports if report.kind is K.PROGRESS]
     resumed = [
-        said.body
-        for said in played(program, found=SimulatedCheckpoint(20, "step-20")).reports
-        if said.kind is K.PROGRESS
+        report.body
+        for report in played(program, found=SimulatedCheckpoint(20, "step-20")).reports
+        if report.kind is K.PROGRESS
     ]
 
     losses = {body["step"]: body["values"]["loss"] for body in once}  # type: ignore[call-overload, index]
@@ -170,7 +170,7 @@ def test_repeated_step_has_the_same_simulated_loss() -> None:
     assert again.items() - {(21, again[21])} <= losses.items()
     smooth = [
         body["values"]["loss"]
-        for body in (said.body for said in played().reports if said.kind is K.PROGRESS)
+        for body in (report.body for report in played().reports if report.kind is K.PROGRESS)
     ]  # type: ignore[call-overload, index]
     assert list(losses.values()) != smooth
     assert all(

@@ -60,12 +60,12 @@ class Sky:
     def ask(self, name: str, task: dict[str, Any], *, at_client_side: bool = False) -> dict[str, Any]:  # fmt: skip
         """What comes of a request: `passed` with the task, or `refused` with why."""
         self._say({"name": name, "task": task, "at_client_side": at_client_side})
-        while "asked" in (heard := self._heard()):
+        while "asked" in (result := self._heard()):
             self.questions += 1
-            assert heard["path"] == f"/v1/skypilot/policy/{SECRET}"
-            status, body = self.harness.policy(heard["asked"].encode())
+            assert result["path"] == f"/v1/skypilot/policy/{SECRET}"
+            status, body = self.harness.policy(result["asked"].encode())
             self._say({"status": status, "body": body})
-        answer: dict[str, Any] = heard
+        answer: dict[str, Any] = result
         return answer
 
     def holdfast_is_at(self, port: int) -> None:
@@ -169,8 +169,8 @@ def test_whether_skypilot_waits_for_us_is_found_out_with_the_guarantee(
 
     vitals = [do(harness.launcher.engine_info()) for _ in range(2)]
 
-    assert [told.guarantee for told in vitals] == ["exactly-once"] * 2
-    assert [told.waits_for_service for told in vitals] == [not has_module] * 2
+    assert [each.guarantee for each in vitals] == ["exactly-once"] * 2
+    assert [each.waits_for_service for each in vitals] == [not has_module] * 2
     assert len(harness.posted("/validate")) == 2, "a gate that was seen is believed in for a while"
     harness.clock.advance(3600)
     harness.truth.has_module = not has_module
@@ -186,7 +186,7 @@ def test_without_a_gate_nobody_waits_for_us(new_harness: NewSkyPilotHarness) -> 
 def test_the_module_stands_alone_and_means_what_the_service_means() -> None:
     """It runs where Holdfast is not installed, and so says some things once more."""
     tree = ast.parse(SOURCE.read_text())
-    said = {
+    found = {
         node.target.id: node.value.value
         for node in tree.body
         if isinstance(node, ast.AnnAssign)
@@ -199,8 +199,8 @@ def test_the_module_stands_alone_and_means_what_the_service_means() -> None:
         if isinstance(node, ast.Import | ast.ImportFrom)
     }
 
-    assert said["TOKEN_ENV"] == TOKEN_ENV
-    assert said["PROBE_TOKEN"] == f"hfl_{PROBE}_"
+    assert found["TOKEN_ENV"] == TOKEN_ENV
+    assert found["PROBE_TOKEN"] == f"hfl_{PROBE}_"
     assert imported == {"__future__", "re", "pathlib", "typing", "sky"}
     assert f"{SOURCE.stem}.Gate" == GATE
 

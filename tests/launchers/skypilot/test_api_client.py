@@ -40,10 +40,10 @@ class Says(FaultyTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         self.heard.append(request)
-        told = self.instead.get(request.url.path) or self.instead.get("*")
-        if told is None:
+        answer = self.instead.get(request.url.path) or self.instead.get("*")
+        if answer is None:
             return await super().handle_async_request(request)
-        return httpx2.Response(told.status_code, content=told.content, headers=told.headers)
+        return httpx2.Response(answer.status_code, content=answer.content, headers=answer.headers)
 
 
 @pytest.fixture
@@ -81,16 +81,16 @@ def test_of_what_was_sent_nothing_is_told_with_a_refusal(harness: SkyPilotHarnes
     body = {"task": f"{CANARY}-user", "env_vars": {"TOKEN": f"{CANARY}-worker"}}
     flaw = {"type": "missing", "loc": ["body", "name"], "msg": "Field required", "input": body}
     replies = [{"detail": [flaw]}, {"detail": {"body": body}}, [flaw, body, str(body)]]
-    told = []
+    found = []
 
     for number, reply in enumerate(replies, start=1):
         line = Says(harness.server, instead={"/jobs/launch": httpx2.Response(422, json=reply)})
         with pytest.raises((LaunchRefused, LauncherUnreachable)) as refusal:
             do(harness.replica(line).submit(harness.launch(f"new-{number}")))
-        told.append(refusal.value.detail)
+        found.append(refusal.value.detail)
 
-    assert "body.name: Field required" in told[0]
-    assert CANARY not in "".join(told)
+    assert "body.name: Field required" in found[0]
+    assert CANARY not in "".join(found)
 
 
 @pytest.mark.parametrize("reply", NOT_A_WORD_ABOUT_THE_TASK, ids=SAID)

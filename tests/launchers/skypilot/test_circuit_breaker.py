@@ -52,17 +52,17 @@ def test_64_calls_wait_for_one_silence_together() -> None:
 def test_a_silent_server_is_asked_again_after_a_while() -> None:
     line, now_s = Frozen(), [0.0]
     door = SkyPilotClient("http://sky", user="hf", transport=line, monotonic_s=lambda: now_s[0])
-    told = [do(_fails(door)) for _ in range(3)]
+    found = [do(_fails(door)) for _ in range(3)]
     calls = len(line.calls)
 
     now_s[0] = RETRY_S
-    told.append(do(_fails(door)))
+    found.append(do(_fails(door)))
     line.silent = ""
-    told.append(do(_fails(door)))
+    found.append(do(_fails(door)))
     now_s[0] = 2 * RETRY_S
-    told.append(do(_fails(door)))
+    found.append(do(_fails(door)))
 
-    assert told == [True, True, True, True, True, False]
+    assert found == [True, True, True, True, True, False]
     assert (calls, line.calls[2:]) == (2, ["/api/health", "/api/health", "/api/status"])
 
 

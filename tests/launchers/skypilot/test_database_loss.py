@@ -123,7 +123,7 @@ def test_a_cancel_gives_the_lost_machines_up(new_harness: NewSkyPilotHarness) ->
 
 def test_events_of_a_reused_number_are_not_ours(new_harness: NewSkyPilotHarness) -> None:
     harness = with_a_job(new_harness)
-    told = harness.book.events("job-1")
+    recorded = harness.book.events("job-1")
     harness.truth.lose_everything()
     harness.truth.policy = None
     request = harness.truth.ask(
@@ -135,4 +135,4 @@ def test_events_of_a_reused_number_are_not_ours(new_harness: NewSkyPilotHarness)
     with pytest.raises(LauncherUnreachable, match="checking again"):
         harness.look()
 
-    assert harness.book.events("job-1") == told
+    assert harness.book.events("job-1") == recorded

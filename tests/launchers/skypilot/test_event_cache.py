@@ -47,13 +47,13 @@ def test_full_history_is_read_only_after_a_gap(
 def test_it_is_told_in_the_order_in_which_it_happened(harness: SkyPilotHarness) -> None:
     [job] = harness.jobs()
     chronicle = EventCache(harness.launcher._client, harness.book)
-    told: tuple[EngineEvent, ...] = ()
+    result: tuple[EngineEvent, ...] = ()
     for news in (5, 2 * PAGE, 10):
         add_job_events(harness, job, news)
-        told = do(chronicle.read("job-1", job.number))
+        result = do(chronicle.read("job-1", job.number))
 
-    assert list(told) == sorted(told, key=lambda event: event.at)
-    assert harness.book.events("job-1") == told
+    assert list(result) == sorted(result, key=lambda event: event.at)
+    assert harness.book.events("job-1") == result
 
 
 def test_who_peeks_sees_the_same_and_leaves_no_trace(harness: SkyPilotHarness) -> None:

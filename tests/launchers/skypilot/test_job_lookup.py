@@ -48,18 +48,18 @@ def works_again(harness: SkyPilotHarness) -> None:
 
 def watch(harness: SkyPilotHarness, minutes: int) -> tuple[Observation | None, set[str]]:
     """The end, if there is one within some minutes, and the troubles that were told meanwhile."""
-    said = set()
+    found = set()
     for _ in range(minutes * 4):
         try:
             seen = harness.look()
             if seen.status is LaunchStatus.ENDED:
-                return seen, said
+                return seen, found
             if seen.status is LaunchStatus.ABSENT:
                 harness.submit()
         except LauncherUnreachable as trouble:
-            said.add(trouble.detail)
+            found.add(trouble.detail)
         harness.pass_time(15)
-    return None, said
+    return None, found
 
 
 # Of two replicas
@@ -151,11 +151,11 @@ def test_keys_of_the_server_that_do_not_work_are_trouble_and_no_end(
     harness.submit()
     harness.pass_time(1)
 
-    ended, said = watch(harness, 60)
+    ended, result = watch(harness, 60)
     works_again(harness)
 
     assert ended is None
-    assert said == {"the launch request failed and will be retried: Failed to access bucket: 403"}
+    assert result == {"the launch request failed and will be retried: Failed to access bucket: 403"}
     assert harness.until(LaunchStatus.UP).placements == 1
     assert len(harness.posted("/jobs/launch")) <= 15
 
@@ -194,10 +194,10 @@ def test_why_a_task_was_refused_is_told_until_it_is_written_down(
     harness.submit()
     harness.pass_time(1)
 
-    told = [harness.look(), do(harness.replica().observe("job-1"))]
+    found = [harness.look(), do(harness.replica().observe("job-1"))]
 
-    assert [seen.result.outcome for seen in told if seen.result] == [Outcome.FAILED] * 2
-    assert all("A100:4" in seen.result.detail for seen in told if seen.result)
+    assert [seen.result.outcome for seen in found if seen.result] == [Outcome.FAILED] * 2
+    assert all("A100:4" in seen.result.detail for seen in found if seen.result)
 
 
 def test_what_was_refused_outright_has_failed_whoever_looks_next(

@@ -186,14 +186,14 @@ def test_to_read_a_log_does_nothing_to_a_launch(new_harness: NewSkyPilotHarness)
     harness.pass_time(31)
     harness.look()
     harness.truth.kill("interrupted")
-    row, told = harness.book.find("job-1"), harness.book.events("job-1")
+    row, recorded = harness.book.find("job-1"), harness.book.events("job-1")
 
     for _ in range(3):
         do(harness.launcher.logs("job-1"))
         harness.pass_time(60)
 
     assert not harness.posted("/jobs/cancel")
-    assert (harness.book.find("job-1"), harness.book.events("job-1")) == (row, told)
+    assert (harness.book.find("job-1"), harness.book.events("job-1")) == (row, recorded)
     harness.look()
     assert harness.posted("/jobs/cancel")
 

@@ -35,11 +35,11 @@ def sweeps_as(
     harness: SkyPilotHarness, times: int, is_live: Callable[[str], bool | None]
 ) -> list[list[OrphanedResource]]:
     """The same, with what is known of each launch."""
-    told = []
+    found = []
     for _ in range(times):
-        told.append([*do(harness.launcher.sweep(is_live))])
+        found.append([*do(harness.launcher.sweep(is_live))])
         harness.pass_time(60)
-    return told
+    return found
 
 
 def lose_jobs(harness: SkyPilotHarness) -> str:
@@ -60,7 +60,7 @@ def test_nodes_that_a_job_has_left_behind_are_told_of_and_taken_down(
     waiting = harness.look()
     harness.pass_time(15 * 60)
     ended = harness.look()
-    strays = [stray for told in sweeps(harness, 14) for stray in told]
+    strays = [stray for each in sweeps(harness, 14) for stray in each]
 
     assert job.is_over
     assert waiting.status is LaunchStatus.UP, "its nodes stand"
@@ -96,17 +96,17 @@ def test_a_job_that_skypilot_has_lost_is_forgotten_once_its_cluster_is_gone(
     harness.until(LaunchStatus.UP)
     cluster = lose_jobs(harness)
     harness.pass_time(31)
-    said = []
+    found = []
     for _ in range(9):
         with pytest.raises(LauncherUnreachable) as trouble:
             harness.look()
-        said.append(trouble.value.detail)
+        found.append(trouble.value.detail)
         harness.pass_time(10)
 
     sweeps(harness, 1, live=True)
     seen = harness.look()
 
-    assert said[-1] == f"SkyPilot has lost the job; terminating first: {cluster}"
+    assert found[-1] == f"SkyPilot has lost the job; terminating first: {cluster}"
     assert (seen.status, seen.leftovers) == (LaunchStatus.FORGOTTEN, ())
     assert not harness.truth.standing()
 

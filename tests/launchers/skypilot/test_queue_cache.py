@@ -144,9 +144,9 @@ def test_a_job_whose_name_is_not_told_is_not_one_that_is_lost(
         with pytest.raises(LauncherUnreachable, match="cannot parse"):
             harness.look()
 
-    told = harness.book.find("job-1")
-    assert told
-    assert told.missing_since is None
+    result = harness.book.find("job-1")
+    assert result
+    assert result.missing_since is None
 
 
 @pytest.mark.parametrize("tz", ["Europe/Berlin", "America/New_York", "Asia/Kolkata"])

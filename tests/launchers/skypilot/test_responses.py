@@ -48,13 +48,13 @@ class Tampering(httpx2.AsyncBaseTransport):
             self._asked[request_id] = path
             return self.change_reply("POST " + path, reply)
         if path != "/api/get":
-            said = self.change(path, json.loads(reply.content)) if reply.content != b"null" else None  # fmt: skip
-            return self.change_reply(path, _json(reply.status_code, said))
+            parsed = self.change(path, json.loads(reply.content)) if reply.content != b"null" else None  # fmt: skip
+            return self.change_reply(path, _json(reply.status_code, parsed))
         asked = self._asked.get(request.url.params["request_id"], "")
-        told = json.loads(reply.content)
+        body = json.loads(reply.content)
         if reply.status_code == 200:
-            told["return_value"] = json.dumps(self.change(asked, json.loads(told["return_value"])))
-        return self.change_reply(asked, _json(reply.status_code, told))
+            body["return_value"] = json.dumps(self.change(asked, json.loads(body["return_value"])))
+        return self.change_reply(asked, _json(reply.status_code, body))
 
 
 def _json(code: int, said: Any) -> httpx2.Response:
@@ -105,11 +105,11 @@ def concluded(harness: SkyPilotHarness, tampering: Tampering) -> LaunchStatus | 
         try:
             seen = do(harness.replica(tampering).observe("job-1"))
         except LauncherUnreachable as unknown:
-            said = unknown.detail
+            result = unknown.detail
         else:
-            said, standing = repr(seen), seen.status
+            result, standing = repr(seen), seen.status
 
-    assert CANARY not in said
+    assert CANARY not in result
     assert not ACTS & {path for path, _ in harness.server.posts[posts:]}
     return standing
 
@@ -227,15 +227,15 @@ def test_no_secret_is_told_to_anybody(
     harness.submit("new-1")
     harness.truth.delay_s = 0
     harness.pass_time(60)
-    said = [repr(harness.look("new-1")), repr(harness.look())]
+    found = [repr(harness.look("new-1")), repr(harness.look())]
     task = harness.posted("/jobs/launch")[0]["task"]
 
     harness.book._engine.dispose()
     stored = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
 
     assert f"{CANARY}-user" in task
-    assert CANARY not in caplog.text + "".join(said)
+    assert CANARY not in caplog.text + "".join(found)
     assert CANARY.encode() not in stored
-    assert "5" * 32 not in "".join(said) + caplog.text, "the secret of the gate's address"
+    assert "5" * 32 not in "".join(found) + caplog.text, "the secret of the gate's address"
     assert repr(harness.launch("new-1")).count(f"{CANARY}-user") == 0
     assert NAMES.job_name("job-1") in task

@@ -211,12 +211,12 @@ def test_a_row_with_nodes() -> None:
 
 
 def test_events_are_told_oldest_first_in_utc_and_can_be_stored() -> None:
-    told = [
+    found = [
         {"new_status": "STARTING", "code": None, "reason": "b\0\ud800", "timestamp": "2026-11-21T09:58:12"},
         {"new_status": "PENDING", "code": 7, "reason": None, "timestamp": "2026-11-21T11:58:11.5+02:00"},
     ]  # fmt: skip
 
-    first, second = read_events(told)
+    first, second = read_events(found)
 
     assert (first.status, first.code, first.reason) == ("PENDING", "7", "")
     assert first.at.isoformat() == "2026-11-21T09:58:11.500000+00:00"

@@ -45,30 +45,32 @@ def test_a_job_that_runs_stands() -> None:
 
 
 def test_a_job_that_was_queued_again_has_lost_its_nodes() -> None:
-    verdict = decide(
+    decision = decide(
         books(SlurmJob(state="PENDING", reason="BeginTime"), {"placed.1": placed()}), NOW_S
     )
 
-    assert lost(verdict) is Cause.NODE_FAILED
-    assert verdict.action is None, "Slurm will place it by itself"
+    assert lost(decision) is Cause.NODE_FAILED
+    assert decision.action is None, "Slurm will place it by itself"
 
 
 def test_two_attempts_between_observations_follow_each_other() -> None:
     facts = {"placed.1": placed(100), "placed.2": placed(300, restart=1)}
 
-    verdict = decide(books(SlurmJob(state="RUNNING", restarts=1), facts), NOW_S)
+    decision = decide(books(SlurmJob(state="RUNNING", restarts=1), facts), NOW_S)
 
-    assert verdict.facts.keys() == {"lost.1"}
-    assert 100 <= float(str(verdict.facts["lost.1"]["at"])) < 300
+    assert decision.facts.keys() == {"lost.1"}
+    assert 100 <= float(str(decision.facts["lost.1"]["at"])) < 300
 
 
 def test_what_slurm_ends_and_queues_again_is_no_fault_of_the_program() -> None:
     """Its ranks die of SIGTERM, which looks like an error of a program that has trained."""
     facts = {"placed.1": placed(), "left.1": left(143, trained="yes", why="told")}
 
-    verdict = decide(books(SlurmJob(state="PENDING", reason="BeginTime", restarts=1), facts), NOW_S)
+    decision = decide(
+        books(SlurmJob(state="PENDING", reason="BeginTime", restarts=1), facts), NOW_S
+    )
 
-    assert lost(verdict) is Cause.NODE_FAILED
+    assert lost(decision) is Cause.NODE_FAILED
 
 
 @pytest.mark.parametrize(
@@ -83,10 +85,12 @@ def test_what_slurm_ends_and_queues_again_is_no_fault_of_the_program() -> None:
 def test_last_words_tell_why_a_job_was_queued_again(why: str, cause: Cause) -> None:
     facts = {"placed.1": placed(), "left.1": left(75, why=why)}
 
-    verdict = decide(books(SlurmJob(state="PENDING", reason="BeginTime", restarts=1), facts), NOW_S)
+    decision = decide(
+        books(SlurmJob(state="PENDING", reason="BeginTime", restarts=1), facts), NOW_S
+    )
 
-    assert lost(verdict) is cause
-    assert verdict.facts["lost.1"]["at"] == 500
+    assert lost(decision) is cause
+    assert decision.facts["lost.1"]["at"] == 500
 
 
 @pytest.mark.parametrize(
@@ -101,25 +105,25 @@ def test_last_words_tell_why_a_job_was_queued_again(why: str, cause: Cause) -> N
 def test_what_a_cluster_ends_instead_of_queueing_it_again_is_submitted_anew(
     state: str, cause: Cause
 ) -> None:
-    verdict = decide(books(SlurmJob(state=state), {"placed.1": placed()}), NOW_S)
+    decision = decide(books(SlurmJob(state=state), {"placed.1": placed()}), NOW_S)
 
-    assert lost(verdict) is cause
-    assert verdict.action is SlurmAction.SUBMIT
+    assert lost(decision) is cause
+    assert decision.action is SlurmAction.SUBMIT
 
 
 def test_a_crash_between_the_loss_and_the_new_submission_is_made_good() -> None:
     facts = {"placed.1": placed(), "lost.1": {"at": "500", "cause": "preempted"}}
 
-    verdict = decide(books(SlurmJob(state="PREEMPTED"), facts), NOW_S)
+    decision = decide(books(SlurmJob(state="PREEMPTED"), facts), NOW_S)
 
-    assert verdict == SlurmPlan({}, SlurmAction.SUBMIT)
+    assert decision == SlurmPlan({}, SlurmAction.SUBMIT)
 
 
 def test_fast_boot_is_not_a_program_failure() -> None:
-    verdict = decide(books(SlurmJob(state="FAILED", exit_code=137), {"placed.1": placed()}), NOW_S)
+    decision = decide(books(SlurmJob(state="FAILED", exit_code=137), {"placed.1": placed()}), NOW_S)
 
-    assert lost(verdict) is Cause.NODE_FAILED
-    assert verdict.action is SlurmAction.SUBMIT
+    assert lost(decision) is Cause.NODE_FAILED
+    assert decision.action is SlurmAction.SUBMIT
 
 
 def test_what_looks_like_a_lost_node_is_not_one_for_ever() -> None:
@@ -127,19 +131,19 @@ def test_what_looks_like_a_lost_node_is_not_one_for_ever() -> None:
     guess = {"cause": "node_failed", "guess": "yes"}
     facts |= {f"lost.{n}": {"at": str(n), **guess} for n in range(1, NODE_TRIES + 1)}
 
-    verdict = decide(books(SlurmJob(state="FAILED", exit_code=137), facts), NOW_S)
+    decision = decide(books(SlurmJob(state="FAILED", exit_code=137), facts), NOW_S)
 
-    assert verdict.facts["ended"]["outcome"] is Outcome.FAILED
-    assert "6 times" in str(verdict.facts["ended"]["detail"])
+    assert decision.facts["ended"]["outcome"] is Outcome.FAILED
+    assert "6 times" in str(decision.facts["ended"]["detail"])
 
 
 def test_a_program_that_never_trained_ends_the_launch_in_its_own_words() -> None:
     facts = {"placed.1": placed(), "left.1": left(3, words="no module named foo")}
 
-    verdict = decide(books(SlurmJob(state="FAILED", exit_code=3), facts), NOW_S)
+    decision = decide(books(SlurmJob(state="FAILED", exit_code=3), facts), NOW_S)
 
-    assert verdict.facts["ended"]["detail"] == "node 1 exited with 3: no module named foo"
-    assert verdict.facts["ended"]["exit_code"] == 3
+    assert decision.facts["ended"]["detail"] == "node 1 exited with 3: no module named foo"
+    assert decision.facts["ended"]["exit_code"] == 3
 
 
 def test_a_program_that_has_trained_is_tried_as_often_as_it_may_fail() -> None:
@@ -170,30 +174,30 @@ def test_crash_before_the_restart_of_a_failed_program_is_repaired() -> None:
 def test_a_placement_that_was_replaced_is_not_started_again() -> None:
     facts = {"placed.1": placed(), "left.1": left(76, trained="yes")}
 
-    verdict = decide(books(SlurmJob(state="FAILED"), facts), NOW_S)
+    decision = decide(books(SlurmJob(state="FAILED"), facts), NOW_S)
 
-    assert verdict.action is None
-    assert verdict.facts["ended"]["exit_code"] == 76
+    assert decision.action is None
+    assert decision.facts["ended"]["exit_code"] == 76
 
 
 def test_the_words_of_the_worker_are_told_before_its_last_line() -> None:
     facts = {"placed.1": placed(), "left.1": left(2, words="x", said='{"detail": "no script"}')}
 
-    verdict = decide(books(SlurmJob(state="FAILED"), facts), NOW_S)
+    decision = decide(books(SlurmJob(state="FAILED"), facts), NOW_S)
 
-    assert verdict.facts["ended"]["detail"] == "node 1 exited with 2: no script"
+    assert decision.facts["ended"]["detail"] == "node 1 exited with 2: no script"
 
 
 def test_a_node_that_gives_no_sign_has_the_job_queued_again() -> None:
     facts = {"placed.1": placed()}
 
     patient = decide(books(SlurmJob(state="RUNNING"), facts, silent_s=SILENT_S), NOW_S)
-    verdict = decide(books(SlurmJob(state="RUNNING"), facts, silent_s=SILENT_S + 1), NOW_S)
+    decision = decide(books(SlurmJob(state="RUNNING"), facts, silent_s=SILENT_S + 1), NOW_S)
     asleep = SlurmJob(state="RUNNING", was_suspended=True)
 
     assert patient == SlurmPlan()
-    assert verdict.action is SlurmAction.REQUEUE
-    assert lost(verdict) is Cause.NODE_FAILED
+    assert decision.action is SlurmAction.REQUEUE
+    assert lost(decision) is Cause.NODE_FAILED
     assert decide(books(asleep, facts, silent_s=SILENT_S + 1), NOW_S) == SlurmPlan()
 
 
@@ -237,20 +241,20 @@ def test_accounts_tell_of_a_job_that_was_queued_again_and_is_forgotten(
     """In the words of sacct, which says nothing of restarts."""
     facts = {"placed.1": placed(), "lost.1": {"at": "200"}, "placed.2": placed(300, restart=1)}
 
-    verdict = decide(books(SlurmJob.forgotten(told), facts), NOW_S)
+    decision = decide(books(SlurmJob.forgotten(told), facts), NOW_S)
 
     if isinstance(outcome, Cause):
-        assert lost(verdict, 2) is outcome
-        assert verdict.action is SlurmAction.SUBMIT
+        assert lost(decision, 2) is outcome
+        assert decision.action is SlurmAction.SUBMIT
     else:
-        assert verdict.facts["ended"]["outcome"] is outcome
+        assert decision.facts["ended"]["outcome"] is outcome
 
 
 @pytest.mark.parametrize("told", ["", "RUNNING", "PENDING", "REQUEUED"])
 def test_accounting_without_an_end_leaves_the_job_unknown(told: str) -> None:
-    verdict = decide(books(SlurmJob.forgotten(told), {"placed.1": placed()}), NOW_S)
+    decision = decide(books(SlurmJob.forgotten(told), {"placed.1": placed()}), NOW_S)
 
-    assert verdict == SlurmPlan({"forgotten": {"at": NOW_S}})
+    assert decision == SlurmPlan({"forgotten": {"at": NOW_S}})
 
 
 def test_script_exit_outweighs_a_node_failure() -> None:
@@ -278,19 +282,19 @@ def test_a_cancel_wins_over_all_but_work_that_is_done() -> None:
 
 
 def test_who_cancels_at_slurm_ends_the_launch() -> None:
-    verdict = decide(books(SlurmJob(state="CANCELLED"), {"placed.1": placed()}), NOW_S)
+    decision = decide(books(SlurmJob(state="CANCELLED"), {"placed.1": placed()}), NOW_S)
 
-    assert verdict.facts["ended"]["outcome"] is Outcome.CANCELLED
-    assert verdict.action is None
+    assert decision.facts["ended"]["outcome"] is Outcome.CANCELLED
+    assert decision.action is None
 
 
 def test_what_slurm_waits_for_is_told_once() -> None:
     row = SlurmJob(state="PENDING", reason="Resources")
 
-    verdict = decide(books(row, {}), NOW_S)
+    decision = decide(books(row, {}), NOW_S)
     seen = books(row, {"denied.Resources": {"at": "900"}})
 
-    assert verdict.facts == {"denied.Resources": {"at": NOW_S}}
+    assert decision.facts == {"denied.Resources": {"at": NOW_S}}
     assert decide(seen, NOW_S) == SlurmPlan()
     (denial,) = observe(seen, FixedClock().now()).denials
     assert (denial.zone, denial.detail) == ("slurm/spot", "waiting in Slurm: Resources")

@@ -84,10 +84,10 @@ def test_every_way_to_add_up_comes_to_the_sum_of_all_bills(
 ) -> None:
     accounts = [compute_bill(events, {}, NOW) for events in bills(engine).values()]
 
-    told = book.totals(CostRequest(by=by, tag="team" if by is GroupBy.TAG else ""), NOW)
+    result = book.totals(CostRequest(by=by, tag="team" if by is GroupBy.TAG else ""), NOW)
 
-    assert told.pending == 0
-    for sums in (told.totals, [told.total]):
+    assert result.pending == 0
+    for sums in (result.totals, [result.total]):
         assert sum(cost.paid_micros for cost in sums) == sum(a.paid_micros for a in accounts)
         assert sum(cost.ms.total for cost in sums) == sum(a.ms.total for a in accounts)
         assert sum(cost.amounts["waiting_ms"] for cost in sums) == sum(
@@ -95,17 +95,17 @@ def test_every_way_to_add_up_comes_to_the_sum_of_all_bills(
         )
         assert sum(cost.saved_micros for cost in sums) == sum(a.saved_micros for a in accounts)
         assert sum(cost.wasted_micros for cost in sums) == sum(a.wasted_micros for a in accounts)
-    assert told.total.jobs == 30
+    assert result.total.jobs == 30
 
 
 def test_sums_by_job_are_the_bills_and_carry_names(engine: Engine, book: CostQueries) -> None:
-    told = {cost.key: cost for cost in book.totals(CostRequest(by=GroupBy.JOB), NOW).totals}
+    found = {cost.key: cost for cost in book.totals(CostRequest(by=GroupBy.JOB), NOW).totals}
 
     for job_id, events in bills(engine).items():
         account = compute_bill(events, {}, NOW)
-        assert told[job_id].paid_micros == account.paid_micros
-        assert (told[job_id].ms, told[job_id].micros) == (account.ms, account.micros)
-        assert (told[job_id].label, told[job_id].jobs) == (f"run-{int(job_id[-2:])}", 1)
+        assert found[job_id].paid_micros == account.paid_micros
+        assert (found[job_id].ms, found[job_id].micros) == (account.ms, account.micros)
+        assert (found[job_id].label, found[job_id].jobs) == (f"run-{int(job_id[-2:])}", 1)
 
 
 def test_users_projects_and_tags_are_told_apart(book: CostQueries) -> None:
@@ -145,17 +145,17 @@ def test_rows_are_what_follows_from_the_log(engine: Engine, book: CostQueries) -
 
     kept = [item for job in bills(engine) if (item := BillRollups(engine).recompute_job(job))]
     ended = {row[0] for row in rows(engine)["ledgers"]}
-    told = {name: set(found) for name, found in rows(engine).items()}
+    collected = {name: set(found) for name, found in rows(engine).items()}
     mine = [item for item in kept if item.history.job_id in ended]
 
     assert 10 < len(mine) < 30
-    assert told["ledger_shares"] == {
+    assert collected["ledger_shares"] == {
         _row(ledger_shares, allocation_row(item.history, share))
         for item in mine
         for share, _ in item.rows
     }
-    assert told["ledger_hours"] == {_row(ledger_hours, row) for i in mine for c in i.placements for row in hour_rows(i.history, c)}  # fmt: skip
-    assert told["ledger_placements"] == {_row(ledger_placements, placement_row(i.history, c)) for i in mine for c in i.placements}  # fmt: skip
+    assert collected["ledger_hours"] == {_row(ledger_hours, row) for i in mine for c in i.placements for row in hour_rows(i.history, c)}  # fmt: skip
+    assert collected["ledger_placements"] == {_row(ledger_placements, placement_row(i.history, c)) for i in mine for c in i.placements}  # fmt: skip
 
 
 def _row(table: object, values: dict[str, object]) -> tuple[object, ...]:
@@ -249,19 +249,19 @@ def test_tags_without_end_do_not_keep_a_job_out_of_the_books(
     job = journal.submit("job-1", submitted(tags=tags))
     journal.append(job, [launched(1), ready(10), finished(30)])
 
-    told = CostQueries(engine, BillRollups(engine)).totals(
+    result = CostQueries(engine, BillRollups(engine)).totals(
         CostRequest(by=GroupBy.TAG, tag="team"), NOW
     )
 
-    assert [(cost.key, cost.paid_micros) for cost in told.totals] == [("nlp", 20_000)]
-    assert told.pending == 0
+    assert [(cost.key, cost.paid_micros) for cost in result.totals] == [("nlp", 20_000)]
+    assert result.pending == 0
 
 
 def test_no_jobs_cost_nothing(engine: Engine) -> None:
-    told = CostQueries(engine, BillRollups(engine)).totals(CostRequest(by=GroupBy.USER), NOW)
+    result = CostQueries(engine, BillRollups(engine)).totals(CostRequest(by=GroupBy.USER), NOW)
 
-    assert (told.totals, told.total.paid_micros, told.total.jobs) == ([], 0, 0)
-    assert set(told.total.amounts) == set(AMOUNTS)
+    assert (result.totals, result.total.paid_micros, result.total.jobs) == ([], 0, 0)
+    assert set(result.total.amounts) == set(AMOUNTS)
 
 
 def test_who_changes_what_is_kept_changes_the_number_of_the_reckoning() -> None:

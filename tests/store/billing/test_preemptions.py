@@ -49,15 +49,15 @@ def loss_report(book: PreemptionQueries, by: LossBy, **more: object) -> Preempti
 def test_however_it_is_told_apart_every_loss_is_counted_once(
     book: PreemptionQueries, by: LossBy
 ) -> None:
-    told = loss_report(book, by)
+    reported = loss_report(book, by)
 
-    causes = sum((losses.causes for losses in told.totals), Counter())
-    assert causes == told.total.causes == {"preempted": 8, "node_failed": 4, "user_error": 4}
-    assert (told.total.preempted, told.total.counted) == (12, 12)
-    assert told.total.node_hours == pytest.approx(4 * 4 * 2)
+    causes = sum((losses.causes for losses in reported.totals), Counter())
+    assert causes == reported.total.causes == {"preempted": 8, "node_failed": 4, "user_error": 4}
+    assert (reported.total.preempted, reported.total.counted) == (12, 12)
+    assert reported.total.node_hours == pytest.approx(4 * 4 * 2)
     if by is not LossBy.CAUSE:
-        assert sum(losses.node_ms for losses in told.totals) == told.total.node_ms
-        assert sum(losses.counted for losses in told.totals) == 12
+        assert sum(losses.node_ms for losses in reported.totals) == reported.total.node_ms
+        assert sum(losses.counted for losses in reported.totals) == 12
 
 
 def test_each_is_where_and_when_it_was(book: PreemptionQueries) -> None:
@@ -99,11 +99,11 @@ def test_filters_leave_out_losses_and_the_hours_they_are_held_against(
 def test_the_curve_counts_all_placements_and_only_what_was_taken_bends_it(
     book: PreemptionQueries,
 ) -> None:
-    told = loss_report(book, LossBy.ZONE)
+    reported = loss_report(book, LossBy.ZONE)
 
-    [step] = told.survival
+    [step] = reported.survival
     assert (step.minutes, step.at_risk, step.preempted, step.share) == (60, 16, 12, 0.25)
-    assert told.mean_minutes == 16 * 60 / 12
+    assert reported.mean_minutes == 16 * 60 / 12
 
 
 def test_waits_are_means_of_those_that_are_known(book: PreemptionQueries) -> None:

@@ -119,12 +119,12 @@ def test_every_change_is_told_once_and_what_changes_nothing_is_not(
     people.archive_project("nlp", is_archived=True, actor=BOSS)
     people.archive_project("nlp", is_archived=True, actor=BOSS)
 
-    told = [
+    found = [
         (e.audit_action.action, e.audit_action.target, e.audit_action.before, e.audit_action.after)
         for e in audit.page(limit=99)
     ]
 
-    assert told == [
+    assert found == [
         ("project.change", "nlp", {"is_archived": False}, {"is_archived": True}),
         ("member.remove", "nlp/ada", {"role": "viewer"}, None),
         ("member.set", "nlp/ada", None, {"role": "viewer"}),

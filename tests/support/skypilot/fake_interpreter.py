@@ -105,8 +105,8 @@ class FakeInterpreter:
 
 def configuration(home: Path) -> dict[str, Any]:
     """What SkyPilot would read in this HOME."""
-    told: dict[str, Any] = yaml.safe_load((home / ".sky/config.yaml").read_text())
-    return told
+    text: dict[str, Any] = yaml.safe_load((home / ".sky/config.yaml").read_text())
+    return text
 
 
 def end_all(home: Path) -> None:

@@ -36,9 +36,9 @@ class Holdfast(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers["Content-Length"]))
         say({"asked": raw.decode(), "path": self.path})
-        told = json.loads(sys.stdin.readline())
-        data = told["body"].encode()
-        self.send_response(told["status"])
+        parsed = json.loads(sys.stdin.readline())
+        data = parsed["body"].encode()
+        self.send_response(parsed["status"])
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)

@@ -66,8 +66,8 @@ def test_start_on_an_unreadable_format_exits_and_changes_nothing(
 
     assert codes == [Exit.UNUSABLE_STORE]
     assert objects(store) == before
-    said = driver.reports(ReportKind.WORKER_LEFT)[-1].body["detail"]
-    assert f"checkpoint {newest} cannot be read: {why}" in str(said)
+    reported = driver.reports(ReportKind.WORKER_LEFT)[-1].body["detail"]
+    assert f"checkpoint {newest} cannot be read: {why}" in str(reported)
 
 
 @pytest.mark.parametrize("is_sealed", [True, False])
@@ -187,9 +187,9 @@ def test_checkpoint_of_another_job_is_refused(tmp_path: Path) -> None:
     again = other.run_ranks(1, DDP_SCRIPT, "40")
 
     assert (codes, after) == ([Exit.UNUSABLE_STORE], before)
-    said = other.reports(ReportKind.WORKER_LEFT)[1].body["detail"]
+    reported = other.reports(ReportKind.WORKER_LEFT)[1].body["detail"]
     assert "was saved by job lesson, and this is job other: to continue from job lesson" in str(
-        said
+        reported
     )
     assert again == [Exit.DONE]
     started = other.reports(ReportKind.TRAINING_STARTED)[-1]

@@ -223,7 +223,7 @@ def test_a_script_that_failed_goes_on_as_another_job_as_if_it_had_not(
     codes = onward.run_ranks(ranks, DDP_SCRIPT, TOTAL)
 
     [started] = onward.reports(ReportKind.TRAINING_STARTED)
-    saved = [said.body["step"] for said in onward.reports(ReportKind.CHECKPOINT_COMMITTED)]
+    saved = [report.body["step"] for report in onward.reports(ReportKind.CHECKPOINT_COMMITTED)]
     assert failed == [Exit.FAILED, Exit.FAILED]
     assert codes == [0] * ranks
     assert (

@@ -48,12 +48,12 @@ def test_a_checkpoint_is_read_as_it_was_written(store: DirectoryStore, tmp_path:
 
     group.save(10)
 
-    [said] = group.said(COMMITTED)
+    [result] = group.said(COMMITTED)
     assert newest(store) == (10, [])
-    assert said["weights_sha256"] == Scales().at(10).digest
-    assert said["checkpoint"] == "step-10-e1-000000010001"
+    assert result["weights_sha256"] == Scales().at(10).digest
+    assert result["checkpoint"] == "step-10-e1-000000010001"
     sizes = [len(store.get(key)) for key in store.list("step-")]
-    assert said["size_bytes"] == sum(sizes)
+    assert result["size_bytes"] == sum(sizes)
 
 
 def test_record_of_the_same_size_with_other_bytes_is_damaged(

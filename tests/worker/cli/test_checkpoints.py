@@ -81,9 +81,9 @@ def test_export_leaves_a_file_that_others_read(
     dcp_to_torch_save(files["dcp"], tmp_path / "again")
 
     left = torch.full((300,), 20.0)
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert f"exported step-20-e1-000000010002 to {files['torch']}" in said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert f"exported step-20-e1-000000010002 to {files['torch']}" in output.err
     assert torch.equal(torch.load(files["torch"], weights_only=True)["model"]["left"], left)
     assert torch.equal(load_file(files["safetensors"])["model.left"], left)
     assert torch.equal(torch.load(tmp_path / "again", weights_only=True)["model"]["left"], left)
@@ -101,8 +101,8 @@ def test_where_nothing_is_it_says_so(
 
     assert run_command(command, f"file://{tmp_path}/{JOB}", *words) == code
 
-    said = capsys.readouterr()
-    assert (said.out, f"file://{tmp_path}/{JOB} has no" in said.err) == ("", True)
+    output = capsys.readouterr()
+    assert (output.out, f"file://{tmp_path}/{JOB} has no" in output.err) == ("", True)
 
 
 def test_an_address_that_is_none_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:

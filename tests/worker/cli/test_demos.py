@@ -69,12 +69,12 @@ def test_ranks_that_torchrun_starts_are_the_ranks_of_the_demo() -> None:
 def test_eight_ranks_say_hello_and_what_their_environment_tells() -> None:
     greeted = shown("-m", "holdfast_worker", "demo", "hello", "-n", "8")
 
-    said = greeted.stdout.splitlines()
-    assert sorted(said) == sorted(line for rank in range(8) for line in describe_rank(rank, {}))
+    output = greeted.stdout.splitlines()
+    assert sorted(output) == sorted(line for rank in range(8) for line in describe_rank(rank, {}))
     assert {"Hello from rank 7!", "Rank 0: I handle even data!", "Rank 7: I handle odd data!"} < {
-        *said
+        *output
     }
-    assert f"Rank 3: {NOT_SET}" in said
+    assert f"Rank 3: {NOT_SET}" in output
 
 
 def test_what_torchrun_tells_a_rank_is_said() -> None:

@@ -44,12 +44,12 @@ def test_programs_are_told_of_the_whole_machine(capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit) as end:
         main(["doctor", "--json"])
 
-    told = json.loads(capsys.readouterr().out)
+    body = json.loads(capsys.readouterr().out)
     assert end.value.code == 0
-    assert told["torch"] == torch.__version__
-    assert told["backends"]["gloo"] is True
-    assert told["gpus_per_node"] == len(told["gpus"]) == torch.cuda.device_count()
-    assert f"torch=={torch.__version__}" in told["lock"]
+    assert body["torch"] == torch.__version__
+    assert body["backends"]["gloo"] is True
+    assert body["gpus_per_node"] == len(body["gpus"]) == torch.cuda.device_count()
+    assert f"torch=={torch.__version__}" in body["lock"]
 
 
 def test_who_listens_is_reached_and_who_does_not_is_told_from_a_wall() -> None:
@@ -79,11 +79,11 @@ def test_all_addresses_are_told_and_one_that_is_not_reached_is_the_end_of_it(
         some = doctor.check_machine([here, "x"], as_json=False)
         shown = capsys.readouterr().out.splitlines()
         all_ = doctor.check_machine([here], as_json=True)
-        told = json.loads(capsys.readouterr().out)
+        body = json.loads(capsys.readouterr().out)
 
     assert (some, all_) == (1, 0)
     assert [line[0] for line in shown] == ["✓", "✗"]
-    assert [(one["address"], one["is_open"]) for one in told] == [(here, True)]
+    assert [(one["address"], one["is_open"]) for one in body] == [(here, True)]
 
 
 def test_a_machine_without_torch_gets_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,9 +20,9 @@ from worker.support.loader_resume import Numbers, of_pass, repeated, run_loaders
 
 def logged_line(capsys: pytest.CaptureFixture[str]) -> str:
     """The one line that all ranks together said."""
-    said = capsys.readouterr().err
-    assert said.count("holdfast:") == 1
-    return said
+    output = capsys.readouterr().err
+    assert output.count("holdfast:") == 1
+    return output
 
 
 def each_its_own(rank: int, world_size: int) -> DataLoader[int]:
@@ -39,7 +39,7 @@ def test_ranks_that_shuffle_by_themselves_go_on_by_themselves(
     before = run_loaders(make, 2, 3)
     on = run_loaders(make, 2, 4, before.trees)
     more = run_loaders(make, 3, 4, before.trees)
-    said = logged_line(capsys)
+    result = logged_line(capsys)
     fewer = run_loaders(make, 1, 4, before.trees)
 
     assert more.batches[:2] == on.batches
@@ -47,7 +47,7 @@ def test_ranks_that_shuffle_by_themselves_go_on_by_themselves(
     assert fewer.batches == on.batches[:1]
     assert [number for number, _ in more.batches[2]] == [0, 0, 0, 0]
     assert not repeated(s for _, batch in more.batches[2] for s in batch)
-    assert said == (
+    assert result == (
         "holdfast: the checkpoint is of 2 ranks, now there are 3, and each rank reads all of the data in a separate "
         "order: former ranks continue their orders, new ranks begin one; DistributedSampler and "
         "holdfast_worker.ExactSampler divide one order among all ranks\n"

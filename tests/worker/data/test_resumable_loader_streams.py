@@ -211,10 +211,10 @@ def test_stream_of_workers_is_warned_of_if_the_workers_stay(
     after = run_loaders(make, 1, 2, before.trees)
 
     number = before.batches[0][-1][0] + 1
-    told = capsys.readouterr().err
+    output = capsys.readouterr().err
     is_warned = is_persistent and number > 1
-    assert told.count("restarts Counter from its beginning") == is_warned
-    assert not is_warned or WARNING.format(number) in told
+    assert output.count("restarts Counter from its beginning") == is_warned
+    assert not is_warned or WARNING.format(number) in output
     assert (before.batches[0] + after.batches[0] == whole.batches[0]) is not is_warned
 
 
@@ -271,9 +271,9 @@ def test_stream_that_continues_begins_again_with_another_number_of_ranks(
     moved = run_loaders(make, 1, 3, before.trees, continues=True)
     after = run_loaders(make, 1, 3, moved.trees, continues=True)
 
-    said = capsys.readouterr().err.splitlines()
-    assert "restarts" in said[0]
-    assert said[1:] == [
+    output = capsys.readouterr().err.splitlines()
+    assert "restarts" in output[0]
+    assert output[1:] == [
         "holdfast: Counter continues over all passes, and restarts with its first sample"
     ]
     assert moved.batches[0] + after.batches[0] == [
@@ -293,8 +293,8 @@ def test_stream_in_a_later_pass_is_warned_of_with_another_number_of_ranks(
     before = run_loaders(make, 2, 3)
     run_loaders(make, 3, 1, before.trees)
 
-    said = capsys.readouterr().err.splitlines(keepends=True)
-    assert said[1:] == [WARNING.format(2)]
+    output = capsys.readouterr().err.splitlines(keepends=True)
+    assert output[1:] == [WARNING.format(2)]
 
 
 def test_data_with_a_state_continues_by_it() -> None:

@@ -109,16 +109,16 @@ def test_gradients_are_looked_at_now_and_then_and_told_some_steps_later() -> Non
     optimizer = torch.optim.SGD(model.parameters(), lr=0)
     gradients = DesyncDetector()
     gradients.watch(Wrapped(model))  # type: ignore[arg-type]
-    told: dict[int, float] = {}
+    found: dict[int, float] = {}
 
     for step in range(1, 2 * CHECK_STEPS + 1):
         model.weight.grad = torch.full((1, 3), float(step))
         optimizer.step()
         gradients.end_step()
         if (norm := gradients.norms()[0]) is not None:
-            told[step] = norm
+            found[step] = norm
 
-    assert told == {
+    assert found == {
         READ_LAG_STEPS: pytest.approx(1 * math.sqrt(3)),
         CHECK_STEPS + READ_LAG_STEPS: pytest.approx((CHECK_STEPS + 1) * math.sqrt(3)),
     }

@@ -77,17 +77,17 @@ def test_a_plugin_is_called_by_its_name_and_the_host_is_a_slow_way() -> None:
 def test_why_it_is_sockets_is_said_where_it_is_known(line: str, words: str) -> None:
     sockets = "n:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/1"
 
-    [told] = advice(parse_logs([line, sockets]))
+    [result] = advice(parse_logs([line, sockets]))
 
-    assert words in told
+    assert words in result
 
 
 def test_infiniband_that_goes_through_the_host_is_told() -> None:
-    [told] = advice(
+    [result] = advice(
         parse_logs(["n:1:1 [0] NCCL INFO Channel 03/0 : 5[5] -> 12[4] [send] via NET/IB/3"])
     )
 
-    assert "GDRDMA" in told
+    assert "GDRDMA" in result
 
 
 def test_how_gpus_are_wired_is_counted_by_pairs() -> None:
@@ -106,12 +106,12 @@ def test_a_log_or_a_run_directory_is_audited_at_the_command_line(
     text = capsys.readouterr().out
     with pytest.raises(SystemExit) as of_file:
         main(["audit", "--json", str(LOGS / "ib.txt")])
-    told = json.loads(capsys.readouterr().out)
+    body = json.loads(capsys.readouterr().out)
 
     assert (of_folder.value.code, of_file.value.code) == (Exit.DONE, Exit.DONE)
     assert "between nodes  Socket\n" in text
     assert "channels       1 by P2P, 2 by Socket\n" in text
-    assert (told["within"], told["between"], told["advice"]) == ("NVLink", "IB", [])
+    assert (body["within"], body["between"], body["advice"]) == ("NVLink", "IB", [])
 
 
 @pytest.mark.parametrize(

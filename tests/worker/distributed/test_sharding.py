@@ -46,11 +46,11 @@ def test_another_world_reads_the_same_state(
     codes = driver.run_ranks(ranks, SCRIPT, now, TOTAL)
 
     [started] = driver.reports(ReportKind.TRAINING_STARTED)
-    told, known = json.loads(driver.result), json.loads(source.result)
+    parsed, known = json.loads(driver.result), json.loads(source.result)
     assert codes == [0] * ranks
     assert started.body["step"] == int(TOTAL)
-    assert told["weights"] == known["weights"]
-    assert told["moments"] == pytest.approx(known["moments"], rel=1e-12)
+    assert parsed["weights"] == known["weights"]
+    assert parsed["moments"] == pytest.approx(known["moments"], rel=1e-12)
 
 
 def test_a_sharded_run_that_was_stopped_goes_on_bit_for_bit(

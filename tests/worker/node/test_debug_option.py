@@ -40,19 +40,19 @@ def test_debug_run_saves_synchronously_with_documented_settings(
     code, out, err = driver.run_wrapper("--debug", str(script), *DEBUG_VARIABLES)
 
     assert code == 0, err + out
-    said = driver.log(1).splitlines()
-    assert [line for line in said if line.startswith("durable")] == [
+    output = driver.log(1).splitlines()
+    assert [line for line in output if line.startswith("durable")] == [
         f"durable {step} {step // 2}" for step in range(6)
     ]
-    assert said[-1] == f"{DEBUG_RANKS} DETAIL INFO 1"
+    assert output[-1] == f"{DEBUG_RANKS} DETAIL INFO 1"
     assert "TORCH_DISTRIBUTED_DEBUG=DETAIL is replaced by INFO" in driver.log(0)
 
 
 def test_it_is_documented_to_the_letter() -> None:
     [table] = re.findall(r"It sets:.*?\n\n(.*?)\n\n", PAGE, re.DOTALL)
-    told = re.findall(r"\| `([^`]+)` \|$", table, re.MULTILINE)
+    result = re.findall(r"\| `([^`]+)` \|$", table, re.MULTILINE)
 
-    assert set(told) == {
+    assert set(result) == {
         f"--nproc-per-node {DEBUG_RANKS}",
         *(f"{name}={value}" for name, value in DEBUG_VARIABLES.items()),
     }

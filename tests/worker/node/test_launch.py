@@ -310,9 +310,9 @@ def test_a_notice_with_a_deadline_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_an_echo_repeats_what_was_written_since_it_began(tmp_path: Path) -> None:
-    log, heard = tmp_path / "log", io.BytesIO()
+    log, result = tmp_path / "log", io.BytesIO()
     log.write_text("of an earlier run\n")
-    echo = LogTail(log, heard)
+    echo = LogTail(log, result)
 
     with log.open("a") as file:
         file.write("one\n")
@@ -322,4 +322,4 @@ def test_an_echo_repeats_what_was_written_since_it_began(tmp_path: Path) -> None
         file.write("two\n")
     echo.copy()
 
-    assert heard.getvalue() == b"one\ntwo\n"
+    assert result.getvalue() == b"one\ntwo\n"

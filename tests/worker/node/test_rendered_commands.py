@@ -38,9 +38,9 @@ def typed(commands: list[str], folder: Path) -> list[str]:
         for command in commands
     ]
     STARTED.extend(terminals)
-    told = [terminal.communicate(timeout=TIMEOUT_S)[0] for terminal in terminals]
+    found = [terminal.communicate(timeout=TIMEOUT_S)[0] for terminal in terminals]
     assert [terminal.returncode for terminal in terminals] == [0, 0]
-    return told
+    return found
 
 
 @pytest.mark.full
@@ -57,11 +57,11 @@ def test_unequal_nodes_are_one_run_with_one_store(
     spec = parse_job_file(file, Overrides()).spec
     asked = TorchrunRequest(ranks=[2, 1], port=free_port())
 
-    told = typed(
+    found = typed(
         [node.command for node in torchrun_commands(spec, render(spec).task, asked)], tmp_path
     )
 
-    ranks = sorted(line.split("-") for line in "".join(told).split() if line.count("-") == 3)
+    ranks = sorted(line.split("-") for line in "".join(found).split() if line.count("-") == 3)
     assert [rank for rank, *_ in ranks] == ["0", "1", "2"]
     assert {world for *_, world in ranks} == {"3"}
     # Whichever node came first has the first ranks.

@@ -349,9 +349,9 @@ def test_service_of_an_earlier_version_is_asked_seldom(
     assert waited_s >= 2 * 0.5, "there is a pause between two deliveries"
     assert len(service.oldest) < 10
     assert service.told == {1: []}
-    said = capsys.readouterr().err
-    assert said.count("expects report 1 of attempt 1") == 1
-    assert "upgrade the service" in said
+    output = capsys.readouterr().err
+    assert output.count("expects report 1 of attempt 1") == 1
+    assert "upgrade the service" in output
 
 
 def test_gap_of_an_older_attempt_holds_up_no_other(
@@ -409,5 +409,7 @@ def test_ranks_without_last_words_are_noticed_although_older_words_are_gone(tmp_
     epitaph.write(Exit.FAILED)
     epitaph.write(Exit.FAILED)
 
-    said = [report for report, _ in read_spool(spool_file(tmp_path / "spool", 1))]
-    assert [(r.n, r.body["step"]) for r in said if r.kind is ReportKind.WORKER_LEFT] == [(62, 59)]
+    reported = [report for report, _ in read_spool(spool_file(tmp_path / "spool", 1))]
+    assert [(r.n, r.body["step"]) for r in reported if r.kind is ReportKind.WORKER_LEFT] == [
+        (62, 59)
+    ]

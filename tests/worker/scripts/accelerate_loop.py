@@ -89,8 +89,8 @@ def main() -> None:
         pass
 
     if run.rank == 0:
-        told = f"{kept.accelerator.num_processes} {kept.digest()} {plain.digest()}"
-        Path(os.environ["LESSON_RESULT"]).write_text(told)
+        result = f"{kept.accelerator.num_processes} {kept.digest()} {plain.digest()}"
+        Path(os.environ["LESSON_RESULT"]).write_text(result)
 
 
 if __name__ == "__main__":

@@ -44,8 +44,8 @@ def main() -> None:
         for name in ("exp_avg", "exp_avg_sq", "step")
     ]
     if run.rank == 0:
-        told = {"weights": state_dict_digest(weights), "moments": moments}
-        Path(os.environ["LESSON_RESULT"]).write_text(json.dumps(told))
+        found = {"weights": state_dict_digest(weights), "moments": moments}
+        Path(os.environ["LESSON_RESULT"]).write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

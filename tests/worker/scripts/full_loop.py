@@ -62,8 +62,8 @@ def main() -> None:
 
     if run.rank == 0:
         digest = state_dict_digest(model.module.state_dict())
-        told = {"weights": digest, "scaler": scaler.state_dict(), "scales": scales}
-        text = json.dumps({**told, "order": data.order})
+        found = {"weights": digest, "scaler": scaler.state_dict(), "scales": scales}
+        text = json.dumps({**found, "order": data.order})
         Path(os.environ["LESSON_RESULT"]).write_text(text)
 
 

@@ -72,12 +72,12 @@ def main() -> None:
             hidden.h_C = hidden.h_C * 0.5 + x_BC.mean(0)
             hidden.mean += float(x_BC.mean())
 
-    told = {
+    found = {
         "hidden": [*hidden.h_C.tolist(), hidden.mean],
         "model": {name: value.tolist() for name, value in net.state_dict().items()},
         "moments": [s["exp_avg"].sum().item() for s in optimizer.state_dict()["state"].values()],
     }
-    Path(f"{os.environ['LESSON_RESULT']}-{run.rank}").write_text(json.dumps(told))
+    Path(f"{os.environ['LESSON_RESULT']}-{run.rank}").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -53,8 +53,8 @@ def main() -> None:
         args.fall.befall(run.rank, run.step + 1)
 
     inner = model.module if run.world_size > 1 else model
-    told = {"weights": state_dict_digest(inner.state_dict()), "seen": seen}
-    Path(f"{os.environ['LESSON_RESULT']}-{run.rank}").write_text(json.dumps(told))
+    found = {"weights": state_dict_digest(inner.state_dict()), "seen": seen}
+    Path(f"{os.environ['LESSON_RESULT']}-{run.rank}").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -321,8 +321,8 @@ def _play(seed: int, ranks: ProcessGroup, archive: CheckpointRepository) -> None
         assert ranks.all_reduce_max([float(saver.is_inconsistent or bool(saver.divergence))])[0], (
             f"seed {seed}: {name}"
         )
-        told = ranks.first_message(saver.divergence) or first_difference(ranks, saver.statement)
-        assert told.startswith(name), f"seed {seed}: {told}"
+        result = ranks.first_message(saver.divergence) or first_difference(ranks, saver.statement)
+        assert result.startswith(name), f"seed {seed}: {result}"
         assert not archive.names(LATER_S)
         return
     fresh = Drawn(seed, seed + 10**6, ranks)

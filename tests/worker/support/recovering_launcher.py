@@ -57,8 +57,8 @@ class RecoveringLauncher(RunDriver):
 
     def reports(self, kind: ReportKind | None = None) -> list[Report]:
         """What was said on the machines that are in use; of one kind, if given."""
-        said = (report for report, _ in read_spool(spool_file(self.folder / "spool", 0)))
-        return [report for report in said if kind in (None, report.kind)]
+        reported = (report for report, _ in read_spool(spool_file(self.folder / "spool", 0)))
+        return [report for report in reported if kind in (None, report.kind)]
 
     def start_watched(self, metadata: str, ranks: int, *args: str) -> subprocess.Popen[str]:
         """The next placement, on machines of a cloud that answers at `metadata`."""

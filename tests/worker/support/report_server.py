@@ -59,8 +59,8 @@ class ReportServer:
         code = self.refusals.pop(0) if self.refusals else 200
         is_muster = path.endswith("/muster")
         if code not in {200, NO_ANSWER}:
-            said = {"type": "/docs/errors#refused", "detail": "not now, and not later"}
-            return code, {"message": "default backend"} if self.is_behind_a_proxy else said
+            found = {"type": "/docs/errors#refused", "detail": "not now, and not later"}
+            return code, {"message": "default backend"} if self.is_behind_a_proxy else found
         who = body.get("incarnation")
         if self.replaced & {who, "*"}:
             return 409, REPLACED

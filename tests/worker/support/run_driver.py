@@ -121,12 +121,12 @@ class RunDriver:
     def reports(self, kind: ReportKind | None = None) -> list[Report]:
         """What the worker said, over all attempts; of one kind, if given."""
         spool = self.path / "spool"
-        said = [
+        reported = [
             report
             for attempt in spooled_attempts(spool)
             for report, _ in read_spool(spool_file(spool, attempt))
         ]
-        return [report for report in said if kind in (None, report.kind)]
+        return [report for report in reported if kind in (None, report.kind)]
 
     def log(self, rank: int) -> str:
         """What a rank of the attempt under way wrote."""

@@ -75,17 +75,17 @@ def test_the_waits_of_several_models_are_one() -> None:
     vitals.watch(Clocked(STEP))  # type: ignore[arg-type]
     vitals.watch(Clocked({**STEP, "backward_comm_time": 200}))  # type: ignore[arg-type]
 
-    told = vitals.read()
+    result = vitals.read()
 
     assert RuntimeMetricName.COMMUNICATION not in none
-    assert told[RuntimeMetricName.COMMUNICATION] == 300 / 1700
+    assert result[RuntimeMetricName.COMMUNICATION] == 300 / 1700
 
 
 def test_memory_is_that_of_the_process_and_nothing_is_made_up_about_gpus() -> None:
-    told = RuntimeMetrics(HeartbeatWriter(), CPU).read()
+    result = RuntimeMetrics(HeartbeatWriter(), CPU).read()
 
-    assert told[RuntimeMetricName.HOST_MEMORY] > 1e6
-    assert not {RuntimeMetricName.GPU_MEMORY, RuntimeMetricName.GPU_UTILIZATION} & told.keys()
+    assert result[RuntimeMetricName.HOST_MEMORY] > 1e6
+    assert not {RuntimeMetricName.GPU_MEMORY, RuntimeMetricName.GPU_UTILIZATION} & result.keys()
 
 
 def test_vitals_travel_with_a_point_when_they_are_due(tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_vitals_travel_with_a_point_when_they_are_due(tmp_path: Path) -> None:
         meter.log({"loss": 0.5})
         meter.report(step)
 
-    said = [report.body["values"] for report, _ in read_spool(spool_file(tmp_path, 1))]
-    assert said == [{"loss": 0.5, "holdfast/loading": 0.5}, {"loss": 0.5}]
+    reported = [report.body["values"] for report, _ in read_spool(spool_file(tmp_path, 1))]
+    assert reported == [{"loss": 0.5, "holdfast/loading": 0.5}, {"loss": 0.5}]
 
 
 def test_nothing_is_read_before_it_is_time() -> None:

@@ -137,7 +137,7 @@ def test_older_attempts_are_delivered_first(
     bringer.close()
 
     assert list(opened.told) == [2, 9, 10]
-    assert [len(told) for told in opened.told.values()] == [2, 9, 10]
+    assert [len(each) for each in opened.told.values()] == [2, 9, 10]
 
 
 def test_a_service_that_comes_back_gets_everything(

@@ -170,11 +170,11 @@ def test_a_store_that_hangs_or_fails_is_said_once_and_tried_again(
     fill(tmp_path, 1, 3)
     bringer = courier(tmp_path, lambda: store)
     bringer.start()
-    said: list[str] = []
+    found: list[str] = []
 
     def hear() -> bool:
-        said.append(capsys.readouterr().err)
-        return "".join(said).count("no route to host") > 0
+        found.append(capsys.readouterr().err)
+        return "".join(found).count("no route to host") > 0
 
     wait_until(hear)
     store.is_open = True
@@ -182,7 +182,7 @@ def test_a_store_that_hangs_or_fails_is_said_once_and_tried_again(
     bringer.close(within_s=5)
     hear()
 
-    assert "".join(said).count("no route to host") == 1
+    assert "".join(found).count("no route to host") == 1
 
 
 def test_a_full_box_takes_no_more_but_last_words(
@@ -193,11 +193,11 @@ def test_a_full_box_takes_no_more_but_last_words(
     spool = fill(tmp_path, 2, 3)
     bringer = courier(tmp_path, lambda: TimedStore(shed), attempt=2)
     bringer.start()
-    said: list[str] = []
+    found: list[str] = []
 
     def is_full() -> bool:
-        said.append(capsys.readouterr().err)
-        return f"{MAX_ARCHIVES} report archives wait" in "".join(said)
+        found.append(capsys.readouterr().err)
+        return f"{MAX_ARCHIVES} report archives wait" in "".join(found)
 
     wait_until(is_full)
     before = len(shed.objects)

@@ -94,9 +94,9 @@ def test_real_ranks_of_nodes_that_are_not_alike_are_where_the_map_says(tmp_path:
     ]
 
     wrappers = [node.start_wrapper("--nproc-per-node", "4,2", str(script)) for node in both]
-    said = [wrapper.communicate(timeout=120) for wrapper in wrappers]
+    found = [wrapper.communicate(timeout=120) for wrapper in wrappers]
 
-    assert [wrapper.returncode for wrapper in wrappers] == [0, 0], said
+    assert [wrapper.returncode for wrapper in wrappers] == [0, 0], found
     places = [
         both[node].log(rank).split()
         for node in range(2)
@@ -106,5 +106,5 @@ def test_real_ranks_of_nodes_that_are_not_alike_are_where_the_map_says(tmp_path:
         [*map(str, place)]
         for place in [(0, 0, 0), (0, 1, 1), (0, 2, 2), (0, 3, 3), (1, 0, 4), (1, 1, 5)]
     ]
-    seen = [line for out, _ in said for line in out.splitlines() if line.startswith("[RANK")]
+    seen = [line for out, _ in found for line in out.splitlines() if line.startswith("[RANK")]
     assert sorted(seen) == [f"[RANK {rank}] WORLD_SIZE=6" for rank in range(6)]

@@ -61,9 +61,9 @@ def test_ranks_meet_whoever_started_them_and_say_who_they_are(tmp_path: Path) ->
         check=True,
     )
 
-    told = met.stdout.splitlines()
-    assert json.loads(told[-1]) == [[0, 0, 0], [0, 0], [0, 0], [0, 0], [0, 0], [0]]
-    lines = [line for line in told if line.startswith("[RANK")]
+    output = met.stdout.splitlines()
+    assert json.loads(output[-1]) == [[0, 0, 0], [0, 0], [0, 0], [0, 0], [0, 0], [0]]
+    lines = [line for line in output if line.startswith("[RANK")]
     assert sorted(lines) == sorted(
         [f"[RANK {rank}] WORLD_SIZE=3" for rank in range(3)]
         + [f"[RANK {rank}] WORLD_SIZE=2" for rank in range(2)] * 4

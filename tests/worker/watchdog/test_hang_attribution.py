@@ -185,9 +185,9 @@ def test_who_sees_only_ranks_that_wait_says_so() -> None:
     [(3.2, "3 s"), (59.6, "1 min 0 s"), (904, "15 min 4 s"), (7500, "2 h 5 min")],
 )
 def test_a_span_is_told_as_people_say_it(for_s: float, words: str) -> None:
-    told = attribute_hang(Stall(for_s, 1), [busy(0)], [], {0: 0}, is_whole=True)
+    result = attribute_hang(Stall(for_s, 1), [busy(0)], [], {0: 0}, is_whole=True)
 
-    assert f"no step for {words} after" in told.sentence
+    assert f"no step for {words} after" in result.sentence
 
 
 @given(

@@ -255,8 +255,8 @@ def _speaks_on(guest: socket.socket) -> bool:
 
 def _all_of(connection: socket.socket) -> bytes:
     """What comes until the other side closes; a reset is one way to do it."""
-    heard = b""
+    result = b""
     with suppress(ConnectionResetError):
         while chunk := connection.recv(65_536):
-            heard += chunk
-    return heard
+            result += chunk
+    return result

@@ -186,8 +186,8 @@ def test_an_ear_hears_who_asks_and_where_there_is_none_that_is_known(tmp_path: P
 
 
 def test_what_torch_recorded_is_read_by_group() -> None:
-    told = {"last_enqueued_collective": "8", "last_completed_collective": "7"}
+    found = {"last_enqueued_collective": "8", "last_completed_collective": "7"}
 
-    assert collectives_started({"gloo": {"pg_status": {"0": told}}, "nccl": {"pg_status": {}}}) == {
-        "gloo 0": 8
-    }
+    assert collectives_started(
+        {"gloo": {"pg_status": {"0": found}}, "nccl": {"pg_status": {}}}
+    ) == {"gloo 0": 8}
