@@ -207,7 +207,7 @@ def test_a_folder_that_is_not_there_is_refused(
 
 
 def test_a_folder_of_the_service_is_named_with_no_upload(line: Line, folder: Path) -> None:
-    (folder / "job.yaml").write_text(f"workdir: ./nope\n{JOB_FILE}")
+    (folder / "job.yaml").write_text(f"workdir: {folder}\n{JOB_FILE}")
 
     assert submit("--no-upload").exit_code == 0
     assert line.sent == []

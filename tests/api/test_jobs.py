@@ -33,7 +33,7 @@ def test_a_job_is_submitted_trained_and_billed(world: SimulatedService) -> None:
             "allowed": False,
             "reason": f"it succeeded; submit a copy with: holdfast clone {done['id']}",
         },
-        "preempt": {"allowed": False, "reason": "it is succeeded and has no nodes"},
+        "preempt": {"allowed": False, "reason": "it has ended"},
         "clone": {"allowed": True, "reason": None},
         "remove": {"allowed": True, "reason": None},
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from holdfast.cli.app import app
+from holdfast.client import Refused
 from support.simulated_service import SimulatedService, served
 from typer.testing import CliRunner
 
@@ -36,3 +37,31 @@ def test_submit_prints_the_line_and_sets_limits(at_terminal: CliRunner) -> None:
     assert json.loads(as_json.stdout)["limits"]["max_cost_usd"] is None
     assert (limits["max_cost_usd"], limits["deadline"]) == ("50", "48h")
     assert "#/holdfast/limits/deadline" in str(wrong.exception)
+
+
+def test_missing_workdir_of_a_local_job_is_refused(at_terminal: CliRunner) -> None:
+    Path("gone.yaml").write_text("run: x\nworkdir: ./gone\nresources: {infra: local}\n")
+
+    done = at_terminal.invoke(app, ["submit", "gone.yaml", "--no-upload"])
+
+    assert isinstance(done.exception, Refused)
+    [flaw] = done.exception.problem.errors
+    assert flaw.pointer == "#/workdir"
+    assert "/gone is not a directory on the service's machine" in flaw.message
+
+
+def test_commands_about_an_ended_job_say_so(
+    world: SimulatedService, at_terminal: CliRunner
+) -> None:
+    job = world.submit()["id"]
+    world.until(job, "succeeded")
+
+    cancelled = at_terminal.invoke(app, ["cancel", job])
+    preempted = at_terminal.invoke(app, ["preempt", job])
+    log = at_terminal.invoke(app, ["logs", job, "--attempt", "99"])
+
+    assert cancelled.exit_code == 0
+    assert cancelled.stdout == f"job {job} has already succeeded; nothing to cancel\n"
+    assert str(preempted.exception) == f"job {job} cannot be preempted: it has ended"
+    assert str(log.exception).startswith(f"job {job} has no ")
+    assert at_terminal.invoke(app, ["ps", "--find", "zzz"]).stderr == "no jobs match these options\n"  # fmt: skip

@@ -55,14 +55,24 @@ def test_a_problem_is_raised_with_its_words_and_its_exit_code() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [httpx2.Response(200, text="<html>"), httpx2.Response(500, text="<html>")]
-)
-def test_another_web_server_is_not_taken_for_the_service(answer: httpx2.Response) -> None:
-    with (
-        _client(lambda _: answer) as client,
-        pytest.raises((ServiceUnreachable, Refused), match="HOLDFAST_URL"),
-    ):
+    ("answer", "message"),
+    [
+        (httpx2.Response(200, text="<html>"), r"http://service is not a Holdfast service \(/v1/jobs/j1\); check HOLDFAST_URL"),
+        (httpx2.Response(404, text="<html>"), r"is not a Holdfast service \(/v1/jobs/j1 responded 404 Not Found\)"),
+        (httpx2.Response(502, text="<html>"), r"a proxy at http://service responded 502 Bad Gateway to /v1/jobs/j1"),
+    ],
+)  # fmt: skip
+def test_another_web_server_is_not_taken_for_the_service(
+    answer: httpx2.Response, message: str
+) -> None:
+    with _client(lambda _: answer) as client, pytest.raises(ServiceUnreachable, match=message):
         client.job("j1")
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8642", "localhost", "ftp://service"])
+def test_address_without_scheme_is_refused_with_the_setting(url: str) -> None:
+    with pytest.raises(ServiceUnreachable, match="HOLDFAST_URL must begin with http://"):
+        Client(url)
 
 
 def test_an_address_that_is_none_is_told_by_name() -> None:

@@ -77,18 +77,19 @@ def test_a_missing_workdir_a_missing_script_and_a_store_that_refuses(service: Se
     absent = service.folder / "absent.yaml"
     absent.write_text("run: 'true'\nworkdir: nosuch\nresources: {infra: local}")
     typed = service.cli("submit", str(absent))
-    nowhere = service.json("submit", "--force", "--no-upload", str(absent))["id"]
+    unseen = service.cli("submit", "--force", "--no-upload", str(absent))
     missing = service.submit(name="missing", run="holdfast-worker run nosuch.py", workdir="empty")
     refused = service.submit(
         name="refused", run="holdfast-worker run train.py", workdir="empty", holdfast=store
     )
 
-    ends = [service.ended(job) for job in (nowhere, missing, refused)]
+    ends = [service.ended(job) for job in (missing, refused)]
 
     assert (typed.returncode, "nosuch" in typed.stderr) == (2, True)
-    assert [job["state"] for job in ends] == ["failed"] * 3
-    assert [job["exit_code"] for job in ends] == [None, 2, 78]
-    assert "nosuch" in ends[0]["detail"]
-    assert "nosuch.py" in ends[1]["detail"]
-    assert "file:///proc/nowhere" in ends[2]["detail"]
-    assert [job["attempt"] for job in ends] == [0, 1, 1], "none of these is worth a second try"
+    assert unseen.returncode == 2
+    assert "nosuch is not a directory on the service's machine" in unseen.stderr
+    assert [job["state"] for job in ends] == ["failed"] * 2
+    assert [job["exit_code"] for job in ends] == [2, 78]
+    assert "nosuch.py" in ends[0]["detail"]
+    assert "file:///proc/nowhere" in ends[1]["detail"]
+    assert [job["attempt"] for job in ends] == [1, 1], "none of these is worth a second try"

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from holdfast.addresses import is_here
 from holdfast.cli import output
 from holdfast.client import Client
-from holdfast.domain.jobfile.bounded_yaml import load
+from holdfast.domain.jobfile.bounded_yaml import NotReadable, load
 from holdfast.errors import BadJobFile, BadRequest, ValidationIssue
 
 Upload = Annotated[
@@ -55,6 +55,21 @@ def code_of(client: Client, text: str, upload: bool | None) -> str | None:
             f"workdir: the directory {folder} does not exist on this machine; correct the path, or use --no-upload for a directory of the service's machine"
         )
     return _uploaded(client, folder) if sends else None
+
+
+def check_yaml(file: Path, text: str) -> None:
+    """Check the syntax of a job file; the service validates its content.
+
+    Raises:
+        BadJobFile: the file is not YAML; the message shows the affected lines.
+    """
+    try:
+        load(text)
+    except NotReadable as error:
+        lines = text.splitlines()
+        shown = (f"\n    {n:>3} | {lines[n - 1]}" for n in error.lines if n <= len(lines))
+        name = "standard input" if str(file) == "-" else str(file)
+        raise BadJobFile((ValidationIssue(name, f"{error}{''.join(shown)}"),)) from error
 
 
 def _task(text: str) -> dict[str, Any]:

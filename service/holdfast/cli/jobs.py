@@ -23,11 +23,11 @@ from holdfast.api.schemas.jobs import (
 )
 from holdfast.cli import output
 from holdfast.cli.checkpoints import retention_failure
-from holdfast.cli.code_upload import Upload, code_of, folder_of
+from holdfast.cli.code_upload import Upload, check_yaml, code_of, folder_of
 from holdfast.cli.diagnostics import print_hints
 from holdfast.cli.job_argument import JobId
 from holdfast.cli.logs import follow_to_the_end
-from holdfast.cli.output import AsJson, money, steps, warn_stale_launchers
+from holdfast.cli.output import STATES, AsJson, money, steps, warn_stale_launchers
 from holdfast.cli.shared_options import Limits, submission_limits, with_options
 from holdfast.client import Client, Refused
 from holdfast.client.credentials import Credentials
@@ -169,6 +169,8 @@ def ps(
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
+    if wrong := [word for word in status or [] if word not in STATES]:
+        raise BadRequest(f"--status {wrong[0]}: must be one of {', '.join(STATES)}")
     with connect() as client:
         page = client.jobs(
             statuses=status or [],
@@ -186,7 +188,12 @@ def ps(
         output.print_json(page.jobs)
         return
     if not page.jobs:
-        output.echo("no jobs; submit one with: holdfast submit FILE")
+        filters = (status, project, find, owner, tag, since, until)
+        output.echo(
+            "no jobs match these options"
+            if any(filters)
+            else "no jobs; submit one with: holdfast submit FILE"
+        )
         return
     _print_table(page.jobs)
     if page.next:
@@ -249,7 +256,10 @@ def cancel(
     if as_json:
         output.print_json(job)
     else:
-        output.console.print(f"job {job.id} is {job.state}", markup=False)
+        # A queued job may be cancelled at once.
+        has_failed = job.ended_at is not None and job.state != "cancelled"
+        state = f"has already {job.state}; nothing to cancel" if has_failed else f"is {job.state}"
+        output.console.print(f"job {job.id} {state}", markup=False)
 
 
 def preempt(
@@ -354,6 +364,7 @@ def task_of(
         BadRequest: a variable, or the path of the current directory, is not UTF-8.
     """
     text, envs = _read(file), envs_of(env)
+    check_yaml(file, text)
     secrets = dict(secret_of(item) for item in secret or [])
     try:
         return TaskIn(

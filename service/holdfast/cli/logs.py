@@ -18,9 +18,9 @@ from holdfast.cli import output
 from holdfast.cli.diagnostics import print_rank_presence
 from holdfast.cli.job_argument import JobId
 from holdfast.cli.output import AsJson, timestamp
-from holdfast.client import Client
+from holdfast.client import Client, Refused
 from holdfast.client.diagnostics import EvidenceClient
-from holdfast.errors import BadRequest
+from holdfast.errors import BadRequest, NotFound
 from holdfast.settings import read_settings
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow until the job ends.")]
@@ -101,8 +101,23 @@ def logs(
                 _print_log(client, job_id, choice)
             _exit_like(client, job_id)
         else:
-            for piece in client.log_text(job_id, choice):
-                _write(piece)
+            _print_whole_log(client, job_id, choice)
+
+
+def _print_whole_log(client: Client, job_id: str, choice: dict[str, int]) -> None:
+    try:
+        for piece in client.log_text(job_id, choice):
+            _write(piece)
+    except Refused as error:
+        if error.exit_code != NotFound.exit_code:
+            raise
+        if client.logs(job_id):
+            raise NotFound(
+                f"job {job_id} has no such log; holdfast logs {job_id} --json lists its logs"
+            ) from error
+        detail = client.job(job_id).detail
+        why = f"it has not started{f' ({detail})' * bool(detail)}"
+        raise NotFound(f"job {job_id} has no logs: {why}") from error
 
 
 def _failures(grep: str | None) -> str:

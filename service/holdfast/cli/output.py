@@ -27,6 +27,20 @@ OnlyProject = Annotated[str | None, typer.Option("--project", help="Only this pr
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
+STATES: Final = (
+    "queued",
+    "provisioning",
+    "starting",
+    "training",
+    "recovering",
+    "pausing",
+    "paused",
+    "stopping",
+    "succeeded",
+    "failed",
+    "cancelled",
+)
+"""The states of a job."""
 GLYPHS: Final = {
     "queued": "·",
     "provisioning": "◌",
@@ -87,13 +101,23 @@ def error(error: HoldfastError) -> None:
         flaws = [FlawOut(pointer=flaw.pointer, message=flaw.message) for flaw in error.issues]
     elif isinstance(error, Refused):
         flaws = error.problem.errors
-    if flaws:
+    if not flaws:
+        echo(f"holdfast: {error.detail}")
+    elif isinstance(error, Refused) and error.problem.type.endswith("#bad-request"):
+        for (
+            flaw
+        ) in flaws:  # The title describes the schema of the API, which the command line hides.
+            echo(f"holdfast: {flaw.pointer.removeprefix('#/')}: {_sentence(flaw.message)}")
+    else:
         title = error.problem.title if isinstance(error, Refused) else error.title()
         echo(f"holdfast: {title}")
         for flaw in flaws:
             echo(f"  {flaw.pointer}: {flaw.message}")
-    else:
-        echo(f"holdfast: {error.detail}")
+
+
+def _sentence(message: str) -> str:
+    """Rephrase a message of pydantic."""
+    return (message[:1].lower() + message[1:]).replace("input should be", "must be")
 
 
 def refused(error: ValidationError) -> BadRequest:
@@ -104,8 +128,7 @@ def refused(error: ValidationError) -> BadRequest:
         flaw["type"] == "string_unicode"
     ):  # Python reads each byte that is not UTF-8 as half a surrogate pair.
         return BadRequest(f"{place}: is not UTF-8; write or rename it in UTF-8")
-    message = flaw["msg"]
-    return BadRequest(f"{place}: {message[:1].lower()}{message[1:]}")
+    return BadRequest(f"{place}: {_sentence(flaw['msg'])}")
 
 
 def table(*columns: str, right: Sequence[str] = ()) -> Table:

@@ -67,6 +67,8 @@ def prices(
         response = client.prices(**asked, limit=limit, refused=refused)
     if as_json:
         output.print_json(response)
+    elif not response.prices and not response.refused:
+        output.echo("no price is known for these nodes")
     else:
         print_prices(response)
 

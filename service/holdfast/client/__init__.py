@@ -48,6 +48,8 @@ _EXIT_BY_STATUS: Final = {
     429: 3,
     503: 3,
 }
+_PROXY_ERRORS: Final = frozenset({413, 429, 502, 503, 504})
+"""Statuses with which a proxy in front of a service refuses a request."""
 TIMEOUT_S: Final = 30.0
 """Timeout of one response in seconds.
 
@@ -92,6 +94,10 @@ class Client:
         headers = {"User-Agent": self.user_agent} | (
             {"Authorization": f"Bearer {token}"} if token else {}
         )
+        if not url.startswith(("http://", "https://")):
+            raise ServiceUnreachable(
+                f"HOLDFAST_URL must begin with http:// or https://; it is {url!r}"
+            )
         self._url = url
         self._service = ""  # The service's version, from its newest response.
         try:
@@ -337,7 +343,10 @@ class Client:
                 ) as answer:
                     if answer.is_error:
                         answer.read()
-                        raise Refused(_problem(answer))
+                        problem = _problem(answer)
+                        if problem is None:
+                            raise ServiceUnreachable(self._foreign_error(answer, path))
+                        raise Refused(problem)
                     for message in messages(answer.iter_lines()):
                         if message.event == "end":
                             return
@@ -374,7 +383,10 @@ class Client:
             ) from error
         self._log_version_difference(answer.headers.get(HEADER, ""))
         if answer.is_error:
-            raise Refused(_problem(answer))
+            problem = _problem(answer)
+            if problem is None:
+                raise ServiceUnreachable(self._foreign_error(answer, path))
+            raise Refused(problem)
         return answer
 
     def _log_version_difference(self, service: str) -> None:
@@ -382,6 +394,15 @@ class Client:
         if service and service != self._service and (words := difference(service, __version__)):
             log.warning("note: %s", words)
         self._service = service
+
+    def _foreign_error(self, answer: httpx2.Response, path: str) -> str:
+        """Describe an error response that Holdfast did not send."""
+        status = f"{answer.status_code} {answer.reason_phrase}".rstrip()
+        if answer.status_code in _PROXY_ERRORS:
+            return f"a proxy at {self._url} responded {status} to {path}; check the service behind it, or HOLDFAST_URL"
+        return (
+            f"{self._url} is not a Holdfast service ({path} responded {status}); check HOLDFAST_URL"
+        )
 
     def _unreadable(self, path: str) -> str:
         if not self._service:
@@ -405,11 +426,9 @@ def _body(task: TaskIn) -> dict[str, Any]:
     return body
 
 
-def _problem(answer: httpx2.Response) -> Problem:
+def _problem(answer: httpx2.Response) -> Problem | None:
+    """Return the problem details of a response; None if another program sent it."""
     try:
         return Problem.model_validate_json(answer.content, extra="ignore")
     except ValidationError:
-        detail = f"{answer.request.url} responded {answer.status_code} in an unknown format; check HOLDFAST_URL"
-        return Problem(
-            type="about:blank", title=answer.reason_phrase, status=answer.status_code, detail=detail
-        )
+        return None

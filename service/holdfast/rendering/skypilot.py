@@ -28,7 +28,7 @@ from holdfast.domain.jobfile.resource_options import (
     unknown_cloud,
     uses_spot,
 )
-from holdfast.domain.jobfile.spec import JobSpec
+from holdfast.domain.jobfile.spec import Engine, JobSpec
 from holdfast.errors import BadJobFile, ValidationIssue
 from holdfast.rendering.base_task import WHEEL_MOUNT, WHEEL_PLACEHOLDER, bundled_accelerators
 
@@ -294,15 +294,17 @@ def managed_task(spec: JobSpec, base: Mapping[str, Any]) -> tuple[dict[str, Any]
         "setup": _setup(spec),
     }
     configured = (*image_notes(spec.resources), *spread_notes(spec.resources, spec.num_nodes))
-    return words, (*notes, *configured, *_node_local_store_notes(spec))
+    return words, (*notes, *configured, *_node_local_store_notes(spec), *_name_notes(spec))
+
+
+def _name_notes(spec: JobSpec) -> Iterator[str]:
+    name = task_name(spec.name)
+    if spec.engine is not Engine.LOCAL and name != spec.name:
+        yield f"the launcher shows the job as {name}, as it accepts only ASCII letters, digits and . _ - in names"
 
 
 def task_name(name: str) -> str:
-    """Return the name as SkyPilot accepts it.
-
-    It consists of ASCII letters and digits, joined by one or two of `._-`. ASCII letters and digits, joined by one or
-    two of `._-`.
-    """
+    """Return the name as SkyPilot accepts it: ASCII letters and digits, joined by one or two of `._-`."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
     return re.sub(r"[._-]{3,}", "-", plain).strip("._-") or "job"
 

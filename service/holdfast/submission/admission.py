@@ -159,7 +159,7 @@ def confine(services: Services, spec: JobSpec, caller: Caller, project: str) -> 
     is_confined, rules = not caller.is_trusted, services.confinement
     if is_confined and (whys := [*filter(None, map(rules.refused.get, engines_of(spec)))]):
         raise Forbidden(f"{spec.name}: {whys[0]}")
-    flaws = list(_missing_code(services, spec))
+    flaws = [*_missing_code(services, spec), *_missing_workdir(spec)]
     flaws += _folder_issues(spec, rules.folders.of_job(project, is_confined=is_confined))
     if is_confined:
         flaws += confinement_flaws(spec, profiles=rules.profiles)
@@ -175,6 +175,17 @@ def _missing_code(services: Services, spec: JobSpec) -> Iterator[ValidationIssue
     if services.uploads is None or not services.uploads.mark_used(spec.workdir):
         lost = "is uploaded code that the service does not have or has deleted; submit the job with its directory again"
         yield ValidationIssue("#/workdir", lost)
+
+
+def _missing_workdir(spec: JobSpec) -> Iterator[ValidationIssue]:
+    """Check that the directory of a local job exists; other launchers may see other disks."""
+    workdir = spec.workdir
+    if spec.engine is not Engine.LOCAL or workdir is None or is_upload(workdir):
+        return
+    if not Path(workdir).is_dir():
+        yield ValidationIssue(
+            "#/workdir", f"{workdir} is not a directory on the service's machine{_SEND}"
+        )
 
 
 def _folder_issues(spec: JobSpec, folders: Folders) -> Iterator[ValidationIssue]:

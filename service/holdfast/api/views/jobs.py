@@ -177,7 +177,9 @@ def preemption_refusal(services: Services, job: Job, spec: JobSpec) -> str | Non
     if not isinstance(services.launchers.get(spec.engine), Preemptible):
         return f"the {launcher_name(spec.engine)} launcher does not support preemption on request"
     if not job.placed:
-        return f"it is {job.status} and has no nodes"
+        return (
+            "it has ended" if job.state is State.ENDED else f"it is {job.status} and has no nodes"
+        )
     return None
 
 

@@ -8,6 +8,7 @@ stack. Therefore documents deeper than `MAX_DEPTH` are rejected first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,6 +39,11 @@ _TOO_DEEP: Final = "is nested too deeply, or repeats too much through aliases; s
 
 class NotReadable(ValueError):
     """The text is not valid YAML or exceeds a bound, as the message explains."""
+
+    def __init__(self, message: str, lines: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.lines = lines
+        """Numbers of the affected lines, from 1; empty if unknown."""
 
 
 class _Loader(yaml.CSafeLoader):
@@ -71,7 +77,7 @@ def compose(text: str, bounds: Bounds = JOB_FILE) -> list[yaml.Node]:
             size.add(event)
         return list(yaml.compose_all(text, Loader=_Loader))
     except yaml.MarkedYAMLError as error:
-        raise NotReadable(f"is not YAML: {_location(error, text)}{error.problem}") from error
+        raise _not_yaml(error, text) from error
     except (yaml.YAMLError, UnicodeEncodeError) as error:
         raise NotReadable(f"is not YAML: {error}") from error
 
@@ -87,7 +93,7 @@ def construct(node: yaml.Node, text: str) -> Any:
     try:
         return _Loader("").construct_document(node)
     except yaml.MarkedYAMLError as error:
-        raise NotReadable(f"is not YAML: {_location(error, text)}{error.problem}") from error
+        raise _not_yaml(error, text) from error
     except (ValueError, ArithmeticError, LookupError, AttributeError) as error:
         # PyYAML raises arbitrary exceptions of its conversions, such as AttributeError for `!!timestamp x`.
         raise NotReadable(f"is not YAML: a value does not fit its type ({error})") from error
@@ -182,13 +188,22 @@ class _Size:
         inside.height = max(inside.height, height + 1)
 
 
-def _location(error: yaml.MarkedYAMLError, text: str) -> str:
-    """Line and column of an error. libyaml reports the end of a text on an extra line."""
-    if (mark := error.problem_mark) is None:
-        return ""
+def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> NotReadable:
+    """Describe a syntax error with its line and column, and the line where the affected value begins."""
+    mark, begin = error.problem_mark, error.context_mark
+    if mark is None:
+        return NotReadable(f"is not YAML: {error.problem}")
+    line, column = _position(mark, text)
+    message = f"is not YAML: line {line}, column {column}: {error.problem}"
+    if begin is None or (began := _position(begin, text)[0]) >= line:
+        return NotReadable(message, (line,))
+    return NotReadable(f"{message}, {error.context} that begins on line {began}", (began, line))
+
+
+def _position(mark: yaml.Mark, text: str) -> tuple[int, int]:
+    """Line and column of a mark. libyaml reports the end of a text on an extra line."""
     before = text[: mark.index]
-    line = before.count("\n") + 1
-    return f"line {line}, column {len(before) - before.rfind(chr(10))}: "
+    return before.count("\n") + 1, len(before) - before.rfind("\n")
 
 
 def _number(loader: _Loader, node: yaml.ScalarNode) -> Any:
