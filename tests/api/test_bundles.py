@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import zipfile
+from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +21,8 @@ from holdfast.domain.billing.ledger import LatestPoint, compute_bill
 from holdfast.domain.events import decode
 from holdfast.domain.jobs.lifecycle import fold
 from holdfast.errors import NotFound
-from support.simulated_service import JOB_FILE, SimulatedService, served
+from holdfast.ports import LogSource
+from support.simulated_service import JOB_FILE, HidingCloud, SimulatedService, served
 from typer.testing import CliRunner
 
 SECRET = JOB_FILE + "secrets: {HF_TOKEN: hf_abcdefgh}\n"
@@ -125,6 +127,50 @@ def test_the_bill_follows_from_the_events_in_it(world: SimulatedService, ended: 
 def _time(text: str) -> datetime:
 
     return datetime.fromisoformat(text)
+
+
+STARTED = """10:00:00 allocation: job=7 restart=0 attempt=2 nodes=n1 n2
+10:00:01 preflight: n1 proj=ok pkgs=ok
+10:00:01 preflight: n2 proj=ok pkgs=missing
+10:00:02 staging: n2 staged -> /tmp/holdfast-7
+10:00:03 probe: NODE n1 OK -> PY 3.11 torch 2.9.1
+10:00:03 probe: NODE n2 OK -> PY 3.11 torch 2.9.1
+[RANK 0] WORLD_SIZE=2
+step 1 loss 0.5 of probe: nothing
+10:00:09 ended
+"""
+
+
+class Printing(HidingCloud):
+    """A cloud whose second attempt printed how it started."""
+
+    async def logs(self, key: str) -> Sequence[LogSource]:
+        self._answer()
+        sizes = [(1, 0, 999), (2, 0, len(STARTED)), (2, 1, 99)]
+        return [
+            LogSource(attempt=attempt, node=node, rank=None, size_bytes=size)
+            for attempt, node, size in sizes
+        ]
+
+    def read_log(self, key: str, source: LogSource, offset: int, limit: int) -> bytes:
+        text = "[RANK 1] WORLD_SIZE=2\nloading\n" if source.node else STARTED
+        return text.encode()[offset : offset + limit]
+
+
+def test_bundle_has_preflight_probe_and_rank_lines(world: SimulatedService, ended: str) -> None:
+    world.cloud.__class__ = Printing
+
+    _, found = download(world, ended)
+    world.cloud.dark = True
+    _, unread = download(world, ended)
+
+    printed = STARTED.splitlines()[:-2]
+    assert found["start.txt"].splitlines() == [
+        *(f"attempt 2, node 0: {line}" for line in printed),
+        "attempt 2, node 1: [RANK 1] WORLD_SIZE=2",
+    ]
+    assert "`start.txt`" in found["README.md"]
+    assert unread["start.txt"] == "The logs could not be read: no answer for 30 s\n"
 
 
 def test_what_was_asked_for_and_what_was_launched_is_in_it(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from holdfast_worker.config import Config, environment
 from holdfast_worker.console import print_line
+from holdfast_worker.node import numpy_compat
 from holdfast_worker.parent_process import allow_ptrace, die_with_parent
 from holdfast_worker.preemption.notice import NOTICE
 from holdfast_worker.protocol.environment import Exit
@@ -38,6 +39,7 @@ def main() -> None:
             stack_dump.install_stack_dump_handler(
                 RunDir(config.run_dir).stack_dump_file(config.rank)
             )
+    numpy_compat.install()
     script = sys.argv[1]
     sys.argv = sys.argv[1:]
     if not sys.flags.safe_path:

@@ -5,6 +5,7 @@ It contains the job file, events and bill, and a README that explains them.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import zipfile
@@ -20,11 +21,13 @@ import holdfast
 from holdfast.api.csv_export import csv_text
 from holdfast.api.dependencies import TheJob, TheServices
 from holdfast.api.routes.billing import bill_now, bill_table, bill_view
+from holdfast.api.routes.diagnostics import excerpts
 from holdfast.api.routing import Router
 from holdfast.api.views.checkpoints import checkpoint_history, checkpoint_view
 from holdfast.api.views.jobs import event_view, job_views, proof_view
 from holdfast.domain.billing.ledger import Bill
 from holdfast.domain.diagnostics.manifests import job_file, manifests, requirements_lock
+from holdfast.domain.diagnostics.rank_presence import start_lines
 from holdfast.domain.diagnostics.timeline import timeline
 from holdfast.domain.events import (
     Event,
@@ -37,7 +40,7 @@ from holdfast.domain.events import (
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobs.job import Job
 from holdfast.domain.jobs.lifecycle import FOLD, create_job, fold, replay_event
-from holdfast.errors import BadJobFile
+from holdfast.errors import BadJobFile, LauncherUnreachable
 from holdfast.rendering import render
 from holdfast.services import Services
 from holdfast.store.database import revision_of
@@ -61,9 +64,10 @@ Everything that the service recorded about this job until {until}. `sha256sum -c
 | `checkpoints.jsonl` | every attempted save with its result, newest first |
 | `certificate.json` | the comparison with an uninterrupted copy, if any: the result, and what was compared |
 | `story.txt` | the history in sentences |
+| `start.txt` | how the newest attempt started: its lines of preflight, probe and other phases of the start, and of each rank, from the logs. Absent without such lines |
 | `versions.json` | versions of the service, its event fold and its database; whether provider rules were applied |
 
-The bundle contains recorded data only: no logs and no metric series, which would have to be read elsewhere.
+Apart from `start.txt`, the bundle contains recorded data only: no logs and no metric series, which would have to be read elsewhere.
 
 ## How the bill is computed
 
@@ -110,13 +114,14 @@ VOLATILE_FIELDS: Final = frozenset({"can", "last_seen_at", "trouble", "tidying"}
     responses={200: {"content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}},
     tags=["history"],
 )
-def download_bundle(job: TheJob, services: TheServices) -> StreamingResponse:
+async def download_bundle(job: TheJob, services: TheServices) -> StreamingResponse:
     """Download everything known about a job as a zip file, explained in its README.md.
 
-    The bundle of an ended job stays the same.
+    The bundle of an ended job stays the same while its logs are kept.
     """
     archive: IO[bytes] = SpooledTemporaryFile(IN_MEMORY_BYTES)  # noqa: SIM115 - closed when it was sent
-    _write(archive, f"holdfast-{job.id}", files(services, job))
+    start = await _start(services, job)
+    await asyncio.to_thread(_write, archive, f"holdfast-{job.id}", files(services, job, start))
     headers = {
         "Content-Disposition": f'attachment; filename="holdfast-{job.id}.zip"',
         "Content-Length": str(archive.tell()),
@@ -125,7 +130,16 @@ def download_bundle(job: TheJob, services: TheServices) -> StreamingResponse:
     return StreamingResponse(_chunks(archive), media_type=MEDIA_TYPE, headers=headers)
 
 
-def files(services: Services, job: Job) -> Iterator[tuple[str, str]]:
+async def _start(services: Services, job: Job) -> str:
+    """The lines in which the logs of the newest attempt describe its start; empty without any."""
+    try:
+        logs = await excerpts(services, job, job.attempt, tail_bytes=0) if job.attempt else []
+    except LauncherUnreachable as error:
+        return f"The logs could not be read: {error.detail}\n"
+    return "".join(f"{line}\n" for line in start_lines(logs))
+
+
+def files(services: Services, job: Job, start: str) -> Iterator[tuple[str, str]]:
     """Yield the name and text of each file except the list of digests."""
     # All files but job.json are computed from the same events, even if new ones arrive in the meantime.
     facts = services.journal.events(job.id)
@@ -155,6 +169,8 @@ def files(services: Services, job: Job) -> Iterator[tuple[str, str]]:
     if proofs := [event for event in events if isinstance(event, RunsCompared)]:
         yield "certificate.json", _json(proof_view(proofs[-1]).model_dump(mode="json"))
     yield "story.txt", _timeline(job, events, account)
+    if start:
+        yield "start.txt", start
     yield "versions.json", _json(_versions(services))
 
 

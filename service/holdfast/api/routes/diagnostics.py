@@ -45,7 +45,9 @@ A higher value delays it; a lower one misses problems of single ranks.
 """
 
 
-async def excerpts(services: Services, job: Job, attempt: int) -> list[LogExcerpt]:
+async def excerpts(
+    services: Services, job: Job, attempt: int, tail_bytes: int = TAIL_BYTES
+) -> list[LogExcerpt]:
     """Read the start and end of the log of each node and rank of an attempt.
 
     Raises:
@@ -59,14 +61,15 @@ async def excerpts(services: Services, job: Job, attempt: int) -> list[LogExcerp
     found = await sources(services, job, launcher)
     mine = [(key, source) for key, source in found if source.attempt == attempt]
     return [
-        await asyncio.to_thread(_read, launcher, key, source) for key, source in mine[:MOST_LOGS]
+        await asyncio.to_thread(_read, launcher, key, source, tail_bytes)
+        for key, source in mine[:MOST_LOGS]
     ]
 
 
-def _read(launcher: Launcher, key: str, source: LogSource) -> LogExcerpt:
+def _read(launcher: Launcher, key: str, source: LogSource, tail_bytes: int) -> LogExcerpt:
     head = launcher.read_log(key, source, 0, HEAD_BYTES)
-    rest = max(HEAD_BYTES, source.size_bytes - TAIL_BYTES)
-    tail = launcher.read_log(key, source, rest, TAIL_BYTES)
+    rest = max(HEAD_BYTES, source.size_bytes - tail_bytes)
+    tail = launcher.read_log(key, source, rest, tail_bytes) if tail_bytes else b""
     text = b"\n".join((head, tail)) if rest > HEAD_BYTES else head + tail
     return LogExcerpt(source.attempt, source.node, source.rank, text.decode(errors="replace"))
 

@@ -1,9 +1,9 @@
-"""Rank presence: ranks that appear in the logs of an attempt, and missing ranks. Pure."""
+"""Rank presence: ranks that appear in the logs of an attempt, missing ranks, and how the attempt started. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,12 @@ _BANNER: Final = re.compile(
     r"\[rank[ -]?(\d+)(?:/(\d+))?\](?:.*?\bWORLD_SIZE=(\d+))?", re.IGNORECASE
 )
 """Line prefixes of scripts: `[RANK 3] WORLD_SIZE=8`, `[rank 3/8]`, and `[rank3]:` of torch."""
+_START: Final = re.compile(
+    r"\d\d:\d\d:\d\d (?:allocation|rendezvous|preflight|staging|probe|launch): "
+    r"|\[rank[ -]?\d+\] WORLD_SIZE=\d",
+    re.IGNORECASE,
+)
+"""First words of a line of the batch script's phases, and of a rank that has started."""
 MAX_RANKS: Final = 100_000
 """Upper bound of rank numbers; larger numbers in logs are ignored."""
 
@@ -59,3 +65,12 @@ def observed_ranks(
     return RankPresence(
         attempt, min(size, MAX_RANKS) if size else None, tuple(sorted(seen.items()))
     )
+
+
+def start_lines(logs: Iterable[LogExcerpt]) -> Iterator[str]:
+    """Lines in which the batch script and the ranks describe their start, each after its node and rank."""
+    for log in logs:
+        source = f"node {log.node}" + ("" if log.rank is None else f", rank {log.rank}")
+        for line in log.text.splitlines():
+            if _START.match(line):
+                yield f"attempt {log.attempt}, {source}: {line}"
