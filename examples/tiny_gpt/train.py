@@ -78,7 +78,8 @@ def main() -> None:
         scaler.step(optimizer)
         scaler.update()
         scheduler.step()
-        run.log(loss=loss, learning_rate=scheduler.get_last_lr()[0])
+        tokens = x_BT.numel() * run.world_size
+        run.log(loss=loss, learning_rate=scheduler.get_last_lr()[0], tokens=tokens)
         if run.rank == 0 and (run.step + 1) % 25 == 0:
             print(f"step {run.step + 1}/{args.steps}  loss {loss.item():.3f}")
         time.sleep(max(0.0, began_s + args.step_seconds - time.monotonic()))

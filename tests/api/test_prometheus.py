@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from holdfast.api.routes.prometheus import TRAINING
 from holdfast.domain.access.permissions import TokenScope
+from holdfast_worker.protocol.reports import Json, Report, ReportKind, RuntimeMetricName
 from prometheus_client.parser import text_string_to_metric_families
 from support.principals import create_principals
 from support.simulated_service import SimulatedService, client
@@ -44,9 +46,30 @@ def busy(world: SimulatedService) -> SimulatedService:
     world.take_node(done, notice_s=None)
     world.until(done, "recovering")
     world.until(done, "succeeded")
-    world.until(world.submit()["id"], "training")
+    for utilization in (0.5, 0.9):
+        training = world.submit()["id"]
+        world.until(training, "training")
+        measure(world, training, utilization)
     world.submit()
     return world
+
+
+def measure(world: SimulatedService, job_id: str, utilization: float) -> None:
+    """Report points of the first attempt, of which the first one has the runtime metrics."""
+    n = world.services.journal.marks(job_id).get(1, 0)
+    measured = dict.fromkeys(RuntimeMetricName, utilization)
+    points: list[dict[str, Json]] = [{"loss": 1.0, **measured}, {"loss": 0.9}]
+    reports = [
+        Report(
+            1,
+            n + i,
+            world.clock.now().isoformat(),
+            ReportKind.PROGRESS,
+            {"step": i, "values": values},
+        )
+        for i, values in enumerate(points, 1)
+    ]
+    world.services.journal.ingest(job_id, 1, reports)
 
 
 def test_the_figures_are_those_of_the_api(busy: SimulatedService) -> None:
@@ -176,6 +199,21 @@ def test_every_figure_of_the_dashboard_is_told(busy: SimulatedService) -> None:
 
     assert len(asked) > 15
     assert asked <= result.keys()
+
+
+def test_runtime_metrics_of_training_jobs_are_exported(busy: SimulatedService) -> None:
+    told = scraped(busy)
+
+    shown = json.dumps(DASHBOARD)
+    exported = [metric for metric, _ in TRAINING.values()]
+    assert TRAINING.keys() == set(RuntimeMetricName)
+    for metric in exported:
+        assert value(told, metric, stat="min") == 0.5
+        assert value(told, metric, stat="mean") == pytest.approx(0.7)
+        assert value(told, metric, stat="max") == 0.9
+        assert metric in shown
+    busy.pass_time(3600)
+    assert not set(exported) & scraped(busy).keys(), "no job trains any more"
 
 
 def test_the_dashboard_has_no_two_panels_in_one_place() -> None:

@@ -45,7 +45,7 @@ from holdfast_worker.telemetry.manifest import Manifest
 from holdfast_worker.telemetry.metrics import MetricLogger, Scalar
 from holdfast_worker.telemetry.progress import ProgressLog
 from holdfast_worker.telemetry.reporter import Reporter, SkippedCheckpoint
-from holdfast_worker.telemetry.runtime_metrics import RuntimeMetrics
+from holdfast_worker.telemetry.runtime_metrics import TOKENS, RuntimeMetrics
 from holdfast_worker.telemetry.trackers import Tracker, TrackerRun
 from holdfast_worker.watchdog.failure_cause import FINAL_SAVE_S
 from holdfast_worker.watchdog.heartbeat import HeartbeatWriter, Phase
@@ -293,6 +293,8 @@ class Run:
     def log(self, **scalars: Scalar) -> None:
         """Log metrics of this step; a tensor of one value is read only when a point is due."""
         self._metrics.log(scalars)
+        if TOKENS in scalars:
+            self._runtime_metrics.count_tokens(scalars[TOKENS])
 
     def log_to(self, tracker: Tracker) -> None:
         """Also send metrics from `log` to a tracker, as one series over all attempts.
@@ -402,6 +404,7 @@ class Run:
         self._step_boundary.desync_detector.end_step()
         if self._run_dir:
             self._run_dir.mark_trained()
+        self._runtime_metrics.count_step()
         self._metrics.end_step(self.step)
         # Last: reading logged tensors waits for the GPU, and a hung step shows there.
         self._heartbeat.complete_step(self.step)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import ColumnElement, Engine, exists, func, or_, select, tuple_
+from holdfast_worker.protocol.reports import RUNTIME_METRIC_PREFIX
+from sqlalchemy import ColumnElement, Engine, Text, cast, exists, func, or_, select, tuple_
 
 from holdfast.domain.billing.ledger import LatestPoint
 from holdfast.domain.events import Finished, Outcome, Submitted
-from holdfast.domain.jobs.job import Job
+from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.reports import Point
 from holdfast.errors import BadRequest
 from holdfast.store import event_log
@@ -19,6 +20,9 @@ from holdfast.store.database import reading
 from holdfast.store.journal import RecordedEvent, marks_of, recorded_event
 from holdfast.store.tables.jobs import job_events, jobs, metric_points, report_marks, watches
 
+RECENT_REPORTS: Final = 64
+"""Newest reports of an attempt in which runtime metrics are searched; the worker adds them to about every tenth point.
+A lower value misses runs that log every step; a higher value reads more rows per scrape."""
 _SPECIAL: Final = {"sqlite": ("*?[", "[{}]"), "postgresql": (".*+?^$()[]{}|\\", r"\{}")}
 """Special characters of patterns by database, and how they are escaped."""
 
@@ -238,6 +242,29 @@ class Queries:
             )
             for row in reversed(rows)
         ]
+
+    def runtime_metrics(self) -> list[Mapping[str, float | None]]:
+        """The newest point with runtime metrics of each job in training, if it is recent."""
+        newest = (
+            select(metric_points.c["values"])
+            .where(
+                metric_points.c.job_id == report_marks.c.job_id,
+                metric_points.c.attempt == report_marks.c.attempt,
+                metric_points.c.n > report_marks.c.n - RECENT_REPORTS,
+                cast(metric_points.c["values"], Text).like(f'%"{RUNTIME_METRIC_PREFIX}%'),
+            )
+            .order_by(metric_points.c.n.desc())
+            .limit(1)
+        )
+        query = (
+            select(report_marks.c.job_id, newest.scalar_subquery())
+            .join(jobs, jobs.c.id == report_marks.c.job_id)
+            .where(jobs.c.status == State.TRAINING.value)
+            .order_by(report_marks.c.job_id, report_marks.c.attempt)
+        )
+        with reading(self._engine) as connection:
+            by_job = {job_id: values for job_id, values in connection.execute(query)}  # noqa: C416 - rows, not pairs
+        return [values for values in by_job.values() if values]
 
     def last_observation(self, job_id: str) -> LastObservation:
         """The last observation of a job, and its current error."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-from holdfast_worker.protocol.reports import RuntimeMetricName
+from holdfast_worker.protocol.reports import ReportKind, RuntimeMetricName
 from holdfast_worker.telemetry.metrics import MetricLogger
 from holdfast_worker.telemetry.reporter import Reporter
 from holdfast_worker.telemetry.runtime_metrics import RuntimeMetrics, exposed_communication
 from holdfast_worker.telemetry.spool import Spool, read_spool, spool_file
 from holdfast_worker.watchdog.heartbeat import HeartbeatWriter, Phase
+from worker.support.run_driver import RunDriver
 
 CPU = torch.device("cpu")
 STEP = {
@@ -102,3 +104,63 @@ def test_vitals_travel_with_a_point_when_they_are_due(tmp_path: Path) -> None:
 
 def test_nothing_is_read_before_it_is_time() -> None:
     assert RuntimeMetrics(HeartbeatWriter(), CPU).read_if_due() == {}
+
+
+def test_rates_count_training_time_only() -> None:
+    beat = HeartbeatWriter()
+    vitals = RuntimeMetrics(beat, CPU)
+
+    spent(beat, starting=60, restoring=30, loading=1, stepping=3)
+    for step in range(8):
+        vitals.count_step()
+        vitals.count_tokens(torch.tensor(100) if step % 2 else 100)
+    first = vitals.read()
+    spent(beat, stepping=2)
+    second = vitals.read()
+
+    assert first[RuntimeMetricName.STEPS] == 8 / 4
+    assert first[RuntimeMetricName.TOKENS] == 800 / 4
+    assert not {RuntimeMetricName.STEPS, RuntimeMetricName.TOKENS} & second.keys()
+
+
+SCRIPT = """
+import torch
+from holdfast_worker import Run
+from holdfast_worker.telemetry import runtime_metrics
+
+runtime_metrics.INTERVAL_S = 0.0
+run = Run.start()
+model = run.wrap(torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters())
+run.track(model=model, optimizer=optimizer)
+for x_BD in run.steps([torch.ones(4, 8)] * 5, total=5):
+    optimizer.zero_grad()
+    loss = model(x_BD).square().mean()
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    run.log(loss=loss, grad_norm=norm, tokens=x_BD.numel() * run.world_size)
+"""
+
+
+def test_run_reports_loss_rates_waiting_times_and_memory(tmp_path: Path) -> None:
+    driver = RunDriver(tmp_path)
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+
+    codes = driver.run_ranks(2, str(script))
+
+    points = [report.body["values"] for report in driver.reports(ReportKind.PROGRESS)]
+    assert codes == [0, 0]
+    assert isinstance(points[-1], dict)
+    assert points[-1].keys() >= {
+        *("loss", "grad_norm"),
+        RuntimeMetricName.STEPS,
+        RuntimeMetricName.TOKENS,
+        RuntimeMetricName.LOADING,
+        RuntimeMetricName.COMMUNICATION,
+        RuntimeMetricName.HOST_MEMORY,
+    }
+    assert points[-1][RuntimeMetricName.TOKENS] == pytest.approx(
+        64 * points[-1][RuntimeMetricName.STEPS]
+    )

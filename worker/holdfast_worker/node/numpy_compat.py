@@ -32,7 +32,10 @@ class _PatchingFinder(MetaPathFinder):
     """Finds the module to be patched, once, and replaces its NumPy after it was executed."""
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002 - the interface
+        target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         if fullname != PATCHED:
             return None

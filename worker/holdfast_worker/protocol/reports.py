@@ -86,9 +86,17 @@ class ReportKind(StrEnum):
     """`{step, reason: finished | preempted | failed, exit_code, detail}`."""
 
 
+RUNTIME_METRIC_PREFIX: Final = "holdfast/"
+"""Prefix of the names in `RuntimeMetricName`."""
+
+
 class RuntimeMetricName(StrEnum):
     """Metrics of rank 0 that a run adds to `progress`, in addition to those of its script."""
 
+    STEPS = "holdfast/steps_per_second"
+    """Steps per second of training, including the waits for data, for other ranks and for checkpoints."""
+    TOKENS = "holdfast/tokens_per_second"
+    """Tokens per second of training, over all ranks; only if the script logs `tokens`, the number of a step."""
     LOADING = "holdfast/loading"
     """Share of time spent waiting for data."""
     COMMUNICATION = "holdfast/communication"

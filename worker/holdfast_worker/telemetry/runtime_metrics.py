@@ -1,14 +1,16 @@
-"""Runtime metrics of a run: waiting times, memory and GPU utilization."""
+"""Runtime metrics of a run: step and token rates, waiting times, memory and GPU utilization."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast_worker.protocol.reports import RuntimeMetricName
@@ -18,6 +20,9 @@ INTERVAL_S: Final = 10.0
 """Interval of readings.
 A lower value adds points that hardly change; a higher value shows problems later."""
 
+TOKENS: Final = "tokens"
+"""Metric of a script: the tokens of a step, over all ranks."""
+_BEFORE_TRAINING: Final = frozenset({Phase.STARTING, Phase.RESTORING, Phase.PREPARING})
 _RESIDENT: Final = Path("/proc/self/statm")
 
 
@@ -29,11 +34,21 @@ class RuntimeMetrics:
         self._device = device
         self._models: list[DistributedDataParallel] = []
         self._spent_ns = dict(heartbeat.spent_ns)
+        self._steps = 0
+        self._tokens: Tensor | float = 0.0
         self._read_s = time.monotonic()
 
     def watch(self, model: DistributedDataParallel) -> None:
         """Measure how long this model waits for the gradients of other ranks."""
         self._models.append(model)
+
+    def count_step(self) -> None:
+        """Count a completed step; call it before the reading that may be due after it."""
+        self._steps += 1
+
+    def count_tokens(self, tokens: Tensor | float) -> None:
+        """Add the tokens of a step; a tensor is read when a reading is due."""
+        self._tokens = self._tokens + (tokens.detach() if isinstance(tokens, Tensor) else tokens)
 
     def read_if_due(self) -> dict[str, float]:
         """All metrics if a reading is due; otherwise empty."""
@@ -43,9 +58,16 @@ class RuntimeMetrics:
         return self.read()
 
     def read(self) -> dict[str, float]:
-        """All available metrics; shares of time are since the last reading."""
+        """All available metrics; rates and shares of time are since the last reading."""
+        spent_ns = self._spent_since_last_reading()
+        training_s = (
+            sum(ns for phase, ns in spent_ns.items() if phase not in _BEFORE_TRAINING) / 1e9
+        )
+        steps, tokens = self._counted_since_last_reading()
         known = {
-            RuntimeMetricName.LOADING: self._loading(),
+            RuntimeMetricName.STEPS: steps / training_s if steps and training_s else None,
+            RuntimeMetricName.TOKENS: tokens / training_s if tokens and training_s else None,
+            RuntimeMetricName.LOADING: _loading_share(spent_ns),
             RuntimeMetricName.COMMUNICATION: self._communication(),
             RuntimeMetricName.HOST_MEMORY: _resident_bytes(),
             RuntimeMetricName.GPU_MEMORY: self._allocated(),
@@ -53,11 +75,15 @@ class RuntimeMetrics:
         }
         return {name: value for name, value in known.items() if value is not None}
 
-    def _loading(self) -> float | None:
+    def _spent_since_last_reading(self) -> dict[Phase, int]:
         before, self._spent_ns = self._spent_ns, dict(self._heartbeat.spent_ns)
-        spent = {phase: ns - before.get(phase, 0) for phase, ns in self._spent_ns.items()}
-        whole = sum(spent.values())
-        return spent.get(Phase.LOADING, 0) / whole if whole else None
+        return {phase: ns - before.get(phase, 0) for phase, ns in self._spent_ns.items()}
+
+    def _counted_since_last_reading(self) -> tuple[int, float]:
+        """Completed steps and logged tokens."""
+        counted = self._steps, float(self._tokens)
+        self._steps, self._tokens = 0, 0.0
+        return counted
 
     def _communication(self) -> float | None:
         """Share of the step that DDP measured last: each of its first ten, and every hundredth."""
@@ -96,6 +122,11 @@ def exposed_communication(times: dict[str, Any]) -> tuple[int, int]:
     overlap = times.get("backward_compute_comm_overlap_time", 0)
     waited = max(0, times.get("backward_comm_time", 0) - overlap)
     return waited, forward + backward + waited
+
+
+def _loading_share(spent_ns: Mapping[Phase, int]) -> float | None:
+    whole_ns = sum(spent_ns.values())
+    return spent_ns.get(Phase.LOADING, 0) / whole_ns if whole_ns else None
 
 
 def _resident_bytes() -> float | None:

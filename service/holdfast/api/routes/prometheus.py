@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Final
 
 from fastapi import Response
+from holdfast_worker.protocol.reports import RuntimeMetricName
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -24,6 +26,32 @@ from holdfast.store.billing.statistics import ServiceStatistics, collect_statist
 router = Router()
 
 STATES: Final = (*(state for state in State if state is not State.ENDED), *Outcome)
+
+TRAINING: Final[Mapping[RuntimeMetricName, tuple[str, str]]] = {
+    RuntimeMetricName.STEPS: ("holdfast_training_steps_per_second", "steps per second"),
+    RuntimeMetricName.TOKENS: ("holdfast_training_tokens_per_second", "tokens per second"),
+    RuntimeMetricName.LOADING: (
+        "holdfast_training_loading_ratio",
+        "share of time waiting for data",
+    ),
+    RuntimeMetricName.COMMUNICATION: (
+        "holdfast_training_communication_ratio",
+        "share of time waiting for gradients",
+    ),
+    RuntimeMetricName.HOST_MEMORY: (
+        "holdfast_training_host_memory_bytes",
+        "memory of the first rank",
+    ),
+    RuntimeMetricName.GPU_MEMORY: (
+        "holdfast_training_gpu_memory_bytes",
+        "peak GPU memory of the first rank",
+    ),
+    RuntimeMetricName.GPU_UTILIZATION: (
+        "holdfast_training_gpu_utilization_ratio",
+        "GPU utilization of the first rank",
+    ),
+}
+"""Metric and description of each runtime metric."""
 
 
 @router.get(
@@ -62,6 +90,7 @@ def _figures(services: Services) -> Iterator[Metric]:
     yield from _jobs(found)
     yield from _money(found)
     yield from _watched_jobs(found)
+    yield from _training(services.queries.runtime_metrics())
 
 
 def _jobs(found: ServiceStatistics) -> Iterator[Metric]:
@@ -100,6 +129,18 @@ def _watched_jobs(found: ServiceStatistics) -> Iterator[Metric]:
     yield _labelled_gauge("holdfast_unseen_jobs", words, "launcher", Engine, found.unobserved)
     words = "Longest delay of an overdue observation in seconds; 0 if none is overdue."
     yield _gauge("holdfast_look_overdue_seconds", words, found.overdue_s)
+
+
+def _training(newest: Sequence[Mapping[str, float | None]]) -> Iterator[Metric]:
+    """Yield the runtime metrics of all jobs in training as minimum, mean and maximum: labels with job ids would be unbounded."""
+    for name, (metric, words) in TRAINING.items():
+        found = [value for point in newest if (value := point.get(name)) is not None]
+        family = GaugeMetricFamily(metric, f"Jobs in training: {words}.", labels=["stat"])
+        if found:
+            family.add_metric(["min"], min(found))
+            family.add_metric(["mean"], fmean(found))
+            family.add_metric(["max"], max(found))
+        yield family
 
 
 def _launchers(services: Services) -> Metric:
