@@ -1,0 +1,590 @@
+"""Mistakes in the service."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from planted_mistakes.mistake import Mistake
+
+S: Final = "service/holdfast/"
+JOBS: Final = "tests/domain/jobs/"
+BILLING: Final = "tests/domain/billing/"
+
+JOB_MISTAKES: Final = (
+    Mistake(
+        name="unknown-launch-resubmitted-after-denials",
+        file=f"{S}domain/jobs/reconcile.py",
+        old="case LaunchStatus.ABSENT if job.placements == 0 and job.denials == 0:",
+        new="case LaunchStatus.ABSENT if job.placements == 0:",
+        tests=(f"{JOBS}test_reconcile.py",),
+    ),
+    Mistake(
+        name="job-stopped-by-guard-counts-as-cancelled",
+        file=f"{S}domain/jobs/reconcile.py",
+        old="outcome = Outcome.FAILED if job.tripped else Outcome.CANCELLED",
+        new="outcome = Outcome.CANCELLED",
+        tests=(f"{JOBS}test_reconcile_stopping.py",),
+    ),
+    Mistake(
+        name="launch-beside-an-unknown-one",
+        file=f"{S}domain/jobs/reconcile.py",
+        old="case LaunchStatus.ABSENT | LaunchStatus.FORGOTTEN:",
+        new="case LaunchStatus.ABSENT | LaunchStatus.FORGOTTEN | LaunchStatus.UNKNOWN:",
+        tests=(f"{JOBS}test_reconcile.py",),
+    ),
+    Mistake(
+        name="stopping-job-submitted",
+        file=f"{S}domain/jobs/reconcile.py",
+        old="Effect.CANCEL if job.is_leaving else Effect.SUBMIT",
+        new="Effect.SUBMIT",
+        tests=(f"{JOBS}test_reconcile.py",),
+    ),
+    Mistake(
+        name="lost-launches-counted-before-resume",
+        file=f"{S}domain/jobs/reconcile.py",
+        old="if job.launch - job.launches_before_resume >= MAX_LAUNCHES:",
+        new="if job.launch >= MAX_LAUNCHES:",
+        tests=(f"{JOBS}test_reconcile_stopping.py",),
+    ),
+    Mistake(
+        name="guard-trips-on-ended-launch",
+        file=f"{S}domain/jobs/reconcile.py",
+        old="if not over and (tripped :=",
+        new="if (tripped :=",
+        tests=(f"{JOBS}test_reconcile_stopping.py",),
+    ),
+    Mistake(
+        name="success-during-pause-becomes-pause",
+        file=f"{S}domain/jobs/reconcile.py",
+        old="if outcome is not Outcome.CANCELLED:",
+        new="if outcome is Outcome.FAILED:",
+        tests=(f"{JOBS}test_reconcile_stopping.py",),
+    ),
+    Mistake(
+        name="loss-without-notice-is-preemption",
+        file=f"{S}domain/jobs/reconcile.py",
+        old="Cause.PREEMPTED if attempt in job.noticed else Cause.NODE_FAILED",
+        new="Cause.PREEMPTED",
+        tests=(f"{JOBS}test_reconcile.py",),
+    ),
+    Mistake(
+        name="resume-keeps-attempts-without-progress",
+        file=f"{S}domain/jobs/lifecycle.py",
+        old="        advanced_attempt=job.attempt,\n",
+        new="",
+        tests=(f"{JOBS}test_guards.py",),
+    ),
+    Mistake(
+        name="late-start-moves-newer-attempt-back",
+        file=f"{S}domain/jobs/lifecycle.py",
+        old="            if not current:\n                return job\n",
+        new="",
+        tests=(f"{JOBS}test_late_events.py",),
+    ),
+    Mistake(
+        name="late-exit-replaces-newer-reason",
+        file=f"{S}domain/jobs/lifecycle.py",
+        old="event.exited_early and attempt >= job.left_attempt:",
+        new="event.exited_early:",
+        tests=(f"{JOBS}test_late_events.py",),
+    ),
+    Mistake(
+        name="cancel-extends-time-to-save",
+        file=f"{S}domain/jobs/lifecycle.py",
+        old="(job.stop_asked_at if job.is_leaving else None) or event.at",
+        new="event.at",
+        tests=(f"{JOBS}test_lifecycle_pauses.py",),
+    ),
+    Mistake(
+        name="cost-guard-reserves-nothing-for-saving",
+        file=f"{S}domain/jobs/guards.py",
+        old="if cap is not None and paid + grace_micros(account.micros_per_hour) >= cap:",
+        new="if cap is not None and paid >= cap:",
+        tests=(f"{JOBS}test_guards.py",),
+    ),
+    Mistake(
+        name="launch-before-its-event-is-recorded",
+        file=f"{S}controller/reconciler.py",
+        old="        job = self._journal.append(job, plan.record)\n        match",
+        new=(
+            "        if plan.effect is Effect.SUBMIT:\n"
+            "            await launcher.submit(self._launch(functools.reduce(advance, plan.record, job)))\n"
+            "        job = self._journal.append(job, plan.record)\n        match"
+        ),
+        tests=("tests/controller/test_reconciler.py",),
+    ),
+    Mistake(
+        name="observation-of-older-state-is-used",
+        file=f"{S}controller/reconciler.py",
+        old="CONCURRENT_SOURCES: Final = frozenset({Source.WORKER, Source.JANITOR})",
+        new="CONCURRENT_SOURCES: Final = frozenset(Source)",
+        tests=("tests/controller/test_reconciler.py",),
+    ),
+    Mistake(
+        name="observation-dated-by-its-end",
+        file=f"{S}controller/reconciler.py",
+        old="seen_at=None if job.state is State.PAUSED else seen_at,",
+        new="seen_at=None if job.state is State.PAUSED else seen_at and self._clock.now(),",
+        tests=("tests/controller/test_reconciler.py",),
+    ),
+    Mistake(
+        name="repeated-launch-with-other-limits",
+        file=f"{S}domain/jobs/lifecycle.py",
+        old="                launch_limits=job.limits,\n",
+        new="",
+        tests=(f"{JOBS}test_lifecycle_pauses.py",),
+    ),
+)
+
+STORE_MISTAKES: Final = (
+    Mistake(
+        name="append-without-expected-number",
+        file=f"{S}store/event_log.py",
+        old="write(connection, job.id, events, first_seq=job.seq + 1, now=now)",
+        new="write(connection, job.id, events, first_seq=read(connection, job.id).seq + 1, now=now)",
+        tests=("tests/store/test_journal.py",),
+    ),
+    Mistake(
+        name="rebuilt-row-overwrites-newer-one",
+        file=f"{S}store/journal.py",
+        old=".where(jobs.c.id == job_id, jobs.c.seq <= job.seq)",
+        new=".where(jobs.c.id == job_id)",
+        tests=("tests/store/test_fold_cache.py",),
+    ),
+    Mistake(
+        name="row-of-newer-version-is-used",
+        file=f"{S}store/event_log.py",
+        old="return row.get(_VERSION) != FOLD",
+        new="return row.get(_VERSION, 0) < FOLD",
+        tests=("tests/store/test_fold_cache.py",),
+    ),
+    Mistake(
+        name="lease-without-duration",
+        file=f"{S}store/leases.py",
+        old="values(due_at=until)",
+        new="values(due_at=now)",
+        tests=("tests/store/test_leases.py",),
+    ),
+    Mistake(
+        name="leased-job-claimed-again",
+        file=f"{S}store/leases.py",
+        old="                watches.c.due_at <= now,\n",
+        new="",
+        tests=("tests/store/test_leases.py",),
+    ),
+    Mistake(
+        name="release-of-another-replicas-lease",
+        file=f"{S}store/leases.py",
+        old="connection.execute(mine.where(unmoved).values(due_at=due_at))",
+        new="connection.execute(mine.values(due_at=due_at))",
+        tests=("tests/store/test_leases.py",),
+    ),
+    Mistake(
+        name="replaced-worker-still-reports",
+        file=f"{S}store/incarnations.py",
+        old="    if mine != newest:",
+        new="    if mine > (newest or 0):",
+        tests=("tests/store/test_incarnations.py",),
+    ),
+    Mistake(
+        name="worker-registered-before-observation",
+        file=f"{S}store/incarnations.py",
+        old="return seen_at is not None and seen_at > since",
+        new="return seen_at is not None",
+        tests=("tests/store/test_incarnations.py",),
+    ),
+    Mistake(
+        name="reports-after-a-gap-recorded",
+        file=f"{S}store/report_ingest.py",
+        old="if report.n != last + 1:",
+        new="if report.n <= last:",
+        tests=("tests/store/test_report_ingest.py",),
+    ),
+    Mistake(
+        name="late-reports-by-launcher-clock",
+        file=f"{S}store/report_ingest.py",
+        old="func.min(job_events.c.recorded_at)",
+        new="func.min(job_events.c.at)",
+        tests=("tests/store/test_report_batches.py",),
+    ),
+    Mistake(
+        name="late-points-leave-bill-unchanged",
+        file=f"{S}store/report_ingest.py",
+        old="for job_id, _ in self.marks if self._has_ended(job_id)}",
+        new="for job_id, _ in self.marks if not self._has_ended(job_id)}",
+        tests=("tests/store/billing/test_bills.py",),
+    ),
+    Mistake(
+        name="cancelled-launch-is-posted",
+        file=f"{S}store/launches.py",
+        old="            launches.c.cancelled_at.is_(None),\n            launches.c.posted_at",
+        new="            launches.c.posted_at",
+        tests=("tests/store/test_launches.py",),
+    ),
+    Mistake(
+        name="launch-token-passes-twice",
+        file=f"{S}store/launches.py",
+        old=(
+            "                launches.c.state == TokenState.ISSUED.value,\n"
+            "            )\n            .values(state=TokenState.CONSUMED"
+        ),
+        new=(
+            "                launches.c.state != TokenState.REVOKED.value,\n"
+            "            )\n            .values(state=TokenState.CONSUMED"
+        ),
+        tests=("tests/store/test_launches.py",),
+    ),
+    Mistake(
+        name="launch-token-of-older-generation-passes",
+        file=f"{S}store/launches.py",
+        old='                launches.c.generation == int(match["generation"]),\n',
+        new="",
+        tests=("tests/store/test_launches.py",),
+    ),
+    Mistake(
+        name="renewed-launch-keeps-engine-id",
+        file=f"{S}store/launches.py",
+        old='            "engine_id": None,\n',
+        new="",
+        tests=("tests/store/test_launches.py",),
+    ),
+)
+
+BILLING_MISTAKES: Final = (
+    Mistake(
+        name="month-pays-for-the-month-before",
+        file=f"{S}store/budgets.py",
+        old="else_=-run_up(begin_ms))",
+        new="else_=micros)",
+        tests=("tests/store/test_budgets.py",),
+    ),
+    Mistake(
+        name="month-pays-for-the-whole-account",
+        file=f"{S}store/budgets.py",
+        old="paid += account.paid_micros_in(month, now)",
+        new="paid += account.paid_micros_by(now)",
+        tests=("tests/store/test_budgets.py",),
+    ),
+    Mistake(
+        name="spent-budget-admits-new-jobs",
+        file=f"{S}store/budgets.py",
+        old="_STARTING_EVENTS: Final = (Submitted, ResumeRequested, LaunchRequested)",
+        new="_STARTING_EVENTS: Final = (ResumeRequested, LaunchRequested)",
+        tests=("tests/store/test_budgets.py",),
+    ),
+    Mistake(
+        name="removed-jobs-cost-nothing",
+        file=f"{S}store/budgets.py",
+        old="in ((jobs, is_ours), (removed_jobs, true())):",
+        new="in ((jobs, is_ours),):",
+        tests=("tests/store/test_job_removal.py",),
+    ),
+    Mistake(
+        name="raised-budget-seen-late",
+        file=f"{S}controller/reconciler.py",
+        old="if known and not is_blocked and now",
+        new="if known and now",
+        tests=("tests/controller/test_limit_enforcement.py",),
+    ),
+    Mistake(
+        name="larger-grace-instead-of-sum",
+        file=f"{S}domain/budgets.py",
+        old="self.committed_micros + grace_micros(more_per_hour)",
+        new="max(self.committed_micros, grace_micros(more_per_hour))",
+        tests=("tests/domain/test_budgets.py",),
+    ),
+    Mistake(
+        name="spent-budget-blocks-next-month",
+        file=f"{S}domain/budgets.py",
+        old="if self.was_reached and self.at >= Month.containing(now).start:",
+        new="if self.was_reached:",
+        tests=("tests/domain/test_budgets.py",),
+    ),
+    Mistake(
+        name="balance-carried-into-next-month",
+        file=f"{S}domain/budgets.py",
+        old="(self.at, self.spent_micros) if self.at >= start else (start, 0)",
+        new="(self.at, self.spent_micros)",
+        tests=("tests/domain/test_budgets.py",),
+    ),
+    Mistake(
+        name="seconds-billed-instead-of-milliseconds",
+        file=f"{S}domain/billing/rate.py",
+        old="(at_ms - begin_ms) * rate // MS_PER_HOUR for",
+        new="(at_ms - begin_ms) // 1000 * rate // 3600 for",
+        tests=(f"{BILLING}test_ledger.py",),
+    ),
+    Mistake(
+        name="amount-rounded-up",
+        file=f"{S}domain/billing/rate.py",
+        old="return self.accrue(begin_ms, end_ms) // MS_PER_HOUR",
+        new="return -(-self.accrue(begin_ms, end_ms) // MS_PER_HOUR)",
+        tests=(f"{BILLING}test_running_cost.py",),
+    ),
+    Mistake(
+        name="price-change-replaces-first-price",
+        file=f"{S}domain/billing/rate.py",
+        old="if at_ms <= self.steps[0][0]:",
+        new="if at_ms < self.steps[0][0]:",
+        tests=(f"{BILLING}test_rate.py",),
+    ),
+    Mistake(
+        name="known-price-reported-again",
+        file=f"{S}domain/pricing/price_history.py",
+        old="if not stood or change.at in known or is_same:",
+        new="if not stood or is_same:",
+        tests=("tests/background/test_price_watcher.py",),
+    ),
+    Mistake(
+        name="price-change-after-the-end-recorded",
+        file=f"{S}domain/pricing/price_history.py",
+        old="attempt.ended_at is None or change.at < attempt.ended_at",
+        new="attempt.ended_at is None or change.at <= attempt.ended_at",
+        tests=("tests/background/test_price_watcher.py",),
+    ),
+    Mistake(
+        name="overlapping-attempts-billed-twice",
+        file=f"{S}domain/billing/ledger.py",
+        old="start = max(to_ms(attempt.ready.at), free_since)",
+        new="start = to_ms(attempt.ready.at)",
+        tests=(f"{BILLING}test_running_cost.py",),
+    ),
+    Mistake(
+        name="price-of-one-group-applied-to-all",
+        file=f"{S}domain/billing/ledger.py",
+        old="if change.group == number:",
+        new="if change.group <= number:",
+        tests=(f"{BILLING}test_running_cost.py",),
+    ),
+    Mistake(
+        name="running-cost-counts-overlap-twice",
+        file=f"{S}domain/billing/running_cost.py",
+        old="since=max(at, self.free_since), tariffs=tariffs",
+        new="since=at, tariffs=tariffs",
+        tests=(f"{BILLING}test_running_cost.py",),
+    ),
+    Mistake(
+        name="settled-month-overwritten",
+        file=f"{S}domain/billing/running_cost.py",
+        old="months[str(month)] += meter",
+        new="months[str(month)] = meter",
+        tests=("tests/domain/test_budgets.py",),
+    ),
+    Mistake(
+        name="current-price-is-the-first",
+        file=f"{S}domain/billing/running_cost.py",
+        old="sum(tariff.newest_micros_per_hour for tariff in",
+        new="sum(tariff.steps[0][1] for tariff in",
+        tests=(f"{BILLING}test_running_cost.py",),
+    ),
+    Mistake(
+        name="late-price-refused-too-early",
+        file=f"{S}domain/billing/running_cost.py",
+        old="any(meter.attempt == attempt for meter in self.meters)",
+        new="any(meter.attempt == attempt for meter in self.meters[-1:])",
+        tests=(f"{BILLING}test_ledger_histories.py",),
+    ),
+    Mistake(
+        name="preemption-after-exactly-an-hour-is-free",
+        file=f"{S}domain/billing/provider_rules.py",
+        old="lasted_ms >= terms.free_if_reclaimed_within_ms",
+        new="lasted_ms > terms.free_if_reclaimed_within_ms",
+        tests=(f"{BILLING}test_provider_rules.py",),
+    ),
+    Mistake(
+        name="minimum-charge-per-attempt",
+        file=f"{S}domain/billing/provider_rules.py",
+        old="missing_ms = terms.minimum_ms - (last.end_ms - begin_ms)",
+        new="missing_ms = terms.minimum_ms - (last.end_ms - last.begin_ms)",
+        tests=(f"{BILLING}test_provider_rules.py",),
+    ),
+    Mistake(
+        name="extended-bill-without-unmeasured-time",
+        file=f"{S}domain/billing/incremental.py",
+        old="account.on_demand_micros + useful + unmeasured,",
+        new="account.on_demand_micros + useful,",
+        tests=(f"{BILLING}test_incremental.py",),
+    ),
+    Mistake(
+        name="last-phase-not-split-at-midnight",
+        file=f"{S}domain/billing/allocation.py",
+        old="if not (is_whole and spans[-1] == item.spans[-1]):",
+        new="if not is_whole:",
+        tests=(f"{BILLING}test_rate.py",),
+    ),
+)
+
+RETENTION_MISTAKES: Final = (
+    Mistake(
+        name="service-deletes-newest-checkpoint",
+        file=f"{S}domain/checkpoints/retention.py",
+        old="on[-max(keep.last, MIN_KEPT) :]",
+        new="on[: max(keep.last, MIN_KEPT)]",
+        tests=("tests/domain/checkpoints/test_retention.py",),
+    ),
+    Mistake(
+        name="incomplete-checkpoint-counts-as-kept",
+        file=f"{S}domain/checkpoints/retention.py",
+        old="    whole = [c for c in there if c.is_whole]\n",
+        new="    whole = there\n",
+        tests=("tests/domain/checkpoints/test_retention.py",),
+    ),
+    Mistake(
+        name="checkpoint-deleted-while-an-attempt-chooses",
+        file=f"{S}domain/checkpoints/retention.py",
+        old="if is_restoring or seen.is_being_read:",
+        new="if is_restoring:",
+        tests=("tests/domain/checkpoints/test_retention.py",),
+    ),
+    Mistake(
+        name="checkpoint-deleted-without-grace",
+        file=f"{S}domain/checkpoints/retention.py",
+        old="ripe = surplus & {c.name for c in before.commits} - _retained_names(before, keep, known)",
+        new="ripe = surplus",
+        tests=("tests/domain/checkpoints/test_retention.py",),
+    ),
+    Mistake(
+        name="committed-upload-deleted-as-dead",
+        file=f"{S}background/retention/deletion.py",
+        old="if self.bucket.has(name.commit_key):",
+        new="if False:",
+        tests=("tests/background/retention/test_collector.py",),
+    ),
+)
+
+ACCESS_MISTAKES: Final = (
+    Mistake(
+        name="any-role-suffices",
+        file=f"{S}domain/access/permissions.py",
+        old="(role is not None and _RANK[role] >= _RANK[least])",
+        new="role is not None",
+        tests=("tests/domain/access/test_permissions.py",),
+    ),
+    Mistake(
+        name="project-token-valid-everywhere",
+        file=f"{S}domain/access/permissions.py",
+        old="        if self.only not in (None, project):\n            return False\n",
+        new="",
+        tests=("tests/domain/access/test_permissions.py",),
+    ),
+    Mistake(
+        name="project-token-of-admin-rules-the-service",
+        file=f"{S}domain/access/permissions.py",
+        old="return self.is_admin and self.only is None",
+        new="return self.is_admin",
+        tests=("tests/domain/access/test_permissions.py",),
+    ),
+    Mistake(
+        name="viewer-clones-jobs",
+        file=f"{S}api/auth/route_policy.py",
+        old='"POST /v1/jobs/{job_id}/clone": Action.SUBMIT,',
+        new='"POST /v1/jobs/{job_id}/clone": Action.SEE,',
+        tests=("tests/api/test_permissions.py",),
+    ),
+    Mistake(
+        name="member-removes-jobs-of-others",
+        file=f"{S}domain/access/permissions.py",
+        old="(is_own or self._has_role(project, Role.ADMIN))",
+        new="(is_own or self._has_role(project, Role.MEMBER))",
+        tests=("tests/domain/access/test_permissions.py",),
+    ),
+    Mistake(
+        name="session-changes-data-without-csrf-token",
+        file=f"{S}api/auth/authentication.py",
+        old="if not is_ours or not hmac.compare_digest(told.encode(), session.csrf.encode()):",
+        new="if not is_ours:",
+        tests=("tests/api/test_sessions.py",),
+    ),
+    Mistake(
+        name="worker-token-for-any-job",
+        file=f"{S}store/identity/service_tokens.py",
+        old="{self._derived(f'worker/{job_id}')}",
+        new="{self._derived('worker')}",
+        tests=("tests/api/test_authentication.py",),
+    ),
+    Mistake(
+        name="secrets-of-another-job-opened",
+        file=f"{S}store/secrets.py",
+        old="return values if letter[self._owner] == owner else None",
+        new="return values",
+        tests=("tests/store/test_secrets.py",),
+    ),
+    Mistake(
+        name="secrets-in-the-recorded-task",
+        file=f"{S}rendering/task.py",
+        old="dict.fromkeys(spec.secrets, REDACTED) or None",
+        new="dict(spec.secrets) or None",
+        tests=("tests/rendering/test_task.py",),
+    ),
+    Mistake(
+        name="confined-job-follows-a-link",
+        file=f"{S}host/allowed_folders.py",
+        old="real = path.resolve()",
+        new="real = path",
+        tests=("tests/host",),
+    ),
+    Mistake(
+        name="folder-with-same-prefix-allowed",
+        file=f"{S}host/allowed_folders.py",
+        old="any(real.is_relative_to(root) for root in roots)",
+        new="any(str(real).startswith(str(root)) for root in roots)",
+        tests=("tests/host",),
+    ),
+    Mistake(
+        name="folder-above-home-allowed",
+        file=f"{S}host/allowed_folders.py",
+        old="if home and home.is_relative_to(real) and (self.is_confined or not without_home):",
+        new="if home and home == real and (self.is_confined or not without_home):",
+        tests=("tests/host",),
+    ),
+    Mistake(
+        name="mount-with-a-variable-allowed",
+        file=f"{S}domain/jobfile/confinement.py",
+        old='        if "$" in source\n',
+        new='        if source.startswith("$")\n',
+        tests=("tests/domain/jobfile",),
+    ),
+    Mistake(
+        name="only-first-address-checked",
+        file=f"{S}egress_policy.py",
+        old="for address in found:\n            if why",
+        new="for address in found[:1]:\n            if why",
+        tests=("tests/test_egress_policy.py",),
+    ),
+    Mistake(
+        name="metadata-address-in-ipv6-form-allowed",
+        file=f"{S}egress_policy.py",
+        old="if address in METADATA or hidden in METADATA:",
+        new="if address in METADATA:",
+        tests=("tests/test_egress_policy.py",),
+    ),
+    Mistake(
+        name="backup-with-missing-rows-restored",
+        file=f"{S}store/backups.py",
+        old="if sum(1 for _ in raw) != rows + 1:",
+        new="if sum(1 for _ in raw) > rows + 1:",
+        tests=("tests/store/test_backups.py",),
+    ),
+    Mistake(
+        name="backup-of-another-secret-restored",
+        file=f"{S}server/backup.py",
+        old="== backup.manifest.secret_sha256:",
+        new="!= '':",
+        tests=("tests/store/test_backups.py",),
+    ),
+    Mistake(
+        name="restore-keeps-rows-of-migrations",
+        file=f"{S}store/backups.py",
+        old="        connection.execute(table.delete())\n",
+        new="",
+        tests=("tests/store/test_backups.py",),
+    ),
+)
+
+SERVICE_MISTAKES: Final = (
+    *JOB_MISTAKES,
+    *STORE_MISTAKES,
+    *BILLING_MISTAKES,
+    *RETENTION_MISTAKES,
+    *ACCESS_MISTAKES,
+)
