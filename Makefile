@@ -50,7 +50,7 @@ test: setup postgres slurm chromium skypilot trackio ## run every behavior once,
 	dashboard/npm.sh test --silent
 	@# With PYTHONDONTWRITEBYTECODE set, each of a thousand processes would compile everything again.
 	@$(BIN)/python -m compileall -q service worker tests
-	$(BIN)/python -m pytest --tier $(TIER) -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore=tests/e2e/fake_aws --durations=10 --junitxml=build/tests.xml
+	HOLDFAST_TEST_TIER=$(TIER) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore=tests/e2e/fake_aws --durations=10 --junitxml=build/tests.xml
 
 test-all: export HOLDFAST_TEST_FULL := 1
 test-all: TIER := all

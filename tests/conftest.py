@@ -23,7 +23,7 @@ from support.process_sweep import Sweep
 from support.repetitions import repeat_count
 from support.requirements import skip_or_fail
 from support.scheduling import Scheduling
-from support.tiers import Tier, Tiers
+from support.tiers import Tiers
 from xdist.remote import Producer
 
 # The same examples every time, so that a failure is never a coincidence. New ones: --hypothesis-profile=explore.
@@ -60,19 +60,9 @@ LONG_FIRST = (
 """Tests that take long, in the order in which they begin. What is long and begins last, one core waits for."""
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the choice of a tier."""
-    parser.addoption(
-        "--tier",
-        choices=[tier.value for tier in Tier],
-        default=Tier.ALL.value,
-        help="test: those of make test; added: those that only make test-all runs; all",
-    )
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Have the slowest files printed, tests that hang ended, and what the run starts ended with it."""
-    config.pluginmanager.register(Tiers(Tier(config.getoption("tier"))))
+    config.pluginmanager.register(Tiers())
     if not hasattr(config, "workerinput"):  # Test processes of pytest-xdist descend from the run.
         config.pluginmanager.register(Sweep())
     config.pluginmanager.register(Durations(config.getoption("durations")))

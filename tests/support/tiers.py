@@ -7,11 +7,11 @@ PostgreSQL a test that also runs on SQLite, outside of the packages with stateme
 from __future__ import annotations
 
 import os
-import time
 from enum import StrEnum
 from typing import Final
 
 import pytest
+from holdfast.clock import SystemClock
 
 UNTIL: Final = "HOLDFAST_TEST_UNTIL"
 """Environment variable: the time (seconds since the epoch) after which no test starts. Those that remain are reported as skipped."""
@@ -20,7 +20,7 @@ POSTGRES_SPECIFIC: Final = ("tests/store/", "tests/migrations/")
 
 
 class Tier(StrEnum):
-    """Value of `--tier`."""
+    """Value of the environment variable HOLDFAST_TEST_TIER."""
 
     TEST = "test"
     """What `make test` runs: every behavior once."""
@@ -32,8 +32,8 @@ class Tier(StrEnum):
 class Tiers:
     """A plugin that deselects the tests of the other tier, and skips what would start too late."""
 
-    def __init__(self, tier: Tier) -> None:
-        self._tier = tier
+    def __init__(self) -> None:
+        self._tier = Tier(os.environ.get("HOLDFAST_TEST_TIER", Tier.ALL))
         self._until = float(os.environ.get(UNTIL) or "inf")
 
     @pytest.hookimpl(trylast=True)
@@ -51,7 +51,7 @@ class Tiers:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
         """Skip a test that would start too late."""
-        if time.time() > self._until:
+        if SystemClock().now().timestamp() > self._until:
             pytest.skip(f"not run: the time of this run is over ({UNTIL})")
 
 
