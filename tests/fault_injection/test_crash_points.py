@@ -25,7 +25,7 @@ from fault_injection.job_driver import Job
 from holdfast_worker.protocol.environment import Exit
 from support.repetitions import FAULT_SEEDS, repeat_count
 
-SEEDS = max(1, FAULT_SEEDS // 5)
+SEEDS = max(1, FAULT_SEEDS // 8)
 EVERY_LINE = "STORM_EVERY_LINE" in os.environ
 REQUESTS = ("send: put", "upload: put", "commit: put if absent", "point: swap", "tidy: delete")
 """Those after which the store is another one."""

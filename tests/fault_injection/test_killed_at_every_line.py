@@ -269,7 +269,7 @@ def test_killed_at_any_line_somebody_else_finishes(new_home: NewHome, story: Sto
         shutil.rmtree(home)
 
 
-@pytest.mark.parametrize("seed", range(repeat_count(8, 40)))
+@pytest.mark.parametrize("seed", range(repeat_count(4, 40)))
 def test_killed_twice_somebody_else_finishes(new_home: NewHome, seed: int) -> None:
     rng, home = random.Random(seed), new_home("home")
     story = rng.choice([*STORIES])

@@ -38,6 +38,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.full
 def test_a_node_without_a_network_installs_all_that_was_packed(
     index: Path, wanted: Path, tmp_path: Path
 ) -> None:

@@ -119,6 +119,7 @@ def test_the_installer_puts_the_worker_where_the_shell_finds_it(
     assert "run" in helped.stdout
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("torch")
 def test_where_all_that_the_worker_needs_is_there_no_index_is_asked(
     house: Path, node: dict[str, str]
@@ -142,6 +143,7 @@ def test_an_installation_that_leaves_no_stamp_is_none_that_failed(
     assert (packages(node) / "holdfast_worker/protocol/environment.py").exists()
 
 
+@pytest.mark.full
 def test_a_worker_whose_needs_cannot_be_met_says_so(house: Path, node: dict[str, str]) -> None:
     refused = run(node, "bash", str(house / "install.sh"), "worker")
 
@@ -175,6 +177,7 @@ def test_an_old_python_that_is_the_users_own_is_left_alone(
     assert f"{old} is Python 3.10.12, but 3.11 is needed; activate a newer one" in refused.stderr
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("torch")
 def test_old_python_is_replaced_for_a_task_with_the_worker(
     house: Path, node: dict[str, str]

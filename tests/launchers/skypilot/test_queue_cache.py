@@ -165,6 +165,7 @@ def test_a_server_that_does_not_run_in_utc_is_told_to(
         harness.pass_time(100)
 
 
+@pytest.mark.full
 def test_a_job_that_waited_long_for_its_turn_is_understood(new_harness: NewSkyPilotHarness) -> None:
     harness = new_harness(JobSimulation(runs_s=100_000, queue_s=50_000))
 

@@ -21,6 +21,7 @@ from holdfast_worker.protocol.reports import Report, ReportKind
 from sqlalchemy import Engine
 from support.events import DAWN, at, finished, launched, lost, ready, saved, submitted, training
 from support.fakes import FixedClock
+from support.repetitions import repeat_count
 from support.sql_log import statements
 
 HOUR_S = 3600
@@ -104,7 +105,7 @@ def all_answers(engine: Engine, ledgers: BillRollups) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(repeat_count(1, 4)))
 def test_what_is_kept_in_mind_is_what_would_be_added_up(
     engine: Engine, clock: FixedClock, journal: Journal, seed: int
 ) -> None:

@@ -242,7 +242,7 @@ class Drawing(Counter):
 
 
 @pytest.mark.filterwarnings(FORKED)
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full)])
 @pytest.mark.parametrize("kind", [Counter, Drawing, Restarting])
 def test_stream_that_continues_resumes_exactly_at_every_step(
     kind: type[Any], workers: int, capsys: pytest.CaptureFixture[str]
