@@ -101,16 +101,16 @@ class Streams:
         return self._open.total()
 
     @contextmanager
-    def open(self, who: str | None) -> Iterator[None]:
-        """Hold a stream open for a user; None: the owner, who is not limited.
+    def open(self, caller: str | None) -> Iterator[None]:
+        """Hold a stream open for a user; None: the owner, who has no limit.
 
         Raises:
             TooManyRequests: the user has too many open streams.
             Unavailable: all callers together have too many.
         """
-        key = who or ""
+        key = caller or ""
         with self._lock:
-            if who is not None and self._open[key] >= self.max_per_user:
+            if caller is not None and self._open[key] >= self.max_per_user:
                 raise TooManyRequests(
                     f"you have {self.max_per_user} live streams open, the limit per user; close one",
                     retry_after_s=5,
@@ -139,7 +139,7 @@ class RateLimiter:
     _full_at: dict[tuple[LimitClass, str], float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def acquire(self, kind: LimitClass, who: str) -> RateLimitResult:
+    def acquire(self, kind: LimitClass, caller: str) -> RateLimitResult:
         """Take one request from a caller's bucket, or return the time to wait."""
         limit = self.limits.per_minute(kind)
         each_s = MINUTE_S / limit
@@ -147,10 +147,10 @@ class RateLimiter:
             now_s = self.now_s()
             if len(self._full_at) >= MAX_BUCKETS:
                 self._full_at = {key: at for key, at in self._full_at.items() if at > now_s}
-            full_at = max(self._full_at.get((kind, who), now_s), now_s) + each_s
+            full_at = max(self._full_at.get((kind, caller), now_s), now_s) + each_s
             wait_s = full_at - now_s - MINUTE_S
             # Float rounding may exceed the limit slightly.
             if wait_s > each_s / 1000:
                 return RateLimitResult(kind, limit, 0, wait_s)
-            self._full_at[kind, who] = full_at
+            self._full_at[kind, caller] = full_at
         return RateLimitResult(kind, limit, int((now_s + MINUTE_S - full_at) / each_s + 1e-3), 0.0)

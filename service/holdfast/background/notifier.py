@@ -79,11 +79,11 @@ class Notifier:
     def run_once_and_wait(self) -> int:
         """Run one round and wait for its deliveries; return the number of messages tried."""
         with ThreadPoolExecutor(MAX_CONCURRENT, "notify") as threads:
-            begun = self.run_once(threads)
+            started = self.run_once(threads)
             with self._lock:
                 tasks = list(self._under_way.values())
             wait(tasks)
-        return begun
+        return started
 
     def deliver(self, lease: DeliveryLease) -> None:
         """Send one message and record the result."""

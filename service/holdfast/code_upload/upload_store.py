@@ -220,15 +220,15 @@ class Uploads:
         with self._lock:
             for one in {owner, *self._owners()} - self._used.keys():
                 self._used[one] = _disk_usage(self._root / one)
-            own, everybody = self._used[owner] + more, sum(self._used.values()) + more
+            own, total = self._used[owner] + more, sum(self._used.values()) + more
             way_out = f"exclude files with .gitignore; code that no job uses is deleted after {self._lasts.days} days"
             if more and own > self._most_bytes:
                 raise NotPossibleNow(
                     f"your uploaded code would take {_mb(own)}, and HOLDFAST_CODE_MB allows {_mb(self._most_bytes)}; {way_out}"
                 )
-            if more and everybody > self._most_total_bytes:
+            if more and total > self._most_total_bytes:
                 raise NotPossibleNow(
-                    f"the uploaded code of all users would take {_mb(everybody)}, and HOLDFAST_CODE_TOTAL_MB allows "
+                    f"the uploaded code of all users would take {_mb(total)}, and HOLDFAST_CODE_TOTAL_MB allows "
                     f"{_mb(self._most_total_bytes)}; {way_out}"
                 )
             if commits:

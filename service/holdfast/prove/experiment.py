@@ -86,25 +86,27 @@ class EquivalenceExperiment:
                 preempted.
         """
         name = task["name"]
-        straight = self._wait_for_end(
+        uninterrupted = self._wait_for_end(
             self._submit({**task, "name": f"{name}-straight"}, "undisturbed")
         )
         job = self._submit({**task, "name": name}, "with preemptions")
         for number, step in enumerate(kills, 1):
             self._preempt(job.id, number, step, notice_s)
         job = self._wait_for_end(job)
-        likeness = compare_steps(self._step_logs(straight), self._step_logs(job))
+        comparison = compare_steps(self._step_logs(uninterrupted), self._step_logs(job))
         body = ProofIn(
-            against=straight.id,
-            batches=likeness.batches,
-            other_batches=likeness.other_batches,
-            values=likeness.values,
-            other_values=likeness.other_values,
+            against=uninterrupted.id,
+            batches=comparison.batches,
+            other_batches=comparison.other_batches,
+            values=comparison.values,
+            other_values=comparison.other_values,
         )
         certificate = self.client.get(
             ProofOut, "POST", f"/v1/jobs/{job.id}/proofs", json=body.model_dump()
         )
-        return Proof(job=job, uninterrupted=straight, comparison=likeness, certificate=certificate)
+        return Proof(
+            job=job, uninterrupted=uninterrupted, comparison=comparison, certificate=certificate
+        )
 
     def _submit(self, task: Mapping[str, Any], what: str) -> JobOut:
         job = self.submit(yaml.safe_dump(dict(task), sort_keys=False))

@@ -224,9 +224,9 @@ def _notify(connection: Connection, balance: BudgetBalance, percent: int, now: d
     """Notify of what is spent: one notification, of the highest percentage reached."""
     budget = balance.budget
     # A budget that is set again warns again, maybe at the same percentage.
-    whose = f"{budget.scope}-{budget.name}-{Month.containing(now)}-{percent}-{token_hex(4)}"
+    period = f"{budget.scope}-{budget.name}-{Month.containing(now)}-{percent}-{token_hex(4)}"
     item = Notification(
-        id=f"budget-{whose}",
+        id=f"budget-{period}",
         kind=NotificationKind.BUDGET,
         at=now,
         text=balance.warning(percent, now),

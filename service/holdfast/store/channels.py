@@ -270,8 +270,8 @@ def subscribers_query(project: Any, job_id: Any, cursor: Any) -> Select[Any]:
 
     With columns as arguments, it selects those of each row.
     """
-    whose = channels.c.job_id.is_(None) | (channels.c.job_id == job_id)
-    mine = channels.c.project == project, whose, channels.c.after_cursor < cursor
+    is_of_job = channels.c.job_id.is_(None) | (channels.c.job_id == job_id)
+    mine = channels.c.project == project, is_of_job, channels.c.after_cursor < cursor
     return select(channels).where(*mine)
 
 
@@ -281,8 +281,10 @@ def budget_subscriber_ids(connection: Connection, scope: BudgetScope, name: str)
     live = select(jobs.c.id).where(payer == name, jobs.c.status.not_in(list(Outcome)))
     named = channels.c.job_id.in_(live)
     made = (channels.c.project == name) & channels.c.job_id.is_(None)
-    whose = named | made if scope is BudgetScope.PROJECT else named
-    return _unique_subscribers(connection, select(channels).where(whose), NotificationKind.BUDGET)
+    is_subscribed = named | made if scope is BudgetScope.PROJECT else named
+    return _unique_subscribers(
+        connection, select(channels).where(is_subscribed), NotificationKind.BUDGET
+    )
 
 
 def _unique_subscribers(

@@ -134,8 +134,8 @@ class Journal:
             enforce_budgets(connection, job, [event], self._clock.now())
             event_log.write(connection, job.id, [event], first_seq=1, now=self._clock.now())
             row = {"id": job.id, "submitted_at": job.submitted_at, **event_log.job_row(job)}
-            whose = {"project": job.project, "owner": job.owner}
-            connection.execute(insert(jobs).values(**row, **whose))
+            payers = {"project": job.project, "owner": job.owner}
+            connection.execute(insert(jobs).values(**row, **payers))
             engine = engine_of(event.spec.get("resources", {}))
             watch = {"job_id": job.id, "engine": engine.value, "due_at": event.at}
             connection.execute(insert(watches).values(**watch))
@@ -148,7 +148,7 @@ class Journal:
                 key = {"idempotency_key": request.idempotency_key, "request_sha256": request.sha256}
                 connection.execute(insert(submissions).values(**key, job_id=job.id, at=event.at))
             if actor:
-                self._audit(connection, actor.audit_action("job.submit", job_id, after=whose))
+                self._audit(connection, actor.audit_action("job.submit", job_id, after=payers))
         return job
 
     def find_submission(self, request: SubmissionRequest) -> Job | None:
@@ -350,7 +350,7 @@ class Journal:
 
 
 def _require_source(connection: Connection, event: Submitted) -> None:
-    """Reject a job that resumes from a job whose checkpoints were removed.
+    """Reject a job that resumes from a job payers checkpoints were removed.
 
     They may have been removed since its job file was checked.
 

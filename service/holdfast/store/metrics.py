@@ -133,10 +133,12 @@ class MetricSeries:
                 else 1
             )
             ranges = [mark.block_range for mark in marks]
-            found, cut = _split_by_loss(
+            found, mixed = _split_by_loss(
                 block_queries.read_blocks(connection, name, ranges, max(1, together)), limits
             )
-            more, single = _split_by_loss(block_queries.read_blocks(connection, name, cut), limits)
+            more, single = _split_by_loss(
+                block_queries.read_blocks(connection, name, mixed), limits
+            )
             single += [mark.remaining for mark in marks]
             return [*found, *more, *block_queries.read_points(connection, name, single)]
 
@@ -181,13 +183,13 @@ def _split_by_loss(
     found: Iterable[tuple[Range, SeriesSegment]], limits: Mapping[int, float]
 ) -> tuple[list[SeriesSegment], list[Range]]:
     """Segments that are lost or retained as a whole, and the reports of the others."""
-    whole, cut = list[SeriesSegment](), list[Range]()
+    whole, mixed = list[SeriesSegment](), list[Range]()
     for reports, piece in found:
         if is_partly_lost(piece, limits):
-            cut.append(reports)
+            mixed.append(reports)
         else:
             whole.append(piece)
-    return whole, cut
+    return whole, mixed
 
 
 _BLOCK_MARK: Final = func.coalesce(metric_block_marks.c.n, 0)

@@ -263,11 +263,11 @@ def _invalid_token(
 
 
 def _check_rate_limit(
-    request: Request, services: Services, kind: LimitClass, who: str | None
+    request: Request, services: Services, kind: LimitClass, caller: str | None
 ) -> None:
-    if who is None:
+    if caller is None:
         return
-    taken = services.rate_limiter.acquire(kind, who)
+    taken = services.rate_limiter.acquire(kind, caller)
     request.state.traffic = taken
     if not taken.is_allowed:
         what = {LimitClass.SPEND: "submissions", LimitClass.REPORT: "reports"}.get(kind, "requests")

@@ -28,25 +28,25 @@ class TimingMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun_s, is_answered = time.perf_counter(), False
+        started_s, is_answered = time.perf_counter(), False
 
-        def note(status: int) -> None:
+        def record(status: int) -> None:
             nonlocal is_answered
             is_answered = True
             services: Services = scope["app"].state.services
-            took_s = time.perf_counter() - begun_s
-            services.metrics.observe_request(scope["method"], _route(scope), status, took_s)
+            duration_s = time.perf_counter() - started_s
+            services.metrics.observe_request(scope["method"], _route(scope), status, duration_s)
 
-        async def noted(message: Message) -> None:
+        async def send_and_record(message: Message) -> None:
             if message["type"] == "http.response.start":
-                note(message["status"])
+                record(message["status"])
             await send(message)
 
         try:
-            await self._app(scope, receive, noted)
+            await self._app(scope, receive, send_and_record)
         finally:
             if not is_answered:
-                note(500)  # An unexpected error, to which an outer layer responds.
+                record(500)  # An unexpected error, to which an outer layer responds.
 
 
 def _route(scope: Scope) -> str:

@@ -33,10 +33,10 @@ def record_proof(
     """Compare a job with an uninterrupted copy. The service supplies weights and numbers itself."""
     if services.project_seen(caller, body.against) is None:
         raise NotFound(f"there is no job {body.against}")
-    straight = services.journal.read(body.against)
-    if no := comparison_refusal(job, straight):
+    reference = services.journal.read(body.against)
+    if no := comparison_refusal(job, reference):
         raise NotPossibleNow(f"job {job.id} cannot be compared: {no}")
-    others = _facts(services, straight)
+    others = _facts(services, reference)
     logged = LoggedSteps(**body.model_dump(exclude={"against"}))
     found: list[RunsCompared] = []
 
@@ -47,7 +47,7 @@ def record_proof(
             others,
             logged,
             services.clock.now(),
-            against=straight.id,
+            against=reference.id,
             by=caller.name,
             version=holdfast.__version__,
         )
@@ -57,7 +57,7 @@ def record_proof(
     services.append_with_retry(
         job,
         decide,
-        lambda job: actor.audit_action("job.prove", job.id, after={"against": straight.id}),
+        lambda job: actor.audit_action("job.prove", job.id, after={"against": reference.id}),
     )
     return proof_view(found[-1])
 

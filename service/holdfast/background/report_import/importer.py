@@ -287,14 +287,14 @@ class _SenderImport:
     def _append_reports(
         self, where: str, posted: StoredArchive, archive: ReportArchive, place: tuple[int, int]
     ) -> str | None:
-        who = self.inbox.sender if self.inbox.attempt is None else None
+        sender = self.inbox.sender if self.inbox.attempt is None else None
         reports = renumber(archive.reports, *place)
         wanted = 0
         try:
             for first in range(0, len(reports), BATCH_SIZE):
                 some = reports[first : first + BATCH_SIZE]
                 ingest = self.importer.journal.ingest
-                wanted = ingest(self.job_id, place[0], some, who, posted.at).next
+                wanted = ingest(self.job_id, place[0], some, sender, posted.at).next
         except Fenced:
             log.info("%s is not imported: a newer worker had replaced its sender", where)
             return None

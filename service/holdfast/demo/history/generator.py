@@ -149,10 +149,10 @@ class HistoryGenerator:
         method: str,
         path: str,
         body: Mapping[str, Any],
-        who: str | None = None,
+        user: str | None = None,
     ) -> Any:
         """Send a request as a user, or as the local owner if None, and return the response."""
-        headers = {"Authorization": f"Bearer {self.tokens[who]}"} if who else {}
+        headers = {"Authorization": f"Bearer {self.tokens[user]}"} if user else {}
         answer = await http.request(method, path, json=dict(body), headers=headers)
         fits = answer.is_success or answer.status_code == CONFLICT
         assert fits, f"{method} {path}: {answer.status_code} {answer.text}"

@@ -76,10 +76,10 @@ def with_history(seed: int) -> Callable[[Settings, LocalMarket, str], Applicatio
     """Return a factory of services whose history, generated from a seed, ends now."""
 
     def open_house(settings: Settings, market: LocalMarket, address: str) -> Application:
-        begun_s = time.monotonic()
+        started_s = time.monotonic()
         log.info("generating the last %d days from seed %d, which takes some seconds", DAYS, seed)
         application = open_at(SystemClock(), seed, settings, market, address)
-        log.info("generated them in %.1f s", time.monotonic() - begun_s)
+        log.info("generated them in %.1f s", time.monotonic() - started_s)
         log.warning(
             "this is a demonstration: its jobs, users and prices are generated, no cloud is used, and nothing is billed; "
             "all data is deleted when it ends"

@@ -26,15 +26,15 @@ class LoggedSteps:
     """Compared values that differ."""
 
 
-def comparison_refusal(job: Job, straight: Job) -> str | None:
+def comparison_refusal(job: Job, reference: Job) -> str | None:
     """Why two jobs cannot be compared; None if they can."""
-    for one in (job, straight):
+    for one in (job, reference):
         if one.outcome is not Outcome.SUCCEEDED:
             return f"job {one.id} is {one.status}; only succeeded jobs can be compared"
-    if job.id == straight.id:
+    if job.id == reference.id:
         return "both names refer to one job; name a second run of it without preemptions"
-    if straight.preemptions:
-        return f"job {straight.id} was also preempted; compare with a run without preemptions"
+    if reference.preemptions:
+        return f"job {reference.id} was also preempted; compare with a run without preemptions"
     return None
 
 

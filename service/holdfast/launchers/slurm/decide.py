@@ -160,11 +160,11 @@ def _at_end(
     ):
         return SlurmPlan({**facts, "forgotten": {"at": now_s}})
     meant = _end_meaning(state, number)
-    begun_s = float(state.facts[f"placed.{number}"]["at"]) if number else 0.0
+    placed_s = float(state.facts[f"placed.{number}"]["at"]) if number else 0.0
     if isinstance(meant, _Ended):
-        at_s = max(begun_s, float(state.job.ended_s or now_s))
+        at_s = max(placed_s, float(state.job.ended_s or now_s))
         if left := _exit_fact(state, number):
-            at_s = max(begun_s, float(left["at"]))
+            at_s = max(placed_s, float(left["at"]))
         return SlurmPlan({**facts, "ended": _end(meant, at_s)})
     if number and f"lost.{number}" not in state.facts:
         facts[f"lost.{number}"] = _loss(state, number, meant, now_s)
@@ -291,8 +291,8 @@ def _loss(state: LaunchState, number: int, lost: _Lost, until_s: float) -> Mappi
     """Return a loss, dated to the last record or the detection, and never before the start."""
     left = _exit_fact(state, number)
     at_s = float(left["at"]) if left else until_s
-    begun_s = float(state.facts[f"placed.{number}"]["at"])
-    fact = {"at": max(min(at_s, until_s), begun_s), "cause": lost.cause, "detail": lost.detail}
+    placed_s = float(state.facts[f"placed.{number}"]["at"])
+    fact = {"at": max(min(at_s, until_s), placed_s), "cause": lost.cause, "detail": lost.detail}
     return {**fact, "guess": "yes"} if lost.is_guess else fact
 
 

@@ -144,31 +144,31 @@ class LiveJob:
     @cached_property
     def open_placements(self) -> Sequence[PlacementRecord]:
         """Records that later events may change."""
-        if (living := self.live_bill) is None:
+        if (live_bill := self.live_bill) is None:
             return self._placement_records(self.history.events)
-        self._closed_parts(living)
-        return self._placement_records(living.open_events, first_open_attempt(self.bill) - 1)
+        self._closed_parts(live_bill)
+        return self._placement_records(live_bill.open_events, first_open_attempt(self.bill) - 1)
 
     def cached(self, question: Hashable, make: Callable[[], T]) -> T:
         """The result of `make` for the closed part, computed once for each question."""
         return make() if self.live_bill is None else self.live_bill.cached(question, make)
 
     def _closed_parts(
-        self, living: LiveBill
+        self, live_bill: LiveBill
     ) -> tuple[Sequence[AllocationRow], Sequence[PlacementRecord]]:
-        if living.closed is None:
+        if live_bill.closed is None:
             begin = first_open_attempt(self.bill)
             shares = (share for share in allocate_costs(self.bill) if 0 < share.attempt < begin)
             # The record of the last closed placement depends on the events after it.
             facts = self.history.events
-            living.open_events = [
+            live_bill.open_events = [
                 fact for fact in facts if getattr(fact, "attempt", 0) >= begin - 1
             ]
             placements = [
                 item for item in self._placement_records(facts) if item.attempt < begin - 1
             ]
-            living.closed = self._with_rows(shares), placements
-        return living.closed
+            live_bill.closed = self._with_rows(shares), placements
+        return live_bill.closed
 
     def _placement_records(self, facts: Sequence[Event], since: int = 1) -> list[PlacementRecord]:
         return placement_records(
@@ -227,23 +227,27 @@ class BillRollups:
             cached = self._live_bills
         found, unknown = dict[str, LiveJob](), list[str]()
         for job_id, seq in seqs.items():
-            known, living = cached.get(job_id, (None, None))
+            known, live_bill = cached.get(job_id, (None, None))
             points = reached[job_id]
-            account = living.bill_at(now, points) if known and living and known.seq == seq else None
+            account = (
+                live_bill.bill_at(now, points) if known and live_bill and known.seq == seq else None
+            )
             if known is None or account is None:
                 unknown.append(job_id)
             else:
-                found[job_id] = LiveJob(known, points, account, living)
+                found[job_id] = LiveJob(known, points, account, live_bill)
         for job_id, items in self._queries.events(unknown).items():
             known, points = JobHistory.from_recorded(items), reached[job_id]
             account = compute_bill(known.events, points, now, with_rules=self._with_rules)
-            living = LiveBill.from_events(account, known.events, points)
-            found[job_id] = LiveJob(known, points, account, living)
+            live_bill = LiveBill.from_events(account, known.events, points)
+            found[job_id] = LiveJob(known, points, account, live_bill)
         first = itertools.islice(found.items(), MAX_CACHED_JOBS)
         cacheable = {job_id: item.cacheable() for job_id, item in first}
         with self._lock:
             self._live_bills = {
-                job_id: (known, living) for job_id, (known, living) in cacheable.items() if living
+                job_id: (known, live_bill)
+                for job_id, (known, live_bill) in cacheable.items()
+                if live_bill
             }
         return [found[job_id] for job_id in seqs if job_id in found]
 

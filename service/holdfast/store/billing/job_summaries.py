@@ -111,11 +111,13 @@ class JobSummary:
             elif isinstance(fact.event, Finished):
                 ended_at = ended_at or fact.event.at
         spec = JobSpec.from_stored(submitted.spec)
-        living = LiveBill.from_events(account, (fact.event for fact in facts), reached)
+        live_bill = LiveBill.from_events(account, (fact.event for fact in facts), reached)
         notice = notice_of(
             (fact.event for fact in facts), saves=spec.holdfast.checkpoint is not None
         )
-        return cls(facts[-1].seq, submitted, spec, saves.newest(), proof, notice, ended_at, living)
+        return cls(
+            facts[-1].seq, submitted, spec, saves.newest(), proof, notice, ended_at, live_bill
+        )
 
 
 class JobSummaries:

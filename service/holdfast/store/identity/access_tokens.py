@@ -154,11 +154,11 @@ class AccessTokens:
         """Record the use of a token, at most once a minute."""
         if token.last_used_at and now - token.last_used_at < USE_RECORDED_EVERY:
             return
-        unnoted = or_(
+        is_due = or_(
             tokens.c.last_used_at.is_(None), tokens.c.last_used_at <= now - USE_RECORDED_EVERY
         )
         with writing(self._engine) as connection:
-            mine = update(tokens).where(tokens.c.id == token.id, unnoted)
+            mine = update(tokens).where(tokens.c.id == token.id, is_due)
             connection.execute(mine.values(last_used_at=now))
 
     def revoke(self, token_id: str, now: datetime, actor: Actor) -> Token:

@@ -68,20 +68,20 @@ class Users:
 
     def caller(self, token: Token) -> Caller | None:
         """The caller with a token; None if its user is disabled."""
-        carried: dict[str, Any] = {
+        common: dict[str, Any] = {
             "scopes": token.scopes,
             "token_id": token.id,
             "only": token.project,
         }
         if token.user is None:
-            return Caller(is_admin=True, **carried)
+            return Caller(is_admin=True, **common)
         mine = select(members.c.project, members.c.role).where(members.c.user == token.user)
         with reading(self._engine) as connection:
             user = _user(connection, token.user)
             roles = {row.project: Role(row.role) for row in connection.execute(mine)}
         if user is None or user.disabled_at is not None:
             return None
-        return Caller(name=user.name, is_admin=user.is_admin, roles=roles, **carried)
+        return Caller(name=user.name, is_admin=user.is_admin, roles=roles, **common)
 
     def users(self) -> list[User]:
         """All users, by name."""
