@@ -350,7 +350,7 @@ class Journal:
 
 
 def _require_source(connection: Connection, event: Submitted) -> None:
-    """Reject a job that resumes from a job payers checkpoints were removed.
+    """Reject a job that resumes from a job whose checkpoints were removed.
 
     They may have been removed since its job file was checked.
 
