@@ -176,7 +176,7 @@ def test_the_house_is_tidy() -> None:
 
 
 def test_the_walls_between_packages_stand() -> None:
-    """What they say is checked by `lint-imports`; here, that nobody has taken one down."""
+    """`lint-imports` checks the contracts; this checks that none was removed."""
     linter = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     walls = {(wall["type"], *wall.get("source_modules", ())) for wall in linter["contracts"]}
 

@@ -47,6 +47,6 @@ def test_revoking_a_token_revokes_what_was_made_with_it(principals: Principals) 
     after = [caller.get("/v1/jobs").status_code for caller in callers]
 
     assert before == [200, 200, 200]
-    assert after == [200, 401, 401]  # The old one goes on for the day that a rotation leaves it.
+    assert after == [200, 401, 401]  # The old one continues for the day that a rotation leaves it.
     deeds = principals.person("boss").get("/v1/audit").json()["rows"]
     assert [deed["action"] for deed in deeds].count("token.revoke") == 3

@@ -1,4 +1,4 @@
-"""The bundle: all that is known of a job in one file that can be checked, and nothing that nobody may see."""
+"""The bundle: all records of a job in one verifiable file, without secrets."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_the_bundle_of_a_job_that_has_ended_is_the_same_every_time(
 
 
 def test_the_bill_follows_from_the_events_in_it(world: SimulatedService, ended: str) -> None:
-    """By whoever has the bundle alone."""
+    """Verifiable from the bundle alone."""
     _, found = download(world, ended)
     parsed = json.loads(found["bill.json"])
     events = [decode(e["kind"], _time(e["at"]), e["body"]) for e in lines(found["events.jsonl"])]

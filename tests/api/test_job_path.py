@@ -1,4 +1,4 @@
-"""The modules through which a job goes on its way from the request to the rendered launch."""
+"""The modules through which a job passes from the request to the rendered launch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """An hour in which the launcher does not answer: nothing is concluded, and workers are heard all the while.
 
-Money and time run on: whoever is beyond its limits is asked to leave by the one way that is left, the worker's own.
+Cost and time still count: a job beyond its limits is asked to exit through its worker, the only remaining way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Logs of a job at the command line, for whoever looks for what went wrong: failures, and ranks that are missing."""
+"""Logs of a job at the command line, for diagnosis: failures, and missing ranks."""
 
 from __future__ import annotations
 

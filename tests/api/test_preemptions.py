@@ -152,7 +152,7 @@ def test_history_counts_by_day_what_its_limit_leaves_out(
 
 
 def test_an_end_changes_nothing_of_what_was_lost(world: SimulatedService, bereft: str) -> None:
-    """Of a job that lives it is reckoned now, of one that has ended it stands in rows."""
+    """Of a job that lives it is computed now, of one that has ended it stands in rows."""
     asked = [f"/v1/preemptions/{what}" for what in ("jobs", "notices", "history")]
     living = [world.http.get(path).json() for path in asked]
 

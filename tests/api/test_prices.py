@@ -319,7 +319,7 @@ def test_a_history_of_days_to_come_is_refused(
 def test_where_clouds_take_their_time_the_rest_of_the_places_is_left_out(
     world: SimulatedService,
 ) -> None:
-    """Each may take half a minute, and fifty of them would hold whoever asks, and a thread."""
+    """Each may take half a minute, and fifty of them would block the caller, and a thread."""
 
     class Slow(Market):
         def history(

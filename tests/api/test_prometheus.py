@@ -130,7 +130,7 @@ def test_answers_are_timed_by_route_and_never_by_path(busy: SimulatedService) ->
 
 
 def test_a_bug_is_counted_as_an_answer(world: SimulatedService) -> None:
-    world.app.add_api_route("/boom", lambda: None)  # Nobody declared who may call it.
+    world.app.add_api_route("/boom", lambda: None)  # Without a declaration of its permissions.
     assert world.http.get("/boom").status_code == 500
 
     result = scraped(world)["holdfast_http_request_seconds_count"]

@@ -1,4 +1,4 @@
-"""Jobs that go on from the checkpoints of others: asked for as a retry, or by a word of the job file."""
+"""Jobs that continue from the checkpoints of others: by a retry, or by a key of the job file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def retry(world: SimulatedService, job_id: str, key: str | None = None, **body: 
 
 
 def submit(world: SimulatedService, from_job: str, store: str = "s3://bucket/prefix") -> Any:
-    """A job whose file says what it goes on from."""
+    """A job whose file names the job that it continues from."""
     task = JOB_FILE.replace('store: "s3://bucket/prefix"', f'store: "{store}", from: {from_job}')
     return world.http.post("/v1/jobs", json={"task": task})
 

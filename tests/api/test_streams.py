@@ -101,7 +101,7 @@ def test_a_place_that_is_none_is_refused(world: SimulatedService, place: str) ->
 def test_a_stream_breaks_when_who_listens_may_not_any_more(
     world: SimulatedService, loss: str
 ) -> None:
-    """Whoever is locked out must not go on reading through a connection that they had before."""
+    """A user who is locked out must not continue reading through an open connection."""
     principals = create_principals(world)
     text, token = principals.token("viewer")
     services, header = world.services, {"Authorization": f"Bearer {text}"}

@@ -1,4 +1,4 @@
-"""Buckets: so many at once, then one as each place fills again, and nobody's for another."""
+"""Token buckets: a burst, then one request per refilled token; buckets of callers are separate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 @dataclass
 class Time:
-    """Seconds that are told to go on."""
+    """A clock that a test advances."""
 
     now_s: float = 0.0
 

@@ -130,7 +130,7 @@ def _left(n: int) -> dict[str, Any]:
 def test_stopping_job_reports_the_remaining_time_to_its_worker(
     world: SimulatedService,
 ) -> None:
-    """Whoever is told no time reckons with the shortest that any cloud gives, and a big model is not saved."""
+    """A notice without a time counts as the shortest of any cloud, and a big model is not saved."""
     job = world.submit()["id"]
     before = _send(world, job)
     world.http.post(f"/v1/jobs/{job}/cancel")

@@ -25,7 +25,7 @@ def test_what_has_ended_is_in_the_books_soon(engine: Engine, journal: Journal) -
     async def keep() -> None:
         task = asyncio.create_task(run_rollups(ledgers))
         async with asyncio.timeout(60):
-            while ledgers.pending():  # noqa: ASYNC110 - nobody tells when it is done
+            while ledgers.pending():  # noqa: ASYNC110 - no event signals its end
                 await asyncio.sleep(0)
         task.cancel()
 

@@ -29,7 +29,7 @@ T = TypeVar("T")
 DEADLINE_S = 20.0
 """For anything that real processes should do soon. Only a failing test waits for so long."""
 FAIR = MarketParameters(provision_s=0.05)
-"""Weather in which nobody loses anything."""
+"""A market without preemptions."""
 
 
 class ProgramKind(StrEnum):

@@ -21,7 +21,7 @@ from local_slurm import SlurmCluster
 from support.requirements import skip_or_fail
 
 SESSIONS = 10
-"""That sshd has on one connection at once, where nobody has said otherwise."""
+"""Sessions of one connection that sshd allows by default."""
 FAKE_SSH = """#!/bin/bash
 # Runs what a login node would, as sshd does: the words after the host are one text for a shell.
 printf '%s\\n' "$*" >> "$0.said"
@@ -46,7 +46,7 @@ def login(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Transport]:
 
 
 def _control_kept_connection(login: Transport, word: str) -> str:
-    """What the connection that is kept says to a word; nothing where there is none."""
+    """The response of the kept connection to a control command; empty without a connection."""
     *words, host, _ = login.prefix
     output = subprocess.run(
         [*words, "-O", word, host], cwd=login.folder, capture_output=True, text=True, check=False
@@ -143,7 +143,7 @@ def test_nobody_waits_for_an_old_ssh_to_give_up_its_connection(
     reply = there.bash("echo beside >&2")
 
     kept = psutil.Process(int(Path(f"{fake_ssh}.kept").read_text()))
-    # The shell first, or it would go on to its last words.
+    # The shell first, or it would continue to its last words.
     for process in (kept, *kept.children()):
         process.kill()
     assert (reply.code, reply.err) == (0, "beside")

@@ -1,4 +1,4 @@
-"""The reconciler's loop and the limits of a job: kept in time, also while nobody answers, and with the work saved."""
+"""The reconciler's loop and the limits of a job: enforced in time, also during an outage, and with the work saved."""
 
 from __future__ import annotations
 

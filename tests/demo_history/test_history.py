@@ -63,7 +63,7 @@ def http(house: Application) -> TestClient:
 def test_a_seed_tells_the_same_history_whenever_it_is_told(
     house: Application, made: Callable[[int, datetime], Application]
 ) -> None:
-    # Not at a turn of the month, at which budgets begin anew.
+    # Not at a turn of the month, at which budgets begin again.
     later = NOON + timedelta(days=3, hours=7, minutes=21)
 
     again = made(SEED, later)

@@ -1,4 +1,4 @@
-"""A script of one's own is proven: its resume is compared with a run that nobody disturbed, and the job keeps the certificate."""
+"""A user's script is proven: its resume equals an uninterrupted run, and the job keeps the certificate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service may die; training goes on, and afterwards nothing was told twice and nothing is missing."""
+"""The service may die; training continues, and every event is recorded exactly once."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Condition:
         )
 
     def check_write(self, item: StoredObject | None) -> None:
-        """Return if whoever found `item` may write.
+        """Return if the writer, who found `item`, may write.
 
         Raises:
             Refusal: otherwise.
@@ -63,7 +63,7 @@ class Condition:
             raise Refusal("PreconditionFailed", f"The ETag is {item.etag}.")
 
     def check_read(self, item: StoredObject) -> None:
-        """Return if whoever found `item` may read it.
+        """Return if the reader, who found `item`, may read it.
 
         Raises:
             Refusal: it is another object.

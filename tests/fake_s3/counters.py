@@ -79,7 +79,7 @@ class Counters:
             self.counts.connections += 1
 
     def reset(self) -> None:
-        """Begin anew; what is in flight stays so."""
+        """Begin again; what is in flight stays so."""
         with self._lock:
             flying = self.counts.in_flight
             self.counts = Counts(requests=Counter(), methods=Counter(), statuses=Counter(), in_flight=flying, most_in_flight=flying)  # fmt: skip

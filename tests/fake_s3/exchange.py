@@ -61,7 +61,7 @@ class Exchange:
         self._wire.send([self._head(reply), *reply.views])
 
     def receive(self, *, is_wanted: bool) -> Blob:
-        """The body of the request, with its trailers among the headers. Zeros, where nobody wants it.
+        """The body of the request, with its trailers among the headers. Zeros if its content is unused.
 
         Raises:
             Refusal: it is not as S3 wants it; then what follows on the connection is rubbish.

@@ -67,7 +67,7 @@ class Armed:
     fitted: int = 0
     struck: int = 0
     over: threading.Event = field(default_factory=threading.Event)
-    """Set when the fault is taken back; who is stalled goes on."""
+    """Set when the fault is removed; stalled requests continue."""
     asked: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def strikes(self, request: Request, seed: int) -> bool:

@@ -51,7 +51,7 @@ class FakeS3:
         return int(self._json("GET", f"faults?{query}")["struck"])
 
     def calm(self, number: int | None = None) -> None:
-        """Take back one fault or all of them. Whoever is stalled goes on."""
+        """Remove one fault or all of them. Stalled requests continue."""
         self._call("DELETE", "faults" if number is None else f"faults?number={number}")
 
     def link(self, link: Link) -> None:
@@ -77,7 +77,7 @@ class FakeS3:
         return [Entry(**entry) for entry in self._json("GET", "log")]
 
     def reset(self) -> None:
-        """Count anew."""
+        """Count again."""
         self._call("DELETE", "counts")
 
     # Objects, past all faults and conditions

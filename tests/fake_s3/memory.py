@@ -46,7 +46,7 @@ class Body:
 
 
 class Pool:
-    """Blocks of memory that nobody uses. It takes no lock: bodies may end in any thread, at any moment."""
+    """Unused blocks of memory. It takes no lock: bodies may end in any thread, at any moment."""
 
     def __init__(self) -> None:
         self._idle: dict[int, list[mmap.mmap]] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 BURST_S: Final = 0.05
-"""For how long a line that nobody used may be used twice. Less: a late wake-up costs bandwidth. More: no limit is seen."""
+"""For how long an idle line may be used twice. Less: a late wake-up costs bandwidth. More: no limit is seen."""
 CATCH_UP_S: Final = 0.25
 """The same within one body, of which no second is idle but for want of CPU: what was late may be made up for."""
 QUANTUM_S: Final = 0.025
@@ -45,7 +45,7 @@ class Tokens:
         self._free_at = max(self._free_at, time.monotonic())
 
     def wait_s(self, size_bytes: int) -> float:
-        """How long whoever moves so many bytes has to wait."""
+        """How long a transfer of so many bytes has to wait."""
         if not self._bytes_per_s:
             return 0.0
         now = time.monotonic()

@@ -17,7 +17,7 @@ from fake_s3.state import ServerState
 from fake_s3.wire import Gone, Wire
 
 SEEN_OFF_S: Final = 1.0
-"""How long a client may go on sending what nobody wants."""
+"""How long a client may continue sending an unused body."""
 
 
 class Server:

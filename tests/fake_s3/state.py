@@ -20,7 +20,7 @@ class Settings:
     """How a stand-in is; each may be changed while it runs."""
 
     conditional: bool = True
-    """Whether `If-Match` and `If-None-Match` of writes are obeyed. rclone and some others ignore them without a word."""
+    """Whether `If-Match` and `If-None-Match` of writes are obeyed. rclone and some others ignore them silently."""
     matching: bool = True
     """Whether `If-Match` of writes is among the conditions that are obeyed: it came a year later than `If-None-Match`."""
     page_keys: int = 1000

@@ -14,7 +14,7 @@ AHEAD_BYTES: Final = 16 << 10
 """How far is read ahead for lines. What is read of a body with them is copied once more."""
 LONGEST_LINE: Final = 64 << 10
 SCRATCH_BYTES: Final = 1 << 20
-"""Where bodies go that nobody wants. Small enough for the caches of the processor."""
+"""Buffer for unused bodies. Small enough for the caches of the processor."""
 
 
 class Gone(Exception):
@@ -100,7 +100,7 @@ class Wire(Source):
 
     @property
     def scratch(self) -> memoryview:
-        """Memory for what nobody wants."""
+        """Memory for unused bytes."""
         if self._scratch is None:
             self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         return self._scratch
@@ -221,7 +221,7 @@ class Chunked(Source):
     def _begin(self) -> None:
         head, _, _ = self._source.line().partition(
             b";"
-        )  # A signature may follow; nobody checks it.
+        )  # A signature may follow; it is not checked.
         try:
             self._left = int(head, 16)
         except ValueError as error:

@@ -97,7 +97,7 @@ class JobSimulation:
         yield from self._again(truth, job, rng, lost, *reasons[lost])
 
     def restarted(self, truth: SkyPilotState, job: Job) -> Iterator[float]:
-        """The life of a job after its controller was started anew and gave up its nodes."""
+        """The life of a job after its controller was restarted and gave up its nodes."""
         rng = random.Random(f"{truth.seed}/{job.number}/{job.runs}/restarted")
         yield 5 + rng.random() * 20
         yield from self._again(truth, job, rng, "restart", None, "Job is resuming after restart")

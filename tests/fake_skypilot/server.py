@@ -165,7 +165,7 @@ class Server:
         return httpx2.Response(200, content=b"null", headers={HEADER: request.request_id})
 
     def _named(self, body: dict[str, Any]) -> list[int]:
-        """The jobs that a cancel means. By a name that many have, SkyPilot cancels none, and says so to nobody."""
+        """The jobs that a cancel means. By a name that many have, SkyPilot cancels none, without an error."""
         if body.get("job_ids"):
             return list(body["job_ids"])
         named = [job.number for job in self.truth.jobs.values() if job.name == body.get("name")]

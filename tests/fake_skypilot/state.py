@@ -55,7 +55,7 @@ class Request:
     error: dict[str, str] | None = None
     work: Iterator[float] | None = None
     is_known: bool = True
-    """False once the server has forgotten it; what it does may go on."""
+    """False once the server has forgotten it; what it does may continue."""
 
     @property
     def is_over(self) -> bool:
@@ -181,7 +181,7 @@ class SkyPilotState:
         self.clock.at = None
 
     def _live(self, job: Job, life: Iterator[float]) -> None:
-        """Let a job go on as `life` says, until somebody says otherwise."""
+        """Let a job continue by `life` until a request changes it."""
         job.life = life
 
         def go_on() -> None:
@@ -247,7 +247,7 @@ class SkyPilotState:
         yield self.rng.random() * self.upload_s
         if self.rng.random() < self.fails_after_row:
             raise Failure("PermissionError", "[Errno 13] Permission denied: '/root/.sky/x'")
-        # A controller begins what is pending, and not what was cancelled meanwhile.
+        # A controller begins what is pending, and not what was cancelled in the meantime.
         if not job.is_over:
             self._live(job, self.natures.get(name, self.nature).course(self, job))
         return {"job_id": [job.number], "handle": base64.b64encode(b"x").decode()}
@@ -385,7 +385,7 @@ class SkyPilotState:
         self._numbers = itertools.count(1)
 
     def lose_jobs(self) -> None:
-        """Make the database of jobs anew, and keep that of clusters: what they run on runs on, and nobody minds it."""
+        """Recreate the database of jobs, and keep that of clusters: their nodes run without a job."""
         self.jobs.clear()
 
 

@@ -117,7 +117,7 @@ DOINGS: Final[Mapping[str, Doing]] = {
     "tidy: delete": Doing(DELETE, 8, times=4, by_first=True, chance=2),
     "finish": Doing(("run:Run.finish",), 400),
 }
-"""All that a run does which nobody disturbs. Behind a colon: what it asks of the store on the way."""
+"""All steps of an undisturbed run. After a colon: its requests to the store."""
 
 LEAVING: Final = Doing(("step_boundary:StepBoundary._leave_on_notice",), 400)
 

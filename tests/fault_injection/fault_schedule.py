@@ -12,7 +12,7 @@ from fault_injection.crash_points import DOINGS, LEAVING, CrashPoint, Doing, Fau
 CALM_S: Final = 30.0
 """What torchrun gives ranks to end by themselves, after one of them has fallen or left."""
 BRIEF_S: Final = 0.3
-"""The same where nobody waits for them: the machine goes, or a launcher that is in a hurry ends what is left."""
+"""The same without a grace period: the machine is lost, or a launcher ends the rest at once."""
 
 
 @dataclass(frozen=True)

@@ -25,17 +25,17 @@ T = TypeVar("T")
 
 
 class Crash(BaseException):
-    """The process is gone; nobody is left to catch this."""
+    """The process is gone; no code remains that could catch this."""
 
 
 @types.coroutine
 def pause() -> Generator[None]:
-    """Let others go on; the world decides when, and whether, we do."""
+    """Let others continue; the world decides when, and whether, we do."""
     yield
 
 
 def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns, if it waits for nobody."""
+    """The result of `work`, if it never waits."""
     try:
         work.send(None)
     except StopIteration as done:

@@ -1,7 +1,7 @@
 """A rough world: replicas that die, replies that are lost, and weather, all drawn from one seed.
 
-Steps of the reconciler are coroutines that stop at every call of a launcher. The world decides which of them goes on,
-which one is never heard of again, and what happens meanwhile. It checks after every move what must always hold.
+Steps of the reconciler are coroutines that stop at every call of a launcher. The world decides which of them continues,
+which one is never heard of again, and what happens in the meantime. It checks after every move what must always hold.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class FaultyService:
         self.check()
 
     def calm_down(self) -> None:
-        """No faults from now on; whoever was in the middle of something is never heard of again."""
+        """No faults from now on; calls in progress never return."""
         self.chances.calm = True
         for number in range(len(self.replicas)):
             self._restart(number)
@@ -261,7 +261,7 @@ class FaultyService:
             self.journal.append(job, commands.cancel(job, self.clock.now(), "enough"))
 
     def take_up(self) -> None:
-        """As patient people do: whatever is paused goes on, under no limits at all."""
+        """Resume everything that is paused, without limits."""
         for job in self.folds.values():
             if job.state is State.PAUSED:
                 # One that has failed too often stays: its limit has no value that would never be reached.

@@ -1,7 +1,7 @@
 """A rough world around SkyPilot: replicas that die, a server that forgets, a bad line between them, from one seed.
 
 The steps of the reconciler are tasks that stop before each call to SkyPilot and before each of its answers. The world
-decides which of them goes on, and checks after every move against what is so at the stand-in.
+decides which of them continues, and checks after every move against what is so at the stand-in.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Replica:
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def pause(self) -> None:
-        """Wait until the world lets this replica go on."""
+        """Wait until the world lets this replica continue."""
         self._gate = asyncio.get_running_loop().create_future()
         self._idle.set()
         await self._gate
@@ -102,7 +102,7 @@ class Replica:
         self.task.add_done_callback(lambda _: self._idle.set())
 
     async def go_on(self) -> bool:
-        """Go on until the next call or answer; False if the process died of it."""
+        """Continue until the next call or answer; False if the process died of it."""
         self._idle.clear()
         if self._gate is not None:
             gate, self._gate = self._gate, None
@@ -149,7 +149,7 @@ class FaultySkyPilot:
         self.goes_stale = self.rng.random() < 0.3
         self.loses_jobs = self.rng.random() < 0.2
         self.lost_jobs = False
-        """Whether it has: what befell them is told by nobody then."""
+        """Whether it has: then no record of their loss exists."""
         self.server = Server(self.truth)
         self.bad = self.rng.choice([0.01, 0.03])
         self.dark_until: datetime | None = None
@@ -233,7 +233,7 @@ class FaultySkyPilot:
         self.check()
 
     async def calm_down(self) -> None:
-        """No faults from now on; whoever was in the middle of something is never heard of again."""
+        """No faults from now on; calls in progress never return."""
         self.chances.calm = True
         self.truth.fails_after_row = self.truth.fails_before_row = self.truth.policy_lost = 0
         self.dark_until = self.stale_until = None
@@ -357,7 +357,7 @@ class FaultySkyPilot:
         assert not standing, f"{job.id} has ended, and {standing} stands"
 
     def check_numbers(self) -> None:
-        """Nobody waits for a job that never began, or that SkyPilot has lost."""
+        """No process waits for a job that never began, or that SkyPilot has lost."""
         for job in self.folds.values():
             row = self.book.find(job.launch_key)
             if job.state is not State.ENDED and row and row.engine_id is not None:

@@ -47,7 +47,7 @@ CUES = (("list", "commits/"), ("get", "commits/"), ("stream", "step-"), ("put", 
 
 
 class Gone(BaseException):
-    """The janitor's process is gone; nobody is left to catch this."""
+    """The collector's process is gone; no code remains that could catch this."""
 
 
 class ReplaceableStore:
@@ -131,7 +131,7 @@ class FaultyStore:
         self.visit()
 
     def sleep_before_the_commit(self) -> None:
-        """A machine is stopped between the last byte and the commit, for hours, and goes on as if nothing had been."""
+        """A machine is stopped between the last byte and the commit, for hours, and continues as if nothing had been."""
         step = self.step + 4
         self._save_through(InterruptedStore(self.store, "put_if_absent", "commits/", self.linger))
         self.step = step

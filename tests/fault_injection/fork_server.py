@@ -108,7 +108,7 @@ def opened() -> Iterator[ForkServer]:
 
 
 def main() -> None:
-    """Hatch what is asked for, until nobody asks any more. Returns in each fork as what it is to be."""
+    """Fork on request, until the requests end. Returns in each fork with its specification."""
     die_with_parent()
     _remember()
     reader, writer = os.pipe()
@@ -148,7 +148,7 @@ def _remember() -> None:
 
 
 def _fork_ranks(specs: list[RankSpec]) -> RankSpec | None:
-    """The specification of a fork, in the fork; None here. No fork goes on before all are in their group."""
+    """The specification of a fork, in the fork; None here. No fork continues before all are in their group."""
     held, let_go = os.pipe()
     pids: list[int] = []
     for spec in specs:

@@ -36,7 +36,7 @@ class Standing:
 
     @property
     def newest(self) -> CheckpointName | None:
-        """What the next attempt must go on from; None: from the beginning."""
+        """What the next attempt must continue from; None: from the beginning."""
         return self.names[0] if self.names else None
 
 
@@ -73,7 +73,7 @@ def check_leg(job: Job, leg: AttemptPlan, before: Standing, result: AttemptResul
 
 
 def _check_beginning(job: Job, leg: AttemptPlan, before: Standing) -> None:
-    """It went on exactly where the newest checkpoint was taken; nothing was passed over, and no step left out."""
+    """It continued exactly where the newest checkpoint was taken; nothing was passed over, and no step left out."""
     begun = before.newest.step if before.newest else 0
     for started in job.told(ReportKind.TRAINING_STARTED):
         assert started.body["restored_from"] == (str(before.newest) if before.newest else None)

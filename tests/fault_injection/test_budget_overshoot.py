@@ -1,6 +1,6 @@
-"""No storm spends more than was allowed, the time to save, and what stood while nobody could be told.
+"""No fault spends more than the limit, the time to save, and the cost of nodes while no worker was reachable.
 
-Jobs live in a simulated cloud with prices, losses and clocks of their own. Whoever watches them dies now and then, and the
+Jobs live in a simulated cloud with prices, losses and clocks of their own. The service dies now and then, and the
 launcher is away for up to half an hour at a time. What is spent is bounded by
 
     cap + dearest rate * (120 s to save + two looks + the longest time away)
@@ -147,7 +147,7 @@ class World:
         return self.outages and self.now_s < self.away_until_s
 
     async def _step(self, life: Life) -> None:
-        """As the reconciler does it; whoever dies on the way does nothing more in this turn."""
+        """As the reconciler does it; a crash ends the turn."""
         terms = ReconcileContext(
             limits=life.limits,
             has_store=True,

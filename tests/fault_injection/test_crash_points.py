@@ -1,7 +1,7 @@
 """Ranks that are killed at any line and resumed end where they would have ended, bit for bit.
 
 One seed is one schedule: how many ranks, over which store, killed or warned at which line of what, and how often. The places
-are the same every time; what happens meanwhile on other ranks is not. FAULT_SEEDS says how many there are.
+are the same every time; what happens in the meantime on other ranks is not. FAULT_SEEDS says how many there are.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def s3() -> Iterator[FakeS3]:
 
 @pytest.fixture(scope="module")
 def calm(forks: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Calm:
-    """Runs that nobody disturbs, made when they are first asked for."""
+    """Undisturbed runs, made on first use."""
 
     @functools.cache
     def logbooks(kind: str, ranks: int) -> list[dict[int, list[str]]]:

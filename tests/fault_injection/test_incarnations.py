@@ -2,7 +2,7 @@
 
 A launcher like SkyPilot recovers by itself: it gives each placement the same environment, tells of nodes a while after
 their worker began, and of a loss before the next worker begins. Whatever happens in between, the worker that lives is
-given the number that the journal gives to its nodes, and whoever was replaced is fenced.
+given the number that the journal gives to its nodes, and replaced workers are fenced.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class FaultyRun:
         deed()
 
     def calm_down(self) -> None:
-        """Nothing is lost any more: whoever lives asks, and looks see all there is."""
+        """No losses from now on: all live workers register, and observations are complete."""
         self.settle()
         self.rng = self.launcher.rng = Calm()
         self.worker = self.worker or Worker("last")
@@ -207,7 +207,7 @@ class FaultyRun:
             self.launcher.stood_up()
             worker.placement = len(self.launcher.trail)
         elif worker.placement is not None and self.rng.random() < 0.2:
-            # The program was started anew on the same nodes, and the launcher does not even know.
+            # The program was restarted on the same nodes, and the launcher does not even know.
             self._bury(worker)
             self.worker = Worker(f"{self.rng.randrange(16**12):012x}", placement=worker.placement)
         else:
@@ -245,7 +245,7 @@ class FaultyRun:
             attempt, n = self.worker.place.attempt, self.worker.place.next
             body = {
                 "step": self.clock.now().microsecond
-            }  # Ever further; nobody is to be given up here.
+            }  # Ever further; no launch is to be given up here.
             report = Report(attempt, n, at(n).isoformat(), ReportKind.TRAINING_STARTED, body)
             taken = self.journal.ingest("job-1", attempt, [report], self.worker.incarnation)
             assert taken.next == n + 1, "it was told the number of its next report"
@@ -253,7 +253,7 @@ class FaultyRun:
 
     def _zombie_calls(self) -> None:
         if not self.zombies or not (self.worker and self.worker.asked):
-            return  # Nobody has replaced it yet.
+            return  # It has not been replaced yet.
         zombie = self.rng.choice(self.zombies)
         with pytest.raises(Fenced):
             self.musters.register("job-1", zombie.incarnation)

@@ -1,7 +1,7 @@
-"""The service is killed at every line that it executes, once and twice; whoever comes next finishes the job.
+"""The service is killed at every line that it executes, once and twice; its successor finishes the job.
 
 A forked child lives through a story over a real SQLite file and a launcher in another file. A tracer kills it (SIGKILL)
-at its n-th line of Holdfast. Then the client asks again, as clients do, and a fresh service goes on.
+at its n-th line of Holdfast. Then the client asks again, as clients do, and a fresh service continues.
 
 What comes next depends on nothing but the files that a kill leaves behind. So of all lines between two changes of the
 files, one is killed for all; STORM_EVERY_LINE=1 kills them all, which takes some minutes.
@@ -61,7 +61,7 @@ Story: TypeAlias = Callable[["Service", int], None]
 
 @dataclass
 class Service:
-    """One process of a service: what it builds anew at every start, over what outlives it."""
+    """One process of a service: what it builds again at every start, over what outlives it."""
 
     home: Path
     clock: FixedClock
@@ -190,7 +190,7 @@ def killed_at(line: int, work: Callable[[], None]) -> None:
 
 
 def _files(home: Path) -> int:
-    """A fingerprint of what a kill would leave behind. Not of SQLite's index of its log: it is made anew."""
+    """A fingerprint of what a kill would leave behind. Not of SQLite's index of its log: it is recreated."""
     files = [file for file in sorted(home.iterdir()) if file.suffix not in (".db-shm", ".lock")]
     return hash(tuple((file.name, file.read_bytes()) for file in files))
 

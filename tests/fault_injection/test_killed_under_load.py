@@ -70,7 +70,7 @@ class Client:
 
 @dataclass
 class Worker:
-    """Reports a point for every step of a job that goes on."""
+    """Reports a point for every step of a job that continues."""
 
     client: Client
     job: str
@@ -180,7 +180,7 @@ def _workers(service: Service, over: threading.Event) -> list[Worker]:
 def _wait_for_all_workers(
     service: Service, workers: list[Worker], threads: list[threading.Thread]
 ) -> None:
-    """Return once every worker has been heard anew."""
+    """Return once every worker has reported again."""
     before = [worker.acknowledged for worker in workers]
 
     def heard() -> bool:

@@ -35,7 +35,7 @@ def test_a_storm_over_a_store(fast_sqlite: list[Engine], tmp_path: Path, seed: i
 
 
 def _check_that_it_is_tidy(world: FaultyStore) -> None:
-    """Nothing is left of what nobody asks for, but what was damaged without a word and counts as if it were sound."""
+    """Only requested checkpoints remain, and undetected damaged ones, which count as sound."""
     there = {
         name for name in CheckpointRepository(world.store).names(LATER_S) if world._is_there(name)
     }

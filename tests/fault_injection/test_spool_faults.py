@@ -146,7 +146,7 @@ class Job:
         self.last_read = 0
 
     def move(self) -> None:
-        """Something happens; whoever does it may be killed in the middle."""
+        """One operation; its process may be killed in the middle."""
         moves: list[tuple[int, Callable[[], None]]] = [
             (10, self.say),
             (4, self.deliver),
@@ -193,7 +193,7 @@ class Job:
         self.fate.strike()
 
     def read_slowly(self) -> None:
-        """A reader goes on where it was, while segments come and go under it."""
+        """A reader continues where it was, while segments come and go under it."""
         for _ in range(self.rng.randrange(1, 30)):
             found = next(self.slow, None)
             if found is None:
@@ -216,7 +216,7 @@ class Job:
         self.service.has = {attempt: dict(each) for attempt, each in self.service.backup.items()}
 
     def restart(self) -> None:
-        """All processes begin anew."""
+        """All processes begin again."""
         self.inbox = SpoolReader(self.home)
         self.writer = Spool(self.folder, self.attempt)
 
@@ -249,7 +249,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def arm(fate: Fate, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have whoever writes or removes a file killed now and then."""
+    """Kill a process that writes or removes a file now and then."""
     open_, remove = Path.open, os.unlink
     disk = type("FatedDisk", (Disk,), {"fate": fate})
 

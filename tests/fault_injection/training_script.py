@@ -28,7 +28,7 @@ STEP = 16
 
 
 class Noisy(Dataset[tuple[int, Tensor, Tensor]]):
-    """Points with noise that is drawn anew each time, from the generator that the training draws from too."""
+    """Points with noise that is drawn again each time, from the generator that the training draws from too."""
 
     def __init__(self) -> None:
         self.x_NC = torch.linspace(-1, 1, SAMPLES * 8).reshape(SAMPLES, 8)

@@ -199,7 +199,7 @@ def test_folder_that_is_not_listed_to_its_end_shows_no_gap(
 
 
 def test_segments_are_removed_once_seen(spools: Spools, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else acknowledges them, where the workers do not reach the service."""
+    """The reader alone acknowledges them if the workers cannot reach the service."""
     monkeypatch.setattr(spool_reader, "MAX_RETAINED_BYTES", 150)
     there, seen = SpoolReader(spools.home), dict[int, int]()
     for first in (1, 3, 5, 7):

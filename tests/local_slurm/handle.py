@@ -96,7 +96,7 @@ class SlurmCluster:
         return answer.stdout.strip()
 
     def cut(self, name: str) -> None:
-        """Take the power from a node: first the cable, so that nobody hears of it, then everything dies."""
+        """Take the power from a node: first the cable, so that no message leaves it, then everything dies."""
         subprocess.run(self._in_net("ip", "link", "del", f"v-{name}"), check=True)
         self._nodes.pop(name).end()
 
@@ -148,7 +148,7 @@ class SlurmCluster:
         return [*self.network, *words]
 
     def _write_program(self, name: str) -> None:
-        """A command that runs on the login node, whoever calls it. Jobs inherit PATH: it must not be found there again."""
+        """A command that always runs on the login node. Jobs inherit PATH: it must not be found there again."""
         inside = " ".join(self._nodes["login"].inside(f"/usr/bin/{name}"))
         program = self.programs / name
         program.write_text(

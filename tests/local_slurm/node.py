@@ -68,7 +68,7 @@ class Node:
 
 
 def _clock() -> Sequence[str]:
-    """Words that set the uptime back to 0, so that Slurm can tell a boot from a daemon that was started anew."""
+    """Words that set the uptime back to 0, so that Slurm can tell a boot from a daemon that was restarted."""
     if not SINCE_BOOT.exists():
         return ()
     uptime_s = Path("/proc/uptime").read_text().partition(".")[0]

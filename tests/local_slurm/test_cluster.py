@@ -42,7 +42,7 @@ def test_a_node_without_power_is_gone_and_comes_back_with_an_empty_disk(
     slurm.on("n4", "touch", "/tmp/mine")
 
     slurm.cut("n4")
-    alive = "n4" in slurm.idle()  # Slurm has not noticed yet: nobody said good-bye.
+    alive = "n4" in slurm.idle()  # Slurm has not noticed yet: the node ended without a message.
     slurm.boot("n4")
 
     assert alive

@@ -171,7 +171,7 @@ def test_a_mail_server_that_is_not_there_is_no_traceback() -> None:
     ],
 )
 def test_a_reader_that_is_none_is_refused(url: str) -> None:
-    """Nor can whoever adds a channel say which server is spoken to, as apprise would let them."""
+    """Nor can a channel's author choose the server, as apprise would allow."""
     post = open_dispatcher(FixedClock(), smtp="smtp://127.0.0.1?from=a@example.com")
 
     with pytest.raises(BadChannel, match=r"^url: "):

@@ -1,4 +1,4 @@
-"""The audit log: written with what it tells, changed by nobody, and where somebody did, it says where."""
+"""The audit log: written with each change, immutable, and its verification locates tampering."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_row_that_was_put_in_is_named(audit: AuditLog, engine: Engine, seq: in
 def test_a_row_with_a_hash_of_its_own_breaks_the_one_after_it(
     audit: AuditLog, engine: Engine
 ) -> None:
-    """Whoever computes the hash anew has to do so for all rows that follow."""
+    """An attacker who recomputes the hash has to do so for all rows that follow."""
     entry = audit.page(limit=1, before=4)[0]
 
     def forge(connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Channels keep what is secret, and give it to whoever sends alone."""
+"""Channels keep their secrets, and give them only to the sender."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_nobody_speaks_for_a_job_that_has_ended(harness: IncarnationHarness) -> 
 
 
 def test_nothing_is_begun_any_more_for_a_job_that_is_leaving(harness: IncarnationHarness) -> None:
-    """A launcher that cannot be told goes on starting it: such a worker would train beyond the budget, and unheard."""
+    """An unreachable launcher continues to start it: such a worker would train beyond the budget, unseen."""
     harness.calls("aa")
     harness.look(ready(1))
     harness.calls("aa")

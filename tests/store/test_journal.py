@@ -1,4 +1,4 @@
-"""The journal keeps every fact once and in order, whoever writes at the same time."""
+"""The journal keeps every event once and in order, with concurrent writers."""
 
 from __future__ import annotations
 

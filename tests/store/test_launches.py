@@ -1,4 +1,4 @@
-"""The book of launches: a token passes once, whoever asks, however often, and whatever happens meanwhile."""
+"""The launch store: a token is granted once, for any callers, retries and failures."""
 
 from __future__ import annotations
 

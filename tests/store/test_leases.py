@@ -1,4 +1,4 @@
-"""Whose turn it is: every job is somebody's, nobody's for long, and nobody's any more once it has ended."""
+"""Leases: every job has one holder, for a limited time, and none once it has ended."""
 
 from __future__ import annotations
 

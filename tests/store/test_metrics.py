@@ -1,4 +1,4 @@
-"""Curves: what is summed up in blocks tells the same as its points do, however many they are and whoever writes them."""
+"""Series: aggregated blocks equal their points, for any number of points and writers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def start_training(journal: Journal) -> None:
 
 
 def again(journal: Journal, attempt: int, step: int) -> None:
-    """The next attempt, which goes on from a step."""
+    """The next attempt, which continues from a step."""
     facts = lost(10, attempt=attempt - 1), ready(20, attempt=attempt)
     journal.append(journal.read(JOB), [*facts, training(30, attempt=attempt, step=step)])
 
@@ -88,7 +88,7 @@ def test_each_bucket_has_mean_low_and_high(engine: Engine, journal: Journal) -> 
 
 
 def test_what_was_rolled_back_is_told_apart(engine: Engine, journal: Journal) -> None:
-    """The second attempt goes on from step 100: what the first did beyond it was done again."""
+    """The second attempt continues from step 100: what the first did beyond it was done again."""
     start_training(journal)
     ingest_points(journal, 150)
     again(journal, 2, 100)
@@ -100,7 +100,7 @@ def test_what_was_rolled_back_is_told_apart(engine: Engine, journal: Journal) ->
         gone = [b.segment for b in curve if b.is_lost]
         assert sum(piece.points for piece in kept) == 180
         assert [piece.first_step for piece in gone] == list(range(101, 151))
-        # One curve, that goes on where the first attempt was cut off.
+        # One curve, that continues where the first attempt was cut off.
         steps = [(piece.first_step, piece.last_step) for piece in kept]
         assert all(before[1] < after[0] for before, after in itertools.pairwise(steps))
         assert {piece.attempt for piece in gone} == {1}

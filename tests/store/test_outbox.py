@@ -1,4 +1,4 @@
-"""News waits in line, becomes messages, and is sent at least once, whoever dies in between."""
+"""Notifications are queued, rendered and sent at least once, also if a process dies in between."""
 
 from __future__ import annotations
 
@@ -356,7 +356,7 @@ def test_pages_of_the_log_miss_nothing_that_was_made_at_one_moment(
 
 
 def test_places_of_a_job_are_forgotten_a_month_after_it_ended(harness: NotificationHarness) -> None:
-    """And not as soon as one has ended that ran for longer: nobody has been told of its end yet."""
+    """And not as soon as one has ended that ran for longer: its end was not notified yet."""
     kept = set()
     for job_id in ("job-1", "job-2", "job-3"):
         rows = harness.channels.rows_for_job(

@@ -95,7 +95,7 @@ def test_who_has_only_posted_has_to_muster_before_it_reports(harness: Incarnatio
 def test_who_posted_before_its_successor_came_is_fenced_when_it_comes_back(
     harness: IncarnationHarness,
 ) -> None:
-    """Of two that ask for the first time one after the other, nobody could tell which one is the zombie. This one can be told."""
+    """Of two that ask for the first time one after the other, it is unknown which one is the zombie. This one is known."""
     harness.clock.advance(100)
     harness.look(ready(10))
     harness.posts("aa", 20)

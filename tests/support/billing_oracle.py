@@ -57,7 +57,7 @@ class Plan:
     sprint: int
     """Steps after the last checkpoint."""
     idle: int
-    """After the worker has left; below zero when it is killed without a word."""
+    """After the worker has left; below zero when it is killed silently."""
     damaged: int
     """Newest checkpoints that it finds damaged."""
     micros: int
@@ -78,7 +78,7 @@ class Life:
     starts: dict[int, int] = field(default_factory=dict)
     """The step at which each attempt that trained began."""
     good: list[tuple[int, str]] = field(default_factory=list)
-    """Checkpoints that nobody has found damaged, by step."""
+    """Checkpoints that are not known to be damaged, by step."""
     end: Outcome | None = None
     stands: bool = False
 
@@ -152,7 +152,7 @@ class Life:
         return step
 
     def kept(self, attempt: int) -> float:
-        """The step from which the job went on after `attempt`, or would have to."""
+        """The step from which the job continued after `attempt`, or would have to."""
         later = [step for n, step in self.starts.items() if n > attempt]
         last = max(n.attempt for n in self.moments)
         if later:

@@ -1,4 +1,4 @@
-"""A job, and the workers that ask which attempt they are, or leave their reports where nobody hears them."""
+"""A job, and the workers that ask which attempt they are, or leave their reports unread."""
 
 from __future__ import annotations
 

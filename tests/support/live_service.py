@@ -190,7 +190,7 @@ class WithSkyPilot(Service):
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """A port of loopback without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -31,7 +31,7 @@ class Principals:
     own: str
     """The job of the project `own`, in which people have their roles."""
     foreign: str
-    """The job of the project `foreign`, in which nobody has any."""
+    """The job of the project `foreign`, which has no members."""
 
     def job(self, project: str) -> str:
         """The job of a project."""

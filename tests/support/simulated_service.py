@@ -51,7 +51,7 @@ holdfast:
 
 
 class HidingCloud(SimulatedCloud):
-    """A cloud that sometimes cannot be reached; what is in it goes on."""
+    """A cloud that sometimes cannot be reached; what is in it continues."""
 
     dark = False
 
@@ -99,7 +99,7 @@ class SimulatedService:
         return job
 
     def pass_time(self, seconds: float, tick_s: float = 1.0) -> None:
-        """Let the cloud and the reconciler go on."""
+        """Let the cloud and the reconciler continue."""
         end = self.clock.now().timestamp() + seconds
         while self.clock.now().timestamp() < end:
             self.clock.advance(tick_s)

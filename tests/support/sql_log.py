@@ -11,7 +11,7 @@ from sqlalchemy import Engine, event
 
 @contextmanager
 def statements(engine: Engine) -> Iterator[list[str]]:
-    """The statements of all that is asked meanwhile, in order; the list grows."""
+    """The statements of all that is asked in the meantime, in order; the list grows."""
     asked: list[str] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:

@@ -48,7 +48,7 @@ def chromium() -> str:
 def browser(chromium: str) -> Iterator[Browser]:
     """One browser for the tests of a file; each has a profile of its own in it.
 
-    Not for those of a session: while it is open, an event loop runs in this thread, and nobody else may have one.
+    Not for those of a session: while it is open, an event loop runs in this thread, which allows no other.
     """
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
@@ -129,7 +129,7 @@ def eventful(world: SimulatedService) -> str:
 
 @pytest.fixture
 def free_port() -> int:
-    """A port at which nobody listens."""
+    """A port without a listener."""
     return live_service.free_port()
 
 

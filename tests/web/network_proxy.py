@@ -23,7 +23,7 @@ class Held:
     _is_over: bool = False
 
     async def wait(self) -> bool:
-        """Whether to go on, once that is decided."""
+        """Whether to continue, once that is decided."""
         if self._is_over:
             return True
         loop = asyncio.get_running_loop()
@@ -47,7 +47,7 @@ class Held:
 
 
 class NetworkProxy:
-    """An application, and what lies between it and whoever asks it. Requests are named by a pattern of `GET /path?query`; what was said last of them holds."""
+    """An application behind a faulty network. Requests are selected by a pattern of `GET /path?query`; the last rule applies."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self._app = app
@@ -126,8 +126,8 @@ def _asked(scope: Any) -> str:
 
 
 async def _hang_up(send: Any) -> None:
-    """End the connection, without a word. Only the server's own end of it can do that."""
+    """End the connection, silently. Only the server's own end of it can do that."""
     cycle = send.__self__
     cycle.transport.abort()
-    while not cycle.disconnected:  # noqa: ASYNC110 - it tells nobody
+    while not cycle.disconnected:  # noqa: ASYNC110 - it has no event
         await asyncio.sleep(0.01)

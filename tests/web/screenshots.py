@@ -1,4 +1,4 @@
-"""The pictures in the documentation, made anew from a demonstration: `make screenshots`.
+"""The pictures in the documentation, recreated from a demonstration: `make screenshots`.
 
 The demonstration ends at a fixed time, at which the browser's clock stands, too: the same sources make the same pictures.
 """
@@ -28,7 +28,7 @@ SEED: Final = 7
 NOW: Final = datetime(2026, 11, 20, 16, 24, tzinfo=UTC)
 IMAGES: Final = Path(__file__).parents[2] / "docs" / "images"
 SIZE: Final = {"width": 1280, "height": 860}
-"""Of a window. Bigger: files that weigh more, and letters that nobody can read on a page."""
+"""Of a window. Bigger: larger files, and text that is unreadable on a page."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The home page: what it tells is what the API tells, and it goes on telling."""
+"""The home page shows the values of the API, and updates them."""
 
 from __future__ import annotations
 

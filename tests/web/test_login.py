@@ -16,7 +16,7 @@ pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 @pytest.fixture
 def principals(world: SimulatedService) -> Principals:
-    """People; from here on nobody comes in without a token, not even from this machine."""
+    """Users; from here on every request needs a token, also from this machine."""
     principals = create_principals(world)
     world.services = replace(world.services, trust_loopback=False)
     world.app.state.services = world.services

@@ -17,12 +17,12 @@ from web.network_proxy import NetworkProxy
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 KEY_MS = 50
-"""From one letter to the next of somebody who types fast."""
+"""From one letter to the next of a fast typist."""
 
 
 @pytest.fixture
 def principals(world: SimulatedService) -> Principals:
-    """People in all roles; whoever comes from this machine is the owner."""
+    """Users in all roles; requests from this machine are the owner's."""
     return create_principals(world)
 
 

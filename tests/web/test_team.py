@@ -16,7 +16,7 @@ pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 @pytest.fixture
 def principals(world: SimulatedService) -> Principals:
-    """People in all roles; whoever comes from this machine is the owner."""
+    """Users in all roles; requests from this machine are the owner's."""
     return create_principals(world)
 
 

@@ -21,7 +21,7 @@ def _leave_no_process_behind() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDriver:
-    """A run of two ranks that nobody disturbed."""
+    """An undisturbed run of two ranks."""
     driver = RunDriver(tmp_path_factory.mktemp("undisturbed"))
     assert driver.run_ranks(2, DDP_SCRIPT, TOTAL) == [0, 0]
     return driver

@@ -1,4 +1,4 @@
-"""Nodes that come and go under torchrun by hand: the others go on, and every sample is trained on once in each pass."""
+"""Nodes join and leave under torchrun: the others continue, and each pass uses every sample once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Shore:
         STARTED.append(self.terminals[node])
 
     def kill(self, node: int) -> None:
-        """Take a node away, without a word to its ranks."""
+        """Remove a node, without notice to its ranks."""
         self.terminals[node].kill()
         self.terminals[node].communicate()
 
@@ -82,7 +82,7 @@ class Shore:
         return max((int(file.name.split("-")[0]) for file in commits), default=0)
 
     def is_training(self, world: int, after: int) -> bool:
-        """Whether so many ranks have made ten steps from some later step on, and others can go on behind where they began."""
+        """Whether so many ranks have made ten steps from some later step on, and others can continue behind where they began."""
         saved = self.saved()
         return any(
             size == world and after <= begin < saved and len(steps) > 10
@@ -147,8 +147,8 @@ def test_a_node_that_is_lost_and_comes_back_costs_no_sample_and_repeats_none(
 
 
 def surviving(shore: Shore) -> list[int]:
-    """The samples behind the final weights, in order. What a placement did after the step from which the next went on is
-    lost with it, and trained anew."""
+    """The samples behind the final weights, in order. What a placement did after the step from which the next continued is
+    lost with it, and trained again."""
     legs = sorted(shore.legs().items())
     ends = [begin for (begin, _), _ in legs[1:]] + [TOTAL]
     seen: list[int] = []

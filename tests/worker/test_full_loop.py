@@ -1,4 +1,4 @@
-"""What a training loop usually has (parts of batches, clipped gradients, half precision, shards) goes on bit for bit."""
+"""What a training loop usually has (parts of batches, clipped gradients, half precision, shards) continues bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that die with whoever started them, however late they tie themselves."""
+"""Processes that die with their parent, also if it dies before the call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole runs under a launcher that recovers the job by itself and tells nobody which placement this is."""
+"""Whole runs under a launcher that recovers the job by itself, without attempt numbers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_service_that_cannot_be_reached_stops_no_training(tmp_path: Path) -> N
 
 
 def test_a_zombie_commits_nothing_and_gives_way(tmp_path: Path) -> None:
-    """Both ranks are stopped, their successor begins, and they are let go on: as a machine that was thought lost."""
+    """Both ranks are stopped, their successor begins, and they are let continue: as a machine that was thought lost."""
     driver = RunDriver(tmp_path)
     old = driver.start_ranks(2, DDP_SCRIPT, ENDLESS)
     old_dir = driver.run_dir
@@ -114,7 +114,7 @@ def test_a_zombie_commits_nothing_and_gives_way(tmp_path: Path) -> None:
     archive = CheckpointRepository(store_of(driver))
     late = [n for n in archive.names(float("inf")) if n.epoch == 1 and n.step > begun]
     lineage = archive.tokens.lineage(float("inf"))
-    # One may have been on its way when it was stopped. Nobody will use it.
+    # A save may have been in progress when it was stopped. It is never used.
     assert len(late) <= 1
     assert all(lineage.superseding_start(name) for name in late)
 

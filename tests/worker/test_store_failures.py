@@ -1,4 +1,4 @@
-"""Whole runs of two ranks over a store that fails: training goes on, what is reported is safe, and in the end somebody is told."""
+"""Whole runs of two ranks over a failing store: training continues, reports are true, and failures are reported."""
 
 from __future__ import annotations
 

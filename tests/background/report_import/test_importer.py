@@ -256,7 +256,7 @@ def test_a_job_that_is_heard_costs_no_request(harness: ReportImportHarness) -> N
 
 
 def test_jobs_that_are_heard_are_asked_for_at_once(harness: ReportImportHarness) -> None:
-    """One after the other, a thousand took the service so long that whoever reported meanwhile waited for a fifth of a second."""
+    """One after the other, a thousand took the service so long that concurrent reports waited for a fifth of a second."""
     asked_of, result = [], list[str]([JOB])
     for count in (1, 20):
         for job_id in (f"job-{count}-{i}" for i in range(count)):

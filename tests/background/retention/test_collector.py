@@ -20,7 +20,7 @@ from support.retention import GRACE_S, JOB, NewRetentionHarness, RetentionHarnes
 
 
 class Gone(BaseException):
-    """The process is gone; nobody is left to catch this."""
+    """The process is gone; no code remains that could catch this."""
 
 
 def test_what_is_not_to_be_kept_goes_after_the_grace_and_is_written_down(
@@ -144,7 +144,7 @@ def test_quarantined_checkpoint_goes_with_its_mark(
 def test_quarantine_mark_of_a_parent_stays_until_a_commit(
     new_harness: NewRetentionHarness,
 ) -> None:
-    """A job that goes on from another one's has to know, however long it waits, which of them it cannot read."""
+    """A job that continues from another one's has to know, however long it waits, which of them it cannot read."""
     harness = new_harness()
     harness.bucket_objects.put(quarantine_key(name(90)), b'{"reason": "does not have the digest"}')
 

@@ -180,7 +180,7 @@ def test_the_store_of_an_ended_job_that_is_gone_for_good_is_given_up(
 
 @contextmanager
 def tidying(harness: RetentionHarness) -> Iterator[None]:
-    """The janitor goes about by itself meanwhile."""
+    """The collector runs in the background."""
     stopped = asyncio.Event()
     loops: list[asyncio.AbstractEventLoop] = []
     begun = threading.Event()

@@ -70,7 +70,7 @@ def test_what_is_required_is_what_one_may(
     refusal = _refusal(who, action)
 
     assert (refusal is None) is (who.may(action, "nlp") and who.may_see("nlp"))
-    # Nobody is told of a project that they cannot see, and everybody else is told what they lack.
+    # An invisible project does not exist for a caller; otherwise the missing permission is named.
     if refusal:
         assert refusal is (Forbidden if who.may(Action.SEE, "nlp") else NotFound)
 

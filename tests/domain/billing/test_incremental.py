@@ -1,4 +1,4 @@
-"""A bill that goes on from an earlier one is the bill that is reckoned anew, to the micro-dollar."""
+"""A bill that extends an earlier one equals the recomputed bill, to the micro-dollar."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEEDS = 300
 
 
 def lived(draw: random.Random) -> Life:
-    """A random life that goes on."""
+    """A random history of a running job."""
     life = Life()
     last = draw.randint(1, 4)
     for attempt in range(1, last + 1):

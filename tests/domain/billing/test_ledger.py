@@ -135,7 +135,7 @@ def test_killed_right_after_a_checkpoint_the_silence_after_it_is_lost() -> None:
 
 
 def test_a_fall_back_to_an_older_checkpoint_loses_work_of_an_earlier_attempt() -> None:
-    # Attempt 1 saves step 20 at 40 and step 60 at 80. Attempt 2 finds step 60 damaged, and goes on from 20.
+    # Attempt 1 saves step 20 at 40 and step 60 at 80. Attempt 2 finds step 60 damaged, and continues from 20.
     damaged = PassedOver(checkpoint="step-60-epoch-1", reason="shard 0: digest differs")
     account = billed(
         ready(10),

@@ -194,7 +194,7 @@ def test_what_lacks_bytes_does_not_count_and_goes_no_sooner_for_it() -> None:
     ("left", "after_s"),
     [
         (upload(15, 1), 300),  # Its epoch is fenced: a later one has begun.
-        (upload(90, 2, saves=0), 300),  # Whoever wrote it has committed a later one since.
+        (upload(90, 2, saves=0), 300),  # Its writer has committed a later one since.
         (upload(90, 2, saves=9), 86_400),  # It may yet be finished, by a machine that was only stopped.
         (Upload(CheckpointName(5, 2, "00000abc0001"), DAWN), 86_400),  # Of another start of the same epoch.
     ],

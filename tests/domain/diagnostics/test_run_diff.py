@@ -27,7 +27,7 @@ SIXTEEN: dict[str, Any] = {
 
 
 def test_slower_run_is_explained_by_floating_versions() -> None:
-    """The same script on a fresh allocation: another CUDA wheel, and NCCL over sockets, of which nobody had taken note."""
+    """The same script on a fresh allocation: another CUDA wheel, and NCCL over sockets by mistake."""
     later = {
         **SIXTEEN,
         "torch": "2.5.0+cu124",

@@ -1,4 +1,4 @@
-"""What nobody sells is refused with what is sold; of what is not listed, nothing is said."""
+"""Sizes that no provider sells are refused with those that exist; unlisted accelerators pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever asks for many nodes of few accelerators is told of few nodes of many."""
+"""A request for many nodes with few accelerators gets the advice of fewer, larger nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_four_nodes_of_one_are_told_of_one_node_of_four() -> None:
 @pytest.mark.parametrize(
     ("resources", "nodes", "told"),
     [
-        ({"accelerators": "A100:8"}, 2, 0),  # Nobody builds sixteen into one.
+        ({"accelerators": "A100:8"}, 2, 0),  # No machine has sixteen.
         ({"accelerators": "A100:4"}, 1, 0),
         ({}, 4, 0),
         ({"accelerators": {"L4": 2}}, 2, 1),

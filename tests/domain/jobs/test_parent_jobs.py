@@ -1,4 +1,4 @@
-"""Which jobs others may go on from, what a retry says in each state, and how that is told afterwards."""
+"""Which jobs may be continued, the response of a retry in each state, and the record of it."""
 
 from __future__ import annotations
 

@@ -81,6 +81,6 @@ def test_channel_kinds_are_those_of_the_docs() -> None:
 
 
 def test_every_kind_of_news_has_a_source() -> None:
-    """Those of facts are above; the others are told by whoever sees them."""
+    """Notifications of events are above; the others come from their observers."""
     assert KINDS.keys() >= NOTIFYING_EVENTS
     assert set(NotificationKind) >= {"budget", "test"}

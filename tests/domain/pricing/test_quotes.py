@@ -1,4 +1,4 @@
-"""Which of several prices is believed, and what is taken where nobody tells one."""
+"""The choice among several prices, and the estimate without any."""
 
 from __future__ import annotations
 

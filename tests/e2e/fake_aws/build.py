@@ -1,4 +1,4 @@
-"""What the cloud is made of: SkyPilot's environment, and the image of a host. Built once, and anew when a lock changes."""
+"""What the cloud is made of: SkyPilot's environment, and the image of a host. Built once, and again when a lock changes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DISK_BYTES = 24 << 30
 """Of a sparse file. Hosts write some 200 MB each; a small disk ends a long test run, a large one costs nothing."""
 SKYPILOT_LOCK = CHECKOUT / "requirements-skypilot.lock"
 HIDDEN = ("/dev", "/mnt", "/proc", "/run", "/sys", "/tmp")
-"""What host_init.sh mounts anew on each host."""
+"""What host_init.sh mounts again on each host."""
 NOT_FOR_HOSTS = ("holdfast", "_holdfast", "__pycache__", "pip", "distutils-precedence")
 
 
@@ -113,7 +113,7 @@ def _demand_one_file_system(place: Paths) -> None:
 
 
 def demand_visible(*paths: Path) -> None:
-    """Go on if hosts see all these paths.
+    """Continue if hosts see all these paths.
 
     Raises:
         CannotBuild: one of them is below a folder of which every host has its own.

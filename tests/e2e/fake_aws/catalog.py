@@ -1,4 +1,4 @@
-"""SkyPilot's price lists, as files that it takes for hand-made and never fetches anew: AWS, with figures of its own catalog."""
+"""SkyPilot's price lists, as files that it takes for hand-made and never fetches again: AWS, with figures of its own catalog."""
 
 from __future__ import annotations
 

@@ -56,12 +56,12 @@ class Cgroup:
         _STARTED.append(child)
 
     def freeze(self) -> None:
-        """Nobody in it runs, until `thaw`. Their sockets stay open."""
+        """Its processes are frozen until `thaw`. Their sockets stay open."""
         self._write("cgroup.freeze", "1")
         self._wait(lambda: "frozen 1" in (self._folder / "cgroup.events").read_text(), "freeze")
 
     def thaw(self) -> None:
-        """They go on, where they were frozen."""
+        """Its processes continue where they were frozen."""
         self._write("cgroup.freeze", "0")
 
     def kill(self) -> None:

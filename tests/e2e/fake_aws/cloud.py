@@ -63,7 +63,7 @@ class FakeAws:
     def start(self, *, admin_policy: str | None = None) -> None:
         """A new cloud and a new SkyPilot that remembers nothing. What an earlier one left is ended first.
 
-        `admin_policy` is what the API server asks about every request, a URL or a class; None: it asks nobody.
+        `admin_policy` is what the API server asks about every request, a URL or a class; None: no policy.
 
         Raises:
             InUse: another process, such as another run of the tests, uses the cloud of this folder.
@@ -109,7 +109,7 @@ class FakeAws:
         _wait(lambda: _answers(f"{API}/api/health"), f"the API server answers; see {log}")
 
     def kill_api_server(self) -> None:
-        """SIGKILL for it, its workers and its jobs controllers, as when its machine dies. Hosts go on."""
+        """SIGKILL for it, its workers and its jobs controllers, as when its machine dies. Hosts continue."""
         Cgroup(_SERVER).kill()
 
     def freeze_api_server(self) -> None:
@@ -117,7 +117,7 @@ class FakeAws:
         Cgroup(_SERVER).freeze()
 
     def thaw_api_server(self) -> None:
-        """It goes on."""
+        """It continues."""
         Cgroup(_SERVER).thaw()
 
     def restore_api_server(self) -> None:

@@ -88,7 +88,7 @@ class Sky:
         self.note("boot", **_describe(instance))
 
     def pull_the_plug(self, instance: Any) -> None:
-        """The machine is gone, whoever wanted it."""
+        """The machine is gone, for any reason."""
         self.metadata.forget(instance.private_ip)
         Host(self.place, instance.id).kill()
 

@@ -33,7 +33,7 @@ def gate_url(api: str = f"http://127.0.0.1:{PORT}") -> str:
 
 
 def start_gated(cloud: FakeAws) -> None:
-    """A new cloud, whose SkyPilot asks a tenant about the tenant's launches, and nobody about others."""
+    """A new cloud whose SkyPilot requests a tenant's admission for that tenant's launches only."""
     build(cloud.place)
     install_gate(next(cloud.place.venv.glob("lib/python*/site-packages")))
     cloud.start(admin_policy="holdfast_gate.Gate")

@@ -38,7 +38,7 @@ def up() -> None:
 
 
 def down() -> None:
-    """The namespace is gone, once nobody is left in it."""
+    """The namespace is gone once its last process has ended."""
     if _FILE.exists():
         _ip("netns", "delete", NAME)
 

@@ -63,7 +63,7 @@ class Traveller(BaseHTTPRequestHandler):
         if fate == "lose the answer":
             self.close_connection = True
             return
-        with suppress(ConnectionError):  # Whoever asked may have been killed.
+        with suppress(ConnectionError):  # The caller may have been killed.
             self._answer(503 if fate == "say 503 after" else status, headers, answer)
 
     def _answer(self, status: int, headers: list[tuple[str, str]], answer: bytes) -> None:

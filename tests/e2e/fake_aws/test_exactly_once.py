@@ -30,7 +30,7 @@ TEMPESTS = ("service", "skypilot", "service", "skypilot", "service")
 
 @pytest.fixture
 def aws(the_cloud: FakeAws) -> Iterator[FakeAws]:
-    """A cloud that is made anew after the test: to cancel a hundred jobs takes SkyPilot longer than to launch them."""
+    """A cloud that is recreated after the test: to cancel a hundred jobs takes SkyPilot longer than to launch them."""
     the_cloud.restore_api_server()
     yield the_cloud
     start_gated(the_cloud)

@@ -30,7 +30,7 @@ def test_a_job_survives_two_preemptions_and_ends_as_if_there_had_been_none(
         service.wait_for_log(job_id, 1, "step 50/400")
         aws.allow_all()
 
-        # A worker node goes without a word.
+        # A worker node is lost without notice.
         aws.preempt("worker")
         service.wait_for(job_id, "TrainingStarted", 2)
         service.wait_for(job_id, "CheckpointCommitted", 2)
@@ -123,7 +123,7 @@ def _final_weights(service: HoldfastService, job_id: str) -> str:
 
 
 def _undisturbed(service: HoldfastService, tmp_path: Path) -> str:
-    """The final weights of the same job on this machine, where nobody takes anything."""
+    """The final weights of the same job on this machine, without preemptions."""
     job_id = service.submit_training(
         "",
         steps=STEPS,

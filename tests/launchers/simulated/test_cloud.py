@@ -84,7 +84,7 @@ def test_the_world_is_the_same_however_often_it_is_looked_at() -> None:
 
 
 def test_a_launch_that_two_threads_look_at_is_read_once() -> None:
-    """Whoever asks for a log does so in a thread, and the reconciler in another."""
+    """Logs are read in one thread while the reconciler runs in another."""
     is_read, may_go_on = Event(), Event()
 
     class FarZones(tuple[str, ...]):

@@ -1,4 +1,4 @@
-"""The policy in SkyPilot's own environment, asked by the real SkyPilot: it counts our launches, and is in nobody's way."""
+"""The policy in SkyPilot's own environment, asked by the real SkyPilot: it counts our launches, and does not affect others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What SkyPilot's server, or whoever stands before it, says instead of doing: who is believed, and what is passed on."""
+"""Errors of SkyPilot's server, or of a proxy before it: which are final, and which are passed on."""
 
 from __future__ import annotations
 

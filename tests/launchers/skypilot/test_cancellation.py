@@ -78,7 +78,7 @@ def test_a_number_that_another_job_has_now_is_not_ours(new_harness: NewSkyPilotH
 
 
 def test_a_cancel_while_recovering_is_over_when_the_job_is(new_harness: NewSkyPilotHarness) -> None:
-    """SkyPilot writes CANCELLED for a job in back-off at once, and goes on trying to place it."""
+    """SkyPilot writes CANCELLED for a job in back-off at once, and continues trying to place it."""
     harness = new_harness(JobSimulation(denial_rate=1, backoff_s=100_000))
     harness.until(LaunchStatus.WAITING)
     while not (harness.jobs() and harness.jobs()[0].status == "PENDING" and harness.jobs()[0].schedule != "INACTIVE"):  # fmt: skip

@@ -11,7 +11,7 @@ from support.skypilot.launcher import NewSkyPilotHarness, SkyPilotHarness, do
 
 @pytest.fixture
 def harness(new_harness: NewSkyPilotHarness) -> SkyPilotHarness:
-    """One with a job that nobody has looked at."""
+    """One with a job that was never observed."""
     harness = new_harness(JobSimulation(queue_s=1e9))
     harness.submit()
     harness.pass_time(10)

@@ -47,7 +47,7 @@ def works_again(harness: SkyPilotHarness) -> None:
 
 
 def watch(harness: SkyPilotHarness, minutes: int) -> tuple[Observation | None, set[str]]:
-    """The end, if there is one within some minutes, and the troubles that were told meanwhile."""
+    """The end, if there is one within some minutes, and the troubles that were told in the meantime."""
     found = set()
     for _ in range(minutes * 4):
         try:
@@ -69,7 +69,7 @@ def watch(harness: SkyPilotHarness, minutes: int) -> tuple[Observation | None, s
 def test_a_job_of_an_older_token_is_not_taken_for_that_of_a_newer_one(
     new_harness: NewSkyPilotHarness, asks: int
 ) -> None:
-    """It was cancelled, and the launch asked for anew by either; the other replica had listed it a moment before."""
+    """It was cancelled, and the launch asked for again by either; the other replica had listed it a moment before."""
     harness = new_harness(FOR_LONG)
     other = harness.replica()
     harness.truth.delay_s = harness.truth.upload_s = 0
@@ -103,7 +103,7 @@ def test_a_job_of_an_older_token_is_not_taken_for_that_of_a_newer_one(
 def test_what_one_replica_refuses_another_does_not_send_later(
     new_harness: NewSkyPilotHarness, tmp_path: Path
 ) -> None:
-    """The job has ended as failed by then, and its cluster would be nobody's."""
+    """The job has ended as failed by then, and its cluster would be an orphan."""
     harness = new_harness()
     with pytest.raises(LaunchRefused, match="not a directory"):
         harness.submit(workdir=str(tmp_path / "late"))
@@ -220,7 +220,7 @@ def test_what_was_refused_outright_has_failed_whoever_looks_next(
 
 @pytest.fixture
 def takes_the_gate_away() -> Callable[[SkyPilotHarness], None]:
-    """SkyPilot's configuration was changed, and its server not started anew: validations still ask."""
+    """SkyPilot's configuration was changed, and its server not restarted: validations still ask."""
 
     def take(harness: SkyPilotHarness) -> None:
         def policy(raw: bytes) -> tuple[int, str]:

@@ -195,7 +195,7 @@ def test_a_replica_that_slept_for_long_asks_for_nothing_when_it_wakes(
 def test_a_database_that_was_put_back_finds_the_job_that_it_does_not_know(
     new_harness: NewSkyPilotHarness, tmp_path: Path
 ) -> None:
-    """The row says that nobody was asked yet."""
+    """The row states that no request was sent yet."""
     harness = new_harness(JobSimulation(runs_s=100_000))
     harness.book.open("job-1", "job", harness.clock.now())
     engine = harness.book._engine
@@ -286,7 +286,7 @@ def test_an_outright_refusal_is_told_as_one(new_harness: NewSkyPilotHarness) -> 
 def test_a_replica_that_is_late_takes_a_job_that_never_began_for_no_end(
     new_harness: NewSkyPilotHarness,
 ) -> None:
-    """Seed 16: the other one had cancelled it and asked anew, and this one read CANCELLED and ended the job."""
+    """Seed 16: the other one had cancelled it and asked again, and this one read CANCELLED and ended the job."""
     harness = new_harness()
     harness.truth.delay_s = 0
     harness.truth.upload_s = 0

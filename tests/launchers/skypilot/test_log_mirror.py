@@ -176,7 +176,7 @@ def test_who_reads_while_a_log_is_copied_gets_what_there_is(harness: SkyPilotHar
 
 
 def test_to_read_a_log_does_nothing_to_a_launch(new_harness: NewSkyPilotHarness) -> None:
-    """Its request had failed after there was a job: whoever looks next cancels that, and asks anew."""
+    """Its request had failed after there was a job: the next observation cancels that, and submits again."""
     harness = new_harness()
     harness.truth.delay_s = 0
     harness.truth.upload_s = 1000

@@ -43,7 +43,7 @@ def sweeps_as(
 
 
 def lose_jobs(harness: SkyPilotHarness) -> str:
-    """SkyPilot's database of jobs is made anew, and that of its clusters is not; the cluster that nobody minds."""
+    """SkyPilot's database of jobs is recreated, and that of its clusters is not; the cluster is an orphan."""
     [job] = harness.jobs()
     harness.truth.lose_jobs()
     return f"SkyPilot cluster {job.cluster}"
@@ -127,7 +127,7 @@ def test_a_cluster_that_does_not_go_is_told_and_not_waited_for_for_ever(
 
 
 def test_a_cluster_is_seen_though_its_job_is_in_no_listing(new_harness: NewSkyPilotHarness) -> None:
-    """Nobody has looked at the job since SkyPilot lost it: it was over for us."""
+    """The job was not observed since SkyPilot lost it: it had ended for the service."""
     harness = new_harness(FOR_LONG)
     harness.until(LaunchStatus.UP)
     lose_jobs(harness)

@@ -132,7 +132,7 @@ def test_a_listing_that_came_and_cannot_be_read_is_asked_for_anew(harness: SkyPi
 def test_a_job_whose_name_is_not_told_is_not_one_that_is_lost(
     harness: SkyPilotHarness, name: Any
 ) -> None:
-    """What is lost is launched anew, beside what runs."""
+    """What is lost is launched again, beside what runs."""
     [row] = harness.server.queue()
     odd = {**row, "job_name": name}
     if name is ...:

@@ -86,7 +86,7 @@ def shared_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SkyPilotH
 
 @contextmanager
 def rolled_back(harness: SkyPilotHarness) -> Iterator[None]:
-    """Whatever is written into its book meanwhile is as if it never was."""
+    """Roll back all writes to its launch store."""
     with closing(sqlite3.connect(":memory:")) as kept, harness.book._engine.connect() as connection:
         book = connection.connection.driver_connection
         book.backup(kept)

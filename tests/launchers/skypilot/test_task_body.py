@@ -330,7 +330,7 @@ def test_a_price_that_nobody_knows_is_taken_to_be_high(
 def test_machines_of_ones_own_cost_what_skypilot_was_told_that_they_cost(
     new_harness: NewSkyPilotHarness, cloud: str, usd: float, micros: int
 ) -> None:
-    """Mostly nothing; of what a cloud rents out, 0 only says that nobody knows."""
+    """Mostly nothing; for machines of a cloud, 0 means unknown."""
     harness = new_harness(JobSimulation(runs_s=100_000))
     report(harness, cloud=cloud, total_cost=usd, duration=3600)
 

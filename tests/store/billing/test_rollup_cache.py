@@ -1,4 +1,4 @@
-"""Sums that are kept in mind tell what those do that are added up anew, whatever has come in between."""
+"""Cached sums equal recomputed ones, after any changes in between."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class ServerDirHarness:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether it still does anything. Where nobody buries orphans, the dead stay in the list of processes."""
+    """Whether it still does anything. Without an init that reaps orphans, dead processes stay in the list."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 
 @pytest.fixture(params=["conditional", "overwrites"])
 def either(request: pytest.FixtureRequest, s3: FakeS3, bucket: Store) -> Store:
-    """A bucket of a server that knows conditions, and of one that ignores them without a word."""
+    """A bucket of a server that knows conditions, and of one that ignores them silently."""
     s3.set(conditional=request.param == "conditional")
     return bucket
 

@@ -81,7 +81,7 @@ def lived_s(known: FailureRate) -> float:
         ([0.5] * 4, 0, 0.8),
         ([0.4] * 5, 0, 0.4),  # From here on it is what was seen.
         ([0.4] * 5, 1, 0.6),  # The time since then counts, too.
-        ([0] * 7, 0, SHORTEST_S / HOUR_S),  # Nobody knows how long they lived.
+        ([0] * 7, 0, SHORTEST_S / HOUR_S),  # Their lifetime is unknown.
     ],
 )
 def test_what_is_assumed_counts_for_as_long_as_little_was_seen(
@@ -323,7 +323,7 @@ def test_before_anything_was_measured_the_first_checkpoint_comes_soon() -> None:
 
 
 def test_nodes_that_are_taken_ever_more_often_have_it_save_more_often() -> None:
-    """A calm day, then a storm, known from the store and from nobody else."""
+    """A day without losses, then many, known from the store alone."""
     store = MemoryStore()
     chosen: list[int] = []
 

@@ -45,7 +45,7 @@ def starts(*pairs: tuple[int, int]) -> Lineage:
         (1, 10_000, 2),
         (2, 150, None),
         (2, 151, 5),
-        (3, 150, None),  # An epoch that nobody saw begin.
+        (3, 150, None),  # An epoch without a recorded start.
         (3, 151, 5),
         (5, 10_000, None),  # The newest.
         (6, 10_000, None),

@@ -1,4 +1,4 @@
-"""A job goes on from the checkpoints of another one, and leaves them as they are."""
+"""A job continues from the checkpoints of another one, and does not change them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def elder(tmp_path: Path) -> MemoryStore:
 
 
 def start(own: MemoryStore, elder: MemoryStore, fresh: Fresh | None = None) -> RestoreResult:
-    """The next placement of the job that goes on, up to its first step."""
+    """The next placement of the job that continues, up to its first step."""
     archive = CheckpointRepository(own)
     epoch = archive.tokens.acquire_next("0a", LATER_S)
     tracked = Replicated({"model": fresh or Fresh()})
@@ -142,7 +142,7 @@ def test_what_the_forebear_knew_to_be_damaged_is_not_read(elder: MemoryStore) ->
 def test_what_is_off_the_lineage_of_the_forebear_is_not_used(
     elder: MemoryStore, tmp_path: Path
 ) -> None:
-    """Its second placement began at step 20; the first one, which nobody could end, saved step 30 after that."""
+    """Its second placement began at step 20; the first one, which could not be ended, saved step 30 after that."""
     resume(elder, 2)
     late = MemoryStore()
     RankGroup(late, tmp_path / "late").save(30)
@@ -204,7 +204,7 @@ def test_a_store_that_refuses_is_never_taken_for_one_without_checkpoints() -> No
 
 
 def successor(path: Path) -> RunDriver:
-    """A job that goes on from the one whose stage is at this path, over the same store."""
+    """A job that continues from the one whose stage is at this path, over the same store."""
     own = {"HOLDFAST_JOB": "again", "HOLDFAST_FROM": "lesson"}
     return RunDriver(path / "again", extra={**own, "HOLDFAST_STORE": f"file://{path}/store"})
 

@@ -1,4 +1,4 @@
-"""A snapshot is of one moment, though it is copied while the training goes on."""
+"""A snapshot is consistent although it is copied while training continues."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from worker.support.stores import Scales, snapshot
 
 
 class Slow(StagingBuffer):
-    """Memory of which the first look blocks whoever copies beside the training, until the test lets it go on."""
+    """Memory whose first read blocks the copying thread until the test releases it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A feed that is cut off anywhere goes on with the very batch, and the very random numbers, that come next."""
+"""A loader that stops anywhere resumes with the next batch and the next random numbers."""
 
 # ruff: noqa: NPY002 - the global generators are the point
 

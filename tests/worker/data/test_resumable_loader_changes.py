@@ -1,4 +1,4 @@
-"""The data or its loader is not what it was at the checkpoint: the feed goes on exactly, or says what to put back."""
+"""The data or its loader changed since the checkpoint: the loader resumes exactly, or names what to revert."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Iterable data in another world: it begins again in words, unless the data set itself can go on with any number of ranks."""
+"""Iterable data on a different number of ranks: it restarts with a warning, unless the data set is elastic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another number of ranks goes on in the middle of a pass, and gives what is left of it: nothing twice, nothing lost."""
+"""A different number of ranks resumes within a pass: every remaining sample once."""
 
 from __future__ import annotations
 

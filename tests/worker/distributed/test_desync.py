@@ -24,7 +24,7 @@ APART = str(Path(__file__).parents[1] / "scripts/desync.py")
 
 
 class Wrapped(nn.Module):
-    """What DDP is to whoever looks at gradients, without ranks."""
+    """The interface of DDP for gradients, without ranks."""
 
     def __init__(self, module: nn.Module, *ignored: str) -> None:
         super().__init__()

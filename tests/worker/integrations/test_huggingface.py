@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer is kept in place: what it saves when the ranks agree is what it goes on from."""
+"""Hugging Face's Trainer: it resumes from the checkpoint that it saved at the vote of the ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lightning's Trainer is kept in place: what it saves on our word is what it goes on from."""
+"""Lightning's Trainer: it resumes from the checkpoint that it saved on request."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from holdfast_worker.run_dir import Failure, RunDir
 
 
 def ended(code: int) -> subprocess.Popen[bytes]:
-    """A child that has ended with this code, or by this signal where it is below 0, and that nobody has seen end."""
+    """An unreaped child that ended with this code, or by this signal if it is below 0."""
     words = (
         f"import sys; sys.exit({code})"
         if code >= 0

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 
 class Noisy(Dataset[tuple[Tensor, Tensor]]):
-    """Points with noise that is drawn anew each time, from the generator that the training draws from too."""
+    """Points with noise that is drawn again each time, from the generator that the training draws from too."""
 
     def __init__(self) -> None:
         self.x_NC = torch.linspace(-1, 1, 200 * 8).reshape(200, 8)

@@ -1,7 +1,7 @@
 """A script around Hugging Face's Trainer: python huggingface_trainer.py FOLDER STEPS [--fall RANK:STEP:SIGNAL]
 
 Every rank is a node of its own: it has its own folder, and sees no other. At the end the same is trained once more, by a
-Trainer that nobody keeps and nobody disturbs.
+plain Trainer without interruptions.
 """
 
 # ruff: noqa: N806 - names of tensors end in their shapes

@@ -1,6 +1,6 @@
 """A script around Lightning's Trainer: python lightning_trainer.py STEPS [--fall RANK:STEP:SIGNAL]
 
-At the end the same is trained once more, by a Trainer that nobody keeps and nobody disturbs.
+At the end the same is trained once more, by a plain Trainer without interruptions.
 """
 
 # ruff: noqa: N806 - names of tensors end in their shapes

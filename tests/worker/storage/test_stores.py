@@ -145,7 +145,7 @@ def test_who_was_stopped_in_the_middle_of_a_swap_holds_up_nobody_for_ever(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The ranks of a placement that was thought lost were stopped there, and those of the next one waited for the lock that
-    they held: a job that had been placed anew did not begin."""
+    they held: a job that had been placed again did not begin."""
     store = DirectoryStore(tmp_path, lock_s=0.1)
     (tmp_path / LOCK).touch()
 

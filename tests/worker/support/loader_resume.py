@@ -105,7 +105,7 @@ def run_loaders(
     *,
     continues: bool = False,
 ) -> LoaderRun:
-    """A world of so many ranks that goes on from `trees` for so many steps."""
+    """A world of so many ranks that continues from `trees` for so many steps."""
     leg = LoaderRun([], [], [])
     for rank in range(world_size):
         rng.seed(3 + rank)

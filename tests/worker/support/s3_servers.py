@@ -67,11 +67,11 @@ class BlockingProxy:
         self.is_reached = threading.Event()
 
     def close_for(self, word: str) -> None:
-        """From now on whoever uploads such a key waits."""
+        """From now on uploads of such a key wait."""
         self._word = word
 
     def open(self) -> None:
-        """Let them go on. What a client sent that is gone now is thrown away."""
+        """Let them continue. Requests of clients that are gone are discarded."""
         self._word = None
         self._open.set()
 

@@ -1,4 +1,4 @@
-"""A placement that nobody numbered musters, and its reports follow one another whatever happens on the way."""
+"""An unnumbered attempt registers, and its reports stay in order through all failures."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_who_was_replaced_learns_it_as_it_reports(
 def test_a_service_that_has_forgotten_who_speaks_is_told_again(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
-    """As after a backup was restored. Nobody is killed, and nobody falls silent for it."""
+    """As after a backup was restored. No worker is killed or stops reporting."""
     who = create_incarnation(tmp_path)
     reports = spool(who, 2)
     bringer = courier(port, who)
@@ -202,7 +202,7 @@ def test_a_service_that_has_forgotten_who_speaks_is_told_again(
 def test_what_a_proxy_refuses_while_the_service_is_replaced_is_said_again(
     service: ReportServer, port: int, tmp_path: Path, code: int
 ) -> None:
-    """A default backend answers 404. Whoever takes that for an answer never hears of a cancel any more."""
+    """A default backend answers 404. A worker that accepts this would miss every later cancel."""
     service.refusals, service.is_behind_a_proxy = [code, 200, 200, code], True
     who = create_incarnation(tmp_path)
     spool(who, 3)

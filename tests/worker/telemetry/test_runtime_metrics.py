@@ -26,7 +26,7 @@ STEP = {
 
 
 class Clocked:
-    """What DDP is to whoever asks for its clock."""
+    """The interface of DDP for its timing."""
 
     def __init__(self, told: dict[str, Any]) -> None:
         self.told = told

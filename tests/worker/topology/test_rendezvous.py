@@ -1,4 +1,4 @@
-"""Real ranks meet, whoever started them and by whatever method, and each says who it is."""
+"""Real ranks join under each launcher and method, and identify themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose fault it is that nobody makes a step: from where the ranks are, and from what was found out about them."""
+"""Hang attribution, from the positions of the ranks and their inspections."""
 
 from __future__ import annotations
 

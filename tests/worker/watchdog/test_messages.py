@@ -1,4 +1,4 @@
-"""What wrappers write to each other arrives as it was sent, and what anybody else sends is no letter."""
+"""Messages between wrappers survive encoding, and other data is rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrappers that talk to each other, and whoever else comes to their port."""
+"""The channel between wrappers, and foreign connections to its port."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def port() -> int:
 
 
 def knock(port: int) -> socket.socket:
-    """A connection to whoever will listen there."""
+    """A connection to a later listener."""
     while True:
         try:
             return socket.create_connection((LOOPBACK, port), 30)

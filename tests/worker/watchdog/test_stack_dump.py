@@ -1,4 +1,4 @@
-"""Where a process is, seen from outside, and asked of itself where nobody may look."""
+"""Stacks of a process, from py-spy, or from the process itself without permission."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def test_a_machine_that_was_suspended_blames_nobody() -> None:
     ("after", "expected"),
     [
         (stepping(1, 5, 1000.0), False),
-        (stepping(1, 5, 1000.4), False),  # What a letter was late.
+        (stepping(1, 5, 1000.4), False),  # The delay of a message.
         (stepping(1, 5, 1005.0), True),
         (stepping(1, 6, 1000.0), True),
         (stepping(1, 5, 1000.0, waits=True), True),

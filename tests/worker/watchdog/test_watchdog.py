@@ -255,7 +255,7 @@ def test_without_a_bond_a_node_still_ends_what_hangs_there(tmp_path: Path) -> No
 
 
 def _row_of_ports() -> int:
-    """The first of some ports in a row that nobody listens on."""
+    """The first of some consecutive ports without a listener."""
     while True:
         port = free_port()
         with ExitStack() as taken:
