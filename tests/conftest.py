@@ -1,4 +1,4 @@
-"""What many tests stand on: both databases, and generators that tell the same examples every time."""
+"""Fixtures of many tests: both databases, and generators with fixed examples."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def one_slurm() -> Iterator[SlurmCluster]:
 
 @pytest.fixture
 def slurm(one_slurm: SlurmCluster) -> Iterator[SlurmCluster]:
-    """A Slurm on which nothing runs, and all of whose nodes stand."""
+    """An idle Slurm with all its nodes up."""
     yield one_slurm
     one_slurm.settle()
 
@@ -195,7 +195,7 @@ def engine(database_url: str, open_engine: Callable[[str], Engine]) -> Engine:
 
 @pytest.fixture
 def clock() -> FixedClock:
-    """A clock that stands still until it is told to move."""
+    """A clock that only a test advances."""
     return FixedClock()
 
 

@@ -1,4 +1,4 @@
-"""Budgets, as the API tells them and as jobs feel them."""
+"""Budgets: their API, and their effect on jobs."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ SENTENCES: list[tuple[dict[str, Any], str]] = [
     ),
     ({"path": "src/train.py"}, "'src/train.py' is listed twice; list it once"),
 ]
-"""Entries that make no folder together with the script, and what the service says of them."""
+"""Entries that conflict with the script's path, and the response of the service."""
 
 
 @pytest.mark.parametrize(("entry", "sentence"), SENTENCES)

@@ -207,7 +207,7 @@ def test_a_token_makes_none_that_may_do_more(principals: Principals) -> None:
 
 
 def test_a_token_rotates_none_that_may_do_more(principals: Principals) -> None:
-    """A rotation tells the text of the new token: else it would be a way up."""
+    """A rotation returns the text of the new token, so it must not raise permissions."""
     _, wide = principals.token("boss")
     narrow = principals.person("boss", scopes=[TokenScope.READ, TokenScope.ADMIN])
     confined = principals.person("boss", project=OWN)

@@ -1,4 +1,4 @@
-"""Pause, resume and other limits, as the API tells them."""
+"""Pause, resume and change of limits over the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of a job as the API tells it."""
+"""The life cycle of a job over the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An hour in which the launcher does not answer: nothing is concluded, and workers are heard all the while.
+"""An hour without responses of the launcher: no state changes, and workers still report.
 
 Cost and time still count: a job beyond its limits is asked to exit through its worker, the only remaining way.
 """
@@ -18,7 +18,7 @@ def _facts(world: SimulatedService, job_id: str) -> list[str]:
 
 
 def _speak(world: SimulatedService, job_id: str) -> Any:
-    """All that the workers in the cloud have said so far reaches the service over the network."""
+    """Deliver all reports of the workers in the cloud so far over the network."""
     found = list(world.cloud.read_new(job_id, {}))
     reports = [{"n": r.n, "at": r.at, "kind": r.kind, "body": dict(r.body)} for r in found]
     return world.http.post(

@@ -1,4 +1,4 @@
-"""The launchers of a service, as they are told: from the newest probe, without asking anybody."""
+"""The list of launchers: from the newest probe, without a request to them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_launches_are_said_to_be_known_only_after_a_search(
 
 
 def launchers_by_engine(world: SimulatedService, **health: object) -> dict[str, dict[str, object]]:
-    """What a person is told by a service with SkyPilot, of which this much is known."""
+    """The listed launchers of a service with SkyPilot, by engine."""
     far = FarCloud.__new__(FarCloud)
     known = (LauncherHealth(engine=Engine.LOCAL), LauncherHealth(engine=Engine.SKYPILOT, **health))
     services = replace(

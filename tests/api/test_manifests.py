@@ -1,4 +1,4 @@
-"""What runs came from: told by their workers, kept with the evidence, and compared."""
+"""Manifests of runs: reported by workers, part of the bundle, and compared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 
 def describe(world: SimulatedService, job_id: str, attempt: int, **manifest: Json) -> None:
-    """The worker of an attempt says what it comes from, be it late."""
+    """The worker of an attempt reports its manifest, possibly late."""
     n = 1 + world.services.journal.marks(job_id).get(attempt, 0)
     at = world.services.clock.now().isoformat()
     report = Report(attempt, n, at, ReportKind.RUN_DESCRIBED, {"manifest": manifest})

@@ -17,7 +17,7 @@ MIDNIGHT = DAWN.isoformat()
 
 @pytest.fixture
 def job_id(world: SimulatedService) -> str:
-    """A job that trains, and has told of thirty steps."""
+    """A job that trains, and has reported thirty steps."""
     job: str = world.submit()["id"]
     world.until(job, "training")
     send_reports(world, job, 1, *(progress(step, loss=100 - step) for step in range(1, 31)))
@@ -31,7 +31,7 @@ def progress(step: int, **values: float | None) -> tuple[str, dict[str, Any]]:
 def send_reports(
     world: SimulatedService, job: str, attempt: int, *told: tuple[str, dict[str, Any]]
 ) -> None:
-    """Reports after those that the simulated worker has told of the attempt."""
+    """Send reports after those of the simulated worker of the attempt."""
     begun = world.services.journal.marks(job).get(attempt, 0)
     reports = [
         {"n": begun + i, "at": MIDNIGHT, "kind": kind, "body": body}

@@ -1,4 +1,4 @@
-"""Channels, as people make them and as their receivers hear of jobs."""
+"""Notification channels: their management, and the messages to receivers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API is what its description says: the copy in the docs is current, and no request breaks the promise."""
+"""The API matches its description: the copy in the docs is current, and all responses conform."""
 
 from __future__ import annotations
 

@@ -319,7 +319,7 @@ def test_no_list_tells_of_a_project_that_is_not_theirs(principals: Principals) -
             assert answer.status_code == 200
             for word in ("job-of-foreign", principals.foreign, '"foreign"'):
                 assert word not in answer.text, (who, path)
-            # Somebody who may see it is told more, so that this test can fail.
+            # A permitted user gets more details, so that this test can fail.
             assert everything[path] != answer.text, (who, path)
 
 

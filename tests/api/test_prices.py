@@ -1,4 +1,4 @@
-"""Prices as people are told them, over the API and on the command line, and how a bill shows whose they are."""
+"""Prices in the API, on the command line, and with their sources in a bill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that goes wrong is told as problem details, in one clear sentence, and loses nothing."""
+"""Errors are returned as problem details with one clear sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a monitor is told: every figure is described, has labels of few values, and is what the API says elsewhere."""
+"""Prometheus metrics: each is described, has bounded labels, and equals the value in the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of requests: said in headers, kept by kind and by person, and never in the way of others."""
+"""Rate limits: shown in headers, counted by kind and caller, without effect on others."""
 
 from __future__ import annotations
 

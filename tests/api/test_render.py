@@ -1,4 +1,4 @@
-"""What a rendering says of a submission of the same request."""
+"""The rendered task of a request equals that of its submission."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A secret comes in, and is heard of no more: not in an answer, not in a log, not in the database."""
+"""A submitted secret appears nowhere again: not in a response, a log or the database."""
 
 from __future__ import annotations
 

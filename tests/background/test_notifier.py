@@ -26,7 +26,7 @@ PATIENCE_S = 60.0
 
 @dataclass
 class SlowDesk(RecordingSender):
-    """A messenger one of whose receivers says nothing until the gate opens."""
+    """A notifier one of whose receivers does not respond until an event is set."""
 
     gate: threading.Event = field(default_factory=threading.Event)
 
@@ -47,7 +47,7 @@ def harness(engine: Engine) -> NotificationHarness:
 
 async def until(came: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while not came():  # noqa: ASYNC110 - threads say nothing to a loop
+        while not came():  # noqa: ASYNC110 - threads do not signal a loop
             await asyncio.sleep(0.05)
 
 

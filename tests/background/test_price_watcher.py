@@ -1,4 +1,4 @@
-"""Prices that change while nodes stand: each change is recorded once, at its own time, and never out of silence."""
+"""Prices that change while nodes run: each change is recorded once, at its time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Market:
 
 
 def rented(seconds: float, *, attempt: int = 1, **other: object) -> NodesReady:
-    """Two spot nodes of AWS, for which two dollars an hour were told."""
+    """Two spot nodes of AWS with a quote of two dollars an hour."""
     nodes = ready(seconds, attempt=attempt, zone="aws/us-east-1/us-east-1a", micros=2_000_000)
     known = {"nodes": 2, "cloud": "aws", "instance_type": "p4d.24xlarge", "is_spot": True}
     return replace(nodes, **{**known, **other})  # type: ignore[arg-type]

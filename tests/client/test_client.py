@@ -1,4 +1,4 @@
-"""The client: streams that break are taken up where they broke, and answers that are not ours are told apart."""
+"""The client: broken streams resume, and foreign responses are recognized."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the client keeps: for its user alone, for one address, and under what the environment says."""
+"""Stored credentials: private, for one address, and overridden by the environment."""
 
 from __future__ import annotations
 

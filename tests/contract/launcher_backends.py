@@ -36,7 +36,7 @@ class ProgramKind(StrEnum):
     """What the program of a launch does."""
 
     LASTS = "lasts"
-    """It runs until it is taken down, and leaves at once when it is told."""
+    """It runs until it is stopped, and exits at once on a notice."""
     ENDS = "ends"
     BREAKS = "breaks"
     """It fails with exit code 3, before any step."""

@@ -112,6 +112,6 @@ class SlurmBackend:
         return self.home / "launches" / key
 
     def log(self, key: str, attempt: int = 1, node: int = 0) -> str:
-        """What a node has printed so far, without what Holdfast says before and after."""
+        """The output of a node so far, without Holdfast's lines."""
         path = self.folder(key) / "attempts" / str(attempt) / f"node-{node}" / "node.log"
         return path.read_bytes().decode() if path.exists() else ""

@@ -1,4 +1,4 @@
-"""What all depots have in common, and what each says when its store does not do as it is asked."""
+"""Checkpoint stores of the service: common behaviour, and the message of each for a failing store."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from holdfast.launchers.slurm import local
 from local_slurm import SlurmCluster
 
 OURS = re.compile(r"\d\d:\d\d:\d\d (\w+): (.*)")
-"""A line that the script says, not the program."""
+"""A line of the script, not of the program."""
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_every_node_has_skypilots_environment_and_the_workers(cluster: SlurmBack
     assert found["HOLDFAST_SPOOL"] == str(cluster.folder("job-1") / "spool")
     assert int(found["HOLDFAST_MASTER_PORT"]) > 1023
     assert {name: found[name] for name in secrets} == secrets
-    # What keeps surprises out, where the job has not said otherwise.
+    # Defaults that the job file does not override.
     assert found["TRANSFORMERS_OFFLINE"] == found["HF_DATASETS_OFFLINE"] == "1"
     assert (found["OMP_NUM_THREADS"], found["TOKENIZERS_PARALLELISM"]) == ("2", "false")
     assert found["HF_HOME"].endswith("/.cache/hf")
@@ -205,7 +205,7 @@ def test_job_cancelled_instead_of_requeued_is_resubmitted(
 def test_fast_reboot_of_a_node_leaves_no_endless_job(
     cluster: SlurmBackend,
 ) -> None:
-    """Slurm says that it runs; its beat stands still, which is brought forward here."""
+    """Slurm reports that it runs, but its heartbeat has stopped."""
     run = "[ $HOLDFAST_ATTEMPT = 2 ] && exit 0; exec sleep 1000"
     do(cluster.launcher.submit(cluster.order("job-1", run, nodes=2)))
     beat = cluster.folder("job-1") / "attempts/1/node-1/beat"

@@ -1,4 +1,4 @@
-"""What a look at a job takes for true, with programs in Slurm's place that say what it says seldom."""
+"""Observations of a job, with fakes of Slurm's programs that print rare responses."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ VITALS = EngineInfo(
 
 @dataclass
 class Talking(FileLauncher):
-    """A launcher whose engine says what is written down for it; None: nothing."""
+    """A launcher whose engine returns prepared responses; None: no response."""
 
     answers: list[EngineInfo | None] = field(default_factory=list)
 

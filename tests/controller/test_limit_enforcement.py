@@ -66,7 +66,7 @@ def test_a_job_beyond_its_limits_is_paused_and_says_how_to_take_it_up_again(
 def test_money_and_time_run_out_though_the_launcher_is_silent(
     new_harness: NewReconcilerHarness, limits: dict[str, Any]
 ) -> None:
-    """Its worker is still heard, and can be asked to leave; a night of nodes costs more than any budget."""
+    """Its worker still reports, and can be asked to exit; a night of nodes costs more than any budget."""
     home = new_harness(Shady, limits=limits)
     home.launcher.runs_s = 9999
     home.sweep()

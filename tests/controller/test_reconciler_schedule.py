@@ -1,4 +1,4 @@
-"""The beat of the loop: it comes when it is nudged, ends when it is told, and nothing holds it up."""
+"""The schedule of the loop: it runs when woken, ends on request, and no call delays it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.reconciler import PACE, NewReconcilerHarness, ReconcilerHarness
 
 
 class Calling(FileLauncher):
-    """It tells when it is called."""
+    """It sets an event when it is called."""
 
     called: asyncio.Event
 
@@ -33,7 +33,7 @@ class Calling(FileLauncher):
 
 
 class Said(logging.Handler):
-    """Tells when something is logged."""
+    """Sets an event when something is logged."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ SEED = 7
 
 @pytest.fixture(scope="session")
 def made() -> Iterator[Callable[[int, datetime], Application]]:
-    """Makes services with a history that ends at a moment, after which their time stands still."""
+    """Creates services with a history that ends at a moment, at which their clocks stop."""
     with ExitStack() as homes:
 
         def make(seed: int, now: datetime) -> Application:

@@ -19,7 +19,7 @@ from holdfast.services import call_directly
 from support.simulated_service import client
 
 OURS = re.compile(r"\bj[0-9a-z]{12}\b")
-"""Ids of jobs, which tell when they were made."""
+"""Ids of jobs, which contain their time of creation."""
 
 
 def facts_by_job(
@@ -43,7 +43,7 @@ def facts_by_job(
 
 
 def normalized_body(event: Event, start: datetime) -> str:
-    """The body of a fact without what tells its day."""
+    """The body of an event without its dates."""
     body: dict[str, Any] = dict(encode(event))
     moment = body.pop("snapshot_at", None)
     since = datetime.fromisoformat(moment) - start if moment else None

@@ -1,4 +1,4 @@
-"""The doctor: each finding says how a thing is and what to do, and only what stands in the way is missing."""
+"""`holdfast doctor`: each finding has a state and a remedy, and only obstacles count as missing."""
 
 from __future__ import annotations
 
@@ -375,7 +375,7 @@ def test_the_store_of_our_own_example_is_well_and_nothing_is_left_there() -> Non
 
 
 def test_a_folder_that_cannot_be_written_here_may_be_one_of_the_nodes(tmp_path: Path) -> None:
-    """A file stands in the way, which stops root, too."""
+    """A file is in the way, which also stops root."""
     (tmp_path / "file").touch()
 
     finding = check_store(f"file://{tmp_path}/file/runs")

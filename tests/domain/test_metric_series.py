@@ -1,4 +1,4 @@
-"""A curve is drawn of few buckets, and tells of every point once."""
+"""A series is shown as few buckets, which contain every point once."""
 
 from __future__ import annotations
 

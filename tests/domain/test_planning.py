@@ -1,4 +1,4 @@
-"""What a loss costs, how often to save and what fits a model: the figures that people know, exact and as they say them."""
+"""Planning: cost of a loss, checkpoint interval and memory of a model, against published figures."""
 
 from __future__ import annotations
 

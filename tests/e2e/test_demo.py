@@ -1,4 +1,4 @@
-"""The demo is the main job from end to end, and keeps what the README says of it."""
+"""The demo runs the main job from end to end, as the README describes it."""
 
 from __future__ import annotations
 

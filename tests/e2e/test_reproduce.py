@@ -1,4 +1,4 @@
-"""A run is made again with one command: its code of then, its launch, its result; or it is said why it cannot be."""
+"""One command reproduces a run with its code, launch and result, or explains why it cannot."""
 
 from __future__ import annotations
 

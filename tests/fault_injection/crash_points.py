@@ -148,14 +148,14 @@ class CrashPoint:
     """Of a notice: until the node goes; None if it does not say."""
 
     def __str__(self) -> str:
-        """As a person would say it."""
+        """In words, for messages."""
         fuse = f", {self.fuse_ms:.1f} ms later" if self.fuse_ms else ""
         left = "" if self.left_s is None else f", {self.left_s} s left"
         return f"{self.deed} at line {self.line} of {self.doing} {self.time}{fuse}{left}"
 
 
 def lay(points: Sequence[CrashPoint], struck: Path) -> None:
-    """Have this process strike them; each says so in `struck` first."""
+    """Have this process strike them; each is first recorded in `struck`."""
     if not points:
         return
     course = _Course(points, struck)

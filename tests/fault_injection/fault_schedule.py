@@ -39,7 +39,7 @@ class AttemptPlan:
         return replace(self, points=points, is_patient=True)
 
     def __str__(self) -> str:
-        """As a person would say it."""
+        """In words, for messages."""
         points = "; ".join(f"rank {rank}: {point}" for rank, point in self.points)
         return f"{self.ranks} ranks, {points or 'calm'}, {self.patience_s} s, {list(self.weather)}"
 
@@ -65,7 +65,7 @@ class FaultSchedule:
         return replace(self, legs=tuple(leg.sooner() for leg in self.legs))
 
     def __str__(self) -> str:
-        """As a person would say it."""
+        """In words, for messages."""
         legs = "\n  ".join(map(str, (*self.legs, self.last)))
         return f"{self.kind} over {'S3' if self.is_far else 'a directory'}:\n  {legs}"
 

@@ -1,4 +1,4 @@
-"""Faults of what a real service stands on, and how the service behaves while each of them lasts."""
+"""Faults of a real service's dependencies, and its behaviour during each of them."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ WRITES = {"open", "tombstone", "assume_admitted", "renew", "mark_posting", "reco
 
 
 class NoInbox:
-    """Workers that say nothing: what is known is SkyPilot's word alone."""
+    """Workers without reports: SkyPilot is the only source."""
 
     def read_new(self, job_id: str, seen: Mapping[int, int]) -> Any:
         return iter(())
@@ -179,7 +179,7 @@ class FaultySkyPilot:
         )
 
     def _policy(self, raw: bytes) -> tuple[int, str]:
-        """What SkyPilot's policy hears from the gate."""
+        """The response of the gate to SkyPilot's policy."""
         if self.chances.strikes(0.1):
             raise ConnectionError("connection refused")
         return answer_admission(self.book, raw, self.clock.now())
@@ -352,7 +352,7 @@ class FaultySkyPilot:
         left = [each for each in jobs if not each.is_over]
         assert not left, f"{job.id} has ended, and {left} has not"
         if job.leftovers:
-            return  # We have said so.
+            return  # It was recorded.
         standing = self._clusters_of(job, range(1, job.launch + 1))
         assert not standing, f"{job.id} has ended, and {standing} stands"
 

@@ -101,7 +101,7 @@ class FaultyStore:
         """The newest placement makes a checkpoint."""
         self.step += self.rng.choice([1, 5, 10, 25])
         self._save(self.epoch, self.step)
-        if self.rng.random() < 0.9:  # Else its machine went before it could tell.
+        if self.rng.random() < 0.9:  # Otherwise its machine was lost before it could report.
             self._hear(self.epoch)
 
     def begin(self) -> None:
@@ -214,7 +214,7 @@ class FaultyStore:
         assert not saver.is_busy
 
     def _hear(self, epoch: int) -> None:
-        """What the worker of an attempt has said reaches the service."""
+        """Deliver the reports of the worker of an attempt to the service."""
         if epoch in self.crews:
             # Workers date by the machine's clock; here they have that of this world.
             now = self.clock.now().isoformat()

@@ -46,7 +46,7 @@ class RankSpec:
     """Of `holdfast_worker.node.rank_entrypoint`: the script and its arguments."""
     env: dict[str, str]
     log: str
-    """For what it says before it has a log of its own."""
+    """For its output before it has a log."""
     struck: str = os.devnull
     """The file in which a rank records the crash point at which it was killed."""
     points: Sequence[CrashPoint] = ()

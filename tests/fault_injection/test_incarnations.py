@@ -79,7 +79,7 @@ class Recovering:
         return iter(())
 
     def stood_up(self) -> None:
-        """It tells of nodes; their worker may have begun long before."""
+        """It reports nodes; their worker may have begun long before."""
         nodes = Placement(
             ready_at=self.clock.now(),
             zone="a",
@@ -120,7 +120,7 @@ class Worker:
 
     incarnation: str
     place: JobPosition | None = None
-    """None until it was told."""
+    """None until it was reported."""
     asked: bool = False
     placement: int | None = None
     """Which of the launcher's placements its nodes became; None while the launcher tells of none."""

@@ -92,7 +92,7 @@ class Service:
         self.clock.advance(seconds)
 
     def say(self, word: str) -> None:
-        """Tell somebody outside, who will remember."""
+        """Report it to a process outside, which keeps it."""
         (self.home / word).touch()
 
     def told(self, word: str) -> bool:

@@ -76,7 +76,7 @@ class Worker:
     job: str
     token: str
     acknowledged: int = 0
-    """Reports that the service has said it has."""
+    """Reports that the service has acknowledged."""
 
     def work(self) -> None:
         while not self.client.over.is_set():

@@ -77,7 +77,7 @@ class Life:
         self.log += plan.record
         job = self.job()
         if job.is_leaving:
-            self.cloud.request_shutdown(job.launch_key)  # As the answer to a report says.
+            self.cloud.request_shutdown(job.launch_key)  # As the response to a report requests.
         if plan.effect is Effect.SUBMIT:
             await self.cloud.submit(_order(job))
         elif plan.effect is Effect.CANCEL:

@@ -83,7 +83,7 @@ class Disk(io.FileIO):
 
 @dataclass
 class Service:
-    """What a service has of each attempt, as its database says; and what any service ever acknowledged."""
+    """The reports of each attempt in the database of a service, and those that any service acknowledged."""
 
     fate: Fate
     has: dict[int, dict[int, str]] = field(default_factory=dict)

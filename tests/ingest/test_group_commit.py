@@ -34,7 +34,7 @@ def batch(job_id: str, *numbers: int) -> ReportBatch:
 
 
 class Desk:
-    """Takes batches as it is told to, and remembers in which groups they came."""
+    """Accepts batches as configured, and records their groups."""
 
     def __init__(self) -> None:
         self.groups: list[list[str]] = []

@@ -1,4 +1,4 @@
-"""A shell on the login node of a stand that ends with it."""
+"""A shell on the login node of a cluster, which ends with the shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stand as tests have it in their hands."""
+"""The handle of the cluster for tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ START_S = 240.0
 
 
 class NotPossible(Exception):
-    """Why there can be no stand on this machine, as a sentence."""
+    """Why this machine cannot run the cluster, as a sentence."""
 
 
 class SlurmCluster:
@@ -188,7 +188,7 @@ class SlurmCluster:
 
 @contextmanager
 def start_cluster(plan: Plan = Plan()) -> Iterator[SlurmCluster]:
-    """A stand that is up; nothing of it stays.
+    """A running cluster; it is removed completely at the end.
 
     Raises:
         NotPossible: this machine cannot have one.
@@ -206,7 +206,7 @@ def start_cluster(plan: Plan = Plan()) -> Iterator[SlurmCluster]:
 
 
 def _look_for(programs: Sequence[str]) -> None:
-    """Say why there can be no stand, if so."""
+    """Raise with the reason if the cluster cannot run here."""
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     if os.geteuid() != 0:
         raise NotPossible("a Slurm of the tests' own needs root: its nodes are namespaces")

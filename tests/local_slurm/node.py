@@ -17,7 +17,7 @@ SINCE_BOOT = Path("/proc/self/ns/time")
 
 
 class Node:
-    """A node that stands."""
+    """A running node."""
 
     def __init__(self, script: str, arguments: Sequence[str], log: Path) -> None:
         """Start it. It ends with this process, however that ends."""

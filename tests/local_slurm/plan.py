@@ -1,4 +1,4 @@
-"""How large a stand is and how patient, as the files that Slurm reads."""
+"""Size and timeouts of a cluster, as Slurm's configuration files."""
 
 from __future__ import annotations
 

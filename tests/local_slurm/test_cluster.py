@@ -1,4 +1,4 @@
-"""The stand itself: what tests conclude from it holds of a cluster."""
+"""The local cluster itself: it behaves like a real one."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ LETTER = Message(id="msg_1", payload=payload("vision", "ops", [NEWS.body()], DAW
 
 
 class Box:
-    """What a mail server was given; it says `answer`."""
+    """What a mail server received; it responds with `answer`."""
 
     def __init__(self) -> None:
         self.got: list[Envelope] = []

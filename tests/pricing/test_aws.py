@@ -1,4 +1,4 @@
-"""Spot prices as AWS tells them: moto's EC2 over HTTP, with a market of its own behind `describe_spot_price_history`."""
+"""Spot prices of AWS: moto's EC2 over HTTP, with a market of its own behind `describe_spot_price_history`."""
 
 from __future__ import annotations
 

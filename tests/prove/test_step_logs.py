@@ -1,4 +1,4 @@
-"""What two runs say of their steps is put side by side, and a job file becomes one for a trial on this machine."""
+"""Step logs of two runs are compared, and a job file is reduced to a trial on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job as commands to be typed: what stands in them, and what cannot be said in commands."""
+"""A job as torchrun commands: their contents, and features without a command."""
 
 from __future__ import annotations
 

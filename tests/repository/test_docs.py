@@ -51,7 +51,7 @@ def headings(text: str) -> set[str]:
 
 
 def section(text: str, heading: str) -> str:
-    """What stands under a heading, up to the next one of its level or above."""
+    """The text under a heading, up to the next one of its level or above."""
     match = re.search(rf"^(#+) `?{re.escape(heading)}`?$", text, re.MULTILINE)
     assert match, f"there is no heading {heading!r}"
     rest = text[match.end() :]

@@ -1,4 +1,4 @@
-"""What git says of a folder, and a commit of it in a folder of its own."""
+"""The state of a git checkout, and a commit of it in a separate folder."""
 
 from __future__ import annotations
 

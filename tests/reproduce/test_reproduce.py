@@ -1,4 +1,4 @@
-"""What is needed to make a run again is found, or it is said what is missing."""
+"""The inputs of a reproduction are found, or the missing ones are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs of users may say of their stores: whom the service asks for them, and with whose keys."""
+"""Stores of users' jobs: which endpoints the service contacts, with which keys."""
 
 from __future__ import annotations
 

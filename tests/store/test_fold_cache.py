@@ -1,4 +1,4 @@
-"""Rows that another version cached are never believed: the log alone says what a job is."""
+"""Rows that another version cached are ignored: the events alone define a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that do not know which attempt they are: the newest to ask speaks, and a look says which it is."""
+"""Workers without attempt numbers: the newest to register represents the job, and an observation numbers it."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_a_job_that_nobody_watches_any_more_needs_no_look(harness: IncarnationHa
 def test_who_has_posted_is_numbered_the_same_when_it_reaches_the_service(
     harness: IncarnationHarness,
 ) -> None:
-    """Otherwise all that was taken would be told a second time."""
+    """Otherwise all imported reports would be recorded twice."""
     harness.clock.advance(100)
     harness.look(ready(10))
     posted = harness.posts("aa", 20)

@@ -21,7 +21,7 @@ from support.fakes import FixedClock
 
 @pytest.fixture
 def journal(engine: Engine, clock: FixedClock) -> Journal:
-    """A journal with one job whose first attempt stands."""
+    """A journal with one job whose first attempt is running."""
     journal = Journal(engine, clock)
     journal.append(journal.submit("job-1", submitted()), [launched(1), ready(2)])
     return journal

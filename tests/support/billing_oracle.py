@@ -1,4 +1,4 @@
-"""Jobs as they are lived, millisecond by millisecond, and what was told of them.
+"""Simulated jobs, millisecond by millisecond, and the events recorded of them.
 
 In these lives a step takes one millisecond, so that time and steps can be held against each other: a step that was
 done again, or would have to be, is a lost millisecond.
@@ -69,7 +69,7 @@ class Plan:
 
 @dataclass
 class Life:
-    """A job as it was lived, and what was told of it."""
+    """A simulated job, and the events recorded of it."""
 
     began_ms: int = 0
     """Milliseconds after dawn."""

@@ -1,4 +1,4 @@
-"""Facts to tell stories with: each takes what a story is about and fills in the rest."""
+"""Builders of events: each takes the relevant fields and fills in the rest."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class IncarnationHarness:
         self.journal, self.clock = journal, clock
 
     def calls(self, incarnation: str) -> JobPosition | None:
-        """What a worker is told; None: that it has to ask again."""
+        """The response to a worker; None: it has to retry."""
         self.clock.advance(1)
         try:
             return self.musters.register("job-1", incarnation)

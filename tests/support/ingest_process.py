@@ -28,7 +28,7 @@ def said(n: int) -> Report:
 
 
 async def deliver(intake: ReportGroupCommit, job_id: str) -> None:
-    """Tell what comes next, and some of it twice, until the end of the process."""
+    """Send the next reports, some of them twice, until the end of the process."""
     rng, wanted = random.Random(job_id), 1
     while True:
         first = max(1, wanted - rng.randrange(3))

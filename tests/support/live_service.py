@@ -177,7 +177,7 @@ class WithSkyPilot(Service):
         self.words = ("up", "--skypilot-port", str(self.sky_port))
 
     def sky(self) -> dict[str, Any]:
-        """What the service tells of SkyPilot."""
+        """The service's information about SkyPilot."""
         body = self.get("/v1/launchers").json()
         found: dict[str, Any] = next(item for item in body if item["engine"] == "skypilot")
         return found

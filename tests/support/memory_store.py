@@ -41,7 +41,7 @@ class NoFault:
 
 @dataclass
 class MemoryBucket:
-    """The store as the service sees it. `before` is told of each request, and may raise."""
+    """The store as the service sees it. `before` is called for each request, and may raise."""
 
     bucket_objects: MemoryObjects
     before: Callable[[str, str], None] = field(default_factory=NoFault)

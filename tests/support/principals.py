@@ -1,4 +1,4 @@
-"""Everybody who may stand before the API: people in every role, tokens in every state, workers, strangers."""
+"""All kinds of callers of the API: users in every role, tokens in every state, workers, strangers."""
 
 from __future__ import annotations
 

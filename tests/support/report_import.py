@@ -59,7 +59,7 @@ class ReportImportHarness:
         self.weather(operation, key)
 
     def look(self, *facts: Event) -> None:
-        """The launcher is looked at now, and tells this."""
+        """The launcher is observed now, with this result."""
         now = self.clock.now()
         self.journal.append(self.journal.read(JOB), facts)
         self.watches.make_due(JOB, now)
@@ -83,7 +83,7 @@ class ReportImportHarness:
         return self.collector.run_once()
 
     def kinds(self) -> list[str]:
-        """What workers told, in the order in which it was taken."""
+        """The workers' reports, in the order of their import."""
         recorded = self.journal.events(JOB)
         return [item.kind for item in recorded if item.event.source == "worker"]
 

@@ -12,7 +12,7 @@ ALL = "HOLDFAST_TEST_ALL"
 
 
 def skip_or_fail(what: str) -> NoReturn:
-    """Skip a test, in words that say what to install."""
+    """Skip a test, with a message that names what to install."""
     if os.environ.get(ALL):
         pytest.fail(f"{what} (and {ALL} is set)", pytrace=False)
     pytest.skip(what)

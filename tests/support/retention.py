@@ -47,7 +47,7 @@ class RetentionHarness:
     clock: FixedClock
     keep: Any = 2
     before: Before = field(default_factory=NoFault)
-    """Is told of each request to the store, and may raise."""
+    """Called for each request to the store, and may raise."""
 
     def __post_init__(self) -> None:
         self.bucket_objects = MemoryObjects(self.clock)

@@ -1,4 +1,4 @@
-"""The collector: what workers left in their store is taken once, in order, and what cannot be taken stays and is said."""
+"""The report importer: archives are imported once and in order; unreadable ones stay and are logged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.sql_log import statements
 
 @pytest.fixture
 def harness(engine: Engine, clock: FixedClock) -> ReportImportHarness:
-    """A job whose first nodes stand."""
+    """A job whose first nodes are running."""
     harness = ReportImportHarness(engine, clock)
     harness.look(launched(0), ready(1))
     clock.advance(60)

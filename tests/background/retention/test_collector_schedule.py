@@ -1,4 +1,4 @@
-"""The janitor: how often it comes, what it says when it is not let in, and that nothing stops it."""
+"""The checkpoint collector: its schedule, its messages without access, and its persistence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A comparison of two runs says what it compared, and holds only where all of it is the same."""
+"""A comparison of two runs lists the compared values, and holds only if all are equal."""
 
 from __future__ import annotations
 

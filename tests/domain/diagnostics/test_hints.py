@@ -1,4 +1,4 @@
-"""Hints: every symptom that people are told to look for is recognised, and says what to do."""
+"""Hints: every documented symptom is recognized, with its remedy."""
 
 from __future__ import annotations
 

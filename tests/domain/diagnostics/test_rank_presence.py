@@ -1,4 +1,4 @@
-"""The roll of ranks: who was heard of, by whatever a line begins with, and who is missing."""
+"""Rank presence: which ranks appear in the logs, by line prefixes, and which are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is other in one run than in another: the cause stands first, and what only names a run is nowhere."""
+"""Differences of two runs: the likely cause is first, and mere names are left out."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ JSON = st.recursive(
 )
 COUNTS = st.integers(0, 2**63 - 1)
 WISHES = {"CancelRequested", "PauseRequested", "ResumeRequested"}
-"""What people ask for without having to say more."""
+"""Requests with default values."""
 WORDS: dict[str, st.SearchStrategy[Any]] = {
     "at": TIMES,
     "attempt": st.integers(0, 2**31 - 1),

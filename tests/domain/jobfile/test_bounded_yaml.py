@@ -1,4 +1,4 @@
-"""Documents that stand for far more than they hold are refused before any of it is built."""
+"""YAML bombs are refused before they are expanded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stale words of older texts are put right, and their writers are told."""
+"""Deprecated keys are corrected and reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images that may be others next month are told from those that stay."""
+"""Mutable image tags are distinguished from fixed ones."""
 
 from __future__ import annotations
 

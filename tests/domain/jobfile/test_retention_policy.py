@@ -1,4 +1,4 @@
-"""Which checkpoints stay, as a job file says it, and who removes the others."""
+"""Checkpoint retention in a job file, and which side removes the others."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def test_a_checkpoint_that_is_told_late_is_a_step_forward() -> None:
 
 
 def test_reports_count_before_their_nodes_are_recorded() -> None:
-    """As after a long silence of the launcher: workers were heard all the while."""
+    """As after a long outage of the launcher, during which workers reported."""
     words: list[Event] = []
     for attempt in range(1, 2 * FRUITLESS):
         words += [training(attempt, attempt=attempt, step=attempt)]
@@ -219,7 +219,7 @@ def test_a_guard_trips_at_the_time_of_the_look() -> None:
     assert at(30).strftime("%H:%M:%S") in fact.detail
 
 
-# While the launcher says nothing
+# While the launcher does not respond
 
 
 def test_money_and_time_run_out_though_nobody_looks() -> None:

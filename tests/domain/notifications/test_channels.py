@@ -1,4 +1,4 @@
-"""When a channel's next message is due, and what it says."""
+"""When a channel's next message is due, and its contents."""
 
 from __future__ import annotations
 

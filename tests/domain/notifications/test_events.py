@@ -1,4 +1,4 @@
-"""Which facts people are told of, and in what words."""
+"""Which events notify users, and their messages."""
 
 from __future__ import annotations
 

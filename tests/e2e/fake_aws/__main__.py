@@ -1,4 +1,4 @@
-"""The cloud by hand: python -m e2e.fake_aws, with PYTHONPATH=tests. Without words it says what there is."""
+"""The cloud by hand: python -m e2e.fake_aws, with PYTHONPATH=tests. Without arguments it prints the commands."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ NOT_FOR_HOSTS = ("holdfast", "_holdfast", "__pycache__", "pip", "distutils-prece
 
 
 class CannotBuild(Exception):
-    """Something is missing that a build cannot put right; the text says what."""
+    """A requirement is missing that a build cannot install; the text names it."""
 
 
 def build(place: Paths) -> None:

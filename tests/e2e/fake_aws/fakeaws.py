@@ -34,7 +34,7 @@ RECLAIMED = "Server.SpotInstanceTermination"
 
 
 class NoCapacity(EC2ClientError):
-    """What AWS says when a zone is sold out."""
+    """The error of AWS for a zone without capacity."""
 
     def __init__(self, zone: str) -> None:
         super().__init__(
@@ -113,7 +113,7 @@ class Sky:
         self.pull_the_plug(instance)
 
     def advise_rebalance(self, instance_id: str) -> None:
-        """AWS says that the instance is in danger, and does nothing."""
+        """AWS recommends a rebalance of the instance, and does nothing."""
         instance = _find(lambda found: found.id == instance_id)
         if instance is not None and instance.is_running():
             self.metadata.advise_rebalance(instance.private_ip, now=self._clock.now())

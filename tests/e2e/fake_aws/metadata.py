@@ -44,13 +44,13 @@ class Metadata:
         self._lock = threading.Lock()
 
     def give_notice(self, ip: str, *, now: datetime, ends_at: datetime) -> None:
-        """The instance is told that it will be terminated then."""
+        """The instance gets a termination notice for this time."""
         with self._lock:
             self._notices[ip] = (now, ends_at)
             self._advice.setdefault(ip, now)
 
     def advise_rebalance(self, ip: str, *, now: datetime) -> None:
-        """The instance is told that its risk has grown, which need not come to anything."""
+        """The instance gets a rebalance recommendation, which may have no consequence."""
         with self._lock:
             self._advice[ip] = now
 

@@ -48,7 +48,7 @@ class Traveller(BaseHTTPRequestHandler):
         self._go()
 
     def log_message(self, *words: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def _go(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

@@ -21,7 +21,7 @@ _steps = Run.steps
 
 
 def may_end() -> bool:
-    """Whether the test has said so."""
+    """Whether the test has requested it."""
     try:
         boto3.client("s3").head_object(Bucket=BUCKET, Key=MAY_END)
     except ClientError:

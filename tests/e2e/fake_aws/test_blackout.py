@@ -1,4 +1,4 @@
-"""SkyPilot says nothing for a minute: nothing is concluded, nothing is done, and training does not notice."""
+"""SkyPilot does not respond for a minute: no state changes, no action, and training continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service is dead while the market takes the nodes: SkyPilot recovers the job, and all is told afterwards."""
+"""The service is down during a preemption: SkyPilot recovers the job, and all events are recorded later."""
 
 from __future__ import annotations
 

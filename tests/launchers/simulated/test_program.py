@@ -53,7 +53,7 @@ def played(
 def reported(
     rehearsal: SimulatedAttempt, *kinds: ReportKind
 ) -> list[tuple[float, ReportKind, object]]:
-    """Time, kind and step of what was said; all but progress unless kinds are given."""
+    """Time, kind and step of the reports; all but progress unless kinds are given."""
     wanted = kinds or set(ReportKind) - {K.PROGRESS}
     return [
         (report.at_s, report.kind, report.body.get("step"))

@@ -1,4 +1,4 @@
-"""Ends at SkyPilot: cancels that are lost or late, what is forgotten, what is twice there, and who tells of it."""
+"""Cancellation at SkyPilot: lost and late cancels, forgotten jobs and duplicates."""
 
 from __future__ import annotations
 

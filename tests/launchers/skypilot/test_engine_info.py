@@ -1,4 +1,4 @@
-"""What SkyPilot's server says of itself: asked for no oftener than it is worth, and silence about clouds is not trouble."""
+"""Information about SkyPilot's server: cached, and missing clouds are no error."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Server:
 
     clock: FixedClock
     clouds: list[str] | None = field(default_factory=lambda: ["AWS", "GCP"])
-    """None: it is slow to say."""
+    """None: it responds slowly."""
     ahead: timedelta = timedelta()
     is_there: bool = True
     asked: list[str] = field(default_factory=list)

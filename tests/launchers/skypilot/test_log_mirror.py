@@ -1,4 +1,4 @@
-"""Logs of jobs at SkyPilot: copied while their nodes stand, and read without any part in the launch."""
+"""Logs of jobs at SkyPilot: copied while their nodes run, and read independently of the launch."""
 
 from __future__ import annotations
 

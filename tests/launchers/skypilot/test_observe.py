@@ -1,4 +1,4 @@
-"""SkyPilot's events become a story, and what was told of it once stays true."""
+"""SkyPilot's events become an observation, and later ones never contradict it."""
 
 from __future__ import annotations
 

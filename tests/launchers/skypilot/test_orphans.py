@@ -1,4 +1,4 @@
-"""What runs at SkyPilot and belongs to no live launch: found by listing what stands, stopped, or left alone and told."""
+"""Orphans at SkyPilot: found in its lists, and stopped, or left alone and reported."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def another_database(
 
 
 def liveness_in(journal: Journal) -> Callable[[str], bool | None]:
-    """What a service over that database says of launches."""
+    """Whether a service over that database considers a launch live."""
     return OrphanCleaner(journal=journal, launchers={}, clock=FixedClock()).is_live
 
 

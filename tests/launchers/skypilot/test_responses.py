@@ -33,7 +33,7 @@ ODD: list[Any] = [
 
 
 class Tampering(httpx2.AsyncBaseTransport):
-    """A line on which somebody changes what is said."""
+    """A connection that changes responses."""
 
     def __init__(self, line: FaultyTransport) -> None:
         self.line = line

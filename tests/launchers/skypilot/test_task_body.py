@@ -250,7 +250,7 @@ def test_of_costs_that_are_odd_nothing_is_believed(value: Any) -> None:
 
 
 def report(harness: SkyPilotHarness, **words: Any) -> None:
-    """Have SkyPilot say this of every cluster that it is asked about."""
+    """Have SkyPilot return this for every cluster."""
     harness.server._costs = lambda body: (  # type: ignore[method-assign]
         {"name": name, "status": "UP", **words} for name in body.get("cluster_names", [])
     )

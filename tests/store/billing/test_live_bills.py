@@ -1,4 +1,4 @@
-"""What is kept in mind of jobs tells the same as their logs do, whatever is told and however much time has passed."""
+"""Cached live bills equal those from the events, after any events and any time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses of many jobs, by whatever they are told apart by: each is counted once, and user errors never with the market's."""
+"""Losses of many jobs, by any grouping: each is counted once, and user errors separately from preemptions."""
 
 from __future__ import annotations
 

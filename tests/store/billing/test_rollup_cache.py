@@ -63,7 +63,7 @@ def begin(journal: Journal, draw: random.Random, number: int) -> None:
 
 
 def end_or_extend(journal: Journal, draw: random.Random, number: int) -> None:
-    """Let a job end, or tell more of one that has ended."""
+    """Let a job end, or add events to one that has ended."""
     job = journal.read(f"job-{number:02}")
     if job.state is State.ENDED and job.attempt and draw.random() < 0.5:
         n = journal.marks(job.id).get(job.attempt, 0) + 1

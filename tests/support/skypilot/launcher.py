@@ -90,7 +90,7 @@ class SkyPilotHarness:
         return launcher_over(transport or self.line, self.book, self.folder, self.clock)
 
     def policy(self, raw: bytes) -> tuple[int, str]:
-        """What SkyPilot's policy hears from the gate."""
+        """The response of the gate to SkyPilot's policy."""
         if not self.gate_is_up:
             raise ConnectionError("connection refused")
         return answer_admission(self.book, raw, self.clock.now())

@@ -55,7 +55,7 @@ class ServerDirHarness:
 
     @property
     def gate_address(self) -> Path:
-        """The file that says where the server asks."""
+        """The file with the address that the server contacts."""
         return self.place.home / ".sky/holdfast-gate"
 
     @property

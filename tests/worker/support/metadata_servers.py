@@ -140,7 +140,7 @@ def over(sky: Sky) -> Iterator[str]:
             self.do_GET()
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Host)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()

@@ -124,7 +124,7 @@ class ReportServer:
                 self.wfile.write(reply)
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         server = ThreadingHTTPServer(("127.0.0.1", port), Door)
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
