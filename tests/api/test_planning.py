@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from holdfast.cli.app import app
 from support.aged_market import BygoneMarket, with_old_price
@@ -55,6 +57,7 @@ def test_the_command_line_says_it_in_words(
         loss = said("what-if", "loss", "--usd-per-day", "2000", "--at", "67h", "--every", "4h")
         cadence = said("what-if", "cadence", "--cost", "45s", "--between-failures", "3h")
         advice = said("advise", "--params", "7B", "--no-checkpoints")
+        small = said("advise", "--params", "100M")
         wrong = CliRunner().invoke(app, ["what-if", "loss", "--at", "soon"])
 
     assert "at most 67 h and $5,583.33 (about $5,500)" in loss
@@ -62,6 +65,9 @@ def test_the_command_line_says_it_in_words(
     assert "best: every 16.4 min" in cadence
     assert "7,000,000,000 parameters: 112.0 GB with Adam" in advice
     assert "use on-demand nodes: without checkpoints" in advice
+    assert "no price is known" not in advice
+    assert re.search(r"^✓ +T4 +65 +unknown +unknown +unknown", small, re.MULTILINE)
+    assert "no price is known for T4 and L4: the model fits, but compare the prices" in small
     assert "--at soon: write a time" in str(wrong.exception)
 
 

@@ -115,7 +115,7 @@ def _print_estimate(client: Client, task: TaskIn) -> None:
         rendered = client.render(asked)
     except Refused:
         return  # The submission reports the reason; an older service does not know `prices`.
-    if rendered.estimate:
+    if rendered.estimate and not rendered.refused:
         output.echo(estimate_line(rendered.engine, rendered.estimate))
 
 

@@ -142,12 +142,17 @@ def advise(
     )
     output.console.print(f"{response.how[:1].upper()}{response.how[1:]}.", markup=False)
     numbers = ("PEAK TFLOPS", "ON DEMAND", "SPOT", "TFLOPS PER $")
-    table = output.table("", "GPU", *numbers, "AS OF", right=numbers)
+    table = output.table("FITS", "GPU", *numbers, "AS OF", right=numbers)
     for fits, candidate in [(True, one) for one in response.fits] + [
         (False, c) for c in response.others
     ]:
         table.add_row("✓" if fits else "", *_cells(candidate))
     output.print_table(table)
+    if unpriced := [one.accelerator for one in response.fits if one.as_of is None]:
+        output.console.print(
+            f"no price is known for {' and '.join(unpriced)}: the model fits, but compare the prices at your cloud",
+            markup=False,
+        )
     if any(one.is_old for one in (*response.fits, *response.others)):
         output.console.print(OLD_NOTE, markup=False)
     if response.spot:
@@ -161,8 +166,8 @@ def advise(
 def _cells(one: CandidateOut) -> tuple[str, ...]:
     dearest = one.on_demand_micros_per_hour
     prices = [dearest, one.spot_micros_per_hour]
-    response = ["-" if micros is None else money(micros) for micros in prices]
-    rate = f"{one.peak_tflops / (dearest / 1e6):,.0f}" if dearest else "-"
+    response = ["unknown" if micros is None else money(micros) for micros in prices]
+    rate = f"{one.peak_tflops / (dearest / 1e6):,.0f}" if dearest else "unknown"
     as_of = dated_as(one.as_of, is_old=one.is_old) if one.as_of else "-"
     return one.accelerator, str(one.peak_tflops), *response, rate, as_of
 
