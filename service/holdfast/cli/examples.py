@@ -38,7 +38,7 @@ EXAMPLES: Final = {
         "holdfast preempt bert-large --node 0 --no-notice",
     ),
     "rm": (
-        "holdfast rm j06dx9mz3k2qa j06dxb1f7v0rt",
+        "holdfast rm j1mnb7qz8w3td j1mnc0r8k2v5a",
         "holdfast rm bert-large --checkpoints --yes",
     ),
     "render": (
@@ -106,8 +106,8 @@ EXAMPLES: Final = {
         "holdfast tokens add laptop",
         "holdfast tokens add ci --user ada --project nlp --scope read --days 30",
     ),
-    "tokens rotate": ("holdfast tokens rotate 8f3k2m",),
-    "tokens revoke": ("holdfast tokens revoke 8f3k2m",),
+    "tokens rotate": ("holdfast tokens rotate 58449ef2e0fb",),
+    "tokens revoke": ("holdfast tokens revoke 58449ef2e0fb",),
     "audit": ("holdfast audit --actor ada --limit 20",),
     "audit verify": ("holdfast audit verify",),
     "serve": ("holdfast serve", "holdfast serve --port 9000", "holdfast serve --demo 7"),
@@ -127,7 +127,7 @@ EXAMPLES: Final = {
         "holdfast channels deliveries --job bert-large",
     ),
     "launches list": ("holdfast launches list",),
-    "launches stop": ("holdfast launches stop j06dx9mz3k2qa-1",),
+    "launches stop": ("holdfast launches stop j1mnb7qz8w3td-1",),
     "wheelhouse": (
         "holdfast wheelhouse",
         "holdfast wheelhouse --python 3.11 --platform manylinux_2_28_x86_64 -o wheels.tar",
