@@ -83,17 +83,28 @@ def test_every_node_has_skypilots_environment_and_the_workers(cluster: SlurmBack
     assert left == {"node.log"}, "the program has printed them itself"
 
 
-def test_phases_are_told_in_order_and_preflight_is_kept(cluster: SlurmBackend) -> None:
-    order = cluster.order("job-1", "holdfast-worker run none.py", nodes=2)
+def test_phases_are_told_in_order_and_preflight_is_kept(
+    cluster: SlurmBackend, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("print('step 1 loss 4.2')\n")
+    order = cluster.order("job-1", "holdfast-worker run train.py", nodes=2, workdir=str(tmp_path))
 
     do(cluster.launcher.submit(order))
     seen = ended(cluster)
     job = cluster.job("job-1")
-    output = phase_lines(cluster.log("job-1"))
+    log = cluster.log("job-1")
+    output = phase_lines(log)
 
     phases = [phase for phase, _ in output]
-    assert phases[:2] == ["allocation", "rendezvous"]
-    assert sorted(phases, key=phases.index) == phases
+    assert list(dict.fromkeys(phases))[:5] == [
+        "allocation",
+        "rendezvous",
+        "preflight",
+        "probe",
+        "launch",
+    ]
+    places = [log.index(words) for words in (" launch: ", "[RANK ", "step 1 loss 4.2")]
+    assert places == sorted(places)
     assert dict(output)["rendezvous"].startswith("NNODES=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=2")
     assert ("preflight", "n2 proj=ok pkgs=ok") in output
     probes = [words for phase, words in output if phase == "probe"]
@@ -101,8 +112,28 @@ def test_phases_are_told_in_order_and_preflight_is_kept(cluster: SlurmBackend) -
     report = (cluster.folder("job-1") / f"preflight.{job}.txt").read_text()
     assert report == "n1 proj=ok pkgs=ok\nn2 proj=ok pkgs=ok\n"
     assert seen.result
-    assert seen.result.exit_code == 2
-    assert "there is no script none.py" in seen.result.detail
+    assert seen.result.outcome is Outcome.SUCCEEDED
+
+
+def test_four_nodes_of_four_gpus_are_sixteen_ranks(cluster: SlurmBackend, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    order = cluster.order(
+        "job-1",
+        "holdfast-worker run train.py",
+        nodes=4,
+        resources={"accelerators": "A100:4"},
+        workdir=str(tmp_path),
+    )
+
+    do(cluster.launcher.submit(order))
+    seen = ended(cluster)
+
+    logs = [cluster.log("job-1", node=node) for node in range(4)]
+    ranks = [set(re.findall(r"\[RANK (\d+)\] WORLD_SIZE=16\n", log)) for log in logs]
+    assert seen.result
+    assert seen.result.outcome is Outcome.SUCCEEDED
+    assert [len(found) for found in ranks] == [4, 4, 4, 4]
+    assert set.union(*ranks) == {str(rank) for rank in range(16)}
 
 
 def test_a_node_that_misses_files_or_packages_is_brought_them_and_no_other(

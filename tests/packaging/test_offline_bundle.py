@@ -12,6 +12,8 @@ from holdfast.errors import BadRequest, Unavailable
 from holdfast.packaging.offline_bundle import BundleRequest, pack
 from support.wheels import wheel_of
 
+NO_INDEX = "http://127.0.0.1:9/simple"
+
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -33,8 +35,8 @@ def wanted(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A program on the node, where pip has neither an index nor links."""
-    env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(folder), "PIP_NO_INDEX": "1"}  # fmt: skip
+    """A program on the node, where pip has no links, and an index that refuses every connection."""
+    env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(folder), "PIP_INDEX_URL": NO_INDEX}  # fmt: skip
     return subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, check=False)
 
 
@@ -61,6 +63,7 @@ def test_a_node_without_a_network_installs_all_that_was_packed(
         "tiny",
     ]
     assert done.returncode == 0, done.stderr
+    assert "127.0.0.1" not in done.stdout + done.stderr, "the index was asked"
     assert "installed 3 packages" in done.stdout
     assert asked.stdout == "1.2\n"
     assert (torn.returncode, "files differ from the packed ones" in torn.stderr) == (1, True)

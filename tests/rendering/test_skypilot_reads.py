@@ -55,6 +55,12 @@ FILES: dict[str, dict[str, Any]] = {
             "tags": {"team": "nlp"},
         },
     },
+    "spot nodes that resume": {
+        "resources": {"infra": "gcp", "accelerators": "A100:4", "use_spot": True},
+        "num_nodes": 2,
+        "run": "holdfast-worker run train.py --epochs 50",
+        "holdfast": {"checkpoint": {"store": "s3://bucket/ckpt"}},
+    },
     "an old tutorial": {
         "resources": {"cloud": "aws", "region": "us-east-1", "spot_recovery": "auto"},
         "run": "torchrun --master_addr $SKYPILOT_HEAD_IP train.py",
@@ -134,6 +140,17 @@ def test_skypilot_reads_what_we_render(sky: SkyPilot, name: str) -> None:
     )
     for one in found["resources"]:
         assert one["job_recovery"] == task["resources"]["job_recovery"]
+
+
+def test_skypilot_reads_spot_nodes_that_recover(sky: SkyPilot) -> None:
+    (found,) = sky.read([rendered(**FILES["spot nodes that resume"])])
+
+    (resources,) = found["resources"]
+    assert (found["num_nodes"], resources["use_spot"]) == (2, True)
+    assert resources["job_recovery"]["strategy"] == "EAGER_NEXT_REGION"
+    assert resources["job_recovery"]["max_restarts_on_errors"] == 2
+    assert found["envs"]["HOLDFAST_STORE"] == "s3://bucket/ckpt"
+    assert found["run"] == "holdfast-worker run train.py --epochs 50"
 
 
 @pytest.mark.parametrize("name", ["train", "smoke"])

@@ -8,9 +8,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from holdfast.domain.billing.ledger import compute_bill
 from holdfast.domain.diagnostics.hints import Hint, LogExcerpt, failed_attempt, find_hints
 from holdfast.domain.diagnostics.known_failures import ADVICE, FailurePattern
+from holdfast.domain.diagnostics.timeline import timeline
 from holdfast.domain.events import Cause, Event, LeftReason, Outcome, RunDescribed
+from holdfast.domain.jobs.lifecycle import fold
 from holdfast.domain.jobs.reports import Point
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import RuntimeMetricName
@@ -326,3 +329,60 @@ def test_every_trouble_has_advice_and_a_page_that_exists() -> None:
 
     assert set(ADVICE) == set(FailurePattern)
     assert all((DOCS / page).is_file() for page in pages)
+
+
+@pytest.mark.parametrize(
+    ("symptom", "pattern", "remedy"),
+    [
+        (
+            "hpc07 proj=missing pkgs=ok",
+            FailurePattern.MISSING_MODULE,
+            "set workdir: to the project",
+        ),
+        ("Unable to avoid copy while creating an array", FailurePattern.NUMPY_2, "numpy==1.26.4"),
+        ("Address already in use", FailurePattern.PORT_IN_USE, "another port above 1024"),
+        (
+            "torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 2/4 clients joined.",
+            FailurePattern.NO_RENDEZVOUS,
+            "firewall",
+        ),
+        ("libgomp: Thread creation failed", FailurePattern.TOO_MANY_THREADS, "OMP_NUM_THREADS"),
+        (
+            "PermissionError: [Errno 13] Permission denied: './tiny_out'",
+            FailurePattern.NOT_WRITABLE,
+            "writ",
+        ),
+    ],
+)
+def test_each_row_of_the_troubleshooting_table_has_its_remedy(
+    symptom: str, pattern: FailurePattern, remedy: str
+) -> None:
+    [hint] = find_hints(crashed(), [], [LogExcerpt(2, 1, None, f"step 1\n{symptom}\n")])
+
+    assert hint.pattern is pattern
+    assert remedy in hint.remedy
+
+
+def test_five_causes_of_failure_are_told_apart() -> None:
+    """A broken GPU, a lost node, exhausted memory, a collective that hangs, and a preemption."""
+    lines = {
+        FailurePattern.GPU_BROKEN: "CUDA error: uncorrectable ECC error encountered",
+        FailurePattern.GPU_MEMORY: OOM.format(0),
+        FailurePattern.COLLECTIVE_TIMEOUT: "Watchdog caught collective operation timeout: WorkNCCL",
+    }
+    found = {
+        pattern: troubles(find_hints(crashed(), [], [LogExcerpt(2, 0, None, line)]))
+        for pattern, line in lines.items()
+    }
+    began = [submitted(), launched(), ready(10, attempt=1), training(11, attempt=1, step=0)]
+    losses = {
+        cause: timeline(job, events, compute_bill(events, {}, at(99)))
+        for cause in (Cause.NODE_FAILED, Cause.PREEMPTED)
+        for events in [[*began, lost(20, attempt=1, cause=cause)]]
+        for job in [fold("job-1", events)]
+    }
+    told = {cause: " ".join(sentence.text for sentence in said) for cause, said in losses.items()}
+
+    assert found == {pattern: [pattern] for pattern in lines}
+    assert told[Cause.NODE_FAILED] != told[Cause.PREEMPTED]
+    assert "preempted" in told[Cause.PREEMPTED].lower()

@@ -111,6 +111,7 @@ def test_a_log_or_a_run_directory_is_audited_at_the_command_line(
     assert (of_folder.value.code, of_file.value.code) == (Exit.DONE, Exit.DONE)
     assert "between nodes  Socket\n" in text
     assert "channels       1 by P2P, 2 by Socket\n" in text
+    assert "set NCCL_SOCKET_IFNAME" in " ".join(text.split())
     assert (body["within"], body["between"], body["advice"]) == ("NVLink", "IB", [])
 
 

@@ -27,3 +27,29 @@ def test_a_loop_that_is_told_to_go_ends_where_accelerate_alone_does(tmp_path: Pa
     assert second.body["step"] == 17
     assert ranks == "2"
     assert kept == plain
+
+
+SETS_DEVICE = """
+import torch
+from accelerate import PartialState
+from holdfast_worker import Run
+
+asked = []
+accept = torch.cpu.set_device
+torch.cpu.set_device = lambda device: asked.append(str(device)) or accept(device)
+run = Run.start()
+state = PartialState(cpu=True)
+print("accelerate", state.num_processes, state.device, asked)
+accept(run.local_rank), accept("cpu"), accept(torch.device("cpu", 1))
+"""
+
+
+def test_a_device_that_is_set_on_a_node_without_gpus_is_no_error(tmp_path: Path) -> None:
+    driver = RunDriver(tmp_path)
+    script = tmp_path / "train.py"
+    script.write_text(SETS_DEVICE)
+
+    codes = driver.run_ranks(2, str(script))
+
+    assert codes == [0, 0]
+    assert "accelerate 2 cpu" in driver.log(1)

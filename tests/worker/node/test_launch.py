@@ -323,3 +323,28 @@ def test_an_echo_repeats_what_was_written_since_it_began(tmp_path: Path) -> None
     echo.copy()
 
     assert result.getvalue() == b"one\ntwo\n"
+
+
+ADDS_UP = """
+import torch
+import torch.distributed as dist
+from holdfast_worker import Run
+
+run = Run.start()
+total = torch.tensor([run.rank + 1.0])
+dist.all_reduce(total)
+print(run.rank, run.world_size, dist.get_backend(), run.device, int(total))
+"""
+
+
+def test_eight_ranks_without_gpus_are_one_world(driver: RunDriver) -> None:
+    script = driver.path / "train.py"
+    script.write_text(ADDS_UP)
+
+    code, out, err = driver.run_wrapper("--nproc-per-node", "8", str(script))
+
+    assert code == Exit.DONE, err
+    started = sorted(line for line in out.splitlines() if line.startswith("[RANK"))
+    assert started == [f"[RANK {rank}] WORLD_SIZE=8" for rank in range(8)]
+    printed = [driver.log(rank).splitlines()[-1] for rank in range(8)]
+    assert printed == [f"{rank} 8 gloo cpu 36" for rank in range(8)]

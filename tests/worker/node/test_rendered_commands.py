@@ -69,3 +69,20 @@ def test_unequal_nodes_are_one_run_with_one_store(
     [commit, *_] = sorted(tmp_path.glob("store/by-hand/commits/*.json"), reverse=True)
     assert commit.stem.split("-")[0].lstrip("0") == "10"
     assert (tmp_path / "result").is_file()
+
+
+def test_the_same_command_on_both_nodes_starts_eight_ranks(tmp_path: Path) -> None:
+    (tmp_path / "tell.py").write_text(TELL)
+    file = (
+        "name: by hand\nnum_nodes: 2\nresources: {infra: local}\nrun: holdfast-worker run tell.py\n"
+    )
+    spec = parse_job_file(file, Overrides()).spec
+    asked = TorchrunRequest(ranks=[4, 4], port=free_port())
+    first, second = (node.command for node in torchrun_commands(spec, render(spec).task, asked))
+
+    told = typed([first, second], tmp_path)
+
+    assert first == second
+    ranks = sorted(line.split("-") for line in "".join(told).split() if line.count("-") == 3)
+    assert [(rank, world) for rank, _, _, world in ranks] == [(str(n), "8") for n in range(8)]
+    assert sorted(local for _, local, _, _ in ranks) == sorted("01230123")

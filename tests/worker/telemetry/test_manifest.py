@@ -13,7 +13,12 @@ from typing import Any
 import pytest
 import torch
 from holdfast_worker.config import Config
-from holdfast_worker.telemetry.manifest import MAX_CONFIG_CHARS, Manifest, installed_packages
+from holdfast_worker.telemetry.manifest import (
+    MAX_CONFIG_CHARS,
+    Manifest,
+    _transport,
+    installed_packages,
+)
 from torch.utils.data import DataLoader
 
 SCRIPT = """
@@ -136,3 +141,32 @@ def test_configuration_that_holds_data_is_refused_on_every_rank() -> None:
         manifest.add_config({"data": "x" * MAX_CONFIG_CHARS})
 
     assert manifest.collect(torch.device("cpu"))["config"] == {}
+
+
+TOPOLOGY = """\tGPU0\tGPU1\tGPU2\tCPU Affinity
+GPU0\t X \tNV12\tSYS\t0-31
+GPU1\tNV12\t X \tSYS\t0-31
+GPU2\tSYS\tSYS\t X \t32-63
+"""
+
+
+def test_links_between_gpus_are_read_from_nvidia_smi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "topology").write_text(TOPOLOGY)
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f'#!/bin/sh\n[ "$*" = "topo -m" ] && exec cat {tmp_path}/topology\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    found = _transport(Config.read({}))
+
+    assert found["gpu_links"] == {"NV12": 1, "SYS": 2}
+
+
+def test_manifest_without_git_has_what_is_often_omitted(tmp_path: Path) -> None:
+    manifest = told(tmp_path, PATH="/nonexistent", HOLDFAST_SEED="7")
+
+    assert (manifest["git_commit"], manifest["git_dirty"], manifest["seed"]) == (None, None, 7)
+    assert manifest.keys() >= {"nccl", "driver", "nccl_transport", "lock", "script_sha256"}

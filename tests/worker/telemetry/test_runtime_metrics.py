@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from holdfast.domain.diagnostics.hints import find_hints
+from holdfast.domain.diagnostics.known_failures import FailurePattern
+from holdfast.domain.jobs.reports import Point
 from holdfast_worker.protocol.reports import ReportKind, RuntimeMetricName
 from holdfast_worker.telemetry.metrics import MetricLogger
 from holdfast_worker.telemetry.reporter import Reporter
 from holdfast_worker.telemetry.runtime_metrics import RuntimeMetrics, exposed_communication
 from holdfast_worker.telemetry.spool import Spool, read_spool, spool_file
 from holdfast_worker.watchdog.heartbeat import HeartbeatWriter, Phase
+from support.events import at, submitted
 from worker.support.run_driver import RunDriver
 
 CPU = torch.device("cpu")
@@ -164,3 +169,36 @@ def test_run_reports_loss_rates_waiting_times_and_memory(tmp_path: Path) -> None
     assert points[-1][RuntimeMetricName.TOKENS] == pytest.approx(
         64 * points[-1][RuntimeMetricName.STEPS]
     )
+
+
+@pytest.mark.parametrize(
+    ("overlap", "share", "patterns"),
+    [(200, "30%", [FailurePattern.SLOW_NETWORK]), (400, "", [])],
+)
+def test_waiting_for_gradients_beyond_a_fifth_of_a_step_is_a_hint(
+    overlap: int, share: str, patterns: list[FailurePattern]
+) -> None:
+    """From DDP's own times to the words that a person reads."""
+    vitals = RuntimeMetrics(HeartbeatWriter(), CPU)
+    vitals.watch(Clocked({**STEP, "backward_compute_comm_overlap_time": overlap}))  # type: ignore[arg-type]
+    points = [Point(attempt=1, n=n, at=at(n), step=n, values=vitals.read()) for n in range(1, 41)]
+
+    hints = find_hints([submitted()], points)
+
+    assert [hint.pattern for hint in hints] == patterns
+    assert all(share in hint.evidence[0].text for hint in hints)
+
+
+def test_gpu_memory_is_the_peak_of_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    peaks = {"cuda:0": 2e9, "cuda:1": 3e9}
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: peaks[str(device)])
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # Not installed.
+    vitals = RuntimeMetrics(HeartbeatWriter(), torch.device("cuda", 1))
+
+    first = vitals.read()
+    peaks["cuda:1"] = 5e9
+    second = vitals.read()
+
+    assert first[RuntimeMetricName.GPU_MEMORY] == 3e9
+    assert second[RuntimeMetricName.GPU_MEMORY] == 5e9
+    assert RuntimeMetricName.GPU_MEMORY not in RuntimeMetrics(HeartbeatWriter(), CPU).read()

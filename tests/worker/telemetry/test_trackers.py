@@ -12,11 +12,13 @@ import pytest
 from holdfast_worker.config import Config
 from holdfast_worker.distributed.process_group import ProcessGroup
 from holdfast_worker.optional_imports import import_optional
+from holdfast_worker.protocol.reports import ReportKind
 from holdfast_worker.run import Run
 from holdfast_worker.telemetry.reporter import Reporter
 from holdfast_worker.telemetry.trackers import MLflow, TensorBoard, Tracker, TrackerRun, WandB
 from holdfast_worker.watchdog.heartbeat import HeartbeatWriter
 from support.requirements import skip_or_fail
+from worker.support.run_driver import RunDriver
 
 JOB = "j1abc"
 ROOT = Path(__file__).parents[3]
@@ -153,3 +155,48 @@ def read(folder: Path) -> list[tuple[int, float]]:
     )
     shown = events.EventAccumulator(str(folder)).Reload()
     return [(point.step, point.value) for point in shown.Scalars("loss")]
+
+
+ONE_WRITER = """
+import sys
+from pathlib import Path
+
+import torch
+from holdfast_worker import Run
+
+
+class Files:
+    errors = ()
+
+    def open(self, job, step):
+        (Path(sys.argv[1]) / f"opened-by-{run.rank}").touch()
+
+    def write(self, step, values):
+        (Path(sys.argv[1]) / f"written-by-{run.rank}").touch()
+
+    def close(self):
+        pass
+
+
+run = Run.start()
+model = run.wrap(torch.nn.Linear(2, 1))
+run.track(model=model)
+run.log_to(Files())
+for x in run.steps([torch.ones(1, 2)] * 3, total=3):
+    model(x).sum().backward()
+    run.log(loss=1.0)
+"""
+
+
+def test_one_rank_of_four_reports_and_writes(tmp_path: Path) -> None:
+    driver = RunDriver(tmp_path)
+    script, out = tmp_path / "train.py", tmp_path / "out"
+    script.write_text(ONE_WRITER)
+    out.mkdir()
+
+    codes = driver.run_ranks(4, str(script), str(out))
+
+    kinds = [report.kind for report in driver.reports()]
+    assert codes == [0, 0, 0, 0]
+    assert {file.name for file in out.iterdir()} == {"opened-by-0", "written-by-0"}
+    assert kinds.count(ReportKind.TRAINING_STARTED) == kinds.count(ReportKind.WORKER_LEFT) == 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from holdfast_worker.distributed.process_group import device_for
+import torch
+from holdfast_worker.distributed.process_group import ProcessGroup, device_for
+from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.topology.identity import SINGLE_PROCESS, RankIdentity, RankSource, expand_hosts
 
 TORCHRUN = {
@@ -162,3 +164,22 @@ def test_each_rank_has_a_gpu_of_its_own_or_all_have_the_cpu() -> None:
 def test_a_rank_without_what_it_needs_is_told_so(who: RankIdentity, gpus: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         device_for(who, gpus)
+
+
+def test_each_rank_uses_its_own_gpu_and_a_rank_without_one_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A machine with two GPUs, of which this one only has the number."""
+    used: list[str] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: used.append(str(device)))
+
+    joined = [ProcessGroup.join(RankIdentity(rank, rank, 1)) for rank in (0, 1)]
+    with pytest.raises(SystemExit) as refused:
+        ProcessGroup.join(RankIdentity(2, 2, 1))
+
+    assert used == [str(ranks.device) for ranks in joined] == ["cuda:0", "cuda:1"]
+    assert refused.value.code == Exit.USAGE
+    assert (
+        "local rank 2 has no GPU of its own, because this machine has 2" in capsys.readouterr().err
+    )
