@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import typer
 from holdfast.cli.app import app
+from holdfast_worker.__main__ import parser
 from support.tables import for_each
 
 ROOT = Path(__file__).parents[2]
@@ -33,16 +36,28 @@ def test_every_row_is_there_once() -> None:
 def test_a_row_is_where_it_says_and_its_test_exists(told: tuple[str, ...]) -> None:
     _, _, where, command, file, test = told
     tree = ast.parse((ROOT / file).read_text())
+    tests = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == test]
 
     assert (ROOT / where).is_file(), where
-    assert test in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, test
+    assert test.startswith("test_"), test
+    assert len(tests) == 1, f"{file} has {len(tests)} tests of the name {test}"
     assert command.split(maxsplit=1)[0] in {"holdfast", "holdfast-worker", "make", "curl"}, command
 
 
-def test_commands_of_rows_exist() -> None:
-    group = typer.main.get_command(app)
-    known = set(group.commands) | {"-h"}  # type: ignore[attr-defined]  # typer's own group
+@for_each([row[3] for row in ROWS if row[3].startswith("holdfast ")])
+def test_a_command_of_a_row_can_be_typed(typed: str) -> None:
+    command: Any = typer.main.get_command(app)
+    words = shlex.split(typed)[1:]
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
 
-    typed = [command.split()[1] for _, _, _, command, _, _ in ROWS if command.startswith("holdfast ")]  # fmt: skip
+    assert not hasattr(command, "commands"), f"{typed}: no such command"
+    assert {word for word in words if word.startswith("-")} <= known, typed
 
-    assert set(typed) <= known
+
+@for_each([row[3] for row in ROWS if row[3].startswith("holdfast-worker ")])
+def test_a_command_of_the_worker_can_be_typed(typed: str) -> None:
+    words = shlex.split(typed)[1:]
+
+    assert parser(words[:1]).parse_args(words), typed

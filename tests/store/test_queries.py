@@ -10,8 +10,9 @@ from holdfast.errors import BadRequest
 from holdfast.store.journal import Journal
 from holdfast.store.leases import LeaseTable
 from holdfast.store.queries import LastObservation, Queries
+from holdfast_worker.protocol.reports import Report, ReportKind
 from sqlalchemy import Engine
-from support.events import at, finished, launched, ready, submitted
+from support.events import at, finished, launched, ready, submitted, training
 from support.fakes import FixedClock
 
 
@@ -142,3 +143,26 @@ def test_the_newest_points_are_kept_in_order(engine: Engine, clock: FixedClock) 
 
     assert Queries(engine).points("job-1", limit=5) == []
     assert Queries(engine).latest_points(["job-1"]) == {}
+
+
+def test_newest_runtime_metrics_are_those_of_jobs_in_training(
+    engine: Engine, clock: FixedClock
+) -> None:
+    journal = Journal(engine, clock)
+    for job_id in ("trains", "is-silent", "has-ended"):
+        job = journal.submit(job_id, submitted(0))
+        journal.append(job, [launched(1), ready(2, attempt=1), training(3, attempt=1)])
+    measured = [{"holdfast/loading": 0.2}, {"holdfast/loading": 0.4}, {"loss": 1.0}]
+    for job_id, points in {
+        "trains": measured,
+        "is-silent": [{"loss": 1.0}, {"my-holdfast/loading": 1.0}],
+        "has-ended": measured,
+    }.items():
+        reports = [
+            Report(1, n, at(n).isoformat(), ReportKind.PROGRESS, {"step": n, "values": {**values}})
+            for n, values in enumerate(points, 1)
+        ]
+        journal.ingest(job_id, 1, reports)
+    journal.append(journal.read("has-ended"), [finished(9, Outcome.SUCCEEDED)])
+
+    assert Queries(engine).runtime_metrics() == [{"holdfast/loading": 0.4}]
