@@ -17,7 +17,7 @@ JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 1 : 8)))
 # Tests that a run includes (tests/support/tiers.py).
 TIER := test
 
-.PHONY: help setup demo test test-all test-added e2e e2e-smoke skypilot trackio bench bench-checkpoint bench-dashboard bench-ingest bench-reads bench-slurm check clean dev lock chromium postgres slurm screenshots wheel contract
+.PHONY: help setup demo test test-all test-added mistakes e2e e2e-smoke skypilot trackio bench bench-checkpoint bench-dashboard bench-ingest bench-reads bench-slurm check clean dev lock chromium postgres slurm screenshots wheel contract
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ test-all: test ## run all tests with all repetitions: 100 seeds of each fault in
 test-added: export HOLDFAST_TEST_FULL := 1
 test-added: TIER := added
 test-added: test ## run what make test-all adds to make test
+
+mistakes: setup postgres ## plant known mistakes in copies of the sources and check that tests notice each; NAMES="..." for some
+	@PYTHONPATH=tests $(BIN)/python -m planted_mistakes $(NAMES)
 
 e2e: setup ## run the tests with the real SkyPilot over a fake cloud on this machine; needs root, Debian, 5 GB and an hour
 	@PYTHONPATH=tests $(BIN)/python -m e2e.fake_aws enter $(BIN)/python -m pytest tests/e2e/fake_aws

@@ -214,3 +214,11 @@ def test_a_budget_trips_at_the_very_moment_that_was_foretold(
 )  # fmt: skip
 def test_a_warning_says_what_follows(percent: int, of: BudgetBalance, words: str) -> None:
     assert of.warning(percent, at(0)) == f"{words} holdfast budgets set project nlp"
+
+
+def test_budget_reached_last_month_blocks_no_job_in_the_new_one() -> None:
+    reached = replace(purse(10), was_reached=True)
+    month = Month.containing(at(0))
+
+    assert reached.blocks_jobs(month.end - timedelta(milliseconds=1))
+    assert not reached.blocks_jobs(month.end)

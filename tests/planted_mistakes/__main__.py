@@ -21,15 +21,19 @@ def main(names: Sequence[str], jobs: int) -> int:
     if unknown := set(names) - known.keys():
         print(f"unknown mistakes: {', '.join(sorted(unknown))}", file=sys.stderr)
         return 2
-    chosen = [known[name] for name in names] if names else list(MISTAKES)
+    named = [known[name] for name in names] if names else list(MISTAKES)
+    chosen = [mistake for mistake in named if not mistake.equivalent]
     if not _pass_unplanted(chosen):
         return 1
     survivors = 0
-    width = max(len(mistake.name) for mistake in chosen)
+    width = max(len(mistake.name) for mistake in named)
     with ThreadPoolExecutor(jobs) as pool:
         for mistake, run in zip(chosen, pool.map(run_planted, chosen), strict=True):
             survivors += not run.is_caught
             print(f"{mistake.name:{width}}  {_verdict(run)}", flush=True)
+    for mistake in named:
+        if mistake.equivalent:
+            print(f"{mistake.name:{width}}  equivalent: {mistake.equivalent}")
     print(f"{len(chosen) - survivors} of {len(chosen)} mistakes are caught")
     return 1 if survivors else 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import multiprocessing
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -45,9 +46,11 @@ class Mistake:
     old: str
     """Occurs exactly once in the file."""
     new: str
-    tests: tuple[str, ...]
+    tests: tuple[str, ...] = ()
     """Test files or node ids, from the root of the repository."""
     tier: Tier = Tier.TEST
+    equivalent: str = ""
+    """Why no test can notice it; empty if tests have to."""
 
     def planted_text(self) -> str:
         """The text of the file with the mistake.
@@ -91,8 +94,7 @@ def run_tests(
         process.start()
         process.join()
         text = output.read()
-    results = [line.split(" ") for line in text.splitlines()]
-    failed = [words[1] for words in results if words[0] in {"FAILED", "ERROR"} and len(words) > 1]
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+::\S+)", text, re.MULTILINE)
     return TestRun(process.exitcode or 0, tuple(failed), text)
 
 

@@ -312,7 +312,7 @@ BILLING_MISTAKES: Final = (
         file=f"{S}domain/billing/rate.py",
         old="(at_ms - begin_ms) * rate // MS_PER_HOUR for",
         new="(at_ms - begin_ms) // 1000 * rate // 3600 for",
-        tests=(f"{BILLING}test_ledger.py",),
+        tests=(f"{BILLING}test_ledger_histories.py",),
     ),
     Mistake(
         name="amount-rounded-up",
@@ -354,7 +354,7 @@ BILLING_MISTAKES: Final = (
         file=f"{S}domain/billing/ledger.py",
         old="if change.group == number:",
         new="if change.group <= number:",
-        tests=(f"{BILLING}test_running_cost.py",),
+        tests=(f"{BILLING}test_ledger_histories.py",),
     ),
     Mistake(
         name="running-cost-counts-overlap-twice",
@@ -368,7 +368,7 @@ BILLING_MISTAKES: Final = (
         file=f"{S}domain/billing/running_cost.py",
         old="months[str(month)] += meter",
         new="months[str(month)] = meter",
-        tests=("tests/domain/test_budgets.py",),
+        tests=(f"{BILLING}test_running_cost.py",),
     ),
     Mistake(
         name="current-price-is-the-first",
@@ -500,7 +500,7 @@ ACCESS_MISTAKES: Final = (
         file=f"{S}store/identity/service_tokens.py",
         old="{self._derived(f'worker/{job_id}')}",
         new="{self._derived('worker')}",
-        tests=("tests/api/test_authentication.py",),
+        tests=("tests/store/identity/test_service_tokens.py",),
     ),
     Mistake(
         name="secrets-of-another-job-opened",
@@ -521,28 +521,28 @@ ACCESS_MISTAKES: Final = (
         file=f"{S}host/allowed_folders.py",
         old="real = path.resolve()",
         new="real = path",
-        tests=("tests/host",),
+        tests=("tests/host/test_allowed_folders.py",),
     ),
     Mistake(
         name="folder-with-same-prefix-allowed",
         file=f"{S}host/allowed_folders.py",
         old="any(real.is_relative_to(root) for root in roots)",
         new="any(str(real).startswith(str(root)) for root in roots)",
-        tests=("tests/host",),
+        tests=("tests/host/test_allowed_folders.py",),
     ),
     Mistake(
         name="folder-above-home-allowed",
         file=f"{S}host/allowed_folders.py",
         old="if home and home.is_relative_to(real) and (self.is_confined or not without_home):",
         new="if home and home == real and (self.is_confined or not without_home):",
-        tests=("tests/host",),
+        tests=("tests/host/test_allowed_folders.py",),
     ),
     Mistake(
         name="mount-with-a-variable-allowed",
         file=f"{S}domain/jobfile/confinement.py",
         old='        if "$" in source\n',
         new='        if source.startswith("$")\n',
-        tests=("tests/domain/jobfile",),
+        tests=("tests/domain/jobfile/test_confinement.py",),
     ),
     Mistake(
         name="only-first-address-checked",
@@ -556,6 +556,13 @@ ACCESS_MISTAKES: Final = (
         file=f"{S}egress_policy.py",
         old="if address in METADATA or hidden in METADATA:",
         new="if address in METADATA:",
+        equivalent="such an address is refused as wrapped, or by the check of the address in it",
+    ),
+    Mistake(
+        name="setting-allows-metadata-address",
+        file=f"{S}egress_policy.py",
+        old="if address in METADATA or hidden in METADATA:",
+        new="if hidden in METADATA:",
         tests=("tests/test_egress_policy.py",),
     ),
     Mistake(

@@ -37,7 +37,7 @@ CHECKPOINT_MISTAKES: Final = (
         file=f"{W}checkpoint/repository.py",
         old="if size != end - begin:",
         new="if size > end - begin:",
-        tests=(f"{CHECKPOINT}test_corruption.py",),
+        equivalent="a part of another size has another checksum; only the message differs",
     ),
     Mistake(
         name="shard-metadata-before-its-bytes",
@@ -57,7 +57,7 @@ CHECKPOINT_MISTAKES: Final = (
             "                self._repository.pointer.advance(name, until_s)\n"
             "                staged_at = to_iso(snapshot.staged_at)\n"
         ),
-        tests=(f"{CHECKPOINT}test_repository.py", f"{CHECKPOINT}test_fencing.py"),
+        equivalent="a pointer to a missing commit is replaced and ignored; fencing compares committed ones only",
     ),
     Mistake(
         name="fenced-out-attempt-commits",
@@ -78,7 +78,7 @@ CHECKPOINT_MISTAKES: Final = (
         file=f"{W}checkpoint/repository.py",
         old="        if unlike:\n",
         new="        if unlike and False:\n",
-        tests=("tests/worker/distributed/test_state_consistency.py",),
+        tests=(f"{CHECKPOINT}test_repository.py",),
     ),
     Mistake(
         name="worker-deletes-newest-checkpoint",
@@ -92,7 +92,7 @@ CHECKPOINT_MISTAKES: Final = (
         file=f"{W}checkpoint/repository.py",
         old="if owner and owner not in kept and owner.epoch <= newest.epoch:",
         new="if owner and owner not in kept:",
-        tests=(f"{CHECKPOINT}test_fencing.py",),
+        tests=(f"{CHECKPOINT}test_repository.py",),
     ),
     Mistake(
         name="damaged-checkpoint-counts-as-kept",
@@ -113,7 +113,7 @@ CHECKPOINT_MISTAKES: Final = (
         file=f"{W}checkpoint/repository.py",
         old='if self._job and commit.job not in {"", self._job}:',
         new="if False:",
-        tests=(f"{CHECKPOINT}test_parent_job.py",),
+        tests=(f"{CHECKPOINT}test_formats.py",),
     ),
     Mistake(
         name="unreadable-store-restarts-at-step-0",
@@ -176,7 +176,7 @@ CHECKPOINT_MISTAKES: Final = (
         file=f"{W}checkpoint/coverage.py",
         old="if start != at or stop <= start:",
         new="if start > at or stop <= start:",
-        tests=(f"{CHECKPOINT}test_collective.py",),
+        tests=("tests/worker/distributed/test_tensor_layout.py",),
     ),
     Mistake(
         name="directory-store-overwrites-commit",
@@ -249,28 +249,28 @@ RUN_MISTAKES: Final = (
         file=f"{W}distributed/step_vote.py",
         old="NO_VALUE if self.left_s is None else -self.left_s,",
         new="NO_VALUE if self.left_s is None else self.left_s,",
-        tests=("tests/worker/watchdog/test_consensus.py",),
+        tests=(f"{CHECKPOINT}test_schedule.py",),
     ),
     Mistake(
         name="notice-discards-save-under-way",
         file=f"{W}distributed/step_vote.py",
         old="    if votes.is_busy:\n        return StepDecision.FINISH_AND_LEAVE\n",
         new="",
-        tests=("tests/worker/watchdog/test_consensus.py",),
+        tests=(f"{CHECKPOINT}test_schedule.py",),
     ),
     Mistake(
         name="final-save-that-cannot-finish",
         file=f"{W}distributed/step_vote.py",
         old="return votes.durable_s < DEADLINE_SAFETY * left_s",
         new="return votes.durable_s < left_s",
-        tests=("tests/worker/watchdog/test_consensus.py",),
+        tests=(f"{CHECKPOINT}test_schedule.py",),
     ),
     Mistake(
         name="diverged-models-saved",
         file=f"{W}distributed/step_vote.py",
         old="        return differ(self.norm, self.least_norm) or differ(\n",
         new="        return differ(self.norm, self.norm) or differ(\n",
-        tests=("tests/worker/watchdog/test_consensus.py",),
+        tests=(f"{CHECKPOINT}test_schedule.py",),
     ),
     Mistake(
         name="position-ignores-earlier-division",

@@ -284,3 +284,17 @@ def test_every_table_is_known_where_only_the_backup_was_imported() -> None:
 
     assert known == sorted(metadata.tables)
     assert {"jobs", "job_events", "audit", "ledgers"} <= {*known}
+
+
+def test_backup_with_fewer_rows_than_it_states_is_refused(made: tuple[Settings, Path]) -> None:
+    _, file = made
+    with ZipFile(file) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with ZipFile(file, "w") as archive:
+        for name, data in members.items():
+            lines = data.splitlines(keepends=True)
+            is_cut = name == "tables/job_events.jsonl"
+            archive.writestr(name, b"".join(lines[:-1]) if is_cut else data)
+
+    with pytest.raises(BadRequest, match="rows of job_events are missing"), backups.open_backup(file, "1"):  # fmt: skip
+        pass

@@ -108,3 +108,15 @@ def test_where_a_job_goes_that_names_no_project() -> None:
     homes = [who.default_project(Action.SUBMIT, "default") for who in (viewer_too, both, OWNER)]
 
     assert homes == ["nlp", "default", "default"]
+
+
+def test_members_remove_own_jobs_and_admins_any() -> None:
+    member, admin = caller(Role.MEMBER), caller(Role.ADMIN)
+
+    assert member.may_remove("nlp", "ada")
+    assert not member.may_remove("nlp", "bob")
+    assert not member.may_remove("nlp", "")
+    assert not caller(Role.VIEWER).may_remove("nlp", "ada")
+    assert not admin.may_remove("vision", "ada")
+    assert admin.may_remove("nlp", "bob")
+    assert OWNER.may_remove("nlp", "")

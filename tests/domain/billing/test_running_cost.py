@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from holdfast.domain.billing.ledger import compute_bill
 from holdfast.domain.billing.rate import RateSchedule
-from holdfast.domain.billing.running_cost import RunningCost
+from holdfast.domain.billing.running_cost import RETAINED_METERS, Month, RunningCost
 from holdfast.domain.events import Event, Finished, PriceChanged
 from holdfast.domain.jobfile.limits import Limits
 from holdfast.domain.jobs.guards import trip
@@ -102,3 +102,15 @@ def test_a_meter_of_a_job_that_is_read_back_runs_on() -> None:
     kept = TypeAdapter(RunningCost)
 
     assert kept.validate_python(kept.dump_python(account, mode="json")) == account
+
+
+def test_settled_attempts_of_one_month_add_up() -> None:
+    count = RETAINED_METERS + 3
+    log: list[Event] = [submitted(), launched()]
+    for attempt in range(1, count + 1):
+        log += [ready(10 * attempt, attempt=attempt), lost(10 * attempt + 5, attempt=attempt)]
+
+    account = fold("job-1", log).account
+
+    assert account.paid_micros_in(Month.containing(at(0)), at(999)) == 5_000 * count
+    assert account.paid_micros == 5_000 * count

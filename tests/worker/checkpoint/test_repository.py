@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import subprocess
 from collections.abc import Iterator
@@ -11,9 +12,11 @@ from pathlib import Path
 import pytest
 from holdfast_worker.checkpoint.metadata import CommitMetadata, CorruptCheckpoint
 from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.checkpoint.state_consistency import InconsistentState
 from holdfast_worker.protocol.checkpoint_keys import CheckpointName
 from holdfast_worker.protocol.reports import ReportKind
 from holdfast_worker.run_dir import RunDir
+from holdfast_worker.storage.base import StoreRefused
 from holdfast_worker.storage.directory import DRAFT, DirectoryStore
 from holdfast_worker.watchdog.heartbeat import HeartbeatReader, HeartbeatWriter
 from support.requirements import skip_or_fail
@@ -388,3 +391,29 @@ def test_save_under_way_is_shown_to_the_wrapper(tmp_path: Path) -> None:
 
     assert seen == [True]
     assert not beats.read()[0].is_saving
+
+
+def test_commit_under_a_name_in_use_is_refused(store: DirectoryStore, tmp_path: Path) -> None:
+    RankGroup(store, tmp_path, ranks=1).save(10)
+    archive = CheckpointRepository(store)
+    [name] = archive.names(LATER_S)
+    before = store.get(name.commit_key)
+    records = [store.get(name.record_key(0))]
+
+    with pytest.raises(StoreRefused, match="was committed by another process"):
+        archive.commit(name, "2026-03-01T00:00:00Z", records, LATER_S)
+
+    assert store.get(name.commit_key) == before
+
+
+def test_ranks_with_different_shared_state_are_not_committed(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    RankGroup(store, tmp_path).save(10)
+    archive = CheckpointRepository(store)
+    [name] = archive.names(LATER_S)
+    first, second = (store.get(name.record_key(rank)) for rank in range(2))
+    changed = json.dumps({**json.loads(second), "agreed": "another digest"}).encode()
+
+    with pytest.raises(InconsistentState, match="rank 1 differs from that of rank 0"):
+        archive.commit(name, "2026-03-01T00:00:00Z", [first, changed], LATER_S)

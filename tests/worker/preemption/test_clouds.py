@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,6 +15,7 @@ from holdfast_worker.preemption.clouds import (
     Gcp,
     RebalanceRecommendation,
     TerminationNotice,
+    _parse_time,
     find_cloud,
 )
 from holdfast_worker.preemption.metadata_service import MetadataService
@@ -213,3 +215,17 @@ def test_a_node_is_held_until_it_should_be_gone(left_s: float | None, hold: floa
     deadline = None if left_s is None else AT + timedelta(seconds=left_s)
 
     assert linger_s(deadline, AT) == hold
+
+
+def test_deadline_without_a_zone_is_utc_in_any_local_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        deadline = _parse_time("2030-01-02T03:04:05")
+        other = _parse_time("2030-01-02T03:04:05+09:00")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    assert deadline == AT
+    assert other == AT - timedelta(hours=9)

@@ -260,3 +260,16 @@ def test_a_wish_of_the_service_is_heard_although_there_is_nothing_to_report(
     assert bringer.leave_by
     assert asked_at + timedelta(seconds=120) <= bringer.leave_by <= now() + timedelta(seconds=120)
     assert service.told == {1: []}
+
+
+def test_reports_of_others_do_not_acknowledge_own_ones(
+    service: ReportServer, port: int, tmp_path: Path
+) -> None:
+    who = settle(tmp_path)
+    service.roll, service.told = {who.name: 1}, {1: [1, 2]}
+    spool(who, 3)
+
+    sender = deliver(port, who)
+
+    assert service.told == {1: [1, 2, 3, 4, 5]}
+    assert sender._delivery.acknowledged == {0: 3}
