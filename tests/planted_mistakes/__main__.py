@@ -8,11 +8,22 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from planted_mistakes.access import ACCESS_MISTAKES
+from planted_mistakes.billing import BILLING_MISTAKES
+from planted_mistakes.checkpoints import CHECKPOINT_MISTAKES, RETENTION_MISTAKES
+from planted_mistakes.jobs import JOB_MISTAKES, STORE_MISTAKES
 from planted_mistakes.mistake import Mistake, TestRun, Tier, run_planted, run_tests
-from planted_mistakes.service import SERVICE_MISTAKES
 from planted_mistakes.worker import WORKER_MISTAKES
 
-MISTAKES = (*SERVICE_MISTAKES, *WORKER_MISTAKES)
+MISTAKES = (
+    *JOB_MISTAKES,
+    *STORE_MISTAKES,
+    *BILLING_MISTAKES,
+    *CHECKPOINT_MISTAKES,
+    *RETENTION_MISTAKES,
+    *WORKER_MISTAKES,
+    *ACCESS_MISTAKES,
+)
 
 
 def main(names: Sequence[str], jobs: int) -> int:
