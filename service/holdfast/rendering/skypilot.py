@@ -304,7 +304,10 @@ def _name_notes(spec: JobSpec) -> Iterator[str]:
 
 
 def task_name(name: str) -> str:
-    """Return the name as SkyPilot accepts it: ASCII letters and digits, joined by one or two of `._-`."""
+    """Return the name as SkyPilot accepts it.
+
+    ASCII letters and digits, joined by one or two of `._-`.
+    """
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
     return re.sub(r"[._-]{3,}", "-", plain).strip("._-") or "job"
 

@@ -35,7 +35,10 @@ class LaunchEstimate:
 
 
 def estimate_launch(spec: JobSpec, prices: PriceCatalog, now: datetime) -> LaunchEstimate:
-    """Estimate where a job runs and what its nodes cost per hour. Blocking, as prices may be queried."""
+    """Estimate where a job runs and what its nodes cost per hour.
+
+    Blocking, as prices may be queried.
+    """
     options = resource_options(spec.resources)
     first, limit = options[0], spec.holdfast.limits.max_cost_usd
     max_cost_usd = None if limit is None else str(limit)
@@ -72,7 +75,10 @@ def estimate_launch(spec: JobSpec, prices: PriceCatalog, now: datetime) -> Launc
 def _quotes(
     options: tuple[ResourceOption, ...], prices: PriceCatalog, now: datetime
 ) -> Iterator[tuple[ResourceOption, Quote, int]]:
-    """Yield the known prices of one node; none for nodes that the file describes by other properties."""
+    """Yield the known prices of one node.
+
+    None for nodes that the file describes by other properties.
+    """
     for option in options:
         cloud, region = _location(option)
         kind, is_spot = option.options.get("instance_type"), uses_spot(option)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 
 from worker.support.run_driver import RunDriver
@@ -19,7 +18,7 @@ def test_the_first_rank_alone_saves_what_two_trained(tmp_path: Path) -> None:
     stale = out / "config.json"
     stale.write_text("of another run")
     os.utime(stale, (0, 0))
-    began_s = time.time()
+    began_s = out.stat().st_mtime
 
     codes = driver.run_ranks(2, str(SCRIPT), "--subset=64", "--epochs=1", f"--out={out}")
 
@@ -32,4 +31,4 @@ def test_the_first_rank_alone_saves_what_two_trained(tmp_path: Path) -> None:
     assert (config["hidden_size"], config["num_hidden_layers"]) == (64, 2)
     assert (config["num_attention_heads"], config["intermediate_size"]) == (2, 256)
     assert config["max_position_embeddings"] == 256
-    assert min(file.stat().st_mtime for file in out.iterdir()) >= began_s - 1
+    assert min(file.stat().st_mtime for file in out.iterdir()) >= began_s

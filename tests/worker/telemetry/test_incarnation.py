@@ -265,7 +265,7 @@ def test_a_wish_of_the_service_is_heard_although_there_is_nothing_to_report(
 def test_reports_of_others_do_not_acknowledge_own_ones(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
-    who = settle(tmp_path)
+    who = create_incarnation(tmp_path)
     service.roll, service.told = {who.name: 1}, {1: [1, 2]}
     spool(who, 3)
 

@@ -166,7 +166,7 @@ def test_links_between_gpus_are_read_from_nvidia_smi(
 
 
 def test_manifest_without_git_has_what_is_often_omitted(tmp_path: Path) -> None:
-    manifest = told(tmp_path, PATH="/nonexistent", HOLDFAST_SEED="7")
+    manifest = collect_manifest(tmp_path, PATH="/nonexistent", HOLDFAST_SEED="7")
 
     assert (manifest["git_commit"], manifest["git_dirty"], manifest["seed"]) == (None, None, 7)
     assert manifest.keys() >= {"nccl", "driver", "nccl_transport", "lock", "script_sha256"}

@@ -132,7 +132,10 @@ def _watched_jobs(found: ServiceStatistics) -> Iterator[Metric]:
 
 
 def _training(newest: Sequence[Mapping[str, float | None]]) -> Iterator[Metric]:
-    """Yield the runtime metrics of all jobs in training as minimum, mean and maximum: labels with job ids would be unbounded."""
+    """Yield minimum, mean and maximum of each runtime metric over all jobs in training.
+
+    Labels with job ids would be unbounded.
+    """
     for name, (metric, words) in TRAINING.items():
         found = [value for point in newest if (value := point.get(name)) is not None]
         family = GaugeMetricFamily(metric, f"Jobs in training: {words}.", labels=["stat"])

@@ -1,4 +1,4 @@
-"""Rank presence: ranks that appear in the logs of an attempt, missing ranks, and how the attempt started. Pure."""
+"""Ranks that appear in the logs of an attempt, missing ranks, and its start. Pure."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def observed_ranks(
 
 
 def start_lines(logs: Iterable[LogExcerpt]) -> Iterator[str]:
-    """Lines in which the batch script and the ranks describe their start, each after its node and rank."""
+    """Lines of batch script and ranks about their start, each after its node and rank."""
     for log in logs:
         source = f"node {log.node}" + ("" if log.rank is None else f", rank {log.rank}")
         for line in log.text.splitlines():

@@ -189,7 +189,7 @@ class _Size:
 
 
 def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> NotReadable:
-    """Describe a syntax error with its line and column, and the line where the affected value begins."""
+    """Describe a syntax error: line, column, and the line where the value begins."""
     mark, begin = error.problem_mark, error.context_mark
     if mark is None:
         return NotReadable(f"is not YAML: {error.problem}")

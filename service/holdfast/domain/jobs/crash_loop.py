@@ -24,7 +24,10 @@ MAX_RESTART_PAUSE_S: Final = 1800.0
 
 
 def restart_pause_s(first_s: float, failures: int) -> float:
-    """Seconds before the restart after `failures` program failures: `first_s`, doubled with each further failure."""
+    """Return the seconds before the restart after `failures` program failures.
+
+    `first_s` after the first failure, doubled with each further one, up to `MAX_RESTART_PAUSE_S`.
+    """
     return min(MAX_RESTART_PAUSE_S, first_s * 2.0 ** min(failures - 1, 16))
 
 

@@ -173,7 +173,7 @@ def _at_end(
 
 
 def _awaits_restart(state: LaunchState) -> bool:
-    """Whether the newest placement is recorded as failed, but a crash prevented the resubmission."""
+    """Whether the newest placement is recorded as failed and was not resubmitted."""
     assert state.job is not None
     number = max(state.numbered("placed"), default=0)
     lost = state.facts.get(f"lost.{number}", {})

@@ -235,7 +235,10 @@ class SlurmLauncher:
 
 
 def _begin_option(restart_s: float, failures: int) -> list[str]:
-    """Option of sbatch for the pause before a restart after the program failed; overrides an earlier one."""
+    """Return the option of sbatch for the pause before a restart after a program failure.
+
+    It overrides an earlier one.
+    """
     pause_s = round(restart_pause_s(restart_s, failures)) if failures else 0
     return [f"--begin=now+{pause_s}"] if pause_s else []
 
