@@ -19,7 +19,7 @@ class Plan:
     cpus: int = 4
     """That each node claims to have."""
     memory_mb: int = 4000
-    gpus: int = 2
+    gpus: int = 4
     """That each node claims to have: device files without a driver."""
     down_after_s: int = 6
     """Until a silent node is taken for dead (`SlurmdTimeout`). Half of it is what Slurm waits between two pings."""
