@@ -142,4 +142,32 @@ ACCESS_MISTAKES: Final = (
         new="",
         tests=("tests/store/test_backups.py",),
     ),
+    Mistake(
+        name="inserted-audit-rows-accepted",
+        file=f"{S}store/audit_log.py",
+        old="if unnumbered and result.broken_seq is None:",
+        new="if unnumbered and result.broken_seq:",
+        tests=("tests/store/test_audit_log.py",),
+    ),
+    Mistake(
+        name="audit-row-without-previous-hash",
+        file=f"{S}store/audit_log.py",
+        old="digest(head.hash, seq, now, deed)",
+        new='digest("", seq, now, deed)',
+        tests=("tests/store/test_audit_log.py",),
+    ),
+    Mistake(
+        name="idle-session-continues",
+        file=f"{S}store/identity/sessions.py",
+        old="return session if session and now < session.ends_at else None",
+        new="return session",
+        tests=("tests/api/test_sessions.py",),
+    ),
+    Mistake(
+        name="expired-token-accepted",
+        file=f"{S}store/identity/access_tokens.py",
+        old="if self.expires_at and self.expires_at <= now:",
+        new="if self.expires_at and self.expires_at < now:",
+        tests=("tests/store/identity/test_access_tokens.py",),
+    ),
 )

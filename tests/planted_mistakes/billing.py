@@ -171,4 +171,25 @@ BILLING_MISTAKES: Final = (
         new="if not is_whole:",
         tests=(f"{BILLING}test_rate.py",),
     ),
+    Mistake(
+        name="rebuilt-rollup-added-twice",
+        file=f"{S}store/billing/rollup_cache.py",
+        old="return more if before.jobs + more == now.jobs else None",
+        new="return more",
+        tests=("tests/store/billing/test_rollup_cache.py",),
+    ),
+    Mistake(
+        name="restored-step-not-lost",
+        file=f"{S}domain/attempts.py",
+        old="limit = min(limit, attempt.training.step)",
+        new="limit = max(limit, attempt.training.step)",
+        tests=(f"{BILLING}test_ledger.py",),
+    ),
+    Mistake(
+        name="unusable-checkpoint-counts-as-saved",
+        file=f"{S}domain/attempts.py",
+        old=" if c.checkpoint not in unusable)",
+        new=")",
+        tests=(f"{BILLING}test_ledger.py",),
+    ),
 )

@@ -133,6 +133,41 @@ JOB_MISTAKES: Final = (
         new="",
         tests=(f"{JOBS}test_lifecycle_pauses.py",),
     ),
+    Mistake(
+        name="denials-recorded-twice",
+        file=f"{S}domain/jobs/reconcile.py",
+        old="denials = list(seen.denials[job.denials :])",
+        new="denials = list(seen.denials)",
+        tests=(f"{JOBS}test_reconcile.py",),
+    ),
+    Mistake(
+        name="different-crashes-count-as-same",
+        file=f"{S}domain/jobs/crash_loop.py",
+        old="crashes.count + 1 if likeness == crashes.likeness else 1",
+        new="crashes.count + 1",
+        tests=(f"{JOBS}test_crash_loop.py",),
+    ),
+    Mistake(
+        name="cancelled-slurm-launch-submitted",
+        file=f"{S}launchers/slurm/decide.py",
+        old='if cancelled := state.facts.get("cancelled"):',
+        new='if (cancelled := state.facts.get("cancelled")) and state.job:',
+        tests=("tests/launchers/slurm/test_decide.py",),
+    ),
+    Mistake(
+        name="suspended-slurm-job-requeued",
+        file=f"{S}launchers/slurm/decide.py",
+        old=" and not state.job.was_suspended:",
+        new=":",
+        tests=("tests/launchers/slurm/test_decide.py",),
+    ),
+    Mistake(
+        name="ended-job-with-nodes-removed",
+        file=f"{S}store/job_removal.py",
+        old="if why := removal_refusal(job):",
+        new="if not job.outcome and (why := removal_refusal(job)):",
+        tests=("tests/store/test_job_removal.py",),
+    ),
 )
 
 STORE_MISTAKES: Final = (

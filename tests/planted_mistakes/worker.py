@@ -130,4 +130,32 @@ WORKER_MISTAKES: Final = (
         new="    if rank > len(former):\n",
         tests=(f"{DATA}test_resumable_loader_world_size.py",),
     ),
+    Mistake(
+        name="repeated-notice-extends-the-time",
+        file=f"{W}preemption/notice.py",
+        old="        if not self.is_raised:\n",
+        new="        if self._is_exit_deferred:\n",
+        tests=("tests/worker/preemption/test_notice.py",),
+    ),
+    Mistake(
+        name="time-after-notice-does-not-pass",
+        file=f"{W}preemption/notice.py",
+        old="UNKNOWN_LEFT_S - (time.monotonic() - self._raised_s)",
+        new="UNKNOWN_LEFT_S",
+        tests=("tests/worker/preemption/test_notice.py",),
+    ),
+    Mistake(
+        name="notice-before-first-step-ignored",
+        file=f"{W}preemption/notice.py",
+        old="if not self._is_exit_deferred:",
+        new="if not self.is_raised:",
+        tests=("tests/worker/preemption/test_notice.py",),
+    ),
+    Mistake(
+        name="later-hint-ignored",
+        file=f"{W}preemption/notice.py",
+        old="self._is_hint_acknowledged or self.has_pending_hint()",
+        new="True",
+        tests=("tests/worker/preemption/test_notice.py",),
+    ),
 )

@@ -252,3 +252,9 @@ def test_a_vote_survives_its_columns(vote: StepVote) -> None:
 
     assert StepVote.from_numbers(numbers) == vote
     assert min(numbers) >= NO_VALUE
+
+
+def test_ranks_with_different_gradients_stop_although_a_save_is_due() -> None:
+    votes = StepVote(norm=2.0, least_norm=1.0, is_due=True)
+
+    assert decide(votes, is_saved=False) is StepDecision.STOP_DESYNC
