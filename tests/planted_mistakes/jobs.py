@@ -148,7 +148,7 @@ JOB_MISTAKES: Final = (
         tests=(f"{JOBS}test_crash_loop.py",),
     ),
     Mistake(
-        name="cancelled-slurm-launch-submitted",
+        name="cancelled-slurm-launch-never-ends",
         file=f"{S}launchers/slurm/decide.py",
         old='if cancelled := state.facts.get("cancelled"):',
         new='if (cancelled := state.facts.get("cancelled")) and state.job:',
@@ -167,6 +167,27 @@ JOB_MISTAKES: Final = (
         old="if why := removal_refusal(job):",
         new="if not job.outcome and (why := removal_refusal(job)):",
         tests=("tests/store/test_job_removal.py",),
+    ),
+    Mistake(
+        name="local-launch-started-after-a-wait-for-the-lock",
+        file=f"{S}launchers/local/submission.py",
+        old="            if _is_started_or_cancelled(folder):\n                return\n            _prepare",
+        new="            _prepare",
+        tests=("tests/launchers/local/test_submission.py",),
+    ),
+    Mistake(
+        name="cancelled-local-launch-started",
+        file=f"{S}launchers/local/submission.py",
+        old="return folder.cancelled_at() is not None or has_started(folder.history.read())",
+        new="return has_started(folder.history.read())",
+        tests=("tests/launchers/local/test_submission.py",),
+    ),
+    Mistake(
+        name="lock-of-local-launch-ignored",
+        file=f"{S}launchers/local/launch_dir.py",
+        old="    except BlockingIOError:\n        os.close(holder)\n        return None\n    return holder",
+        new="    except BlockingIOError:\n        pass\n    return holder",
+        tests=("tests/launchers/local/test_submission.py",),
     ),
 )
 

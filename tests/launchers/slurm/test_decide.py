@@ -330,3 +330,12 @@ def test_facts_are_read_as_they_were_written() -> None:
 def test_a_controller_that_does_not_answer_is_no_word_about_the_job() -> None:
     with pytest.raises(LauncherUnreachable, match="Unable to contact"):
         parse("fact\tplaced.1\tat=1\ntrouble\tUnable to contact slurm controller\n")
+
+
+def test_launch_cancelled_before_its_submission_ends_as_cancelled() -> None:
+    plan = decide(books(None, {"cancelled": {"at": "400"}}), NOW_S)
+
+    assert plan.action is None
+    assert plan.facts["ended"]["outcome"] is Outcome.CANCELLED
+    assert plan.facts["ended"]["at"] == 400
+    assert decide(books(None, {}), NOW_S) == SlurmPlan()
