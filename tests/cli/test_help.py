@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 from holdfast.cli.app import GROUPS, app
-from holdfast.cli.examples import EXAMPLES
+from holdfast.cli.usage.examples import EXAMPLES
 from typer.testing import CliRunner
 
 REFERENCE = Path(__file__).parents[2] / "docs/reference/cli.md"
@@ -47,7 +47,7 @@ def test_every_command_has_one_to_three_examples() -> None:
 def test_examples_parse_and_stand_in_help_and_reference(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.cli.job_argument.resolve", lambda _, job: job)
+    monkeypatch.setattr("holdfast.cli.usage.job_argument.resolve", lambda _, job: job)
     section = REFERENCE.read_text().partition(f"\n### `holdfast {name}`\n")[2]
     section = section.partition("\n### ")[0]
     shown = CliRunner().invoke(app, [*name.split(), "--help"], terminal_width=200).stdout

@@ -19,7 +19,7 @@ from typer import main as typer_main
 from typer.core import TyperCommand, TyperGroup
 
 import holdfast
-from holdfast.cli.examples import examples_of
+from holdfast.cli.usage.examples import examples_of
 from holdfast.errors import HoldfastError, NotInstalled
 
 GROUPS: Final = {

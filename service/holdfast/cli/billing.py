@@ -9,8 +9,8 @@ import typer
 from holdfast.api.schemas.billing import AttemptOut, BillOut, CostOut, CostsOut, PhasesOut
 from holdfast.cli import output
 from holdfast.cli.diagnostics import print_hints
-from holdfast.cli.job_argument import JobId
 from holdfast.cli.output import AsJson, OnlyProject, Since, Until, clock, money, saved, span
+from holdfast.cli.usage.job_argument import JobId
 from holdfast.client import Client
 from holdfast.client.diagnostics import EvidenceClient
 from holdfast.errors import BadRequest

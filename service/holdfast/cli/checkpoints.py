@@ -14,8 +14,8 @@ from holdfast.api.schemas.checkpoints import (
     RetentionPolicyOut,
 )
 from holdfast.cli import output
-from holdfast.cli.job_argument import JobId
 from holdfast.cli.output import AsJson, age, span, timestamp
+from holdfast.cli.usage.job_argument import JobId
 from holdfast.client import Client
 from holdfast.settings import read_settings
 

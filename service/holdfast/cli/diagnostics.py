@@ -15,8 +15,8 @@ import typer
 
 from holdfast.api.schemas.diagnostics import EvidenceOut, HintsOut
 from holdfast.cli import output
-from holdfast.cli.job_argument import JobId, OtherJobId
 from holdfast.cli.output import AsJson
+from holdfast.cli.usage.job_argument import JobId, OtherJobId
 from holdfast.client import Client
 from holdfast.client.diagnostics import EvidenceClient
 from holdfast.errors import BadRequest

@@ -11,10 +11,10 @@ import typer
 from holdfast.api.schemas.jobs import JobOut, LimitsOut, RemovalOut
 from holdfast.api.schemas.service import LauncherOut
 from holdfast.cli import output
-from holdfast.cli.job_argument import JobId, JobIds
 from holdfast.cli.jobs import Envs, Force, Secrets, connect, envs_of, secret_of
 from holdfast.cli.output import AsJson
-from holdfast.cli.shared_options import Limits, all_limits, with_options
+from holdfast.cli.usage.job_argument import JobId, JobIds
+from holdfast.cli.usage.shared_options import Limits, all_limits, with_options
 from holdfast.client import Client
 from holdfast.errors import BadRequest
 from holdfast.settings import read_settings

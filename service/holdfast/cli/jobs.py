@@ -25,10 +25,10 @@ from holdfast.cli import output
 from holdfast.cli.checkpoints import retention_failure
 from holdfast.cli.code_upload import Upload, check_yaml, code_of, folder_of
 from holdfast.cli.diagnostics import print_hints
-from holdfast.cli.job_argument import JobId
 from holdfast.cli.logs import follow_to_the_end
 from holdfast.cli.output import STATES, AsJson, money, steps, warn_stale_launchers
-from holdfast.cli.shared_options import Limits, submission_limits, with_options
+from holdfast.cli.usage.job_argument import JobId
+from holdfast.cli.usage.shared_options import Limits, submission_limits, with_options
 from holdfast.client import Client, Refused
 from holdfast.client.credentials import Credentials
 from holdfast.client.diagnostics import EvidenceClient

@@ -16,8 +16,8 @@ from holdfast.api.schemas.diagnostics import MatchOut
 from holdfast.api.schemas.jobs import EventOut, JobOut
 from holdfast.cli import output
 from holdfast.cli.diagnostics import print_rank_presence
-from holdfast.cli.job_argument import JobId
 from holdfast.cli.output import AsJson, timestamp
+from holdfast.cli.usage.job_argument import JobId
 from holdfast.client import Client, Refused
 from holdfast.client.diagnostics import EvidenceClient
 from holdfast.errors import BadRequest, NotFound

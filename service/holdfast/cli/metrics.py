@@ -9,8 +9,8 @@ import typer
 
 from holdfast.api.schemas.metrics import BucketOut, SeriesOut
 from holdfast.cli import output
-from holdfast.cli.job_argument import JobId
 from holdfast.cli.output import AsJson
+from holdfast.cli.usage.job_argument import JobId
 from holdfast.client import Client
 from holdfast.client.diagnostics import SeriesClient
 from holdfast.settings import read_settings

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from holdfast.api.schemas.notifications import ChannelIn, ChannelOut, DeliveryOut, NewChannelOut
 from holdfast.cli import output
-from holdfast.cli.job_argument import JobOption
 from holdfast.cli.output import AsJson
+from holdfast.cli.usage.job_argument import JobOption
 from holdfast.client import Client
 from holdfast.client.credentials import Credentials
 from holdfast.client.notifications import ChannelsClient

@@ -12,7 +12,6 @@ import yaml
 from holdfast.api.schemas.jobs import JobOut, TaskIn
 from holdfast.cli import output
 from holdfast.cli.code_upload import code_of
-from holdfast.cli.job_argument import resolve
 from holdfast.cli.jobs import (
     Envs,
     Force,
@@ -26,6 +25,7 @@ from holdfast.cli.jobs import (
 )
 from holdfast.cli.logs import EXIT_BY_STATE, watch_to_the_end
 from holdfast.cli.output import AsJson
+from holdfast.cli.usage.job_argument import resolve
 from holdfast.client import Client
 from holdfast.client.credentials import Credentials
 from holdfast.client.diagnostics import EvidenceClient

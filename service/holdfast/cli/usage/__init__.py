@@ -1,0 +1,1 @@
+"""Arguments, options and examples that the commands share."""
