@@ -209,7 +209,7 @@ def test_what_users_share_is_listed_where_they_may_launch() -> None:
     (finding,) = check_users([SLURM, local])
 
     assert finding.grade is Grade.OK
-    assert finding.told == "jobs of users on local share one network"
+    assert finding.told == "jobs of users with the local launcher share one network"
 
 
 def _service(answer: Callable[[httpx2.Request], httpx2.Response]) -> list[Finding]:
