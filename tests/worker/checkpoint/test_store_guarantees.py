@@ -189,7 +189,7 @@ class Ailing:
                 raise error
         return "found"
 
-    def probe_store(self) -> str:
+    def ask(self) -> str:
         return retry_until(self.get, 300, self.clock, self.sleep)
 
 
