@@ -47,7 +47,7 @@ ACCESS_MISTAKES: Final = (
     Mistake(
         name="session-changes-data-without-csrf-token",
         file=f"{S}api/auth/authentication.py",
-        old="if not is_ours or not hmac.compare_digest(told.encode(), session.csrf.encode()):",
+        old="if not is_ours or not hmac.compare_digest(csrf.encode(), session.csrf.encode()):",
         new="if not is_ours:",
         tests=("tests/api/test_sessions.py",),
     ),
@@ -61,7 +61,7 @@ ACCESS_MISTAKES: Final = (
     Mistake(
         name="secrets-of-another-job-opened",
         file=f"{S}store/secrets.py",
-        old="return values if letter[self._owner] == owner else None",
+        old="return values if content[self._owner] == owner else None",
         new="return values",
         tests=("tests/store/test_secrets.py",),
     ),
@@ -152,8 +152,8 @@ ACCESS_MISTAKES: Final = (
     Mistake(
         name="audit-row-without-previous-hash",
         file=f"{S}store/audit_log.py",
-        old="digest(head.hash, seq, now, deed)",
-        new='digest("", seq, now, deed)',
+        old="digest(head.hash, seq, now, action)",
+        new='digest("", seq, now, action)',
         tests=("tests/store/test_audit_log.py",),
     ),
     Mistake(

@@ -90,8 +90,8 @@ BILLING_MISTAKES: Final = (
     Mistake(
         name="known-price-reported-again",
         file=f"{S}domain/pricing/price_history.py",
-        old="if not stood or change.at in known or is_same:",
-        new="if not stood or is_same:",
+        old="if not is_current or change.at in known or is_same:",
+        new="if not is_current or is_same:",
         tests=("tests/background/test_price_watcher.py",),
     ),
     Mistake(

@@ -42,10 +42,10 @@ CHECKPOINT_MISTAKES: Final = (
     Mistake(
         name="shard-metadata-before-its-bytes",
         file=f"{W}checkpoint/repository.py",
-        old="        send = partial(self._send, name, snapshot, pace)\n",
+        old="        send = partial(self._send, name, snapshot, rate_limit)\n",
         new=(
             "        self._store.put(name.record_key(snapshot.rank), b'{}')\n"
-            "        send = partial(self._send, name, snapshot, pace)\n"
+            "        send = partial(self._send, name, snapshot, rate_limit)\n"
         ),
         tests=(f"{CHECKPOINT}test_repository.py",),
     ),

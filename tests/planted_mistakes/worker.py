@@ -21,14 +21,14 @@ WORKER_MISTAKES: Final = (
     Mistake(
         name="reports-of-others-acknowledge-own",
         file=f"{W}telemetry/delivery.py",
-        old="= max(0, wanted - 1 - offset.before)",
-        new="= max(0, wanted - 1)",
+        old="= max(0, next_number - 1 - offset.before)",
+        new="= max(0, next_number - 1)",
         tests=("tests/worker/telemetry/test_incarnation.py",),
     ),
     Mistake(
         name="lost-reports-not-sent-again",
         file=f"{W}telemetry/delivery.py",
-        old="            if wanted != expected:\n                start = START\n            elif batch:",
+        old="            if next_number != expected:\n                start = START\n            elif batch:",
         new="            if batch:",
         tests=("tests/worker/telemetry/test_spool.py",),
     ),
