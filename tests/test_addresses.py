@@ -25,7 +25,7 @@ PUBLIC = {"public_url": "https://holdfast.example.com/"}
         ),
     ],
 )
-def test_skypilot_comes_where_workers_do_unless_it_is_told_otherwise(
+def test_skypilot_uses_the_worker_address_unless_overridden(
     said: dict[str, Any], workers: str, skypilot: str
 ) -> None:
     settings = Settings(**said)

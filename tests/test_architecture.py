@@ -120,7 +120,7 @@ def test_each_kind_of_launcher_has_an_entry() -> None:
     assert LAUNCHERS.keys() == set(Engine)
 
 
-def test_what_outlives_a_rank_is_imported_without_torch() -> None:
+def test_modules_outliving_a_rank_import_without_torch() -> None:
     worker = PACKAGES[1]
     paths = [path for name in WITHOUT_TORCH for path in (worker / name).glob("*.py")]
     names = {".".join(path.relative_to(worker.parent).with_suffix("").parts) for path in paths}

@@ -45,7 +45,7 @@ def test_renamed_errors_keep_their_published_names() -> None:
     }
 
 
-def test_an_error_without_detail_says_its_title() -> None:
+def test_error_without_detail_shows_its_title() -> None:
     assert (
         str(StaleWrite())
         == "The job was changed at the same time; read it again before you repeat the request."

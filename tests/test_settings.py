@@ -43,7 +43,7 @@ def test_a_relative_home_is_found_again_from_elsewhere(
     assert read_settings().home == tmp_path / "here"
 
 
-def test_a_database_of_its_own_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explicit_database_url_overrides_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", "postgresql://db/holdfast")
 
     assert read_settings().sqlalchemy_url == "postgresql://db/holdfast"
@@ -107,7 +107,7 @@ def test_a_market_that_cannot_be_is_one_sentence(
         read_market()
 
 
-def test_two_bad_values_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_invalid_values_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_LOOK_EVERY_S", "0")
     monkeypatch.setenv("HOLDFAST_REPLICAS_LEASE_S", "0")
 

@@ -32,7 +32,7 @@ def test_a_token_does_not_outlive_the_one_that_made_it(principals: Principals) -
     assert tokens[rotated["id"]].expires_at == maker.expires_at
 
 
-def test_revoking_a_token_revokes_what_was_made_with_it(principals: Principals) -> None:
+def test_revoking_a_token_revokes_its_descendants(principals: Principals) -> None:
     scopes = ["read", "write", "admin"]
     text, root = principals.token("boss")
     texts, callers = [text], [principals.with_token(text)]

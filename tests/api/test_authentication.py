@@ -41,7 +41,7 @@ def test_this_machine_is_served_without_a_token(world: SimulatedService) -> None
         ),
     ],
 )
-def test_what_came_through_a_proxy_or_a_foreign_page_is_not_this_machine(
+def test_proxied_and_cross_site_requests_need_a_token(
     world: SimulatedService, headers: dict[str, str]
 ) -> None:
     answer = world.http.get("/v1/jobs", headers=headers)
@@ -102,7 +102,7 @@ def test_a_wrong_token_is_refused_even_from_this_machine(
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-def test_a_workers_token_reports_for_its_own_job_and_does_nothing_else(
+def test_worker_token_only_reports_for_its_own_job(
     world: SimulatedService,
 ) -> None:
     mine, other = world.submit()["id"], world.submit()["id"]

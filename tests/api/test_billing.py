@@ -49,7 +49,7 @@ def test_sums_of_all_jobs_are_those_of_their_bills(
         assert (body["by"], body["pending"], body["total"]["jobs"]) == (by, 0, 2)
 
 
-def test_days_are_told_apart_by_what_they_are_made_of(
+def test_daily_costs_split_by_group_add_up(
     world: SimulatedService, two_jobs: tuple[str, str]
 ) -> None:
     days = world.http.get("/v1/costs", params={"by": "day"}).json()
@@ -103,7 +103,7 @@ def test_costs_as_csv_name_their_units_and_hold_no_formulas(
     assert all(name.endswith(("_s", "_usd")) for name in [*rows[0]][3:-2])
 
 
-def test_a_limit_leaves_out_the_cheapest_and_says_so(
+def test_limit_omits_the_cheapest_and_counts_them(
     world: SimulatedService, two_jobs: tuple[str, str]
 ) -> None:
     body = world.http.get("/v1/costs", params={"limit": 1}).json()
@@ -131,7 +131,7 @@ def test_a_limit_leaves_out_the_cheapest_and_says_so(
         ({"since": "2026-03-02", "until": "2026-03-01"}, "swap the two"),
     ],
 )
-def test_what_is_no_question_is_answered_with_what_would_be(
+def test_invalid_cost_query_is_refused_with_a_reason(
     world: SimulatedService, asked: dict[str, str], says: str
 ) -> None:
     answer = world.http.get("/v1/costs", params=asked)

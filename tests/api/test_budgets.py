@@ -46,7 +46,7 @@ def test_a_budget_is_set_changed_listed_and_removed(world: SimulatedService) -> 
     assert (gone.status_code, again.status_code) == (204, 404)
 
 
-def test_a_budget_says_what_kind_of_money_is_spent_of_it(world: SimulatedService) -> None:
+def test_budget_marks_simulated_spending(world: SimulatedService) -> None:
     put(world, 500)
     put(world, 20, "user", "ada")
     before = budgets(world)
@@ -63,7 +63,7 @@ def test_a_budget_says_what_kind_of_money_is_spent_of_it(world: SimulatedService
     assert [b["simulated"] for b in next_month] == [False, False]
 
 
-def test_a_budget_says_that_nobody_told_a_price_in_it(world: SimulatedService) -> None:
+def test_budget_marks_spending_at_estimated_prices(world: SimulatedService) -> None:
     job_id = world.submit()["id"]
     world.until(job_id, "training")
     journal, now = world.services.journal, world.clock.now()
@@ -103,7 +103,7 @@ def test_a_budget_that_cannot_be_is_refused_with_its_place(
     assert [flaw["pointer"] for flaw in answer.json()["errors"]] == [place]
 
 
-def test_all_jobs_of_a_spent_budget_are_paused_and_go_on_once_it_is_raised(
+def test_spent_budget_pauses_jobs_until_raised(
     world: SimulatedService,
 ) -> None:
     put(world, 0.2)
@@ -164,7 +164,7 @@ def test_people_are_warned_once_at_each_share(world: SimulatedService, caplog: p
     assert [words.partition(" ")[0] for words in found] == ["10", "20"]
 
 
-def test_a_budget_of_somebody_else_holds_nobody_back(world: SimulatedService) -> None:
+def test_budgets_of_others_do_not_affect_a_job(world: SimulatedService) -> None:
     world.http.post("/v1/projects", json={"name": "vision"})
     put(world, 0.000001, "project", "vision")
     put(world, 0.000001, "user", "ada")
@@ -172,7 +172,7 @@ def test_a_budget_of_somebody_else_holds_nobody_back(world: SimulatedService) ->
     assert world.until(world.submit()["id"], "succeeded")["guard"] is None
 
 
-def test_what_is_not_there_cannot_be_removed(world: SimulatedService) -> None:
+def test_removing_an_absent_budget_is_refused(world: SimulatedService) -> None:
     with pytest.raises(NotFound, match="there is no budget of user bob"):
         world.services.journal.budgets.remove(
             BudgetScope.USER, "bob", Actor(name="owner").audit_action("rm", "bob")
@@ -186,7 +186,7 @@ def test_a_project_that_is_not_there_has_no_budget(world: SimulatedService) -> N
     assert answer.json()["detail"] == "there is no project visoin"
 
 
-def test_who_sets_a_budget_is_in_the_audit_log(world: SimulatedService) -> None:
+def test_budget_changes_are_in_the_audit_log(world: SimulatedService) -> None:
     put(world, 500)
     world.http.delete("/v1/budgets/project/default")
 

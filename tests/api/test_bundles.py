@@ -92,9 +92,7 @@ def test_the_readme_names_every_file_and_the_job(world: SimulatedService, ended:
     assert [name for name in found if name != "README.md" and name not in readme] == []
 
 
-def test_the_bundle_of_a_job_that_has_ended_is_the_same_every_time(
-    world: SimulatedService, ended: str
-) -> None:
+def test_bundle_of_an_ended_job_is_reproducible(world: SimulatedService, ended: str) -> None:
     first, _ = download(world, ended)
     world.pass_time(100)
 
@@ -173,9 +171,7 @@ def test_bundle_has_preflight_probe_and_rank_lines(world: SimulatedService, ende
     assert unread["start.txt"] == "The logs could not be read: no answer for 30 s\n"
 
 
-def test_what_was_asked_for_and_what_was_launched_is_in_it(
-    world: SimulatedService, ended: str
-) -> None:
+def test_bundle_contains_job_file_and_launched_tasks(world: SimulatedService, ended: str) -> None:
     _, found = download(world, ended)
 
     asked, task = (

@@ -59,7 +59,7 @@ def listed(world: SimulatedService, **params: Any) -> dict[str, Any]:
     return page
 
 
-def test_every_try_to_save_is_listed_newest_first_with_what_became_of_it(
+def test_save_attempts_are_listed_newest_first_with_state(
     story: SimulatedService,
 ) -> None:
     items = listed(story)["checkpoints"]
@@ -75,7 +75,7 @@ def test_every_try_to_save_is_listed_newest_first_with_what_became_of_it(
     ]
 
 
-def test_one_is_told_with_all_that_is_known_of_it(story: SimulatedService) -> None:
+def test_checkpoint_is_listed_with_all_details(story: SimulatedService) -> None:
     *_, b, a = listed(story)["checkpoints"]
 
     assert b | {"at": None, "taken_at": None} == {
@@ -117,7 +117,7 @@ def test_checkpoints_beyond_keep_wait_for_removal(world: SimulatedService) -> No
     assert note.startswith("11 of 14 complete checkpoints wait for deletion")
 
 
-def test_superseded_checkpoints_that_the_worker_removes_say_so(world: SimulatedService) -> None:
+def test_superseded_checkpoints_note_deletion_by_the_worker(world: SimulatedService) -> None:
     journal = world.services.journal
     checkpoint = {"store": "s3://bucket/runs", "keep": {"last": 3}, "tidy": "worker"}
     journal.submit(JOB, submitted(checkpoint=checkpoint), tidied_by=RetentionOwner.WORKER)
@@ -149,14 +149,16 @@ def test_pages_follow_one_another_and_states_are_chosen(story: SimulatedService)
 
 
 @pytest.mark.parametrize("params", [{"cursor": "77"}, {"state": "lost"}, {"limit": 0}])
-def test_what_no_page_has_is_refused(story: SimulatedService, params: dict[str, Any]) -> None:
+def test_invalid_checkpoint_query_is_refused(
+    story: SimulatedService, params: dict[str, Any]
+) -> None:
     answer = story.http.get(f"/v1/jobs/{JOB}/checkpoints", params=params)
 
     assert answer.status_code in {400, 422}
     assert answer.json()["type"].endswith("#bad-request")
 
 
-def test_the_rule_and_how_it_is_kept_are_told(story: SimulatedService) -> None:
+def test_retention_policy_and_its_errors_are_shown(story: SimulatedService) -> None:
     upkeep, now = story.services.retention_queue, at(100)
     fresh = listed(story)["tidying"]
     [turn] = upkeep.claim(now, 60, limit=1)
@@ -182,7 +184,7 @@ def test_the_rule_and_how_it_is_kept_are_told(story: SimulatedService) -> None:
     assert job["warning"] == "old checkpoints are not deleted: s3://bucket/runs/job-1: AccessDenied"
 
 
-def test_a_metric_that_the_script_never_logs_is_noted_with_what_it_does_log(
+def test_unlogged_best_metric_is_noted_with_logged_metrics(
     world: SimulatedService,
 ) -> None:
     journal = world.services.journal
@@ -215,7 +217,7 @@ def test_a_job_that_is_submitted_is_tidied_by_who_its_file_says(world: Simulated
     assert [tidying and tidying["by"] for tidying in by] == ["service", "worker", None]
 
 
-def test_the_job_tells_since_when_its_work_is_safe(world: SimulatedService) -> None:
+def test_job_shows_time_of_its_last_checkpoint(world: SimulatedService) -> None:
     job = world.submit()
     before = world.job(job["id"])["last_checkpoint_at"]
     done = world.until(job["id"], "succeeded")
@@ -239,7 +241,7 @@ def at_terminal(story: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield CliRunner()
 
 
-def test_people_see_a_table_and_what_stays(at_terminal: CliRunner) -> None:
+def test_command_line_lists_checkpoints_and_retention(at_terminal: CliRunner) -> None:
     shown = at_terminal.invoke(app, ["checkpoints", JOB])
 
     assert shown.exit_code == 0, shown.output

@@ -142,7 +142,7 @@ def test_only_missing_pieces_are_asked_for(world: SimulatedService) -> None:
     assert (folder / "big").read_bytes() == big
 
 
-def test_a_known_hash_gives_nobody_the_file(world: SimulatedService) -> None:
+def test_known_hash_gives_no_access_to_the_file(world: SimulatedService) -> None:
     principals = create_principals(world)
     code = uploaded(principals.person("lead"))
     member = principals.person("member")
@@ -190,7 +190,7 @@ WRONG: list[dict[str, Any]] = [
 """Entries that make no folder together with the script."""
 
 
-def test_what_makes_no_folder_is_refused(world: SimulatedService) -> None:
+def test_invalid_folder_entries_are_refused(world: SimulatedService) -> None:
     put(world.http, SCRIPT)
 
     for entry in WRONG:

@@ -50,7 +50,7 @@ def test_a_certificate_is_kept_with_its_job(world: SimulatedService, pair: tuple
     assert world.job(straight)["proof"] is None
 
 
-def test_what_cannot_be_compared_is_refused(world: SimulatedService, pair: tuple[str, str]) -> None:
+def test_incomparable_jobs_are_refused(world: SimulatedService, pair: tuple[str, str]) -> None:
     straight, taken = pair
     going = world.submit()["id"]
 
@@ -72,7 +72,7 @@ def test_what_cannot_be_compared_is_refused(world: SimulatedService, pair: tuple
     assert world.http.get(f"/v1/jobs/{taken}/proofs").json() == []
 
 
-def test_nobody_is_told_of_a_job_of_others_by_comparing_with_it(world: SimulatedService) -> None:
+def test_comparison_does_not_reveal_jobs_of_others(world: SimulatedService) -> None:
     principals = create_principals(world)
 
     answer = principals.person("member").post(

@@ -45,9 +45,7 @@ def job(world: SimulatedService) -> str:
     return job_id
 
 
-def test_what_a_rank_printed_stands_before_what_it_measured(
-    world: SimulatedService, job: str
-) -> None:
+def test_hints_from_logs_precede_hints_from_metrics(world: SimulatedService, job: str) -> None:
     world.cloud.__class__ = Printing
     assert isinstance(world.cloud, Printing)
     filling = b"step 1\n" * ((HEAD_BYTES + TAIL_BYTES) // 7)
@@ -67,7 +65,7 @@ def test_what_a_rank_printed_stands_before_what_it_measured(
     assert without["attempt"] is None
 
 
-def test_where_no_launcher_can_be_asked_the_rest_is_told(world: SimulatedService, job: str) -> None:
+def test_hints_without_a_launcher_omit_logs(world: SimulatedService, job: str) -> None:
     http = client(create_app(replace(world.services, launchers={})))
 
     found = http.get(f"/v1/jobs/{job}/hints").json()

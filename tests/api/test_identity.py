@@ -35,7 +35,7 @@ def in_project(name: str) -> str:
 # Jobs
 
 
-def test_a_job_goes_where_it_was_sent_and_tells_by_whom(principals: Principals) -> None:
+def test_job_records_its_project_and_owner(principals: Principals) -> None:
     principals.world.services.users.add_project("third", STAGE)
     principals.world.services.users.set_member("third", "member", Role.MEMBER, STAGE)
     member = principals.person("member")
@@ -53,13 +53,13 @@ def test_a_job_goes_where_it_was_sent_and_tells_by_whom(principals: Principals) 
     assert (event.by, event.project) == ("member", OWN)
 
 
-def test_who_is_in_one_project_need_not_name_it(principals: Principals) -> None:
+def test_project_is_implied_when_only_one_applies(principals: Principals) -> None:
     assert submit(principals.person("member")).json()["project"] == OWN
     assert submit(principals.person("boss", project=FOREIGN)).json()["project"] == FOREIGN
     assert submit(principals.world.http).json()["project"] == "default"
 
 
-def test_who_is_in_none_or_in_several_is_asked_which(principals: Principals) -> None:
+def test_no_or_several_projects_require_project_option(principals: Principals) -> None:
     principals.world.services.users.set_member(FOREIGN, "member", Role.MEMBER, STAGE)
 
     answers = [submit(principals.person("outsider")), submit(principals.person("member"))]
@@ -99,7 +99,7 @@ def test_a_project_in_a_job_file_has_a_name_that_projects_have(
     assert "/holdfast/project" in answer.text
 
 
-def test_nobody_is_answered_with_the_job_of_another_who_had_the_same_key(
+def test_idempotency_keys_are_separate_per_user(
     principals: Principals,
 ) -> None:
     mine = submit(principals.person("member"), key="monday")
@@ -112,7 +112,7 @@ def test_nobody_is_answered_with_the_job_of_another_who_had_the_same_key(
     assert len(set(ids)) == 3
 
 
-def test_who_cancels_is_named(principals: Principals) -> None:
+def test_cancel_records_its_actor(principals: Principals) -> None:
     principals.person("member").post(
         f"/v1/jobs/{principals.own}/cancel", json={"reason": "too dear"}
     )
@@ -139,7 +139,7 @@ def test_a_list_can_be_narrowed_to_a_project_and_to_a_person(principals: Princip
     assert answer.status_code == 404
 
 
-def test_what_can_be_done_is_what_this_person_may_do(principals: Principals) -> None:
+def test_allowed_actions_of_a_job_follow_the_callers_role(principals: Principals) -> None:
     path = f"/v1/jobs/{principals.own}"
 
     by = {who: principals.person(who).get(path).json()["can"] for who in ("viewer", "member")}
@@ -151,7 +151,7 @@ def test_what_can_be_done_is_what_this_person_may_do(principals: Principals) -> 
     assert listed["can"] == by["viewer"]
 
 
-def test_what_may_be_done_beyond_jobs_is_said_beforehand(principals: Principals) -> None:
+def test_allowed_actions_beyond_jobs_are_listed(principals: Principals) -> None:
     lead, member = principals.person("lead"), principals.person("member")
     boss = principals.person("boss").get("/v1/whoami").json()["can"]
 
@@ -248,16 +248,14 @@ def test_only_admins_make_and_list_tokens_of_others(
         {"name": "x", "project": "Not a name"},
     ],
 )
-def test_a_token_that_makes_no_sense_is_refused_in_words(
-    principals: Principals, body: dict[str, Any]
-) -> None:
+def test_invalid_token_request_is_refused(principals: Principals, body: dict[str, Any]) -> None:
     answer = principals.person("boss").post("/v1/tokens", json=body)
 
     assert answer.status_code == 422
     assert answer.json()["errors"]
 
 
-def test_a_users_token_is_good_for_ninety_days_where_nobody_says(principals: Principals) -> None:
+def test_user_token_is_valid_for_90_days_by_default(principals: Principals) -> None:
     boss = principals.person("boss", lasts=timedelta(days=366))
     kept = boss.post("/v1/tokens", json={"name": "x"}).json()["kept"]
 
@@ -267,7 +265,7 @@ def test_a_users_token_is_good_for_ninety_days_where_nobody_says(principals: Pri
     assert token.expires_at == token.created_at + timedelta(days=90)
 
 
-def test_what_one_replica_revokes_is_revoked_at_all(principals: Principals) -> None:
+def test_revocation_applies_to_all_replicas_at_once(principals: Principals) -> None:
     """Nothing about tokens is remembered between requests, so there is nothing to wait for."""
     text, token = principals.token("boss")
     other = client(
@@ -294,7 +292,9 @@ def test_this_machine_is_trusted_until_there_are_users(world: SimulatedService) 
 
 
 @pytest.mark.parametrize(("setting", "status"), [(True, 200), (False, 401)])
-def test_a_setting_says_otherwise(world: SimulatedService, setting: bool, status: int) -> None:
+def test_setting_overrides_trust_in_loopback(
+    world: SimulatedService, setting: bool, status: int
+) -> None:
     world.app.state.services = replace(world.services, trust_loopback=setting)
 
     assert world.http.get("/v1/jobs").status_code == status
@@ -330,7 +330,7 @@ def test_reports_are_accepted_for_an_hour_after_the_end(
 # What is written down
 
 
-def test_the_log_names_who_did_what_and_can_be_checked(principals: Principals) -> None:
+def test_audit_log_names_actors_and_can_be_verified(principals: Principals) -> None:
     boss = principals.person("boss")
     boss.post("/v1/users", json={"name": "ada"})
     boss.put(f"/v1/projects/{OWN}/members/ada", json={"role": "viewer"})
@@ -387,7 +387,7 @@ def test_the_log_is_read_page_by_page(principals: Principals) -> None:
     assert len(seen) > 3
 
 
-def test_a_refused_login_is_written_down_without_what_was_tried(principals: Principals) -> None:
+def test_refused_login_is_audited_without_the_secret(principals: Principals) -> None:
     principals.with_token("hf_0123456789ab_hush-hush").get("/v1/jobs")
 
     entry = principals.world.services.audit.page(limit=1)[0]
@@ -400,9 +400,7 @@ def test_a_refused_login_is_written_down_without_what_was_tried(principals: Prin
 
 
 @pytest.mark.parametrize("typed", ["hush-hush-hush-hush", "hf_hush-hush-hush", "hf_hush"])
-def test_a_secret_that_was_pasted_in_the_wrong_place_is_not_written_down(
-    principals: Principals, typed: str
-) -> None:
+def test_malformed_token_is_neither_audited_nor_echoed(principals: Principals, typed: str) -> None:
     answer = principals.with_token(typed).get("/v1/jobs")
 
     (entry,) = principals.world.services.audit.page(limit=1)
@@ -410,7 +408,7 @@ def test_a_secret_that_was_pasted_in_the_wrong_place_is_not_written_down(
     assert "hush" not in str(entry) + answer.text
 
 
-def test_the_last_use_of_a_token_is_told(principals: Principals) -> None:
+def test_token_records_its_last_use(principals: Principals) -> None:
     text, token = principals.token("boss")
 
     client(principals.world.app, FAR, Authorization=f"Bearer {text}").get("/v1/jobs")

@@ -97,7 +97,7 @@ def test_a_lower_limit_holds_at_once(world: SimulatedService) -> None:
     assert world.until(job["id"], "paused", limit_s=60)["guard"] == "max_duration"
 
 
-def test_who_has_read_an_older_version_of_a_job_changes_nothing(world: SimulatedService) -> None:
+def test_update_with_a_stale_etag_is_refused(world: SimulatedService) -> None:
     job = world.submit()
     read = world.http.get(f"/v1/jobs/{job['id']}")
     first = patch(world, job["id"], {"max_failures": 5}, read.headers["ETag"])
@@ -111,7 +111,7 @@ def test_who_has_read_an_older_version_of_a_job_changes_nothing(world: Simulated
     assert any_.json()["max_failures"] == 8
 
 
-def test_limits_that_cannot_be_are_told_each_at_its_place(world: SimulatedService) -> None:
+def test_invalid_limits_are_reported_with_their_pointers(world: SimulatedService) -> None:
     job = world.submit()
 
     answer = patch(world, job["id"], {"max_cost_usd": "much", "max_failures": 1000})
@@ -124,13 +124,13 @@ def test_limits_that_cannot_be_are_told_each_at_its_place(world: SimulatedServic
     assert world.job(job["id"])["limits"]["max_cost_usd"] is None
 
 
-def test_a_word_that_is_no_limit_is_a_mistake(world: SimulatedService) -> None:
+def test_unknown_limit_is_refused(world: SimulatedService) -> None:
     job = world.submit()
 
     assert patch(world, job["id"], {"max_cost": 5}).status_code == 422
 
 
-def test_what_may_be_done_to_a_job_is_told_with_reasons(world: SimulatedService) -> None:
+def test_allowed_actions_are_listed_with_reasons(world: SimulatedService) -> None:
     job = world.submit()
     queued = world.job(job["id"])["can"]
     done = world.until(job["id"], "succeeded")["can"]

@@ -66,7 +66,7 @@ def test_budgets_are_set_listed_and_removed(at_terminal: CliRunner) -> None:
     assert json.loads(listed.stdout)[0]["warn_at"] == [75]
 
 
-def test_money_of_a_budget_that_nobody_pays_is_marked(
+def test_simulated_spending_of_a_budget_is_marked(
     world: SimulatedService, at_terminal: CliRunner
 ) -> None:
     at_terminal.invoke(app, ["budgets", "set", "project", "default", "--monthly", "200"])

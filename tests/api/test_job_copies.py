@@ -55,7 +55,7 @@ def test_the_same_request_makes_one_copy(world: SimulatedService) -> None:
     assert (second.status_code, other.status_code) == (201, 422)
 
 
-def test_what_cannot_be_is_told_at_its_place(world: SimulatedService) -> None:
+def test_invalid_overrides_are_refused_with_their_pointers(world: SimulatedService) -> None:
     job = world.submit()
 
     limits = clone(world, job["id"], limits={"max_cost_usd": -1})

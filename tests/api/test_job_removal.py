@@ -49,7 +49,7 @@ def test_removed_job_is_answered_with_a_sentence(world: SimulatedService, ended:
 
 
 @ON_SQLITE
-def test_live_job_is_refused_with_what_to_do(world: SimulatedService) -> None:
+def test_removing_a_live_job_is_refused_and_suggests_cancel(world: SimulatedService) -> None:
     job = world.submit()
 
     answer = world.http.delete(f"/v1/jobs/{job['id']}")
@@ -92,7 +92,7 @@ def test_members_remove_their_own_jobs_and_admins_all(world: SimulatedService) -
 
 
 @ON_SQLITE
-def test_command_asks_unless_told_yes(ended: str, commands: CliRunner) -> None:
+def test_remove_command_requires_confirmation(ended: str, commands: CliRunner) -> None:
     refused = commands.invoke(app, ["rm", ended])
     done = commands.invoke(app, ["rm", ended, "--yes"])
     unknown = commands.invoke(app, ["rm", "j00000000000", "--yes"])

@@ -93,7 +93,7 @@ def test_jobs_are_found_by_tag_owner_and_day(world: SimulatedService) -> None:
         assert answer.status_code == 400, bad
 
 
-def test_a_preemption_is_in_the_bill_with_what_it_cost(world: SimulatedService) -> None:
+def test_preemption_is_billed_with_its_lost_steps(world: SimulatedService) -> None:
     job = world.submit()
     world.until(job["id"], "training")
     world.pass_time(15)
@@ -238,7 +238,7 @@ def test_metrics_are_listed(world: SimulatedService) -> None:
     assert points[-1]["step"] == world.job(job["id"])["total_steps"]
 
 
-def test_rendering_shows_what_would_be_launched_and_launches_nothing(
+def test_render_shows_the_task_and_launches_nothing(
     world: SimulatedService,
 ) -> None:
     answer = world.http.post("/v1/render", json={"task": "run: echo hi\nresources: {infra: local}"})
@@ -276,7 +276,7 @@ def test_a_bad_job_file_is_answered_with_its_place_and_a_way_out(
     assert world.http.get("/v1/jobs").json()["jobs"] == []
 
 
-def test_how_often_a_job_saves_and_that_it_cannot_is_shown_in_words(
+def test_job_shows_save_interval_and_failed_saves(
     world: SimulatedService,
 ) -> None:
     job_id = world.submit()["id"]
@@ -299,7 +299,7 @@ def test_how_often_a_job_saves_and_that_it_cannot_is_shown_in_words(
     assert after["warning"].startswith("3 consecutive checkpoints failed, and none")
 
 
-def test_what_may_still_be_billed_is_shown_though_the_job_has_ended(
+def test_ended_job_warns_of_nodes_that_may_be_billed(
     world: SimulatedService,
 ) -> None:
     job_id = world.submit()["id"]

@@ -42,7 +42,7 @@ def test_an_hour_without_an_answer_changes_nothing(world: SimulatedService) -> N
     assert (during["last_seen_at"], during["trouble"]) == (seen_at, "no answer for 30 s")
 
 
-def test_workers_are_heard_and_newcomers_wait_until_it_is_over(world: SimulatedService) -> None:
+def test_outage_accepts_reports_and_defers_new_workers(world: SimulatedService) -> None:
     job_id = world.submit()["id"]
     world.until(job_id, "training")
     world.cloud.dark = True
@@ -61,7 +61,7 @@ def test_workers_are_heard_and_newcomers_wait_until_it_is_over(world: SimulatedS
     assert (during["state"], during["last_checkpoint_step"]) == ("training", 60)
 
 
-def test_what_happened_in_the_dark_is_known_once_it_is_over(world: SimulatedService) -> None:
+def test_job_end_during_an_outage_is_recorded_afterwards(world: SimulatedService) -> None:
     job_id = world.submit()["id"]
     world.until(job_id, "training")
     world.cloud.dark = True

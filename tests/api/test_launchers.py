@@ -57,7 +57,7 @@ class UnsweptCloud(FarCloud):
     strangers = None
 
 
-def test_launches_are_said_to_be_known_only_after_a_search(
+def test_launch_list_is_complete_only_after_a_search(
     world: SimulatedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unswept = UnsweptCloud.__new__(UnsweptCloud)
@@ -89,7 +89,7 @@ def launchers_by_engine(world: SimulatedService, **health: object) -> dict[str, 
     return {item["engine"]: item for item in answer.json()}
 
 
-def test_what_a_service_does_without_is_told_as_such(world: SimulatedService) -> None:
+def test_missing_launchers_are_listed_as_not_configured(world: SimulatedService) -> None:
     body = {item["engine"]: item for item in world.http.get("/v1/launchers").json()}
 
     assert set(body) == {"local", "slurm", "skypilot"}
@@ -126,7 +126,7 @@ def test_an_engine_that_answers(world: SimulatedService) -> None:
     }
 
 
-def test_an_engine_that_is_silent_keeps_what_it_said_last(world: SimulatedService) -> None:
+def test_unreachable_launcher_keeps_its_last_version(world: SimulatedService) -> None:
     since = world.clock.now()
 
     sky = launchers_by_engine(
@@ -141,7 +141,7 @@ def test_an_engine_that_is_silent_keeps_what_it_said_last(world: SimulatedServic
     assert sky["version"] == "0.14.1"
 
 
-def test_an_engine_that_was_not_asked_yet_is_neither_well_nor_ill(world: SimulatedService) -> None:
+def test_unprobed_launcher_has_unknown_reachability(world: SimulatedService) -> None:
     result = launchers_by_engine(world)
 
     assert result["skypilot"]["reachable"] is None
@@ -170,7 +170,7 @@ def test_launches_that_need_a_decision_are_listed(world: SimulatedService) -> No
     assert launchers_by_engine(world)["skypilot"]["undecided"] == []
 
 
-def test_what_users_share_is_told_unless_they_are_refused(world: SimulatedService) -> None:
+def test_users_share_is_shown_unless_users_are_refused(world: SimulatedService) -> None:
     cloud = SharedCloud.__new__(SharedCloud)
     launchers = {Engine.LOCAL: cloud, Engine.SLURM: cloud}
     services = replace(
@@ -188,7 +188,7 @@ def test_what_users_share_is_told_unless_they_are_refused(world: SimulatedServic
     assert body == {"local": None, "slurm": "one account", "skypilot": None}
 
 
-def test_a_stranger_is_not_told(world: SimulatedService) -> None:
+def test_launchers_require_authentication(world: SimulatedService) -> None:
     assert client(world.app, "192.0.2.7").get("/v1/launchers").status_code == 401
 
 

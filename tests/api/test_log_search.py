@@ -92,7 +92,7 @@ def places(found: list[dict[str, Any]]) -> list[tuple[int, int, int | None, int]
     return [(m["attempt"], m["node"], m["rank"], m["line"]) for m in found]
 
 
-def test_every_line_that_has_it_is_told_with_where_it_stands(room: Room) -> None:
+def test_all_matches_are_listed_with_their_positions(room: Room) -> None:
     page = room.page("loss")
 
     assert places(page["matches"]) == [
@@ -141,7 +141,7 @@ def test_a_search_can_be_narrowed(
     assert places(room.page("loss", **asked)["matches"]) == found
 
 
-def test_a_pattern_is_looked_for_only_if_it_is_said_to_be_one(room: Room) -> None:
+def test_pattern_is_a_regex_only_on_request(room: Room) -> None:
     assert places(room.page("^step [23]", regex=True)["matches"]) == [(1, 0, 0, 2), (2, 0, 0, 1)]
     assert room.page("^step [23]")["matches"] == []
 
@@ -162,7 +162,7 @@ def test_answers_that_are_cut_anywhere_make_the_same_whole(room: Room, limit: in
         {"q": "x", "cursor": f"1:0:0:{10**30}:1"},
     ],
 )
-def test_what_makes_no_sense_is_refused_in_a_sentence(room: Room, asked: dict[str, Any]) -> None:
+def test_invalid_search_is_refused_with_a_reason(room: Room, asked: dict[str, Any]) -> None:
     answer = room.http.get(f"/v1/jobs/{room.job}/logs/search", params=asked)
 
     assert answer.status_code == 400
@@ -208,9 +208,7 @@ def test_lines_over_the_end_of_a_piece_are_found_once(room: int, left_bytes: int
 
 @pytest.mark.parametrize("room", [1, 10_000])
 @pytest.mark.parametrize("left_bytes", [1, 2 * CHUNK_BYTES, 10**12])
-def test_of_a_line_that_is_longer_than_a_piece_the_beginning_is_searched(
-    room: int, left_bytes: int
-) -> None:
+def test_only_the_beginning_of_a_long_line_is_searched(room: int, left_bytes: int) -> None:
     """Also where an answer ends within it."""
     long = b"needle " + b"x" * (3 * CHUNK_BYTES) + b" needle"
 
@@ -269,7 +267,7 @@ def test_a_million_lines_take_the_memory_of_a_few_pieces() -> None:
     assert peak < 16 * CHUNK_BYTES
 
 
-def test_a_search_whose_time_is_over_goes_on_with_the_next_answer() -> None:
+def test_search_past_its_deadline_returns_its_position() -> None:
     one = LogSearch(LogPattern.compile("needle"), 100)
     one.until_s = 0.0
 
@@ -279,7 +277,7 @@ def test_a_search_whose_time_is_over_goes_on_with_the_next_answer() -> None:
     assert one.matches == []
 
 
-def test_at_a_terminal_each_line_stands_behind_its_place(
+def test_command_line_prints_each_match_with_its_position(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with at_a_port(room.http.app) as url:

@@ -81,7 +81,7 @@ def test_missing_ranks_are_named(desk: Desk) -> None:
         (("--ranks", "--errors"), "--ranks covers all nodes and ranks"),
     ],
 )
-def test_what_does_not_go_together_is_said(
+def test_conflicting_log_options_are_refused(
     desk: Desk, options: tuple[str, ...], words: str
 ) -> None:
     result = desk.logs(*options)
@@ -90,7 +90,7 @@ def test_what_does_not_go_together_is_said(
     assert words in str(result.exception)
 
 
-def test_an_attempt_that_there_was_not_is_said(desk: Desk) -> None:
+def test_unknown_attempt_is_refused(desk: Desk) -> None:
     result = desk.logs("--ranks", "--attempt", "9")
 
     assert "has 1 attempts; attempt 9 does not exist" in str(result.exception)

@@ -33,7 +33,7 @@ def ended(world: SimulatedService) -> str:
     return job_id
 
 
-def test_what_each_attempt_came_from_is_in_it_with_what_was_installed(
+def test_manifest_records_each_attempt_and_its_packages(
     world: SimulatedService, ended: str
 ) -> None:
     path = f"/v1/jobs/{ended}/manifest"
@@ -56,7 +56,7 @@ def test_what_each_attempt_came_from_is_in_it_with_what_was_installed(
     assert world.http.get(path, params={"attempt": 9}).status_code == 404
 
 
-def test_a_commit_that_no_node_could_see_is_known_from_whoever_submitted(
+def test_commit_unknown_to_nodes_comes_from_the_submitter(
     world: SimulatedService,
 ) -> None:
     seen = {"commit": "a1b9f4c7e2", "is_dirty": True, "folder": "examples/tiny"}
@@ -116,7 +116,7 @@ def test_two_jobs_are_put_side_by_side(
     assert (gone.status_code, "no job nobody" in gone.json()["detail"]) == (404, True)
 
 
-def test_nobody_is_told_what_a_job_of_others_came_from(world: SimulatedService) -> None:
+def test_diff_does_not_reveal_jobs_of_others(world: SimulatedService) -> None:
     principals = create_principals(world)
     for job_id in (principals.own, principals.foreign):
         describe(world, job_id, 1, config={"secret_plan": 7})

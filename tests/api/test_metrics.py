@@ -49,7 +49,7 @@ def series(world: SimulatedService, job: str, **asked: Any) -> dict[str, dict[st
     return {item["name"]: item for item in answer.json()["series"]}
 
 
-def test_without_a_name_one_is_told_which_there_are(world: SimulatedService, job_id: str) -> None:
+def test_series_are_listed_when_no_name_is_given(world: SimulatedService, job_id: str) -> None:
     send_reports(world, job_id, 1, progress(31, accuracy=0.5, loss=69))
 
     found = series(world, job_id)
@@ -101,7 +101,7 @@ def test_several_curves_come_at_once_over_time(world: SimulatedService, job_id: 
 @pytest.mark.parametrize(
     ("asked", "field"), [({"x": "epoch"}, "x"), ({"points": 0}, "points"), ({"name": "n" * 201}, "name")]
 )  # fmt: skip
-def test_what_cannot_be_asked_is_refused_by_name(
+def test_invalid_series_query_names_its_field(
     world: SimulatedService, job_id: str, asked: dict[str, Any], field: str
 ) -> None:
     answer = world.http.get(f"/v1/jobs/{job_id}/series", params=asked)
@@ -134,7 +134,7 @@ def test_a_person_sees_curves(world: SimulatedService, job_id: str, at_terminal:
     assert lines[2] == "! 1 points are not finite"
 
 
-def test_a_person_is_told_which_curves_there_are(
+def test_unknown_series_prints_the_available_ones(
     world: SimulatedService, job_id: str, at_terminal: CliRunner
 ) -> None:
     wrong = at_terminal.invoke(app, ["metrics", job_id, "lost"])
@@ -144,7 +144,7 @@ def test_a_person_is_told_which_curves_there_are(
     assert "loss" in wrong.stderr
 
 
-def test_a_job_that_has_told_nothing_says_how_to(
+def test_job_without_metrics_prints_how_to_log(
     world: SimulatedService, at_terminal: CliRunner
 ) -> None:
     job = world.submit()["id"]
@@ -154,7 +154,7 @@ def test_a_job_that_has_told_nothing_says_how_to(
     assert "run.log(loss=...)" in output.stderr
 
 
-def test_programs_get_what_the_api_tells(
+def test_json_output_equals_the_api_answer(
     world: SimulatedService, job_id: str, at_terminal: CliRunner
 ) -> None:
     again(world, job_id)

@@ -83,7 +83,7 @@ def test_people_hear_of_a_job_from_a_webhook(world: SimulatedService, receiver: 
     assert found[0]["text"] == f"tiny ({job_id}) succeeded"
 
 
-def test_the_button_sends_one_message_and_its_delivery_tells(
+def test_test_message_is_sent_once_and_its_delivery_shown(
     world: SimulatedService, receiver: Receiver
 ) -> None:
     add(world, receiver.url, kinds=["failed"], per_hour=1)
@@ -100,9 +100,7 @@ def test_the_button_sends_one_message_and_its_delivery_tells(
     assert world.http.get(f"{BASE}/ops/deliveries").json() == {"deliveries": [after], "next": None}
 
 
-def test_a_test_that_fails_says_why_and_is_not_tried_again(
-    world: SimulatedService, receiver: Receiver
-) -> None:
+def test_failed_test_message_is_not_retried(world: SimulatedService, receiver: Receiver) -> None:
     add(world, receiver.url.replace("127.0.0.1", "localhost.invalid"))
     world.http.post(f"{BASE}/ops/test")
 
@@ -128,9 +126,7 @@ def test_a_url_is_never_shown_again(world: SimulatedService, receiver: Receiver)
     assert "whsec" not in listed.text + audited.text
 
 
-def test_what_was_done_to_channels_is_in_the_audit_log(
-    world: SimulatedService, receiver: Receiver
-) -> None:
+def test_channel_changes_are_in_the_audit_log(world: SimulatedService, receiver: Receiver) -> None:
     add(world, receiver.url)
     world.http.post(f"{BASE}/ops/test")
     world.http.post(f"{BASE}/ops/rotate")
@@ -158,7 +154,7 @@ def test_what_was_done_to_channels_is_in_the_audit_log(
         ({"url": "https://e.example/", "name": "no spaces"}, "name"),
     ],
 )
-def test_a_channel_that_cannot_be_is_refused_in_words(
+def test_invalid_channel_is_refused_with_a_reason(
     world: SimulatedService, body: dict[str, Any], words: str
 ) -> None:
     answer = world.http.post(BASE, json={"name": "ops", **body})
@@ -185,7 +181,9 @@ def test_a_refusal_does_not_repeat_the_url(world: SimulatedService) -> None:
         ("GET", f"{BASE}/nobody/deliveries/msg_1"),
     ],
 )
-def test_what_is_not_there_is_said(world: SimulatedService, verb: str, path: str) -> None:
+def test_unknown_channels_and_projects_are_not_found(
+    world: SimulatedService, verb: str, path: str
+) -> None:
     assert world.http.request(verb, path).status_code == 404
 
 
@@ -216,7 +214,7 @@ def test_a_job_file_names_places_of_its_own(world: SimulatedService, receiver: R
     assert world.http.get(BASE).json() == []
 
 
-def test_what_was_sent_to_the_places_of_a_job_file_is_told(
+def test_deliveries_to_job_file_targets_are_listed(
     world: SimulatedService, receiver: Receiver
 ) -> None:
     job_id = world.submit(with_notify(receiver.url, "https://nowhere.invalid/hush"))["id"]
@@ -237,7 +235,7 @@ def test_what_was_sent_to_the_places_of_a_job_file_is_told(
     assert world.http.get("/v1/jobs/nobody/deliveries").status_code == 404
 
 
-def test_a_url_of_a_job_file_is_in_nothing_that_is_stored_or_shown(
+def test_job_file_url_is_neither_stored_nor_shown(
     world: SimulatedService, receiver: Receiver
 ) -> None:
     job_id = world.submit(with_notify(receiver.url))["id"]
@@ -293,9 +291,7 @@ def at_terminal(world: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Ite
         notifier.join()
 
 
-def test_channels_are_made_tried_listed_and_removed_at_the_command_line(
-    at_terminal: CliRunner, receiver: Receiver
-) -> None:
+def test_command_line_manages_channels(at_terminal: CliRunner, receiver: Receiver) -> None:
     def type_(*words: str, **more: Any) -> Result:
         return at_terminal.invoke(app, ["channels", *words], **more)
 
@@ -317,7 +313,7 @@ def test_channels_are_made_tried_listed_and_removed_at_the_command_line(
     assert type_("list", "--json").stdout.strip() == "[]"
 
 
-def test_what_went_to_the_places_of_a_job_is_listed_at_the_command_line(
+def test_command_line_lists_deliveries_of_a_job(
     world: SimulatedService, at_terminal: CliRunner, receiver: Receiver
 ) -> None:
     job_id = world.submit(with_notify(receiver.url))["id"]

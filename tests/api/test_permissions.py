@@ -260,7 +260,7 @@ def test_every_route_answers_everybody_as_the_table_says(principals: Principals)
     assert not wrong, "\n".join(map(str, wrong))
 
 
-def test_a_route_that_nobody_declared_is_not_built() -> None:
+def test_undeclared_route_fails_the_policy_check() -> None:
     app = FastAPI()
     app.add_api_route("/v1/forgotten", lambda: None)
 
@@ -268,12 +268,12 @@ def test_a_route_that_nobody_declared_is_not_built() -> None:
         route_policy.check(app.routes)
 
 
-def test_a_route_that_is_gone_is_not_left_in_the_table() -> None:
+def test_removed_route_fails_the_policy_check() -> None:
     with pytest.raises(AssertionError, match="no such routes exist"):
         route_policy.check([])
 
 
-def test_what_is_about_a_job_or_a_project_asks_for_a_role_there() -> None:
+def test_job_and_project_routes_require_a_role_there() -> None:
     """A bill that were declared like the prices would be shown to everybody who may come in."""
     loose = {
         route
@@ -285,7 +285,7 @@ def test_what_is_about_a_job_or_a_project_asks_for_a_role_there() -> None:
     assert not loose
 
 
-def test_what_changes_something_needs_more_than_to_read() -> None:
+def test_mutating_routes_require_more_than_read_scope() -> None:
     """A wrong row of the table would let a token that may only look do something."""
     harmless = {"POST /v1/render", "POST /v1/session", "DELETE /v1/session"}
 
@@ -306,7 +306,7 @@ def test_six_routes_at_most_are_for_workers() -> None:
 
 
 @ON_SQLITE
-def test_no_list_tells_of_a_project_that_is_not_theirs(principals: Principals) -> None:
+def test_lists_omit_projects_of_others(principals: Principals) -> None:
     principals.world.http.put(f"/v1/budgets/project/{FOREIGN}", json={"monthly_usd": 500})
     principals.world.take_node(principals.foreign, notice_s=None)
     principals.world.pass_time(2)
@@ -324,7 +324,7 @@ def test_no_list_tells_of_a_project_that_is_not_theirs(principals: Principals) -
 
 
 @ON_SQLITE
-def test_a_job_that_one_must_not_know_of_is_like_one_that_there_is_not(
+def test_hidden_job_is_answered_like_an_absent_one(
     principals: Principals,
 ) -> None:
     caller = principals.person("member")

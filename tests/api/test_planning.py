@@ -15,7 +15,7 @@ ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 @ON_SQLITE
-def test_a_loss_is_priced_by_whoever_asks_or_by_the_catalogue(world: SimulatedService) -> None:
+def test_loss_is_priced_by_the_caller_or_the_catalog(world: SimulatedService) -> None:
     asked = {"at_hour": 67, "every_hours": 4}
 
     own = world.http.get("/v1/what-if/loss", params={**asked, "usd_per_day": 2000}).json()
@@ -46,7 +46,7 @@ def test_advice_has_prices_and_reasons(world: SimulatedService) -> None:
 
 
 @ON_SQLITE
-def test_the_command_line_says_it_in_words(
+def test_command_line_prints_losses_cadence_and_advice(
     world: SimulatedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def said(*words: str) -> str:
@@ -72,7 +72,7 @@ def test_the_command_line_says_it_in_words(
 
 
 @ON_SQLITE
-def test_advice_and_losses_take_no_old_price_while_a_newer_one_is_known(
+def test_newer_prices_replace_old_ones_in_advice_and_losses(
     world: SimulatedService,
 ) -> None:
     with_old_price(world)

@@ -59,7 +59,7 @@ def test_a_preemption_is_in_the_history_with_its_recovery(
     assert body["survival_mean_hours"] is None
 
 
-def test_it_is_told_apart_as_is_asked(world: SimulatedService, survivor: str) -> None:
+def test_losses_are_grouped_as_requested(world: SimulatedService, survivor: str) -> None:
     for by in ("zone", "hour", "cause", "zone-hour"):
         body = world.http.get("/v1/preemptions", params={"by": by}).json()
 
@@ -137,9 +137,7 @@ def test_history_lists_single_preemptions_newest_first(
     assert history["left_out"] == 0
 
 
-def test_history_counts_by_day_what_its_limit_leaves_out(
-    world: SimulatedService, bereft: str
-) -> None:
+def test_history_days_include_losses_beyond_the_limit(world: SimulatedService, bereft: str) -> None:
     total = world.http.get("/v1/preemptions").json()["total"]
 
     history = world.http.get("/v1/preemptions/history?limit=1").json()
@@ -151,7 +149,7 @@ def test_history_counts_by_day_what_its_limit_leaves_out(
         assert sum(day[name] for day in history["days"]) == total[name]
 
 
-def test_an_end_changes_nothing_of_what_was_lost(world: SimulatedService, bereft: str) -> None:
+def test_end_of_a_job_does_not_change_its_losses(world: SimulatedService, bereft: str) -> None:
     """Of a job that lives it is computed now, of one that has ended it stands in rows."""
     asked = [f"/v1/preemptions/{what}" for what in ("jobs", "notices", "history")]
     living = [world.http.get(path).json() for path in asked]
@@ -161,7 +159,7 @@ def test_an_end_changes_nothing_of_what_was_lost(world: SimulatedService, bereft
     assert [world.http.get(path).json() for path in asked] == living
 
 
-def test_what_is_not_asked_about_is_not_in_it(world: SimulatedService, bereft: str) -> None:
+def test_filters_exclude_other_losses(world: SimulatedService, bereft: str) -> None:
     world.services.users.add_project("x", Actor(name="test"))
 
     for words in ("zone=nowhere", "type=nothing", "until=2025-12-31", "project=x"):
@@ -185,12 +183,12 @@ def test_hours_are_taken_together_as_is_asked(world: SimulatedService, survivor:
     assert world.http.get("/v1/preemptions?by=hour&hours=5").status_code == 422
 
 
-def test_what_cannot_be_told_apart_is_refused(world: SimulatedService) -> None:
+def test_invalid_grouping_or_time_is_refused(world: SimulatedService) -> None:
     assert world.http.get("/v1/preemptions", params={"by": "colour"}).status_code == 422
     assert world.http.get("/v1/preemptions", params={"since": "x"}).status_code == 400
 
 
-def test_a_rate_is_told_from_five_losses_on_and_never_of_other_causes() -> None:
+def test_rates_need_five_losses_not_caused_by_the_program() -> None:
     few, enough = LossTotal(node_ms=360_000_000), LossTotal(node_ms=360_000_000)
     own = LossTotal(node_ms=360_000_000, cause="user_error")
     few.causes.update(preempted=4, user_error=9)
@@ -211,7 +209,7 @@ def test_a_long_curve_is_thinned_to_its_end() -> None:
     assert _thinned([]) == []
 
 
-def test_the_story_is_told_in_order_after_what_matters_most(
+def test_timeline_is_chronological_after_its_summary(
     world: SimulatedService, survivor: str
 ) -> None:
     body = world.http.get(f"/v1/jobs/{survivor}/story").json()
@@ -239,7 +237,7 @@ def test_options_that_would_mean_nothing_are_refused(words: list[str], told: str
     assert refused.detail.startswith(told)
 
 
-def test_prices_that_nobody_told_are_marked_and_the_mark_is_explained(
+def test_estimated_prices_are_marked_and_explained(
     world: SimulatedService, survivor: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = PreemptionsOut.model_validate(world.http.get("/v1/preemptions").json())
@@ -255,9 +253,7 @@ def test_prices_that_nobody_told_are_marked_and_the_mark_is_explained(
     ["costs", "preemptions", "preemptions/notices", "preemptions/jobs", "preemptions/history"],
 )
 @pytest.mark.parametrize("words", ["until=9999-12-31", "since=0001-01-01"])
-def test_a_day_that_cannot_be_reckoned_with_is_refused(
-    world: SimulatedService, path: str, words: str
-) -> None:
+def test_out_of_range_day_is_refused(world: SimulatedService, path: str, words: str) -> None:
     answer = world.http.get(f"/v1/{path}?{words}")
 
     name, _, text = words.partition("=")
@@ -265,7 +261,7 @@ def test_a_day_that_cannot_be_reckoned_with_is_refused(
     assert answer.json()["detail"].startswith(f"{name}: {text!r} is not a day")
 
 
-def test_the_command_line_tells_both(url: str, survivor: str) -> None:
+def test_command_line_prints_preemptions_and_timeline(url: str, survivor: str) -> None:
     run = CliRunner().invoke
 
     table = run(app, ["preemptions", "--by", "zone-hour", "--type", "simulated"]).output

@@ -27,7 +27,7 @@ from support.simulated_service import SimulatedService, client, served
 from typer.testing import CliRunner
 
 
-def test_spot_stands_against_on_demand_as_money(world: SimulatedService) -> None:
+def test_spot_price_is_compared_with_on_demand(world: SimulatedService) -> None:
     body = world.http.get("/v1/prices", params={"accelerator": "A100:8", "cloud": "gcp"}).json()
 
     assert body["prices"][0] == {
@@ -93,7 +93,7 @@ def test_prices_without_a_count_list_all_counts(
     assert {item["count"] for item in rest["prices"]} == {1, 8}
 
 
-def test_a_zone_without_a_market_has_no_spot_price_and_says_why(world: SimulatedService) -> None:
+def test_zone_without_a_spot_market_has_no_spot_price(world: SimulatedService) -> None:
     body = world.http.get("/v1/prices?cloud=aws&region=ap-south-1&accelerator=A100:8").json()
 
     assert {
@@ -106,7 +106,7 @@ def test_a_zone_without_a_market_has_no_spot_price_and_says_why(world: Simulated
     } == {(None, None, ("spot-like-on-demand",))}
 
 
-def test_what_nobody_tells_has_one_price_that_is_an_estimate(world: SimulatedService) -> None:
+def test_unknown_price_is_a_single_estimate(world: SimulatedService) -> None:
     [body] = world.http.get("/v1/prices?accelerator=A100:8&cloud=azure").json()["prices"]
 
     assert (body["tier"], body["is_estimate"], body["cloud"]) == ("estimate", True, "azure")
@@ -152,7 +152,7 @@ def test_rows_that_lie_are_counted_and_listed_on_request(world: SimulatedService
         ({"cloud": "awz"}, "cloud: 'awz' is an unknown infrastructure; did you mean 'aws'?"),
     ],
 )
-def test_a_slip_is_told_with_what_was_meant(
+def test_misspelled_query_is_refused_with_a_suggestion(
     world: SimulatedService, asked: dict[str, str], detail: str
 ) -> None:
     answer = world.http.get("/v1/prices", params=asked)
@@ -160,7 +160,7 @@ def test_a_slip_is_told_with_what_was_meant(
     assert (answer.status_code, answer.json()["detail"]) == (400, detail)
 
 
-def test_a_stranger_is_told_no_prices(world: SimulatedService) -> None:
+def test_prices_require_authentication(world: SimulatedService) -> None:
     assert client(world.app, "192.0.2.7").get("/v1/prices").status_code == 401
 
 
@@ -198,7 +198,7 @@ def test_the_command_line_shows_prices_as_a_table_and_as_json() -> None:
 
 
 @pytest.mark.usefixtures("service")
-def test_the_command_line_marks_estimates_and_says_what_is_refused() -> None:
+def test_command_line_marks_estimates_and_lists_rejections() -> None:
     guessed = CliRunner().invoke(app, ["prices", "-a", "T4:1", "--cloud", "azure"]).output
     lies = CliRunner().invoke(app, ["prices", "-a", "L4", "--refused"]).output
     slip = CliRunner().invoke(app, ["prices", "--cloud", "awz"]).exception
@@ -214,7 +214,7 @@ def _bill(*nodes: NodesReady) -> BillOut:
     return bill_view(fold("job-1", events), compute_bill(events, {}, at(3600)), [])
 
 
-def test_a_bill_says_whose_its_prices_are_and_marks_those_that_nobody_told(
+def test_bill_names_price_sources_and_marks_estimates(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     guess = replace(
@@ -236,7 +236,7 @@ def test_a_bill_says_whose_its_prices_are_and_marks_those_that_nobody_told(
     assert "simulated" not in output
 
 
-def test_a_bill_of_told_prices_is_unmarked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bill_at_known_prices_is_unmarked(capsys: pytest.CaptureFixture[str]) -> None:
     reported = replace(ready(0), price_source="SkyPilot's cost report", price_as_of=at(60))
 
     print_bill(_bill(reported))
@@ -260,7 +260,7 @@ def test_an_event_keeps_whose_price_it_is() -> None:
     assert decode("NodesReady", at(0), encode(event)) == event
 
 
-def test_a_history_is_told_where_somebody_tells_one(world: SimulatedService) -> None:
+def test_price_history_covers_the_requested_days(world: SimulatedService) -> None:
     """Prices of a market that is known: two days of it, one change in each, and the one that held before."""
     now = world.clock.now()
     market = Market(3, now - timedelta(days=30))
@@ -316,7 +316,7 @@ def test_a_history_of_days_to_come_is_refused(
     assert answer.json()["detail"].startswith(detail)
 
 
-def test_where_clouds_take_their_time_the_rest_of_the_places_is_left_out(
+def test_slow_price_sources_are_left_out_of_the_history(
     world: SimulatedService,
 ) -> None:
     """Each may take half a minute, and fifty of them would block the caller, and a thread."""
@@ -337,7 +337,7 @@ def test_where_clouds_take_their_time_the_rest_of_the_places_is_left_out(
     assert (len(body["series"]), body["left_out"]) == (2, 1)
 
 
-def test_without_a_history_only_what_is_known_now_is_told(world: SimulatedService) -> None:
+def test_prices_without_history_show_only_the_current_one(world: SimulatedService) -> None:
     body = world.http.get("/v1/prices/history?accelerator=A100:8&cloud=gcp").json()
 
     assert body["series"]

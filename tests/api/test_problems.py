@@ -34,7 +34,7 @@ from support.simulated_service import JOB_FILE, SimulatedService, client
         ),
     ],
 )
-def test_a_bad_request_is_answered_in_words(
+def test_bad_requests_are_answered_with_problem_details(
     world: SimulatedService, method: str, path: str, body: object, status: int, words: str
 ) -> None:
     answer = world.http.request(method, path, json=body)
@@ -85,7 +85,7 @@ def test_a_full_disk_is_a_503_and_loses_nothing(world: SimulatedService) -> None
     assert [job["id"] for job in world.http.get("/v1/jobs").json()["jobs"]] == [kept]
 
 
-def test_readiness_tells_whether_the_tables_fit(world: SimulatedService) -> None:
+def test_healthy_service_is_ready_and_alive(world: SimulatedService) -> None:
     assert world.http.get("/readyz").json()["status"] == "ready"
     assert world.http.get("/healthz").json()["status"] == "ok"
 

@@ -138,7 +138,7 @@ def test_a_bug_is_counted_as_an_answer(world: SimulatedService) -> None:
     assert result[tuple(sorted({"method": "GET", "route": "/boom", "status": "5xx"}.items()))] == 1
 
 
-def test_deliveries_of_workers_are_counted_by_what_became_of_them(world: SimulatedService) -> None:
+def test_report_deliveries_are_counted_by_outcome(world: SimulatedService) -> None:
     job_id = world.submit()["id"]
     headers = world.worker_token(job_id)
     point = {"n": 1, "at": "2026-03-01T12:00:00Z", "kind": "progress", "body": {"step": 1}}
@@ -192,7 +192,7 @@ def panels() -> Iterator[dict[str, object]]:
     yield from (panel for panel in DASHBOARD["panels"] if panel["type"] != "row")
 
 
-def test_every_figure_of_the_dashboard_is_told(busy: SimulatedService) -> None:
+def test_dashboard_metrics_are_all_exported(busy: SimulatedService) -> None:
     result = scraped(busy)
 
     asked = {name for panel in panels() for name in names(json.dumps(panel["targets"]))}

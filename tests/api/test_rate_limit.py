@@ -23,14 +23,14 @@ def principals(world: SimulatedService) -> Principals:
     return made
 
 
-def test_an_answer_says_how_much_more_may_be_asked(principals: Principals) -> None:
+def test_answer_states_the_remaining_rate_limit(principals: Principals) -> None:
     answer = principals.person("viewer").get("/v1/jobs")
 
     assert answer.headers["ratelimit-policy"] == '"ask";q=20;w=60'
     assert answer.headers["ratelimit"] == '"ask";r=19;t=3'
 
 
-def test_what_spends_is_limited_more_and_per_person_whatever_token_they_use(
+def test_submissions_are_limited_per_user_across_tokens(
     principals: Principals,
 ) -> None:
     statuses = [
@@ -83,7 +83,7 @@ def test_wrong_tokens_are_limited_and_valid_ones_are_not(
     assert principals.person("viewer").get("/v1/jobs").status_code == 200
 
 
-def test_a_wrong_token_of_another_does_not_hide_why_a_token_is_bad(principals: Principals) -> None:
+def test_failed_logins_of_others_do_not_hide_token_expiry(principals: Principals) -> None:
     expired = principals.person("viewer", lasts=timedelta(seconds=-1))
 
     for _ in range(6):

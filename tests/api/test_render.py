@@ -37,7 +37,7 @@ def both(http: TestClient, task: str, **words: Any) -> tuple[list[str], list[str
         (LOCAL, {"project": "absent"}, "no project absent"),
     ],
 )
-def test_rendering_lists_what_submit_refuses(
+def test_render_lists_the_errors_of_submit(
     world: SimulatedService, task: str, words: dict[str, Any], reason: str
 ) -> None:
     world.http.post("/v1/projects", json={"name": "closed"})
@@ -66,7 +66,7 @@ def test_rendering_lists_a_spent_budget(world: SimulatedService) -> None:
     assert refused.endswith(listed[0])
 
 
-def test_rendering_lists_what_a_role_does_not_allow(world: SimulatedService) -> None:
+def test_render_lists_missing_permissions(world: SimulatedService) -> None:
     principals = create_principals(world)
     closed = Confinement(refused={Engine.LOCAL: "this machine is for admins"})
     world.app.state.services = replace(world.services, confinement=closed)

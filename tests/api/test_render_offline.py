@@ -100,7 +100,7 @@ def test_mistakes_are_those_that_the_service_names(
     assert alone.stdout == ""
 
 
-def test_variables_and_folders_that_are_not_utf8_are_refused_by_name(
+def test_non_utf8_variables_and_folders_are_refused_by_name(
     typed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / os.fsdecode(b"runs-\xff")

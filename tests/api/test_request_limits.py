@@ -55,7 +55,7 @@ def test_a_stranger_is_refused_before_the_body_is_read(
         (f"/v1/jobs?{'x' * 5000}=1", f"#/{'x' * 5000}", "unknown key; known keys are cursor"),
     ],
 )
-def test_an_unknown_word_of_a_query_is_refused(
+def test_unknown_query_key_is_refused_with_a_suggestion(
     world: SimulatedService, path: str, pointer: str, told: str
 ) -> None:
     answer = world.http.get(path)
@@ -65,7 +65,7 @@ def test_an_unknown_word_of_a_query_is_refused(
     assert flaw["message"].startswith(told)
 
 
-def test_pages_take_any_words_in_their_query(world: SimulatedService) -> None:
+def test_pages_accept_any_query_keys(world: SimulatedService) -> None:
     assert world.http.get("/healthz?probe=1").status_code == 200
     assert world.http.get("/docs/errors?from=mail").status_code == 200
 
@@ -121,7 +121,7 @@ def test_half_of_a_surrogate_pair_is_named_by_its_field(world: SimulatedService)
     ]
 
 
-def test_a_body_with_many_mistakes_names_some_and_counts_the_rest(world: SimulatedService) -> None:
+def test_body_errors_beyond_a_limit_are_only_counted(world: SimulatedService) -> None:
     answer = world.http.post("/v1/jobs", json={f"k{n}": 1 for n in range(2 * MAX_ISSUES)})
 
     assert answer.status_code == 422

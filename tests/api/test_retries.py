@@ -93,7 +93,7 @@ def test_only_work_of_its_own_is_lost_or_useful(world: SimulatedService) -> None
     assert second["ms"]["useful"] < (60 - step + 5) * 1000
 
 
-def test_a_retry_can_be_retried_and_a_copy_of_it_begins_where_it_began(
+def test_retry_without_checkpoints_can_only_be_copied(
     world: SimulatedService,
 ) -> None:
     job = ended_early(world)
@@ -124,7 +124,7 @@ def test_a_retry_can_be_retried_and_a_copy_of_it_begins_where_it_began(
         ("succeeded", "it succeeded; submit a copy with: holdfast clone {id}"),
     ],
 )
-def test_what_has_not_failed_is_not_retried_and_the_refusal_says_what_to_do(
+def test_live_and_succeeded_jobs_are_not_retried(
     world: SimulatedService, state: str, why: str
 ) -> None:
     job_id = world.submit()["id"]
@@ -172,7 +172,7 @@ def test_repeated_retry_key_returns_the_first_job(
     assert another.status_code == 409
 
 
-def test_secrets_are_given_anew_and_the_audit_log_has_it(world: SimulatedService) -> None:
+def test_retry_requires_secrets_again_and_is_audited(world: SimulatedService) -> None:
     job = ended_early(world, SECRET)
 
     without = retry(world, job["id"])
@@ -188,7 +188,7 @@ def test_secrets_are_given_anew_and_the_audit_log_has_it(world: SimulatedService
     assert (entry.audit_action.action, entry.audit_action.target) == ("job.submit", made)
 
 
-def test_a_job_file_may_say_it_too(world: SimulatedService) -> None:
+def test_job_file_may_name_the_job_to_continue_from(world: SimulatedService) -> None:
     job = ended_early(world)
 
     answer = submit(world, job["id"], store="s3://bucket/prefix/")
@@ -198,7 +198,7 @@ def test_a_job_file_may_say_it_too(world: SimulatedService) -> None:
     assert attempts(world, done["id"])[0]["first_step"] == job["last_checkpoint_step"]
 
 
-def test_a_job_file_that_names_what_cannot_be_gone_on_from_is_refused(
+def test_unusable_parent_job_in_a_job_file_is_refused(
     world: SimulatedService,
 ) -> None:
     place = "#/holdfast/checkpoint/from"

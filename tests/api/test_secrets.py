@@ -86,7 +86,7 @@ def test_a_refusal_does_not_tell_the_value(
     assert "hush" not in everything(world)
 
 
-def test_a_secret_that_nobody_gave_is_asked_for(world: SimulatedService) -> None:
+def test_missing_secret_is_reported_with_its_option(world: SimulatedService) -> None:
     answer = world.http.post("/v1/jobs", json={"task": FILE})
 
     (error,) = answer.json()["errors"]

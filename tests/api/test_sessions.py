@@ -47,7 +47,7 @@ def cancel(principals: Principals, page: TestClient, **headers: str) -> int:
     return status
 
 
-def test_a_cookie_stands_for_the_token(principals: Principals) -> None:
+def test_session_cookie_authenticates_like_its_token(principals: Principals) -> None:
     page, answer, token_id = log_in(principals)
 
     assert answer.status_code == 201
@@ -73,7 +73,7 @@ def test_over_https_the_cookie_cannot_be_set_by_another_host(principals: Princip
         assert "domain" not in cookie
 
 
-def test_a_proxy_says_that_the_browser_came_over_https(principals: Principals) -> None:
+def test_forwarded_https_determines_cookie_and_origin(principals: Principals) -> None:
     proxied = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "198.51.100.1"}
     text, _ = principals.token("member")
     page = browser(principals, "http://holdfast.example")
@@ -132,7 +132,7 @@ def test_only_a_page_of_ours_changes_something(
     assert cancel(principals, page, **headers) == status
 
 
-def test_a_page_that_says_nothing_of_where_it_is_from_is_none_of_ours(
+def test_change_without_an_origin_header_is_refused(
     principals: Principals,
 ) -> None:
     page, answer, _ = log_in(principals)
@@ -178,7 +178,7 @@ def test_a_login_replaces_the_session_before(principals: Principals) -> None:
     assert stale.get("/v1/jobs").status_code == 401
 
 
-def test_it_ends_when_nobody_used_it_for_eight_hours(principals: Principals) -> None:
+def test_session_ends_after_eight_idle_hours(principals: Principals) -> None:
     page, _, _ = log_in(principals)
     statuses = []
 
@@ -189,7 +189,7 @@ def test_it_ends_when_nobody_used_it_for_eight_hours(principals: Principals) -> 
     assert statuses == [200, 200, 401]
 
 
-def test_it_ends_with_its_token_and_with_its_user(principals: Principals) -> None:
+def test_session_ends_with_its_token_or_user(principals: Principals) -> None:
     services = principals.world.services
     page, _, token_id = log_in(principals)
     other, _, _ = log_in(principals, user="lead")
@@ -201,7 +201,7 @@ def test_it_ends_with_its_token_and_with_its_user(principals: Principals) -> Non
     assert other.get("/v1/jobs").status_code == 401
 
 
-def test_a_role_that_is_taken_away_is_gone_from_the_session(principals: Principals) -> None:
+def test_removed_role_applies_to_open_sessions(principals: Principals) -> None:
     page, _, _ = log_in(principals)
     before = page.get(f"/v1/jobs/{principals.own}").status_code
 
@@ -210,7 +210,7 @@ def test_a_role_that_is_taken_away_is_gone_from_the_session(principals: Principa
     assert (before, page.get(f"/v1/jobs/{principals.own}").status_code) == (200, 404)
 
 
-def test_what_is_in_the_cookie_is_not_in_the_database(principals: Principals) -> None:
+def test_session_cookie_is_not_stored_in_the_database(principals: Principals) -> None:
     page, _, _ = log_in(principals)
 
     with principals.world.services.engine.connect() as connection:
@@ -226,7 +226,7 @@ def test_this_machine_needs_no_session(principals: Principals) -> None:
 @pytest.mark.parametrize(
     "path", ["/healthz", "/v1/jobs", "/nowhere", "/docs/errors", "/openapi.json"]
 )
-def test_every_answer_tells_a_browser_what_it_may_do(principals: Principals, path: str) -> None:
+def test_every_answer_has_security_headers(principals: Principals, path: str) -> None:
     for answer in (browser(principals).get(path), principals.world.http.get(path)):
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy

@@ -90,7 +90,7 @@ def test_a_revoked_launch_is_turned_away(world: SimulatedService) -> None:
 
 
 @pytest.mark.parametrize("token", ["hfl_", "hfl_job-1_1_" + "0" * 64, "x", "hfl_job-1_99999_" + "a" * 64])  # fmt: skip
-def test_a_token_that_nobody_made_is_turned_away(world: SimulatedService, token: str) -> None:
+def test_unknown_token_is_refused(world: SimulatedService, token: str) -> None:
     assert request_hook(world, question(token)).status_code == 400
 
 
@@ -111,7 +111,7 @@ def test_behind_a_wrong_address_there_is_nothing(world: SimulatedService, secret
         json.dumps({"request_name": "jobs.launch", "task": "!!python/object:os.system x", "skypilot_config": ""}).encode(),
     ],
 )  # fmt: skip
-def test_what_cannot_be_understood_is_a_no(world: SimulatedService, raw: bytes) -> None:
+def test_malformed_admission_request_is_refused(world: SimulatedService, raw: bytes) -> None:
     assert request_hook(world, raw).status_code == 400
 
 
@@ -120,7 +120,7 @@ def test_what_cannot_be_understood_is_a_no(world: SimulatedService, raw: bytes) 
     st.text(max_size=20),
     st.text() | st.sampled_from(["envs: []", "- a", f"envs: {{{TOKEN_ENV}: [1]}}", "a: &a [*a]", "2001-99-99", "? !!set {a}", "!!int x", "=", "1:99:99"]),
 ))  # fmt: skip
-def test_any_question_is_understood_or_a_bad_one(raw: bytes) -> None:
+def test_any_bytes_parse_or_raise_bad_request(raw: bytes) -> None:
     try:
         petition = AdmissionRequest.parse(raw)
     except BadRequest:
@@ -168,7 +168,7 @@ def test_while_the_database_is_away_nothing_passes(world: SimulatedService) -> N
     assert answer.status_code >= 500
 
 
-def test_the_gate_says_nothing_of_what_it_was_shown(world: SimulatedService, caplog: pytest.LogCaptureFixture) -> None:  # fmt: skip
+def test_gate_logs_and_answers_contain_no_secrets(world: SimulatedService, caplog: pytest.LogCaptureFixture) -> None:  # fmt: skip
     caplog.set_level("DEBUG", logger="holdfast")
     token = token_of(world)
 

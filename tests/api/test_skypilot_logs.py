@@ -101,7 +101,7 @@ def place(tmp_path: Path, open_engine: Callable[[str], Engine]) -> Place:
     return place
 
 
-def test_the_log_of_a_job_in_the_cloud_is_what_its_nodes_print(place: Place) -> None:
+def test_cloud_job_log_is_the_output_of_its_nodes(place: Place) -> None:
     place.harness.server.prints = "Größe: 1\n".encode()
 
     with place.http() as http:
@@ -113,7 +113,7 @@ def test_the_log_of_a_job_in_the_cloud_is_what_its_nodes_print(place: Place) -> 
     assert (read.headers["X-Attempt"], read.headers["X-Next-Offset"]) == ("1", "11")
 
 
-def test_to_read_a_log_leaves_the_connections_of_the_reconciler_whole(place: Place) -> None:
+def test_reading_logs_keeps_controller_connections_open(place: Place) -> None:
     """They are kept open between calls, and belong to the loop that has opened them."""
     line = httpx2.AsyncHTTPTransport()
     with at_a_port(application(place.harness.server)) as url:
@@ -140,7 +140,7 @@ def test_to_read_a_log_leaves_the_connections_of_the_reconciler_whole(place: Pla
     assert seen.status is LaunchStatus.UP
 
 
-def test_a_log_that_was_copied_can_be_read_while_skypilot_is_away(place: Place) -> None:
+def test_copied_log_is_readable_during_an_outage(place: Place) -> None:
     with place.http() as http:
         before = http.get(f"/v1/jobs/{place.job}/logs/text")
         place.harness.line.dark = True
@@ -151,7 +151,7 @@ def test_a_log_that_was_copied_can_be_read_while_skypilot_is_away(place: Place) 
     assert (before.text, after.text) == ("hello\n", "hello\n")
 
 
-def test_where_no_reconciler_runs_nobody_asks_for_logs(place: Place) -> None:
+def test_logs_need_a_running_controller_thread(place: Place) -> None:
     heart = ControllerThread(
         place.reconciler(place.services),
         PollIntervals(),
@@ -165,7 +165,7 @@ def test_where_no_reconciler_runs_nobody_asks_for_logs(place: Place) -> None:
     assert "the controller thread has stopped" in answer.json()["detail"]
 
 
-def test_a_service_that_has_no_skypilot_any_more_says_so(place: Place) -> None:
+def test_logs_of_a_removed_launcher_are_unavailable(place: Place) -> None:
     with place.http(replace(place.services, launchers={})) as http:
         answer = http.get(f"/v1/jobs/{place.job}/logs")
 

@@ -20,9 +20,7 @@ def dashboard() -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/jobs/any", "/preemptions", "/prices", "/submit", "/team"])
-def test_every_view_is_the_same_page_and_is_asked_for_anew(
-    world: SimulatedService, path: str
-) -> None:
+def test_every_view_is_the_same_page_and_is_revalidated(world: SimulatedService, path: str) -> None:
     stranger = client(world.app, "192.0.2.7")  # The page holds nothing; what it asks for, does.
 
     answer = stranger.get(path)
@@ -33,7 +31,7 @@ def test_every_view_is_the_same_page_and_is_asked_for_anew(
     assert "script-src 'self'" in answer.headers["content-security-policy"]
 
 
-def test_what_a_page_is_made_of_is_kept_for_good(world: SimulatedService) -> None:
+def test_assets_are_cached_as_immutable(world: SimulatedService) -> None:
     names = re.findall(r'(?:src|href)="(/assets/[^"]+)"', world.http.get("/").text)
 
     answers = [world.http.get(name) for name in names]
@@ -73,7 +71,7 @@ def test_unknown_address_shows_the_page_to_people_only(world: SimulatedService) 
 
 
 @pytest.mark.parametrize("path", ["/assets/absent.js", "/assets/..%2findex.html", "/no/such/page"])
-def test_what_is_not_there_is_a_problem_like_any_other(world: SimulatedService, path: str) -> None:
+def test_missing_file_is_answered_with_problem_details(world: SimulatedService, path: str) -> None:
     answer = world.http.get(path)
 
     assert answer.status_code == 404

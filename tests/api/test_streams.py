@@ -70,9 +70,7 @@ def test_news_comes_while_the_client_listens(world: SimulatedService, url: str) 
     assert found[-1] == "Finished"
 
 
-def test_the_stream_of_all_jobs_tells_of_all_in_order_of_cursor(
-    world: SimulatedService, url: str
-) -> None:
+def test_stream_of_all_jobs_is_ordered_by_cursor(world: SimulatedService, url: str) -> None:
     jobs = {world.submit()["id"] for _ in range(3)}
 
     with Client(url) as client:
@@ -130,7 +128,7 @@ def test_a_stream_breaks_when_who_listens_may_not_any_more(
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_the_stream_of_all_jobs_tells_a_person_of_their_projects_alone(
+def test_stream_of_all_jobs_omits_projects_of_others(
     world: SimulatedService,
 ) -> None:
     principals = create_principals(world)
@@ -152,7 +150,7 @@ def test_the_stream_of_all_jobs_tells_a_person_of_their_projects_alone(
     assert principals.foreign not in "\n".join(found)
 
 
-def test_a_stream_may_begin_with_what_is_still_to_come(world: SimulatedService, url: str) -> None:
+def test_stream_may_start_at_the_current_position(world: SimulatedService, url: str) -> None:
     world.until(world.submit()["id"], "training")
 
     with (

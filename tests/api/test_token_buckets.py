@@ -45,9 +45,7 @@ def test_burst_up_to_the_limit_then_one_every_two_seconds(traffic: RateLimiter, 
     assert next_one.is_allowed
 
 
-def test_who_is_refused_is_not_refused_for_longer_by_asking(
-    traffic: RateLimiter, time: Time
-) -> None:
+def test_refused_requests_do_not_extend_the_wait(traffic: RateLimiter, time: Time) -> None:
     for _ in range(1000):
         traffic.acquire(LimitClass.SPEND, "ada")
     time.now_s = 2.0
@@ -55,7 +53,7 @@ def test_who_is_refused_is_not_refused_for_longer_by_asking(
     assert traffic.acquire(LimitClass.SPEND, "ada").is_allowed
 
 
-def test_nobody_takes_the_place_of_another_nor_of_another_kind(traffic: RateLimiter) -> None:
+def test_buckets_are_separate_per_caller_and_class(traffic: RateLimiter) -> None:
     for _ in range(100):
         traffic.acquire(LimitClass.SPEND, "ada")
 
@@ -63,7 +61,7 @@ def test_nobody_takes_the_place_of_another_nor_of_another_kind(traffic: RateLimi
     assert traffic.acquire(LimitClass.ASK, "ada").is_allowed
 
 
-def test_who_sends_from_everywhere_fills_no_memory(traffic: RateLimiter, time: Time) -> None:
+def test_many_callers_use_bounded_memory(traffic: RateLimiter, time: Time) -> None:
     for n in range(3 * MAX_BUCKETS):
         time.now_s += 0.01
         traffic.acquire(LimitClass.FAIL, str(n))

@@ -223,7 +223,7 @@ CHECKS = {
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_no_hostile_job_file_gets_what_is_not_the_members(
+def test_hostile_job_files_reach_no_foreign_data(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CANARY.decode())
@@ -287,7 +287,7 @@ def test_a_folder_that_becomes_a_link_is_refused_at_the_copy(machine: Machine) -
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(("infra", "setting"), [("local", "HOLDFAST_LOCAL_MEMBERS"), ("slurm", "HOLDFAST_SLURM_MEMBERS")])  # fmt: skip
-def test_the_machine_and_the_cluster_are_for_admins_of_the_service(
+def test_local_and_slurm_launchers_are_for_admins_only(
     machine: Machine, infra: str, setting: str
 ) -> None:
     task = {"run": "id", "resources": {"infra": infra}}
@@ -301,7 +301,7 @@ def test_the_machine_and_the_cluster_are_for_admins_of_the_service(
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_a_copy_of_a_users_job_is_confined_whoever_makes_it(machine: Machine) -> None:
+def test_copy_of_a_confined_job_is_confined(machine: Machine) -> None:
     world, task = machine.world, {"run": "id", "resources": {"infra": "local"}}
     journal = world.services.journal
     for caller, job_id in ((BOB, "jbob"), (OWNER, "jowner")):

@@ -48,7 +48,7 @@ def test_older_client_works_with_a_newer_service(
     assert f"the service is Holdfast 0.2.0, this client is {__version__}" in caplog.text
 
 
-def test_service_with_events_of_a_newer_replica_answers_everything(world: SimulatedService) -> None:
+def test_events_of_a_newer_replica_do_not_break_answers(world: SimulatedService) -> None:
     job_id = world.submit()["id"]
     world.until(job_id, "training")
     write_event(
@@ -144,5 +144,5 @@ def test_difference_of_neighbours_is_one_line(service: str, client: str, words: 
 
 
 @pytest.mark.parametrize(("service", "client"), [("0.3.0", "0.1.0"), ("1.0.0", "0.1.0"), ("?", "1.0.0")])  # fmt: skip
-def test_difference_beyond_the_supported_range_says_so(service: str, client: str) -> None:
+def test_unsupported_version_gap_names_version_to_install(service: str, client: str) -> None:
     assert difference(service, client).endswith(f"install holdfast-train {service}")

@@ -84,7 +84,7 @@ def test_a_bad_report_takes_nothing_of_its_batch(world: SimulatedService) -> Non
     assert world.http.get(f"/v1/jobs/{job}/metrics").json() == []
 
 
-def test_newer_worker_is_heard_in_all_that_is_known(world: SimulatedService) -> None:
+def test_known_reports_of_a_newer_worker_are_accepted(world: SimulatedService) -> None:
     job = world.submit()["id"]
     known = _report(3, step=2, values={"loss": 1.0}) | {"priority": "high"}
 
@@ -211,7 +211,7 @@ def test_a_muster_needs_the_token_of_its_job_and_a_name(world: SimulatedService)
     assert (bare.status_code, foreign.status_code, nameless.status_code) == (401, 401, 422)
 
 
-def test_workers_understand_what_they_are_refused(world: SimulatedService) -> None:
+def test_workers_distinguish_causes_of_refusal(world: SimulatedService) -> None:
     job = world.submit()["id"]
     world.pass_time(10)
     _muster(world, job, "aa11")
@@ -231,9 +231,7 @@ def test_workers_understand_what_they_are_refused(world: SimulatedService) -> No
 
 
 @pytest.mark.parametrize("kind", ["application/json", "application/json; charset=utf-8"])
-def test_a_text_that_ends_within_a_character_is_taken_like_any_other(
-    world: SimulatedService, kind: str
-) -> None:
+def test_half_a_surrogate_pair_in_a_report_is_accepted(world: SimulatedService, kind: str) -> None:
     """The fast parser refuses half of a surrogate pair; a batch that is refused for ever would hold up all after it."""
     job = world.submit()["id"]
     token = world.services.tokens.for_worker(job)
@@ -275,7 +273,7 @@ def test_a_job_stays_readable_after_half_a_character(world: SimulatedService) ->
     assert '"name ?":"half ?"' in manifest.text
 
 
-def test_what_the_fast_lane_refuses_is_told_as_anywhere_else(world: SimulatedService) -> None:
+def test_fast_path_refusals_are_ordinary_problems(world: SimulatedService) -> None:
     job = world.submit()["id"]
     path, body = f"/v1/jobs/{job}/reports", {"attempt": 1, "reports": []}
 

@@ -15,7 +15,7 @@ from support.fakes import FixedClock
 from support.sql_log import statements
 
 
-def test_what_has_ended_is_in_the_books_soon(engine: Engine, journal: Journal) -> None:
+def test_ended_jobs_are_rolled_up(engine: Engine, journal: Journal) -> None:
     count = BATCH + 3
     for number in range(count):
         job = journal.submit(f"job-{number:02}", submitted())
@@ -37,7 +37,7 @@ def test_what_has_ended_is_in_the_books_soon(engine: Engine, journal: Journal) -
     assert result.total.paid_micros == 10_000 * count
 
 
-def test_who_asks_first_finds_the_jobs_that_live_reckoned(engine: Engine, journal: Journal) -> None:
+def test_warm_up_computes_live_bills_before_first_query(engine: Engine, journal: Journal) -> None:
     for number in range(3):
         job = journal.submit(f"job-{number:02}", submitted())
         journal.append(job, [launched(1), ready(10)])

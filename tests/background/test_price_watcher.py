@@ -71,7 +71,7 @@ def harness(engine: Engine, clock: FixedClock, journal: Journal) -> Harness:
     return Harness(journal, clock, market, PriceWatcher(catalog=market, **parts))  # type: ignore[arg-type]
 
 
-def test_a_change_is_recorded_once_for_all_nodes_at_the_time_it_took_effect(
+def test_price_change_is_recorded_once_at_its_own_time(
     harness: Harness,
 ) -> None:
     harness.begin(rented(10))
@@ -96,7 +96,7 @@ def test_earlier_and_unchanged_prices_are_not_recorded(
     assert harness.look_at(2 * HOUR_S) == 0
 
 
-def test_a_market_that_says_nothing_changes_nothing(harness: Harness) -> None:
+def test_silent_market_changes_no_price(harness: Harness) -> None:
     harness.begin(rented(10))
 
     assert harness.look_at(HOUR_S) == 0
@@ -115,7 +115,7 @@ def test_a_market_that_says_nothing_changes_nothing(harness: Harness) -> None:
     ],
     ids=["on demand", "unsaid", "no type", "no cloud", "simulated", "here"],
 )
-def test_nobody_is_asked_about_nodes_without_a_market(harness: Harness, nodes: NodesReady) -> None:
+def test_nodes_without_a_market_are_not_queried(harness: Harness, nodes: NodesReady) -> None:
     harness.begin(nodes)
     harness.market.change(HOUR_S, 9)
 
@@ -151,7 +151,7 @@ def test_guards_and_bill_follow_to_the_micro_dollar(harness: Harness) -> None:
     assert [step.micros_per_hour for step in billed.attempts[0].price_changes] == [3_000_002]
 
 
-def test_a_change_that_is_told_after_the_end_is_put_where_it_belongs(harness: Harness) -> None:
+def test_price_change_known_after_the_end_is_backdated(harness: Harness) -> None:
     harness.begin(rented(0))
     harness.look_at(HOUR_S)
     job = harness.journal.read("job-1")
@@ -165,7 +165,7 @@ def test_a_change_that_is_told_after_the_end_is_put_where_it_belongs(harness: Ha
     assert harness.journal.refold("job-1") == ended
 
 
-def test_what_ended_long_ago_is_not_asked_about_any_more(harness: Harness) -> None:
+def test_long_ended_attempts_are_not_queried(harness: Harness) -> None:
     harness.begin(rented(0), lost(HOUR_S), rented(2 * HOUR_S, attempt=2))
 
     harness.look_at(2 * HOUR_S + GRACE.total_seconds())

@@ -49,7 +49,7 @@ def test_a_search_goes_on_until_it_has_seen_all() -> None:
     assert {params["regex"] for params in asked} == {"true"}
 
 
-def test_a_bundle_is_what_the_service_sends() -> None:
+def test_bundle_is_returned_unchanged() -> None:
     data = bytes(range(256))
 
     assert client(lambda _: httpx2.Response(200, content=data)).bundle("j1") == data
@@ -66,7 +66,7 @@ def test_a_bundle_is_written_whole_over_an_older_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["nowhere/job.zip", "."])
-def test_where_no_file_can_be_written_is_said(tmp_path: Path, place: str) -> None:
+def test_unwritable_bundle_path_is_refused(tmp_path: Path, place: str) -> None:
     with pytest.raises(BadRequest, match=r"cannot be written \(.*\); name another file with -o"):
         _save(tmp_path / place, b"new")
 
@@ -81,7 +81,7 @@ def test_where_no_file_can_be_written_is_said(tmp_path: Path, place: str) -> Non
         (["-i"], "need a text to search for; add --grep TEXT"),
     ],
 )
-def test_words_that_do_not_go_together_are_refused(words: list[str], told: str) -> None:
+def test_conflicting_log_options_are_refused(words: list[str], told: str) -> None:
     done = CliRunner().invoke(app, ["logs", "j000000000000", *words])
 
     assert isinstance(done.exception, BadRequest)

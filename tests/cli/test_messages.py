@@ -32,7 +32,7 @@ def test_yaml_error_names_the_file_and_shows_the_lines(
         )
 
 
-def test_value_that_the_service_refuses_is_named_without_the_schema(
+def test_refused_value_is_named_without_the_schema(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "echo", print)

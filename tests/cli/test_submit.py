@@ -48,7 +48,7 @@ def test_line_states_launcher_place_price_and_maximum(
     assert line(resources, limits, nodes) == text
 
 
-def test_cheapest_alternative_is_estimated_and_old_prices_are_marked() -> None:
+def test_cheapest_alternative_is_shown_with_old_prices_marked() -> None:
     both = "any_of: [{accelerators: H100:8}, {accelerators: A100:8}], infra: aws"
 
     assert line(both) == line("infra: aws, accelerators: A100:8")

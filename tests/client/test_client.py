@@ -19,7 +19,7 @@ def _stream(*messages: tuple[str, str]) -> httpx2.Response:
     return httpx2.Response(200, text=": sign of life\n\n" + text)
 
 
-def test_a_broken_stream_goes_on_after_the_last_message_that_came() -> None:
+def test_broken_stream_resumes_after_the_last_message() -> None:
     asked: list[str | None] = []
 
     def service(request: httpx2.Request) -> httpx2.Response:
@@ -36,7 +36,7 @@ def test_a_broken_stream_goes_on_after_the_last_message_that_came() -> None:
     assert asked == [None, "1:9"]
 
 
-def test_a_problem_is_raised_with_its_words_and_its_exit_code() -> None:
+def test_problem_is_raised_with_its_detail_and_exit_code() -> None:
     problem = {
         "type": "/docs/errors#not-found",
         "title": "No.",
@@ -75,6 +75,6 @@ def test_address_without_scheme_is_refused_with_the_setting(url: str) -> None:
         Client(url)
 
 
-def test_an_address_that_is_none_is_told_by_name() -> None:
+def test_invalid_service_address_names_its_variable() -> None:
     with pytest.raises(ServiceUnreachable, match="HOLDFAST_URL"):
         Client("http://a:b:c")

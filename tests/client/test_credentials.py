@@ -23,7 +23,7 @@ def bearer(client: Client) -> str | None:
     return client._http.headers.get("Authorization")
 
 
-def test_a_login_comes_back_as_it_was_kept_and_nobody_else_reads_it(settings: Settings) -> None:
+def test_login_is_stored_readable_by_its_user_only(settings: Settings) -> None:
     login = Credentials(url=TEAM, token="hf_a_b", project="nlp")
 
     nothing = Credentials.read(settings.login_file)
@@ -51,7 +51,7 @@ def test_a_folder_that_cannot_be_written_is_named(settings: Settings) -> None:
         Credentials().write(settings.login_file)
 
 
-def test_the_login_says_where_the_service_is_and_by_which_token(settings: Settings) -> None:
+def test_login_determines_address_and_token(settings: Settings) -> None:
     Credentials(url=TEAM, token="hf_a_b").write(settings.login_file)
 
     client = Client.from_settings(settings)
@@ -69,7 +69,7 @@ def test_the_token_of_one_service_is_not_sent_to_another(settings: Settings) -> 
     assert (client.url, bearer(client)) == ("https://other.example", None)
 
 
-def test_the_environment_says_otherwise(settings: Settings) -> None:
+def test_environment_token_overrides_the_login(settings: Settings) -> None:
     Credentials(url=TEAM, token="hf_a_b").write(settings.login_file)
 
     client = Client.from_settings(Settings(token="hf_c_d", config_home=settings.config_home))
@@ -77,7 +77,7 @@ def test_the_environment_says_otherwise(settings: Settings) -> None:
     assert (client.url, bearer(client)) == (TEAM, "Bearer hf_c_d")
 
 
-def test_without_a_login_the_owner_has_the_token_of_the_home_folder(settings: Settings) -> None:
+def test_owner_without_a_login_uses_the_token_file(settings: Settings) -> None:
     settings.home.mkdir()
     settings.token_file.write_text("hf_e_f\n")
 

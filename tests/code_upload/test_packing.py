@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
     return top
 
 
-def test_a_folder_is_packed_without_what_is_ignored(folder: Path) -> None:
+def test_folder_is_packed_without_ignored_files(folder: Path) -> None:
     packed = pack(folder)
 
     entries = {entry.path: entry for entry in packed.entries}

@@ -76,7 +76,7 @@ def test_a_store_in_which_nothing_is_yet(store: tuple[CheckpointBucket, Put]) ->
     depot.delete(["commits/a"])
 
 
-def test_what_is_below_a_directory_is_told_with_size_and_time(
+def test_objects_are_listed_with_size_and_time(
     store: tuple[CheckpointBucket, Put],
 ) -> None:
     depot, put = store
@@ -100,7 +100,7 @@ def test_what_is_below_a_directory_is_told_with_size_and_time(
     assert depot.read("commits/one.json") == b"{}"
 
 
-def test_more_than_one_page_is_told_whole_and_removed_whole(
+def test_multi_page_listing_and_deletion_are_complete(
     store: tuple[CheckpointBucket, Put],
 ) -> None:
     depot, put = store
@@ -176,7 +176,7 @@ def test_a_page_that_breaks_off_is_no_list(s3: FakeS3) -> None:
         ("RequestTimeTooSkewed", CheckpointStoreUnreachable),
     ],
 )
-def test_who_is_not_let_in_says_so_in_the_servers_words(
+def test_refused_access_raises_the_servers_error_code(
     s3: FakeS3, code: str, kind: type[Exception]
 ) -> None:
     s3.fault("error", code=code)
@@ -193,7 +193,7 @@ def test_who_is_not_let_in_says_so_in_the_servers_words(
             deed()
 
 
-def test_of_many_that_may_not_be_removed_one_is_enough_to_say_so(s3: FakeS3) -> None:
+def test_one_refused_deletion_of_many_is_raised(s3: FakeS3) -> None:
     for number in range(5):
         s3.write(BUCKET, f"runs/deep/job-1/commits/{number}", b"")
     s3.fault("error", code="AccessDenied", on="DeleteObject", key="*/3")
@@ -214,7 +214,7 @@ def test_of_many_that_may_not_be_removed_one_is_enough_to_say_so(s3: FakeS3) -> 
         ({"AWS_PROFILE": "nobody"}, CheckpointStoreRefused, "nobody"),
     ],
 )
-def test_a_store_that_cannot_be_found_says_why(
+def test_unreachable_store_error_names_the_cause(
     s3: FakeS3, envs: dict[str, str], kind: type[Exception], words: str
 ) -> None:
     here = {"AWS_DEFAULT_REGION": "us-east-1", **envs}
@@ -225,7 +225,7 @@ def test_a_store_that_cannot_be_found_says_why(
         )
 
 
-def test_a_service_without_keys_says_so(s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_reported(s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
 
@@ -233,7 +233,7 @@ def test_a_service_without_keys_says_so(s3: FakeS3, monkeypatch: pytest.MonkeyPa
         at_stand(s3).list_objects("commits/")
 
 
-def test_keys_among_the_variables_of_a_job_are_those_of_its_store(
+def test_credentials_of_a_job_are_used_for_its_store(
     tmp_path: Path, s3: FakeS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -265,7 +265,7 @@ def test_jobs_that_want_the_same_share_a_client(s3: FakeS3) -> None:
 # A folder
 
 
-def test_links_are_not_followed_and_nothing_behind_them_is_removed(tmp_path: Path) -> None:
+def test_symbolic_links_are_neither_listed_nor_followed(tmp_path: Path) -> None:
     outside, root = tmp_path / "outside", tmp_path / "job-1"
     write(outside, "step-1-e1-ab/precious", b"x")
     write(root, "step-2-e1-ab/rank-0.json", b"x")
@@ -293,7 +293,7 @@ def test_last_file_removes_only_its_own_directories(
     assert [path.name for path in root.iterdir()] == ["commits"]
 
 
-def test_a_directory_of_which_nothing_is_left_is_told_and_removed(tmp_path: Path) -> None:
+def test_empty_directory_is_listed_and_deleted(tmp_path: Path) -> None:
     empty = tmp_path / "job-1" / "step-1-e1-ab"
     (empty / "rank-0").mkdir(parents=True)
     depot = in_folder(tmp_path)
@@ -318,7 +318,7 @@ def test_times_are_of_the_clock_that_dates_the_files(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "job-1").iterdir()] == ["commits"]
 
 
-def test_a_folder_that_cannot_be_used_says_why(tmp_path: Path) -> None:
+def test_unusable_folder_error_names_the_cause(tmp_path: Path) -> None:
     (tmp_path / "job-1").touch()
 
     with pytest.raises(CheckpointStoreRefused, match="Not a directory"):

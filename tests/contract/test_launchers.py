@@ -25,7 +25,7 @@ from holdfast.errors import NotPossibleNow
 from support.events import submitted
 
 
-def test_nothing_stands_under_a_key_that_nobody_submitted(new_backend: NewWorld) -> None:
+def test_unknown_key_is_observed_as_absent(new_backend: NewWorld) -> None:
     seen = do(new_backend().launcher.observe("job-1"))
 
     assert seen.status is LaunchStatus.ABSENT
@@ -90,7 +90,7 @@ def test_placements_never_decrease_and_the_past_never_changes(new_backend: NewWo
 
 
 @pytest.mark.parametrize("notice_s", [None, 1.0])
-def test_a_preempted_placement_is_lost_with_its_cause_and_placed_again(
+def test_preempted_placement_records_its_cause_and_is_replaced(
     new_market: NewMarket, notice_s: float | None
 ) -> None:
     world = new_market()
@@ -109,7 +109,7 @@ def test_a_preempted_placement_is_lost_with_its_cause_and_placed_again(
     assert second.lost_at is None
 
 
-def test_nothing_can_be_preempted_where_nothing_stands(new_market: NewMarket) -> None:
+def test_preempting_an_absent_node_is_refused(new_market: NewMarket) -> None:
     world = new_market()
 
     with pytest.raises(NotPossibleNow):
@@ -162,7 +162,7 @@ def test_a_cancel_ends_the_wait_for_capacity(new_backend: NewWorld) -> None:
     assert (seen.result.outcome, seen.placements) == (Outcome.CANCELLED, 0)
 
 
-def test_a_program_that_never_trained_fails_at_once_with_code_and_reason(
+def test_failure_before_training_is_not_retried(
     new_market: NewMarket,
 ) -> None:
     world = new_market(ProgramKind.BREAKS)
@@ -194,7 +194,7 @@ def test_trained_program_restarts_up_to_its_failure_limit(
 
 
 @pytest.mark.parametrize("new_backend", DENYING, indirect=True)
-def test_denials_are_told_with_their_zones(new_backend: NewWorld) -> None:
+def test_capacity_denials_name_their_zones(new_backend: NewWorld) -> None:
     climate = MarketParameters(seed=7, provision_s=0.01, denial_rate=0.8)
     world = new_backend(ProgramKind.ENDS, climate)
 
@@ -207,7 +207,7 @@ def test_denials_are_told_with_their_zones(new_backend: NewWorld) -> None:
     assert seen.denials[-1].at <= seen.recent_placements[0].ready_at
 
 
-def test_all_nodes_are_priced_and_the_price_is_marked_as_nobodys(new_market: NewMarket) -> None:
+def test_all_nodes_are_priced_as_simulated(new_market: NewMarket) -> None:
     climate = MarketParameters(provision_s=0.01, spot_micros=1_000_000, on_demand_micros=3_000_000)
     world = new_market(ProgramKind.ENDS, climate)
 
@@ -220,7 +220,7 @@ def test_all_nodes_are_priced_and_the_price_is_marked_as_nobodys(new_market: New
     assert placed.simulated
 
 
-def test_what_is_seen_can_always_be_recorded(new_market: NewMarket) -> None:
+def test_every_observation_can_be_recorded(new_market: NewMarket) -> None:
     """A job that is denied, preempted and cancelled: every look becomes facts that follow one another."""
     world = new_market(climate=MarketParameters(seed=5, provision_s=0.02, denial_rate=0.5))
     result = _Reconciler(world)

@@ -151,7 +151,7 @@ def test_the_service_follows_no_link_of_a_job(shelter: Shelter) -> None:
     assert all(SECRET not in str(log) for log in do(shelter.launcher.logs("job1-1")))
 
 
-def test_what_a_job_leaves_behind_ends_no_supervisor(shelter: Shelter) -> None:
+def test_malformed_exit_report_does_not_end_the_supervisor(shelter: Shelter) -> None:
     script = "head -c 1000000 /dev/zero | tr '\\0' '[' > $HOLDFAST_RUN_DIR/left.json; exit 3"
 
     seen, _ = shelter.run("job1", script)

@@ -97,7 +97,7 @@ def test_every_node_has_skypilots_environment_and_the_workers(machine: LocalBack
     assert str(Path(sys.executable).parent) in found["PATH"].split(os.pathsep)
 
 
-def test_the_task_names_its_own_gpus_and_the_service_keeps_its_settings(
+def test_task_sets_its_gpus_and_service_settings_are_withheld(
     machine: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_HOME", "/the/services/own")
@@ -125,13 +125,13 @@ def test_task_id_is_the_same_in_every_attempt(machine: LocalBackend) -> None:
     assert second == machine.log("job-1") != ""
 
 
-def test_what_programs_print_is_for_the_owner_alone(machine: LocalBackend) -> None:
+def test_launch_folder_is_accessible_to_its_owner_only(machine: LocalBackend) -> None:
     do(machine.launcher.submit(machine.launch("job-1")))
 
     assert stat.S_IMODE(machine.folder("job-1").path.stat().st_mode) == 0o700
 
 
-def test_secrets_and_tokens_reach_every_attempt_and_lie_in_no_file(machine: LocalBackend) -> None:
+def test_secrets_reach_every_attempt_and_no_file(machine: LocalBackend) -> None:
     run = 'echo "${#KEY} ${#HOLDFAST_TOKEN}"; exec sleep 1000'
     order = replace(
         machine.order("job-1", run),
@@ -163,7 +163,7 @@ def test_secrets_and_tokens_reach_every_attempt_and_lie_in_no_file(machine: Loca
         ({"run": "echo \udc00"}, "half of a surrogate pair"),
     ],
 )
-def test_what_can_never_start_is_refused_in_words(
+def test_invalid_launch_is_refused_with_a_reason(
     machine: LocalBackend, task: dict[str, object], words: str
 ) -> None:
     launch = machine.order("job-1", "true")
@@ -174,7 +174,7 @@ def test_what_can_never_start_is_refused_in_words(
     assert not machine.folder("job-1").path.exists()
 
 
-def test_a_launch_that_runs_is_not_refused_for_files_that_are_gone(
+def test_resubmit_of_a_running_launch_ignores_missing_files(
     machine: LocalBackend, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"

@@ -57,7 +57,7 @@ def all_have_exited(processes: list[psutil.Process]) -> bool:
     return not any(is_alive(process) for process in processes)
 
 
-def test_a_killed_supervisor_leaves_nothing_and_is_forgotten(machine: LocalBackend) -> None:
+def test_launch_of_a_killed_supervisor_ends_and_is_forgotten(machine: LocalBackend) -> None:
     left = strays(machine)
 
     supervisor(machine).kill()
@@ -70,7 +70,7 @@ def test_a_killed_supervisor_leaves_nothing_and_is_forgotten(machine: LocalBacke
     assert do(machine.launcher.observe("job-1")) == seen
 
 
-def test_a_look_sweeps_what_a_frozen_guard_would_keep(machine: LocalBackend) -> None:
+def test_observation_ends_processes_of_a_frozen_guard(machine: LocalBackend) -> None:
     left = strays(machine)
     dead = supervisor(machine)
     (guard,) = dead.children()
@@ -96,7 +96,7 @@ def test_a_killed_guard_is_a_lost_node_and_nothing_of_it_stays(machine: LocalBac
     assert seen.recent_placements[0].detail == "node 0 was lost"
 
 
-def test_what_a_program_leaves_running_ends_with_it(machine: LocalBackend) -> None:
+def test_background_processes_end_with_their_program(machine: LocalBackend) -> None:
     file = machine.home / "stray"
     run = f"env -i setsid sleep 1000 & echo $! > {file}"
 
@@ -167,7 +167,7 @@ def test_a_notice_is_followed_by_the_end_at_its_deadline(machine: LocalBackend) 
     assert abs(lost.lost_at.timestamp() - deadline.timestamp()) < 0.5
 
 
-def test_a_shell_that_dies_of_the_notice_does_not_cut_short_what_it_ran(
+def test_shell_ended_by_a_notice_leaves_its_child_time_to_save(
     machine: LocalBackend,
 ) -> None:
     """bash ends at once on SIGTERM; the worker below it is still saving, and gets its time."""
@@ -189,7 +189,7 @@ def test_a_shell_that_dies_of_the_notice_does_not_cut_short_what_it_ran(
     assert lost.cause is Cause.PREEMPTED
 
 
-def test_the_word_of_the_worker_counts_where_a_pipe_hides_its_exit_code(
+def test_exit_report_overrides_an_exit_code_hidden_by_a_pipe(
     machine: LocalBackend,
 ) -> None:
     left = {"reason": "preempted", "exit_code": 75, "step": 7, "detail": ""}
@@ -254,7 +254,7 @@ def test_a_launch_that_the_database_lacks_is_listed_not_stopped(machine: LocalBa
     assert machine.launcher.strangers == ()
 
 
-def test_failed_program_restarts_after_doubling_pauses_unless_it_would_fail_again(
+def test_failed_program_restarts_after_doubling_pauses(
     machine: LocalBackend,
 ) -> None:
     machine.launcher = LocalLauncher(machine.home, machine.climate, restart_s=0.5)

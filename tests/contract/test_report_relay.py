@@ -132,7 +132,7 @@ def test_relay_delivers_all_reports_without_the_service(
     assert shore.journal.marks(JOB) == {1: 10}
 
 
-def test_a_service_that_comes_back_in_the_middle_hears_all_of_it_once(
+def test_returning_service_receives_all_reports_once(
     engine: Engine, store: str, tmp_path: Path
 ) -> None:
     """What the fake service takes over HTTP, the journal takes as the real one would."""

@@ -83,7 +83,7 @@ def test_every_node_has_skypilots_environment_and_the_workers(cluster: SlurmBack
     assert left == {"node.log"}, "the program has printed them itself"
 
 
-def test_phases_are_told_in_order_and_preflight_is_kept(
+def test_phases_are_logged_in_order_and_preflight_is_kept(
     cluster: SlurmBackend, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("print('step 1 loss 4.2')\n")
@@ -136,7 +136,7 @@ def test_four_nodes_of_four_gpus_are_sixteen_ranks(cluster: SlurmBackend, tmp_pa
     assert set.union(*ranks) == {str(rank) for rank in range(16)}
 
 
-def test_a_node_that_misses_files_or_packages_is_brought_them_and_no_other(
+def test_only_a_node_lacking_files_or_packages_receives_them(
     cluster: SlurmBackend,
 ) -> None:
     source = cluster.home / "source"
@@ -171,7 +171,7 @@ def test_a_node_that_misses_files_or_packages_is_brought_them_and_no_other(
     assert cluster.cluster.on("n2", "sh", "-c", f"ls -d /tmp/holdfast-{job}* || true") == ""
 
 
-def test_a_node_that_fails_the_probe_is_named_with_what_to_do(cluster: SlurmBackend) -> None:
+def test_node_failing_the_probe_is_named_with_a_remedy(cluster: SlurmBackend) -> None:
     """One node has no such Python; the other waits for nothing."""
     python = cluster.home / "python3"
     python.write_text(
@@ -252,7 +252,7 @@ def test_fast_reboot_of_a_node_leaves_no_endless_job(
     assert [placement.cause for placement in seen.recent_placements] == [Cause.NODE_FAILED, None]
 
 
-def test_a_node_that_died_before_the_job_began_is_no_fault_of_the_program(
+def test_dead_node_before_the_start_is_no_program_failure(
     cluster: SlurmBackend,
 ) -> None:
     """Slurm has not missed it yet, and puts the job there."""
@@ -289,7 +289,7 @@ def test_a_submit_whose_answer_was_lost_finds_its_job(cluster: SlurmBackend) -> 
     ]
 
 
-def test_what_sbatch_refuses_ends_the_launch_in_its_words(cluster: SlurmBackend) -> None:
+def test_sbatch_rejection_is_raised_with_its_message(cluster: SlurmBackend) -> None:
     order = cluster.order("job-1", "true", {"partition": "nowhere"})
 
     with pytest.raises(LaunchRefused, match=r"Slurm rejected the job: .*[Ii]nvalid partition"):
@@ -367,7 +367,7 @@ def test_logs_are_read_in_pieces(cluster: SlurmBackend) -> None:
     assert cluster.launcher.read_log("job-1", replace(rank, rank=7), 0, 100) == b""
 
 
-def test_slurm_says_how_it_is(cluster: SlurmBackend) -> None:
+def test_engine_info_reports_version_partitions_and_skew(cluster: SlurmBackend) -> None:
     vitals = do(cluster.launcher.engine_info())
 
     assert re.fullmatch(r"\d\d\.\d\d\.\d+", vitals.version)
@@ -376,7 +376,7 @@ def test_slurm_says_how_it_is(cluster: SlurmBackend) -> None:
     assert abs(vitals.clock_skew_s) < 5
 
 
-def test_a_machine_without_slurm_says_so(tmp_path: Path) -> None:
+def test_missing_sbatch_is_reported_by_the_transport(tmp_path: Path) -> None:
     assert shutil.which("bash")
     reply = local(tmp_path).bash("PATH=$1; sbatch --version", str(tmp_path))
 

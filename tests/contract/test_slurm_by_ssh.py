@@ -69,7 +69,7 @@ def test_a_launch_goes_from_submit_to_its_log(slurm: SlurmCluster, login: Transp
     assert b"\n\0\xff " + awkward.encode() in printed
 
 
-def test_words_input_output_and_code_come_through_as_they_are(login: Transport) -> None:
+def test_arguments_streams_and_exit_code_pass_unchanged(login: Transport) -> None:
     awkward = """it's "quoted" $(not run) `nor this` \\ * ! \n two"""
     given = bytes(range(256)) * 4096
 
@@ -79,7 +79,7 @@ def test_words_input_output_and_code_come_through_as_they_are(login: Transport) 
     assert reply.out == awkward.encode() + given
 
 
-def test_more_looks_at_once_than_one_connection_takes_are_all_answered(login: Transport) -> None:
+def test_more_calls_than_sessions_per_connection_succeed(login: Transport) -> None:
     numbers = [str(number) for number in range(SESSIONS + 5)]
     login.bash("true")
 
@@ -89,7 +89,7 @@ def test_more_looks_at_once_than_one_connection_takes_are_all_answered(login: Tr
     assert [reply.out.decode().strip() for reply in replies] == numbers
 
 
-def test_a_kept_connection_that_has_died_is_made_anew(login: Transport) -> None:
+def test_dead_shared_connection_is_replaced(login: Transport) -> None:
     """Its socket stays, as after a crash."""
     login.bash("true")
     found = re.search(r"pid=(\d+)", _control_kept_connection(login, "check"))
@@ -102,7 +102,7 @@ def test_a_kept_connection_that_has_died_is_made_anew(login: Transport) -> None:
     assert "pid=" in _control_kept_connection(login, "check")
 
 
-def test_who_is_not_let_in_is_told_what_ssh_says(slurm: SlurmCluster, login: Transport) -> None:
+def test_rejected_login_shows_the_message_of_ssh(slurm: SlurmCluster, login: Transport) -> None:
     assert login.folder
     stranger = ssh("nobody@login", login.folder, program=str(slurm.ssh))
 
@@ -134,9 +134,7 @@ def test_ssh_needs_no_prompt_and_passes_arguments_verbatim(fake_ssh: Path, tmp_p
     assert "ControlMaster=auto" in Path(f"{fake_ssh}.said").read_text()
 
 
-def test_nobody_waits_for_an_old_ssh_to_give_up_its_connection(
-    fake_ssh: Path, tmp_path: Path
-) -> None:
+def test_call_returns_without_waiting_for_a_kept_connection(fake_ssh: Path, tmp_path: Path) -> None:
     Path(f"{fake_ssh}.keeps").touch()
     there = ssh("me@login", tmp_path / "sockets", program=str(fake_ssh))
 

@@ -58,7 +58,7 @@ def test_of_several_attempts_in_the_accounts_the_last_one_counts(desk: Desk) -> 
         ("JobState=RUNNING Restarts=1", SlurmJob(state="RUNNING", restarts=1)),
     ],
 )
-def test_books_and_slurms_word_are_of_one_moment(desk: Desk, after: str, row: SlurmJob) -> None:
+def test_job_row_and_recorded_facts_are_consistent(desk: Desk, after: str, row: SlurmJob) -> None:
     """On a slow machine a job ends, or begins again, between the two: its last words would be missed."""
     asked, left = desk.folder / "asked", desk.facts / "left.1"
     desk.install(

@@ -64,7 +64,7 @@ def test_an_answer_is_kept_with_its_time(tmp_path: Path) -> None:
     assert local.engine_info is None
 
 
-def test_silence_is_told_since_when_and_what_was_known_is_kept(tmp_path: Path) -> None:
+def test_unreachable_launcher_keeps_info_and_outage_start(tmp_path: Path) -> None:
     pulse, clock = _pulse(tmp_path, [VITALS, None, None])
     asyncio.run(pulse.probe_all())
     answered_at = clock.now()

@@ -36,7 +36,7 @@ class Shady(FileLauncher):
         return await super().observe(key)
 
 
-def test_a_job_beyond_its_limits_is_paused_and_says_how_to_take_it_up_again(
+def test_job_beyond_its_limits_pauses_with_a_resume_hint(
     new_harness: NewReconcilerHarness,
 ) -> None:
     home = new_harness(limits={"deadline": "4s"})
@@ -95,7 +95,7 @@ def test_a_silence_is_no_time_without_nodes(new_harness: NewReconcilerHarness) -
     assert home.journal.read("job-1").state is State.PROVISIONING
 
 
-def test_a_limit_is_not_overrun_because_jobs_are_looked_at_seldom(
+def test_rare_polling_does_not_overrun_a_limit(
     new_harness: NewReconcilerHarness,
 ) -> None:
     home = new_harness(pace=PollIntervals(poll_every_s=120), limits={"deadline": "130s"})
@@ -200,7 +200,7 @@ def test_a_late_job_is_examined_again_when_it_matters(new_harness: NewReconciler
     assert home.journal.read("job-1").tripped.startswith("the deadline ")
 
 
-def test_limits_hold_while_the_replica_with_the_lease_stands_still(
+def test_limits_hold_while_the_lease_holder_is_stalled(
     new_harness: NewReconcilerHarness,
 ) -> None:
     home = new_harness(limits={"deadline": "1s"})

@@ -60,7 +60,7 @@ def sweep(home: ReconcilerHarness, *strays: OrphanedResource) -> list[str]:
     return [type(fact).__name__ for fact in home.log()[4:]]
 
 
-def test_what_an_ended_job_has_left_behind_is_written_down_once(home: ReconcilerHarness) -> None:
+def test_orphan_of_an_ended_job_is_recorded_once(home: ReconcilerHarness) -> None:
     first, again = sweep(home, stray()), sweep(home, stray())
 
     assert first == again == ["CleanupFailed"]
@@ -72,7 +72,7 @@ def test_what_an_ended_job_has_left_behind_is_written_down_once(home: Reconciler
     assert home.log()[-1].at == at(70)
 
 
-def test_orphan_is_cleared_when_gone_and_recorded_on_return(
+def test_orphan_is_cleared_on_removal_and_recorded_on_return(
     home: ReconcilerHarness,
 ) -> None:
     sweep(home, stray())
@@ -86,7 +86,7 @@ def test_orphan_is_cleared_when_gone_and_recorded_on_return(
     assert back == ["CleanupFailed", "CleanedUp", "CleanupFailed"]
 
 
-def test_what_is_found_and_stopped_in_one_sweep_is_told_all_the_same(
+def test_orphan_found_and_stopped_at_once_is_recorded(
     home: ReconcilerHarness,
 ) -> None:
     assert sweep(home, stray(stopped=True)) == ["CleanupFailed", "CleanedUp"]
@@ -116,7 +116,7 @@ def test_orphan_of_an_earlier_launch_is_recorded(
     assert home.journal.read("job-2").warning == ""
 
 
-def test_what_belongs_to_no_ended_job_is_only_logged(
+def test_orphan_without_an_ended_job_is_only_logged(
     home: ReconcilerHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     home.journal.append(home.journal.submit("job-2", submitted()), [launched(1)])
@@ -151,7 +151,7 @@ def test_newest_launch_is_live_and_an_unrecorded_one_unknown(home: ReconcilerHar
     }
 
 
-def test_a_launcher_that_does_not_answer_has_left_nothing_that_we_know_of(
+def test_failed_sweep_records_no_orphans(
     home: ReconcilerHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     home.launcher.silent = True

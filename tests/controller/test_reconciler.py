@@ -51,7 +51,7 @@ class Slow(FileLauncher):
         return seen
 
 
-def test_a_job_goes_from_submit_to_its_end_and_is_watched_no_more(
+def test_job_runs_to_its_end_and_is_no_longer_polled(
     new_harness: NewReconcilerHarness,
 ) -> None:
     home = new_harness()
@@ -107,7 +107,7 @@ def test_silence_is_shown_and_nothing_is_concluded_from_it(
     assert "job-1: no answer for 30 s" in caplog.text
 
 
-def test_a_launcher_that_this_service_lacks_is_trouble_and_no_end(
+def test_missing_launcher_is_an_error_and_not_an_end(
     new_harness: NewReconcilerHarness,
 ) -> None:
     home = new_harness()
@@ -120,7 +120,7 @@ def test_a_launcher_that_this_service_lacks_is_trouble_and_no_end(
     assert home.journal.read("job-1").state is State.PROVISIONING
 
 
-def test_a_launch_says_all_that_a_worker_needs(new_harness: NewReconcilerHarness) -> None:
+def test_launch_carries_key_task_and_worker_environment(new_harness: NewReconcilerHarness) -> None:
     launches: list[Launch] = []
 
     class Noting(FileLauncher):
@@ -217,7 +217,7 @@ def test_pipe_in_place_of_a_spool_does_not_stop_the_reconciler(
     assert home.journal.read("job-1").outcome is Outcome.SUCCEEDED
 
 
-def test_reports_that_come_while_somebody_looks_do_not_date_the_look(
+def test_reports_during_an_observation_do_not_make_it_stale(
     new_harness: NewReconcilerHarness,
 ) -> None:
     home = new_harness(Slow)
@@ -234,7 +234,7 @@ def test_reports_that_come_while_somebody_looks_do_not_date_the_look(
     assert home.journal.read("job-1").state is State.TRAINING
 
 
-def test_who_was_overtaken_looks_again_at_once(new_harness: NewReconcilerHarness) -> None:
+def test_overtaken_replica_observes_again_at_once(new_harness: NewReconcilerHarness) -> None:
     home = new_harness(Slow)
     home.sweep()
 
@@ -260,7 +260,7 @@ def test_a_worker_that_talks_nonsense_does_not_hide_its_job(
     assert "job-1 attempt 1: report 1 (worker_left)" in caplog.text
 
 
-def test_last_words_are_known_before_the_end_is(new_harness: NewReconcilerHarness) -> None:
+def test_exit_report_is_recorded_before_the_end(new_harness: NewReconcilerHarness) -> None:
     home = new_harness()
     body: dict[str, Json] = {"step": 9, "reason": "finished", "exit_code": 0, "detail": ""}
     home.launcher.says = [said(1, ReportKind.WORKER_LEFT, **body)]
@@ -276,7 +276,7 @@ def test_last_words_are_known_before_the_end_is(new_harness: NewReconcilerHarnes
     ]
 
 
-def test_a_job_that_ended_while_nobody_closed_it_is_closed(
+def test_ended_job_still_watched_is_released(
     new_harness: NewReconcilerHarness,
 ) -> None:
     home = new_harness(Refusing)
@@ -287,7 +287,7 @@ def test_a_job_that_ended_while_nobody_closed_it_is_closed(
     assert home.watches.next_due() is None
 
 
-def test_a_dead_replicas_jobs_are_looked_at_once_its_lease_is_over(
+def test_jobs_of_a_dead_replica_are_processed_after_its_lease(
     new_harness: NewReconcilerHarness,
 ) -> None:
     home = new_harness()
@@ -342,7 +342,7 @@ def test_a_nudge_that_comes_while_somebody_looks_is_heeded(
     assert home.watches.next_due() == home.clock.now()
 
 
-def test_a_program_is_given_its_secrets_and_nobody_is_shown_them(
+def test_secrets_reach_the_launch_but_not_its_repr(
     new_harness: NewReconcilerHarness,
 ) -> None:
     launches: list[Launch] = []

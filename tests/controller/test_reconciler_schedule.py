@@ -44,7 +44,7 @@ class Said(logging.Handler):
         self.anything.set()
 
 
-def test_the_loop_beats_when_it_is_nudged_and_ends_when_it_is_told(
+def test_loop_steps_when_nudged_and_ends_when_stopped(
     new_harness: NewReconcilerHarness,
 ) -> None:
     home = new_harness(Calling)
@@ -119,7 +119,7 @@ class Uneven(FileLauncher):
         await super().submit(launch)
 
 
-def test_neither_a_slow_launcher_nor_a_bug_holds_up_the_other_jobs(
+def test_slow_launcher_and_bug_do_not_delay_other_jobs(
     new_harness: NewReconcilerHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     home = new_harness(Uneven)
@@ -153,7 +153,7 @@ class BlackHole(FileLauncher):
         await asyncio.Event().wait()
 
 
-def test_a_launcher_that_swallows_every_call_holds_up_no_job_of_another(
+def test_unresponsive_launcher_delays_no_other_launcher(
     new_harness: NewReconcilerHarness, tmp_path: Path
 ) -> None:
     home = new_harness(cloud=BlackHole(tmp_path / "cloud.jsonl", FixedClock()))
@@ -180,7 +180,7 @@ class Lingering(FileLauncher):
         return await super().observe(key)
 
 
-def test_a_step_that_outlasts_its_lease_is_not_taken_twice_at_once(
+def test_step_longer_than_its_lease_is_not_run_concurrently(
     new_harness: NewReconcilerHarness,
 ) -> None:
     home = new_harness(Lingering)

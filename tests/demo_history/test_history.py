@@ -60,7 +60,7 @@ def http(house: Application) -> TestClient:
 
 
 @pytest.mark.full
-def test_a_seed_tells_the_same_history_whenever_it_is_told(
+def test_seed_reproduces_its_history_at_any_start_time(
     house: Application, made: Callable[[int, datetime], Application]
 ) -> None:
     # Not at a turn of the month, at which budgets begin again.
@@ -76,7 +76,7 @@ def test_a_seed_tells_the_same_history_whenever_it_is_told(
     assert sum(map(len, here.values())) > 1000
 
 
-def test_another_seed_tells_another_one() -> None:
+def test_different_seeds_generate_different_jobs() -> None:
     assert demo_jobs(SEED) != demo_jobs(SEED + 1)
     assert demo_jobs(SEED) == demo_jobs(SEED)
 
@@ -112,7 +112,7 @@ def test_every_way_to_lose_nodes_or_to_stop_is_in_it(house: Application) -> None
     assert max(job.preemptions for job in jobs) > 5
 
 
-def test_no_row_tells_another_story_than_the_log(house: Application) -> None:
+def test_stored_rows_are_consistent_with_the_event_log(house: Application) -> None:
     services = house.services
 
     jobs = services.queries.jobs(limit=200).jobs
@@ -120,7 +120,7 @@ def test_no_row_tells_another_story_than_the_log(house: Application) -> None:
     assert not [job.name for job in jobs if services.journal.is_inconsistent(job.id)]
 
 
-def test_money_is_that_of_the_bills_and_nobody_pays_it(house: Application) -> None:
+def test_costs_equal_the_bills_and_are_simulated(house: Application) -> None:
     asked = http(house)
     jobs = asked.get("/v1/jobs?limit=200").json()["jobs"]
 
@@ -132,7 +132,7 @@ def test_money_is_that_of_the_bills_and_nobody_pays_it(house: Application) -> No
     assert all(bill["simulated"] for bill in bills if bill["attempts"])
 
 
-def test_people_have_done_what_is_in_the_audit_log(house: Application) -> None:
+def test_audit_log_names_users_and_their_actions(house: Application) -> None:
     asked = http(house)
 
     done = asked.get("/v1/audit?limit=200").json()
@@ -166,5 +166,5 @@ def test_curves_checkpoints_and_logs_tell_of_the_same_training(house: Applicatio
     assert f"checkpoint {kept[0]['checkpoint']} is durable" in text
 
 
-def test_whoever_asks_is_told_that_nothing_of_it_is_real(house: Application) -> None:
+def test_whoami_shows_the_demo_seed(house: Application) -> None:
     assert http(house).get("/v1/whoami").json()["demo_seed"] == SEED

@@ -30,7 +30,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         service.end(signal.SIGTERM)
 
 
-def test_it_goes_on_and_takes_jobs_of_those_who_look_around(service: Service) -> None:
+def test_demo_continues_and_runs_submitted_jobs(service: Service) -> None:
     job = service.submit(
         name="mine",
         run="python train.py",
@@ -50,7 +50,7 @@ def test_it_goes_on_and_takes_jobs_of_those_who_look_around(service: Service) ->
 
 
 @pytest.mark.full
-def test_it_touches_nothing_of_the_user_and_leaves_nothing_behind(service: Service) -> None:
+def test_demo_touches_no_user_files_and_cleans_up(service: Service) -> None:
     folder = service.folder
     url = service.environment["HOLDFAST_URL"]
     log = (folder / "service.log").read_text()

@@ -125,7 +125,7 @@ def test_lost_launches_are_named_with_the_commands_that_decide() -> None:
         ({"reachable": None}, "skypilot", Grade.WARNING, "not probed yet", "seconds"),
     ],
 )
-def test_what_is_wrong_is_told_with_a_way_out(
+def test_skypilot_problem_is_reported_with_a_remedy(
     changes: dict[str, object], about: str, grade: Grade, told: str, todo: str
 ) -> None:
     finding = _sky(**changes)[about]
@@ -153,7 +153,7 @@ SLURM = LauncherOut(
 )
 
 
-def test_a_cluster_that_answers_is_told_with_its_partitions() -> None:
+def test_reachable_cluster_is_reported_with_its_partitions() -> None:
     (finding,) = check_slurm(SLURM)
 
     assert finding.grade is Grade.OK
@@ -168,7 +168,7 @@ def test_a_cluster_that_answers_is_told_with_its_partitions() -> None:
         ({"reports_to": "http://127.0.0.1:8642"}, Grade.WARNING, "HOLDFAST_PUBLIC_URL"),
     ],
 )
-def test_what_is_wrong_with_a_cluster_is_told_with_a_way_out(
+def test_cluster_problem_is_reported_with_a_remedy(
     changes: dict[str, object], grade: Grade, todo: str
 ) -> None:
     *_, finding = check_slurm(SLURM.model_copy(update=changes))
@@ -178,11 +178,11 @@ def test_what_is_wrong_with_a_cluster_is_told_with_a_way_out(
 
 
 @pytest.mark.parametrize("slurm", [None, LauncherOut(engine="slurm", configured=False)])
-def test_nobody_is_told_of_a_cluster_that_is_not_wanted(slurm: LauncherOut | None) -> None:
+def test_unconfigured_cluster_is_not_reported(slurm: LauncherOut | None) -> None:
     assert not list(check_slurm(slurm))
 
 
-def test_launches_that_no_database_row_knows_are_listed() -> None:
+def test_launches_missing_from_the_database_are_listed() -> None:
     local = LauncherOut(engine="local", configured=True, strangers=["local launch j1-1"])
 
     (finding,) = check_unknown_launches([SLURM, local])
@@ -203,7 +203,7 @@ def test_a_launcher_that_was_not_searched_yet_is_named() -> None:
     assert finding.told.startswith("the local launcher was not searched yet")
 
 
-def test_what_users_share_is_listed_where_they_may_launch() -> None:
+def test_resources_shared_by_users_are_listed() -> None:
     local = LauncherOut(engine="local", configured=True, users_share="one network")
 
     (finding,) = check_users([SLURM, local])
@@ -217,7 +217,7 @@ def _service(answer: Callable[[httpx2.Request], httpx2.Response]) -> list[Findin
         return list(check_service(client, "http://service"))
 
 
-def test_a_service_is_told_with_its_version_and_its_database() -> None:
+def test_service_is_reported_with_version_and_revision() -> None:
     def answer(request: httpx2.Request) -> httpx2.Response:
         if request.url.path == "/readyz":
             return httpx2.Response(200, json={"status": "ready", "version": "1", "revision": "7"})
@@ -240,7 +240,7 @@ def test_a_service_is_told_with_its_version_and_its_database() -> None:
     ("status", "todo"),
     [(401, "HOLDFAST_TOKEN"), (503, "log of the service"), (404, "HOLDFAST_URL")],
 )
-def test_a_service_that_refuses_is_told_with_what_to_do(status: int, todo: str) -> None:
+def test_refusing_service_is_reported_with_a_remedy(status: int, todo: str) -> None:
     problem = {"type": "x", "title": "x", "status": status, "detail": "because"}
 
     (finding,) = _service(lambda _: httpx2.Response(status, json=problem))
@@ -250,7 +250,7 @@ def test_a_service_that_refuses_is_told_with_what_to_do(status: int, todo: str) 
     assert todo in finding.todo
 
 
-def test_no_service_is_told_with_how_to_start_one() -> None:
+def test_absent_service_is_reported_with_how_to_start_one() -> None:
     def nobody(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("refused", request=request)
 
@@ -279,7 +279,7 @@ GPUS = {"gpus": ["A100", "A100"], "cuda": "13.0", "driver": "580.65"}
         (GPUS, "13.0, driver 580.65", "2 (A100)"),
     ],
 )
-def test_the_four_questions_before_a_first_run_have_an_answer_each(
+def test_machine_reports_torch_cuda_backends_and_gpus(
     more: dict[str, object], cuda: str, gpus: str
 ) -> None:
     _, *found = check_machine(lambda: True, lambda: json.dumps({**TORCH, **more}))
@@ -303,7 +303,7 @@ def test_a_machine_without_torch_is_well_and_torch_is_not_asked() -> None:
     assert "not installed" in finding.told
 
 
-def test_a_torch_that_does_not_work_is_told_with_its_last_word() -> None:
+def test_broken_torch_is_reported_with_its_last_error() -> None:
     def ask() -> str:
         words = "Traceback ...\nOSError: libcudart.so.13: cannot open shared object file\n"
         raise subprocess.CalledProcessError(1, ["python"], stderr=words)
@@ -321,7 +321,7 @@ def test_the_torch_of_this_machine_answers() -> None:
     assert "gloo ✓" in found["backends"].told
 
 
-def test_what_training_waits_for_is_measured(tmp_path: Path) -> None:
+def test_cores_disk_network_store_and_loader_are_checked(tmp_path: Path) -> None:
     store = f"file://{tmp_path}/store"
 
     found = {one.about: one for one in measure_performance(tmp_path, store, gpus=0, size_bytes=MIB)}
@@ -333,7 +333,7 @@ def test_what_training_waits_for_is_measured(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 
-def test_few_cores_for_many_gpus_are_told(tmp_path: Path) -> None:
+def test_few_cores_for_many_gpus_are_reported(tmp_path: Path) -> None:
     few = next(measure_performance(tmp_path, None, gpus=1000, size_bytes=MIB))
 
     assert few.grade is Grade.WARNING
@@ -352,14 +352,14 @@ def test_a_store_that_cannot_be_written_is_not_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("store", ["bucket/prefix", "gs://bucket/x", "s3://", "file://x", ""])
-def test_what_is_no_store_is_told(store: str) -> None:
+def test_invalid_store_is_reported(store: str) -> None:
     finding = check_store(store)
 
     assert finding.grade is Grade.MISSING
     assert "s3://bucket/prefix" in finding.todo
 
 
-def test_the_store_of_our_own_example_is_well_and_nothing_is_left_there() -> None:
+def test_example_store_is_ok_and_left_unchanged() -> None:
     store = store_in(EXAMPLE)
     assert store
     folder = Path(store.removeprefix("file://"))
@@ -374,7 +374,7 @@ def test_the_store_of_our_own_example_is_well_and_nothing_is_left_there() -> Non
     assert folder.exists() is before
 
 
-def test_a_folder_that_cannot_be_written_here_may_be_one_of_the_nodes(tmp_path: Path) -> None:
+def test_unwritable_local_folder_is_only_a_warning(tmp_path: Path) -> None:
     """A file is in the way, which also stops root."""
     (tmp_path / "file").touch()
 
@@ -403,7 +403,7 @@ def test_the_store_of_a_job_file(tmp_path: Path, text: str, store: str | None) -
 
 
 @pytest.mark.parametrize("text", [None, "run: ["])
-def test_a_job_file_that_cannot_be_read_is_told(tmp_path: Path, text: str | None) -> None:
+def test_unreadable_job_file_is_refused(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "job.yaml"
     if text is not None:
         file.write_text(text)
@@ -412,7 +412,7 @@ def test_a_job_file_that_cannot_be_read_is_told(tmp_path: Path, text: str | None
         store_in(file)
 
 
-def test_the_banner_says_since_when_and_concludes_nothing(
+def test_stale_launcher_banner_states_start_and_cause(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     silent = WELL.model_copy(update={"trouble": "no route", "since": SINCE, "reachable": False})
@@ -431,7 +431,7 @@ def test_the_banner_says_since_when_and_concludes_nothing(
 
 
 @pytest.mark.parametrize("status", [404, 500])
-def test_a_service_that_cannot_say_how_its_engines_are_gets_no_banner(
+def test_failed_health_request_prints_no_banner(
     status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     transport = httpx2.MockTransport(lambda _: httpx2.Response(status))

@@ -41,7 +41,7 @@ def test_a_store_that_does_all_is_well_and_nothing_is_left_there(
     assert again.told.startswith(f"s3://{BUCKET}: ")
 
 
-def test_a_store_without_conditions_is_told(
+def test_store_without_conditional_writes_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with rclone(tmp_path / "s3") as endpoint:
@@ -54,7 +54,7 @@ def test_a_store_without_conditions_is_told(
     assert not [path for path in (tmp_path / "s3" / BUCKET).rglob("*") if path.is_file()]
 
 
-def test_a_store_that_knows_one_condition_of_two_is_told(
+def test_store_without_if_match_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with fake_s3.in_thread(fake_s3.Settings(matching=False)) as s3:
@@ -74,7 +74,7 @@ def test_a_store_that_knows_one_condition_of_two_is_told(
         (None, "the second of two links replaces the first"),
     ],
 )
-def test_a_folder_without_links_is_told_before_a_job_meets_it(
+def test_folder_without_hard_links_is_reported(
     tmp_path: Path, error: OSError | None, problem: str
 ) -> None:
     """As on a memory card, and on some buckets that pretend to be a folder."""
@@ -91,7 +91,7 @@ def test_a_folder_without_links_is_told_before_a_job_meets_it(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_keys_that_are_refused_are_told_with_where_to_look(
+def test_rejected_keys_are_reported_with_their_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with rclone(tmp_path / "s3") as endpoint:
@@ -103,7 +103,7 @@ def test_keys_that_are_refused_are_told_with_where_to_look(
     assert "AWS_ACCESS_KEY_ID" in finding.todo
 
 
-def test_no_keys_and_nobody_there_are_told_in_words(
+def test_missing_keys_and_unreachable_endpoint_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in credentials(""):

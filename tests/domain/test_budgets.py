@@ -59,7 +59,7 @@ def test_a_month_is_one_of_the_calendar_in_utc(now: str, month: str, end: str) -
     assert found.end == datetime.fromisoformat(end).replace(tzinfo=UTC)
 
 
-def test_a_new_month_begins_with_what_stands_at_its_beginning() -> None:
+def test_new_month_starts_with_zero_spending_at_current_rate() -> None:
     april = datetime(2026, 4, 1, tzinfo=UTC)
     one = purse(990, rate=PER_HOUR)
 
@@ -70,7 +70,7 @@ def test_a_new_month_begins_with_what_stands_at_its_beginning() -> None:
 # What a job has cost in a month
 
 
-def test_a_job_that_runs_over_the_end_of_a_month_is_paid_for_in_both() -> None:
+def test_job_across_month_end_is_charged_to_both_months() -> None:
     events = [submitted(0), launched(0), ready(100, micros=PER_HOUR), lost(200)]
 
     assert paid_between(events, at(0), at(150)) == 50_000_000
@@ -84,7 +84,7 @@ def test_a_job_that_runs_over_the_end_of_a_month_is_paid_for_in_both() -> None:
     border=st.integers(0, 6000),
     stands=st.booleans(),
 )  # fmt: skip
-def test_two_months_add_up_to_what_the_account_says(
+def test_two_months_add_up_to_the_account_total(
     spans: list[tuple[int, int, int]], border: int, stands: bool
 ) -> None:
     events: list[Event] = [submitted(), launched()]
@@ -104,14 +104,14 @@ def test_two_months_add_up_to_what_the_account_says(
     assert first + second == job(*events).account.paid_micros_by(at(9000))
 
 
-def test_a_pause_is_paid_for_by_nobody() -> None:
+def test_paused_time_costs_nothing() -> None:
     events = [submitted(), launched(), ready(0, micros=PER_HOUR), pausing(5), lost(10, cause=Cause.PAUSED)]  # fmt: skip
     events += [paused(10), resumed(500), launched(500, launch=2), ready(510, attempt=2, micros=PER_HOUR), finished(520)]  # fmt: skip
 
     assert paid_between(events, at(0), at(9999)) == 20_000_000
 
 
-def test_a_price_that_changes_counts_in_the_month_in_which_it_holds() -> None:
+def test_price_change_counts_in_the_month_where_effective() -> None:
     dearer = PriceChanged(
         at=at(150),
         attempt=1,
@@ -145,13 +145,13 @@ def test_the_grace_of_standing_and_of_new_nodes_add_up() -> None:
     assert not purse(999 - both_usd, rate=PER_HOUR).is_spent(at(0), PER_HOUR)
 
 
-def test_what_costs_nothing_now_never_spends_a_budget() -> None:
+def test_zero_rate_never_exhausts_a_budget() -> None:
     assert purse(999).ms_until_spent(at(0)) is None
     assert not purse(999.99).blocks_jobs(at(99999))
     assert purse(1000).blocks_jobs(at(0))
 
 
-def test_a_budget_that_only_warns_holds_nobody_back() -> None:
+def test_warn_only_budget_blocks_no_jobs() -> None:
     mild = Budget(scope=BudgetScope.USER, name="ada", monthly_micros=1, on_reached=OnReached.WARN)
     one = purse(5, rate=PER_HOUR, budget=mild)
 
@@ -181,7 +181,7 @@ def test_a_job_is_paused_once_the_budget_of_its_project_is_spent() -> None:
         )
 
 
-def test_a_job_without_nodes_is_held_back_by_what_its_nodes_have_cost_before() -> None:
+def test_job_without_nodes_is_blocked_by_rate_of_its_last_nodes() -> None:
     waits = job(submitted(), launched(), ready(10, micros=PER_HOUR), lost(20))
 
     assert trip(waits, Limits(), at(30), [purse(881)]) is not None
@@ -189,9 +189,7 @@ def test_a_job_without_nodes_is_held_back_by_what_its_nodes_have_cost_before() -
 
 
 @given(st.integers(1, 2 * PER_HOUR), st.integers(0, 900), st.integers(0, 1000))
-def test_a_budget_trips_at_the_very_moment_that_was_foretold(
-    rate: int, spent: int, looked_s: int
-) -> None:
+def test_budget_trips_exactly_at_the_predicted_time(rate: int, spent: int, looked_s: int) -> None:
     one = purse(spent, rate=rate)
 
     within_ms = ms_until_trip(RUNS, Limits(), at(looked_s), [one])
@@ -212,7 +210,7 @@ def test_a_budget_trips_at_the_very_moment_that_was_foretold(
     ],
     ids=["foretold", "idle", "paused", "told"],
 )  # fmt: skip
-def test_a_warning_says_what_follows(percent: int, of: BudgetBalance, words: str) -> None:
+def test_budget_warning_states_the_consequence(percent: int, of: BudgetBalance, words: str) -> None:
     assert of.warning(percent, at(0)) == f"{words} holdfast budgets set project nlp"
 
 

@@ -91,7 +91,7 @@ def test_work_counts_up_to_where_the_next_attempt_went_on() -> None:
     assert retained_steps_by_attempt(facts) == {1: 40, 2: math.inf}
 
 
-def test_of_a_job_that_failed_only_what_was_saved_counts() -> None:
+def test_failed_job_retains_only_steps_up_to_checkpoint() -> None:
     facts = [submitted(), launched(1), ready(2), training(3), saved(10, step=25)]
 
     assert retained_steps_by_attempt([*facts, finished(20, Outcome.FAILED, exit_code=1)]) == {1: 25}

@@ -31,13 +31,13 @@ def test_three_days_on_64_gpus_that_fail_in_hour_67() -> None:
     assert (result.hours_without, result.hours_with) == (67, 4)
 
 
-def test_who_never_saves_or_fails_early_loses_all() -> None:
+def test_job_without_checkpoint_before_failure_loses_all() -> None:
     assert estimate_loss(2000 * USD, 67, None).hours_with == 67
     assert estimate_loss(2000 * USD, 1.5, 4).hours_with == 1.5
 
 
 @pytest.mark.parametrize(("micros", "said"), [(0, 0), (1, 1), (7, 7), (10, 10), (99, 95), (100, 100), (7_400, 7_000)])  # fmt: skip
-def test_a_sum_is_said_as_people_say_it_and_never_higher(micros: int, said: int) -> None:
+def test_displayed_sum_is_rounded_down(micros: int, said: int) -> None:
     assert round_for_display(micros) == said
 
 
@@ -77,13 +77,15 @@ def test_saving_every_hundred_short_steps_wastes_half_the_time() -> None:  # fmt
         ("124000000", 124_000_000, ("T4", "L4")),
     ],
 )
-def test_a_model_is_told_what_fits_it(text: str, count: int, fits: tuple[str, ...]) -> None:
+def test_model_size_determines_suitable_accelerators(
+    text: str, count: int, fits: tuple[str, ...]
+) -> None:
     assert parse_parameter_count(text) == count
     assert model_size(count).accelerators == fits
 
 
 @pytest.mark.parametrize("text", ["", "big", "-1B", "0B", "7 BB", "1e9"])
-def test_what_is_no_size_is_said(text: str) -> None:
+def test_invalid_model_size_is_rejected(text: str) -> None:
     with pytest.raises(BadRequest, match="write one such as 350M or 7B"):
         parse_parameter_count(text)
 
@@ -104,7 +106,9 @@ def test_eight_small_ones_compute_less_than_two_big_ones() -> None:
         ({"hours_left": 3.0, "has_checkpoints": False, "is_critical": True}, 3),
     ],
 )
-def test_spot_nodes_are_for_what_can_wait_and_saves(asked: dict[str, float], reasons: int) -> None:
+def test_on_demand_is_advised_if_urgent_critical_or_unsaved(
+    asked: dict[str, float], reasons: int
+) -> None:
     usual = {"hours_left": None, "has_checkpoints": True, "is_critical": False}
 
     assert len(list(on_demand_reasons(**{**usual, **asked}))) == reasons  # type: ignore[arg-type]

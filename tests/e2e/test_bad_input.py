@@ -68,7 +68,7 @@ def test_no_service_and_no_port(idle: Service) -> None:
     assert "use sqlite" in database.stderr
 
 
-def test_a_missing_workdir_a_missing_script_and_a_store_that_refuses(service: Service) -> None:
+def test_missing_workdir_script_or_unusable_store_fails_clearly(service: Service) -> None:
     (service.folder / "empty").mkdir()
     (service.folder / "empty" / "train.py").write_text(
         "from holdfast_worker import Run\nRun.start()\n"

@@ -13,7 +13,7 @@ from support.live_service import HOLDFAST, Service
 MOST_BYTES = 250 * 1000 * 1000
 
 
-def test_the_demo_ends_bit_for_bit_where_the_uninterrupted_run_does(idle: Service) -> None:
+def test_demo_result_is_identical_to_the_uninterrupted_run(idle: Service) -> None:
     demo = subprocess.Popen(
         [HOLDFAST, "demo", "--json"],
         env=idle.environment,

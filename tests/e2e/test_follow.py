@@ -8,7 +8,7 @@ import subprocess
 from support.live_service import HOLDFAST, Service
 
 
-def test_ctrl_c_leaves_the_job_running_and_says_so(service: Service) -> None:
+def test_ctrl_c_leaves_job_running_and_prints_a_notice(service: Service) -> None:
     job = service.submit(run="echo begun; sleep 600")
     watcher = subprocess.Popen(
         [HOLDFAST, "logs", "-f", job],

@@ -97,7 +97,7 @@ def test_from_the_first_admin_to_who_did_what(service: Service) -> None:
     _is_nowhere([ada.token, bob.token, eve.token, rotated["token"]], service)
 
 
-def test_what_a_person_mistypes_is_answered_in_a_sentence(service: Service) -> None:
+def test_invalid_input_is_rejected_with_a_clear_message(service: Service) -> None:
     mistakes = [
         (("login", "--token", "hunter2"), 2, "begins with hf_"),
         (("login", "--token", "hf_a_b"), 5, "is not accepted"),

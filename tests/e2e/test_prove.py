@@ -15,7 +15,7 @@ STEPS = 24
 
 
 @pytest.mark.full
-def test_a_script_that_resumes_is_proven_and_its_job_keeps_the_certificate(
+def test_proven_resume_yields_certificate_in_the_debug_bundle(
     service: Service,
 ) -> None:
     """The job is meant for a node of a cloud; the proof of it runs here."""

@@ -33,9 +33,7 @@ def book(tmp_path: Path) -> Path:
 
 
 @pytest.mark.full
-def test_a_run_is_made_again_from_its_manifest_alone_and_comes_to_the_same(
-    service: Service, book: Path
-) -> None:
+def test_run_reproduced_from_manifest_gives_identical_weights(service: Service, book: Path) -> None:
     commit = git(book, "rev-parse", "HEAD")
     first = service.submit(
         name="number-in-a-table",

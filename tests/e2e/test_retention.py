@@ -27,7 +27,7 @@ def committed(store: Path) -> list[CheckpointName]:
 
 
 @pytest.mark.full
-def test_what_stays_is_what_the_file_asks_for_and_what_is_shown(hasty: Service) -> None:
+def test_retained_checkpoints_match_job_file_and_listing(hasty: Service) -> None:
     keep = {"last": 2, "every": "20 steps", "best": {"metric": "loss", "mode": "min"}}
     where = f"file://{hasty.folder}/store"
     job = hasty.submit(

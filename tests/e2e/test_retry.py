@@ -38,7 +38,7 @@ def weights(service: Service, job: str) -> str:
 
 
 @pytest.mark.full
-def test_a_job_that_failed_is_mended_and_ends_as_if_it_had_never_failed(
+def test_retried_job_ends_with_weights_of_uninterrupted_run(
     service: Service, fragile: Path
 ) -> None:
     def submit(fails_at: str) -> str:

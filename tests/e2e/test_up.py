@@ -38,7 +38,7 @@ def upper(tmp_path: Path) -> Iterator[Upper]:
     service.sweep()
 
 
-def test_up_starts_skypilot_and_is_asked_by_it_before_it_launches(upper: Upper) -> None:
+def test_up_starts_skypilot_with_the_admission_plugin(upper: Upper) -> None:
     upper.start()
 
     upper.wait(lambda: upper.sky()["reachable"], "SkyPilot was asked")
@@ -99,7 +99,7 @@ def test_up_with_a_server_that_is_named_starts_none(upper: Upper) -> None:
 
 @pytest.mark.parametrize("has_gate", ["true", pytest.param("false", marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", ["HOLDFAST_SKYPILOT_CALLBACK_URL", "HOLDFAST_PUBLIC_URL"])
-def test_a_server_that_shares_our_files_is_configured_and_not_started(
+def test_external_server_with_shared_files_is_only_configured(
     upper: Upper, has_gate: str, name: str
 ) -> None:
     upper.environment |= {
@@ -132,7 +132,7 @@ def test_stop_ends_skypilot_and_leaves_the_service(upper: Upper) -> None:
     assert upper.cli("ps").returncode == 0
 
 
-def test_configure_prints_what_a_server_elsewhere_needs(upper: Upper) -> None:
+def test_configure_prints_settings_for_a_remote_server(upper: Upper) -> None:
     answer = upper.cli(
         "up", "--configure", HOLDFAST_SKYPILOT_CALLBACK_URL="https://holdfast.example.com/"
     )
@@ -163,7 +163,7 @@ def test_configure_leaves_a_server_that_runs_where_it_asks(upper: Upper) -> None
     assert upper.gate_address() == before
 
 
-def test_mistakes_are_told_in_a_sentence_and_leave_nothing_running(upper: Upper) -> None:
+def test_errors_are_clear_messages_without_traceback(upper: Upper) -> None:
     upper.interpreter.play(version=None)
     absent = upper.cli(*upper.words, "--port", "0")
     upper.interpreter.play(crashes=True)
@@ -179,7 +179,7 @@ def test_mistakes_are_told_in_a_sentence_and_leave_nothing_running(upper: Upper)
 
 
 @pytest.mark.full
-def test_the_real_skypilot_is_started_configured_reused_and_ended(tmp_path: Path) -> None:
+def test_real_skypilot_is_started_configured_reused_and_ended(tmp_path: Path) -> None:
     if not SKYPILOT.exists():
         pytest.skip(f"SkyPilot is not installed at {SKYPILOT}; HOLDFAST_SKYCLOUD names its folder")
     if os.geteuid() != 0:

@@ -66,7 +66,7 @@ def test_a_request_is_refused_and_nothing_is_done(
     assert read(client) == DATA
 
 
-def test_a_fault_strikes_where_it_is_told_to(s3: FakeS3, client: S3Client) -> None:
+def test_fault_hits_only_matching_requests(s3: FakeS3, client: S3Client) -> None:
     number = s3.fault("error", on="PutObject", key="*/commit", skip=1, count=2)
 
     statuses = []
@@ -128,7 +128,7 @@ def test_a_reply_ends_before_its_length(s3: FakeS3, client: S3Client) -> None:
     assert read(client) == DATA
 
 
-def test_a_reply_is_lost_of_what_was_done(s3: FakeS3, client: S3Client) -> None:
+def test_lost_reply_fault_stores_the_object(s3: FakeS3, client: S3Client) -> None:
     s3.fault("lost", on="PUT", count=1)
 
     with pytest.raises(ConnectionClosedError):
@@ -180,7 +180,7 @@ def test_a_bit_that_flips_on_the_way_here_is_seen_by_a_checksum(
     assert refused.value.response["Error"]["Code"] == "BadDigest"
 
 
-def test_a_bit_that_flips_at_rest_is_seen_by_nobody(s3: FakeS3, client: S3Client) -> None:
+def test_bit_flip_at_rest_leaves_etag_unchanged(s3: FakeS3, client: S3Client) -> None:
     s3.fault("rot", on="PUT", count=1)
 
     put(client)
@@ -203,7 +203,7 @@ def test_new_keys_are_not_listed_for_a_while(s3: FakeS3, client: S3Client) -> No
     assert read(client, "new") == DATA
 
 
-def test_chances_depend_on_the_seed_and_not_on_the_order_of_threads() -> None:
+def test_fault_selection_depends_on_seed_not_request_order() -> None:
     def struck(seed: int, keys: list[str]) -> set[str]:
         armed = Armed(1, Fault("error", chance=0.3))
         return {key for key in keys if armed.strikes(Request("PUT", B, key), seed)}

@@ -35,7 +35,7 @@ def read(client: S3Client, key: str = K) -> bytes:
     return client.get_object(Bucket=B, Key=key)["Body"].read()
 
 
-def test_an_object_comes_back_with_what_is_known_of_it(s3: FakeS3, client: S3Client) -> None:
+def test_object_is_returned_with_its_metadata(s3: FakeS3, client: S3Client) -> None:
     put = client.put_object(Bucket=B, Key=K, Body=DATA, ContentType="a/b", Metadata={"epoch": "7"})
 
     got = client.get_object(Bucket=B, Key=K)
@@ -48,9 +48,7 @@ def test_an_object_comes_back_with_what_is_known_of_it(s3: FakeS3, client: S3Cli
     assert head["LastModified"] == got["LastModified"]
 
 
-def test_equal_content_has_an_equal_etag_and_other_content_another(
-    s3: FakeS3, client: S3Client
-) -> None:
+def test_etag_depends_on_content(s3: FakeS3, client: S3Client) -> None:
     tags = [client.put_object(Bucket=B, Key=K, Body=body)["ETag"] for body in (b"a", b"a", b"b")]
 
     assert tags[0] == tags[1] != tags[2]
@@ -88,7 +86,7 @@ def test_no_range_begins_behind_the_end(s3: FakeS3, client: S3Client) -> None:
     assert code_of(refused.value) == "InvalidRange"
 
 
-def test_what_is_not_there_is_not_found(s3: FakeS3, client: S3Client) -> None:
+def test_missing_object_is_not_found(s3: FakeS3, client: S3Client) -> None:
     with pytest.raises(ClientError) as refused:
         read(client)
     with pytest.raises(ClientError) as head_refused:
@@ -98,7 +96,7 @@ def test_what_is_not_there_is_not_found(s3: FakeS3, client: S3Client) -> None:
     assert code_of(head_refused.value) == "404"
 
 
-def test_what_the_stand_in_does_not_know_it_refuses(s3: FakeS3, client: S3Client) -> None:
+def test_unsupported_operation_returns_not_implemented(s3: FakeS3, client: S3Client) -> None:
     with pytest.raises(ClientError) as refused:
         client.get_object_tagging(Bucket=B, Key=K)
 
@@ -209,7 +207,7 @@ def test_of_many_at_once_one_takes_a_key(s3: FakeS3, client: S3Client) -> None:
     assert s3.read(B, K).decode() in outcomes
 
 
-def test_an_object_is_replaced_by_whoever_knows_it(s3: FakeS3, client: S3Client) -> None:
+def test_conditional_put_replaces_only_the_matching_etag(s3: FakeS3, client: S3Client) -> None:
     known = client.put_object(Bucket=B, Key=K, Body=b"1")["ETag"]
     client.put_object(Bucket=B, Key=K, Body=b"2", IfMatch=known)
 
@@ -243,7 +241,7 @@ def test_one_kind_of_condition_may_be_known_and_the_other_not(s3: FakeS3, client
     assert s3.read(B, K) == b"2"
 
 
-def test_a_reader_says_which_object_it_means(s3: FakeS3, client: S3Client) -> None:
+def test_conditional_get_respects_if_match_and_if_none_match(s3: FakeS3, client: S3Client) -> None:
     tag = client.put_object(Bucket=B, Key=K, Body=b"1")["ETag"]
 
     same = client.get_object(Bucket=B, Key=K, IfMatch=tag)["Body"].read()
@@ -260,7 +258,7 @@ def test_a_reader_says_which_object_it_means(s3: FakeS3, client: S3Client) -> No
 
 
 @pytest.mark.parametrize("header", sorted(KNOWN))
-def test_a_wrong_checksum_is_refused_and_a_right_one_is_told(
+def test_wrong_checksum_is_rejected_and_valid_one_is_returned(
     s3: FakeS3, client: S3Client, header: str
 ) -> None:
     member = f"Checksum{header.rpartition('-')[2].upper()}"

@@ -102,7 +102,7 @@ def test_a_client_that_waits_for_leave_gets_it(s3: FakeS3) -> None:
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-def test_a_client_that_waits_for_leave_gets_an_error_in_its_place(s3: FakeS3) -> None:
+def test_expect_continue_client_gets_error_instead_of_continue(s3: FakeS3) -> None:
     s3.fault("error")
     with socket.create_connection(("127.0.0.1", s3.port), timeout=10) as connection:
         connection.sendall(
@@ -171,7 +171,7 @@ def test_obstore_writes_in_parts(obstore: Any, s3: FakeS3, store: Any) -> None:
     assert s3.counts().requests["UploadPart"] == 3
 
 
-def test_obstore_knows_conditions(obstore: Any, s3: FakeS3, store: Any) -> None:
+def test_obstore_conditional_puts_are_supported(obstore: Any, s3: FakeS3, store: Any) -> None:
     first = obstore.put(store, K, b"1", mode="create")
 
     with pytest.raises(obstore.exceptions.AlreadyExistsError):
@@ -223,7 +223,7 @@ def test_bodies_are_thrown_away_where_that_is_asked_for(s3: FakeS3) -> None:
     assert s3.counts().bytes_in == len(DATA)
 
 
-def test_the_bench_sends_and_reads_what_it_says(s3: FakeS3) -> None:
+def test_benchmark_transfers_the_stated_bytes_and_requests(s3: FakeS3) -> None:
     course = ThroughputRun(size_bytes=8 << 20, part_bytes=1 << 20, connections=3)
     s3.reserve(course.parts, course.part_bytes)
 
@@ -239,7 +239,7 @@ def test_the_bench_sends_and_reads_what_it_says(s3: FakeS3) -> None:
 # Memory
 
 
-def test_memory_is_used_again_once_nobody_holds_it() -> None:
+def test_memory_is_reused_after_last_reference_is_dropped() -> None:
     pool = Pool()
     blob = Blob((pool.take(SMALL),))
     twin = Blob(blob.bodies)

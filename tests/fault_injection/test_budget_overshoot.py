@@ -232,7 +232,7 @@ class World:
 
 @pytest.mark.parametrize("outages", [False, True], ids=["answered", "away"])
 @pytest.mark.parametrize("seed", range(max(1, FAULT_SEEDS // 4)))
-def test_a_cap_is_overspent_by_no_more_than_is_said(seed: int, outages: bool) -> None:
+def test_cost_cap_overshoot_stays_within_documented_bound(seed: int, outages: bool) -> None:
     world = World(seed, caps=True, budget_usd=None, outages=outages)
 
     world.ride_out()
@@ -246,7 +246,7 @@ def test_a_cap_is_overspent_by_no_more_than_is_said(seed: int, outages: bool) ->
 
 @pytest.mark.parametrize("outages", [False, True], ids=["answered", "away"])
 @pytest.mark.parametrize("seed", range(FAULT_SEEDS // 3))
-def test_a_budget_is_overspent_by_no_more_than_is_said(seed: int, outages: bool) -> None:
+def test_budget_overshoot_stays_within_documented_bound(seed: int, outages: bool) -> None:
     budget_usd = random.Random(seed).choice([2, 20, 60])
     world = World(seed, caps=False, budget_usd=budget_usd, outages=outages)
 

@@ -116,7 +116,7 @@ def test_killed_at_any_line_of_a_request_to_the_store(
 @pytest.mark.parametrize(
     "function", sorted({f for d in (*DOINGS.values(), LEAVING) for f in d.functions})
 )
-def test_what_is_to_be_disturbed_is_there(function: str) -> None:
+def test_crash_point_functions_exist(function: str) -> None:
     module, _, name = function.partition(":")
 
     found = operator.attrgetter(name)(importlib.import_module(f"holdfast_worker.{module}"))

@@ -110,7 +110,7 @@ class Person:
             self.client.over.wait(3)
 
 
-def test_what_was_acknowledged_is_there_once(tmp_path: Path, cluster: Cluster) -> None:
+def test_acknowledged_writes_survive_kills_exactly_once(tmp_path: Path, cluster: Cluster) -> None:
     service = Service(tmp_path)
     service.environment["HOLDFAST_DATABASE_URL"] = cluster.new_database()
     over = threading.Event()

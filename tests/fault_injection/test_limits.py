@@ -139,7 +139,7 @@ def test_a_budget_is_overspent_by_two_minutes_at_most(seed: int) -> None:
 
 
 @pytest.mark.parametrize("habits", [LauncherBehavior(), LIKE_SKYPILOT], ids=["local", "skypilot"])
-def test_what_was_done_when_the_budget_ran_out_is_saved(habits: LauncherBehavior) -> None:
+def test_job_saves_its_last_step_when_cost_limit_trips(habits: LauncherBehavior) -> None:
     life = begin(MarketParameters(), LONG, habits, max_cost_usd=0.5)
 
     job = life.live()
@@ -177,7 +177,7 @@ def test_crash_loop_ends_a_job_below_its_failure_limit() -> None:
     )
 
 
-def test_a_program_that_always_leaves_as_if_it_were_told_to_is_given_up() -> None:
+def test_program_always_exiting_as_preempted_is_paused() -> None:
     program = SimulatedProgram(failure=Failure(step=30, exit_code=75, times=10_000))
     life = begin(MarketParameters(), program, LIKE_SKYPILOT)
 
@@ -190,7 +190,7 @@ def test_a_program_that_always_leaves_as_if_it_were_told_to_is_given_up() -> Non
     assert job.failures == 0
 
 
-def test_a_market_without_any_room_is_waited_for_as_long_as_was_said() -> None:
+def test_job_without_capacity_waits_for_max_wait() -> None:
     nothing = MarketParameters(denial_rate=0.999, provision_s=30)
     life = begin(nothing, LONG, LIKE_SKYPILOT, max_wait="20m")
 

@@ -24,7 +24,7 @@ def test_a_read_only_disk_is_named() -> None:
     assert result is None or "read-only" in result
 
 
-def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_missing_directory_is_named_in_the_message(tmp_path: Path) -> None:
     result = resources.disk_trouble([tmp_path / "gone"])
 
     assert result is not None

@@ -56,7 +56,7 @@ async def _all(intake: ReportGroupCommit, names: Sequence[str]) -> list[Accepted
     return await asyncio.gather(*takes, return_exceptions=True)
 
 
-def test_what_comes_at_once_is_written_at_once() -> None:
+def test_concurrent_batches_are_written_in_one_group() -> None:
     desk = Desk()
 
     answers = asyncio.run(_all(ReportGroupCommit(desk), ["a", "b", "unknown", "c"]))
@@ -65,7 +65,7 @@ def test_what_comes_at_once_is_written_at_once() -> None:
     assert [type(answer) for answer in answers] == [Accepted, Accepted, NotFound, Accepted]
 
 
-def test_nobody_is_answered_before_the_commit() -> None:
+def test_reply_is_sent_only_after_the_commit() -> None:
     async def story() -> tuple[bool, Accepted]:
         desk.open.clear()
         waiting = asyncio.ensure_future(intake.submit(batch("a", 1)))
@@ -82,7 +82,7 @@ def test_nobody_is_answered_before_the_commit() -> None:
     assert answer == Accepted(2, None)
 
 
-def test_one_that_cannot_be_written_is_told_so_alone() -> None:
+def test_failed_batch_does_not_fail_others_in_the_group() -> None:
     desk = Desk()
     desk.trouble = StaleWrite("a seq is taken")
 
@@ -92,7 +92,7 @@ def test_one_that_cannot_be_written_is_told_so_alone() -> None:
     assert desk.groups == [["a", "bad", "b"], ["a"], ["bad"], ["b"]]
 
 
-def test_a_database_that_is_gone_is_not_asked_again_for_each() -> None:
+def test_unavailable_database_is_not_retried_per_batch() -> None:
     desk = Desk()
     desk.trouble = StoreUnavailable("gone")
 
@@ -102,7 +102,7 @@ def test_a_database_that_is_gone_is_not_asked_again_for_each() -> None:
     assert len(desk.groups) == 1
 
 
-def test_who_has_gone_holds_up_nobody() -> None:
+def test_cancelled_submission_does_not_block_others() -> None:
     async def story() -> Accepted:
         desk.open.clear()
         gone = asyncio.ensure_future(intake.submit(batch("a", 1)))
@@ -131,7 +131,7 @@ def test_a_group_has_an_end_and_the_rest_is_the_next_group() -> None:
     assert desk.groups == [["big"], ["big"], ["big", "a"]]
 
 
-def test_more_than_there_is_room_for_is_told_to_come_again() -> None:
+def test_submissions_over_capacity_get_unavailable() -> None:
     async def story() -> list[Accepted | BaseException]:
         desk.open.clear()
         intake = ReportGroupCommit(desk)
@@ -153,7 +153,7 @@ def test_more_than_there_is_room_for_is_told_to_come_again() -> None:
 
 
 @pytest.mark.timeout(240)
-def test_what_was_answered_is_there_after_any_kill_and_nothing_twice(
+def test_acknowledged_reports_survive_kills_exactly_once(
     engine: Engine, database_url: str, clock: FixedClock
 ) -> None:
     journal = Journal(engine, clock)

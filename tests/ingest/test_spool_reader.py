@@ -85,13 +85,13 @@ def test_reports_of_launches_after_the_tenth_are_taken(spools: Spools) -> None:
     assert numbers == [(launch, 1) for launch in (*range(1, 6), *range(14, 24))]
 
 
-def test_what_came_another_way_is_passed_over(spools: Spools) -> None:
+def test_reports_already_received_are_skipped(spools: Spools) -> None:
     spools.write("job-1", 1, 1, 2, 3)
 
     assert read_reports(SpoolReader(spools.home), {1: 2}) == [(1, 3)]
 
 
-def test_what_was_given_but_not_kept_is_given_again(spools: Spools) -> None:
+def test_unstored_reports_are_read_again(spools: Spools) -> None:
     spools.write("job-1", 1, 1, 2, 3)
     there = SpoolReader(spools.home)
     list(there.read_new("job", {}))
@@ -132,7 +132,7 @@ def test_a_job_without_spools_has_no_reports(spools: Spools) -> None:
     assert read_reports(SpoolReader(spools.home), {}) == []
 
 
-def test_a_spool_that_cannot_be_read_says_so(
+def test_unreadable_spool_raises_launcher_unreachable(
     spools: Spools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spools.write("job-1", 1, 1)
@@ -160,7 +160,7 @@ def test_segments_are_read_as_one_spool(spools: Spools) -> None:
     assert read_reports(there, seen) == []
 
 
-def test_line_torn_by_a_crash_of_the_node_does_not_hold_up_later_segments(spools: Spools) -> None:
+def test_torn_line_does_not_block_later_segments(spools: Spools) -> None:
     with spools.write("job-1", 1, 1, 2).open("a") as spool:
         spool.write('{"attempt":1,"n":3')
     spools.write("job-1", 1, 3, 4, first=3)
@@ -332,7 +332,7 @@ def test_long_spool_is_read_in_parts(spools: Spools, monkeypatch: pytest.MonkeyP
     assert looks[-1] == []
 
 
-def test_linked_segments_are_not_followed_when_segments_are_removed(
+def test_removing_segments_does_not_follow_symlinks(
     spools: Spools, secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spool_reader, "MAX_RETAINED_BYTES", 0)

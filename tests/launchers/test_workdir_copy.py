@@ -54,7 +54,7 @@ def copied(source: Path) -> set[str]:
     }
 
 
-def test_a_copy_runs_as_nobody_but_its_user(source: Path) -> None:
+def test_copy_drops_set_user_id_bits(source: Path) -> None:
     """The service owns the copy: with the set-user-ID bit, a user's program would run as the service."""
     (source / "train.py").chmod(0o6755)
 
@@ -81,7 +81,7 @@ def test_everything_goes_but_version_control_and_our_own_home(source: Path) -> N
     assert copied(source) == EVERYTHING
 
 
-def test_what_git_ignores_stays(source: Path) -> None:
+def test_gitignored_files_are_not_copied(source: Path) -> None:
     (source / ".gitignore").write_text("# notes\n*.pyc\n/runs/\ndata/*\n!data/keep.bin\n")
 
     left_out = {"model/net.pyc", "runs/1/log", "data/train/a.bin"}
@@ -106,7 +106,7 @@ def test_links_stay_links_and_modes_stay_modes(source: Path) -> None:
     assert (target / "train.py").stat().st_mode & 0o777 == 0o755
 
 
-def test_a_pattern_that_nobody_understands_is_refused_in_words(source: Path) -> None:
+def test_invalid_gitignore_pattern_is_rejected(source: Path) -> None:
     (source / ".gitignore").write_text("*.pyc\n!\n")
 
     with pytest.raises(LaunchRefused, match="gitignore"):

@@ -13,7 +13,7 @@ from local_slurm import NotPossible, SlurmCluster, start_cluster
 from local_slurm.handle import ROOT
 
 
-def test_a_job_runs_on_all_nodes_and_leaves_its_output_where_all_see_it(
+def test_job_runs_on_all_nodes_and_writes_to_shared_storage(
     slurm: SlurmCluster,
 ) -> None:
     out = slurm.shared / "names"
@@ -36,7 +36,7 @@ def test_nodes_share_the_folder_and_nothing_else_that_is_written(slurm: SlurmClu
     assert not Path("/etc/mine").exists()
 
 
-def test_a_node_without_power_is_gone_and_comes_back_with_an_empty_disk(
+def test_power_cycled_node_returns_with_an_empty_disk(
     slurm: SlurmCluster,
 ) -> None:
     slurm.on("n4", "touch", "/tmp/mine")
@@ -49,7 +49,7 @@ def test_a_node_without_power_is_gone_and_comes_back_with_an_empty_disk(
     assert slurm.on("n4", "sh", "-c", "ls -d /tmp/mine 2>/dev/null || true") == ""
 
 
-def test_nothing_stays_when_whoever_started_it_is_killed(slurm: SlurmCluster) -> None:
+def test_cluster_processes_end_when_their_starter_is_killed(slurm: SlurmCluster) -> None:
     code = "import local_slurm, time\nwith local_slurm.start_cluster(local_slurm.Plan(nodes=1)) as s: print(s.state, flush=True); time.sleep(600)"
     program = subprocess.Popen(
         [sys.executable, "-c", code],
@@ -71,7 +71,7 @@ def test_nothing_stays_when_whoever_started_it_is_killed(slurm: SlurmCluster) ->
     subprocess.run(["rm", "-r", state], check=True)
 
 
-def test_who_may_not_have_one_is_told_why() -> None:
+def test_unprivileged_start_states_that_root_is_needed() -> None:
     nobody = "import os, local_slurm; os.seteuid(65534)\nwith local_slurm.start_cluster(): pass"
     program = subprocess.run(
         [sys.executable, "-c", nobody],
@@ -84,7 +84,7 @@ def test_who_may_not_have_one_is_told_why() -> None:
     assert "NotPossible: a Slurm of the tests' own needs root" in program.stderr
 
 
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_program_is_named_with_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("local_slurm.handle.NEEDED", ("bash", "no-such-daemon"))
 
     with (

@@ -59,7 +59,7 @@ def test_up_and_down_and_up_again(empty: Engine) -> None:
     assert revision_of(empty) == newest_revision()
 
 
-def test_upgrading_twice_keeps_what_is_there(engine: Engine, clock: FixedClock) -> None:
+def test_repeated_upgrade_keeps_data(engine: Engine, clock: FixedClock) -> None:
     journal = Journal(engine, clock)
     job = journal.append(journal.submit("job-1", submitted()), [launched(1)])
 
@@ -82,9 +82,7 @@ def test_jobs_that_are_watched_already_are_given_their_launcher(
     assert claimed == {Kind.LOCAL: ["here"], Kind.SLURM: ["hpc"], Kind.SKYPILOT: ["there"]}
 
 
-def test_stores_of_jobs_that_were_there_before_are_left_to_their_workers(
-    engine: Engine, clock: FixedClock
-) -> None:
+def test_existing_jobs_keep_retention_by_their_workers(engine: Engine, clock: FixedClock) -> None:
     journal = Journal(engine, clock)
     journal.submit("old", submitted(), tidied_by=RetentionOwner.SERVICE)
 
@@ -95,7 +93,7 @@ def test_stores_of_jobs_that_were_there_before_are_left_to_their_workers(
     assert list(RetentionQueue(engine).statuses(["old", "new"])) == ["new"]
 
 
-def test_what_was_there_before_there_were_people_goes_on(engine: Engine, clock: FixedClock) -> None:
+def test_jobs_and_tokens_from_before_users_remain_valid(engine: Engine, clock: FixedClock) -> None:
     """Jobs are in the project that is there from the beginning; tokens are the owner's, and never end."""
     Journal(engine, clock).submit("old", submitted())
     downgrade(engine, "0005")

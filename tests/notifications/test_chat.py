@@ -84,7 +84,7 @@ def test_there_is_an_example_of_every_chat() -> None:
 
 @pytest.mark.parametrize("count", [1, 50])
 @pytest.mark.parametrize("url", URLS, ids=lambda url: urlsplit(url).scheme)
-def test_a_message_goes_to_the_vendor_once_however_much_it_tells(
+def test_message_of_any_size_is_one_request_to_the_vendor(
     vendors: responses.RequestsMock, url: str, count: int
 ) -> None:
     """Also a test, of which Opsgenie made nothing; and fifty pieces, which Discord refused as too long."""
@@ -116,7 +116,7 @@ def test_a_message_is_no_longer_than_the_vendor_takes(
 
 
 @pytest.mark.parametrize("url", URLS[:3], ids=lambda url: urlsplit(url).scheme)
-def test_what_a_job_says_calls_no_room_together(vendors: responses.RequestsMock, url: str) -> None:
+def test_job_text_cannot_mention_a_whole_channel(vendors: responses.RequestsMock, url: str) -> None:
     send(url, chat_message(text="<!channel> @everyone @here <b>"))
 
     sent = body_of(vendors)
@@ -135,7 +135,7 @@ def test_what_a_job_says_calls_no_room_together(vendors: responses.RequestsMock,
         (NotificationKind.RECOVERED, "info"),
     ],
 )
-def test_a_pager_is_told_how_grave_it_is(
+def test_pager_severity_follows_notification_kind(
     vendors: responses.RequestsMock, kind: NotificationKind, severity: str
 ) -> None:
     send(URLS[5], chat_message(kind=kind))
@@ -143,7 +143,7 @@ def test_a_pager_is_told_how_grave_it_is(
     assert json.loads(body_of(vendors))["payload"]["severity"] == severity
 
 
-def test_a_refusal_is_told_by_its_status_and_the_log_has_no_keys(
+def test_rejection_states_the_status_and_logs_no_keys(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, "holdfast")

@@ -67,7 +67,7 @@ def smtp(box: Box) -> Iterator[str]:
     controller.stop()
 
 
-def test_a_mail_says_it_all_once(box: Box, smtp: str) -> None:
+def test_mail_is_sent_once_with_safe_headers(box: Box, smtp: str) -> None:
     post = open_dispatcher(FixedClock(), smtp=smtp)
 
     post.send("mailto:ada@example.com,bob@example.org", [], LETTER)
@@ -84,7 +84,7 @@ def test_a_mail_says_it_all_once(box: Box, smtp: str) -> None:
     assert "tiny has failed:" in mail.get_content()
 
 
-def test_a_mail_server_that_says_no_is_no_traceback(box: Box, smtp: str) -> None:
+def test_smtp_error_raises_not_delivered(box: Box, smtp: str) -> None:
     box.answer = "451 later"
 
     with pytest.raises(NotDelivered, match="responded 451 later"):
@@ -94,7 +94,7 @@ def test_a_mail_server_that_says_no_is_no_traceback(box: Box, smtp: str) -> None
 @pytest.mark.parametrize(
     ("answer", "for_good"), [("550 <bob@example.org> who", True), ("451 later", False)]
 )
-def test_who_has_a_mail_is_not_sent_it_for_three_days_as_another_is_refused(
+def test_partially_refused_mail_reports_whether_to_retry(
     box: Box, smtp: str, answer: str, *, for_good: bool
 ) -> None:
     box.refused = {"bob@example.org": answer}
@@ -109,9 +109,7 @@ def test_who_has_a_mail_is_not_sent_it_for_three_days_as_another_is_refused(
     assert "bob" not in caught.value.detail
 
 
-def test_who_is_refused_alone_is_refused_in_words_that_do_not_name_them(
-    box: Box, smtp: str
-) -> None:
+def test_refused_sole_recipient_is_not_named_in_the_error(box: Box, smtp: str) -> None:
     box.refused = {"ada@example.com": "550 <ada@example.com> who"}
 
     with pytest.raises(NotDelivered, match="refused 1 of 1 recipients, with 550") as caught:
@@ -127,7 +125,7 @@ def test_a_mail_server_that_repeats_who_reads_is_masked(box: Box, smtp: str) -> 
         open_dispatcher(FixedClock(), smtp=smtp).send("mailto:ada@example.com", [], LETTER)
 
 
-def test_a_mail_that_was_taken_is_sent_whatever_is_said_to_the_goodbye(box: Box, smtp: str) -> None:
+def test_accepted_mail_counts_as_sent_despite_quit_error(box: Box, smtp: str) -> None:
     box.goodbye = "421 too busy for manners"
 
     open_dispatcher(FixedClock(), smtp=smtp).send("mailto:ada@example.com", [], LETTER)

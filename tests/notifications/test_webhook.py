@@ -151,7 +151,7 @@ def test_the_address_that_was_checked_is_the_one_that_is_called(receiver: Receiv
     assert receiver.got[0][1]["host"] == f"hook.example:{receiver.port}"
 
 
-def test_where_one_family_of_addresses_leads_nowhere_the_other_is_called(
+def test_unreachable_ipv6_address_falls_back_to_ipv4(
     receiver: Receiver,
 ) -> None:
     both = "127.0.0.1/32, ::1/128"
@@ -183,7 +183,7 @@ def test_a_redirect_is_not_followed(receiver: Receiver) -> None:
 
 
 @pytest.mark.parametrize(("status", "for_good"), [(500, False), (404, False), (410, True)])
-def test_a_refusal_is_told_and_gone_is_for_good(
+def test_error_status_is_reported_and_410_is_permanent(
     receiver: Receiver, status: int, *, for_good: bool
 ) -> None:
     receiver.status = status
@@ -213,7 +213,7 @@ def test_an_answer_that_drips_is_cut(receiver: Receiver) -> None:
     assert time.monotonic() - begun_s < 60
 
 
-def test_nobody_there_is_no_traceback() -> None:
+def test_connection_refused_raises_not_delivered_without_url() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/secret-path"

@@ -70,7 +70,9 @@ def test_a_node_without_a_network_installs_all_that_was_packed(
     assert not (node / "again").exists()
 
 
-def test_what_cannot_be_had_is_named_and_no_tar_is_left(index: Path, tmp_path: Path) -> None:
+def test_unavailable_requirement_is_named_and_leaves_no_archive(
+    index: Path, tmp_path: Path
+) -> None:
     del index
     wanted = tmp_path / "requirements.txt"
     wanted.write_text("no-such-thing==1.0\n")

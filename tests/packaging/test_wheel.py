@@ -121,7 +121,7 @@ def test_the_installer_puts_the_worker_where_the_shell_finds_it(
 
 @pytest.mark.full
 @pytest.mark.usefixtures("torch")
-def test_where_all_that_the_worker_needs_is_there_no_index_is_asked(
+def test_install_with_dependencies_present_needs_no_index(
     house: Path, node: dict[str, str]
 ) -> None:
     installed = run(node, "bash", str(house / "install.sh"), "worker")
@@ -131,9 +131,7 @@ def test_where_all_that_the_worker_needs_is_there_no_index_is_asked(
     assert (packages(node) / "holdfast_worker/protocol/environment.py").exists()
 
 
-def test_an_installation_that_leaves_no_stamp_is_none_that_failed(
-    house: Path, node: dict[str, str]
-) -> None:
+def test_install_without_writable_stamp_succeeds(house: Path, node: dict[str, str]) -> None:
     """As in a conda that belongs to root, where pip puts the worker elsewhere. A folder stops root, too."""
     (Path(node["HOME"]) / "python/.holdfast-wheel").mkdir()
 
@@ -144,7 +142,9 @@ def test_an_installation_that_leaves_no_stamp_is_none_that_failed(
 
 
 @pytest.mark.full
-def test_a_worker_whose_needs_cannot_be_met_says_so(house: Path, node: dict[str, str]) -> None:
+def test_install_with_unmet_dependencies_fails_with_message(
+    house: Path, node: dict[str, str]
+) -> None:
     refused = run(node, "bash", str(house / "install.sh"), "worker")
 
     assert refused.returncode == 1

@@ -113,7 +113,7 @@ def spot(clock: FixedClock) -> AwsSpot:
     return AwsSpot(clock, connect)
 
 
-def test_the_price_now_is_the_last_change_of_each_zone_over_all_pages(
+def test_current_price_is_last_change_per_zone_across_pages(
     market: Market, spot: AwsSpot, clock: FixedClock
 ) -> None:
     for hours in (30, 20, 10):
@@ -153,7 +153,7 @@ def test_price_from_before_the_interval_holds_in_it(
     )
 
 
-def test_two_questions_about_the_same_minutes_miss_no_change_between_them(
+def test_overlapping_history_queries_return_all_price_changes(
     market: Market, spot: AwsSpot, clock: FixedClock
 ) -> None:
     market.change(A, 50, "5.0")
@@ -206,7 +206,7 @@ us-east-1,use1-azX,p4d.24xlarge,A100,8.0,21.96,2.0
 """
 
 
-def test_an_id_in_a_file_is_the_zone_that_this_account_calls_by_its_name(
+def test_catalog_zone_id_maps_to_the_zone_name_of_the_account(
     market: Market, spot: AwsSpot, clock: FixedClock, tmp_path: Path
 ) -> None:
     zone_id = next(key for key, name in spot.zone_names("us-east-1").items() if name == B)
@@ -254,7 +254,7 @@ def test_price_list_queries_one_node_type_in_one_region(
     assert len([quote for quote in found.quotes if quote.zone == A]) == 1
 
 
-def test_without_keys_it_is_quiet_and_said_once(
+def test_missing_credentials_are_logged_once_and_give_no_quotes(
     spot: AwsSpot,
     clock: FixedClock,
     monkeypatch: pytest.MonkeyPatch,
@@ -277,7 +277,7 @@ def test_without_keys_it_is_quiet_and_said_once(
     ]
 
 
-def test_nobody_there_is_warned_of_once_and_not_asked_again_at_once(
+def test_unreachable_aws_is_warned_about_once_and_backed_off(
     market: Market,
     clock: FixedClock,
     monkeypatch: pytest.MonkeyPatch,

@@ -92,7 +92,7 @@ def test_a_node_without_accelerators_is_found_by_its_type(folder: Path, clock: F
     assert (quote.spot_micros_per_hour, quote.on_demand_micros_per_hour) == (38_400, 96_000)
 
 
-def test_the_date_of_a_price_is_that_of_the_file_and_a_new_file_is_read(
+def test_price_date_is_file_mtime_and_changed_file_is_reread(
     folder: Path, clock: FixedClock
 ) -> None:
     catalog = open_catalog([folder], clock, asks_aws=False)
@@ -112,7 +112,7 @@ def test_the_date_of_a_price_is_that_of_the_file_and_a_new_file_is_read(
 
 
 @pytest.mark.parametrize("text", ["", "A,B\n1,2\n", "\xff\xfe", 'InstanceType,Price,Region\n"'])
-def test_a_file_that_is_no_price_list_tells_nothing(
+def test_invalid_price_list_falls_back_to_the_snapshot(
     folder: Path, clock: FixedClock, text: str
 ) -> None:
     (folder / "aws" / "vms.csv").write_bytes(text.encode("latin-1"))
@@ -122,7 +122,7 @@ def test_a_file_that_is_no_price_list_tells_nothing(
     assert quote.tier is QuoteSource.SNAPSHOT
 
 
-def test_no_word_of_a_place_leads_out_of_the_catalog(folder: Path, clock: FixedClock) -> None:
+def test_path_traversal_in_cloud_name_is_ignored(folder: Path, clock: FixedClock) -> None:
     quote = quote_for(folder / "aws", clock, cloud="../aws", instance_type="p4d.24xlarge")
 
     assert quote.tier is QuoteSource.ESTIMATE
@@ -144,13 +144,13 @@ def test_price_list_has_one_price_a_zone_and_reports_bad_rows(
     ]
 
 
-def test_a_catalog_without_live_prices_knows_no_history(folder: Path, clock: FixedClock) -> None:
+def test_catalog_without_live_prices_has_no_history(folder: Path, clock: FixedClock) -> None:
     catalog = open_catalog([folder], clock, asks_aws=False)
 
     assert catalog.history(PriceQuery(cloud="aws"), clock.now(), clock.now()) == ()
 
 
-def test_the_snapshot_is_dated_and_tells_what_it_is_for() -> None:
+def test_snapshot_is_dated_and_covers_common_accelerators() -> None:
     quotes = bundled_snapshot().quotes
 
     known = {(quote.cloud, quote.accelerator) for quote in quotes}
@@ -168,7 +168,7 @@ def test_the_snapshot_is_dated_and_tells_what_it_is_for() -> None:
     assert all(datetime(2023, 1, 1, tzinfo=UTC) < quote.as_of for quote in quotes)
 
 
-def test_what_lies_in_the_snapshot_is_refused_or_repaired() -> None:
+def test_implausible_snapshot_rows_are_rejected_or_repaired() -> None:
     reading = bundled_snapshot()
 
     assert {item.rule for item in reading.rejected} == {"gpu-without-host"}

@@ -72,17 +72,17 @@ def test_where_two_runs_part_is_found(more: list[str], others: tuple[int, int], 
     assert likeness.first_difference == told
 
 
-def test_a_rank_that_is_not_heard_of_was_given_other_data() -> None:
+def test_missing_rank_counts_as_different_batches() -> None:
     assert compare_steps(STRAIGHT, parsed_logs(line(0), line(1), line(2))).other_batches == 3
     assert compare_steps(parsed_logs(), parsed_logs()).batches == 0
 
 
 @pytest.mark.parametrize("said", ["{}", "[1]", '{"step": 1, "rank": 0, "batch": "a"}', "{", "null"])
-def test_what_is_no_line_of_a_witness_is_passed_over(said: str) -> None:
+def test_malformed_step_log_lines_are_skipped(said: str) -> None:
     assert parsed_logs(f"holdfast: witness: {said}").batches == {}
 
 
-def test_a_trial_runs_here_and_is_short_and_tells_nobody() -> None:
+def test_shortened_job_runs_locally_without_notifications() -> None:
     task = shortened_job(FILE, name="proof", steps=60, step_ms=100)
 
     understood = parse_job_file(yaml.safe_dump(task))
@@ -113,7 +113,7 @@ def test_a_trial_runs_here_and_is_short_and_tells_nobody() -> None:
         ("run: x\nholdfast: 5", "names no checkpoint store"),
     ],
 )
-def test_what_cannot_be_proven_is_said(text: str, told: str) -> None:
+def test_unprovable_job_file_is_rejected_with_a_reason(text: str, told: str) -> None:
     with pytest.raises(BadRequest, match=told):
         shortened_job(text, name="proof", steps=60, step_ms=100)
 
@@ -125,7 +125,7 @@ def test_nodes_are_taken_in_the_middle_and_not_at_the_ends() -> None:
         preemption_steps(20, 10)
 
 
-def test_a_job_file_of_any_shape_is_judged_in_words() -> None:
+def test_malformed_envs_are_replaced_in_the_shortened_job() -> None:
     odd: dict[str, Any] = {"run": "x", "envs": 5, "holdfast": {"checkpoint": {"store": "file:///s"}}}  # fmt: skip
 
     assert shortened_job(yaml.safe_dump(odd), name="p", steps=6, step_ms=0)["envs"].keys() >= {"OMP_NUM_THREADS"}  # fmt: skip

@@ -45,7 +45,7 @@ def test_the_launcher_changes_and_the_program_does_not(infra: str) -> None:
     assert ours.items() <= there["envs"].items()
 
 
-def test_by_hand_the_same_script_is_started_with_the_same_words() -> None:
+def test_torchrun_commands_start_script_with_same_arguments() -> None:
     spec = parse_job_file(FILE.format(infra="local")).spec
 
     for node in torchrun_commands(spec, render(spec).task, TorchrunRequest(hosts=["a", "b"])):

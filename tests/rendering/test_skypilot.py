@@ -72,7 +72,7 @@ def test_a_job_on_spot_nodes_is_rendered_whole() -> None:
     assert task["envs"]["HOLDFAST_NAME"] == "tiny gpt"
 
 
-def test_nobody_gets_accelerators_that_they_did_not_ask_for() -> None:
+def test_accelerators_are_not_added_by_default() -> None:
     task = rendered().task
 
     assert "accelerators" not in task["resources"]
@@ -89,7 +89,7 @@ def test_nobody_gets_accelerators_that_they_did_not_ask_for() -> None:
         ({"run": "x", "holdfast": {"checkpoint": {"store": "s3://b"}}}, "worker"),
     ],
 )
-def test_the_worker_comes_with_what_it_needs_where_it_is_used(
+def test_worker_dependencies_are_installed_only_where_used(
     words: dict[str, Any], kind: str
 ) -> None:
     first = rendered(**words).task["setup"].splitlines()[0]
@@ -119,7 +119,7 @@ def test_the_strategy_is_the_users_or_the_one_that_loses_least(
 
 
 @pytest.mark.parametrize("word", [{"spot_recovery": "auto"}, {"job_recovery": "eager_next_region"}])
-def test_who_counts_on_leaving_the_region_is_told_that_this_release_does_not(
+def test_region_avoiding_recovery_gets_a_note_on_its_absence(
     word: dict[str, Any],
 ) -> None:
     assert [note for note in notes(**word) if "does not avoid the region" in note]
@@ -142,7 +142,7 @@ def test_a_worker_that_left_on_notice_always_comes_back(
     )
 
 
-def test_what_has_to_be_the_same_for_all_candidates_is_written_once() -> None:
+def test_settings_common_to_all_candidates_are_written_once() -> None:
     same = {"job_recovery": "FAILOVER", "autostop": False, "priority": 5}
 
     found = resources(any_of=[{"infra": "aws", **same}, {"infra": "gcp"}])
@@ -171,7 +171,7 @@ def test_candidates_cannot_differ_in_that(word: str, values: list[Any]) -> None:
 # Spot, brake, price
 
 
-def test_spot_falls_back_to_on_demand_where_the_file_says_so() -> None:
+def test_spot_falls_back_to_on_demand_if_the_file_lists_both() -> None:
     found = resources(ordered=[{"infra": "aws/us-east-1"}, {"infra": "aws", "use_spot": False}])
 
     assert [entry["use_spot"] for entry in found["ordered"]] == [True, False]
@@ -183,7 +183,7 @@ def test_where_there_is_no_spot_none_is_asked_for(infra: str) -> None:
     assert notes(infra=infra) == []
 
 
-def test_who_asks_for_spot_where_there_is_none_is_told() -> None:
+def test_spot_on_infra_without_spot_is_disabled_with_a_note() -> None:
     assert resources(infra="lambda", use_spot=True)["use_spot"] is False
     assert notes(infra="lambda", use_spot=True) == [
         "resources: lambda has no spot nodes; use_spot is set to false"
@@ -197,7 +197,7 @@ def test_who_asks_for_spot_where_there_is_none_is_told() -> None:
     ("said", "brake", "noted"),
     [(None, BRAKE, False), (True, True, False), (30, 30, True), (False, False, True), ({"down": True}, {"down": True}, True)],
 )  # fmt: skip
-def test_idle_nodes_go_down_unless_the_file_says_otherwise(
+def test_autostop_is_the_default_unless_the_file_overrides(
     said: Any, brake: Any, noted: bool
 ) -> None:
     assert resources(autostop=said)["autostop"] == brake
@@ -297,7 +297,7 @@ def test_a_name_that_skypilot_accepts_stays(name: str) -> None:
         ({"envs": {"D": "a\nb"}, "workdir": "/home/$D"}, "#/envs/D", "contains a quote, a backslash or a line break, and is used in a path"),
     ],
 )  # fmt: skip
-def test_what_managed_jobs_cannot_do_is_refused_with_a_way_out(
+def test_features_unsupported_by_managed_jobs_are_rejected(
     words: dict[str, Any], pointer: str, message: str
 ) -> None:
     found = flaws(**words)

@@ -123,7 +123,7 @@ FILES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_skypilot_reads_what_we_render(sky: SkyPilot, name: str) -> None:
+def test_skypilot_parses_rendered_tasks_as_intended(sky: SkyPilot, name: str) -> None:
     words = FILES[name]
     text = rendered(**words)
 
@@ -189,7 +189,7 @@ def test_labels_of_candidates_stay_with_them(sky: SkyPilot) -> None:
         ({"envs": {"D": 'a"b'}, "file_mounts": {"/d": "s3://b/${D}"}}, "JSONDecodeError"),
     ],
 )
-def test_what_we_put_right_or_refuse_is_what_skypilot_refuses(
+def test_tasks_corrected_or_rejected_by_us_fail_in_skypilot(
     sky: SkyPilot, words: dict[str, Any], says: str
 ) -> None:
     (found,) = sky.read([yaml.safe_dump({"run": "true", **words})])

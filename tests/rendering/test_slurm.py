@@ -94,7 +94,7 @@ def test_four_nodes_of_four_gpus_are_a_script_for_sbatch() -> None:
     assert body == BY_HAND.read_text().partition(FROM_HERE)[2]
 
 
-def test_both_scripts_are_ones_that_bash_understands(tmp_path: Path) -> None:
+def test_both_scripts_are_valid_bash(tmp_path: Path) -> None:
     rendered = tmp_path / "job.sbatch"
     rendered.write_text(
         standalone_script(*understood(run="echo 'it''s' \"$HOME\"\n", setup="true"))
@@ -143,7 +143,7 @@ def test_place_and_options_of_the_file_are_those_of_sbatch() -> None:
     ]
 
 
-def test_a_job_of_a_cloud_is_rendered_for_whatever_cluster_there_is() -> None:
+def test_cloud_job_is_rendered_without_a_partition() -> None:
     spec, task = understood(resources={"infra": "aws/us-east-1", "accelerators": "A100:8"})
 
     head = standalone_script(spec, task).partition(FROM_HERE)[0]
@@ -152,7 +152,7 @@ def test_a_job_of_a_cloud_is_rendered_for_whatever_cluster_there_is() -> None:
     assert "partition" not in head
 
 
-def test_what_is_not_in_the_script_is_said() -> None:
+def test_notes_list_steps_missing_from_the_script() -> None:
     spec, _ = understood(secrets={"WANDB": "hush"})
 
     notes = standalone_script_notes(spec)
@@ -161,7 +161,7 @@ def test_what_is_not_in_the_script_is_said() -> None:
     assert "export WANDB before sbatch" in notes[1]
 
 
-def test_probe_is_minimal_unless_the_file_says_more() -> None:
+def test_probe_is_minimal_unless_the_file_configures_more() -> None:
     _, plain = understood(run="make figures")
     _, result = with_slurm(packages=["torch", "transformers"], probe="import")
     _, off = with_slurm(probe=False)
@@ -189,7 +189,7 @@ def test_probe_is_minimal_unless_the_file_says_more() -> None:
         ({"packages": "torch"}, "packages", "is not a list"),
     ],
 )
-def test_what_slurm_would_not_understand_is_refused_in_words(
+def test_invalid_slurm_settings_are_rejected_with_an_explanation(
     words: dict[str, Any], place: str, told: str
 ) -> None:
     found = flaws(config={"slurm": words})
@@ -197,7 +197,7 @@ def test_what_slurm_would_not_understand_is_refused_in_words(
     assert told in found[f"#/config/slurm/{place}"]
 
 
-def test_what_cannot_be_done_on_slurm_is_refused_with_a_way_out() -> None:
+def test_features_unsupported_on_slurm_are_rejected() -> None:
     found = flaws(
         file_mounts={"/data": "s3://bucket/data"},
         resources={"infra": "slurm/a/b/c", "memory": "much"},

@@ -54,7 +54,7 @@ def output_of(task: dict[str, Any]) -> list[str]:
 @settings(max_examples=repeat_count(50, 200))
 @given(st.lists(TEXT, min_size=1, max_size=12))
 @example(NASTY)
-def test_every_word_of_a_command_reaches_the_program_byte_for_byte(words: list[str]) -> None:
+def test_command_arguments_reach_the_program_unchanged(words: list[str]) -> None:
     launched = load(rendered(run=["printf", r"%s\0", *words]).text)
 
     assert output_of(launched) == words
@@ -95,7 +95,7 @@ def test_a_task_is_read_back_as_it_was_dumped(task: dict[str, Any]) -> None:
     assert load(dump(task)) == task
 
 
-def test_a_task_holds_the_words_of_its_file_over_those_of_the_house() -> None:
+def test_job_file_values_override_the_base_task() -> None:
     task = rendered(
         name="tiny",
         num_nodes=2,
@@ -149,7 +149,7 @@ def test_the_job_that_another_goes_on_from_reaches_its_worker() -> None:
     assert task["envs"]["HOLDFAST_FROM"] == "j1"
 
 
-def test_spot_is_the_default_and_nothing_of_the_block_reaches_the_launcher() -> None:
+def test_spot_is_default_and_holdfast_block_is_not_rendered() -> None:
     local = {"infra": "local"}
 
     task = rendered(run="true", resources=local, holdfast={"tags": {"team": "nlp"}}).task
@@ -165,7 +165,7 @@ def test_a_script_can_be_read_where_it_is_shown() -> None:
     assert "run: |\n  echo one\n  echo 'two'\n" in text
 
 
-def test_a_job_without_a_store_is_told_what_a_preemption_costs_it() -> None:
+def test_job_without_store_gets_a_note_about_restarts() -> None:
     without = rendered(run="true").notes
     saving = rendered(run="true", holdfast={"checkpoint": {"store": "s3://bucket"}}).notes
 
@@ -173,7 +173,7 @@ def test_a_job_without_a_store_is_told_what_a_preemption_costs_it() -> None:
     assert saving == ()
 
 
-def test_a_repository_is_cloned_by_skypilot_and_refused_by_a_laptop() -> None:
+def test_git_workdir_is_passed_to_skypilot_and_rejected_locally() -> None:
     repository = {"url": "https://git.example.com/gpt.git", "ref": "v1"}
 
     task = rendered(run="true", workdir=repository).task
@@ -183,7 +183,7 @@ def test_a_repository_is_cloned_by_skypilot_and_refused_by_a_laptop() -> None:
     assert task["workdir"] == repository
 
 
-def test_what_a_laptop_cannot_do_is_refused_all_at_once_and_with_a_way_out() -> None:
+def test_all_features_unsupported_locally_are_rejected_together() -> None:
     words = {"run": "true", "file_mounts": {"/d": "s3://b"}, "volumes": {"/v": "disk"}}
 
     with pytest.raises(BadJobFile) as refusal:
@@ -201,7 +201,7 @@ def test_of_a_secret_only_the_name_is_rendered(infra: str) -> None:
     assert "hush" not in launched.text
 
 
-def test_a_launch_gets_what_is_never_stored() -> None:
+def test_secrets_are_added_at_launch_and_never_stored() -> None:
     stored = load(rendered(run="true", secrets={"KEY": "hush"}, resources={"infra": "aws"}).text)
 
     whole = with_launch_values(stored, secrets={"KEY": "hush"}, wheelhouse=Path("/wheels/1"))
@@ -212,7 +212,7 @@ def test_a_launch_gets_what_is_never_stored() -> None:
     assert stored["secrets"] == {"KEY": REDACTED}
 
 
-def test_what_means_nothing_on_a_laptop_is_noted() -> None:
+def test_settings_without_local_effect_get_a_note() -> None:
     resources = {"infra": "local", "accelerators": "A100:8", "use_spot": True}
 
     notes = rendered(run="true", resources=resources).notes

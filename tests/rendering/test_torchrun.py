@@ -77,7 +77,7 @@ def test_nodes_may_come_and_go_where_that_is_wanted() -> None:
     assert "TORCH_DISABLE" not in commands(PLAIN, nodes=3, least_nodes=3)[0].command
 
 
-def test_a_program_that_asks_for_the_words_of_launchers_gets_them() -> None:
+def test_launcher_variables_used_by_the_program_are_exported() -> None:
     file = PLAIN.replace("train.py", "train.py --node $SKYPILOT_NODE_RANK")
 
     result = commands(file, hosts=["fd00::1", "fd00::2"], ranks=[2])
@@ -126,7 +126,7 @@ def test_nodes_that_the_job_has_not_are_refused(asked: dict[str, Any], words: st
         commands(PLAIN, **asked)
 
 
-def test_what_is_not_in_the_commands_is_said() -> None:
+def test_notes_list_setup_and_secrets_omitted_from_commands() -> None:
     file = f"{PLAIN}setup: pip install x\nsecrets: {{HF_TOKEN: hush}}\n"
 
     spec = parse_job_file(file, Overrides()).spec

@@ -61,14 +61,14 @@ def test_every_image_is_pinned_to_a_version(name: str) -> None:
 
 
 @every_service
-def test_nobody_is_root(name: str) -> None:
+def test_services_run_without_root(name: str) -> None:
     assert SERVICES[name]["user"].partition(":")[0] not in {"", "0", "root"}
     assert not SERVICES[name].get("privileged")
     assert "no-new-privileges:true" in SERVICES[name]["security_opt"]
 
 
 @every_service
-def test_every_part_tells_when_it_is_well(name: str) -> None:
+def test_every_service_has_a_health_check(name: str) -> None:
     check = SERVICES[name]["healthcheck"]
 
     assert check["test"][0] == "CMD"
@@ -76,7 +76,7 @@ def test_every_part_tells_when_it_is_well(name: str) -> None:
 
 
 @every_service
-def test_what_a_part_keeps_outlives_its_container(name: str) -> None:
+def test_service_data_is_kept_in_named_volumes(name: str) -> None:
     volumes = [volume.partition(":")[0] for volume in SERVICES[name]["volumes"]]
 
     assert volumes
@@ -113,7 +113,7 @@ def test_secrets_come_from_outside(name: str) -> None:
     assert not re.search(r"\$\{[A-Z0-9_]*(PASSWORD|SECRET|KEY)[A-Z0-9_]*(:?-|\})", str(env))
 
 
-def test_the_service_is_told_only_settings_that_exist() -> None:
+def test_service_environment_uses_only_known_settings() -> None:
     known = {f"HOLDFAST_{field.upper()}" for field in Settings.model_fields}
     known |= {f"HOLDFAST_LOCAL_{field.upper()}" for field in SimulatedMarketSettings.model_fields}
 
@@ -152,7 +152,7 @@ def test_skypilot_container_mounts_only_the_given_paths() -> None:
     assert SERVICES["skypilot"]["user"] == SERVICES["holdfast"]["user"]
 
 
-def test_the_folders_that_are_shared_belong_to_the_user_in_both_images() -> None:
+def test_shared_directories_are_created_in_both_images() -> None:
     """A volume takes its owner from the image that is started first; made by the engine, it would be root's."""
     made = [
         rest for word, rest in instructions() if word == "RUN" and "install --directory" in rest
@@ -178,7 +178,7 @@ def test_skypilot_and_the_service_find_each_other() -> None:
     assert "ports" not in SERVICES["skypilot"], "whoever reaches it may rent nodes"
 
 
-def test_the_image_of_skypilot_is_what_holdfast_up_would_start() -> None:
+def test_skypilot_image_matches_the_server_of_holdfast_up() -> None:
     stage = stages()["skypilot"]
     (env,) = [rest for word, rest in stage if word == "ENV"]
     given = dict(pair.split("=", 1) for pair in env.split())
@@ -194,7 +194,7 @@ def test_the_image_of_skypilot_is_what_holdfast_up_would_start() -> None:
     assert ("WORKDIR", given["HOME"]) in stage
 
 
-def test_the_image_of_skypilot_has_the_gate_and_the_service_counts_on_it() -> None:
+def test_skypilot_image_contains_the_admission_plugin() -> None:
     """An image of an older Holdfast must not be taken for it: without the module, SkyPilot launches nothing."""
     stage = stages()["skypilot"]
     (_, copied) = next(item for item in stage if item[0] == "COPY" and SOURCE.name in item[1])
@@ -225,7 +225,7 @@ def test_the_parts_agree_on_names_ports_and_keys() -> None:
     assert ("VOLUME", home) in instructions()
 
 
-def test_the_image_stands_on_a_pinned_slim_python() -> None:
+def test_image_is_based_on_a_pinned_slim_python() -> None:
     bases = [rest for word, rest in instructions() if word == "FROM"]
 
     assert len(bases) == 3, "one stage builds the wheel, one is SkyPilot's, the last runs the wheel"
@@ -234,7 +234,7 @@ def test_the_image_stands_on_a_pinned_slim_python() -> None:
     assert all(re.match(r"python:3\.11\.\d+-slim-[a-z]+( AS \w+)?$", base) for base in bases)
 
 
-def test_the_image_fetches_nothing_by_address_and_pins_what_it_installs() -> None:
+def test_image_installs_only_pinned_packages_and_adds_no_urls() -> None:
     assert not [word for word, _ in instructions() if word == "ADD"]
     installs = [rest for word, rest in instructions() if word == "RUN" and "pip install" in rest]
     assert len(installs) == 3
@@ -244,7 +244,7 @@ def test_the_image_fetches_nothing_by_address_and_pins_what_it_installs() -> Non
         assert "--no-cache-dir" in rest
 
 
-def test_the_image_runs_as_nobody_special_and_tells_when_it_is_well() -> None:
+def test_image_runs_unprivileged_with_a_health_check() -> None:
     last = DOCKERFILE.rpartition("\nFROM ")[2]
 
     assert re.search(r"^USER 10001:10001$", last, re.MULTILINE)
@@ -258,7 +258,7 @@ def test_the_image_has_no_torch_unless_it_is_asked_for() -> None:
     assert ("ARG", "EXTRAS=service,postgres") in instructions()
 
 
-def test_the_image_is_given_all_that_the_wheel_is_made_of_and_no_more() -> None:
+def test_build_context_has_exactly_the_inputs_of_the_wheel() -> None:
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     ignored, *given = [line for line in lines if line and not line.startswith("#")]
     wheel = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]

@@ -27,7 +27,7 @@ def _schema(told: dict[str, Any], name: str) -> Any:
     return told["api"]["components"]["schemas"][name]
 
 
-def test_this_version_keeps_what_the_last_release_promised(last: dict[str, Any]) -> None:
+def test_contracts_of_the_last_release_are_kept(last: dict[str, Any]) -> None:
     found = broken(last, promises())
 
     # Add and keep; take away two releases later. A new release is recorded with: make contract

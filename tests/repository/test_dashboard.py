@@ -60,7 +60,7 @@ def test_no_page_has_scripts_or_styles_that_its_policy_forbids() -> None:
     assert not re.findall(r'(?:src|href)="(?!/)', page)
 
 
-def test_whoever_gets_the_page_gets_the_licenses_of_what_it_is_made_of() -> None:
+def test_dashboard_ships_licenses_of_its_dependencies() -> None:
     front_page()
 
     licenses = (WEB / "assets/licenses.md").read_text()
@@ -80,7 +80,7 @@ def hook(tmp_path: Path) -> Any:
     return module.NeedsDashboard(str(tmp_path), {}, None, None, str(tmp_path), "wheel")
 
 
-def test_a_wheel_without_the_dashboard_is_refused_and_says_what_to_do(hook: Any) -> None:
+def test_wheel_build_without_dashboard_fails_with_instructions(hook: Any) -> None:
     with pytest.raises(FileNotFoundError, match="build the dashboard first, with make setup"):
         hook.initialize("standard", {})
 

@@ -143,7 +143,7 @@ def test_every_error_has_its_section_where_its_type_points(error: type[HoldfastE
     assert f"exit code {error.exit_code}" in told.lower()
 
 
-def test_every_word_of_a_job_file_is_described() -> None:
+def test_every_job_file_field_is_documented() -> None:
     told = page("job-file")
 
     for word in (*JobFile.model_fields, *Resources.model_fields, *Recovery.model_fields):
@@ -245,7 +245,7 @@ def test_commands_that_are_shown_exist(path: Path) -> None:
 
 
 @for_each(PAGES, name=lambda path: path.relative_to(ROOT))
-def test_job_files_that_are_shown_are_understood(path: Path) -> None:
+def test_job_files_in_the_docs_are_valid(path: Path) -> None:
     for text in blocks(path.read_text(), "yaml"):
         if "run" in (words := yaml.safe_load(text) or {}):
             given = dict.fromkeys(words.get("secrets", {}), "as with --secret")

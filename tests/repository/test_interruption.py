@@ -97,5 +97,5 @@ def is_ready(file: Path) -> bool:
         ("0000000000000000FFFF000000000000", False),
     ],
 )
-def test_loopback_is_told_from_other_addresses(address: str, is_loopback: bool) -> None:
+def test_loopback_addresses_are_recognized(address: str, is_loopback: bool) -> None:
     assert bool(LOOPBACK.fullmatch(address)) == is_loopback

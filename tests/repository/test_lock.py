@@ -53,7 +53,7 @@ def _applies(need: Requirement, extras: Iterable[str]) -> bool:
     return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
 
 
-def test_every_package_that_development_needs_is_pinned_and_no_other() -> None:
+def test_lock_file_pins_exactly_the_development_dependencies() -> None:
     assert set(LOCK) == reachable("dev")
 
 
@@ -76,7 +76,7 @@ def test_this_environment_is_the_locked_one() -> None:
     assert here == LOCK
 
 
-def test_what_a_person_or_a_service_installs_is_light() -> None:
+def test_client_and_service_exclude_heavy_dependencies() -> None:
     client = reachable()
     service = reachable("service", "postgres")
 

@@ -33,7 +33,7 @@ def test_every_row_is_there_once() -> None:
 
 
 @for_each(ROWS)
-def test_a_row_is_where_it_says_and_its_test_exists(told: tuple[str, ...]) -> None:
+def test_reference_row_names_existing_file_command_and_test(told: tuple[str, ...]) -> None:
     _, _, where, command, file, test = told
     tree = ast.parse((ROOT / file).read_text())
     tests = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == test]

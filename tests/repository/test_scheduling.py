@@ -52,7 +52,7 @@ def scheduled(count: int) -> tuple[Scheduling, list[Process]]:
     return scheduling, processes
 
 
-def test_one_process_in_three_takes_what_waits() -> None:
+def test_one_worker_in_three_gets_waiting_and_slurm_tests() -> None:
     first, second, third = started(3)
 
     assert first.given == [COLLECTED[0], COLLECTED[7], COLLECTED[1]], "all tests with a Slurm first"
@@ -60,7 +60,7 @@ def test_one_process_in_three_takes_what_waits() -> None:
     assert third.given[:2] == COLLECTED[4:6]
 
 
-def test_a_process_that_has_nothing_to_compute_takes_what_waits() -> None:
+def test_worker_without_compute_tests_gets_waiting_tests() -> None:
     _, _, third = started(3)
 
     assert third.given[2:] == [COLLECTED[2]]
@@ -79,7 +79,7 @@ def test_a_test_that_ended_its_process_is_not_run_again() -> None:
     assert scheduling.tests_finished
 
 
-def test_nothing_is_left_of_a_process_that_ended_on_its_last_test() -> None:
+def test_worker_crash_on_the_last_test_leaves_no_pending_tests() -> None:
     scheduling, [only] = scheduled(1)
     for test in COLLECTED:
         if test != COLLECTED[6]:

@@ -72,7 +72,7 @@ def definitions(path: Path) -> Iterator[str]:
             yield from (each.target.id for each in fields if isinstance(each.target, ast.Name))
 
 
-def test_retired_words_are_not_names() -> None:
+def test_names_use_no_retired_vocabulary() -> None:
     found = []
     for path in SOURCES:
         place = path.relative_to(ROOT).as_posix()

@@ -74,7 +74,7 @@ def test_nothing_sits_at_top_level_but_the_two_packages(wheel: Path) -> None:
     }
 
 
-def test_the_wheel_carries_what_the_service_needs_at_run_time(wheel: Path) -> None:
+def test_wheel_contains_runtime_files_of_the_service(wheel: Path) -> None:
     members = set(zipfile.ZipFile(wheel).namelist())
     migrations = {path.name for path in (ROOT / "migrations/versions").glob("*.py")}
 
@@ -116,7 +116,7 @@ def test_the_programs_are_installed(programs: Path) -> None:
 
 
 @pytest.mark.parametrize("words", ["serve", "up", "up --configure", "up --stop", "db current"])
-def test_a_command_that_needs_more_than_the_client_says_what(programs: Path, words: str) -> None:
+def test_service_command_on_client_install_names_missing_extra(programs: Path, words: str) -> None:
     code = f"""{WITHOUT_HEAVY}
 from holdfast.cli import main
 sys.argv = ["holdfast", *{words.split()!r}]

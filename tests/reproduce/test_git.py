@@ -72,7 +72,9 @@ def test_the_folder_of_a_job_file_is_looked_at(
     assert (result.folder, result.is_dirty) == ("demos", False)
 
 
-def test_a_commit_of_before_stands_in_a_folder_of_its_own(repository: Path, tmp_path: Path) -> None:
+def test_earlier_commit_is_checked_out_into_its_own_directory(
+    repository: Path, tmp_path: Path
+) -> None:
     commit = git(repository, "rev-parse", "HEAD")
     (repository / "demos/train.py").write_text("print(2)\n")
     patch = tmp_path / "change.patch"

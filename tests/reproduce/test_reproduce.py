@@ -94,7 +94,7 @@ def test_a_job_without_a_folder_needs_no_code(tmp_path: Path) -> None:
         (of("abc123"), {"as_is": True}, "the directory /gone does not exist here"),
     ],
 )
-def test_what_is_missing_is_said_with_a_way_out(
+def test_missing_source_is_reported_with_a_remedy(
     repository: Path, tmp_path: Path, manifest: dict[str, Any], more: dict[str, Any], way_out: str
 ) -> None:
     asked = {"repositories": [repository], "to": tmp_path / more.pop("to", "then"), **more}
@@ -105,7 +105,7 @@ def test_what_is_missing_is_said_with_a_way_out(
     assert not (tmp_path / "then").exists()
 
 
-def test_a_folder_as_it_is_now_is_told_from_that_of_then(repository: Path, tmp_path: Path) -> None:
+def test_changed_script_in_current_directory_is_reported(repository: Path, tmp_path: Path) -> None:
     digest = "5f2a"
     workdir = workdir_of(of(None), str(repository), code_override(tmp_path, as_is=True))
 
@@ -116,7 +116,7 @@ def test_a_folder_as_it_is_now_is_told_from_that_of_then(repository: Path, tmp_p
     assert "train.py is not the original script" in problem
 
 
-def test_the_same_launch_has_a_tag_and_begins_with_the_programs_of_then() -> None:
+def test_rerun_task_is_tagged_and_uses_original_programs() -> None:
     task = rerun_task(MANIFEST, "/then/demos", Path("/then python/bin"))
 
     spec = parse_job_file(json.dumps(task)).spec
@@ -129,7 +129,7 @@ def test_the_same_launch_has_a_tag_and_begins_with_the_programs_of_then() -> Non
     assert "workdir" in MANIFEST["holdfast"]["job_file"], "the manifest itself was left alone"
 
 
-def test_nodes_elsewhere_install_the_packages_before_their_own_setup() -> None:
+def test_remote_nodes_install_packages_before_their_own_setup() -> None:
     task = with_requirements({"run": "x", "setup": "echo mine"}, requirements(MANIFEST["lock"]))
 
     done = subprocess.run(["bash", "-n"], input=task["setup"], text=True, check=False)
@@ -140,7 +140,7 @@ def test_nodes_elsewhere_install_the_packages_before_their_own_setup() -> None:
     assert lines[-2].endswith("|| exit 1")
 
 
-def test_builds_of_torch_come_from_their_own_index_and_we_from_none() -> None:
+def test_torch_uses_its_own_index_and_holdfast_is_omitted() -> None:
     old = "holdfast==0.1.0"  # On a package index, that is another project by now.
 
     assert requirements([*MANIFEST["lock"], old]).splitlines() == [
@@ -181,7 +181,9 @@ def test_a_manifest_is_read_from_its_file_and_from_a_bundle(tmp_path: Path) -> N
         ('{"a": 1}', "write one with holdfast manifest JOB --json"),
     ],
 )
-def test_what_is_no_manifest_is_said(tmp_path: Path, content: str | None, told: str) -> None:
+def test_invalid_manifest_is_rejected_with_a_reason(
+    tmp_path: Path, content: str | None, told: str
+) -> None:
     file = tmp_path / "m.json"
     if content is not None:
         file.write_text(content)
@@ -190,7 +192,7 @@ def test_what_is_no_manifest_is_said(tmp_path: Path, content: str | None, told: 
         read_evidence(file)
 
 
-def test_a_bundle_whose_job_told_nothing_is_said(tmp_path: Path) -> None:
+def test_bundle_without_manifest_is_rejected(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
         archive.writestr("holdfast-j1/README.md", "x")
 
@@ -198,12 +200,12 @@ def test_a_bundle_whose_job_told_nothing_is_said(tmp_path: Path) -> None:
         read_evidence(tmp_path / "b.zip")
 
 
-def test_a_script_that_no_service_launched_says_nothing_of_its_launch() -> None:
+def test_manifest_without_launch_is_rejected() -> None:
     with pytest.raises(BadRequest, match="does not contain the launch of its run"):
         task_of({"format": 1, "config": {}})
 
 
-def test_what_is_other_here_is_told_with_the_cause_first() -> None:
+def test_machine_differences_are_listed_with_the_cause_first() -> None:
     here = {"torch": "2.13.1", "driver": None, "gpus": [], "lock": ["numpy==2.4.0"], "backends": {}}
 
     all_ = machine_differences(MANIFEST, with_packages=True, ask=lambda: json.dumps(here))

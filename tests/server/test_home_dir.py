@@ -27,7 +27,7 @@ def test_an_open_home_is_warned_about(
     assert (f"chmod 700 {home}" in caplog.text) is warned
 
 
-def test_members_are_kept_from_the_machine_unless_settings_say_otherwise(tmp_path: Path) -> None:
+def test_members_are_refused_local_and_slurm_by_default(tmp_path: Path) -> None:
     house = composition.build(
         Settings(home=tmp_path / "home"), SimulatedMarketSettings(), "http://127.0.0.1:8642"
     )

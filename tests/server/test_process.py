@@ -36,7 +36,7 @@ def test_answers_in_two_pieces_do_not_wait_for_each_other() -> None:
     assert asyncio.run(delays()) != 0
 
 
-def test_an_address_that_is_taken_is_told_with_what_to_do() -> None:
+def test_port_in_use_is_reported_with_a_remedy() -> None:
     with closing(listen("127.0.0.1", 0)) as other:
         port: int = other.getsockname()[1]
 

@@ -10,7 +10,7 @@ from support.skypilot.fake_interpreter import configuration
 from support.skypilot.server_dir import GATE, ServerDirHarness, is_alive
 
 
-def test_another_address_of_the_gate_is_read_by_the_server_that_runs(
+def test_changed_policy_url_is_read_without_server_restart(
     harness: ServerDirHarness,
 ) -> None:
     harness.open()
@@ -22,7 +22,7 @@ def test_another_address_of_the_gate_is_read_by_the_server_that_runs(
     assert harness.gate_address.read_text() == GATE.replace("secret", "other") + "\n"
 
 
-def test_another_edition_of_the_gate_starts_the_server_anew_and_says_why(
+def test_changed_plugin_restarts_the_server_with_a_notice(
     harness: ServerDirHarness,
 ) -> None:
     harness.open()
@@ -55,7 +55,7 @@ def test_unwritable_plugin_is_reported_with_its_consequence(
     assert "jobs are not recovered and launches fail" in harness.told
 
 
-def test_a_gate_that_can_be_written_later_takes_the_place_of_its_address(
+def test_plugin_replaces_policy_url_once_writable(
     harness: ServerDirHarness,
 ) -> None:
     harness.interpreter.play(packages=harness.interpreter.python / "packages")

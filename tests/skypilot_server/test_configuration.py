@@ -17,7 +17,7 @@ OURS = {"admin_policy": GATE, "jobs": {"controller": {"consolidation_mode": True
 CLASS = Policy(GATE, edition="1")
 
 
-def test_an_empty_file_gets_what_holdfast_needs() -> None:
+def test_empty_configuration_gets_the_required_settings() -> None:
     made = merged_configuration("", CLASS)
 
     assert yaml.safe_load(made.text) == OURS
@@ -44,7 +44,7 @@ def test_a_persons_own_keys_are_kept() -> None:
     assert result["jobs"]["controller"] == {"resources": {"cpus": 8}, "consolidation_mode": True}
 
 
-def test_what_is_put_right_is_said() -> None:
+def test_corrected_settings_are_noted() -> None:
     text = "admin_policy: my.Policy\njobs: {controller: {consolidation_mode: false}}"
 
     made = merged_configuration(text, CLASS)
@@ -75,7 +75,7 @@ def test_older_policy_is_replaced_silently_without_its_secret(before: str, after
         ("db: postgresql://somewhere", True),
     ],
 )
-def test_what_only_a_start_makes_true_is_told_from_what_is_read_live(text: str, anew: bool) -> None:
+def test_startup_settings_are_distinguished_from_live_settings(text: str, anew: bool) -> None:
     before, after = merged_configuration("", CLASS), merged_configuration(text, CLASS)
 
     assert (before.at_start != after.at_start) is anew
@@ -91,6 +91,6 @@ def test_another_gate_needs_a_start(other: Policy) -> None:
 @pytest.mark.parametrize(
     "text", ["- a\n- list", "just words", "a: [", "jobs: 5", "jobs: {controller: x}"]
 )
-def test_what_cannot_be_understood_is_told_and_not_overwritten(text: str) -> None:
+def test_invalid_configuration_is_rejected(text: str) -> None:
     with pytest.raises(BadRequest, match=r"config\.yaml"):
         merged_configuration(text, CLASS)

@@ -44,7 +44,7 @@ def test_server_starts_with_its_own_home_and_configuration(
     assert "starting SkyPilot 0.14.1" in harness.told
 
 
-def test_a_server_outlives_whoever_started_it(harness: ServerDirHarness) -> None:
+def test_server_is_detached_from_its_starter(harness: ServerDirHarness) -> None:
     harness.open()
 
     server = psutil.Process(harness.pid)
@@ -54,7 +54,7 @@ def test_a_server_outlives_whoever_started_it(harness: ServerDirHarness) -> None
     assert server.cwd() == str(harness.place.home)
 
 
-def test_what_leads_to_keys_and_holds_a_secret_is_private(harness: ServerDirHarness) -> None:
+def test_server_files_are_private_and_hide_the_policy_secret(harness: ServerDirHarness) -> None:
     harness.open()
 
     assert harness.place.home.stat().st_mode & 0o777 == 0o700
@@ -74,7 +74,7 @@ def test_a_server_that_runs_is_used_again(harness: ServerDirHarness) -> None:
     assert f"is already running, process {first}" in harness.told
 
 
-def test_without_a_wish_the_port_stays_that_of_the_server_that_runs(
+def test_unspecified_port_reuses_that_of_the_running_server(
     harness: ServerDirHarness,
 ) -> None:
     url = harness.open()
@@ -102,7 +102,7 @@ def test_a_change_that_is_read_live_leaves_the_server_alone(harness: ServerDirHa
     assert configuration(harness.place.home)["aws"] == {"vpc_names": ["mine"]}
 
 
-def test_what_a_person_had_written_is_kept_beside(harness: ServerDirHarness) -> None:
+def test_original_configuration_is_backed_up(harness: ServerDirHarness) -> None:
     harness.place.config.parent.mkdir(parents=True)
     harness.place.config.write_text("# mine\nadmin_policy: my.Policy\n")
 
@@ -131,7 +131,7 @@ def test_user_configuration_survives_our_changes(
     ("name", "make"),
     [(".sky/config.yaml", Path.mkdir), (".sky/holdfast-gate", Path.mkdir), (".config", Path.touch)],
 )
-def test_what_cannot_be_read_or_written_in_its_folder_is_told_and_named(
+def test_unusable_path_in_server_directory_is_named(
     harness: ServerDirHarness, name: str, make: Callable[[Path], None]
 ) -> None:
     """As where it is somebody else's: a folder in the place of a file, and the reverse, stop root as well."""
@@ -146,7 +146,7 @@ def test_what_cannot_be_read_or_written_in_its_folder_is_told_and_named(
     assert str(obstacle) in failure.value.detail
 
 
-def test_a_folder_that_cannot_be_made_is_told_before_anything_is_installed(
+def test_uncreatable_directory_fails_before_installation(
     harness: ServerDirHarness,
 ) -> None:
     nowhere = ServerDir(harness.interpreter.python / "home")  # Below a file there is no folder.
@@ -157,7 +157,7 @@ def test_a_folder_that_cannot_be_made_is_told_before_anything_is_installed(
     assert harness.said == []
 
 
-def test_stop_ends_the_server_and_its_workers_and_says_what_goes_on(
+def test_stop_ends_server_and_workers_but_not_job_controllers(
     harness: ServerDirHarness,
 ) -> None:
     harness.interpreter.play(leaves_worker=True)
@@ -204,7 +204,7 @@ def test_processes_of_a_killed_server_do_not_block_the_next(
     ],
     ids=["other program", "other port", "other birth"],
 )
-def test_a_stale_record_whose_number_belongs_to_somebody_else_ends_nobody(
+def test_stale_record_with_reused_pid_ends_no_process(
     harness: ServerDirHarness, words: tuple[str, ...], older_s: float
 ) -> None:
     harness.open()
@@ -232,7 +232,7 @@ def test_a_record_that_cannot_be_read_is_no_server(harness: ServerDirHarness, re
     assert harness.open().endswith(str(harness.port))
 
 
-def test_a_server_that_ends_at_its_start_is_told_with_the_end_of_its_log(
+def test_server_exit_at_startup_is_reported_with_its_log_tail(
     harness: ServerDirHarness,
 ) -> None:
     harness.interpreter.play(crashes=True)
@@ -256,7 +256,7 @@ def test_a_log_of_the_start_before_is_kept(harness: ServerDirHarness) -> None:
     assert "no room on the stage" not in harness.place.log.read_text()
 
 
-def test_a_port_of_somebody_else_is_told_with_both_ways_out(harness: ServerDirHarness) -> None:
+def test_port_of_another_process_is_reported_with_both_remedies(harness: ServerDirHarness) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = int(taken.getsockname()[1])
         with pytest.raises(AddressInUse, match="--skypilot-port") as failure:
@@ -269,7 +269,7 @@ def test_a_port_of_somebody_else_is_told_with_both_ways_out(harness: ServerDirHa
     ("version", "sentence"),
     [(None, "has no SkyPilot"), ("0.13.2", "has SkyPilot 0.13.2, but this version")],
 )
-def test_without_skypilot_the_way_to_it_is_told(
+def test_missing_skypilot_is_reported_with_install_commands(
     harness: ServerDirHarness, version: str | None, sentence: str
 ) -> None:
     harness.interpreter.play(version=version)
@@ -291,7 +291,7 @@ def test_this_environment_is_not_asked_for_more_than_it_has(harness: ServerDirHa
         )
 
 
-def test_an_installation_that_fails_is_told_with_the_command_that_failed(
+def test_failed_installation_names_the_failed_command(
     harness: ServerDirHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -304,7 +304,7 @@ def test_an_installation_that_fails_is_told_with_the_command_that_failed(
     assert "installing SkyPilot 0.14.1" in harness.told
 
 
-def test_nothing_is_installed_where_nobody_would_look_for_it(harness: ServerDirHarness) -> None:
+def test_install_skips_a_configured_python_without_skypilot(harness: ServerDirHarness) -> None:
     harness.interpreter.play(version=None)
 
     with pytest.raises(NotInstalled, match="has no SkyPilot; install it there, or unset"):
@@ -316,7 +316,7 @@ def test_nothing_is_installed_where_nobody_would_look_for_it(harness: ServerDirH
     assert not harness.place.home.exists()
 
 
-def test_what_is_installed_is_not_installed_again(harness: ServerDirHarness) -> None:
+def test_existing_installation_is_not_repeated(harness: ServerDirHarness) -> None:
     skypilot_server.install_if_missing(
         harness.place, harness.interpreter.python, harness.said.append
     )
@@ -340,7 +340,7 @@ def test_keys_are_linked_and_never_copied(harness: ServerDirHarness) -> None:
     assert "cloud credentials found by SkyPilot: AWS, GCP, Kubernetes" in harness.told
 
 
-def test_keys_that_are_gone_are_gone_there_too(harness: ServerDirHarness) -> None:
+def test_removed_credentials_are_unlinked_from_the_server(harness: ServerDirHarness) -> None:
     (harness.person / ".aws").mkdir()
     harness.open()
     (harness.person / ".aws").rmdir()
@@ -351,7 +351,7 @@ def test_keys_that_are_gone_are_gone_there_too(harness: ServerDirHarness) -> Non
     assert "cloud credentials found by SkyPilot: environment variables only" in harness.said
 
 
-def test_a_server_that_changes_its_program_is_not_taken_for_one_that_ended() -> None:
+def test_server_process_during_exec_is_still_found() -> None:
     """It has no words at all at that moment, and a start that looked then said that SkyPilot had ended."""
     again = 'n=$1; shift; [ "$n" = 0 ] || exec sh -c "$0" "$0" $((n - 1)) "$@"; read nothing'
     words = ["sh", "-c", again, again, "300", "-m", process.MODULE, "--port=1"]

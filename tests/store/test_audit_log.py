@@ -55,7 +55,7 @@ def row_of(connection: Connection, seq: int) -> dict[str, Any]:
     return dict(connection.execute(select(table).where(table.c.seq == seq)).mappings().one())
 
 
-def test_what_nobody_touched_is_sound(audit: AuditLog) -> None:
+def test_untampered_log_verifies(audit: AuditLog) -> None:
     decision = audit.verify([audit.head()])
 
     assert (decision.broken_seq, decision.problem) == (None, "")
@@ -160,9 +160,7 @@ def test_a_tail_that_was_cut_off_is_seen_by_who_kept_the_head(
     assert "rows 4 to 5 are missing" in decision.problem
 
 
-def test_a_log_that_was_made_anew_is_seen_by_who_kept_the_head(
-    audit: AuditLog, engine: Engine
-) -> None:
+def test_rewritten_log_is_detected_with_a_saved_head(audit: AuditLog, engine: Engine) -> None:
     kept = audit.head()
     tamper(engine, lambda c: c.execute(delete(table).where(table.c.seq > 3)))
     for n in (4, 5, 6):
@@ -172,7 +170,7 @@ def test_a_log_that_was_made_anew_is_seen_by_who_kept_the_head(
     assert audit.verify([kept]).broken_seq == 5
 
 
-def test_the_custodian_keeps_the_head_and_never_one_of_another_story(
+def test_anchor_keeps_its_head_when_the_log_is_rewritten(
     audit: AuditLog, engine: Engine, tmp_path: Path
 ) -> None:
     custodian = AuditAnchor(tmp_path / "audit-head", audit)

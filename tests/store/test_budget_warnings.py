@@ -41,7 +41,7 @@ def test_each_warning_of_a_budget_is_one_message(harness: NotificationHarness) -
         assert "at $7.20 an hour, its jobs will be paused at 2026-03-01 13:21Z" in texts[0]
 
 
-def test_that_a_budget_is_spent_is_told_once_however_many_jobs_are_paused(
+def test_spent_budget_notifies_once_for_all_paused_jobs(
     harness: NotificationHarness,
 ) -> None:
     harness.channel(kinds=frozenset({NotificationKind.BUDGET}))
@@ -77,7 +77,7 @@ def test_two_shares_that_are_reached_at_once_are_one_warning(harness: Notificati
     assert "80 % of the budget of project default ($" in letter.text
 
 
-def test_a_budget_that_is_set_anew_warns_anew(harness: NotificationHarness) -> None:
+def test_budget_set_again_warns_again(harness: NotificationHarness) -> None:
     """Also before the first warning has gone out, as both wait in one line."""
     harness.channel(kinds=frozenset({NotificationKind.BUDGET}))
     harness.job("job-1", launched(0), ready(0))
@@ -114,7 +114,7 @@ def test_the_warnings_of_a_budget_are_news_of_its_project(harness: NotificationH
     assert "50 % of the budget of project default" in letter.text
 
 
-def test_the_warnings_of_a_users_budget_go_to_what_their_own_jobs_name(
+def test_user_budget_warnings_go_to_channels_of_their_jobs(
     harness: NotificationHarness,
 ) -> None:
     """And to no project, whose people need not know what somebody spends elsewhere."""

@@ -88,9 +88,7 @@ def test_running_sums_equal_the_fold_of_all_facts(
     )
 
 
-def test_a_month_does_not_pay_what_the_one_before_has_paid(
-    engine: Engine, journal: Journal
-) -> None:
+def test_month_excludes_costs_of_the_previous_month(engine: Engine, journal: Journal) -> None:
     begun = [submitted(APRIL_S - 100), launched(APRIL_S - 100), ready(APRIL_S - 100)]
     _write(journal, "job-1", begun)
     _write(journal, "job-2", [*begun, finished(APRIL_S + 20)])

@@ -34,7 +34,7 @@ def test_urls_are_sealed_and_open_for_their_channel_alone(harness: NotificationH
     assert harness.channels.open("gone") is None
 
 
-def test_what_is_secret_is_in_no_traceback(harness: NotificationHarness) -> None:
+def test_channel_repr_hides_secrets(harness: NotificationHarness) -> None:
     target = harness.channels.open(harness.channel().id)
 
     assert target is not None

@@ -73,7 +73,7 @@ def test_the_folder_of_a_new_database_is_made(tmp_path: Path, open_engine: OpenE
     assert file.exists()
 
 
-def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_uncreatable_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
 
     with pytest.raises(StoreUnavailable, match=r"the directory of .* cannot be created"):
@@ -89,7 +89,7 @@ def test_postgresql_is_reached_by_either_of_its_names(
     assert revision_of(open_engine(url)) is None
 
 
-def test_what_is_acknowledged_survives_a_power_cut(tmp_path: Path) -> None:
+def test_sqlite_uses_wal_with_full_synchronous(tmp_path: Path) -> None:
     engine = open_database(f"sqlite:///{tmp_path / 'holdfast.db'}")
 
     with reading(engine) as connection:
@@ -101,7 +101,7 @@ def test_what_is_acknowledged_survives_a_power_cut(tmp_path: Path) -> None:
 # Out of order
 
 
-def test_a_file_that_is_no_database_is_said(tmp_path: Path, open_engine: OpenEngine) -> None:
+def test_file_that_is_not_a_database_is_reported(tmp_path: Path, open_engine: OpenEngine) -> None:
     file = tmp_path / "holdfast.db"
     file.write_bytes(b"This is not a database, but it is long enough to be taken for one." * 99)
 
@@ -109,7 +109,7 @@ def test_a_file_that_is_no_database_is_said(tmp_path: Path, open_engine: OpenEng
         upgrade(open_engine(f"sqlite:///{file}"))
 
 
-def test_a_full_disk_loses_nothing_and_is_over_once_there_is_room(
+def test_full_disk_loses_no_data_and_recovers_with_space(
     sqlite_engine: Engine, clock: FixedClock
 ) -> None:
     journal = Journal(sqlite_engine, clock)
@@ -141,7 +141,7 @@ def _limit_pages(engine: Engine, *, extra: int) -> int:
     return used
 
 
-def test_a_database_that_is_locked_for_too_long_is_said(
+def test_lock_timeout_is_reported_as_store_unavailable(
     sqlite_engine: Engine, open_engine: OpenEngine
 ) -> None:
     def hurry(connection: sqlite3.Connection, _record: object) -> None:
@@ -163,7 +163,7 @@ def test_readers_do_not_wait_for_a_writer(engine: Engine, clock: FixedClock) -> 
         assert Journal(engine, clock).read("job-1").name == "tiny-gpt"
 
 
-def test_what_fails_in_the_middle_is_not_written(engine: Engine) -> None:
+def test_failed_transaction_is_rolled_back(engine: Engine) -> None:
     def half() -> None:
         with writing(engine) as connection:
             connection.execute(text("INSERT INTO report_marks VALUES ('job-1', 1, 1)"))
@@ -176,7 +176,7 @@ def test_what_fails_in_the_middle_is_not_written(engine: Engine) -> None:
         assert connection.execute(text("SELECT count(*) FROM report_marks")).scalar() == 0
 
 
-def test_a_postgresql_that_is_gone_is_said_and_comes_back(
+def test_stopped_postgresql_is_reported_and_recovers(
     restarted: Cluster, open_engine: OpenEngine, clock: FixedClock
 ) -> None:
     engine = open_engine(restarted.new_database())
@@ -194,7 +194,7 @@ def test_a_postgresql_that_is_gone_is_said_and_comes_back(
     assert journal.append(job, [launched(1)]) == journal.read("job-1")
 
 
-def test_a_postgresql_that_hangs_up_in_the_middle_is_said(
+def test_connection_lost_in_transaction_is_reported(
     cluster: Cluster, open_engine: OpenEngine, clock: FixedClock
 ) -> None:
     engine = open_engine(cluster.new_database())
@@ -254,7 +254,7 @@ def test_a_fresh_file_is_opened_by_all_who_come_at_once(
             assert list(pool.map(come, engines)) == [None] * crowd
 
 
-def test_processes_that_start_at_once_upgrade_one_after_the_other(
+def test_concurrent_starts_upgrade_the_schema_serially(
     database_url: str, open_engine: OpenEngine
 ) -> None:
     program = (

@@ -16,7 +16,7 @@ from worker.support.run_driver import wait_until
 LONG_S = 60.0
 
 
-def test_who_came_first_is_first() -> None:
+def test_lock_is_acquired_in_request_order() -> None:
     turns, came = FairLock(), list[int]()
 
     def take(number: int) -> None:
@@ -37,7 +37,7 @@ def test_who_came_first_is_first() -> None:
     assert turns.acquire(0)
 
 
-def test_who_gives_up_holds_up_nobody() -> None:
+def test_timed_out_waiter_does_not_block_the_lock() -> None:
     turns = FairLock()
     assert turns.acquire(0)
 
@@ -127,7 +127,7 @@ def test_every_thread_of_requests_finds_a_connection(engine: Engine) -> None:
             assert connection.execute(text("SELECT 1")).scalar() == 1
 
 
-def test_an_exhausted_pool_is_an_error_in_words(engine: Engine) -> None:
+def test_exhausted_pool_raises_store_unavailable(engine: Engine) -> None:
     pool = engine.pool
     assert isinstance(pool, QueuePool)
     pool._timeout = pool._max_overflow = 0

@@ -56,7 +56,7 @@ def cached(engine: Engine) -> dict[str, object]:
     return row
 
 
-def test_a_row_of_another_version_is_folded_anew_wherever_it_is_read(
+def test_cached_fold_of_another_version_is_recomputed(
     journal: Journal, engine: Engine, upgraded: Job
 ) -> None:
     assert journal.read("job-1") == upgraded == journal.refold("job-1")
@@ -65,7 +65,7 @@ def test_a_row_of_another_version_is_folded_anew_wherever_it_is_read(
     assert (upgraded.preemptions, upgraded.account.paid_micros) == (1, 3000)
 
 
-def test_the_next_fact_writes_it_in_the_words_of_this_version(
+def test_next_event_writes_the_cached_fold_in_current_version(
     journal: Journal, engine: Engine, upgraded: Job
 ) -> None:
     after = journal.append(upgraded, [ready(9, attempt=2)])
@@ -114,7 +114,7 @@ def test_a_rebuilt_row_does_not_replace_a_newer_one(
     assert [journal.read("job-1")] == newer
 
 
-def test_who_changes_what_a_job_is_changes_the_number_of_its_fold() -> None:
+def test_fold_version_matches_the_cached_fields() -> None:
     """Change this list together with `FOLD`; else rows that were cached before are believed."""
     assert " ".join(item.name for item in fields(Job)) == FIELDS
     assert [item.name for item in fields(RunningCost)] == [

@@ -36,7 +36,7 @@ def test_a_worker_waits_until_somebody_has_looked(harness: IncarnationHarness) -
     assert (before, after) == (None, place(1, 1))
 
 
-def test_a_look_that_began_before_the_worker_came_says_nothing(harness: IncarnationHarness) -> None:
+def test_observation_before_registration_assigns_no_attempt(harness: IncarnationHarness) -> None:
     """It may have seen the nodes of the placement before."""
     harness.calls("aa")
     began = harness.clock.now()
@@ -45,7 +45,7 @@ def test_a_look_that_began_before_the_worker_came_says_nothing(harness: Incarnat
     assert harness.calls("aa") is None
 
 
-def test_who_comes_makes_the_job_due_at_once(harness: IncarnationHarness) -> None:
+def test_registration_makes_the_job_due_immediately(harness: IncarnationHarness) -> None:
     harness.look()
     due_before = harness.watches.next_due()
     harness.calls("aa")
@@ -66,14 +66,14 @@ def test_worker_before_its_nodes_is_on_the_next_attempt(
     assert before == harness.calls("aa") == place(1, 1)
 
 
-def test_a_worker_whose_nodes_are_known_stands_on_them(harness: IncarnationHarness) -> None:
+def test_worker_gets_the_attempt_of_its_recorded_placement(harness: IncarnationHarness) -> None:
     harness.calls("aa")
     harness.look(ready(1), lost(2), ready(3, attempt=2))
 
     assert harness.calls("aa") == place(2, 1)
 
 
-def test_a_new_placement_has_the_next_number_and_the_old_one_is_fenced(
+def test_new_incarnation_gets_next_attempt_and_fences_the_old(
     harness: IncarnationHarness,
 ) -> None:
     harness.calls("aa")
@@ -119,7 +119,7 @@ def test_restarted_worker_continues_its_attempt(
     assert harness.says("bb", 1, leaves(1, 3)) == 4
 
 
-def test_what_comes_next_and_where_its_reports_begin_is_told_at_every_call(
+def test_every_registration_returns_next_report_number(
     harness: IncarnationHarness,
 ) -> None:
     harness.calls("aa")
@@ -130,7 +130,7 @@ def test_what_comes_next_and_where_its_reports_begin_is_told_at_every_call(
     assert harness.calls("aa") == JobPosition(1, next=2, before=0)
 
 
-def test_nobody_speaks_for_a_job_that_has_ended(harness: IncarnationHarness) -> None:
+def test_registration_for_an_ended_job_is_fenced(harness: IncarnationHarness) -> None:
     harness.calls("aa")
     harness.look(ready(1))
     harness.calls("aa")
@@ -156,7 +156,7 @@ def test_nothing_is_begun_any_more_for_a_job_that_is_leaving(harness: Incarnatio
     assert harness.says("aa", 1, trains(1), leaves(1)) == 3
 
 
-def test_a_worker_that_outlived_a_pause_is_told_to_stop(harness: IncarnationHarness) -> None:
+def test_worker_of_a_paused_job_is_fenced(harness: IncarnationHarness) -> None:
     harness.calls("aa")
     harness.look(ready(1))
     harness.look(tripped(3), lost(4, cause=Cause.PAUSED), paused(5))
@@ -166,7 +166,7 @@ def test_a_worker_that_outlived_a_pause_is_told_to_stop(harness: IncarnationHarn
             harness.calls(incarnation)
 
 
-def test_a_worker_that_never_asked_is_told_to_ask(harness: IncarnationHarness) -> None:
+def test_report_from_unregistered_worker_is_rejected(harness: IncarnationHarness) -> None:
     with pytest.raises(NotRegistered):
         harness.says("zz", 1, trains(1))
 
@@ -206,7 +206,7 @@ def test_worker_unknown_to_a_restored_database_is_not_fenced(
         harness.says("aa", 1, trains(1))
 
 
-def test_worker_with_a_forgotten_answer_asks_again(
+def test_worker_with_lost_assignment_registers_again(
     harness: IncarnationHarness, engine: Engine
 ) -> None:
     harness.calls("aa")
@@ -230,12 +230,12 @@ def test_a_launcher_that_numbers_its_placements_needs_no_muster(
     assert harness.journal.ingest("job-1", 1, [trains(1)]).next == 2
 
 
-def test_nobody_musters_for_a_job_that_nobody_knows(harness: IncarnationHarness) -> None:
+def test_registration_for_an_unknown_job_is_not_found(harness: IncarnationHarness) -> None:
     with pytest.raises(NotFound):
         harness.musters.register("job-2", "aa")
 
 
-def test_what_a_worker_tells_before_its_nodes_are_known_counts_once_they_are(
+def test_early_reports_count_once_nodes_are_recorded(
     harness: IncarnationHarness,
 ) -> None:
     harness.calls("aa")

@@ -309,7 +309,7 @@ def test_checkpoints_that_a_live_job_resumes_from_stay(harness: Harness) -> None
     assert harness.removals.find("job-1")
 
 
-def test_heir_that_is_submitted_during_a_removal_keeps_the_checkpoints(
+def test_child_job_submitted_during_removal_keeps_checkpoints(
     harness: Harness, database_url: str, open_engine: Callable[[str], Engine]
 ) -> None:
     harness.ended("job-1")

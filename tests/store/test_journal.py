@@ -31,7 +31,7 @@ LIFE: list[Event] = [
 ]
 
 
-def test_a_job_is_what_its_facts_say(journal: Journal, clock: FixedClock) -> None:
+def test_job_is_the_fold_of_its_events(journal: Journal, clock: FixedClock) -> None:
     job = journal.submit("job-1", submitted())
     clock.advance(60)
     for event in LIFE:
@@ -57,14 +57,14 @@ def test_facts_that_belong_together_are_written_together(journal: Journal) -> No
     assert len(journal.events("job-1")) == 1
 
 
-def test_nothing_to_say_writes_nothing(journal: Journal) -> None:
+def test_appending_no_events_writes_nothing(journal: Journal) -> None:
     job = journal.submit("job-1", submitted())
 
     assert journal.append(job, []) == job
     assert len(journal.events("job-1")) == 1
 
 
-def test_who_decided_upon_an_older_story_writes_nothing(engine: Engine, clock: FixedClock) -> None:
+def test_append_based_on_stale_state_is_rejected(engine: Engine, clock: FixedClock) -> None:
     one, other = Journal(engine, clock), Journal(engine, clock)
     one.submit("job-1", submitted())
     read_by_one, read_by_other = one.read("job-1"), other.read("job-1")
@@ -96,7 +96,7 @@ def test_of_many_who_decide_at_once_exactly_one_writes(engine: Engine, clock: Fi
     assert len(Journal(engine, clock).events("job-1")) == 2
 
 
-def test_a_job_nobody_knows_is_not_found(journal: Journal) -> None:
+def test_unknown_job_is_not_found(journal: Journal) -> None:
     asks: list[Callable[[], object]] = [
         lambda: journal.read("job-1"),
         lambda: journal.events("job-1"),
@@ -110,14 +110,14 @@ def test_a_job_nobody_knows_is_not_found(journal: Journal) -> None:
             ask()
 
 
-def test_only_newer_facts_are_told_to_who_knows_the_older(journal: Journal) -> None:
+def test_events_after_a_sequence_number_are_returned(journal: Journal) -> None:
     job = journal.submit("job-1", submitted())
     journal.append(job, [launched(1), ready(2)])
 
     assert [item.seq for item in journal.events("job-1", after_seq=2)] == [3]
 
 
-def test_what_was_asked_for_is_kept_for_good(journal: Journal) -> None:
+def test_submission_is_preserved(journal: Journal) -> None:
     job = journal.submit("job-1", submitted(name="tiny", task="run: |\n  echo 'no'\n"))
     journal.append(job, [launched(1)])
 
@@ -205,7 +205,7 @@ def test_ids_sort_by_time_and_do_not_repeat() -> None:
     assert {len(one) for one in ids} == {13}
 
 
-def test_an_id_tells_when_it_was_made_and_what_is_none_tells_nothing() -> None:
+def test_job_id_encodes_its_creation_time() -> None:
     assert [made_at(new_job_id(at(second))) for second in (0, 1.9)] == [at(0), at(1)]
     assert [made_at(name) for name in ("job-1", "", "j00000000000", "j0000000l00000")] == [None] * 4
 
@@ -240,7 +240,7 @@ def test_cursors_grow_in_the_order_of_commits(engine: Engine, clock: FixedClock)
     assert seen == [*range(1, 4 * 10 * 3 + 1)]
 
 
-def test_the_row_of_a_job_is_the_fold_of_its_log_whoever_writes(
+def test_job_row_is_the_fold_of_its_log_with_concurrent_writers(
     engine: Engine, clock: FixedClock
 ) -> None:
     journal = Journal(engine, clock)

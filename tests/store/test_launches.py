@@ -96,7 +96,9 @@ def test_a_token_is_stored_nowhere(book: LaunchBook, engine: Engine, clock: Fixe
     assert token.rpartition("_")[2] not in rows
 
 
-def test_what_is_cancelled_before_it_passes_never_does(book: LaunchBook, clock: FixedClock) -> None:
+def test_token_cancelled_before_admission_is_never_admitted(
+    book: LaunchBook, clock: FixedClock
+) -> None:
     token = book.token(opened(book, clock))
     clock.advance(1)
 
@@ -106,7 +108,7 @@ def test_what_is_cancelled_before_it_passes_never_does(book: LaunchBook, clock: 
     assert not book.admit(token, clock.now())
 
 
-def test_what_is_cancelled_before_it_is_opened_stays_so(book: LaunchBook, clock: FixedClock) -> None:  # fmt: skip
+def test_launch_cancelled_before_opening_stays_cancelled(book: LaunchBook, clock: FixedClock) -> None:  # fmt: skip
     buried = book.tombstone("job-1", "job", clock.now())
     clock.advance(1)
 
@@ -114,7 +116,7 @@ def test_what_is_cancelled_before_it_is_opened_stays_so(book: LaunchBook, clock:
     assert not book.mark_posting(buried, clock.now())
 
 
-def test_what_has_passed_is_cancelled_and_not_revoked(book: LaunchBook, clock: FixedClock) -> None:
+def test_admitted_launch_is_cancelled_but_not_revoked(book: LaunchBook, clock: FixedClock) -> None:
     book.admit(book.token(opened(book, clock)), clock.now())
 
     row = book.tombstone("job-1", "job", clock.now())
@@ -122,7 +124,7 @@ def test_what_has_passed_is_cancelled_and_not_revoked(book: LaunchBook, clock: F
     assert (row.state, row.cancelled_at) == (TokenState.CONSUMED, clock.now())
 
 
-def test_what_is_refused_never_passes_and_was_cancelled_by_nobody(
+def test_revoked_launch_is_never_admitted_and_not_cancelled(
     book: LaunchBook, clock: FixedClock
 ) -> None:
     token = book.token(opened(book, clock))
@@ -157,7 +159,7 @@ def test_a_new_question_forgets_the_answer_to_the_old_one(book: LaunchBook, cloc
     assert opened(book, clock).request_id is None
 
 
-def test_a_new_token_is_made_for_one_that_was_consumed_in_vain_and_no_other(
+def test_renew_issues_a_new_token_only_for_a_consumed_one(
     book: LaunchBook, clock: FixedClock
 ) -> None:
     old = opened(book, clock)
@@ -196,7 +198,9 @@ def test_a_renewed_launch_that_was_cancelled_is_not_posted(
     assert not book.mark_posting(row, clock.now())
 
 
-def test_what_was_said_of_an_old_token_changes_nothing(book: LaunchBook, clock: FixedClock) -> None:
+def test_late_records_for_a_renewed_token_change_nothing(
+    book: LaunchBook, clock: FixedClock
+) -> None:
     old = opened(book, clock)
     book.admit(book.token(old), clock.now())
     book.renew("job-1", 1, clock.now())
@@ -237,7 +241,7 @@ def test_since_when_a_launch_is_missing_is_remembered(book: LaunchBook, clock: F
     assert opened(book, clock).missing_since is None
 
 
-def test_a_history_grows_by_what_is_new_in_the_order_in_which_it_came(
+def test_launch_history_appends_only_new_events_in_arrival_order(
     book: LaunchBook, clock: FixedClock
 ) -> None:
     opened(book, clock)

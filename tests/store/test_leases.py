@@ -29,7 +29,7 @@ def test_a_new_job_is_due_at_once(watches: LeaseTable) -> None:
     assert watches.claim(Kind.LOCAL, at(2), 10, limit=9) == ["job-1", "job-2"]
 
 
-def test_a_claimed_job_is_nobody_elses_until_its_lease_ends(watches: LeaseTable) -> None:
+def test_claimed_job_is_exclusive_until_its_lease_expires(watches: LeaseTable) -> None:
     watches.claim(Kind.LOCAL, at(5), 10, limit=9)
 
     assert watches.claim(Kind.LOCAL, at(14), 10, limit=9) == []
@@ -41,9 +41,7 @@ def test_the_longest_due_come_first(watches: LeaseTable) -> None:
     assert watches.claim(Kind.LOCAL, at(5), 10, limit=2) == ["job-2"]
 
 
-def test_who_has_no_room_for_more_takes_no_turn_among_the_writers(
-    watches: LeaseTable, engine: Engine
-) -> None:
+def test_claim_with_zero_limit_takes_no_write_lock(watches: LeaseTable, engine: Engine) -> None:
     with writing(engine):
         assert watches.claim(Kind.LOCAL, at(5), 10, limit=0) == []
 
@@ -58,7 +56,7 @@ def test_the_jobs_of_each_launcher_are_claimed_by_themselves(
     assert [watches.count(kind) for kind in Kind] == [3, 0, 1]
 
 
-def test_a_released_job_is_due_when_it_was_said_to_be(watches: LeaseTable) -> None:
+def test_released_job_is_due_at_its_given_time(watches: LeaseTable) -> None:
     watches.claim(Kind.LOCAL, at(5), 100, limit=9)
     watches.release("job-1", leased_until=at(105), due_at=at(7), seen_at=at(6), trouble=None)
 
@@ -96,7 +94,7 @@ def test_a_slow_look_does_not_pass_for_a_newer_one(watches: LeaseTable, engine: 
     assert Queries(engine).last_observation("job-1").seen_at == at(9)
 
 
-def test_who_is_still_at_it_claims_the_others(watches: LeaseTable) -> None:
+def test_claim_skips_jobs_still_in_progress(watches: LeaseTable) -> None:
     assert watches.claim(Kind.LOCAL, at(5), 10, limit=9, without={"job-0", "job-2"}) == ["job-1"]
 
 

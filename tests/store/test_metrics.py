@@ -87,7 +87,7 @@ def test_each_bucket_has_mean_low_and_high(engine: Engine, journal: Journal) -> 
     assert [(b.segment.first_step, b.segment.last_step) for b in curve] == [(1, 3), (4, 6)]
 
 
-def test_what_was_rolled_back_is_told_apart(engine: Engine, journal: Journal) -> None:
+def test_rolled_back_points_form_lost_segments(engine: Engine, journal: Journal) -> None:
     """The second attempt continues from step 100: what the first did beyond it was done again."""
     start_training(journal)
     ingest_points(journal, 150)
@@ -125,7 +125,7 @@ def test_blocks_that_are_read_together_are_cut_at_the_very_step(
     assert (gone.is_lost, gone.segment.first_step, gone.segment.points) == (True, 1235, 1766)
 
 
-def test_a_block_tells_what_its_points_do(engine: Engine, journal: Journal) -> None:
+def test_blocks_aggregate_to_the_same_buckets_as_points(engine: Engine, journal: Journal) -> None:
     """Some of them are not finite, some have no such value, and facts stand in between."""
     start_training(journal)
     rng = random.Random(7)
@@ -179,7 +179,7 @@ def test_blocks_of_many_jobs_are_written_together(engine: Engine, journal: Journ
     assert [(p.points, p.mean) for p in whole] == [(BLOCK, 3.0), (BLOCK, 3.0)]
 
 
-def test_what_another_replica_has_written_is_not_written_twice(
+def test_blocks_written_by_another_replica_are_not_rewritten(
     engine: Engine, journal: Journal
 ) -> None:
     start_training(journal)
@@ -194,7 +194,9 @@ def test_what_another_replica_has_written_is_not_written_twice(
     assert one.roll_up(9) == 0
 
 
-def test_names_are_those_of_blocks_and_of_what_is_in_none(engine: Engine, journal: Journal) -> None:
+def test_series_names_come_from_blocks_and_unblocked_points(
+    engine: Engine, journal: Journal
+) -> None:
     start_training(journal)
     ingest_points(journal, BLOCK + 3)
     more = {"acc": 0.5, "x" * (MAX_NAME_CHARS + 1): 1.0}
@@ -231,7 +233,7 @@ def test_values_that_no_sum_can_hold_are_not_finite(engine: Engine, journal: Jou
         assert bucket.segment.mean == pytest.approx(4.5e299)
 
 
-def test_times_are_told_to_the_millisecond(engine: Engine, journal: Journal) -> None:
+def test_point_times_have_millisecond_precision(engine: Engine, journal: Journal) -> None:
     start_training(journal)
     when = "2026-03-01T14:00:00.123999+02:00"
     body: dict[str, Any] = {"step": 1, "values": {"loss": 1.0}}

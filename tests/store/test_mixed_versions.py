@@ -55,7 +55,7 @@ def test_row_of_a_fold_that_passed_over_is_never_believed(
     assert not journal.is_inconsistent(trained)
 
 
-def test_newer_replica_reads_the_row_from_the_log_after_a_rebuild(
+def test_newer_replica_refolds_a_rebuilt_row_from_the_log(
     journal: Journal, engine: Engine, trained: str
 ) -> None:
     journal.rebuild(trained)
@@ -64,7 +64,7 @@ def test_newer_replica_reads_the_row_from_the_log_after_a_rebuild(
     assert version_of_row(engine) not in {FOLD, FOLD + 1}
 
 
-def test_what_follows_an_unknown_move_is_read_and_not_refused(
+def test_events_after_an_unknown_transition_are_applied(
     journal: Journal, engine: Engine, trained: str
 ) -> None:
     """The newer version ended the attempt in a way of its own, so that the next one has nodes again."""
@@ -76,7 +76,7 @@ def test_what_follows_an_unknown_move_is_read_and_not_refused(
     assert (job.seq, job.passed_over, job.status) == (7, 2, "succeeded")
 
 
-def test_move_that_cannot_follow_is_refused_without_unknown_events(journal: Journal) -> None:
+def test_illegal_transition_is_refused_without_unknown_events(journal: Journal) -> None:
     job = journal.append(journal.submit("job-1", submitted()), [launched(1), ready(2)])
 
     with pytest.raises(IllegalTransition):
@@ -94,7 +94,7 @@ def test_known_kind_with_an_unknown_value_is_passed_over(
     assert (job.passed_over, job.preemptions) == (2, 0)
 
 
-def test_unknown_words_of_a_stored_job_file_are_ignored() -> None:
+def test_unknown_keys_of_a_stored_job_file_are_ignored() -> None:
     block = {"checkpoint": {"store": "s3://b/p", "codec": "zstd"}, "carbon": {"max_kg": 5}}
 
     spec = JobSpec.from_stored({"name": "x", "run": "true", "shape": "ring", "holdfast": block})

@@ -47,7 +47,7 @@ def test_news_of_a_job_goes_to_the_channels_of_its_project(harness: Notification
     assert harness.notifier().run_once_and_wait() == 0
 
 
-def test_a_channel_is_not_told_what_was_before_it(harness: NotificationHarness) -> None:
+def test_channel_receives_no_events_from_before_its_creation(harness: NotificationHarness) -> None:
     harness.job("job-1", *LOSS)
     harness.channel()
     harness.job("job-2", *LOSS)
@@ -57,7 +57,7 @@ def test_a_channel_is_not_told_what_was_before_it(harness: NotificationHarness) 
     assert harness.desk.told == [["job-2-4"]]
 
 
-def test_a_channel_hears_only_what_it_asked_for(harness: NotificationHarness) -> None:
+def test_channel_receives_only_its_subscribed_kinds(harness: NotificationHarness) -> None:
     harness.channel(kinds=frozenset({NotificationKind.SUCCEEDED}))
     harness.job("job-1", *LOSS, ready(4, attempt=2), finished(9))
 
@@ -97,7 +97,7 @@ def test_events_over_the_hourly_limit_join_the_next_message(
     assert harness.desk.told[2:] == [["job-2-4", "job-3-4", "job-4-4"]]
 
 
-def test_a_message_that_is_not_taken_is_tried_on_schedule_and_then_given_up(
+def test_failed_message_is_retried_on_schedule_then_given_up(
     harness: NotificationHarness,
 ) -> None:
     channel = harness.channel()
@@ -130,7 +130,7 @@ def test_a_receiver_that_wants_no_more_gets_no_more_of_it(harness: NotificationH
     assert harness.outbox.list_deliveries(channel.id, limit=9)[0].progress == "dead"
 
 
-def test_a_channel_that_settings_refuse_since_is_told_so(harness: NotificationHarness) -> None:
+def test_delivery_refused_by_settings_records_the_reason(harness: NotificationHarness) -> None:
     def refuse() -> None:
         raise BadChannel("url: this service sends no e-mail")
 
@@ -144,7 +144,7 @@ def test_a_channel_that_settings_refuse_since_is_told_so(harness: NotificationHa
     assert (delivery.progress, delivery.error) == ("waiting", "url: this service sends no e-mail")
 
 
-def test_killed_between_send_and_mark_it_is_sent_again_as_the_same_message(
+def test_kill_between_send_and_mark_resends_the_same_message(
     harness: NotificationHarness,
 ) -> None:
     """At least once: the receiver knows by the id that it has it already."""
@@ -173,7 +173,7 @@ def test_killed_between_send_and_mark_it_is_sent_again_as_the_same_message(
     assert (delivery.progress, delivery.tries) == ("sent", 2)
 
 
-def test_killed_at_its_last_try_it_is_given_up_and_the_log_says_why(
+def test_kill_on_the_last_try_gives_up_with_a_logged_reason(
     harness: NotificationHarness,
 ) -> None:
     channel = harness.channel()
@@ -210,7 +210,7 @@ def test_two_replicas_send_a_message_once(harness: NotificationHarness) -> None:
     assert tried == [1, 0]
 
 
-def test_who_comes_late_does_not_undo_what_another_did(harness: NotificationHarness) -> None:
+def test_late_failure_does_not_overwrite_a_sent_delivery(harness: NotificationHarness) -> None:
     channel = harness.channel()
     harness.job("job-1", *LOSS)
     harness.outbox.enqueue_new_events()
@@ -242,7 +242,7 @@ def test_a_slow_receiver_holds_up_no_other(harness: NotificationHarness) -> None
     assert [turn.channel_id for turn in second] == [quick.id]
 
 
-def test_what_waits_for_a_receiver_that_is_down_comes_after_all_first_tries(
+def test_retries_to_a_down_receiver_follow_all_first_tries(
     harness: NotificationHarness,
 ) -> None:
     """However many there are, and however quickly each of them fails."""
@@ -280,7 +280,7 @@ def test_facts_that_are_no_news_are_not_read_again_at_each_look(
     assert (looked, place) == (0, newest)
 
 
-def test_facts_that_nobody_listens_to_are_passed_by(harness: NotificationHarness) -> None:
+def test_events_without_subscribers_are_skipped(harness: NotificationHarness) -> None:
     saves = [saved(3 + step, step=step) for step in range(1100)]
     harness.job("job-1", *LOSS, *saves)
 
@@ -298,7 +298,7 @@ def test_facts_that_nobody_listens_to_are_passed_by(harness: NotificationHarness
     assert place > 1100
 
 
-def test_a_place_that_a_job_file_and_the_project_both_name_is_told_once(
+def test_url_in_both_job_file_and_project_is_notified_once(
     harness: NotificationHarness,
 ) -> None:
     harness.channel()
@@ -325,7 +325,7 @@ def test_job_file_channel_gets_kinds_that_the_project_omits(
     assert harness.desk.told == [["job-1-4"]]
 
 
-def test_a_replica_with_another_secret_leaves_a_message_to_those_who_have_it(
+def test_replica_with_another_secret_leaves_a_message_to_others(
     harness: NotificationHarness,
 ) -> None:
     harness.channel()
@@ -339,7 +339,7 @@ def test_a_replica_with_another_secret_leaves_a_message_to_those_who_have_it(
     assert harness.desk.told == [["job-1-4"]]
 
 
-def test_pages_of_the_log_miss_nothing_that_was_made_at_one_moment(
+def test_delivery_pages_include_all_messages_of_one_moment(
     harness: NotificationHarness,
 ) -> None:
     channel = harness.channel()
@@ -355,7 +355,7 @@ def test_pages_of_the_log_miss_nothing_that_was_made_at_one_moment(
         harness.outbox.list_deliveries(channel.id, limit=2, after="msg_gone")
 
 
-def test_places_of_a_job_are_forgotten_a_month_after_it_ended(harness: NotificationHarness) -> None:
+def test_job_channels_are_deleted_a_month_after_the_job_ended(harness: NotificationHarness) -> None:
     """And not as soon as one has ended that ran for longer: its end was not notified yet."""
     kept = set()
     for job_id in ("job-1", "job-2", "job-3"):
@@ -379,7 +379,7 @@ def test_places_of_a_job_are_forgotten_a_month_after_it_ended(harness: Notificat
     assert set(left) == kept
 
 
-def test_what_is_old_is_forgotten(harness: NotificationHarness) -> None:
+def test_old_deliveries_are_deleted(harness: NotificationHarness) -> None:
     channel = harness.channel()
     harness.job("job-1", *LOSS)
     harness.notifier().run_once_and_wait()

@@ -19,7 +19,7 @@ def harness(journal: Journal, engine: Engine, clock: FixedClock) -> IncarnationH
     return IncarnationHarness(engine, journal, clock)
 
 
-def test_who_posts_is_of_the_attempt_whose_nodes_were_there(harness: IncarnationHarness) -> None:
+def test_relaying_worker_gets_the_attempt_of_its_nodes(harness: IncarnationHarness) -> None:
     """Three placements, none of which ever reached the service, and a service that was away all the time."""
     harness.clock.advance(100)
     harness.look(ready(10), lost(20), ready(30, attempt=2), lost(40), ready(50, attempt=3))
@@ -35,7 +35,7 @@ def test_who_posts_is_of_the_attempt_whose_nodes_were_there(harness: Incarnation
     )
 
 
-def test_nobody_knows_who_posts_before_somebody_has_looked_since(
+def test_relaying_worker_is_unnumbered_until_next_observation(
     harness: IncarnationHarness,
 ) -> None:
     harness.look(ready(1))
@@ -48,14 +48,14 @@ def test_nobody_knows_who_posts_before_somebody_has_looked_since(
     assert (before, harness.posts("aa", seconds)) == (None, (1, 0))
 
 
-def test_a_job_that_nobody_watches_any_more_needs_no_look(harness: IncarnationHarness) -> None:
+def test_ended_job_needs_no_observation_to_number_a_relay(harness: IncarnationHarness) -> None:
     harness.look(ready(1), finished(50))
     harness.watches.remove("job-1")
 
     assert harness.posts("aa", 60) == (1, 0)
 
 
-def test_who_has_posted_is_numbered_the_same_when_it_reaches_the_service(
+def test_relaying_worker_keeps_its_number_at_the_service(
     harness: IncarnationHarness,
 ) -> None:
     """Otherwise all imported reports would be recorded twice."""
@@ -70,7 +70,7 @@ def test_who_has_posted_is_numbered_the_same_when_it_reaches_the_service(
     assert harness.says("aa", 1, trains(1), saves(1), leaves(1, 3)) == 4
 
 
-def test_who_only_posts_fences_nobody(harness: IncarnationHarness) -> None:
+def test_relay_only_worker_fences_no_other_worker(harness: IncarnationHarness) -> None:
     harness.look(ready(1))
     harness.calls("aa")
     harness.look()
@@ -83,7 +83,7 @@ def test_who_only_posts_fences_nobody(harness: IncarnationHarness) -> None:
     assert harness.says("aa", 1, trains(1)) == 2
 
 
-def test_who_has_only_posted_has_to_muster_before_it_reports(harness: IncarnationHarness) -> None:
+def test_relay_only_worker_must_muster_before_reporting(harness: IncarnationHarness) -> None:
     harness.clock.advance(100)
     harness.look(ready(10))
     harness.posts("aa", 20)
@@ -92,7 +92,7 @@ def test_who_has_only_posted_has_to_muster_before_it_reports(harness: Incarnatio
         harness.says("aa", 1, trains(1))
 
 
-def test_who_posted_before_its_successor_came_is_fenced_when_it_comes_back(
+def test_relaying_worker_returning_after_its_successor_is_fenced(
     harness: IncarnationHarness,
 ) -> None:
     """Of two that ask for the first time one after the other, it is unknown which one is the zombie. This one is known."""
@@ -108,7 +108,7 @@ def test_who_posted_before_its_successor_came_is_fenced_when_it_comes_back(
     assert harness.calls("bb") == place(2, 1)
 
 
-def test_what_was_posted_before_a_successor_came_counts_however_late(
+def test_reports_relayed_before_a_successor_are_accepted_late(
     harness: IncarnationHarness,
 ) -> None:
     harness.clock.advance(100)
@@ -127,7 +127,7 @@ def test_what_was_posted_before_a_successor_came_counts_however_late(
     assert harness.says("bb", 2, trains(2)) == 2
 
 
-def test_who_posts_after_another_on_the_same_nodes_is_numbered_after_it(
+def test_second_relaying_worker_on_same_nodes_is_numbered_next(
     harness: IncarnationHarness,
 ) -> None:
     harness.clock.advance(100)
@@ -141,7 +141,7 @@ def test_who_posts_after_another_on_the_same_nodes_is_numbered_after_it(
     assert harness.journal.ingest("job-1", 1, [leaves(1, 3)], "bb", at(62)).next == 4
 
 
-def test_what_a_worker_says_of_its_own_number_holds(harness: IncarnationHarness) -> None:
+def test_attempt_number_sent_by_a_relaying_worker_is_kept(harness: IncarnationHarness) -> None:
     """It has it from us; a database that was restored since may have forgotten it."""
     harness.clock.advance(100)
     harness.look(ready(10), lost(20), ready(30, attempt=2))
@@ -153,6 +153,6 @@ def test_what_a_worker_says_of_its_own_number_holds(harness: IncarnationHarness)
     )
 
 
-def test_nobody_posts_for_a_job_that_nobody_knows(harness: IncarnationHarness) -> None:
+def test_relay_for_an_unknown_job_is_refused(harness: IncarnationHarness) -> None:
     with pytest.raises(NotFound):
         harness.musters.register_posted("job-2", "aa", at(1), None)

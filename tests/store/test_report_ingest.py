@@ -125,12 +125,12 @@ def test_an_overlap_is_passed_over(journal: Journal) -> None:
     assert kinds(journal) == ["RestoreStarted", "TrainingStarted"]
 
 
-def test_what_is_out_of_order_waits_for_its_turn(journal: Journal) -> None:
+def test_out_of_order_reports_are_accepted_only_in_sequence(journal: Journal) -> None:
     assert journal.ingest("job-1", 1, words()[::-1]).next == 2
     assert journal.ingest("job-1", 1, words()).next == 11
 
 
-def test_nothing_new_says_where_to_go_on(journal: Journal) -> None:
+def test_empty_batch_returns_the_next_report_number(journal: Journal) -> None:
     assert journal.ingest("job-1", 1, []).next == 1
     journal.ingest("job-1", 1, words())
     assert journal.ingest("job-1", 1, []).next == 11
@@ -202,14 +202,12 @@ def test_numbers_that_are_none_are_gaps_on_every_database(journal: Journal, engi
     assert point.values == {"loss": None, "grad": None, "lr": 1e-3}
 
 
-def test_reports_of_a_job_nobody_knows_are_not_taken(journal: Journal) -> None:
+def test_reports_of_an_unknown_job_are_refused(journal: Journal) -> None:
     with pytest.raises(NotFound):
         journal.ingest("job-2", 1, words())
 
 
-def test_the_newest_point_of_every_attempt_is_what_was_reached(
-    journal: Journal, engine: Engine
-) -> None:
+def test_latest_point_is_returned_for_each_attempt(journal: Journal, engine: Engine) -> None:
     journal.ingest("job-1", 1, words(1))
     journal.ingest("job-1", 2, words(2)[:4])
 

@@ -22,7 +22,7 @@ def upkeep(engine: Engine) -> RetentionQueue:
     return RetentionQueue(engine)
 
 
-def test_what_is_due_is_claimed_once_and_the_longest_due_first(upkeep: RetentionQueue) -> None:
+def test_due_jobs_are_claimed_once_and_longest_due_first(upkeep: RetentionQueue) -> None:
     early = upkeep.claim(at(4), 60, limit=9)
     both = upkeep.claim(at(64), 60, limit=1), upkeep.claim(at(64), 60, limit=9)
 
@@ -39,7 +39,7 @@ def test_a_lease_that_is_over_comes_back(upkeep: RetentionQueue) -> None:
     assert {turn.job_id for turn in again} == {"job-1", "job-2"}
 
 
-def test_what_was_tidied_is_due_when_it_was_said_and_has_no_trouble(upkeep: RetentionQueue) -> None:
+def test_completed_retention_clears_errors_and_is_due_as_set(upkeep: RetentionQueue) -> None:
     one, two = upkeep.claim(at(10), 60, limit=9)
     upkeep.mark_failed(one, "AccessDenied", at(10), at(40))
     upkeep.mark_done(two, at(11), at(50))
@@ -56,7 +56,7 @@ def test_what_was_tidied_is_due_when_it_was_said_and_has_no_trouble(upkeep: Rete
     assert [turn.job_id for turn in upkeep.claim(at(10_000), 60, limit=9)] == [two.job_id]
 
 
-def test_who_could_not_be_tidied_is_due_at_once_after_a_restart(upkeep: RetentionQueue) -> None:
+def test_failed_retention_is_due_at_once_after_a_restart(upkeep: RetentionQueue) -> None:
     one, two = upkeep.claim(at(10), 60, limit=9)
     upkeep.mark_failed(one, "AccessDenied", at(10), at(4000))
     upkeep.mark_done(two, at(11), at(4000))
@@ -70,7 +70,7 @@ def test_who_could_not_be_tidied_is_due_at_once_after_a_restart(upkeep: Retentio
     assert upkeep.claim(at(30), 60, limit=9) == []
 
 
-def test_who_is_late_does_not_say_when_to_come_again(upkeep: RetentionQueue) -> None:
+def test_expired_claim_does_not_reschedule_retention(upkeep: RetentionQueue) -> None:
     [_, late] = upkeep.claim(at(10), 60, limit=9)
     upkeep.claim(at(70), 60, limit=9)
 

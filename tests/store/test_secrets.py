@@ -26,7 +26,7 @@ def rows(engine: Engine) -> dict[str, str]:
         return {row.job_id: row.sealed for row in connection.execute(select(job_secrets))}
 
 
-def test_what_was_sealed_is_opened_for_its_job(secrets: Secrets, journal: Journal) -> None:
+def test_sealed_secrets_open_for_their_job(secrets: Secrets, journal: Journal) -> None:
     journal.submit("job-1", submitted(), sealed=secrets.encrypt("job-1", HUSH))
     journal.submit("job-2", submitted(), sealed=secrets.encrypt("job-2", {}))
 
@@ -34,7 +34,9 @@ def test_what_was_sealed_is_opened_for_its_job(secrets: Secrets, journal: Journa
     assert secrets.open("job-2") == secrets.open("job-3") == {}
 
 
-def test_what_is_stored_tells_nothing(secrets: Secrets, journal: Journal, engine: Engine) -> None:
+def test_stored_secrets_reveal_neither_names_nor_values(
+    secrets: Secrets, journal: Journal, engine: Engine
+) -> None:
     journal.submit("job-1", submitted(), sealed=secrets.encrypt("job-1", HUSH))
     journal.submit("job-2", submitted(), sealed=secrets.encrypt("job-2", HUSH))
 
@@ -60,7 +62,7 @@ def test_they_are_stored_with_the_job_or_not_at_all(
     assert rows(engine).keys() == {"job-1"}
 
 
-def test_they_are_forgotten_once_the_job_has_ended(
+def test_secrets_are_deleted_once_the_job_has_ended(
     secrets: Secrets, journal: Journal, engine: Engine
 ) -> None:
     for job_id in ("job-1", "job-2", "job-3"):
@@ -85,7 +87,7 @@ def test_another_secret_of_the_service_opens_nothing(
         Secrets(engine, b"other").open("job-1")
 
 
-def test_what_was_sealed_for_one_job_opens_for_no_other(
+def test_secrets_sealed_for_one_job_open_for_no_other(
     secrets: Secrets, journal: Journal, engine: Engine, clock: FixedClock
 ) -> None:
     journal.submit("job-1", submitted(), sealed=secrets.encrypt("job-1", HUSH))
@@ -98,7 +100,7 @@ def test_what_was_sealed_for_one_job_opens_for_no_other(
         secrets.open("job-2")
 
 
-def test_the_identity_of_a_request_tells_nothing_about_its_secrets(engine: Engine) -> None:
+def test_request_digest_of_secrets_is_keyed_by_the_service(engine: Engine) -> None:
     one, other = Secrets(engine, b"one"), Secrets(engine, b"other")
 
     assert one.digest(b"body", {"PIN": "1"}) == one.digest(b"body", {"PIN": "1"})

@@ -40,7 +40,7 @@ def test_nothing_is_wrong_with_the_pages_of_jobs(
 
 @pytest.mark.full
 @in_both_themes
-def test_nothing_is_wrong_with_a_question_and_with_an_explanation(
+def test_dialog_and_tooltip_have_no_accessibility_violations(
     theme: Theme, url: str, eventful: str, page: Page
 ) -> None:
     page.emulate_media(color_scheme=theme)
@@ -160,7 +160,7 @@ def test_neither_a_question_nor_an_explanation_sticks_out(
 
 @pytest.mark.full
 @at_every_width
-def test_who_comes_first_and_who_is_not_known_has_room_enough(
+def test_first_run_and_login_pages_fit_every_width(
     width: int, world: SimulatedService, url: str, page: Page
 ) -> None:
     page.set_viewport_size({"width": width, "height": 800})
@@ -176,7 +176,7 @@ def test_who_comes_first_and_who_is_not_known_has_room_enough(
     assert min(first, page.evaluate(ROOM)) >= 0
 
 
-def test_the_keyboard_goes_past_the_bar_and_to_what_there_is(
+def test_keyboard_skips_the_bar_and_reaches_the_content(
     url: str, eventful: str, page: Page
 ) -> None:
     page.goto(url)

@@ -12,9 +12,7 @@ from web.network_proxy import NetworkProxy
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
-def test_a_job_is_gone_to_by_a_part_of_its_name(
-    world: SimulatedService, url: str, page: Page
-) -> None:
+def test_partial_name_opens_the_job(world: SimulatedService, url: str, page: Page) -> None:
     for name in ("bert-large", "llama"):
         world.submit(JOB_FILE.replace("name: tiny", f"name: {name}"))
     page.goto(url)
@@ -32,7 +30,7 @@ def test_a_job_is_gone_to_by_a_part_of_its_name(
 
 
 @pytest.mark.full
-def test_enter_goes_to_what_was_typed_however_slowly_it_is_found(
+def test_enter_opens_the_typed_job_despite_a_slow_search(
     world: SimulatedService, url: str, road: NetworkProxy, page: Page
 ) -> None:
     for name in ("llama", "bert-large"):

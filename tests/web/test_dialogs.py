@@ -91,7 +91,7 @@ def test_submit_fails_at_once_while_the_service_is_silent(
     expect(page.get_by_role("heading", level=1, name="hello")).to_be_visible()
 
 
-def test_action_that_hangs_after_it_was_sent_is_reported_as_unknown(
+def test_action_hanging_after_send_is_reported_as_unknown(
     url: str, eventful: str, road: NetworkProxy, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{eventful}")
@@ -123,7 +123,7 @@ def test_a_clone_whose_answer_was_lost_is_not_made_twice(
 
 
 @pytest.mark.full
-def test_who_wants_two_clones_gets_two(
+def test_cloning_twice_makes_two_clones(
     world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{eventful}")
@@ -139,7 +139,7 @@ def test_who_wants_two_clones_gets_two(
 
 
 @pytest.mark.full
-def test_what_was_typed_and_not_done_is_not_done_with_something_else(
+def test_discarded_dialog_input_is_not_submitted_later(
     world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{eventful}")
@@ -180,7 +180,7 @@ def test_limit_changed_by_another_user_is_shown_first(
 
 
 @pytest.mark.full
-def test_what_a_job_does_meanwhile_is_not_in_the_way_of_its_limits(
+def test_concurrent_job_events_do_not_block_a_limit_change(
     world: SimulatedService, url: str, road: NetworkProxy, page: Page
 ) -> None:
     job = world.submit()["id"]
@@ -210,7 +210,7 @@ def test_what_a_job_does_meanwhile_is_not_in_the_way_of_its_limits(
 
 
 @pytest.mark.full
-def test_what_is_copied_is_what_would_be_submitted(url: str, page: Page) -> None:
+def test_copied_commands_match_the_submitted_request(url: str, page: Page) -> None:
     page.goto(f"{url}/submit")
     page.get_by_role("textbox", name="Job file").fill(FILE)
     page.get_by_label("Base directory for relative paths").fill("/srv/o'clock")

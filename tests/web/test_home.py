@@ -17,7 +17,7 @@ from web.expected_numbers import dollars, figure
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
-def test_who_has_no_job_yet_is_told_how_to_submit_one(page: Page, url: str) -> None:
+def test_empty_home_page_shows_how_to_submit_a_job(page: Page, url: str) -> None:
     page.goto(url)
 
     expect(page.get_by_role("heading", name="Submit the first job")).to_be_visible()
@@ -46,7 +46,7 @@ def test_the_sums_are_those_of_the_api_to_the_cent(
 
 
 @pytest.mark.full
-def test_a_figure_says_how_it_came_about(
+def test_figure_tooltip_shows_its_calculation(
     world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
     world.until(eventful, "succeeded")
@@ -64,7 +64,7 @@ def test_a_figure_says_how_it_came_about(
 
 
 @pytest.mark.full
-def test_a_figure_in_a_table_says_what_it_is_made_of(
+def test_table_figure_tooltip_shows_its_calculation(
     world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
     world.until(eventful, "succeeded")
@@ -100,7 +100,7 @@ def test_a_job_that_is_submitted_appears_by_itself(
     expect(page.get_by_role("link", name="newcomer")).to_be_visible()
 
 
-def test_what_needs_somebody_stands_above_the_rest(
+def test_paused_job_is_listed_as_needing_attention(
     world: SimulatedService, url: str, page: Page
 ) -> None:
     job = world.submit()["id"]
@@ -116,7 +116,7 @@ def test_what_needs_somebody_stands_above_the_rest(
     expect(page.get_by_role("heading", level=1, name="tiny")).to_be_visible()
 
 
-def test_entry_that_needs_you_opens_its_action_and_stays_dismissed(
+def test_attention_entry_opens_its_action_and_stays_dismissed(
     world: SimulatedService, url: str, page: Page
 ) -> None:
     job = world.submit()["id"]
@@ -152,7 +152,7 @@ def test_active_jobs_are_filtered_by_state(world: SimulatedService, url: str, pa
     expect(page).to_have_url(f"{url}/?state=training")
 
 
-def test_jobs_are_found_and_sorted_by_the_address_and_saved_as_they_stand(
+def test_jobs_are_sorted_by_url_searched_and_exported_as_csv(
     world: SimulatedService, url: str, page: Page, tmp_path: Path
 ) -> None:
     for name in ("'=SUM(A1)'", "beta", "alpha", "gamma"):
@@ -209,7 +209,7 @@ def test_jobs_are_filtered_by_tags_that_are_kept_in_the_address(
 
 
 @pytest.mark.full
-def test_tag_that_no_job_can_have_is_refused_in_words(
+def test_invalid_tag_filter_is_refused_with_a_message(
     world: SimulatedService, url: str, page: Page
 ) -> None:
     world.submit()
@@ -223,9 +223,7 @@ def test_tag_that_no_job_can_have_is_refused_in_words(
 
 
 @pytest.mark.full
-def test_a_filter_is_cleared_by_whoever_goes_to_all_jobs(
-    world: SimulatedService, url: str, page: Page
-) -> None:
+def test_fleet_link_clears_the_job_filter(world: SimulatedService, url: str, page: Page) -> None:
     for name in ("alpha", "beta"):
         world.submit(JOB_FILE.replace("name: tiny", f"name: {name}"))
     page.clock.install()
@@ -245,7 +243,7 @@ def test_a_filter_is_cleared_by_whoever_goes_to_all_jobs(
 
 
 @pytest.mark.full
-def test_all_that_needs_somebody_is_shown_within_what_was_chosen(
+def test_all_attention_entries_are_shown_within_the_filter(
     world: SimulatedService, url: str, page: Page
 ) -> None:
     world.cloud.dark = True
@@ -309,9 +307,7 @@ def test_of_many_jobs_only_those_are_drawn_that_are_looked_at(
 
 
 @pytest.mark.full
-def test_days_are_stacked_by_what_they_were_paid_for(
-    world: SimulatedService, url: str, page: Page
-) -> None:
+def test_daily_costs_are_stacked_by_tag(world: SimulatedService, url: str, page: Page) -> None:
     for team in ("nlp", "vision"):
         job = world.submit(JOB_FILE.replace("team: nlp", f"team: {team}"))["id"]
         world.until(job, "succeeded")
@@ -332,7 +328,7 @@ def test_days_are_stacked_by_what_they_were_paid_for(
     expect(page).to_have_url(re.compile("by=tag.*show=wasted"))
 
 
-def test_a_service_that_is_gone_is_told_and_one_that_is_back_is_taken_up(
+def test_page_shows_a_lost_connection_and_reconnects(
     world: SimulatedService, page: Page, free_port: int, serve_at: Callable[..., ExitStack]
 ) -> None:
     service = serve_at(world.app, free_port)

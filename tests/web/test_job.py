@@ -72,7 +72,7 @@ def test_money_over_time_ends_with_the_bill(
 
 
 @pytest.mark.full
-def test_notice_is_shown_with_what_the_worker_does(
+def test_termination_notice_is_shown_with_the_worker_state(
     world: SimulatedService, url: str, page: Page
 ) -> None:
     job = world.submit()["id"]
@@ -98,7 +98,7 @@ def test_notice_is_shown_with_what_the_worker_does(
 
 
 @pytest.mark.full
-def test_steps_are_named_by_what_they_count(
+def test_steps_are_labelled_reported_durable_or_logged(
     world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
     for _ in range(9):
@@ -120,7 +120,7 @@ def test_steps_are_named_by_what_they_count(
     expect(curve).to_contain_text(re.compile(r"^logged at step \d+: "))
 
 
-def test_the_loss_and_the_pace_are_drawn_for_every_attempt_with_its_losses(
+def test_loss_and_pace_charts_mark_preemptions_and_resumes(
     url: str, eventful: str, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{eventful}")
@@ -215,7 +215,7 @@ def test_whatever_chart_is_brushed_all_of_them_show_that_part(
 
 
 @pytest.mark.full
-def test_an_attempt_that_is_zoomed_to_by_keyboard_is_so_in_all_charts(
+def test_keyboard_zoom_to_an_attempt_applies_to_all_charts(
     world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
     world.until(eventful, "succeeded")
@@ -232,7 +232,7 @@ def test_an_attempt_that_is_zoomed_to_by_keyboard_is_so_in_all_charts(
     assert names_of_charts(page) == whole
 
 
-def test_what_is_not_allowed_says_why_in_the_words_of_the_service(
+def test_disallowed_action_shows_the_reason_of_the_service(
     world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
     ended = world.until(eventful, "succeeded")
@@ -269,7 +269,7 @@ def test_a_job_is_cancelled_with_a_reason(
     assert "learned enough" in world.job(eventful)["detail"]
 
 
-def test_a_limit_is_raised_and_a_wrong_one_is_refused_in_words(
+def test_limit_is_raised_and_an_invalid_one_is_refused(
     world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{eventful}")
@@ -290,7 +290,7 @@ def test_a_limit_is_raised_and_a_wrong_one_is_refused_in_words(
 
 
 @pytest.mark.full
-def test_a_copy_has_the_name_limits_values_and_secrets_that_were_asked_for(
+def test_clone_has_the_requested_name_limits_values_and_secrets(
     world: SimulatedService, url: str, page: Page
 ) -> None:
     secret = f"{JOB_FILE}secrets: {{TOKEN: old}}\nenvs: {{LR: '0.1', SEED: '1'}}\n"
@@ -323,7 +323,7 @@ def test_a_copy_has_the_name_limits_values_and_secrets_that_were_asked_for(
 
 
 @pytest.mark.full
-def test_what_was_said_in_a_dialog_is_forgotten_with_it(
+def test_reopened_dialog_has_no_earlier_input(
     world: SimulatedService, url: str, page: Page
 ) -> None:
     job = world.submit(f"{JOB_FILE}secrets: {{TOKEN: old}}\n")["id"]
@@ -418,9 +418,7 @@ def test_tabs_move_by_arrows_and_stay_in_the_address(
 
 
 @pytest.mark.full
-def test_a_job_whose_worker_told_no_manifest_says_how_one_is_told(
-    url: str, eventful: str, page: Page
-) -> None:
+def test_missing_manifest_explains_how_to_report_one(url: str, eventful: str, page: Page) -> None:
     page.goto(f"{url}/jobs/{eventful}?tab=manifest")
 
     expect(page.get_by_text("No manifest yet. A script reports it when it enters")).to_be_visible()
@@ -437,7 +435,7 @@ def test_times_are_those_of_utc_or_of_the_reader(url: str, eventful: str, page: 
 
 
 @pytest.mark.full
-def test_a_story_of_several_days_says_where_each_begins(
+def test_timeline_shows_the_date_where_each_day_begins(
     world: SimulatedService, url: str, page: Page
 ) -> None:
     day_s = 86_400.0
@@ -462,7 +460,7 @@ def test_a_story_of_several_days_says_where_each_begins(
         expect(lines.nth(n)).to_contain_text(day)
 
 
-def test_a_job_that_is_not_there_is_said_to_be_absent(page: Page, url: str) -> None:
+def test_unknown_job_is_reported_as_not_found(page: Page, url: str) -> None:
     page.goto(f"{url}/jobs/nowhere")
 
     expect(page.get_by_role("heading", name="Job not found")).to_be_visible()

@@ -28,7 +28,9 @@ def log_in(page: Page, token: str) -> None:
     page.get_by_role("button", name="Log in").click()
 
 
-def test_a_wrong_token_is_refused_in_words(principals: Principals, url: str, page: Page) -> None:
+def test_invalid_token_is_refused_with_a_message(
+    principals: Principals, url: str, page: Page
+) -> None:
     page.goto(url)
 
     log_in(page, "hf_000000000000_guessed")
@@ -36,7 +38,7 @@ def test_a_wrong_token_is_refused_in_words(principals: Principals, url: str, pag
     expect(page.get_by_role("alert")).to_contain_text("this access token is not accepted")
 
 
-def test_whoever_logs_in_sees_what_is_theirs_and_may_do_what_their_role_says(
+def test_login_shows_own_jobs_and_allows_actions_of_the_role(
     principals: Principals, url: str, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{principals.own}")
@@ -56,7 +58,7 @@ def test_whoever_logs_in_sees_what_is_theirs_and_may_do_what_their_role_says(
 
 
 @pytest.mark.full
-def test_a_viewer_is_told_that_they_may_only_look(
+def test_viewer_sees_that_the_role_is_read_only(
     principals: Principals, url: str, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{principals.own}")
@@ -85,7 +87,7 @@ def test_after_a_logout_nothing_is_shown_any_more(
 
 
 @pytest.mark.full
-def test_a_job_file_that_was_not_submitted_is_not_left_to_whoever_comes_next(
+def test_logout_discards_an_unsubmitted_job_file(
     principals: Principals, url: str, page: Page
 ) -> None:
     page.goto(f"{url}/submit")
@@ -103,7 +105,7 @@ def test_a_job_file_that_was_not_submitted_is_not_left_to_whoever_comes_next(
 
 
 @pytest.mark.full
-def test_a_logout_that_did_not_arrive_is_told(
+def test_failed_logout_is_reported(
     principals: Principals, url: str, road: NetworkProxy, page: Page
 ) -> None:
     page.goto(url)

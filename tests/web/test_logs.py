@@ -24,9 +24,7 @@ def log_of(service: Service, page: Page, job: str, line: str) -> Locator:
     return log
 
 
-def test_a_million_lines_are_read_from_both_ends_searched_and_followed(
-    service: Service, page: Page
-) -> None:
+def test_million_lines_are_scrolled_searched_and_followed(service: Service, page: Page) -> None:
     go = service.folder / "go"
     waits = f"until [ -e {go} ]; do sleep 0.2; done"
     job = service.submit(
@@ -54,9 +52,7 @@ def test_a_million_lines_are_read_from_both_ends_searched_and_followed(
 
 
 @pytest.mark.full
-def test_a_pattern_that_is_none_and_words_that_are_nowhere_are_told(
-    service: Service, page: Page
-) -> None:
+def test_invalid_pattern_and_missing_text_are_reported(service: Service, page: Page) -> None:
     job = service.submit(name="terse", run="echo one line; sleep 600")
     log_of(service, page, job, "one line")
     search = page.get_by_role("searchbox", name="Search the logs")
@@ -96,9 +92,7 @@ def test_the_lines_of_one_job_are_never_shown_under_another(service: Service, pa
 
 
 @pytest.mark.full
-def test_a_search_that_breaks_off_says_so_and_goes_on_where_it_was(
-    service: Service, page: Page
-) -> None:
+def test_interrupted_search_is_reported_and_continues(service: Service, page: Page) -> None:
     job = service.submit(name="wordy", run="seq -f 'line %g' 1 150; sleep 600")
     log_of(service, page, job, "line 150")
     page.get_by_role("searchbox", name="Search the logs").fill("line")
@@ -118,7 +112,7 @@ def test_a_search_that_breaks_off_says_so_and_goes_on_where_it_was(
 
 
 @pytest.mark.full
-def test_the_same_words_are_found_once_they_are_printed(service: Service, page: Page) -> None:
+def test_repeated_search_finds_lines_printed_since(service: Service, page: Page) -> None:
     go = service.folder / "go"
     job = service.submit(
         name="slow",

@@ -159,9 +159,7 @@ def test_the_curve_of_survival_has_the_measured_rate_beside_it(demo: Demo, page:
     expect(panel.get_by_role("listitem").filter(has_text="Exponential")).to_be_visible()
 
 
-def test_the_worst_jobs_are_those_of_the_api_and_lead_to_their_pages(
-    demo: Demo, page: Page
-) -> None:
+def test_worst_jobs_match_the_api_and_link_to_their_pages(demo: Demo, page: Page) -> None:
     page.goto(f"{demo.url}/preemptions")
     answer = demo.get("/v1/preemptions/jobs", since="30d")["jobs"]
 
@@ -194,7 +192,7 @@ def test_history_counts_each_day_and_lists_single_preemptions(demo: Demo, page: 
 
 
 @pytest.mark.full
-def test_recovery_and_causes_are_told_in_full(demo: Demo, page: Page) -> None:
+def test_recovery_and_causes_are_shown_in_full(demo: Demo, page: Page) -> None:
     total = demo.get("/v1/preemptions", since="30d")["total"]
     page.goto(f"{demo.url}/preemptions")
 
@@ -229,7 +227,7 @@ def test_prices_over_time_are_those_of_the_api(demo: Demo, page: Page) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_whoever_has_had_no_nodes_yet_is_told_how_to_see_some(page: Page, url: str) -> None:
+def test_empty_preemptions_page_shows_how_to_get_data(page: Page, url: str) -> None:
     page.goto(f"{url}/preemptions")
 
     expect(page.get_by_role("heading", name="No data")).to_be_visible()
@@ -256,7 +254,7 @@ def test_old_price_is_below_all_others_and_marked(
 
 @pytest.mark.full
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_what_a_job_would_cost_is_taken_from_no_old_price(
+def test_cost_estimate_ignores_outdated_prices(
     world: SimulatedService, url: str, page: Page
 ) -> None:
     with_old_price(world)
@@ -274,7 +272,7 @@ def test_what_a_job_would_cost_is_taken_from_no_old_price(
 
 @pytest.mark.full
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_where_nobody_tells_a_history_that_is_said(page: Page, url: str) -> None:
+def test_missing_price_history_is_stated(page: Page, url: str) -> None:
     page.goto(f"{url}/prices?node=A100:8")
 
     expect(page.get_by_text("No price history.")).to_be_visible()
@@ -311,7 +309,7 @@ def test_no_page_is_wider_than_its_window(width: int, demo: Demo, page: Page) ->
 
 
 @pytest.mark.full
-def test_what_a_job_came_from_is_what_the_api_tells(demo: Demo, page: Page) -> None:
+def test_manifest_of_a_job_matches_the_api(demo: Demo, page: Page) -> None:
     job = demo.get("/v1/jobs", limit="200", status="succeeded")["jobs"][0]
     answer = demo.get(f"/v1/jobs/{job['id']}/manifest")
     page.goto(f"{demo.url}/jobs/{job['id']}")
@@ -342,7 +340,7 @@ def test_key_of_curves_counts_as_many_preemptions_as_the_head(demo: Demo, page: 
 
 
 @pytest.mark.full
-def test_a_demonstration_says_that_it_is_one(demo: Demo, page: Page) -> None:
+def test_demo_is_labelled_as_simulated(demo: Demo, page: Page) -> None:
     page.goto(demo.url)
 
     result = page.get_by_role("complementary", name="Demonstration")
@@ -351,9 +349,7 @@ def test_a_demonstration_says_that_it_is_one(demo: Demo, page: Page) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("width", [390, 1024, 1440])
-def test_what_many_attempts_measured_at_one_step_fits_below_its_curve(
-    width: int, demo: Demo, page: Page
-) -> None:
+def test_values_of_many_attempts_fit_below_their_curve(width: int, demo: Demo, page: Page) -> None:
     """The words about three attempts that were rolled back ran over the chart beside, and out of the page."""
     failed = demo.get("/v1/jobs", status="failed", limit="200")["jobs"]
     worst = max(failed, key=lambda job: job["attempt"])

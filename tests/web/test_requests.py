@@ -52,9 +52,7 @@ def test_prices_are_asked_for_once_an_accelerator_is_typed(url: str, page: Page)
 
 
 @pytest.mark.full
-def test_a_good_token_says_how_long_it_is_good(
-    principals: Principals, url: str, page: Page
-) -> None:
+def test_valid_token_shows_its_expiry(principals: Principals, url: str, page: Page) -> None:
     made = {"name": "laptop", "scopes": ["read"], "days": 90}
     principals.world.http.post("/v1/tokens", json=made)
     page.clock.set_fixed_time(principals.world.clock.now())
@@ -66,7 +64,7 @@ def test_a_good_token_says_how_long_it_is_good(
 
 
 @pytest.mark.full
-def test_what_has_just_happened_is_not_yet_to_come_where_a_clock_is_behind(
+def test_recent_event_is_shown_as_now_if_the_clock_is_behind(
     world: SimulatedService, url: str, page: Page
 ) -> None:
     job = world.submit()["id"]
@@ -100,7 +98,7 @@ def test_a_message_that_waits_is_seen_to_have_gone(
     expect(message).to_contain_text("✓ sent")
 
 
-def test_what_a_budget_has_spent_grows_while_one_looks(
+def test_budget_spending_updates_while_displayed(
     principals: Principals, url: str, page: Page
 ) -> None:
     world, budget = principals.world, f"/v1/budgets/project/{OWN}"
@@ -119,7 +117,7 @@ def test_what_a_budget_has_spent_grows_while_one_looks(
 
 
 @pytest.mark.full
-def test_attempts_that_are_not_known_are_not_said_to_be_none(
+def test_unavailable_attempts_are_not_shown_as_none(
     world: SimulatedService, url: str, eventful: str, road: NetworkProxy, page: Page
 ) -> None:
     row = page.get_by_role("region", name="Active jobs").get_by_role("row", name="tiny")

@@ -46,7 +46,7 @@ def test_the_form_writes_the_file_and_the_file_fills_the_form(url: str, page: Pa
 
 
 @pytest.mark.full
-def test_what_would_be_launched_follows_with_its_changes_marked(
+def test_rendered_task_updates_with_changes_marked(
     world: SimulatedService, url: str, page: Page
 ) -> None:
     page.goto(f"{url}/submit")
@@ -80,7 +80,7 @@ def test_changed_lines_keep_the_indentation_of_their_neighbours(url: str, page: 
     assert len(set(task.evaluate(COLUMNS))) == 1
 
 
-def test_preview_says_what_submit_refuses(url: str, page: Page) -> None:
+def test_preview_shows_why_submit_refuses(url: str, page: Page) -> None:
     page.goto(f"{url}/submit")
 
     page.get_by_label("Where", exact=True).fill("aws")
@@ -90,7 +90,7 @@ def test_preview_says_what_submit_refuses(url: str, page: Page) -> None:
     expect(page.get_by_role("status").filter(has_text="Invalid")).to_have_text("✕ Invalid")
 
 
-def test_mistakes_are_told_at_their_fields_and_in_a_list(url: str, page: Page) -> None:
+def test_errors_are_shown_at_their_fields_and_in_a_list(url: str, page: Page) -> None:
     page.goto(f"{url}/submit")
     file = page.get_by_role("textbox", name="Job file")
 
@@ -115,7 +115,7 @@ def test_a_job_is_submitted_and_shown(world: SimulatedService, url: str, page: P
     expect(page).to_have_url(f"{url}/jobs/{job['id']}")
 
 
-def test_a_job_that_would_lose_its_work_is_refused_until_that_is_accepted(
+def test_spot_job_without_checkpoints_needs_confirmation(
     world: SimulatedService, url: str, page: Page
 ) -> None:
     far = {**world.services.launchers, Engine.SKYPILOT: world.cloud}
@@ -141,7 +141,7 @@ def test_a_job_that_would_lose_its_work_is_refused_until_that_is_accepted(
 
 
 @pytest.mark.full
-def test_what_it_costs_follows_from_prices_nodes_and_hours(
+def test_expected_cost_follows_from_price_nodes_and_hours(
     world: SimulatedService, url: str, page: Page
 ) -> None:
     body = world.http.get("/v1/prices", params={"accelerator": "A100:8", "limit": 1000}).json()
@@ -185,7 +185,7 @@ def test_the_same_is_copied_as_a_command_and_as_a_request(url: str, page: Page) 
 
 
 @pytest.mark.full
-def test_who_may_only_look_is_told_so_by_the_service(
+def test_submission_by_a_viewer_shows_the_refusal(
     world: SimulatedService, url: str, page: Page
 ) -> None:
     principals = create_principals(world)

@@ -121,7 +121,7 @@ def test_news_goes_to_a_channel_and_is_seen_to_have_gone(
 
 
 @pytest.mark.full
-def test_who_did_what_is_read_and_known_to_be_whole(
+def test_audit_log_is_verified_and_filtered_by_target(
     principals: Principals, world: SimulatedService, url: str, page: Page
 ) -> None:
     page.goto(f"{url}/team?tab=audit")
@@ -149,7 +149,7 @@ def test_who_did_what_is_read_and_known_to_be_whole(
 
 
 @pytest.mark.full
-def test_what_is_not_theirs_is_said_to_be_so_in_the_words_of_the_service(
+def test_missing_permissions_show_the_reason_of_the_service(
     principals: Principals, url: str, page: Page
 ) -> None:
     no = principals.person("member").get("/v1/users").json()["detail"]

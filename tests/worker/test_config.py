@@ -17,12 +17,12 @@ from holdfast_worker.config import Config
         ({"HOLDFAST_KEEP": "7", "HOLDFAST_TIDY": ""}, 7),
     ],
 )
-def test_a_worker_removes_old_checkpoints_unless_the_service_does(
+def test_worker_removes_old_checkpoints_unless_the_service_does(
     env: dict[str, str], keep: int | None
 ) -> None:
     assert Config.read(env).keep_checkpoints == keep
 
 
-def test_a_word_that_is_none_of_the_two_is_refused() -> None:
+def test_invalid_tidy_value_is_refused() -> None:
     with pytest.raises(ValueError, match="HOLDFAST_TIDY is 'nobody'; write service or worker"):
         Config.read({"HOLDFAST_TIDY": "nobody"})

@@ -120,7 +120,7 @@ def test_three_nodes_of_two_ranks_are_six_placed_ranks(
 
 
 @pytest.mark.full
-def test_a_node_that_is_lost_and_comes_back_costs_no_sample_and_repeats_none(
+def test_lost_and_returning_node_skips_and_repeats_no_sample(
     tmp_path: Path,
 ) -> None:
     shore = shore_of(tmp_path, f"{TIDAL} {TOTAL} {tmp_path}", ranks=1, least=2)

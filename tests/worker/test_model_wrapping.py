@@ -29,7 +29,7 @@ def test_each_block_that_has_parameters_is_fetched_by_itself() -> None:
     assert list(shardable_blocks(model)) == [model.layers[0], model.layers[2]]
 
 
-def test_an_optimizer_of_parameters_that_are_gone_is_made_too_early() -> None:
+def test_optimizer_of_replaced_parameters_is_detected() -> None:
     before, after = nn.Linear(2, 2), nn.Linear(2, 2)
     optimizer = torch.optim.SGD(before.parameters())
 

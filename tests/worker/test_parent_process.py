@@ -29,7 +29,7 @@ def output_of(child: str, starter: str, when: str) -> str:
     return started.stdout
 
 
-def test_who_was_orphaned_before_it_was_tied_does_not_live_on(tmp_path: Path) -> None:
+def test_process_orphaned_before_being_tied_exits(tmp_path: Path) -> None:
     child = tmp_path / "child.py"
     child.write_text(CHILD)
 

@@ -135,7 +135,7 @@ def test_stale_directory_lock_does_not_block_training(
     assert store_of(driver).list("commits/")
 
 
-def test_a_launcher_that_counts_backwards_is_told_so_before_the_first_step(tmp_path: Path) -> None:
+def test_lower_attempt_number_is_fenced_before_the_first_step(tmp_path: Path) -> None:
     driver = RunDriver(tmp_path, attempt=4)
     assert driver.run_ranks(1, DDP_SCRIPT, "10") == [0]
     driver.attempt = 1
@@ -147,7 +147,7 @@ def test_a_launcher_that_counts_backwards_is_told_so_before_the_first_step(tmp_p
     assert [r.attempt for r in driver.reports(ReportKind.WORKER_LEFT)] == [5]
 
 
-def test_who_was_replaced_is_killed_on_all_nodes(tmp_path: Path) -> None:
+def test_replaced_worker_ends_on_all_nodes(tmp_path: Path) -> None:
     service, port = ReportServer(), free_port()
     gang = {
         "HOLDFAST_URL": f"http://127.0.0.1:{port}",
@@ -174,7 +174,7 @@ def test_who_was_replaced_is_killed_on_all_nodes(tmp_path: Path) -> None:
     assert nodes[0].reports(ReportKind.WORKER_LEFT) == []
 
 
-def test_a_wish_of_the_service_makes_the_job_save_leave_and_wait_for_its_end(
+def test_service_request_saves_and_exits_before_release(
     tmp_path: Path,
 ) -> None:
     service, port = ReportServer(), free_port()
@@ -225,7 +225,7 @@ def test_a_notice_of_the_cloud_makes_all_ranks_save_and_leave(tmp_path: Path) ->
     assert f"termination notice: this node stops at {sky.action_at:%H:%M:%S} UTC;" in err
 
 
-def test_a_hint_of_the_cloud_is_a_reason_to_save_but_none_to_leave(tmp_path: Path) -> None:
+def test_rebalance_recommendation_saves_without_exiting(tmp_path: Path) -> None:
     sky = Ec2(rebalance_at=now())
     vms = RecoveringLauncher(
         tmp_path, every="1000h", extra={"SKYPILOT_CLUSTER_INFO": '{"cloud": "AWS"}'}

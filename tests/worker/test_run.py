@@ -29,7 +29,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """A script, one rank of which looks for the checkpoints elsewhere."""
 
 
-def test_an_undisturbed_run_tells_its_story(undisturbed: RunDriver) -> None:
+def test_undisturbed_run_reports_its_lifecycle(undisturbed: RunDriver) -> None:
     reports = [r for r in undisturbed.reports() if r.kind is not ReportKind.PROGRESS]
 
     assert [r.n for r in undisturbed.reports()] == list(range(1, len(undisturbed.reports()) + 1))
@@ -68,7 +68,7 @@ def test_a_notice_at_one_rank_makes_all_leave_on_the_same_step(
     assert driver.result == undisturbed.result
 
 
-def test_a_killed_rank_costs_no_more_than_the_steps_since_the_checkpoint(
+def test_killed_rank_loses_only_the_steps_since_the_checkpoint(
     tmp_path: Path, undisturbed: RunDriver
 ) -> None:
     driver = RunDriver(tmp_path)
@@ -115,7 +115,7 @@ def test_resume_without_a_step_left_restores_the_generators(
     assert drawn[0] == drawn[1]
 
 
-def test_nodes_that_may_not_delete_train_where_the_service_tidies_up(
+def test_service_retention_needs_no_delete_permission_on_nodes(
     tmp_path: Path, undisturbed: RunDriver
 ) -> None:
     with fake_s3.in_thread() as s3:
@@ -222,7 +222,7 @@ def test_a_script_with_nothing_around_it_just_runs(tmp_path: Path) -> None:
     assert bare.stderr.startswith("holdfast: no HOLDFAST_STORE: this run makes no checkpoints\n")
 
 
-def test_a_store_that_refuses_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_unusable_store_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "a-file").touch()
     driver = RunDriver(tmp_path, extra={"HOLDFAST_STORE": f"file://{tmp_path}/a-file"})
 
@@ -238,9 +238,7 @@ def test_a_store_that_refuses_is_said_in_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("blind", [0, 1])
-def test_checkpoints_that_one_rank_cannot_read_are_given_up_by_all(
-    tmp_path: Path, blind: int
-) -> None:
+def test_checkpoint_unreadable_by_one_rank_fails_all_ranks(tmp_path: Path, blind: int) -> None:
     """The others wait for its vote, and would fall over its absence: with another reason, or after half an hour."""
     driver = RunDriver(tmp_path)
     assert driver.run_ranks(2, DDP_SCRIPT, "10") == [0, 0]

@@ -61,7 +61,7 @@ def step_of(driver: RunDriver) -> int:
 
 
 @pytest.mark.full
-def test_a_store_that_fails_a_third_of_all_requests_costs_no_work(
+def test_store_failing_a_third_of_all_requests_costs_no_work(
     driver: RunDriver, s3: FakeS3, bucket: Store, calm: RunDriver
 ) -> None:
     s3.fault("error", code="SlowDown", chance=0.2)
@@ -84,7 +84,7 @@ def test_a_store_that_fails_a_third_of_all_requests_costs_no_work(
     assert len(kept) >= min(3, len(reported))
 
 
-def test_training_goes_on_while_a_store_says_nothing(driver: RunDriver, s3: FakeS3) -> None:
+def test_training_continues_while_the_store_hangs(driver: RunDriver, s3: FakeS3) -> None:
     """A request hangs for as long as a hundred steps take, and no step waits for it."""
     silence = s3.fault("stall", on="PutObject", key=f"{DATA}/rank-1/*", skip=1, count=1)
 
@@ -103,7 +103,7 @@ def test_training_goes_on_while_a_store_says_nothing(driver: RunDriver, s3: Fake
     assert bodies(driver, ReportKind.CHECKPOINT_FAILED) == []
 
 
-def test_after_three_failed_saves_a_run_stops_and_another_goes_on(
+def test_three_failed_saves_stop_a_run_and_a_restart_resumes(
     driver: RunDriver, s3: FakeS3, calm: RunDriver
 ) -> None:
     s3.fault("error", code="AccessDenied", status=403, on="PutObject", key=DATA, skip=FIRST)
@@ -129,7 +129,7 @@ def test_after_three_failed_saves_a_run_stops_and_another_goes_on(
     assert driver.result == calm.result
 
 
-def test_who_is_to_go_on_goes_on_and_says_when_it_can_save_again(
+def test_continue_policy_keeps_training_and_logs_the_recovery(
     driver: RunDriver, s3: FakeS3, calm: RunDriver
 ) -> None:
     driver.extra = {**driver.extra, Env.ON_SAVE_FAILURE: "continue"}
@@ -165,9 +165,7 @@ def test_a_last_step_that_cannot_be_saved_is_no_success(driver: RunDriver, s3: F
     assert re.match("the last step, 10, could not be saved: .*AccessDenied", left["detail"])
 
 
-def test_a_script_that_fails_while_its_store_is_silent_does_not_hang(
-    driver: RunDriver, s3: FakeS3
-) -> None:
+def test_failing_script_does_not_hang_on_a_failing_store(driver: RunDriver, s3: FakeS3) -> None:
     """The threads that sent the checkpoint kept the process for as long as they had patience: ten minutes."""
     s3.fault("error", code="SlowDown", on="PutObject", key=DATA)
 
@@ -178,9 +176,7 @@ def test_a_script_that_fails_while_its_store_is_silent_does_not_hang(
     assert left["detail"] == "ValueError: this lesson ends at step 30"
 
 
-def test_a_notice_lets_the_save_under_way_finish_and_another_one_follow(
-    driver: RunDriver, s3: FakeS3
-) -> None:
+def test_notice_lets_the_running_save_finish_and_saves_again(driver: RunDriver, s3: FakeS3) -> None:
     silence = s3.fault("stall", on="PutObject", key=f"{DATA}/rank-1/*", skip=1, count=1)
 
     ranks = driver.start_ranks(2, DDP_SCRIPT, ENDLESS)
@@ -198,7 +194,7 @@ def test_a_notice_lets_the_save_under_way_finish_and_another_one_follow(
     assert 10 < committed(driver)[1] < noticed["step"]
 
 
-def test_what_the_store_promises_is_said_at_the_start(driver: RunDriver, s3: FakeS3) -> None:
+def test_store_guarantee_is_reported_at_the_start(driver: RunDriver, s3: FakeS3) -> None:
     s3.set(conditional=False)
 
     assert driver.run_ranks(2, DDP_SCRIPT, "10") == [0, 0]
@@ -213,7 +209,7 @@ def test_what_the_store_promises_is_said_at_the_start(driver: RunDriver, s3: Fak
     assert "the checkpoint store" not in driver.log(1)
 
 
-def test_what_was_cut_short_is_known_to_the_next_start_from_the_store_alone(
+def test_interrupted_attempts_are_counted_from_the_store_alone(
     tmp_path: Path,
 ) -> None:
     """An error of the script, a rank that is killed, and an end: only the second was taken away."""

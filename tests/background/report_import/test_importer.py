@@ -26,7 +26,7 @@ def harness(engine: Engine, clock: FixedClock) -> ReportImportHarness:
     return harness
 
 
-def test_what_a_worker_posted_is_taken_and_removed(harness: ReportImportHarness) -> None:
+def test_posted_reports_are_imported_and_removed(harness: ReportImportHarness) -> None:
     harness.post(sender_of(1), *words(harness.clock, 1, 3))
     harness.post(sender_of(1), *words(harness.clock, 4, 2))
 
@@ -42,7 +42,7 @@ def test_what_a_worker_posted_is_taken_and_removed(harness: ReportImportHarness)
     assert harness.watches.next_due() == harness.clock.now(), "as its nodes can go"
 
 
-def test_what_came_over_http_too_is_taken_once(harness: ReportImportHarness) -> None:
+def test_reports_also_sent_over_http_are_imported_once(harness: ReportImportHarness) -> None:
     found = [*words(harness.clock, 1, 6)]
     harness.journal.ingest(JOB, 1, [Report(1, r.n, r.at, r.kind, r.body) for r in found[:4]])
     harness.post(sender_of(1), *found[:2])
@@ -55,7 +55,7 @@ def test_what_came_over_http_too_is_taken_once(harness: ReportImportHarness) -> 
     assert harness.bucket_objects.keys() == []
 
 
-def test_a_stop_between_the_taking_and_the_removal_takes_nothing_twice(
+def test_stop_before_removal_imports_nothing_twice(
     harness: ReportImportHarness,
 ) -> None:
     harness.post(sender_of(1), *words(harness.clock, 1, 3))
@@ -82,7 +82,7 @@ def test_a_long_silence_is_taken_in_several_transactions(harness: ReportImportHa
     assert harness.bucket_objects.keys() == []
 
 
-def test_two_placements_that_never_reached_the_service_are_told_apart(
+def test_two_unregistered_incarnations_are_distinguished(
     harness: ReportImportHarness,
 ) -> None:
     """Neither has a number. All of it was posted while the service was away."""
@@ -121,7 +121,7 @@ def test_last_reports_are_imported_after_the_successor_reported(
     assert harness.kinds() == ["TrainingStarted", "WorkerLeft"]
 
 
-def test_what_somebody_posts_who_was_replaced_is_removed_and_not_taken(
+def test_archives_of_a_replaced_worker_are_discarded(
     harness: ReportImportHarness,
 ) -> None:
     harness.look()
@@ -139,7 +139,7 @@ def test_what_somebody_posts_who_was_replaced_is_removed_and_not_taken(
 
 
 @pytest.mark.parametrize("size", [0, 1, 20, 200, -1])
-def test_a_torn_parcel_stays_and_what_follows_it_waits(
+def test_torn_archive_stays_and_blocks_its_successors(
     harness: ReportImportHarness, caplog: pytest.LogCaptureFixture, size: int
 ) -> None:
     """Its worker writes it again, the same, after a while."""
@@ -200,7 +200,7 @@ def test_archive_of_an_impossible_position_blocks_no_other(
     assert harness.steps() == [(2, 2)]
 
 
-def test_a_parcel_that_claims_more_reports_than_memory_could_hold_is_counted(
+def test_archive_with_an_absurd_report_count_is_rejected(
     harness: ReportImportHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = harness.post(sender_of(1), *words(harness.clock, 1, 2))
@@ -244,7 +244,7 @@ def test_reports_that_make_no_sense_hold_up_no_other_worker(
     assert harness.steps() == [(2, 2)]
 
 
-def test_a_job_that_is_heard_costs_no_request(harness: ReportImportHarness) -> None:
+def test_reporting_job_causes_no_store_requests(harness: ReportImportHarness) -> None:
     harness.visit()
     harness.looks.clear()
     for n in range(1, 11):
@@ -255,7 +255,7 @@ def test_a_job_that_is_heard_costs_no_request(harness: ReportImportHarness) -> N
     assert harness.looks == []
 
 
-def test_jobs_that_are_heard_are_asked_for_at_once(harness: ReportImportHarness) -> None:
+def test_database_statements_do_not_grow_with_reporting_jobs(harness: ReportImportHarness) -> None:
     """One after the other, a thousand took the service so long that concurrent reports waited for a fifth of a second."""
     asked_of, result = [], list[str]([JOB])
     for count in (1, 20):
@@ -277,7 +277,7 @@ def test_jobs_that_are_heard_are_asked_for_at_once(harness: ReportImportHarness)
     assert asked_of[0] == asked_of[1]
 
 
-def test_a_box_in_which_nothing_is_is_looked_into_more_and_more_seldom(
+def test_empty_inbox_is_polled_less_and_less(
     harness: ReportImportHarness,
 ) -> None:
     for _ in range(120):
@@ -311,7 +311,7 @@ def test_jobs_without_a_store_or_launch_are_skipped(engine: Engine, clock: Fixed
     assert harness.looks == []
 
 
-def test_what_was_posted_last_is_taken_after_the_end(harness: ReportImportHarness) -> None:
+def test_last_archives_are_imported_after_the_end(harness: ReportImportHarness) -> None:
     harness.visit()
     harness.look(finished(harness.seconds()))
     harness.watches.remove(JOB)
@@ -329,7 +329,7 @@ def test_what_was_posted_last_is_taken_after_the_end(harness: ReportImportHarnes
     assert harness.journal.read(JOB).state is State.ENDED
 
 
-def test_a_service_that_was_away_looks_after_jobs_that_ended_meanwhile(
+def test_restarted_service_imports_reports_of_ended_jobs(
     harness: ReportImportHarness,
 ) -> None:
     harness.look(finished(harness.seconds()))
@@ -344,7 +344,7 @@ def test_a_service_that_was_away_looks_after_jobs_that_ended_meanwhile(
 @pytest.mark.parametrize(
     "error", [CheckpointStoreRefused("no"), CheckpointStoreUnreachable("gone")]
 )
-def test_a_store_that_cannot_be_used_is_said_once_and_tried_again(
+def test_store_error_is_logged_once_and_retried(
     harness: ReportImportHarness,
     caplog: pytest.LogCaptureFixture,
     error: CheckpointStoreRefused | CheckpointStoreUnreachable,

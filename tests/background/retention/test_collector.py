@@ -23,7 +23,7 @@ class Gone(BaseException):
     """The process is gone; no code remains that could catch this."""
 
 
-def test_what_is_not_to_be_kept_goes_after_the_grace_and_is_written_down(
+def test_superseded_checkpoints_are_deleted_after_grace(
     new_harness: NewRetentionHarness,
 ) -> None:
     harness = new_harness()
@@ -111,7 +111,7 @@ def test_nothing_goes_while_a_format_cannot_be_read(
     )
 
 
-def test_a_checkpoint_that_lost_bytes_does_not_count_as_one_to_keep(
+def test_incomplete_checkpoint_does_not_count_as_kept(
     new_harness: NewRetentionHarness,
 ) -> None:
     harness = new_harness()
@@ -173,7 +173,7 @@ def test_while_a_placement_looks_for_a_checkpoint_none_goes(
     assert harness.committed() == [40, 50]
 
 
-def test_a_claim_alone_holds_all_up_where_no_worker_can_be_heard(
+def test_fencing_token_without_a_start_blocks_deletion(
     new_harness: NewRetentionHarness,
 ) -> None:
     harness = new_harness()
@@ -233,7 +233,7 @@ def test_an_upload_that_was_committed_after_all_is_a_checkpoint(
     assert 60 in harness.data()
 
 
-def test_what_a_later_attempt_left_behind_goes_with_its_reason(
+def test_off_lineage_checkpoints_are_deleted_as_such(
     new_harness: NewRetentionHarness,
 ) -> None:
     harness = new_harness()
@@ -294,7 +294,7 @@ def test_collector_killed_anywhere_leaves_whole_checkpoints(
     assert len(left_over) > 3
 
 
-def test_what_was_removed_by_others_is_written_down_once(new_harness: NewRetentionHarness) -> None:
+def test_externally_deleted_checkpoint_is_recorded_once(new_harness: NewRetentionHarness) -> None:
     harness = new_harness(keep=5)
     harness.save_five()
     for key in (name(20).commit_key, *harness.bucket_objects.keys(name(20).data_prefix)):
@@ -307,7 +307,7 @@ def test_what_was_removed_by_others_is_written_down_once(new_harness: NewRetenti
     assert harness.removals()[0].size_bytes == 20
 
 
-def test_what_a_late_list_does_not_name_is_there_if_the_store_says_so(
+def test_stale_list_does_not_mark_a_checkpoint_as_missing(
     new_harness: NewRetentionHarness,
 ) -> None:
     harness = new_harness(keep=5)
@@ -324,7 +324,7 @@ def test_what_a_late_list_does_not_name_is_there_if_the_store_says_so(
     assert harness.told_gone() == []
 
 
-def test_what_was_just_reported_is_not_missed_yet(new_harness: NewRetentionHarness) -> None:
+def test_just_reported_checkpoint_is_not_yet_missing(new_harness: NewRetentionHarness) -> None:
     harness = new_harness()
     harness.save_five()
     harness.tell(saved(301, step=60, name=str(name(60))))

@@ -38,7 +38,9 @@ def test_store_is_scanned_often_in_training_and_seldom_in_waits(
     assert (training_on, result, waiting, news) == (5, 1, 2, 1)
 
 
-def test_what_becomes_ripe_while_a_job_waits_goes_in_time(new_harness: NewRetentionHarness) -> None:
+def test_checkpoints_are_deleted_on_time_while_a_job_waits(
+    new_harness: NewRetentionHarness,
+) -> None:
     harness = new_harness()
     harness.save_five()
     harness.tell(left(305, step=50), lost(306))
@@ -84,7 +86,7 @@ def test_a_job_that_ended_before_it_saved_is_looked_at_once_more(
 # Stores that cannot be used
 
 
-def test_who_is_not_let_in_says_so_once_and_comes_back_ever_more_seldom(
+def test_refused_access_is_logged_once_and_retried_rarely(
     new_harness: NewRetentionHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     weather = StoreFaults(CheckpointStoreRefused("An error occurred (AccessDenied): Access Denied"))
@@ -105,7 +107,7 @@ def test_who_is_not_let_in_says_so_once_and_comes_back_ever_more_seldom(
     assert harness.committed() == [40, 50]
 
 
-def test_a_store_that_is_silent_is_asked_again_soon_and_nothing_is_concluded(
+def test_unreachable_store_is_retried_soon(
     new_harness: NewRetentionHarness,
 ) -> None:
     weather = StoreFaults(CheckpointStoreUnreachable("Could not connect"))
@@ -119,7 +121,7 @@ def test_a_store_that_is_silent_is_asked_again_soon_and_nothing_is_concluded(
     assert harness.committed() == [10, 20, 30, 40, 50]
 
 
-def test_who_may_look_and_not_remove_says_so_and_writes_down_nothing(
+def test_refused_deletion_is_shown_and_nothing_recorded(
     new_harness: NewRetentionHarness,
 ) -> None:
     harness = new_harness(
@@ -133,7 +135,7 @@ def test_who_may_look_and_not_remove_says_so_and_writes_down_nothing(
     assert harness.told_gone() == []
 
 
-def test_a_removal_that_breaks_off_tells_of_what_is_gone(new_harness: NewRetentionHarness) -> None:
+def test_interrupted_deletion_records_the_deleted_ones(new_harness: NewRetentionHarness) -> None:
     def refuse(operation: str, key: str) -> None:
         if (operation, key) == ("delete", name(20).commit_key):
             raise CheckpointStoreRefused("no")
@@ -160,7 +162,7 @@ def test_another_store_than_that_of_the_nodes_is_taken_for_one(
     assert harness.told_gone() == []
 
 
-def test_the_store_of_an_ended_job_that_is_gone_for_good_is_given_up(
+def test_missing_store_of_an_ended_job_is_not_scanned_forever(
     new_harness: NewRetentionHarness,
 ) -> None:
     harness = new_harness()
@@ -225,7 +227,7 @@ def test_a_bug_in_one_visit_is_not_the_end_of_tidying(
     )
 
 
-def test_it_tidies_by_itself_until_it_is_told_to_stop(new_harness: NewRetentionHarness) -> None:
+def test_collector_runs_until_stopped(new_harness: NewRetentionHarness) -> None:
     gone = threading.Event()
 
     def see(operation: str, key: str) -> None:

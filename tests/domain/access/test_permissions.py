@@ -30,7 +30,7 @@ def test_every_action_has_its_need() -> None:
 
 
 @for_each(Action)
-def test_a_higher_role_may_what_a_lower_one_may(action: Action) -> None:
+def test_higher_role_includes_lower_ones(action: Action) -> None:
     may = [caller(role).may(action, "nlp") for role in ROLES]
 
     assert may == sorted(may)
@@ -47,7 +47,7 @@ def test_a_role_in_one_project_is_none_in_another(action: Action) -> None:
 
 
 @for_each(itertools.product(Action, ROLES, [None, "nlp", "vision"]))
-def test_a_token_never_gives_what_its_user_has_not(
+def test_token_never_exceeds_its_user(
     given: tuple[Action, Role | None, str | None],
 ) -> None:
     """Over all scopes: what a narrower token may is among what the whole user may."""
@@ -61,7 +61,7 @@ def test_a_token_never_gives_what_its_user_has_not(
 
 
 @for_each(itertools.product(Action, ROLES, [False, True], [None, "nlp", "vision"]))
-def test_what_is_required_is_what_one_may(
+def test_exactly_the_disallowed_actions_are_refused(
     given: tuple[Action, Role | None, bool, str | None],
 ) -> None:
     action, role, admin, only = given
@@ -92,7 +92,7 @@ def test_a_confined_admin_rules_one_project_and_not_the_service() -> None:
     assert who.visible_projects == {"nlp"}
 
 
-def test_what_one_sees_in_lists() -> None:
+def test_visible_projects_follow_roles_and_scopes() -> None:
     both = Caller(name="ada", roles={"nlp": Role.VIEWER, "vision": Role.ADMIN})
 
     assert both.visible_projects == {"nlp", "vision"}

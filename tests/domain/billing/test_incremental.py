@@ -59,7 +59,7 @@ def _plan(draw: random.Random) -> Plan:
     )
 
 
-def test_what_goes_on_costs_what_it_would_cost_reckoned_anew() -> None:
+def test_extended_bill_equals_a_recomputed_one() -> None:
     went_on = 0
     for seed in range(SEEDS):
         draw = random.Random(seed)
@@ -85,7 +85,7 @@ def test_what_goes_on_costs_what_it_would_cost_reckoned_anew() -> None:
     assert went_on > SEEDS / 2
 
 
-def test_a_new_point_moves_the_step_of_the_attempt_that_stands() -> None:
+def test_new_point_moves_the_step_of_the_open_attempt() -> None:
     facts = [submitted(), launched(1), ready(2), training(3)]
     account = compute_bill(facts, {1: LatestPoint(step=5, at=at(9))}, at(10))
     newer = LatestPoint(step=9, at=at(19))
@@ -110,14 +110,14 @@ def test_running_bill_is_reused_while_only_its_end_moves() -> None:
     assert at_50({1: points[1]}) is None
 
 
-def test_of_nodes_that_never_trained_a_point_says_nothing() -> None:
+def test_points_before_training_are_ignored() -> None:
     facts = [submitted(), launched(1), ready(2)]
     account, point = compute_bill(facts, {}, at(10)), LatestPoint(step=9, at=at(19))
 
     assert extend_bill(account, at(20), point) == compute_bill(facts, {1: point}, at(20))
 
 
-def test_time_that_goes_back_is_reckoned_anew() -> None:
+def test_clock_moved_back_forces_recomputation() -> None:
     account = compute_bill([submitted(), launched(1), ready(2)], {}, at(10))
 
     assert extend_bill(account, at(9)) is None
@@ -126,7 +126,7 @@ def test_time_that_goes_back_is_reckoned_anew() -> None:
 @pytest.mark.parametrize(
     "fact", [training(10), training(11), saved(9, step=1, stall_ms=1000), finished(5)]
 )
-def test_a_bill_amidst_what_was_told_does_not_go_on(fact: Event) -> None:
+def test_bill_with_unsettled_events_is_not_extended(fact: Event) -> None:
     """Clocks of workers may be ahead: what they tell is then of a time that has not come."""
     facts = [submitted(), launched(1), ready(2), fact]
 

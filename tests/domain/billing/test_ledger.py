@@ -93,7 +93,7 @@ def test_a_preemption_with_notice_loses_nothing_that_was_saved() -> None:
     assert (account.waiting_ms, account.paid_micros) == (15_000, 60_000 + 73_000)
 
 
-def test_killed_without_notice_what_came_after_the_checkpoint_is_lost() -> None:
+def test_kill_without_notice_loses_work_since_the_checkpoint() -> None:
     # Trains 20-90; the state of 50 (step 30, 2 s still) is the newest that is safe: 52-90 is lost, 25 steps of it told.
     account = billed(
         ready(10),
@@ -121,7 +121,7 @@ def test_kill_before_the_first_step_loses_all_since_the_restore() -> None:
     assert account.attempts[0].ms == s(setup=10, lost=70)
 
 
-def test_killed_right_after_a_checkpoint_the_silence_after_it_is_lost() -> None:
+def test_silence_after_a_checkpoint_is_lost_on_a_kill() -> None:
     account = billed(
         ready(10),
         training(20, step=0),
@@ -134,7 +134,7 @@ def test_killed_right_after_a_checkpoint_the_silence_after_it_is_lost() -> None:
     assert account.attempts[0].ms == s(setup=10, useful=30, lost=40)
 
 
-def test_a_fall_back_to_an_older_checkpoint_loses_work_of_an_earlier_attempt() -> None:
+def test_fallback_to_an_older_checkpoint_loses_earlier_work() -> None:
     # Attempt 1 saves step 20 at 40 and step 60 at 80. Attempt 2 finds step 60 damaged, and continues from 20.
     damaged = PassedOver(checkpoint="step-60-epoch-1", reason="shard 0: digest differs")
     account = billed(
@@ -153,7 +153,7 @@ def test_a_fall_back_to_an_older_checkpoint_loses_work_of_an_earlier_attempt() -
     assert first.lost_steps == 50
 
 
-def test_a_damaged_checkpoint_saves_nobody_after_it() -> None:
+def test_damaged_checkpoint_does_not_make_later_work_safe() -> None:
     # As above, but attempt 2 is killed at step 50 without a checkpoint: the damaged step 60 does not make that safe.
     damaged = PassedOver(checkpoint="step-60-epoch-1", reason="shard 0: digest differs")
     account = billed(
@@ -186,7 +186,7 @@ def test_an_attempt_that_never_trained_is_setup_and_restore() -> None:
     assert account.attempts[0].last_step is None
 
 
-def test_program_without_reports_is_unmeasured_until_nodes_are_lost() -> None:
+def test_unreported_time_is_unmeasured_until_nodes_are_lost() -> None:
     account = billed(ready(10), lost(40), ready(50, attempt=2), finished(110))
 
     first, second = account.attempts
@@ -212,7 +212,7 @@ def test_unmeasured_time_becomes_setup_once_the_program_reports() -> None:
     assert billed(ready(10), restoring(NOW_S - 5)).ms == s(setup=NOW_S - 15, restore=5)
 
 
-def test_time_of_a_pause_is_told_apart_from_waiting_for_nodes() -> None:
+def test_paused_time_is_separate_from_waiting_for_nodes() -> None:
     first = (ready(10), training(20), pausing(30), lost(40, cause=Cause.PAUSED), paused(40))
 
     account = billed(*first, resumed(100), launched(100, launch=2), ready(130, attempt=2))
@@ -257,7 +257,7 @@ def test_recovering_job_waits_and_keeps_its_newest_checkpoint() -> None:
     assert account.waiting_ms == 10_000 + (NOW_S - 80) * 1000
 
 
-def test_nodes_that_have_not_restored_yet_do_not_bring_lost_work_back() -> None:
+def test_unrestored_nodes_do_not_recover_lost_work() -> None:
     account = billed(
         ready(10), training(20), saved(50, step=30), lost(80), ready(NOW_S - 5, attempt=2)
     )
@@ -266,7 +266,7 @@ def test_nodes_that_have_not_restored_yet_do_not_bring_lost_work_back() -> None:
     assert account.attempts[1].ms == s(setup=5)
 
 
-def test_a_cancelled_job_has_lost_what_it_did_not_save() -> None:
+def test_cancelled_job_loses_unsaved_work() -> None:
     account = billed(
         ready(10),
         training(20),
@@ -285,7 +285,7 @@ def test_a_job_that_was_never_placed_costs_nothing() -> None:
     assert (account.paid_micros, account.waiting_ms, account.attempts) == (0, 60_000, ())
 
 
-def test_the_clock_of_a_worker_cannot_stretch_the_time_of_its_nodes() -> None:
+def test_worker_clock_cannot_extend_time_of_its_nodes() -> None:
     account = billed(
         ready(10),
         restoring(5),

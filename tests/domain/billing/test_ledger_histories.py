@@ -203,7 +203,7 @@ def _with_late_prices(draw: random.Random, log: list[Event]) -> list[Event]:
 
 
 @pytest.mark.timeout(60 + HISTORIES // 50)
-def test_every_micro_dollar_is_where_the_sum_of_all_milliseconds_puts_it() -> None:
+def test_bill_equals_the_sum_over_all_milliseconds() -> None:
     for seed in range(HISTORIES):
         draw = random.Random(seed)
         life = lived(draw)
@@ -241,7 +241,7 @@ def _skewed(draw: random.Random, event: NodesReady) -> NodesReady:
     return replace(event, at=event.at + timedelta(milliseconds=draw.randint(-40, 40)))
 
 
-def test_a_price_of_long_ago_is_refused_once_its_meter_is_settled() -> None:
+def test_price_change_is_refused_once_its_meter_is_settled() -> None:
     log: list[Event] = [submitted(), launched()]
     for attempt in range(1, RETAINED_METERS + 3):
         log += [ready(10 * attempt, attempt=attempt), lost(10 * attempt + 5, attempt=attempt)]

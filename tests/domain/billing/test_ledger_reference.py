@@ -46,7 +46,7 @@ def account(life: Life) -> Bill:
 
 
 @given(lives())
-def test_every_millisecond_is_where_a_walk_through_the_life_finds_it(life: Life) -> None:
+def test_milliseconds_match_a_walk_through_the_history(life: Life) -> None:
     bills = {item.attempt: item for item in account(life).attempts}
 
     if life.speaks:
@@ -74,7 +74,7 @@ def test_time_and_money_add_up_exactly_and_nothing_is_negative(life: Life) -> No
 
 
 @given(lives())
-def test_lost_steps_are_the_lost_milliseconds_of_those_who_told_all(life: Life) -> None:
+def test_lost_steps_equal_repeated_steps_if_fully_reported(life: Life) -> None:
     told_all = {e.attempt for e in life.log if isinstance(e, WorkerLeft)}
 
     for item in account(life).attempts:

@@ -46,7 +46,7 @@ def test_a_machine_is_charged_for_a_minute_at_least(cloud: str) -> None:
     assert sum(share.paid_micros for share in allocate_costs(account)) == 60_000
 
 
-def test_a_minute_is_enough_and_what_stands_is_not_judged() -> None:
+def test_full_minute_and_running_nodes_are_not_adjusted() -> None:
     assert lines(billed(machines(10), finished(70))) == []
     assert lines(billed(machines(8995))) == []
 
@@ -58,14 +58,14 @@ def test_clouds_without_a_rule_and_simulated_ones_are_left_alone() -> None:
     assert "azure" not in BILLING_TERMS
 
 
-def test_a_spot_machine_that_aws_takes_back_in_its_first_hour_costs_nothing() -> None:
+def test_aws_spot_preempted_in_its_first_hour_is_free() -> None:
     account = billed(machines(0), lost(600), machines(700, attempt=2), finished(800))
 
     assert lines(account) == [(1, BillingRule.FIRST_HOUR, -600_000)]
     assert account.paid_micros == 100_000
 
 
-def test_of_several_machines_one_was_taken_and_the_others_were_given_up() -> None:
+def test_first_hour_rule_refunds_only_the_preempted_node() -> None:
     account = billed(machines(0, nodes=3), lost(600))
 
     assert lines(account) == [(1, BillingRule.FIRST_HOUR, -200_000)]
@@ -87,7 +87,7 @@ def test_nothing_is_given_back_that_is_not_proven_to_be_due(story: list[Event]) 
     assert lines(billed(*story)) == []
 
 
-def test_taken_in_its_first_minute_it_is_free_and_not_charged_for_one() -> None:
+def test_preemption_in_the_first_minute_is_free() -> None:
     assert lines(billed(machines(0), lost(20))) == [(1, BillingRule.FIRST_HOUR, -20_000)]
 
 
@@ -108,7 +108,7 @@ def test_program_restart_does_not_start_a_new_billing_minimum() -> None:
     ]
 
 
-def test_of_mixed_nodes_the_cheapest_that_the_market_may_take_is_given_back() -> None:
+def test_mixed_nodes_refund_the_cheapest_spot_node() -> None:
     groups = (
         NodeGroup(nodes=1, zone="a", is_spot=False, micros_per_hour=36, on_demand_micros_per_hour=36),
         NodeGroup(nodes=2, zone="b", is_spot=True, micros_per_hour=7_200_000, on_demand_micros_per_hour=9),

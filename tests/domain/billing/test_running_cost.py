@@ -78,7 +78,7 @@ def test_the_moment_at_which_so_much_is_paid_is_when_it_is(
         assert account.paid_micros_by(now + timedelta(milliseconds=due_ms - 1)) < limit
 
 
-def test_a_dearer_price_is_what_the_nodes_cost_an_hour_from_then_on() -> None:
+def test_higher_price_applies_from_its_own_time() -> None:
     story = [submitted(), launched(), ready(0, micros=2_000_000), dearer(1800, 5_000_000)]
 
     account = fold("job-1", story).account

@@ -35,7 +35,7 @@ def removed(*names: str, seconds: float = 100, why: Removal = Removal.SUPERSEDED
     return CheckpointsRemoved(at=at(seconds), checkpoints=names, removal=why, size_bytes=1)
 
 
-def test_a_save_is_shown_with_all_that_its_worker_told() -> None:
+def test_save_attempt_holds_all_reported_details() -> None:
     metrics = {"loss": Metric(value=0.5, step=9)}
     fact = saved(10, step=10, name="a", durable_s=12, stall_ms=30, metrics=metrics)
 
@@ -46,18 +46,18 @@ def test_a_save_is_shown_with_all_that_its_worker_told() -> None:
     assert (save.metrics, save.weights_sha256, save.fate) == (metrics, "00", Fate.COMPLETE)
 
 
-def test_the_newest_is_first_and_what_failed_is_among_them() -> None:
+def test_save_attempts_are_newest_first_and_include_failures() -> None:
     saves = recorded(training(), saved(10, step=10), failing(20, step=20), saved(30, step=30))
 
     assert fates(saves) == {30: Fate.COMPLETE, 20: Fate.FAILED, 10: Fate.COMPLETE}
     assert [save.failure for save in saves.attempts()] == ["", "no room", ""]
 
 
-def test_a_failure_without_words_is_one() -> None:
+def test_failure_without_detail_is_a_failure() -> None:
     assert fates(recorded(failing(20, step=20, detail=""))) == {20: Fate.FAILED}
 
 
-def test_who_went_on_from_it_is_told() -> None:
+def test_checkpoint_names_the_attempts_that_restored_it() -> None:
     again = [replace(training(n, attempt=n, step=10), restored_from="a") for n in (2, 3)]
 
     saves = recorded(training(), saved(10, step=10, name="a"), *again)
@@ -65,7 +65,7 @@ def test_who_went_on_from_it_is_told() -> None:
     assert saves.attempts()[0].restored_by == (2, 3)
 
 
-def test_what_an_attempt_could_not_use_is_damaged_with_its_reason() -> None:
+def test_unusable_checkpoint_is_damaged_with_its_reason() -> None:
     over = (PassedOver(checkpoint="b", reason="rank-0/000000 is missing"),)
     went_on = replace(training(30, attempt=2, step=10), restored_from="a", passed_over=over)
 
@@ -88,7 +88,7 @@ def test_steps_beyond_a_later_start_are_abandoned() -> None:
     assert saves.attempts()[0].abandoned_by == ResumePoint(2, 10)
 
 
-def test_what_was_removed_stays_known_with_its_reason_and_time() -> None:
+def test_removed_checkpoint_keeps_reason_and_time() -> None:
     saves = recorded(
         saved(10, step=10, name="a"), saved(20, step=20, name="b"), removed("a", seconds=90)
     )
@@ -99,7 +99,7 @@ def test_what_was_removed_stays_known_with_its_reason_and_time() -> None:
     assert (newer.is_stored, older.is_stored) == (True, False)
 
 
-def test_what_nobody_told_of_is_no_save_whatever_becomes_of_it() -> None:
+def test_unreported_checkpoint_is_no_save_attempt() -> None:
     went_on = replace(training(attempt=2), restored_from="stranger")
 
     saves = recorded(removed("stranger"), went_on)
@@ -108,7 +108,7 @@ def test_what_nobody_told_of_is_no_save_whatever_becomes_of_it() -> None:
     assert (saves.is_removed("stranger"), saves.is_removed("other")) == (True, False)
 
 
-def test_what_became_of_it_may_be_told_before_its_own_worker_is_heard() -> None:
+def test_fate_may_be_recorded_before_the_save() -> None:
     """A node's last word comes late, or by a spool that is found afterwards."""
     over = (PassedOver(checkpoint="b", reason="torn"),)
     went_on = replace(training(30, attempt=2, step=10), restored_from="a", passed_over=over)
@@ -122,7 +122,7 @@ def test_what_became_of_it_may_be_told_before_its_own_worker_is_heard() -> None:
     assert (b.fate, b.passed_over) == (Fate.REMOVED, (UnusableCheckpoint(2, "torn"),))
 
 
-def test_what_is_not_there_can_be_forgotten_and_is_known_to_be_gone() -> None:
+def test_pruned_checkpoints_are_still_known_as_removed() -> None:
     facts = [saved(10, step=10, name="a"), saved(20, step=20, name="b"), failing(25, step=25)]
     saves = recorded(training(), *facts, removed("a"))
 
@@ -166,7 +166,7 @@ def test_a_resume_goes_on_from_the_furthest_that_is_complete() -> None:
         ([restoring(), finished(9)], False),
     ],
 )
-def test_it_is_known_whether_a_placement_looks_for_a_checkpoint(
+def test_restore_in_progress_is_derived_from_events(
     facts: Iterable[Event], is_restoring: bool
 ) -> None:
     assert recorded(*facts).is_restoring is is_restoring
@@ -176,7 +176,7 @@ STARTS = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 9)), max_size=8)
 
 
 @given(STARTS, st.integers(1, 6), st.integers(0, 9))
-def test_abandoned_is_what_any_later_attempt_left_behind(
+def test_checkpoint_is_abandoned_iff_cut_off_by_a_later_start(
     starts: list[tuple[int, int]], attempt: int, step: int
 ) -> None:
     """The rule by which the store itself is read: `Lineage.cut`."""

@@ -86,7 +86,7 @@ def test_the_last_and_the_milestones_stay(keep: RetentionPolicy, gone: list[int]
     assert removed(seen(*FIVE), keep) == gone
 
 
-def test_of_a_stretch_the_first_stays_wherever_in_it_it_was_saved() -> None:
+def test_first_checkpoint_of_each_stretch_is_kept() -> None:
     saves = [commit(step) for step in (95, 104, 190, 203, 207, 399, 500, 510)]
 
     assert removed(seen(*saves), RetentionPolicy(last=2, every="100 steps")) == [95, 190, 207]
@@ -104,13 +104,11 @@ LOSSES = (commit(10, loss=0.5), commit(20, loss=0.2), commit(30, loss=0.9), comm
         (Best(metric="loss", mode=Mode.MIN, count=9), []),
     ],
 )
-def test_the_best_stay_and_what_was_never_measured_is_never_the_best(
-    best: Best, gone: list[int]
-) -> None:
+def test_best_checkpoints_are_kept_and_must_be_measured(best: Best, gone: list[int]) -> None:
     assert removed(seen(*LOSSES), RetentionPolicy(last=2, best=best)) == gone
 
 
-def test_of_those_that_carry_one_validation_the_nearest_to_it_is_the_best() -> None:
+def test_best_is_the_checkpoint_nearest_to_its_validation() -> None:
     measured = Score(0.1, 100)
     saves = [
         replace(commit(step), score=measured if step < 130 else Score(0.3, 130))
@@ -130,7 +128,7 @@ def test_of_two_that_are_as_good_the_first_stays_the_best() -> None:
     ) == [20]
 
 
-def test_what_just_became_needless_stays_for_the_grace() -> None:
+def test_superseded_checkpoint_is_kept_for_the_grace_period() -> None:
     """The third is a moment old: until it came, the first was among the last two, and somebody may be reading it."""
     saves = [commit(10), commit(20), commit(30, seconds=1000)]
 
@@ -145,7 +143,7 @@ def test_while_a_placement_looks_for_a_checkpoint_none_goes() -> None:
     assert removed(seen(*FIVE), restoring=True) == []
 
 
-def test_what_a_later_start_has_cut_off_counts_for_nothing_and_goes() -> None:
+def test_off_lineage_checkpoint_is_not_counted_and_is_deleted() -> None:
     saves = [commit(10), commit(20), commit(90), commit(30, 2)]
 
     plan = decide(
@@ -156,7 +154,7 @@ def test_what_a_later_start_has_cut_off_counts_for_nothing_and_goes() -> None:
     assert plan.superseded == (name(10),)
 
 
-def test_what_a_start_cuts_off_stays_for_the_grace() -> None:
+def test_off_lineage_checkpoint_is_kept_for_the_grace_period() -> None:
     saves = [commit(10), commit(20), commit(90), commit(30, 2, seconds=900)]
     starts = {EpochStart(1, 0): DAWN, EpochStart(2, 20): at(1000)}
     store = replace(seen(*saves), starts=starts, claimed_epoch=2)
@@ -165,7 +163,7 @@ def test_what_a_start_cuts_off_stays_for_the_grace() -> None:
     assert removed(replace(store, at=at(1300))) == [10, 90]
 
 
-def test_what_belongs_to_an_epoch_that_nobody_saw_begin_is_not_touched() -> None:
+def test_checkpoints_of_an_unknown_epoch_are_not_deleted() -> None:
     saves = [*FIVE, commit(5, 7), commit(6, 7), commit(7, 7)]
     stranger = upload(8, 7)
 
@@ -183,7 +181,7 @@ def test_in_a_store_without_any_start_nothing_is_touched() -> None:
     assert decide(inventory, RetentionPolicy(last=2), GRACE, is_restoring=False) == RetentionPlan()
 
 
-def test_what_lacks_bytes_does_not_count_and_goes_no_sooner_for_it() -> None:
+def test_incomplete_checkpoint_is_not_counted_or_deleted_earlier() -> None:
     saves = [commit(10), commit(20), commit(30), commit(40, whole=False), commit(50, whole=False)]
 
     assert removed(seen(*saves)) == [10]
@@ -199,21 +197,21 @@ def test_what_lacks_bytes_does_not_count_and_goes_no_sooner_for_it() -> None:
         (Upload(CheckpointName(5, 2, "00000abc0001"), DAWN), 86_400),  # Of another start of the same epoch.
     ],
 )  # fmt: skip
-def test_uploads_go_once_nobody_can_finish_them(left: Upload, after_s: float) -> None:
+def test_orphaned_uploads_are_deleted_after_their_grace(left: Upload, after_s: float) -> None:
     store = seen(commit(60, 2), uploads=[left], starts=[EpochStart(2, 10)])
 
     assert discarded(replace(store, at=at(after_s - 1))) == []
     assert discarded(replace(store, at=at(after_s))) == [left.name.step]
 
 
-def test_what_is_left_of_a_removal_that_was_cut_off_goes() -> None:
+def test_remains_of_an_interrupted_deletion_are_deleted() -> None:
     """Its commit is gone already; of an earlier epoch, though nothing cuts it off."""
     inventory = seen(commit(40), commit(50, 2), uploads=[upload(10)], starts=[EpochStart(2, 40)])
 
     assert discarded(inventory) == [10]
 
 
-def test_a_plan_says_when_there_may_be_more() -> None:
+def test_plan_states_its_next_run() -> None:
     nothing = seen(commit(10), commit(20))
     fresh = replace(seen(commit(10), commit(20), commit(30, seconds=50)), at=at(100))
     waiting = replace(seen(commit(10), uploads=[upload(60, saves=9)]), at=at(100))
@@ -294,7 +292,9 @@ def carried_out(inventory: Inventory, plan: RetentionPlan) -> Inventory:
 
 
 @given(inventories(), KEEPS, st.booleans())
-def test_what_must_stay_stays(inventory: Inventory, keep: RetentionPolicy, restoring: bool) -> None:
+def test_required_checkpoints_are_never_deleted(
+    inventory: Inventory, keep: RetentionPolicy, restoring: bool
+) -> None:
     plan = decide(inventory, keep, GRACE, is_restoring=restoring)
 
     gone = {*plan.superseded, *plan.off_lineage}
@@ -323,7 +323,7 @@ def test_executed_plan_leaves_nothing_to_do(inventory: Inventory, keep: Retentio
 
 
 @given(inventories(), KEEPS, st.data())
-def test_a_removal_that_is_cut_off_anywhere_is_finished_by_the_next(
+def test_next_run_completes_an_interrupted_deletion(
     inventory: Inventory, keep: RetentionPolicy, data: st.DataObject
 ) -> None:
     plan = decide(inventory, keep, GRACE, is_restoring=False)
@@ -343,7 +343,7 @@ def test_a_removal_that_is_cut_off_anywhere_is_finished_by_the_next(
 
 
 @given(inventories(), KEEPS)
-def test_with_time_all_goes_that_nobody_asks_for(
+def test_all_unneeded_checkpoints_are_deleted_eventually(
     inventory: Inventory, keep: RetentionPolicy
 ) -> None:
     later = replace(inventory, at=NOON, claimed_epoch=inventory.newest_epoch)
@@ -357,9 +357,7 @@ def test_with_time_all_goes_that_nobody_asks_for(
 
 
 @given(inventories(), KEEPS)
-def test_a_plan_says_no_later_than_needed_when_there_may_be_more(
-    inventory: Inventory, keep: RetentionPolicy
-) -> None:
+def test_next_run_is_set_iff_more_becomes_due(inventory: Inventory, keep: RetentionPolicy) -> None:
     inventory = replace(inventory, claimed_epoch=inventory.newest_epoch)
     rest = carried_out(inventory, decide(inventory, keep, GRACE, is_restoring=False))
     again_at = decide(rest, keep, GRACE, is_restoring=False).next_run_at

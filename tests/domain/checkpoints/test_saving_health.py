@@ -50,7 +50,7 @@ def test_nothing_is_known_before_a_worker_has_spoken() -> None:
     assert job(training(3), saved(5, step=10)).saving == SaveHealth()
 
 
-def test_what_the_store_promises_is_what_was_told_last() -> None:
+def test_store_guarantee_is_the_last_reported_one() -> None:
     first = replace(restoring(2), guarantee=ConsistencyGuarantee.OVERWRITES)
     second = replace(restoring(9, attempt=2), guarantee=ConsistencyGuarantee.CONDITIONAL)
 
@@ -61,7 +61,7 @@ def test_what_the_store_promises_is_what_was_told_last() -> None:
     assert two.saving.guarantee is ConsistencyGuarantee.CONDITIONAL
 
 
-def test_the_newest_checkpoint_tells_how_often_it_saves() -> None:
+def test_save_interval_is_that_of_the_newest_checkpoint() -> None:
     now = job(
         training(3),
         replace(saved(5, step=10), interval=SELDOM),
@@ -92,7 +92,7 @@ def test_a_job_that_cannot_save_is_one_with_a_warning(
     assert now.warning == (f"3 consecutive checkpoints failed, and {words}: 403 Forbidden")
 
 
-def test_the_warning_stays_until_a_checkpoint_is_safe_in_whichever_attempt() -> None:
+def test_saving_warning_lasts_until_any_attempt_saves() -> None:
     stopped = (training(3), failing(9), lost(10), ready(20, attempt=2), training(30, attempt=2))
 
     before = job(*stopped)
@@ -102,7 +102,7 @@ def test_the_warning_stays_until_a_checkpoint_is_safe_in_whichever_attempt() -> 
     assert after.warning == ""
 
 
-def test_it_is_told_beside_what_may_still_be_billed_and_after_the_end() -> None:
+def test_saving_warning_joins_cleanup_warning_after_the_end() -> None:
     now = job(training(3), failing(9), finished(10), CleanupFailed(at=at(11), detail="disk b"))
 
     assert now.warning.startswith("nodes may still be billed: disk b; 3 consecutive checkpoints")

@@ -60,7 +60,7 @@ def changed(**words: Any) -> list[Event]:
         ),
     ],
 )
-def test_what_is_other_is_said_and_nothing_is_proven(fact: Any, why: str) -> None:
+def test_any_difference_is_named_and_prevents_a_proof(fact: Any, why: str) -> None:
     assert not fact.is_equivalent
     assert fact.explanation == why
 

@@ -136,7 +136,7 @@ def troubles(found: Sequence[Hint]) -> list[FailurePattern]:
 
 
 @pytest.mark.parametrize(("line", "trouble"), LINES)
-def test_a_line_of_a_log_says_what_it_looks_like(line: str, trouble: FailurePattern) -> None:
+def test_log_line_matches_its_failure_pattern(line: str, trouble: FailurePattern) -> None:
     printed = [LogExcerpt(2, 1, None, f"step 1\n{line}\nbye\n")]
 
     [hint] = find_hints(crashed(), [], printed)
@@ -157,7 +157,7 @@ def test_a_line_of_a_log_says_what_it_looks_like(line: str, trouble: FailurePatt
         "nanotron: loss function is cross entropy",
     ],
 )
-def test_what_every_run_prints_is_no_sign(line: str) -> None:
+def test_ordinary_output_gives_no_hints(line: str) -> None:
     assert find_hints(crashed(), [], [LogExcerpt(2, 0, 0, line)]) == []
 
 
@@ -169,18 +169,18 @@ def test_what_every_run_prints_is_no_sign(line: str) -> None:
         (137, FailurePattern.HOST_MEMORY),
     ],
 )
-def test_an_exit_code_says_it_first(code: int, trouble: FailurePattern) -> None:
+def test_exit_code_hint_comes_first(code: int, trouble: FailurePattern) -> None:
     found = find_hints(crashed("so it was", code), [], [LogExcerpt(2, 0, 0, OOM.format(0))])
 
     assert found[0].pattern is trouble
     assert found[0].evidence[0].text == f"exit code {code}: so it was"
 
 
-def test_last_words_are_read_where_no_log_is() -> None:
+def test_exit_report_is_used_when_there_are_no_logs() -> None:
     assert troubles(find_hints(crashed(OOM.format(1)), [])) == [FailurePattern.GPU_MEMORY]
 
 
-def test_a_failure_that_was_mended_is_no_hint_any_more() -> None:
+def test_recovered_failure_gives_no_hint() -> None:
     facts = [*crashed(OOM.format(1)), ready(30, attempt=3), training(31, attempt=3, step=7)]
     again = [
         *facts,
@@ -193,7 +193,7 @@ def test_a_failure_that_was_mended_is_no_hint_any_more() -> None:
     assert find_hints(again, []) == []
 
 
-def test_memory_that_ends_on_one_rank_alone_points_at_the_batches() -> None:
+def test_out_of_memory_on_one_rank_points_at_batches() -> None:
     one = find_hints(crashed(), [], [LogExcerpt(2, 0, None, OOM.format(3))])
     all_ = find_hints(
         crashed(), [], [LogExcerpt(2, 0, rank, OOM.format(rank)) for rank in range(4)]
@@ -205,7 +205,7 @@ def test_memory_that_ends_on_one_rank_alone_points_at_the_batches() -> None:
     assert [e.rank for e in all_[0].evidence] == [0, 1, 2, 3]
 
 
-def test_a_job_that_kept_nothing_is_told_so() -> None:
+def test_job_without_checkpoints_gets_a_hint() -> None:
     facts = [submitted(), launched(), ready(10, attempt=1), training(11, attempt=1, step=0)]
     through = finished(20, outcome=Outcome.SUCCEEDED)
 
@@ -234,7 +234,7 @@ def test_threads_are_counted_against_cores(threads: str, is_too_many: bool) -> N
 @pytest.mark.parametrize(
     ("transport", "is_slow"), [("P2P + Socket", True), ("NVLink + IB", False), (None, False)]
 )
-def test_sockets_between_nodes_are_told(transport: str | None, is_slow: bool) -> None:
+def test_sockets_between_nodes_give_a_hint(transport: str | None, is_slow: bool) -> None:
     result = RunDescribed(at=at(11), attempt=1, manifest={"nccl_transport": transport})
 
     found = find_hints([submitted(), launched(), ready(10, attempt=1), result], [])
@@ -250,7 +250,7 @@ def test_sockets_between_nodes_are_told(transport: str | None, is_slow: bool) ->
         (RuntimeMetricName.GPU_UTILIZATION, 0.55, 0.96, FailurePattern.IDLE_GPU),
     ],
 )
-def test_a_share_that_is_too_big_or_too_small_is_told(
+def test_extreme_runtime_metric_gives_a_hint(
     vital: RuntimeMetricName, bad: float, good: float, trouble: FailurePattern
 ) -> None:
     [hint] = find_hints([submitted()], points(**{vital: lambda _: bad}))
@@ -300,7 +300,7 @@ def test_memory_that_grows_in_a_line_is_a_leak(vital: RuntimeMetricName) -> None
     assert find_hints([submitted()], wobbles) == []
 
 
-def test_a_loss_that_is_not_finite_says_since_when() -> None:
+def test_non_finite_loss_hint_names_its_first_step() -> None:
     gone = points(**{"train/loss": lambda n: 0.5 if n < 30 else None})
     back = points(loss=lambda n: None if n == 30 else 0.5)
 
@@ -311,7 +311,7 @@ def test_a_loss_that_is_not_finite_says_since_when() -> None:
     assert find_hints([submitted()], back) == []
 
 
-def test_gradients_that_explode_are_told_by_their_norm() -> None:
+def test_exploding_gradients_are_detected_by_their_norm() -> None:
     found = find_hints([submitted()], points(grad_norm=lambda n: 1.0 if n < 38 else 10.0**n))
 
     assert troubles(found) == [FailurePattern.EXPLODING]

@@ -63,7 +63,7 @@ def test_a_pattern_is_found(pattern: str, line: bytes, found: tuple[int, int] | 
     ],
 )
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
-def test_the_ends_of_a_line_are_found_wherever_it_stands(
+def test_line_anchors_match_anywhere_in_a_chunk(
     pattern: str, found: tuple[int, int], newline: bytes
 ) -> None:
     """What is read at once begins and ends anywhere among the lines."""
@@ -77,7 +77,7 @@ def test_the_ends_of_a_line_are_found_wherever_it_stands(
     assert needle.matches_any(lines[1] + newline[:-1])
 
 
-def test_nothing_is_kept_of_a_pattern_that_nobody_looks_for_any_more() -> None:
+def test_unused_pattern_is_not_cached() -> None:
     """Each may take 4 MiB, and RE2 would keep 128 of them."""
     needle = LogPattern.compile("once and (never|ever) again", is_regex=True)
     kind = type(needle.pattern)
@@ -97,7 +97,7 @@ def test_no_pattern_reaches_over_the_end_of_a_line() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*$", "(.*.*.*.*)*x", "a?" * 60 + "a" * 60])
-def test_a_pattern_that_would_take_for_ever_elsewhere_is_done_soon(pattern: str) -> None:
+def test_catastrophic_patterns_finish_quickly(pattern: str) -> None:
     line = b"a" * 100_000 + b"b"
     began_s = time.monotonic()
 
@@ -107,18 +107,18 @@ def test_a_pattern_that_would_take_for_ever_elsewhere_is_done_soon(pattern: str)
 
 
 @pytest.mark.parametrize("pattern", ["(", "(?=x)", r"(a)\1", "[z-a]", "*", "((a{1000}){1000})"])
-def test_what_is_no_pattern_is_refused_in_a_sentence(pattern: str) -> None:
+def test_invalid_pattern_is_refused_with_a_reason(pattern: str) -> None:
     with pytest.raises(BadRequest, match=r"is not a valid RE2 pattern .* omit regex"):
         LogPattern.compile(pattern, is_regex=True)
 
 
 @pytest.mark.parametrize("text", ["", "x" * 201, "a\nb", "a\rb", "\0"])
-def test_what_can_be_in_no_line_is_refused(text: str) -> None:
+def test_unmatchable_text_is_refused(text: str) -> None:
     with pytest.raises(BadRequest, match="q: write 1 to 200 characters, all of one line"):
         LogPattern.compile(text)
 
 
-def test_lines_are_told_with_the_byte_where_they_begin() -> None:
+def test_lines_have_their_byte_offset() -> None:
     assert list(split_lines(b"ab\n\ncd")) == [(0, b"ab"), (3, b""), (4, b"cd")]
     assert list(split_lines(b"ab\n")) == [(0, b"ab")]
 
@@ -130,7 +130,7 @@ def test_a_short_line_is_shown_whole() -> None:
 
 
 @pytest.mark.parametrize("at", [0, 50, 390, 5000, 9990])
-def test_a_long_line_is_cut_around_what_was_found(at: int) -> None:
+def test_long_line_is_cut_around_its_match(at: int) -> None:
     line = b"x" * at + b"needle" + b"y" * (10_000 - at)
 
     shown = excerpt(line, (at, at + 6))
@@ -140,7 +140,7 @@ def test_a_long_line_is_cut_around_what_was_found(at: int) -> None:
     assert shown.text[shown.start : shown.end] == "needle"
 
 
-def test_what_was_found_may_be_longer_than_what_is_shown() -> None:
+def test_match_longer_than_the_excerpt_is_cut() -> None:
     shown = excerpt(b"x" * 1000, (0, 1000))
 
     assert (len(shown.text), shown.start, shown.end) == (EXCERPT_CHARS, 0, EXCERPT_CHARS)

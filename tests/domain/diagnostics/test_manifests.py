@@ -26,7 +26,7 @@ holdfast:
 """
 
 
-def test_what_was_understood_of_a_job_file_is_understood_again() -> None:
+def test_job_file_of_a_manifest_parses_to_the_same_spec() -> None:
     spec = parse_job_file(FILE).spec
 
     text = yaml.safe_dump(job_file(spec))

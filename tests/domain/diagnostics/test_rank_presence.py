@@ -12,7 +12,7 @@ from support.events import launched, ready, submitted, training
 FACTS = [submitted(), launched(), ready(10), replace(training(11), world_size=6)]
 
 
-def test_ranks_are_known_by_their_own_logs_and_by_banners_in_those_of_nodes() -> None:
+def test_ranks_are_found_in_their_logs_and_banners() -> None:
     printed = [
         LogExcerpt(1, 0, None, "setup\n[RANK 0] WORLD_SIZE=6\n[RANK 1] WORLD_SIZE=6\n"),
         LogExcerpt(1, 1, None, "[rank3]: Traceback (most recent call last):\n"),
@@ -36,7 +36,7 @@ def test_ranks_are_known_by_their_own_logs_and_by_banners_in_those_of_nodes() ->
         ("nothing of it", None, None),
     ],
 )
-def test_how_many_there_should_be_is_said_by_somebody(
+def test_world_size_comes_from_any_available_source(
     line: str, expected: int | None, size: int | None
 ) -> None:
     found = observed_ranks(2, FACTS, [LogExcerpt(2, 0, None, line)], expected)
@@ -44,7 +44,7 @@ def test_how_many_there_should_be_is_said_by_somebody(
     assert found.world_size == size
 
 
-def test_what_the_worker_told_counts_more_than_what_a_line_looks_like() -> None:
+def test_reported_world_size_overrides_log_lines() -> None:
     assert (
         observed_ranks(1, FACTS, [LogExcerpt(1, 0, None, "[rank 99999999999/3]")], 2).world_size
         == 6

@@ -59,7 +59,7 @@ def test_nothing_is_other_in_a_run_that_was_repeated() -> None:
     assert differences(SIXTEEN, again) == []
 
 
-def test_what_was_asked_for_comes_before_packages_that_do_not_compute() -> None:
+def test_configuration_precedes_packages_in_differences() -> None:
     later = {
         **SIXTEEN,
         "config": {"lr": 0.1, "epochs": 50},

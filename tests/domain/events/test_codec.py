@@ -84,7 +84,7 @@ def test_every_kind_comes_back_as_it_was_stored(kind: str, data: st.DataObject) 
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-def test_words_of_a_later_version_are_passed_over(kind: str, data: st.DataObject) -> None:
+def test_unknown_fields_of_a_later_version_are_ignored(kind: str, data: st.DataObject) -> None:
     event = data.draw(facts(kind))
     stored = json.loads(json.dumps(encode(event)))
 
@@ -107,7 +107,7 @@ def test_unknown_kind_is_kept_as_it_was_stored() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in WISHES])
-def test_a_body_that_lacks_a_word_is_refused(kind: str) -> None:
+def test_body_without_a_required_field_is_refused(kind: str) -> None:
     with pytest.raises(ValidationError):
         decode(kind, DAWN, {})
 
@@ -123,14 +123,14 @@ def test_a_body_that_lacks_a_word_is_refused(kind: str) -> None:
         ("snapshot_at", "yesterday"),
     ],
 )
-def test_numbers_and_times_that_nobody_can_mean_are_refused(word: str, nonsense: object) -> None:
+def test_out_of_range_numbers_and_times_are_refused(word: str, nonsense: object) -> None:
     body = encode(saved(5, step=1))
 
     with pytest.raises(ValidationError, match=word):
         decode("CheckpointCommitted", DAWN, {**body, word: nonsense})
 
 
-def test_workers_tell_what_workers_see() -> None:
+def test_worker_and_user_events_have_their_sources() -> None:
     tellers = {kind: event.source for kind, event in KINDS.items()}
 
     assert {kind for kind, source in tellers.items() if source is Source.WORKER} == WORKER_KINDS

@@ -26,7 +26,7 @@ def test_the_list_is_whole() -> None:
     assert not set(OFFERS.aliases) & OFFERS.names
 
 
-def test_half_a_machine_is_refused_with_the_whole_one_and_where_half_is_sold() -> None:
+def test_partial_machine_is_refused_with_alternatives() -> None:
     (sentence,) = refusals(infra="aws/us-east-1", accelerators="A100:4")
 
     assert sentence == (
@@ -46,7 +46,7 @@ def test_half_a_machine_is_refused_with_the_whole_one_and_where_half_is_sold() -
         ("aws", ["A100:1", "A100:2"], "AWS does not sell A100:1"),
     ],
 )  # fmt: skip
-def test_what_a_cloud_does_not_sell_is_refused(infra: str, accelerator: Any, says: str) -> None:
+def test_unsold_accelerator_is_refused(infra: str, accelerator: Any, says: str) -> None:
     assert refusals(infra=infra, accelerators=accelerator)[0].startswith(says)
 
 
@@ -60,11 +60,11 @@ def test_what_a_cloud_does_not_sell_is_refused(infra: str, accelerator: Any, say
         ("aws", ["A100:4", "A100:8"]), ("aws", {"A100:4": None, "H100:8": None}),
     ],
 )  # fmt: skip
-def test_what_is_sold_or_not_listed_passes(infra: str | None, accelerator: Any) -> None:
+def test_sold_and_unlisted_accelerators_pass(infra: str | None, accelerator: Any) -> None:
     assert refusals(infra=infra, accelerators=accelerator) == []
 
 
-def test_who_names_the_instance_knows_better() -> None:
+def test_named_instance_type_skips_the_check() -> None:
     assert refusals(infra="aws", accelerators="A100:4", instance_type="p9.new") == []
 
 
@@ -85,7 +85,7 @@ def test_one_candidate_that_can_be_had_is_enough() -> None:
     ("written", "meant"),
     [("a100-80g", "A100-80GB"), ("A100_80GB", "A100-80GB"), ("A10080GB", "A100-80GB"), ("A100-40GB", "A100"), ("nvidia-h100", "H100"), ("H100-80G", "H100"), ("v100-32g", "V100-32GB")],
 )  # fmt: skip
-def test_a_slip_in_a_name_is_told(written: str, meant: str) -> None:
+def test_misspelled_accelerator_is_refused_with_a_suggestion(written: str, meant: str) -> None:
     (sentence,) = refusals(accelerators=f"{written}:8")
 
     assert sentence == f"{written!r} is unknown; did you mean {meant!r}?"
@@ -98,7 +98,7 @@ def test_no_known_name_is_taken_for_another(name: str) -> None:
         assert OFFERS.similar_name(spelling) is None
 
 
-def test_a_name_that_only_looks_like_another_is_passed_on_with_a_question() -> None:
+def test_unknown_similar_name_passes_with_a_question() -> None:
     flaws, notes = check_accelerators(resource_options({"accelerators": "H1000:8"}), OFFERS)
 
     assert flaws == ()

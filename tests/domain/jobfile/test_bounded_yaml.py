@@ -108,7 +108,7 @@ def test_an_ordinary_merge_key_still_merges() -> None:
         ("a: [1\nb: é]}", "is not YAML: line 2, column 2: "),
     ],
 )
-def test_a_document_beyond_a_bound_is_refused_in_words(text: str, told: str) -> None:
+def test_document_beyond_a_bound_is_refused_with_a_reason(text: str, told: str) -> None:
     with pytest.raises(NotReadable) as refusal:
         load(text)
 
@@ -130,5 +130,5 @@ def test_documents_at_the_bounds_are_read() -> None:
         max_leaves=20,
     )
 )
-def test_what_is_dumped_is_loaded_as_it_was(value: Any) -> None:
+def test_dumped_values_load_unchanged(value: Any) -> None:
     assert load(yaml.safe_dump(value)) == value

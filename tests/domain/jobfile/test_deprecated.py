@@ -19,7 +19,7 @@ from holdfast.domain.jobfile.parser import parse_job_file
         ({"job_recovery": {"strategy": "auto", "recover_on_exit_codes": 3}}, {"job_recovery": {"strategy": "EAGER_NEXT_REGION", "recover_on_exit_codes": 3}}, "job_recovery 'auto' is not a strategy; it is set to EAGER_NEXT_REGION"),
     ],
 )  # fmt: skip
-def test_stale_words_of_resources_are_put_right_and_said(
+def test_deprecated_resource_keys_are_replaced_with_a_note(
     resources: dict[str, str], fresh: dict[str, str], note: str
 ) -> None:
     job = parse_job_file(yaml.safe_dump({"run": "x", "resources": resources}))
@@ -28,7 +28,7 @@ def test_stale_words_of_resources_are_put_right_and_said(
     assert job.notes == (f"resources: {note}",)
 
 
-def test_stale_words_of_candidates_are_put_right_where_they_stand() -> None:
+def test_deprecated_keys_of_candidates_are_replaced_in_place() -> None:
     entries = [{"infra": "aws", "spot_recovery": "failover"}, {"cloud": "gcp"}]
 
     job = parse_job_file(yaml.safe_dump({"run": "x", "resources": {"any_of": entries}}))
@@ -42,7 +42,7 @@ def test_stale_words_of_candidates_are_put_right_where_they_stand() -> None:
     )
 
 
-def test_restarts_in_the_words_of_skypilot_are_failures_in_ours() -> None:
+def test_max_restarts_on_errors_becomes_max_failures() -> None:
     resources = {"job_recovery": {"max_restarts_on_errors": 4}}
     limits = {"limits": {"max_failures": 2}}
 
@@ -59,7 +59,7 @@ def test_restarts_in_the_words_of_skypilot_are_failures_in_ours() -> None:
     assert len(beside.notes) == 1
 
 
-def test_overrides_of_the_configuration_have_a_word_of_their_own_now() -> None:
+def test_config_overrides_become_config() -> None:
     job = parse_job_file(
         "{run: x, experimental: {config_overrides: {kubernetes: {pod_config: {}}}}}"
     )
@@ -69,7 +69,7 @@ def test_overrides_of_the_configuration_have_a_word_of_their_own_now() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["FAILOVER", "failover", "EAGER_NEXT_REGION"])
-def test_present_words_are_left_alone(strategy: str) -> None:
+def test_current_keys_are_unchanged(strategy: str) -> None:
     job = parse_job_file(
         yaml.safe_dump({"run": "x", "resources": {"job_recovery": strategy, "cpus": "4+"}})
     )
@@ -80,9 +80,7 @@ def test_present_words_are_left_alone(strategy: str) -> None:
 
 @pytest.mark.parametrize("part", ["setup", "run"])
 @pytest.mark.parametrize("written", ["$SKYPILOT_HEAD_IP", "${SKYPILOT_HEAD_IP}"])
-def test_the_head_address_of_old_tutorials_is_set_before_it_is_used(
-    part: str, written: str
-) -> None:
+def test_head_address_is_exported_before_its_use(part: str, written: str) -> None:
     job = parse_job_file(yaml.safe_dump({"run": "x", part: f"ping {written}"}))
 
     script = getattr(job.spec, part)

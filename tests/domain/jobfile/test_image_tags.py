@@ -41,14 +41,14 @@ def test_a_digest_and_a_machine_image_stay_and_a_tag_does_not(image: Any, pinned
         ("docker:book:2", "docker:book@sha256:..."),
     ],
 )
-def test_what_is_to_be_written_instead_is_said(image: str, way_out: str) -> None:
+def test_tag_note_suggests_the_digest_form(image: str, way_out: str) -> None:
     (note,) = image_notes({"image_id": image})
 
     assert f"write {way_out} as" in note
     assert image.removeprefix("docker:") in note
 
 
-def test_whoever_submits_a_tag_is_told_once_for_all_kinds_of_nodes() -> None:
+def test_tag_note_appears_once_for_all_candidates() -> None:
     file = """
 run: python train.py
 resources:

@@ -46,7 +46,7 @@ def test_sums_are_exact(written: str, micros: int) -> None:
     assert (found.max_cost_micros, found.max_hourly_cost_micros) == (micros, micros)
 
 
-def test_what_is_not_written_does_not_limit_but_the_wait() -> None:
+def test_only_wait_and_failures_are_limited_by_default() -> None:
     found = Limits()
 
     assert (found.max_cost_micros, found.max_hourly_cost_micros) == (None, None)
@@ -125,7 +125,7 @@ def test_a_bad_limit_is_named_with_a_way_out(written: str, message: str) -> None
     ("written", "word"),
     [("", "auto"), ("max_stall: auto", "auto"), ("max_stall: Auto", "auto"), ("max_stall: off", "off"), ("max_stall: 'off'", "off"), ("max_stall: no", "off"), ("max_stall: 20m", "1200s"), ("max_stall: 1h 30m", "5400s"), ("max_stall: 60s", "60s")],
 )  # fmt: skip
-def test_a_worker_understands_how_long_it_may_stand_still(written: str, word: str) -> None:
+def test_max_stall_is_converted_to_a_worker_argument(written: str, word: str) -> None:
     """`off` is written without quotes, and YAML takes it for false."""
     found = limits(written)
 

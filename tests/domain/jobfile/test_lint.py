@@ -8,7 +8,7 @@ import pytest
 from holdfast.domain.jobfile.lint import spread_notes
 
 
-def test_four_nodes_of_one_are_told_of_one_node_of_four() -> None:
+def test_four_single_gpu_nodes_suggest_one_node_of_four() -> None:
     [note] = spread_notes({"accelerators": "A100"}, nodes=4)
 
     assert note.startswith("num_nodes: 4 nodes of A100:1 pass all gradients over the network")
@@ -27,5 +27,5 @@ def test_four_nodes_of_one_are_told_of_one_node_of_four() -> None:
         ({"any_of": [{"infra": "aws"}, {"infra": "gcp"}], "accelerators": "L4:1"}, 3, 1),
     ],
 )
-def test_each_kind_is_told_once(resources: dict[str, Any], nodes: int, told: int) -> None:
+def test_each_node_kind_is_noted_once(resources: dict[str, Any], nodes: int, told: int) -> None:
     assert len(list(spread_notes(resources, nodes))) == told

@@ -26,7 +26,7 @@ def flaws(text: str, **overrides: object) -> dict[str, str]:
     return {flaw.pointer: flaw.message for flaw in refusal.value.issues}
 
 
-def test_the_file_of_the_design_is_understood() -> None:
+def test_complete_example_is_parsed() -> None:
     text = """
         name: tiny-gpt
         resources: {infra: aws, accelerators: A100:8, use_spot: true}
@@ -60,7 +60,7 @@ def test_the_shortest_file_is_one_line() -> None:
     assert understood("run: python train.py").spec == JobSpec(name="job", run="python train.py")
 
 
-def test_other_words_of_skypilot_are_passed_on() -> None:
+def test_other_skypilot_keys_are_passed_through() -> None:
     spec = understood("{run: x, file_mounts: {/d: s3://b/d}, event_callback: echo, service: }").spec
 
     assert spec.more == {"file_mounts": {"/d": "s3://b/d"}, "event_callback": "echo"}
@@ -101,7 +101,7 @@ def test_empty_envs_are_no_envs(nothing: str) -> None:
     assert understood(f"run: x\nenvs: {nothing}").spec.envs == {}
 
 
-def test_the_command_line_has_the_last_word() -> None:
+def test_command_line_overrides_the_job_file() -> None:
     spec = understood(
         "{run: x, name: a, envs: {LR: 1, TOKEN: }}", name="b", envs={"TOKEN": "t", "MORE": "m"}
     ).spec
@@ -245,7 +245,7 @@ def test_a_mistake_is_named_with_its_place_and_a_way_out(
     assert found[pointer].startswith(message)
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     text = """
         nmae: x
         num_nodes: -1

@@ -46,11 +46,11 @@ def flaws(words: str, more: str = "") -> dict[str, str]:
         ("{best: {metric: accuracy, mode: max}}", RetentionPolicy(best=Best(metric="accuracy", mode=Mode.MAX))),
     ],
 )  # fmt: skip
-def test_the_rule_is_a_number_or_words(text: str, meant: RetentionPolicy) -> None:
+def test_retention_policy_is_a_number_or_a_mapping(text: str, meant: RetentionPolicy) -> None:
     assert keep(text) == meant
 
 
-def test_steps_are_counted_and_words_are_kept_as_they_were_written() -> None:
+def test_step_interval_is_parsed_and_policy_stored_as_written() -> None:
     assert keep("{every: 1000 STEPS}").every_steps == 1000
     assert keep("3").every_steps is None
     stored = spec("keep: 7").model_dump(mode="json")["holdfast"]["checkpoint"]
@@ -79,7 +79,7 @@ def test_steps_are_counted_and_words_are_kept_as_they_were_written() -> None:
         ("{best: {metric: '', mode: min}}", "/best/metric", "'': string should have at least 1 character"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_with_its_place(text: str, place: str, message: str) -> None:
+def test_invalid_policy_is_refused_with_its_pointer(text: str, place: str, message: str) -> None:
     [(pointer, result)] = flaws(f"keep: {text}").items()
 
     assert pointer == f"#/holdfast/checkpoint/keep{place}"
@@ -103,7 +103,7 @@ def test_a_mistake_is_told_with_its_place(text: str, place: str, message: str) -
         ("keep: 3, tidy: service", "secrets: {AWS_SECRET_ACCESS_KEY: a},", RetentionOwner.SERVICE),
     ],
 )
-def test_the_service_tidies_unless_it_would_stand_before_a_locked_door(
+def test_service_owns_retention_unless_store_is_inaccessible(
     checkpoint: str, more: str, tidier: RetentionOwner
 ) -> None:
     job = spec(checkpoint, more)
@@ -116,14 +116,14 @@ def test_the_service_tidies_unless_it_would_stand_before_a_locked_door(
     assert any("write tidy: service" in note for note in rendered.notes) is was_chosen_for_them
 
 
-def test_a_job_without_a_store_is_tidied_by_nobody() -> None:
+def test_job_without_a_store_has_no_retention_owner() -> None:
     job = parse_job_file("run: x").spec
 
     assert job.retention_owner is None
     assert "HOLDFAST_TIDY" not in render(job).task["envs"]
 
 
-def test_a_rule_that_the_worker_does_not_know_is_refused_with_a_way_out() -> None:
+def test_policy_unsupported_by_the_worker_is_refused() -> None:
     best = "keep: {best: {metric: loss, mode: min}}"
 
     chosen = flaws(f"{best}, tidy: worker")
@@ -137,7 +137,7 @@ def test_a_rule_that_the_worker_does_not_know_is_refused_with_a_way_out() -> Non
     )
 
 
-def test_who_tidies_is_one_of_two() -> None:
+def test_retention_owner_is_service_or_worker() -> None:
     [(pointer, result)] = flaws("tidy: me").items()
 
     assert pointer == "#/holdfast/checkpoint/tidy"

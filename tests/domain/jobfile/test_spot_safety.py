@@ -62,7 +62,7 @@ def test_spot_nodes_without_a_store_are_refused(resources: dict[str, Any]) -> No
         {"any_of": [{"infra": "lambda"}, {"infra": "aws", "use_spot": False}]},
     ],
 )
-def test_who_takes_no_spot_nodes_may_do_without(resources: dict[str, Any]) -> None:
+def test_jobs_without_spot_nodes_need_no_checkpoints(resources: dict[str, Any]) -> None:
     assert refused(resources, None) == []
 
 
@@ -78,7 +78,7 @@ def test_a_fixed_interval_has_to_be_shorter_than_nodes_last() -> None:
     ]
 
 
-def test_the_reason_tells_how_long_nodes_last_and_what_to_do() -> None:
+def test_refusal_states_node_lifetime_and_remedy() -> None:
     [flaw] = spot_flaws(spec(AWS, "2h"), NONE)
 
     assert flaw.message == (
@@ -87,7 +87,7 @@ def test_the_reason_tells_how_long_nodes_last_and_what_to_do() -> None:
     )
 
 
-def test_what_was_seen_here_is_believed_once_there_is_enough_of_it() -> None:
+def test_local_history_counts_once_large_enough() -> None:
     stable = HistoricalLifetimes(node_s=MIN_LOSSES * 36_000, losses=MIN_LOSSES)
     rough = HistoricalLifetimes(node_s=MIN_LOSSES * 600, losses=MIN_LOSSES)
     little = HistoricalLifetimes(node_s=600, losses=MIN_LOSSES - 1)
@@ -97,7 +97,7 @@ def test_what_was_seen_here_is_believed_once_there_is_enough_of_it() -> None:
     assert refused(AWS, "15m", little) == []
 
 
-def test_steps_are_not_judged_and_a_note_says_so() -> None:
+def test_step_intervals_are_not_checked_but_noted() -> None:
     steps = spec(AWS, "500 steps")
 
     assert spot_flaws(steps, NONE) == ()

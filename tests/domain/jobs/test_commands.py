@@ -57,7 +57,7 @@ def resume_events(one: Job, limits: Limits = Limits(), **changes: Any) -> list[t
     return [type(fact) for fact in commands.resume(one, limits, changes, NOW, reason="go on")]
 
 
-def test_a_job_that_runs_is_paused_and_asking_again_changes_nothing() -> None:
+def test_running_job_is_paused_and_a_repeat_changes_nothing() -> None:
     [fact] = commands.pause(job(*LIVES), NOW, "a weekend")
 
     assert fact == PauseRequested(at=NOW, reason="a weekend")
@@ -66,7 +66,7 @@ def test_a_job_that_runs_is_paused_and_asking_again_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("last", [CancelRequested(at=at(30)), finished(30)])
-def test_what_is_to_end_is_not_paused(last: Event) -> None:
+def test_ending_job_cannot_be_paused(last: Event) -> None:
     with pytest.raises(NotPossibleNow, match=r"cannot be paused: it (is stopping|has ended)"):
         commands.pause(job(*LIVES, last), NOW, "too late")
 
@@ -80,13 +80,13 @@ def test_a_cancel_of_a_paused_job_ends_it_at_once() -> None:
     assert commands.cancel(ended, NOW, "again") == ()
 
 
-def test_a_cancel_of_what_is_pausing_is_heard() -> None:
+def test_pausing_job_can_be_cancelled() -> None:
     [fact] = commands.cancel(job(*LIVES, pausing(100)), NOW, "enough")
 
     assert isinstance(fact, CancelRequested)
 
 
-def test_only_what_is_paused_can_be_resumed() -> None:
+def test_only_paused_jobs_can_be_resumed() -> None:
     assert resume_events(job(*WAITS)) == [ResumeRequested]
     for events, why in (
         (LIVES, "it is training; only paused jobs"),
@@ -115,7 +115,7 @@ def test_a_resume_brings_its_limits_with_it() -> None:
         ({"max_duration": "100s"}, r"max_duration must be more than 2m$"),
     ],
 )  # fmt: skip
-def test_a_resume_that_would_trip_at_once_is_refused_with_what_it_takes(
+def test_resume_that_would_trip_is_refused_with_the_minimum(
     limits: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(NotPossibleNow, match=why):
@@ -131,14 +131,16 @@ def test_a_resume_that_would_trip_at_once_is_refused_with_what_it_takes(
         ({"max_duration": "100s"}, {"max_duration": "2m"}),
     ],
 )
-def test_what_it_takes_is_enough(limits: dict[str, Any], enough: dict[str, Any]) -> None:
+def test_suggested_limit_is_sufficient_to_resume(
+    limits: dict[str, Any], enough: dict[str, Any]
+) -> None:
     assert resume_events(job(*WAITS), Limits(**limits), **enough) == [
         LimitsChanged,
         ResumeRequested,
     ]
 
 
-def test_what_guards_count_in_a_row_they_count_anew_after_a_pause() -> None:
+def test_consecutive_counts_restart_after_a_pause() -> None:
     waited = job(submitted(), launched(), tripped(500, Guard.MAX_WAIT), paused(510))
 
     assert immediate_pause_reason(waited, Limits(max_wait="5m"), NOW) is None
@@ -206,6 +208,6 @@ def test_limits_that_cannot_be_are_refused_each_at_its_place(
     assert why in flaw.message
 
 
-def test_limits_of_what_has_ended_stay() -> None:
+def test_limits_of_an_ended_job_cannot_be_changed() -> None:
     with pytest.raises(NotPossibleNow, match="it has ended"):
         commands.change_limits(job(*LIVES, finished(30)), Limits(), {"max_cost_usd": 6}, NOW)

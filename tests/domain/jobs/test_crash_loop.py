@@ -51,7 +51,7 @@ def guard(one: Job) -> Guard | None:
         ("run 4f1d2c3b-aaaa died", "run 99887766-bbbb died"),
     ],
 )
-def test_what_differs_from_one_try_to_the_next_makes_no_other_crash(one: str, other: str) -> None:
+def test_variable_parts_do_not_distinguish_crashes(one: str, other: str) -> None:
     assert normalised(one) == normalised(other)
 
 
@@ -66,7 +66,7 @@ def test_another_error_is_another_crash(one: str, other: str) -> None:
     assert normalised(one) != normalised(other)
 
 
-def test_the_same_crash_three_times_is_given_up_in_its_own_words() -> None:
+def test_three_identical_crashes_fail_with_their_message() -> None:
     words = [OOM.replace("2.50", f"2.{n}") for n in range(3)]
 
     fact = trip(job(tries(*words)), Limits(max_failures=100), at(900))
@@ -80,18 +80,18 @@ def test_the_same_crash_three_times_is_given_up_in_its_own_words() -> None:
     )
 
 
-def test_another_crash_or_exit_code_begins_the_count_anew() -> None:
+def test_different_crash_or_exit_code_resets_the_count() -> None:
     assert guard(job(tries("a", "a", "b", "a", "a"))) is None
     assert guard(job(tries("a", "a", "b", "b", "b"))) is Guard.SAME_CRASH
     other = [*tries("a", "a"), ready(30, attempt=3), crash("a", 3, code=9)]
     assert guard(job([*other, lost(32, attempt=3, cause=Cause.USER_ERROR)])) is None
 
 
-def test_the_count_that_began_anew_goes_on_from_there() -> None:
+def test_count_continues_after_a_reset() -> None:
     assert job(tries("a", "a", "b", "b")).crashes.count == 2
 
 
-def test_a_checkpoint_that_is_further_begins_the_count_anew() -> None:
+def test_newer_checkpoint_resets_the_count() -> None:
     twice = [*tries("a", "a"), ready(30, attempt=3)]
     third = [crash("a", 3), lost(32, attempt=3, cause=Cause.USER_ERROR)]
 
@@ -108,18 +108,18 @@ def test_a_checkpoint_of_the_same_step_is_no_progress() -> None:
     assert guard(one) is Guard.SAME_CRASH
 
 
-def test_a_rank_that_loses_its_peers_to_the_market_has_not_crashed() -> None:
+def test_loss_of_peers_to_preemption_is_no_crash() -> None:
     words = "node 1 is gone: nothing is heard of it any more"
 
     assert guard(job(tries(words, words, words, cause=Cause.PREEMPTED))) is None
     assert guard(job(tries(words, words, words, cause=Cause.NODE_FAILED))) is None
 
 
-def test_a_program_that_says_nothing_may_have_crashed_in_any_way() -> None:
+def test_crashes_without_a_message_are_not_identical() -> None:
     assert guard(job(tries(None, None, None, None))) is None
 
 
-def test_last_words_may_come_after_the_loss() -> None:
+def test_exit_report_may_follow_the_capacity_loss() -> None:
     late = [*tries("a", "a", None), crash("a", 3)]
 
     assert guard(job(late)) is Guard.SAME_CRASH

@@ -79,7 +79,7 @@ def test_money_that_earlier_placements_have_cost_counts() -> None:
     assert tripped(again, 600 + 500 - SAVE_GRACE_S, max_cost_usd=1000) is Guard.MAX_COST
 
 
-def test_waiting_costs_nothing_but_a_budget_that_is_spent_buys_no_more_nodes() -> None:
+def test_spent_cost_limit_trips_while_waiting_for_nodes() -> None:
     poor, broke = job(*DEAR, lost(1009)), job(*DEAR, lost(1010))
 
     assert tripped(poor, 9000, max_cost_usd=1000) is None
@@ -104,7 +104,7 @@ def test_only_time_with_nodes_is_duration() -> None:
     assert tripped(again, 530, max_duration="60s") is Guard.MAX_DURATION
 
 
-def test_a_wait_begins_with_the_submission_and_anew_with_every_loss() -> None:
+def test_wait_restarts_with_every_capacity_loss() -> None:
     asked = job(submitted(), launched(), denied(50))
     recovering = job(*DEAR, lost(500))
 
@@ -130,7 +130,7 @@ def test_only_errors_of_the_program_are_failures() -> None:
     assert tripped(lives(*twice), 99, max_failures=2) is Guard.MAX_FAILURES
 
 
-def test_why_a_program_failed_too_often_is_what_it_said_last() -> None:
+def test_max_failures_detail_is_the_last_error() -> None:
     crash = lost(20, cause=Cause.USER_ERROR)
     crash = type(crash)(at=crash.at, attempt=1, cause=crash.cause, detail="exit code 3: no GPU")
     one = job(*DEAR, crash, denied(30))
@@ -148,7 +148,7 @@ def test_placements_that_come_no_further_are_given_up() -> None:
     assert tripped(job(*start, *turns(FRUITLESS, step=0)), 500) is Guard.ZERO_PROGRESS
 
 
-def test_zero_progress_names_what_is_counted() -> None:
+def test_zero_progress_detail_names_the_counted_step() -> None:
     fruitless = job(submitted(), launched(), *turns(FRUITLESS, step=0))
 
     fact = trip(fruitless, Limits(), at(500))
@@ -157,7 +157,7 @@ def test_zero_progress_names_what_is_counted() -> None:
     assert "no checkpoint beyond step 0; steps after the last checkpoint" in fact.detail
 
 
-def test_every_step_forward_starts_the_count_anew() -> None:
+def test_progress_resets_the_fruitless_count() -> None:
     start = [submitted(), launched()]
     forward = [*start, *turns(FRUITLESS - 1, step=0), *turns(1, first=FRUITLESS, step=1)]
 
@@ -180,7 +180,7 @@ def test_resumed_job_gets_full_count_of_attempts_again() -> None:
     assert tripped(job(*resume, *again), 900) is Guard.ZERO_PROGRESS
 
 
-def test_a_checkpoint_that_is_told_late_is_a_step_forward() -> None:
+def test_late_checkpoint_report_counts_as_progress() -> None:
     stuck = [submitted(), launched(), *turns(FRUITLESS, step=0)]
 
     assert tripped(job(*stuck, saved(500, attempt=FRUITLESS, step=5)), 600) is None
@@ -195,11 +195,11 @@ def test_reports_count_before_their_nodes_are_recorded() -> None:
     assert tripped(job(submitted(), launched(), *words, *turns(2 * FRUITLESS - 1)), 500) is None
 
 
-def test_a_program_that_never_tells_anything_may_have_come_far() -> None:
+def test_program_without_reports_never_trips_zero_progress() -> None:
     assert tripped(job(submitted(), launched(), *turns(3 * FRUITLESS)), 900) is None
 
 
-def test_a_placement_that_still_stands_may_come_further() -> None:
+def test_running_placement_defers_zero_progress() -> None:
     stuck = [submitted(), launched(), *turns(FRUITLESS, step=0), ready(800, attempt=FRUITLESS + 1)]
 
     assert tripped(job(*stuck), 900) is None
@@ -222,7 +222,7 @@ def test_a_guard_trips_at_the_time_of_the_look() -> None:
 # While the launcher does not respond
 
 
-def test_money_and_time_run_out_though_nobody_looks() -> None:
+def test_cost_and_time_limits_trip_without_observation() -> None:
     def said(seconds: float, **limits: object) -> Guard | None:
         fact = trip_without_observation(job(*DEAR), Limits(**limits), at(seconds))
         return fact.guard if fact else None
@@ -232,7 +232,7 @@ def test_money_and_time_run_out_though_nobody_looks() -> None:
     assert said(2000, max_duration="30m") is Guard.MAX_DURATION
 
 
-def test_nodes_that_nobody_has_seen_may_have_come_all_the_same() -> None:
+def test_wait_limit_needs_an_observation() -> None:
     recovering = job(*DEAR, lost(500))
 
     assert trip(recovering, Limits(max_wait="1m"), at(9999))
@@ -250,7 +250,7 @@ def test_nodes_that_nobody_has_seen_may_have_come_all_the_same() -> None:
     deadline_s=st.integers(1, 3000),
     duration_s=st.integers(1, 3000),
 )
-def test_a_guard_trips_at_the_very_moment_that_was_foretold(
+def test_predicted_trip_time_is_exact(
     rate: int, begun_s: float, looked_s: float, cap_usd: int, deadline_s: int, duration_s: int
 ) -> None:
     one = job(submitted(), launched(), ready(3, micros=rate), lost(40), ready(begun_s, attempt=2))
@@ -266,7 +266,7 @@ def test_a_guard_trips_at_the_very_moment_that_was_foretold(
     )
 
 
-def test_what_costs_nothing_and_has_no_deadline_goes_on_for_ever() -> None:
+def test_free_or_unlimited_job_has_no_trip_time() -> None:
     waiting, free = job(submitted(), launched()), job(submitted(), launched(), ready(9, micros=0))
 
     assert ms_until_trip(waiting, Limits(max_cost_usd=1, max_duration="1s"), at(100)) is None
@@ -274,13 +274,13 @@ def test_what_costs_nothing_and_has_no_deadline_goes_on_for_ever() -> None:
     assert ms_until_trip(job(*DEAR), Limits(), at(100)) is None
 
 
-def test_a_price_of_next_to_nothing_is_no_moment_that_a_calendar_has() -> None:
+def test_tiny_price_gives_a_trip_time_beyond_the_calendar() -> None:
     cheap = job(submitted(), launched(), ready(10, micros=1))
 
     assert (ms_until_trip(cheap, Limits(max_cost_usd=10_000_000), at(10)) or 0) > 10**19
 
 
-def test_a_worker_is_left_two_minutes_from_when_the_end_was_asked_for() -> None:
+def test_worker_has_two_minutes_to_save_after_a_stop_request() -> None:
     stopping = job(*DEAR, CancelRequested(at=at(20)))
 
     assert grace_ms(job(*DEAR), at(20)) is None
@@ -297,7 +297,7 @@ def worker_left(code: int, attempt: int = 1, reason: LeftReason = LeftReason.FAI
     return left(attempt * 20, attempt=attempt, step=0, reason=reason, exit_code=code)
 
 
-def test_a_launcher_that_starts_a_hopeless_program_again_is_stopped() -> None:
+def test_launcher_restart_after_a_fatal_exit_code_is_stopped() -> None:
     """SkyPilot counts restarts, and knows no exit code that makes one useless: a misspelt bucket rented three times."""
     crash = lost(30, cause=Cause.USER_ERROR)
 
@@ -307,7 +307,7 @@ def test_a_launcher_that_starts_a_hopeless_program_again_is_stopped() -> None:
     assert tripped(job(*DEAR, worker_left(75, reason=LeftReason.PREEMPTED), lost(30)), 31) is None
 
 
-def test_why_another_try_is_useless_is_what_the_worker_said() -> None:
+def test_no_retry_detail_is_the_message_of_the_worker() -> None:
     words = worker_left(78)
     words = replace(words, detail="the checkpoint store s3://nowhere cannot be used")
 
@@ -320,12 +320,12 @@ def test_why_another_try_is_useless_is_what_the_worker_said() -> None:
     )
 
 
-def test_a_program_that_has_not_ended_yet_may_know_better_than_its_worker() -> None:
+def test_fatal_exit_report_does_not_trip_before_the_loss() -> None:
     """And a launcher that does not start it again ends the job by itself, in its own words."""
     assert tripped(job(*DEAR, worker_left(78)), 31) is None
 
 
-def test_a_placement_that_was_begun_in_vain_meanwhile_is_stopped_too() -> None:
+def test_untrained_retry_after_a_fatal_exit_is_stopped() -> None:
     again = [worker_left(78), lost(30, cause=Cause.USER_ERROR), ready(40, attempt=2)]
 
     assert tripped(job(*DEAR, *again), 41) is Guard.NO_RETRY

@@ -136,7 +136,7 @@ def test_a_log_begins_with_a_submission(events: tuple[Event, ...]) -> None:
 
 
 @pytest.mark.parametrize(("state", "event"), [*itertools.product(State, TOLD_BY_WORKERS)])
-def test_what_a_worker_tells_beside_training_moves_nothing(state: State, event: Event) -> None:
+def test_worker_reports_other_than_training_keep_the_state(state: State, event: Event) -> None:
     before = in_state(state)
 
     recorded = advance(before, event)
@@ -152,7 +152,7 @@ def test_a_late_start_of_training_moves_only_a_job_that_starts(state: State) -> 
     assert advance(before, training(9, attempt=1)).state is before.state
 
 
-def test_a_start_told_before_its_nodes_counts_as_soon_as_they_are() -> None:
+def test_early_training_report_applies_once_nodes_are_ready() -> None:
     early = job(submitted(), launched(), training(5, attempt=1, step=0))
 
     placed = advance(early, ready(3, attempt=1))
@@ -161,7 +161,7 @@ def test_a_start_told_before_its_nodes_counts_as_soon_as_they_are() -> None:
     assert placed.state is State.TRAINING
 
 
-def test_a_start_told_early_does_not_speak_for_another_attempt() -> None:
+def test_early_training_report_applies_only_to_its_attempt() -> None:
     early = job(submitted(), launched(), training(5, attempt=2))
 
     first = advance(early, ready(3, attempt=1))
@@ -201,7 +201,7 @@ def test_the_newest_safe_step_never_goes_back() -> None:
     assert one.last_checkpoint_step == 200
 
 
-def test_a_resume_is_counted_once_however_often_it_is_told() -> None:
+def test_repeated_training_report_counts_one_resume() -> None:
     resumed = job(
         submitted(), launched(), ready(), training(1), lost(2), ready(3, attempt=2),
         training(4, attempt=2, step=50), training(5, attempt=2, step=50),
@@ -210,7 +210,7 @@ def test_a_resume_is_counted_once_however_often_it_is_told() -> None:
     assert (resumed.resumes, resumed.step, resumed.started_attempt) == (1, 50, 2)
 
 
-def test_what_is_taken_away_and_what_fails_have_separate_counts() -> None:
+def test_preemptions_and_failures_are_counted_separately() -> None:
     one = job(
         submitted(), launched(),
         ready(1, attempt=1), lost(2, attempt=1, cause=Cause.PREEMPTED),
@@ -261,7 +261,7 @@ def test_bad_news_after_the_end_is_kept_and_changes_nothing() -> None:
     assert (result.status, result.seq, result.updated_at) == (ended.status, ended.seq + 1, at(99))
 
 
-def test_the_reason_of_a_cancel_stays_in_sight_until_the_end_comes() -> None:
+def test_cancel_reason_stays_visible_until_job_ends() -> None:
     cancelled = CancelRequested(at=at(3), reason="too dear")
 
     job = fold("j", [submitted(), launched(1), cancelled, denied(4), ready(5), lost(6)])
@@ -269,7 +269,7 @@ def test_the_reason_of_a_cancel_stays_in_sight_until_the_end_comes() -> None:
     assert (job.state, job.detail) == (State.STOPPING, "too dear")
 
 
-def test_what_a_guard_says_stays_in_sight_until_the_end_comes() -> None:
+def test_guard_detail_stays_visible_until_pause_completes() -> None:
     stopping = job(submitted(), launched(), ready(1), tripped(3, detail="too dear"), lost(4))
 
     assert (stopping.state, stopping.detail, stopping.tripped) == (
@@ -281,7 +281,7 @@ def test_what_a_guard_says_stays_in_sight_until_the_end_comes() -> None:
 
 
 @pytest.mark.parametrize("state", State)
-def test_what_is_left_behind_is_told_in_every_state_and_moves_none(state: State) -> None:
+def test_orphans_show_a_warning_and_keep_the_state(state: State) -> None:
     before = in_state(state)
 
     left_behind = advance(before, CleanupFailed(at=at(9), detail="cluster a"))
@@ -303,7 +303,7 @@ def test_a_notice_is_remembered_until_its_nodes_are_lost() -> None:
     assert advance(warned, lost(3)).noticed == (2,)
 
 
-def test_a_worker_that_left_on_notice_has_told_of_one() -> None:
+def test_worker_exit_on_notice_marks_attempt_as_noticed() -> None:
     gone = job(submitted(), launched(), ready(), training(1), left(2, step=7))
     failed = job(
         submitted(), launched(), ready(), left(2, step=7, reason=LeftReason.FAILED, exit_code=1)
@@ -336,7 +336,7 @@ def test_a_job_trains_until_its_worker_leaves_or_its_nodes_go() -> None:
     assert advance(trains, done).is_training, "its success is about to be seen"
 
 
-def test_the_attempt_that_came_further_is_known_in_whatever_order_it_is_told() -> None:
+def test_furthest_attempt_is_independent_of_event_order() -> None:
     told_late = job(
         submitted(), launched(), training(1, attempt=1), saved(2, attempt=1, step=50),
         training(3, attempt=2, step=50), ready(1), lost(2), ready(3, attempt=2),

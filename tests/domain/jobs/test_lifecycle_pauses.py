@@ -39,7 +39,7 @@ def job(*events: Event) -> Job:
 
 
 @pytest.mark.parametrize("guard", Guard)
-def test_what_a_guard_stops_is_paused_unless_the_program_itself_is_at_fault(guard: Guard) -> None:
+def test_tripped_guard_pauses_job_unless_program_is_at_fault(guard: Guard) -> None:
     leaving = job(submitted(), launched(), ready(1), tripped(3, guard))
 
     at_fault = guard in {Guard.MAX_FAILURES, Guard.NO_RETRY, Guard.SAME_CRASH}
@@ -56,7 +56,7 @@ def test_a_paused_job_has_no_nodes_and_pays_for_none() -> None:
     assert one.detail == "a long weekend; resume it"
 
 
-def test_a_job_that_is_taken_up_again_is_as_if_it_had_just_been_asked_for() -> None:
+def test_resumed_job_is_queued_with_guard_state_cleared() -> None:
     before = (submitted(), launched(), ready(10), tripped(20), lost(30), paused(30))
 
     one = job(*before, resumed(5000))
@@ -96,7 +96,7 @@ def test_every_state_that_is_not_the_end_is_among_them() -> None:
     assert {job(*events).state for events in LIVES} == set(State) - {State.ENDED}
 
 
-def test_limits_of_what_has_ended_stay_as_they_are() -> None:
+def test_changing_limits_of_ended_job_is_illegal() -> None:
     with pytest.raises(IllegalTransition):
         advance(job(*TRAINS, finished()), relimited(9, max_cost_usd=800))
 

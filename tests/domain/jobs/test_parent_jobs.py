@@ -51,7 +51,7 @@ def refusal_to_continue(*facts: Event, store: str = STORE) -> str | None:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.CANCELLED])
-def test_what_ended_without_success_and_has_a_checkpoint_is_retried(outcome: Outcome) -> None:
+def test_failed_or_cancelled_job_with_checkpoint_can_be_retried(outcome: Outcome) -> None:
     assert retry(*LIVES, finished(60, outcome)) is None
 
 
@@ -78,15 +78,15 @@ def test_what_ended_without_success_and_has_a_checkpoint_is_retried(outcome: Out
         ),
     ],
 )
-def test_others_are_not_and_are_told_what_to_do_instead(facts: tuple[Event, ...], why: str) -> None:
+def test_refused_retry_states_reason_and_alternative(facts: tuple[Event, ...], why: str) -> None:
     assert retry(*facts) == why
 
 
-def test_what_succeeded_can_be_gone_on_from_too() -> None:
+def test_succeeded_job_can_be_continued() -> None:
     assert refusal_to_continue(*LIVES, finished(60)) is None
 
 
-def test_a_checkpoint_that_a_later_attempt_left_behind_is_none_to_go_on_from() -> None:
+def test_checkpoint_abandoned_by_later_attempt_is_unusable() -> None:
     """Its newest attempt began at step 0 again, as what was saved could not be read."""
     anew = (*LIVES, lost(60), ready(70, attempt=2), training(80, attempt=2))
 
@@ -110,7 +110,9 @@ def test_a_store_is_the_same_with_and_without_a_slash_at_its_end() -> None:
         (None, 0, "at step 0 without a checkpoint (no usable checkpoint of job j0);"),
     ],
 )
-def test_the_story_says_where_it_went_on(origin: str | None, step: int, told: str) -> None:
+def test_timeline_names_the_checkpoint_of_the_resume(
+    origin: str | None, step: int, told: str
+) -> None:
     asked = submitted(checkpoint={"store": STORE, "from": "j0"})
     started = replace(training(20, step=step), restored_from=origin)
     facts = (asked, launched(), ready(10), started)

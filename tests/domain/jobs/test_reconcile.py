@@ -80,13 +80,13 @@ def kinds(plan: ReconcilePlan) -> list[type[Event]]:
     return [type(event) for event in plan.record]
 
 
-def test_a_new_job_is_launched_and_the_wish_is_written_down_first() -> None:
+def test_new_job_records_launch_request_before_submitting() -> None:
     plan = decide(job(*QUEUED), None, NOW)
 
     assert plan == ReconcilePlan((LaunchRequested(at=NOW, launch=1),), Effect.SUBMIT)
 
 
-def test_a_job_cancelled_before_its_first_launch_ends_without_one() -> None:
+def test_job_cancelled_before_launch_ends_without_launching() -> None:
     plan = decide(job(*QUEUED, CANCEL), None, NOW)
 
     assert plan == ReconcilePlan(
@@ -94,7 +94,7 @@ def test_a_job_cancelled_before_its_first_launch_ends_without_one() -> None:
     )
 
 
-def test_a_launch_that_was_written_down_and_never_arrived_is_submitted_again() -> None:
+def test_recorded_launch_absent_from_launcher_is_resubmitted() -> None:
     plan = decide(job(*ASKED), ABSENT, NOW)
 
     assert plan == ReconcilePlan((), Effect.SUBMIT)
@@ -113,7 +113,7 @@ def test_a_launch_that_is_waited_for_is_only_watched() -> None:
     assert decide(job(*ASKED), WAITING, NOW) == ReconcilePlan()
 
 
-def test_nodes_that_stand_are_recorded_once_with_the_time_they_stood_up() -> None:
+def test_ready_nodes_are_recorded_once_with_their_ready_time() -> None:
     before = job(*ASKED)
 
     first = decide(before, UP, NOW)
@@ -127,7 +127,7 @@ def test_a_healthy_job_is_left_alone() -> None:
     assert decide(job(*TRAINS), UP, NOW) == ReconcilePlan()
 
 
-def test_a_preemption_is_recorded_once_with_its_time_and_its_cause() -> None:
+def test_preemption_is_recorded_once_with_time_and_cause() -> None:
     before = job(*TRAINS)
 
     first = decide(before, LOST, NOW)
@@ -137,7 +137,7 @@ def test_a_preemption_is_recorded_once_with_its_time_and_its_cause() -> None:
     assert again == ReconcilePlan()
 
 
-def test_a_preemption_nobody_watched_is_still_counted() -> None:
+def test_preemption_between_observations_is_recorded() -> None:
     seen = Observation(
         status=LaunchStatus.UP,
         since=at(900),
@@ -161,7 +161,7 @@ def test_a_preemption_nobody_watched_is_still_counted() -> None:
     )
 
 
-def test_placements_the_launcher_has_forgotten_become_pairs_without_money() -> None:
+def test_forgotten_placements_are_recorded_with_zero_duration() -> None:
     seen = Observation(
         status=LaunchStatus.UP,
         since=at(900),
@@ -175,7 +175,7 @@ def test_placements_the_launcher_has_forgotten_become_pairs_without_money() -> N
     assert [event.at for event in plan.record] == [at(900)] * 6
 
 
-def test_what_was_forgotten_lies_before_what_is_remembered() -> None:
+def test_forgotten_placements_precede_reported_ones() -> None:
     """Else a placement that is remembered would begin before its forerunners had ended, and cost nothing."""
     seen = Observation(
         status=LaunchStatus.WAITING,
@@ -202,7 +202,7 @@ def test_a_loss_without_notice_or_reason_is_no_preemption() -> None:
     assert plan.record[0].cause is Cause.NODE_FAILED
 
 
-def test_denials_are_told_once_and_in_order_around_the_nodes() -> None:
+def test_denials_are_recorded_once_in_order_with_placements() -> None:
     before = job(*ASKED, denied(2))
     seen = Observation(
         status=LaunchStatus.WAITING,
@@ -227,7 +227,7 @@ def test_denial_with_a_slow_clock_precedes_the_nodes() -> None:
     assert plan == ReconcilePlan((denied(11), ready(10)))
 
 
-def test_a_denial_that_turns_up_while_nodes_stand_waits_until_they_are_lost() -> None:
+def test_late_denial_is_recorded_only_after_nodes_are_lost() -> None:
     standing = decide(job(*TRAINS), replace(UP, denials=(denial(9),)), NOW)
     gone = decide(job(*TRAINS), replace(LOST, denials=(denial(9),)), NOW)
 
@@ -235,7 +235,7 @@ def test_a_denial_that_turns_up_while_nodes_stand_waits_until_they_are_lost() ->
     assert gone == ReconcilePlan((lost(30), denied(9)))
 
 
-def test_what_became_unknown_is_named_and_not_launched_again() -> None:
+def test_unknown_launch_is_reported_and_not_relaunched() -> None:
     first = decide(job(*TRAINS), UNKNOWN, NOW)
     later = decide(job(*TRAINS, CleanupFailed(at=at(40), detail=LEFT)), UNKNOWN, NOW)
 
@@ -243,13 +243,13 @@ def test_what_became_unknown_is_named_and_not_launched_again() -> None:
     assert later == ReconcilePlan()
 
 
-def test_what_became_unknown_is_cancelled_when_a_person_asks() -> None:
+def test_unknown_launch_is_cancelled_on_request() -> None:
     leaving = job(*TRAINS, CleanupFailed(at=at(40), detail=LEFT), CANCEL)
 
     assert decide(leaving, UNKNOWN, NOW) == ReconcilePlan((), Effect.CANCEL)
 
 
-def test_a_forgotten_launch_is_closed_and_asked_for_under_a_new_key() -> None:
+def test_forgotten_launch_is_resubmitted_under_new_key() -> None:
     before = job(*TRAINS)
 
     plan = decide(before, FORGOTTEN, NOW)
@@ -260,7 +260,7 @@ def test_a_forgotten_launch_is_closed_and_asked_for_under_a_new_key() -> None:
     assert after(before, plan).launch_key == "job-1-2"
 
 
-def test_a_launch_forgotten_before_it_had_nodes_is_asked_for_again() -> None:
+def test_launch_forgotten_before_nodes_is_resubmitted() -> None:
     seen = Observation(status=LaunchStatus.FORGOTTEN, since=at(40))
 
     plan = decide(job(*ASKED), seen, NOW)
@@ -269,7 +269,7 @@ def test_a_launch_forgotten_before_it_had_nodes_is_asked_for_again() -> None:
     assert plan.record[0].attempt == 0
 
 
-def test_a_launch_forgotten_after_its_nodes_were_lost_is_not_lost_twice() -> None:
+def test_launch_forgotten_after_node_loss_records_one_loss() -> None:
     seen = replace(LOST, status=LaunchStatus.FORGOTTEN, since=at(40))
 
     unwatched = decide(job(*ASKED), seen, NOW)
@@ -280,7 +280,7 @@ def test_a_launch_forgotten_after_its_nodes_were_lost_is_not_lost_twice() -> Non
     assert after(job(*ASKED), unwatched).state is State.PROVISIONING
 
 
-def test_a_launcher_that_lost_all_memory_of_a_running_launch_is_asked_anew() -> None:
+def test_running_launch_absent_from_launcher_is_relaunched() -> None:
     plan = decide(job(*TRAINS), ABSENT, NOW)
 
     assert kinds(plan) == [CapacityLost, LaunchRequested]
@@ -324,7 +324,7 @@ def test_a_cancel_reaches_a_launch_that_never_arrived() -> None:
     assert decide(job(*ASKED, CANCEL), ABSENT, NOW) == ReconcilePlan((), Effect.CANCEL)
 
 
-def test_nodes_that_stand_up_while_a_job_stops_are_recorded_and_cancelled() -> None:
+def test_nodes_ready_while_stopping_are_recorded_and_cancelled() -> None:
     stopping = job(*ASKED, CANCEL)
 
     plan = decide(stopping, UP, NOW)
@@ -340,7 +340,7 @@ def test_a_preemption_during_a_cancel_brings_nothing_back() -> None:
 
 
 @pytest.mark.parametrize("seen", [FORGOTTEN, ABSENT])
-def test_a_job_that_stops_and_is_forgotten_has_ended(seen: Observation) -> None:
+def test_stopping_job_ends_when_launcher_forgets_its_launch(seen: Observation) -> None:
     """Its nodes were paid for until they were forgotten, not until somebody looked."""
     plan = decide(job(*TRAINS, CANCEL), seen, NOW)
 
@@ -350,7 +350,7 @@ def test_a_job_that_stops_and_is_forgotten_has_ended(seen: Observation) -> None:
     assert plan.effect is None
 
 
-def test_the_end_is_recorded_with_its_own_time_and_what_came_before_it() -> None:
+def test_end_is_recorded_with_its_time_after_missed_events() -> None:
     plan = decide(job(*ASKED), ENDED, NOW)
 
     assert plan == ReconcilePlan((ready(10), finished(60)))
@@ -390,7 +390,7 @@ def test_every_decision_can_be_recorded(
 
 @pytest.mark.parametrize("events", [ASKED, PLACED, TRAINS, RECOVERS])
 @pytest.mark.parametrize("seen", [WAITING, UP, LOST])
-def test_what_a_launcher_still_holds_is_never_launched_again(
+def test_launch_held_by_launcher_is_never_relaunched(
     seen: Observation, events: tuple[Event, ...]
 ) -> None:
     plan = decide(job(*events), seen, NOW)

@@ -247,7 +247,7 @@ def live_through(
 
 
 @given(st.lists(courses(forgetful=False), max_size=3), LOOKS, st.none() | st.integers(0, 14))
-def test_every_placement_loss_and_denial_is_recorded_once_and_as_it_was(
+def test_placements_losses_and_denials_are_recorded_exactly_once(
     truths: list[Course], looks: list[tuple[int, str]], cancel_after: int | None
 ) -> None:
     watch = live_through(truths, looks, cancel_after)

@@ -120,7 +120,7 @@ def test_a_notice_speaks_for_its_own_attempt_alone() -> None:
 @pytest.mark.parametrize(
     "cause", [Cause.LAUNCHER_RESTARTED, Cause.USER_ERROR, Cause.LAUNCHER_FORGOT]
 )
-def test_what_a_launcher_knows_better_is_left_as_it_says(cause: Cause) -> None:
+def test_specific_loss_cause_from_launcher_is_kept(cause: Cause) -> None:
     seen = replace(GONE, recent_placements=(placement(10, 30, cause=cause),))
 
     plan = decide(job(*TRAINS, noticed(25)), seen, NOW)
@@ -152,7 +152,7 @@ def test_a_guard_is_written_down_and_the_launch_cancelled() -> None:
     assert decide(after(before, plan), UP, NOW, POOR) == ReconcilePlan((), Effect.CANCEL)
 
 
-def test_a_guard_counts_what_this_look_has_shown() -> None:
+def test_guard_counts_events_of_the_current_observation() -> None:
     trail = (placement(10, 500), placement(600))
     seen = Observation(status=LaunchStatus.UP, since=at(600), placements=2, recent_placements=trail)
 
@@ -226,7 +226,7 @@ def test_cancelled_launch_after_a_pause_does_not_end_the_job() -> None:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.FAILED])
-def test_a_program_that_is_over_before_the_pause_reaches_it_is_over(outcome: Outcome) -> None:
+def test_job_that_ends_before_its_pause_is_finished(outcome: Outcome) -> None:
     [fact] = decide(job(*TRAINS, pausing(50)), ended(outcome, exit_code=3), NOW).record
 
     assert isinstance(fact, Finished)
@@ -251,7 +251,7 @@ def test_a_launch_in_flight_is_revoked_before_a_job_is_paused(before: tuple[Even
     assert [type(fact) for fact in decide(pausing_job, revoked, NOW).record] == [Paused]
 
 
-def test_what_was_never_launched_is_paused_at_once() -> None:
+def test_job_never_launched_is_paused_immediately() -> None:
     plan = decide(job(submitted(), pausing(50)), None, NOW)
 
     assert [type(fact) for fact in plan.record] == [Paused]
@@ -269,7 +269,7 @@ def test_resumed_job_is_launched_under_a_new_key() -> None:
     assert (fact.outcome, fact.at, cancelled.effect) == (Outcome.CANCELLED, NOW, None)
 
 
-def test_launches_that_a_launcher_lost_before_a_pause_do_not_count_after_it() -> None:
+def test_lost_launches_before_a_pause_do_not_count_after_resume() -> None:
     facts: list[Event] = [submitted()]
     for launch in range(1, MAX_LAUNCHES + 1):
         facts += [launched(launch, launch=launch), lost(launch, attempt=0)]
@@ -282,7 +282,7 @@ def test_launches_that_a_launcher_lost_before_a_pause_do_not_count_after_it() ->
 
 
 @pytest.mark.parametrize("outcome", Outcome)
-def test_a_job_that_a_guard_has_stopped_has_failed_unless_it_was_done(outcome: Outcome) -> None:
+def test_guard_stopped_job_fails_unless_program_succeeded(outcome: Outcome) -> None:
     stopping = job(*TRAINS, tripped(50, Guard.MAX_FAILURES, detail="too dear"))
 
     [fact] = decide(stopping, ended(outcome), NOW).record
@@ -292,13 +292,13 @@ def test_a_job_that_a_guard_has_stopped_has_failed_unless_it_was_done(outcome: O
     assert fact.detail == ("by its word" if succeeded else "too dear")
 
 
-def test_a_program_that_fails_while_a_person_cancels_it_has_failed() -> None:
+def test_program_failure_during_cancel_ends_as_failed() -> None:
     [fact] = decide(job(*TRAINS, CANCEL), ended(Outcome.FAILED, exit_code=1), NOW).record
 
     assert (fact.outcome, fact.detail) == (Outcome.FAILED, "by its word")
 
 
-def test_each_thing_that_an_end_leaves_behind_is_told_after_it_by_itself() -> None:
+def test_each_leftover_is_recorded_separately_after_the_end() -> None:
     before = job(*TRAINS)
     seen = replace(ended(Outcome.CANCELLED), leftovers=("cluster hf-1 in aws", "cluster hf-2"))
 
@@ -313,7 +313,7 @@ def test_each_thing_that_an_end_leaves_behind_is_told_after_it_by_itself() -> No
 
 
 @pytest.mark.parametrize("events", [TRAINS, (*TRAINS, CANCEL)])
-def test_what_a_forgotten_launch_leaves_behind_is_told_once_whatever_follows(
+def test_leftovers_of_forgotten_launch_are_recorded_once(
     events: tuple[Event, ...],
 ) -> None:
     before = job(*events)
@@ -352,7 +352,7 @@ def test_a_worker_that_was_done_just_now_may_still_succeed() -> None:
     assert decide(job(*TRAINS, CANCEL, done), UP, at(1011), ROUGH) == ReconcilePlan()
 
 
-def test_nodes_that_are_gone_have_nothing_to_save() -> None:
+def test_cancel_with_lost_nodes_skips_saving() -> None:
     plan = decide(job(*TRAINS, CANCEL), GONE, NOW, ROUGH)
 
     assert [type(event) for event in plan.record] == [CapacityLost]
@@ -369,7 +369,7 @@ def test_nodes_that_are_gone_have_nothing_to_save() -> None:
     ],
     ids=["never trained", "no store", "the launcher waits itself", "not in this attempt"],
 )
-def test_who_has_nothing_to_save_is_cancelled_at_once(
+def test_job_with_nothing_to_save_is_cancelled_immediately(
     events: tuple[Event, ...], terms: ReconcileContext
 ) -> None:
     stopping = job(*events, CANCEL)

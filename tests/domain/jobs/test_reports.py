@@ -129,7 +129,7 @@ def report(kind: ReportKind, body: dict[str, Json], *, at: str = TOLD, attempt: 
 
 
 @pytest.mark.parametrize("kind", ReportKind)
-def test_every_kind_of_report_is_understood(kind: ReportKind) -> None:
+def test_every_report_kind_is_parsed(kind: ReportKind) -> None:
     body, meaning = UNDERSTOOD[kind]
 
     assert parse_report(report(kind, body)) == meaning
@@ -207,7 +207,7 @@ def test_a_body_cannot_speak_for_another_attempt_or_time() -> None:
 
 
 @pytest.mark.parametrize("value", [10**400, -math.inf, math.nan, "0.5", None, [1]])
-def test_a_measurement_that_is_no_number_leaves_a_gap_in_the_curve(value: Json) -> None:
+def test_non_finite_or_non_numeric_metric_leaves_a_gap(value: Json) -> None:
     point = parse_report(report(ReportKind.PROGRESS, {"step": 1, "values": {"loss": value}}))
 
     assert isinstance(point, Point)
@@ -231,7 +231,7 @@ JSON = st.recursive(
     st.just(TOLD) | st.text() | st.datetimes().map(datetime.isoformat),
     st.integers(),
 )
-def test_whatever_a_worker_says_is_taken_or_refused(
+def test_arbitrary_report_is_parsed_or_rejected(
     kind: ReportKind, body: dict[str, Json], time: str, attempt: int
 ) -> None:
     result = report(kind, {**UNDERSTOOD[kind][0], **body}, at=time, attempt=attempt)

@@ -34,7 +34,7 @@ def test_each_piece_goes_alone_while_there_is_room() -> None:
     assert batch_sizes([at(0), at(1), at(2)], [], ChannelPreferences(), at(3)) == [1, 1, 1]
 
 
-def test_what_there_is_no_room_for_alone_goes_together() -> None:
+def test_notifications_over_the_hourly_limit_are_batched() -> None:
     manner = ChannelPreferences(per_hour=4)
 
     assert batch_sizes([at(0)] * 9, [at(0)], manner, at(3)) == [9]
@@ -48,7 +48,7 @@ def test_full_channel_waits_an_hour_from_its_first_message() -> None:
     assert batch_sizes([at(61), at(62)], made, manner, at(3600)) == [2]
 
 
-def test_a_digest_waits_for_its_interval_since_the_oldest_and_takes_all() -> None:
+def test_digest_is_due_one_interval_after_oldest_event() -> None:
     manner = ChannelPreferences(digest_s=600)
 
     assert batch_sizes([at(0), at(599)], [], manner, at(599)) == []
@@ -80,7 +80,7 @@ def test_a_message_lists_the_newest_and_counts_the_rest() -> None:
     assert letter.text.splitlines()[-1] == "and 7 more; list them with holdfast events"
 
 
-def test_what_has_no_room_is_counted_and_the_newest_stays() -> None:
+def test_truncated_message_keeps_newest_and_counts_omitted() -> None:
     letter = Message(id="m", payload=payload("vision", "ops", bodies(40), at(99)))
 
     result = letter.truncated(200)

@@ -53,7 +53,7 @@ SAVING = SavingFailed(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_what_people_are_told(event: Event, kind: str, words: str) -> None:
+def test_notifying_events_have_kind_and_text(event: Event, kind: str, words: str) -> None:
     recorded = notification_for("job-1", "tiny", 7, event)
 
     assert recorded is not None
@@ -69,7 +69,7 @@ def test_what_people_are_told(event: Event, kind: str, words: str) -> None:
         CapacityLost(at=DAWN, attempt=1, cause=Cause.PAUSED),
     ],
 )
-def test_what_is_no_news(event: Event) -> None:
+def test_routine_events_do_not_notify(event: Event) -> None:
     assert notification_for("job-1", "tiny", 7, event) is None
 
 

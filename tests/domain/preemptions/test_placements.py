@@ -74,14 +74,14 @@ def test_a_recovery_is_cut_into_its_five_parts() -> None:
     )
 
 
-def test_what_nobody_told_is_not_made_up() -> None:
+def test_unreported_phase_durations_are_none() -> None:
     first, second = chapters(ready(10), lost(100), ready(160, attempt=2))
 
     assert (first.detect_ms, first.setup_ms, first.restore_ms) == (None, None, None)
     assert (first.wait_ms, second.is_running) == (60_000, True)
 
 
-def test_a_notice_is_used_if_work_was_saved_between_it_and_the_loss() -> None:
+def test_notice_counts_as_used_if_saved_between_notice_and_loss() -> None:
     saves = saved(60, step=30, durable_s=61)
     before, after = noticed(62, step=31), noticed(55, step=28, left_s=12.5)
 
@@ -107,7 +107,7 @@ def timeline_sentences(*events: Event) -> list[str]:
     return [s.text for s in timeline(fold("job-1", facts), facts, compute_bill(facts, {}, at(400)))]
 
 
-def test_the_story_begins_with_how_it_stands_and_what_it_cost() -> None:
+def test_timeline_begins_with_state_and_cost() -> None:
     result = timeline_sentences(*PREEMPTED)
 
     assert result[0] == "Succeeded at step 90. 1 preemption."
@@ -117,7 +117,7 @@ def test_the_story_begins_with_how_it_stands_and_what_it_cost() -> None:
     assert "Training started at step 30 without a checkpoint; startup cost $0.0200." in result
 
 
-def test_a_failure_says_why_in_its_first_words() -> None:
+def test_timeline_of_failed_job_starts_with_failed() -> None:
     bad = left(40, step=9, reason=LeftReason.FAILED, exit_code=1)
     ends = finished(50, Outcome.FAILED, exit_code=1)
 
@@ -127,14 +127,14 @@ def test_a_failure_says_why_in_its_first_words() -> None:
     assert result[-1] == "Job failed with exit code 1."
 
 
-def test_who_waits_is_told_for_how_long() -> None:
+def test_timeline_of_waiting_job_states_time_without_nodes() -> None:
     result = timeline_sentences(ready(10), training(20), saved(80, step=60), lost(100))
 
     assert result[0].startswith("Without nodes for 5 min")
     assert "No work lost." not in result[-1]
 
 
-def test_a_job_that_trains_says_where_it_is() -> None:
+def test_timeline_of_training_job_states_zone_and_step() -> None:
     result = timeline_sentences(ready(10), training(20, step=0))
 
     assert result[0] == "Training in a at step 0 of 1,000. No preemptions."
@@ -155,7 +155,7 @@ def test_story_has_the_newest_reported_step() -> None:
     assert "at step 10,035 of" in recorded[0].text
 
 
-def test_a_pause_is_told_with_what_was_changed_before_it_went_on() -> None:
+def test_timeline_shows_pause_and_limits_changed_before_resume() -> None:
     facts = [
         *(ready(10), training(20)),
         *(pausing(50), lost(55, cause=Cause.PAUSED), paused(55)),

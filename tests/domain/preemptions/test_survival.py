@@ -35,7 +35,7 @@ def test_at_its_ends_the_tails_hold_a_twentieth_each(count: int) -> None:
     assert 1 - chance(low, count - 1) == pytest.approx(0.05, rel=1e-6)
 
 
-def test_who_left_otherwise_counts_as_long_as_he_was_there() -> None:
+def test_censored_placements_count_until_they_leave() -> None:
     # Ten stand. Two are taken after 10 minutes, four are done after 20, one is taken after 30, three stand for 40.
     curve = survival([(40, 0, 3), (10, 2, 0), (20, 0, 4), (30, 1, 0)])
 
@@ -45,7 +45,7 @@ def test_who_left_otherwise_counts_as_long_as_he_was_there() -> None:
     ]
 
 
-def test_the_mean_counts_the_time_of_all_and_only_those_that_were_taken() -> None:
+def test_mean_divides_total_time_by_preempted_placements() -> None:
     # Twelve stand: five are taken after 10 minutes, one after 40, and six leave otherwise after 20.
     assert mean_minutes([(10, 5, 0), (40, 1, 0), (20, 0, 6)]) == (50 + 40 + 120) / 6
     assert mean_minutes([(10, 4, 0), (20, 0, 6)]) is None
@@ -53,6 +53,6 @@ def test_the_mean_counts_the_time_of_all_and_only_those_that_were_taken() -> Non
     assert mean_minutes([]) is None
 
 
-def test_without_losses_there_is_no_step_and_without_placements_no_curve() -> None:
+def test_curve_without_losses_or_placements_is_empty() -> None:
     assert survival([(10, 0, 5)]) == []
     assert survival([]) == []

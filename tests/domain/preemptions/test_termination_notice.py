@@ -32,7 +32,7 @@ LEFT = left(50, step=112, reason=LeftReason.PREEMPTED)
         ([LEFT, noticed(51, step=112)], NoticePhase.LEAVING),
     ],
 )
-def test_notice_has_what_the_worker_does(more: list[Event], phase: NoticePhase) -> None:
+def test_notice_reports_the_phase_of_the_worker(more: list[Event], phase: NoticePhase) -> None:
     notice = notice_of([*UNDER_NOTICE, *more], saves=True)
 
     assert notice is not None

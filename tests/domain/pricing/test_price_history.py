@@ -16,7 +16,7 @@ def test_a_price_weighs_as_long_as_it_held() -> None:
     assert price_range(changes, at(0), at(40)) == PriceRange(100, 125, 200)
 
 
-def test_what_was_before_counts_only_for_what_it_held_in_the_time() -> None:
+def test_earlier_price_counts_only_while_effective_in_the_range() -> None:
     changes = [
         PricePoint(at=at(-500), micros_per_hour=900),
         PricePoint(at=at(-100), micros_per_hour=100),
@@ -27,6 +27,6 @@ def test_what_was_before_counts_only_for_what_it_held_in_the_time() -> None:
     assert price_range(changes, at(0), at(60)) == PriceRange(100, 150, 200)
 
 
-def test_of_what_nobody_tells_nothing_is_said() -> None:
+def test_price_range_without_earlier_prices_is_none() -> None:
     assert price_range([], at(0), at(60)) is None
     assert price_range([PricePoint(at=at(60), micros_per_hour=5)], at(0), at(60)) is None

@@ -87,9 +87,7 @@ def test_a_price_that_lies_is_dropped_and_the_other_stays(
         ("host-without-gpu", {"cloud": "gcp", "instance_type": "a2-highgpu-8g", "accelerator": ""}),
     ],
 )
-def test_a_row_of_which_nothing_can_be_believed_is_refused_with_the_reason(
-    rule: str, words: dict[str, str]
-) -> None:
+def test_implausible_row_is_rejected_with_a_reason(rule: str, words: dict[str, str]) -> None:
     reading = read(row(**words))
 
     [refusal] = reading.rejected
@@ -118,7 +116,7 @@ _PRICES = st.one_of(
 
 
 @given(st.builds(row, on_demand=_PRICES, spot=_PRICES, cloud=st.sampled_from(["aws", "gcp"])))
-def test_whatever_is_written_no_quote_is_free_and_every_row_is_accounted_for(
+def test_quotes_are_never_free_and_each_row_is_accounted_for(
     told: PriceRow,
 ) -> None:
     reading = read(told)

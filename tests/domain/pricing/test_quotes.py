@@ -76,14 +76,14 @@ def test_of_a_region_the_dearest_zone_is_taken_and_marked() -> None:
     assert found.source == "list: the highest of us-east-1"
 
 
-def test_zones_that_agree_tell_the_price_of_those_that_are_not_listed() -> None:
+def test_agreeing_zones_give_the_price_of_unlisted_zones() -> None:
     zones = [replace(P4D, zone=f"use1-az{n}") for n in (1, 2)]
 
     assert not chosen(*zones).is_estimate
     assert chosen(zones[0]).is_estimate
 
 
-def test_on_demand_one_zone_tells_the_price_of_all() -> None:
+def test_on_demand_price_of_one_zone_applies_to_all() -> None:
     found = chosen(replace(P4D, zone="use1-az1"), wanted=replace(WANTED, is_spot=False))
 
     assert (found.on_demand_micros_per_hour, found.is_estimate) == (22_000_000, False)
@@ -100,7 +100,7 @@ def test_live_beats_catalog_and_catalog_beats_snapshot() -> None:
     assert chosen(*tiers, live).on_demand_micros_per_hour == 22_000_000
 
 
-def test_todays_price_of_the_region_beats_last_years_price_of_the_zone() -> None:
+def test_current_region_price_precedes_outdated_zone_price() -> None:
     old = replace(P4D, tier=QuoteSource.SNAPSHOT, as_of=NOW - timedelta(days=400))
     new = replace(P4D, zone="us-east-1b", spot_micros_per_hour=9_000_000)
 
@@ -113,7 +113,7 @@ def test_newer_beats_older() -> None:
     assert chosen(old, P4D) == chosen(P4D, old) == P4D
 
 
-def test_another_region_or_another_node_tells_nothing() -> None:
+def test_quotes_of_other_regions_or_nodes_are_ignored() -> None:
     abroad = replace(P4D, region="eu-north-1")
     bigger = replace(P4D, instance_type="p4de.24xlarge", accelerator="A100-80GB")
 
@@ -147,7 +147,7 @@ def test_spot_without_a_market_costs_the_on_demand_price() -> None:
     assert found.source.startswith("estimate: no spot price is known")
 
 
-def test_an_unknown_node_costs_what_the_dearest_of_its_kind_does() -> None:
+def test_unknown_node_gets_the_highest_price_of_its_accelerator() -> None:
     azure = replace(
         WANTED, cloud="azure", region="eastus", zone=None, instance_type="Standard_ND96"
     )
@@ -166,14 +166,14 @@ def test_another_number_of_accelerators_costs_in_proportion() -> None:
     assert found.spot_micros_per_hour == 8_250_000
 
 
-def test_an_unknown_accelerator_costs_what_the_next_stronger_one_does() -> None:
+def test_unlisted_accelerator_gets_price_of_next_stronger_one() -> None:
     found = resolve([P4D], PriceQuery(cloud="gcp", accelerator="T4", count=2), NOW)
 
     assert found.spot_micros_per_hour == 5_500_000
     assert "2 times the most expensive A100" in found.source
 
 
-def test_of_what_is_not_known_at_all_the_price_is_high() -> None:
+def test_completely_unknown_resource_gets_a_high_price() -> None:
     strange = resolve([P4D], PriceQuery(cloud="aws", accelerator="B300", count=8), NOW)
     nothing = resolve([], PriceQuery(is_spot=False), NOW)
 
@@ -182,7 +182,7 @@ def test_of_what_is_not_known_at_all_the_price_is_high() -> None:
     assert strange.as_of == nothing.as_of == NOW
 
 
-def test_the_ladder_rises_wherever_the_snapshot_knows_two_of_its_rungs() -> None:
+def test_accelerator_price_order_matches_the_snapshot() -> None:
     """Otherwise what stands in for an unknown accelerator could be cheaper than it is."""
     dearest: dict[str, float] = {}
     for quote in bundled_snapshot().quotes:
@@ -198,7 +198,7 @@ def test_the_ladder_rises_wherever_the_snapshot_knows_two_of_its_rungs() -> None
 CHANGES = [PricePoint(at=NOW + timedelta(hours=h), micros_per_hour=h + 10) for h in (3, -5, -1, 1)]
 
 
-def test_what_is_paid_is_the_last_change_before() -> None:
+def test_price_at_a_time_is_the_last_change_before() -> None:
     assert price_at(CHANGES, NOW) == CHANGES[2]
     assert price_at(CHANGES, NOW + timedelta(hours=1)) == CHANGES[3]
     assert price_at(CHANGES, NOW - timedelta(hours=6)) is None

@@ -11,7 +11,7 @@ from holdfast.domain.simulation.spot_market import MarketParameters, SpotMarket
 ROUGH = MarketParameters(seed=3, provision_s=10, denial_rate=0.3, mtbf_s=1_000, no_notice_rate=0.25)
 
 
-def test_answers_depend_on_what_is_asked_not_on_what_was_asked_before() -> None:
+def test_results_do_not_depend_on_earlier_queries() -> None:
     asked_in_order = SpotMarket(ROUGH, "job-1")
     asked_once = SpotMarket(ROUGH, "job-1")
 
@@ -57,7 +57,7 @@ def test_fair_weather_takes_nothing() -> None:
     assert not SpotMarket(MarketParameters(), "job-1").offer(1, 0).denied
 
 
-def test_a_task_without_spot_meets_a_calm_market_at_its_full_price() -> None:
+def test_task_without_spot_gets_no_denials_at_on_demand_price() -> None:
     rough = MarketParameters(denial_rate=0.9, mtbf_s=1.0, spot_micros=1, on_demand_micros=3_000_000)
 
     weather = SpotMarket(rough.for_task({"resources": {"use_spot": False}}), "job-1")
@@ -68,7 +68,7 @@ def test_a_task_without_spot_meets_a_calm_market_at_its_full_price() -> None:
     assert {(offer.denied, offer.micros_per_node_hour) for offer in offers} == {(False, 3_000_000)}
 
 
-def test_nodes_on_demand_are_there_stay_and_cost_what_they_cost() -> None:
+def test_on_demand_nodes_are_available_and_never_reclaimed() -> None:
     calm = ROUGH.for_task({"resources": {"use_spot": False}})
 
     offers = [SpotMarket(calm, "job-1").offer(placement, 0) for placement in range(1, 101)]

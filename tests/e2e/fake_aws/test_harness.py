@@ -40,7 +40,7 @@ def task(name: str, run: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "resources": CHEAP, "run": run, **more}
 
 
-def test_a_job_outlives_a_preemption_with_a_notice_and_one_without(aws: FakeAws) -> None:
+def test_job_survives_preemptions_with_and_without_notice(aws: FakeAws) -> None:
     job = ManagedJob.launch(aws, task("listener", LISTEN))
     job.until("RUNNING")
 
@@ -89,7 +89,7 @@ def test_a_job_outlives_the_api_server(aws: FakeAws) -> None:
     job.until("RUNNING", times=2)
 
 
-def test_a_frozen_api_server_takes_requests_and_answers_them_later(aws: FakeAws) -> None:
+def test_paused_api_server_times_out_and_recovers(aws: FakeAws) -> None:
     health = ["curl", "--silent", "--max-time", "3", "http://127.0.0.1:46690/api/health"]
 
     with aws.blackout():
@@ -100,9 +100,7 @@ def test_a_frozen_api_server_takes_requests_and_answers_them_later(aws: FakeAws)
     assert json.loads(thawed.stdout)["status"] == "healthy"
 
 
-def test_two_machines_train_together_with_the_wheel_of_this_checkout(
-    aws: FakeAws, tmp_path: Path
-) -> None:
+def test_two_nodes_train_with_the_wheel_of_this_checkout(aws: FakeAws, tmp_path: Path) -> None:
     training = {
         "num_nodes": 2,
         "workdir": str(CHECKOUT / "examples" / "tiny_gpt"),

@@ -19,7 +19,7 @@ MAY_END = "may-end"
 
 
 @pytest.mark.timeout(7200)
-def test_a_job_survives_two_preemptions_and_ends_as_if_there_had_been_none(
+def test_job_with_two_preemptions_ends_with_identical_weights(
     aws: FakeAws, service: HoldfastService, tmp_path: Path
 ) -> None:
     with s3_server(tmp_path / "s3") as endpoint:

@@ -40,7 +40,9 @@ def test_groups_are_opened_with_both_controllers(tmp_path: Path) -> None:
         ({"controllers": "hugetlb"}, "has no controller memory and pids"),
     ],
 )
-def test_what_is_missing_is_said(tmp_path: Path, words: dict[str, str], lack: str) -> None:
+def test_missing_cgroup_support_is_reported(
+    tmp_path: Path, words: dict[str, str], lack: str
+) -> None:
     groups = open_groups(machine(tmp_path, **words))
 
     assert groups.folder is None
@@ -48,7 +50,7 @@ def test_what_is_missing_is_said(tmp_path: Path, words: dict[str, str], lack: st
     assert lack in groups.unavailable_reason
 
 
-def test_a_folder_that_cannot_be_used_is_said(tmp_path: Path) -> None:
+def test_unusable_cgroup_directory_is_reported(tmp_path: Path) -> None:
     mounts = machine(tmp_path)
     (tmp_path / "cgroup" / DIRECTORY / "cgroup.subtree_control").unlink()
 
@@ -69,7 +71,7 @@ def test_a_group_has_the_limits_of_its_job(tmp_path: Path) -> None:
     }
 
 
-def test_a_kill_for_memory_is_told_from_others(tmp_path: Path) -> None:
+def test_oom_kill_is_detected_from_memory_events(tmp_path: Path) -> None:
     group = ControlGroup(tmp_path)
     assert not group.hit_memory_limit
 
@@ -78,7 +80,7 @@ def test_a_kill_for_memory_is_told_from_others(tmp_path: Path) -> None:
         assert group.hit_memory_limit is (count > 0)
 
 
-def test_a_cell_says_what_bounds_its_jobs(tmp_path: Path) -> None:
+def test_sandbox_reports_the_limits_of_its_jobs(tmp_path: Path) -> None:
     def shares(memory_bytes: int | None, groups: ControlGroups) -> str:
         return Sandboxes(
             folder=tmp_path, memory_bytes=memory_bytes, processes=9, groups=groups

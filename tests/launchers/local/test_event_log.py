@@ -21,7 +21,7 @@ TOLD = [
 ]
 
 
-def test_what_was_appended_is_read(tmp_path: Path) -> None:
+def test_appended_entries_are_read_back(tmp_path: Path) -> None:
     history = LaunchLog(tmp_path / "history.jsonl")
 
     for line in TOLD:

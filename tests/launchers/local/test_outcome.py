@@ -67,7 +67,7 @@ def test_leaving_without_a_notice_is_no_preemption() -> None:
     assert decision.cause is Cause.NODE_FAILED
 
 
-def test_the_reason_is_told_in_the_programs_own_words() -> None:
+def test_failure_detail_includes_error_of_the_program() -> None:
     failure = NodeExit(0, 1, "ModuleNotFoundError: No module named 'foo'")
 
     decision = classify_exit([failure], nodes=1, call=None, trained=False, failures_left=3)

@@ -56,7 +56,7 @@ def test_cancelled_launch_is_not_started(
     assert started == []
 
 
-def test_launch_cancelled_while_it_waited_for_the_lock_is_not_started(
+def test_launch_cancelled_while_waiting_for_a_lock_never_starts(
     folder: LaunchDir, started: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also the case of another submitter that started the launch in the meantime."""

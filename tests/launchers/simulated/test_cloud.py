@@ -108,7 +108,7 @@ def test_a_launch_that_two_threads_look_at_is_read_once() -> None:
     assert first.result() == second.result()
 
 
-def test_a_storm_loses_only_what_was_not_saved() -> None:
+def test_repeated_preemptions_lose_only_unsaved_steps() -> None:
     there, clock = cloud()
     do(there.submit(order()))
 
@@ -128,7 +128,7 @@ def test_a_storm_loses_only_what_was_not_saved() -> None:
     assert saved == PROGRAM.total_steps
 
 
-def test_every_report_is_whole_numbered_and_understood() -> None:
+def test_all_reports_are_numbered_ordered_and_parsable() -> None:
     there, clock = cloud()
     do(there.submit(order()))
     ended(there, clock)
@@ -174,7 +174,7 @@ def test_the_same_step_has_the_same_weights_in_every_attempt() -> None:
     assert len(digests) == len({step for step, _ in digests})
 
 
-def test_a_new_launch_goes_on_where_a_forgotten_one_had_saved() -> None:
+def test_new_launch_resumes_from_checkpoint_of_forgotten_one() -> None:
     there, clock = cloud(MarketParameters(provision_s=1))
     do(there.submit(order()))
     clock.advance(400)
@@ -210,7 +210,7 @@ def test_a_notice_with_time_loses_no_step() -> None:
     looks=st.lists(st.integers(1, 400), min_size=1, max_size=8),
     disturbance=st.sampled_from(["cancel", "preempt", "preempt at once", "forget"]),
 )
-def test_what_people_do_now_never_changes_the_past(looks: list[int], disturbance: str) -> None:
+def test_user_actions_never_change_past_observations(looks: list[int], disturbance: str) -> None:
     there, clock = cloud()
     do(there.submit(order()))
     for wait_s in looks:
@@ -239,7 +239,7 @@ def test_what_people_do_now_never_changes_the_past(looks: list[int], disturbance
 # As SkyPilot does it
 
 
-def test_a_program_is_started_again_on_the_same_nodes_however_often_it_fails() -> None:
+def test_failing_program_is_restarted_on_the_same_nodes() -> None:
     clock = SimulatedClock()
     habits = LauncherBehavior(restart_on=frozenset({3}))
     program = SimulatedProgram(total_steps=100, failure=Failure(step=50, exit_code=3, times=5))
@@ -298,7 +298,7 @@ def test_a_cancel_that_does_not_wait_takes_the_nodes_at_once() -> None:
     assert not steps(list(there.read_new("job", {})), ReportKind.WORKER_LEFT)
 
 
-def test_what_was_told_lost_stays_lost_if_the_cancel_comes_in_that_moment() -> None:
+def test_cancel_at_the_loss_time_keeps_the_placement_lost() -> None:
     """A program that had left on a notice stood again as if it had not, once the launch was cancelled then and there."""
 
     def leaving() -> tuple[SimulatedCloud, SimulatedClock]:
@@ -324,7 +324,7 @@ def test_what_was_told_lost_stays_lost_if_the_cancel_comes_in_that_moment() -> N
     assert (seen.status, seen.since) == (LaunchStatus.ENDED, clock.now())
 
 
-def test_a_worker_that_is_asked_to_leave_saves_and_goes_and_is_asked_once() -> None:
+def test_requested_shutdown_saves_and_exits_once() -> None:
     clock = SimulatedClock()
     there = SimulatedCloud(clock, MarketParameters(), PROGRAM, LIKE_SKYPILOT)
     there.request_shutdown("job-1")
@@ -341,7 +341,7 @@ def test_a_worker_that_is_asked_to_leave_saves_and_goes_and_is_asked_once() -> N
     assert do(there.observe("job-1")).recent_placements[0].cause is Cause.NODE_FAILED
 
 
-def test_a_program_may_leave_as_if_it_were_told_to() -> None:
+def test_program_can_exit_as_if_preempted() -> None:
     clock = SimulatedClock()
     program = SimulatedProgram(failure=Failure(step=30, exit_code=75, times=2))
     there = SimulatedCloud(clock, MarketParameters(), program)
@@ -356,7 +356,7 @@ def test_a_program_may_leave_as_if_it_were_told_to() -> None:
     }
 
 
-def test_it_says_when_there_is_something_new_to_see() -> None:
+def test_next_change_time_matches_the_next_new_observation() -> None:
     there, clock = cloud()
     do(there.submit(order()))
     seen = do(there.observe("job-1"))

@@ -62,7 +62,7 @@ def reported(
     ]
 
 
-def test_a_run_that_nobody_disturbs() -> None:
+def test_undisturbed_attempt_trains_saves_and_exits() -> None:
     rehearsal = played()
 
     assert (rehearsal.ended_s, rehearsal.exit_code) == (63, 0)
@@ -88,7 +88,7 @@ def test_a_run_that_nobody_disturbs() -> None:
     ]
 
 
-def test_a_resumed_run_goes_on_from_what_it_found() -> None:
+def test_attempt_resumes_from_the_found_checkpoint() -> None:
     rehearsal = played(found=SimulatedCheckpoint(30, "step-30"))
     started = next(report for report in rehearsal.reports if report.kind is K.TRAINING_STARTED)
 
@@ -114,7 +114,7 @@ def test_a_notice_with_time_saves_the_last_step() -> None:
     ]
 
 
-def test_a_notice_without_time_loses_what_was_not_durable() -> None:
+def test_notice_too_short_to_save_loses_steps_not_durable() -> None:
     rehearsal = played(notice_s=28.5, kill_s=33)
 
     assert (rehearsal.ended_s, rehearsal.exit_code) == (33, None)

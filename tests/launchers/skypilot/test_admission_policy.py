@@ -107,7 +107,7 @@ def token_of(harness: SkyPilotHarness, key: str = "job-1") -> str:
     return harness.book.token(harness.book.open(key, key.rpartition("-")[0], harness.clock.now()))
 
 
-def test_a_launch_passes_once_and_everything_else_without_a_question(sky: Sky) -> None:
+def test_launch_token_is_admitted_once_and_other_requests_pass(sky: Sky) -> None:
     task = task_with(token_of(sky.harness))
 
     first, second = sky.ask("jobs.launch", task), sky.ask("jobs.launch", task)
@@ -124,7 +124,7 @@ def test_a_launch_passes_once_and_everything_else_without_a_question(sky: Sky) -
     assert sky.questions == 2
 
 
-def test_the_probe_is_counted_and_the_validation_of_a_recovery_is_not(sky: Sky) -> None:
+def test_probe_is_admitted_once_but_recovery_validation_passes(sky: Sky) -> None:
     """SkyPilot 0.14.1: a jobs controller has each recovery validated first, with the token of the launch."""
     probe, launch = task_with(token_of(sky.harness, PROBE)), task_with(token_of(sky.harness))
 
@@ -135,7 +135,7 @@ def test_the_probe_is_counted_and_the_validation_of_a_recovery_is_not(sky: Sky) 
     assert sky.questions == 2
 
 
-def test_while_holdfast_is_down_no_launch_passes_and_every_recovery_does(sky: Sky) -> None:
+def test_launches_fail_and_recoveries_pass_while_service_is_down(sky: Sky) -> None:
     task = task_with(token_of(sky.harness))
     sky.holdfast_is_at(1)
 
@@ -161,7 +161,7 @@ def test_without_an_address_no_launch_passes_and_others_launch(sky: Sky) -> None
 
 
 @pytest.mark.parametrize("has_module", [True, False])
-def test_whether_skypilot_waits_for_us_is_found_out_with_the_guarantee(
+def test_guarantee_probe_detects_if_skypilot_waits_for_service(
     new_harness: NewSkyPilotHarness, has_module: bool
 ) -> None:
     harness = new_harness()
@@ -177,13 +177,13 @@ def test_whether_skypilot_waits_for_us_is_found_out_with_the_guarantee(
     assert do(harness.launcher.engine_info()).waits_for_service is has_module
 
 
-def test_without_a_gate_nobody_waits_for_us(new_harness: NewSkyPilotHarness) -> None:
+def test_skypilot_without_plugin_does_not_wait_for_service(new_harness: NewSkyPilotHarness) -> None:
     harness = new_harness(gated=False)
 
     assert do(harness.launcher.engine_info()).waits_for_service is False
 
 
-def test_the_module_stands_alone_and_means_what_the_service_means() -> None:
+def test_plugin_is_standalone_and_shares_constants_with_service() -> None:
     """It runs where Holdfast is not installed, and so says some things once more."""
     tree = ast.parse(SOURCE.read_text())
     found = {

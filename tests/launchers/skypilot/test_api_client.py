@@ -76,7 +76,7 @@ def test_a_task_that_skypilot_itself_turns_away_is_refused(
         do(harness.replica(line).submit(harness.launch("new-1")))
 
 
-def test_of_what_was_sent_nothing_is_told_with_a_refusal(harness: SkyPilotHarness) -> None:
+def test_rejection_detail_omits_the_request_body(harness: SkyPilotHarness) -> None:
     """FastAPI shows what it could not read: of a field that is missing, the whole body, with all secrets."""
     body = {"task": f"{CANARY}-user", "env_vars": {"TOKEN": f"{CANARY}-worker"}}
     flaw = {"type": "missing", "loc": ["body", "name"], "msg": "Field required", "input": body}
@@ -116,7 +116,7 @@ def test_whatever_is_answered_nothing_else_breaks_than_the_way(
     assert not do(launcher.logs("job-1"))
 
 
-def test_a_request_is_gone_when_skypilot_says_so_and_not_when_a_proxy_does(
+def test_404_from_a_proxy_is_not_an_unknown_request(
     harness: SkyPilotHarness,
 ) -> None:
     """An ingress whose service is being replaced answers 404 as well."""
@@ -138,7 +138,7 @@ def test_a_password_in_the_address_is_not_printed(capsys: pytest.CaptureFixture[
     assert "hush" not in printed.out + printed.err
 
 
-def test_a_password_in_the_address_is_used_and_never_told(harness: SkyPilotHarness) -> None:
+def test_password_in_url_is_used_but_never_shown(harness: SkyPilotHarness) -> None:
     line = Says(harness.server)
     door = SkyPilotClient("http://me:hush@sky:8080/", user="hf", transport=line)
 

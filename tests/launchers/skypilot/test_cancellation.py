@@ -50,7 +50,7 @@ def test_machines_are_seen_and_priced_before_the_job_runs(new_harness: NewSkyPil
     assert [p.ready_at for p in ended.recent_placements] == [placed.ready_at]
 
 
-def test_a_job_that_skypilot_has_lost_for_good_is_forgotten(
+def test_job_missing_from_skypilot_becomes_forgotten(
     new_harness: NewSkyPilotHarness,
 ) -> None:
     harness = new_harness(JobSimulation(runs_s=100_000))
@@ -173,7 +173,7 @@ def test_a_cancel_while_the_launch_is_on_its_way_wins(
     assert row.state is not TokenState.ISSUED
 
 
-def test_a_cancelled_launch_that_died_past_the_gate_is_not_begun_again(
+def test_cancelled_launch_failed_after_admission_is_not_retried(
     new_harness: NewSkyPilotHarness,
 ) -> None:
     harness = new_harness()
@@ -208,7 +208,7 @@ def test_duplicate_without_admission_is_cancelled_in_a_minute(
     assert harness.look().status is LaunchStatus.UP
 
 
-def test_two_replicas_tell_one_story_however_old_their_listings_are(
+def test_replicas_with_stale_listings_never_lose_placements(
     new_harness: NewSkyPilotHarness,
 ) -> None:
     """One had listed the jobs just before the nodes came up; what the other has told must not be taken back."""

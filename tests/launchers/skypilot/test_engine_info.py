@@ -75,7 +75,7 @@ def test_a_server_that_is_well(clock: FixedClock) -> None:
     assert vitals.clock_skew_s == pytest.approx(7, abs=1), "HTTP tells whole seconds"
 
 
-def test_clouds_are_asked_for_again_after_a_while_and_none_at_once(clock: FixedClock) -> None:
+def test_clouds_are_cached_for_a_while_unless_empty(clock: FixedClock) -> None:
     server = Server(clock, clouds=[])
     signs = server.signs()
     nowhere = _read(signs).clouds
@@ -98,6 +98,6 @@ def test_a_server_that_is_slow_to_name_its_clouds_is_there(clock: FixedClock) ->
     assert vitals.clouds is None
 
 
-def test_a_server_that_is_not_there_is_told(clock: FixedClock) -> None:
+def test_unreachable_server_raises_launcher_unreachable(clock: FixedClock) -> None:
     with pytest.raises(LauncherUnreachable, match="did not respond"):
         _read(Server(clock, is_there=False).signs())

@@ -44,7 +44,7 @@ def test_full_history_is_read_only_after_a_gap(
     assert readings(harness) == [PAGE, PAGE, None, PAGE, PAGE, PAGE, None]
 
 
-def test_it_is_told_in_the_order_in_which_it_happened(harness: SkyPilotHarness) -> None:
+def test_events_are_returned_in_chronological_order(harness: SkyPilotHarness) -> None:
     [job] = harness.jobs()
     chronicle = EventCache(harness.launcher._client, harness.book)
     result: tuple[EngineEvent, ...] = ()
@@ -56,7 +56,7 @@ def test_it_is_told_in_the_order_in_which_it_happened(harness: SkyPilotHarness) 
     assert harness.book.events("job-1") == result
 
 
-def test_who_peeks_sees_the_same_and_leaves_no_trace(harness: SkyPilotHarness) -> None:
+def test_peek_returns_new_events_without_storing_them(harness: SkyPilotHarness) -> None:
     [job] = harness.jobs()
     chronicle = EventCache(harness.launcher._client, harness.book)
     add_job_events(harness, job, 5)

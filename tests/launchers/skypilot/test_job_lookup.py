@@ -66,7 +66,7 @@ def watch(harness: SkyPilotHarness, minutes: int) -> tuple[Observation | None, s
 
 
 @pytest.mark.parametrize("asks", [0, 1])
-def test_a_job_of_an_older_token_is_not_taken_for_that_of_a_newer_one(
+def test_job_of_an_older_token_is_not_matched_to_a_newer_one(
     new_harness: NewSkyPilotHarness, asks: int
 ) -> None:
     """It was cancelled, and the launch asked for again by either; the other replica had listed it a moment before."""
@@ -100,7 +100,7 @@ def test_a_job_of_an_older_token_is_not_taken_for_that_of_a_newer_one(
     assert (second.status, seen.status) == ("RUNNING", LaunchStatus.UP)
 
 
-def test_what_one_replica_refuses_another_does_not_send_later(
+def test_launch_refused_by_one_replica_is_not_sent_by_another(
     new_harness: NewSkyPilotHarness, tmp_path: Path
 ) -> None:
     """The job has ended as failed by then, and its cluster would be an orphan."""
@@ -118,7 +118,7 @@ def test_what_one_replica_refuses_another_does_not_send_later(
     assert (row.state, row.cancelled_at) == (TokenState.REVOKED, None)
 
 
-def test_what_one_replica_refuses_and_another_has_sent_is_looked_for(
+def test_launch_already_sent_by_another_replica_is_found(
     new_harness: NewSkyPilotHarness,
 ) -> None:
     harness = new_harness(FOR_LONG)
@@ -142,7 +142,7 @@ def test_what_one_replica_refuses_and_another_has_sent_is_looked_for(
 
 
 @pytest.mark.parametrize("asks", [True, False])
-def test_keys_of_the_server_that_do_not_work_are_trouble_and_no_end(
+def test_server_credential_errors_are_retried_until_they_recover(
     new_harness: NewSkyPilotHarness, asks: bool
 ) -> None:
     """A bucket answers 403 for an hour: as often as it is asked, and whether the token was used up or not."""
@@ -160,7 +160,7 @@ def test_keys_of_the_server_that_do_not_work_are_trouble_and_no_end(
     assert len(harness.posted("/jobs/launch")) <= 15
 
 
-def test_a_launch_is_not_asked_for_for_ever_though_nobody_says_why_it_fails(
+def test_launch_with_unexplained_failures_ends_after_five_tries(
     new_harness: NewSkyPilotHarness,
 ) -> None:
     """SkyPilot takes each token, dies of it, and has forgotten the request when it is back."""
@@ -185,7 +185,7 @@ def test_a_launch_is_not_asked_for_for_ever_though_nobody_says_why_it_fails(
     assert len(harness.posted("/jobs/launch")) == 5
 
 
-def test_why_a_task_was_refused_is_told_until_it_is_written_down(
+def test_task_rejection_reason_is_returned_on_every_observation(
     new_harness: NewSkyPilotHarness,
 ) -> None:
     """The database was away just when the end was to be recorded."""
@@ -200,7 +200,7 @@ def test_why_a_task_was_refused_is_told_until_it_is_written_down(
     assert all("A100:4" in seen.result.detail for seen in found if seen.result)
 
 
-def test_what_was_refused_outright_has_failed_whoever_looks_next(
+def test_rejected_launch_is_failed_for_every_replica(
     new_harness: NewSkyPilotHarness,
 ) -> None:
     """The service was killed before it could write down why."""

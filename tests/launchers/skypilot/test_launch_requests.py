@@ -102,7 +102,7 @@ def test_a_request_that_is_carried_out_twice_makes_one_job(new_harness: NewSkyPi
     assert len(set(admitted(harness))) == len(admitted(harness))
 
 
-def test_a_launch_that_died_past_the_gate_is_asked_for_anew_after_proof(
+def test_launch_failed_after_admission_is_retried_with_new_token(
     new_harness: NewSkyPilotHarness,
 ) -> None:
     harness = new_harness()
@@ -119,7 +119,7 @@ def test_a_launch_that_died_past_the_gate_is_asked_for_anew_after_proof(
     assert len(harness.jobs()) == 1
 
 
-def test_an_admitted_request_of_which_nobody_knows_may_still_make_its_job(new_harness: NewSkyPilotHarness) -> None:  # fmt: skip
+def test_unknown_admitted_request_may_still_create_the_job(new_harness: NewSkyPilotHarness) -> None:  # fmt: skip
     """The reply of the first POST was lost, the second was turned away, SkyPilot was killed, and its worker lives on."""
     harness = new_harness()
     harness.truth.delay_s = 0
@@ -178,7 +178,7 @@ def test_of_two_replicas_that_submit_at_once_one_asks(
     assert len(harness.jobs()) == 1
 
 
-def test_a_replica_that_slept_for_long_asks_for_nothing_when_it_wakes(
+def test_replica_resuming_after_a_long_pause_sends_no_request(
     new_harness: NewSkyPilotHarness,
 ) -> None:
     """It had decided to ask before it fell asleep."""
@@ -192,7 +192,7 @@ def test_a_replica_that_slept_for_long_asks_for_nothing_when_it_wakes(
     assert not harness.book.mark_posting(harness.book.open("job-1", "job", harness.clock.now()), harness.clock.now())  # fmt: skip
 
 
-def test_a_database_that_was_put_back_finds_the_job_that_it_does_not_know(
+def test_restored_database_finds_the_running_job(
     new_harness: NewSkyPilotHarness, tmp_path: Path
 ) -> None:
     """The row states that no request was sent yet."""
@@ -215,7 +215,7 @@ def test_a_database_that_was_put_back_finds_the_job_that_it_does_not_know(
 
 
 @pytest.mark.parametrize("how", ["forgotten", "interrupted"])
-def test_a_job_that_its_request_left_unbegun_is_cancelled_and_asked_for_anew(
+def test_job_never_started_by_its_request_is_relaunched(
     new_harness: NewSkyPilotHarness, how: str
 ) -> None:
     """Seen live: a row PENDING and INACTIVE for ever, after a request that failed."""
@@ -236,7 +236,7 @@ def test_a_job_that_its_request_left_unbegun_is_cancelled_and_asked_for_anew(
     assert seen.placements == 1
 
 
-def test_without_a_gate_a_request_is_not_repeated_before_it_must_have_ended(
+def test_without_plugin_a_lost_request_is_retried_after_timeout(
     new_harness: NewSkyPilotHarness,
 ) -> None:
     harness = new_harness(gated=False)
@@ -274,7 +274,7 @@ def test_a_task_that_skypilot_never_takes_ends_the_launch(new_harness: NewSkyPil
     assert "Catalog does not contain A100:4" in seen.result.detail
 
 
-def test_an_outright_refusal_is_told_as_one(new_harness: NewSkyPilotHarness) -> None:
+def test_rejected_request_raises_launch_refused(new_harness: NewSkyPilotHarness) -> None:
     harness = new_harness()
     line = LosesReplies(harness.server)
     line.instead = httpx2.Response(422, json={"detail": [{"msg": "field required"}]})
@@ -283,7 +283,7 @@ def test_an_outright_refusal_is_told_as_one(new_harness: NewSkyPilotHarness) -> 
         do(harness.replica(line).submit(harness.launch()))
 
 
-def test_a_replica_that_is_late_takes_a_job_that_never_began_for_no_end(
+def test_stale_replica_does_not_end_a_launch_never_started(
     new_harness: NewSkyPilotHarness,
 ) -> None:
     """Seed 16: the other one had cancelled it and asked again, and this one read CANCELLED and ended the job."""

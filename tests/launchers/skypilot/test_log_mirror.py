@@ -54,7 +54,7 @@ def test_lines_for_the_display_of_skypilot_are_not_in_a_log(harness: SkyPilotHar
     assert text(harness) == b"epoch 1\n<sky-payload>7</sky-payload>\n"
 
 
-def test_what_was_read_once_never_vanishes(harness: SkyPilotHarness) -> None:
+def test_mirrored_log_is_kept_when_server_returns_nothing(harness: SkyPilotHarness) -> None:
     harness.server.prints = b"epoch 1\n"
     whole = text(harness)
 
@@ -64,7 +64,7 @@ def test_what_was_read_once_never_vanishes(harness: SkyPilotHarness) -> None:
     assert text(harness) == whole == b"epoch 1\n"
 
 
-def test_a_log_is_copied_though_nobody_reads_it(harness: SkyPilotHarness) -> None:
+def test_log_is_mirrored_without_readers(harness: SkyPilotHarness) -> None:
     """What was printed last before the nodes went is what people want to read."""
     harness.server.prints = b"epoch 1\n"
     do(harness.launcher.copy_logs("job-1"))
@@ -90,7 +90,7 @@ def test_of_a_copied_log_only_the_newest_lines_are_asked_for(harness: SkyPilotHa
     assert [body["tail"] for body in harness.posted("/jobs/logs")] == [None, 2000, 2000, 2000]
 
 
-def test_lines_that_do_not_meet_the_copy_make_it_anew(harness: SkyPilotHarness) -> None:
+def test_log_tail_without_overlap_replaces_the_copy(harness: SkyPilotHarness) -> None:
     harness.server.prints = first = b"".join(b"step %d\n" % n for n in range(100))
     do(harness.launcher.copy_logs("job-1"))
     harness.clock.advance(10)
@@ -136,7 +136,7 @@ def test_every_placement_has_a_log_of_its_own(new_harness: NewSkyPilotHarness) -
     assert text(harness) == b"on nodes 1\non nodes 2\n"
 
 
-def test_however_many_follow_a_log_skypilot_is_asked_once_in_a_while(
+def test_concurrent_log_followers_share_rate_limited_requests(
     harness: SkyPilotHarness,
 ) -> None:
     """Ten seconds, in which two look four times a second."""
@@ -153,7 +153,7 @@ def test_however_many_follow_a_log_skypilot_is_asked_once_in_a_while(
     }
 
 
-def test_who_reads_while_a_log_is_copied_gets_what_there_is(harness: SkyPilotHarness) -> None:
+def test_reader_during_log_copy_gets_the_existing_bytes(harness: SkyPilotHarness) -> None:
     harness.server.prints = b"epoch 1\n"
     do(harness.launcher.logs("job-1"))
     harness.clock.advance(10)

@@ -62,7 +62,7 @@ def test_nodes_are_ready_when_their_machines_were_there() -> None:
     assert placed.lost_at is None
 
 
-def test_the_listing_knows_the_zone_of_nodes_that_stand_where_the_events_say() -> None:
+def test_zone_is_read_from_listing_if_its_region_matches_events() -> None:
     assert observed(*UP, job=row()).recent_placements[0].zone == "aws/us-east-1/us-east-1b"
     elsewhere = row(location="aws/eu-north-1/eu-north-1a", region="aws/eu-north-1")
     assert observed(*UP, job=elsewhere).recent_placements[0].zone == "aws/us-east-1"
@@ -79,7 +79,7 @@ def test_the_listing_knows_the_zone_of_nodes_that_stand_where_the_events_say() -
         ("GPU_UNHEALTHY", "xid 79", Cause.NODE_FAILED),
     ],
 )  # fmt: skip
-def test_a_loss_has_the_cause_that_skypilot_tells(
+def test_loss_cause_is_derived_from_skypilot_event(
     code: str | None, reason: str, cause: Cause
 ) -> None:
     seen = observed(*UP, event(100, "RECOVERING", reason, code))
@@ -91,7 +91,7 @@ def test_a_loss_has_the_cause_that_skypilot_tells(
     ("started_s", "cause"),
     [(99, Cause.LAUNCHER_RESTARTED), (101, Cause.NODE_FAILED), (-100, Cause.NODE_FAILED)],
 )
-def test_a_controller_that_was_started_just_before_gave_the_nodes_up(
+def test_loss_just_after_controller_start_is_launcher_restart(
     started_s: float, cause: Cause
 ) -> None:
     job = row(controller_started_at=at(started_s))
@@ -103,7 +103,7 @@ def test_a_controller_that_was_started_just_before_gave_the_nodes_up(
     assert seen.recent_placements[0].cause is cause
 
 
-def test_a_program_that_is_started_again_has_the_machines_that_it_had() -> None:
+def test_restarted_program_keeps_its_nodes() -> None:
     seen = observed(
         *UP,
         event(100, "RECOVERING", "Job exited with exit code 1.", "USER_JOB_FAILURE"),
@@ -208,7 +208,7 @@ def test_a_job_ends_as_skypilot_says(
     assert (seen.result.at, seen.result.outcome, seen.result.exit_code) == (at(100), outcome, code)
 
 
-def test_a_cancel_that_came_too_early_is_no_end_of_a_job_that_runs_on() -> None:
+def test_cancelled_event_before_running_does_not_end_the_launch() -> None:
     """SkyPilot writes CANCELLED for a job in back-off before it knows whether it can still be cancelled."""
     seen = observed(event(3, "CANCELLED", "Job has been cancelled"), *UP)
 
@@ -220,7 +220,7 @@ def test_a_job_without_events_waits_since_now() -> None:
     assert observed() == Observation(status=LaunchStatus.WAITING, since=at(9999))
 
 
-def test_exit_codes_are_read_from_words() -> None:
+def test_exit_codes_are_parsed_from_event_reasons() -> None:
     assert exit_code_in("exit code 33. Restarting") == 33
     assert exit_code_in("exit codes [0, 0, 137]") == 137
     assert exit_code_in("exit codes [0, 0]") == 0
@@ -229,7 +229,7 @@ def test_exit_codes_are_read_from_words() -> None:
     assert exit_code_in("exit code " + "9" * 5000) == 999_999_999
 
 
-def test_words_lose_their_colours_and_the_secret_of_the_gate() -> None:
+def test_ansi_codes_and_policy_secret_are_stripped() -> None:
     text = f"\x1b[31mrejected by\n http://h/v1/skypilot/policy/{'a1' * 16}\x1b[0m: no"
 
     assert strip_ansi(text) == "rejected by http://h/v1/skypilot/policy/...: no"
@@ -261,7 +261,7 @@ STEPS = st.lists(st.tuples(st.sampled_from([0, 0, 0.4, 1, 30]), HAPPENINGS), max
 
 @settings(max_examples=repeat_count(100, 500))
 @given(STEPS)
-def test_what_was_told_once_stays_true_as_more_is_told(steps: list[tuple[float, tuple[str, str, str | None]]]) -> None:  # fmt: skip
+def test_observation_stays_consistent_as_events_are_added(steps: list[tuple[float, tuple[str, str, str | None]]]) -> None:  # fmt: skip
     """A pure fold: placements never decrease, a loss never changes, denials only grow, ties in time or not."""
     events, now = [], DAWN
     for pause_s, (status, reason, code) in steps:

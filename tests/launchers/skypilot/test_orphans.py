@@ -49,7 +49,7 @@ def lose_jobs(harness: SkyPilotHarness) -> str:
     return f"SkyPilot cluster {job.cluster}"
 
 
-def test_nodes_that_a_job_has_left_behind_are_told_of_and_taken_down(
+def test_orphaned_nodes_of_ended_job_are_reported_and_terminated(
     new_harness: NewSkyPilotHarness,
 ) -> None:
     harness = new_harness(JobSimulation(runs_s=60, leaks=1))
@@ -72,7 +72,7 @@ def test_nodes_that_a_job_has_left_behind_are_told_of_and_taken_down(
     assert [stray.stopped for stray in strays].index(True) == len(strays) - 1
 
 
-def test_each_thing_that_is_left_is_told_by_itself(new_harness: NewSkyPilotHarness) -> None:
+def test_each_leftover_is_listed_separately(new_harness: NewSkyPilotHarness) -> None:
     """A sweep finds each gone by itself, too."""
     harness = new_harness(JobSimulation(runs_s=60, leaks=1), gated=False)
     harness.until(LaunchStatus.UP)
@@ -88,7 +88,7 @@ def test_each_thing_that_is_left_is_told_by_itself(new_harness: NewSkyPilotHarne
     assert ended.leftovers == (f"SkyPilot managed job 2 ({name})", f"SkyPilot cluster {name}-1")
 
 
-def test_a_job_that_skypilot_has_lost_is_forgotten_once_its_cluster_is_gone(
+def test_lost_job_is_forgotten_after_its_cluster_is_terminated(
     new_harness: NewSkyPilotHarness,
 ) -> None:
     """Or it would run on and be paid for beside the next launch."""
@@ -111,7 +111,7 @@ def test_a_job_that_skypilot_has_lost_is_forgotten_once_its_cluster_is_gone(
     assert not harness.truth.standing()
 
 
-def test_a_cluster_that_does_not_go_is_told_and_not_waited_for_for_ever(
+def test_cluster_not_terminating_in_time_becomes_a_leftover(
     new_harness: NewSkyPilotHarness,
 ) -> None:
     harness = new_harness(FOR_LONG)
@@ -140,7 +140,7 @@ def test_a_cluster_is_seen_though_its_job_is_in_no_listing(new_harness: NewSkyPi
     assert not harness.truth.standing()
 
 
-def test_a_sweep_asks_for_what_stands_and_not_for_what_there_was(
+def test_sweep_lists_only_running_clusters(
     new_harness: NewSkyPilotHarness,
 ) -> None:
     harness = new_harness(JobSimulation(runs_s=60))
@@ -154,7 +154,7 @@ def test_a_sweep_asks_for_what_stands_and_not_for_what_there_was(
     assert (asked["days"], "cluster_names" in asked) == (0, False)
 
 
-def test_a_cluster_of_which_it_is_not_said_whether_it_stands_ends_nothing(
+def test_cluster_listing_without_status_ends_no_launch(
     new_harness: NewSkyPilotHarness,
 ) -> None:
     harness = new_harness(JobSimulation(runs_s=60, leaks=1))
@@ -190,7 +190,7 @@ def a_key(harness: SkyPilotHarness) -> str:
     return f"{new_job_id(harness.clock.now())}-1"
 
 
-def test_what_was_launched_from_another_database_is_left_alone_and_told(
+def test_jobs_of_another_database_are_listed_but_not_cancelled(
     new_harness: NewSkyPilotHarness, open_engine: Callable[[str], Engine], tmp_path: Path
 ) -> None:
     """HOLDFAST_DATABASE_URL was changed, and all jobs that train would have been cancelled within minutes."""

@@ -35,7 +35,7 @@ def observe_once(harness: SkyPilotHarness) -> Observation | None:
         return None
 
 
-def test_a_listing_that_takes_longer_than_an_answer_may_is_waited_for(
+def test_slow_queue_listing_is_awaited_without_a_second_request(
     harness: SkyPilotHarness,
 ) -> None:
     """To ask for another one instead makes a server still slower that is slow already."""
@@ -88,7 +88,7 @@ def test_a_job_that_is_over_is_asked_for_once(new_harness: NewSkyPilotHarness) -
     assert len(harness.posted(QUEUE)) == before
 
 
-def test_a_job_of_a_forgotten_launch_is_found_though_it_is_over(
+def test_ended_job_of_deleted_launch_row_is_found_and_not_rerun(
     new_harness: NewSkyPilotHarness,
 ) -> None:
     """The database was put back to an older state, and another replica asks for what has run already."""
@@ -115,7 +115,7 @@ class Garbles(FaultyTransport):
         return reply
 
 
-def test_a_listing_that_came_and_cannot_be_read_is_asked_for_anew(harness: SkyPilotHarness) -> None:
+def test_unreadable_queue_listing_is_requested_again(harness: SkyPilotHarness) -> None:
     line = Garbles(harness.server)
     listings = harness.replica(line)._listings
     line.garbles = True
@@ -129,7 +129,7 @@ def test_a_listing_that_came_and_cannot_be_read_is_asked_for_anew(harness: SkyPi
 
 
 @pytest.mark.parametrize("name", [None, 7, "", ...])
-def test_a_job_whose_name_is_not_told_is_not_one_that_is_lost(
+def test_listing_with_nameless_job_does_not_mark_job_missing(
     harness: SkyPilotHarness, name: Any
 ) -> None:
     """What is lost is launched again, beside what runs."""
@@ -150,7 +150,7 @@ def test_a_job_whose_name_is_not_told_is_not_one_that_is_lost(
 
 
 @pytest.mark.parametrize("tz", ["Europe/Berlin", "America/New_York", "Asia/Kolkata"])
-def test_a_server_that_does_not_run_in_utc_is_told_to(
+def test_server_outside_utc_is_rejected_with_a_hint(
     new_harness: NewSkyPilotHarness, tz: str
 ) -> None:
     """Its events have local times, its listings seconds: after a recovery the nodes would be hidden for ever."""
@@ -166,7 +166,7 @@ def test_a_server_that_does_not_run_in_utc_is_told_to(
 
 
 @pytest.mark.full
-def test_a_job_that_waited_long_for_its_turn_is_understood(new_harness: NewSkyPilotHarness) -> None:
+def test_job_queued_for_a_long_time_becomes_up(new_harness: NewSkyPilotHarness) -> None:
     harness = new_harness(JobSimulation(runs_s=100_000, queue_s=50_000))
 
     assert harness.until(LaunchStatus.UP, limit_s=100_000).placements == 1

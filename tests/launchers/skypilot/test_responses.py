@@ -142,7 +142,7 @@ def changed(value: Any, place: tuple[Any, ...], new: Any) -> Any:
 
 @settings(max_examples=repeat_count(100, 400))
 @given(data=st.data(), where=st.sampled_from(READS))
-def test_a_mutilated_answer_is_unknown_or_understood_and_never_acted_on(
+def test_corrupted_json_is_parsed_or_rejected_without_effect(
     shared_house: SkyPilotHarness, data: st.DataObject, where: str
 ) -> None:
     tampering = Tampering(shared_house.line)
@@ -160,7 +160,7 @@ def test_a_mutilated_answer_is_unknown_or_understood_and_never_acted_on(
 
 @settings(max_examples=repeat_count(50, 200))
 @given(data=st.data(), where=st.sampled_from([*READS, *("POST " + path for path in READS[2:])]))
-def test_a_line_in_trouble_is_unknown_or_understood_and_never_acted_on(
+def test_faulty_http_reply_is_parsed_or_rejected_without_effect(
     shared_house: SkyPilotHarness, data: st.DataObject, where: str
 ) -> None:
     tampering = Tampering(shared_house.line)
@@ -182,7 +182,7 @@ def test_a_line_in_trouble_is_unknown_or_understood_and_never_acted_on(
 
 
 @pytest.mark.parametrize("version", ["0.15.0", "0.13.9", "1.0.0", "", "0.14"])
-def test_of_another_version_nothing_is_launched_and_everything_is_watched(
+def test_unsupported_version_blocks_launches_but_not_observation(
     harness: SkyPilotHarness, version: str
 ) -> None:
     harness.server.version = version
@@ -196,7 +196,7 @@ def test_of_another_version_nothing_is_launched_and_everything_is_watched(
 
 
 @pytest.mark.parametrize("status", ["HIBERNATING", "running", None, 7])
-def test_a_status_that_is_unheard_of_concludes_nothing(
+def test_unknown_job_status_raises_launcher_unreachable(
     harness: SkyPilotHarness, status: Any
 ) -> None:
     harness.truth.jobs[1].status = status
@@ -206,7 +206,7 @@ def test_a_status_that_is_unheard_of_concludes_nothing(
 
 
 @pytest.mark.parametrize("code", [401, 403])
-def test_credentials_that_are_refused_keep_the_jobs_and_say_what_to_set(
+def test_rejected_credentials_name_the_setting_and_keep_jobs(
     harness: SkyPilotHarness, code: int
 ) -> None:
     tampering = Tampering(harness.line)
@@ -219,7 +219,7 @@ def test_credentials_that_are_refused_keep_the_jobs_and_say_what_to_set(
     assert not harness.jobs("new-1")
 
 
-def test_no_secret_is_told_to_anybody(
+def test_secrets_are_absent_from_logs_observations_and_files(
     harness: SkyPilotHarness, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     caplog.set_level("DEBUG")

@@ -55,7 +55,7 @@ def written(**task: Any) -> dict[str, Any]:
 # Orders
 
 
-def test_what_must_stay_secret_is_no_open_variable() -> None:
+def test_secrets_are_kept_out_of_plain_envs() -> None:
     task = written()
 
     assert task["secrets"] == {"KEY": f"{CANARY}-user", "HOLDFAST_TOKEN": f"{CANARY}-worker"}
@@ -95,7 +95,7 @@ def test_the_callback_of_the_user_comes_after_ours() -> None:
     assert second == "echo mine"
 
 
-def test_what_a_launch_sends_of_this_machine_is_found() -> None:
+def test_local_paths_of_workdir_and_file_mounts_are_found() -> None:
     mounts = {
         "/a": "s3://b",
         "/b": "/home/b",
@@ -125,7 +125,7 @@ def test_a_workdir_stays_as_it_was_when_it_was_first_sent(tmp_path: Path) -> Non
         files.workdir("job-2", str(tmp_path / "nowhere"))
 
 
-def test_of_many_replicas_that_copy_a_workdir_at_once_each_gets_a_whole_copy(
+def test_concurrent_workdir_copies_are_complete(
     tmp_path: Path,
 ) -> None:
     """The lease of a job is shorter than a copy of many files may take."""
@@ -165,7 +165,7 @@ def test_a_copy_that_the_disk_did_not_take_is_tried_again(tmp_path: Path) -> Non
 
 
 @given(st.text(), st.text(), st.from_regex(r"[a-z0-9]{1,13}", fullmatch=True), st.integers(1, 99))
-def test_a_name_tells_whose_job_it_is_and_of_which_launch(
+def test_job_name_identifies_installation_and_launch(
     ours: str, theirs: str, job: str, number: int
 ) -> None:
     names, others = JobNames(ours), JobNames(theirs)
@@ -180,7 +180,7 @@ def test_a_name_tells_whose_job_it_is_and_of_which_launch(
 
 
 @pytest.mark.parametrize("name", ["", "train", "hf", "x-job-1", "job-1"])
-def test_a_name_of_somebody_else_is_nobodys_launch(name: str) -> None:
+def test_foreign_job_name_has_no_launch_key(name: str) -> None:
     assert JobNames("x").key(name) is None
     assert JobNames("x").key(JobNames("x").prefix + "no launch") is None
 
@@ -210,7 +210,7 @@ def test_a_row_with_nodes() -> None:
     assert row.up_since.timestamp() == 1795255080.5
 
 
-def test_events_are_told_oldest_first_in_utc_and_can_be_stored() -> None:
+def test_events_are_read_oldest_first_in_utc_and_sanitized() -> None:
     found = [
         {"new_status": "STARTING", "code": None, "reason": "b\0\ud800", "timestamp": "2026-11-21T09:58:12"},
         {"new_status": "PENDING", "code": 7, "reason": None, "timestamp": "2026-11-21T11:58:11.5+02:00"},
@@ -229,7 +229,7 @@ def test_of_a_listing_that_is_odd_nothing_is_believed(value: Any) -> None:
         read_listing(value)
 
 
-def test_a_cluster_stands_or_is_gone_as_it_is_told() -> None:
+def test_cluster_is_running_according_to_its_status() -> None:
     words = {"cloud": "AWS", "launched_at": 7, "duration": 3600, "total_cost": 2.5}
 
     up, gone = read_costs([{**words, "name": "a", "status": "UP"}, {"name": "b", "status": None}])
@@ -275,7 +275,9 @@ def test_a_price_is_read_once_for_each_placement_and_stays(new_harness: NewSkyPi
     assert harness.look().recent_placements[0].micros_per_hour == placed.micros_per_hour
 
 
-def test_a_gone_cluster_has_the_type_that_its_report_names(new_harness: NewSkyPilotHarness) -> None:
+def test_terminated_cluster_has_instance_type_of_cost_report(
+    new_harness: NewSkyPilotHarness,
+) -> None:
     """The listing of a job whose cluster is gone names what was asked for, in which there is no instance type."""
     harness = new_harness(JobSimulation(runs_s=100))
     harness.submit()
@@ -301,7 +303,7 @@ def test_a_node_of_unknown_type_saves_nothing(new_harness: NewSkyPilotHarness) -
 
 
 @pytest.mark.parametrize("odd", [None, "x", 0, -1, float("nan"), float("inf"), True])
-def test_a_price_that_nobody_knows_is_taken_to_be_high(
+def test_invalid_cost_report_falls_back_to_highest_price(
     new_harness: NewSkyPilotHarness, odd: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness = new_harness(JobSimulation(runs_s=100_000))
@@ -327,7 +329,7 @@ def test_a_price_that_nobody_knows_is_taken_to_be_high(
         ("AWS", 0.0, P4D_SPOT_MICROS),
     ],
 )
-def test_machines_of_ones_own_cost_what_skypilot_was_told_that_they_cost(
+def test_zero_price_is_accepted_only_for_self_hosted_nodes(
     new_harness: NewSkyPilotHarness, cloud: str, usd: float, micros: int
 ) -> None:
     """Mostly nothing; for machines of a cloud, 0 means unknown."""
@@ -359,7 +361,7 @@ def prices_with(harness: SkyPilotHarness, folder: Path) -> PlacementPrices:
     return PlacementPrices(harness.launcher._client, catalog, harness.clock)
 
 
-def test_a_catalog_tells_the_dearest_spot_price_of_the_region(
+def test_catalog_gives_the_highest_spot_price_of_the_region(
     new_harness: NewSkyPilotHarness, tmp_path: Path
 ) -> None:
     (tmp_path / "aws").mkdir()

@@ -86,16 +86,14 @@ def test_links_stay_links_and_lead_where_they_led(harness: SkyPilotHarness, work
     }
 
 
-def test_a_link_that_somebody_names_is_what_it_leads_to(
-    harness: SkyPilotHarness, work: Path
-) -> None:
+def test_symlinked_workdir_uploads_its_target(harness: SkyPilotHarness, work: Path) -> None:
     named = work.with_name("named")
     named.symlink_to(work)
 
     assert arrived(harness, named) == {".": None, "train.py": b"print(1)"}
 
 
-def test_what_is_no_file_is_left_out(harness: SkyPilotHarness, work: Path) -> None:
+def test_pipes_and_sockets_are_not_uploaded(harness: SkyPilotHarness, work: Path) -> None:
     os.mkfifo(work / "pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(work / "socket"))

@@ -37,7 +37,7 @@ def lost(verdict: SlurmPlan, number: int = 1) -> object:
     return verdict.facts[f"lost.{number}"]["cause"]
 
 
-def test_a_job_that_runs_stands() -> None:
+def test_running_job_is_up_and_needs_no_action() -> None:
     seen = books(SlurmJob(state="RUNNING"), {"placed.1": placed()})
 
     assert decide(seen, NOW_S) == SlurmPlan()
@@ -62,7 +62,7 @@ def test_two_attempts_between_observations_follow_each_other() -> None:
     assert 100 <= float(str(decision.facts["lost.1"]["at"])) < 300
 
 
-def test_what_slurm_ends_and_queues_again_is_no_fault_of_the_program() -> None:
+def test_requeued_job_is_a_node_failure_not_a_program_error() -> None:
     """Its ranks die of SIGTERM, which looks like an error of a program that has trained."""
     facts = {"placed.1": placed(), "left.1": left(143, trained="yes", why="told")}
 
@@ -82,7 +82,7 @@ def test_what_slurm_ends_and_queues_again_is_no_fault_of_the_program() -> None:
         ("", Cause.NODE_FAILED),
     ],
 )
-def test_last_words_tell_why_a_job_was_queued_again(why: str, cause: Cause) -> None:
+def test_exit_report_gives_the_cause_of_a_requeue(why: str, cause: Cause) -> None:
     facts = {"placed.1": placed(), "left.1": left(75, why=why)}
 
     decision = decide(
@@ -102,16 +102,14 @@ def test_last_words_tell_why_a_job_was_queued_again(why: str, cause: Cause) -> N
         ("TIMEOUT", Cause.LAUNCHER_RESTARTED),
     ],
 )
-def test_what_a_cluster_ends_instead_of_queueing_it_again_is_submitted_anew(
-    state: str, cause: Cause
-) -> None:
+def test_job_ended_by_cluster_without_requeue_is_resubmitted(state: str, cause: Cause) -> None:
     decision = decide(books(SlurmJob(state=state), {"placed.1": placed()}), NOW_S)
 
     assert lost(decision) is cause
     assert decision.action is SlurmAction.SUBMIT
 
 
-def test_a_crash_between_the_loss_and_the_new_submission_is_made_good() -> None:
+def test_recorded_loss_without_submission_is_resubmitted() -> None:
     facts = {"placed.1": placed(), "lost.1": {"at": "500", "cause": "preempted"}}
 
     decision = decide(books(SlurmJob(state="PREEMPTED"), facts), NOW_S)
@@ -126,7 +124,7 @@ def test_fast_boot_is_not_a_program_failure() -> None:
     assert decision.action is SlurmAction.SUBMIT
 
 
-def test_what_looks_like_a_lost_node_is_not_one_for_ever() -> None:
+def test_repeated_guessed_node_failures_end_the_launch_as_failed() -> None:
     facts = {f"placed.{n}": placed(n) for n in range(1, NODE_TRIES + 2)}
     guess = {"cause": "node_failed", "guess": "yes"}
     facts |= {f"lost.{n}": {"at": str(n), **guess} for n in range(1, NODE_TRIES + 1)}
@@ -137,7 +135,7 @@ def test_what_looks_like_a_lost_node_is_not_one_for_ever() -> None:
     assert "6 times" in str(decision.facts["ended"]["detail"])
 
 
-def test_a_program_that_never_trained_ends_the_launch_in_its_own_words() -> None:
+def test_program_that_never_trained_fails_with_its_last_line() -> None:
     facts = {"placed.1": placed(), "left.1": left(3, words="no module named foo")}
 
     decision = decide(books(SlurmJob(state="FAILED", exit_code=3), facts), NOW_S)
@@ -146,7 +144,7 @@ def test_a_program_that_never_trained_ends_the_launch_in_its_own_words() -> None
     assert decision.facts["ended"]["exit_code"] == 3
 
 
-def test_a_program_that_has_trained_is_tried_as_often_as_it_may_fail() -> None:
+def test_trained_program_is_retried_up_to_max_failures() -> None:
     facts = {"placed.1": placed(), "left.1": left(3, trained="yes")}
 
     first = decide(books(SlurmJob(state="FAILED"), facts), NOW_S)
@@ -158,7 +156,7 @@ def test_a_program_that_has_trained_is_tried_as_often_as_it_may_fail() -> None:
     assert last.facts["ended"]["outcome"] is Outcome.FAILED
 
 
-def test_crash_before_the_restart_of_a_failed_program_is_repaired() -> None:
+def test_crash_before_a_restart_is_repaired() -> None:
     """The loss was recorded, and the service was killed before it submitted the next Slurm job."""
     facts = {"placed.1": placed(), "left.1": left(3, trained="yes")}
     recorded = {**facts, "lost.1": {"at": "500", "cause": "user_error"}}
@@ -180,7 +178,7 @@ def test_a_placement_that_was_replaced_is_not_started_again() -> None:
     assert decision.facts["ended"]["exit_code"] == 76
 
 
-def test_the_words_of_the_worker_are_told_before_its_last_line() -> None:
+def test_worker_failure_detail_precedes_its_last_line() -> None:
     facts = {"placed.1": placed(), "left.1": left(2, words="x", said='{"detail": "no script"}')}
 
     decision = decide(books(SlurmJob(state="FAILED"), facts), NOW_S)
@@ -214,7 +212,7 @@ def test_release_that_slurm_missed_is_repeated() -> None:
     assert decide(books(SlurmJob(state="RUNNING"), cancelled), NOW_S) == SlurmPlan()
 
 
-def test_what_slurm_has_forgotten_is_judged_by_its_last_words() -> None:
+def test_job_forgotten_by_slurm_is_judged_by_recorded_facts() -> None:
     done = decide(books(SlurmJob.forgotten(""), {"placed.1": placed(), "left.1": left(0)}), NOW_S)
     accounted = decide(books(SlurmJob.forgotten("NODE_FAIL"), {"placed.1": placed()}), NOW_S)
     unknown = decide(books(SlurmJob.forgotten(""), {"placed.1": placed()}), NOW_S)
@@ -235,7 +233,7 @@ def test_what_slurm_has_forgotten_is_judged_by_its_last_words() -> None:
         ("OUT_OF_ME+", Cause.NODE_FAILED),
     ],
 )
-def test_accounts_tell_of_a_job_that_was_queued_again_and_is_forgotten(
+def test_sacct_state_decides_a_requeued_and_forgotten_job(
     told: str, outcome: Outcome | Cause
 ) -> None:
     """In the words of sacct, which says nothing of restarts."""
@@ -281,14 +279,14 @@ def test_a_cancel_wins_over_all_but_work_that_is_done() -> None:
     assert done.facts["ended"]["outcome"] is Outcome.SUCCEEDED
 
 
-def test_who_cancels_at_slurm_ends_the_launch() -> None:
+def test_job_cancelled_in_slurm_ends_the_launch() -> None:
     decision = decide(books(SlurmJob(state="CANCELLED"), {"placed.1": placed()}), NOW_S)
 
     assert decision.facts["ended"]["outcome"] is Outcome.CANCELLED
     assert decision.action is None
 
 
-def test_what_slurm_waits_for_is_told_once() -> None:
+def test_pending_reason_is_recorded_once_as_denial() -> None:
     row = SlurmJob(state="PENDING", reason="Resources")
 
     decision = decide(books(row, {}), NOW_S)
@@ -327,12 +325,12 @@ def test_facts_are_read_as_they_were_written() -> None:
     assert (seen.order, seen.silent_s) == ({"a": 1}, 9)
 
 
-def test_a_controller_that_does_not_answer_is_no_word_about_the_job() -> None:
+def test_unresponsive_controller_raises_launcher_unreachable() -> None:
     with pytest.raises(LauncherUnreachable, match="Unable to contact"):
         parse("fact\tplaced.1\tat=1\ntrouble\tUnable to contact slurm controller\n")
 
 
-def test_launch_cancelled_before_its_submission_ends_as_cancelled() -> None:
+def test_launch_cancelled_before_submission_ends_as_cancelled() -> None:
     plan = decide(books(None, {"cancelled": {"at": "400"}}), NOW_S)
 
     assert plan.action is None

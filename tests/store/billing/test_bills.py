@@ -108,7 +108,7 @@ def test_sums_by_job_are_the_bills_and_carry_names(engine: Engine, book: CostQue
         assert (found[job_id].label, found[job_id].jobs) == (f"run-{int(job_id[-2:])}", 1)
 
 
-def test_users_projects_and_tags_are_told_apart(book: CostQueries) -> None:
+def test_totals_group_by_user_project_and_tag(book: CostQueries) -> None:
     def keys(by: GroupBy, tag: str = "", projects: frozenset[str] | None = None) -> Counter[str]:
         sums = book.totals(CostRequest(by=by, tag=tag, projects=projects), NOW).totals
         return Counter({cost.key: cost.jobs for cost in sums})
@@ -140,7 +140,7 @@ def rows(engine: Engine) -> dict[str, list[tuple[object, ...]]]:
         return {t.name: sorted(map(tuple, connection.execute(select(t)))) for t in tables}
 
 
-def test_rows_are_what_follows_from_the_log(engine: Engine, book: CostQueries) -> None:
+def test_rollup_rows_match_a_recomputation_from_the_log(engine: Engine, book: CostQueries) -> None:
     book.totals(CostRequest(by=GroupBy.JOB), NOW)
 
     kept = [item for job in bills(engine) if (item := BillRollups(engine).recompute_job(job))]
@@ -167,7 +167,7 @@ def one(journal: Journal) -> None:
     journal.append(journal.submit("job-1", submitted()), events)
 
 
-def test_what_is_told_after_the_end_is_reckoned_with(engine: Engine, journal: Journal) -> None:
+def test_price_change_after_the_end_updates_totals(engine: Engine, journal: Journal) -> None:
     one(journal)
     book = CostQueries(engine, BillRollups(engine))
     before = book.totals(CostRequest(by=GroupBy.JOB), NOW).total.paid_micros
@@ -183,7 +183,7 @@ def test_what_is_told_after_the_end_is_reckoned_with(engine: Engine, journal: Jo
     )
 
 
-def test_points_that_come_after_the_end_are_reckoned_with(engine: Engine, journal: Journal) -> None:
+def test_points_after_the_end_update_the_rollup(engine: Engine, journal: Journal) -> None:
     failed = finished(30, Outcome.FAILED)
     events = [launched(1), ready(10), training(11), saved(15, step=5), lost(20), failed]
     journal.append(journal.submit("job-1", submitted()), events)
@@ -199,9 +199,7 @@ def test_points_that_come_after_the_end_are_reckoned_with(engine: Engine, journa
         assert connection.execute(select(ledger_placements.c.lost_steps)).scalar_one() == 4
 
 
-def test_a_point_that_comes_while_rows_are_reckoned_is_not_left_out(
-    engine: Engine, journal: Journal
-) -> None:
+def test_point_arriving_during_a_rollup_is_included(engine: Engine, journal: Journal) -> None:
     """It is no fact, so that nothing told that the rows were of before."""
     failed = finished(30, Outcome.FAILED)
     events = [launched(1), ready(10), training(11), saved(15, step=5), lost(20), failed]
@@ -222,7 +220,7 @@ def test_a_point_that_comes_while_rows_are_reckoned_is_not_left_out(
         assert connection.execute(select(ledger_placements.c.lost_steps)).scalar_one() == 4
 
 
-def test_rows_of_another_reckoning_are_made_again(engine: Engine, journal: Journal) -> None:
+def test_rollup_rows_of_other_rules_are_recomputed(engine: Engine, journal: Journal) -> None:
     one(journal)
     with_rules, without = BillRollups(engine), BillRollups(engine, with_rules=False)
 
@@ -230,7 +228,7 @@ def test_rows_of_another_reckoning_are_made_again(engine: Engine, journal: Journ
     assert [with_rules.pending(), without.pending()] == [1, 0]
 
 
-def test_a_live_job_is_reckoned_until_now(engine: Engine, journal: Journal) -> None:
+def test_live_job_is_billed_up_to_now(engine: Engine, journal: Journal) -> None:
     job = journal.append(journal.submit("job-1", submitted()), [launched(1), ready(10)])
     book = CostQueries(engine, BillRollups(engine))
 
@@ -264,7 +262,7 @@ def test_no_jobs_cost_nothing(engine: Engine) -> None:
     assert set(result.total.amounts) == set(AMOUNTS)
 
 
-def test_who_changes_what_is_kept_changes_the_number_of_the_reckoning() -> None:
+def test_rollup_version_matches_the_stored_fields() -> None:
     """Change this list together with `RECKONING`; else rows that were kept before are believed."""
     assert len(fields(CostAllocation)) == 11
     assert len(fields(PlacementRecord)) == 22

@@ -33,7 +33,7 @@ def steps(found: Mapping[str, Mapping[int, LatestPoint]]) -> set[int]:
 
 
 @pytest.mark.parametrize("count", [3, MAX_CACHED_JOBS // 2, MAX_CACHED_JOBS - 1, MAX_CACHED_JOBS])
-def test_what_is_known_is_not_read_again(count: int) -> None:
+def test_cached_points_are_not_read_again(count: int) -> None:
     """From half of what fits in mind, most of it used to be forgotten each time."""
     points = Points()
     reach, jobs = LatestPoints(points), [f"job-{number}" for number in range(count)]

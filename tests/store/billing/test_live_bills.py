@@ -58,7 +58,7 @@ def lived(seed: int) -> list[Event | Report]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_known_from_before_is_what_is_reckoned_anew(
+def test_cached_live_bills_match_a_recomputation(
     engine: Engine, journal: Journal, clock: FixedClock, seed: int
 ) -> None:
     journal.submit(JOB, submitted(tags={"team": "nlp"}))

@@ -46,9 +46,7 @@ def loss_report(book: PreemptionQueries, by: LossBy, **more: object) -> Preempti
 
 
 @pytest.mark.parametrize("by", [*LossBy])
-def test_however_it_is_told_apart_every_loss_is_counted_once(
-    book: PreemptionQueries, by: LossBy
-) -> None:
+def test_every_grouping_counts_each_loss_once(book: PreemptionQueries, by: LossBy) -> None:
     reported = loss_report(book, by)
 
     causes = sum((losses.causes for losses in reported.totals), Counter())
@@ -80,7 +78,7 @@ def test_each_is_where_and_when_it_was(book: PreemptionQueries) -> None:
     assert types == {"type-0": 6, "type-1": 6}
 
 
-def test_filters_leave_out_losses_and_the_hours_they_are_held_against(
+def test_filters_apply_to_losses_and_node_hours(
     book: PreemptionQueries,
 ) -> None:
     one = loss_report(book, LossBy.ZONE, projects=frozenset({"p1"})).total
@@ -96,7 +94,7 @@ def test_filters_leave_out_losses_and_the_hours_they_are_held_against(
     assert (whole.causes.total(), whole.node_hours) == (16, pytest.approx(32))
 
 
-def test_the_curve_counts_all_placements_and_only_what_was_taken_bends_it(
+def test_survival_counts_all_placements_but_drops_on_preemption(
     book: PreemptionQueries,
 ) -> None:
     reported = loss_report(book, LossBy.ZONE)

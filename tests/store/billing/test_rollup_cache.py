@@ -106,7 +106,7 @@ def all_answers(engine: Engine, ledgers: BillRollups) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", range(repeat_count(1, 4)))
-def test_what_is_kept_in_mind_is_what_would_be_added_up(
+def test_cached_rollups_match_a_recomputation(
     engine: Engine, clock: FixedClock, journal: Journal, seed: int
 ) -> None:
     draw = random.Random(seed)

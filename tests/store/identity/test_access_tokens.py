@@ -67,7 +67,9 @@ def test_another_key_finds_nothing(keyring: AccessTokens, engine: Engine) -> Non
     assert AccessTokens(engine, b"other").find(text) is None
 
 
-def test_what_the_first_version_kept_goes_on_to_work(keyring: AccessTokens, engine: Engine) -> None:
+def test_token_of_the_first_version_works_after_migration(
+    keyring: AccessTokens, engine: Engine
+) -> None:
     old = {"id": "old", "sha256": hashlib.sha256(b"hush").hexdigest(), "name": "first"}
     with engine.begin() as connection:
         connection.execute(insert(table).values(**old, scopes="read write admin", created_at=DAWN))
@@ -128,7 +130,7 @@ def test_a_rotated_token_leaves_its_successor_a_day(keyring: AccessTokens) -> No
         keyring.rotate(token_id, later, ADA)
 
 
-def test_a_rotation_does_not_prolong_the_old_one_nor_wake_the_dead(keyring: AccessTokens) -> None:
+def test_rotation_neither_extends_nor_revives_the_old_token(keyring: AccessTokens) -> None:
     _, short = make(keyring, lifetime=HOUR)
     _, dead = make(keyring, lifetime=HOUR)
 

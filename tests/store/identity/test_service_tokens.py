@@ -22,7 +22,7 @@ def test_a_worker_reports_for_its_own_job_and_no_other(tokens: ServiceTokens) ->
     assert tokens.access_tokens.find(token) is None
 
 
-def test_a_worker_token_can_be_made_again_and_only_with_the_secret(engine: Engine) -> None:
+def test_worker_token_is_reproducible_only_with_the_secret(engine: Engine) -> None:
     one, again, stranger = (
         ServiceTokens(engine, b"s"),
         ServiceTokens(engine, b"s"),

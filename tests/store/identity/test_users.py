@@ -60,7 +60,7 @@ def test_a_member_has_one_role_in_a_project_until_they_leave(people: Users) -> N
         people.set_member("nlp", "ada", None, BOSS)
 
 
-def test_nobody_is_put_where_nothing_is(people: Users) -> None:
+def test_unknown_user_or_project_is_not_found(people: Users) -> None:
     people.add_user("ada", is_admin=False, actor=BOSS)
 
     with pytest.raises(NotFound, match="no project nlp"):
@@ -71,7 +71,7 @@ def test_nobody_is_put_where_nothing_is(people: Users) -> None:
         people.change_user("bob", is_admin=True, is_disabled=None, actor=BOSS)
 
 
-def test_who_is_disabled_has_no_token_and_no_new_role(people: Users, engine: Engine) -> None:
+def test_disabled_user_has_no_valid_token_and_gets_no_role(people: Users, engine: Engine) -> None:
     people.add_user("ada", is_admin=False, actor=BOSS)
     keyring = AccessTokens(engine, b"key")
     _, token = keyring.create(NewToken(name="laptop", user="ada"), DAWN)
@@ -86,9 +86,7 @@ def test_who_is_disabled_has_no_token_and_no_new_role(people: Users, engine: Eng
     assert keyring.get(token.id).refusal(DAWN), "a token that was revoked stays so"
 
 
-def test_a_caller_is_who_their_user_is_now_and_no_more_than_their_token(
-    people: Users, engine: Engine
-) -> None:
+def test_caller_has_current_user_rights_limited_by_token(people: Users, engine: Engine) -> None:
     people.add_user("ada", is_admin=False, actor=BOSS)
     people.set_member("default", "ada", Role.MEMBER, BOSS)
     keyring = AccessTokens(engine, b"key")
@@ -106,9 +104,7 @@ def test_a_caller_is_who_their_user_is_now_and_no_more_than_their_token(
     assert after.is_admin
 
 
-def test_every_change_is_told_once_and_what_changes_nothing_is_not(
-    people: Users, audit: AuditLog
-) -> None:
+def test_only_effective_changes_are_audited(people: Users, audit: AuditLog) -> None:
     people.add_user("ada", is_admin=False, actor=BOSS)
     people.change_user("ada", is_admin=False, is_disabled=False, actor=BOSS)
     people.change_user("ada", is_admin=True, is_disabled=None, actor=BOSS)

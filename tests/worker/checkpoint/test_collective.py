@@ -13,7 +13,7 @@ from holdfast_worker.storage.base import StoreError, StoreUnreachable
     ("error", "words"),
     [(StoreUnreachable("no answer"), "no answer"), (StoreUnreachable(), "Unreachable")],
 )
-def test_a_failure_is_a_failure_also_without_words(error: StoreError, words: str) -> None:
+def test_store_error_without_a_message_is_still_raised(error: StoreError, words: str) -> None:
     with (
         pytest.raises(StoreError, match=words),
         fail_together(ProcessGroup(0, 1, torch.device("cpu"), None)),

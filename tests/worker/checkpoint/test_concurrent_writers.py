@@ -34,7 +34,7 @@ def steps(store: Store) -> list[tuple[int, int]]:
     return [(name.step, name.epoch) for name in CheckpointRepository(store).names(LATER_S)]
 
 
-def test_who_was_replaced_commits_nothing_more(either: Store, tmp_path: Path) -> None:
+def test_fenced_attempt_commits_nothing_more(either: Store, tmp_path: Path) -> None:
     old, new = group(either, tmp_path, 1), group(either, tmp_path, 2)
     old.save(10)
     begun = resume(either, 2).name
@@ -51,7 +51,7 @@ def test_who_was_replaced_commits_nothing_more(either: Store, tmp_path: Path) ->
     assert newest(either, 1) == (25, [])
 
 
-def test_a_commit_within_the_race_is_seen_by_its_writer_and_used_by_nobody(
+def test_racing_commit_is_detected_by_its_writer_and_never_used(
     either: Store, tmp_path: Path
 ) -> None:
     """The old one looks for claims and finds none; the new one begins and saves; the old one commits."""
@@ -72,7 +72,7 @@ def test_a_commit_within_the_race_is_seen_by_its_writer_and_used_by_nobody(
     assert (third.step, third.epoch) == (12, 2)
 
 
-def test_two_that_claim_one_after_the_other_are_told_apart(either: Store) -> None:
+def test_consecutive_claims_get_distinct_epochs(either: Store) -> None:
     claims = CheckpointRepository(either).tokens
 
     epochs = [claims.acquire_next(f"{number:08x}", LATER_S) for number in range(4)]
@@ -81,7 +81,7 @@ def test_two_that_claim_one_after_the_other_are_told_apart(either: Store) -> Non
 
 
 @given(turns=st.lists(st.tuples(st.sampled_from([1, 2]), st.integers(1, 50)), max_size=10))
-def test_whoever_saves_when_the_job_goes_on_from_the_work_of_the_newest(
+def test_newest_epoch_is_restored_in_any_order_of_saves(
     tmp_path_factory: pytest.TempPathFactory, turns: list[tuple[int, int]]
 ) -> None:
     """Any order of saves by two placements, each some steps further than its last one."""

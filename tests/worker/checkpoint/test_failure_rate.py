@@ -84,7 +84,7 @@ def lived_s(known: FailureRate) -> float:
         ([0] * 7, 0, SHORTEST_S / HOUR_S),  # Their lifetime is unknown.
     ],
 )
-def test_what_is_assumed_counts_for_as_long_as_little_was_seen(
+def test_prior_mtbf_counts_until_enough_losses_are_observed(
     spans_h: list[float], since_h: float, between_h: float
 ) -> None:
     known = FailureRate()
@@ -97,7 +97,7 @@ def test_what_is_assumed_counts_for_as_long_as_little_was_seen(
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=30), st.floats(0, 1e6), st.floats(0, 1e6))
-def test_each_hour_lengthens_what_is_reckoned_with_and_a_loss_never_does(
+def test_uptime_raises_the_mtbf_and_a_loss_never_does(
     spans_s: list[float], since_s: float, more_s: float
 ) -> None:
     known = FailureRate()
@@ -127,7 +127,7 @@ def test_each_hour_lengthens_what_is_reckoned_with_and_a_loss_never_does(
         (ExitReason("failed", 1, 5, "torch.distributed.DistBackendError: NCCL error: remote process exited"), True),
     ],
 )  # fmt: skip
-def test_only_what_was_taken_away_was_cut_short(left: ExitReason, is_lost: bool) -> None:
+def test_only_capacity_loss_counts_as_an_interruption(left: ExitReason, is_lost: bool) -> None:
     assert was_interrupted(left) is is_lost
 
 
@@ -173,14 +173,14 @@ def test_no_placement_is_counted_twice_or_never(lives: list[tuple[int, ExitReaso
     assert known.since_s == pytest.approx(span)
 
 
-def test_a_placement_that_starts_again_under_its_own_epoch_was_cut_short() -> None:
+def test_restart_under_the_same_epoch_counts_as_interrupted() -> None:
     store = MemoryStore()
     live(store, 3, 1.0, WITHOUT_A_WORD)
 
     assert live(store, 3, 0.0, None).losses == 1
 
 
-def test_a_start_that_dies_between_reading_and_writing_loses_nothing() -> None:
+def test_start_killed_between_read_and_write_loses_nothing() -> None:
     store = MemoryStore()
     live(store, 1, 2.0, PREEMPTED)
 
@@ -190,7 +190,7 @@ def test_a_start_that_dies_between_reading_and_writing_loses_nothing() -> None:
     assert live(store, 3, 0.0, None) == FailureRate(1, (2 * HOUR_S,))
 
 
-def test_what_a_zombie_notes_late_counts_for_nothing() -> None:
+def test_late_records_of_a_fenced_attempt_are_ignored() -> None:
     store = MemoryStore()
     clock = Clock()
     zombie = AttemptHistory.open(store, 1, LATER_S, clock)
@@ -209,11 +209,11 @@ def test_what_a_zombie_notes_late_counts_for_nothing() -> None:
     "body",
     [b"", b"[]", b'{"losses": 3}', b'{"losses": 1, "spans_s": ["x"], "since_s": 0}', b"\xff"],
 )
-def test_an_entry_that_cannot_be_read_is_one_that_says_nothing(body: bytes) -> None:
+def test_unreadable_history_entry_is_ignored(body: bytes) -> None:
     assert live(MemoryStore({"diary/000000000001": body}), 2, 0.0, None) == FailureRate()
 
 
-def test_after_the_last_words_nothing_more_is_noted() -> None:
+def test_closed_history_records_nothing_more() -> None:
     store = MemoryStore()
     diary = AttemptHistory.open(store, 1, LATER_S)
 
@@ -273,7 +273,7 @@ def test_most_uploads_are_spread_out(
     assert pace.spread_s(1 << 30) == pytest.approx(spread_s)
 
 
-def test_what_was_slow_once_is_forgotten() -> None:
+def test_old_save_costs_are_forgotten() -> None:
     costs = SaveCostEstimate()
     costs.add(SaveCost(20.0, 500.0))
 
@@ -283,7 +283,7 @@ def test_what_was_slow_once_is_forgotten() -> None:
     assert (costs.stall_s, costs.durable_s) == (1.0, 5.0)
 
 
-def test_the_tempo_tells_why_it_is_what_it_is() -> None:
+def test_interval_description_states_its_reasons() -> None:
     tempo = CheckpointSchedule(AUTO)
     known = FailureRate(3, (HOUR_S, HOUR_S, 2 * HOUR_S), HOUR_S)
 
@@ -314,7 +314,7 @@ def test_fixed_interval_is_kept_and_save_time_is_learnt() -> None:
     assert [tempo.is_due(5, seconds, 0) for seconds in (899, 900)] == [False, True]
 
 
-def test_before_anything_was_measured_the_first_checkpoint_comes_soon() -> None:
+def test_first_checkpoint_comes_early_without_measurements() -> None:
     tempo = CheckpointSchedule(AUTO)
 
     assert [tempo.is_due(5, seconds, 0) for seconds in (29, 30)] == [False, True]
@@ -322,7 +322,7 @@ def test_before_anything_was_measured_the_first_checkpoint_comes_soon() -> None:
     assert [tempo.is_due(5, seconds, 0) for seconds in (299, 300)] == [False, True]
 
 
-def test_nodes_that_are_taken_ever_more_often_have_it_save_more_often() -> None:
+def test_frequent_interruptions_shorten_the_interval() -> None:
     """A day without losses, then many, known from the store alone."""
     store = MemoryStore()
     chosen: list[int] = []

@@ -51,7 +51,7 @@ def starts(*pairs: tuple[int, int]) -> Lineage:
         (6, 10_000, None),
     ],
 )
-def test_a_commit_beyond_the_start_of_a_newer_epoch_is_off_the_lineage(
+def test_commit_beyond_a_newer_epochs_start_is_off_the_lineage(
     epoch: int, step: int, cut: int | None
 ) -> None:
     lineage = starts((2, 100), (5, 150))
@@ -68,7 +68,7 @@ def test_an_epoch_that_began_twice_counts_with_the_lower_step() -> None:
     assert not lineage.superseding_start(CheckpointName(90, 1, "ab"))
 
 
-def test_a_start_is_forgotten_if_a_later_one_cuts_off_as_much() -> None:
+def test_start_is_redundant_if_a_later_one_cuts_off_as_much() -> None:
     lineage = starts((2, 100), (3, 200), (4, 100), (5, 50))
 
     assert set(lineage.redundant_starts(EpochStart(6, 100))) == {
@@ -115,7 +115,7 @@ def test_a_claim_whose_answer_was_lost_is_still_ours(tmp_path: Path) -> None:
     assert FencingTokens(store).acquire_next("aa", LATER_S) == 1
 
 
-def test_a_number_that_was_used_and_forgotten_is_not_used_again(store: DirectoryStore) -> None:
+def test_used_epoch_is_not_reused_after_its_claim_is_deleted(store: DirectoryStore) -> None:
     def others() -> None:
         for nonce in ("bb", "cc"):
             FencingTokens(store).acquire_next(nonce, LATER_S)
@@ -125,7 +125,7 @@ def test_a_number_that_was_used_and_forgotten_is_not_used_again(store: Directory
     assert FencingTokens(slow).acquire_next("aa", LATER_S) == 3
 
 
-def test_a_launcher_may_start_the_same_epoch_again_but_not_a_lower_one(
+def test_same_epoch_may_restart_but_a_lower_one_is_fenced(
     store: DirectoryStore,
 ) -> None:
     claims = FencingTokens(store)
@@ -140,9 +140,7 @@ def test_a_launcher_may_start_the_same_epoch_again_but_not_a_lower_one(
     claims.check(3, LATER_S)
 
 
-def test_who_was_replaced_commits_nothing_and_reports_nothing(
-    store: DirectoryStore, tmp_path: Path
-) -> None:
+def test_fenced_attempt_commits_and_reports_nothing(store: DirectoryStore, tmp_path: Path) -> None:
     old = group(store, tmp_path, 1)
     old.save(10)
     resume(store, 2)
@@ -167,7 +165,7 @@ def test_wait_for_a_shard_removed_by_the_successor_is_fenced(
     assert old.said(FAILED) == []
 
 
-def test_a_commit_that_comes_after_the_successor_began_is_never_used(
+def test_commit_after_the_successor_began_is_never_used(
     store: DirectoryStore, tmp_path: Path
 ) -> None:
     """The race: the old one looks, the new one claims and begins, the old one commits."""
@@ -189,7 +187,7 @@ def test_a_commit_that_comes_after_the_successor_began_is_never_used(
     assert third.passed_over == []
 
 
-def test_a_late_commit_counts_for_nothing_and_is_removed_with_its_data(
+def test_late_commit_is_ignored_and_removed_with_its_data(
     store: DirectoryStore, tmp_path: Path
 ) -> None:
     group(store, tmp_path, 1).save(10)
@@ -208,7 +206,7 @@ def test_a_late_commit_counts_for_nothing_and_is_removed_with_its_data(
     }
 
 
-def test_a_late_first_commit_is_not_used_by_who_began_at_the_beginning(
+def test_late_first_commit_is_not_used_after_a_start_at_step_0(
     store: DirectoryStore, tmp_path: Path
 ) -> None:
     late = InterruptedStore(store, "put_if_absent", "commits/", lambda: resume(store, 2))
@@ -235,7 +233,7 @@ def test_a_commit_that_comes_before_the_successor_looks_is_used(
     assert third.name == second.name
 
 
-def test_what_was_damaged_and_made_again_is_not_used_once_it_is_whole(
+def test_superseded_damaged_checkpoint_is_unused_once_repaired(
     store: DirectoryStore, tmp_path: Path
 ) -> None:
     first = group(store, tmp_path, 1)
@@ -254,7 +252,7 @@ def test_what_was_damaged_and_made_again_is_not_used_once_it_is_whole(
     assert third.passed_over == []
 
 
-def test_the_work_of_the_newest_wins_over_a_zombie_that_is_further(
+def test_newest_epoch_wins_over_a_fenced_attempt_ahead(
     store: DirectoryStore, tmp_path: Path
 ) -> None:
     group(store, tmp_path, 1).save(10)
@@ -268,7 +266,7 @@ def test_the_work_of_the_newest_wins_over_a_zombie_that_is_further(
     assert (third.name.step, third.name.epoch) == (15, 2)
 
 
-def test_a_zombie_that_tidies_up_touches_nothing_of_its_successor(
+def test_fenced_attempt_prunes_nothing_of_its_successor(
     store: DirectoryStore, tmp_path: Path
 ) -> None:
     new = group(store, tmp_path, 2, keep=9)
@@ -312,7 +310,7 @@ def test_before_all_is_given_up_somebody_looks_again(store: DirectoryStore, tmp_
         "[" * 100_000,
     ],
 )
-def test_pointer_without_a_commit_fences_nobody(
+def test_pointer_without_a_commit_fences_no_attempt(
     store: DirectoryStore, tmp_path: Path, pointer: str
 ) -> None:
     resume(store, 1)

@@ -145,7 +145,7 @@ def test_pruning_keeps_an_unreadable_format(
     assert capsys.readouterr().err.count(f"checkpoint {name} is kept: {NEWER}") == 1
 
 
-def test_parent_with_a_newer_format_is_refused_in_words(tmp_path: Path) -> None:
+def test_parent_with_a_newer_format_is_refused(tmp_path: Path) -> None:
     elder, own = MemoryStore(), MemoryStore()
     RankGroup(elder, tmp_path).save(10)
     [name] = CheckpointRepository(elder).names(LATER_S)

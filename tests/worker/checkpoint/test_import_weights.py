@@ -107,7 +107,7 @@ def test_a_file_that_is_a_program_is_not_run(tmp_path: Path, fresh: nn.Module) -
         ("half.safetensors", b"\x10", "not a readable checkpoint"),
     ],
 )
-def test_what_is_no_checkpoint_is_refused_in_words(
+def test_unreadable_weights_file_is_refused(
     tmp_path: Path, fresh: nn.Module, name: str, content: bytes | None, words: str
 ) -> None:
     if content is not None:
@@ -117,7 +117,7 @@ def test_what_is_no_checkpoint_is_refused_in_words(
         begin_from(tmp_path / name, TrackedState({"model": fresh}))
 
 
-def test_half_a_file_is_refused_in_words(tmp_path: Path, fresh: nn.Module) -> None:
+def test_truncated_weights_file_is_refused(tmp_path: Path, fresh: nn.Module) -> None:
     torch.save(state(fresh), tmp_path / "theirs.pt")
     whole = (tmp_path / "theirs.pt").read_bytes()
     (tmp_path / "theirs.pt").write_bytes(whole[: len(whole) // 2])
@@ -126,12 +126,12 @@ def test_half_a_file_is_refused_in_words(tmp_path: Path, fresh: nn.Module) -> No
         begin_from(tmp_path / "theirs.pt", TrackedState({"model": fresh}))
 
 
-def test_a_folder_of_dcp_is_refused_with_what_to_do(tmp_path: Path, fresh: nn.Module) -> None:
+def test_dcp_folder_is_refused_with_conversion_advice(tmp_path: Path, fresh: nn.Module) -> None:
     with pytest.raises(UnreadableWeights, match="dcp_to_torch_save"):
         begin_from(tmp_path, TrackedState({"model": fresh}))
 
 
-def test_a_file_without_what_is_tracked_says_what_is_missing(
+def test_file_without_the_tracked_state_names_the_missing_one(
     tmp_path: Path, fresh: nn.Module
 ) -> None:
     torch.save({"weights": 1}, tmp_path / "theirs.pt")
@@ -140,7 +140,7 @@ def test_a_file_without_what_is_tracked_says_what_is_missing(
         begin_from(tmp_path / "theirs.pt", TrackedState({"model": fresh}))
 
 
-def test_weights_of_another_model_are_refused_in_words(tmp_path: Path, fresh: nn.Module) -> None:
+def test_weights_of_another_model_are_refused(tmp_path: Path, fresh: nn.Module) -> None:
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "theirs.pt")
 
     with pytest.raises(StateMismatch, match="does not fit"):
@@ -163,7 +163,7 @@ for _ in run.steps([1, 2], total=2):
 """
 
 
-def test_a_run_begins_from_a_file_and_goes_on_from_its_own_checkpoint(tmp_path: Path) -> None:
+def test_run_starts_from_a_file_then_resumes_from_its_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     theirs = nn.Linear(3, 2).state_dict()
     torch.save(theirs, tmp_path / "theirs.pt")

@@ -50,7 +50,7 @@ def names(store: MemoryStore) -> list[CheckpointName]:
     return CheckpointRepository(store).names(LATER_S)
 
 
-def test_a_job_without_a_checkpoint_begins_at_the_newest_of_its_forebear(
+def test_job_without_checkpoints_starts_at_its_parents_newest(
     elder: MemoryStore,
 ) -> None:
     """One rank reads what two have saved."""
@@ -110,7 +110,7 @@ def test_own_ones_that_are_all_damaged_count_no_more_than_none(
 
 
 @pytest.mark.parametrize("is_midway", [True, False])
-def test_a_damaged_one_of_the_forebear_is_passed_over_and_not_marked_there(
+def test_damaged_parent_checkpoint_is_skipped_but_not_marked(
     elder: MemoryStore, is_midway: bool
 ) -> None:
     newest, older = names(elder)
@@ -127,7 +127,7 @@ def test_a_damaged_one_of_the_forebear_is_passed_over_and_not_marked_there(
     assert bool(own.list("flawed/")) is is_midway
 
 
-def test_what_the_forebear_knew_to_be_damaged_is_not_read(elder: MemoryStore) -> None:
+def test_quarantined_parent_checkpoint_is_not_read(elder: MemoryStore) -> None:
     newest, older = names(elder)
     CheckpointRepository(elder).quarantine.mark(newest, "it was found damaged", LATER_S)
 
@@ -139,9 +139,7 @@ def test_what_the_forebear_knew_to_be_damaged_is_not_read(elder: MemoryStore) ->
     ]
 
 
-def test_what_is_off_the_lineage_of_the_forebear_is_not_used(
-    elder: MemoryStore, tmp_path: Path
-) -> None:
+def test_parent_checkpoint_off_the_lineage_is_not_used(elder: MemoryStore, tmp_path: Path) -> None:
     """Its second placement began at step 20; the first one, which could not be ended, saved step 30 after that."""
     resume(elder, 2)
     late = MemoryStore()
@@ -155,7 +153,7 @@ def test_what_is_off_the_lineage_of_the_forebear_is_not_used(
     assert restored.name.step == 20
 
 
-def test_without_any_that_can_be_used_it_begins_at_step_0_and_says_so(
+def test_without_a_usable_parent_checkpoint_starts_at_step_0(
     elder: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in names(elder):
@@ -172,7 +170,7 @@ def test_without_any_that_can_be_used_it_begins_at_step_0_and_says_so(
     assert own.list("starts/") == ["starts/000000000001-000000000000"]
 
 
-def test_if_all_prove_damaged_midway_the_next_start_begins_at_the_beginning(
+def test_all_damaged_midway_makes_the_next_start_at_step_0(
     elder: MemoryStore,
 ) -> None:
     """What this one has learned of the forebear it has to keep in a store of its own."""
@@ -190,7 +188,7 @@ def test_if_all_prove_damaged_midway_the_next_start_begins_at_the_beginning(
     assert elder.objects == before
 
 
-def test_a_store_that_refuses_is_never_taken_for_one_without_checkpoints() -> None:
+def test_refusing_parent_store_does_not_count_as_empty() -> None:
     class Closed(MemoryStore):
         def list(self, prefix: str) -> list[str]:
             raise StoreRefused(f"AccessDenied: {prefix}")
@@ -210,7 +208,7 @@ def successor(path: Path) -> RunDriver:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_script_that_failed_goes_on_as_another_job_as_if_it_had_not(
+def test_failed_script_continues_as_another_job(
     tmp_path: Path, undisturbed: RunDriver, ranks: int
 ) -> None:
     """With as many ranks to the last bit; with another number from the same step."""
@@ -236,7 +234,7 @@ def test_a_script_that_failed_goes_on_as_another_job_as_if_it_had_not(
         assert onward.result == undisturbed.result
 
 
-def test_a_job_that_has_no_step_left_to_make_keeps_the_last_one_as_its_own(tmp_path: Path) -> None:
+def test_job_with_no_steps_left_commits_its_own_last_checkpoint(tmp_path: Path) -> None:
     """The forebear fell after its training, as it evaluated, say."""
     driver = RunDriver(tmp_path)
     fallen = driver.run_ranks(1, DDP_SCRIPT, "20", "--after", "3")

@@ -98,7 +98,7 @@ def test_the_same_weights_have_the_same_digest_in_any_world(tmp_path: Path) -> N
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_crash_between_any_two_operations_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+def test_crash_between_any_operations_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     """Both ranks share the fate: whatever they did until then stays, and nothing else."""
     found = set()
     for last in range(40):
@@ -179,7 +179,7 @@ def test_a_rank_that_cannot_write_is_not_waited_for(store: DirectoryStore, tmp_p
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_save_that_died_of_a_bug_does_not_pass_for_one_that_is_safe(
+def test_save_ended_by_a_bug_is_marked_broken(
     store: DirectoryStore, tmp_path: Path, rank: int
 ) -> None:
     group = RankGroup(CrashingStore(store, 0), tmp_path)
@@ -200,7 +200,7 @@ def test_checkpoints_are_ordered_as_numbers(store: DirectoryStore, tmp_path: Pat
     assert CheckpointName(100, 10, "a") > CheckpointName(100, 9, "b")
 
 
-def test_old_checkpoints_and_the_leftovers_of_dead_uploads_are_removed(
+def test_old_checkpoints_and_abandoned_uploads_are_removed(
     store: DirectoryStore, tmp_path: Path
 ) -> None:
     dead = RankGroup(store, tmp_path, epoch=1, deadline_s=0.1)
@@ -267,9 +267,7 @@ def test_a_store_that_hesitates_is_asked_again(root: Path, tmp_path: Path) -> No
     assert newest(DirectoryStore(root)) == (10, [])
 
 
-def test_a_store_that_is_silent_for_too_long_costs_the_checkpoint_only(
-    root: Path, tmp_path: Path
-) -> None:
+def test_silent_store_costs_only_the_checkpoint(root: Path, tmp_path: Path) -> None:
     RankGroup(DirectoryStore(root), tmp_path).save(10)
     group = RankGroup(FlakyStore(root, silences=10**6), tmp_path, epoch=2, deadline_s=0.3)
 

@@ -193,7 +193,7 @@ def test_file_with_a_medium_error_is_unreadable(tmp_path: Path) -> None:
         directory.get("bad")
 
 
-def test_what_proved_damaged_is_not_read_again(store: MemoryStore) -> None:
+def test_damaged_checkpoint_is_not_read_again(store: MemoryStore) -> None:
     newest, older = names(store)
     garble(store, newest.part_key(1, 0))
     start(store, Fresh())
@@ -206,7 +206,7 @@ def test_what_proved_damaged_is_not_read_again(store: MemoryStore) -> None:
     assert not [key for key in again.read if key.startswith(str(newest))]
 
 
-def test_without_another_checkpoint_the_next_start_begins_at_the_beginning(
+def test_next_start_is_at_step_0_if_all_checkpoints_are_damaged(
     store: MemoryStore,
 ) -> None:
     for name in names(store):
@@ -331,7 +331,7 @@ def test_a_part_that_went_bad_on_the_way_is_read_again(store: MemoryStore) -> No
         lambda store, name: store.delete(name.record_key(0)),
     ],
 )
-def test_what_is_found_out_before_anything_was_read_spoils_nothing(
+def test_damage_found_before_reading_changes_no_state(
     store: MemoryStore, hurt: Callable[[MemoryStore, CheckpointName], None]
 ) -> None:
     for name in names(store):
@@ -346,7 +346,7 @@ def test_what_is_found_out_before_anything_was_read_spoils_nothing(
     assert not store.list("flawed/")
 
 
-def test_a_checkpoint_that_was_mended_is_used_again(store: MemoryStore) -> None:
+def test_repaired_checkpoint_is_used_again(store: MemoryStore) -> None:
     newest, _ = names(store)
     key = newest.part_key(1, 0)
     sound = store.objects[key]
@@ -362,7 +362,7 @@ def test_a_checkpoint_that_was_mended_is_used_again(store: MemoryStore) -> None:
     assert start(store, Fresh()).name == newest
 
 
-def test_two_ranks_that_find_all_damaged_leave_and_the_next_begin_anew(
+def test_ranks_finding_all_damaged_exit_and_restart_at_step_0(
     tmp_path: Path, undisturbed: RunDriver
 ) -> None:
     driver = RunDriver(tmp_path, attempt=undisturbed.attempt)

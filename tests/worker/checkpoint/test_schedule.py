@@ -62,7 +62,7 @@ def test_no_rung_that_is_long_enough_wastes_less(
 
 
 @given(STALLS_S, STALLS_S, BETWEEN_S)
-def test_what_costs_more_is_not_done_more_often(one_s: float, other_s: float, b_s: float) -> None:
+def test_costlier_saves_are_never_more_frequent(one_s: float, other_s: float, b_s: float) -> None:
     cheap, dear = sorted((one_s, other_s))
 
     assert optimal_interval(cheap, 0, b_s) <= optimal_interval(dear, 0, b_s)
@@ -92,7 +92,7 @@ def test_the_rung_is_a_neighbour_of_youngs_optimum(stall_s: float, between_s: fl
     ("interval_s", "stall_s", "between_s"),
     [(60, 1, 600), (600, 20, 7200), (1800, 300, 3600), (300, 0, 900)],
 )
-def test_the_waste_is_what_a_thousand_failures_cost(
+def test_wasted_share_matches_simulated_failures(
     interval_s: float, stall_s: float, between_s: float
 ) -> None:
     """The formula beside the thing itself: intervals that are begun again until one is through."""
@@ -124,7 +124,7 @@ def test_small_differences_change_the_interval_once_at_most(
 
 
 @given(STALLS_S, DURABLES_S, BETWEEN_S, st.sampled_from(INTERVALS_S))
-def test_the_present_interval_stays_only_while_it_is_about_as_good(
+def test_current_interval_is_kept_only_while_nearly_optimal(
     stall_s: float, durable_s: float, between_s: float, present_s: int
 ) -> None:
     chosen = optimal_interval(stall_s, durable_s, between_s, present_s)
@@ -157,7 +157,7 @@ def test_the_present_interval_stays_only_while_it_is_about_as_good(
         ("auto", 0, 1e6, 1, False),  # and not the same step.
     ],
 )
-def test_a_save_is_due_when_the_cadence_says_so(
+def test_save_is_due_according_to_the_cadence(
     cadence: str, steps_since: int, seconds_since: float, failures: int, due: bool
 ) -> None:
     assert is_due(Cadence.parse(cadence), steps_since, seconds_since, 120, failures) is due
@@ -212,7 +212,7 @@ def test_ranks_decide_by_the_votes_alone(
         (StepVote(is_fenced=True), StepDecision.STOP_FENCED),
     ],
 )
-def test_who_cannot_save_stops_unless_there_is_another_reason_to_leave(
+def test_failed_saves_stop_a_run_that_has_no_reason_to_exit(
     votes: StepVote, verdict: StepDecision
 ) -> None:
     assert decide(votes, is_saved=False, has_save_failed=True) is verdict
@@ -254,7 +254,7 @@ def test_a_vote_survives_its_columns(vote: StepVote) -> None:
     assert min(numbers) >= NO_VALUE
 
 
-def test_ranks_with_different_gradients_stop_although_a_save_is_due() -> None:
+def test_ranks_with_different_gradients_stop_before_a_due_save() -> None:
     votes = StepVote(norm=2.0, least_norm=1.0, is_due=True)
 
     assert decide(votes, is_saved=False) is StepDecision.STOP_DESYNC

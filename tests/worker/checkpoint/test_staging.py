@@ -161,7 +161,7 @@ def change(tensor: Tensor) -> None:
         tensor.mul_(0.5)
 
 
-def test_after_one_was_torn_the_training_stands_still_for_a_copy(training: Training) -> None:
+def test_torn_snapshot_makes_the_next_copies_synchronous(training: Training) -> None:
     with training.arena:
         torn = training.take()
         change(training.model[0].weight)
@@ -178,7 +178,7 @@ def test_after_one_was_torn_the_training_stands_still_for_a_copy(training: Train
         assert copied(snapshot) == known
 
 
-def test_what_no_optimizer_came_by_for_is_copied_at_once(training: Training) -> None:
+def test_snapshot_after_a_step_without_optimizer_is_synchronous(training: Training) -> None:
     """As where a CUDA graph replays the step, or the weights are changed by other means."""
     training.fence.end_step()
     known = training.values()
@@ -190,7 +190,7 @@ def test_what_no_optimizer_came_by_for_is_copied_at_once(training: Training) -> 
     assert copied(snapshot) == known
 
 
-def test_an_optimizer_that_nobody_tracks_waits_too(training: Training) -> None:
+def test_untracked_optimizer_waits_for_the_copy(training: Training) -> None:
     """A library may wrap the one that does the work."""
     other = torch.optim.SGD(training.model.parameters(), lr=0.1)
     known = training.values()

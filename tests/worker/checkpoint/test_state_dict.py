@@ -113,7 +113,7 @@ VALUES: dict[str, object] = {
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_what_states_are_made_of_comes_back_as_it_was(name: str) -> None:
+def test_state_values_survive_a_round_trip(name: str) -> None:
     assert same(through_storage(VALUES[name]), VALUES[name])
 
 
@@ -189,7 +189,7 @@ def test_generators_go_on_as_if_nothing_had_happened() -> None:
         (np.array([object()]), "scheduler is an array of objects"),
     ],
 )
-def test_what_cannot_be_held_is_refused_with_its_path(value: object, sentence: str) -> None:
+def test_unserializable_value_is_refused_with_its_path(value: object, sentence: str) -> None:
     with pytest.raises(UnserializableState) as refusal:
         Encoder().encode(value, "scheduler")
 

@@ -43,7 +43,7 @@ def test_an_object_without_a_state_is_refused() -> None:
         TrackedState({"loader": [1, 2]})
 
 
-def test_a_state_that_cannot_be_kept_is_refused_before_the_training() -> None:
+def test_unserializable_state_is_refused_before_training() -> None:
     class Warm:
         def __call__(self, step: int) -> float:
             return 1.0 / (step + 1)
@@ -68,7 +68,7 @@ def test_a_checkpoint_of_other_things_is_refused() -> None:
         tracked.load({"model": {}, "ema": {}})
 
 
-def test_state_that_does_not_fit_is_refused_in_words() -> None:
+def test_mismatched_state_is_refused_with_a_message() -> None:
     small, large = nn.Linear(1, 1), nn.Linear(2, 1)
 
     with pytest.raises(

@@ -45,7 +45,7 @@ def test_a_directory_keeps_the_first_of_two_writes(tmp_path: Path) -> None:
         ({"conditional": False}, ConsistencyGuarantee.OVERWRITES),
     ],
 )
-def test_a_bucket_promises_what_its_server_does(
+def test_bucket_guarantee_matches_its_server(
     s3: FakeS3, bucket: Store, settings: dict[str, bool], guarantee: ConsistencyGuarantee
 ) -> None:
     s3.set(**settings)
@@ -53,14 +53,14 @@ def test_a_bucket_promises_what_its_server_does(
     assert probe_store(bucket) is guarantee
 
 
-def test_a_server_that_ignores_conditions_without_a_word_is_found_out(
+def test_server_silently_ignoring_conditions_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with rclone(tmp_path / "s3") as endpoint:
         assert probe_store(open_bucket(endpoint, monkeypatch)) is ConsistencyGuarantee.OVERWRITES
 
 
-def test_a_lost_answer_does_not_change_what_a_store_promises(s3: FakeS3, bucket: Store) -> None:
+def test_lost_response_does_not_change_the_guarantee(s3: FakeS3, bucket: Store) -> None:
     s3.fault("lost", on="PutObject", key="*/probes/*", count=1)
     s3.fault("lost", on="PutObject", key="*/probes/*", count=1, skip=3)
 
@@ -74,19 +74,19 @@ class Stubborn(MemoryStore):
         return False
 
 
-def test_a_store_that_replaces_nothing_is_refused_before_the_first_step() -> None:
+def test_store_rejecting_replacement_is_refused_by_the_probe() -> None:
     with pytest.raises(StoreRefused, match="rejects a conditional write"):
         CheckpointRepository(Stubborn()).probe("ab12", LATER_S)
 
 
-def test_a_pointer_that_cannot_be_moved_costs_a_checkpoint_and_not_the_saver() -> None:
+def test_failed_pointer_update_raises_store_unreachable() -> None:
     with pytest.raises(StoreUnreachable, match=r"newest.json could not be replaced"):
         LatestPointer(Stubborn(), FencingTokens(Stubborn())).advance(
             CheckpointName(10, 1, "ab"), time.monotonic()
         )
 
 
-def test_both_promises_are_told_in_words() -> None:
+def test_both_guarantees_have_a_description() -> None:
     assert ConsistencyGuarantee.CONDITIONAL.description == (
         "supports conditional writes, so that only one attempt of a job can hold an epoch"
     )
@@ -116,7 +116,7 @@ OPERATIONS: dict[str, tuple[str, Callable[[Store], object]]] = {
         ("SlowDown", 503, 3),  # boto3 has tried three times before it says so.
     ],
 )
-def test_what_passes_is_tried_again(
+def test_transient_errors_are_retried(
     s3: FakeS3, bucket: Store, operation: str, code: str, status: int, times: int
 ) -> None:
     bucket.put("x", b"old")
@@ -129,7 +129,7 @@ def test_what_passes_is_tried_again(
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_what_does_not_pass_is_not_tried_again(s3: FakeS3, bucket: Store, operation: str) -> None:
+def test_permanent_errors_are_not_retried(s3: FakeS3, bucket: Store, operation: str) -> None:
     bucket.put("x", b"old")
     on, act = OPERATIONS[operation]
     fault = s3.fault("error", on=on, code="AccessDenied", status=403)
@@ -140,7 +140,7 @@ def test_what_does_not_pass_is_not_tried_again(s3: FakeS3, bucket: Store, operat
     assert s3.struck(fault) == 1
 
 
-def test_credentials_that_expire_within_a_save_cost_no_checkpoint(
+def test_credentials_expiring_during_a_save_cost_no_checkpoint(
     s3: FakeS3, bucket: Store, tmp_path: Path
 ) -> None:
     group = RankGroup(bucket, tmp_path)
@@ -207,7 +207,7 @@ BAD = ObjectUnreadable("Input/output error")
         [(3, BAD), (60, GONE), (63, BAD), (120, GONE)],
     ],
 )
-def test_object_that_cannot_be_read_while_the_store_restarts_is_waited_for(
+def test_unreadable_object_is_retried_while_the_store_restarts(
     ways: list[tuple[float, Exception]],
 ) -> None:
     assert Ailing(*ways).ask() == "found"
@@ -224,7 +224,7 @@ def test_object_that_cannot_be_read_is_given_up_early() -> None:
     assert 60 < late.now_s < 60 + LONGEST_WAIT_S + UNREADABLE_S
 
 
-def test_store_that_is_gone_is_given_up_when_the_time_is_up() -> None:
+def test_unreachable_store_is_given_up_at_the_deadline() -> None:
     store = Ailing((1000, GONE))
 
     with pytest.raises(StoreUnreachable):

@@ -41,7 +41,7 @@ def test_lanes_that_begin_narrow_widen_as_transfers_succeed() -> None:
     assert _most_at_once(lanes, 8, together=8) == lanes.limit == 8
 
 
-def test_reading_begins_with_what_the_cores_keep_up_with() -> None:
+def test_initial_read_parallelism_scales_with_cores() -> None:
     cores = len(os.sched_getaffinity(0))
 
     assert read_pool(1000).limit == INITIAL_READS_PER_CORE * cores

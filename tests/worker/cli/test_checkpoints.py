@@ -35,9 +35,7 @@ def run_command(*words: str | Path) -> int:
     return int(left.value.code or 0)
 
 
-def test_ls_shows_what_is_there_newest_first(
-    place: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ls_lists_checkpoints_newest_first(place: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command("ls", place) == Exit.DONE
     head, *rows = capsys.readouterr().out.splitlines()
     assert run_command("ls", place, "--json") == Exit.DONE
@@ -94,7 +92,7 @@ def test_export_leaves_a_file_that_others_read(
     ("command", "code"),
     [("ls", Exit.DONE), ("verify", Exit.FAILED), ("export", Exit.FAILED)],
 )
-def test_where_nothing_is_it_says_so(
+def test_empty_store_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, code: Exit
 ) -> None:
     words = [tmp_path / "file"] if command == "export" else []
@@ -105,6 +103,6 @@ def test_where_nothing_is_it_says_so(
     assert (output.out, f"file://{tmp_path}/{JOB} has no" in output.err) == ("", True)
 
 
-def test_an_address_that_is_none_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_address_is_refused_with_a_message(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command("ls", "ftp://somewhere/mine") == Exit.UNUSABLE_STORE
     assert "ftp://somewhere/mine cannot be read" in capsys.readouterr().err

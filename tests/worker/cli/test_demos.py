@@ -66,7 +66,7 @@ def test_ranks_that_torchrun_starts_are_the_ranks_of_the_demo() -> None:
     ], averaged.stderr
 
 
-def test_eight_ranks_say_hello_and_what_their_environment_tells() -> None:
+def test_eight_ranks_greet_and_print_their_environment() -> None:
     greeted = shown("-m", "holdfast_worker", "demo", "hello", "-n", "8")
 
     output = greeted.stdout.splitlines()
@@ -77,7 +77,7 @@ def test_eight_ranks_say_hello_and_what_their_environment_tells() -> None:
     assert f"Rank 3: {NOT_SET}" in output
 
 
-def test_what_torchrun_tells_a_rank_is_said() -> None:
+def test_torchrun_environment_of_a_rank_is_printed() -> None:
     env = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "10.0.0.1"}
 
     assert describe_rank(2, env) == [

@@ -31,7 +31,7 @@ def test_four_questions_have_four_answers() -> None:
     ]
 
 
-def test_a_cuda_without_gpus_is_told_from_none_at_all() -> None:
+def test_cuda_without_gpus_is_distinguished_from_no_cuda() -> None:
     without = {**TWO, "gpus": [], "driver": None}
 
     assert summary_lines(without)[1].startswith("CUDA      13.0, but no usable GPU")
@@ -40,7 +40,7 @@ def test_a_cuda_without_gpus_is_told_from_none_at_all() -> None:
     )
 
 
-def test_programs_are_told_of_the_whole_machine(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_describes_the_whole_machine(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["doctor", "--json"])
 
@@ -52,7 +52,7 @@ def test_programs_are_told_of_the_whole_machine(capsys: pytest.CaptureFixture[st
     assert f"torch=={torch.__version__}" in body["lock"]
 
 
-def test_who_listens_is_reached_and_who_does_not_is_told_from_a_wall() -> None:
+def test_open_port_connects_and_a_closed_one_is_reported_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         there = check_connection(f"127.0.0.1:{server.getsockname()[1]}")
     refused = check_connection(f"127.0.0.1:{free_port()}")
@@ -67,11 +67,11 @@ def test_who_listens_is_reached_and_who_does_not_is_told_from_a_wall() -> None:
 @pytest.mark.parametrize(
     "address", ["node1", ":29500", "node1:", "node1:http", "node1:0", "node1:70000"]
 )
-def test_what_is_no_address_is_said(address: str) -> None:
+def test_invalid_address_is_explained(address: str) -> None:
     assert "write HOST:PORT" in check_connection(address).detail
 
 
-def test_all_addresses_are_told_and_one_that_is_not_reached_is_the_end_of_it(
+def test_all_addresses_are_printed_and_one_failure_exits_1(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -39,7 +39,7 @@ class Pair:
         (Pair(torch.zeros(4000), "a"), Pair(torch.arange(4000), "a")),
     ],
 )
-def test_batches_are_told_apart_by_all_that_is_in_them(one: Any, other: Any) -> None:
+def test_batch_digests_differ_by_content_type_and_structure(one: Any, other: Any) -> None:
     assert batch_digest(one) != batch_digest(other)
 
 
@@ -51,7 +51,7 @@ def test_equal_batches_have_equal_digests_wherever_they_lie() -> None:
     assert batch_digest(Pair(x, "a")) == batch_digest(Pair(x.clone(), "a"))
 
 
-def test_nobody_is_made_to_read_batches_who_did_not_ask(capsys: pytest.CaptureFixture[str]) -> None:
+def test_batches_are_not_read_unless_tracing_is_enabled(capsys: pytest.CaptureFixture[str]) -> None:
     batches = [object()]
 
     given = list(trace_batches(batches, Config.read({}), 0, lambda: dict))
@@ -71,7 +71,7 @@ def test_the_environment_ends_a_run_sooner_and_never_later(
     assert config.limit_steps(said) == goes
 
 
-def test_what_somebody_chose_for_cublas_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cublas_setting_of_the_user_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     was = torch.are_deterministic_algorithms_enabled()
     try:
@@ -89,7 +89,7 @@ def test_what_somebody_chose_for_cublas_stays(monkeypatch: pytest.MonkeyPatch) -
         torch.use_deterministic_algorithms(was)
 
 
-def test_the_same_seed_gives_the_same_batches_and_the_same_losses(tmp_path: Path) -> None:
+def test_equal_seeds_give_equal_batches_and_losses(tmp_path: Path) -> None:
     asked = {
         "HOLDFAST_SEED": "7",
         "HOLDFAST_DETERMINISTIC": "1",

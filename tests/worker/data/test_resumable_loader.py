@@ -189,7 +189,7 @@ def test_resume_in_the_second_pass_keeps_its_order() -> None:
 
 
 @pytest.mark.parametrize("name", [*LOADERS])
-def test_a_checkpoint_at_the_end_of_a_pass_skips_no_pass_and_ends_no_run(name: str) -> None:
+def test_checkpoint_at_the_end_of_a_pass_skips_no_pass(name: str) -> None:
     """Verl #7401: the exhausted state of a pass was restored into the next one, which then gave nothing."""
     feed = ResumableLoader(LOADERS[name]())
     batches = iter(feed)
@@ -212,7 +212,7 @@ def test_samplers_inside_of_samplers_learn_of_the_pass_too() -> None:
     assert orders[0] != orders[1]
 
 
-def test_what_is_skipped_without_workers_is_not_read() -> None:
+def test_skipped_samples_are_not_read_without_workers() -> None:
     class Counted(Noisy):
         reads = 0
 

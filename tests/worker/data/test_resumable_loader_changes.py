@@ -73,7 +73,7 @@ def rest(loader: Iterable[Any], position: Position) -> list[int]:
 
 @pytest.mark.parametrize("make", [dealt, shuffled, in_order])
 @pytest.mark.parametrize("batch", [1, 2, 5, 24])
-def test_batches_of_another_size_take_up_the_order_where_it_was_left(
+def test_changed_batch_size_continues_the_same_order(
     make: Callable[..., DataLoader[int]], batch: int
 ) -> None:
     seen, position = cut(make(3), 2)
@@ -128,7 +128,7 @@ def test_one_rank_may_change_its_sampler_in_the_middle_of_a_pass() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_the_number_of_workers_may_change_where_samples_are_chosen_here(workers: int) -> None:
+def test_worker_count_may_change_with_main_process_sampling(workers: int) -> None:
     seen, position = cut(shuffled(num_workers=workers), 3)
     whole = seen + rest(shuffled(num_workers=workers), position)
 
@@ -136,7 +136,7 @@ def test_the_number_of_workers_may_change_where_samples_are_chosen_here(workers:
 
 
 @pytest.mark.parametrize("make", [dealt, shuffled, in_order, weighted])
-def test_data_of_another_length_is_refused_in_the_middle_of_a_pass(
+def test_changed_data_length_is_refused_within_a_pass(
     make: Callable[..., DataLoader[int]],
 ) -> None:
     """The permutation is another one: what was skipped in it would not be what was taken."""
@@ -218,7 +218,7 @@ CHANGES: dict[str, tuple[Callable[[], Iterable[Any]], Callable[[], Iterable[Any]
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_would_give_other_samples_is_refused_in_words(name: str) -> None:
+def test_change_that_would_alter_samples_is_refused(name: str) -> None:
     before, after, words = CHANGES[name]
     _, position = cut(before(), 2)
 

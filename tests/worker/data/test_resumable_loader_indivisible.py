@@ -101,7 +101,7 @@ NOBODY_KNOWS = {
 
 
 @pytest.mark.parametrize("name", NOBODY_KNOWS)
-def test_of_what_nothing_is_known_the_pass_begins_again_and_that_is_said(
+def test_unknown_order_restarts_the_pass_with_a_message(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = run_loaders(NOBODY_KNOWS[name], 2, 2)
@@ -137,7 +137,7 @@ def test_ranks_that_were_in_different_passes_begin_the_same_one(
     assert sorted(of_pass(1, [after])) == list(range(24))
 
 
-def test_one_order_is_not_divided_among_ranks_that_shuffle_by_themselves(
+def test_one_order_is_not_divided_among_independent_shuffles(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run_loaders(each_its_own, 3, 2, run_loaders(striped(24, 4), 2, 2).trees)
@@ -145,7 +145,7 @@ def test_one_order_is_not_divided_among_ranks_that_shuffle_by_themselves(
     assert "with RandomSampler each rank has a separate order: this pass" in logged_line(capsys)
 
 
-def test_data_that_a_script_divides_by_itself_is_not_taken_for_one_order(
+def test_data_divided_by_a_script_is_not_treated_as_one_order(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def make(rank: int, world_size: int) -> DataLoader[int]:
@@ -167,7 +167,7 @@ def test_data_that_a_script_divides_by_itself_is_not_taken_for_one_order(
     assert sorted(of_pass(0, [after])) == list(range(10))
 
 
-def test_ranks_whose_samplers_have_different_seeds_have_no_order_in_common(
+def test_different_sampler_seeds_give_no_common_order(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def make(rank: int, world_size: int) -> DataLoader[int]:
@@ -178,7 +178,7 @@ def test_ranks_whose_samplers_have_different_seeds_have_no_order_in_common(
     assert "the ranks were not at one position of the same order: this pass" in logged_line(capsys)
 
 
-def test_ranks_that_take_unequal_steps_are_at_no_one_place_of_their_order(
+def test_unequal_steps_of_ranks_give_no_common_position(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def make(rank: int, world_size: int) -> DataLoader[int]:
@@ -189,7 +189,7 @@ def test_ranks_that_take_unequal_steps_are_at_no_one_place_of_their_order(
     assert "the ranks were not at one position of the same order: this pass" in logged_line(capsys)
 
 
-def test_a_checkpoint_of_an_earlier_version_begins_the_pass_again(
+def test_old_checkpoint_in_a_changed_world_restarts_the_pass(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     old = ("passes", "taken", "dawn", "present")
@@ -209,7 +209,7 @@ def test_a_checkpoint_of_an_earlier_version_begins_the_pass_again(
     )
 
 
-def test_other_data_in_another_world_is_refused_as_it_is_in_the_same() -> None:
+def test_changed_data_length_is_refused_in_any_world() -> None:
     before = run_loaders(striped(24, 4), 2, 2)
 
     with pytest.raises(

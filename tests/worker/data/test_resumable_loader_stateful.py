@@ -174,12 +174,12 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("name", LOADERS)
-def test_it_goes_on_exactly_wherever_it_was_cut(name: str) -> None:
+def test_resume_is_exact_at_every_cut(name: str) -> None:
     check_resume(LOADERS[name], range(1, STEPS))
 
 
 @pytest.mark.parametrize("name", BUSY_LOADERS)
-def test_it_goes_on_exactly_with_workers(name: str) -> None:
+def test_resume_with_workers_is_exact(name: str) -> None:
     check_resume(BUSY_LOADERS[name], (1, 4, 6, 8))
 
 
@@ -200,7 +200,7 @@ def test_a_checkpoint_at_the_end_of_a_pass_skips_no_pass(name: str) -> None:
     assert (later.position.passes, later.position.taken) == (1, position.taken)
 
 
-def test_what_was_taken_is_not_read_again() -> None:
+def test_consumed_samples_are_not_read_again() -> None:
     class Watched(Numbers):
         def __getitem__(self, i: int) -> int:
             read.append(i)
@@ -241,14 +241,14 @@ def test_changed_world_divides_a_known_order(
     assert of_pass(1, legs) == of_pass(1, [run_loaders(stateful, 4, 8)])[: len(of_pass(1, legs))]
 
 
-def test_with_another_number_of_workers_the_rest_of_a_known_order_is_exact() -> None:
+def test_changed_worker_count_is_exact_in_a_known_order() -> None:
     before = run_loaders(stateful, 2, 3)
     after = run_loaders(lambda r, w: stateful(r, w, workers=2), 2, 5, before.trees)
 
     assert of_pass(0, [before, after]) == of_pass(0, [run_loaders(stateful, 2, 8)])
 
 
-def test_with_another_number_of_workers_an_unknown_order_is_refused_in_words() -> None:
+def test_changed_worker_count_is_refused_in_an_unknown_order() -> None:
     """Torchdata itself ends in a bare AssertionError."""
     trees = run_loaders(lambda r, w: StatefulDataLoader(Numbers(60), 4, shuffle=True), 1, 3).trees
 
@@ -328,7 +328,7 @@ def test_foreign_stateful_loader_is_used_in_the_same_world() -> None:
     assert after.batches[1] == [(1, (3,)), (1, (4,)), (1, (5,)), (2, (1,))]
 
 
-def test_a_kind_of_data_loader_that_only_seems_to_have_a_state_is_replayed() -> None:
+def test_loader_with_only_apparent_state_is_replayed() -> None:
     """Accelerate's have the methods whether or not there is a state behind them."""
 
     class Adapted(DataLoader[int]):

@@ -99,7 +99,7 @@ def test_an_elastic_stream_goes_on_with_any_number_of_ranks(
 
 
 @pytest.mark.parametrize("cut", range(1, 12))
-def test_an_elastic_stream_is_exact_in_the_same_world_also_after_a_move(cut: int) -> None:
+def test_elastic_stream_is_exact_in_one_world_after_a_resize(cut: int) -> None:
     make = streamed(Noisy)
     before = run_loaders(make, 3, 2)
     whole = run_loaders(make, 2, 12, before.trees)
@@ -112,7 +112,7 @@ def test_an_elastic_stream_is_exact_in_the_same_world_also_after_a_move(cut: int
         assert first.drawn[rank] + second.drawn[rank] == whole.drawn[rank]
 
 
-def test_an_elastic_stream_that_was_at_its_end_goes_on_with_the_next_pass() -> None:
+def test_elastic_stream_at_its_end_continues_with_the_next_pass() -> None:
     make = streamed(Elastic)
     before = run_loaders(make, 3, 5)
     after = run_loaders(make, 2, 3, before.trees)
@@ -184,7 +184,7 @@ WARNING: Final = (
 
 @pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize("cut", range(1, 6))
-def test_stream_without_a_state_is_warned_of_once_in_later_passes(
+def test_stateless_stream_warns_once_in_later_passes(
     cut: int, world_size: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make = streamed(Counter)
@@ -263,7 +263,7 @@ def test_stream_that_continues_resumes_exactly_at_every_step(
     assert capsys.readouterr().err == ""
 
 
-def test_stream_that_continues_begins_again_with_another_number_of_ranks(
+def test_continuing_stream_restarts_with_a_changed_rank_count(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     make = streamed(Counter)
@@ -286,7 +286,7 @@ def test_stream_that_continues_begins_again_with_another_number_of_ranks(
     ]
 
 
-def test_stream_in_a_later_pass_is_warned_of_with_another_number_of_ranks(
+def test_later_pass_of_a_stream_warns_on_changed_rank_count(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     make = streamed(Counter)
@@ -313,9 +313,7 @@ def test_data_with_a_state_continues_by_it() -> None:
         (True, False, "taken with continues=True: revert this"),
     ],
 )
-def test_whether_a_stream_continues_cannot_change_in_a_later_pass(
-    first: bool, then: bool, said: str
-) -> None:
+def test_continues_option_cannot_change_in_a_later_pass(first: bool, then: bool, said: str) -> None:
     make = streamed(Counter)
     before = run_loaders(make, 1, 3, continues=first)
 
@@ -380,9 +378,7 @@ def test_killed_run_continues_its_stream_to_the_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("total", [4, 5, 8, 10])
-def test_resume_of_an_undeclared_stream_is_warned_of_in_the_log_of_rank_0(
-    total: int, tmp_path: Path
-) -> None:
+def test_resume_of_an_undeclared_stream_warns_only_on_rank_0(total: int, tmp_path: Path) -> None:
     """In the first pass, at its end, in the middle of the second one, and at its end."""
     driver = RunDriver(tmp_path)
     ranks = ("--nproc-per-node", "2", STREAMING)

@@ -240,7 +240,7 @@ def test_workers_of_a_resumed_pass_draw_new_numbers() -> None:
     assert not noise[0] & noise[1]
 
 
-def test_ranks_keep_their_random_generators_and_new_ones_get_their_own() -> None:
+def test_ranks_keep_their_generators_and_new_ones_get_their_own() -> None:
     before = run_loaders(noisy, 2, 3)
     on = run_loaders(noisy, 2, 1, before.trees)
     more = run_loaders(noisy, 4, 1, before.trees)
@@ -257,7 +257,7 @@ def test_ranks_keep_their_random_generators_and_new_ones_get_their_own() -> None
 
 @pytest.mark.parametrize("length", [48, 50])
 @pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"drops_batch": True}], ids=str)
-def test_a_checkpoint_at_the_very_end_of_a_pass_begins_the_next_one(
+def test_checkpoint_at_the_end_of_a_pass_begins_the_next_one(
     length: int, options: dict[str, Any]
 ) -> None:
     make = striped(length, 4, **options)
@@ -297,7 +297,7 @@ def test_the_end_of_the_rest_of_a_pass_is_the_end_of_the_pass() -> None:
         (4, {"drops_batch": True}, 5, 12),
     ],
 )
-def test_a_position_says_what_all_ranks_together_have_taken(
+def test_position_counts_the_samples_of_all_ranks(
     batch: int, options: dict[str, Any], steps: int, consumed: int
 ) -> None:
     trees = run_loaders(striped(50, batch, **options), 3, steps).trees
@@ -305,7 +305,7 @@ def test_a_position_says_what_all_ranks_together_have_taken(
     assert [reshard(trees, rank, 3).consumed for rank in range(3)] == [consumed] * 3
 
 
-def test_what_is_left_may_be_nothing_at_all_of_a_batch() -> None:
+def test_remainder_smaller_than_a_batch_begins_the_next_pass() -> None:
     before = run_loaders(striped(50, 4, drops_batch=True), 3, 3)
 
     after = run_loaders(striped(50, 20, drops_batch=True), 2, 1, before.trees)
@@ -315,7 +315,7 @@ def test_what_is_left_may_be_nothing_at_all_of_a_batch() -> None:
 
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_what_workers_have_read_ahead_does_not_count_as_taken(name: str) -> None:
+def test_prefetched_samples_do_not_count_as_consumed(name: str) -> None:
     make = MAKERS[name]
     before = run_loaders(make(60, 3, workers=2), 2, 3)
     after = run_loaders(make(60, 4, workers=1), 3, 4, before.trees)
@@ -326,7 +326,7 @@ def test_what_workers_have_read_ahead_does_not_count_as_taken(name: str) -> None
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_workers_that_outlive_the_rest_of_a_pass_go_on_with_the_next_one() -> None:
+def test_persistent_workers_continue_after_the_remainder() -> None:
     def make(rank: int, world_size: int) -> DataLoader[int]:
         data = Numbers(30)
         sampler = DistributedSampler(data, world_size, rank)
@@ -365,7 +365,7 @@ def test_ranks_that_share_their_samples_with_others_count_as_one() -> None:
     assert sorted(s for number, batch in seen if number == 0 for s in batch) == list(range(40))
 
 
-def test_batches_that_stand_in_place_of_the_sampler_are_known_too() -> None:
+def test_batch_sampler_in_place_of_the_sampler_is_supported() -> None:
     def make(rank: int, world_size: int) -> DataLoader[Any]:
         class Whole(Numbers):
             def __getitem__(self, indices: Any) -> Any:

@@ -95,7 +95,7 @@ def test_all_orders_of_a_few_samples_come_equally_often(length: int) -> None:
 
 
 @pytest.mark.parametrize("length", [7, 16, 33, 100])
-def test_all_samples_come_equally_often_at_each_place_and_after_each_other(length: int) -> None:
+def test_permutations_are_uniform_by_position_and_successor(length: int) -> None:
     places: Counter[tuple[int, int]] = Counter()
     followers: Counter[tuple[int, int]] = Counter()
     for epoch in range(1500):
@@ -194,7 +194,7 @@ def test_no_data_and_none_that_is_left_is_no_sample() -> None:
     assert (list(sampler), len(sampler)) == ([], 0)
 
 
-def test_the_exact_sampler_holds_no_permutation_and_is_at_any_place_at_once() -> None:
+def test_exact_sampler_seeks_without_storing_a_permutation() -> None:
     sampler = ExactSampler(Numbers(LONG), 8, 3)
 
     tracemalloc.start()
@@ -217,9 +217,7 @@ def test_orders_come_back_from_storage(order: Any) -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("whose", ["", "loader", "sampler", "both", "one for both"])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_what_a_loader_drew_is_drawn_again_from_the_generators_at_dawn(
-    whose: str, workers: int
-) -> None:
+def test_random_order_is_redrawn_from_the_saved_generators(whose: str, workers: int) -> None:
     generators = [torch.Generator().manual_seed(i) for i in (5, 6)]
     of_sampler = generators[0] if whose in ("sampler", "both", "one for both") else None
     of_loader = {"loader": generators[1], "both": generators[1], "one for both": generators[0]}
@@ -259,7 +257,7 @@ def test_the_exact_sampler_goes_on_bit_for_bit_in_the_same_world(cut: int) -> No
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_with_workers_it_reads_nothing_again_and_says_that_they_draw_anew(
+def test_exact_resume_with_workers_rereads_nothing_and_warns(
     capsys: pytest.CaptureFixture[str], tmp_path: Any
 ) -> None:
     class Watched(Numbers):

@@ -31,7 +31,7 @@ def model() -> nn.Sequential:
     return nn.Sequential(nn.BatchNorm1d(3), frozen, nn.Dropout(0.5), nn.Linear(3, 1))
 
 
-def test_a_rehearsal_leaves_weights_buffers_gradients_and_generators_alone() -> None:
+def test_warmup_changes_no_weights_gradients_or_generators() -> None:
     ddp = DistributedDataParallel(model())
     ddp(torch.randn(4, 3)).sum().backward()
     inner, before = ddp.module, state_dict_digest(ddp.state_dict())
@@ -87,7 +87,7 @@ def is_sparse(ddp: DistributedDataParallel) -> None:
         (is_sparse, "sparse"),
     ],
 )
-def test_what_a_rehearsal_would_disturb_keeps_it_away(
+def test_incompatible_ddp_features_prevent_the_warmup(
     change: Callable[[DistributedDataParallel], None], words: str
 ) -> None:
     ddp = DistributedDataParallel(model())

@@ -84,7 +84,7 @@ def test_weights_are_looked_at_with_their_gradients() -> None:
     assert gradients.norms() == (pytest.approx(5), pytest.approx(3 * math.sqrt(2)))
 
 
-def test_ranks_that_are_apart_save_nothing_even_if_they_have_to_leave() -> None:
+def test_desynced_ranks_save_nothing_even_on_exit() -> None:
     apart = StepVote(norm=2.0, least_norm=1.0, is_leaving=True, is_due=True, is_busy=True)
 
     assert decide(apart, is_saved=False) is StepDecision.STOP_DESYNC
@@ -104,7 +104,7 @@ def test_the_odd_rank_is_named_and_of_two_both() -> None:
     )
 
 
-def test_gradients_are_looked_at_now_and_then_and_told_some_steps_later() -> None:
+def test_gradients_are_sampled_and_reported_some_steps_later() -> None:
     model = nn.Linear(3, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0)
     gradients = DesyncDetector()
@@ -124,7 +124,7 @@ def test_gradients_are_looked_at_now_and_then_and_told_some_steps_later() -> Non
     }
 
 
-def test_what_ddp_leaves_to_each_rank_is_not_looked_at() -> None:
+def test_parameters_ignored_by_ddp_are_not_checked() -> None:
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0)
     gradients = DesyncDetector()
@@ -138,7 +138,7 @@ def test_what_ddp_leaves_to_each_rank_is_not_looked_at() -> None:
     assert gradients.norms()[0] == 0
 
 
-def test_gradients_that_are_not_finite_are_the_same_wherever_they_are_so() -> None:
+def test_non_finite_gradients_share_one_norm_value() -> None:
     model = nn.Linear(3, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0)
     gradients = DesyncDetector()

@@ -49,7 +49,7 @@ def test_the_fastest_there_is_needs_no_advice() -> None:
     assert advice(found) == []
 
 
-def test_sockets_between_nodes_are_told_with_what_to_set() -> None:
+def test_sockets_between_nodes_are_reported_with_advice() -> None:
     found = parse_log("socket")
 
     [between, within] = advice(found)
@@ -60,7 +60,7 @@ def test_sockets_between_nodes_are_told_with_what_to_set() -> None:
     assert "P2P is NVLink or PCIe" in within
 
 
-def test_a_plugin_is_called_by_its_name_and_the_host_is_a_slow_way() -> None:
+def test_plugin_is_named_and_host_memory_is_reported_as_slow() -> None:
     found = parse_log("efa")
 
     assert found.summary == "SHM + AWS Libfabric"
@@ -74,7 +74,7 @@ def test_a_plugin_is_called_by_its_name_and_the_host_is_a_slow_way() -> None:
         ("n:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_2:1/RoCE [RO]; OOB eth0:10.0.0.1<0>", "mlx5_2:1"),
     ],
 )  # fmt: skip
-def test_why_it_is_sockets_is_said_where_it_is_known(line: str, words: str) -> None:
+def test_reason_for_sockets_is_reported_if_logged(line: str, words: str) -> None:
     sockets = "n:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/1"
 
     [result] = advice(parse_logs([line, sockets]))
@@ -82,7 +82,7 @@ def test_why_it_is_sockets_is_said_where_it_is_known(line: str, words: str) -> N
     assert words in result
 
 
-def test_infiniband_that_goes_through_the_host_is_told() -> None:
+def test_infiniband_through_the_host_is_reported() -> None:
     [result] = advice(
         parse_logs(["n:1:1 [0] NCCL INFO Channel 03/0 : 5[5] -> 12[4] [send] via NET/IB/3"])
     )
@@ -122,7 +122,7 @@ def test_a_log_or_a_run_directory_is_audited_at_the_command_line(
         (None, Exit.USAGE, "No such file or directory"),
     ],
 )
-def test_where_nccl_has_said_nothing_that_is_said(
+def test_missing_nccl_output_is_reported(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     text: str | None,

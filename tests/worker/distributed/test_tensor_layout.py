@@ -53,9 +53,7 @@ def test_every_element_is_written_once_and_aligned(
 
 
 @given(st.integers(2, 8), st.integers(0, 3000))
-def test_the_first_rank_gets_less_of_what_is_shared_for_what_it_has_alone(
-    ranks: int, alone: int
-) -> None:
+def test_rank_0_gets_less_shared_data_for_its_exclusive_data(ranks: int, alone: int) -> None:
     held = {
         "shared": LocalTensor.whole(TensorSpec("U8", (100_000,)), Owner.REPLICATED),
         "alone": LocalTensor.whole(TensorSpec("U8", (alone,)), Owner.RANK_ZERO),
@@ -67,7 +65,7 @@ def test_the_first_rank_gets_less_of_what_is_shared_for_what_it_has_alone(
     assert max(shares) - min(shares) <= 2 * 64
 
 
-def test_what_the_first_rank_has_alone_may_be_more_than_a_share() -> None:
+def test_rank_0_exclusive_data_may_exceed_an_equal_share() -> None:
     held = {
         "shared": LocalTensor.whole(TensorSpec("U8", (640,)), Owner.REPLICATED),
         "alone": LocalTensor.whole(TensorSpec("U8", (10_000,)), Owner.RANK_ZERO),

@@ -14,7 +14,7 @@ STEPS = "30"
 """With thirteen steps in a pass over the data, and a checkpoint every ten."""
 
 
-def test_a_loop_that_is_told_to_go_ends_where_accelerate_alone_does(tmp_path: Path) -> None:
+def test_preempted_loop_ends_where_plain_accelerate_does(tmp_path: Path) -> None:
     driver = RunDriver(tmp_path)
 
     codes = driver.run_ranks(2, SCRIPT, STEPS, "--fall", f"1:17:{signal.SIGTERM}")

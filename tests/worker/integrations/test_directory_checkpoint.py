@@ -38,9 +38,7 @@ def test_a_folder_comes_back_byte_for_byte_below_its_root(made: Path, tmp_path: 
     }
 
 
-def test_a_folder_that_is_removed_after_it_was_packed_is_still_held(
-    made: Path, tmp_path: Path
-) -> None:
+def test_file_removed_after_packing_is_still_held(made: Path, tmp_path: Path) -> None:
     folder = DirectoryCheckpoint(ProcessGroup.single(), 0, tmp_path)
     folder.pack(made, 1)
     (made / "weights.bin").unlink()

@@ -56,7 +56,7 @@ def test_the_framework_saves_when_it_is_due_and_at_the_end(tmp_path: Path) -> No
     assert (again.newest / "state").read_text() == "after 8"
 
 
-def test_a_training_that_begins_elsewhere_than_the_checkpoint_is_refused(
+def test_training_starting_off_the_checkpoint_step_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = begin(tmp_path / "store", tmp_path)
@@ -72,7 +72,7 @@ def test_a_training_that_begins_elsewhere_than_the_checkpoint_is_refused(
     assert "is of step 3, but training starts at step 0: say where" in capsys.readouterr().err
 
 
-def test_a_training_that_is_stopped_between_two_saves_ends_without_one_more(
+def test_stop_between_saves_ends_without_another_checkpoint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = begin(tmp_path / "store", tmp_path)

@@ -52,7 +52,7 @@ def test_preempted_trainer_equals_an_uninterrupted_one(
         (2, False, "^$"),
     ],
 )
-def test_what_keeps_a_trainer_from_being_kept_is_said_in_words(
+def test_unsupported_trainer_settings_are_explained(
     knows_of: int, save_only_model: bool, words: str
 ) -> None:
     args = SimpleNamespace(world_size=knows_of, save_only_model=save_only_model)

@@ -11,7 +11,7 @@ from worker.support.run_driver import RunDriver
 SCRIPT = Path(__file__).parents[3] / "examples" / "tiny_bert" / "train.py"
 
 
-def test_the_first_rank_alone_saves_what_two_trained(tmp_path: Path) -> None:
+def test_only_rank_0_saves_the_model_that_two_ranks_trained(tmp_path: Path) -> None:
     driver = RunDriver(tmp_path)
     out = tmp_path / "tiny_out"
     out.mkdir()

@@ -18,11 +18,11 @@ def listening() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_who_listens_is_reached(listening: int) -> None:
+def test_listening_port_is_reached(listening: int) -> None:
     assert connection_error("127.0.0.1", listening, 0) == ""
 
 
-def test_a_machine_that_answers_is_told_from_one_that_does_not() -> None:
+def test_closed_port_is_distinguished_from_no_answer() -> None:
     nobody = connection_error("127.0.0.1", free_port(), 0)
 
     assert "the machine is up, but no process listens on that port" in nobody
@@ -32,5 +32,5 @@ def test_a_machine_that_answers_is_told_from_one_that_does_not() -> None:
     assert _describe_error(TimeoutError("timed out"), 60).startswith("no answer; allow TCP between")
 
 
-def test_a_name_that_means_nothing_is_said_at_once() -> None:
+def test_unresolvable_name_is_reported_at_once() -> None:
     assert connection_error("no name at all", 29400, 600).startswith("its name does not resolve")

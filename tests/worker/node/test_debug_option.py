@@ -48,7 +48,7 @@ def test_debug_run_saves_synchronously_with_documented_settings(
     assert "TORCH_DISTRIBUTED_DEBUG=DETAIL is replaced by INFO" in driver.log(0)
 
 
-def test_it_is_documented_to_the_letter() -> None:
+def test_debug_settings_match_their_documentation() -> None:
     [table] = re.findall(r"It sets:.*?\n\n(.*?)\n\n", PAGE, re.DOTALL)
     result = re.findall(r"\| `([^`]+)` \|$", table, re.MULTILINE)
 

@@ -88,7 +88,7 @@ def test_signal_to_all_processes_leaves_ranks_time_to_save(
     assert banners == ["[RANK 0] WORLD_SIZE=2", "[RANK 1] WORLD_SIZE=2"]
 
 
-def test_an_error_is_seen_told_and_returned(driver: RunDriver) -> None:
+def test_script_error_is_printed_reported_and_returned(driver: RunDriver) -> None:
     code, out, _ = driver.run_wrapper(DDP_SCRIPT, "9", "--error", "5")
 
     [left] = driver.reports(ReportKind.WORKER_LEFT)
@@ -175,7 +175,7 @@ def test_a_full_disk_turns_no_notice_into_a_loss_of_work(driver: RunDriver) -> N
     assert "Traceback" not in err
 
 
-def test_a_full_disk_has_no_room_for_words_either_and_that_ends_nothing(tmp_path: Path) -> None:
+def test_full_disk_for_output_and_stderr_raises_nothing(tmp_path: Path) -> None:
     log, full = tmp_path / "log", Path("/dev/full")
     with _unclosable(full.open("w")) as words, _unclosable(full.open("wb")) as output:
         echo = LogTail(log, output)
@@ -235,7 +235,7 @@ def _is_zombie(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def test_a_script_that_is_not_there_is_said_in_a_sentence(driver: RunDriver) -> None:
+def test_missing_script_is_reported_in_one_sentence(driver: RunDriver) -> None:
     code, _, err = driver.run_wrapper("trian.py")
 
     [left] = driver.reports()
@@ -249,7 +249,7 @@ def test_a_script_that_is_not_there_is_said_in_a_sentence(driver: RunDriver) -> 
     }
 
 
-def test_an_environment_that_is_wrong_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_invalid_environment_is_reported_in_one_sentence(tmp_path: Path) -> None:
     driver = RunDriver(tmp_path, every="sometimes")
 
     code, _, err = driver.run_wrapper(DDP_SCRIPT, "1")
@@ -309,7 +309,7 @@ def test_a_notice_with_a_deadline_is_not_overwritten(tmp_path: Path) -> None:
     assert run_dir.deadline() == deadline
 
 
-def test_an_echo_repeats_what_was_written_since_it_began(tmp_path: Path) -> None:
+def test_log_tail_copies_only_lines_written_since_its_start(tmp_path: Path) -> None:
     log, result = tmp_path / "log", io.BytesIO()
     log.write_text("of an earlier run\n")
     echo = LogTail(log, result)

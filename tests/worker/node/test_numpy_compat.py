@@ -47,7 +47,7 @@ def run_rank(folder: Path, release: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_old_datasets_with_numpy_2_is_patched_and_the_patch_is_printed(tmp_path: Path) -> None:
+def test_old_datasets_is_patched_for_numpy_2_with_a_log_line(tmp_path: Path) -> None:
     done = run_rank(tmp_path, "2.19.0")
 
     numpy = metadata.version("numpy")

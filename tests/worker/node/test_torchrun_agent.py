@@ -33,7 +33,7 @@ def fallen(path: Path, *codes: int) -> tuple[RunDir, list[subprocess.Popen[bytes
     return run_dir, children
 
 
-def test_whom_torchrun_ended_did_not_fell_the_one_that_raised_before(tmp_path: Path) -> None:
+def test_terminated_rank_records_the_failure_of_one_that_raised(tmp_path: Path) -> None:
     run_dir, children = fallen(tmp_path, 1, -signal.SIGTERM)
 
     torchrun_agent._wait_for(run_dir, 1, children[1].pid)
@@ -53,7 +53,7 @@ def test_killed_rank_counts_as_failed_before_one_that_raised(
     assert [child.wait() for child in children] == [1, -signal.SIGKILL]
 
 
-def test_a_rank_that_torchrun_ended_did_not_fall_before_one_that_raised(tmp_path: Path) -> None:
+def test_rank_that_raised_is_blamed_before_a_terminated_one(tmp_path: Path) -> None:
     run_dir, children = fallen(tmp_path, 1, -signal.SIGTERM)
 
     torchrun_agent._wait_for(run_dir, 0, children[0].pid)
@@ -62,7 +62,7 @@ def test_a_rank_that_torchrun_ended_did_not_fall_before_one_that_raised(tmp_path
     assert [child.wait() for child in children] == [1, -signal.SIGTERM]
 
 
-def test_where_torchrun_has_seen_another_rank_end_it_says_which_fell_first(tmp_path: Path) -> None:
+def test_no_failure_is_recorded_if_torchrun_reaped_another_rank(tmp_path: Path) -> None:
     run_dir, children = fallen(tmp_path, 1, -signal.SIGKILL)
     children[1].wait()
 

@@ -27,7 +27,7 @@ AT = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("tokens", [True, False], ids=["IMDSv2", "IMDSv1"])
-def test_aws_says_when_a_node_is_taken(tokens: bool) -> None:
+def test_aws_termination_notice_is_read(tokens: bool) -> None:
     sky = Ec2(tokens)
 
     with over(sky) as address:
@@ -73,7 +73,7 @@ def test_a_node_that_comes_to_ask_for_tokens_gets_one() -> None:
     assert again == [TerminationNotice(AT)]
 
 
-def test_a_notice_of_aws_is_heard_whatever_becomes_of_its_advice() -> None:
+def test_aws_notice_is_read_despite_a_garbled_recommendation() -> None:
     with over(Ec2(action_at=AT, rebalance_at=AT, is_advice_garbled=True)) as address:
         omens = Aws(MetadataService(address)).poll()
 
@@ -97,7 +97,7 @@ def test_gcp_gives_half_a_minute() -> None:
     assert again == [omen]
 
 
-def test_maintenance_at_gcp_is_a_reason_to_save_and_none_to_leave() -> None:
+def test_gcp_maintenance_is_only_a_rebalance_recommendation() -> None:
     """Nodes with GPUs are told an hour before: with half a minute made up, a big model would not even be saved."""
     with over(Gce(maintenance="TERMINATE_ON_HOST_MAINTENANCE")) as address:
         [omen] = Gcp(MetadataService(address)).poll()
@@ -152,7 +152,7 @@ def test_a_cloud_that_the_launcher_names_is_not_looked_for() -> None:
     assert unknown is None
 
 
-def test_where_no_cloud_answers_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_watcher_stops_if_no_metadata_service_responds(capsys: pytest.CaptureFixture[str]) -> None:
     watcher = MetadataWatcher(MetadataService(f"http://127.0.0.1:{free_port()}"), None)
     others = {*threading.enumerate()}
 
@@ -173,7 +173,7 @@ def test_a_proxy_of_the_environment_is_passed_by(monkeypatch: pytest.MonkeyPatch
     assert cloud
 
 
-def test_a_watcher_tells_a_hint_from_a_notice() -> None:
+def test_watcher_separates_recommendations_from_notices() -> None:
     sky = Gce()
 
     with over(sky) as address:

@@ -26,7 +26,7 @@ NAME = CheckpointName(150, 2, "9f31c2d40001")
         f"{NAME}/.draft-1-x",
     ],
 )
-def test_every_object_tells_its_checkpoint(key: str) -> None:
+def test_every_object_key_names_its_checkpoint(key: str) -> None:
     assert CheckpointName.of_key(key) == NAME
 
 
@@ -41,7 +41,7 @@ def test_every_object_tells_its_checkpoint(key: str) -> None:
         "a/b",
     ],
 )
-def test_what_does_not_read_like_a_name_is_none(text: str) -> None:
+def test_invalid_checkpoint_name_parses_as_none(text: str) -> None:
     assert CheckpointName.parse(text) is None
 
 
@@ -63,13 +63,13 @@ def test_a_name_reads_back() -> None:
         (CheckpointName(160, 3, "9f31c2d40002"), False),
     ],
 )
-def test_of_one_start_each_save_is_over_once_there_is_a_later_one(
+def test_later_save_of_the_same_start_supersedes_earlier_ones(
     other: CheckpointName, is_behind: bool
 ) -> None:
     assert NAME.is_older_save_than(other) is is_behind
 
 
-def test_a_store_tells_by_itself_how_large_and_how_good_a_checkpoint_is(tmp_path: Path) -> None:
+def test_commit_summary_holds_size_and_metrics(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "store")
     group = RankGroup(store, tmp_path)
     logged = {"loss": MetricValue(0.25, 9), "grad": MetricValue(None, 10)}
@@ -110,6 +110,6 @@ def test_a_commit_of_before_there_were_metrics_is_as_good(tmp_path: Path) -> Non
         (b'{"size_bytes": 1, "metrics": {}, "sha256": "00"}', "does not match its digest"),
     ],
 )
-def test_what_is_no_commit_says_nothing(data: bytes, words: str) -> None:
+def test_invalid_commit_is_refused(data: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         CommitSummary.of_commit(data)

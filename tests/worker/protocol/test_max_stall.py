@@ -19,7 +19,7 @@ from hypothesis import strategies as st
         ("2H", MaxStall(StallDetection.SECONDS, 7200)),
     ],
 )
-def test_a_limit_is_understood(text: str, expected: MaxStall) -> None:
+def test_valid_limit_is_parsed(text: str, expected: MaxStall) -> None:
     assert MaxStall.parse(text) == expected
 
 
@@ -38,7 +38,7 @@ def test_every_whole_duration_is_seconds(amount: int, unit: str) -> None:
     assert MaxStall.parse(f"{amount}{unit}") == MaxStall(StallDetection.SECONDS, seconds)
 
 
-def test_a_worker_that_is_told_nothing_measures() -> None:
+def test_unset_limit_defaults_to_auto() -> None:
     assert Config.read({}).max_stall == MaxStall(StallDetection.AUTO, 0)
     assert Config.read({"HOLDFAST_MAX_STALL": ""}).max_stall == MaxStall(StallDetection.AUTO, 0)
 

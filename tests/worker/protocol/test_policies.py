@@ -22,7 +22,7 @@ from hypothesis import strategies as st
         ("1steps", CadenceUnit.STEPS, 1),
     ],
 )
-def test_a_cadence_is_understood(text: str, rhythm: CadenceUnit, amount: int) -> None:
+def test_valid_cadence_is_parsed(text: str, rhythm: CadenceUnit, amount: int) -> None:
     assert Cadence.parse(text) == Cadence(rhythm, amount)
 
 

@@ -116,7 +116,7 @@ def test_reports_longer_than_a_segment_have_one_each(tmp_path: Path) -> None:
     assert numbers(tmp_path) == [1, 2, 3, 4, 5]
 
 
-def test_only_acknowledged_segments_are_removed_and_the_newest_stay(tmp_path: Path) -> None:
+def test_acknowledged_segments_are_removed_except_the_newest(tmp_path: Path) -> None:
     fill(tmp_path, 1, 100)
     firsts = [each.first for each in files(tmp_path)]
 
@@ -181,7 +181,7 @@ def test_kill_right_after_a_rotation_loses_no_number(tmp_path: Path) -> None:
     assert (tmp_path / Segment(1, 5).name).stat().st_size
 
 
-def test_hole_between_segments_ends_one_reading_and_begins_the_next(tmp_path: Path) -> None:
+def test_gap_between_segments_ends_one_read_and_begins_the_next(tmp_path: Path) -> None:
     """Reports of one batch follow one another, and later ones are not waited for in vain."""
     fill(tmp_path, 1, 20)
     some = files(tmp_path)
@@ -253,7 +253,7 @@ def test_delivery_continues_after_an_error_of_the_file_system(
     assert capsys.readouterr().err.count("the spool cannot be read; trying again") == 1
 
 
-def test_single_file_of_an_earlier_version_is_continued_and_removed(tmp_path: Path) -> None:
+def test_single_file_spool_of_an_older_version_is_migrated(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     fill(whole, 1, 60)
     lines = [report.line() for report, _ in read_spool(spool_file(whole, 1))]
@@ -283,7 +283,7 @@ def test_torn_line_that_could_not_be_cut_is_cut_before_the_next(
     assert numbers(tmp_path) == [1, 2, 3]
 
 
-def test_courier_removes_what_the_service_has(
+def test_sender_removes_reports_that_the_service_has(
     opened: ReportServer, port: int, tmp_path: Path
 ) -> None:
     made = fill(tmp_path, 1, 400)
@@ -372,7 +372,7 @@ def test_gap_of_an_older_attempt_holds_up_no_other(
     assert len(service.oldest) == 1
 
 
-def test_relayed_reports_are_removed_once_the_service_has_taken_them(tmp_path: Path) -> None:
+def test_relayed_reports_are_removed_after_their_import(tmp_path: Path) -> None:
     """A worker that never reaches the service: that a parcel is gone is the only acknowledgement."""
     made, shed = fill(tmp_path, 1, 60), MemoryObjects(FixedClock())
     doorstep = ServiceClient(f"http://127.0.0.1:{free_port()}", "job-1", "secret")
@@ -396,7 +396,7 @@ def test_relayed_reports_are_removed_once_the_service_has_taken_them(tmp_path: P
     assert numbers(tmp_path)[-1] == 62
 
 
-def test_ranks_without_last_words_are_noticed_although_older_words_are_gone(tmp_path: Path) -> None:
+def test_missing_exit_report_is_added_after_segment_removal(tmp_path: Path) -> None:
     made = Spool(tmp_path / "spool", 1)
     made.append(ReportKind.WORKER_LEFT, {"step": 1})
     env = {"HOLDFAST_ATTEMPT": "1", "HOLDFAST_EPOCH": "1", "HOLDFAST_JOB": "job-1"}

@@ -51,7 +51,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return open_store(f"s3://{BUCKET}/{tmp_path.name}/deep", "job-1")
 
 
-def test_an_object_is_kept_listed_and_forgotten(store: Store) -> None:
+def test_object_is_stored_listed_and_deleted(store: Store) -> None:
     store.put("a/one.json", b"1")
     store.put("a/two.json", b"22")
     store.put("ab/three.json", b"")
@@ -103,7 +103,7 @@ def test_checkpoints_live_in_every_store(store: Store, tmp_path: Path) -> None:
     assert len(store.list("step-")) == 2 * 4
 
 
-def test_waiting_for_a_store_draws_nothing_that_the_training_would_draw(
+def test_waiting_for_a_store_leaves_the_random_state_unchanged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Uploads wait in a thread beside the training. What it drew there was missing from the augmentation of the data, so
@@ -141,7 +141,7 @@ def test_of_many_writers_of_a_file_one_wins(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["commit"]
 
 
-def test_who_was_stopped_in_the_middle_of_a_swap_holds_up_nobody_for_ever(
+def test_swap_lock_held_by_a_stopped_process_times_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The ranks of a placement that was thought lost were stopped there, and those of the next one waited for the lock that
@@ -218,7 +218,7 @@ def test_an_address_of_no_store_is_refused(url: str) -> None:
         ),
     ],
 )
-def test_a_bucket_that_cannot_be_used_says_why(
+def test_unusable_bucket_is_refused_with_the_reason(
     rclone_endpoint: str,
     monkeypatch: pytest.MonkeyPatch,
     change: dict[str, str],
@@ -235,7 +235,7 @@ def test_a_bucket_that_cannot_be_used_says_why(
         open_store(f"s3://{bucket}/x", "job").put("probe", b"x")
 
 
-def test_a_directory_that_cannot_be_used_says_why(tmp_path: Path) -> None:
+def test_unusable_directory_is_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(StoreRefused, match="Not a directory"):

@@ -55,7 +55,7 @@ def deliver(port: int, who: Incarnation) -> ReportSender:
     return bringer
 
 
-def test_a_placement_is_the_same_incarnation_however_often_it_runs(tmp_path: Path) -> None:
+def test_repeated_runs_of_a_placement_share_an_incarnation(tmp_path: Path) -> None:
     first, again = create_incarnation(tmp_path), create_incarnation(tmp_path)
     elsewhere, later = create_incarnation(tmp_path / "new-vm"), create_incarnation(tmp_path, "2")
 
@@ -65,7 +65,7 @@ def test_a_placement_is_the_same_incarnation_however_often_it_runs(tmp_path: Pat
     assert first.path == tmp_path / ".holdfast" / "job-1" / "1"
 
 
-def test_reports_are_delivered_under_the_number_that_the_service_gives(
+def test_reports_use_the_attempt_number_from_the_service(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
     service.roll = {"of an earlier placement": 1, "of another": 2}
@@ -83,7 +83,7 @@ def test_reports_are_delivered_under_the_number_that_the_service_gives(
 @pytest.mark.parametrize(
     ("refusals", "musters"), [([503, 503, 500], 1), ([NO_ANSWER], 2), ([200, 200, NO_ANSWER], 1)]
 )
-def test_what_was_refused_or_went_unanswered_is_said_again_and_taken_once(
+def test_failed_requests_are_retried_and_accepted_once(
     service: ReportServer, port: int, tmp_path: Path, refusals: list[int], musters: int
 ) -> None:
     service.refusals = [*refusals]
@@ -97,7 +97,7 @@ def test_what_was_refused_or_went_unanswered_is_said_again_and_taken_once(
     assert service.told == {1: [1, 2, 3]}
 
 
-def test_the_reports_of_a_second_command_follow_those_of_the_first(
+def test_reports_of_a_second_command_follow_the_first(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
     who = create_incarnation(tmp_path)
@@ -112,7 +112,7 @@ def test_the_reports_of_a_second_command_follow_those_of_the_first(
     assert service.steps == [0, 1, 2, 0, 1]
 
 
-def test_who_takes_over_within_an_attempt_is_numbered_after_the_other(
+def test_successor_in_an_attempt_is_numbered_after_the_other(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
     """And so is its second command, although the service has some of its own reports by then."""
@@ -129,7 +129,7 @@ def test_who_takes_over_within_an_attempt_is_numbered_after_the_other(
     assert who.load_offset() == ReportOffset(attempt=1, before=2)
 
 
-def test_a_service_that_lost_what_others_said_gets_ours_at_least(
+def test_service_that_lost_all_reports_gets_ours_again(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
     who = create_incarnation(tmp_path)
@@ -145,7 +145,7 @@ def test_a_service_that_lost_what_others_said_gets_ours_at_least(
     assert service.steps == [0, 1, 2, 0, 1, 2, 0]
 
 
-def test_who_was_replaced_learns_it_as_it_musters(
+def test_replaced_worker_is_notified_on_muster(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
     who = create_incarnation(tmp_path)
@@ -158,7 +158,7 @@ def test_who_was_replaced_learns_it_as_it_musters(
     assert service.told == {}
 
 
-def test_who_was_replaced_learns_it_as_it_reports(
+def test_replaced_worker_is_notified_on_report(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
     who = create_incarnation(tmp_path)
@@ -177,7 +177,7 @@ def test_who_was_replaced_learns_it_as_it_reports(
     assert service.told == {1: [1]}
 
 
-def test_a_service_that_has_forgotten_who_speaks_is_told_again(
+def test_worker_forgotten_by_the_service_musters_again(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
     """As after a backup was restored. No worker is killed or stops reporting."""
@@ -199,7 +199,7 @@ def test_a_service_that_has_forgotten_who_speaks_is_told_again(
 
 
 @pytest.mark.parametrize("code", [401, 403, 404, 422])
-def test_what_a_proxy_refuses_while_the_service_is_replaced_is_said_again(
+def test_request_refused_by_a_proxy_is_retried(
     service: ReportServer, port: int, tmp_path: Path, code: int
 ) -> None:
     """A default backend answers 404. A worker that accepts this would miss every later cancel."""
@@ -227,7 +227,7 @@ def test_another_conflict_is_no_reason_to_give_way(
 
 
 @pytest.mark.parametrize("code", [401, 403, 404, 422])
-def test_a_final_no_to_the_muster_is_said_once_and_ends_the_matter(
+def test_rejected_muster_is_logged_and_ends_delivery(
     service: ReportServer, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int
 ) -> None:
     service.refusals = [code]
@@ -242,7 +242,7 @@ def test_a_final_no_to_the_muster_is_said_once_and_ends_the_matter(
     assert service.told == {}
 
 
-def test_a_wish_of_the_service_is_heard_although_there_is_nothing_to_report(
+def test_service_exit_request_arrives_without_reports(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
     who = create_incarnation(tmp_path)

@@ -56,7 +56,7 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_run_tells_its_code_its_packages_and_its_machines(tmp_path: Path) -> None:
+def test_manifest_describes_code_packages_and_machines(tmp_path: Path) -> None:
     manifest = collect_manifest(
         tmp_path,
         HOLDFAST_SEED="7",
@@ -74,7 +74,7 @@ def test_a_run_tells_its_code_its_packages_and_its_machines(tmp_path: Path) -> N
     assert (manifest["git_commit"], manifest["git_dirty"]) == (None, None), "there is no repository"
 
 
-def test_the_commit_is_told_and_whether_something_was_changed_since(tmp_path: Path) -> None:
+def test_manifest_records_the_commit_and_uncommitted_changes(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     manifest = Manifest(Config.read({}), script=script)
@@ -94,7 +94,7 @@ def test_the_commit_is_told_and_whether_something_was_changed_since(tmp_path: Pa
     assert clean["script_sha256"] != changed["script_sha256"]
 
 
-def test_how_the_loader_loads_is_told_as_far_as_it_says_so() -> None:
+def test_manifest_records_loader_options_if_available() -> None:
     manifest = Manifest(Config.read({}))
 
     manifest.add_loader([1, 2])
@@ -124,7 +124,7 @@ def test_a_lock_names_every_package_once_as_pip_compares_names() -> None:
         ({"deep": [1, None]}, {"deep": [1, None]}),
     ],
 )
-def test_what_json_cannot_hold_is_there_as_text(value: object, kept: object) -> None:
+def test_config_values_that_json_cannot_hold_become_text(value: object, kept: object) -> None:
     manifest = Manifest(Config.read({}))
     manifest.add_config({"it": value})
 

@@ -49,7 +49,7 @@ def test_readings_are_of_their_moment_whatever_comes_later(meter: MetricLogger) 
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, torch.tensor(math.nan)])
-def test_what_is_not_finite_has_no_value(meter: MetricLogger, value: float) -> None:
+def test_non_finite_value_is_recorded_as_none(meter: MetricLogger, value: float) -> None:
     meter.log({"loss": value})
     meter.end_step(1)
 

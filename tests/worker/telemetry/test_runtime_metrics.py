@@ -47,7 +47,7 @@ def spent(beat: HeartbeatWriter, **seconds: float) -> None:
         beat.spent_ns[phase] = beat.spent_ns.get(phase, 0) + int(amount * 1e9)
 
 
-def test_time_is_told_by_what_it_was_spent_on() -> None:
+def test_time_is_split_by_phase() -> None:
     beat = HeartbeatWriter()
 
     for phase in (Phase.LOADING, Phase.STEPPING, Phase.LOADING, Phase.STEPPING):
@@ -57,7 +57,7 @@ def test_time_is_told_by_what_it_was_spent_on() -> None:
     assert all(ns > 0 for ns in beat.spent_ns.values())
 
 
-def test_waiting_for_data_is_a_share_of_the_time_since_the_last_reading() -> None:
+def test_data_wait_is_a_share_of_time_since_the_last_reading() -> None:
     beat = HeartbeatWriter()
     spent(beat, starting=100)
     vitals = RuntimeMetrics(beat, CPU)
@@ -70,7 +70,7 @@ def test_waiting_for_data_is_a_share_of_the_time_since_the_last_reading() -> Non
     assert (first[RuntimeMetricName.LOADING], second[RuntimeMetricName.LOADING]) == (0.25, 0.75)
 
 
-def test_what_is_computed_while_gradients_travel_is_no_wait() -> None:
+def test_overlapped_communication_does_not_count_as_wait() -> None:
     assert exposed_communication(STEP) == (300, 1000)
     assert exposed_communication({**STEP, "backward_compute_comm_overlap_time": 600}) == (0, 700)
     assert exposed_communication({"iteration": 0}) == (0, 0)
@@ -88,7 +88,7 @@ def test_the_waits_of_several_models_are_one() -> None:
     assert result[RuntimeMetricName.COMMUNICATION] == 300 / 1700
 
 
-def test_memory_is_that_of_the_process_and_nothing_is_made_up_about_gpus() -> None:
+def test_host_memory_is_reported_without_gpu_metrics_on_cpu() -> None:
     result = RuntimeMetrics(HeartbeatWriter(), CPU).read()
 
     assert result[RuntimeMetricName.HOST_MEMORY] > 1e6
@@ -175,7 +175,7 @@ def test_run_reports_loss_rates_waiting_times_and_memory(tmp_path: Path) -> None
     ("overlap", "share", "patterns"),
     [(200, "30%", [FailurePattern.SLOW_NETWORK]), (400, "", [])],
 )
-def test_waiting_for_gradients_beyond_a_fifth_of_a_step_is_a_hint(
+def test_gradient_wait_over_a_fifth_of_a_step_gives_a_hint(
     overlap: int, share: str, patterns: list[FailurePattern]
 ) -> None:
     """From DDP's own times to the words that a person reads."""

@@ -38,7 +38,7 @@ def test_reports_are_numbered_without_gaps_over_restarts(tmp_path: Path) -> None
     assert all(r.at.endswith("Z") for r in reports)
 
 
-def test_a_line_torn_by_a_crash_is_cut_off_and_its_number_used_again(tmp_path: Path) -> None:
+def test_line_torn_by_a_crash_is_removed_and_its_number_reused(tmp_path: Path) -> None:
     fill(tmp_path, 1, 2)
     file = spool_file(tmp_path, 1)
     with file.open("ab") as lines:
@@ -79,7 +79,7 @@ def test_reports_are_delivered_as_they_come(
     assert opened.paths == {"/v1/jobs/job-1/reports"}
 
 
-def test_what_the_service_has_is_not_sent_again(
+def test_reports_that_the_service_has_are_not_resent(
     opened: ReportServer, port: int, tmp_path: Path
 ) -> None:
     opened.told[1] = [1, 2]
@@ -182,7 +182,7 @@ def test_a_service_that_is_down_is_not_waited_for(port: int, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("code", [401, 403, 404, 422])
-def test_a_final_no_is_said_once_and_ends_the_matter(
+def test_rejected_reports_are_logged_and_end_delivery(
     opened: ReportServer, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int
 ) -> None:
     fill(tmp_path, 1, 3)
@@ -212,7 +212,7 @@ def test_a_spool_that_is_damaged_does_not_hold_up_the_others(
     assert "the spool of attempt 1 cannot be read" in capsys.readouterr().err
 
 
-def test_a_job_whose_launcher_gives_notice_does_not_leave_for_the_service(
+def test_service_exit_request_is_ignored_if_launcher_notifies(
     opened: ReportServer, port: int, tmp_path: Path
 ) -> None:
     opened.leave_within_s = 120.0

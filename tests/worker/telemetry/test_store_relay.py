@@ -72,9 +72,7 @@ def never() -> Store:
     raise AssertionError("nothing is to be posted, and so no store to be opened")
 
 
-def test_what_a_silent_service_has_not_taken_is_posted_once(
-    tmp_path: Path, shed: MemoryObjects
-) -> None:
+def test_undelivered_reports_are_relayed_once(tmp_path: Path, shed: MemoryObjects) -> None:
     spool = fill(tmp_path, 1, 3)
     bringer = courier(tmp_path, lambda: TimedStore(shed))
 
@@ -106,7 +104,7 @@ def test_where_the_service_answers_no_store_is_opened(tmp_path: Path) -> None:
     assert service.told == {1: [1, 2, 3]}
 
 
-def test_who_is_refused_posts_nothing(tmp_path: Path) -> None:
+def test_rejected_worker_relays_nothing(tmp_path: Path) -> None:
     service, port = ReportServer(refusals=[403]), free_port()
     fill(tmp_path, 1, 3)
     with service.opened(port):
@@ -128,9 +126,7 @@ def test_last_reports_of_a_short_run_are_relayed(tmp_path: Path, shed: MemoryObj
     assert numbers(shed) == [1, 2, 3]
 
 
-def test_what_was_delivered_before_the_silence_is_not_posted(
-    tmp_path: Path, shed: MemoryObjects
-) -> None:
+def test_delivered_reports_are_not_relayed(tmp_path: Path, shed: MemoryObjects) -> None:
     service, port = ReportServer(), free_port()
     spool = fill(tmp_path, 1, 3)
     with service.opened(port):
@@ -145,7 +141,7 @@ def test_what_was_delivered_before_the_silence_is_not_posted(
     assert shed.keys() == ["inbox/attempt-1/000000000004-000000000004"]
 
 
-def test_a_service_that_comes_back_is_told_what_was_posted_too(
+def test_returning_service_receives_relayed_reports_too(
     tmp_path: Path, shed: MemoryObjects
 ) -> None:
     """It may never have looked into the store; what it has, it passes over."""
@@ -163,7 +159,7 @@ def test_a_service_that_comes_back_is_told_what_was_posted_too(
     assert numbers(shed) == [1, 2, 3]
 
 
-def test_a_store_that_hangs_or_fails_is_said_once_and_tried_again(
+def test_store_failure_is_logged_once_and_retried(
     tmp_path: Path, shed: MemoryObjects, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = Slammed(shed)
@@ -185,7 +181,7 @@ def test_a_store_that_hangs_or_fails_is_said_once_and_tried_again(
     assert "".join(found).count("no route to host") == 1
 
 
-def test_a_full_box_takes_no_more_but_last_words(
+def test_full_relay_accepts_only_the_exit_report(
     tmp_path: Path, shed: MemoryObjects, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for n in range(1, MAX_ARCHIVES + 1):
@@ -246,9 +242,7 @@ def test_damaged_line_blocks_no_earlier_reports_or_attempts(
     assert capsys.readouterr().err.count("the spool of attempt 1 is damaged") == 1
 
 
-def test_what_older_attempts_left_in_the_same_spool_is_posted_first(
-    tmp_path: Path, shed: MemoryObjects
-) -> None:
+def test_reports_of_older_attempts_are_relayed_first(tmp_path: Path, shed: MemoryObjects) -> None:
     for attempt in (1, 2, 3):
         fill(tmp_path, attempt, attempt)
     bringer = courier(tmp_path, lambda: TimedStore(shed), attempt=2)
@@ -283,9 +277,7 @@ def test_worker_without_a_number_relays_under_its_incarnation(
     assert [report.attempt for parcel in parcels(shed) for report in parcel.reports] == [0, 0, 0]
 
 
-def test_a_parcel_that_became_damaged_in_the_store_is_written_again(
-    tmp_path: Path, shed: MemoryObjects
-) -> None:
+def test_damaged_archive_in_the_store_is_rewritten(tmp_path: Path, shed: MemoryObjects) -> None:
     spool = fill(tmp_path, 1, 3)
     postbox = StoreRelay(
         lambda: TimedStore(shed), tmp_path, 1, quiet_s=0.1, pause_s=0.1, replace_s=0
@@ -320,7 +312,7 @@ def test_a_parcel_that_became_damaged_in_the_store_is_written_again(
         "commits/000000000001-000000000001",
     ],
 )
-def test_what_is_no_parcel_has_no_label(key: str) -> None:
+def test_invalid_archive_key_parses_as_none(key: str) -> None:
     assert ArchiveKey.of_key(key) is None
 
 

@@ -61,7 +61,7 @@ class Broken:
         raise AssertionError("who failed is not spoken to again")
 
 
-def test_a_tracker_that_fails_is_told_nothing_more_and_ends_no_training(
+def test_failed_tracker_is_disabled_and_training_continues(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     tracker = Broken()
@@ -72,12 +72,12 @@ def test_a_tracker_that_fails_is_told_nothing_more_and_ends_no_training(
     assert capsys.readouterr().err.count("the tracker failed and is disabled") == 1
 
 
-def test_what_is_not_installed_is_named_with_what_to_type() -> None:
+def test_missing_package_is_named_with_its_install_command() -> None:
     with pytest.raises(ImportError, match=r"nowhere is not installed .*: pip install its-package"):
         import_optional("nowhere", "its-package")
 
 
-def test_a_run_whose_tracker_is_not_installed_ends_in_words(
+def test_missing_tracker_package_ends_the_run_with_advice(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     class Absent(Broken):
@@ -93,7 +93,7 @@ def test_a_run_whose_tracker_is_not_installed_ends_in_words(
     assert "pip install its-package" in capsys.readouterr().err
 
 
-def test_what_a_run_logs_comes_to_its_tracker(tmp_path: Path) -> None:
+def test_logged_values_reach_the_tracker(tmp_path: Path) -> None:
     run = Run(Config.read({}), ProcessGroup.single(), Reporter(None), None, HeartbeatWriter())
     run.log_to(TensorBoard(tmp_path))
 

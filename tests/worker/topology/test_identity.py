@@ -52,11 +52,13 @@ SKYPILOT = {
         ),
     ],
 )  # fmt: skip
-def test_every_launcher_is_understood(env: dict[str, str], identity: RankIdentity) -> None:
+def test_environment_of_every_launcher_is_recognized(
+    env: dict[str, str], identity: RankIdentity
+) -> None:
     assert RankIdentity.read(env) == identity
 
 
-def test_a_batch_script_is_none_of_the_tasks_that_slurm_will_start() -> None:
+def test_slurm_batch_script_is_not_one_of_its_tasks() -> None:
     env = SLURM | {"ENVIRONMENT": "BATCH", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
     script = {name: value for name, value in env.items() if name != "SLURM_STEP_ID"}
 
@@ -121,7 +123,7 @@ def test_the_port_of_a_launcher_goes_before_that_of_a_job_id() -> None:
         ({"HOLDFAST_BACKEND": "tensorpipe"}, "HOLDFAST_BACKEND is 'tensorpipe': write gloo or nccl"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_true_is_refused_in_a_sentence(env: dict[str, str], words: str) -> None:
+def test_invalid_environment_is_refused_with_the_reason(env: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError) as refused:
         RankIdentity.read(env)
 
@@ -144,7 +146,7 @@ def test_hosts_are_read_as_slurm_writes_them(hosts: str, expanded: list[str]) ->
 @pytest.mark.parametrize(
     "hosts", ["", ",a", "a,", "a,,b", "a b", "n[1-", "n1]", "n[3-1]", "n[a-b]", "n[1-999999999]"]
 )
-def test_what_is_no_list_of_hosts_is_refused(hosts: str) -> None:
+def test_invalid_host_list_is_refused(hosts: str) -> None:
     with pytest.raises(ValueError, match="is not a list of hosts"):
         expand_hosts(hosts)
 
@@ -161,12 +163,12 @@ def test_each_rank_has_a_gpu_of_its_own_or_all_have_the_cpu() -> None:
         (RankIdentity(0, 0, 4, backend="nccl"), 0, "HOLDFAST_BACKEND is nccl, but this machine has no usable GPU"),
     ],
 )  # fmt: skip
-def test_a_rank_without_what_it_needs_is_told_so(who: RankIdentity, gpus: int, words: str) -> None:
+def test_rank_without_its_device_is_refused(who: RankIdentity, gpus: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         device_for(who, gpus)
 
 
-def test_each_rank_uses_its_own_gpu_and_a_rank_without_one_is_refused(
+def test_each_rank_uses_one_gpu_and_a_rank_without_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A machine with two GPUs, of which this one only has the number."""

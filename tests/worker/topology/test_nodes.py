@@ -80,7 +80,7 @@ def test_counts_are_read() -> None:
     assert parse_counts("4,2,2") == (4, 2, 2)
 
 
-def test_real_ranks_of_nodes_that_are_not_alike_are_where_the_map_says(tmp_path: Path) -> None:
+def test_ranks_on_unequal_nodes_match_the_rank_layout(tmp_path: Path) -> None:
     script = tmp_path / "place.py"
     script.write_text(PLACE)
     nodes = {

@@ -22,7 +22,7 @@ def nodes(count: int, rank: int, server: socket.socket) -> Topology:
     return Topology(count, rank, None, "127.0.0.1", server.getsockname()[1])
 
 
-def test_a_single_node_meets_elsewhere_and_says_so(
+def test_single_node_uses_another_port_and_logs_the_change(
     taken: socket.socket, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settled = nodes(1, 0, taken).with_free_port()
@@ -45,7 +45,7 @@ def test_the_first_of_several_nodes_names_a_port_that_is_free(taken: socket.sock
     assert is_free(int(port))
 
 
-def test_the_first_of_several_nodes_waits_for_a_run_that_is_just_ending(
+def test_first_of_several_nodes_waits_for_a_run_that_is_ending(
     taken: socket.socket,
 ) -> None:
     topology = nodes(2, 0, taken)
@@ -54,5 +54,5 @@ def test_the_first_of_several_nodes_waits_for_a_run_that_is_just_ending(
     assert topology.with_free_port() == topology
 
 
-def test_other_nodes_do_not_mind_what_is_in_use_on_theirs(taken: socket.socket) -> None:
+def test_other_nodes_ignore_a_port_in_use_locally(taken: socket.socket) -> None:
     assert nodes(2, 1, taken).with_free_port() == nodes(2, 1, taken)

@@ -38,7 +38,7 @@ def by_skypilot(rank: int, port: int) -> dict[str, str]:
     }
 
 
-def test_ranks_meet_whoever_started_them_and_say_who_they_are(tmp_path: Path) -> None:
+def test_ranks_of_every_launcher_meet_and_identify_themselves(tmp_path: Path) -> None:
     first, second, third, fourth = (free_port() for _ in range(4))
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(first)}
     address = {"HOLDFAST_INIT_METHOD": f"tcp://127.0.0.1:{second}"}

@@ -139,9 +139,7 @@ def test_a_rank_that_is_killed_is_the_cause_on_both_nodes(
     )  # They have some seconds to leave by themselves.
 
 
-def test_who_falls_over_a_killed_rank_is_told_the_true_cause_and_says_it(
-    tmp_path: Path, port: int
-) -> None:
+def test_node_that_failed_in_consequence_reports_the_root_cause(tmp_path: Path, port: int) -> None:
     nodes = [Node(tmp_path, node, 2, port) for node in (0, 1)]
 
     with together(*nodes):
@@ -248,9 +246,7 @@ def test_a_node_that_comes_back_is_missed_no_more(tmp_path: Path, port: int) -> 
     assert later is None
 
 
-def test_a_node_that_goes_without_a_word_as_ranks_fall_over_it_is_gone(
-    tmp_path: Path, port: int
-) -> None:
+def test_node_lost_without_notice_is_reported_as_lost(tmp_path: Path, port: int) -> None:
     first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
 
     with first.watchdog.opened():
@@ -266,7 +262,7 @@ def test_a_node_that_goes_without_a_word_as_ranks_fall_over_it_is_gone(
     assert first.watchdog.must_kill
 
 
-def test_a_node_that_is_gone_after_a_notice_was_taken(tmp_path: Path, port: int) -> None:
+def test_node_lost_after_a_notice_counts_as_preempted(tmp_path: Path, port: int) -> None:
     first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
 
     with first.watchdog.opened():
@@ -295,9 +291,7 @@ def test_ranks_that_are_done_with_each_other_miss_no_node(tmp_path: Path, port: 
         assert first.watchdog._election.elect(lost_s + NODE_LOST_S, 40) is None
 
 
-def test_a_script_that_fails_after_its_training_ends_the_other_node(
-    tmp_path: Path, port: int
-) -> None:
+def test_script_failing_after_its_training_ends_the_other_node(tmp_path: Path, port: int) -> None:
     first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
 
     with together(first, second):
@@ -326,7 +320,7 @@ def test_a_node_that_was_replaced_ends_the_other(tmp_path: Path, port: int) -> N
     assert all(node.watchdog.must_kill for node in nodes)
 
 
-def test_what_all_ranks_decided_is_no_cause(tmp_path: Path, port: int) -> None:
+def test_coordinated_exit_is_not_a_failure_cause(tmp_path: Path, port: int) -> None:
     alone = Node(tmp_path, 0, 1, port)
     alone.run_dir.record_exit(
         ExitReason("failed", Exit.UNUSABLE_STORE, 0, "the store cannot be used")
@@ -348,9 +342,7 @@ def test_where_torchrun_itself_fails_that_is_the_cause(tmp_path: Path, port: int
     assert alone.cause.detail == "torchrun ended with exit code 1"
 
 
-def test_who_waits_and_who_is_waited_for_are_told_apart_over_all_nodes(
-    tmp_path: Path, port: int
-) -> None:
+def test_stalled_rank_is_identified_across_nodes(tmp_path: Path, port: int) -> None:
     first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
 
     with together(first, second):

@@ -36,25 +36,25 @@ def exit_reason(words: str, rank: int = 0) -> ExitReason:
     return ExitReason("failed", 1, STEP, words, rank)
 
 
-def test_who_was_killed_says_nothing_and_others_say_what_follows_from_it() -> None:
+def test_killed_rank_outranks_a_consequence_message() -> None:
     cause = fall(137, exit_reason(GLOO), where=" on node 1")
 
     assert cause == KILLED
 
 
-def test_last_words_are_told_as_they_were_said() -> None:
+def test_last_error_is_reported_verbatim() -> None:
     cause = fall(1, exit_reason("ValueError: no such column", rank=5))
 
     assert cause == FailureCause(1, STEP, "ValueError: no such column")
 
 
-def test_with_several_nodes_it_is_said_whose_words_they_are() -> None:
+def test_error_names_its_rank_on_several_nodes() -> None:
     cause = fall(1, exit_reason("ValueError: no such column", rank=5), where=" on node 1")
 
     assert cause.detail == "rank 5 on node 1: ValueError: no such column"
 
 
-def test_who_aborts_after_words_is_known_by_the_words() -> None:
+def test_abort_after_an_error_is_reported_as_that_error() -> None:
     cause = fall(128 + signal.SIGABRT, exit_reason("CUDA error: out of memory"))
 
     assert cause.detail == "CUDA error: out of memory"
@@ -66,7 +66,7 @@ def test_a_script_without_a_run_is_known_by_its_last_line() -> None:
 
 
 @pytest.mark.parametrize("words", [GLOO, NCCL])
-def test_what_sounds_like_a_lost_rank_is_an_echo(words: str) -> None:
+def test_lost_connection_message_is_a_consequence(words: str) -> None:
     assert fall(1, exit_reason(words)).is_consequence
     assert fall(1, line=words).is_consequence
     assert not fall(1, exit_reason("RuntimeError: shape mismatch")).is_consequence
@@ -84,7 +84,7 @@ def test_what_sounds_like_a_lost_rank_is_an_echo(words: str) -> None:
         (ExitReason("failed", Exit.UNUSABLE_STORE, 9), True),
     ],
 )
-def test_what_all_ranks_decided_is_told_from_what_befell_one(
+def test_coordinated_exit_is_distinguished_from_one_failure(
     left: ExitReason | None, agreed: bool
 ) -> None:
     assert is_coordinated_exit(left) is agreed
@@ -98,7 +98,7 @@ def test_the_first_node_believes_the_first_cause_at_once() -> None:
     assert hearing.elect(100.0, STEP) == KILLED
 
 
-def test_an_echo_is_believed_only_if_nothing_better_is_told() -> None:
+def test_consequence_is_elected_only_without_a_better_cause() -> None:
     hearing = CauseElection(is_leader=True)
     hearing.add(100.0, ECHO)
     at_first = hearing.elect(100.0 + ELECTION_S / 2, STEP)
@@ -110,7 +110,7 @@ def test_an_echo_is_believed_only_if_nothing_better_is_told() -> None:
     assert hearing.elect(100.0 + ELECTION_S, STEP) == KILLED
 
 
-def test_other_nodes_wait_for_what_the_first_one_believes() -> None:
+def test_other_nodes_wait_for_the_cause_elected_by_the_first() -> None:
     hearing = CauseElection(is_leader=False)
     hearing.add(100.0, KILLED)
 
@@ -150,7 +150,7 @@ def test_a_node_that_comes_back_in_time_was_never_gone() -> None:
     assert hearing.elect(101.0 + NODE_LOST_S, STEP) is None
 
 
-def test_node_lost_during_a_failure_is_gone_at_once() -> None:
+def test_node_lost_during_a_failure_is_reported_at_once() -> None:
     hearing = CauseElection(is_leader=True)
     hearing.mark_disconnected(100.0, 2)
     hearing.add(100.1, ECHO)
@@ -161,7 +161,7 @@ def test_node_lost_during_a_failure_is_gone_at_once() -> None:
     assert gone.detail.startswith("node 2 is lost")
 
 
-def test_who_slept_gives_those_it_lost_time_to_come_back() -> None:
+def test_restarted_timeouts_give_lost_nodes_time_to_reconnect() -> None:
     hearing = CauseElection(is_leader=True)
     hearing.mark_disconnected(100.0, 2)
 
@@ -171,7 +171,7 @@ def test_who_slept_gives_those_it_lost_time_to_come_back() -> None:
     assert hearing.elect(5001.0 + NODE_LOST_S, STEP)
 
 
-def test_who_was_told_that_nodes_will_be_taken_and_lost_one_was_preempted() -> None:
+def test_node_loss_after_a_notice_is_a_preemption() -> None:
     gone = FailureCause(1, STEP, "node 2 is gone", is_consequence=True)
 
     assert gone.to_exit_reason(is_noticed=True) == ExitReason(

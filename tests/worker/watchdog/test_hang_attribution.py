@@ -36,7 +36,7 @@ def accused(
     return blamed.ranks, blamed.sentence
 
 
-def test_who_waits_for_a_batch_is_waited_for() -> None:
+def test_rank_loading_a_batch_is_blamed_if_others_wait() -> None:
     pulses = [*(waits(rank) for rank in range(8) if rank != 3), busy(3, Phase.LOADING)]
     place = "DataLoader.__next__ (loader.py:88)"
     homes = {rank: rank // 2 for rank in range(8)}
@@ -63,28 +63,28 @@ def test_who_waits_for_a_batch_is_waited_for() -> None:
         (busy(1, Phase.SAVING), "it was taking a checkpoint"),
     ],
 )
-def test_who_came_to_fewer_agreements_is_behind(pulse: Heartbeat, doing: str) -> None:
+def test_rank_with_fewer_agreements_is_behind(pulse: Heartbeat, doing: str) -> None:
     culprits, sentence = accused([waits(0), pulse])
 
     assert culprits == (1,)
     assert sentence.endswith(f"{doing}; the other one waited for it")
 
 
-def test_who_is_still_in_an_agreement_that_others_have_left_is_behind() -> None:
+def test_rank_in_an_agreement_that_others_left_is_behind() -> None:
     """It was stopped there, after it had given its part."""
     culprits, _ = accused([busy(0, Phase.LOADING, 50), waits(1, 50), busy(2, agreements=50)])
 
     assert culprits == (1,)
 
 
-def test_who_loads_is_behind_who_steps_within_the_same_step() -> None:
+def test_loading_rank_is_behind_stepping_ranks_in_the_same_step() -> None:
     """The one that steps waits in a collective, of which the beat knows nothing."""
     culprits, _ = accused([busy(0), busy(1, Phase.LOADING), busy(2)])
 
     assert culprits == (1,)
 
 
-def test_who_was_stopped_is_the_one_among_those_at_the_same_place() -> None:
+def test_stopped_rank_is_blamed_among_ranks_at_one_position() -> None:
     findings = [
         RankInspection(rank=0, location="all_reduce (x.py:1)"),
         RankInspection(rank=1, is_stopped=True),
@@ -113,7 +113,7 @@ def test_rank_with_fewer_collectives_is_blamed() -> None:
     assert culprits == (2,)
 
 
-def test_who_is_not_in_torch_is_likelier_than_those_who_are() -> None:
+def test_rank_outside_torch_is_blamed_before_ranks_inside() -> None:
     findings = [RankInspection(rank=r, location="x (y.py:1)", is_in_torch=r != 1) for r in range(3)]
 
     culprits, _ = accused([busy(rank) for rank in range(3)], findings)
@@ -130,7 +130,7 @@ def test_most_are_not_accused_for_being_elsewhere_than_the_few() -> None:
     assert culprits == (0, 1, 2)
 
 
-def test_who_does_not_say_what_it_has_begun_is_suspect_where_all_others_do() -> None:
+def test_rank_without_a_collective_record_is_blamed() -> None:
     """The thread that answers needs Python's lock, and something holds it."""
     findings = [
         RankInspection(rank=rank, location="x (y.py:1)", collectives={} if rank == 2 else {DDP: 90})
@@ -142,7 +142,7 @@ def test_who_does_not_say_what_it_has_begun_is_suspect_where_all_others_do() -> 
     assert culprits == (2,)
 
 
-def test_ranks_that_cannot_be_told_apart_are_all_named() -> None:
+def test_indistinguishable_ranks_are_all_named() -> None:
     findings = [
         RankInspection(rank=r, location=f"f{r} (y.py:{r})", is_in_torch=True) for r in (0, 1)
     ]
@@ -166,7 +166,7 @@ def test_several_that_are_behind_are_named_with_their_node() -> None:
     assert sentence.endswith("; the other 2 waited for them")
 
 
-def test_a_rank_that_is_alone_waits_for_nobody() -> None:
+def test_single_rank_is_described_without_waiting_ranks() -> None:
     _, sentence = accused([busy(0)], [RankInspection(rank=0, location="forward (net.py:7)")])
 
     assert sentence == (
@@ -174,7 +174,7 @@ def test_a_rank_that_is_alone_waits_for_nobody() -> None:
     )
 
 
-def test_who_sees_only_ranks_that_wait_says_so() -> None:
+def test_partial_view_of_waiting_ranks_is_stated() -> None:
     _, sentence = accused([waits(0), waits(1)], homes={0: 0, 1: 0}, is_whole=False)
 
     assert sentence.endswith("; the state of ranks on other nodes is unknown")
@@ -184,7 +184,7 @@ def test_who_sees_only_ranks_that_wait_says_so() -> None:
     ("for_s", "words"),
     [(3.2, "3 s"), (59.6, "1 min 0 s"), (904, "15 min 4 s"), (7500, "2 h 5 min")],
 )
-def test_a_span_is_told_as_people_say_it(for_s: float, words: str) -> None:
+def test_durations_are_formatted_for_people(for_s: float, words: str) -> None:
     result = attribute_hang(Stall(for_s, 1), [busy(0)], [], {0: 0}, is_whole=True)
 
     assert f"no step for {words} after" in result.sentence
@@ -199,7 +199,7 @@ def test_a_span_is_told_as_people_say_it(for_s: float, words: str) -> None:
         max_size=8,
     )
 )
-def test_somebody_is_always_named_and_nobody_who_is_ahead_of_another(
+def test_blamed_ranks_are_always_the_least_advanced(
     drawn: list[tuple[bool, Phase, int, bool, bool]],
 ) -> None:
     pulses = [

@@ -68,7 +68,7 @@ def test_a_letter_arrives_as_it_was_sent(letter: Message) -> None:
     assert messages.decode(sent, NOW_S) == _rounded(letter)
 
 
-def test_moments_are_told_as_ages_since_every_machine_has_its_own_clock() -> None:
+def test_times_are_sent_as_ages_because_clocks_differ() -> None:
     pulse = Heartbeat(rank=1, phase=Phase.STEPPING, since_s=NOW_S - 7)
 
     there = messages.decode(messages.encode(RankPositions((pulse,)), NOW_S), ELSEWHERE_S)
@@ -77,7 +77,7 @@ def test_moments_are_told_as_ages_since_every_machine_has_its_own_clock() -> Non
 
 
 @given(st.dictionaries(KEYS | st.text(), JSON, max_size=2))
-def test_whatever_else_is_sent_is_refused_or_read_and_breaks_nothing(words: dict[str, Any]) -> None:
+def test_arbitrary_input_is_refused_or_survives_a_round_trip(words: dict[str, Any]) -> None:
     try:
         read = messages.decode(words, NOW_S)
     except ValueError:
@@ -100,7 +100,7 @@ def test_whatever_else_is_sent_is_refused_or_read_and_breaks_nothing(words: dict
         {"found": [[0, True, "there", False, {"gloo 0": 1.5}]]},
     ],
 )
-def test_what_is_not_a_letter_is_refused(words: dict[str, Any]) -> None:
+def test_invalid_message_is_refused(words: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"not a|no number|not a valid"):
         messages.decode(words, NOW_S)
 

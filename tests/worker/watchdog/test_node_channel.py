@@ -76,7 +76,7 @@ def greeting(name: str = NAME, node: object = 1) -> bytes:
     return json.dumps({"bond": name, "node": node}).encode() + b"\n"
 
 
-def test_what_one_says_is_heard_by_the_first_and_what_that_says_by_all(port: int) -> None:
+def test_messages_reach_the_first_node_and_its_own_reach_all(port: int) -> None:
     first, *others = members = [Member(node, 3, port) for node in range(3)]
 
     with opened(*members):
@@ -90,7 +90,7 @@ def test_what_one_says_is_heard_by_the_first_and_what_that_says_by_all(port: int
     assert not any(isinstance(news, Received) and news.node != 0 for news in others[1].news)
 
 
-def test_what_was_said_last_gets_there(port: int) -> None:
+def test_last_message_before_closing_is_delivered(port: int) -> None:
     first, second = Member(0, 2, port), Member(1, 2, port)
     last = {"found": ["x" * 1000] * 100}
 
@@ -121,7 +121,7 @@ def test_the_first_port_may_be_taken(port: int) -> None:
         wait_until(lambda: first.has(Connected(1)) and second.has(Connected(0)))
 
 
-def test_where_all_ports_are_taken_it_is_said_and_nothing_else_happens(port: int) -> None:
+def test_all_ports_in_use_is_logged_and_raises_nothing(port: int) -> None:
     first = Member(0, 2, port)
 
     taken = socket.create_server((LOOPBACK, port))
@@ -135,7 +135,7 @@ def test_where_all_ports_are_taken_it_is_said_and_nothing_else_happens(port: int
     )
 
 
-def test_a_first_node_that_does_not_answer_is_told_of(port: int) -> None:
+def test_unreachable_first_node_is_logged(port: int) -> None:
     second = Member(1, 2, port, patience_s=0.1)
 
     with redirect_stderr(StringIO()) as words, opened(second):
@@ -179,7 +179,7 @@ def test_a_first_node_that_does_answer_is_not_complained_of(port: int) -> None:
         greeting()[:-1],
     ],
 )
-def test_strangers_are_sent_away_and_disturb_nobody(port: int, said: bytes) -> None:
+def test_strangers_are_rejected_without_disturbing_members(port: int, said: bytes) -> None:
     first, second = Member(0, 2, port), Member(1, 2, port)
 
     with opened(first, second):
@@ -235,7 +235,7 @@ def test_a_first_node_that_is_of_another_run_is_passed_by(port: int) -> None:
     assert not any(isinstance(news, Connected) for news in stranger.bond.receive())
 
 
-def test_a_node_that_does_not_read_costs_no_more_than_its_connection(port: int) -> None:
+def test_node_that_does_not_read_loses_only_its_connection(port: int) -> None:
     first = Member(0, 2, port)
 
     with opened(first), knock(port) as guest:

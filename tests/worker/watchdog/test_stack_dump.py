@@ -53,7 +53,7 @@ def hanging(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def test_a_process_is_seen_whole_and_its_place_is_told(
+def test_stack_dump_shows_all_frames_and_the_location(
     hanging: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     seen = stack_dump.dump_stacks(hanging.pid, tmp_path / "none")
@@ -82,7 +82,7 @@ def test_a_process_that_is_stopped_is_seen_too(
 
 
 @pytest.mark.parametrize("spy", [NO_SPY, "/nowhere/py-spy", None])
-def test_who_may_not_be_looked_into_is_asked(
+def test_process_that_py_spy_cannot_read_dumps_its_own_stacks(
     hanging: subprocess.Popen[bytes], tmp_path: Path, spy: str | None
 ) -> None:
     seen = stack_dump.dump_stacks(hanging.pid, tmp_path / "hang" / "rank-3.answers.txt", spy)
@@ -93,7 +93,7 @@ def test_who_may_not_be_looked_into_is_asked(
     assert again == seen
 
 
-def test_of_who_does_not_answer_either_it_is_said_why(
+def test_missing_stacks_of_a_stopped_process_are_explained(
     hanging: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     hanging.send_signal(signal.SIGSTOP)
@@ -106,7 +106,7 @@ def test_of_who_does_not_answer_either_it_is_said_why(
     assert seen.location == ""
 
 
-def test_a_beat_is_read_while_its_rank_is_stopped_and_after_it_was_killed(
+def test_heartbeat_of_a_stopped_or_killed_rank_is_readable(
     hanging: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     beats = HeartbeatReader(RunDir(tmp_path), [3])
@@ -127,7 +127,7 @@ def test_a_beat_is_read_while_its_rank_is_stopped_and_after_it_was_killed(
     assert dead == stopped
 
 
-def test_a_rank_that_has_no_run_has_no_beat_and_nothing_is_known_of_it(tmp_path: Path) -> None:
+def test_rank_without_a_run_has_an_absent_heartbeat(tmp_path: Path) -> None:
     [pulse] = HeartbeatReader(RunDir(tmp_path), [3]).read()
 
     assert pulse.phase is Phase.ABSENT
@@ -150,7 +150,7 @@ def test_a_beat_changes_with_each_step_and_sign_of_life(tmp_path: Path) -> None:
     assert before.since_s < after.since_s < alive.since_s
 
 
-def test_a_run_without_a_wrapper_has_a_beat_that_nobody_sees(tmp_path: Path) -> None:
+def test_heartbeat_without_a_wrapper_is_not_published(tmp_path: Path) -> None:
     beat = HeartbeatWriter.create(None, 0)
 
     beat.complete_step(1)
@@ -171,7 +171,7 @@ def test_unwritable_run_directory_stops_only_the_watchdog(
     assert capfd.readouterr().err.startswith("holdfast: a hang of rank 3 cannot be detected: ")
 
 
-def test_an_ear_hears_who_asks_and_where_there_is_none_that_is_known(tmp_path: Path) -> None:
+def test_record_request_succeeds_only_with_an_open_pipe(tmp_path: Path) -> None:
     (tmp_path / "ranks").mkdir()
     run_dir = RunDir(tmp_path)
 
@@ -185,7 +185,7 @@ def test_an_ear_hears_who_asks_and_where_there_is_none_that_is_known(tmp_path: P
     os.close(ear)
 
 
-def test_what_torch_recorded_is_read_by_group() -> None:
+def test_flight_record_is_read_by_process_group() -> None:
     found = {"last_enqueued_collective": "8", "last_completed_collective": "7"}
 
     assert collectives_started(

@@ -75,7 +75,7 @@ def test_ranks_that_step_never_stand_still() -> None:
     assert run.stall is None
 
 
-def test_a_run_stands_still_a_quarter_of_an_hour_after_its_last_sign_of_life() -> None:
+def test_stall_is_detected_15_min_after_the_last_progress() -> None:
     run = Run()
     run.step([1.0] * 10)
 
@@ -95,7 +95,7 @@ def test_long_steps_have_a_longer_limit(usual_s: float) -> None:
     assert MEDIAN_FACTOR * usual_s <= waited_s <= MEDIAN_FACTOR * (usual_s + LOOK_S) + 2 * LOOK_S
 
 
-def test_what_took_long_once_and_came_to_its_end_may_take_longer_next_time() -> None:
+def test_long_completed_step_raises_the_limit() -> None:
     run = Run()
     run.step([1.0] * 10)
     run.step([800.0])
@@ -105,7 +105,7 @@ def test_what_took_long_once_and_came_to_its_end_may_take_longer_next_time() -> 
     assert LONGEST_FACTOR * 800 <= waited_s <= LONGEST_FACTOR * 801 + 2 * LOOK_S
 
 
-def test_the_first_step_of_an_attempt_may_take_an_hour_and_teaches_nothing() -> None:
+def test_hour_long_first_step_does_not_raise_the_limit() -> None:
     run = Run()
     run.are(stepping(0, 0, run.now_s, phase=Phase.LOADING))
 
@@ -135,7 +135,7 @@ def test_given_limit_holds_after_the_first_step() -> None:
     assert 20 < waited_s <= 20 + 2 * LOOK_S
 
 
-def test_nobody_is_told_to_stop_who_may_stand_still() -> None:
+def test_disabled_stall_detection_reports_no_stall() -> None:
     run = Run(MaxStall(StallDetection.OFF, 0))
     run.step([1.0] * 5)
 
@@ -145,7 +145,7 @@ def test_nobody_is_told_to_stop_who_may_stand_still() -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.ABSENT, Phase.STARTING, Phase.PREPARING, Phase.FINISHED])
-def test_what_a_script_does_outside_of_its_loop_may_take_as_long_as_it_likes(phase: Phase) -> None:
+def test_script_outside_its_loop_never_stalls(phase: Phase) -> None:
     run = Run()
     run.are(*(stepping(rank, 5, run.now_s, phase=phase) for rank in (0, 1)))
 
@@ -154,7 +154,7 @@ def test_what_a_script_does_outside_of_its_loop_may_take_as_long_as_it_likes(pha
     assert run.stall is None
 
 
-def test_who_waits_for_a_rank_outside_of_its_loop_waits_for_a_limited_time() -> None:
+def test_wait_for_a_rank_outside_its_loop_is_limited() -> None:
     run = Run()
     run.are(
         stepping(0, 5, run.now_s, phase=Phase.FINISHED),
@@ -166,7 +166,7 @@ def test_who_waits_for_a_rank_outside_of_its_loop_waits_for_a_limited_time() -> 
     assert run.stall
 
 
-def test_one_rank_that_says_it_is_alive_speaks_for_all() -> None:
+def test_one_live_rank_prevents_a_stall() -> None:
     run = Run()
     run.step([1.0] * 5)
     for _ in range(20):
@@ -176,7 +176,7 @@ def test_one_rank_that_says_it_is_alive_speaks_for_all() -> None:
     assert run.stall is None
 
 
-def test_who_cannot_see_all_ranks_is_patient_while_those_it_sees_wait() -> None:
+def test_partial_view_of_waiting_ranks_extends_the_limit() -> None:
     apart, whole = Run(is_whole=False), Run()
     for run in (apart, whole):
         run.are(*(stepping(rank, 5, run.now_s, waits=True) for rank in (0, 1)))
@@ -187,7 +187,7 @@ def test_who_cannot_see_all_ranks_is_patient_while_those_it_sees_wait() -> None:
     assert apart_s >= PARTIAL_VIEW_FACTOR * MIN_LIMIT_S
 
 
-def test_who_cannot_see_all_ranks_still_sees_one_of_its_own_that_hangs() -> None:
+def test_partial_view_still_detects_a_local_hang() -> None:
     run = Run(is_whole=False)
     run.are(stepping(0, 5, run.now_s, waits=True), stepping(1, 5, run.now_s))
 
@@ -196,7 +196,7 @@ def test_who_cannot_see_all_ranks_still_sees_one_of_its_own_that_hangs() -> None
     assert waited_s <= MIN_LIMIT_S + 2 * LOOK_S
 
 
-def test_a_machine_that_was_suspended_blames_nobody() -> None:
+def test_suspended_machine_reports_no_early_stall() -> None:
     run = Run()
     run.step([1.0] * 5)
     run.now_s += 10 * FIRST_STEP_LIMIT_S
@@ -221,14 +221,14 @@ def test_a_machine_that_was_suspended_blames_nobody() -> None:
         (stepping(2, 5, 1000.0), False),  # Of whom nothing was known.
     ],
 )
-def test_who_goes_on_while_it_is_looked_at_is_seen_to(after: Heartbeat, expected: bool) -> None:
+def test_progress_during_inspection_is_detected(after: Heartbeat, expected: bool) -> None:
     before = [stepping(rank, 5, 1000.0) for rank in (0, 1)]
 
     assert has_progressed(before, [before[0], after]) is expected
 
 
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=30), st.integers(0, 10**6))
-def test_the_limit_is_what_is_promised(takes_s: Sequence[int], restored: int) -> None:
+def test_limit_follows_its_documented_formula(takes_s: Sequence[int], restored: int) -> None:
     """However the steps were, the first of which does not count, and wherever the attempt began."""
     stopwatch = StallDetector(AUTO)
     now_s = 1000.0

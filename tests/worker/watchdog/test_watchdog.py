@@ -77,7 +77,7 @@ def have_exited(driver: RunDriver) -> bool:
     ],
     ids=["stop", "spin", "load"],
 )
-def test_a_run_that_hangs_is_ended_with_the_name_of_the_rank_that_hangs(
+def test_hanging_run_ends_and_names_the_hanging_rank(
     tmp_path: Path, how: str, culprit: int, doing: str
 ) -> None:
     driver = RunDriver(tmp_path, extra=SHORT)
@@ -98,7 +98,7 @@ def test_a_run_that_hangs_is_ended_with_the_name_of_the_rank_that_hangs(
     wait_until(lambda: have_exited(driver))
 
 
-def test_what_hangs_is_written_down_where_people_look(tmp_path: Path) -> None:
+def test_hang_writes_stacks_and_flight_records(tmp_path: Path) -> None:
     driver = RunDriver(tmp_path, extra=SHORT)
 
     driver.run_wrapper(*TWO_RANKS, ENDLESS, "--rank", "0", "--how", "sleep")
@@ -120,7 +120,7 @@ def test_what_hangs_is_written_down_where_people_look(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["dawdle", "evaluate"])
-def test_who_is_slow_or_says_that_it_is_alive_is_left_alone(tmp_path: Path, how: str) -> None:
+def test_slow_or_beating_rank_is_left_running(tmp_path: Path, how: str) -> None:
     driver = RunDriver(tmp_path, extra={"HOLDFAST_MAX_STALL": "6s"})
 
     code, _, err = driver.run_wrapper(*TWO_RANKS, "10", "--rank", "0", "--how", how)
@@ -131,7 +131,7 @@ def test_who_is_slow_or_says_that_it_is_alive_is_left_alone(tmp_path: Path, how:
     assert "ending all ranks" not in err
 
 
-def test_a_rank_that_is_killed_is_named_and_not_the_one_that_fell_over_it(tmp_path: Path) -> None:
+def test_killed_rank_is_named_instead_of_its_consequence(tmp_path: Path) -> None:
     driver = RunDriver(tmp_path)
 
     code, out, _ = driver.run_wrapper(*TWO_RANKS, ENDLESS, "--rank", "1", "--how", "die")
@@ -141,7 +141,7 @@ def test_a_rank_that_is_killed_is_named_and_not_the_one_that_fell_over_it(tmp_pa
     assert detail_of(driver) == "rank 1 was killed by signal 9"
 
 
-def test_ranks_that_do_not_notice_that_another_died_are_ended_too(tmp_path: Path) -> None:
+def test_ranks_unaware_of_a_dead_rank_are_ended(tmp_path: Path) -> None:
     """As those do that wait for a GPU. torchrun alone asks them to leave, and waits for half a minute."""
     driver = RunDriver(tmp_path)
 
@@ -155,9 +155,7 @@ def test_ranks_that_do_not_notice_that_another_died_are_ended_too(tmp_path: Path
 
 
 @pytest.mark.parametrize("other", ["sleep", "nothing"])
-def test_a_rank_that_dies_ends_those_of_other_nodes_with_its_cause(
-    tmp_path: Path, other: str
-) -> None:
+def test_dead_rank_ends_other_nodes_with_its_cause(tmp_path: Path, other: str) -> None:
     nodes = nodes_of(tmp_path)
 
     wrappers = [
@@ -174,7 +172,7 @@ def test_a_rank_that_dies_ends_those_of_other_nodes_with_its_cause(
     assert nodes[1].reports() == []
 
 
-def test_a_rank_that_hangs_on_another_node_is_named_on_all_of_them(tmp_path: Path) -> None:
+def test_hanging_rank_is_named_on_all_nodes(tmp_path: Path) -> None:
     nodes = nodes_of(tmp_path)
 
     wrappers = [
@@ -191,9 +189,7 @@ def test_a_rank_that_hangs_on_another_node_is_named_on_all_of_them(tmp_path: Pat
 
 
 @pytest.mark.parametrize("gone", [0, 1])
-def test_a_wrapper_that_is_killed_takes_the_ranks_of_all_nodes_along(
-    tmp_path: Path, gone: int
-) -> None:
+def test_killed_wrapper_ends_the_ranks_of_all_nodes(tmp_path: Path, gone: int) -> None:
     """The ranks that are left wait in nothing that would notice: of each only its own wrapper knows."""
     nodes = nodes_of(tmp_path)
     for node in nodes:
@@ -236,7 +232,7 @@ def test_without_a_port_there_is_no_bond_and_the_run_goes_on(tmp_path: Path) -> 
     assert "ending all ranks" not in "".join(errs)
 
 
-def test_without_a_bond_a_node_still_ends_what_hangs_there(tmp_path: Path) -> None:
+def test_hang_is_ended_without_a_node_channel(tmp_path: Path) -> None:
     port = _row_of_ports()
     nodes = nodes_of(tmp_path, port)
 
