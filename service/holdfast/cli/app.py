@@ -182,7 +182,7 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; an error prints one sentence and sets the exit code, without a traceback."""
+    """Run the command line; an error prints one sentence and sets the exit code."""
     try:
         app()
     except HoldfastError as error:

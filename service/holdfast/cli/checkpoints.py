@@ -1,4 +1,4 @@
-"""The command `checkpoints`: every attempted save of a job, its result, and the retention policy."""
+"""The command `checkpoints`: every save of a job, its result, and the retention policy."""
 
 from __future__ import annotations
 

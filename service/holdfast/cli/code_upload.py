@@ -38,7 +38,9 @@ def folder_of(text: str) -> Path | None:
 
 
 def code_of(client: Client, text: str, upload: bool | None) -> str | None:
-    """Upload the working directory of a job file and return its id; None if the service uses its own directory.
+    """Upload the working directory of a job file and return its id.
+
+    None if the service uses its own directory.
 
     Raises:
         BadJobFile: `file_mounts` names files of this machine, which are not uploaded.

@@ -1,4 +1,4 @@
-"""Commands that diagnose a job: evidence bundle, manifest, comparison of two jobs, hints and rank presence."""
+"""Commands that diagnose a job: bundle, manifest, comparison, hints and rank presence."""
 
 from __future__ import annotations
 
@@ -159,7 +159,10 @@ def ranks(
 
 
 def print_rank_presence(job_id: str, attempt: int | None, *, as_json: bool) -> None:
-    """Print where the ranks of an attempt run and which are missing; None selects the newest attempt."""
+    """Print where the ranks of an attempt run and which are missing.
+
+    None selects the newest attempt.
+    """
     with Client.from_settings(read_settings()) as client:
         found = EvidenceClient(client).rank_presence(job_id, attempt)
     if as_json:

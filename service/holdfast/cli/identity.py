@@ -1,4 +1,4 @@
-"""Commands for projects and their members, access tokens, users, and the login of this machine."""
+"""Commands for projects, members, access tokens, users, and the login of this machine."""
 
 from __future__ import annotations
 

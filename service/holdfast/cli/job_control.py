@@ -1,4 +1,4 @@
-"""Commands that copy, retry, pause, resume, limit and remove jobs, and manage unknown launches."""
+"""Commands that copy, retry, pause, resume, limit and remove jobs, and unknown launches."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def _print_log(client: Client, job_id: str, choice: dict[str, int]) -> None:
 
 
 def _print_matches(job_id: str, found: Iterable[MatchOut], *, as_json: bool) -> None:
-    """Print matches as they arrive, each with its location, so that a long search shows progress."""
+    """Print each match with its location on arrival, so that a long search shows progress."""
     count = 0
     for match in found:
         count += 1

@@ -110,7 +110,10 @@ def _short(value: float) -> str:
 
 
 def spark(buckets: Sequence[BucketOut]) -> str:
-    """Draw the mean of each bucket as one line between the minimum and maximum; a dot marks non-finite buckets."""
+    """Draw the mean of each bucket as one line between the minimum and maximum.
+
+    A dot marks non-finite buckets.
+    """
     means = [bucket.mean for bucket in buckets]
     told = [mean for mean in means if mean is not None]
     if not told:

@@ -1,4 +1,4 @@
-"""Output of commands: tables, amounts, times, JSON, errors, launcher warnings and shared options."""
+"""Output of commands: tables, amounts, times, JSON, errors and launcher warnings."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def table(*columns: str, right: Sequence[str] = ()) -> Table:
 
 
 def print_table(made: Table) -> None:
-    """Print a table at its full width: a narrow terminal wraps its lines, and nothing is truncated."""
+    """Print a table at its full width: a narrow terminal wraps it, nothing is truncated."""
     Console(highlight=False, width=max(console.width, 240)).print(made)
 
 
@@ -152,7 +152,10 @@ def state(word: str) -> Text:
 
 
 def money(micros: int, *, simulated: bool = False) -> str:
-    """Format micro-dollars, with four decimals below one dollar; `~` marks simulated or estimated prices."""
+    """Format micro-dollars, with four decimals below one dollar.
+
+    `~` marks simulated or estimated prices.
+    """
     dollars = micros / 1_000_000
     text = f"${abs(dollars):,.2f}" if abs(dollars) >= 1 else f"${abs(dollars):.4f}"
     return f"{'~' if simulated else ''}{'-' if micros < 0 else ''}{text}"

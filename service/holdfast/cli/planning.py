@@ -1,4 +1,4 @@
-"""Commands for planning: the cost of a failure, checkpoint intervals, and accelerators for a model."""
+"""Commands for planning: cost of a failure, checkpoint intervals, accelerators for a model."""
 
 from __future__ import annotations
 

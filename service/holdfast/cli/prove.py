@@ -41,7 +41,7 @@ def prove(
     project: Project = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a short job twice on this machine, with and without preemptions, and compare the results."""
+    """Run a short job twice here, with and without preemptions, and compare the results."""
     request = task_of(file, None, env, secret)
     task = shortened_job(request.task, name=name or "proof", steps=steps, step_ms=step_ms)
     at = preemption_steps(steps, kills)

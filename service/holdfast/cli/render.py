@@ -1,4 +1,4 @@
-"""The command that prints what would be launched, or the commands for a launch without the service."""
+"""The command that prints what would be launched, or commands for a launch by hand."""
 
 from __future__ import annotations
 

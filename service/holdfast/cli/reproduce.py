@@ -139,7 +139,10 @@ def reproduce(
 
 
 def _manifest(what: str) -> dict[str, Any]:
-    """Read a manifest from a file or a job; a file of this name takes precedence, as job ids are not file names."""
+    """Read a manifest from a file or a job.
+
+    A file of this name takes precedence, as job ids are not file names.
+    """
     if Path(what).exists() or "/" in what or what.endswith((".json", ".zip")):
         return read_evidence(Path(what))
     with connect() as client:
@@ -147,7 +150,10 @@ def _manifest(what: str) -> dict[str, Any]:
 
 
 def _with_packages(manifest: dict[str, Any], workdir: str | None, target: Path) -> dict[str, Any]:
-    """Return the job file with the original packages: installed here for local nodes, else by its setup."""
+    """Return the job file with the original packages.
+
+    They are installed here for local nodes, else by its setup.
+    """
     lock = manifest.get("lock") or []
     if not is_local(task_of(manifest)):
         return with_requirements(rerun_task(manifest, workdir), requirements(lock))

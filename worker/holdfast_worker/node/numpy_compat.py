@@ -68,7 +68,7 @@ class _NumPy1Copies(ModuleType):
 
 
 def _release(package: str) -> tuple[int, int]:
-    """Return major and minor version of an installed package; zeros if it is absent or has no such version."""
+    """Return major and minor version of an installed package; zeros if unknown."""
     try:
         major, minor = metadata.version(package).split(".")[:2]
         return int(major), int(minor)

@@ -1,4 +1,4 @@
-"""The job that a command acts on: an id or a name, resolved to an id and completed by the shell."""
+"""The job of a command: an id or a name, resolved to an id and completed by the shell."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _all_resolved(ctx: typer.Context, value: list[str]) -> list[str]:
 
 
 def _completions(incomplete: str) -> list[tuple[str, str]]:
-    """Return the ids and names that begin with a text, newest job first; empty without a service."""
+    """Return ids and names that begin with a text, newest job first; empty without a service."""
     logging.disable()  # A warning would appear in the prompt.
     try:
         with Client.from_settings(read_settings(), timeout_s=COMPLETION_TIMEOUT_S) as client:
