@@ -104,6 +104,7 @@ def _run_pytest(
     with Path(output).open("w") as file:
         os.dup2(file.fileno(), sys.stdout.fileno())
         os.dup2(file.fileno(), sys.stderr.fileno())
+    multiprocessing.set_start_method(None, force=True)  # Data loaders of tests use the default.
     os.chdir(ROOT)
     sys.path[:0] = python_path
     for package in PACKAGES.values() if python_path else ():
