@@ -107,7 +107,7 @@ WORKER_MISTAKES: Final = (
         file=f"{W}data/sampling.py",
         old="return taken >= whole + (1 if rest and not self.drops_batch else 0)",
         new="return taken >= whole",
-        tests=(f"{DATA}test_resumable_loader.py",),
+        tests=(f"{DATA}test_resumable_loader_world_size.py",),
     ),
     Mistake(
         name="sampler-restarts-the-epoch",
