@@ -94,7 +94,7 @@ def test_limits_hold_once_a_frozen_postgresql_answers(
 
     assert (found.guard, found.is_held_during) == ("max_cost", False)
     assert (found.ready, found.cancel) == (503, 503)
-    assert "does not answer" in found.cancel_told
+    assert "does not respond" in found.cancel_told
 
 
 def test_limits_hold_while_no_connection_is_left(
