@@ -135,9 +135,9 @@ def test_a_silent_postgresql_is_an_error_and_then_continues(
     job = journal.submit("job-1", submitted())
 
     with cluster.frozen():
-        with pytest.raises(StoreUnavailable, match=r"does not answer\); nothing was recorded"):
+        with pytest.raises(StoreUnavailable, match=r"does not respond\); nothing was recorded"):
             journal.append(job, [launched(1)])
-        with pytest.raises(StoreUnavailable, match="does not answer"):
+        with pytest.raises(StoreUnavailable, match="does not respond"):
             journal.read("job-1")
 
     wait_until(lambda: _can_be_read(journal))
