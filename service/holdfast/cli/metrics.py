@@ -115,10 +115,10 @@ def spark(buckets: Sequence[BucketOut]) -> str:
     A dot marks non-finite buckets.
     """
     means = [bucket.mean for bucket in buckets]
-    told = [mean for mean in means if mean is not None]
-    if not told:
+    finite = [mean for mean in means if mean is not None]
+    if not finite:
         return ""
-    low, high = min(told), max(told)
+    low, high = min(finite), max(finite)
     # Halved, as the difference of the two may overflow a float.
     height = high / 2 - low / 2
     return "".join(

@@ -90,5 +90,5 @@ def test_a_machine_without_torch_gets_a_sentence(capsys: pytest.CaptureFixture[s
     def ask() -> dict[str, Any]:
         raise ImportError("No module named 'torch'")
 
-    assert doctor.check_machine([], as_json=True, ask=ask) == 1
+    assert doctor.check_machine([], as_json=True, describe=ask) == 1
     assert "torch cannot be imported: No module named 'torch'" in capsys.readouterr().err

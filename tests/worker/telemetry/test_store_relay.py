@@ -18,7 +18,7 @@ from support.fakes import FixedClock
 from support.memory_store import MemoryObjects, TimedStore
 from worker.support.report_server import ReportServer
 from worker.support.run_driver import free_port, wait_until
-from worker.telemetry.test_incarnation import settle
+from worker.telemetry.test_incarnation import create_incarnation
 
 PROGRESS = ReportKind.PROGRESS
 
@@ -259,7 +259,7 @@ def test_reports_of_older_attempts_are_relayed_first(tmp_path: Path, shed: Memor
 def test_worker_without_a_number_relays_under_its_incarnation(
     tmp_path: Path, shed: MemoryObjects
 ) -> None:
-    who = settle(tmp_path)
+    who = create_incarnation(tmp_path)
     spool = fill(who.spool, 0, 2)
     postbox = StoreRelay(lambda: TimedStore(shed), who.spool, 0, who, quiet_s=0.1, pause_s=0.1)
     doorstep = ServiceClient(f"http://127.0.0.1:{free_port()}", "job-1", "secret", who.name)
