@@ -30,6 +30,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         service.end(signal.SIGTERM)
 
 
+@pytest.mark.full
 def test_demo_continues_and_runs_submitted_jobs(service: Service) -> None:
     job = service.submit(
         name="mine",

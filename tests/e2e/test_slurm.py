@@ -112,23 +112,16 @@ def bring_the_limit_near(service: OnLoginNode, job: str) -> None:
     service.cluster.run("scontrol", "update", f"JobId={number}", "TimeLimit=10")
 
 
+@pytest.mark.full
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("befall", "partition", "step_s", "cause"),
     [
-        pytest.param(
-            cut_the_power, "main", 0.5, "node_failed", id="power cut", marks=pytest.mark.full
-        ),
-        pytest.param(come_urgently, "spot", 0.5, "preempted", id="preempted"),
-        pytest.param(
-            bring_the_limit_near,
-            "main",
-            2.5,
-            "launcher_restarted",
-            id="time limit",
-            marks=pytest.mark.full,
-        ),
+        (cut_the_power, "main", 0.5, "node_failed"),
+        (come_urgently, "spot", 0.5, "preempted"),
+        (bring_the_limit_near, "main", 2.5, "launcher_restarted"),
     ],
+    ids=["power cut", "preempted", "time limit"],
 )
 def test_capacity_loss_leaves_the_final_weights_unchanged(
     service: OnLoginNode,

@@ -55,6 +55,7 @@ def test_up_starts_skypilot_with_the_admission_plugin(upper: Upper) -> None:
     assert grades["reports"] == "warning"
 
 
+@pytest.mark.full
 def test_missing_plugin_makes_skypilot_wait_and_doctor_warn(
     upper: Upper,
 ) -> None:
@@ -70,6 +71,7 @@ def test_missing_plugin_makes_skypilot_wait_and_doctor_warn(
     assert "! warning  launches" in doctor.stdout
 
 
+@pytest.mark.full
 def test_skypilot_outlives_the_service_and_is_used_again(upper: Upper) -> None:
     upper.start()
     first = upper.sky_pid
@@ -81,6 +83,7 @@ def test_skypilot_outlives_the_service_and_is_used_again(upper: Upper) -> None:
     assert f"is already running, process {first}" in (upper.folder / "service.log").read_text()
 
 
+@pytest.mark.full
 def test_up_with_a_server_that_is_named_starts_none(upper: Upper) -> None:
     upper.environment["HOLDFAST_SKYPILOT_URL"] = f"http://127.0.0.1:{upper.sky_port}"
 
@@ -121,6 +124,7 @@ def test_external_server_with_shared_files_is_only_configured(
     assert not (upper.sky_home / "holdfast-server.json").exists()
 
 
+@pytest.mark.full
 def test_stop_ends_skypilot_and_leaves_the_service(upper: Upper) -> None:
     upper.start()
 
@@ -151,6 +155,7 @@ def test_configure_prints_settings_for_a_remote_server(upper: Upper) -> None:
     assert not upper.sky_home.exists()
 
 
+@pytest.mark.full
 def test_configure_leaves_a_server_that_runs_where_it_asks(upper: Upper) -> None:
     """It is typed in another shell, which does not know on which port or under which address the service runs."""
     upper.start()
