@@ -20,7 +20,7 @@ GUIDE = Path(__file__).parents[2] / "docs/howto/upload-code.md"
 def test_the_requests_of_the_guide_upload_and_submit(
     world: SimulatedService, tmp_path: Path
 ) -> None:
-    _, _, guide = GUIDE.read_text().partition("## Without the client")
+    _, _, guide = GUIDE.read_text().partition("## Upload without the client")
     submission, large = re.findall(r"```sh\n(.*?)```", guide, re.DOTALL)
     principals = create_principals(world)
     token, _ = principals.token("member", project=OWN)
