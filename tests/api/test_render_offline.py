@@ -25,8 +25,9 @@ CLOUD = (
 RISKY = "resources: {infra: gcp, accelerators: A100:8, use_spot: true}\nrun: train\n"
 OVER = f"{LOCAL}holdfast: {{limits: {{deadline: 2020-01-01T00:00:00Z}}}}\n"
 GIT = "workdir: {url: 'https://example.com/a.git'}\nresources: {infra: local}\nrun: train\n"
+NOT_YAML = "run: ["
 WRONG = [
-    "run: [",
+    NOT_YAML,
     "nmae: x\nrun: train\n",
     "run: train\nresources: {accelerators: -1}\n",
     GIT,
@@ -95,7 +96,11 @@ def test_mistakes_are_those_that_the_service_names(
 
     assert isinstance(alone.exception, BadJobFile)
     flaws = [{"pointer": flaw.pointer, "message": flaw.message} for flaw in alone.exception.issues]
-    assert flaws == problem["errors"]
+    if task == NOT_YAML:  # The client names the file and shows the line.
+        message = problem["errors"][0]["message"].removeprefix("the job file ")
+        assert flaws == [{"pointer": "job.yaml", "message": f"{message}\n      1 | {NOT_YAML}"}]
+    else:
+        assert flaws == problem["errors"]
     assert (alone.exception.title(), alone.exception.exit_code) == (problem["title"], 2)
     assert alone.stdout == ""
 
