@@ -321,5 +321,5 @@ def test_times_of_different_zones_are_compared_as_moments(engine: Engine) -> Non
 def test_a_naive_time_is_a_bug() -> None:
     naive = datetime(2026, 3, 1)  # noqa: DTZ001 - the point
 
-    with pytest.raises(AssertionError, match="naive"):
+    with pytest.raises(AssertionError, match="must be aware"):
         UtcTime().process_bind_param(naive, None)
