@@ -233,6 +233,7 @@ def test_job_cancelled_instead_of_requeued_is_resubmitted(
     assert "deadline" in json.loads(where.read_text())
 
 
+@pytest.mark.full
 def test_fast_reboot_of_a_node_leaves_no_endless_job(
     cluster: SlurmBackend,
 ) -> None:

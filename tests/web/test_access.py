@@ -117,6 +117,7 @@ ROOM = "document.documentElement.clientWidth - document.documentElement.scrollWi
 """Below 0 where something sticks out of the page, which then can be moved sideways."""
 
 
+@pytest.mark.full
 @at_every_width
 def test_a_page_is_never_wider_than_its_window(
     width: int, url: str, eventful: str, page: Page

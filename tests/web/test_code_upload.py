@@ -40,6 +40,7 @@ def drop(page: Page, path: Path) -> None:
         browser.send("Input.dispatchDragEvent", {"type": kind, **spot, "data": data})
 
 
+@pytest.mark.full
 def test_a_dropped_folder_is_the_code_of_the_job(service: Service, code: Path, page: Page) -> None:
     page.goto(f"{service.environment['HOLDFAST_URL']}/submit")
     page.get_by_role("textbox", name="Job file").fill(

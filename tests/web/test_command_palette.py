@@ -104,6 +104,7 @@ def test_arrows_choose_and_escape_closes(url: str, page: Page) -> None:
     expect(box).to_have_count(0)
 
 
+@pytest.mark.full
 def test_keys_go_to_pages_but_not_while_somebody_types(url: str, page: Page) -> None:
     page.goto(url)
     expect(page.get_by_role("heading", level=1, name="Fleet")).to_be_visible()

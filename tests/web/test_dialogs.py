@@ -40,7 +40,13 @@ def silence(kind: str, road: NetworkProxy, page: Page) -> Iterator[None]:
             held.cut_off()
 
 
-@pytest.mark.parametrize("kind", ["no network", "refuses connections", "hangs"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "no network",
+        *(pytest.param(kind, marks=pytest.mark.full) for kind in ("refuses connections", "hangs")),
+    ],
+)
 def test_action_fails_at_once_while_the_service_is_silent(
     kind: str, world: SimulatedService, url: str, eventful: str, road: NetworkProxy, page: Page
 ) -> None:
@@ -61,6 +67,7 @@ def test_action_fails_at_once_while_the_service_is_silent(
     assert world.job(eventful)["state"] == "stopping"
 
 
+@pytest.mark.full
 def test_page_stays_when_a_part_of_it_cannot_be_loaded(
     url: str, eventful: str, road: NetworkProxy, page: Page
 ) -> None:
@@ -91,6 +98,7 @@ def test_submit_fails_at_once_while_the_service_is_silent(
     expect(page.get_by_role("heading", level=1, name="hello")).to_be_visible()
 
 
+@pytest.mark.full
 def test_action_hanging_after_send_is_reported_as_unknown(
     url: str, eventful: str, road: NetworkProxy, page: Page
 ) -> None:

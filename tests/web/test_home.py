@@ -17,6 +17,7 @@ from web.expected_numbers import dollars, figure
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
+@pytest.mark.full
 def test_empty_home_page_shows_how_to_submit_a_job(page: Page, url: str) -> None:
     page.goto(url)
 
@@ -100,6 +101,7 @@ def test_a_job_that_is_submitted_appears_by_itself(
     expect(page.get_by_role("link", name="newcomer")).to_be_visible()
 
 
+@pytest.mark.full
 def test_paused_job_is_listed_as_needing_attention(
     world: SimulatedService, url: str, page: Page
 ) -> None:
@@ -152,6 +154,7 @@ def test_active_jobs_are_filtered_by_state(world: SimulatedService, url: str, pa
     expect(page).to_have_url(f"{url}/?state=training")
 
 
+@pytest.mark.full
 def test_jobs_are_sorted_by_url_searched_and_exported_as_csv(
     world: SimulatedService, url: str, page: Page, tmp_path: Path
 ) -> None:

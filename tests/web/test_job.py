@@ -120,6 +120,7 @@ def test_steps_are_labelled_reported_durable_or_logged(
     expect(curve).to_contain_text(re.compile(r"^logged at step \d+: "))
 
 
+@pytest.mark.full
 def test_loss_and_pace_charts_mark_preemptions_and_resumes(
     url: str, eventful: str, page: Page
 ) -> None:
@@ -232,6 +233,7 @@ def test_keyboard_zoom_to_an_attempt_applies_to_all_charts(
     assert names_of_charts(page) == whole
 
 
+@pytest.mark.full
 def test_disallowed_action_shows_the_reason_of_the_service(
     world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
@@ -347,6 +349,7 @@ def test_reopened_dialog_has_no_earlier_input(
     assert len(world.http.get("/v1/jobs").json()["jobs"]) == 1
 
 
+@pytest.mark.full
 def test_a_job_that_failed_is_retried_under_other_limits(
     world: SimulatedService, url: str, page: Page
 ) -> None:
@@ -389,6 +392,7 @@ def test_a_job_is_preempted_on_purpose_and_comes_back(
     expect(page.get_by_role("group", name="State")).to_contain_text("attempt 2")
 
 
+@pytest.mark.full
 def test_facts_come_while_one_looks(world: SimulatedService, url: str, page: Page) -> None:
     job = world.submit()["id"]
     page.goto(f"{url}/jobs/{job}?tab=events")

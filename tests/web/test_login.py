@@ -28,6 +28,7 @@ def log_in(page: Page, token: str) -> None:
     page.get_by_role("button", name="Log in").click()
 
 
+@pytest.mark.full
 def test_invalid_token_is_refused_with_a_message(
     principals: Principals, url: str, page: Page
 ) -> None:
@@ -72,6 +73,7 @@ def test_viewer_sees_that_the_role_is_read_only(
     )
 
 
+@pytest.mark.full
 def test_after_a_logout_nothing_is_shown_any_more(
     principals: Principals, url: str, page: Page
 ) -> None:

@@ -131,6 +131,7 @@ def test_repeated_search_finds_lines_printed_since(service: Service, page: Page)
     expect(found.get_by_role("button", name="line 2")).to_be_visible()
 
 
+@pytest.mark.full
 def test_log_wraps_hides_time_stamps_and_downloads(
     service: Service, page: Page, tmp_path: Path
 ) -> None:

@@ -159,6 +159,7 @@ def test_the_curve_of_survival_has_the_measured_rate_beside_it(demo: Demo, page:
     expect(panel.get_by_role("listitem").filter(has_text="Exponential")).to_be_visible()
 
 
+@pytest.mark.full
 def test_worst_jobs_match_the_api_and_link_to_their_pages(demo: Demo, page: Page) -> None:
     page.goto(f"{demo.url}/preemptions")
     answer = demo.get("/v1/preemptions/jobs", since="30d")["jobs"]
@@ -205,6 +206,7 @@ def test_recovery_and_causes_are_shown_in_full(demo: Demo, page: Page) -> None:
     assert values == sorted(total["causes"].values())
 
 
+@pytest.mark.full
 def test_prices_over_time_are_those_of_the_api(demo: Demo, page: Page) -> None:
     page.goto(f"{demo.url}/prices")
     page.get_by_role("combobox", name="Accelerators").select_option("H100:8")

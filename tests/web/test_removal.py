@@ -33,7 +33,7 @@ def test_live_job_has_no_remove_button(url: str, eventful: str, page: Page) -> N
     expect(actions.get_by_text("Remove", exact=True)).to_have_count(0)
 
 
-@pytest.mark.parametrize("with_checkpoints", [False, True])
+@pytest.mark.parametrize("with_checkpoints", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_ended_job_is_removed_after_a_question(
     with_checkpoints: bool, world: SimulatedService, url: str, ended: str, page: Page
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_message_that_waits_is_seen_to_have_gone(
     expect(message).to_contain_text("✓ sent")
 
 
+@pytest.mark.full
 def test_budget_spending_updates_while_displayed(
     principals: Principals, url: str, page: Page
 ) -> None:

@@ -80,6 +80,7 @@ def test_changed_lines_keep_the_indentation_of_their_neighbours(url: str, page: 
     assert len(set(task.evaluate(COLUMNS))) == 1
 
 
+@pytest.mark.full
 def test_preview_shows_why_submit_refuses(url: str, page: Page) -> None:
     page.goto(f"{url}/submit")
 
@@ -115,6 +116,7 @@ def test_a_job_is_submitted_and_shown(world: SimulatedService, url: str, page: P
     expect(page).to_have_url(f"{url}/jobs/{job['id']}")
 
 
+@pytest.mark.full
 def test_spot_job_without_checkpoints_needs_confirmation(
     world: SimulatedService, url: str, page: Page
 ) -> None:

@@ -29,6 +29,7 @@ def open_as(principals: Principals, page: Page, url: str, who: str, tab: str) ->
     expect(page.get_by_role("heading", level=1, name="Team")).to_be_visible()
 
 
+@pytest.mark.full
 def test_a_budget_is_set_seen_to_be_spent_and_removed(
     principals: Principals, world: SimulatedService, url: str, page: Page
 ) -> None:
@@ -165,6 +166,7 @@ def test_missing_permissions_show_the_reason_of_the_service(
     expect(page.get_by_role("tabpanel")).to_contain_text("requires a service admin")
 
 
+@pytest.mark.full
 def test_the_lead_of_a_project_manages_it_and_nothing_else(
     principals: Principals, url: str, page: Page
 ) -> None:
