@@ -47,10 +47,10 @@ def test_refused_value_is_named_without_the_schema(
 
 
 def test_unknown_state_lists_the_states() -> None:
-    refused = CliRunner().invoke(app, ["ps", "--status", "runing"]).exception
+    refused = CliRunner().invoke(app, ["ps", "--status", "flying"]).exception
 
     assert isinstance(refused, BadRequest)
-    assert refused.detail.startswith("--status runing: must be one of queued, provisioning, ")
+    assert refused.detail.startswith("--status flying: must be one of queued, provisioning, ")
 
 
 @pytest.mark.parametrize(("infra", "is_noted"), [("local", False), ("aws", True)])
