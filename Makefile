@@ -58,7 +58,7 @@ test-all: test ## run all tests with all repetitions: 100 seeds of each fault in
 
 test-added: export HOLDFAST_TEST_FULL := 1
 test-added: TIER := added
-test-added: test ## run what make test-all adds to make test
+test-added: test ## run the tests that make test leaves out
 
 mistakes: setup postgres ## plant known mistakes in copies of the sources and check that tests notice each; NAMES="..." for some
 	@PYTHONPATH=tests $(BIN)/python -m planted_mistakes $(NAMES)
