@@ -28,7 +28,7 @@ from checkpoint.state import SHAPES, Weights
 
 
 class Unchecked(Weights, RankZeroState):
-    """The same of which nobody looks at the other ranks'."""
+    """The same without a comparison between ranks."""
 
 
 def measure(size: str, saves: int, *, is_compared: bool) -> dict[str, Any]:

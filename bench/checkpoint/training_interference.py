@@ -1,6 +1,6 @@
 """What a save costs the training beside it: steps of a small model on one thread, undisturbed and during a save.
 
-Holdfast spreads an upload over a quarter of the time between two saves; nobody else does anything of the kind, so that
+Holdfast spreads an upload over a quarter of the time between two saves; no peer does anything of the kind, so that
 what a save takes from the training is told too, in seconds.
 """
 

@@ -1,4 +1,4 @@
-"""What is gone to and done in a real browser, and what that browser measures of itself meanwhile."""
+"""Pages and actions in a real browser, and the measurements of that browser."""
 
 from __future__ import annotations
 

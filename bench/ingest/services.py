@@ -114,7 +114,7 @@ def _seed(url: str, home: Path, jobs: int) -> list[dict[str, Any]]:
             {"job": job_id, "token": token, "incarnation": incarnation, "n": 0, "sent": 0}
         )
     with services.engine.begin() as connection:
-        # No launcher knows them; nobody looks.
+        # No launcher knows them, so that they are not observed.
         connection.execute(update(watches).values(due_at=NEVER))
     services.engine.dispose()
     return workers
@@ -156,7 +156,7 @@ def _await_answer(process: subprocess.Popen[bytes], port: int) -> None:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """A port of loopback without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

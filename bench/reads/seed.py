@@ -50,7 +50,7 @@ def seed(
         connection.execute(update(job_events).values(recorded_at=job_events.c.at))
     BillRollups(engine).roll_up(len(templates))
     with writing(engine) as connection:
-        # No launcher knows them; nobody looks. Those that have ended are watched no more.
+        # No launcher knows them, so that they are not observed; ended jobs have no lease.
         connection.execute(update(watches).values(due_at=NEVER))
         ended = select(jobs.c.id).where(jobs.c.status.in_(list(Outcome)))
         connection.execute(delete(watches).where(watches.c.job_id.in_(ended)))
