@@ -41,7 +41,7 @@ def main(names: Sequence[str], jobs: int) -> int:
     with ThreadPoolExecutor(jobs) as pool:
         for mistake, run in zip(chosen, pool.map(run_planted, chosen), strict=True):
             survivors += not run.is_caught
-            print(f"{mistake.name:{width}}  {_verdict(run)}", flush=True)
+            print(f"{mistake.name:{width}}  {_result(run)}", flush=True)
     for mistake in named:
         if mistake.equivalent:
             print(f"{mistake.name:{width}}  equivalent: {mistake.equivalent}")
@@ -50,7 +50,7 @@ def main(names: Sequence[str], jobs: int) -> int:
 
 
 def _pass_unplanted(mistakes: Sequence[Mistake]) -> bool:
-    """Whether the tests of the mistakes pass without them: otherwise their failure means nothing."""
+    """Whether the tests pass without the mistakes; otherwise their failure proves nothing."""
     for tier in Tier:
         tests = dict.fromkeys(test for each in mistakes if each.tier is tier for test in each.tests)
         if not tests:
@@ -63,7 +63,7 @@ def _pass_unplanted(mistakes: Sequence[Mistake]) -> bool:
     return True
 
 
-def _verdict(run: TestRun) -> str:
+def _result(run: TestRun) -> str:
     if run.is_caught:
         return f"caught by {', '.join(run.failed)}"
     if run.exit_code:

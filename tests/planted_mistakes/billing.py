@@ -71,7 +71,7 @@ BILLING_MISTAKES: Final = (
         file=f"{S}domain/billing/rate.py",
         old="(at_ms - begin_ms) * rate // MS_PER_HOUR for",
         new="(at_ms - begin_ms) // 1000 * rate // 3600 for",
-        tests=(f"{BILLING}test_ledger_histories.py",),
+        tests=(f"{BILLING}test_bill_histories.py",),
     ),
     Mistake(
         name="amount-rounded-up",
@@ -103,17 +103,17 @@ BILLING_MISTAKES: Final = (
     ),
     Mistake(
         name="overlapping-attempts-billed-twice",
-        file=f"{S}domain/billing/ledger.py",
+        file=f"{S}domain/billing/bill.py",
         old="start = max(to_ms(attempt.ready.at), free_since)",
         new="start = to_ms(attempt.ready.at)",
         tests=(f"{BILLING}test_running_cost.py",),
     ),
     Mistake(
         name="price-of-one-group-applied-to-all",
-        file=f"{S}domain/billing/ledger.py",
+        file=f"{S}domain/billing/bill.py",
         old="if change.group == number:",
         new="if change.group <= number:",
-        tests=(f"{BILLING}test_ledger_histories.py",),
+        tests=(f"{BILLING}test_bill_histories.py",),
     ),
     Mistake(
         name="running-cost-counts-overlap-twice",
@@ -141,7 +141,7 @@ BILLING_MISTAKES: Final = (
         file=f"{S}domain/billing/running_cost.py",
         old="any(meter.attempt == attempt for meter in self.meters)",
         new="any(meter.attempt == attempt for meter in self.meters[-1:])",
-        tests=(f"{BILLING}test_ledger_histories.py",),
+        tests=(f"{BILLING}test_bill_histories.py",),
     ),
     Mistake(
         name="preemption-after-exactly-an-hour-is-free",
@@ -159,10 +159,10 @@ BILLING_MISTAKES: Final = (
     ),
     Mistake(
         name="extended-bill-without-unmeasured-time",
-        file=f"{S}domain/billing/incremental.py",
+        file=f"{S}domain/billing/incremental_bill.py",
         old="account.on_demand_micros + useful + unmeasured,",
         new="account.on_demand_micros + useful,",
-        tests=(f"{BILLING}test_incremental.py",),
+        tests=(f"{BILLING}test_incremental_bill.py",),
     ),
     Mistake(
         name="last-phase-not-split-at-midnight",
@@ -183,13 +183,13 @@ BILLING_MISTAKES: Final = (
         file=f"{S}domain/attempts.py",
         old="limit = min(limit, attempt.training.step)",
         new="limit = max(limit, attempt.training.step)",
-        tests=(f"{BILLING}test_ledger.py",),
+        tests=(f"{BILLING}test_bill.py",),
     ),
     Mistake(
         name="unusable-checkpoint-counts-as-saved",
         file=f"{S}domain/attempts.py",
         old=" if c.checkpoint not in unusable)",
         new=")",
-        tests=(f"{BILLING}test_ledger.py",),
+        tests=(f"{BILLING}test_bill.py",),
     ),
 )

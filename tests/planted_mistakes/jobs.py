@@ -149,17 +149,17 @@ JOB_MISTAKES: Final = (
     ),
     Mistake(
         name="cancelled-slurm-launch-never-ends",
-        file=f"{S}launchers/slurm/decide.py",
+        file=f"{S}launchers/slurm/recovery.py",
         old='if cancelled := state.facts.get("cancelled"):',
         new='if (cancelled := state.facts.get("cancelled")) and state.job:',
-        tests=("tests/launchers/slurm/test_decide.py",),
+        tests=("tests/launchers/slurm/test_recovery.py",),
     ),
     Mistake(
         name="suspended-slurm-job-requeued",
-        file=f"{S}launchers/slurm/decide.py",
+        file=f"{S}launchers/slurm/recovery.py",
         old=" and not state.job.was_suspended:",
         new=":",
-        tests=("tests/launchers/slurm/test_decide.py",),
+        tests=("tests/launchers/slurm/test_recovery.py",),
     ),
     Mistake(
         name="ended-job-with-nodes-removed",

@@ -85,7 +85,7 @@ def run_tests(
     options: Sequence[str] = (),
     python_path: Sequence[str] = (),
 ) -> TestRun:
-    """Run tests in a process of their own, with `python_path` in front of the installed packages."""
+    """Run tests in a separate process, with `python_path` before the installed packages."""
     arguments = ["-rfE", "--tb=short", *options, *tests]
     with tempfile.NamedTemporaryFile("r") as output:
         process = _FORK.Process(
@@ -111,7 +111,7 @@ def _run_pytest(
         found = importlib.util.find_spec(package)
         origin = str(found and found.origin)
         assert origin.startswith(tuple(python_path)), f"{origin} is imported instead of the copy"
-    # Otherwise every run would compile all modules again.
+    # Otherwise every run would compile all modules.
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPATH"] = os.pathsep.join(python_path)
@@ -120,7 +120,7 @@ def _run_pytest(
 
 
 def run_planted(mistake: Mistake) -> TestRun:
-    """Run the tests of a mistake with its package replaced by a copy that contains it; stop at the first failure.
+    """Run the tests of a mistake on a copy of its package, up to the first failure.
 
     Raises:
         ValueError: the mistake does not fit its file.
@@ -132,7 +132,7 @@ def run_planted(mistake: Mistake) -> TestRun:
 
 @contextmanager
 def _planted_copy(mistake: Mistake) -> Iterator[Path]:
-    """A folder like the repository, in which the package with the mistake is a copy and all else a link."""
+    """Copy the package with the mistake to a directory that links to the rest of the repository."""
     planted = mistake.planted_text()
     top = Path(mistake.file).parts[0]
     with tempfile.TemporaryDirectory(prefix="holdfast-mistake-") as folder:
@@ -141,6 +141,6 @@ def _planted_copy(mistake: Mistake) -> Iterator[Path]:
             if entry.name != top:
                 (copy / entry.name).symlink_to(entry)
         shutil.copytree(ROOT / top, copy / top)
-        # The copied files keep their times, so that compiled files stay valid except for this one.
+        # Copied files keep their times, so that compiled files of all but this one stay valid.
         (copy / mistake.file).write_text(planted, encoding="utf-8")
         yield copy

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from holdfast.domain.billing.ledger import compute_bill
+from holdfast.domain.billing.bill import compute_bill
 from holdfast.domain.billing.running_cost import MS_PER_HOUR, Month, to_ms
 from holdfast.domain.events import Event
 from holdfast.domain.jobfile.limits import format_usd

@@ -10,7 +10,7 @@ from typing import Final
 from holdfast_worker.protocol.reports import RUNTIME_METRIC_PREFIX
 from sqlalchemy import ColumnElement, Engine, Text, cast, exists, func, or_, select, tuple_
 
-from holdfast.domain.billing.ledger import LatestPoint
+from holdfast.domain.billing.bill import LatestPoint
 from holdfast.domain.events import Finished, Outcome, Submitted
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.reports import Point

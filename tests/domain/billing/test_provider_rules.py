@@ -1,4 +1,4 @@
-"""What providers do to a bill beyond price times time, worked out by hand."""
+"""Billing rules of providers beyond price times time, computed by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from holdfast.domain.billing.allocation import allocate_costs
-from holdfast.domain.billing.ledger import Bill, compute_bill
+from holdfast.domain.billing.bill import Bill, compute_bill
 from holdfast.domain.billing.provider_rules import BILLING_TERMS, BillingRule
 from holdfast.domain.events import Cause, Event, NodesReady
 from holdfast.domain.events.values import NodeGroup
@@ -18,7 +18,7 @@ HOUR_S = 3600
 def machines(
     seconds: float, *, attempt: int = 1, cloud: str = "aws", nodes: int = 1, is_spot: bool = True
 ) -> NodesReady:
-    """Nodes of a cloud, at a micro-dollar a millisecond for all of them."""
+    """Nodes of a cloud that together cost one micro-dollar per millisecond."""
     return replace(
         ready(seconds, attempt=attempt),
         cloud=cloud,
@@ -51,7 +51,7 @@ def test_full_minute_and_running_nodes_are_not_adjusted() -> None:
     assert lines(billed(machines(8995))) == []
 
 
-def test_clouds_without_a_rule_and_simulated_ones_are_left_alone() -> None:
+def test_clouds_without_a_rule_are_not_adjusted() -> None:
     assert lines(billed(machines(10, cloud="azure"), finished(11))) == []
     assert lines(billed(machines(10, cloud=""), finished(11))) == []
     assert lines(billed(replace(machines(10), simulated=True), finished(11))) == []
@@ -72,7 +72,7 @@ def test_first_hour_rule_refunds_only_the_preempted_node() -> None:
 
 
 @pytest.mark.parametrize(
-    "story",
+    "history",
     [
         [machines(0), lost(HOUR_S)],
         [machines(0), lost(600, cause=Cause.NODE_FAILED)],
@@ -83,8 +83,8 @@ def test_first_hour_rule_refunds_only_the_preempted_node() -> None:
     ],
     ids=["an hour", "unproven", "own mistake", "on demand", "google", "done"],
 )
-def test_nothing_is_given_back_that_is_not_proven_to_be_due(story: list[Event]) -> None:
-    assert lines(billed(*story)) == []
+def test_refund_requires_an_early_spot_preemption(history: list[Event]) -> None:
+    assert lines(billed(*history)) == []
 
 
 def test_preemption_in_the_first_minute_is_free() -> None:
@@ -92,18 +92,19 @@ def test_preemption_in_the_first_minute_is_free() -> None:
 
 
 def test_program_restart_does_not_start_a_new_billing_minimum() -> None:
-    # 0-40 fails | 40-90 fails | 90-3610 taken: the machine is more than an hour old. None of them was there for a minute only.
+    # 0-40 fails | 40-90 fails | 90-3610 preempted: the machine is more than an hour old. None
+    # existed for a minute only.
     own = Cause.USER_ERROR
-    story = [
+    history = [
         machines(0),
         lost(40, cause=own),
         machines(40, attempt=2),
         lost(90, attempt=2, cause=own),
     ]
 
-    assert lines(billed(*story)) == []
-    assert lines(billed(*story, machines(90, attempt=3), lost(3610, attempt=3))) == []
-    assert lines(billed(*story, machines(90, attempt=3), lost(3590, attempt=3))) == [
+    assert lines(billed(*history)) == []
+    assert lines(billed(*history, machines(90, attempt=3), lost(3610, attempt=3))) == []
+    assert lines(billed(*history, machines(90, attempt=3), lost(3590, attempt=3))) == [
         (3, BillingRule.FIRST_HOUR, -3_590_000)
     ]
 

@@ -1,4 +1,4 @@
-"""Prices that change with time, and a bill that is split by day: each millisecond is paid once, at its own price."""
+"""Price changes and daily allocation: each millisecond is paid once, at its own price."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import pytest
 from holdfast.domain.billing.allocation import CostAllocation, allocate_costs
-from holdfast.domain.billing.ledger import compute_bill
+from holdfast.domain.billing.bill import compute_bill
 from holdfast.domain.billing.rate import RateSchedule
 from support.events import DAWN, SPOT, at, launched, ready, restoring, saved, submitted, training
 
 MIDNIGHT_S = 12 * 3600
-"""From the first moment of these histories, which is noon, to the end of its day."""
+"""Seconds from the start of these histories, at noon, to the end of the day."""
 
 
 def test_price_change_at_first_moment_keeps_first_price() -> None:

@@ -1,10 +1,10 @@
-"""The account that guards read never runs ahead of the bill, nor behind it, whatever the clocks of launchers say."""
+"""The running cost read by guards equals the bill, for all launcher clocks."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from holdfast.domain.billing.ledger import compute_bill
+from holdfast.domain.billing.bill import compute_bill
 from holdfast.domain.billing.rate import RateSchedule
 from holdfast.domain.billing.running_cost import RETAINED_METERS, Month, RunningCost
 from holdfast.domain.events import Event, Finished, PriceChanged
@@ -22,26 +22,26 @@ MOMENTS = st.lists(
 
 
 @given(MOMENTS, st.booleans(), st.integers(0, 900_000))
-def test_the_account_is_that_of_the_bill_though_times_overlap(
-    placements: list[tuple[int, int, int]], stands: bool, now_ms: int
+def test_running_cost_equals_the_bill_with_overlaps(
+    placements: list[tuple[int, int, int]], is_running: bool, now_ms: int
 ) -> None:
     log: list[Event] = [submitted(100), launched(100)]
     for attempt, (ready_ms, lost_ms, micros) in enumerate(placements, 1):
         log += [ready(ready_ms / 1000, attempt=attempt, micros=micros)]
         log += [lost(lost_ms / 1000, attempt=attempt)]
-    if stands and placements:
+    if is_running and placements:
         del log[-1]
     now = at(now_ms / 1000)
 
-    for story in (log, [*log, finished(now_ms / 1000)]):
-        account, billed = fold("job-1", story).account, compute_bill(story, {}, now)
+    for history in (log, [*log, finished(now_ms / 1000)]):
+        account, billed = fold("job-1", history).account, compute_bill(history, {}, now)
         assert account.paid_micros_by(now) == billed.paid_micros
         assert account.node_ms_by(now) == billed.ms.total
-        ended = isinstance(story[-1], Finished)
+        ended = isinstance(history[-1], Finished)
         assert not ended or account.paid_micros == billed.paid_micros
 
 
-def test_no_moment_is_paid_for_twice() -> None:
+def test_overlapping_attempts_are_not_paid_twice() -> None:
     overlapping = [ready(0), lost(10), ready(5, attempt=2), lost(12, attempt=2)]
 
     one = fold("job-1", [submitted(), launched(), *overlapping])
@@ -59,7 +59,7 @@ RATES = st.integers(1, 10**11)
     st.integers(0, 100_000),
     st.integers(1, 10**9),
 )
-def test_the_moment_at_which_so_much_is_paid_is_when_it_is(
+def test_predicted_time_of_a_cost_is_exact(
     rates: list[int], changes: list[tuple[int, int, int]], now_ms: int, micros: int
 ) -> None:
     account = RunningCost(free_since=at(0)).opened(
@@ -79,14 +79,14 @@ def test_the_moment_at_which_so_much_is_paid_is_when_it_is(
 
 
 def test_higher_price_applies_from_its_own_time() -> None:
-    story = [submitted(), launched(), ready(0, micros=2_000_000), dearer(1800, 5_000_000)]
+    history = [submitted(), launched(), ready(0, micros=2_000_000), dearer(1800, 5_000_000)]
 
-    account = fold("job-1", story).account
+    account = fold("job-1", history).account
 
     assert account.micros_per_hour == 5_000_000
     assert account.paid_micros_by(at(3600)) == 3_500_000
-    assert trip(fold("job-1", story), Limits(max_hourly_cost_usd=4), at(1801)) is not None
-    assert trip(fold("job-1", story[:-1]), Limits(max_hourly_cost_usd=4), at(1801)) is None
+    assert trip(fold("job-1", history), Limits(max_hourly_cost_usd=4), at(1801)) is not None
+    assert trip(fold("job-1", history[:-1]), Limits(max_hourly_cost_usd=4), at(1801)) is None
 
 
 def dearer(seconds: float, micros: int) -> PriceChanged:
@@ -95,9 +95,9 @@ def dearer(seconds: float, micros: int) -> PriceChanged:
     )
 
 
-def test_a_meter_of_a_job_that_is_read_back_runs_on() -> None:
-    story = [submitted(), launched(), ready(0), dearer(5, 7), lost(9), ready(12, attempt=2)]
-    account = fold("job-1", story).account
+def test_meter_of_a_stored_job_continues() -> None:
+    history = [submitted(), launched(), ready(0), dearer(5, 7), lost(9), ready(12, attempt=2)]
+    account = fold("job-1", history).account
 
     kept = TypeAdapter(RunningCost)
 

@@ -1,4 +1,4 @@
-"""Folders of launches on Slurm: what goes once a launch is over, and what holds it back."""
+"""Deletion of launch folders on Slurm, and the conditions that prevent it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from support.fakes import FixedClock
 RECORD = {"facts", "order", "lock"}
 
 
-class Shelf:
-    """A shared folder, and a `squeue` that prints what a file says."""
+class SharedFolder:
+    """A shared folder, and a `squeue` that prints the content of a file."""
 
     def __init__(self, root: Path) -> None:
         self.root, programs = root / "shared", root / "programs"
@@ -25,7 +25,7 @@ class Shelf:
         squeue = programs / "squeue"
         squeue.write_text(f"#!/bin/bash\ncat {self.queue}\n")
         squeue.chmod(0o755)
-        place = ClusterPaths(
+        paths = ClusterPaths(
             root=str(self.root),
             worker="",
             python="",
@@ -33,8 +33,8 @@ class Shelf:
             micros_per_node_hour=1,
             cluster="",
         )
-        terms = SlurmConfig(transport=local(programs), paths=place, worker=lambda: b"")
-        self.launcher = SlurmLauncher(terms, FixedClock())
+        config = SlurmConfig(transport=local(programs), paths=paths, worker=lambda: b"")
+        self.launcher = SlurmLauncher(config, FixedClock())
 
     def launched(self, key: str, *facts: str) -> Path:
         folder = self.root / "launches" / key
@@ -51,8 +51,8 @@ class Shelf:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path)
+def shared(tmp_path: Path) -> SharedFolder:
+    return SharedFolder(tmp_path)
 
 
 def names(folder: Path) -> set[str]:
@@ -62,48 +62,50 @@ def names(folder: Path) -> set[str]:
 @pytest.mark.parametrize(
     "facts", [("submitted.1", "ended"), ("submitted.1", "forgotten"), ("cancelled",)]
 )
-def test_folder_of_a_launch_that_is_over_is_emptied(shelf: Shelf, facts: tuple[str, ...]) -> None:
-    folder = shelf.launched("job-1", *facts)
-    before = shelf.launcher.keys_with_files()
+def test_folder_of_an_ended_launch_is_emptied(shared: SharedFolder, facts: tuple[str, ...]) -> None:
+    folder = shared.launched("job-1", *facts)
+    before = shared.launcher.keys_with_files()
 
-    shelf.launcher.discard("job-1")
-    shelf.launcher.discard("job-1")
+    shared.launcher.discard("job-1")
+    shared.launcher.discard("job-1")
 
     assert before == ["job-1"]
     assert names(folder) == RECORD
     assert names(folder / "facts") == set(facts)
-    assert shelf.launcher.keys_with_files() == []
+    assert shared.launcher.keys_with_files() == []
 
 
 @pytest.mark.parametrize("facts", [(), ("submitted.1",), ("submitted.1", "cancelled")])
-def test_folder_of_a_launch_that_may_run_stays(shelf: Shelf, facts: tuple[str, ...]) -> None:
-    folder = shelf.launched("job-1", *facts)
+def test_folder_of_a_possibly_running_launch_is_kept(
+    shared: SharedFolder, facts: tuple[str, ...]
+) -> None:
+    folder = shared.launched("job-1", *facts)
 
-    shelf.launcher.discard("job-1")
+    shared.launcher.discard("job-1")
 
     assert names(folder) > {"attempts", "job.sbatch", ".hidden"}
-    assert shelf.launcher.keys_with_files() == ["job-1"]
+    assert shared.launcher.keys_with_files() == ["job-1"]
 
 
-def test_folder_stays_while_slurm_has_a_job_of_the_launch(shelf: Shelf) -> None:
-    folder = shelf.launched("job-1", "submitted.1", "ended")
-    shelf.queue.write_text("17\n")
+def test_folder_is_kept_while_slurm_has_a_job_of_the_launch(shared: SharedFolder) -> None:
+    folder = shared.launched("job-1", "submitted.1", "ended")
+    shared.queue.write_text("17\n")
 
-    shelf.launcher.discard("job-1")
+    shared.launcher.discard("job-1")
 
     assert "attempts" in names(folder)
 
 
-def test_folder_stays_where_slurm_does_not_answer(shelf: Shelf) -> None:
-    folder = shelf.launched("job-1", "submitted.1", "ended")
-    shelf.queue.unlink()
+def test_folder_is_kept_while_slurm_does_not_respond(shared: SharedFolder) -> None:
+    folder = shared.launched("job-1", "submitted.1", "ended")
+    shared.queue.unlink()
 
     with pytest.raises(LauncherUnreachable):
-        shelf.launcher.discard("job-1")
+        shared.launcher.discard("job-1")
 
     assert "attempts" in names(folder)
 
 
-def test_cluster_without_launches_keeps_nothing(shelf: Shelf) -> None:
-    assert shelf.launcher.keys_with_files() == []
-    shelf.launcher.discard("job-1")
+def test_cluster_without_launches_has_no_files(shared: SharedFolder) -> None:
+    assert shared.launcher.keys_with_files() == []
+    shared.launcher.discard("job-1")

@@ -26,7 +26,7 @@ from holdfast.api.schemas.billing import (
 )
 from holdfast.api.time_ranges import TheTimeRange
 from holdfast.domain.billing.allocation import allocate_costs
-from holdfast.domain.billing.ledger import (
+from holdfast.domain.billing.bill import (
     AttemptBill,
     Bill,
     GroupBill,

@@ -25,7 +25,7 @@ from holdfast.api.routes.diagnostics import excerpts
 from holdfast.api.routing import Router
 from holdfast.api.views.checkpoints import checkpoint_history, checkpoint_view
 from holdfast.api.views.jobs import event_view, job_views, proof_view
-from holdfast.domain.billing.ledger import Bill
+from holdfast.domain.billing.bill import Bill
 from holdfast.domain.diagnostics.manifests import job_file, manifests, requirements_lock
 from holdfast.domain.diagnostics.rank_presence import start_lines
 from holdfast.domain.diagnostics.timeline import timeline

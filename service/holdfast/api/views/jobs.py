@@ -17,7 +17,7 @@ from holdfast.api.schemas.jobs import (
 )
 from holdfast.api.views.checkpoints import retention_view
 from holdfast.domain.access.permissions import Action, Caller
-from holdfast.domain.billing.ledger import Bill, compute_bill, current_step
+from holdfast.domain.billing.bill import Bill, compute_bill, current_step
 from holdfast.domain.checkpoints.history import CheckpointAttempt
 from holdfast.domain.events import RunsCompared, Submitted, encode
 from holdfast.domain.jobfile.spec import JobSpec, launcher_name

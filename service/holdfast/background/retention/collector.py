@@ -119,11 +119,12 @@ class CheckpointCollector:
         try:
             while True:
                 for lease in self._claim(CONCURRENT_JOBS - len(under_way)):
-                    # A visit may outlast its lease; then the job is not visited a second time here.
-                    if lease.job_id not in under_way:
-                        visit = loop.run_in_executor(threads, self.collect, lease)
-                        under_way[lease.job_id] = visit
-                        visit.add_done_callback(functools.partial(_forget, under_way, lease.job_id))
+                    if lease.job_id in under_way:
+                        self._visit_later(lease)
+                        continue
+                    visit = loop.run_in_executor(threads, self.collect, lease)
+                    under_way[lease.job_id] = visit
+                    visit.add_done_callback(functools.partial(_forget, under_way, lease.job_id))
                 await _wait_for_any(under_way, min(POLL_S, self._settings.every_s))
         finally:
             self._stopped.set()
@@ -174,6 +175,16 @@ class CheckpointCollector:
         except StoreUnavailable as error:
             log.error("checkpoint retention is delayed: %s", error.detail)  # noqa: TRY400 - the message is complete
             return []
+
+    def _visit_later(self, lease: RetentionLease) -> None:
+        """Release the lease of a job whose visit is under way.
+
+        The visit has outlasted its own lease, or it has scheduled the next one and is about to end.
+        """
+        try:
+            self._queue.postpone(lease, self._after(self._settings.every_s))
+        except StoreUnavailable as error:
+            log.error("checkpoint retention of %s is delayed: %s", lease.job_id, error.detail)  # noqa: TRY400 - the message is complete
 
     def _needs_scan(self, state: JobRetentionState) -> bool:
         """Whether there may be work. The store of a job without new events is scanned at intervals."""

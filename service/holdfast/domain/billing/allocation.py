@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Final
 
-from holdfast.domain.billing.ledger import AttemptBill, Bill, GroupBill
+from holdfast.domain.billing.bill import AttemptBill, Bill, GroupBill
 from holdfast.domain.billing.phases import Phases, Span, cost_by_phase, duration_by_phase
 from holdfast.domain.billing.rate import to_ms
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.domain.billing.ledger import Bill
+from holdfast.domain.billing.bill import Bill
 
 _CATEGORIES: Final = (
     ("transport", "nccl_transport", "nccl_interfaces", "gpu_links.", "backend", "environment.NCCL_", "environment.GLOO_"),

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from holdfast.domain.attempts import Attempt, collect_attempts
-from holdfast.domain.billing.ledger import AttemptBill, Bill, current_step
+from holdfast.domain.billing.bill import AttemptBill, Bill, current_step
 from holdfast.domain.billing.rate import to_ms
 from holdfast.domain.events import (
     CancelRequested,

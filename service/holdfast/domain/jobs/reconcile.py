@@ -1,6 +1,19 @@
-"""The reconciler's decision: events to append and at most one effect.
+"""The reconciler's decision: events to append, and whether to launch, relaunch or cancel.
 
-It follows from the observation and the events so far. `decide` is pure: any replica may call it at
+When is a job launched again after it lost its nodes? Usually its launcher recovers it within the
+same launch, and this module only records `CapacityLost` and the next `NodesReady`:
+
+* local: the supervisor provisions new nodes (`launchers/local/supervisor.py`).
+* Slurm: Slurm requeues the job, or another one is submitted (`launchers/slurm/recovery.py`).
+* SkyPilot: its controller recovers the managed job (`job_recovery` in `rendering/skypilot.py`).
+
+The service records a new `LaunchRequested` (`_launch_again`) only if there is no launch: the job is
+queued, also after a resume, or its launch is FORGOTTEN, or ABSENT although it had nodes or denials.
+An ABSENT launch without either may not have been submitted, so its own key is submitted again.
+Beside an UNKNOWN launch nothing is launched, because it may still run. A paused job waits for a
+resume. A job that has used MAX_LAUNCHES launches since it was submitted or resumed fails.
+
+`decide` is pure: it follows from the observation and the events so far. Any replica may call it at
 any time, any number of times. A step after a crash is an ordinary step.
 """
 
@@ -132,7 +145,7 @@ def _next_step(
 ) -> ReconcilePlan:
     """The next step of a job to which all observed events have been applied."""
     if seen is None:
-        return _launch(job, now, context)
+        return _without_launch(job, now, context)
     match seen.status:
         case LaunchStatus.ENDED:
             assert seen.result is not None
@@ -142,7 +155,7 @@ def _next_step(
             # lost. Submitting again is safe because the key is idempotent; so is cancelling an unsubmitted launch.
             return ReconcilePlan((), Effect.CANCEL if job.is_leaving else Effect.SUBMIT)
         case LaunchStatus.ABSENT | LaunchStatus.FORGOTTEN:
-            return _launch(job, now, context)
+            return _without_launch(job, now, context)
         case LaunchStatus.WAITING | LaunchStatus.UP | LaunchStatus.UNKNOWN:
             # An unknown launch may be running: the job waits until a user gives it up.
             ends = job.is_leaving and not _waits_for_save(job, now, context)
@@ -161,13 +174,18 @@ def _waits_for_save(job: Job, now: datetime, context: ReconcileContext) -> bool:
     )
 
 
-def _launch(job: Job, now: datetime, context: ReconcileContext) -> ReconcilePlan:
-    """Pause or end a job without a running launch, or request a launch under a new key."""
+def _without_launch(job: Job, now: datetime, context: ReconcileContext) -> ReconcilePlan:
+    """Pause or end a job that was asked to, without a running launch; launch any other job."""
     if job.state is State.PAUSING:
         return ReconcilePlan((_paused(job, now, context),))
     if job.state is State.STOPPING:
         outcome = Outcome.FAILED if job.tripped else Outcome.CANCELLED
         return ReconcilePlan((Finished(at=now, outcome=outcome, detail=job.detail),))
+    return _launch_again(job, now)
+
+
+def _launch_again(job: Job, now: datetime) -> ReconcilePlan:
+    """Request the first or the next launch, under a new key; the job fails after MAX_LAUNCHES."""
     if job.launch - job.launches_before_resume >= MAX_LAUNCHES:
         detail = f"the launcher lost this job {MAX_LAUNCHES} times; check the launcher's health, then submit the job again"
         return ReconcilePlan((Finished(at=now, outcome=Outcome.FAILED, detail=detail),))

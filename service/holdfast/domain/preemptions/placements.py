@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from holdfast.domain.attempts import Attempt, LatestPoint, collect_attempts
-from holdfast.domain.billing.ledger import AttemptBill, Bill
+from holdfast.domain.billing.bill import AttemptBill, Bill
 from holdfast.domain.billing.rate import MS_PER_HOUR, to_ms
 from holdfast.domain.events import PREEMPTION_CAUSES, CapacityLost, Cause, Event, WorkerFact
 

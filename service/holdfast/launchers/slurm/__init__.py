@@ -6,7 +6,7 @@
     batch_job       sbatch options, script and files of a launch
     launch_state    the records in a launch's directory, which are the truth
     scontrol        the state of a job in Slurm, and of Slurm itself
-    decide          derives new records and one action from both
+    recovery        submits again, requeues or ends: new records and one action from both
     observe         derives the observation from the records
 
 The script itself is `sky_tasks/train.sbatch`, rendered by `holdfast.rendering.slurm`.

@@ -17,9 +17,9 @@ from holdfast.domain.jobs.crash_loop import restart_pause_s
 from holdfast.domain.jobs.observation import Observation
 from holdfast.errors import LauncherUnreachable, LaunchRefused
 from holdfast.launchers.slurm import batch_job, launch_state, remote_scripts, scontrol
-from holdfast.launchers.slurm.decide import SlurmAction, SlurmPlan, decide
 from holdfast.launchers.slurm.launch_state import LaunchState
 from holdfast.launchers.slurm.observe import observe
+from holdfast.launchers.slurm.recovery import SlurmAction, SlurmPlan, decide
 from holdfast.launchers.slurm.transport import CommandResult, Transport
 from holdfast.ports import Clock, EngineInfo, Launch, LogSource, OrphanedResource
 

@@ -17,8 +17,8 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, func, insert, or_, select
 
 from holdfast.domain.billing.allocation import CostAllocation, allocate_costs
-from holdfast.domain.billing.incremental import first_open_attempt
-from holdfast.domain.billing.ledger import Bill, LatestPoint, Phase, compute_bill
+from holdfast.domain.billing.bill import Bill, LatestPoint, Phase, compute_bill
+from holdfast.domain.billing.incremental_bill import first_open_attempt
 from holdfast.domain.billing.rate import MS_PER_HOUR
 from holdfast.domain.events import Event, Outcome, Submitted
 from holdfast.domain.jobs.job import Job

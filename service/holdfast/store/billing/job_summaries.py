@@ -12,7 +12,7 @@ from datetime import datetime
 from threading import Lock
 from typing import Final, Protocol
 
-from holdfast.domain.billing.ledger import Bill, LatestPoint, compute_bill
+from holdfast.domain.billing.bill import Bill, LatestPoint, compute_bill
 from holdfast.domain.checkpoints.history import CheckpointAttempt, CheckpointHistory
 from holdfast.domain.events import Finished, RunsCompared, Submitted
 from holdfast.domain.jobfile.spec import JobSpec

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias, TypeVar
 
 from holdfast.domain.billing.allocation import CostAllocation
-from holdfast.domain.billing.incremental import extend_bill, first_open_attempt, is_closed
-from holdfast.domain.billing.ledger import Bill, LatestPoint
+from holdfast.domain.billing.bill import Bill, LatestPoint
+from holdfast.domain.billing.incremental_bill import extend_bill, first_open_attempt, is_closed
 from holdfast.domain.events import Event, Finished
 from holdfast.domain.preemptions.placements import PlacementRecord
 

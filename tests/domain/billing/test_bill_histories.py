@@ -1,8 +1,9 @@
-"""The money of the bill against a ledger that is slow and plainly right: it pays for every millisecond by itself.
+"""Costs of a bill against a slow and simple ledger that pays for each millisecond alone.
 
-Histories are random: mixed groups of nodes, prices that change before, while and after they stand, at the edges of
-phases and over midnight, told late and twice, by launchers whose clocks overlap. One seed is one history, and the same
-every time. LEDGER_HISTORIES says how many there are.
+Histories are random: mixed groups of nodes, and prices that change before, during and after their
+lifetime, at the edges of phases and over midnight. Changes are reported late and twice, by
+launchers whose clocks overlap. A seed always produces the same history. LEDGER_HISTORIES sets the
+number of histories.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TypeAlias
 
 import pytest
 from holdfast.domain.billing.allocation import CostAllocation, allocate_costs
-from holdfast.domain.billing.ledger import AttemptBill, Bill, Phases, compute_bill
+from holdfast.domain.billing.bill import AttemptBill, Bill, Phases, compute_bill
 from holdfast.domain.billing.running_cost import RETAINED_METERS
 from holdfast.domain.events import Event, NodesReady, Outcome, PriceChanged
 from holdfast.domain.events.values import NodeGroup
@@ -29,14 +30,14 @@ from support.repetitions import repeat_count
 
 HISTORIES = int(os.environ.get("LEDGER_HISTORIES", repeat_count(400, 2000)))
 MIDNIGHT_S = 12 * 3600
-"""From dawn."""
+"""Seconds from the start of the history, at noon, to midnight."""
 Cells: TypeAlias = Counter[tuple[int, int, str, date]]
 """Micro-dollars by attempt, group, phase and day."""
 PRICES = (1, 7, MS_PER_HOUR, 7_777_777, 123_456_789, 99_999_999_999)
 
 
-def lived(draw: random.Random) -> Life:
-    """A random life, which may begin shortly before midnight."""
+def random_history(draw: random.Random) -> Life:
+    """A random job history, which may begin shortly before midnight."""
     life = Life(began_ms=draw.choice([0, 1000 * MIDNIGHT_S - draw.randrange(150)]))
     last = draw.randint(1, 5)
     for attempt in range(1, last + 1):
@@ -81,7 +82,7 @@ def _group(draw: random.Random) -> NodeGroup:
 
 
 def _changes(draw: random.Random, groups: int) -> list[tuple[int, int, int]]:
-    """Some before the nodes, some after their end, some of a group that is not there, some twice."""
+    """Price changes before and after the nodes, of unknown groups, and duplicates."""
     changes = [
         (draw.randint(-5, 60), draw.randrange(groups + 1), draw.choice(PRICES))
         for _ in range(draw.choice([0, 0, 1, 2, 4]))
@@ -90,7 +91,10 @@ def _changes(draw: random.Random, groups: int) -> list[tuple[int, int, int]]:
 
 
 def paid_by_the_millisecond(life: Life) -> tuple[Cells, Cells]:
-    """Micro-dollars paid, and those on demand: what the sum of all milliseconds so far, rounded down, grew by."""
+    """Micro-dollars paid and their on-demand equivalent, paid for each millisecond alone.
+
+    The running sum is rounded down after each millisecond.
+    """
     sums = Cells(), Cells()
     run_up = Counter[tuple[int, int, int]]()
     known = {e.attempt: e for e in life.log if isinstance(e, NodesReady)}
@@ -116,27 +120,30 @@ def paid_by_the_millisecond(life: Life) -> tuple[Cells, Cells]:
 def _prices(
     changes: list[PriceChanged], nodes: NodesReady, group: int, now: datetime
 ) -> tuple[int, int]:
-    """What the log says of a moment, paid and on demand, read from its beginning to its end."""
+    """Paid and on-demand price at a time, from a full scan of the log."""
     part, since = nodes.parts[group], nodes.at
     prices = part.micros_per_hour, part.on_demand_micros_per_hour
-    for fact in changes:
-        mine = (fact.attempt, fact.group) == (nodes.attempt, group)
-        if mine and nodes.at < fact.at and since <= fact.at <= now:
-            prices, since = (fact.micros_per_hour, fact.on_demand_micros_per_hour), fact.at
+    for price_change in changes:
+        mine = (price_change.attempt, price_change.group) == (nodes.attempt, group)
+        if mine and nodes.at < price_change.at and since <= price_change.at <= now:
+            prices, since = (
+                (price_change.micros_per_hour, price_change.on_demand_micros_per_hour),
+                price_change.at,
+            )
     return prices
 
 
 def _check(life: Life, account: Bill) -> None:
-    brute, full = paid_by_the_millisecond(life)
+    expected, full = paid_by_the_millisecond(life)
     for item in account.attempts:
         for number, group in enumerate(item.groups):
             key = (item.attempt, number)
-            assert group.micros == _phases(brute, key)
+            assert group.micros == _phases(expected, key)
             assert group.on_demand_micros == _phases(full, key)
         _check_times(life, item)
-    assert account.micros.total == sum(brute.values()) == account.paid_micros
+    assert account.micros.total == sum(expected.values()) == account.paid_micros
     assert account.waiting_ms + account.ms.total == len(life.moments)
-    _check_shares(life, account, brute)
+    _check_shares(life, account, expected)
 
 
 def _phases(cells: Cells, key: tuple[int, int]) -> Phases:
@@ -148,7 +155,7 @@ def _phases(cells: Cells, key: tuple[int, int]) -> Phases:
 
 
 def _check_times(life: Life, item: AttemptBill) -> None:
-    """Spans follow one another without a gap and without an overlap, and none is empty."""
+    """Spans are contiguous, do not overlap, and are not empty."""
     at_ms = item.begin_ms
     for span in item.spans:
         assert (span.begin_ms, span.end_ms > span.begin_ms) == (at_ms, True)
@@ -159,7 +166,7 @@ def _check_times(life: Life, item: AttemptBill) -> None:
     )
 
 
-def _check_shares(life: Life, account: Bill, brute: Cells) -> None:
+def _check_shares(life: Life, account: Bill, expected: Cells) -> None:
     shares = allocate_costs(account)
     assert sum(share.micros.total for share in shares) == account.micros.total
     assert sum((share.ms for share in shares), Phases()) == account.ms
@@ -169,7 +176,7 @@ def _check_shares(life: Life, account: Bill, brute: Cells) -> None:
     assert len({(s.attempt, s.zone, s.day) for s in shares}) == len(shares)
     zones = {(e.attempt, n): p.zone for e in life.log if isinstance(e, NodesReady) for n, p in enumerate(e.parts)}  # fmt: skip
     by_place = Counter[tuple[int, str, str, date]]()
-    for (attempt, group, phase, day), micros in brute.items():
+    for (attempt, group, phase, day), micros in expected.items():
         by_place[attempt, zones[attempt, group], phase, day] += micros
     for (attempt, zone, phase, day), micros in by_place.items():
         [share] = [s for s in shares if (s.attempt, s.zone, s.day) == (attempt, zone, day)]
@@ -188,7 +195,7 @@ def _check_days(life: Life, shares: list[CostAllocation]) -> None:
 
 
 def _with_late_prices(draw: random.Random, log: list[Event]) -> list[Event]:
-    """The same facts, of which changes of price come whenever they like: also after the end."""
+    """The same events, with price changes at random positions, also after the end."""
     changes = [e for e in log if isinstance(e, PriceChanged)]
     late = [e for e in log if not isinstance(e, PriceChanged)]
     for change in changes:
@@ -206,7 +213,7 @@ def _with_late_prices(draw: random.Random, log: list[Event]) -> list[Event]:
 def test_bill_equals_the_sum_over_all_milliseconds() -> None:
     for seed in range(HISTORIES):
         draw = random.Random(seed)
-        life = lived(draw)
+        life = random_history(draw)
         now = at(life.now_s)
 
         try:
@@ -225,7 +232,7 @@ def test_bill_equals_the_sum_over_all_milliseconds() -> None:
 def test_late_prices_leave_running_cost_and_bill_equal() -> None:
     for seed in range(HISTORIES // 10):
         draw = random.Random(seed)
-        log: list[Event] = list(lived(draw).log)
+        log: list[Event] = list(random_history(draw).log)
         skewed = [_skewed(draw, e) if isinstance(e, NodesReady) else e for e in log]
         now = DAWN + timedelta(days=2)
         account, billed = fold("job-1", skewed).account, compute_bill(skewed, {}, now)

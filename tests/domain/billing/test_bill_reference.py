@@ -1,11 +1,14 @@
-"""The bill against a slow one that walks through a job's life millisecond by millisecond: see `lives`."""
+"""The bill against a slow reference that walks through a job history by the millisecond.
+
+The fixture `lives` draws the histories.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
 
-from holdfast.domain.billing.ledger import Bill, LatestPoint, Phases, compute_bill
+from holdfast.domain.billing.bill import Bill, LatestPoint, Phases, compute_bill
 from holdfast.domain.events import NodesReady, Outcome, Source, WorkerLeft
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,8 +92,8 @@ def test_lost_steps_equal_repeated_steps_if_fully_reported(life: Life) -> None:
 
 
 @given(lives(), st.data())
-def test_late_and_mad_clocks_change_no_sum(life: Life, data: st.DataObject) -> None:
-    """Workers' clocks may be wrong by days; time that was provisioned stays what the launcher said."""
+def test_wrong_worker_clocks_change_no_total(life: Life, data: st.DataObject) -> None:
+    """Worker clocks may be wrong by days; provisioned time stays as reported by the launcher."""
     skew_s = st.integers(-100_000, 100_000)
     mad = [
         replace(e, at=at(data.draw(skew_s))) if e.source is Source.WORKER else e for e in life.log

@@ -1,4 +1,4 @@
-"""What the books of a launch and Slurm's word mean together."""
+"""Decisions and observations from the recorded state of a launch and Slurm's reports."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from holdfast.domain.events import Cause, Outcome
 from holdfast.domain.jobs.observation import LaunchStatus
 from holdfast.errors import LauncherUnreachable
-from holdfast.launchers.slurm.decide import NODE_TRIES, SILENT_S, SlurmAction, SlurmPlan, decide
 from holdfast.launchers.slurm.launch_state import LaunchState, format_fact, parse
 from holdfast.launchers.slurm.observe import observe
+from holdfast.launchers.slurm.recovery import NODE_TRIES, SILENT_S, SlurmAction, SlurmPlan, decide
 from holdfast.launchers.slurm.scontrol import SlurmJob
 from support.fakes import FixedClock
 
@@ -25,7 +25,7 @@ def left(code: int, at: float = 500, **more: str) -> dict[str, str]:
     return {"at": str(at), "code": str(code), "node": "1", "trained": "", "why": "", **more}
 
 
-def books(
+def launch_state(
     row: SlurmJob | None, facts: Mapping[str, Mapping[str, str]], *, silent_s: int = 0
 ) -> LaunchState:
     order = {"max_failures": 3, "micros_per_node_hour": 1, "partition": "spot"}
@@ -33,20 +33,20 @@ def books(
     return LaunchState(order=order, facts=whole, job=row, silent_s=silent_s)
 
 
-def lost(verdict: SlurmPlan, number: int = 1) -> object:
-    return verdict.facts[f"lost.{number}"]["cause"]
+def lost(plan: SlurmPlan, number: int = 1) -> object:
+    return plan.facts[f"lost.{number}"]["cause"]
 
 
 def test_running_job_is_up_and_needs_no_action() -> None:
-    seen = books(SlurmJob(state="RUNNING"), {"placed.1": placed()})
+    seen = launch_state(SlurmJob(state="RUNNING"), {"placed.1": placed()})
 
     assert decide(seen, NOW_S) == SlurmPlan()
     assert observe(seen, FixedClock().now()).status is LaunchStatus.UP
 
 
-def test_a_job_that_was_queued_again_has_lost_its_nodes() -> None:
+def test_requeued_job_has_lost_its_nodes() -> None:
     decision = decide(
-        books(SlurmJob(state="PENDING", reason="BeginTime"), {"placed.1": placed()}), NOW_S
+        launch_state(SlurmJob(state="PENDING", reason="BeginTime"), {"placed.1": placed()}), NOW_S
     )
 
     assert lost(decision) is Cause.NODE_FAILED
@@ -56,18 +56,18 @@ def test_a_job_that_was_queued_again_has_lost_its_nodes() -> None:
 def test_two_attempts_between_observations_follow_each_other() -> None:
     facts = {"placed.1": placed(100), "placed.2": placed(300, restart=1)}
 
-    decision = decide(books(SlurmJob(state="RUNNING", restarts=1), facts), NOW_S)
+    decision = decide(launch_state(SlurmJob(state="RUNNING", restarts=1), facts), NOW_S)
 
     assert decision.facts.keys() == {"lost.1"}
     assert 100 <= float(str(decision.facts["lost.1"]["at"])) < 300
 
 
 def test_requeued_job_is_a_node_failure_not_a_program_error() -> None:
-    """Its ranks die of SIGTERM, which looks like an error of a program that has trained."""
+    """Its ranks die of SIGTERM, which looks like an error of a trained program."""
     facts = {"placed.1": placed(), "left.1": left(143, trained="yes", why="told")}
 
     decision = decide(
-        books(SlurmJob(state="PENDING", reason="BeginTime", restarts=1), facts), NOW_S
+        launch_state(SlurmJob(state="PENDING", reason="BeginTime", restarts=1), facts), NOW_S
     )
 
     assert lost(decision) is Cause.NODE_FAILED
@@ -86,7 +86,7 @@ def test_exit_report_gives_the_cause_of_a_requeue(why: str, cause: Cause) -> Non
     facts = {"placed.1": placed(), "left.1": left(75, why=why)}
 
     decision = decide(
-        books(SlurmJob(state="PENDING", reason="BeginTime", restarts=1), facts), NOW_S
+        launch_state(SlurmJob(state="PENDING", reason="BeginTime", restarts=1), facts), NOW_S
     )
 
     assert lost(decision) is cause
@@ -103,7 +103,7 @@ def test_exit_report_gives_the_cause_of_a_requeue(why: str, cause: Cause) -> Non
     ],
 )
 def test_job_ended_by_cluster_without_requeue_is_resubmitted(state: str, cause: Cause) -> None:
-    decision = decide(books(SlurmJob(state=state), {"placed.1": placed()}), NOW_S)
+    decision = decide(launch_state(SlurmJob(state=state), {"placed.1": placed()}), NOW_S)
 
     assert lost(decision) is cause
     assert decision.action is SlurmAction.SUBMIT
@@ -112,13 +112,15 @@ def test_job_ended_by_cluster_without_requeue_is_resubmitted(state: str, cause: 
 def test_recorded_loss_without_submission_is_resubmitted() -> None:
     facts = {"placed.1": placed(), "lost.1": {"at": "500", "cause": "preempted"}}
 
-    decision = decide(books(SlurmJob(state="PREEMPTED"), facts), NOW_S)
+    decision = decide(launch_state(SlurmJob(state="PREEMPTED"), facts), NOW_S)
 
     assert decision == SlurmPlan({}, SlurmAction.SUBMIT)
 
 
 def test_fast_boot_is_not_a_program_failure() -> None:
-    decision = decide(books(SlurmJob(state="FAILED", exit_code=137), {"placed.1": placed()}), NOW_S)
+    decision = decide(
+        launch_state(SlurmJob(state="FAILED", exit_code=137), {"placed.1": placed()}), NOW_S
+    )
 
     assert lost(decision) is Cause.NODE_FAILED
     assert decision.action is SlurmAction.SUBMIT
@@ -129,7 +131,7 @@ def test_repeated_guessed_node_failures_end_the_launch_as_failed() -> None:
     guess = {"cause": "node_failed", "guess": "yes"}
     facts |= {f"lost.{n}": {"at": str(n), **guess} for n in range(1, NODE_TRIES + 1)}
 
-    decision = decide(books(SlurmJob(state="FAILED", exit_code=137), facts), NOW_S)
+    decision = decide(launch_state(SlurmJob(state="FAILED", exit_code=137), facts), NOW_S)
 
     assert decision.facts["ended"]["outcome"] is Outcome.FAILED
     assert "6 times" in str(decision.facts["ended"]["detail"])
@@ -138,7 +140,7 @@ def test_repeated_guessed_node_failures_end_the_launch_as_failed() -> None:
 def test_program_that_never_trained_fails_with_its_last_line() -> None:
     facts = {"placed.1": placed(), "left.1": left(3, words="no module named foo")}
 
-    decision = decide(books(SlurmJob(state="FAILED", exit_code=3), facts), NOW_S)
+    decision = decide(launch_state(SlurmJob(state="FAILED", exit_code=3), facts), NOW_S)
 
     assert decision.facts["ended"]["detail"] == "node 1 exited with 3: no module named foo"
     assert decision.facts["ended"]["exit_code"] == 3
@@ -147,9 +149,9 @@ def test_program_that_never_trained_fails_with_its_last_line() -> None:
 def test_trained_program_is_retried_up_to_max_failures() -> None:
     facts = {"placed.1": placed(), "left.1": left(3, trained="yes")}
 
-    first = decide(books(SlurmJob(state="FAILED"), facts), NOW_S)
+    first = decide(launch_state(SlurmJob(state="FAILED"), facts), NOW_S)
     facts |= {f"lost.{n}": {"at": "1", "cause": "user_error"} for n in (8, 9)}
-    last = decide(books(SlurmJob(state="FAILED"), facts), NOW_S)
+    last = decide(launch_state(SlurmJob(state="FAILED"), facts), NOW_S)
 
     assert lost(first) is Cause.USER_ERROR
     assert (first.action, first.failures) == (SlurmAction.SUBMIT, 1)
@@ -162,17 +164,17 @@ def test_crash_before_a_restart_is_repaired() -> None:
     recorded = {**facts, "lost.1": {"at": "500", "cause": "user_error"}}
     row = SlurmJob(state="FAILED", exit_code=3)
 
-    plan = decide(books(row, recorded), NOW_S)
-    cancelled = decide(books(row, {**recorded, "cancelled": {"at": "600"}}), NOW_S)
+    plan = decide(launch_state(row, recorded), NOW_S)
+    cancelled = decide(launch_state(row, {**recorded, "cancelled": {"at": "600"}}), NOW_S)
 
     assert plan == SlurmPlan({}, SlurmAction.SUBMIT, failures=1)
     assert cancelled.facts["ended"]["outcome"] is Outcome.CANCELLED
 
 
-def test_a_placement_that_was_replaced_is_not_started_again() -> None:
+def test_replaced_placement_is_not_restarted() -> None:
     facts = {"placed.1": placed(), "left.1": left(76, trained="yes")}
 
-    decision = decide(books(SlurmJob(state="FAILED"), facts), NOW_S)
+    decision = decide(launch_state(SlurmJob(state="FAILED"), facts), NOW_S)
 
     assert decision.action is None
     assert decision.facts["ended"]["exit_code"] == 76
@@ -181,41 +183,43 @@ def test_a_placement_that_was_replaced_is_not_started_again() -> None:
 def test_worker_failure_detail_precedes_its_last_line() -> None:
     facts = {"placed.1": placed(), "left.1": left(2, words="x", said='{"detail": "no script"}')}
 
-    decision = decide(books(SlurmJob(state="FAILED"), facts), NOW_S)
+    decision = decide(launch_state(SlurmJob(state="FAILED"), facts), NOW_S)
 
     assert decision.facts["ended"]["detail"] == "node 1 exited with 2: no script"
 
 
-def test_a_node_that_gives_no_sign_has_the_job_queued_again() -> None:
+def test_silent_node_requeues_the_job() -> None:
     facts = {"placed.1": placed()}
 
-    patient = decide(books(SlurmJob(state="RUNNING"), facts, silent_s=SILENT_S), NOW_S)
-    decision = decide(books(SlurmJob(state="RUNNING"), facts, silent_s=SILENT_S + 1), NOW_S)
-    asleep = SlurmJob(state="RUNNING", was_suspended=True)
+    patient = decide(launch_state(SlurmJob(state="RUNNING"), facts, silent_s=SILENT_S), NOW_S)
+    decision = decide(launch_state(SlurmJob(state="RUNNING"), facts, silent_s=SILENT_S + 1), NOW_S)
+    unresponsive = SlurmJob(state="RUNNING", was_suspended=True)
 
     assert patient == SlurmPlan()
     assert decision.action is SlurmAction.REQUEUE
     assert lost(decision) is Cause.NODE_FAILED
-    assert decide(books(asleep, facts, silent_s=SILENT_S + 1), NOW_S) == SlurmPlan()
+    assert decide(launch_state(unresponsive, facts, silent_s=SILENT_S + 1), NOW_S) == SlurmPlan()
 
 
-def test_release_that_slurm_missed_is_repeated() -> None:
-    """The loss was written, and the controller was busy when it was told. The job would have run for ever."""
+def test_release_lost_by_slurm_is_repeated() -> None:
+    """The controller was busy when the loss was recorded; without a retry, the job stays held."""
     facts = {"placed.1": placed(), "lost.1": {"at": "500", "cause": "node_failed"}}
     cancelled = {**facts, "cancelled": {"at": "600"}}
 
-    assert decide(books(SlurmJob(state="RUNNING"), facts), NOW_S) == SlurmPlan(
+    assert decide(launch_state(SlurmJob(state="RUNNING"), facts), NOW_S) == SlurmPlan(
         {}, SlurmAction.REQUEUE
     )
-    assert decide(books(SlurmJob(state="RUNNING", restarts=1), facts), NOW_S) == SlurmPlan()
-    assert decide(books(SlurmJob(state="COMPLETING"), facts), NOW_S) == SlurmPlan()
-    assert decide(books(SlurmJob(state="RUNNING"), cancelled), NOW_S) == SlurmPlan()
+    assert decide(launch_state(SlurmJob(state="RUNNING", restarts=1), facts), NOW_S) == SlurmPlan()
+    assert decide(launch_state(SlurmJob(state="COMPLETING"), facts), NOW_S) == SlurmPlan()
+    assert decide(launch_state(SlurmJob(state="RUNNING"), cancelled), NOW_S) == SlurmPlan()
 
 
-def test_job_forgotten_by_slurm_is_judged_by_recorded_facts() -> None:
-    done = decide(books(SlurmJob.forgotten(""), {"placed.1": placed(), "left.1": left(0)}), NOW_S)
-    accounted = decide(books(SlurmJob.forgotten("NODE_FAIL"), {"placed.1": placed()}), NOW_S)
-    unknown = decide(books(SlurmJob.forgotten(""), {"placed.1": placed()}), NOW_S)
+def test_job_forgotten_by_slurm_is_decided_by_recorded_facts() -> None:
+    done = decide(
+        launch_state(SlurmJob.forgotten(""), {"placed.1": placed(), "left.1": left(0)}), NOW_S
+    )
+    accounted = decide(launch_state(SlurmJob.forgotten("NODE_FAIL"), {"placed.1": placed()}), NOW_S)
+    unknown = decide(launch_state(SlurmJob.forgotten(""), {"placed.1": placed()}), NOW_S)
 
     assert done.facts["ended"]["outcome"] is Outcome.SUCCEEDED
     assert lost(accounted) is Cause.NODE_FAILED
@@ -223,7 +227,7 @@ def test_job_forgotten_by_slurm_is_judged_by_recorded_facts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "outcome"),
+    ("state", "outcome"),
     [
         ("CANCELLED by 0", Outcome.CANCELLED),
         ("NODE_FAIL", Cause.NODE_FAILED),
@@ -234,12 +238,12 @@ def test_job_forgotten_by_slurm_is_judged_by_recorded_facts() -> None:
     ],
 )
 def test_sacct_state_decides_a_requeued_and_forgotten_job(
-    told: str, outcome: Outcome | Cause
+    state: str, outcome: Outcome | Cause
 ) -> None:
-    """In the words of sacct, which says nothing of restarts."""
+    """sacct reports states in other words, and without restarts."""
     facts = {"placed.1": placed(), "lost.1": {"at": "200"}, "placed.2": placed(300, restart=1)}
 
-    decision = decide(books(SlurmJob.forgotten(told), facts), NOW_S)
+    decision = decide(launch_state(SlurmJob.forgotten(state), facts), NOW_S)
 
     if isinstance(outcome, Cause):
         assert lost(decision, 2) is outcome
@@ -248,39 +252,43 @@ def test_sacct_state_decides_a_requeued_and_forgotten_job(
         assert decision.facts["ended"]["outcome"] is outcome
 
 
-@pytest.mark.parametrize("told", ["", "RUNNING", "PENDING", "REQUEUED"])
-def test_accounting_without_an_end_leaves_the_job_unknown(told: str) -> None:
-    decision = decide(books(SlurmJob.forgotten(told), {"placed.1": placed()}), NOW_S)
+@pytest.mark.parametrize("state", ["", "RUNNING", "PENDING", "REQUEUED"])
+def test_accounting_without_an_end_leaves_the_job_unknown(state: str) -> None:
+    decision = decide(launch_state(SlurmJob.forgotten(state), {"placed.1": placed()}), NOW_S)
 
     assert decision == SlurmPlan({"forgotten": {"at": NOW_S}})
 
 
 def test_script_exit_outweighs_a_node_failure() -> None:
-    """A login profile of a minute: Slurm queues the job again, the first script comes after all, and its end is the job's."""
-    given_up = {"placed.1": placed(), "lost.1": {"at": "200", "cause": "node_failed"}}
+    """With a slow login profile, Slurm requeues the job, and the first script still ends it."""
+    abandoned = {"placed.1": placed(), "lost.1": {"at": "200", "cause": "node_failed"}}
     row = SlurmJob(state="FAILED", restarts=1, exit_code=9)
 
-    own = decide(books(row, {**given_up, "left.1": left(9, words="out of memory")}), NOW_S)
-    again = decide(books(row, {**given_up, "left.1": left(75, why="preempted")}), NOW_S)
-    silent = decide(books(row, given_up), NOW_S)
+    own = decide(launch_state(row, {**abandoned, "left.1": left(9, words="out of memory")}), NOW_S)
+    again = decide(launch_state(row, {**abandoned, "left.1": left(75, why="preempted")}), NOW_S)
+    silent = decide(launch_state(row, abandoned), NOW_S)
 
     assert own.facts["ended"]["detail"] == "node 1 exited with 9: out of memory"
     assert again == SlurmPlan({}, SlurmAction.SUBMIT)
     assert silent.facts["ended"]["detail"] == "Slurm could not start the job: FAILED"
 
 
-def test_a_cancel_wins_over_all_but_work_that_is_done() -> None:
+def test_cancel_overrides_all_but_a_completed_job() -> None:
     cancelled = {"cancelled": {"at": "400"}, "placed.1": placed()}
 
-    ended = decide(books(SlurmJob(state="FAILED"), {**cancelled, "left.1": left(143)}), NOW_S)
-    done = decide(books(SlurmJob(state="COMPLETED"), {**cancelled, "left.1": left(0)}), NOW_S)
+    ended = decide(
+        launch_state(SlurmJob(state="FAILED"), {**cancelled, "left.1": left(143)}), NOW_S
+    )
+    done = decide(
+        launch_state(SlurmJob(state="COMPLETED"), {**cancelled, "left.1": left(0)}), NOW_S
+    )
 
     assert ended.facts["ended"]["outcome"] is Outcome.CANCELLED
     assert done.facts["ended"]["outcome"] is Outcome.SUCCEEDED
 
 
 def test_job_cancelled_in_slurm_ends_the_launch() -> None:
-    decision = decide(books(SlurmJob(state="CANCELLED"), {"placed.1": placed()}), NOW_S)
+    decision = decide(launch_state(SlurmJob(state="CANCELLED"), {"placed.1": placed()}), NOW_S)
 
     assert decision.facts["ended"]["outcome"] is Outcome.CANCELLED
     assert decision.action is None
@@ -289,8 +297,8 @@ def test_job_cancelled_in_slurm_ends_the_launch() -> None:
 def test_pending_reason_is_recorded_once_as_denial() -> None:
     row = SlurmJob(state="PENDING", reason="Resources")
 
-    decision = decide(books(row, {}), NOW_S)
-    seen = books(row, {"denied.Resources": {"at": "900"}})
+    decision = decide(launch_state(row, {}), NOW_S)
+    seen = launch_state(row, {"denied.Resources": {"at": "900"}})
 
     assert decision.facts == {"denied.Resources": {"at": NOW_S}}
     assert decide(seen, NOW_S) == SlurmPlan()
@@ -298,7 +306,7 @@ def test_pending_reason_is_recorded_once_as_denial() -> None:
     assert (denial.zone, denial.detail) == ("slurm/spot", "waiting in Slurm: Resources")
 
 
-def test_a_row_is_read_as_slurm_prints_it() -> None:
+def test_scontrol_output_is_parsed() -> None:
     line = (
         "JobId=7 JobName=job-1 UserId=root(0) JobState=FAILED Reason=NonZeroExitCode Dependency=(null) "
         "Requeue=1 Restarts=2 BatchFlag=1 Reboot=0 ExitCode=0:9 RunTime=00:00:10 EndTime=1795357060 "
@@ -316,7 +324,7 @@ def test_a_row_is_read_as_slurm_prints_it() -> None:
     )
 
 
-def test_facts_are_read_as_they_were_written() -> None:
+def test_facts_are_read_back() -> None:
     text = format_fact({"at": 1.5, "detail": "one\ntwo = 2"}).replace("\n", "\036")
 
     seen = parse(f'order\t{{"a": 1}}\nfact\tlost.1\t{text}\nbeat\t3\nbeat\t9\n')
@@ -331,9 +339,9 @@ def test_unresponsive_controller_raises_launcher_unreachable() -> None:
 
 
 def test_launch_cancelled_before_submission_ends_as_cancelled() -> None:
-    plan = decide(books(None, {"cancelled": {"at": "400"}}), NOW_S)
+    plan = decide(launch_state(None, {"cancelled": {"at": "400"}}), NOW_S)
 
     assert plan.action is None
     assert plan.facts["ended"]["outcome"] is Outcome.CANCELLED
     assert plan.facts["ended"]["at"] == 400
-    assert decide(books(None, {}), NOW_S) == SlurmPlan()
+    assert decide(launch_state(None, {}), NOW_S) == SlurmPlan()

@@ -1,7 +1,9 @@
-"""Derives new records and at most one action from a launch's records and Slurm's state.
+"""When a launch on Slurm is submitted again, requeued, or ended.
 
-Pure. Slurm requeues a job itself after a node failure or a preemption. Where it does not, another Slurm job follows
-under the same launch: on clusters that cancel preempted jobs, and if Slurm mistook the end for the program's own.
+`decide` derives new records and at most one action from the records of the launch and Slurm's state. Pure. Slurm requeues
+a job itself after a node failure or a preemption. Where it does not, another Slurm job follows under the same launch:
+on clusters that cancel preempted jobs, and if Slurm mistook the end for the program's own. If a node falls silent while
+Slurm reports the job as running, the job is requeued (`SILENT_S`).
 """
 
 from __future__ import annotations

@@ -1,15 +1,29 @@
 """The bill: every millisecond and every micro-dollar of a job by phase.
 
-Each attempt's time is split into phases without gaps:
+`compute_bill` computes the amount paid in these steps:
+
+1. `phase_spans` (`phases.py`) divides the time of each attempt into spans without gaps:
 
     waiting | setup | restore | useful + stalled | lost | stalled
             ^ nodes ready     ^ training starts  ^ the newest state that was or may be reused
 
-Waiting costs nothing; the other phases add up to the provisioned time. Their cost, at the price of each moment and for each
-group of nodes, adds up to the cost of these nodes. Provider rules add separate lines. Work is *lost* if it was or would have to
-be repeated: everything an attempt did after the checkpoint from which the job later resumed. The restore itself names this
-checkpoint, since it may have fallen back; without a restore it is the newest checkpoint. The last attempt of a running or
-succeeded job has lost nothing.
+   The time of an attempt without reports is *unmeasured*, or lost with its nodes.
+   Waiting costs nothing; the other phases add up to the provisioned time, in whole milliseconds.
+2. Each group of identical nodes has a `RateSchedule` (`rate.py`): the price of the whole group,
+   nodes x price of one, in integer micro-dollars per hour, with its changes over time.
+3. `RateSchedule.accrue` adds up price x milliseconds from the start of the nodes.
+   `RateSchedule.micros` divides this running sum by 3,600,000 ms per hour, rounded down.
+4. `cost_by_phase` (`phases.py`): a span costs the running sum at its end minus that at its
+   beginning, so that spans add up to the cost of the nodes, however their time is divided.
+5. `adjustments` (`provider_rules.py`) adds a line for each charge or credit of the provider, such
+   as a minimum time.
+
+`Bill.paid_micros` is the sum of these costs over all attempts, groups and spans, plus all lines.
+
+Work is *lost* if it was or would have to be repeated: everything an attempt did after the
+checkpoint from which the job later resumed (`retained_steps` in `domain/attempts.py`). The restore
+itself names this checkpoint, since it may have fallen back; without a restore it is the newest
+checkpoint. The last attempt of a running or succeeded job has lost nothing.
 """
 
 from __future__ import annotations

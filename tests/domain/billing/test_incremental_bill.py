@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 from holdfast.domain.billing.allocation import allocate_costs
-from holdfast.domain.billing.incremental import extend_bill, first_open_attempt, is_closed
-from holdfast.domain.billing.ledger import Bill, LatestPoint, compute_bill
+from holdfast.domain.billing.bill import Bill, LatestPoint, compute_bill
+from holdfast.domain.billing.incremental_bill import extend_bill, first_open_attempt, is_closed
 from holdfast.domain.events import Event
 from holdfast.domain.events.values import NodeGroup
 from holdfast.domain.preemptions.placements import placement_records
@@ -19,7 +19,7 @@ from support.events import at, finished, launched, lost, ready, saved, submitted
 SEEDS = 300
 
 
-def lived(draw: random.Random) -> Life:
+def random_history(draw: random.Random) -> Life:
     """A random history of a running job."""
     life = Life()
     last = draw.randint(1, 4)
@@ -60,61 +60,63 @@ def _plan(draw: random.Random) -> Plan:
 
 
 def test_extended_bill_equals_a_recomputed_one() -> None:
-    went_on = 0
+    extended_count = 0
     for seed in range(SEEDS):
         draw = random.Random(seed)
-        life = lived(draw)
+        life = random_history(draw)
         first = at(life.now_s) + timedelta(milliseconds=draw.randrange(60))
         second = first + timedelta(milliseconds=draw.choice([0, 1, 7, 86_400_000, 90_000_001]))
         account = compute_bill(life.log, {}, first)
         if not is_closed(account, life.log):
             continue
-        went_on += 1
+        extended_count += 1
 
-        goes_on = extend_bill(account, second)
+        extended = extend_bill(account, second)
 
-        anew = compute_bill(life.log, {}, second)
-        assert goes_on == anew, seed
+        recomputed = compute_bill(life.log, {}, second)
+        assert extended == recomputed, seed
         begin = first_open_attempt(account)
         over = [share for share in allocate_costs(account) if 0 < share.attempt < begin]
-        now_open = allocate_costs(anew, begin)
-        assert sorted([*over, *now_open], key=str) == sorted(allocate_costs(anew), key=str), seed
-        # The last that is over is told with what came after it.
+        now_open = allocate_costs(recomputed, begin)
+        assert sorted([*over, *now_open], key=str) == sorted(allocate_costs(recomputed), key=str), (
+            seed
+        )
+        # The last closed attempt includes the events after it.
         gone = placement_records(life.log, {}, {}, account)[: max(0, begin - 2)]
-        assert gone == placement_records(life.log, {}, {}, anew)[: max(0, begin - 2)], seed
-    assert went_on > SEEDS / 2
+        assert gone == placement_records(life.log, {}, {}, recomputed)[: max(0, begin - 2)], seed
+    assert extended_count > SEEDS / 2
 
 
 def test_new_point_moves_the_step_of_the_open_attempt() -> None:
-    facts = [submitted(), launched(1), ready(2), training(3)]
-    account = compute_bill(facts, {1: LatestPoint(step=5, at=at(9))}, at(10))
+    events = [submitted(), launched(1), ready(2), training(3)]
+    account = compute_bill(events, {1: LatestPoint(step=5, at=at(9))}, at(10))
     newer = LatestPoint(step=9, at=at(19))
 
-    assert extend_bill(account, at(20), newer) == compute_bill(facts, {1: newer}, at(20))
+    assert extend_bill(account, at(20), newer) == compute_bill(events, {1: newer}, at(20))
 
 
 def test_running_bill_is_reused_while_only_its_end_moves() -> None:
-    facts = [submitted(), launched(1), ready(2), training(3), saved(8, step=7), lost(9)]
-    facts += [ready(20, attempt=2), training(21, attempt=2, step=7), saved(30, attempt=2, step=50)]
+    events = [submitted(), launched(1), ready(2), training(3), saved(8, step=7), lost(9)]
+    events += [ready(20, attempt=2), training(21, attempt=2, step=7), saved(30, attempt=2, step=50)]
     points = {1: LatestPoint(step=8, at=at(9)), 2: LatestPoint(step=40, at=at(29))}
-    living = LiveBill.from_events(compute_bill(facts, points, at(40)), facts, points)
+    live_bill = LiveBill.from_events(compute_bill(events, points, at(40)), events, points)
 
     def at_50(reached: dict[int, LatestPoint]) -> Bill | None:
-        return living.bill_at(at(50), reached)
+        return live_bill.bill_at(at(50), reached)
 
     for step in (40, 45, 60):
         newer = points | {2: LatestPoint(step=step, at=at(49))}
-        assert at_50(newer) == compute_bill(facts, newer, at(50))
+        assert at_50(newer) == compute_bill(events, newer, at(50))
     assert at_50(points | {2: LatestPoint(step=39, at=at(49))}) is None
     assert at_50(points | {1: LatestPoint(step=9, at=at(9))}) is None
     assert at_50({1: points[1]}) is None
 
 
 def test_points_before_training_are_ignored() -> None:
-    facts = [submitted(), launched(1), ready(2)]
-    account, point = compute_bill(facts, {}, at(10)), LatestPoint(step=9, at=at(19))
+    events = [submitted(), launched(1), ready(2)]
+    account, point = compute_bill(events, {}, at(10)), LatestPoint(step=9, at=at(19))
 
-    assert extend_bill(account, at(20), point) == compute_bill(facts, {1: point}, at(20))
+    assert extend_bill(account, at(20), point) == compute_bill(events, {1: point}, at(20))
 
 
 def test_clock_moved_back_forces_recomputation() -> None:
@@ -124,21 +126,21 @@ def test_clock_moved_back_forces_recomputation() -> None:
 
 
 @pytest.mark.parametrize(
-    "fact", [training(10), training(11), saved(9, step=1, stall_ms=1000), finished(5)]
+    "event", [training(10), training(11), saved(9, step=1, stall_ms=1000), finished(5)]
 )
-def test_bill_with_unsettled_events_is_not_extended(fact: Event) -> None:
-    """Clocks of workers may be ahead: what they tell is then of a time that has not come."""
-    facts = [submitted(), launched(1), ready(2), fact]
+def test_bill_with_unsettled_events_is_not_extended(event: Event) -> None:
+    """Worker clocks may be ahead: the reported time is then in the future."""
+    events = [submitted(), launched(1), ready(2), event]
 
-    assert not is_closed(compute_bill(facts, {}, at(10)), facts)
-    assert is_closed(compute_bill(facts[:3], {}, at(10)), facts[:3])
+    assert not is_closed(compute_bill(events, {}, at(10)), events)
+    assert is_closed(compute_bill(events[:3], {}, at(10)), events[:3])
 
 
-def test_a_job_that_waits_waits_for_longer() -> None:
-    facts = [submitted(), launched(1), ready(2), lost(5)]
+def test_waiting_time_of_an_extended_bill_grows() -> None:
+    events = [submitted(), launched(1), ready(2), lost(5)]
 
-    goes_on = extend_bill(compute_bill(facts, {}, at(10)), at(20))
+    extended = extend_bill(compute_bill(events, {}, at(10)), at(20))
 
-    assert goes_on == compute_bill(facts, {}, at(20))
-    assert goes_on is not None
-    assert (goes_on.tail_ms, first_open_attempt(goes_on)) == (15_000, 2)
+    assert extended == compute_bill(events, {}, at(20))
+    assert extended is not None
+    assert (extended.tail_ms, first_open_attempt(extended)) == (15_000, 2)

@@ -1,12 +1,15 @@
-"""Bills worked out by hand. The price is a micro-dollar for every millisecond, so that seconds read as money."""
+"""Bills computed by hand.
+
+The price is one micro-dollar per millisecond, so that a second costs a thousandth of a dollar.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from holdfast.domain.billing.incremental import extend_bill
-from holdfast.domain.billing.ledger import Bill, LatestPoint, Phase, Phases, compute_bill
+from holdfast.domain.billing.bill import Bill, LatestPoint, Phase, Phases, compute_bill
+from holdfast.domain.billing.incremental_bill import extend_bill
 from holdfast.domain.billing.phases import Span, cost_by_phase
 from holdfast.domain.billing.rate import RateSchedule
 from holdfast.domain.events import (
@@ -48,8 +51,9 @@ def s(**seconds: float) -> Phases:
     return Phases(**{phase: round(1000 * span) for phase, span in seconds.items()})
 
 
-def test_a_job_that_simply_succeeds() -> None:
-    # 0 submitted | 10 nodes | 30 program up | 35 trains | 60 snapshot, 2 s still | 100 left | 101 ended
+def test_bill_of_an_uninterrupted_job() -> None:
+    # 0 submitted | 10 nodes | 30 program starts | 35 trains | 60 snapshot, stalls 2 s | 100 exit
+    # | 101 ended
     account = billed(
         ready(10),
         restoring(30),
@@ -63,14 +67,15 @@ def test_a_job_that_simply_succeeds() -> None:
     assert account.ms == s(setup=20, restore=5, useful=65 - 2, stalled=2 + 1)
     assert account.paid_micros == 91_000
     assert account.wasted_micros == 20_000 + 5_000 + 3_000
-    assert account.on_demand_micros == 3 * (63_000 + 20_000)  # What was useful, and one setup.
+    assert account.on_demand_micros == 3 * (63_000 + 20_000)  # Useful time, and one setup.
     assert account.saved_micros == 249_000 - 91_000
     assert account.lost_steps == 0
 
 
-def test_a_preemption_with_notice_loses_nothing_that_was_saved() -> None:
-    # 0-10 waiting | 10-20 setup | 20-60 trains, 1 s of it still | 60 leaves with step 40 saved | 70 nodes gone
-    # 70-75 waiting | 75-85 setup | 85-88 restore | 88-148 trains from step 40 | ended
+def test_preemption_with_notice_loses_no_saved_work() -> None:
+    # 0-10 waiting | 10-20 setup | 20-60 trains, of which it stalls 1 s | 60 exits with step 40
+    # saved | 70 nodes lost | 70-75 waiting | 75-85 setup | 85-88 restore | 88-148 trains from step
+    # 40 | ended
     account = billed(
         ready(10),
         training(20, step=0),
@@ -94,7 +99,8 @@ def test_a_preemption_with_notice_loses_nothing_that_was_saved() -> None:
 
 
 def test_kill_without_notice_loses_work_since_the_checkpoint() -> None:
-    # Trains 20-90; the state of 50 (step 30, 2 s still) is the newest that is safe: 52-90 is lost, 25 steps of it told.
+    # Trains 20-90. The state of 50 (step 30, stalls 2 s) is the newest durable one: 52-90 is
+    # lost, with 25 reported steps.
     account = billed(
         ready(10),
         training(20, step=0),
@@ -135,7 +141,8 @@ def test_silence_after_a_checkpoint_is_lost_on_a_kill() -> None:
 
 
 def test_fallback_to_an_older_checkpoint_loses_earlier_work() -> None:
-    # Attempt 1 saves step 20 at 40 and step 60 at 80. Attempt 2 finds step 60 damaged, and continues from 20.
+    # Attempt 1 saves step 20 at 40 and step 60 at 80. Attempt 2 finds step 60 corrupt, and
+    # continues from 20.
     damaged = PassedOver(checkpoint="step-60-epoch-1", reason="shard 0: digest differs")
     account = billed(
         ready(10),
@@ -154,7 +161,8 @@ def test_fallback_to_an_older_checkpoint_loses_earlier_work() -> None:
 
 
 def test_damaged_checkpoint_does_not_make_later_work_safe() -> None:
-    # As above, but attempt 2 is killed at step 50 without a checkpoint: the damaged step 60 does not make that safe.
+    # As above, but attempt 2 is killed at step 50 without a checkpoint: the corrupt step 60 does
+    # not make that durable.
     damaged = PassedOver(checkpoint="step-60-epoch-1", reason="shard 0: digest differs")
     account = billed(
         ready(10),
@@ -173,7 +181,8 @@ def test_damaged_checkpoint_does_not_make_later_work_safe() -> None:
 
 
 def test_an_attempt_that_never_trained_is_setup_and_restore() -> None:
-    # It came up at 30 and looked for a checkpoint until its nodes were taken; the next one does better.
+    # It started at 30 and searched for a checkpoint until it was preempted; the next attempt
+    # trains.
     account = billed(
         ready(10),
         restoring(30),
@@ -197,7 +206,10 @@ def test_unreported_time_is_unmeasured_until_nodes_are_lost() -> None:
 
 @pytest.mark.parametrize("end", [(), (finished(40, Outcome.FAILED, exit_code=1),)])
 def test_program_without_reports_neither_saves_nor_wastes(end: tuple[Event, ...]) -> None:
-    """It may still be starting, or have crashed before its first step: that is no useful work."""
+    """The program may still be starting, or have crashed before its first step.
+
+    Neither is useful work.
+    """
     account = billed(ready(10), *end)
 
     assert account.paid_micros > 0
@@ -223,7 +235,7 @@ def test_paused_time_is_separate_from_waiting_for_nodes() -> None:
     assert not account.is_paused
 
 
-def test_a_pause_that_lasts_grows_until_now() -> None:
+def test_open_pause_is_counted_until_now() -> None:
     facts = (submitted(), launched(), pausing(20), paused(30))
 
     account = compute_bill(facts, {}, at(100))
@@ -306,7 +318,7 @@ def test_a_placement_without_duration_costs_nothing() -> None:
 
 
 def test_micro_dollars_are_rounded_once_for_the_whole() -> None:
-    # 7 micro-dollars an hour: 3 x 20 minutes are 7, though each third alone rounds down to 2.
+    # 7 micro-dollars an hour: 3 x 20 minutes cost 7, though each third alone rounds down to 2.
     third_ms = 1_200_000
 
     thirds = [

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from holdfast.domain.attempts import LatestPoint
-from holdfast.domain.billing.ledger import AttemptBill, Bill, GroupBill
+from holdfast.domain.billing.bill import AttemptBill, Bill, GroupBill
 from holdfast.domain.billing.phases import Phase, Phases, Span
 from holdfast.domain.billing.rate import RateSchedule, to_ms
 from holdfast.domain.events import CheckpointCommitted, Event, Finished
