@@ -12,12 +12,12 @@ WEB := service/holdfast/web/index.html
 TRACKIO := build/trackio
 # Sources of the dashboard. Its types are generated from the OpenAPI description.
 PAGES := $(shell find dashboard -type f -not -path '*/node_modules/*' -not -name schema.d.ts) docs/reference/openapi.json
-# Parallel test processes: one more than cores, because many tests wait. A lower value leaves cores idle; a higher value makes tests with ranks time out.
-JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 1 : 8)))
+# Parallel test processes: two more than cores, because many tests wait. A lower value leaves cores idle; a higher value makes tests with ranks time out.
+JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 2 : 8)))
 # Tests that a run includes (tests/support/tiers.py).
 TIER := test
 
-.PHONY: help setup demo test test-all test-added mistakes e2e e2e-smoke skypilot trackio bench bench-checkpoint bench-dashboard bench-ingest bench-reads bench-slurm check clean dev lock chromium postgres slurm screenshots wheel contract
+.PHONY: help setup demo test test-all test-added mistakes e2e e2e-smoke skypilot trackio bench bench-checkpoint bench-dashboard bench-ingest bench-reads bench-recovery bench-slurm check clean dev lock chromium postgres slurm screenshots wheel contract
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,10 +47,11 @@ demo: setup ## run a job on this machine, preempt it twice, and compare it with 
 
 test: setup postgres slurm chromium skypilot trackio ## run every behavior once, in about ten minutes on two idle cores; prints the ten slowest files
 	@echo "not included: repetitions (make test-all); the real SkyPilot over a fake cloud: make e2e-smoke or make e2e (root, Debian, 5 GB)"
-	dashboard/npm.sh test --silent
-	@# With PYTHONDONTWRITEBYTECODE set, each of a thousand processes would compile everything again.
-	@$(BIN)/python -m compileall -q service worker tests
-	HOLDFAST_TEST_TIER=$(TIER) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore=tests/e2e/fake_aws --durations=10 --junitxml=build/tests.xml
+	@# Without compiled files, each of a thousand processes would compile everything again, and each test process all assertions.
+	@mkdir -p build; $(BIN)/python -m compileall -q service worker tests
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -q --ignore=tests/e2e/fake_aws > build/collection.txt || { cat build/collection.txt; exit 1; } & \
+		dashboard/npm.sh test --silent; wait $$!
+	PYTHONDONTWRITEBYTECODE= HOLDFAST_TEST_TIER=$(TIER) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore=tests/e2e/fake_aws --durations=10 --junitxml=build/tests.xml
 
 test-all: export HOLDFAST_TEST_FULL := 1
 test-all: TIER := all
@@ -83,6 +84,9 @@ bench-ingest: setup postgres ## compare ingesting reports of 1,000 workers with 
 
 bench-reads: setup postgres ## measure lists and sums over 10,000 jobs and a million events; BENCH="--jobs 1000 --events 100000" for less
 	@PYTHONPATH=tests:bench $(BIN)/python -m reads $(BENCH)
+
+bench-recovery: setup ## measure the CPU time of the start of a node, with forked ranks and without; BENCH="--times 1" for less
+	@PYTHONPATH=tests:bench $(BIN)/python -m recovery.cold_start $(BENCH)
 
 bench-dashboard: setup chromium ## measure the dashboard with 10,000 jobs, 100,000 points and a million log lines; BENCH="--times 1" for less
 	@PYTHONPATH=tests:bench $(BIN)/python -m dashboard $(BENCH)

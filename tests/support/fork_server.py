@@ -2,20 +2,17 @@
 2 to 3 s.
 
 A forked program is a process of its own, with its own environment, folder, output, signals and exit code. What it starts in turn is
-also forked if it is the agent of a wrapper or a rank of an agent. Tests that are about the start of a real process, or about variables
+also forked if it is the agent of a wrapper, whose ranks are forks anyway. Tests that are about the start of a real process, or about variables
 that are read while torch is imported, start the program itself.
 """
 
 from __future__ import annotations
 
 import atexit
-import faulthandler
 import functools
 import gc
 import importlib
-import json
 import os
-import runpy
 import select
 import signal
 import socket
@@ -24,16 +21,25 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import dropwhile
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any, ClassVar, Final, NoReturn
 
+from holdfast_worker.node.fork_server import (
+    ENTRYPOINT,
+    PROGRAM,
+    Program,
+    Spare,
+    become,
+    receive,
+    run,
+    send,
+)
 from holdfast_worker.parent_process import die_with_parent
 
 HOLDFAST: Final = str(Path(sys.executable).with_name("holdfast"))
 AGENT: Final = "holdfast_worker.node.torchrun_agent"
-ENTRY: Final = "holdfast_worker.node.rank_entrypoint"
+ENTRY: Final = ENTRYPOINT
 IMPORTED: Final[Mapping[str, Sequence[str]]] = {
     "service": (
         "holdfast.cli.app",
@@ -70,11 +76,12 @@ class Forked(subprocess.Popen[Any]):
         super().__init__([sys.executable, *words], stdin=subprocess.DEVNULL, **given)
 
     def _execute_child(self, *given: Any) -> None:
-        order, fds = _ordered(given)
+        program, fds = _ordered(given)
         self._status, status = os.pipe()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
             door.connect(_address(self._kind, os.getpid()))
-            _send(door, order, [*fds, status])
+            # The last one is not for the program, but for what reports its end.
+            send(door, program, [*fds, status])
         os.close(status)
         self.pid = int(self._line())
         self._child_created = True
@@ -104,62 +111,20 @@ class Forked(subprocess.Popen[Any]):
         return line
 
 
-class Spare:
-    """A child that waits for the program that it is to run. It is forked while its parent has one thread."""
-
-    def __init__(self) -> None:
-        self._door, door = socket.socketpair()
-        parent = os.getpid()
-        self.pid = os.fork()
-        if self.pid:
-            door.close()
-            return
-        self._door.close()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        die_with_parent(parent)
-        order, fds = _receive(door)
-        if order["is_session"]:
-            os.setsid()
-        door.sendall(b"\n")
-        door.close()
-        _become(order, fds)
-
-    def run(self, popen: subprocess.Popen[Any], given: Sequence[Any]) -> None:
-        """Have it run the program that `popen` was given."""
-        order, fds = _ordered(given)
-        _send(self._door, order, fds)
-        assert self._door.recv(1), "a spare process has ended"
-        self._door.close()
-        popen.pid = self.pid
-        popen._child_created = True
-        popen._close_pipe_fds(*given[10:16])
-
-
-def _ordered(given: Sequence[Any]) -> tuple[dict[str, Any], list[int]]:
+def _ordered(given: Sequence[Any]) -> tuple[Program, list[int]]:
     """A program and its files, out of what `subprocess.Popen` hands to `_execute_child`."""
     (_, *words), cwd, env = given[0], given[5], given[6]
-    order = {
-        "words": words,
-        "cwd": str(cwd or Path.cwd()),
-        "env": dict(os.environ if env is None else env),
-        "is_session": given[21],
-    }
-    files = given[10], given[13], given[15]
-    return order, [own if file == -1 else file for own, file in enumerate(files)]
-
-
-def _send(door: socket.socket, order: Mapping[str, Any], fds: Sequence[int]) -> None:
-    text = json.dumps(order).encode()
-    socket.send_fds(door, [len(text).to_bytes(4, "big")], fds)
-    door.sendall(text)
-
-
-def _receive(door: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    head, fds, _, _ = socket.recv_fds(door, 4, 4, socket.MSG_WAITALL)
-    if not head:
-        os._exit(0)  # Nothing was ordered.
-    order: dict[str, Any] = json.loads(door.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL))
-    return order, fds
+    passed = [*given[4]]
+    program = Program(
+        words=words,
+        cwd=str(cwd or Path.cwd()),
+        env=dict(os.environ if env is None else env),
+        files=[0, 1, 2, *passed],
+        is_session=given[21],
+        ignored=[],
+    )
+    streams = given[10], given[13], given[15]
+    return program, [*(own if file == -1 else file for own, file in enumerate(streams)), *passed]
 
 
 @functools.cache
@@ -196,11 +161,11 @@ def main(kind: str) -> None:
         while True:
             caller, _ = door.accept()
             with caller:
-                order, fds = _receive(caller)
+                program, fds = receive(caller)
             server = os.getpid()
             if not os.fork():
                 door.close()
-                _mind(order, fds, server)
+                _mind(program, fds, server)
             for fd in fds:
                 os.close(fd)
             with suppress(ChildProcessError):
@@ -208,83 +173,60 @@ def main(kind: str) -> None:
                     pass
 
 
-def _mind(order: dict[str, Any], fds: list[int], server: int) -> NoReturn:
+def _mind(program: Program, fds: list[int], server: int) -> NoReturn:
     """Fork the program, and report its process id and its end."""
     *streams, status = fds
     die_with_parent(server)
-    minder, program = os.getpid(), os.fork()
-    if not program:
+    minder, pid = os.getpid(), os.fork()
+    if not pid:
         die_with_parent(minder)
         os.close(status)
-        _become(order, streams)
+        _become(program, streams)
     for stream in streams:
         os.close(stream)  # A reader would wait for more.
-    os.write(status, f"{program}\n".encode())
-    _, ended, used = os.wait4(program, 0)
+    os.write(status, f"{pid}\n".encode())
+    _, ended, used = os.wait4(pid, 0)
     with suppress(BrokenPipeError):
         os.write(status, f"{ended} {used.ru_utime + used.ru_stime}\n".encode())
     os._exit(0)
 
 
-def _become(order: Mapping[str, Any], fds: Sequence[int]) -> NoReturn:
+def _become(program: Program, fds: Sequence[int]) -> NoReturn:
     """Be the program, to the end."""
-    for wanted, given in enumerate(fds):
-        os.dup2(given, wanted)
-        os.close(given)
-    os.environ.clear()
-    os.environ.update(order["env"])
-    os.chdir(order["cwd"])
-    words = list(dropwhile({"-P", "-u"}.__contains__, order["words"]))
-    _use_spares(words)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    if "PYTHONFAULTHANDLER" in os.environ:
-        faulthandler.enable()
-    if (torch := sys.modules.get("torch")) and "OMP_NUM_THREADS" in os.environ:
-        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    become(program, fds)
     sys.path.remove(str(Path(__file__).parent))
-    if words[0] == "-m" and order["words"][0] != "-P":
-        sys.path.insert(0, order["cwd"])
+    _run(program)
+
+
+def _run(program: Program) -> NoReturn:
+    _use_spare(program.words)
     ending = Ending()
     with ending:
-        _run(words)
+        run(program.words)
     os._exit(ending.code)
 
 
-def _use_spares(words: Sequence[str]) -> None:
-    """Fork what the program will start, while it has one thread: an agent for a wrapper, and its ranks for an agent."""
-    match words:
-        case ["-m", "holdfast_worker.node.torchrun_agent", *options]:
-            [count] = [int(o.partition("=")[2]) for o in options if o.startswith("--nproc-per-node=")]  # fmt: skip
-        case ["-m", "holdfast_worker", *_] | ["-c", *_]:
-            count = 1
-        case _:
-            return
-    spares = [Spare() for _ in range(count)]
+def _use_spare(words: Sequence[str]) -> None:
+    """Fork what a wrapper will start, while it has one thread: the agent, which forks its ranks by itself."""
+    if not (words[:2] == ["-m", "holdfast_worker"] or words[0] == "-c"):
+        return
+    wrapper, spare = os.getpid(), Spare.fork()
+    if not spare.pid:
+        _run(spare.wait_for_program(wrapper))
+    spares = [spare]
     start = subprocess.Popen._execute_child
 
     def execute_child(popen: subprocess.Popen[Any], *given: Any) -> None:
-        args = given[0]
-        if spares and args[0] == sys.executable and {AGENT, ENTRY} & set(args[1:6]):
-            spares.pop(0).run(popen, given)
+        if spares and {AGENT, PROGRAM} & set(given[0][1:4]):
+            program, files = _ordered(given)
+            spares.pop().run(program, files)
+            popen.pid = spare.pid
+            popen._child_created = True
+            popen._close_pipe_fds(*given[10:16])
         else:
             start(popen, *given)
 
     subprocess.Popen._execute_child = execute_child
-
-
-def _run(words: Sequence[str]) -> None:
-    """Do what `python WORDS` does."""
-    match words:
-        case ["-m", module, *_]:
-            sys.argv = list(words[1:])
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-        case ["-c", program, *_]:
-            sys.argv = ["-c", *words[2:]]
-            sys.modules["__main__"] = ModuleType("__main__")
-            exec(program, sys.modules["__main__"].__dict__)
-        case [script, *_]:
-            sys.argv = list(words)
-            runpy.run_path(script, run_name="__main__")
 
 
 class Ending:

@@ -44,6 +44,15 @@ def export_variable(name: str, value: str) -> None:
     os.environ[name] = value
 
 
+def replace_environment(env: Mapping[str, str]) -> None:
+    """Replace the environment of this process, for it and for the libraries in it."""
+    # A copy, as `env` may be the environment itself.
+    given = dict(env)
+    for name in os.environ.keys() - given.keys():
+        del os.environ[name]
+    os.environ.update(given)
+
+
 def enable_deterministic_cublas() -> None:
     """Make cuBLAS deterministic. It reads the variable once, before the first use of a GPU.
 
@@ -80,6 +89,8 @@ class Config:
     """None: reports are dropped."""
     run_dir: Path | None
     """None: the script runs without a wrapper or launcher."""
+    is_warm: bool
+    """Whether ranks are forked from a process that has imported torch."""
     seed: int
     is_deterministic: bool
     """Whether to select deterministic algorithms, also if the script does not."""
@@ -135,6 +146,7 @@ class Config:
             token=env.get(Env.TOKEN, ""),
             spool=_path(env, Env.SPOOL),
             run_dir=_path(env, Env.RUN_DIR),
+            is_warm=env.get(Env.WARM) != "0",
             seed=int_variable(env, Env.SEED, 0),
             is_deterministic=env.get(Env.DETERMINISTIC) == "1",
             max_steps=int_variable(env, Env.MAX_STEPS, 0) or None,

@@ -1,4 +1,4 @@
-"""Who a process is: torchrun's words, Slurm's, SkyPilot's, or none; and what cannot be true is refused in a sentence."""
+"""Rank identity from the variables of torchrun, Slurm and SkyPilot, and errors in them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from holdfast_worker.distributed.process_group import ProcessGroup, device_for
 from holdfast_worker.protocol.environment import Exit
-from holdfast_worker.topology.identity import SINGLE_PROCESS, RankIdentity, RankSource, expand_hosts
+from holdfast_worker.topology.identity import SINGLE_PROCESS, RankIdentity, RankSource
 
 TORCHRUN = {
     "RANK": "5",
@@ -39,9 +39,9 @@ SKYPILOT = {
         (TORCHRUN, RankIdentity(5, 1, 8, RankSource.TORCHRUN, "env://")),
         (SLURM, RankIdentity(5, 1, 16, RankSource.SLURM, "tcp://hpc07:24567")),
         (SKYPILOT, RankIdentity(1, 0, 2, RankSource.SKYPILOT, "tcp://10.0.0.4:29400")),
-        # torchrun in a step of Slurm, on a cluster of SkyPilot: its ranks are the ones that there are.
+        # torchrun in a Slurm step on a SkyPilot cluster: torchrun's ranks count.
         (SKYPILOT | SLURM | TORCHRUN, RankIdentity(5, 1, 8, RankSource.TORCHRUN, "env://")),
-        # One process needs no others.
+        # A single process needs no rendezvous.
         ({"RANK": "0", "WORLD_SIZE": "1"}, RankIdentity(0, 0, 1, RankSource.TORCHRUN)),
         (SLURM | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1"}, RankIdentity(0, 0, 1, RankSource.SLURM)),
         (SKYPILOT | {"SKYPILOT_NUM_NODES": "1"}, SINGLE_PROCESS),
@@ -68,7 +68,7 @@ def test_slurm_batch_script_is_not_one_of_its_tasks() -> None:
 
 @pytest.mark.parametrize("method", ["env://", "tcp://10.0.0.9:29500", "file:///shared/meet-7"])
 @pytest.mark.parametrize("launcher", [TORCHRUN, SLURM, SKYPILOT])
-def test_ranks_meet_where_the_environment_says(launcher: dict[str, str], method: str) -> None:
+def test_init_method_of_the_environment_is_used(launcher: dict[str, str], method: str) -> None:
     place = {"MASTER_ADDR": "10.0.0.4", "MASTER_PORT": "29400"}
 
     assert (
@@ -76,7 +76,7 @@ def test_ranks_meet_where_the_environment_says(launcher: dict[str, str], method:
     )
 
 
-def test_ranks_that_a_person_numbers_need_no_master() -> None:
+def test_manually_numbered_ranks_need_no_master() -> None:
     env = {"RANK": "1", "WORLD_SIZE": "2", "HOLDFAST_INIT_METHOD": "file:///shared/meet"}
 
     assert RankIdentity.read(env) == RankIdentity(
@@ -84,13 +84,13 @@ def test_ranks_that_a_person_numbers_need_no_master() -> None:
     )
 
 
-def test_a_batch_script_that_names_the_master_is_heeded() -> None:
+def test_master_named_by_a_batch_script_is_used() -> None:
     env = SLURM | {"MASTER_ADDR": "hpc07-ib", "MASTER_PORT": "29500"}
 
     assert RankIdentity.read(env).init_method == "env://"
 
 
-def test_the_port_of_a_launcher_goes_before_that_of_a_job_id() -> None:
+def test_port_of_a_launcher_precedes_that_of_a_job_id() -> None:
     assert (
         RankIdentity.read(SLURM | {"HOLDFAST_MASTER_PORT": "31000"}).init_method
         == "tcp://hpc07:31000"
@@ -98,7 +98,7 @@ def test_the_port_of_a_launcher_goes_before_that_of_a_job_id() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "words"),
+    ("env", "message"),
     [
         ({"RANK": "1"}, "RANK is set, but WORLD_SIZE is not: start the script with torchrun, or unset RANK"),
         ({"WORLD_SIZE": "4"}, "WORLD_SIZE is set, but RANK is not"),
@@ -123,55 +123,36 @@ def test_the_port_of_a_launcher_goes_before_that_of_a_job_id() -> None:
         ({"HOLDFAST_BACKEND": "tensorpipe"}, "HOLDFAST_BACKEND is 'tensorpipe': write gloo or nccl"),
     ],
 )  # fmt: skip
-def test_invalid_environment_is_refused_with_the_reason(env: dict[str, str], words: str) -> None:
+def test_invalid_environment_is_refused_with_the_reason(env: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError) as refused:
         RankIdentity.read(env)
 
-    assert words in str(refused.value)
+    assert message in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("hosts", "expanded"),
-    [
-        ("login", ["login"]),
-        ("n[1-3,07],login", ["n1", "n2", "n3", "n07", "login"]),
-        ("n[008-011]", ["n008", "n009", "n010", "n011"]),
-        ("r[1-2]n[01-02]-ib", ["r1n01-ib", "r1n02-ib", "r2n01-ib", "r2n02-ib"]),
-    ],
-)
-def test_hosts_are_read_as_slurm_writes_them(hosts: str, expanded: list[str]) -> None:
-    assert expand_hosts(hosts) == expanded
-
-
-@pytest.mark.parametrize(
-    "hosts", ["", ",a", "a,", "a,,b", "a b", "n[1-", "n1]", "n[3-1]", "n[a-b]", "n[1-999999999]"]
-)
-def test_invalid_host_list_is_refused(hosts: str) -> None:
-    with pytest.raises(ValueError, match="is not a list of hosts"):
-        expand_hosts(hosts)
-
-
-def test_each_rank_has_a_gpu_of_its_own_or_all_have_the_cpu() -> None:
+def test_each_rank_has_its_own_gpu_or_all_use_the_cpu() -> None:
     assert str(device_for(RankIdentity(5, 1, 8), gpus=2)) == "cuda:1"
     assert str(device_for(RankIdentity(5, 1, 8), gpus=0)) == "cpu"
 
 
 @pytest.mark.parametrize(
-    ("who", "gpus", "words"),
+    ("identity", "gpus", "message"),
     [
         (RankIdentity(2, 2, 4), 2, "local rank 2 has no GPU of its own, because this machine has 2: .*--nproc-per-node 2"),
         (RankIdentity(0, 0, 4, backend="nccl"), 0, "HOLDFAST_BACKEND is nccl, but this machine has no usable GPU"),
     ],
 )  # fmt: skip
-def test_rank_without_its_device_is_refused(who: RankIdentity, gpus: int, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        device_for(who, gpus)
+def test_rank_without_its_device_is_refused(
+    identity: RankIdentity, gpus: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        device_for(identity, gpus)
 
 
 def test_each_rank_uses_one_gpu_and_a_rank_without_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A machine with two GPUs, of which this one only has the number."""
+    """On a simulated machine with two GPUs."""
     used: list[str] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: used.append(str(device)))

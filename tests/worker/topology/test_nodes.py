@@ -1,4 +1,4 @@
-"""Which rank is on which node: of nodes that are alike by a formula, of others by counting; and real ranks are where it says."""
+"""The rank layout: computed for equal and unequal nodes, and observed on real ranks."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ PLACE = "import os; print(*(os.environ[n] for n in ('GROUP_RANK', 'LOCAL_RANK', 
 
 
 @pytest.mark.parametrize(
-    ("words", "table"),
+    ("arguments", "table"),
     [
         (["--nodes", "3", "--nproc-per-node", "2"], ALIKE),
         (["--nproc-per-node", "2,2,2"], ALIKE),
         (["--nproc-per-node", "4,2"], UNLIKE),
     ],
 )
-def test_the_map_of_ranks_is_shown(
-    words: list[str], table: str, capsys: pytest.CaptureFixture[str]
+def test_rank_layout_is_printed(
+    arguments: list[str], table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as left:
-        main(["ranks", *words])
+        main(["ranks", *arguments])
 
     assert left.value.code == Exit.DONE
     assert capsys.readouterr().out == table
@@ -48,7 +48,7 @@ def test_the_map_of_ranks_is_shown(
 @pytest.mark.parametrize(
     ("nodes", "each", "world"), [(3, 2, 6), (10, 2, 20), (4, 4, 16), (2, 4, 8)]
 )
-def test_nodes_that_are_alike_have_ranks_by_the_formula(nodes: int, each: int, world: int) -> None:
+def test_ranks_on_equal_nodes_follow_the_formula(nodes: int, each: int, world: int) -> None:
     shape = RankLayout.from_counts([each], nodes)
 
     assert shape.world_size == world
@@ -57,7 +57,7 @@ def test_nodes_that_are_alike_have_ranks_by_the_formula(nodes: int, each: int, w
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (["--nodes", "3", "--nproc-per-node", "4,2"], "names 2 nodes, but there are 3"),
         (["--nodes", "0"], "--nodes is 0: a run has at least one node"),
@@ -65,17 +65,17 @@ def test_nodes_that_are_alike_have_ranks_by_the_formula(nodes: int, each: int, w
         (["--nproc-per-node", "0"], "'0' is not a valid number of ranks"),
     ],
 )
-def test_a_shape_that_cannot_be_is_refused(
-    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_node_shape_is_refused(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as left:
-        main(["ranks", *words])
+        main(["ranks", *arguments])
 
     assert left.value.code == Exit.USAGE
     assert sentence in capsys.readouterr().err
 
 
-def test_counts_are_read() -> None:
+def test_ranks_per_node_are_parsed() -> None:
     assert parse_counts("8") == (8,)
     assert parse_counts("4,2,2") == (4, 2, 2)
 

@@ -1,4 +1,4 @@
-"""Real ranks join under each launcher and method, and identify themselves."""
+"""Real ranks join by each launcher and method, and identify themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The checkpoints of one job in a store, each of which exists completely or not."""
+"""The checkpoints of one job in a store, each of which exists completely or not.
+
+The commit point is the conditional put of the commit object in `CheckpointRepository.commit`: before it the
+checkpoint does not exist, and after it all of it does, because the shards of all ranks were stored before.
+"""
 
 from __future__ import annotations
 
@@ -203,6 +207,8 @@ class CheckpointRepository:
         metrics: Mapping[str, MetricValue] = MappingProxyType({}),
     ) -> CommitMetadata:
         """Make the checkpoint exist, given the shard metadata of all ranks in rank order.
+
+        The checkpoint is committed by one conditional put of the commit object (`put_if_absent`); rank 0 calls this.
 
         Raises:
             CorruptCheckpoint: the parts leave gaps or overlap.

@@ -26,6 +26,7 @@ from typing import BinaryIO, Final
 from holdfast_worker.clock import now
 from holdfast_worker.config import DELIVERED_BY_WRAPPER, WRAPPER, Config, environment
 from holdfast_worker.console import log_info
+from holdfast_worker.node import fork_server
 from holdfast_worker.node.connectivity import start_connectivity_check
 from holdfast_worker.node.exit_report import ExitReport
 from holdfast_worker.preemption.metadata_service import MetadataService
@@ -38,6 +39,7 @@ from holdfast_worker.telemetry.incarnation import Incarnation
 from holdfast_worker.telemetry.service_client import ServiceClient
 from holdfast_worker.telemetry.store_relay import StoreRelay
 from holdfast_worker.topology.nodes import RankLayout, Topology
+from holdfast_worker.topology.rendezvous import free_master_port
 from holdfast_worker.watchdog.failure_cause import FailureCause, is_coordinated_exit
 from holdfast_worker.watchdog.node_channel import PORT_COUNT, ChannelAddress
 from holdfast_worker.watchdog.watchdog import Watchdog
@@ -172,17 +174,50 @@ class NodeLauncher:
         )
         start_connectivity_check(self._topology)
         with watchdog.opened():
-            agent = subprocess.Popen(
-                self._command(script, len(ranks)), env=self._environment(), start_new_session=True
-            )
-            while _is_running(agent):
-                echo.copy()
-                self._poll(agent, watchdog)
-            echo.copy()
-            watchdog.finish(self._exit_code(agent.returncode))
+            code = self._run_agent([*self._options(len(ranks)), *script], echo, watchdog)
+            watchdog.finish(self._exit_code(code))
         if watchdog.cause and not is_coordinated_exit(self._run_dir.exit_reason()):
             return watchdog.cause.exit_code
-        return self._exit_code(agent.returncode)
+        return self._exit_code(code)
+
+    def _run_agent(self, arguments: Sequence[str], echo: LogTail, watchdog: Watchdog) -> int:
+        """Run the agent to its end and return its exit code.
+
+        If it ends before it starts a rank, it is run again without forks.
+        """
+        if self._config.is_warm:
+            started, agent_end = os.pipe()
+            os.set_blocking(started, False)
+            words = ["-u", "-c", fork_server.PROGRAM, str(agent_end), *arguments]
+            agent = self._start_agent(words, agent_end)
+            os.close(agent_end)
+            code = self._wait(agent, echo, watchdog)
+            with os.fdopen(started, "rb") as pipe:
+                has_started = bool(pipe.read(1))
+            if has_started or not code or watchdog.must_kill or self._run_dir.is_noticed():
+                return code
+            reason = f"the process that forks them ended with exit code {code}"
+        else:
+            reason = f"{Env.WARM} is 0"
+        log_info(f"ranks start as new interpreters: {reason}")
+        # -P: a module beside the script must not shadow one that torchrun imports.
+        words = ["-P", "-m", "holdfast_worker.node.torchrun_agent", *arguments]
+        return self._wait(self._start_agent(words), echo, watchdog)
+
+    def _start_agent(self, words: Sequence[str], *files: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, *words],
+            env=self._environment(),
+            pass_fds=files,
+            start_new_session=True,
+        )
+
+    def _wait(self, agent: subprocess.Popen[bytes], echo: LogTail, watchdog: Watchdog) -> int:
+        while _is_running(agent):
+            echo.copy()
+            self._poll(agent, watchdog)
+        echo.copy()
+        return agent.returncode
 
     def _poll(self, agent: subprocess.Popen[bytes], watchdog: Watchdog) -> None:
         """Forward notices and run the watchdog, periodically while the ranks run."""
@@ -198,11 +233,9 @@ class NodeLauncher:
         if watchdog.must_kill:
             self._kill(agent)
 
-    def _command(self, script: Sequence[str], ranks: int) -> list[str]:
+    def _options(self, ranks: int) -> list[str]:
         at = self._topology
         return [
-            # -P: a module beside the script must not shadow one that torchrun imports.
-            *(sys.executable, "-P", "-m", "holdfast_worker.node.torchrun_agent"),
             f"--nnodes={at.nodes}",
             f"--node-rank={at.node_rank}",
             f"--nproc-per-node={ranks}",
@@ -211,8 +244,7 @@ class NodeLauncher:
             "--max-restarts=0",
             f"--signals-to-handle={TORCHRUN_SIGNALS}",
             # Without the dashes, torchrun parses arguments of the script as abbreviations of its own options.
-            *("-m", "--", "holdfast_worker.node.rank_entrypoint"),
-            *script,
+            *("-m", "--", fork_server.ENTRYPOINT),
         ]
 
     def _environment(self) -> dict[str, str]:
@@ -302,7 +334,10 @@ def launch(
             check_debug_topology(topology)
             ranks = ranks or [DEBUG_RANKS]
         layout = RankLayout.from_counts(ranks, topology.nodes) if ranks else None
-        topology = topology.with_free_port()
+        port = free_master_port(
+            topology.master_port, nodes=topology.nodes, node_rank=topology.node_rank
+        )
+        topology = replace(topology, master_port=port)
     except ValueError as error:
         log_info(str(error))
         return Exit.USAGE

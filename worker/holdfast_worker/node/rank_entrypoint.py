@@ -6,9 +6,10 @@ import atexit
 import os
 import runpy
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from typing import Final
 
 from holdfast_worker.config import Config, environment
 from holdfast_worker.console import print_line
@@ -20,12 +21,22 @@ from holdfast_worker.protocol.reports import RANK_LINE
 from holdfast_worker.run_dir import RunDir
 from holdfast_worker.watchdog import stack_dump
 
+_ENDED_BY: Final[list[BaseException | None]] = []
+"""The error that has ended the script, None without one; empty until it has ended."""
+
+
+@cache
+def register_exit_handler() -> None:
+    """Have a rank exit at once after an error; no effect if this is registered.
+
+    The first registered handler runs last, after those of the script and its libraries.
+    """
+    atexit.register(_exit_immediately)
+
 
 def main() -> None:
     """Run the script in the arguments as if it were started directly."""
-    # The first registered handler runs last, after those of the script and its libraries.
-    ended_by: list[BaseException | None] = []
-    atexit.register(_exit_immediately, ended_by)
+    register_exit_handler()
     config = Config.read(environment())
     die_with_parent(config.agent)
     if config.wrapper:
@@ -48,15 +59,15 @@ def main() -> None:
     try:
         runpy.run_path(script, run_name="__main__")
     finally:
-        ended_by.append(sys.exc_info()[1])
+        _ENDED_BY.append(sys.exc_info()[1])
 
 
-def _exit_immediately(ended_by: Sequence[BaseException | None]) -> None:
+def _exit_immediately() -> None:
     """Skip Python's cleanup after an error: with torch it takes seconds while all nodes wait.
 
     `sys.last_value` is unsuitable: debuggers and shells inside a script set it for errors that they handle.
     """
-    if not any(isinstance(error, Exception) for error in ended_by):
+    if not any(isinstance(error, Exception) for error in _ENDED_BY):
         return
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):

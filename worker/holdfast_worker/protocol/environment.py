@@ -83,6 +83,8 @@ class Env(StrEnum):
     The value is the minimum duration of a step in milliseconds. Absent: no trace."""
     SYNC_SAVES = "HOLDFAST_SYNC_SAVES"
     """`1`: training waits until a checkpoint is durable; absent: it continues during the upload."""
+    WARM = "HOLDFAST_WARM"
+    """`0`: each rank is a new interpreter; absent: ranks are forked from one that has imported torch."""
     INIT_METHOD = "HOLDFAST_INIT_METHOD"
     """Rendezvous of the ranks: `env://`, `tcp://host:port` or `file:///path`;
     absent: from the launcher of the ranks."""

@@ -1,1 +1,1 @@
-"""Topology of a run: rank identity, nodes and rendezvous."""
+"""Topology of a run: nodes, rank identity, and where ranks meet (`rendezvous`)."""

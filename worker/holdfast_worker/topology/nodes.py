@@ -1,36 +1,14 @@
-"""Nodes of a run: topology from the launcher's variables, ranks per node, and free ports."""
+"""Nodes of a run: topology from the launcher's variables, and ranks per node."""
 
 from __future__ import annotations
 
-import errno
 import re
-import socket
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
 
 from holdfast_worker.console import log_info, print_line
-from holdfast_worker.protocol.environment import Env, Exit, SkyEnv, int_variable
-
-
-def is_free(port: int) -> bool:
-    """Whether a port is free on all addresses, as torchrun of node 0 needs it."""
-    with socket.socket() as probe:
-        # As torchrun does, so that closing connections of an earlier run do not block the port.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            return error.errno != errno.EADDRINUSE
-    return True
-
-
-def free_port() -> int:
-    """A free port above 1024."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
+from holdfast_worker.protocol.environment import Exit, SkyEnv, int_variable
+from holdfast_worker.topology import rendezvous
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +97,6 @@ def _format_ranks(ranks: range) -> str:
     return ",".join(map(str, ranks))
 
 
-MASTER_PORT: Final = 29400
-"""Default rendezvous port of several nodes."""
-FREE_PORT_TIMEOUT_S: Final = 10.0
-"""Time for a rendezvous port to become free.
-A lower value fails while an earlier run ends; a higher value pays for idle nodes."""
-POLL_S: Final = 0.2
-"""Interval of checks. A lower value burns a core; a higher value delays the start."""
-
-
 @dataclass(frozen=True, slots=True)
 class Topology:
     """Number of nodes, the rank of this node, and the rendezvous."""
@@ -148,10 +117,7 @@ class Topology:
         """
         nodes = int_variable(env, SkyEnv.NUM_NODES, 1)
         node_rank = int_variable(env, SkyEnv.NODE_RANK, 0)
-        addresses = env.get(SkyEnv.NODE_IPS, "").split()
-        if nodes > 1 and len(addresses) != nodes:
-            msg = f"{SkyEnv.NUM_NODES} is {nodes}, but {SkyEnv.NODE_IPS} names {len(addresses)}"
-            raise ValueError(msg)
+        address = rendezvous.master_address(env, nodes)
         if not 0 <= node_rank < nodes:
             msg = f"{SkyEnv.NODE_RANK} is {node_rank} of {nodes} nodes"
             raise ValueError(msg)
@@ -161,38 +127,6 @@ class Topology:
             gpus_per_node=int_variable(env, SkyEnv.NUM_GPUS_PER_NODE, 0)
             if env.get(SkyEnv.NUM_GPUS_PER_NODE)
             else None,
-            master_address=addresses[0] if nodes > 1 else "127.0.0.1",
-            master_port=int_variable(env, Env.MASTER_PORT, 0) or _default_port(nodes),
+            master_address=address,
+            master_port=rendezvous.master_port(env, nodes),
         )
-
-    def with_free_port(self, timeout_s: float = FREE_PORT_TIMEOUT_S) -> Topology:
-        """The topology with a rendezvous port that is free on node 0.
-
-        A single node chooses a different port. Several nodes wait, as they could not agree on a different one.
-
-        Raises:
-            ValueError: the port stays in use.
-        """
-        if self.node_rank or is_free(self.master_port):
-            return self
-        if self.nodes == 1:
-            free = free_port()
-            log_info(f"port {self.master_port} is in use: using port {free} for the rendezvous")
-            return replace(self, master_port=free)
-        until_s = time.monotonic() + timeout_s
-        while time.monotonic() < until_s:
-            time.sleep(POLL_S)
-            if is_free(self.master_port):
-                return self
-        raise ValueError(
-            f"the rendezvous port {self.master_port} is in use on node 0: "
-            f"set {Env.MASTER_PORT} on all nodes to a different port, such as {free_port()}, which is free here"
-        )
-
-
-def _default_port(nodes: int) -> int:
-    """The fixed port of several nodes.
-
-    A free one on a single node, so that two runs do not collide.
-    """
-    return MASTER_PORT if nodes > 1 else free_port()

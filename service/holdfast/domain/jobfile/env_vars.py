@@ -23,6 +23,7 @@ OWN: Final = frozenset(
         Env.MAX_STEPS,
         Env.WITNESS,
         Env.SYNC_SAVES,
+        Env.WARM,
         Env.INIT_METHOD,
         Env.BACKEND,
         SkyEnv.NUM_GPUS_PER_NODE,

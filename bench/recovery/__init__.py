@@ -1,0 +1,4 @@
+"""How long a node takes to start its ranks again. See README.md.
+
+cold_start   the CPU time of `holdfast-worker run` from its start to its end, with forked ranks and without
+"""
