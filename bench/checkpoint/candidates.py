@@ -1,4 +1,7 @@
-"""Who takes part. Standard library only: the process that calls the turns needs no more."""
+"""The compared programs.
+
+Uses only the standard library, like the process that starts trials.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,19 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A way to write checkpoints into a bucket and to read them back."""
+    """A way to write checkpoints to a bucket and to read them back."""
 
     name: str
     label: str
     is_peer: bool = True
-    """Whether it runs in the environment of the peers."""
+    """Whether it runs in the environment with the peers' packages."""
     object_mib: int = 16
-    """Of the bodies that it sends, for which the server makes memory beforehand."""
+    """Size of its requests, for which the server allocates memory in advance."""
     kept: int = 1
-    """How many checkpoints lie in the bucket while another is written, that one included."""
+    """Number of checkpoints in the bucket during a save, including the new one."""
     is_ceiling: bool = False
     restores: bool = True
-    """Whether it reads in a way of its own."""
+    """Whether its restore differs from that of other candidates."""
 
 
 ALL: Final = (
@@ -41,5 +44,5 @@ ALL: Final = (
     Candidate("s3torch-best", "DCP, s3torchconnector, 4 threads, cached", object_mib=8),
 )
 
-BY_NAME: Final = {contestant.name: contestant for contestant in ALL}
+BY_NAME: Final = {candidate.name: candidate for candidate in ALL}
 OURS: Final = BY_NAME["ours"]

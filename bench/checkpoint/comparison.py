@@ -1,4 +1,4 @@
-"""One rank of two that save what both hold whole, such as an average of weights: with the comparison of digests, or without."""
+"""One of two ranks that save averaged weights, with or without a comparison of digests."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from checkpoint.state import SHAPES, Weights
 
 
 class Unchecked(Weights, RankZeroState):
-    """The same without a comparison between ranks."""
+    """Averaged weights without a comparison between ranks."""
 
 
 def measure(size: str, saves: int, *, is_compared: bool) -> dict[str, Any]:
-    """Seconds of `track`, and of each save: stall, until it is durable, and a step beside it."""
+    """Durations of `track`, and of the stall, upload and a concurrent step of each save."""
     ranks = ProcessGroup.join(RankIdentity.read(os.environ))
     model, optimizer = trained(size)
     average = {name: torch.ones(shape) for name, shape in SHAPES[size].parameters().items()}
@@ -41,23 +41,23 @@ def measure(size: str, saves: int, *, is_compared: bool) -> dict[str, Any]:
     began_s = time.monotonic()
     check_consistency(tracked, ranks)
     track_s = time.monotonic() - began_s
-    archive = CheckpointRepository(open_store(URL, "job"))
+    repository = CheckpointRepository(open_store(URL, "job"))
     if ranks.rank == 0:
-        archive.tokens.claim(1, "0" * 8, time.monotonic() + 60)
+        repository.tokens.claim(1, "0" * 8, time.monotonic() + 60)
     placement = WriterIdentity(ranks.rank, ranks.world_size, 1, "0" * 8)
-    saver = AsyncWriter(archive, placement, Reporter(None), keep=1)
-    division, arena = SavePlanner(tracked, ranks), StagingBuffer()
+    writer = AsyncWriter(repository, placement, Reporter(None), keep=1)
+    division, buffer = SavePlanner(tracked, ranks), StagingBuffer()
     some, turns = torch.rand(256, 256), []
     for step in range(saves + 1):
         dist.barrier()
         began_s = time.monotonic()
-        saver.save(stage(step, division, {}, arena))
+        writer.save(stage(step, division, {}, buffer))
         stall_s, steps = time.monotonic() - began_s, 0
-        while saver.is_busy:
+        while writer.is_busy:
             some.mm(some)
             steps += 1
         durable_s = time.monotonic() - began_s
-        assert not saver.is_broken, saver.failure_reason
+        assert not writer.is_broken, writer.failure_reason
         turns.append((stall_s, durable_s, (durable_s - stall_s) / max(1, steps)))
     dist.barrier()
     ranks.destroy()
@@ -65,11 +65,11 @@ def measure(size: str, saves: int, *, is_compared: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Be a rank."""
+    """Run as a rank."""
     warnings.simplefilter("ignore")
-    asked = json.loads(sys.argv[1])
-    said = measure(asked["size"], asked["saves"], is_compared=asked["is_compared"])
-    print(json.dumps(said), flush=True)
+    arguments = json.loads(sys.argv[1])
+    results = measure(arguments["size"], arguments["saves"], is_compared=arguments["is_compared"])
+    print(json.dumps(results), flush=True)
 
 
 if __name__ == "__main__":

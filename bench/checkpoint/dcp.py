@@ -1,4 +1,4 @@
-"""torch's distributed checkpoint, `async_save`, with the two storages that there are for buckets."""
+"""torch's distributed checkpoint, `async_save`, with its two storages for buckets."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from checkpoint.state import State
 REGION = "us-east-1"
 
 
-class Counting(DefaultStager):
-    """The stager that reuses its memory, and knows how much it staged."""
+class CountingStager(DefaultStager):
+    """A stager that reuses its memory and counts the staged bytes."""
 
     staged_bytes = 0
 
     def stage(self, state_dict: Any, **rest: Any) -> Any:
-        """The staged copy."""
+        """Stage the state and return the copy."""
         staged = super().stage(state_dict, **rest)
         copies = staged.result() if isinstance(staged, Future) else staged
         self.staged_bytes = sum(t.nbytes for t in _tensors(copies))
         return staged
 
 
-def cached_stager() -> Counting:
-    """Its fast path: memory that is made once; pinned, and copied to beside the computing, where there is a GPU."""
+def cached_stager() -> CountingStager:
+    """The fastest stager: reused memory; with a GPU, pinned and copied during computation."""
     is_gpu = torch.cuda.is_available()
-    return Counting(
+    return CountingStager(
         StagingOptions(
             use_pinned_memory=is_gpu,
             use_shared_memory=False,
@@ -52,7 +52,7 @@ class Dcp:
         self._saved: Future[Any] | None = None
 
     def save(self, number: int) -> None:
-        """Stage it, and begin to write it."""
+        """Stage the state and start to write it."""
         answer = dcp.async_save(
             self._state.tree(),
             storage_writer=writer(self._storage, f"{self._url}/{number}", self._threads),
@@ -62,22 +62,22 @@ class Dcp:
         if isinstance(answer, Future):
             self._saved = answer
         else:
-            # The training must not change a weight before all of them are staged.
+            # The training must not change a weight before all are staged.
             answer.staging_completion.result()
             self._saved = answer.upload_completion
 
     def settle(self) -> None:
-        """Return once it is written."""
+        """Wait until the checkpoint is written."""
         assert self._saved
         self._saved.result()
 
     @property
     def is_durable(self) -> bool:
-        """Whether it is."""
+        """Whether the checkpoint is written."""
         return self._saved is None or self._saved.done()
 
     def restore(self, number: int) -> None:
-        """Read it into the tensors that are there, which is how this one does it."""
+        """Read the checkpoint into the existing tensors."""
         dcp.load(
             self._state.tree(),
             storage_reader=reader(self._storage, f"{self._url}/{number}"),
@@ -86,7 +86,7 @@ class Dcp:
 
 
 def writer(storage: str, path: str, threads: int) -> Any:
-    """What writes below `path`."""
+    """Return a storage writer for `path`."""
     if storage == "s3fs":
         from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
 
@@ -97,7 +97,7 @@ def writer(storage: str, path: str, threads: int) -> Any:
 
 
 def reader(storage: str, path: str) -> Any:
-    """What reads there."""
+    """Return a storage reader for `path`."""
     if storage == "s3fs":
         from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 

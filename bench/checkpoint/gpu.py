@@ -1,4 +1,4 @@
-"""On a GPU: how fast a snapshot leaves it beside a pinned copy in one stroke, and what saves add to the steps."""
+"""Copies off a GPU: a snapshot compared with a pinned copy, and the cost of saves."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from checkpoint.state import SHAPES, State
 URL = "s3://bench/runs"
 ROUNDS = 7
 EVERY = 20
-"""Steps from one save to the next; saves that are due while another is under way would wait for it."""
+"""Steps between two saves; a save that is due during another one waits for it."""
 STEPS = 200
 
 
 def copies(state: State, holdfast: Holdfast) -> dict[str, Any]:
-    """Seconds of the copy of everything: a pinned one in one stroke, and a snapshot; turn by turn."""
+    """Durations of copies of the whole state: one pinned copy and a snapshot, alternating."""
     flat = torch.cat([t.reshape(-1).view(torch.uint8) for t in state.tensors()])
     pinned = torch.empty(flat.shape, dtype=torch.uint8, pin_memory=True)
     bare_s: list[float] = []
     ours_s: list[float] = []
-    stood_s: list[float] = []
+    stalls_s: list[float] = []
     for number in range(ROUNDS + 1):
         torch.cuda.synchronize()
         began_s = time.monotonic()
@@ -36,23 +36,23 @@ def copies(state: State, holdfast: Holdfast) -> dict[str, Any]:
         torch.cuda.synchronize()
         middle_s = time.monotonic()
         holdfast.save(number)
-        stood_s.append(time.monotonic() - middle_s)
-        holdfast.land()
+        stalls_s.append(time.monotonic() - middle_s)
+        holdfast.wait_for_copy()
         ended_s = time.monotonic()
         holdfast.settle()
-        holdfast.tidy()
+        holdfast.delete_previous()
         bare_s.append(middle_s - began_s)
         ours_s.append(ended_s - middle_s)
     return {
         "size_bytes": state.size_bytes,
         "pinned_s": bare_s[1:],
         "copy_s": ours_s[1:],
-        "host_s": stood_s[1:],
+        "host_s": stalls_s[1:],
     }
 
 
 def steps(first: int) -> dict[str, Any]:
-    """Seconds per step of a model on the GPU, without saves and with one every so many steps."""
+    """Duration of a step of a model on the GPU, without and with regular saves."""
     layers = [m for _ in range(8) for m in (nn.Linear(4096, 4096), nn.GELU())]
     model = nn.Sequential(*layers).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
@@ -74,14 +74,14 @@ def steps(first: int) -> dict[str, Any]:
             if saves and i % EVERY == 0:
                 if i:
                     holdfast.settle()
-                    holdfast.tidy()
+                    holdfast.delete_previous()
                 holdfast.save(number)
                 number += 1
         torch.cuda.synchronize()
         took_s = time.monotonic() - began_s
         if saves:
             holdfast.settle()
-            holdfast.tidy()
+            holdfast.delete_previous()
         return took_s / STEPS
 
     timed(saves=False)
@@ -92,28 +92,28 @@ def steps(first: int) -> dict[str, Any]:
     return {"without_s": [a for a, _ in pairs], "with_s": [b for _, b in pairs], "every": EVERY}
 
 
-def words(said: dict[str, Any]) -> str:
-    """What was measured, for people."""
-    size = said["size_bytes"]
+def describe(results: dict[str, Any]) -> str:
+    """Format the results."""
+    size = results["size_bytes"]
     keys = ("pinned_s", "copy_s", "host_s", "without_s", "with_s")
-    bare_s, ours_s, host_s, without_s, with_s = (statistics.median(said[key]) for key in keys)
+    bare_s, ours_s, host_s, without_s, with_s = (statistics.median(results[key]) for key in keys)
     added = (with_s / without_s - 1) * 100
     return (
         f"  {size / 1e9:.2f} GB off the GPU: pinned copy {size / bare_s / 1e9:.1f} GB/s, "
         f"snapshot {size / ours_s / 1e9:.1f} GB/s ({bare_s / ours_s:.2f} of it, goal >= 0.85), "
-        f"the host stands still for {host_s * 1e3:.1f} ms (goal <= 5)\n"
-        f"  step {without_s * 1e3:.1f} ms, with a save every {said['every']} steps {with_s * 1e3:.1f} ms (+{added:.1f} %)"
+        f"the host stalls for {host_s * 1e3:.1f} ms (goal <= 5)\n"
+        f"  step {without_s * 1e3:.1f} ms, with a save every {results['every']} steps {with_s * 1e3:.1f} ms (+{added:.1f} %)"
     )
 
 
 def main() -> None:
-    """Measure, and say what was."""
+    """Measure and print the results."""
     warnings.simplefilter("ignore")
-    asked = json.loads(sys.argv[1])
-    state = State(SHAPES[asked["size"]], "cuda")
+    arguments = json.loads(sys.argv[1])
+    state = State(SHAPES[arguments["size"]], "cuda")
     holdfast = Holdfast(state.objects(), URL)
-    said = copies(state, holdfast)
-    print(json.dumps({**said, **steps(ROUNDS + 1)}), flush=True)
+    results = copies(state, holdfast)
+    print(json.dumps({**results, **steps(ROUNDS + 1)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The ceiling: what the memory and the sockets of this machine do when nothing else is done."""
+"""The upper limit: memory and sockets of this machine without other work."""
 
 from __future__ import annotations
 
@@ -13,57 +13,57 @@ from checkpoint.state import State
 
 PART_BYTES = 16 << 20
 CONNECTIONS = 32
-"""As many as Holdfast has."""
+"""Equal to that of Holdfast."""
 
 
 class HardwareLimit:
-    """A copy in one stroke, and the same bytes over as many connections as a client would have."""
+    """One copy, and the same bytes over as many connections as a client would use."""
 
     def __init__(self, state: State, port: int, bucket: str, *, threads: int) -> None:
         torch.set_num_threads(threads)
         self._port = port
         self._bucket = bucket
         self._source = torch.cat([t.reshape(-1).view(torch.uint8) for t in state.tensors()])
-        # On the CPU in any case, and touched before it is measured.
+        # Always on the CPU, and touched before it is measured.
         is_far = self._source.is_cuda
         self._copy = torch.empty(len(self._source), dtype=torch.uint8, pin_memory=is_far).zero_()
         self._pool = ThreadPoolExecutor(1)
         self._sent: Future[None] | None = None
 
     def save(self, number: int) -> None:
-        """Copy, and begin to send."""
+        """Copy the state and start to send it."""
         self._copy.copy_(self._source)
         self._sent = self._pool.submit(self._on_all, number, self._put)
 
     def settle(self) -> None:
-        """Return once all is sent."""
+        """Wait until all bytes are sent."""
         assert self._sent
         self._sent.result()
 
     @property
     def is_durable(self) -> bool:
-        """Whether it is."""
+        """Whether all bytes are sent."""
         return self._sent is None or self._sent.done()
 
     def restore(self, number: int) -> None:
-        """Fetch it all into the memory that it was sent from."""
+        """Fetch all bytes into the memory that they were sent from."""
         self._on_all(number, self._get)
 
     def _on_all(
-        self, number: int, turn: Callable[[socket.socket, bytes, memoryview], None]
+        self, number: int, transfer: Callable[[socket.socket, bytes, memoryview], None]
     ) -> None:
-        """Take turns on every connection, until all parts have had theirs."""
+        """Transfer all parts, distributed over the connections."""
         memory = memoryview(self._copy.numpy())  # type: ignore[arg-type]
         parts = [memory[at : at + PART_BYTES] for at in range(0, len(memory), PART_BYTES)]
 
-        def go(first: int) -> None:
+        def transfer_all(first: int) -> None:
             with socket.create_connection(("127.0.0.1", self._port)) as connection:
                 for part in range(first, len(parts), CONNECTIONS):
                     path = f"/{self._bucket}/{number}/{part}"
-                    turn(connection, path.encode(), parts[part])
+                    transfer(connection, path.encode(), parts[part])
 
         with ThreadPoolExecutor(CONNECTIONS) as pool:
-            list(pool.map(go, range(min(CONNECTIONS, len(parts)))))
+            list(pool.map(transfer_all, range(min(CONNECTIONS, len(parts)))))
 
     def _put(self, connection: socket.socket, path: bytes, part: memoryview) -> None:
         connection.sendall(b"PUT %b HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (path, len(part)))

@@ -1,4 +1,4 @@
-"""Holdfast's own checkpoints, driven as its keeper drives them."""
+"""Holdfast's checkpoints, called as by its checkpointer."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ NONCE = "0" * 8
 
 
 class CheckpointListener(Reporter):
-    """Hears when a checkpoint is durable, and holds the saver there until that was read off."""
+    """Detects durable checkpoints, and blocks the writer until the time was taken."""
 
     def __init__(self) -> None:
         super().__init__(None)
         self.durable = threading.Event()
-        self.go_on = threading.Event()
+        self.proceed = threading.Event()
 
-    def checkpoint_committed(self, committed: CommittedCheckpoint) -> None:  # noqa: ARG002 - that it is, is all there is to hear
-        """It is."""
+    def checkpoint_committed(self, committed: CommittedCheckpoint) -> None:  # noqa: ARG002 - only the event matters
+        """Record that the checkpoint is durable."""
         self.durable.set()
-        self.go_on.wait()
+        self.proceed.wait()
 
 
 class Holdfast:
@@ -43,61 +43,61 @@ class Holdfast:
         self, objects: Mapping[str, object], url: str, pace_s: float | None = None
     ) -> None:
         self._pace_s = pace_s
-        """Over which an upload is spread; None for as fast as it goes."""
+        """Duration over which an upload is spread; None: as fast as possible."""
         self._tracked = TrackedState(objects)
-        self._division = SavePlanner(self._tracked, ProcessGroup.single())
-        self._arena = StagingBuffer()
-        self._fence = OptimizerBarrier()
+        self._planner = SavePlanner(self._tracked, ProcessGroup.single())
+        self._buffer = StagingBuffer()
+        self._barrier = OptimizerBarrier()
         self._snapshot: Snapshot | None = None
-        self._archive = CheckpointRepository(open_store(url, "job"))
-        self._archive.tokens.claim(1, NONCE, time.monotonic() + 60)
+        self._repository = CheckpointRepository(open_store(url, "job"))
+        self._repository.tokens.claim(1, NONCE, time.monotonic() + 60)
         self._placement = WriterIdentity(0, 1, 1, NONCE)
-        self._herald = CheckpointListener()
-        self._saver = AsyncWriter(self._archive, self._placement, self._herald, keep=1)
+        self._listener = CheckpointListener()
+        self._writer = AsyncWriter(self._repository, self._placement, self._listener, keep=1)
 
     def prepare(self) -> None:
-        """Get the memory for snapshots, as the keeper does after the first step."""
-        reserve_buffer(self._division, self._arena)
-        self._arena.reserve(0)
+        """Allocate memory for snapshots, as the checkpointer does after the first step."""
+        reserve_buffer(self._planner, self._buffer)
+        self._buffer.reserve(0)
 
     def save(self, number: int) -> None:
-        """Take a snapshot, and begin to make it durable."""
-        self._herald.durable.clear()
-        self._herald.go_on.clear()
-        snapshot = stage(number, self._division, {}, self._arena, fence=self._fence)
+        """Take a snapshot and start to upload it."""
+        self._listener.durable.clear()
+        self._listener.proceed.clear()
+        snapshot = stage(number, self._planner, {}, self._buffer, barrier=self._barrier)
         self._snapshot = snapshot
         pace = RateLimit(len(snapshot.memory) / self._pace_s) if self._pace_s else None
-        self._saver.save(snapshot, pace)
+        self._writer.save(snapshot, pace)
 
     def end_step(self) -> None:
-        """A step of a training is over; a save after it is copied beside the next one."""
-        self._fence.end_step()
+        """End a training step; a snapshot is copied during the next step."""
+        self._barrier.end_step()
 
-    def land(self) -> None:
-        """Return once the state is copied."""
+    def wait_for_copy(self) -> None:
+        """Wait until the state is copied."""
         assert self._snapshot
         self._snapshot.copying.wait()
 
     def settle(self) -> None:
-        """Return once it is durable."""
-        while not self._herald.durable.wait(0.1):
-            assert self._saver.is_busy, "the save failed; it said why"
+        """Wait until the checkpoint is durable."""
+        while not self._listener.durable.wait(0.1):
+            assert self._writer.is_busy, "the save failed; see the log"
 
     @property
     def is_durable(self) -> bool:
-        """Whether it is."""
-        return self._herald.durable.is_set()
+        """Whether the checkpoint is durable."""
+        return self._listener.durable.is_set()
 
-    def tidy(self) -> None:
-        """Remove the checkpoint before."""
-        self._herald.go_on.set()
-        self._saver.wait(60)
+    def delete_previous(self) -> None:
+        """Delete the previous checkpoint."""
+        self._listener.proceed.set()
+        self._writer.wait(60)
 
     def restore(self, number: int) -> None:
-        """Put the state back to where it was saved."""
+        """Restore the saved state."""
         until_s = time.monotonic() + 600
         name = self._placement.name(number, number + 1)
         found = read_checkpoint(
-            self._archive, ProcessGroup.single(), self._tracked.destinations(), name, until_s
+            self._repository, ProcessGroup.single(), self._tracked.destinations(), name, until_s
         )
         self._tracked.load(found.tracked)

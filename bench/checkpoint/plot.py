@@ -1,4 +1,4 @@
-"""Figures as a picture: one panel for each measure, one bar for each contestant, a line from the least to the most."""
+"""Bar charts of the statistics: a panel for each measure, a bar for each candidate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLOURS: Final = {"ours": "#0b6e4f", "ceiling": "#9aa0a6", "peer": "#4a6fa5"}
 
 
 def plot(by_title: Mapping[str, Figures]) -> str:
-    """An SVG, one block below the other for each title."""
+    """Return an SVG with one block for each title."""
     blocks, top = [], 0
     for title, figures in by_title.items():
         shown = [c for c in ALL if any((c.name, m) in figures for m in PANELS)]
@@ -31,9 +31,9 @@ def plot(by_title: Mapping[str, Figures]) -> str:
 
 def _block(title: str, figures: Figures, shown: list[Candidate]) -> str:
     parts = [_text(4, 16, title, "font-size='13' font-weight='bold'")]
-    for row, contestant in enumerate(shown):
-        weight = "font-weight='bold'" if contestant.name == "ours" else ""
-        parts.append(_text(4, HEAD_PX + row * BAR_PX + 14, contestant.label, weight))
+    for row, candidate in enumerate(shown):
+        weight = "font-weight='bold'" if candidate.name == "ours" else ""
+        parts.append(_text(4, HEAD_PX + row * BAR_PX + 14, candidate.label, weight))
     for column, measure in enumerate(PANELS):
         left = LABELS_PX + column * (PANEL_PX + GAP_PX)
         better = "more" if measure.more_is_better else "less"
@@ -49,13 +49,11 @@ def _bars(figures: Figures, shown: list[Candidate], measure: Measure, left: int)
     most = max((f.high for f in known.values()), default=1.0) or 1.0
     scale = (PANEL_PX - 50) / most
     parts = []
-    for row, contestant in enumerate(shown):
-        figure = known.get(contestant.name)
+    for row, candidate in enumerate(shown):
+        figure = known.get(candidate.name)
         if figure is None:
             continue
-        kind = (
-            "ours" if contestant.name == "ours" else "ceiling" if contestant.is_ceiling else "peer"
-        )
+        kind = "ours" if candidate.name == "ours" else "ceiling" if candidate.is_ceiling else "peer"
         top = HEAD_PX + row * BAR_PX
         low, high = left + figure.low * scale, left + figure.high * scale
         parts += [
@@ -66,5 +64,5 @@ def _bars(figures: Figures, shown: list[Candidate], measure: Measure, left: int)
     return parts
 
 
-def _text(x: float, y: float, words: str, more: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" {more}>{escape(words)}</text>'
+def _text(x: float, y: float, text: str, more: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" {more}>{escape(text)}</text>'

@@ -1,4 +1,4 @@
-"""What is read off a process: time, processor, memory."""
+"""Wall time, CPU time and memory of a process."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A moment."""
+    """One measurement."""
 
     at_s: float
     cpu_s: float
-    """Of this process and of those that it has waited for."""
+    """CPU time of this process and its terminated child processes."""
 
     @classmethod
     def now(cls) -> Self:
-        """This one."""
+        """Measure now."""
         used = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         return cls(time.monotonic(), sum(u.ru_utime + u.ru_stime for u in used))
 
 
 def resident_bytes() -> int:
-    """Memory that this process has now."""
+    """Resident memory of this process."""
     return _status("VmRSS")
 
 
 def peak_bytes() -> int:
-    """The most that it had since `forget_peak`."""
+    """Peak of resident memory since `forget_peak`."""
     return _status("VmHWM")
 
 
-def forget_peak() -> None:
-    """Let the peak be what there is now."""
+def reset_peak() -> None:
+    """Reset the peak to the current memory."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 

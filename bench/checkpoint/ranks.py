@@ -1,6 +1,6 @@
-"""One rank of several that train alike (DDP over gloo) and save together: what it stages, and what it needs for it.
+"""One of several DDP ranks (gloo) that save together: its staged bytes and memory.
 
-The process that started it knows from the server's log what each rank wrote.
+The parent process reads the written bytes of each rank from the server's log.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from checkpoint.process_stats import forget_peak, peak_bytes, resident_bytes
+from checkpoint.process_stats import peak_bytes, reset_peak, resident_bytes
 from checkpoint.state import SHAPES
 
 URL = "s3://bench/runs"
 
 
-class Bag(nn.Module):
-    """A model that is nothing but its parameters."""
+class ParameterBag(nn.Module):
+    """A model that consists only of parameters."""
 
     def __init__(self, shapes: dict[str, tuple[int, ...]]) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Bag(nn.Module):
 
 def trained(size: str) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
     """A model and its optimizer after one step."""
-    model = DistributedDataParallel(Bag(SHAPES[size].parameters()))
+    model = DistributedDataParallel(ParameterBag(SHAPES[size].parameters()))
     optimizer = torch.optim.AdamW(model.parameters())
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -45,8 +45,8 @@ def trained(size: str) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
     return model, optimizer
 
 
-def ours(size: str, saves: int) -> dict[str, Any]:
-    """Save as Holdfast does."""
+def save_with_holdfast(size: str, saves: int) -> dict[str, Any]:
+    """Save with Holdfast."""
     from holdfast_worker.checkpoint.host_memory import StagingBuffer
     from holdfast_worker.checkpoint.repository import CheckpointRepository
     from holdfast_worker.checkpoint.save_plan import SavePlanner
@@ -60,30 +60,30 @@ def ours(size: str, saves: int) -> dict[str, Any]:
 
     ranks = ProcessGroup.join(RankIdentity.read(os.environ))
     model, optimizer = trained(size)
-    tracked, arena = TrackedState({"model": model, "optimizer": optimizer}), StagingBuffer()
-    division = SavePlanner(tracked, ranks)
-    archive = CheckpointRepository(open_store(URL, "job"))
+    tracked, buffer = TrackedState({"model": model, "optimizer": optimizer}), StagingBuffer()
+    planner = SavePlanner(tracked, ranks)
+    repository = CheckpointRepository(open_store(URL, "job"))
     if ranks.rank == 0:
-        archive.tokens.claim(1, "0" * 8, time.monotonic() + 60)
-    saver = AsyncWriter(
-        archive, WriterIdentity(ranks.rank, ranks.world_size, 1, "0" * 8), Reporter(None), keep=1
+        repository.tokens.claim(1, "0" * 8, time.monotonic() + 60)
+    writer_ = AsyncWriter(
+        repository, WriterIdentity(ranks.rank, ranks.world_size, 1, "0" * 8), Reporter(None), keep=1
     )
     base_bytes, stalls_s = _ready(), []
     for step in range(saves):
         dist.barrier()
         began_s = time.monotonic()
-        saver.save(stage(step, division, {}, arena))
+        writer_.save(stage(step, planner, {}, buffer))
         stalls_s.append(time.monotonic() - began_s)
-        saver.wait(600)
-        assert not saver.is_broken
-    said = _said(arena.size, base_bytes, stalls_s)
+        writer_.wait(600)
+        assert not writer_.is_broken
+    results = _results(buffer.size, base_bytes, stalls_s)
     dist.barrier()
     ranks.destroy()
-    return said
+    return results
 
 
-def theirs(size: str, saves: int) -> dict[str, Any]:
-    """Save as DCP does at its best."""
+def save_with_dcp(size: str, saves: int) -> dict[str, Any]:
+    """Save with DCP and its fastest options."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
@@ -104,29 +104,29 @@ def theirs(size: str, saves: int) -> dict[str, Any]:
         )
         stalls_s.append(time.monotonic() - began_s)
         saved.result()
-    said = _said(stager.staged_bytes, base_bytes, stalls_s)
+    results = _results(stager.staged_bytes, base_bytes, stalls_s)
     dist.barrier()
     dist.destroy_process_group()
-    return said
+    return results
 
 
 def _ready() -> int:
-    """Memory before the first save."""
-    forget_peak()
+    """Reset the peak of memory; return the memory before the first save."""
+    reset_peak()
     return resident_bytes()
 
 
-def _said(staged_bytes: int, base_bytes: int, stalls_s: list[float]) -> dict[str, Any]:
+def _results(staged_bytes: int, base_bytes: int, stalls_s: list[float]) -> dict[str, Any]:
     extra_bytes = peak_bytes() - base_bytes
     return {"staged_bytes": staged_bytes, "extra_bytes": extra_bytes, "stall_s": stalls_s[1:]}
 
 
 def main() -> None:
-    """Be a rank."""
+    """Run as a rank."""
     warnings.simplefilter("ignore")
-    asked = json.loads(sys.argv[1])
-    save = ours if asked["contestant"] == "ours" else theirs
-    print(json.dumps(save(asked["size"], asked["saves"])), flush=True)
+    arguments = json.loads(sys.argv[1])
+    save = save_with_holdfast if arguments["candidate"] == "ours" else save_with_dcp
+    print(json.dumps(save(arguments["size"], arguments["saves"])), flush=True)
 
 
 if __name__ == "__main__":

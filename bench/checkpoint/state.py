@@ -1,4 +1,4 @@
-"""What is saved: the weights of a transformer in fp32, and the two moments that Adam keeps of each."""
+"""The saved state: fp32 weights of a transformer, and Adam's two moments of each."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ NOISE_ELEMENTS: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How large a transformer is."""
+    """The dimensions of a transformer."""
 
     layers: int
     width: int
     vocabulary: int
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of all weights, by name: twelve for each layer, and four."""
+        """Shapes of all weights by name: twelve for each layer, and four others."""
         d = self.width
         layer = {
             "norm_1.weight": (d,),
@@ -52,11 +52,11 @@ SHAPES: Final = {
     "0.5": Shape(layers=16, width=448, vocabulary=8192),
     "2": Shape(layers=32, width=640, vocabulary=16384),
 }
-"""By their size in gigabytes; the first is for trying things out."""
+"""By size in gigabytes; the first is for experiments."""
 
 
 class Weights:
-    """A model, as far as a checkpoint sees one: takes values back by copying them, as `nn.Module` does."""
+    """A model as seen by a checkpoint: restores values by copying, like `nn.Module`."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.tensors = tensors
@@ -66,23 +66,23 @@ class Weights:
         return self.tensors
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take values back."""
+        """Copy restored values."""
         for name, tensor in self.tensors.items():
             tensor.copy_(state[name])
 
 
 class Moments:
-    """An optimizer, as far as a checkpoint sees one: takes tensors over as they are, as `Optimizer` does."""
+    """An optimizer as seen by a checkpoint: restores tensors by reference, like `Optimizer`."""
 
     def __init__(self, state: dict[int, dict[str, Tensor]]) -> None:
         self.state = state
 
     def state_dict(self) -> dict[str, Any]:
-        """The live tensors, by the number of their parameter."""
+        """The live tensors by parameter number."""
         return {"state": self.state, "param_groups": [{"lr": 1e-3, "params": [*self.state]}]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take tensors over, where they are of use."""
+        """Use restored tensors."""
         places = {number: moments["exp_avg"].device for number, moments in self.state.items()}
         self.state = {
             number: {name: tensor.to(places[number]) for name, tensor in moments.items()}
@@ -91,56 +91,59 @@ class Moments:
 
 
 class State:
-    """All that is saved."""
+    """The whole saved state."""
 
     def __init__(self, shape: Shape, device: str = "cpu") -> None:
         shapes = shape.parameters()
         noise = torch.randn(NOISE_ELEMENTS)
 
-        def some(size: tuple[int, ...], seed: int) -> Tensor:
+        def random_tensor(size: tuple[int, ...], seed: int) -> Tensor:
             count = math.prod(size)
             begin = seed * 7919 % max(1, len(noise) - count)
             return noise[begin : begin + count].reshape(size).clone().to(device)
 
         self.weights = Weights(
-            {name: some(size, i) for i, (name, size) in enumerate(shapes.items())}
+            {name: random_tensor(size, i) for i, (name, size) in enumerate(shapes.items())}
         )
         self.moments = Moments(
             {
-                i: {"exp_avg": some(size, 3 * i + 1), "exp_avg_sq": some(size, 3 * i + 2)}
+                i: {
+                    "exp_avg": random_tensor(size, 3 * i + 1),
+                    "exp_avg_sq": random_tensor(size, 3 * i + 2),
+                }
                 for i, size in enumerate(shapes.values())
             }
         )
 
     def tensors(self) -> Iterator[Tensor]:
-        """Each of them."""
+        """All tensors."""
         yield from self.weights.tensors.values()
         for pair in self.moments.state.values():
             yield from pair.values()
 
     def objects(self) -> dict[str, Any]:
-        """What a training script has, by name."""
+        """The objects of a training script by name."""
         return {"model": self.weights, "optimizer": self.moments}
 
     def tree(self) -> dict[str, Any]:
-        """What `torch.save` and DCP are given."""
+        """The tree that `torch.save` and DCP save."""
         return {name: item.state_dict() for name, item in self.objects().items()}
 
     def load(self, tree: dict[str, Any]) -> None:
-        """Take the same back."""
+        """Load a restored tree."""
         for name, item in self.objects().items():
             item.load_state_dict(tree[name])
 
     @property
     def size_bytes(self) -> int:
-        """Of all tensors."""
+        """Size of all tensors."""
         return sum(tensor.nbytes for tensor in self.tensors())
 
     def print(self) -> tuple[int, ...]:
-        """What tells one state from another: a sum of the bits of each tensor."""
+        """A fingerprint of the state: a sum of the bits of each tensor."""
         return tuple(int(t.view(torch.int32).sum(dtype=torch.int64)) for t in self.tensors())
 
     def wipe(self) -> None:
-        """Forget all values."""
+        """Overwrite all values."""
         for tensor in self.tensors():
             tensor.zero_()

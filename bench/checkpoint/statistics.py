@@ -1,4 +1,4 @@
-"""Figures: what was measured again and again, as a median and the range of it; and the goals that they are held against."""
+"""Medians and ranges of repeated measurements, and goals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Something that was measured more than once."""
+    """Median and range of a repeated measurement."""
 
     median: float
     low: float
@@ -19,7 +19,7 @@ class Figure:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self | None:
-        """What these values come to; None without any."""
+        """Summarize values; None without any."""
         if not values:
             return None
         return cls(statistics.median(values), min(values), max(values), len(values))
@@ -27,33 +27,33 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Something that is measured of every contestant."""
+    """A measure of all candidates."""
 
     name: str
     unit: str
     digits: int
     of: Callable[[Mapping[str, Any]], list[float]]
-    """Its values in what a turn said."""
+    """Its values in the result of a trial."""
     more_is_better: bool = False
 
 
 def _warm(
     key: str, scale: Callable[[float, float], float]
 ) -> Callable[[Mapping[str, Any]], list[float]]:
-    """What all saves but the first one say, scaled by the size of the state."""
-    return lambda said: [scale(v, said["size_bytes"]) for v in said[key][1:]]
+    """Values of all saves but the first one, scaled by the size of the state."""
+    return lambda results: [scale(v, results["size_bytes"]) for v in results[key][1:]]
 
 
 def _cold(
     key: str, scale: Callable[[float, float], float]
 ) -> Callable[[Mapping[str, Any]], list[float]]:
-    return lambda said: [scale(v, said["size_bytes"]) for v in said[key][:1]]
+    return lambda results: [scale(v, results["size_bytes"]) for v in results[key][:1]]
 
 
 def _all(
     key: str, scale: Callable[[float, float], float]
 ) -> Callable[[Mapping[str, Any]], list[float]]:
-    return lambda said: [scale(v, said["size_bytes"]) for v in said[key]]
+    return lambda results: [scale(v, results["size_bytes"]) for v in results[key]]
 
 
 def _rate(seconds: float, size: float) -> float:
@@ -96,15 +96,15 @@ MEASURES: Final = (
 )
 
 Figures = Mapping[tuple[str, Measure], Figure]
-"""By contestant and measure."""
+"""By candidate and measure."""
 
 
-def digest(said: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[tuple[str, Measure], Figure]:
-    """The figures, from what the turns of each contestant said."""
+def digest(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[tuple[str, Measure], Figure]:
+    """Summarize the results of the trials of each candidate."""
     found: dict[tuple[str, Measure], Figure] = {}
-    for name, turns in said.items():
+    for name, trials in results.items():
         for measure in MEASURES:
-            figure = Figure.of([value for turn in turns for value in measure.of(turn)])
+            figure = Figure.of([value for trial in trials for value in measure.of(trial)])
             if figure:
                 found[name, measure] = figure
     return found
@@ -112,26 +112,26 @@ def digest(said: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[tuple[str, M
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A figure of ours, held against the best of some others."""
+    """A goal for a measure of Holdfast, relative to the best of other candidates."""
 
-    words: str
+    text: str
     measure: Measure
     against: tuple[str, ...]
-    """Of these the one that does best; a limit by itself if there are none."""
+    """The other candidates; without any, the goal is an absolute limit."""
     limit: float
 
-    def verdict(self, figures: Figures) -> str | None:
-        """In words; None where something was not measured."""
-        ours = figures.get(("ours", self.measure))
+    def describe(self, figures: Figures) -> str | None:
+        """Describe the result; None if a value was not measured."""
+        holdfast = figures.get(("ours", self.measure))
         others = [f.median for n in self.against if (f := figures.get((n, self.measure)))]
-        if ours is None or (self.against and not others):
+        if holdfast is None or (self.against and not others):
             return None
         better = max if self.measure.more_is_better else min
-        ratio = ours.median / better(others) if others else ours.median
+        ratio = holdfast.median / better(others) if others else holdfast.median
         met = ratio >= self.limit if self.measure.more_is_better else ratio <= self.limit
         sign = ">=" if self.measure.more_is_better else "<="
         times = "x" if others else f" {self.measure.unit}"
-        return f"{'met ' if met else 'MISSED'}  {self.words}: {ratio:.2f}{times} (goal {sign} {self.limit}{times})"
+        return f"{'met ' if met else 'MISSED'}  {self.text}: {ratio:.2f}{times} (goal {sign} {self.limit}{times})"
 
 
 S3FS: Final = ("s3fs", "s3fs-cached")
@@ -139,7 +139,7 @@ S3TORCH: Final = ("s3torch", "s3torch-best")
 
 
 def goals(size: str) -> tuple[Goal, ...]:
-    """What we want to reach at a size."""
+    """The goals at a size."""
     return (
         Goal("durable beside the best of DCP + s3fs", DURABLE, S3FS, 4.0),
         Goal("durable beside the best of DCP + s3torchconnector", DURABLE, S3TORCH, 2.5),

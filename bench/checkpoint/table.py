@@ -1,4 +1,4 @@
-"""Figures as a table of text, with what each is beside ours."""
+"""A text table of statistics with their ratios to Holdfast."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from checkpoint.statistics import Figures, Measure, goals
 
 
 def table(figures: Figures, measures: Sequence[Measure]) -> str:
-    """One row for each contestant: the median, the range, and in brackets how many times ours it is."""
+    """One row for each candidate: median, range, and in brackets the ratio to Holdfast."""
     shown = [c for c in ALL if any((c.name, m) in figures for m in measures)]
     rows = [["", *(f"{m.name}, {m.unit}" for m in measures)]]
     rows += [[c.label, *(_cell(figures, c.name, m) for m in measures)] for c in shown]
@@ -19,17 +19,17 @@ def table(figures: Figures, measures: Sequence[Measure]) -> str:
 
 
 def _cell(figures: Figures, name: str, measure: Measure) -> str:
-    figure, ours = figures.get((name, measure)), figures.get(("ours", measure))
+    figure, holdfast = figures.get((name, measure)), figures.get(("ours", measure))
     if figure is None:
         return "-"
     text = f"{figure.median:.{measure.digits}f}"
     if figure.count > 1:
         text += f" ({figure.low:.{measure.digits}f}-{figure.high:.{measure.digits}f})"
-    if ours and ours.median and name != "ours":
-        text += f" [{figure.median / ours.median:.2f}x]"
+    if holdfast and holdfast.median and name != "ours":
+        text += f" [{figure.median / holdfast.median:.2f}x]"
     return text
 
 
 def verdicts(figures: Figures, size: str) -> str:
-    """Which goals were met."""
-    return "\n".join(f"  {said}" for goal in goals(size) if (said := goal.verdict(figures)))
+    """List the met and missed goals."""
+    return "\n".join(f"  {results}" for goal in goals(size) if (results := goal.describe(figures)))

@@ -1,4 +1,4 @@
-"""`torch.save` into memory, and boto3's transfer manager; the upload blocks, or has a thread."""
+"""`torch.save` into memory, with a blocking or threaded upload by boto3's transfer manager."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from checkpoint.state import State
 
 
 class TorchSave:
-    """What most scripts do."""
+    """The method of most scripts."""
 
     def __init__(self, state: State, bucket: str, *, in_thread: bool) -> None:
         self._state = state
@@ -22,7 +22,7 @@ class TorchSave:
         self._upload: Future[None] | None = None
 
     def save(self, number: int) -> None:
-        """Write it down, and send it or begin to."""
+        """Serialize the state, and send it or start to send it."""
         file = io.BytesIO()
         torch.save(self._state.tree(), file)
         file.seek(0)
@@ -35,17 +35,17 @@ class TorchSave:
         self._client.upload_fileobj(file, self._bucket, f"{number}.pt")
 
     def settle(self) -> None:
-        """Return once it is sent."""
+        """Wait until all bytes are sent."""
         if self._upload:
             self._upload.result()
 
     @property
     def is_durable(self) -> bool:
-        """Whether it is."""
+        """Whether all bytes are sent."""
         return self._upload is None or self._upload.done()
 
     def restore(self, number: int) -> None:
-        """Fetch it, and load it."""
+        """Fetch the checkpoint and load it."""
         file = io.BytesIO()
         self._client.download_fileobj(self._bucket, f"{number}.pt", file)
         file.seek(0)

@@ -1,7 +1,7 @@
-"""What a save costs the training beside it: steps of a small model on one thread, undisturbed and during a save.
+"""Cost of a concurrent save: steps of a small single-threaded model with and without it.
 
-Holdfast spreads an upload over a quarter of the time between two saves; no peer does anything of the kind, so that
-what a save takes from the training is told too, in seconds.
+Holdfast spreads an upload over a quarter of the time between two saves, and no peer does; the total training
+time that a save takes is therefore also measured, in seconds.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from checkpoint.candidates import BY_NAME
 from checkpoint.state import SHAPES, State
 from checkpoint.trial import open_candidate
 
-CALM_S = 3.0
-"""Of undisturbed steps before each save."""
+UNDISTURBED_S = 3.0
+"""Duration of undisturbed steps before each save."""
 
 
 class Interference:
-    """A training of which each step is many small operations."""
+    """A training whose steps consist of many small operations."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
@@ -35,7 +35,7 @@ class Interference:
         self._batch = torch.randn(64, 128)
 
     def step_s(self) -> float:
-        """Seconds that one step takes."""
+        """Run one step and return its duration."""
         began_s = time.monotonic()
         self._model(self._batch).square().mean().backward()
         self._optimizer.step()
@@ -43,41 +43,44 @@ class Interference:
         return time.monotonic() - began_s
 
 
-def study(asked: dict[str, Any], port: int) -> dict[str, Any]:
-    """Steps without and with saves beside them."""
-    state, lesson = State(SHAPES[asked["size"]]), Interference()
-    contestant = open_candidate(asked["contestant"], state, port, asked["pace_s"])
-    calm: list[float] = []
-    during: list[float] = []
+def measure(arguments: dict[str, Any], port: int) -> dict[str, Any]:
+    """Measure steps without and with concurrent saves."""
+    state, training = State(SHAPES[arguments["size"]]), Interference()
+    candidate = open_candidate(arguments["candidate"], state, port, arguments["pace_s"])
+    undisturbed: list[float] = []
+    disturbed: list[float] = []
     lost_s: list[float] = []
-    for number in range(asked["saves"] + 1):
-        quiet = _steps(lesson, until=_after(CALM_S))
+    for number in range(arguments["saves"] + 1):
+        before = _steps(training, until=_after(UNDISTURBED_S))
         began_s = time.monotonic()
-        contestant.save(number)
+        candidate.save(number)
         stall_s = time.monotonic() - began_s
-        busy = _steps(lesson, until=lambda: contestant.is_durable)
-        contestant.settle()
-        tidy = getattr(contestant, "tidy", None)
-        if tidy:
-            tidy()
+        concurrent = _steps(training, until=lambda: candidate.is_durable)
+        candidate.settle()
+        delete_previous = getattr(candidate, "delete_previous", None)
+        if delete_previous:
+            delete_previous()
         if number:
-            calm += quiet
-            during += busy
-            lost_s.append(stall_s + sum(busy) - len(busy) * statistics.median(quiet))
-    middle_s = statistics.median(calm)
+            undisturbed += before
+            disturbed += concurrent
+            lost_s.append(stall_s + sum(concurrent) - len(concurrent) * statistics.median(before))
+    middle_s = statistics.median(undisturbed)
     slower = (
-        [statistics.median(during) / middle_s, statistics.fmean(during) / statistics.fmean(calm)]
-        if during
+        [
+            statistics.median(disturbed) / middle_s,
+            statistics.fmean(disturbed) / statistics.fmean(undisturbed),
+        ]
+        if disturbed
         else []
     )
-    return {"step_s": middle_s, "slower": slower, "lost_s": lost_s, "steps": len(during)}
+    return {"step_s": middle_s, "slower": slower, "lost_s": lost_s, "steps": len(disturbed)}
 
 
-def _steps(lesson: Interference, until: Any) -> list[float]:
-    taken = []
+def _steps(training: Interference, until: Any) -> list[float]:
+    durations = []
     while not until():
-        taken.append(lesson.step_s())
-    return taken
+        durations.append(training.step_s())
+    return durations
 
 
 def _after(seconds: float) -> Any:
@@ -86,11 +89,11 @@ def _after(seconds: float) -> Any:
 
 
 def main() -> None:
-    """Study, and say what it took."""
+    """Measure and print the results."""
     warnings.simplefilter("ignore")
-    asked = json.loads(sys.argv[1])
-    assert asked["contestant"] in BY_NAME
-    print(json.dumps(study(asked, asked["port"])), flush=True)
+    arguments = json.loads(sys.argv[1])
+    assert arguments["candidate"] in BY_NAME
+    print(json.dumps(measure(arguments, arguments["port"])), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""One turn: a contestant saves and restores, in this process, which does nothing else.
+"""One trial: a candidate saves and restores in this process, which does nothing else.
 
-python -m checkpoint.trial '{"contestant": "ours", "size": "0.5", "port": 1234, "saves": 3, "restores": 1}'
+python -m checkpoint.trial '{"candidate": "ours", "size": "0.5", "port": 1234, "saves": 3, "restores": 1}'
 """
 
 from __future__ import annotations
@@ -14,45 +14,45 @@ from typing import Any, Protocol
 from fake_s3 import FakeS3
 
 from checkpoint.candidates import BY_NAME
-from checkpoint.process_stats import Reading, forget_peak, peak_bytes, resident_bytes
+from checkpoint.process_stats import Reading, peak_bytes, reset_peak, resident_bytes
 from checkpoint.state import SHAPES, State
 
 BUCKET = "bench"
 
 
 class CandidateProtocol(Protocol):
-    """What a contestant can do. `number` is that of the checkpoint."""
+    """The interface of a candidate. `number` is the number of a checkpoint."""
 
     def save(self, number: int) -> None:
-        """Return when the training may go on."""
+        """Save; return when the training may continue."""
 
     def settle(self) -> None:
-        """Return when the checkpoint is durable."""
+        """Wait until the checkpoint is durable."""
 
     @property
     def is_durable(self) -> bool:
-        """Whether it is."""
+        """Whether the checkpoint is durable."""
 
     def restore(self, number: int) -> None:
-        """Put the state back to where it was saved."""
+        """Restore the saved state."""
 
 
 @dataclass
 class Trial:
-    """What is asked for."""
+    """Parameters of a trial."""
 
-    contestant: str
+    candidate: str
     size: str
     port: int
     saves: int = 3
-    """After the first one."""
+    """Number of saves after the first one."""
     restores: int = 1
     device: str = "cpu"
 
 
 @dataclass
 class Result:
-    """What was measured; the first of the saves is that with which all memory is made."""
+    """The measurements of a trial; the first save allocates all memory."""
 
     size_bytes: int = 0
     stall_s: list[float] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Result:
     cpu_s: list[float] = field(default_factory=list)
     extra_bytes: list[int] = field(default_factory=list)
     tidy_cpu_s: list[float] = field(default_factory=list)
-    """What it takes to remove the checkpoint before, where that is the contestant's business."""
+    """CPU time to delete the previous checkpoint, if the candidate does that."""
     restore_s: list[float] = field(default_factory=list)
     restore_cpu_s: list[float] = field(default_factory=list)
     restore_extra_bytes: list[int] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Result:
 def open_candidate(
     name: str, state: State, port: int, pace_s: float | None = None
 ) -> CandidateProtocol:
-    """A contestant, ready."""
+    """Return a candidate that is ready to save."""
     url = f"s3://{BUCKET}/runs"
     match name.split("-"):
         case ["bare", *more]:
@@ -92,39 +92,41 @@ def open_candidate(
     raise ValueError(name)
 
 
-def run_trial(turn: Trial) -> Result:
-    """Have the turn."""
-    state = State(SHAPES[turn.size], turn.device)
-    s3 = FakeS3(turn.port)
+def run_trial(trial: Trial) -> Result:
+    """Run a trial."""
+    state = State(SHAPES[trial.size], trial.device)
+    s3 = FakeS3(trial.port)
     result = Result(size_bytes=state.size_bytes)
-    contestant = open_candidate(turn.contestant, state, turn.port)
-    known = state.print()
+    candidate = open_candidate(trial.candidate, state, trial.port)
+    expected = state.print()
     base_bytes = resident_bytes()
-    prepare = getattr(contestant, "prepare", None)
+    prepare = getattr(candidate, "prepare", None)
     if prepare:
         prepare()
-    for number in range(turn.saves + 1):
-        _save(contestant, number, base_bytes, result)
-        tidy = getattr(contestant, "tidy", None)
-        if tidy:
+    for number in range(trial.saves + 1):
+        _save(candidate, number, base_bytes, result)
+        delete_previous = getattr(candidate, "delete_previous", None)
+        if delete_previous:
             before = Reading.now()
-            tidy()
+            delete_previous()
             result.tidy_cpu_s.append(Reading.now().cpu_s - before.cpu_s)
-        elif number < turn.saves:
+        elif number < trial.saves:
             s3.clear()
-    for _ in range(turn.restores if BY_NAME[turn.contestant].restores else 0):
+    for _ in range(trial.restores if BY_NAME[trial.candidate].restores else 0):
         state.wipe()
-        _restore(contestant, turn.saves, result)
-        assert BY_NAME[turn.contestant].is_ceiling or state.print() == known, "not what was saved"
+        _restore(candidate, trial.saves, result)
+        assert BY_NAME[trial.candidate].is_ceiling or state.print() == expected, (
+            "not what was saved"
+        )
     return result
 
 
-def _save(contestant: CandidateProtocol, number: int, base_bytes: int, result: Result) -> None:
-    forget_peak()
+def _save(candidate: CandidateProtocol, number: int, base_bytes: int, result: Result) -> None:
+    reset_peak()
     began = Reading.now()
-    contestant.save(number)
+    candidate.save(number)
     stalled_s = Reading.now().at_s - began.at_s
-    contestant.settle()
+    candidate.settle()
     ended = Reading.now()
     result.stall_s.append(stalled_s)
     result.durable_s.append(ended.at_s - began.at_s)
@@ -132,11 +134,11 @@ def _save(contestant: CandidateProtocol, number: int, base_bytes: int, result: R
     result.extra_bytes.append(peak_bytes() - base_bytes)
 
 
-def _restore(contestant: CandidateProtocol, number: int, result: Result) -> None:
+def _restore(candidate: CandidateProtocol, number: int, result: Result) -> None:
     base_bytes = resident_bytes()
-    forget_peak()
+    reset_peak()
     began = Reading.now()
-    contestant.restore(number)
+    candidate.restore(number)
     ended = Reading.now()
     result.restore_s.append(ended.at_s - began.at_s)
     result.restore_cpu_s.append(ended.cpu_s - began.cpu_s)
@@ -144,10 +146,10 @@ def _restore(contestant: CandidateProtocol, number: int, result: Result) -> None
 
 
 def main() -> None:
-    """Have one, and say what was measured in the last line."""
+    """Run a trial and print the result."""
     warnings.simplefilter("ignore")
-    asked: dict[str, Any] = json.loads(sys.argv[1])
-    print(json.dumps(asdict(run_trial(Trial(**asked)))), flush=True)
+    arguments: dict[str, Any] = json.loads(sys.argv[1])
+    print(json.dumps(asdict(run_trial(Trial(**arguments)))), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
-"""Whether the dashboard stays smooth over ten thousand jobs, a hundred thousand points and a million lines. See README.md.
+"""Dashboard performance with 10,000 jobs, 100,000 points and a million log lines.
 
-house        the service that is looked at, with all of that in it
-views        what is gone to, and what is done there
+See README.md.
+
+    service      the measured service and its data
+    views        the measured pages and actions
 """

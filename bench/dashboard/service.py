@@ -1,4 +1,4 @@
-"""The service that is looked at: `holdfast serve` over ten thousand jobs, one of which has told very much."""
+"""The measured service: `holdfast serve` with 10,000 jobs, one of which has many reports."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from reads.seed import seed
 from sqlalchemy import func, select
 
 NODES, RANKS = 2, 8
-"""Nodes of an attempt, and ranks on each."""
+"""Nodes of an attempt, and ranks of each node."""
 LONG = (2, 0)
-"""Attempt and node of the log with the lines: that which the page shows first."""
+"""Attempt and node of the long log, which the page displays first."""
 SHORT_LINES = 2_000
 BLOCKS = 1_000_000
-"""Blocks of curves that are written up beforehand: all of them, as after a minute of a service's life."""
+"""Metric blocks that are written in advance: all, as after a minute of operation."""
 
 
 @dataclass(frozen=True)
 class ServiceProcess:
-    """A service that runs."""
+    """A running service."""
 
     url: str
     job: str
-    """The job with the points and the lines."""
+    """The job with the points and the log lines."""
     points: int
 
 
@@ -43,7 +43,7 @@ class ServiceProcess:
 def running_service(
     home: Path, *, jobs: int, events: int, points: int, lines: int
 ) -> Iterator[ServiceProcess]:
-    """The service, from its first answer until its end."""
+    """Run the service; yield it once it responds."""
     settings = Settings(home=home, database_url=None, prices_live=False)
     services = composition.build(settings, SimulatedMarketSettings(), "http://127.0.0.1:1").services
     store = (home / "store").as_uri()
@@ -67,13 +67,13 @@ def _command(port: int) -> list[str]:
 
 
 def _attempts(events: int, store: str) -> int:
-    """How many attempts of the first job have trained."""
+    """Number of attempts of the first job that trained."""
     facts = job_histories.story(0, events, SystemClock().now(), is_live=True, store=store)
     return max(1, sum(type(fact).__name__ == "TrainingStarted" for fact in facts))
 
 
 def _print_logs(home: Path, job: str, lines: int) -> None:
-    """What nodes and ranks of two attempts have printed, as the local launcher keeps it: one log is long, the others are not."""
+    """Write the logs of two attempts as the local launcher stores them, one of them long."""
     folder = LaunchDir(home / "launches" / f"{job}-1")
     for attempt, node in product((1, 2), range(NODES)):
         place = folder.node(attempt, node)

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, CDPSession, Page, expect
 
 PATIENCE_MS = 60_000
 SETTLE_MS = 400
-"""How long after the last deed the browser is given to say how long its answers took."""
+"""Time that the browser has after the last action to report its durations."""
 WATCH = """
 window.slowest_ms = 0; window.held_ms = 0;
 new PerformanceObserver(list => list.getEntries().forEach(e => { window.slowest_ms = Math.max(window.slowest_ms, e.duration) }))
@@ -23,34 +23,34 @@ PAINTED = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame
 
 @dataclass(frozen=True)
 class View:
-    """A page, and what people do on it."""
+    """A page and the actions on it."""
 
     name: str
     path: str
     ready: Callable[[Page], object]
-    """Waits until there is what one came for."""
-    deeds: Sequence[Callable[[Page], object]]
+    """Waits until the content is displayed."""
+    actions: Sequence[Callable[[Page], object]]
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What one visit took."""
+class Measurement:
+    """The measurements of one visit."""
 
     first_ms: float
-    """Until anything was painted, from a browser that had nothing."""
+    """Time until the first paint, with an empty cache."""
     whole_ms: float
-    """Until there was what one came for."""
+    """Time until the content was displayed."""
     slowest_ms: float
-    """The longest from a deed until its answer was painted; below 16 ms browsers do not tell."""
+    """Longest time from an action to the next paint; browsers report none below 16 ms."""
     held_ms: float
-    """The longest that nothing could be answered."""
+    """Longest time during which the page was blocked."""
     heap_mb: float
     nodes: int
     """Elements of the page."""
 
 
-def visit(browser: Browser, url: str, view: View) -> Taken:
-    """Go there once, do everything, and leave."""
+def visit(browser: Browser, url: str, view: View) -> Measurement:
+    """Visit the page once and perform all actions."""
     context = browser.new_context(viewport={"width": 1440, "height": 900}, locale="en-US")
     context.set_default_timeout(PATIENCE_MS)
     expect.set_options(timeout=PATIENCE_MS)
@@ -60,14 +60,14 @@ def visit(browser: Browser, url: str, view: View) -> Taken:
     view.ready(page)
     whole_ms = float(page.evaluate("performance.now()"))
     first_ms = float(page.evaluate(FIRST))
-    for deed in view.deeds:
-        deed(page)
+    for action in view.actions:
+        action(page)
         page.evaluate(PAINTED)
     page.wait_for_timeout(SETTLE_MS)
     slowest_ms, held_ms = page.evaluate("[window.slowest_ms, window.held_ms]")
     heap, nodes = _memory(context.new_cdp_session(page))
     context.close()
-    return Taken(first_ms, whole_ms, slowest_ms, held_ms, heap / 1e6, nodes)
+    return Measurement(first_ms, whole_ms, slowest_ms, held_ms, heap / 1e6, nodes)
 
 
 def _memory(session: CDPSession) -> tuple[int, int]:
@@ -78,7 +78,7 @@ def _memory(session: CDPSession) -> tuple[int, int]:
 
 
 def views(job: str) -> Sequence[View]:
-    """All that is measured; `job` has many points and lines."""
+    """All measured pages; `job` has many points and lines."""
     at = f"/jobs/{job}"
     return (
         View("fleet", "/", _has_jobs, (_search("train-00"), _sort, _search(""), _press_all_rows)),
@@ -117,8 +117,8 @@ def _has_log(page: Page) -> None:
     expect(page.get_by_role("region", name="Log").get_by_text("loss").first).to_be_visible()
 
 
-def _search(words: str) -> Callable[[Page], None]:
-    return lambda page: page.get_by_role("searchbox").first.fill(words)
+def _search(text: str) -> Callable[[Page], None]:
+    return lambda page: page.get_by_role("searchbox").first.fill(text)
 
 
 def _sort(page: Page) -> None:
@@ -142,7 +142,7 @@ def _wheel(page: Page) -> None:
 
 
 def _stack(by: str) -> Callable[[Page], None]:
-    """The money of days, stacked by something else."""
+    """Stack daily costs by another dimension."""
 
     def choose(page: Page) -> None:
         _choose("By", by)(page)
@@ -153,7 +153,7 @@ def _stack(by: str) -> Callable[[Page], None]:
 
 
 def _log(which: str, value: str) -> Callable[[Page], None]:
-    """Another log of the same job."""
+    """Select another log of the same job."""
 
     def choose(page: Page) -> None:
         _choose(which, value)(page)
@@ -162,8 +162,8 @@ def _log(which: str, value: str) -> Callable[[Page], None]:
     return choose
 
 
-def _choose(label: str, words: str) -> Callable[[Page], object]:
-    """By keyboard, with how the choice begins: what a script chooses is no deed of a person, and browsers do not time it."""
+def _choose(label: str, text: str) -> Callable[[Page], object]:
+    """Select by keyboard: browsers do not measure selections by a script."""
     return lambda page: page.get_by_role("combobox", name=label, exact=True).press_sequentially(
-        words
+        text
     )

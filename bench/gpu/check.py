@@ -1,4 +1,7 @@
-"""What only a GPU can show, one line each: python bench/gpu/check.py. Ends with 77 where there is none, with 1 if anything fails."""
+"""Checks that require a GPU, one line each: `python bench/gpu/check.py`.
+
+Exits with 77 without a GPU, and with 1 if a check fails.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +22,20 @@ from holdfast_worker.distributed import sharding
 from torch import nn
 
 NO_GPU = 77
-"""What test runners take for "not run"."""
+"""The exit code with which test runners report a skipped test."""
 
 STEPS = 400
 
 
 def binding(run: Run) -> str:
-    """The rank computes on the GPU of its number."""
+    """The rank computes on the GPU with its number."""
     assert run.device == torch.device("cuda", 0)
     assert torch.cuda.current_device() == 0
     return torch.cuda.get_device_name(run.device)
 
 
 def nccl(run: Run) -> str:
-    """Gradients go over NCCL."""
+    """Gradients are reduced over NCCL."""
     ones = torch.ones(1024, device=run.device)
     dist.all_reduce(ones)
     assert dist.get_backend() == "nccl"
@@ -41,7 +44,7 @@ def nccl(run: Run) -> str:
 
 
 def autocast(run: Run) -> str:
-    """bf16 computes in bf16; a scaler of fp16 has a state to be kept."""
+    """bf16 computes in bf16; the state of an fp16 scaler is saved."""
     model = nn.Linear(64, 64).to(run.device)
     x = torch.randn(8, 64, device=run.device)
     with torch.autocast("cuda", torch.bfloat16):
@@ -60,7 +63,7 @@ def autocast(run: Run) -> str:
 
 
 def sharded(run: Run) -> str:
-    """A model that FSDP2 has sharded trains, and its norm is clipped."""
+    """A model sharded by FSDP2 trains with clipped gradients."""
     model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)).to(run.device)
     sharding.shard(model)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -73,25 +76,25 @@ def sharded(run: Run) -> str:
 
 
 def memory(run: Run) -> str:
-    """The highest that was allocated is known."""
+    """The peak of allocated memory is reported."""
     peak = torch.cuda.max_memory_allocated(run.device)
     assert peak > 0
     return f"{peak / 2**20:.1f} MiB at most"
 
 
 def resume(_: Run) -> str:
-    """A run that is killed ends bit for bit where one does that is left alone, with deterministic algorithms."""
+    """A killed and resumed run is bit-identical to an uninterrupted one, if deterministic."""
     with tempfile.TemporaryDirectory() as folder:
-        alone = _train(Path(folder) / "alone", fall=0)
-        killed = _train(Path(folder) / "killed", fall=40)
-        again = _train(Path(folder) / "killed", fall=0)
+        uninterrupted = _train(Path(folder) / "alone", killed_at_step=0)
+        killed = _train(Path(folder) / "killed", killed_at_step=40)
+        again = _train(Path(folder) / "killed", killed_at_step=0)
     assert killed == ""
-    assert alone == again != ""
-    return alone[:12]
+    assert uninterrupted == again != ""
+    return uninterrupted[:12]
 
 
-def lesson(fall: int) -> None:
-    """A training of a process of its own."""
+def train_script(killed_at_step: int) -> None:
+    """Run a training in a separate process."""
     torch.use_deterministic_algorithms(True)
     run = Run.start()
     layers = (nn.Linear(32, 256), nn.Dropout(0.2), nn.GELU(), nn.Linear(256, 1))
@@ -104,13 +107,13 @@ def lesson(fall: int) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if fall and run.step >= fall and any(_store().glob("*/commits/*.json")):
+        if killed_at_step and run.step >= killed_at_step and any(_store().glob("*/commits/*.json")):
             os.kill(os.getpid(), signal.SIGKILL)
     print(state_dict_digest(model.state_dict()))
 
 
 def _store() -> Path:
-    """Where the checkpoints of this process go."""
+    """The checkpoint directory of this process."""
     return Path(os.environ["HOLDFAST_STORE"].removeprefix("file://"))
 
 
@@ -120,22 +123,22 @@ def _free_port() -> str:
         return str(one.getsockname()[1])
 
 
-def _train(store: Path, *, fall: int) -> str:
-    """The digest that a training prints; empty if it was killed."""
+def _train(store: Path, *, killed_at_step: int) -> str:
+    """Return the digest that a training prints; empty if it was killed."""
     env = {
         **{k: v for k, v in os.environ.items() if k not in {"RANK", "WORLD_SIZE", "MASTER_ADDR"}},
         "HOLDFAST_STORE": f"file://{store}",
         "HOLDFAST_EVERY": "10 steps",
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     }
-    command = [sys.executable, __file__, "--lesson", str(fall)]
+    command = [sys.executable, __file__, "--train", str(killed_at_step)]
     return subprocess.run(
-        command, env=env, stdout=subprocess.PIPE, text=True, check=not fall
+        command, env=env, stdout=subprocess.PIPE, text=True, check=not killed_at_step
     ).stdout.strip()
 
 
 def failures(run: Run, checks: tuple[Callable[[Run], str], ...]) -> Iterator[str]:
-    """The names of the checks that failed, once each was shown."""
+    """Run and print all checks; yield the names of failed ones."""
     for check in checks:
         try:
             shown = check(run)
@@ -147,14 +150,14 @@ def failures(run: Run, checks: tuple[Callable[[Run], str], ...]) -> Iterator[str
 
 
 def main() -> int:
-    if "--lesson" in sys.argv:
-        lesson(int(sys.argv[-1]))
+    if "--train" in sys.argv:
+        train_script(int(sys.argv[-1]))
         return 0
     if not torch.cuda.is_available():
         print("no GPU here: nothing was checked")
         return NO_GPU
-    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-    os.environ.update({**alone, "MASTER_PORT": _free_port()})
+    uninterrupted = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    os.environ.update({**uninterrupted, "MASTER_PORT": _free_port()})
     run = Run.start()
     return 1 if list(failures(run, (binding, nccl, autocast, sharded, memory, resume))) else 0
 

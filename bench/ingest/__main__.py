@@ -1,4 +1,4 @@
-"""What it costs to take reports, beside an endpoint that stores nothing. See README.md; run it with `make bench-ingest`."""
+"""Measures the receiving of reports. See README.md; run it with `make bench-ingest`."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ MOST_TIMES_BARE = 3
 
 
 def main() -> None:
-    """Measure and print; fails where a goal is missed."""
-    words = argparse.ArgumentParser(prog="python -m ingest", description=__doc__)
-    words.add_argument("--workers", type=int, default=1000)
-    words.add_argument("--seconds", type=float, default=15, help="of each course")
-    words.add_argument("--only", nargs="+", choices=("sqlite", "postgresql"))
-    words.add_argument("--out", type=Path, help="file for the figures as JSON")
-    asked = words.parse_args()
+    """Measure and print; exit with 1 if a goal is missed."""
+    parser = argparse.ArgumentParser(prog="python -m ingest", description=__doc__)
+    parser.add_argument("--workers", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=15, help="of each load pattern")
+    parser.add_argument("--only", nargs="+", choices=("sqlite", "postgresql"))
+    parser.add_argument("--out", type=Path, help="file for the figures as JSON")
+    arguments = parser.parse_args()
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
-    print(f"{os.cpu_count()} cores, load {load}, {asked.workers} workers")
+    print(f"{os.cpu_count()} cores, load {load}, {arguments.workers} workers")
     print(_disk())
     print(_HEAD)
     figures: list[dict[str, Any]] = []
-    for open_host in _contestants(asked.workers, asked.only or ("sqlite", "postgresql")):
+    for open_host in _hosts(arguments.workers, arguments.only or ("sqlite", "postgresql")):
         with open_host as host:
             for course in ("paced", "pressed"):
-                figures.append(_measured(host, course, asked.seconds))
+                figures.append(_measured(host, course, arguments.seconds))
                 print(_line(figures[-1]), flush=True)
     verdicts = list(_verdicts(figures))
     print("\n".join(f"{'reached' if reached else 'MISSED'}: {goal}" for reached, goal in verdicts))
-    if asked.out:
-        asked.out.write_text(json.dumps(figures, indent=1))
+    if arguments.out:
+        arguments.out.write_text(json.dumps(figures, indent=1))
     sys.exit(not all(reached for reached, _ in verdicts))
 
 
 def _disk() -> str:
-    """What the disk alone takes to make 8 kB durable: no commit is faster."""
+    """Measure the time in which the disk makes 8 kB durable, a lower limit for commits."""
     took_ms = []
     with tempfile.TemporaryFile() as file:
         for _ in range(300):
@@ -62,7 +62,7 @@ def _disk() -> str:
     return f"fdatasync of 8 kB: p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms, worst {max(took_ms):.1f} ms"
 
 
-def _contestants(workers: int, only: list[str]) -> Iterator[Any]:
+def _hosts(workers: int, only: list[str]) -> Iterator[Any]:
     yield services.bare(workers)
     if "sqlite" in only:
         yield _over_sqlite(workers)
@@ -96,21 +96,21 @@ def _over_postgresql(workers: int) -> Iterator[ServiceHost]:
 
 
 def _measured(host: ServiceHost, course: str, seconds: float) -> dict[str, Any]:
-    """Figures of one course."""
-    order = {"port": host.port, "course": course, "seconds": seconds, "workers": host.workers}
+    """Run one load pattern and return its statistics."""
+    load_spec = {"port": host.port, "course": course, "seconds": seconds, "workers": host.workers}
     before_s, stored = host.cpu_s(), host.stored()
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "ingest.load"],
-        input=json.dumps(order),
+        input=json.dumps(load_spec),
         capture_output=True,
         text=True,
         timeout=seconds + 120,
         check=False,
     )
-    if told.returncode:
-        sys.exit(told.stderr)
+    if process.returncode:
+        sys.exit(process.stderr)
     cpu_s = host.cpu_s() - before_s
-    seen = json.loads(told.stdout)
+    seen = json.loads(process.stdout)
     points = _advance(host, seen["sent"])
     if stored is not None and host.stored() != stored + points:
         sys.exit(f"{points} points were acknowledged, {host.stored()} - {stored} are stored")
@@ -130,10 +130,10 @@ def _measured(host: ServiceHost, course: str, seconds: float) -> dict[str, Any]:
 
 
 def _advance(host: ServiceHost, sent: list[dict[str, Any]]) -> int:
-    """How many points were acknowledged; the next course goes on with the numbers at which this one stopped."""
+    """Count acknowledged points; the next load pattern continues with their numbers."""
     before = sum(worker["n"] for worker in host.workers)
-    for worker, told in zip(host.workers, sent, strict=True):
-        worker |= {"n": told["n"], "sent": told["sent"]}
+    for worker, counts in zip(host.workers, sent, strict=True):
+        worker |= {"n": counts["n"], "sent": counts["sent"]}
     return sum(worker["n"] for worker in host.workers) - before
 
 

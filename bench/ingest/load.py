@@ -1,6 +1,6 @@
-"""A thousand workers in one process. Run it as `python -m ingest.load < ORDER.json`; it prints what they saw as JSON.
+"""A thousand workers in one process: `python -m ingest.load < LOAD.json`, with JSON output.
 
-It speaks HTTP by hand: a client library takes more of a core than the service that is to be measured.
+It implements HTTP itself: a client library would need more CPU time than the measured service.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 AT = "2026-03-01T12:00:00+00:00"
 SIZES = (1, 1, 1, 1, 1, 1, 1, 1, 0, 10)
-"""Points in one delivery after the other: mostly what a second brings, now and then a question, or what had piled up."""
+"""Points of successive deliveries: mostly those of a second, sometimes none or a backlog."""
 
 WARM_UP_S = 2.0
-"""At the beginning of a paced course, of which no time is told: a service that has just started makes its first plans."""
+"""Unmeasured start of a paced load, in which a new service creates its first query plans."""
 
 
 @dataclass
@@ -30,19 +30,19 @@ class Worker:
     token: str
     incarnation: str | None
     sent: int = 0
-    """Deliveries so far."""
+    """Number of deliveries."""
     n: int = 0
-    """The last report that it has told."""
+    """Number of the last sent report."""
 
     async def connect(self) -> None:
-        """Open the connection on which all is said."""
+        """Open the connection."""
         self._in, self._out = await asyncio.open_connection("127.0.0.1", self.port)
 
     async def deliver(self) -> float:
-        """Seconds until one delivery was answered.
+        """Send one delivery and return the seconds until its response.
 
         Raises:
-            RuntimeError: it was not taken.
+            RuntimeError: it was not accepted.
         """
         count = SIZES[(self.sent + hash(self.job)) % len(SIZES)]
         reports = [
@@ -66,7 +66,7 @@ class Worker:
         self.sent += 1
         self.n += count
         if count and answer["next"] != self.n + 1:
-            raise RuntimeError(f"{self.job} told {self.n} reports and was answered {answer}")
+            raise RuntimeError(f"{self.job} sent {self.n} reports and received {answer}")
         return took_s
 
     async def _post(self, body: bytes) -> dict[str, Any]:
@@ -78,20 +78,20 @@ class Worker:
         )
         head = await self._in.readuntil(b"\r\n\r\n")
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-        told = await self._in.readexactly(length)
+        content = await self._in.readexactly(length)
         if not head.startswith(b"HTTP/1.1 200"):
-            raise RuntimeError(f"{head[:30]!r} {told[:300]!r}")
-        answer: dict[str, Any] = json.loads(told)
+            raise RuntimeError(f"{head[:30]!r} {content[:300]!r}")
+        answer: dict[str, Any] = json.loads(content)
         return answer
 
 
 async def paced(workers: list[Worker], seconds: float, every_s: float) -> list[float]:
-    """What each delivery took where all workers deliver at their own second, counted from when it was due."""
+    """Durations of deliveries at one per second and worker, counted from when each was due."""
     took: list[float] = []
     counts_s = time.perf_counter() + WARM_UP_S
     end_s = time.perf_counter() + seconds
 
-    async def go_on(worker: Worker) -> None:
+    async def deliver_repeatedly(worker: Worker) -> None:
         due_s = time.perf_counter() + random.random() * every_s
         while due_s < end_s:
             await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
@@ -100,37 +100,37 @@ async def paced(workers: list[Worker], seconds: float, every_s: float) -> list[f
                 took.append(time.perf_counter() - due_s)
             due_s += every_s
 
-    await asyncio.gather(*map(go_on, workers))
+    await asyncio.gather(*map(deliver_repeatedly, workers))
     return took
 
 
 async def pressed(workers: list[Worker], seconds: float, at_once: int) -> list[float]:
-    """What each delivery took where so many workers at once deliver again as soon as they are answered."""
+    """Durations of deliveries by workers that send as soon as they are answered."""
     took: list[float] = []
     end_s = time.perf_counter() + seconds
 
-    async def go_on(mine: list[Worker]) -> None:
+    async def deliver_repeatedly(mine: list[Worker]) -> None:
         while True:
             for worker in mine:
                 if time.perf_counter() >= end_s:
                     return
                 took.append(await worker.deliver())
 
-    await asyncio.gather(*(go_on(workers[i::at_once]) for i in range(at_once)))
+    await asyncio.gather(*(deliver_repeatedly(workers[i::at_once]) for i in range(at_once)))
     return took
 
 
-async def run(order: dict[str, Any]) -> dict[str, Any]:
-    """What was seen."""
-    workers = [Worker(order["port"], **each) for each in order["workers"]]
+async def run(load_spec: dict[str, Any]) -> dict[str, Any]:
+    """Run the load and return the results."""
+    workers = [Worker(load_spec["port"], **each) for each in load_spec["workers"]]
     for worker in workers:
         await worker.connect()
     before = sum(worker.sent for worker in workers)
     begun_s = time.perf_counter()
-    if order["course"] == "paced":
-        took = await paced(workers, order["seconds"], every_s=1.0)
+    if load_spec["course"] == "paced":
+        took = await paced(workers, load_spec["seconds"], every_s=1.0)
     else:
-        took = await pressed(workers, order["seconds"], at_once=64)
+        took = await pressed(workers, load_spec["seconds"], at_once=64)
     sent = [{"job": w.job, "sent": w.sent, "n": w.n} for w in workers]
     return {
         "took_s": took,

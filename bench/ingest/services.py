@@ -1,4 +1,4 @@
-"""The services that are measured, each a process of its own."""
+"""The measured services, each a separate process."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from support.events import launched, ready, submitted
 
 NEVER = datetime(2099, 1, 1, tzinfo=UTC)
 
-CALM_PERCENT = 5
-"""Of a core, below which a service only does what it always does."""
-CALM_S = 6
-"""For so long: what it does every five seconds is in it."""
+IDLE_PERCENT = 5
+"""CPU load in percent below which a service is idle."""
+IDLE_S = 6
+"""Duration of that idle period; it includes the periodic work of every five seconds."""
 
 
 @dataclass
 class ServiceHost:
-    """A service that runs."""
+    """A running service."""
 
     name: str
     port: int
@@ -45,12 +45,12 @@ class ServiceHost:
     url: str | None = None
 
     def cpu_s(self) -> float:
-        """Seconds of a core that it has taken so far."""
+        """CPU seconds used so far."""
         times = self.process.cpu_times()
         return float(times.user + times.system)
 
     def stored(self) -> int | None:
-        """Points in its database; None where it has none."""
+        """Number of points in the database; None without a database."""
         if self.home is None:
             return None
         engine = open_database(str(self.url))
@@ -63,7 +63,7 @@ class ServiceHost:
 
 @contextmanager
 def bare(jobs: int) -> Iterator[ServiceHost]:
-    """The endpoint that stores nothing."""
+    """Run the endpoint that stores nothing."""
     port = free_port()
     workers: list[dict[str, Any]] = [
         {
@@ -81,7 +81,7 @@ def bare(jobs: int) -> Iterator[ServiceHost]:
 
 @contextmanager
 def service(name: str, url: str, home: Path, jobs: int) -> Iterator[ServiceHost]:
-    """`holdfast serve` over a database with so many jobs that train; every second worker had to muster."""
+    """Run `holdfast serve` with a database of training jobs; half of the workers register."""
     workers = _seed(url, home, jobs)
     port = free_port()
     environment = {
@@ -92,7 +92,7 @@ def service(name: str, url: str, home: Path, jobs: int) -> Iterator[ServiceHost]
     }
     command = [sys.executable, "-m", "holdfast", "serve", "--port", str(port)]
     with running(command, port, environment) as process:
-        await_calm(process)
+        wait_until_idle(process)
         yield ServiceHost(name, port, process, workers, home, url)
 
 
@@ -114,7 +114,7 @@ def _seed(url: str, home: Path, jobs: int) -> list[dict[str, Any]]:
             {"job": job_id, "token": token, "incarnation": incarnation, "n": 0, "sent": 0}
         )
     with services.engine.begin() as connection:
-        # No launcher knows them, so that they are not observed.
+        # No launcher knows these jobs, so that they are not observed.
         connection.execute(update(watches).values(due_at=NEVER))
     services.engine.dispose()
     return workers
@@ -122,7 +122,7 @@ def _seed(url: str, home: Path, jobs: int) -> list[dict[str, Any]]:
 
 @contextmanager
 def running(command: list[str], port: int, more: dict[str, str]) -> Iterator[psutil.Process]:
-    """A program that serves at a port, from its first answer until its end."""
+    """Run a server program; yield its process once it responds."""
     with subprocess.Popen(
         command, env={**os.environ, **more}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
@@ -133,10 +133,10 @@ def running(command: list[str], port: int, more: dict[str, str]) -> Iterator[psu
             process.terminate()
 
 
-def await_calm(process: psutil.Process) -> None:
-    """Let a service do first what it does once, after its start, with what it was seeded with: its books, curves and news."""
+def wait_until_idle(process: psutil.Process) -> None:
+    """Wait until a service has processed its initial data, such as rollups and metric blocks."""
     deadline_s = time.monotonic() + 300
-    while process.cpu_percent(interval=CALM_S) > CALM_PERCENT:
+    while process.cpu_percent(interval=IDLE_S) > IDLE_PERCENT:
         if time.monotonic() > deadline_s:
             raise SystemExit("the service is not done with what it was seeded with")
 
@@ -147,7 +147,7 @@ def _await_answer(process: subprocess.Popen[bytes], port: int) -> None:
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=1).close()
         except urllib.error.HTTPError:
-            return  # The bare one knows no such page, and answers.
+            return  # The bare endpoint has no such page, and responds nevertheless.
         except OSError:
             time.sleep(0.1)
         else:
@@ -156,7 +156,7 @@ def _await_answer(process: subprocess.Popen[bytes], port: int) -> None:
 
 
 def free_port() -> int:
-    """A port of loopback without a listener."""
+    """A loopback port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,5 +1,5 @@
-"""How long lists and sums take over ten thousand jobs and a million events. See README.md.
+"""Latency of lists and sums over 10,000 jobs and a million events. See README.md.
 
-lives        what happened to the jobs: some two hundred stories that differ
-seed         a database with as many jobs as are wanted, each of which has one of these stories
+job_histories  the events of some two hundred different jobs
+seed           a database of any number of jobs, each with one of these histories
 """

@@ -1,4 +1,4 @@
-"""How long lists and sums take over many jobs. See README.md; run it with `make bench-reads`."""
+"""Measures lists and sums over many jobs. See README.md; run it with `make bench-reads`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.domain.events import CapacityLost, Cause, Finished, Outcome
 from holdfast.server import composition
 from holdfast.services import Services
 from holdfast.settings import Settings, SimulatedMarketSettings
-from ingest.services import await_calm, free_port, running
+from ingest.services import free_port, running, wait_until_idle
 from support.postgres import Cluster, NotInstalled
 
 from reads.seed import seed
@@ -27,8 +27,8 @@ from reads.seed import seed
 WORST_P99_MS = 200
 MOST_MB = 400
 CHURN = 15
-"""One of so many questions is asked just after a job has ended."""
-QUESTIONS = (
+"""One in this many requests is sent just after a job has ended."""
+REQUESTS = (
     *("/v1/jobs", "/v1/jobs?limit=200", "/v1/jobs?status=training", "/v1/jobs?project=nlp"),
     *("/v1/jobs/{job}", "/v1/jobs/{job}/bill", "/v1/jobs/{job}/attempts", "/v1/jobs/{job}/story"),
     *("/v1/jobs/{job}/events", "/v1/jobs/{job}/checkpoints", "/v1/jobs/{job}/metrics"),
@@ -42,34 +42,34 @@ QUESTIONS = (
 
 
 def main() -> None:
-    """Seed, ask and print; fails where a goal is missed."""
-    words = argparse.ArgumentParser(prog="python -m reads", description=__doc__)
-    words.add_argument("--jobs", type=int, default=10_000)
-    words.add_argument("--events", type=int, default=1_000_000, help="of all jobs together")
-    words.add_argument("--points", type=int, default=10_000, help="of each attempt of one job")
-    words.add_argument("--times", type=int, default=30, help="how often each question is asked")
-    words.add_argument("--only", nargs="+", choices=("sqlite", "postgresql"), default=["sqlite"])
-    words.add_argument("--out", type=Path, help="file for the figures as JSON")
-    asked = words.parse_args()
+    """Seed, measure and print; exit with 1 if a goal is missed."""
+    parser = argparse.ArgumentParser(prog="python -m reads", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--events", type=int, default=1_000_000, help="of all jobs together")
+    parser.add_argument("--points", type=int, default=10_000, help="of each attempt of one job")
+    parser.add_argument("--times", type=int, default=30, help="number of requests of each kind")
+    parser.add_argument("--only", nargs="+", choices=("sqlite", "postgresql"), default=["sqlite"])
+    parser.add_argument("--out", type=Path, help="file for the figures as JSON")
+    requested = parser.parse_args()
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     print(f"{os.cpu_count()} cores, load {load}")
     figures: list[dict[str, Any]] = []
-    for name in asked.only:
+    for name in requested.only:
         with _database(name) as (url, home):
-            figures += _measured(name, url, home, asked)
+            figures += _measured(name, url, home, requested)
     missed = [f for f in figures if f["p99_ms"] > WORST_P99_MS or f["rss_mb"] > MOST_MB]
     for each in missed:
         print(f"MISSED: {each['host']} {each['path']}: p99 {each['p99_ms']:.0f} ms")
     if not missed:
         print(f"reached: each p99 under {WORST_P99_MS} ms, memory under {MOST_MB} MB")
-    if asked.out:
-        asked.out.write_text(json.dumps(figures, indent=1))
+    if requested.out:
+        requested.out.write_text(json.dumps(figures, indent=1))
     sys.exit(bool(missed))
 
 
 @contextmanager
 def _database(name: str) -> Iterator[tuple[str, Path]]:
-    """The address of an empty one, and a home folder."""
+    """Create an empty database and a home directory; yield its URL and the directory."""
     with tempfile.TemporaryDirectory() as folder:
         if name == "sqlite":
             yield f"sqlite:///{folder}/holdfast.db", Path(folder)
@@ -85,15 +85,19 @@ def _database(name: str) -> Iterator[tuple[str, Path]]:
             cluster.remove()
 
 
-def _measured(name: str, url: str, home: Path, asked: Any) -> list[dict[str, Any]]:
+def _measured(name: str, url: str, home: Path, requested: Any) -> list[dict[str, Any]]:
     begun_s = time.perf_counter()
     settings = Settings(home=home, database_url=url, prices_live=False)
     services = composition.build(settings, SimulatedMarketSettings(), "http://127.0.0.1:1").services
-    counts = {"job_count": asked.jobs, "event_count": asked.events, "points": asked.points}
+    counts = {
+        "job_count": requested.jobs,
+        "event_count": requested.events,
+        "points": requested.points,
+    }
     store = (home / "checkpoints").as_uri()
     job = seed(services.engine, services.journal, store, **counts)
     ending = _end_jobs(services)
-    print(f"{name}: {asked.jobs:,} jobs, seeded in {time.perf_counter() - begun_s:.0f} s")
+    print(f"{name}: {requested.jobs:,} jobs, seeded in {time.perf_counter() - begun_s:.0f} s")
     port = free_port()
     environment = {
         "HOLDFAST_HOME": str(home),
@@ -106,21 +110,23 @@ def _measured(name: str, url: str, home: Path, asked: Any) -> list[dict[str, Any
         running(command, port, environment) as process,
         httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http,
     ):
-        await_calm(process)
+        wait_until_idle(process)
         try:
             return [
                 {
                     "host": name,
-                    **_asked(path.replace("{job}", job), http, process, asked.times, ending),
+                    **_measure_request(
+                        path.replace("{job}", job), http, process, requested.times, ending
+                    ),
                 }
-                for path in QUESTIONS
+                for path in REQUESTS
             ]
         finally:
             services.engine.dispose()
 
 
 def _end_jobs(services: Services) -> Iterator[None]:
-    """At each step a live job ends, as one does every few minutes where there are so many."""
+    """End a live job at each step, as happens every few minutes with so many jobs."""
     for job in services.queries.jobs(limit=200, statuses=["training"]).jobs[1:]:
         lost = CapacityLost(at=services.clock.now(), attempt=job.attempt, cause=Cause.PREEMPTED)
         end = Finished(at=services.clock.now(), outcome=Outcome.SUCCEEDED)
@@ -128,7 +134,7 @@ def _end_jobs(services: Services) -> Iterator[None]:
         yield
 
 
-def _asked(
+def _measure_request(
     path: str, http: httpx2.Client, process: Any, times: int, ending: Iterator[None]
 ) -> dict[str, Any]:
     took_ms, size = list[float](), 0

@@ -1,4 +1,4 @@
-"""Stories of jobs, as a month of spot nodes writes them: preempted, denied, saved, failed, done, and some that go on."""
+"""Histories of jobs of a month on spot nodes, with preemptions, denials and failures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.domain.events import Cause, Event, NodesReady, Outcome, Submitted
 from support.events import at, denied, finished, launched, lost, ready, restoring, saved, training
-from support.events import submitted as asked
+from support.events import submitted as new_submission
 
 ZONES = ("us-east-2a", "us-east-2b", "us-east-2c", "us-west-2a", "eu-west-1b")
 KINDS = ("p4d.24xlarge", "p5.48xlarge", "g5.12xlarge")
@@ -21,9 +21,9 @@ STEP_S = 2.0
 
 
 def story(number: int, events: int, now: datetime, *, is_live: bool, store: str) -> list[Event]:
-    """The facts of one job: about so many, the last of them in the last two months.
+    """Return about this many events of one job, the last of them in the last two months.
 
-    Those of live ones end just now, in an attempt that trains. All keep their checkpoints in `store`.
+    The events of a live job end now, in a training attempt. All checkpoints are in `store`.
     """
     ago_s = 60.0 if is_live else random.Random(number).uniform(600, 60 * 86_400)
     whole = _story(number, events, 0.0, is_live=is_live, store=store)
@@ -38,8 +38,8 @@ def _story(number: int, events: int, begin_s: float, *, is_live: bool, store: st
     while len(facts) < events - 2:
         attempt += 1
         room = events - len(facts)
-        told, now_s, step = _attempt(rng, attempt, now_s, step, room)
-        facts += told
+        reported, now_s, step = _attempt(rng, attempt, now_s, step, room)
+        facts += reported
     if is_live:
         return facts[:-1] if type(facts[-1]).__name__ == "CapacityLost" else facts
     outcome = rng.choice([Outcome.SUCCEEDED, Outcome.SUCCEEDED, Outcome.FAILED])
@@ -48,7 +48,7 @@ def _story(number: int, events: int, begin_s: float, *, is_live: bool, store: st
 
 def _submitted(rng: random.Random, number: int, seconds: float, store: str) -> Submitted:
     tags = {"team": rng.choice(TEAMS), "kind": f"sweep-{number % 7}"}
-    event = asked(
+    event = new_submission(
         seconds, name=f"train-{number:04d}", checkpoint={"store": store, "every": "auto"}, tags=tags
     )
     return replace(event, by=rng.choice(OWNERS), project=rng.choice(PROJECTS))
@@ -57,7 +57,7 @@ def _submitted(rng: random.Random, number: int, seconds: float, store: str) -> S
 def _attempt(
     rng: random.Random, attempt: int, now_s: float, step: int, room: int
 ) -> tuple[list[Event], float, int]:
-    """One placement from its denials until its loss, with when that is and the step that the next one goes on from."""
+    """Return one placement from its denials to its loss, its end, and the step of the next one."""
     zone, facts = rng.choice(ZONES), list[Event]()
     for _ in range(rng.choice((0, 0, 1, 2))):
         facts.append(denied(now_s, zone=rng.choice(ZONES)))
@@ -68,8 +68,8 @@ def _attempt(
     facts.append(training(now_s + 120, attempt=attempt, step=step, total=100_000))
     now_s, safe = now_s + 120, step
     for _ in range(min(rng.randrange(3, 30), max(1, room - len(facts) - 2))):
-        lap_s = rng.uniform(300, 900)
-        now_s, safe = now_s + lap_s, safe + int(lap_s / STEP_S)
+        interval_s = rng.uniform(300, 900)
+        now_s, safe = now_s + interval_s, safe + int(interval_s / STEP_S)
         facts.append(saved(now_s, attempt=attempt, step=safe, stall_ms=300, durable_s=now_s + 9))
     cause = rng.choice((Cause.PREEMPTED, Cause.PREEMPTED, Cause.NODE_FAILED))
     now_s += rng.uniform(10, 400)
@@ -84,15 +84,15 @@ def _ready(rng: random.Random, seconds: float, attempt: int, zone: str) -> Nodes
 
 
 def points(facts: list[Event], most: int) -> Iterator[dict[str, Any]]:
-    """Rows of `metric_points`, without their job: so many of each attempt that trained."""
+    """Rows of `metric_points` without their job: this many of each attempt that trained."""
     for fact in facts:
         if type(fact).__name__ != "TrainingStarted":
             continue
-        told: Any = fact
+        reported: Any = fact
         for n in range(1, most + 1):
             values = {"loss": 2.0 / n, "lr": 3e-4, "samples_per_s": 812.5}
-            when = told.at + timedelta(seconds=n)
-            row = {"attempt": told.attempt, "n": n, "at": when, "step": told.step + n}
+            when = reported.at + timedelta(seconds=n)
+            row = {"attempt": reported.attempt, "n": n, "at": when, "step": reported.step + n}
             yield {**row, "values": values}
 
 

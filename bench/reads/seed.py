@@ -1,4 +1,4 @@
-"""A database with many jobs: a few are told to the journal fact by fact, the others are copied from them by the database."""
+"""A database with many jobs: some are recorded event by event, the others copied from them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from sqlalchemy import Connection, Engine, Table, delete, func, insert, select, 
 from reads import job_histories
 
 STORIES: Final = 200
-"""Jobs that differ. Fewer: less variety in what is read; more: a longer seed, as each is folded and billed."""
+"""Number of different jobs. A lower value reads less variety; a higher value seeds longer."""
 LIVE: Final = 20
-"""One of so many has not ended."""
+"""One in this many jobs is live."""
 NEVER: Final = datetime(2099, 1, 1, tzinfo=UTC)
 COPIED: Final = (
     *(job_events, metric_points, report_marks, watches),
@@ -36,21 +36,21 @@ COPIED: Final = (
 def seed(
     engine: Engine, journal: Journal, store: str, *, job_count: int, event_count: int, points: int
 ) -> str:
-    """Fill an empty database; the id of the job with the most points."""
+    """Fill an empty database; return the id of the job with the most points."""
     now = SystemClock().now()
     templates = [f"bench-{number:05d}" for number in range(min(STORIES, job_count))]
     for number, job_id in enumerate(templates):
-        told = {"is_live": number % LIVE == 0, "store": store}
-        facts = job_histories.story(number, event_count // job_count, now, **told)
+        options = {"is_live": number % LIVE == 0, "store": store}
+        facts = job_histories.story(number, event_count // job_count, now, **options)
         job = journal.submit(job_id, facts[0])  # type: ignore[arg-type]
         journal.append(job, facts[1:])
-        _tell(engine, job_id, facts, points if number == 0 else 20)
+        _append(engine, job_id, facts, points if number == 0 else 20)
     with writing(engine) as connection:
-        # As if the service had been there. Else all have ended within this minute.
+        # As if the service had run at that time; otherwise all jobs would have ended within a minute.
         connection.execute(update(job_events).values(recorded_at=job_events.c.at))
     BillRollups(engine).roll_up(len(templates))
     with writing(engine) as connection:
-        # No launcher knows them, so that they are not observed; ended jobs have no lease.
+        # No launcher knows live jobs, so that they are not observed; ended jobs have no lease.
         connection.execute(update(watches).values(due_at=NEVER))
         ended = select(jobs.c.id).where(jobs.c.status.in_(list(Outcome)))
         connection.execute(delete(watches).where(watches.c.job_id.in_(ended)))
@@ -59,7 +59,7 @@ def seed(
     return templates[0]
 
 
-def _tell(engine: Engine, job_id: str, facts: list[Any], most: int) -> None:
+def _append(engine: Engine, job_id: str, facts: list[Any], most: int) -> None:
     rows = [{"job_id": job_id, **row} for row in job_histories.points(facts, most)]
     if not rows:
         return
@@ -75,7 +75,7 @@ def _tell(engine: Engine, job_id: str, facts: list[Any], most: int) -> None:
 def _copy(connection: Connection, templates: list[str], job_count: int) -> None:
     last: int = connection.execute(select(func.max(job_events.c.cursor))).scalar_one()
     connection.execute(text("CREATE TEMPORARY TABLE copies (template TEXT, copy TEXT, round BIGINT)"))  # fmt: skip
-    # Not of the first one, which has the most points.
+    # Not the first one, which has the most points.
     rows = [
         {
             "template": templates[1:][number % (len(templates) - 1)],
@@ -92,21 +92,21 @@ def _copy(connection: Connection, templates: list[str], job_count: int) -> None:
     name = "json_set(t.fold, '$.id', c.copy)"
     if connection.dialect.name == "postgresql":
         name = "CAST(jsonb_set(CAST(t.fold AS jsonb), '{id}', to_jsonb(c.copy)) AS json)"
-    told = {"id": "c.copy", "fold": name}
-    _insert(connection, jobs, told, "t.id")
+    replaced = {"id": "c.copy", "fold": name}
+    _insert(connection, jobs, replaced, "t.id")
 
 
 def _copy_table(connection: Connection, table: Table, last: int) -> None:
-    told = {"job_id": "c.copy"}
+    replaced = {"job_id": "c.copy"}
     if table is job_events:
-        told["cursor"] = f"t.cursor + c.round * {last}"
-    _insert(connection, table, told, "t.job_id")
+        replaced["cursor"] = f"t.cursor + c.round * {last}"
+    _insert(connection, table, replaced, "t.job_id")
 
 
-def _insert(connection: Connection, table: Table, told: dict[str, str], key: str) -> None:
+def _insert(connection: Connection, table: Table, replaced: dict[str, str], key: str) -> None:
     names = [column.name for column in table.columns]
     quoted = ", ".join(f'"{name}"' for name in names)
-    values = ", ".join(told.get(name, f't."{name}"') for name in names)
+    values = ", ".join(replaced.get(name, f't."{name}"') for name in names)
     connection.execute(
         text(
             f"INSERT INTO {table.name} ({quoted}) SELECT {values} FROM copies AS c "

@@ -1,4 +1,4 @@
-"""What Holdfast costs on top of SkyPilot, measured beside it. See README.md; run it with `make bench`."""
+"""Measures the overhead of Holdfast over SkyPilot. See README.md; run it with `make bench`."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ from holdfast.launchers.skypilot.naming import JobNames
 from holdfast.store.identity.service_tokens import ServiceTokens
 
 AS_IN_USE = {"HOLDFAST_SKYPILOT_LOOK_EVERY_S": "10", "HOLDFAST_SKYPILOT_LIST_EVERY_S": "30"}
-"""The defaults; tests look more often."""
+"""The default intervals; tests use shorter ones."""
 EVENTS_READ = 20
 CHEAP = {"infra": "aws/us-east-1/us-east-1a", "instance_type": "m6i.large", "use_spot": True}
 
 
 def main() -> None:
-    """Measure, and print."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--launches", type=int, default=5)
-    words.add_argument("--preemptions", type=int, default=3)
-    words.add_argument("--jobs", type=int, default=1000)
-    asked = words.parse_args()
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--launches", type=int, default=5)
+    parser.add_argument("--preemptions", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1000)
+    arguments = parser.parse_args()
     cloud = FakeAws()
     with tempfile.TemporaryDirectory() as scratch:
-        service = HoldfastService(Path(scratch), cloud.place)
+        service = HoldfastService(Path(scratch), cloud.paths)
         service.environment |= AS_IN_USE
         try:
             start_gated(cloud)
             service.start()
-            _launches(cloud, service, asked.launches)
-            _preemptions(cloud, service, asked.preemptions)
-            # Jobs that it never launched, a thousand of them, would be strays to the service.
+            _launches(cloud, service, arguments.launches)
+            _preemptions(cloud, service, arguments.preemptions)
+            # A thousand jobs that the service never launched would be orphans.
             service.end(signal.SIGTERM)
-            _fleet(cloud, asked.jobs)
+            _fleet(cloud, arguments.jobs)
         finally:
             if service.process:
                 service.end(signal.SIGTERM)
@@ -63,20 +63,20 @@ def main() -> None:
 
 
 def _launches(cloud: FakeAws, service: HoldfastService, count: int) -> None:
-    """From the order until SkyPilot has the request, by both ways."""
+    """Measure from the submission until SkyPilot has the request, for both programs."""
     cloud.deny()
     print(f"\n== from the order until SkyPilot has the request ({count} launches each, seconds)")
-    ids, ours, theirs = [], [], []
+    ids, ours, skypilot = [], [], []
     for number in range(count):
         began = datetime.now(UTC)
         ids.append(service.submit(name=f"ours-{number}", resources=CHEAP, run="true"))
         ours.append(_arrival(cloud, began))
         began = datetime.now(UTC)
         ManagedJob.launch(cloud, {"name": f"theirs-{number}", "resources": CHEAP, "run": "true"})
-        theirs.append(_arrival(cloud, began))
+        skypilot.append(_arrival(cloud, began))
     _print("holdfast submit (command to request)", ours)
-    _print("sky jobs launch (command to request)", theirs)
-    print(f"   ratio of the medians: {statistics.median(ours) / statistics.median(theirs):.2f}")
+    _print("sky jobs launch (command to request)", skypilot)
+    print(f"   ratio of the medians: {statistics.median(ours) / statistics.median(skypilot):.2f}")
     inner = []
     for number in range(count):
         job_id, seconds = _post_to_request(cloud, service, number)
@@ -92,7 +92,7 @@ def _launches(cloud: FakeAws, service: HoldfastService, count: int) -> None:
 
 
 def _post_to_request(cloud: FakeAws, service: HoldfastService, number: int) -> tuple[str, float]:
-    """The job, and the seconds that its request took."""
+    """Submit over HTTP; return the job and the seconds until its request."""
     task = {"name": f"post-{number}", "resources": CHEAP, "run": "true"}
     with Client(service.environment["HOLDFAST_URL"]) as client:
         client.is_healthy()
@@ -103,8 +103,8 @@ def _post_to_request(cloud: FakeAws, service: HoldfastService, number: int) -> t
 
 
 def _arrival(cloud: FakeAws, after: datetime) -> float:
-    """Seconds until the first launch request that SkyPilot recorded after a moment."""
-    database = cloud.place.home / ".sky" / "api_server" / "requests.db"
+    """Seconds until the first launch request that SkyPilot recorded after a time."""
+    database = cloud.paths.home / ".sky" / "api_server" / "requests.db"
     query = "select created_at from requests where name = 'sky.jobs.launch' and created_at > ? order by created_at"
     found: list[Any] = []
 
@@ -118,7 +118,7 @@ def _arrival(cloud: FakeAws, after: datetime) -> float:
 
 
 def _preemptions(cloud: FakeAws, service: HoldfastService, count: int) -> None:
-    """From SkyPilot's record of a loss until ours."""
+    """Measure from SkyPilot's record of a loss until Holdfast's."""
     print(f"\n== from SkyPilot's record of a preemption until ours ({count}; goal: at most 15 s)")
     resources = {**CHEAP, "infra": "aws"}
     job_id = service.submit(name="preempted", resources=resources, run="sleep 3600")
@@ -127,20 +127,22 @@ def _preemptions(cloud: FakeAws, service: HoldfastService, count: int) -> None:
         service.wait_for(job_id, "NodesReady", number)
         cloud.preempt()
         lost = service.wait_for(job_id, "CapacityLost", number)[-1]
-        told, recorded = (datetime.fromisoformat(lost[word]) for word in ("at", "recorded_at"))
-        lags.append((recorded - told).total_seconds())
+        lost_at, recorded_at = (
+            datetime.fromisoformat(lost[word]) for word in ("at", "recorded_at")
+        )
+        lags.append((recorded_at - lost_at).total_seconds())
     _print("lag", lags)
     service.cli("cancel", job_id)
     service.wait_for(job_id, "Finished")
 
 
 def _fleet(cloud: FakeAws, count: int) -> None:
-    """What a sweep over many jobs costs, with that many running jobs in SkyPilot's own database."""
+    """Measure a sweep over many running jobs in SkyPilot's database."""
     names = JobNames(ServiceTokens(None, SECRET.encode()).deployment)  # type: ignore[arg-type]
     ids = _populate(cloud, names, count)
     print(f"\n== a sweep over {count} running jobs")
-    door = SkyPilotClient(API, user=names.user)
-    listings = QueueCache(door, names, SystemClock(), every_s=30)
+    client = SkyPilotClient(API, user=names.user)
+    listings = QueueCache(client, names, SystemClock(), every_s=30)
 
     some = ids[:EVENTS_READ]
 
@@ -149,11 +151,11 @@ def _fleet(cloud: FakeAws, count: int) -> None:
             listing = await listings.refresh()
         assert len(listing.rows) >= count
         lines = 0
-        # One after the other: the service asks for one every half second, however many there are.
+        # In sequence: the service sends one request every half second for any number of jobs.
         with _costs(cloud, f"events of {len(some)} jobs", per=len(some)):
             for number in some:
                 wanted = {"job_id": number, "limit": 100, "include_cluster_events": True}
-                lines += len(read_events(await door.read("/jobs/events", wanted)))
+                lines += len(read_events(await client.read("/jobs/events", wanted)))
         assert lines >= len(some)
 
     asyncio.run(measure())
@@ -164,11 +166,11 @@ def _fleet(cloud: FakeAws, count: int) -> None:
 
 @contextmanager
 def _costs(cloud: FakeAws, what: str, per: int = 1) -> Iterator[None]:
-    """Print what a block takes: time, and what it uses of processors, here and in SkyPilot's server."""
-    began, ours, theirs = time.perf_counter(), _cpu(), cloud.api_server_cpu_s()
+    """Print the duration of a block, and the CPU time here and in SkyPilot's server."""
+    began, ours, skypilot = time.perf_counter(), _cpu(), cloud.api_server_cpu_s()
     yield
     seconds = time.perf_counter() - began
-    here, there = _cpu() - ours, cloud.api_server_cpu_s() - theirs
+    here, there = _cpu() - ours, cloud.api_server_cpu_s() - skypilot
     each = f", {seconds / per:.2f} s each" if per > 1 else ""
     print(
         f"   {what}: {seconds:.2f} s{each}; CPU here {here:.2f} s, of SkyPilot's server {there:.2f} s"
@@ -176,8 +178,8 @@ def _costs(cloud: FakeAws, what: str, per: int = 1) -> Iterator[None]:
 
 
 def _populate(cloud: FakeAws, names: JobNames, count: int) -> list[int]:
-    """Copies of the job that ran, as running jobs with its history."""
-    database = cloud.place.home / ".sky" / "spot_jobs.db"
+    """Insert copies of a job as running jobs with its history."""
+    database = cloud.paths.home / ".sky" / "spot_jobs.db"
     with closing(sqlite3.connect(database, timeout=60)) as known:
         (like,) = known.execute(
             "select max(spot_job_id) from job_events where new_status='RECOVERING'"
@@ -206,7 +208,7 @@ def _populate(cloud: FakeAws, names: JobNames, count: int) -> list[int]:
 
 
 def _rows(known: sqlite3.Connection, table: str, like: int) -> list[dict[str, Any]]:
-    """What a table of SkyPilot's says of one job, without the keys that it gives itself."""
+    """Rows of one job in a table of SkyPilot, without generated keys."""
     columns = [row[1] for row in known.execute(f"pragma table_info({table})")]
     given = set() if table == "job_info" else {"job_id", "id"}
     kept = [name for name in columns if name not in given]

@@ -1,1 +1,1 @@
-"""How long it takes until a program runs again whose nodes were taken, beside a plain job of Slurm."""
+"""Recovery time of a preempted Slurm job, compared with that of a plain batch job."""
