@@ -1,11 +1,12 @@
-"""Fixtures of many tests: both databases, and generators with fixed examples."""
+"""Common fixtures: databases, servers and clocks."""
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import fake_s3
@@ -26,7 +27,7 @@ from support.scheduling import Scheduling
 from support.tiers import Tiers
 from xdist.remote import Producer
 
-# The same examples every time, so that a failure is never a coincidence. New ones: --hypothesis-profile=explore.
+# Fixed examples, so that failures are reproducible. New examples: --hypothesis-profile=explore.
 _QUIET = [
     hypothesis.HealthCheck.too_slow,
     hypothesis.HealthCheck.data_too_large,
@@ -51,17 +52,19 @@ LONG_FIRST = (
     "e2e/test_up.py",
     "e2e/test_demo.py",
     "e2e",
+    "repository/test_interruption.py",
+    "repository/test_hang_guard.py",
     "demo_history",
     "fault_injection",
     "worker",
     "web",
     "api",
 )
-"""Tests that take long, in the order in which they begin. What is long and begins last, one core waits for."""
+"""Long tests in the order of their start. A long test that starts last leaves cores idle."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have the slowest files printed, tests that hang ended, and what the run starts ended with it."""
+    """Print the slowest files, and end hanging tests and all processes that the run started."""
     config.pluginmanager.register(Tiers())
     if not hasattr(config, "workerinput"):  # Test processes of pytest-xdist descend from the run.
         config.pluginmanager.register(Sweep())
@@ -69,14 +72,26 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(LastResort())
 
 
-@pytest.hookimpl(optionalhook=True)  # Of pytest-xdist, which a run may be without.
+@pytest.hookimpl(optionalhook=True)  # A hook of pytest-xdist, which may be missing.
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
-    """Keep tests with a Slurm in one process where files are kept in one."""
+    """Keep tests that use Slurm in one process if files are kept in one."""
     return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep all modules and tests out of garbage collections, which take a tenth of the CPU time otherwise."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long ones first."""
+    """Start long tests first."""
     here = Path(__file__).parent
 
     def place(item: pytest.Item) -> int:
@@ -90,7 +105,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """A PostgreSQL of this test process alone."""
+    """A PostgreSQL server of this test process."""
     try:
         cluster = Cluster()
     except NotInstalled as reason:
@@ -104,7 +119,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def one_slurm() -> Iterator[SlurmCluster]:
-    """A Slurm of this test process alone, with four nodes."""
+    """A Slurm with four nodes for this test process."""
     try:
         with start_cluster() as server:
             yield server
@@ -114,21 +129,21 @@ def one_slurm() -> Iterator[SlurmCluster]:
 
 @pytest.fixture
 def slurm(one_slurm: SlurmCluster) -> Iterator[SlurmCluster]:
-    """An idle Slurm with all its nodes up."""
+    """An idle Slurm with all nodes up."""
     yield one_slurm
     one_slurm.settle()
 
 
 @pytest.fixture(scope="session")
 def one_s3() -> Iterator[fake_s3.FakeS3]:
-    """An S3 server of this test process alone."""
+    """An S3 server of this test process."""
     with fake_s3.in_thread() as server:
         yield server
 
 
 @pytest.fixture
 def service_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys for S3 in the service's environment, and no other source of keys."""
+    """S3 keys in the service's environment, and no other source of keys."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "the-services-own")
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
@@ -138,7 +153,7 @@ def service_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a database, once of SQLite, once of PostgreSQL: with tables for who asks for an engine, else an empty one."""
+    """The URL of a SQLite or PostgreSQL database, with tables if the test also uses an engine."""
     has_tables = "engine" in request.fixturenames
     if request.param == "postgresql":
         cluster: Cluster = request.getfixturevalue("cluster")
@@ -152,11 +167,14 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(scope="session")
 def pattern(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite database with the tables of this version. To migrate an empty one takes as long as many a test."""
+    """A SQLite database with the tables of this version.
+
+    A migration would take as long as many tests.
+    """
     file = tmp_path_factory.mktemp("pattern") / "holdfast.db"
     engine = open_database(f"sqlite:///{file}")
     upgrade(engine)
-    engine.dispose()  # With the last connection its write-ahead log goes into the file.
+    engine.dispose()  # Closing the last connection moves the write-ahead log into the file.
     return file
 
 
@@ -168,7 +186,10 @@ def sqlite(pattern: Path, tmp_path: Path, open_engine: Callable[[str], Engine]) 
 
 @pytest.fixture
 def open_engine() -> Iterator[Callable[[str], Engine]]:
-    """Opens databases, and closes them after the test. Commits to SQLite return before the disk has them, which takes 4 ms each."""
+    """Open databases and close them after the test.
+
+    SQLite commits do not wait for the disk, which would take 4 ms each.
+    """
     engines: list[Engine] = []
 
     def open_one(url: str) -> Engine:

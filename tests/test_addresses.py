@@ -1,4 +1,4 @@
-"""Where this service is reached: one rule for whatever SkyPilot's server calls, and one for what is on this machine."""
+"""The URLs of this service for workers and SkyPilot, and the recognition of local URLs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PUBLIC = {"public_url": "https://holdfast.example.com/"}
 
 
 @pytest.mark.parametrize(
-    ("said", "workers", "skypilot"),
+    ("configured", "workers", "skypilot"),
     [
         ({}, OWN, OWN),
         (PUBLIC, "https://holdfast.example.com/", "https://holdfast.example.com"),
@@ -26,9 +26,9 @@ PUBLIC = {"public_url": "https://holdfast.example.com/"}
     ],
 )
 def test_skypilot_uses_the_worker_address_unless_overridden(
-    said: dict[str, Any], workers: str, skypilot: str
+    configured: dict[str, Any], workers: str, skypilot: str
 ) -> None:
-    settings = Settings(**said)
+    settings = Settings(**configured)
 
     assert addresses.for_workers(settings, OWN) == workers
     assert addresses.for_skypilot(settings, OWN) == skypilot
@@ -47,5 +47,5 @@ def test_skypilot_uses_the_worker_address_unless_overridden(
         ("", False),
     ],
 )
-def test_an_address_of_this_machine_alone_is_known(url: str, is_here: bool) -> None:
+def test_loopback_url_is_recognized(url: str, is_here: bool) -> None:
     assert addresses.is_here(url) is is_here

@@ -19,22 +19,28 @@ PACKAGES = (ROOT / "service" / "holdfast", ROOT / "worker" / "holdfast_worker")
 MODULES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 
 LEAST_LINES = 60
-"""Below this, a module needs a reason to exist. A lower value scatters a subject; a higher value forbids small contracts."""
+"""Modules with fewer lines need a reason.
+
+A lower value scatters a subject; a higher value excludes small contracts.
+"""
 MOST_MODULES = 25
-"""Modules of one package. A higher value makes people search in a list; a lower value makes packages without a subject."""
-THIN = {  # A module of fewer lines than `LEAST_LINES`: its reason.
+"""Maximum number of modules in one package.
+
+A higher value makes modules hard to find; a lower value creates packages without a subject.
+"""
+THIN = {  # Module with fewer than `LEAST_LINES` lines: its reason.
     "holdfast/__main__.py": "entry point",
-    "holdfast/adapters/local/supervisor.py": "alias for launches of the version before",
+    "holdfast/adapters/local/supervisor.py": "alias for launches of the previous version",
     "holdfast/addresses.py": "a format: URLs of the service",
     "holdfast/api/__main__.py": "entry point",
-    "holdfast/api/dependencies.py": "what routes declare as parameters",
+    "holdfast/api/dependencies.py": "parameters of routes",
     "holdfast/api/middleware/timing.py": "one middleware",
     "holdfast/api/schemas/base.py": "contract: the base of all schemas",
     "holdfast/api/schemas/metrics.py": "contract: the schemas of one resource",
     "holdfast/background/billing_rollup.py": "one periodic task",
     "holdfast/background/code_retention.py": "one periodic task",
     "holdfast/background/launch_expiry.py": "one periodic task",
-    "holdfast/cli/wheelhouse.py": "one command, which needs neither service nor job",
+    "holdfast/cli/wheelhouse.py": "one command, independent of service and jobs",
     "holdfast/client/credentials.py": "a format: the file of a login",
     "holdfast/client/event_stream.py": "a format: server-sent events",
     "holdfast/demo/history/users.py": "data of the demonstration",
@@ -52,25 +58,25 @@ THIN = {  # A module of fewer lines than `LEAST_LINES`: its reason.
     "holdfast/store/ids.py": "a format: ids of jobs",
     "holdfast/store/tables/base.py": "contract: the base of all tables",
     "holdfast/store/tables/metrics.py": "contract: the tables of one subject",
-    "holdfast_worker/agent.py": "alias for launches of the version before",
+    "holdfast_worker/agent.py": "alias for launches of the previous version",
     "holdfast/clock.py": "clock",
     "holdfast_worker/clock.py": "clock",
-    "holdfast_worker/console.py": "the only door to standard output",
+    "holdfast_worker/console.py": "the only access to standard output",
     "holdfast_worker/distributed/flight_recorder.py": "a setting of torch",
-    "holdfast_worker/entry.py": "alias for launches of the version before",
-    "holdfast_worker/optional_imports.py": "the only door to optional packages",
+    "holdfast_worker/entry.py": "alias for launches of the previous version",
+    "holdfast_worker/optional_imports.py": "the only access to optional packages",
     "holdfast_worker/parent_process.py": "calls of the operating system",
 }
 SAME_NAME = {"HoldfastCallback": "Hugging Face and Lightning each call such a class a callback"}
-"""Public classes of which two have the same name, with the reason."""
+"""Public class names that occur twice, with the reason."""
 WITHOUT_TORCH = ("node", "preemption", "protocol", "storage", "topology", "watchdog")
-"""Packages of the worker that start, or watch, ranks that may hang: they are imported without torch."""
+"""Worker packages that import without torch: they start or watch ranks that may hang."""
 WITH_TORCH = {"holdfast_worker.node.torchrun_agent"}
-"""The program that is torchrun."""
+"""The torchrun process, which needs torch."""
 
 
 def name_of(path: Path) -> str:
-    """A module as `THIN` names it: its path below `service` or `worker`."""
+    """The name of a module in `THIN`: its path below `service` or `worker`."""
     return path.relative_to(ROOT).as_posix().partition("/")[2]
 
 
@@ -87,7 +93,7 @@ def public_classes(path: Path) -> Iterator[str]:
 def test_thin_module_has_a_reason() -> None:
     thin = {name_of(path) for path in MODULES if is_thin(path)}
 
-    # Merge the others with the neighbour that has the same subject.
+    # Merge other thin modules with a module of the same subject.
     assert sorted(thin - THIN.keys()) == []
     assert sorted(THIN.keys() - set(map(name_of, MODULES))) == []
 
@@ -112,7 +118,7 @@ def test_no_two_schemas_have_the_same_name() -> None:
     description = json.loads((ROOT / "docs" / "reference" / "openapi.json").read_text())
     schemas = description["components"]["schemas"]
 
-    # FastAPI tells two models of one name apart by their Python paths, which are no part of the API.
+    # FastAPI distinguishes models of equal names by their Python paths, which are not part of the API.
     assert [name for name in schemas if not name.isidentifier() or "__" in name] == []
 
 
@@ -137,7 +143,7 @@ def test_modules_outliving_a_rank_import_without_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_picture_of_the_packages_is_current() -> None:
+def test_package_graph_is_current() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "docs" / "package_graph.py", "--check"], check=False
     )

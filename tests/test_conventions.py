@@ -1,4 +1,7 @@
-"""House rules that linters do not know. A failure names the place, the rule, and what to write instead."""
+"""Conventions that linters do not check.
+
+A failure names the place, the rule, and the remedy.
+"""
 
 from __future__ import annotations
 
@@ -17,33 +20,35 @@ FILES = sorted(p for top in ("service", "worker", "tests") for p in (ROOT / top)
 LONGEST_FUNCTION, LONGEST_MODULE, LONGEST_SUMMARY = 60, 500, 90
 LONGEST_TEST_NAME = 60
 
-BANNED_TEXT = {  # What, where it is the door, what to write elsewhere.
+BANNED_TEXT = {  # Pattern: the files where it is allowed, and the remedy elsewhere.
     r"\bdatetime\.(?:now|today)\(|\butcnow\b": (
         (f"{SERVICE}clock.py", f"{WORKER}clock.py"),
-        "take a Clock (service) or clock.now() (worker)",
+        "use a Clock (service) or clock.now() (worker)",
     ),
-    r"\btime\.time(?:_ns)?\(": ((), "moments come from a Clock, spans from time.monotonic()"),
+    r"\btime\.time(?:_ns)?\(": ((), "use a Clock for times, and time.monotonic() for durations"),
     r"\bexcept(?:\b[^:]*\b(?:Base)?Exception\b[^:]*)?:": (
         (),
-        "catch the narrowest type, where something can be done about it",
+        "catch the narrowest type, and only where the error can be handled",
     ),
     r"\brandom\.(?:random|uniform|rand\w+|choices?|shuffle|sample|gauss|expovariate)\(": (
         (SERVICE, TESTS),
-        "in a rank the training draws from the global generators, in whatever thread: have one of your own",
+        "the training draws from the global generators in all threads of a rank: use a separate generator",
     ),
-    r"\b(?:FIXME|TODO|XXX)\b": ((), "do it now, or leave it out"),
+    r"\b(?:FIXME|TODO|XXX)\b": ((), "resolve or remove it"),
 }
-WITHOUT_TORCH = (  # Packages and modules of the worker that the service knows, or that have to work while a rank hangs.
+WITHOUT_TORCH = (  # Packages and modules that the service imports, or that work while a rank hangs.
     *(f"{WORKER}{name}/" for name in ("protocol", "topology", "storage", "preemption", "watchdog")),
     *(
         f"{WORKER}{name}.py"
         for name in ("__init__", "__main__", "telemetry/spool", "telemetry/delivery")
     ),
 )
-DOORS = {  # Module, who may import it, what others do.
+IMPORTERS = {  # Package: the files that may import it, and the remedy elsewhere.
     "sky": (
-        (f"{SERVICE}skypilot_server/holdfast_gate.py",),  # Runs there, and is copied there.
-        "SkyPilot is spoken to over HTTP, in launchers/skypilot; it has an environment of its own",
+        (
+            f"{SERVICE}skypilot_server/holdfast_gate.py",
+        ),  # Runs inside SkyPilot, and is copied there.
+        "use SkyPilot's HTTP API, in launchers/skypilot; it has a separate environment",
     ),
     "torch": (
         tuple(
@@ -51,7 +56,7 @@ DOORS = {  # Module, who may import it, what others do.
             for p in (ROOT / WORKER).rglob("*.py")
             if not p.relative_to(ROOT).as_posix().startswith(WITHOUT_TORCH)
         ),
-        "the service and what outlives a rank must run without torch",
+        "the service and processes that outlive a rank run without torch",
     ),
     "boto3": (
         (
@@ -59,7 +64,7 @@ DOORS = {  # Module, who may import it, what others do.
             f"{SERVICE}storage/s3_session.py",
             f"{SERVICE}pricing/aws.py",
         ),
-        "use the stores of the worker; in the service, its checkpoint stores, and its price list of EC2",
+        "use the worker's stores, the service's checkpoint stores, or its EC2 price list",
     ),
     "botocore": (
         (
@@ -67,11 +72,11 @@ DOORS = {  # Module, who may import it, what others do.
             f"{SERVICE}storage/s3_session.py",
             f"{SERVICE}pricing/aws.py",
         ),
-        "use the stores of the worker; in the service, its checkpoint stores, and its price list of EC2",
+        "use the worker's stores, the service's checkpoint stores, or its EC2 price list",
     ),
     "apprise": (
         (f"{SERVICE}notifications/chat.py",),
-        "it connects to whatever a URL says; say which of its services are taken in notifications",
+        "it connects to any URL; list its permitted services in notifications",
     ),
     "subprocess": (
         (
@@ -82,45 +87,46 @@ DOORS = {  # Module, who may import it, what others do.
             f"{SERVICE}demo",
             f"{SERVICE}reproduce/",
             f"{SERVICE}skypilot_server/",
+            f"{WORKER}node/fork_server.py",
             f"{WORKER}node/launch.py",
             f"{WORKER}telemetry/manifest.py",
             f"{WORKER}watchdog/stack_dump.py",
         ),
-        "programs are started by a launcher, the demo, SkyPilot's keeper, the doctor, holdfast-worker run, or to ask git",
+        "only launchers, the demo, the SkyPilot server, the doctor, holdfast-worker run and git start programs",
     ),
 }
-ENVIRON = (  # Where settings are read, and where the environment is handed on to programs.
+ENVIRON = (  # Modules that read settings or pass the environment to programs.
     f"{SERVICE}settings.py",
     f"{SERVICE}launchers/local/environment.py",
     f"{SERVICE}demo/services.py",
     f"{SERVICE}skypilot_server/environment.py",
     f"{WORKER}config.py",
 )
-NAMELESS = {"util", "utils", "helper", "helpers", "common", "manager", "misc"}
+VAGUE_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "misc"}
 
 
 def problems() -> Iterator[str]:
-    """Every broken rule, as `place: rule; what to do`."""
+    """Yield every violation as `place: rule; remedy`."""
     for path in FILES:
         name, text = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
         if name == f"{TESTS}test_conventions.py":
             continue
         for number, line in enumerate(text.splitlines(), 1):
-            for pattern, (doors, way_out) in BANNED_TEXT.items():
-                if (found := re.search(pattern, line)) and not name.startswith(doors):
-                    yield f"{name}:{number}: {found[0]!r}; {way_out}"
+            for pattern, (allowed, remedy) in BANNED_TEXT.items():
+                if (found := re.search(pattern, line)) and not name.startswith(allowed):
+                    yield f"{name}:{number}: {found[0]!r}; {remedy}"
         if text.count("\n") > LONGEST_MODULE:
-            yield f"{name}: more than {LONGEST_MODULE} lines; find the two nouns in it"
-        if path.stem in NAMELESS:
-            yield f"{name}: name the noun that it holds"
-        for where, problem in _of_tree(name, ast.parse(text)):
+            yield f"{name}: more than {LONGEST_MODULE} lines; split it into two subjects"
+        if path.stem in VAGUE_NAMES:
+            yield f"{name}: name it after its subject"
+        for where, problem in _tree_problems(name, ast.parse(text)):
             yield f"{name}:{where}: {problem}"
 
 
-def _of_tree(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
-    ours = not name.startswith(TESTS)
-    if ours and not ast.get_docstring(tree):
-        yield 1, "no docstring; say what the module is for"
+def _tree_problems(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    is_product = not name.startswith(TESTS)
+    if is_product and not ast.get_docstring(tree):
+        yield 1, "no docstring; describe the purpose of the module"
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -129,12 +135,12 @@ def _of_tree(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
                     yield node.lineno, f"{node.name} has {lines} lines; at most {LONGEST_FUNCTION}"
                 if node.name.startswith("test_") and len(node.name) > LONGEST_TEST_NAME:
                     yield node.lineno, f"{node.name} has more than {LONGEST_TEST_NAME} characters"
-            case ast.Import() | ast.ImportFrom() if ours:
-                yield from _doors(name, node)
-            case ast.Attribute(value=ast.Name(id="os"), attr="environ" | "getenv") if ours:
+            case ast.Import() | ast.ImportFrom() if is_product:
+                yield from _imports(name, node)
+            case ast.Attribute(value=ast.Name(id="os"), attr="environ" | "getenv") if is_product:
                 if name not in ENVIRON:
                     yield node.lineno, "read the environment in settings.py or config.py"
-    if ours:
+    if is_product:
         yield from _undocumented(tree.body)
         yield from _long_summaries(tree)
 
@@ -148,14 +154,14 @@ def _long_summaries(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.body[0].lineno, f"{flaw}; at most {LONGEST_SUMMARY}, then a paragraph"
 
 
-def _doors(name: str, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[int, str]]:
+def _imports(name: str, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[int, str]]:
     modules = (
         [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module]
     )
     for module in filter(None, modules):
-        doors, way_out = DOORS.get(module.partition(".")[0], ((name,), ""))
-        if not name.startswith(doors):
-            yield node.lineno, f"imports {module}; {way_out}"
+        allowed, remedy = IMPORTERS.get(module.partition(".")[0], ((name,), ""))
+        if not name.startswith(allowed):
+            yield node.lineno, f"imports {module}; {remedy}"
 
 
 def _undocumented(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
@@ -166,24 +172,26 @@ def _undocumented(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
             continue
         overload = any("overload" in ast.dump(item) for item in node.decorator_list)
         if not ast.get_docstring(node) and not overload:
-            yield node.lineno, f"{node.name} has no docstring; say what one gets"
+            yield node.lineno, f"{node.name} has no docstring; describe its result"
         if isinstance(node, ast.ClassDef):
             yield from _undocumented(node.body)
 
 
-def test_the_house_is_tidy() -> None:
+def test_sources_follow_the_conventions() -> None:
     found = list(problems())
 
     assert not found, "\n" + "\n".join(found)
 
 
-def test_the_walls_between_packages_stand() -> None:
-    """`lint-imports` checks the contracts; this checks that none was removed."""
+def test_import_contracts_are_complete() -> None:
+    """`lint-imports` checks the contracts; this test checks that none was removed."""
     linter = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    walls = {(wall["type"], *wall.get("source_modules", ())) for wall in linter["contracts"]}
+    contracts = {
+        (contract["type"], *contract.get("source_modules", ())) for contract in linter["contracts"]
+    }
 
     assert set(linter["root_packages"]) == {"holdfast", "holdfast_worker"}
-    assert walls >= {
+    assert contracts >= {
         ("layers",),
         ("acyclic_siblings",),
         ("independence",),
@@ -203,7 +211,9 @@ def test_the_walls_between_packages_stand() -> None:
         ("forbidden", "holdfast_worker"),
         ("forbidden", "holdfast_worker.protocol"),
     }
-    layered = {wall["containers"][0] for wall in linter["contracts"] if wall.get("exhaustive")}
+    layered = {
+        contract["containers"][0] for contract in linter["contracts"] if contract.get("exhaustive")
+    }
     assert layered == {"holdfast", "holdfast.api"}
 
 

@@ -1,4 +1,4 @@
-"""An error is a sentence for the person who reads it, and has a name of its own."""
+"""Errors have a readable message, a status and a unique name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ERRORS = sorted(set(family(HoldfastError)), key=lambda error: error.__name__)
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_every_error_is_a_sentence_with_a_status(error: type[HoldfastError]) -> None:
+def test_every_error_has_a_title_and_a_status(error: type[HoldfastError]) -> None:
     assert error.title().endswith(".")
     assert error.title()[0].isupper()
     assert "\n" not in error.title()
@@ -27,7 +27,7 @@ def test_every_error_is_a_sentence_with_a_status(error: type[HoldfastError]) -> 
     assert 1 <= error.exit_code <= 125
 
 
-def test_every_error_has_a_name_of_its_own() -> None:
+def test_every_error_has_a_unique_name() -> None:
     slugs = [error.slug() for error in ERRORS]
 
     assert len(set(slugs)) == len(slugs)
@@ -54,7 +54,7 @@ def test_error_without_detail_shows_its_title() -> None:
     assert StaleWrite.slug() == "stale-write"
 
 
-def test_a_bad_file_names_every_flaw() -> None:
+def test_invalid_file_error_lists_every_problem() -> None:
     error = BadJobFile(
         (ValidationIssue("#/run", "is missing"), ValidationIssue("#/nmae", "is not known"))
     )

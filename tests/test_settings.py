@@ -1,4 +1,4 @@
-"""Settings come from HOLDFAST_*; a value that does not fit is told in one sentence."""
+"""Settings come from HOLDFAST_* variables; an invalid value is reported in one sentence."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from holdfast.settings import Settings, SimulatedMarketSettings, read_market, re
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def clear_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for prefix, model in (("HOLDFAST_", Settings), ("HOLDFAST_LOCAL_", SimulatedMarketSettings)):
         for name in model.model_fields:
             monkeypatch.delenv(f"{prefix}{name.upper()}", raising=False)
 
 
-def test_without_settings_everything_lies_at_home() -> None:
+def test_default_paths_are_below_the_default_home() -> None:
     settings = read_settings()
 
     assert settings.home == Path("~/.holdfast").expanduser()
@@ -25,7 +25,7 @@ def test_without_settings_everything_lies_at_home() -> None:
     assert settings.token is None
 
 
-def test_a_home_makes_the_rest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_home_determines_the_default_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
 
     settings = read_settings()
@@ -34,9 +34,7 @@ def test_a_home_makes_the_rest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert settings.token_file == tmp_path / "token"
 
 
-def test_a_relative_home_is_found_again_from_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_relative_home_becomes_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_HOME", "here")
 
@@ -49,7 +47,7 @@ def test_explicit_database_url_overrides_the_default(monkeypatch: pytest.MonkeyP
     assert read_settings().sqlalchemy_url == "postgresql://db/holdfast"
 
 
-def test_a_token_is_not_shown_by_accident(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_absent_from_the_repr_of_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_TOKEN", "hf_secret")
 
     settings = read_settings()
@@ -60,22 +58,18 @@ def test_a_token_is_not_shown_by_accident(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("value", ["", "soon", "0", "-1", "601", "nan", "inf"])
-def test_a_pace_that_cannot_be_kept_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
+def test_invalid_polling_interval_is_reported(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("HOLDFAST_LOOK_EVERY_S", value)
 
-    with pytest.raises(BadRequest) as refusal:
+    with pytest.raises(BadRequest) as error:
         read_settings()
 
-    assert refusal.value.detail.startswith(f"HOLDFAST_LOOK_EVERY_S={value!r}: input should be ")
-    assert ";" not in refusal.value.detail
+    assert error.value.detail.startswith(f"HOLDFAST_LOOK_EVERY_S={value!r}: input should be ")
+    assert ";" not in error.value.detail
 
 
 @pytest.mark.parametrize("value", ["", "long", "0", "-1", "nan"])
-def test_a_lease_that_cannot_be_held_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
+def test_invalid_lease_is_reported(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("HOLDFAST_REPLICAS_LEASE_S", value)
 
     with pytest.raises(BadRequest, match=f"^HOLDFAST_REPLICAS_LEASE_S='{value}': input should be "):
@@ -96,7 +90,7 @@ def test_a_lease_that_cannot_be_held_is_one_sentence(
         ("ON_DEMAND_USD_PER_HOUR", "free"),
     ],
 )
-def test_a_market_that_cannot_be_is_one_sentence(
+def test_invalid_market_setting_is_reported(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(f"HOLDFAST_LOCAL_{name}", value)

@@ -12,7 +12,7 @@ from support.simulated_service import SimulatedService, client, open_world
 
 @pytest.fixture
 def world(engine: Engine, tmp_path: Path) -> Iterator[SimulatedService]:
-    """A service with nothing in it."""
+    """A simulated service without jobs."""
     app, parts = open_world(engine, tmp_path / "home")
     with client(app) as http:
         yield SimulatedService(app, http, *parts)

@@ -1,4 +1,7 @@
-"""Bodies that mean harm, for every route that takes one: drawn from a seed, and what each of them costs."""
+"""Hostile request bodies for every route with a JSON body, and the cost of each response.
+
+Bodies are drawn from a seed.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from support.simulated_service import SimulatedService
 
 JSON: Final = {"Content-Type": "application/json"}
 SMALL_BYTES: Final = 20_000
-"""Bodies below this are not sent again for their memory."""
-FITTING: Final[Mapping[str, Any]] = {
+"""Smaller bodies are not sent a second time to measure memory."""
+VALID_VALUES: Final[Mapping[str, Any]] = {
     "a": 1,
     "at": "2026-03-01T12:00:00Z",
     "attempt": 1,
@@ -34,28 +37,28 @@ FITTING: Final[Mapping[str, Any]] = {
     "url": "https://example.com/x",
     "values": {"loss": 1.0},
 }
-"""Values of some words that many bodies know, so that a body goes further than its first mistake."""
+"""Valid values of common fields, so that validation continues beyond the first error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """One request."""
+    """One request with a hostile body."""
 
     route: str
     """Method and template of the path."""
     kind: str
-    """How the body was made."""
+    """The generator of the body."""
     content: bytes
 
     @property
     def is_of_worker(self) -> bool:
-        """Whether workers of a job send it."""
+        """Whether the route belongs to the workers of a job."""
         return self.route.endswith(("/reports", "/muster"))
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the answer to a request took."""
+    """CPU time and memory of one response."""
 
     body: Body
     status: int
@@ -63,14 +66,14 @@ class Cost:
     peak_bytes: int
 
     @property
-    def told(self) -> str:
-        """The request, for people."""
+    def summary(self) -> str:
+        """The request as one readable line."""
         body = self.body
         return f"{body.route} {body.kind}, {len(body.content)} bytes: {body.content[:60]!r}: {self.status}"
 
 
 def routes(description: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The routes that take a JSON body, with the names of its fields."""
+    """The routes that take a JSON body, with the names of their fields."""
     schemas = description["components"]["schemas"]
     found: dict[str, list[str]] = {}
     for path, methods in description["paths"].items():
@@ -137,8 +140,11 @@ def _repeated(draw: random.Random, most: int) -> bytes:
 
 
 def _items(draw: random.Random, most: int) -> bytes:
-    """Many objects of a known form, each with a mistake or none, as reports, trees and channels have them."""
-    one = {name: value for name, value in FITTING.items() if draw.random() < 0.5}
+    """Many objects of a known form, as in reports, trees and channels.
+
+    Each has at most one error.
+    """
+    one = {name: value for name, value in VALID_VALUES.items() if draw.random() < 0.5}
     one[draw.choice(["values", "url", "n", "zzz", "kind"])] = draw.choice([-1, "x" * 300, [], {}, None, 1e308])  # fmt: skip
     piece = _text(one)
     count = min(draw.choice([100, 1_000, 5_000]), most // (len(piece) + 1) - 9)
@@ -188,7 +194,7 @@ KINDS: Final[Mapping[str, Callable[[random.Random, int], bytes]]] = {
 
 
 def bodies(seed: int, of: Mapping[str, list[str]]) -> Iterator[Body]:
-    """Bodies without end, for each of these routes in turn: wholly hostile, or a fitting one with a hostile value."""
+    """Infinite bodies for these routes in turn: wholly hostile, or with one hostile value."""
     draw = random.Random(seed)
     while True:
         for route, fields in of.items():
@@ -197,7 +203,9 @@ def bodies(seed: int, of: Mapping[str, list[str]]) -> Iterator[Body]:
             inner = KINDS[kind](draw, most - 4_000)
             if fields and draw.random() < 0.8:
                 field = draw.choice(fields)
-                rest = {name: FITTING.get(name, "x") for name in fields if name in FITTING}
+                rest = {
+                    name: VALID_VALUES.get(name, "x") for name in fields if name in VALID_VALUES
+                }
                 rest.pop(field, None)
                 result = _text(rest)[1:-1]
                 inner = (
@@ -208,10 +216,14 @@ def bodies(seed: int, of: Mapping[str, list[str]]) -> Iterator[Body]:
 
 
 def with_value(of: Mapping[str, list[str]], value: str) -> Iterator[Body]:
-    """A body for each field of these routes: fitting, but with this JSON value in the field."""
+    """One body per field of these routes: valid, except for this JSON value in the field."""
     for route, fields in of.items():
         for field in fields:
-            rest = {name: FITTING[name] for name in fields if name in FITTING and name != field}
+            rest = {
+                name: VALID_VALUES[name]
+                for name in fields
+                if name in VALID_VALUES and name != field
+            }
             content = _text({**rest, field: None})
             yield Body(
                 route, f"{value} in {field}", content.replace(b":null", b":" + value.encode())
@@ -219,7 +231,7 @@ def with_value(of: Mapping[str, list[str]], value: str) -> Iterator[Body]:
 
 
 def cost(world: SimulatedService, body: Body, job_id: str, headers: Mapping[str, str]) -> Cost:
-    """What the service pays for an answer: CPU time of one request, and memory at most of a second one."""
+    """The cost of a response: CPU time of one request, and peak memory of a second one."""
     method, path = body.route.format(job_id=job_id, project="default", user="ada").split()
 
     def ask() -> int:

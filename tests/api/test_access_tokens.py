@@ -1,4 +1,4 @@
-"""A token and those that were made with it: they end together."""
+"""Access tokens and the tokens made with them: they expire and are revoked together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def principals(world: SimulatedService) -> Principals:
     return create_principals(world)
 
 
-def test_a_token_does_not_outlive_the_one_that_made_it(principals: Principals) -> None:
+def test_token_expires_no_later_than_its_parent(principals: Principals) -> None:
     text, maker = principals.token("boss", lasts=timedelta(days=30))
     _, other = principals.token("lead", lasts=timedelta(days=300))
     boss = principals.with_token(text)
@@ -47,6 +47,6 @@ def test_revoking_a_token_revokes_its_descendants(principals: Principals) -> Non
     after = [caller.get("/v1/jobs").status_code for caller in callers]
 
     assert before == [200, 200, 200]
-    assert after == [200, 401, 401]  # The old one continues for the day that a rotation leaves it.
-    deeds = principals.person("boss").get("/v1/audit").json()["rows"]
-    assert [deed["action"] for deed in deeds].count("token.revoke") == 3
+    assert after == [200, 401, 401]  # A rotation keeps the old token valid for one day.
+    entries = principals.person("boss").get("/v1/audit").json()["rows"]
+    assert [entry["action"] for entry in entries].count("token.revoke") == 3

@@ -1,4 +1,7 @@
-"""Who may call: without a token only this machine, with one everybody, and workers for their own job."""
+"""Authentication of requests: this machine needs no token, all others do.
+
+Workers have a token for their own job.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from holdfast.store.identity.access_tokens import NewToken
 from support.simulated_service import SimulatedService, client, served
 
 
-def test_this_machine_is_served_without_a_token(world: SimulatedService) -> None:
+def test_loopback_request_needs_no_token(world: SimulatedService) -> None:
     assert world.http.get("/v1/jobs").status_code == 200
 
 
@@ -51,10 +54,8 @@ def test_proxied_and_cross_site_requests_need_a_token(
 
 
 @pytest.mark.parametrize("action", ["pause", "cancel", "clone"])
-def test_a_page_of_an_old_browser_cannot_act_as_the_owner(
-    world: SimulatedService, action: str
-) -> None:
-    """Such a browser sends Origin with what it posts, and no Sec-Fetch-Site."""
+def test_cross_site_page_in_an_old_browser_is_refused(world: SimulatedService, action: str) -> None:
+    """An old browser sends Origin with a POST, but no Sec-Fetch-Site."""
     job = world.submit()["id"]
 
     answer = world.http.post(f"/v1/jobs/{job}/{action}", headers={"Origin": "http://evil.example"})
@@ -64,16 +65,16 @@ def test_a_page_of_an_old_browser_cannot_act_as_the_owner(
     assert world.job(job)["state"] == "queued"
 
 
-def test_a_page_of_the_service_itself_acts_as_the_owner(world: SimulatedService) -> None:
+def test_same_origin_page_acts_as_the_owner(world: SimulatedService) -> None:
     for host in ("127.0.0.1:8642", "localhost:8642", "[::1]:8642", "LOCALHOST"):
         own = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
         assert world.http.get("/v1/jobs", headers=own).status_code == 200, host
 
 
-def test_http_1_0_is_a_sign_of_a_proxy(world: SimulatedService) -> None:
-    with served(world) as url, socket.create_connection(("127.0.0.1", int(url[17:]))) as line:
-        line.sendall(f"GET /v1/jobs HTTP/1.0\r\nHost: {url[7:]}\r\n\r\n".encode())
-        answer = b"".join(iter(lambda: line.recv(65536), b""))
+def test_http_1_0_request_counts_as_proxied(world: SimulatedService) -> None:
+    with served(world) as url, socket.create_connection(("127.0.0.1", int(url[17:]))) as connection:
+        connection.sendall(f"GET /v1/jobs HTTP/1.0\r\nHost: {url[7:]}\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
 
     assert answer.startswith(b"HTTP/1.1 401")
     assert b"came through a proxy (it is HTTP/1.0)" in answer
@@ -83,19 +84,17 @@ def test_another_machine_needs_a_token(world: SimulatedService) -> None:
     token, _ = world.services.access_tokens.create(NewToken(name="someone"), world.clock.now())
 
     stranger = client(world.app, "192.0.2.7").get("/v1/jobs")
-    friend = client(world.app, "192.0.2.7", Authorization=f"Bearer {token}").get("/v1/jobs")
+    allowed = client(world.app, "192.0.2.7", Authorization=f"Bearer {token}").get("/v1/jobs")
 
     assert stranger.status_code == 401
     assert stranger.headers["www-authenticate"] == "Bearer"
-    assert friend.status_code == 200
+    assert allowed.status_code == 200
 
 
 @pytest.mark.parametrize(
     "token", ["Bearer hf_abc_def", "Bearer x", "Basic abc", "Bearer ", "hf_a_b"]
 )
-def test_a_wrong_token_is_refused_even_from_this_machine(
-    world: SimulatedService, token: str
-) -> None:
+def test_wrong_token_is_refused_on_loopback(world: SimulatedService, token: str) -> None:
     answer = world.http.get("/v1/jobs", headers={"Authorization": token})
 
     assert answer.status_code == 401
@@ -118,7 +117,7 @@ def test_worker_token_only_reports_for_its_own_job(
     assert look.status_code == 403
 
 
-def test_a_person_cannot_report_for_a_worker(world: SimulatedService) -> None:
+def test_user_token_cannot_send_worker_reports(world: SimulatedService) -> None:
     job = world.submit()["id"]
     token, _ = world.services.access_tokens.create(NewToken(name="someone"), world.clock.now())
 
@@ -131,7 +130,7 @@ def test_a_person_cannot_report_for_a_worker(world: SimulatedService) -> None:
     assert answer.status_code == 401
 
 
-def test_every_route_asks_who_is_there(world: SimulatedService) -> None:
+def test_every_route_requires_authentication(world: SimulatedService) -> None:
     stranger = client(world.app, "192.0.2.7")
     open_to_all = {"/healthz", "/readyz", "/openapi.json", "/docs/{name}"}
 

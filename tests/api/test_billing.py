@@ -1,4 +1,4 @@
-"""Bills and sums over the API and on the command line, as JSON, as tables and as CSV."""
+"""Bills and totals in the API and on the command line, as JSON, tables and CSV."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 @pytest.fixture
 def two_jobs(world: SimulatedService) -> tuple[str, str]:
-    """A job that has ended, and one that has nodes."""
+    """A job that has ended, and one with running nodes."""
     ended = world.submit()["id"]
     world.until(ended, "succeeded")
     live = world.submit(JOB_FILE.replace("name: tiny", "name: '=SUM(A1)'").replace("nlp", "'@a'"))
@@ -26,7 +26,7 @@ def two_jobs(world: SimulatedService) -> tuple[str, str]:
 
 @pytest.fixture
 def url(world: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of the world, for the command line."""
+    """The address of the simulated service, set for the command line."""
     with served(world) as address:
         monkeypatch.setenv("HOLDFAST_URL", address)
         yield address
@@ -36,9 +36,7 @@ def read(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def test_sums_of_all_jobs_are_those_of_their_bills(
-    world: SimulatedService, two_jobs: tuple[str, str]
-) -> None:
+def test_totals_equal_the_sum_of_bills(world: SimulatedService, two_jobs: tuple[str, str]) -> None:
     bills = [world.http.get(f"/v1/jobs/{job}/bill").json() for job in two_jobs]
 
     for by in ("job", "attempt", "user", "project", "tag:team", "zone", "day"):
@@ -91,9 +89,9 @@ def test_a_bill_as_csv_adds_up_to_the_bill(
 def test_costs_as_csv_name_their_units_and_hold_no_formulas(
     world: SimulatedService, two_jobs: tuple[str, str]
 ) -> None:
-    asked = {"by": "tag:team", "format": "csv"}
+    params = {"by": "tag:team", "format": "csv"}
 
-    rows = read(world.http.get("/v1/costs", params=asked).text)
+    rows = read(world.http.get("/v1/costs", params=params).text)
     jobs = read(world.http.get("/v1/costs", params={"format": "csv"}).text)
 
     assert {row["team"] for row in rows} == {"nlp", "'@a"}
@@ -113,7 +111,7 @@ def test_limit_omits_the_cheapest_and_counts_them(
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("params", "message"),
     [
         (
             {"by": "team"},
@@ -132,15 +130,15 @@ def test_limit_omits_the_cheapest_and_counts_them(
     ],
 )
 def test_invalid_cost_query_is_refused_with_a_reason(
-    world: SimulatedService, asked: dict[str, str], says: str
+    world: SimulatedService, params: dict[str, str], message: str
 ) -> None:
-    answer = world.http.get("/v1/costs", params=asked)
+    answer = world.http.get("/v1/costs", params=params)
 
     assert answer.status_code == 400
-    assert says in answer.json()["detail"]
+    assert message in answer.json()["detail"]
 
 
-def test_the_command_line_adds_up(url: str, two_jobs: tuple[str, str]) -> None:
+def test_command_line_prints_totals(url: str, two_jobs: tuple[str, str]) -> None:
     run = CliRunner().invoke
 
     table = run(app, ["costs", "--by", "zone", "--since", "30d"]).output
@@ -155,9 +153,7 @@ def test_the_command_line_adds_up(url: str, two_jobs: tuple[str, str]) -> None:
     assert "use one of them" in str(both)
 
 
-def test_days_are_split_by_a_column_at_the_command_line(
-    url: str, two_jobs: tuple[str, str]
-) -> None:
+def test_command_line_splits_days_by_a_column(url: str, two_jobs: tuple[str, str]) -> None:
     zones = CliRunner().invoke(app, ["costs", "--by", "day", "--each", "zone"]).output
     users = CliRunner().invoke(app, ["costs", "--by", "day", "--each", "user"]).output
 

@@ -14,11 +14,11 @@ from holdfast.errors import NotFound
 from support.simulated_service import JOB_FILE, SimulatedService
 
 HOUR = 2 * 1_150_000 * 1.2
-"""Micro-dollars that the two nodes of a job cost in an hour, or a little less."""
+"""The hourly cost of a job's two nodes in micro-dollars, rounded down."""
 
 
-def put(world: SimulatedService, usd: float, scope: str = "project", name: str = "default", **words: Any) -> dict[str, Any]:  # fmt: skip
-    answer = world.http.put(f"/v1/budgets/{scope}/{name}", json={"monthly_usd": usd, **words})
+def put(world: SimulatedService, usd: float, scope: str = "project", name: str = "default", **fields: Any) -> dict[str, Any]:  # fmt: skip
+    answer = world.http.put(f"/v1/budgets/{scope}/{name}", json={"monthly_usd": usd, **fields})
     assert answer.status_code == 200, answer.text
     budget: dict[str, Any] = answer.json()
     return budget
@@ -94,7 +94,7 @@ def test_budget_marks_spending_at_estimated_prices(world: SimulatedService) -> N
         ({"monthly_usd": 5, "on_reached": "explode"}, "#/on_reached"),
     ],
 )
-def test_a_budget_that_cannot_be_is_refused_with_its_place(
+def test_invalid_budget_is_refused_with_its_field(
     world: SimulatedService, body: dict[str, Any], place: str
 ) -> None:
     answer = world.http.put("/v1/budgets/project/default", json=body)
@@ -144,7 +144,7 @@ def test_spent_budget_refuses_jobs_until_the_month_ends(
     assert budgets(world)[0]["spent_micros"] == 0
 
 
-def test_many_that_come_at_once_do_not_slip_by(world: SimulatedService) -> None:
+def test_concurrent_submissions_cannot_exceed_a_budget(world: SimulatedService) -> None:
     world.until(world.submit()["id"], "succeeded")
     put(world, 0.000001)
 
@@ -154,14 +154,14 @@ def test_many_that_come_at_once_do_not_slip_by(world: SimulatedService) -> None:
     assert {answer.status_code for answer in answers} == {409}
 
 
-def test_people_are_warned_once_at_each_share(world: SimulatedService, caplog: pytest.LogCaptureFixture) -> None:  # fmt: skip
+def test_users_are_warned_once_at_each_threshold(world: SimulatedService, caplog: pytest.LogCaptureFixture) -> None:  # fmt: skip
     put(world, 0.1, on_reached="warn", warn_at=[10, 20, 100])
 
     world.until(world.submit()["id"], "succeeded")
 
     found = [record.getMessage() for record in caplog.records if "is spent" in record.getMessage()]
     assert budgets(world)[0]["warned_at"] == [10, 20]
-    assert [words.partition(" ")[0] for words in found] == ["10", "20"]
+    assert [text.partition(" ")[0] for text in found] == ["10", "20"]
 
 
 def test_budgets_of_others_do_not_affect_a_job(world: SimulatedService) -> None:
@@ -179,7 +179,7 @@ def test_removing_an_absent_budget_is_refused(world: SimulatedService) -> None:
         )
 
 
-def test_a_project_that_is_not_there_has_no_budget(world: SimulatedService) -> None:
+def test_unknown_project_has_no_budget(world: SimulatedService) -> None:
     answer = world.http.put("/v1/budgets/project/visoin", json={"monthly_usd": 5})
 
     assert answer.status_code == 404

@@ -1,4 +1,4 @@
-"""The bundle: all records of a job in one verifiable file, without secrets."""
+"""The bundle of a job: all its records in one verifiable file, without secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 import yaml
 from holdfast.api.routes.billing import bill_view
 from holdfast.cli.app import app
-from holdfast.domain.billing.ledger import LatestPoint, compute_bill
+from holdfast.domain.billing.bill import LatestPoint, compute_bill
 from holdfast.domain.events import decode
 from holdfast.domain.jobs.lifecycle import fold
 from holdfast.errors import NotFound
@@ -51,7 +51,7 @@ def lines(text: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def ended(world: SimulatedService) -> str:
-    """A job that has ended after it was preempted once."""
+    """A job that has ended after one preemption."""
     job_id: str = world.submit(SECRET)["id"]
     world.until(job_id, "training")
     world.pass_time(20)
@@ -60,7 +60,7 @@ def ended(world: SimulatedService) -> str:
     return job_id
 
 
-def test_each_file_has_the_digest_that_is_listed(world: SimulatedService, ended: str) -> None:
+def test_each_file_matches_its_listed_digest(world: SimulatedService, ended: str) -> None:
     _, found = download(world, ended)
 
     listed = dict(reversed(line.split("  ")) for line in found.pop("SHA256SUMS").splitlines())
@@ -101,8 +101,8 @@ def test_bundle_of_an_ended_job_is_reproducible(world: SimulatedService, ended: 
     assert again == first
 
 
-def test_the_bill_follows_from_the_events_in_it(world: SimulatedService, ended: str) -> None:
-    """Verifiable from the bundle alone."""
+def test_bill_can_be_recomputed_from_bundled_events(world: SimulatedService, ended: str) -> None:
+    """The bill can be verified from the bundle alone."""
     _, found = download(world, ended)
     parsed = json.loads(found["bill.json"])
     events = [decode(e["kind"], _time(e["at"]), e["body"]) for e in lines(found["events.jsonl"])]
@@ -113,8 +113,8 @@ def test_the_bill_follows_from_the_events_in_it(world: SimulatedService, ended: 
 
     account = compute_bill(events, points, _time(parsed["until"]), with_rules=True)
 
-    facts = world.services.journal.events(ended)
-    assert bill_view(fold(ended, events), account, facts).model_dump(mode="json") == parsed
+    recorded = world.services.journal.events(ended)
+    assert bill_view(fold(ended, events), account, recorded).model_dump(mode="json") == parsed
     assert parsed["paid_micros"] > 0
     rows = list(csv.DictReader(io.StringIO(found["bill.csv"])))
     assert (
@@ -139,8 +139,8 @@ step 1 loss 0.5 of probe: nothing
 """
 
 
-class Printing(HidingCloud):
-    """A cloud whose second attempt printed how it started."""
+class CloudWithOutput(HidingCloud):
+    """A cloud whose second attempt printed its start-up output."""
 
     async def logs(self, key: str) -> Sequence[LogSource]:
         self._answer()
@@ -156,7 +156,7 @@ class Printing(HidingCloud):
 
 
 def test_bundle_has_preflight_probe_and_rank_lines(world: SimulatedService, ended: str) -> None:
-    world.cloud.__class__ = Printing
+    world.cloud.__class__ = CloudWithOutput
 
     _, found = download(world, ended)
     world.cloud.dark = True
@@ -174,13 +174,13 @@ def test_bundle_has_preflight_probe_and_rank_lines(world: SimulatedService, ende
 def test_bundle_contains_job_file_and_launched_tasks(world: SimulatedService, ended: str) -> None:
     _, found = download(world, ended)
 
-    asked, task = (
+    requested, task = (
         yaml.safe_load(found["job-file.yaml"]),
         yaml.safe_load(found["tasks/launch-001.yaml"]),
     )
 
-    assert asked["name"] == task["name"] == "tiny"
-    assert asked["holdfast"]["tags"] == {"team": "nlp"}
+    assert requested["name"] == task["name"] == "tiny"
+    assert requested["holdfast"]["tags"] == {"team": "nlp"}
     assert task["run"] == "holdfast-worker run train.py"
     assert json.loads(found["job.json"])["state"] == "succeeded"
     assert {line["kind"] for line in lines(found["prices.jsonl"])} == {"NodesReady"}
@@ -188,7 +188,7 @@ def test_bundle_contains_job_file_and_launched_tasks(world: SimulatedService, en
     assert found["story.txt"].startswith("Succeeded at step 60. 1 preemption.\n")
 
 
-def test_no_secret_is_in_it(world: SimulatedService, ended: str) -> None:
+def test_bundle_contains_no_secret(world: SimulatedService, ended: str) -> None:
     content, found = download(world, ended)
 
     assert not [name for name, text in found.items() if "hf_abcdefgh" in text]
@@ -197,7 +197,7 @@ def test_no_secret_is_in_it(world: SimulatedService, ended: str) -> None:
     assert world.services.tokens.for_worker(ended) not in "".join(found.values())
 
 
-def test_each_launch_has_the_task_of_its_own_limits(world: SimulatedService) -> None:
+def test_bundled_task_of_each_launch_has_its_own_limits(world: SimulatedService) -> None:
     job_id: str = world.submit()["id"]
     world.until(job_id, "training")
     world.http.post(f"/v1/jobs/{job_id}/pause", json={})
@@ -212,7 +212,7 @@ def test_each_launch_has_the_task_of_its_own_limits(world: SimulatedService) -> 
     assert {task["name"] for task in tasks} == {"tiny"}
 
 
-def test_a_job_that_only_waits_has_a_bundle_too(world: SimulatedService) -> None:
+def test_waiting_job_has_a_bundle(world: SimulatedService) -> None:
     job_id: str = world.submit()["id"]
 
     _, found = download(world, job_id)
@@ -222,11 +222,11 @@ def test_a_job_that_only_waits_has_a_bundle_too(world: SimulatedService) -> None
     assert json.loads(found["bill.json"])["paid_micros"] == 0
 
 
-def test_there_is_none_of_a_job_that_there_is_not(world: SimulatedService) -> None:
+def test_unknown_job_has_no_bundle(world: SimulatedService) -> None:
     assert world.http.get("/v1/jobs/nothing/bundle").status_code == 404
 
 
-def test_at_a_terminal_it_becomes_a_file(
+def test_command_line_writes_the_bundle_to_a_file(
     world: SimulatedService, ended: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content, _ = download(world, ended)

@@ -1,4 +1,4 @@
-"""Checkpoints as people see them: over the API, and at the command line."""
+"""Checkpoints of a job in the API and on the command line."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def metrics(**values: float | None) -> dict[str, Metric]:
 
 
 @pytest.fixture
-def story(world: SimulatedService) -> SimulatedService:
-    """A job with a checkpoint of each kind, of which the service removes what is old."""
+def service(world: SimulatedService) -> SimulatedService:
+    """A job with a checkpoint of each kind, whose old checkpoints the service deletes."""
     journal = world.services.journal
     checkpoint = {"store": "s3://bucket/runs", "keep": BEST}
     journal.submit(JOB, submitted(checkpoint=checkpoint), tidied_by=RetentionOwner.SERVICE)
@@ -36,7 +36,7 @@ def story(world: SimulatedService) -> SimulatedService:
     removed = CheckpointsRemoved(
         at=at(60), checkpoints=("a",), removal=Removal.SUPERSEDED, size_bytes=1
     )
-    facts = [
+    recorded = [
         launched(),
         ready(1),
         training(2),
@@ -48,7 +48,7 @@ def story(world: SimulatedService) -> SimulatedService:
         replace(training(40, attempt=2, step=20), restored_from="b", passed_over=over),
         removed,
     ]  # fmt: skip
-    journal.append(journal.read(JOB), facts)
+    journal.append(journal.read(JOB), recorded)
     return world
 
 
@@ -60,9 +60,9 @@ def listed(world: SimulatedService, **params: Any) -> dict[str, Any]:
 
 
 def test_save_attempts_are_listed_newest_first_with_state(
-    story: SimulatedService,
+    service: SimulatedService,
 ) -> None:
-    items = listed(story)["checkpoints"]
+    items = listed(service)["checkpoints"]
 
     assert [
         (item["step"], item["checkpoint"], item["state"], item["detail"]) for item in items
@@ -75,8 +75,8 @@ def test_save_attempts_are_listed_newest_first_with_state(
     ]
 
 
-def test_checkpoint_is_listed_with_all_details(story: SimulatedService) -> None:
-    *_, b, a = listed(story)["checkpoints"]
+def test_checkpoint_is_listed_with_all_details(service: SimulatedService) -> None:
+    *_, b, a = listed(service)["checkpoints"]
 
     assert b | {"at": None, "taken_at": None} == {
         "step": 20,
@@ -135,12 +135,12 @@ def test_superseded_checkpoints_note_deletion_by_the_worker(world: SimulatedServ
     assert (shown.count("✓ complete"), shown.count("○ superseded")) == (3, 2)
 
 
-def test_pages_follow_one_another_and_states_are_chosen(story: SimulatedService) -> None:
-    first = listed(story, limit=2)
-    second = listed(story, limit=2, cursor=first["next"])
-    third = listed(story, limit=2, cursor=second["next"])
-    chosen = listed(story, state=["complete", "removed"], limit=1)
-    rest = listed(story, state=["complete", "removed"], limit=1, cursor=chosen["next"])
+def test_checkpoint_pages_and_state_filter(service: SimulatedService) -> None:
+    first = listed(service, limit=2)
+    second = listed(service, limit=2, cursor=first["next"])
+    third = listed(service, limit=2, cursor=second["next"])
+    chosen = listed(service, state=["complete", "removed"], limit=1)
+    rest = listed(service, state=["complete", "removed"], limit=1, cursor=chosen["next"])
 
     pages = (first, second, third, chosen, rest)
     steps = [[item["step"] for item in page["checkpoints"]] for page in pages]
@@ -150,21 +150,21 @@ def test_pages_follow_one_another_and_states_are_chosen(story: SimulatedService)
 
 @pytest.mark.parametrize("params", [{"cursor": "77"}, {"state": "lost"}, {"limit": 0}])
 def test_invalid_checkpoint_query_is_refused(
-    story: SimulatedService, params: dict[str, Any]
+    service: SimulatedService, params: dict[str, Any]
 ) -> None:
-    answer = story.http.get(f"/v1/jobs/{JOB}/checkpoints", params=params)
+    answer = service.http.get(f"/v1/jobs/{JOB}/checkpoints", params=params)
 
     assert answer.status_code in {400, 422}
     assert answer.json()["type"].endswith("#bad-request")
 
 
-def test_retention_policy_and_its_errors_are_shown(story: SimulatedService) -> None:
-    upkeep, now = story.services.retention_queue, at(100)
-    fresh = listed(story)["tidying"]
+def test_retention_policy_and_its_errors_are_shown(service: SimulatedService) -> None:
+    upkeep, now = service.services.retention_queue, at(100)
+    fresh = listed(service)["tidying"]
     [turn] = upkeep.claim(now, 60, limit=1)
     upkeep.mark_failed(turn, "s3://bucket/runs/job-1: AccessDenied", now, now + timedelta(hours=1))
 
-    troubled = listed(story)["tidying"]
+    blocked = listed(service)["tidying"]
 
     assert fresh == {
         "by": "service",
@@ -177,10 +177,10 @@ def test_retention_policy_and_its_errors_are_shown(story: SimulatedService) -> N
         "trouble": None,
         "since": None,
     }
-    assert troubled["trouble"] == "s3://bucket/runs/job-1: AccessDenied"
-    assert troubled["since"] == "2026-03-01T12:01:40Z"
-    job = story.job(JOB)
-    assert job["tidying"] == troubled
+    assert blocked["trouble"] == "s3://bucket/runs/job-1: AccessDenied"
+    assert blocked["since"] == "2026-03-01T12:01:40Z"
+    job = service.job(JOB)
+    assert job["tidying"] == blocked
     assert job["warning"] == "old checkpoints are not deleted: s3://bucket/runs/job-1: AccessDenied"
 
 
@@ -190,10 +190,10 @@ def test_unlogged_best_metric_is_noted_with_logged_metrics(
     journal = world.services.journal
     for job_id, metric in [("near", "val_los"), ("far", "accuracy")]:
         keep = {"best": {"metric": metric, "mode": "max"}}
-        asked = submitted(checkpoint={"store": "s3://b", "keep": keep})
-        journal.submit(job_id, asked, tidied_by=RetentionOwner.SERVICE)
-        fact = saved(10, step=10, metrics=metrics(val_loss=0.5, loss=1))
-        journal.append(journal.read(job_id), [fact])
+        submission = submitted(checkpoint={"store": "s3://b", "keep": keep})
+        journal.submit(job_id, submission, tidied_by=RetentionOwner.SERVICE)
+        save = saved(10, step=10, metrics=metrics(val_loss=0.5, loss=1))
+        journal.append(journal.read(job_id), [save])
 
     near, far = (world.http.get(f"/v1/jobs/{id_}/checkpoints").json() for id_ in ("near", "far"))
 
@@ -205,13 +205,13 @@ def test_unlogged_best_metric_is_noted_with_logged_metrics(
     assert far["notes"][0].endswith("logged metrics: loss, val_loss")
 
 
-def test_a_job_that_is_submitted_is_tidied_by_who_its_file_says(world: SimulatedService) -> None:
+def test_retention_owner_follows_the_job_file(world: SimulatedService) -> None:
     store = "holdfast: {checkpoint: {store: 's3://b'%s}}"
     here = "run: x\nresources: {infra: local}\n"
 
     by = [
-        world.submit(f"{here}{words}")["tidying"]
-        for words in (store % "", store % ", tidy: worker", "")
+        world.submit(f"{here}{checkpoint}")["tidying"]
+        for checkpoint in (store % "", store % ", tidy: worker", "")
     ]
 
     assert [tidying and tidying["by"] for tidying in by] == ["service", "worker", None]
@@ -234,9 +234,9 @@ def test_job_shows_time_of_its_last_checkpoint(world: SimulatedService) -> None:
 
 
 @pytest.fixture
-def at_terminal(story: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
-    """A person with the command line, and a service behind it."""
-    with served(story) as url:
+def at_terminal(service: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
+    """A command line that is configured for the service."""
+    with served(service) as url:
         monkeypatch.setenv("HOLDFAST_URL", url)
         yield CliRunner()
 
@@ -256,10 +256,10 @@ def test_command_line_lists_checkpoints_and_retention(at_terminal: CliRunner) ->
     assert result in shown.stderr
 
 
-def test_people_see_that_nothing_is_removed_and_why(
-    story: SimulatedService, at_terminal: CliRunner
+def test_blocked_retention_is_shown_with_its_reason(
+    service: SimulatedService, at_terminal: CliRunner
 ) -> None:
-    upkeep, now = story.services.retention_queue, at(100)
+    upkeep, now = service.services.retention_queue, at(100)
     [turn] = upkeep.claim(now, 60, limit=1)
     upkeep.mark_failed(turn, "s3://bucket/runs/job-1: AccessDenied", now, now + timedelta(hours=1))
 
@@ -273,7 +273,7 @@ def test_people_see_that_nothing_is_removed_and_why(
     assert re.search(r"checkpoint  step 20, \d+ d \d\d h old", job.stdout)
 
 
-def test_programs_get_the_list(at_terminal: CliRunner) -> None:
+def test_json_output_lists_checkpoints(at_terminal: CliRunner) -> None:
     command = ["checkpoints", JOB, "--state", "complete", "--state", "removed", "--json"]
 
     shown = at_terminal.invoke(app, command)
@@ -282,7 +282,7 @@ def test_programs_get_the_list(at_terminal: CliRunner) -> None:
     assert shown.stderr == ""
 
 
-def test_a_job_ends_once_whatever_is_removed_later(world: SimulatedService) -> None:
+def test_later_deletions_do_not_end_a_job_again(world: SimulatedService) -> None:
     job_id = world.submit()["id"]
     begun = world.http.get(f"/v1/jobs/{job_id}").json()["ended_at"]
     world.until(job_id, "succeeded")

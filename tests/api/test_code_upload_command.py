@@ -1,4 +1,4 @@
-"""`holdfast submit` from another machine: the folder arrives, once, and nothing is sent that cannot be used."""
+"""`holdfast submit` from another machine uploads the folder once, and only usable files."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from typer.testing import CliRunner
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
-class Line:
-    """The way to the service: it notes what is sent, and breaks once."""
+class RecordingProxy:
+    """A proxy to the service that records requests and drops the connection once."""
 
     def __init__(self, app: Callable[..., Any]) -> None:
         self.app = app
         self.sent: list[str] = []
-        self.breaks = False
+        self.drops_next = False
         self.on_code: Callable[[], object] = lambda: None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -34,25 +34,25 @@ class Line:
             self.on_code()
         if path.startswith("/v1/code/pieces"):
             self.sent.append(path)
-            if self.breaks:
-                self.breaks = False
+            if self.drops_next:
+                self.drops_next = False
                 head = [(b"content-length", b"9")]
                 await send({"type": "http.response.start", "status": 200, "headers": head})
-                return  # The server closes a connection whose answer stays short.
+                return  # The server closes a connection whose response is incomplete.
         await self.app(scope, receive, send)
 
 
 @pytest.fixture
-def line(world: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
-    line = Line(world.app)
-    with served(world, line) as url:
+def proxy(world: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordingProxy]:
+    proxy = RecordingProxy(world.app)
+    with served(world, proxy) as url:
         monkeypatch.setenv("HOLDFAST_URL", url)
-        yield line
+        yield proxy
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder in which a person types."""
+    """The current directory of the command."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("print(1)\n")
     (tmp_path / "code" / "net.py").write_text("net = None\n")
@@ -65,13 +65,13 @@ def submit(*more: str) -> Any:
     return CliRunner().invoke(app, ["submit", "job.yaml", *more])
 
 
-def arrived(world: SimulatedService) -> list[Path]:
-    """The folders that the service has."""
+def received_folders(world: SimulatedService) -> list[Path]:
+    """The folders that the service has received."""
     return [*(Path(world.services.uploads.folder("upload:owner/x")).parent).glob("*")]
 
 
 def test_a_folder_is_uploaded_and_submitted_once(
-    world: SimulatedService, line: Line, folder: Path
+    world: SimulatedService, proxy: RecordingProxy, folder: Path
 ) -> None:
     first = submit("--upload")
     (folder / "code" / "net.py").write_text("net = 2\n")
@@ -82,30 +82,30 @@ def test_a_folder_is_uploaded_and_submitted_once(
     assert "2 files, 20 bytes; 20 bytes to upload" in first.stderr
     assert "8 bytes to upload" in second.stderr
     assert "; 0 bytes to upload" in again.stderr
-    assert len(line.sent) == 2
-    assert sorted((tree / "net.py").read_text() for tree in arrived(world)) == ["net = 2\n", "net = None\n"]  # fmt: skip
+    assert len(proxy.sent) == 2
+    assert sorted((tree / "net.py").read_text() for tree in received_folders(world)) == ["net = 2\n", "net = None\n"]  # fmt: skip
     specs = [world.services.journal.submission(job["id"]).spec for job in world.http.get("/v1/jobs").json()["jobs"]]  # fmt: skip
     assert all(spec["workdir"].startswith("upload:owner/") for spec in specs)
 
 
 def test_an_upload_is_resumed_after_a_broken_connection(
-    world: SimulatedService, line: Line, folder: Path
+    world: SimulatedService, proxy: RecordingProxy, folder: Path
 ) -> None:
-    line.breaks = True
+    proxy.drops_next = True
 
     done = submit("--upload")
 
     assert done.exit_code == 0, done.stderr
-    assert len(line.sent) == 2
-    assert len(arrived(world)) == 1
+    assert len(proxy.sent) == 2
+    assert len(received_folders(world)) == 1
 
 
-def test_a_file_that_changes_all_the_time_is_named(
-    world: SimulatedService, line: Line, folder: Path
+def test_constantly_changing_file_is_named(
+    world: SimulatedService, proxy: RecordingProxy, folder: Path
 ) -> None:
     log, numbers = folder / "code" / "z.log", itertools.count()
     log.write_text("begin")
-    line.on_code = lambda: log.write_text(str(next(numbers)))
+    proxy.on_code = lambda: log.write_text(str(next(numbers)))
 
     done = submit("--upload")
 
@@ -128,15 +128,15 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
         "is not UTF-8; rename it, or exclude it with .gitignore",
     ),
 }
-"""What is wrong with a folder, and the sentence about it."""
+"""Defects of a folder, each with the expected message."""
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_a_bad_folder_is_refused_and_nothing_lost(
-    world: SimulatedService, line: Line, folder: Path, what: str
+def test_unusable_folder_is_refused_before_upload(
+    world: SimulatedService, proxy: RecordingProxy, folder: Path, what: str
 ) -> None:
     assert submit("--upload").exit_code == 0
-    before, sent = arrived(world), len(line.sent)
+    before, sent = received_folders(world), len(proxy.sent)
     spoil, sentence = BAD[what]
     spoil(folder / "code")
 
@@ -145,12 +145,12 @@ def test_a_bad_folder_is_refused_and_nothing_lost(
     assert isinstance(done.exception, HoldfastError)
     assert done.exception.exit_code in {2, 6}
     assert sentence in done.exception.detail
-    assert (arrived(world), len(line.sent)) == (before, sent)
+    assert (received_folders(world), len(proxy.sent)) == (before, sent)
     assert world.http.get("/v1/jobs").json()["total"] == 1
 
 
 def test_a_socket_is_left_out_with_a_note(
-    world: SimulatedService, line: Line, folder: Path
+    world: SimulatedService, proxy: RecordingProxy, folder: Path
 ) -> None:
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(os.path.relpath(folder / "code" / "s.sock"))
@@ -159,7 +159,7 @@ def test_a_socket_is_left_out_with_a_note(
 
     assert done.exit_code == 0, done.stderr
     assert "note: 's.sock' is a socket, and is not uploaded" in done.stderr
-    assert [path.name for path in arrived(world)[0].glob("*.sock")] == []
+    assert [path.name for path in received_folders(world)[0].glob("*.sock")] == []
 
 
 MOUNT = f"workdir: ./code\nfile_mounts: {{/data: SOURCE}}\n{JOB_FILE}".replace("local", "aws")
@@ -178,8 +178,8 @@ MOUNT = f"workdir: ./code\nfile_mounts: {{/data: SOURCE}}\n{JOB_FILE}".replace("
         ("{name: bucket}", False),
     ],
 )
-def test_a_mount_of_this_machine_is_refused_by_its_field(
-    world: SimulatedService, line: Line, folder: Path, source: str, is_refused: bool
+def test_local_mount_is_refused_with_its_field(
+    world: SimulatedService, proxy: RecordingProxy, folder: Path, source: str, is_refused: bool
 ) -> None:
     (folder / "job.yaml").write_text(MOUNT.replace("SOURCE", source.replace("HERE", str(folder))))
 
@@ -189,13 +189,13 @@ def test_a_mount_of_this_machine_is_refused_by_its_field(
     detail = getattr(sent.exception, "detail", "")
     assert ("#/file_mounts//data: " in detail) == is_refused
     assert ("is a path of this machine, and only workdir is uploaded" in detail) == is_refused
-    assert bool(line.sent) != is_refused
+    assert bool(proxy.sent) != is_refused
     assert "is a path of this machine" not in getattr(kept.exception, "detail", "")
 
 
 @pytest.mark.parametrize("options", [[], ["--upload"]])
-def test_a_folder_that_is_not_there_is_refused(
-    world: SimulatedService, line: Line, folder: Path, options: list[str]
+def test_missing_folder_is_refused(
+    world: SimulatedService, proxy: RecordingProxy, folder: Path, options: list[str]
 ) -> None:
     (folder / "job.yaml").write_text(f"workdir: ./nope\n{JOB_FILE}")
 
@@ -206,8 +206,8 @@ def test_a_folder_that_is_not_there_is_refused(
     assert world.http.get("/v1/jobs").json()["total"] == 0
 
 
-def test_a_folder_of_the_service_is_named_with_no_upload(line: Line, folder: Path) -> None:
+def test_no_upload_option_sends_no_files(proxy: RecordingProxy, folder: Path) -> None:
     (folder / "job.yaml").write_text(f"workdir: {folder}\n{JOB_FILE}")
 
     assert submit("--no-upload").exit_code == 0
-    assert line.sent == []
+    assert proxy.sent == []

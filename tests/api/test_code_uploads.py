@@ -1,4 +1,4 @@
-"""Code that is uploaded: pieces, folders, who has them, how much there may be, and the launch that gets them."""
+"""Uploaded code: pieces, folders, access, quotas, and the launch that receives the code."""
 
 from __future__ import annotations
 
@@ -36,13 +36,16 @@ def digest(content: bytes) -> str:
 
 
 def tree(http: TestClient, *entries: dict[str, Any]) -> dict[str, Any]:
-    """What the service answers about a folder."""
+    """The response of the service to a folder."""
     answer: dict[str, Any] = http.post("/v1/code/trees", json={"entries": list(entries)}).json()
     return answer
 
 
-def typed(http: TestClient, *entries: dict[str, Any]) -> Any:
-    """The answer about a folder whose names need not be UTF-8: the client of the tests would refuse to send them."""
+def uploaded_with(http: TestClient, *entries: dict[str, Any]) -> Any:
+    """The response to a folder whose names need not be UTF-8.
+
+    The test client would refuse to send such names.
+    """
     body = json.dumps({"entries": list(entries)})
     return http.post("/v1/code/trees", content=body, headers={"Content-Type": "application/json"})
 
@@ -52,7 +55,7 @@ def put(http: TestClient, content: bytes) -> int:
 
 
 def uploaded(http: TestClient, *entries: dict[str, Any]) -> str:
-    """The id of a folder with the script."""
+    """The id of an uploaded folder that holds the script."""
     assert put(http, SCRIPT) == 204
     answer = tree(http, FILE, *entries)
     assert answer["missing"] == []
@@ -74,7 +77,7 @@ def launched(world: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> list[L
 
 
 def copied(launch: Launch, target: Path) -> set[str]:
-    """What a launcher copies of a launch's folder."""
+    """The files that a launcher copies from a launch's folder."""
     copy_workdir(Path(launch.task["workdir"]), target, folders=launch.folders)
     return {str(path.relative_to(target)) for path in target.rglob("*")}
 
@@ -118,7 +121,7 @@ def test_a_clone_keeps_the_code_of_its_parent(
     assert len({launch.task["workdir"] for launch in launched}) == 1
 
 
-def test_only_missing_pieces_are_asked_for(world: SimulatedService) -> None:
+def test_only_missing_pieces_are_requested(world: SimulatedService) -> None:
     big = b"x" * PIECE_BYTES + b"end"
     entry = {"path": "big", "size_bytes": len(big), "pieces": [digest(big[:PIECE_BYTES]), digest(b"end")]}  # fmt: skip
     put(world.http, SCRIPT)
@@ -159,7 +162,7 @@ def test_known_hash_gives_no_access_to_the_file(world: SimulatedService) -> None
     )
 
 
-def test_code_that_is_not_here_is_refused(world: SimulatedService) -> None:
+def test_unknown_code_id_is_refused(world: SimulatedService) -> None:
     answer = world.http.post("/v1/jobs", json={"task": JOB_FILE, "code": "0" * 64})
 
     assert answer.status_code == 422
@@ -187,14 +190,14 @@ WRONG: list[dict[str, Any]] = [
     {"path": "short", "size_bytes": 5},
     {"path": "long", "size_bytes": PIECE_BYTES + 1, "pieces": [NAME]},
 ]
-"""Entries that make no folder together with the script."""
+"""Entries that conflict with the script's path."""
 
 
 def test_invalid_folder_entries_are_refused(world: SimulatedService) -> None:
     put(world.http, SCRIPT)
 
     for entry in WRONG:
-        answer = typed(world.http, FILE, entry)
+        answer = uploaded_with(world.http, FILE, entry)
 
         assert answer.status_code in {400, 422}, (entry, answer.text)
         assert "valid dictionary" not in answer.text, entry
@@ -202,7 +205,7 @@ def test_invalid_folder_entries_are_refused(world: SimulatedService) -> None:
     assert not [*place.parent.glob("*")]
 
 
-def test_a_link_through_a_link_does_not_lead_out(world: SimulatedService) -> None:
+def test_chained_symlinks_cannot_leave_the_folder(world: SimulatedService) -> None:
     put(world.http, SCRIPT)
     through = {"path": "x/y/d", "link": "../../src"}
     out = {"path": "x/y/out", "link": "d/../../../etc"}
@@ -213,7 +216,7 @@ def test_a_link_through_a_link_does_not_lead_out(world: SimulatedService) -> Non
     assert "link out of the directory" in answer.json()["detail"]
 
 
-def test_content_that_does_not_fit_its_hash_is_refused(world: SimulatedService) -> None:
+def test_content_with_a_wrong_hash_is_refused(world: SimulatedService) -> None:
     wrong = world.http.put(f"/v1/code/pieces/{NAME}", content=b"other")
     no_tar = world.http.post("/v1/code/pieces", content=b"no tar")
     large = world.http.put(f"/v1/code/pieces/{NAME}", content=b"x" * (PIECE_BYTES + 1))
@@ -237,12 +240,12 @@ SENTENCES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("entry", "sentence"), SENTENCES)
-def test_a_bad_entry_is_named_and_nothing_lost(
+def test_invalid_entry_is_named_and_other_files_stay(
     world: SimulatedService, entry: dict[str, Any], sentence: str
 ) -> None:
     code = uploaded(world.http)
 
-    answer = typed(world.http, FILE, entry)
+    answer = uploaded_with(world.http, FILE, entry)
 
     assert answer.status_code in {400, 422}
     assert sentence in answer.json()["detail"]
@@ -286,7 +289,10 @@ def test_too_many_entries_are_refused(world: SimulatedService) -> None:
 
 
 def test_an_entry_takes_few_function_calls(world: SimulatedService) -> None:
-    """A list of 20,000 files took half a second of a core. Calls are counted, as their number is the same on every machine."""
+    """A list of 20,000 files took half a second of CPU time.
+
+    Function calls are counted because their number is the same on every machine.
+    """
     digests = [f"{n:064}" for n in range(1000)]
     entries = [
         {"path": f"src/{n % 10}/{n}.py", "size_bytes": 5, "pieces": [piece]}
@@ -303,7 +309,7 @@ def test_an_entry_takes_few_function_calls(world: SimulatedService) -> None:
     assert calls < 60 * len(entries)
 
 
-def test_more_than_the_quota_is_refused_before_it_is_sent(world: SimulatedService) -> None:
+def test_upload_over_quota_is_refused_before_sending(world: SimulatedService) -> None:
     pieces = [digest(bytes([n])) for n in range(5)]
     entry = {"path": "data.bin", "size_bytes": 5 * PIECE_BYTES, "pieces": pieces}
 
@@ -326,7 +332,7 @@ def test_copies_of_one_piece_count_against_the_quota(world: SimulatedService) ->
     assert world.http.post("/v1/code/trees", json={"entries": copies}).status_code == 409
 
 
-def test_code_goes_once_no_job_has_used_it_for_days(world: SimulatedService) -> None:
+def test_unused_code_is_deleted_after_some_days(world: SimulatedService) -> None:
     services = world.services
     code = uploaded(world.http)
     job = world.submit(code=code)

@@ -1,4 +1,4 @@
-"""The requests with curl in the guide to uploads, typed word for word."""
+"""The curl requests in the guide to uploads, executed literally."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def test_the_requests_of_the_guide_upload_and_submit(
     (tmp_path / "weights.bin").write_bytes(weights)
 
     with served(world) as url:
-        typed = {**os.environ, "HOLDFAST_URL": url, "HOLDFAST_TOKEN": token}
+        environment = {**os.environ, "HOLDFAST_URL": url, "HOLDFAST_TOKEN": token}
         job, pieces = (
             subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", words],
                 cwd=tmp_path,
-                env=typed,
+                env=environment,
                 text=True,
                 capture_output=True,
                 check=False,

@@ -1,4 +1,7 @@
-"""A database that is restored while jobs run: each of them continues, once, and what the backup lacks is listed."""
+"""A database restored while jobs run.
+
+Each job continues once, and launches missing from the backup are listed.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +30,15 @@ run: |
 """
 
 
-class Run:
-    """One run of a service, whose reconciler works when it is asked to."""
+class ServiceProcess:
+    """One process of a service, whose reconciler runs only on request."""
 
     def __init__(self, settings: Settings) -> None:
-        house = build(settings, SimulatedMarketSettings(provision_s=0.05), "http://127.0.0.1:1")
-        self.services: Services = replace(house.services, call_launcher=call_directly)
-        self.reconciler: Reconciler = house.controller.reconciler
+        application = build(
+            settings, SimulatedMarketSettings(provision_s=0.05), "http://127.0.0.1:1"
+        )
+        self.services: Services = replace(application.services, call_launcher=call_directly)
+        self.reconciler: Reconciler = application.controller.reconciler
         self.http: TestClient = client(create_app(self.services))
 
     def work(self) -> None:
@@ -41,7 +46,7 @@ class Run:
         asyncio.run(self.reconciler.orphan_cleaner.sweep())
 
     def submit(self, name: str, folder: Path) -> str:
-        """The id of a job whose program runs."""
+        """The id of a submitted job whose program has started."""
         answer = self.http.post("/v1/jobs", json={"task": FILE.format(name=name, folder=folder)})
         assert answer.status_code == 201, answer.text
         runs = folder / f"{name}.runs"
@@ -53,47 +58,47 @@ class Run:
         eventually(begun)
         return str(answer.json()["id"])
 
-    def standing(self, key: str) -> LaunchStatus:
+    def status(self, key: str) -> LaunchStatus:
         return asyncio.run(self.services.launchers[Engine.LOCAL].observe(key)).status
 
     def stop(self, *keys: str) -> None:
         for key in keys:
             asyncio.run(self.services.launchers[Engine.LOCAL].cancel(key))
-        eventually(lambda: all(self.standing(key) is LaunchStatus.ENDED for key in keys))
+        eventually(lambda: all(self.status(key) is LaunchStatus.ENDED for key in keys))
 
 
 def test_a_restore_neither_stops_nor_repeats_running_jobs(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "home", look_every_s=0.3)
     file = tmp_path / "kept.backup"
-    first = Run(settings)
+    first = ServiceProcess(settings)
     old = first.submit("old", tmp_path)
     backup.back_up(settings, file, with_secret=True)
-    young = first.submit("young", tmp_path)
+    newer = first.submit("young", tmp_path)
     first.services.engine.dispose()
 
     backup.restore(settings, file, force=True)
-    second = Run(settings)
+    second = ServiceProcess(settings)
     try:
         unswept = second.http.get("/v1/launchers").json()[0]
         for _ in range(3):
             second.work()
         [local] = [one for one in second.http.get("/v1/launchers").json() if one["strangers"]]
-        states = [second.http.get(f"/v1/jobs/{job}").status_code for job in (old, young)]
-        standing = [second.standing(f"{job}-1") for job in (old, young)]
+        states = [second.http.get(f"/v1/jobs/{job}").status_code for job in (old, newer)]
+        statuses = [second.status(f"{job}-1") for job in (old, newer)]
         runs = [(tmp_path / f"{name}.runs").read_text() for name in ("old", "young")]
-        stopped = second.http.post(f"/v1/launches/{young}-1/stop")
-        eventually(lambda: second.standing(f"{young}-1") is LaunchStatus.ENDED)
+        stopped = second.http.post(f"/v1/launches/{newer}-1/stop")
+        eventually(lambda: second.status(f"{newer}-1") is LaunchStatus.ENDED)
         second.work()
         after = second.http.get("/v1/launchers").json()
     finally:
-        second.stop(f"{old}-1", f"{young}-1")
+        second.stop(f"{old}-1", f"{newer}-1")
         second.services.engine.dispose()
 
     assert (unswept["engine"], unswept["swept"], unswept["strangers"]) == ("local", False, [])
     assert local["swept"] is True
-    assert (local["engine"], local["strange_launches"]) == ("local", [f"{young}-1"])
+    assert (local["engine"], local["strange_launches"]) == ("local", [f"{newer}-1"])
     assert states == [200, 404]
-    assert standing == [LaunchStatus.UP, LaunchStatus.UP]
+    assert statuses == [LaunchStatus.UP, LaunchStatus.UP]
     assert runs == ["begun\n", "begun\n"]
     assert stopped.status_code == 202
     assert not any(one["strangers"] for one in after)

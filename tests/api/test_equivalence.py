@@ -1,4 +1,4 @@
-"""The service compares two jobs by what it knows itself, and keeps the certificate with the job that was interrupted."""
+"""Equivalence of two jobs by recorded data, with a certificate kept on the interrupted job."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ HEARD = {"batches": 60, "other_batches": 0, "values": 10, "other_values": 0}
 
 @pytest.fixture
 def pair(world: SimulatedService) -> tuple[str, str]:
-    """A job that was left alone, and one of which a node was taken."""
-    straight = world.submit()["id"]
-    world.until(straight, "succeeded")
-    taken = world.submit()["id"]
-    world.until(taken, "training")
-    world.take_node(taken, notice_s=30)
-    world.until(taken, "succeeded")
-    return straight, taken
+    """A job that ran without interruption, and one that was preempted."""
+    uninterrupted = world.submit()["id"]
+    world.until(uninterrupted, "succeeded")
+    preempted = world.submit()["id"]
+    world.until(preempted, "training")
+    world.take_node(preempted, notice_s=30)
+    world.until(preempted, "succeeded")
+    return uninterrupted, preempted
 
 
 def prove(world: SimulatedService, job_id: str, **body: Any) -> Any:
@@ -31,35 +31,35 @@ def prove(world: SimulatedService, job_id: str, **body: Any) -> Any:
 
 
 def test_a_certificate_is_kept_with_its_job(world: SimulatedService, pair: tuple[str, str]) -> None:
-    straight, taken = pair
+    uninterrupted, preempted = pair
 
-    made = prove(world, taken, against=straight)
-    again = prove(world, taken, against=straight, other_batches=2)
-    listed = world.http.get(f"/v1/jobs/{taken}/proofs").json()
-    bundle = zipfile.ZipFile(io.BytesIO(world.http.get(f"/v1/jobs/{taken}/bundle").content))
-    story = [one["text"] for one in world.http.get(f"/v1/jobs/{taken}/story").json()]
+    made = prove(world, preempted, against=uninterrupted)
+    again = prove(world, preempted, against=uninterrupted, other_batches=2)
+    listed = world.http.get(f"/v1/jobs/{preempted}/proofs").json()
+    bundle = zipfile.ZipFile(io.BytesIO(world.http.get(f"/v1/jobs/{preempted}/bundle").content))
+    timeline = [one["text"] for one in world.http.get(f"/v1/jobs/{preempted}/story").json()]
 
     assert made.status_code == again.status_code == 201
     assert made.json()["preemptions"] == 1
     assert made.json()["weights_sha256"] == made.json()["other_weights_sha256"] != ""
     assert (made.json()["holds"], again.json()["holds"]) == (True, False)
     assert listed == [again.json(), made.json()]
-    assert world.job(taken)["proof"] == again.json()
-    assert json.loads(bundle.read(f"holdfast-{taken}/certificate.json")) == again.json()
-    assert any("NOT proven correct: 2 of 60 batches differ" in text for text in story)
-    assert world.job(straight)["proof"] is None
+    assert world.job(preempted)["proof"] == again.json()
+    assert json.loads(bundle.read(f"holdfast-{preempted}/certificate.json")) == again.json()
+    assert any("NOT proven correct: 2 of 60 batches differ" in text for text in timeline)
+    assert world.job(uninterrupted)["proof"] is None
 
 
 def test_incomparable_jobs_are_refused(world: SimulatedService, pair: tuple[str, str]) -> None:
-    straight, taken = pair
-    going = world.submit()["id"]
+    uninterrupted, preempted = pair
+    running = world.submit()["id"]
 
     answers = {
-        "itself": prove(world, taken, against=taken),
-        "interrupted": prove(world, straight, against=taken),
-        "unfinished": prove(world, taken, against=going),
-        "unknown": prove(world, taken, against="nobody"),
-        "fewer than none": prove(world, taken, against=straight, batches=-1),
+        "itself": prove(world, preempted, against=preempted),
+        "interrupted": prove(world, uninterrupted, against=preempted),
+        "unfinished": prove(world, preempted, against=running),
+        "unknown": prove(world, preempted, against="nobody"),
+        "fewer than none": prove(world, preempted, against=uninterrupted, batches=-1),
     }
 
     assert {name: answer.status_code for name, answer in answers.items()} == {
@@ -69,7 +69,7 @@ def test_incomparable_jobs_are_refused(world: SimulatedService, pair: tuple[str,
         "unknown": 404,
         "fewer than none": 422,
     }
-    assert world.http.get(f"/v1/jobs/{taken}/proofs").json() == []
+    assert world.http.get(f"/v1/jobs/{preempted}/proofs").json() == []
 
 
 def test_comparison_does_not_reveal_jobs_of_others(world: SimulatedService) -> None:

@@ -1,4 +1,4 @@
-"""Hints over the API and at the command line: by what is known, with the logs or without."""
+"""Hints in the API and on the command line, from recorded data, with and without logs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 OOM = b"[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB\n"
 
 
-class Printing(HidingCloud):
-    """A cloud on which one node has printed something."""
+class CloudWithOutput(HidingCloud):
+    """A cloud on which one node has printed output."""
 
     printed = b""
 
@@ -46,8 +46,8 @@ def job(world: SimulatedService) -> str:
 
 
 def test_hints_from_logs_precede_hints_from_metrics(world: SimulatedService, job: str) -> None:
-    world.cloud.__class__ = Printing
-    assert isinstance(world.cloud, Printing)
+    world.cloud.__class__ = CloudWithOutput
+    assert isinstance(world.cloud, CloudWithOutput)
     filling = b"step 1\n" * ((HEAD_BYTES + TAIL_BYTES) // 7)
     world.cloud.printed = b"Address already in use\n" + filling + OOM
     http = client(create_app(world.services))
@@ -74,7 +74,7 @@ def test_hints_without_a_launcher_omit_logs(world: SimulatedService, job: str) -
     assert found["unread"] == f"this service runs without the {Engine.LOCAL} launcher"
 
 
-def test_a_hint_follows_the_story_and_the_state(
+def test_hints_follow_the_timeline_and_state(
     world: SimulatedService, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with served(world) as url:
@@ -83,6 +83,6 @@ def test_a_hint_follows_the_story_and_the_state(
         show = CliRunner().invoke(app, ["show", job])
 
     for each in (why.stdout, show.stdout):
-        words = " ".join(each.split())
-        assert "hint: Steps wait for data. Give the DataLoader num_workers above 0" in words
-        assert "attempt 1: 50% of step time" in words
+        text = " ".join(each.split())
+        assert "hint: Steps wait for data. Give the DataLoader num_workers above 0" in text
+        assert "attempt 1: 50% of step time" in text

@@ -1,4 +1,4 @@
-"""People at the API: where their jobs go, whose token is whose, who is named for what, and who is kept out how soon."""
+"""Users in the API: projects of their jobs, tokens, actors in the audit log, and revocation."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_no_or_several_projects_require_project_option(principals: Principals) -
         assert "--project" in answer.json()["detail"]
 
 
-def test_an_archived_project_takes_nothing_new(principals: Principals) -> None:
+def test_archived_project_refuses_new_jobs(principals: Principals) -> None:
     before = submit(principals.person("member"), key="before")
     principals.person("boss").patch(f"/v1/projects/{OWN}", json={"is_archived": True})
 
@@ -82,7 +82,7 @@ def test_an_archived_project_takes_nothing_new(principals: Principals) -> None:
     assert principals.person("member").get(f"/v1/jobs/{principals.own}").status_code == 200
 
 
-def test_the_owner_names_a_project_that_there_is_not(principals: Principals) -> None:
+def test_owner_naming_an_unknown_project_is_refused(principals: Principals) -> None:
     answer = submit(principals.world.http, project="nowhere")
 
     assert answer.status_code == 404
@@ -90,9 +90,7 @@ def test_the_owner_names_a_project_that_there_is_not(principals: Principals) -> 
 
 
 @pytest.mark.parametrize("name", ["", "Big", "a b", "-a", "a" * 64, "ä"])
-def test_a_project_in_a_job_file_has_a_name_that_projects_have(
-    principals: Principals, name: str
-) -> None:
+def test_invalid_project_name_in_a_job_file_is_refused(principals: Principals, name: str) -> None:
     answer = submit(principals.world.http, in_project(f'"{name}"'))
 
     assert answer.status_code == 422
@@ -117,16 +115,18 @@ def test_cancel_records_its_actor(principals: Principals) -> None:
         f"/v1/jobs/{principals.own}/cancel", json={"reason": "too dear"}
     )
 
-    events = [fact.event for fact in principals.world.services.journal.events(principals.own)]
-    (asked,) = [event for event in events if isinstance(event, CancelRequested)]
-    assert (asked.by, asked.reason) == ("member", "too dear")
+    events = [
+        recorded.event for recorded in principals.world.services.journal.events(principals.own)
+    ]
+    (requested,) = [event for event in events if isinstance(event, CancelRequested)]
+    assert (requested.by, requested.reason) == ("member", "too dear")
     entry = principals.world.services.audit.page(limit=1)[0]
     assert (entry.audit_action.action, entry.audit_action.target) == ("job.cancel", principals.own)
     assert (entry.audit_action.actor.name, entry.audit_action.actor.address) == ("member", FAR)
     assert entry.audit_action.actor.request_id
 
 
-def test_a_list_can_be_narrowed_to_a_project_and_to_a_person(principals: Principals) -> None:
+def test_job_list_filters_by_project_and_user(principals: Principals) -> None:
     mine = submit(principals.person("member")).json()["id"]
     boss = principals.person("boss")
 
@@ -191,22 +191,22 @@ def test_a_token_is_made_used_rotated_and_revoked(principals: Principals) -> Non
     assert "revoked" in revoked.json()["detail"]
 
 
-def test_a_token_makes_none_that_may_do_more(principals: Principals) -> None:
+def test_token_cannot_create_a_more_privileged_one(principals: Principals) -> None:
     narrow = principals.person("boss", scopes=[TokenScope.READ, TokenScope.ADMIN])
     confined = principals.person("boss", project=OWN)
 
     more = narrow.post("/v1/tokens", json={"name": "x", "scopes": ["write"]})
-    elsewhere = confined.post("/v1/tokens", json={"name": "x", "project": FOREIGN})
+    foreign = confined.post("/v1/tokens", json={"name": "x", "project": FOREIGN})
     within = confined.post("/v1/tokens", json={"name": "x"})
     others = principals.person("lead").post("/v1/tokens", json={"name": "x", "user": "boss"})
 
     assert (more.status_code, "yours lacks the scope write" in more.json()["detail"]) == (403, True)
-    assert elsewhere.status_code == 404
+    assert foreign.status_code == 404
     assert (within.status_code, within.json()["kept"]["project"]) == (201, OWN)
     assert others.status_code == 403
 
 
-def test_a_token_rotates_none_that_may_do_more(principals: Principals) -> None:
+def test_token_cannot_rotate_a_more_privileged_one(principals: Principals) -> None:
     """A rotation returns the text of the new token, so it must not raise permissions."""
     _, wide = principals.token("boss")
     narrow = principals.person("boss", scopes=[TokenScope.READ, TokenScope.ADMIN])
@@ -217,19 +217,19 @@ def test_a_token_rotates_none_that_may_do_more(principals: Principals) -> None:
     assert confined.delete(f"/v1/tokens/{wide.id}").status_code == 404
 
 
-def test_only_admins_make_and_list_tokens_of_others(
+def test_only_admins_manage_tokens_of_other_users(
     principals: Principals,
 ) -> None:
     boss = principals.person("boss")
 
     made = boss.post("/v1/tokens", json={"name": "laptop", "user": "viewer"}).json()
-    nobody = boss.post("/v1/tokens", json={"name": "laptop", "user": "stranger"})
+    unknown = boss.post("/v1/tokens", json={"name": "laptop", "user": "stranger"})
     mine = principals.with_token(made["token"]).get("/v1/tokens")
     everybodys = boss.get("/v1/tokens", params={"everybodys": True})
     refused = principals.person("lead").get("/v1/tokens", params={"everybodys": True})
 
     assert principals.with_token(made["token"]).get("/v1/whoami").json()["user"] == "viewer"
-    assert nobody.status_code == 404
+    assert unknown.status_code == 404
     assert [token["id"] for token in mine.json()] == [made["kept"]["id"]]
     assert {token["user"] for token in everybodys.json()} >= {"boss", "viewer"}
     assert refused.status_code == 403
@@ -266,7 +266,7 @@ def test_user_token_is_valid_for_90_days_by_default(principals: Principals) -> N
 
 
 def test_revocation_applies_to_all_replicas_at_once(principals: Principals) -> None:
-    """Nothing about tokens is remembered between requests, so there is nothing to wait for."""
+    """Tokens are not cached between requests, so a revocation applies at once."""
     text, token = principals.token("boss")
     other = client(
         create_app(replace(principals.world.services)), FAR, Authorization=f"Bearer {text}"
@@ -278,10 +278,10 @@ def test_revocation_applies_to_all_replicas_at_once(principals: Principals) -> N
     assert (before, other.get("/v1/jobs").status_code) == (200, 401)
 
 
-# Who comes without a token
+# Callers without a token
 
 
-def test_this_machine_is_trusted_until_there_are_users(world: SimulatedService) -> None:
+def test_loopback_is_trusted_until_a_user_exists(world: SimulatedService) -> None:
     before = world.http.get("/v1/jobs").status_code
     world.http.post("/v1/users", json={"name": "ada", "is_admin": True})
 
@@ -301,7 +301,7 @@ def test_setting_overrides_trust_in_loopback(
 
 
 @pytest.mark.parametrize("name", ["owner", "Ada", "", "a b", "-a", "a/b", "x" * 65])
-def test_a_user_has_a_name_that_can_be_typed(principals: Principals, name: str) -> None:
+def test_invalid_user_name_is_refused(principals: Principals, name: str) -> None:
     answer = principals.person("boss").post("/v1/users", json={"name": name})
 
     assert answer.status_code in {400, 422}
@@ -313,7 +313,10 @@ def test_a_user_has_a_name_that_can_be_typed(principals: Principals, name: str) 
 def test_reports_are_accepted_for_an_hour_after_the_end(
     principals: Principals,
 ) -> None:
-    """Told so, and not turned away as strangers: a node that was forgotten would train on without us."""
+    """The response explains the refusal instead of rejecting the token.
+
+    A forgotten node would train on unobserved.
+    """
     worker, empty = principals.worker(OWN), {"attempt": 1, "reports": []}
     principals.world.until(principals.own, "succeeded")
     path = f"/v1/jobs/{principals.own}/reports"
@@ -327,7 +330,7 @@ def test_reports_are_accepted_for_an_hour_after_the_end(
     assert late.json()["type"].endswith("#fenced")
 
 
-# What is written down
+# The audit log
 
 
 def test_audit_log_names_actors_and_can_be_verified(principals: Principals) -> None:
@@ -349,7 +352,7 @@ def test_audit_log_names_actors_and_can_be_verified(principals: Principals) -> N
 
 
 @pytest.mark.parametrize("odd", ["x'ff00'", "CAST(x'61ff' AS TEXT)", "'[1]'", "'['", "'{\"a\": NaN}'", "'{\"a\": \"\\ud800\"}'"])  # fmt: skip
-def test_the_log_answers_over_values_of_any_type(principals: Principals, odd: str) -> None:
+def test_audit_log_lists_values_of_any_type(principals: Principals, odd: str) -> None:
     boss, engine = principals.person("boss"), principals.world.services.engine
     columns = [column.name for column in audit.columns if column.name != "seq"]
     for number, name in enumerate(columns):
@@ -374,7 +377,7 @@ def test_the_log_answers_over_values_of_any_type(principals: Principals, odd: st
     assert decision.json()["problem"].startswith("row ")
 
 
-def test_the_log_is_read_page_by_page(principals: Principals) -> None:
+def test_audit_log_is_paginated(principals: Principals) -> None:
     boss, seen, cursor = principals.person("boss"), [], None
     while True:
         page = boss.get("/v1/audit", params={"limit": 3, **({"cursor": cursor} if cursor else {})})
@@ -399,9 +402,11 @@ def test_refused_login_is_audited_without_the_secret(principals: Principals) -> 
     assert "hush" not in str(entry)
 
 
-@pytest.mark.parametrize("typed", ["hush-hush-hush-hush", "hf_hush-hush-hush", "hf_hush"])
-def test_malformed_token_is_neither_audited_nor_echoed(principals: Principals, typed: str) -> None:
-    answer = principals.with_token(typed).get("/v1/jobs")
+@pytest.mark.parametrize("malformed", ["hush-hush-hush-hush", "hf_hush-hush-hush", "hf_hush"])
+def test_malformed_token_is_neither_audited_nor_echoed(
+    principals: Principals, malformed: str
+) -> None:
+    answer = principals.with_token(malformed).get("/v1/jobs")
 
     (entry,) = principals.world.services.audit.page(limit=1)
     assert entry.audit_action.action == "login.refused"

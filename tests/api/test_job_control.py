@@ -9,7 +9,7 @@ from support.simulated_service import JOB_FILE, SimulatedService
 LIMITED = JOB_FILE.replace("tags:", "limits: {max_duration: 20s}\n  tags:")
 
 
-def test_a_paused_job_pays_nothing_and_goes_on_where_it_was(world: SimulatedService) -> None:
+def test_paused_job_costs_nothing_and_resumes_at_its_step(world: SimulatedService) -> None:
     job = world.submit()
     world.until(job["id"], "training")
     world.pass_time(25)
@@ -35,7 +35,7 @@ def test_a_paused_job_pays_nothing_and_goes_on_where_it_was(world: SimulatedServ
     assert [loss["cause"] for loss in losses] == ["paused"]
 
 
-def test_a_pause_before_there_are_nodes_leaves_nothing_behind(world: SimulatedService) -> None:
+def test_pause_before_node_allocation_leaves_no_launch(world: SimulatedService) -> None:
     job = world.submit()
 
     post(world, job["id"], "pause")
@@ -46,7 +46,7 @@ def test_a_pause_before_there_are_nodes_leaves_nothing_behind(world: SimulatedSe
     assert waits["can"]["pause"] == {"allowed": False, "reason": "it is paused"}
 
 
-def test_a_limit_pauses_a_job_and_a_higher_one_lets_it_go_on(world: SimulatedService) -> None:
+def test_raised_limit_resumes_a_job_paused_by_it(world: SimulatedService) -> None:
     job = world.submit(LIMITED)
 
     waits = world.until(job["id"], "paused")
@@ -84,11 +84,11 @@ def test_limits_can_be_changed_while_a_job_runs(world: SimulatedService) -> None
     assert changed.status_code == 200
     assert (done["limits"]["max_duration"], done["max_failures"]) == (None, 9)
     events = world.http.get(f"/v1/jobs/{job['id']}/events").json()
-    [fact] = [event["body"] for event in events if event["kind"] == "LimitsChanged"]
-    assert sorted(fact["changed"]) == ["max_duration", "max_failures"]
+    [limits_changed] = [event["body"] for event in events if event["kind"] == "LimitsChanged"]
+    assert sorted(limits_changed["changed"]) == ["max_duration", "max_failures"]
 
 
-def test_a_lower_limit_holds_at_once(world: SimulatedService) -> None:
+def test_lower_limit_applies_at_once(world: SimulatedService) -> None:
     job = world.submit()
     world.until(job["id"], "training")
 
@@ -146,8 +146,8 @@ def test_allowed_actions_are_listed_with_reasons(world: SimulatedService) -> Non
     assert {can["reason"] for word, can in done.items() if word not in others} == {"it has ended"}
 
 
-def post(world: SimulatedService, job_id: str, deed: str, body: dict[str, Any] | None = None) -> dict[str, Any]:  # fmt: skip
-    answer = world.http.post(f"/v1/jobs/{job_id}/{deed}", json=body or {})
+def post(world: SimulatedService, job_id: str, command: str, body: dict[str, Any] | None = None) -> dict[str, Any]:  # fmt: skip
+    answer = world.http.post(f"/v1/jobs/{job_id}/{command}", json=body or {})
     assert answer.status_code == 202, answer.text
     job: dict[str, Any] = answer.json()
     return job

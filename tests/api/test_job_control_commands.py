@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 @pytest.fixture
 def at_terminal(world: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
-    """A person whose settings name the service."""
+    """A command line that is configured for the service."""
     with served(world) as url:
         monkeypatch.setenv("HOLDFAST_URL", url)
         yield CliRunner()
@@ -43,7 +43,7 @@ def test_a_job_is_paused_limited_resumed_and_copied(
 
 
 @pytest.mark.parametrize("option", [["--max-failures", "many"], ["--max-cost", "much"]])
-def test_a_limit_that_cannot_be_is_one_sentence(
+def test_invalid_limit_is_one_sentence(
     world: SimulatedService, at_terminal: CliRunner, option: list[str]
 ) -> None:
     job_id = world.submit()["id"]

@@ -1,4 +1,4 @@
-"""Jobs made from jobs."""
+"""Jobs cloned from other jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def clone(world: SimulatedService, job_id: str, key: str | None = None, **body: 
     return world.http.post(f"/v1/jobs/{job_id}/clone", json=body, headers=headers)
 
 
-def test_a_copy_is_a_job_of_its_own_with_the_limits_of_now(world: SimulatedService) -> None:
+def test_clone_is_a_separate_job_with_current_limits(world: SimulatedService) -> None:
     job = world.submit()
     world.http.patch(f"/v1/jobs/{job['id']}/limits", json={"max_failures": 9})
     world.until(job["id"], "succeeded")
@@ -35,14 +35,14 @@ def test_secrets_are_not_copied(world: SimulatedService) -> None:
 
     without = clone(world, job["id"])
     others = clone(world, job["id"], secrets={"TOKEN": "b", "KEY": "c"})
-    given = clone(world, job["id"], secrets={"TOKEN": "b"}, env={"B": "3"})
+    complete = clone(world, job["id"], secrets={"TOKEN": "b"}, env={"B": "3"})
 
     assert [flaw["pointer"] for flaw in without.json()["errors"]] == ["#/secrets/TOKEN"]
     assert [flaw["pointer"] for flaw in others.json()["errors"]] == ["#/secrets/KEY"]
-    assert given.status_code == 201
-    submitted = world.services.journal.submission(given.json()["id"])
+    assert complete.status_code == 201
+    submitted = world.services.journal.submission(complete.json()["id"])
     assert submitted.spec["envs"] == {"A": "1", "B": "3"}
-    assert world.services.secrets.open(given.json()["id"]) == {"TOKEN": "b"}
+    assert world.services.secrets.open(complete.json()["id"]) == {"TOKEN": "b"}
 
 
 def test_the_same_request_makes_one_copy(world: SimulatedService) -> None:

@@ -30,7 +30,7 @@ def shown(at_terminal: CliRunner, job: str) -> str:
     return str(json.loads(done.stdout)["id"])
 
 
-def completed(words: str) -> set[str]:
+def completions(words: str) -> set[str]:
     env = {"_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": words}
     env["COMP_CWORD"] = str(len(words.split(" ")) - 1)
     done = subprocess.run(
@@ -75,7 +75,7 @@ def test_name_of_several_live_jobs_is_refused(
     assert error.value.exit_code == 2
 
 
-def test_unknown_name_says_how_to_list_jobs(at_terminal: CliRunner) -> None:
+def test_unknown_name_suggests_how_to_list_jobs(at_terminal: CliRunner) -> None:
     with pytest.raises(NotFound, match="no job named bert; holdfast ps lists jobs") as error:
         shown(at_terminal, "bert")
     assert error.value.exit_code == 4
@@ -101,12 +101,12 @@ def test_shell_completes_ids_and_names(world: SimulatedService, at_terminal: Cli
     job = world.submit(name="bert")["id"]
     world.submit(name="albert")
 
-    assert completed("holdfast logs be") == {"bert"}
-    assert completed(f"holdfast cancel {job[:6]}") >= {job}
-    assert {"bert", "albert", job} <= completed("holdfast show ")
+    assert completions("holdfast logs be") == {"bert"}
+    assert completions(f"holdfast cancel {job[:6]}") >= {job}
+    assert {"bert", "albert", job} <= completions("holdfast show ")
 
 
 def test_completion_is_silent_without_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_URL", "http://127.0.0.1:1")
 
-    assert completed("holdfast logs be") == set()
+    assert completions("holdfast logs be") == set()

@@ -23,9 +23,12 @@ from support.simulated_service import JOB_FILE, SimulatedService, client
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 MOST_MODULES = 13
-"""Modules that get the job from another one. A lower value forbids modules of one subject; a higher value makes readers open more files."""
+"""The maximum number of modules that receive the job from another module.
+
+A lower value forbids splitting modules by subject; a higher value makes readers open more files.
+"""
 FORMS = (TaskIn, JobRequest, ParsedJobFile, JobSpec, RenderedTask, Submitted, Launch)
-"""What a job is on its way. Answers to the caller and the state of a running job are other subjects."""
+"""Types of a job on its path. Responses and the state of a running job are excluded."""
 CLOUD_JOB = """
 name: tiny
 resources: {infra: aws, accelerators: "A100:8", use_spot: true}
@@ -37,14 +40,14 @@ holdfast:
 """
 
 
-def _is_handed_a_job(frame: FrameType) -> bool:
+def _has_a_job_argument(frame: FrameType) -> bool:
     code = frame.f_code
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    given = [frame.f_locals.get(name) for name in names if name not in {"self", "cls"}]
-    return any(isinstance(value, FORMS) for value in given)
+    arguments = [frame.f_locals.get(name) for name in names if name not in {"self", "cls"}]
+    return any(isinstance(value, FORMS) for value in arguments)
 
 
-def _is_in_the_answer(frame: FrameType | None) -> bool:
+def _builds_the_response(frame: FrameType | None) -> bool:
     while frame:
         if frame.f_globals.get("__name__", "").startswith("holdfast.api.views."):
             return True
@@ -53,14 +56,17 @@ def _is_in_the_answer(frame: FrameType | None) -> bool:
 
 
 @contextmanager
-def handed_to() -> Iterator[set[str]]:
-    """The modules of which a function is called with a job, in threads that begin inside, without the answer."""
+def visited_modules() -> Iterator[set[str]]:
+    """The modules with a function that is called with a job.
+
+    Threads started inside count, building the response does not.
+    """
     found: set[str] = set()
 
     def on_call(frame: FrameType, event: str, _: Any) -> None:
         name = frame.f_globals.get("__name__", "")
         is_ours = event == "call" and name.startswith("holdfast.")
-        if is_ours and _is_handed_a_job(frame) and not _is_in_the_answer(frame):
+        if is_ours and _has_a_job_argument(frame) and not _builds_the_response(frame):
             found.add(name)
 
     before = sys.getprofile()
@@ -79,7 +85,7 @@ def test_job_passes_few_modules_on_its_way_to_the_launcher(
 ) -> None:
     world.services.launchers[Engine.SKYPILOT] = world.cloud  # type: ignore[index]
 
-    with handed_to() as found:
+    with visited_modules() as found:
         answer = client(world.app).post("/v1/jobs", json={"task": file})
         asyncio.run(world.reconciler.sweep())
 

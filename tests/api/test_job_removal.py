@@ -1,4 +1,4 @@
-"""Removal of jobs over the API and the command line: who may, what is answered, what is asked first."""
+"""Removal of jobs in the API and on the command line: who may, and with which confirmation."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_jobs_are_found_by_a_part_of_their_name_or_id(world: SimulatedService) -
     assert (first["total"], rest["total"], rest["next"]) == (2, 2, None)
     assert sorted(found("bert")) == ["BERT-large", "bert-small"]
     assert found(made["per_cent"][2:]) == ["per_cent"]
-    assert found("r%25c") == []  # A wildcard is a text like any other.
+    assert found("r%25c") == []  # A wildcard character matches only itself.
     assert found("_") == ["per_cent"]
 
 
@@ -182,7 +182,7 @@ def test_a_key_with_another_body_is_refused(world: SimulatedService) -> None:
     assert len(world.http.get("/v1/jobs").json()["jobs"]) == 1
 
 
-def test_jobs_come_in_pages_newest_first_and_by_state(world: SimulatedService) -> None:
+def test_jobs_are_paginated_newest_first_and_by_state(world: SimulatedService) -> None:
     ids = []
     for number in range(5):
         ids.append(world.submit(name=f"job-{number}")["id"])
@@ -200,7 +200,7 @@ def test_jobs_come_in_pages_newest_first_and_by_state(world: SimulatedService) -
     assert [job["id"] for job in stopping["jobs"]] == [ids[0]]
 
 
-def test_a_cancel_is_kept_whatever_comes_between(world: SimulatedService) -> None:
+def test_cancel_survives_events_in_between(world: SimulatedService) -> None:
     job = world.submit()
     world.until(job["id"], "training")
 
@@ -216,7 +216,7 @@ def test_a_cancel_is_kept_whatever_comes_between(world: SimulatedService) -> Non
     assert world.http.post(f"/v1/jobs/{job['id']}/cancel").json()["state"] == "cancelled"
 
 
-def test_a_preemption_needs_nodes_that_stand(world: SimulatedService) -> None:
+def test_preempt_requires_running_nodes(world: SimulatedService) -> None:
     job = world.submit()
 
     early = world.http.post(f"/v1/jobs/{job['id']}/preempt", json={})
@@ -250,7 +250,7 @@ def test_render_shows_the_task_and_launches_nothing(
 
 
 @pytest.mark.parametrize(
-    ("file", "pointer", "words"),
+    ("file", "pointer", "message"),
     [
         ("rnu: x", "#/rnu", "did you mean 'run'"),
         ("run: x\nresources: {infra: aws}", "#/resources/infra", "needs the SkyPilot launcher"),
@@ -264,15 +264,15 @@ def test_render_shows_the_task_and_launches_nothing(
         ("run: x\nresources: {infra: local}\nworkdir: .", "#/workdir", "base_dir"),
     ],
 )
-def test_a_bad_job_file_is_answered_with_its_place_and_a_way_out(
-    world: SimulatedService, file: str, pointer: str, words: str
+def test_job_file_error_has_a_position_and_remedy(
+    world: SimulatedService, file: str, pointer: str, message: str
 ) -> None:
     answer = world.http.post("/v1/jobs", json={"task": file})
 
     assert answer.status_code == 422
     assert answer.headers["content-type"] == "application/problem+json"
     flaws = {flaw["pointer"]: flaw["message"] for flaw in answer.json()["errors"]}
-    assert words in flaws[pointer]
+    assert message in flaws[pointer]
     assert world.http.get("/v1/jobs").json()["jobs"] == []
 
 

@@ -27,7 +27,7 @@ VITALS = EngineInfo(
 
 
 class FarCloud(SimulatedCloud):
-    """A cloud behind an engine of its own, which must not be asked by a route."""
+    """A cloud with a separate engine, which no route may contact."""
 
     strangers: Sequence[OrphanedResource] | None = (
         OrphanedResource(
@@ -46,7 +46,7 @@ class FarCloud(SimulatedCloud):
 
 
 class SharedCloud(FarCloud):
-    """A cloud in which jobs of users have something in common."""
+    """A cloud in which jobs of different users share resources."""
 
     shared_resources = "one account"
 
@@ -100,12 +100,12 @@ def test_missing_launchers_are_listed_as_not_configured(world: SimulatedService)
     ]
 
 
-def test_an_engine_that_answers(world: SimulatedService) -> None:
+def test_responding_engine_is_listed_with_its_version(world: SimulatedService) -> None:
     now = world.clock.now()
 
-    sky = launchers_by_engine(world, engine_info=VITALS, answered_at=now)["skypilot"]
+    skypilot = launchers_by_engine(world, engine_info=VITALS, answered_at=now)["skypilot"]
 
-    assert sky == {
+    assert skypilot == {
         "engine": "skypilot",
         "configured": True,
         "reachable": True,
@@ -129,7 +129,7 @@ def test_an_engine_that_answers(world: SimulatedService) -> None:
 def test_unreachable_launcher_keeps_its_last_version(world: SimulatedService) -> None:
     since = world.clock.now()
 
-    sky = launchers_by_engine(
+    skypilot = launchers_by_engine(
         world,
         engine_info=VITALS,
         answered_at=since - timedelta(seconds=15),
@@ -137,8 +137,8 @@ def test_unreachable_launcher_keeps_its_last_version(world: SimulatedService) ->
         since=since,
     )["skypilot"]
 
-    assert (sky["reachable"], sky["trouble"]) == (False, "it does not answer")
-    assert sky["version"] == "0.14.1"
+    assert (skypilot["reachable"], skypilot["trouble"]) == (False, "it does not answer")
+    assert skypilot["version"] == "0.14.1"
 
 
 def test_unprobed_launcher_has_unknown_reachability(world: SimulatedService) -> None:
@@ -149,14 +149,14 @@ def test_unprobed_launcher_has_unknown_reachability(world: SimulatedService) -> 
 
 
 def test_launches_that_need_a_decision_are_listed(world: SimulatedService) -> None:
-    book, now = world.services.launches, world.clock.now()
-    book.open("j1-1", "j1", now)
-    book.record_missing("j1-1", now)
-    book.record_lost("j1-1", "SkyPilot cluster hf-j1-1 in aws/us-east-1")
+    launches, now = world.services.launches, world.clock.now()
+    launches.open("j1-1", "j1", now)
+    launches.record_missing("j1-1", now)
+    launches.record_lost("j1-1", "SkyPilot cluster hf-j1-1 in aws/us-east-1")
 
     before = launchers_by_engine(world)["skypilot"]["undecided"]
     unconnected = world.http.get("/v1/launchers").json()
-    book.tombstone("j1-1", "j1", now)
+    launches.tombstone("j1-1", "j1", now)
 
     assert before == [
         {

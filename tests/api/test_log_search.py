@@ -1,4 +1,7 @@
-"""A search in the logs of a job: every line once, in order, in bounded memory, however the answers are cut."""
+"""Log search of a job.
+
+Each line is found once and in order, in bounded memory, however responses are cut.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,8 @@ from typer.testing import CliRunner
 Where = tuple[int, int, int | None]
 
 
-class Printing(HidingCloud):
-    """A cloud whose nodes and ranks have printed something."""
+class CloudWithOutput(HidingCloud):
+    """A cloud whose nodes and ranks have printed output."""
 
     printed: dict[Where, bytes]
 
@@ -43,31 +46,31 @@ class Printing(HidingCloud):
         return text[offset : offset + limit]
 
 
-class Room:
-    """A service with one job, and what its nodes have printed."""
+class SearchedJob:
+    """A service with one job and the output of its nodes."""
 
     def __init__(self, world: SimulatedService, printed: dict[Where, bytes]) -> None:
         self.job: str = world.submit()["id"]
         world.until(self.job, "training")
         cloud = world.cloud
-        cloud.__class__ = Printing
-        assert isinstance(cloud, Printing)
+        cloud.__class__ = CloudWithOutput
+        assert isinstance(cloud, CloudWithOutput)
         cloud.printed = printed
         services = replace(world.services, launchers={Kind.LOCAL: cloud})
         self.http: TestClient = client(create_app(services))
 
-    def page(self, q: str, **asked: Any) -> dict[str, Any]:
-        answer = self.http.get(f"/v1/jobs/{self.job}/logs/search", params={"q": q, **asked})
+    def page(self, q: str, **params: Any) -> dict[str, Any]:
+        answer = self.http.get(f"/v1/jobs/{self.job}/logs/search", params={"q": q, **params})
         assert answer.status_code == 200, answer.text
         page: dict[str, Any] = answer.json()
         return page
 
-    def all(self, q: str, **asked: Any) -> list[dict[str, Any]]:
-        """All matches, answer after answer."""
+    def all(self, q: str, **params: Any) -> list[dict[str, Any]]:
+        """All matches, over all pages of the response."""
         found: list[dict[str, Any]] = []
         cursor: str | None = None
         while True:
-            page = self.page(q, **asked, **({"cursor": cursor} if cursor else {}))
+            page = self.page(q, **params, **({"cursor": cursor} if cursor else {}))
             found += page["matches"]
             cursor = page["next"]
             if cursor is None:
@@ -84,16 +87,16 @@ PRINTED: dict[Where, bytes] = {
 
 
 @pytest.fixture
-def room(world: SimulatedService) -> Room:
-    return Room(world, PRINTED)
+def searched_job(world: SimulatedService) -> SearchedJob:
+    return SearchedJob(world, PRINTED)
 
 
 def places(found: list[dict[str, Any]]) -> list[tuple[int, int, int | None, int]]:
     return [(m["attempt"], m["node"], m["rank"], m["line"]) for m in found]
 
 
-def test_all_matches_are_listed_with_their_positions(room: Room) -> None:
-    page = room.page("loss")
+def test_all_matches_are_listed_with_their_positions(searched_job: SearchedJob) -> None:
+    page = searched_job.page("loss")
 
     assert places(page["matches"]) == [
         (1, 0, None, 2),
@@ -116,18 +119,18 @@ def test_all_matches_are_listed_with_their_positions(room: Room) -> None:
     assert page["searched_bytes"] == sum(map(len, PRINTED.values()))
 
 
-def test_the_offset_is_one_at_which_the_log_can_be_read(room: Room) -> None:
-    [found] = room.page("Größe")["matches"]
+def test_match_offset_can_be_used_to_read_the_log(searched_job: SearchedJob) -> None:
+    [found] = searched_job.page("Größe")["matches"]
 
-    asked = {"attempt": 1, "rank": 0, "offset": found["offset"], "limit": 7}
-    read = room.http.get(f"/v1/jobs/{room.job}/logs/text", params=asked)
+    params = {"attempt": 1, "rank": 0, "offset": found["offset"], "limit": 7}
+    read = searched_job.http.get(f"/v1/jobs/{searched_job.job}/logs/text", params=params)
 
     assert (found["line"], found["offset"]) == (4, 24)
     assert read.text == "Größe"
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("params", "found"),
     [
         ({"attempt": 1}, [(1, 0, None, 2), (1, 0, 0, 1)]),
         ({"rank": 0, "attempt": 2}, [(2, 0, 0, 1), (2, 0, 0, 2)]),
@@ -135,24 +138,27 @@ def test_the_offset_is_one_at_which_the_log_can_be_read(room: Room) -> None:
         ({"ignore_case": True, "attempt": 1}, [(1, 0, None, 2), (1, 0, 0, 1), (1, 0, 0, 4)]),
     ],
 )
-def test_a_search_can_be_narrowed(
-    room: Room, asked: dict[str, Any], found: list[tuple[int, int, int | None, int]]
+def test_search_filters_by_attempt_node_and_rank(
+    searched_job: SearchedJob, params: dict[str, Any], found: list[tuple[int, int, int | None, int]]
 ) -> None:
-    assert places(room.page("loss", **asked)["matches"]) == found
+    assert places(searched_job.page("loss", **params)["matches"]) == found
 
 
-def test_pattern_is_a_regex_only_on_request(room: Room) -> None:
-    assert places(room.page("^step [23]", regex=True)["matches"]) == [(1, 0, 0, 2), (2, 0, 0, 1)]
-    assert room.page("^step [23]")["matches"] == []
+def test_pattern_is_a_regex_only_on_request(searched_job: SearchedJob) -> None:
+    assert places(searched_job.page("^step [23]", regex=True)["matches"]) == [
+        (1, 0, 0, 2),
+        (2, 0, 0, 1),
+    ]
+    assert searched_job.page("^step [23]")["matches"] == []
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
-def test_answers_that_are_cut_anywhere_make_the_same_whole(room: Room, limit: int) -> None:
-    assert room.all("s", limit=limit) == room.page("s")["matches"]
+def test_truncated_responses_add_up_to_all_matches(searched_job: SearchedJob, limit: int) -> None:
+    assert searched_job.all("s", limit=limit) == searched_job.page("s")["matches"]
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "params",
     [
         {"q": "(", "regex": True},
         {"q": "a\nb"},
@@ -162,8 +168,10 @@ def test_answers_that_are_cut_anywhere_make_the_same_whole(room: Room, limit: in
         {"q": "x", "cursor": f"1:0:0:{10**30}:1"},
     ],
 )
-def test_invalid_search_is_refused_with_a_reason(room: Room, asked: dict[str, Any]) -> None:
-    answer = room.http.get(f"/v1/jobs/{room.job}/logs/search", params=asked)
+def test_invalid_search_is_refused_with_a_reason(
+    searched_job: SearchedJob, params: dict[str, Any]
+) -> None:
+    answer = searched_job.http.get(f"/v1/jobs/{searched_job.job}/logs/search", params=params)
 
     assert answer.status_code == 400
     assert answer.json()["type"] == "/docs/errors#bad-request"
@@ -173,19 +181,21 @@ def test_invalid_search_is_refused_with_a_reason(room: Room, asked: dict[str, An
 def test_node_output_precedes_its_first_rank(
     world: SimulatedService,
 ) -> None:
-    room = Room(world, dict(reversed(PRINTED.items())))
+    searched_job = SearchedJob(world, dict(reversed(PRINTED.items())))
 
-    listed = room.http.get(f"/v1/jobs/{room.job}/logs").json()
+    listed = searched_job.http.get(f"/v1/jobs/{searched_job.job}/logs").json()
 
     assert [(log["attempt"], log["node"], log["rank"]) for log in listed] == [*PRINTED]
-    assert room.all("s", limit=1) == room.page("s")["matches"]
+    assert searched_job.all("s", limit=1) == searched_job.page("s")["matches"]
 
 
-def hunt(text: bytes, needle: str, room: int = 10_000, left_bytes: int = 10**12) -> list[Any]:
-    """All matches in one log, each stretch as short as it may be."""
+def search_log(
+    text: bytes, needle: str, chunk_bytes: int = 10_000, left_bytes: int = 10**12
+) -> list[Any]:
+    """All matches in one log, with each chunk as short as possible."""
     found, place = list[Any](), SearchPosition((1, 0, -1))
     while True:
-        one = LogSearch(LogPattern.compile(needle), room, remaining_bytes=left_bytes)
+        one = LogSearch(LogPattern.compile(needle), chunk_bytes, remaining_bytes=left_bytes)
         rest = one.search(lambda offset, limit: text[offset : offset + limit], place)
         found += one.matches
         if rest is None:
@@ -193,32 +203,32 @@ def hunt(text: bytes, needle: str, room: int = 10_000, left_bytes: int = 10**12)
         place = SearchPosition.parse(str(rest))
 
 
-@pytest.mark.parametrize("room", [1, 7, 10_000])
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 10_000])
 @pytest.mark.parametrize("left_bytes", [1, 10**12])
-def test_lines_over_the_end_of_a_piece_are_found_once(room: int, left_bytes: int) -> None:
+def test_line_across_chunks_is_found_once(chunk_bytes: int, left_bytes: int) -> None:
     lines = [b"%07d %s" % (n, b"needle" if n % 20_000 == 0 else b"hay" * 5) for n in range(120_000)]
     text = b"\n".join(lines)
     assert len(text) > 2 * CHUNK_BYTES
 
-    found = hunt(text, "needle", room, left_bytes)
+    found = search_log(text, "needle", chunk_bytes, left_bytes)
 
     assert [match.line for match in found] == [1, 20_001, 40_001, 60_001, 80_001, 100_001]
     assert all(text[m.offset :].startswith(m.text.encode()) for m in found)
 
 
-@pytest.mark.parametrize("room", [1, 10_000])
+@pytest.mark.parametrize("chunk_bytes", [1, 10_000])
 @pytest.mark.parametrize("left_bytes", [1, 2 * CHUNK_BYTES, 10**12])
-def test_only_the_beginning_of_a_long_line_is_searched(room: int, left_bytes: int) -> None:
-    """Also where an answer ends within it."""
+def test_long_line_is_searched_at_its_beginning_only(chunk_bytes: int, left_bytes: int) -> None:
+    """This also holds if a response ends within the line."""
     long = b"needle " + b"x" * (3 * CHUNK_BYTES) + b" needle"
 
-    found = hunt(b"first\n" + long + b"\nthe needle\n", "needle", room, left_bytes)
+    found = search_log(b"first\n" + long + b"\nthe needle\n", "needle", chunk_bytes, left_bytes)
 
     assert [(match.line, match.is_cut) for match in found] == [(2, True), (3, False)]
     assert found[1].offset == 6 + len(long) + 1
 
 
-def test_a_line_without_an_end_is_left_for_the_next_answer_too() -> None:
+def test_endless_line_spans_several_responses() -> None:
     """A progress bar never writes a newline; one request would read all of it."""
     bar = b"\r" * (40 * CHUNK_BYTES)
     one = LogSearch(LogPattern.compile("needle"), 100, remaining_bytes=5 * CHUNK_BYTES)
@@ -231,7 +241,7 @@ def test_a_line_without_an_end_is_left_for_the_next_answer_too() -> None:
     assert one.searched_bytes == 5 * CHUNK_BYTES
 
 
-def test_for_a_pattern_the_clock_is_looked_at_more_often() -> None:
+def test_regex_search_checks_its_deadline_more_often() -> None:
     read = list[int]()
 
     def printed(offset: int, limit: int) -> bytes:
@@ -245,7 +255,7 @@ def test_for_a_pattern_the_clock_is_looked_at_more_often() -> None:
     assert set(read) == {PATTERN_CHUNK_BYTES}
 
 
-def test_a_million_lines_take_the_memory_of_a_few_pieces() -> None:
+def test_million_lines_are_searched_in_bounded_memory() -> None:
     line = b"a line that is printed again and again, by a rank that has much to say\n"
     size = len(line) * 1_000_000
 
@@ -278,15 +288,17 @@ def test_search_past_its_deadline_returns_its_position() -> None:
 
 
 def test_command_line_prints_each_match_with_its_position(
-    room: Room, monkeypatch: pytest.MonkeyPatch
+    searched_job: SearchedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with at_a_port(room.http.app) as url:
+    with at_a_port(searched_job.http.app) as url:
         monkeypatch.setenv("HOLDFAST_URL", url)
         found = CliRunner().invoke(
-            app, ["logs", room.job, "--grep", "LOSS", "-i", "--attempt", "1"]
+            app, ["logs", searched_job.job, "--grep", "LOSS", "-i", "--attempt", "1"]
         )
-        as_json = CliRunner().invoke(app, ["logs", room.job, "--grep", "^step", "-E", "--json"])
-        nothing = CliRunner().invoke(app, ["logs", room.job, "--grep", "no such words"])
+        as_json = CliRunner().invoke(
+            app, ["logs", searched_job.job, "--grep", "^step", "-E", "--json"]
+        )
+        nothing = CliRunner().invoke(app, ["logs", searched_job.job, "--grep", "no such words"])
 
     assert found.stdout.splitlines() == [
         "attempt 1 node 0:2: loss of patience",
@@ -295,4 +307,4 @@ def test_command_line_prints_each_match_with_its_position(
     ]
     assert [json.loads(line)["line"] for line in as_json.stdout.splitlines()] == [1, 2, 1]
     assert (nothing.exit_code, nothing.stdout) == (0, "")
-    assert f"no match in the logs of job {room.job}" in nothing.stderr
+    assert f"no match in the logs of job {searched_job.job}" in nothing.stderr

@@ -1,4 +1,4 @@
-"""Logs of a job at the command line, for diagnosis: failures, and missing ranks."""
+"""Logs of a job on the command line, for diagnosis: failures and missing ranks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PRINTED = {
 }
 
 
-class Printing(HidingCloud):
-    """A cloud whose nodes have printed something."""
+class CloudWithOutput(HidingCloud):
+    """A cloud whose nodes have printed output."""
 
     async def logs(self, key: str) -> Sequence[LogSource]:
         return [
@@ -29,8 +29,8 @@ class Printing(HidingCloud):
         return PRINTED[source.node][offset : offset + limit]
 
 
-class Desk:
-    """Where somebody types commands about one job."""
+class JobCommands:
+    """A command line with commands about one job."""
 
     def __init__(self, job: str) -> None:
         self.job = job
@@ -43,37 +43,37 @@ class Desk:
 
 
 @pytest.fixture
-def desk(world: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def commands(world: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Iterator[JobCommands]:
     job = world.submit()["id"]
     world.until(job, "training")
-    world.cloud.__class__ = Printing
+    world.cloud.__class__ = CloudWithOutput
     with served(world) as url:
         monkeypatch.setenv("HOLDFAST_URL", url)
-        yield Desk(job)
+        yield JobCommands(job)
 
 
-def test_lines_of_failures_are_found_in_all_logs(desk: Desk) -> None:
-    output = desk.logs("--errors").stdout
+def test_failure_lines_are_found_in_all_logs(commands: JobCommands) -> None:
+    output = commands.logs("--errors").stdout
 
     assert len(output.splitlines()) == 2
     assert "OSError: no such file" in output
     assert "Traceback (most recent call last):" in output
 
 
-def test_missing_ranks_are_named(desk: Desk) -> None:
-    result = desk.logs("--ranks")
-    as_json = desk.logs("--ranks", "--json")
+def test_missing_ranks_are_named(commands: JobCommands) -> None:
+    result = commands.logs("--ranks")
+    as_json = commands.logs("--ranks", "--json")
 
     assert (
         result.stdout
         == "attempt 1: 3/16 ranks seen\n  node 0: 0-1\n  node 1: 3\nmissing: 2, 4-15\n"
     )
     assert '"missing": [' in as_json.stdout
-    assert desk.ranks().stdout == result.stdout
+    assert commands.ranks().stdout == result.stdout
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (("--errors", "--grep", "x"), "--errors and --grep exclude each other"),
         (("--errors", "--follow"), "--errors and --follow exclude each other"),
@@ -82,15 +82,15 @@ def test_missing_ranks_are_named(desk: Desk) -> None:
     ],
 )
 def test_conflicting_log_options_are_refused(
-    desk: Desk, options: tuple[str, ...], words: str
+    commands: JobCommands, options: tuple[str, ...], message: str
 ) -> None:
-    result = desk.logs(*options)
+    result = commands.logs(*options)
 
     assert result.exit_code != 0
-    assert words in str(result.exception)
+    assert message in str(result.exception)
 
 
-def test_unknown_attempt_is_refused(desk: Desk) -> None:
-    result = desk.logs("--ranks", "--attempt", "9")
+def test_unknown_attempt_is_refused(commands: JobCommands) -> None:
+    result = commands.logs("--ranks", "--attempt", "9")
 
     assert "has 1 attempts; attempt 9 does not exist" in str(result.exception)

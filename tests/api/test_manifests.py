@@ -25,7 +25,7 @@ def describe(world: SimulatedService, job_id: str, attempt: int, **manifest: Jso
 
 @pytest.fixture
 def ended(world: SimulatedService) -> str:
-    """A job that has ended after it was preempted once."""
+    """A job that has ended after one preemption."""
     job_id: str = world.submit()["id"]
     world.until(job_id, "training")
     world.take_node(job_id, notice_s=30)
@@ -72,7 +72,9 @@ def test_commit_unknown_to_nodes_comes_from_the_submitter(
     assert (copied["git_commit"], copied["git_dirty"]) == ("a1b9f4c7e2", True)
     assert copied["holdfast"]["folder"] == "examples/tiny"
     assert copied["holdfast"]["job_file"]["run"] == "holdfast-worker run train.py"
-    assert (with_git["git_commit"], with_git["git_dirty"]) == ("ffff", False), "nodes know better"
+    assert (with_git["git_commit"], with_git["git_dirty"]) == ("ffff", False), (
+        "values reported by nodes take precedence"
+    )
 
 
 def test_a_manifest_is_shown_at_the_command_line(
@@ -91,7 +93,7 @@ def test_a_manifest_is_shown_at_the_command_line(
     assert json.loads(whole.stdout)["config"] == {"lr": 0.1}
 
 
-def test_two_jobs_are_put_side_by_side(
+def test_diff_compares_two_jobs(
     world: SimulatedService, ended: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = world.submit()["id"]

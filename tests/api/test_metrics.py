@@ -1,4 +1,4 @@
-"""Curves over the API and in the terminal: one over all attempts of a job."""
+"""Metric series in the API and in the terminal: one series over all attempts of a job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIDNIGHT = DAWN.isoformat()
 
 @pytest.fixture
 def job_id(world: SimulatedService) -> str:
-    """A job that trains, and has reported thirty steps."""
+    """A job in training with thirty reported steps."""
     job: str = world.submit()["id"]
     world.until(job, "training")
     send_reports(world, job, 1, *(progress(step, loss=100 - step) for step in range(1, 31)))
@@ -29,13 +29,13 @@ def progress(step: int, **values: float | None) -> tuple[str, dict[str, Any]]:
 
 
 def send_reports(
-    world: SimulatedService, job: str, attempt: int, *told: tuple[str, dict[str, Any]]
+    world: SimulatedService, job: str, attempt: int, *sent: tuple[str, dict[str, Any]]
 ) -> None:
     """Send reports after those of the simulated worker of the attempt."""
     begun = world.services.journal.marks(job).get(attempt, 0)
     reports = [
         {"n": begun + i, "at": MIDNIGHT, "kind": kind, "body": body}
-        for i, (kind, body) in enumerate(told, 1)
+        for i, (kind, body) in enumerate(sent, 1)
     ]
     body = {"attempt": attempt, "reports": reports}
     answer = world.http.post(f"/v1/jobs/{job}/reports", json=body, headers=world.worker_token(job))
@@ -43,8 +43,8 @@ def send_reports(
     assert answer.json()["next"] == begun + len(reports) + 1
 
 
-def series(world: SimulatedService, job: str, **asked: Any) -> dict[str, dict[str, Any]]:
-    answer = world.http.get(f"/v1/jobs/{job}/series", params=asked)
+def series(world: SimulatedService, job: str, **params: Any) -> dict[str, dict[str, Any]]:
+    answer = world.http.get(f"/v1/jobs/{job}/series", params=params)
     assert answer.status_code == 200, answer.text
     return {item["name"]: item for item in answer.json()["series"]}
 
@@ -58,7 +58,7 @@ def test_series_are_listed_when_no_name_is_given(world: SimulatedService, job_id
     assert found["accuracy"] == {"name": "accuracy", "points": 1, "last_step": 31, "buckets": None}
 
 
-def test_a_curve_goes_on_over_a_preemption(world: SimulatedService, job_id: str) -> None:
+def test_series_continues_over_a_preemption(world: SimulatedService, job_id: str) -> None:
     again(world, job_id)
 
     [loss] = series(world, job_id, name="loss", points=5000).values()
@@ -72,7 +72,7 @@ def test_a_curve_goes_on_over_a_preemption(world: SimulatedService, job_id: str)
 
 
 def again(world: SimulatedService, job: str) -> None:
-    """Its nodes are taken, and it trains on others."""
+    """Preempt the job and let it train on new nodes."""
     world.take_node(job, notice_s=None)
     world.until(job, "recovering")
     world.until(job, "training")
@@ -87,7 +87,7 @@ def resumed_from(world: SimulatedService, job: str) -> int:
     return step
 
 
-def test_several_curves_come_at_once_over_time(world: SimulatedService, job_id: str) -> None:
+def test_several_series_are_returned_over_time(world: SimulatedService, job_id: str) -> None:
     send_reports(world, job_id, 1, progress(31, lr=0.1), progress(32, lr=None))
 
     found = series(world, job_id, name=["loss", "lr", "nothing"], points=1, x="time")
@@ -99,12 +99,12 @@ def test_several_curves_come_at_once_over_time(world: SimulatedService, job_id: 
 
 
 @pytest.mark.parametrize(
-    ("asked", "field"), [({"x": "epoch"}, "x"), ({"points": 0}, "points"), ({"name": "n" * 201}, "name")]
+    ("params", "field"), [({"x": "epoch"}, "x"), ({"points": 0}, "points"), ({"name": "n" * 201}, "name")]
 )  # fmt: skip
 def test_invalid_series_query_names_its_field(
-    world: SimulatedService, job_id: str, asked: dict[str, Any], field: str
+    world: SimulatedService, job_id: str, params: dict[str, Any], field: str
 ) -> None:
-    answer = world.http.get(f"/v1/jobs/{job_id}/series", params=asked)
+    answer = world.http.get(f"/v1/jobs/{job_id}/series", params=params)
 
     assert answer.status_code == 422
     assert field in answer.json()["errors"][0]["pointer"]
@@ -112,13 +112,15 @@ def test_invalid_series_query_names_its_field(
 
 @pytest.fixture
 def at_terminal(world: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
-    """A person whose settings name the service."""
+    """A command line that is configured for the service."""
     with served(world) as url:
         monkeypatch.setenv("HOLDFAST_URL", url)
         yield CliRunner()
 
 
-def test_a_person_sees_curves(world: SimulatedService, job_id: str, at_terminal: CliRunner) -> None:
+def test_command_line_plots_series(
+    world: SimulatedService, job_id: str, at_terminal: CliRunner
+) -> None:
     send_reports(world, job_id, 1, *(progress(step, up=float(step)) for step in range(1, 9)))
     send_reports(world, job_id, 1, progress(9, up=None))
 

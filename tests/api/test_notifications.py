@@ -21,7 +21,7 @@ BASE = "/v1/projects/default/channels"
 
 
 class Receiver:
-    """Somebody's web server."""
+    """The web server of a receiver."""
 
     def __init__(self) -> None:
         self.got: list[tuple[dict[str, str], dict[str, Any]]] = []
@@ -54,7 +54,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def notify(world: SimulatedService) -> None:
-    """One look of the notifier."""
+    """Run the notifier once."""
     services = world.services
     Notifier(
         outbox=services.outbox,
@@ -64,14 +64,16 @@ def notify(world: SimulatedService) -> None:
     ).run_once_and_wait()
 
 
-def add(world: SimulatedService, url: str, **words: Any) -> dict[str, Any]:
-    answer = world.http.post(BASE, json={"name": "ops", "url": url, **words})
+def add(world: SimulatedService, url: str, **fields: Any) -> dict[str, Any]:
+    answer = world.http.post(BASE, json={"name": "ops", "url": url, **fields})
     assert answer.status_code == 201, answer.text
     channel: dict[str, Any] = answer.json()
     return channel
 
 
-def test_people_hear_of_a_job_from_a_webhook(world: SimulatedService, receiver: Receiver) -> None:
+def test_webhook_receives_notifications_of_a_job(
+    world: SimulatedService, receiver: Receiver
+) -> None:
     add(world, receiver.url)
     job_id = world.submit()["id"]
     world.until(job_id, "succeeded")
@@ -111,7 +113,7 @@ def test_failed_test_message_is_not_retried(world: SimulatedService, receiver: R
     assert delivery["trouble"].startswith("localhost.invalid has no address")
 
 
-def test_a_url_is_never_shown_again(world: SimulatedService, receiver: Receiver) -> None:
+def test_channel_url_is_never_returned(world: SimulatedService, receiver: Receiver) -> None:
     made = add(world, receiver.url)
     rotated = world.http.post(f"{BASE}/ops/rotate").json()
 
@@ -143,7 +145,7 @@ def test_channel_changes_are_in_the_audit_log(world: SimulatedService, receiver:
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         ({"url": "https://10.0.0.1/"}, "is not public"),
         ({"url": "https://169.254.169.254/"}, "hands out cloud credentials"),
@@ -155,15 +157,15 @@ def test_channel_changes_are_in_the_audit_log(world: SimulatedService, receiver:
     ],
 )
 def test_invalid_channel_is_refused_with_a_reason(
-    world: SimulatedService, body: dict[str, Any], words: str
+    world: SimulatedService, body: dict[str, Any], message: str
 ) -> None:
     answer = world.http.post(BASE, json={"name": "ops", **body})
 
     assert answer.status_code == 422
-    assert words in answer.text
+    assert message in answer.text
 
 
-def test_a_refusal_does_not_repeat_the_url(world: SimulatedService) -> None:
+def test_refusal_does_not_contain_the_url(world: SimulatedService) -> None:
     answer = world.http.post(BASE, json={"name": "ops", "url": f"https://10.0.0.1/{'hush' * 600}"})
 
     assert answer.status_code == 422
@@ -187,9 +189,7 @@ def test_unknown_channels_and_projects_are_not_found(
     assert world.http.request(verb, path).status_code == 404
 
 
-def test_two_channels_of_a_project_have_two_names(
-    world: SimulatedService, receiver: Receiver
-) -> None:
+def test_channel_names_are_unique_in_a_project(world: SimulatedService, receiver: Receiver) -> None:
     add(world, receiver.url)
 
     again = world.http.post(BASE, json={"name": "ops", "url": receiver.url})
@@ -201,7 +201,9 @@ def with_notify(*urls: str) -> str:
     return f"{JOB_FILE}  notify: {json.dumps(urls)}\n"
 
 
-def test_a_job_file_names_places_of_its_own(world: SimulatedService, receiver: Receiver) -> None:
+def test_job_file_may_name_notification_targets(
+    world: SimulatedService, receiver: Receiver
+) -> None:
     result = world.submit(with_notify(receiver.url))["id"]
     other = world.submit()["id"]
     world.until(result, "succeeded")
@@ -260,7 +262,7 @@ def test_job_file_url_is_neither_stored_nor_shown(
         (["https://example.com/hush"] * 11, "#/holdfast/notify"),
     ],
 )
-def test_a_place_that_cannot_be_is_a_mistake_of_the_job_file(
+def test_invalid_target_is_a_job_file_error(
     world: SimulatedService, urls: list[str], pointer: str
 ) -> None:
     submitted = world.http.post("/v1/jobs", json={"task": with_notify(*urls)})
@@ -275,14 +277,14 @@ def test_a_place_that_cannot_be_is_a_mistake_of_the_job_file(
 
 @pytest.fixture
 def at_terminal(world: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
-    """A person at the command line, whose service is the world; its notifier looks all the time."""
+    """A command line that is configured for the service, with the notifier running all the time."""
     over = threading.Event()
 
-    def look() -> None:
+    def run_notifier() -> None:
         while not over.wait(0.05):
             notify(world)
 
-    notifier = threading.Thread(target=look)
+    notifier = threading.Thread(target=run_notifier)
     with at_a_port(world.app) as url:
         monkeypatch.setenv("HOLDFAST_URL", url)
         notifier.start()
@@ -292,15 +294,15 @@ def at_terminal(world: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def test_command_line_manages_channels(at_terminal: CliRunner, receiver: Receiver) -> None:
-    def type_(*words: str, **more: Any) -> Result:
-        return at_terminal.invoke(app, ["channels", *words], **more)
+    def invoke(*arguments: str, **more: Any) -> Result:
+        return at_terminal.invoke(app, ["channels", *arguments], **more)
 
-    made = type_("add", "ops", "-", "--kind", "failed", "--json", input=f"{receiver.url}\n")
-    tried = type_("test", "ops", "--json")
-    sent = type_("deliveries", "ops", "--json")
-    listed = type_("list")
-    rotated = type_("rotate", "ops", "--json")
-    removed = type_("rm", "ops")
+    made = invoke("add", "ops", "-", "--kind", "failed", "--json", input=f"{receiver.url}\n")
+    tried = invoke("test", "ops", "--json")
+    sent = invoke("deliveries", "ops", "--json")
+    listed = invoke("list")
+    rotated = invoke("rotate", "ops", "--json")
+    removed = invoke("rm", "ops")
 
     assert json.loads(made.stdout)["secret"].startswith("whsec_")
     assert json.loads(tried.stdout)["progress"] == "sent"
@@ -310,7 +312,7 @@ def test_command_line_manages_channels(at_terminal: CliRunner, receiver: Receive
     assert "hush" not in made.output + listed.output + rotated.output
     assert json.loads(rotated.stdout)["secret"] != json.loads(made.stdout)["secret"]
     assert removed.exit_code == 0
-    assert type_("list", "--json").stdout.strip() == "[]"
+    assert invoke("list", "--json").stdout.strip() == "[]"
 
 
 def test_command_line_lists_deliveries_of_a_job(
@@ -327,7 +329,7 @@ def test_command_line_lists_deliveries_of_a_job(
     assert "name either a channel or a job with --job" in str(neither.exception)
 
 
-def test_a_test_that_fails_ends_in_one_sentence(at_terminal: CliRunner) -> None:
+def test_failed_test_message_prints_one_sentence(at_terminal: CliRunner) -> None:
     at_terminal.invoke(app, ["channels", "add", "ops", "https://nowhere.invalid/"])
 
     failed = at_terminal.invoke(app, ["channels", "test", "ops"])

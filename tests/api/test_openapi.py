@@ -1,4 +1,4 @@
-"""The API matches its description: the copy in the docs is current, and all responses conform."""
+"""The API matches its description: the copy in the docs is current, all responses conform."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.repetitions import FULL, repeat_count
 from support.simulated_service import SimulatedService, served
 
 CASES = repeat_count(300, 2000)
-"""What it sends at least: requests that fit, that do not, and that follow from each other's answers."""
+"""Minimum number of valid, invalid and stateful requests."""
 PHASES = "examples,coverage,fuzzing,stateful" if FULL else "examples,fuzzing,stateful"
 COPY = Path(__file__).parents[2] / "docs" / "reference" / "openapi.json"
 
@@ -28,9 +28,10 @@ def test_the_copy_in_the_docs_is_current() -> None:
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_answers_conform_to_the_openapi_description(world: SimulatedService) -> None:
-    """Schemathesis sends what fits the description and what does not; no answer may surprise."""
+    """Schemathesis sends valid and invalid requests; every response must match the description."""
     world.submit()
-    # Users are among what it makes; it comes from this machine without a token all the same.
+    # Schemathesis also creates users; a request from this machine is still accepted without a
+    # token.
     world.app.state.services = replace(world.services, trust_loopback=True)
 
     with served(world) as url:
@@ -39,9 +40,10 @@ def test_answers_conform_to_the_openapi_description(world: SimulatedService) -> 
                 *(sys.executable, "-m", "schemathesis.cli"),
                 *("--config-file", str(Path(__file__).with_name("schemathesis.toml"))),
                 *("run", f"{url}/openapi.json"),
-                # A stream does not end, and only its first message could be held against anything.
+                # A stream does not end, and only its first message could be validated.
                 *("--exclude-path-regex", "stream$", "--phases", PHASES),
-                # A job file is text with a grammar of its own, which the description cannot hold.
+                # A job file is text with a grammar of its own, which the description cannot
+                # express.
                 *("--exclude-checks", "positive_data_acceptance"),
                 *("--max-examples", str(repeat_count(4, 15)), "--seed", "1", "--no-color"),
             ],

@@ -1,4 +1,7 @@
-"""Who may do what: every route of the API's own description, for everybody, in their project and in another's."""
+"""Permissions on every route of the OpenAPI description, for every kind of caller.
+
+Each caller is tested in their own project and in a foreign one.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,12 @@ from support.simulated_service import JOB_FILE, SimulatedService, client
 
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
-PEOPLE = ("owner", "boss", "lead", "member", "viewer", "outsider", "reader", "confined")
-"""`boss` is an admin of the service, `reader` a token of `lead` with the scope read, `confined` one of `boss` for the project `own`."""
+CALLERS = ("owner", "boss", "lead", "member", "viewer", "outsider", "reader", "confined")
+"""The callers.
+
+`boss` is an admin of the service, `reader` a token of `lead` with the scope read, and `confined` a
+token of `boss` for the project `own`.
+"""
 TABLE = """
 open              GET /healthz
 open              GET /readyz
@@ -118,10 +125,14 @@ address           POST /v1/jobs/{job_id}/nudge/{secret}
 ++++++3+ ++444434 POST /v1/tokens/{token_id}/rotate
 ++++++3+ ++444434 DELETE /v1/tokens/{token_id}
 """
-"""A line for each route, written by hand. A letter for each of `PEOPLE`, in their project and in another's: + allowed, 3 forbidden
-(403), 4 nothing there (404). Or who gets in without a role: everybody (open), the job's workers (worker), who knows the secret
-in the path (address). A route that names no project answers alike in both."""
-SENT: dict[str, dict[str, Any]] = {
+"""The expected access to each route, one per line, written by hand.
+
+One letter per entry of `CALLERS`, in their own project and in a foreign one: + allowed, 3 forbidden
+(403), 4 not found (404). Routes without roles name their callers: everybody (open), workers of the
+job (worker), callers with the secret in the path (address). A route without a project responds
+equally in both.
+"""
+BODIES_OF: dict[str, dict[str, Any]] = {
     "POST /v1/jobs": {"task": JOB_FILE},
     "POST /v1/tokens": {"name": "new"},
     "POST /v1/tokens/{token_id}/rotate": {},
@@ -130,7 +141,7 @@ SENT: dict[str, dict[str, Any]] = {
     "POST /v1/code/pieces": {},
     "POST /v1/code/trees": {"entries": []},
 }
-"""Routes that look by themselves at what they are about, and have to run for it."""
+"""Routes that check permissions on their resource themselves, and have to run for it."""
 LISTS = [
     route.partition(" ")[2]
     for route, what in ROUTES.items()
@@ -139,7 +150,7 @@ LISTS = [
     and "{" not in route
     and "stream" not in route
 ]
-"""Routes that are about no one project, and show what is in those of the caller."""
+"""Routes across projects, which list the data of the caller's projects."""
 
 
 @pytest.fixture
@@ -180,16 +191,16 @@ OPENERS: dict[str, Callable[[Principals], TestClient]] = {
 
 
 @dataclass(frozen=True)
-class Row:
-    """How one route is to answer."""
+class RouteExpectation:
+    """The expected responses of one route."""
 
     route: str
     own: str
-    """Or the way in that roles have nothing to do with."""
+    """Or the access rule that is independent of roles."""
     foreign: str = ""
 
     def due(self, who: str, place: str) -> int | None:
-        """The status with which somebody is refused; None: they are let in."""
+        """The status of the refusal; None if the caller is permitted."""
         match self.own:
             case "open":
                 return None
@@ -197,27 +208,32 @@ class Row:
                 return 404
             case "worker":
                 return None if who == {OWN: "worker", FOREIGN: "other worker"}[place] else 401
-        if who not in PEOPLE:
+        if who not in CALLERS:
             return 403 if "worker" in who else 401
         letters = self.own if place == OWN else self.foreign
-        return {"+": None, "3": 403, "4": 404}[letters[PEOPLE.index(who)]]
+        return {"+": None, "3": 403, "4": 404}[letters[CALLERS.index(who)]]
 
 
-def rows() -> list[Row]:
+def rows() -> list[RouteExpectation]:
     return [
-        Row(route=f"{method} {path}", own=first, foreign="".join(second))
+        RouteExpectation(route=f"{method} {path}", own=first, foreign="".join(second))
         for first, *second, method, path in map(str.split, TABLE.strip().splitlines())
     ]
 
 
-def status(principals: Principals, caller: TestClient, who: str, row: Row, place: str) -> int:
-    """What somebody is answered. An unknown word of the query ends a request that was let in, before it does anything."""
+def status(
+    principals: Principals, caller: TestClient, who: str, row: RouteExpectation, place: str
+) -> int:
+    """The status of a caller's response.
+
+    An unknown query key ends a permitted request before it has an effect.
+    """
     method, _, path = row.route.partition(" ")
     holder = {"owner": None, "reader": "lead", "confined": "boss"}.get(who, who)
     project = OWN if who == "confined" else None
     whose = (
         {"user": holder, "project": project}
-        if place == OWN and who in PEOPLE
+        if place == OWN and who in CALLERS
         else {"user": "guest"}
     )
     token_id = principals.token(**whose)[1].id if "{token_id}" in path else ""
@@ -228,7 +244,7 @@ def status(principals: Principals, caller: TestClient, who: str, row: Row, place
         "name": "errors",
     }
     url = path.format_map(defaultdict(lambda: "1", steps))
-    body = SENT.get(row.route)
+    body = BODIES_OF.get(row.route)
     if "{secret}" in path:
         return caller.request(method, url).status_code
     if body is None:
@@ -238,18 +254,18 @@ def status(principals: Principals, caller: TestClient, who: str, row: Row, place
     return caller.request(method, url, json=body if method == "POST" else None).status_code
 
 
-def test_the_table_has_every_route() -> None:
+def test_permission_table_lists_every_route() -> None:
     assert sorted(row.route for row in rows()) == sorted(ROUTES)
 
 
 @ON_SQLITE
-def test_every_route_answers_everybody_as_the_table_says(principals: Principals) -> None:
+def test_every_route_enforces_the_permission_table(principals: Principals) -> None:
     wrong = []
 
     for who, opener in OPENERS.items():
         with opener(principals) as caller:
-            # Strangers have no project of their own.
-            places = (OWN, FOREIGN) if who in PEOPLE or "worker" in who else (OWN,)
+            # Unknown callers have no project of their own.
+            places = (OWN, FOREIGN) if who in CALLERS or "worker" in who else (OWN,)
             for row, place in itertools.product(rows(), places):
                 got = status(principals, caller, who, row, place)
                 due = row.due(who, place)
@@ -274,7 +290,7 @@ def test_removed_route_fails_the_policy_check() -> None:
 
 
 def test_job_and_project_routes_require_a_role_there() -> None:
-    """A bill that were declared like the prices would be shown to everybody who may come in."""
+    """A bill declared like the prices would be visible to every authenticated user."""
     loose = {
         route
         for route, what in ROUTES.items()
@@ -286,7 +302,7 @@ def test_job_and_project_routes_require_a_role_there() -> None:
 
 
 def test_mutating_routes_require_more_than_read_scope() -> None:
-    """A wrong row of the table would let a token that may only look do something."""
+    """A wrong row of the table would let a read-only token change data."""
     harmless = {"POST /v1/render", "POST /v1/session", "DELETE /v1/session"}
 
     changing = {
@@ -342,7 +358,7 @@ def test_hidden_job_is_answered_like_an_absent_one(
 
 @ON_SQLITE
 @pytest.mark.parametrize("cursor", ["own", "foreign"])
-def test_a_cursor_leads_into_no_other_project(principals: Principals, cursor: str) -> None:
+def test_cursor_reveals_no_other_project(principals: Principals, cursor: str) -> None:
     answer = principals.person("viewer").get("/v1/jobs", params={"cursor": principals.job(cursor)})
 
     assert "job-of-foreign" not in answer.text

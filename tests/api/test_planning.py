@@ -1,4 +1,4 @@
-"""Questions before anything runs are answered with the prices of the catalogue."""
+"""Estimates before a job runs, with the prices of the catalog."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from support.simulated_service import SimulatedService, served
 from typer.testing import CliRunner
 
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-"""The database is not asked."""
+"""The database is not queried."""
 
 
 @ON_SQLITE
 def test_loss_is_priced_by_the_caller_or_the_catalog(world: SimulatedService) -> None:
-    asked = {"at_hour": 67, "every_hours": 4}
+    request = {"at_hour": 67, "every_hours": 4}
 
-    own = world.http.get("/v1/what-if/loss", params={**asked, "usd_per_day": 2000}).json()
+    own = world.http.get("/v1/what-if/loss", params={**request, "usd_per_day": 2000}).json()
     listed = world.http.get(
-        "/v1/what-if/loss", params={**asked, "accelerator": "A100:8", "nodes": 8}
+        "/v1/what-if/loss", params={**request, "accelerator": "A100:8", "nodes": 8}
     ).json()
-    neither = world.http.get("/v1/what-if/loss", params=asked)
+    neither = world.http.get("/v1/what-if/loss", params=request)
 
     assert (own["micros_without"], own["roughly_micros_with"]) == (5_583_333_333, 300_000_000)
     assert listed["micros_per_day"] / 1e6 == pytest.approx(4000, rel=0.2), "64 of 40 GB, on demand"
@@ -49,15 +49,15 @@ def test_advice_has_prices_and_reasons(world: SimulatedService) -> None:
 def test_command_line_prints_losses_cadence_and_advice(
     world: SimulatedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def said(*words: str) -> str:
+    def printed(*words: str) -> str:
         return CliRunner().invoke(app, list(words)).stdout
 
     with served(world) as url:
         monkeypatch.setenv("HOLDFAST_URL", url)
-        loss = said("what-if", "loss", "--usd-per-day", "2000", "--at", "67h", "--every", "4h")
-        cadence = said("what-if", "cadence", "--cost", "45s", "--between-failures", "3h")
-        advice = said("advise", "--params", "7B", "--no-checkpoints")
-        small = said("advise", "--params", "100M")
+        loss = printed("what-if", "loss", "--usd-per-day", "2000", "--at", "67h", "--every", "4h")
+        cadence = printed("what-if", "cadence", "--cost", "45s", "--between-failures", "3h")
+        advice = printed("advise", "--params", "7B", "--no-checkpoints")
+        small = printed("advise", "--params", "100M")
         wrong = CliRunner().invoke(app, ["what-if", "loss", "--at", "soon"])
 
     assert "at most 67 h and $5,583.33 (about $5,500)" in loss
@@ -76,10 +76,10 @@ def test_newer_prices_replace_old_ones_in_advice_and_losses(
     world: SimulatedService,
 ) -> None:
     with_old_price(world)
-    asked = {"at_hour": 10, "accelerator": "H100:8", "spot": True}
+    request = {"at_hour": 10, "accelerator": "H100:8", "spot": True}
 
     advice = world.http.get("/v1/advice", params={"params": "7B"}).json()
-    loss = world.http.get("/v1/what-if/loss", params=asked).json()
+    loss = world.http.get("/v1/what-if/loss", params=request).json()
 
     [h100] = [one for one in advice["others"] if one["accelerator"] == "H100"]
     assert h100["on_demand_micros_per_hour"] == 55_040_000 / 8
@@ -94,9 +94,9 @@ def test_advice_marks_an_old_price_where_no_newer_one_is_known(
     world: SimulatedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_old_price(world, BygoneMarket)
-    asked = {"at_hour": 10, "accelerator": "H100:8", "spot": True}
+    request = {"at_hour": 10, "accelerator": "H100:8", "spot": True}
 
-    loss = world.http.get("/v1/what-if/loss", params=asked).json()
+    loss = world.http.get("/v1/what-if/loss", params=request).json()
     advice = world.http.get("/v1/advice", params={"params": "7B"}).json()
     with served(world) as url:
         monkeypatch.setenv("HOLDFAST_URL", url)

@@ -17,7 +17,7 @@ from holdfast.cli.app import app
 from holdfast.cli.billing import print_bill
 from holdfast.client import Refused
 from holdfast.demo.history.market import Market
-from holdfast.domain.billing.ledger import compute_bill
+from holdfast.domain.billing.bill import compute_bill
 from holdfast.domain.events import Event, NodesReady, decode, encode
 from holdfast.domain.jobs.lifecycle import fold
 from holdfast.domain.pricing.quotes import PricePoint, PriceQuery
@@ -114,7 +114,7 @@ def test_unknown_price_is_a_single_estimate(world: SimulatedService) -> None:
     assert body["source"].startswith("estimate: the most expensive of its kind, in gcp/us-west3")
 
 
-def test_rows_that_lie_are_counted_and_listed_on_request(world: SimulatedService) -> None:
+def test_implausible_rows_are_counted_and_listed(world: SimulatedService) -> None:
     counted = world.http.get("/v1/prices?accelerator=H200").json()
     listed = world.http.get("/v1/prices?accelerator=H200&cloud=gcp&refused=true").json()
 
@@ -135,7 +135,7 @@ def test_rows_that_lie_are_counted_and_listed_on_request(world: SimulatedService
 
 
 @pytest.mark.parametrize(
-    ("asked", "detail"),
+    ("params", "detail"),
     [
         (
             {"accelerator": "A100-40GB:8"},
@@ -153,9 +153,9 @@ def test_rows_that_lie_are_counted_and_listed_on_request(world: SimulatedService
     ],
 )
 def test_misspelled_query_is_refused_with_a_suggestion(
-    world: SimulatedService, asked: dict[str, str], detail: str
+    world: SimulatedService, params: dict[str, str], detail: str
 ) -> None:
-    answer = world.http.get("/v1/prices", params=asked)
+    answer = world.http.get("/v1/prices", params=params)
 
     assert (answer.status_code, answer.json()["detail"]) == (400, detail)
 
@@ -168,7 +168,7 @@ def test_prices_require_authentication(world: SimulatedService) -> None:
 def service(
     world: SimulatedService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[None]:
-    """A service where the command line looks for it."""
+    """A running service that the command line is configured for."""
     with served(world) as url:
         monkeypatch.setenv("HOLDFAST_URL", url)
         monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
@@ -246,7 +246,7 @@ def test_bill_at_known_prices_is_unmarked(capsys: pytest.CaptureFixture[str]) ->
     assert "price of attempt 1: SkyPilot's cost report, as of 2026-03-01" in printed
 
 
-def test_an_event_of_before_prices_had_sources_is_read_as_it_was() -> None:
+def test_event_without_price_source_is_read_unchanged() -> None:
     body = encode(ready(0))
     for name in ("price_source", "price_as_of", "is_price_estimate"):
         del body[name]
@@ -254,14 +254,17 @@ def test_an_event_of_before_prices_had_sources_is_read_as_it_was() -> None:
     assert decode("NodesReady", at(0), body) == ready(0)
 
 
-def test_an_event_keeps_whose_price_it_is() -> None:
+def test_event_keeps_its_price_source() -> None:
     event = replace(ready(0), price_source="x", price_as_of=at(5), is_price_estimate=True)
 
     assert decode("NodesReady", at(0), encode(event)) == event
 
 
 def test_price_history_covers_the_requested_days(world: SimulatedService) -> None:
-    """Prices of a market that is known: two days of it, one change in each, and the one that held before."""
+    """Prices of a known market.
+
+    They cover two days, one change in each, and the price in effect before them.
+    """
     now = world.clock.now()
     market = Market(3, now - timedelta(days=30))
     world.services = replace(world.services, prices=market)
@@ -288,7 +291,7 @@ def test_price_history_covers_the_requested_days(world: SimulatedService) -> Non
     assert (len(some["series"]), some["left_out"]) == (1, 2)
 
 
-def test_a_history_is_of_the_thirty_days_before_a_day(world: SimulatedService) -> None:
+def test_price_history_covers_the_thirty_days_before_a_day(world: SimulatedService) -> None:
     until = (world.clock.now() - timedelta(days=40)).date()
 
     body = world.http.get(f"/v1/prices/history?accelerator=H100:8&until={until}").json()
@@ -299,7 +302,7 @@ def test_a_history_is_of_the_thirty_days_before_a_day(world: SimulatedService) -
 
 
 @pytest.mark.parametrize(
-    ("words", "detail"),
+    ("query", "detail"),
     [
         ("since=2999-01-01", "since: 2999-01-01 is in the future"),
         ("since=2999-01-01&until=2999-02-01", "since: 2999-01-01 is in the future"),
@@ -307,10 +310,10 @@ def test_a_history_is_of_the_thirty_days_before_a_day(world: SimulatedService) -
         ("until=0001-01-01", "until: '0001-01-01' is not a day"),
     ],
 )
-def test_a_history_of_days_to_come_is_refused(
-    world: SimulatedService, words: str, detail: str
+def test_price_history_of_future_days_is_refused(
+    world: SimulatedService, query: str, detail: str
 ) -> None:
-    answer = world.http.get(f"/v1/prices/history?accelerator=A100:8&{words}")
+    answer = world.http.get(f"/v1/prices/history?accelerator=A100:8&{query}")
 
     assert answer.status_code == 400
     assert answer.json()["detail"].startswith(detail)
@@ -319,7 +322,7 @@ def test_a_history_of_days_to_come_is_refused(
 def test_slow_price_sources_are_left_out_of_the_history(
     world: SimulatedService,
 ) -> None:
-    """Each may take half a minute, and fifty of them would block the caller, and a thread."""
+    """Each source may take half a minute. Fifty of them would block the caller and a thread."""
 
     class Slow(Market):
         def history(
@@ -347,12 +350,12 @@ def test_prices_without_history_show_only_the_current_one(world: SimulatedServic
         assert series["now"]["spot_micros_per_hour"] > 0
 
 
-@pytest.mark.parametrize("words", ["", "accelerator=A100-40GB:8", "accelerator=A100:8&since=x"])
-def test_a_history_of_nothing_in_particular_is_refused(world: SimulatedService, words: str) -> None:
-    assert world.http.get(f"/v1/prices/history?{words}").status_code in {400, 422}
+@pytest.mark.parametrize("query", ["", "accelerator=A100-40GB:8", "accelerator=A100:8&since=x"])
+def test_price_history_with_invalid_query_is_refused(world: SimulatedService, query: str) -> None:
+    assert world.http.get(f"/v1/prices/history?{query}").status_code in {400, 422}
 
 
-def test_the_command_line_shows_a_history(
+def test_command_line_prints_a_price_history(
     world: SimulatedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     market = Market(3, world.clock.now() - timedelta(days=30))

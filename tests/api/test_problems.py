@@ -55,14 +55,14 @@ def test_a_body_that_is_too_large_is_not_read(world: SimulatedService) -> None:
     assert answer.json()["title"] == "The body is too large."
 
 
-def test_a_body_that_is_no_json_is_refused(world: SimulatedService) -> None:
+def test_non_json_body_is_refused(world: SimulatedService) -> None:
     answer = world.http.post("/v1/jobs", content=b"{", headers={"Content-Type": "application/json"})
 
     assert answer.status_code == 422
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_a_full_disk_is_a_503_and_loses_nothing(world: SimulatedService) -> None:
+def test_full_disk_returns_503_and_loses_no_data(world: SimulatedService) -> None:
     kept = world.submit()["id"]
     engine = world.services.engine
 

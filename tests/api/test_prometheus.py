@@ -1,4 +1,4 @@
-"""Prometheus metrics: each is described, has bounded labels, and equals the value in the API."""
+"""Prometheus metrics: each is described, has bounded labels, and matches the API."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from support.simulated_service import SimulatedService, client
 ROOT = Path(__file__).parents[2]
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "holdfast.json").read_text())
 PAGE = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-Figures = dict[str, dict[tuple[tuple[str, str], ...], float]]
+Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
 
 
-def scraped(world: SimulatedService) -> Figures:
+def scraped(world: SimulatedService) -> Samples:
     """Every sample by its name and labels."""
     answer = world.http.get("/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    found: Figures = {}
+    found: Samples = {}
     for family in text_string_to_metric_families(answer.text):
         assert family.documentation
         for sample in family.samples:
@@ -34,13 +34,13 @@ def scraped(world: SimulatedService) -> Figures:
     return found
 
 
-def value(figures: Figures, name: str, **labels: str) -> float:
+def value(figures: Samples, name: str, **labels: str) -> float:
     return figures[name][tuple(sorted(labels.items()))]
 
 
 @pytest.fixture
 def busy(world: SimulatedService) -> SimulatedService:
-    """A job that has ended after a preemption, two that train, and one that is queued."""
+    """Three kinds of jobs: ended after a preemption, in training (two), and queued."""
     done = world.submit()["id"]
     world.until(done, "training")
     world.take_node(done, notice_s=None)
@@ -72,7 +72,7 @@ def measure(world: SimulatedService, job_id: str, utilization: float) -> None:
     world.services.journal.ingest(job_id, 1, reports)
 
 
-def test_the_figures_are_those_of_the_api(busy: SimulatedService) -> None:
+def test_metrics_match_the_api(busy: SimulatedService) -> None:
     total = busy.http.get("/v1/costs").json()["total"]
 
     result = scraped(busy)
@@ -93,14 +93,14 @@ def test_the_figures_are_those_of_the_api(busy: SimulatedService) -> None:
             paid = value(result, "holdfast_phase_usd", phase=phase, **usd)
             assert paid == pytest.approx(micros / 1e6), phase
     assert value(result, "holdfast_paid_usd", simulated="false") == 0
-    standing = value(result, "holdfast_standing_usd_per_hour", **usd)
+    hourly = value(result, "holdfast_standing_usd_per_hour", **usd)
     live = busy.http.get("/v1/jobs", params={"status": "training"}).json()["jobs"]
     rates = [busy.services.journal.read(job["id"]).account.micros_per_hour for job in live]
     assert all(rates)
-    assert standing == pytest.approx(sum(rates) / 1e6)
+    assert hourly == pytest.approx(sum(rates) / 1e6)
 
 
-def test_a_look_that_gives_nothing_is_counted(busy: SimulatedService) -> None:
+def test_failed_observation_is_counted(busy: SimulatedService) -> None:
     busy.cloud.dark = True
     busy.pass_time(5)
     busy.clock.advance(100)
@@ -111,7 +111,7 @@ def test_a_look_that_gives_nothing_is_counted(busy: SimulatedService) -> None:
     assert value(result, "holdfast_look_overdue_seconds") == pytest.approx(100, abs=5)
 
 
-def test_answers_are_timed_by_route_and_never_by_path(busy: SimulatedService) -> None:
+def test_responses_are_timed_by_route_not_by_path(busy: SimulatedService) -> None:
     for path in ("/v1/jobs/j000000000000", "/nowhere/at/all", "/v1/jobs?limit=0"):
         busy.http.get(path)
     busy.http.request("BREW", "/v1/jobs")
@@ -129,8 +129,8 @@ def test_answers_are_timed_by_route_and_never_by_path(busy: SimulatedService) ->
     assert result[tuple(sorted(refused.items()))] == 1
 
 
-def test_a_bug_is_counted_as_an_answer(world: SimulatedService) -> None:
-    world.app.add_api_route("/boom", lambda: None)  # Without a declaration of its permissions.
+def test_unhandled_error_is_counted_as_a_5xx_response(world: SimulatedService) -> None:
+    world.app.add_api_route("/boom", lambda: None)  # It declares no permissions.
     assert world.http.get("/boom").status_code == 500
 
     result = scraped(world)["holdfast_http_request_seconds_count"]
@@ -162,7 +162,7 @@ def test_report_deliveries_are_counted_by_outcome(world: SimulatedService) -> No
     assert value(result, "holdfast_http_request_seconds_count", status="4xx", **labels) == 1
 
 
-def test_a_monitor_comes_in_with_a_token_that_may_only_read(world: SimulatedService) -> None:
+def test_metrics_are_readable_with_a_read_only_token(world: SimulatedService) -> None:
     principals = create_principals(world)
     monitor = principals.person("boss", scopes=[TokenScope.READ])
 
@@ -176,7 +176,7 @@ def names(text: str) -> set[str]:
     return set(re.findall(r"\b(?:holdfast|process)_\w+", text))
 
 
-def test_every_figure_has_its_row_in_the_reference(busy: SimulatedService) -> None:
+def test_every_metric_is_documented(busy: SimulatedService) -> None:
     families = {
         family.name
         for family in text_string_to_metric_families(busy.http.get("/metrics").text)
@@ -184,7 +184,7 @@ def test_every_figure_has_its_row_in_the_reference(busy: SimulatedService) -> No
     }
     described = set(re.findall(r"^\| `(holdfast_\w+)`", PAGE, re.MULTILINE))
 
-    # Of counters, the parser tells the name without `_total`.
+    # The parser removes `_total` from the names of counters.
     assert {name.removesuffix("_total") for name in described} == families
 
 
@@ -202,21 +202,21 @@ def test_dashboard_metrics_are_all_exported(busy: SimulatedService) -> None:
 
 
 def test_runtime_metrics_of_training_jobs_are_exported(busy: SimulatedService) -> None:
-    told = scraped(busy)
+    samples = scraped(busy)
 
     shown = json.dumps(DASHBOARD)
     exported = [metric for metric, _ in TRAINING.values()]
     assert TRAINING.keys() == set(RuntimeMetricName)
     for metric in exported:
-        assert value(told, metric, stat="min") == 0.5
-        assert value(told, metric, stat="mean") == pytest.approx(0.7)
-        assert value(told, metric, stat="max") == 0.9
+        assert value(samples, metric, stat="min") == 0.5
+        assert value(samples, metric, stat="mean") == pytest.approx(0.7)
+        assert value(samples, metric, stat="max") == 0.9
         assert metric in shown
     busy.pass_time(3600)
-    assert not set(exported) & scraped(busy).keys(), "no job trains any more"
+    assert not set(exported) & scraped(busy).keys(), "no job is in training"
 
 
-def test_the_dashboard_has_no_two_panels_in_one_place() -> None:
+def test_grafana_panels_do_not_overlap() -> None:
     cells = [
         (x, y)
         for panel in DASHBOARD["panels"]

@@ -1,4 +1,4 @@
-"""Rate limits: shown in headers, counted by kind and caller, without effect on others."""
+"""Rate limits: sent in headers, and counted per request class and caller."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_submissions_are_limited_per_user_across_tokens(
     assert principals.person("member").get("/v1/jobs").status_code == 200
 
 
-def test_people_and_workers_do_not_starve_each_other(principals: Principals) -> None:
+def test_users_and_workers_have_separate_rate_limits(principals: Principals) -> None:
     viewer, worker = principals.person("viewer"), principals.worker(OWN)
     path, empty = f"/v1/jobs/{principals.own}/reports", {"attempt": 1, "reports": []}
 
@@ -59,7 +59,7 @@ def test_people_and_workers_do_not_starve_each_other(principals: Principals) -> 
     assert principals.person("lead").get("/v1/jobs").status_code == 200
 
 
-def test_the_owner_of_the_service_is_not_kept_from_it(principals: Principals) -> None:
+def test_owner_is_not_rate_limited(principals: Principals) -> None:
     owner = principals.person(None)
 
     statuses = {owner.post("/v1/jobs", json={"task": JOB_FILE}).status_code for _ in range(5)}
@@ -79,7 +79,7 @@ def test_wrong_tokens_are_limited_and_valid_ones_are_not(
     ]
 
     assert same == [401] * 3 + [429] * 3
-    assert others == [401] * 6 + [429] * 2  # 12 of any kind from one address.
+    assert others == [401] * 6 + [429] * 2  # 12 requests of any class from one address.
     assert principals.person("viewer").get("/v1/jobs").status_code == 200
 
 
@@ -94,7 +94,7 @@ def test_failed_logins_of_others_do_not_hide_token_expiry(principals: Principals
     assert "expired" in answer.json()["detail"] or "ended" in answer.json()["detail"]
 
 
-def test_a_flood_of_wrong_tokens_does_not_fill_the_audit_log(principals: Principals) -> None:
+def test_flood_of_wrong_tokens_adds_few_audit_entries(principals: Principals) -> None:
     before = principals.world.services.audit.head().seq
 
     for _ in range(50):

@@ -1,4 +1,4 @@
-"""`holdfast render` where no service answers: the same rendering, and what it does not know."""
+"""`holdfast render` without a service: the same rendering, with notes on unchecked facts."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ WRONG = [
 
 
 @pytest.fixture
-def typed(world: SimulatedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Types `holdfast render` with a job file, before a service that is away."""
+def render_offline(world: SimulatedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run `holdfast render` with a job file and an unreachable service."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("K", "secret")
     monkeypatch.setenv("HOLDFAST_URL", f"http://127.0.0.1:{free_port()}")
@@ -61,18 +61,18 @@ def typed(world: SimulatedService, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (OVER, []),
     ],
 )
-def test_rendering_is_that_of_the_service(
+def test_offline_rendering_equals_that_of_the_service(
     world: SimulatedService,
-    typed: Any,
+    render_offline: Any,
     monkeypatch: pytest.MonkeyPatch,
     task: str,
     words: list[str],
 ) -> None:
-    alone = typed(task, *words, "--json")
+    alone = render_offline(task, *words, "--json")
     with served(world) as url:
         monkeypatch.setenv("HOLDFAST_URL", url)
-        answered = typed(task, *words, "--json")
-        forced = typed(task, *words, "--json", "--local")
+        answered = render_offline(task, *words, "--json")
+        forced = render_offline(task, *words, "--json", "--local")
 
     assert alone.exit_code == answered.exit_code == 0, alone.stderr
     here, there = json.loads(alone.stdout), json.loads(answered.stdout)
@@ -87,12 +87,12 @@ def test_rendering_is_that_of_the_service(
 
 
 @pytest.mark.parametrize("task", WRONG)
-def test_mistakes_are_those_that_the_service_names(
-    world: SimulatedService, typed: Any, task: str
+def test_offline_errors_equal_those_of_the_service(
+    world: SimulatedService, render_offline: Any, task: str
 ) -> None:
     problem = world.http.post("/v1/render", json={"task": task}).json()
 
-    alone = typed(task)
+    alone = render_offline(task)
 
     assert isinstance(alone.exception, BadJobFile)
     flaws = [{"pointer": flaw.pointer, "message": flaw.message} for flaw in alone.exception.issues]
@@ -106,50 +106,50 @@ def test_mistakes_are_those_that_the_service_names(
 
 
 def test_non_utf8_variables_and_folders_are_refused_by_name(
-    typed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    render_offline: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / os.fsdecode(b"runs-\xff")
     folder.mkdir()
     (folder / "job.yaml").write_text(LOCAL)
 
-    variable = typed(LOCAL, "--env", os.fsdecode(b"A=\xff"))
+    variable = render_offline(LOCAL, "--env", os.fsdecode(b"A=\xff"))
     monkeypatch.chdir(folder)
-    here = typed(LOCAL)
+    here = render_offline(LOCAL)
 
-    for typed_result, place in ((variable, "env.A"), (here, "base_dir")):
-        assert isinstance(typed_result.exception, BadRequest)
-        assert (
-            typed_result.exception.detail == f"{place}: is not UTF-8; write or rename it in UTF-8"
-        )
+    for result, place in ((variable, "env.A"), (here, "base_dir")):
+        assert isinstance(result.exception, BadRequest)
+        assert result.exception.detail == f"{place}: is not UTF-8; write or rename it in UTF-8"
 
 
-def test_hand_mistakes_are_those_of_the_service(world: SimulatedService, typed: Any) -> None:
+def test_offline_torchrun_errors_equal_those_of_the_service(
+    world: SimulatedService, render_offline: Any
+) -> None:
     words = ["--launcher", "torchrun", "--nnodes", "3:2"]
     body = {"task": LOCAL, "by_hand": {"least_nodes": 3, "nodes": 2}}
     problem = world.http.post("/v1/render", json=body).json()
 
-    alone = typed(LOCAL, *words)
+    alone = render_offline(LOCAL, *words)
 
     assert isinstance(alone.exception, BadRequest)
     assert alone.exception.detail == problem["detail"]
 
 
-def test_a_service_that_refuses_the_token_is_not_passed_over(
-    world: SimulatedService, typed: Any, monkeypatch: pytest.MonkeyPatch
+def test_refused_token_is_not_treated_as_offline(
+    world: SimulatedService, render_offline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with served(world) as url:
         monkeypatch.setenv("HOLDFAST_URL", url)
         monkeypatch.setenv("HOLDFAST_TOKEN", "hf_wrong")
-        refused = typed(LOCAL)
+        refused = render_offline(LOCAL)
 
     assert refused.exception.exit_code == 5
     assert refused.stdout == ""
 
 
-def test_a_job_to_continue_from_is_not_looked_up(typed: Any) -> None:
+def test_offline_rendering_does_not_check_the_parent_job(render_offline: Any) -> None:
     task = f"{LOCAL}holdfast: {{checkpoint: {{store: 's3://b/p', from: jx1}}}}\n"
 
-    alone = typed(task, "--json")
+    alone = render_offline(task, "--json")
 
     assert (
         "job jx1, whose checkpoints it uses, was not checked" in json.loads(alone.stdout)["notes"]

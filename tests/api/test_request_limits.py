@@ -1,4 +1,4 @@
-"""What is refused before a route runs: callers before bodies, unknown words of a query, bodies of too many values."""
+"""Requests refused before a route runs: unauthenticated, unknown query keys, large bodies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.simulated_service import JOB_FILE, SimulatedService, client
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 BODIES = int(os.environ.get("HOSTILE_BODIES", str(repeat_count(60, 1000))))
-"""How many bodies are drawn."""
+"""The number of drawn bodies."""
 MARGIN = 5
 JSON = {"Content-Type": "application/json"}
 
@@ -35,7 +35,7 @@ JSON = {"Content-Type": "application/json"}
         ("GET /v1/jobs?nothing=1", b""),
     ],
 )
-def test_a_stranger_is_refused_before_the_body_is_read(
+def test_unknown_caller_is_refused_before_body_is_read(
     world: SimulatedService, route: str, body: bytes
 ) -> None:
     method, path = route.split()
@@ -46,7 +46,7 @@ def test_a_stranger_is_refused_before_the_body_is_read(
 
 
 @pytest.mark.parametrize(
-    ("path", "pointer", "told"),
+    ("path", "pointer", "message"),
     [
         ("/v1/jobs?tagg=x", "#/tagg", "unknown key; did you mean 'tag'?"),
         ("/v1/jobs?limit=1&statu=training", "#/statu", "unknown key; did you mean 'status'?"),
@@ -56,13 +56,13 @@ def test_a_stranger_is_refused_before_the_body_is_read(
     ],
 )
 def test_unknown_query_key_is_refused_with_a_suggestion(
-    world: SimulatedService, path: str, pointer: str, told: str
+    world: SimulatedService, path: str, pointer: str, message: str
 ) -> None:
     answer = world.http.get(path)
 
     assert answer.status_code == 422
     (flaw,) = [flaw for flaw in answer.json()["errors"] if flaw["pointer"] == pointer]
-    assert flaw["message"].startswith(told)
+    assert flaw["message"].startswith(message)
 
 
 def test_pages_accept_any_query_keys(world: SimulatedService) -> None:
@@ -71,12 +71,15 @@ def test_pages_accept_any_query_keys(world: SimulatedService) -> None:
 
 
 def test_hostile_bodies_cost_little_cpu_time_and_memory(world: SimulatedService) -> None:
-    """The goals are 100 ms and 50 MB; `pytest -s` prints the worst. The bound of time is higher, as other programs slow it down."""
+    """The goals are 100 ms and 50 MB; `pytest -s` prints the worst values.
+
+    The time bound is higher because other programs slow the service down.
+    """
     job = world.submit()["id"]
     worker, patient = world.worker_token(job), RateLimiter(time.monotonic, PATIENT)
     world.app.state.services = replace(world.services, rate_limiter=patient, trust_loopback=True)
     drawn = hostile_requests.bodies(5, hostile_requests.routes(world.app.openapi()))
-    hostile_requests.cost(world, next(drawn), job, {})  # The first request of all builds much.
+    hostile_requests.cost(world, next(drawn), job, {})  # The first request initializes caches.
 
     costs = [
         hostile_requests.cost(world, body, job, worker if body.is_of_worker else {})
@@ -85,11 +88,11 @@ def test_hostile_bodies_cost_little_cpu_time_and_memory(world: SimulatedService)
 
     slowest = max(costs, key=lambda cost: cost.cpu_s)
     biggest = max(costs, key=lambda cost: cost.peak_bytes)
-    print(f"\n{slowest.cpu_s * 1000:.0f} ms: {slowest.told}")
-    print(f"{biggest.peak_bytes / 2**20:.0f} MB: {biggest.told}")
-    assert slowest.cpu_s < 0.1 * MARGIN, slowest.told
-    assert biggest.peak_bytes < 50 * 1024 * 1024, biggest.told
-    assert {cost.told for cost in costs if cost.status >= 500} == set()
+    print(f"\n{slowest.cpu_s * 1000:.0f} ms: {slowest.summary}")
+    print(f"{biggest.peak_bytes / 2**20:.0f} MB: {biggest.summary}")
+    assert slowest.cpu_s < 0.1 * MARGIN, slowest.summary
+    assert biggest.peak_bytes < 50 * 1024 * 1024, biggest.summary
+    assert {cost.summary for cost in costs if cost.status >= 500} == set()
 
 
 @pytest.mark.parametrize("value", [r'"\ud800"', r'{"\ud800": "v"}', r'{"A": "\ud800"}'])
@@ -106,7 +109,7 @@ def test_half_of_a_surrogate_pair_is_refused_in_every_field(
         for body in hostile_requests.with_value(fields, value)
     ]
 
-    assert {cost.told for cost in costs if cost.status >= 500} == set()
+    assert {cost.summary for cost in costs if cost.status >= 500} == set()
 
 
 def test_half_of_a_surrogate_pair_is_named_by_its_field(world: SimulatedService) -> None:
@@ -129,7 +132,7 @@ def test_body_errors_beyond_a_limit_are_only_counted(world: SimulatedService) ->
     assert answer.json()["detail"].endswith(f"; and {MAX_ISSUES + 1} more mistakes")
 
 
-def test_commas_in_a_text_are_no_values(world: SimulatedService) -> None:
+def test_commas_in_strings_do_not_count_as_values(world: SimulatedService) -> None:
     script = "run: |\n  echo " + 'a,\\\\"b:' * MOST_VALUES
 
     answer = world.http.post("/v1/render", json={"task": script})
@@ -137,7 +140,7 @@ def test_commas_in_a_text_are_no_values(world: SimulatedService) -> None:
     assert answer.status_code == 200
 
 
-def test_a_job_takes_no_more_variables_by_a_copy(world: SimulatedService) -> None:
+def test_clone_cannot_exceed_the_variable_limit(world: SimulatedService) -> None:
     job = world.submit(JOB_FILE)["id"]
 
     answer = world.http.post(

@@ -1,4 +1,4 @@
-"""Jobs that continue from the checkpoints of others: by a retry, or by a key of the job file."""
+"""Jobs that continue from checkpoints of other jobs, by a retry or by a key of the job file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def submit(world: SimulatedService, from_job: str, store: str = "s3://bucket/pre
 
 
 def ended_early(world: SimulatedService, file: str = JOB_FILE, step: int = 20) -> dict[str, Any]:
-    """A job that was cancelled, and saved on its way out."""
+    """A job that was cancelled and saved a checkpoint on exit."""
     job = world.submit(file)
     while (world.job(job["id"])["last_checkpoint_step"] or 0) < step:
         world.pass_time(1)
@@ -48,7 +48,7 @@ def flaws(answer: Any) -> list[tuple[str, str]]:
     return [(flaw["pointer"], flaw["message"]) for flaw in answer.json()["errors"]]
 
 
-def test_a_retry_goes_on_from_the_newest_checkpoint_of_the_job(world: SimulatedService) -> None:
+def test_retry_resumes_from_newest_checkpoint(world: SimulatedService) -> None:
     job = ended_early(world)
     step, paid = job["last_checkpoint_step"], job["paid_micros"]
 
@@ -74,8 +74,11 @@ def test_a_retry_goes_on_from_the_newest_checkpoint_of_the_job(world: SimulatedS
     )
 
 
-def test_only_work_of_its_own_is_lost_or_useful(world: SimulatedService) -> None:
-    """Its nodes are taken before it has saved anything: what it lost is what it did, and not what the other one had done."""
+def test_retried_job_counts_only_its_own_work(world: SimulatedService) -> None:
+    """The job is preempted before its first checkpoint.
+
+    It lost only its own work, not that of its parent.
+    """
     job = ended_early(world)
     step = job["last_checkpoint_step"]
     again = retry(world, job["id"]).json()["id"]
@@ -176,10 +179,10 @@ def test_retry_requires_secrets_again_and_is_audited(world: SimulatedService) ->
     job = ended_early(world, SECRET)
 
     without = retry(world, job["id"])
-    given = retry(world, job["id"], secrets={"TOKEN": "b"}, env={"A": "1"})
+    complete = retry(world, job["id"], secrets={"TOKEN": "b"}, env={"A": "1"})
 
     assert [pointer for pointer, _ in flaws(without)] == ["#/secrets/TOKEN"]
-    made = given.json()["id"]
+    made = complete.json()["id"]
     submitted = world.services.journal.submission(made)
     assert submitted.spec["envs"] == {"A": "1"}
     assert submitted.spec["holdfast"]["checkpoint"]["from"] == job["id"]
@@ -215,10 +218,10 @@ def test_unusable_parent_job_in_a_job_file_is_refused(
     }
 
     still = f"is {world.job(runs)['state']}; a job can only continue from an ended job"
-    way_out = f"wait until it ends, or run holdfast cancel {runs}"
+    remedy = f"wait until it ends, or run holdfast cancel {runs}"
     assert found == {
         "unknown": [(place, "there is no job j00000000000")],
-        "runs": [(place, f"job {runs} {still}; {way_out}")],
+        "runs": [(place, f"job {runs} {still}; {remedy}")],
         "bare": [(place, f"job {bare} has no checkpoint to continue from; remove from")],
         "elsewhere": [
             (
@@ -242,7 +245,7 @@ def test_render_checks_the_parent_job_like_a_submit(
     assert any(f"resumes from job {ended}, at step " in note for note in body["notes"])
 
 
-def test_a_job_that_one_may_not_see_is_one_that_there_is_not(world: SimulatedService) -> None:
+def test_invisible_parent_job_counts_as_absent(world: SimulatedService) -> None:
     principals: Principals = create_principals(world)
     task = JOB_FILE.replace("every: 10 steps", f"from: {principals.foreign}")
     body = {"task": task, "project": OWN}

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 LOCAL = "run: 'true'\nresources: {infra: local}\n"
 FILE = f"{LOCAL}secrets: {{KEY: hush-file, TOKEN: }}\n"
-GIVEN = {"TOKEN": "hush-given"}
+GIVEN_SECRETS = {"TOKEN": "hush-given"}
 
 
 def everything(world: SimulatedService) -> str:
@@ -24,11 +24,11 @@ def everything(world: SimulatedService) -> str:
         return str([connection.execute(select(t)).all() for t in metadata.tables.values()])
 
 
-def test_the_values_are_sealed_and_the_names_are_shown(
+def test_secret_values_are_sealed_and_names_shown(
     world: SimulatedService, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    body = {"task": FILE, "secrets": GIVEN}
+    body = {"task": FILE, "secrets": GIVEN_SECRETS}
     key = {"Idempotency-Key": "one"}
 
     answer = world.http.post("/v1/jobs", json=body, headers=key)
@@ -44,9 +44,9 @@ def test_the_values_are_sealed_and_the_names_are_shown(
         assert "hush" not in each
 
 
-def test_another_value_under_the_same_key_is_another_request(world: SimulatedService) -> None:
+def test_changed_secret_is_a_different_request(world: SimulatedService) -> None:
     key = {"Idempotency-Key": "one"}
-    first = world.http.post("/v1/jobs", json={"task": FILE, "secrets": GIVEN}, headers=key)
+    first = world.http.post("/v1/jobs", json={"task": FILE, "secrets": GIVEN_SECRETS}, headers=key)
 
     other = {"task": FILE, "secrets": {"TOKEN": "hush-other"}}
     second = world.http.post("/v1/jobs", json=other, headers=key)
@@ -55,8 +55,8 @@ def test_another_value_under_the_same_key_is_another_request(world: SimulatedSer
     assert "hush" not in second.text
 
 
-def test_a_rendering_shows_names_alone(world: SimulatedService) -> None:
-    answer = world.http.post("/v1/render", json={"task": FILE, "secrets": GIVEN})
+def test_rendering_shows_secret_names_only(world: SimulatedService) -> None:
+    answer = world.http.post("/v1/render", json={"task": FILE, "secrets": GIVEN_SECRETS})
 
     assert "TOKEN: <hidden>" in answer.json()["task"]
     assert "hush" not in answer.text
@@ -69,14 +69,14 @@ def test_a_rendering_shows_names_alone(world: SimulatedService) -> None:
         {"task": f"{LOCAL}secrets: {{KEY: [hush]}}"},
         {"task": f'{LOCAL}secrets: {{KEY: "hush\\0"}}'},
         {"task": f"{LOCAL}secrets: {{KEY: hush}}\nenvs: {{KEY: 1}}"},
-        {"task": f"{LOCAL}secrets: {{KEY: hush", "secrets": GIVEN},
+        {"task": f"{LOCAL}secrets: {{KEY: hush", "secrets": GIVEN_SECRETS},
         {"task": LOCAL, "secrets": {"KEY": ["hush"]}},
         {"task": LOCAL, "secrets": ["hush"]},
         {"task": LOCAL, "secrets": {"not a name": "hush"}},
         {"task": LOCAL, "secrets": {"KEY": "hush\0"}},
     ],
 )
-def test_a_refusal_does_not_tell_the_value(
+def test_refusal_does_not_contain_the_secret(
     world: SimulatedService, body: dict[str, object]
 ) -> None:
     answer = world.http.post("/v1/jobs", json=body)
@@ -104,7 +104,7 @@ def test_a_deadline_that_is_over_is_refused(world: SimulatedService) -> None:
     assert error["message"] == "2001-01-01 00:00:00+00:00 is in the past; write a future time"
 
 
-def test_the_command_line_takes_a_secret_from_its_environment(
+def test_command_line_reads_a_secret_from_the_environment(
     world: SimulatedService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "job.yaml"

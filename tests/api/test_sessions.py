@@ -1,4 +1,7 @@
-"""Sessions of browsers: a cookie instead of a token, for pages of ours alone, until it is ended or forgotten."""
+"""Browser sessions: a cookie instead of a token, valid until logout or expiry.
+
+Only pages of the service may use it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def browser(principals: Principals, base_url: str = HERE) -> TestClient:
 def log_in(
     principals: Principals, base_url: str = HERE, user: str = "member"
 ) -> tuple[TestClient, Any, str]:
-    """A browser with a session, the answer that began it, and the id of its token."""
+    """A browser with a session, the login response, and the id of the session's token."""
     text, token = principals.token(user)
     page = browser(principals, base_url)
     answer = page.post("/v1/session", headers={"Authorization": f"Bearer {text}"})
@@ -57,7 +60,7 @@ def test_session_cookie_authenticates_like_its_token(principals: Principals) -> 
     assert page.get("/v1/jobs").status_code == 200
 
 
-def test_over_https_the_cookie_cannot_be_set_by_another_host(principals: Principals) -> None:
+def test_https_cookie_has_the_host_prefix(principals: Principals) -> None:
     _, plain, _ = log_in(principals)
     _, secure, _ = log_in(principals, "https://holdfast.example")
 
@@ -92,8 +95,8 @@ def test_forwarded_https_determines_cookie_and_origin(principals: Principals) ->
     assert cancel(principals, page, **{**headers, "Origin": "http://holdfast.example"}) == 403
 
 
-def test_over_https_the_plain_cookie_counts_for_nothing(principals: Principals) -> None:
-    """Another host of the same domain can set it, and so put its own session under a person."""
+def test_plain_cookie_is_ignored_over_https(principals: Principals) -> None:
+    """Another host of the same domain can set such a cookie, and so inject its own session."""
     plain, _, _ = log_in(principals)
     page = browser(principals, "https://holdfast.example")
 
@@ -102,7 +105,7 @@ def test_over_https_the_plain_cookie_counts_for_nothing(principals: Principals) 
     assert answer.status_code == 401
 
 
-def test_without_tls_a_session_begins_on_the_own_machine_alone(principals: Principals) -> None:
+def test_session_without_tls_requires_loopback(principals: Principals) -> None:
     _, answer, _ = log_in(principals, "http://holdfast.example")
 
     assert answer.status_code == 409
@@ -123,7 +126,7 @@ def test_without_tls_a_session_begins_on_the_own_machine_alone(principals: Princ
         ({"Origin": ""}, 403),
     ],
 )
-def test_only_a_page_of_ours_changes_something(
+def test_only_same_origin_pages_may_change_data(
     principals: Principals, change: dict[str, str], status: int
 ) -> None:
     page, answer, _ = log_in(principals)
@@ -142,14 +145,14 @@ def test_change_without_an_origin_header_is_refused(
     assert cancel(principals, page, **{"X-CSRF-Token": csrf, "Origin": HERE}) == 202
 
 
-def test_the_token_of_one_session_is_none_for_another(principals: Principals) -> None:
+def test_csrf_token_is_bound_to_its_session(principals: Principals) -> None:
     page, _, _ = log_in(principals)
     _, other, _ = log_in(principals)
 
     assert cancel(principals, page, **PAGE, **{"X-CSRF-Token": other.json()["csrf"]}) == 403
 
 
-def test_a_logout_ends_it_for_good(principals: Principals) -> None:
+def test_logout_ends_the_session_permanently(principals: Principals) -> None:
     page, answer, _ = log_in(principals)
     cookie = page.cookies["holdfast"]
 
@@ -158,12 +161,12 @@ def test_a_logout_ends_it_for_good(principals: Principals) -> None:
 
     assert out.status_code == 204
     assert page.get("/v1/jobs").status_code == 401
-    deeds = [entry.audit_action.action for entry in principals.world.services.audit.page(limit=2)]
-    assert deeds == ["session.end", "session.begin"]
+    actions = [entry.audit_action.action for entry in principals.world.services.audit.page(limit=2)]
+    assert actions == ["session.end", "session.begin"]
 
 
-def test_a_login_replaces_the_session_before(principals: Principals) -> None:
-    """An id that somebody planted in the browser before is worth nothing after."""
+def test_login_replaces_a_planted_session(principals: Principals) -> None:
+    """A session id planted in the browser before the login is invalid afterwards."""
     page, _, _ = log_in(principals)
     old = page.cookies["holdfast"]
     text, _ = principals.token("member")
@@ -219,14 +222,14 @@ def test_session_cookie_is_not_stored_in_the_database(principals: Principals) ->
     assert page.cookies["holdfast"] not in rows
 
 
-def test_this_machine_needs_no_session(principals: Principals) -> None:
+def test_loopback_needs_no_session(principals: Principals) -> None:
     assert principals.world.http.post("/v1/session").status_code == 409
 
 
 @pytest.mark.parametrize(
     "path", ["/healthz", "/v1/jobs", "/nowhere", "/docs/errors", "/openapi.json"]
 )
-def test_every_answer_has_security_headers(principals: Principals, path: str) -> None:
+def test_every_response_has_security_headers(principals: Principals, path: str) -> None:
     for answer in (browser(principals).get(path), principals.world.http.get(path)):
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy

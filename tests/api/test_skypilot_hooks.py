@@ -1,4 +1,4 @@
-"""What SkyPilot's server calls: the gate before every launch, and a nudge at every turn of a job."""
+"""Requests from SkyPilot's server: admission of every launch, nudges on status changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.simulated_service import SimulatedService
 
 
 def question(token: str | None, request_name: str = "jobs.launch", **task: Any) -> bytes:
-    """What SkyPilot posts: a JSON string that holds JSON."""
+    """The body that SkyPilot posts: a JSON string that contains JSON."""
     envs = {TOKEN_ENV: token, "A": "b"} if token else {"A": "b"}
     text = yaml.safe_dump({"run": "true", "secrets": {"KEY": "CANARY-user"}, "envs": envs, **task})
     words = {"task": text, "skypilot_config": "{}", "request_name": request_name}
@@ -39,7 +39,7 @@ def token_of(world: SimulatedService, key: str = "job-1") -> str:
     return launches.token(launches.open(key, key.rpartition("-")[0], world.clock.now()))
 
 
-def test_a_launch_passes_once_and_as_it_is(world: SimulatedService) -> None:
+def test_launch_is_admitted_once_and_unchanged(world: SimulatedService) -> None:
     raw = question(token_of(world))
 
     first, second = request_hook(world, raw), request_hook(world, raw)
@@ -53,9 +53,7 @@ def test_a_launch_passes_once_and_as_it_is(world: SimulatedService) -> None:
 
 
 @pytest.mark.parametrize("name", ["jobs.launch_controller", "jobs.launch_cluster", "validate", "optimize", "launch", "exec"])  # fmt: skip
-def test_other_requests_for_the_same_task_use_nothing_up(
-    world: SimulatedService, name: str
-) -> None:
+def test_other_requests_do_not_consume_the_token(world: SimulatedService, name: str) -> None:
     token = token_of(world)
 
     assert [request_hook(world, question(token, name)).status_code for _ in range(2)] == [200, 200]
@@ -64,9 +62,7 @@ def test_other_requests_for_the_same_task_use_nothing_up(
 
 
 @pytest.mark.parametrize("key", [PROBE, WIDE_PROBE])
-def test_a_validation_uses_the_token_of_a_probe_up_and_no_other(
-    world: SimulatedService, key: str
-) -> None:
+def test_validation_consumes_only_a_probe_token(world: SimulatedService, key: str) -> None:
     probe = token_of(world, key)
 
     assert request_hook(world, question(probe, "validate")).status_code == 200
@@ -76,13 +72,13 @@ def test_a_validation_uses_the_token_of_a_probe_up_and_no_other(
     assert row.state is TokenState.CONSUMED
 
 
-def test_jobs_of_others_pass_as_they_are(world: SimulatedService) -> None:
+def test_foreign_launches_are_admitted_unchanged(world: SimulatedService) -> None:
     raw = question(None)
 
     assert [request_hook(world, raw).status_code for _ in range(3)] == [200, 200, 200]
 
 
-def test_a_revoked_launch_is_turned_away(world: SimulatedService) -> None:
+def test_revoked_launch_is_not_admitted(world: SimulatedService) -> None:
     token = token_of(world)
     world.services.launches.tombstone("job-1", "job", world.clock.now())
 
@@ -95,7 +91,7 @@ def test_unknown_token_is_refused(world: SimulatedService, token: str) -> None:
 
 
 @pytest.mark.parametrize("secret", ["0" * 32, "x", "%00", "\u00e9"])
-def test_behind_a_wrong_address_there_is_nothing(world: SimulatedService, secret: str) -> None:
+def test_wrong_hook_secret_is_not_found(world: SimulatedService, secret: str) -> None:
     token = token_of(world)
 
     assert request_hook(world, question(token), secret).status_code == 404
@@ -122,13 +118,13 @@ def test_malformed_admission_request_is_refused(world: SimulatedService, raw: by
 ))  # fmt: skip
 def test_any_bytes_parse_or_raise_bad_request(raw: bytes) -> None:
     try:
-        petition = AdmissionRequest.parse(raw)
+        request = AdmissionRequest.parse(raw)
     except BadRequest:
         return
-    assert json.loads(petition.unchanged_reply())["task"] == petition.task
+    assert json.loads(request.unchanged_reply())["task"] == request.task
 
 
-def test_while_a_long_task_is_read_others_are_answered(world: SimulatedService) -> None:
+def test_long_task_does_not_block_other_requests(world: SimulatedService) -> None:
     raw = question(None, config={f"K{number}": "value" for number in range(8000)})
     gate = f"/v1/skypilot/policy/{world.services.tokens.for_gate()}"
     sized = {"Content-Length": str(len(raw))}
@@ -147,18 +143,18 @@ def test_while_a_long_task_is_read_others_are_answered(world: SimulatedService) 
                 assert (await http.post(gate, content=body(), headers=sized)).status_code == 200
                 names.append("launch")
 
-            async def look() -> None:
+            async def observe() -> None:
                 await sent.wait()
                 assert (await http.get("/healthz")).status_code == 200
                 names.append("look")
 
-            await asyncio.gather(launch(), look())
+            await asyncio.gather(launch(), observe())
         return names
 
     assert asyncio.run(answered()) == ["look", "launch"]
 
 
-def test_while_the_database_is_away_nothing_passes(world: SimulatedService) -> None:
+def test_no_launch_is_admitted_without_the_database(world: SimulatedService) -> None:
     token = token_of(world)
     with world.services.engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE launches RENAME TO elsewhere")
@@ -203,7 +199,7 @@ def test_a_nudge_makes_a_job_due_at_once(world: SimulatedService) -> None:
     assert world.services.leases.next_due() == world.clock.now()
 
 
-def test_a_nudge_with_the_secret_of_another_job_is_nothing(world: SimulatedService) -> None:
+def test_nudge_with_a_foreign_secret_has_no_effect(world: SimulatedService) -> None:
     job = world.submit()["id"]
 
     answer = world.http.post(f"/v1/jobs/{job}/nudge/{world.services.tokens.for_nudge('other')}")

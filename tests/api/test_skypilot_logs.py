@@ -1,4 +1,4 @@
-"""Logs of a job at SkyPilot over the API: read beside a reconciler that is at work, whatever became of SkyPilot."""
+"""Logs of a SkyPilot job in the API, read beside a running reconciler and during outages."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ JOB_FILE = "run: python train.py\nresources: {infra: aws, accelerators: A100:8, 
 
 
 @dataclass
-class Place:
-    """A service with a job at SkyPilot that is up, and prints."""
+class LogService:
+    """A service with a SkyPilot job that is running and prints output."""
 
     harness: SkyPilotHarness
     services: Services
@@ -71,7 +71,7 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, open_engine: Callable[[str], Engine]) -> Place:
+def logs(tmp_path: Path, open_engine: Callable[[str], Engine]) -> LogService:
     engine = open_engine(f"sqlite:///{tmp_path / 'holdfast.db'}")
     upgrade(engine)
     harness = SkyPilotHarness(engine, tmp_path, JobSimulation(runs_s=100_000))
@@ -92,82 +92,82 @@ def place(tmp_path: Path, open_engine: Callable[[str], Engine]) -> Place:
     )
     with client(create_app(services)) as http:
         job = http.post("/v1/jobs", json={"task": JOB_FILE}).json()["id"]
-    place = Place(harness, services, job)
-    reconciler = place.reconciler(services)
+    logs = LogService(harness, services, job)
+    reconciler = logs.reconciler(services)
     for _ in range(100):
         harness.pass_time(5)
         asyncio.run(reconciler.sweep())
-    assert harness.look(place.key).status is LaunchStatus.UP
-    return place
+    assert harness.look(logs.key).status is LaunchStatus.UP
+    return logs
 
 
-def test_cloud_job_log_is_the_output_of_its_nodes(place: Place) -> None:
-    place.harness.server.prints = "Größe: 1\n".encode()
+def test_cloud_job_log_is_the_output_of_its_nodes(logs: LogService) -> None:
+    logs.harness.server.prints = "Größe: 1\n".encode()
 
-    with place.http() as http:
-        [listed] = http.get(f"/v1/jobs/{place.job}/logs").json()
-        read = http.get(f"/v1/jobs/{place.job}/logs/text")
+    with logs.http() as http:
+        [listed] = http.get(f"/v1/jobs/{logs.job}/logs").json()
+        read = http.get(f"/v1/jobs/{logs.job}/logs/text")
 
     assert listed == {"attempt": 1, "node": 0, "size_bytes": 11, "rank": None}
     assert read.text == "Größe: 1\n"
     assert (read.headers["X-Attempt"], read.headers["X-Next-Offset"]) == ("1", "11")
 
 
-def test_reading_logs_keeps_controller_connections_open(place: Place) -> None:
-    """They are kept open between calls, and belong to the loop that has opened them."""
-    line = httpx2.AsyncHTTPTransport()
-    with at_a_port(application(place.harness.server)) as url:
+def test_reading_logs_keeps_controller_connections_open(logs: LogService) -> None:
+    """Connections stay open between calls, and belong to the event loop that has opened them."""
+    transport = httpx2.AsyncHTTPTransport()
+    with at_a_port(application(logs.harness.server)) as url:
         launcher = launcher_over(
-            line, place.harness.book, place.harness.folder, place.harness.clock, url
+            transport, logs.harness.book, logs.harness.folder, logs.harness.clock, url
         )
-        services = place.with_launcher(launcher)
-        heart = ControllerThread(
-            place.reconciler(services), PollIntervals(), LauncherHealthMonitor({}, services.clock)
+        services = logs.with_launcher(launcher)
+        thread = ControllerThread(
+            logs.reconciler(services), PollIntervals(), LauncherHealthMonitor({}, services.clock)
         )
-        heart.start()
+        thread.start()
 
-        async def look() -> Observation:
-            seen = await heart.call(launcher.observe(place.key))
-            await heart.call(line.aclose())
+        async def observe() -> Observation:
+            seen = await thread.call(launcher.observe(logs.key))
+            await thread.call(transport.aclose())
             return seen
 
-        with place.http(replace(services, call_launcher=heart.call)) as http:
-            answer = [http.get(f"/v1/jobs/{place.job}/logs/text").text for _ in range(2)]
-            seen = asyncio.run(look())
-        heart.stop()
+        with logs.http(replace(services, call_launcher=thread.call)) as http:
+            answer = [http.get(f"/v1/jobs/{logs.job}/logs/text").text for _ in range(2)]
+            seen = asyncio.run(observe())
+        thread.stop()
 
     assert answer == ["hello\n", "hello\n"]
     assert seen.status is LaunchStatus.UP
 
 
-def test_copied_log_is_readable_during_an_outage(place: Place) -> None:
-    with place.http() as http:
-        before = http.get(f"/v1/jobs/{place.job}/logs/text")
-        place.harness.line.dark = True
-        place.harness.clock.advance(100)
+def test_copied_log_is_readable_during_an_outage(logs: LogService) -> None:
+    with logs.http() as http:
+        before = http.get(f"/v1/jobs/{logs.job}/logs/text")
+        logs.harness.line.dark = True
+        logs.harness.clock.advance(100)
 
-        after = http.get(f"/v1/jobs/{place.job}/logs/text")
+        after = http.get(f"/v1/jobs/{logs.job}/logs/text")
 
     assert (before.text, after.text) == ("hello\n", "hello\n")
 
 
-def test_logs_need_a_running_controller_thread(place: Place) -> None:
-    heart = ControllerThread(
-        place.reconciler(place.services),
+def test_logs_need_a_running_controller_thread(logs: LogService) -> None:
+    thread = ControllerThread(
+        logs.reconciler(logs.services),
         PollIntervals(),
-        LauncherHealthMonitor({}, place.services.clock),
+        LauncherHealthMonitor({}, logs.services.clock),
     )
 
-    with place.http(replace(place.services, call_launcher=heart.call)) as http:
-        answer = http.get(f"/v1/jobs/{place.job}/logs")
+    with logs.http(replace(logs.services, call_launcher=thread.call)) as http:
+        answer = http.get(f"/v1/jobs/{logs.job}/logs")
 
     assert answer.status_code == 503
     assert "the controller thread has stopped" in answer.json()["detail"]
 
 
-def test_logs_of_a_removed_launcher_are_unavailable(place: Place) -> None:
-    with place.http(replace(place.services, launchers={})) as http:
-        answer = http.get(f"/v1/jobs/{place.job}/logs")
+def test_logs_of_a_removed_launcher_are_unavailable(logs: LogService) -> None:
+    with logs.http(replace(logs.services, launchers={})) as http:
+        answer = http.get(f"/v1/jobs/{logs.job}/logs")
 
     assert answer.status_code == 503
     assert "runs without the SkyPilot launcher" in answer.json()["detail"]

@@ -1,4 +1,4 @@
-"""The dashboard as the service hands it out."""
+"""The dashboard as served by the service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def dashboard() -> None:
 
 @pytest.mark.parametrize("path", ["/", "/jobs/any", "/preemptions", "/prices", "/submit", "/team"])
 def test_every_view_is_the_same_page_and_is_revalidated(world: SimulatedService, path: str) -> None:
-    stranger = client(world.app, "192.0.2.7")  # The page holds nothing; what it asks for, does.
+    stranger = client(world.app, "192.0.2.7")  # The page contains no data.
 
     answer = stranger.get(path)
 
@@ -43,7 +43,7 @@ def test_assets_are_cached_as_immutable(world: SimulatedService) -> None:
     }
 
 
-def test_files_are_packed_for_those_who_can_unpack_them(world: SimulatedService) -> None:
+def test_files_are_compressed_for_clients_that_accept_it(world: SimulatedService) -> None:
     (name,) = re.findall(r'src="(/assets/[^"]+\.js)"', world.http.get("/").text)
     plain = world.http.get(name, headers={"Accept-Encoding": "identity"})
 
@@ -51,12 +51,12 @@ def test_files_are_packed_for_those_who_can_unpack_them(world: SimulatedService)
 
     assert packed.headers["content-encoding"] == "gzip"
     assert "content-encoding" not in plain.headers
-    assert packed.content == plain.content  # The client has unpacked it.
+    assert packed.content == plain.content  # The client has decompressed it.
     assert int(packed.headers["content-length"]) == len(gzip.compress(plain.content, mtime=0))
     assert packed.headers["vary"] == "Accept-Encoding"
 
 
-def test_unknown_address_shows_the_page_to_people_only(world: SimulatedService) -> None:
+def test_unknown_path_returns_the_page_to_browsers_only(world: SimulatedService) -> None:
     person = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
     page = world.http.get("/no/such/page", headers=person)

@@ -1,4 +1,4 @@
-"""Streams over a real connection: everything once, in order, from where the client was."""
+"""Streams over a real connection: each event once, in order, from the last position."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ def test_a_stream_of_an_ended_job_is_its_log_and_ends(world: SimulatedService, u
     assert streamed == listed
 
 
-def test_a_stream_is_taken_up_after_the_last_event_that_came(
-    world: SimulatedService, url: str
-) -> None:
+def test_stream_resumes_after_the_last_received_event(world: SimulatedService, url: str) -> None:
     job = world.submit()["id"]
     world.until(job, "succeeded")
 
@@ -52,7 +50,7 @@ def test_a_stream_is_taken_up_after_the_last_event_that_came(
     assert ids == [event.cursor for event in everything[4:]]
 
 
-def test_news_comes_while_the_client_listens(world: SimulatedService, url: str) -> None:
+def test_stream_sends_new_events_to_an_open_connection(world: SimulatedService, url: str) -> None:
     job = world.submit()["id"]
     found: list[str] = []
 
@@ -85,7 +83,7 @@ def test_stream_of_all_jobs_is_ordered_by_cursor(world: SimulatedService, url: s
 
 
 @pytest.mark.parametrize("place", ["abc", "-1", "9" * 30])
-def test_a_place_that_is_none_is_refused(world: SimulatedService, place: str) -> None:
+def test_invalid_stream_position_is_refused(world: SimulatedService, place: str) -> None:
     job = world.submit()["id"]
 
     answer = world.http.get(f"/v1/jobs/{job}/events/stream", headers={"Last-Event-ID": place})
@@ -96,10 +94,8 @@ def test_a_place_that_is_none_is_refused(world: SimulatedService, place: str) ->
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("loss", ["token", "user", "role"])
-def test_a_stream_breaks_when_who_listens_may_not_any_more(
-    world: SimulatedService, loss: str
-) -> None:
-    """A user who is locked out must not continue reading through an open connection."""
+def test_stream_ends_once_its_permission_is_revoked(world: SimulatedService, loss: str) -> None:
+    """A disabled user must not continue reading through an open connection."""
     principals = create_principals(world)
     text, token = principals.token("viewer")
     services, header = world.services, {"Authorization": f"Bearer {text}"}
@@ -121,7 +117,7 @@ def test_a_stream_breaks_when_who_listens_may_not_any_more(
         deadline_s = time.monotonic() + 30
         for line in lines:
             found.append(line)
-            assert time.monotonic() < deadline_s, "it goes on"  # A sign of life comes every 15 s.
+            assert time.monotonic() < deadline_s, "the stream continues"  # Keep-alive: every 15 s.
 
     assert any(line.startswith("id: ") for line in found)
     assert "event: end" not in found
@@ -164,7 +160,7 @@ def test_stream_may_start_at_the_current_position(world: SimulatedService, url: 
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_a_client_that_leaves_a_stream_is_no_bug(
+def test_client_disconnect_is_not_logged_as_an_error(
     world: SimulatedService, caplog: pytest.LogCaptureFixture
 ) -> None:
     principals = create_principals(world)
@@ -181,15 +177,17 @@ def test_a_client_that_leaves_a_stream_is_no_bug(
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_a_stream_ends_in_order_when_the_database_is_gone(
+def test_stream_ends_cleanly_without_the_database(
     world: SimulatedService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Gone(Queries):
+    class UnavailableQueries(Queries):
         def stream(self, **_: Any) -> list[RecordedEvent]:
             raise StoreUnavailable("unable to open database file")
 
     caplog.set_level(logging.INFO, "holdfast")
-    world.app.state.services = replace(world.services, queries=Gone(world.services.engine))
+    world.app.state.services = replace(
+        world.services, queries=UnavailableQueries(world.services.engine)
+    )
 
     with served(world) as url:
         answer = httpx2.get(f"{url}/v1/stream", timeout=20)
@@ -200,7 +198,7 @@ def test_a_stream_ends_in_order_when_the_database_is_gone(
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_open_streams_are_bounded_per_user_and_in_all(world: SimulatedService) -> None:
+def test_open_streams_are_bounded_per_user_and_in_total(world: SimulatedService) -> None:
     principals = create_principals(world)
     streams = Streams(max_open=3, max_per_user=2)
     traffic = RateLimiter(time.monotonic, PATIENT, streams)

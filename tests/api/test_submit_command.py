@@ -50,7 +50,7 @@ def test_missing_workdir_of_a_local_job_is_refused(at_terminal: CliRunner) -> No
     assert "/gone is not a directory on the service's machine" in flaw.message
 
 
-def test_commands_about_an_ended_job_say_so(
+def test_commands_report_that_a_job_has_ended(
     world: SimulatedService, at_terminal: CliRunner
 ) -> None:
     job = world.submit()["id"]

@@ -1,4 +1,4 @@
-"""Job files of users that reach for what is not theirs, through every launcher: nothing of the service is read or sent."""
+"""Job files that try to reach foreign data through a launcher: it is neither read nor sent."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from support.principals import STAGE
 from support.simulated_service import SimulatedService
 
 HOSTILE = int(os.environ.get("HOLDFAST_TEST_HOSTILE", "432"))
-"""Nine for each category and launcher."""
+"""Nine job files for each category and launcher."""
 CANARY = b"canary-of-somebody-else"
 BOB = Caller(name="bob", roles={"nlp": Role.MEMBER})
 LEAD = Caller(name="lead", roles={"nlp": Role.ADMIN})
@@ -62,7 +62,7 @@ PLACE = batch_job.ClusterPaths(
 
 
 class Machine:
-    """A service's machine: its home, a root for each project, and links that lead out of one."""
+    """The machine of a service: its home, a root per project, and symlinks out of one root."""
 
     def __init__(self, world: SimulatedService, folder: Path) -> None:
         self.folder, self.home = folder, folder / "home"
@@ -90,11 +90,11 @@ class Machine:
         )
         text = task if isinstance(task, str) else yaml.safe_dump(task)
         overrides = Overrides(base_dir=str(self.home), home_dir=str(self.home))
-        understood, rendered = read_and_render(text, overrides)
-        return submission(services, understood, rendered, caller=caller, project="nlp", force=True)
+        parsed, rendered = read_and_render(text, overrides)
+        return submission(services, parsed, rendered, caller=caller, project="nlp", force=True)
 
     def launch(self, event: Submitted, key: str) -> Launch:
-        """What a launcher is given for the job."""
+        """The launch that a launcher receives for the job."""
         roots = Folders(self.home, self.settings_roots)
         return Launch(
             key=key,
@@ -108,7 +108,7 @@ class Machine:
         )
 
     def sent(self, event: Submitted, key: str) -> bytes:
-        """All that its launcher would read of this machine for the job."""
+        """All data that the launcher would read from this machine for the job."""
         launch = self.launch(event, key)
         match JobSpec.model_validate(event.spec).engine:
             case Engine.LOCAL:
@@ -129,8 +129,8 @@ class Machine:
                 copy = files.workdir(key, workdir, launch.folders) if is_folder else None
                 archive = self.folder / f"{key}.zip"
                 own = [copy] if copy else []
-                asked = task_body.local_folders({"file_mounts": mounts})
-                upload._zip([*own, *asked], archive, launch.folders, own)
+                folders = task_body.local_folders({"file_mounts": mounts})
+                upload._zip([*own, *folders], archive, launch.folders, own)
                 with upload.zipfile.ZipFile(archive) as packed:
                     return b"".join(packed.read(name) for name in packed.namelist())
 
@@ -150,7 +150,7 @@ def machine(world: SimulatedService, tmp_path: Path) -> Machine:
 
 
 def paths(machine: Machine) -> list[str]:
-    """Ways to write a place that is not the member's."""
+    """Spellings of a path outside of the member's folder."""
     home, mine, theirs = machine.home, machine.mine, machine.theirs
     return [
         *map(str, (home, machine.folder, home / "launches", home / "secret", theirs, theirs / "secret")),
@@ -163,7 +163,7 @@ def paths(machine: Machine) -> list[str]:
 
 
 def check_local(machine: Machine, launch: Launch) -> None:
-    """The nodes have an account of their own, and no variable of the service's."""
+    """The nodes run under a separate account, without variables of the service."""
     there = LaunchDir(machine.folder / "local" / launch.key)
     order = LocalOrder.from_launch(launch, MarketParameters(), machine.cells)
     env = environment.node_env(order, there, attempt=1, node=0, port=1)
@@ -180,7 +180,7 @@ def check_local(machine: Machine, launch: Launch) -> None:
 
 
 def check_slurm(machine: Machine, launch: Launch) -> None:
-    """The job says nothing of where its books are or as whom it runs, and its files are its folder alone."""
+    """The job reveals neither the state directory nor the account. Its files lie in its folder."""
     found = dict(option.partition("=")[::2] for option in batch_job.submit_options(launch, PLACE))
     ours = {"nodes", "ntasks-per-node", "open-mode", "requeue", "no-requeue", "signal"}
     ours |= {"job-name", "comment", "chdir", "output", "export"}
@@ -199,10 +199,10 @@ def check_slurm(machine: Machine, launch: Launch) -> None:
 
 
 def check_skypilot(machine: Machine, launch: Launch) -> None:
-    """SkyPilot's server is handed nothing of the job that acts on the server itself."""
-    words = {"token": "hfl_x", "nudge_url": "http://n", "workdir": None, "wheelhouse": Path("/w")}
-    task = task_body.build_task(launch, name="hf-job", **words)
-    plain = task_body.build_task(replace(launch, task={"run": "x"}), name="hf-job", **words)
+    """SkyPilot's server receives no part of the job that acts on the server itself."""
+    fields = {"token": "hfl_x", "nudge_url": "http://n", "workdir": None, "wheelhouse": Path("/w")}
+    task = task_body.build_task(launch, name="hf-job", **fields)
+    plain = task_body.build_task(replace(launch, task={"run": "x"}), name="hf-job", **fields)
     clouds = {candidate.cloud for candidate in resource_options(task["resources"])}
 
     assert task["event_callback"] == plain["event_callback"]
@@ -252,19 +252,19 @@ def test_hostile_job_files_reach_no_foreign_data(
 
 
 def check_simulated(machine: Machine, launch: Launch) -> None:
-    """The simulated cloud is given the task alone."""
+    """The simulated cloud receives the task alone."""
     asyncio.run(machine.world.cloud.submit(launch))
 
     assert CANARY.decode() not in str(launch.task)
 
 
 def check_store(machine: Machine, spec: JobSpec) -> None:
-    """The service visits a folder of the project, or a public server that its own keys do not sign for."""
+    """The service reads a project's folder, or a public server without signing requests."""
     folder = store_folder(spec)
     assert folder is None or Path(folder).resolve().is_relative_to(machine.mine), spec
-    wish = StoreSettings.from_env(spec.envs)
+    store_settings = StoreSettings.from_env(spec.envs)
     try:
-        admitted = StorePolicy().admit(wish)
+        admitted = StorePolicy().admit(store_settings)
     except CheckpointStoreRefused:
         return
     assert admitted.endpoint is None, spec.envs
@@ -272,7 +272,7 @@ def check_store(machine: Machine, spec: JobSpec) -> None:
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_a_folder_that_becomes_a_link_is_refused_at_the_copy(machine: Machine) -> None:
+def test_folder_replaced_by_a_symlink_is_not_copied(machine: Machine) -> None:
     for number, infra in enumerate(("local", "slurm", "aws")):
         code = machine.mine / f"late-{number}"
         code.mkdir()
@@ -321,9 +321,9 @@ def test_copy_of_a_confined_job_is_confined(machine: Machine) -> None:
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_skypilots_own_slurm_and_host_folders_are_refused(machine: Machine) -> None:
-    for words in ({"cloud": "slurm"}, {"infra": "/slurm"}, {"any_of": [{"infra": "slurm/c"}]}):
+    for fields in ({"cloud": "slurm"}, {"infra": "/slurm"}, {"any_of": [{"infra": "slurm/c"}]}):
         with pytest.raises(Forbidden, match="HOLDFAST_SLURM_MEMBERS"):
-            machine.submit({"run": "x", "resources": words})
+            machine.submit({"run": "x", "resources": fields})
     with pytest.raises(BadJobFile, match="host_path: is for admins of the service"):
         machine.submit({"run": "x", "volumes": {"/host": {"host_path": "/"}}})
     with pytest.raises(BadJobFile, match="at most 64 nodes"):
@@ -331,7 +331,7 @@ def test_skypilots_own_slurm_and_host_folders_are_refused(machine: Machine) -> N
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_a_refused_workdir_comes_with_the_way_to_send_it(machine: Machine) -> None:
+def test_refused_workdir_suggests_an_upload(machine: Machine) -> None:
     task = {"run": "x", "workdir": str(machine.theirs), "resources": {"infra": "aws"}}
 
     with pytest.raises(BadJobFile, match=r"#/workdir: .*; holdfast submit --upload sends"):
@@ -339,7 +339,7 @@ def test_a_refused_workdir_comes_with_the_way_to_send_it(machine: Machine) -> No
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_the_owner_names_any_folder_but_the_home(machine: Machine) -> None:
+def test_owner_may_use_any_folder_except_the_home(machine: Machine) -> None:
     for infra in ("local", "slurm", "aws"):
         task = {"run": "x", "resources": {"infra": infra}}
         for inside in (machine.home, machine.home / "launches", machine.mine / "home"):
@@ -356,7 +356,7 @@ def test_the_owner_names_any_folder_but_the_home(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_a_copy_around_the_home_leaves_it_out(machine: Machine) -> None:
+def test_copy_of_a_parent_folder_excludes_the_home(machine: Machine) -> None:
     for place in (machine.theirs, machine.folder / "projects"):
         for file in place.glob("secret"):
             file.unlink()
@@ -372,12 +372,12 @@ def test_a_copy_around_the_home_leaves_it_out(machine: Machine) -> None:
         machine.folder = kept
 
 
-def test_settings_that_would_undo_the_walls_refuse_local_jobs(tmp_path: Path) -> None:
+def test_settings_that_break_isolation_refuse_local_jobs(tmp_path: Path) -> None:
     allowed = Settings(home=tmp_path, local_members=True)
     url = "http://127.0.0.1:46580"
 
-    def why(**words: Any) -> str:
-        changed = allowed.model_copy(update=words)
+    def why(**fields: Any) -> str:
+        changed = allowed.model_copy(update=fields)
         return confinement_of(changed, refusals(changed)).refused.get(Engine.LOCAL, "")
 
     assert why() == ""

@@ -27,7 +27,7 @@ COMMANDS = (
 
 @pytest.fixture
 def at_terminal(world: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
-    """A person whose service has been upgraded, and whose client has not."""
+    """A command line of an older version than the service."""
     with served(world, NewerService(world.app)) as url:
         monkeypatch.setenv("HOLDFAST_URL", url)
         yield CliRunner()
@@ -40,9 +40,9 @@ def test_older_client_works_with_a_newer_service(
     world.until(job_id, "training")
     world.pass_time(30)
 
-    done = {words: at_terminal.invoke(app, words.replace("JOB", job_id).split()) for words in COMMANDS}  # fmt: skip
+    done = {command: at_terminal.invoke(app, command.replace("JOB", job_id).split()) for command in COMMANDS}  # fmt: skip
 
-    assert {words: str(d.exception) for words, d in done.items() if d.exit_code} == {}
+    assert {command: str(d.exception) for command, d in done.items() if d.exit_code} == {}
     assert UNHEARD in done["ps"].stdout
     assert UNHEARD in done["events JOB"].stdout
     assert f"the service is Holdfast 0.2.0, this client is {__version__}" in caplog.text
@@ -87,16 +87,16 @@ def test_older_replica_stays_ready_after_a_newer_one_migrated(world: SimulatedSe
 
 
 def test_client_and_service_name_their_versions(world: SimulatedService) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     def service(request: httpx2.Request) -> httpx2.Response:
-        asked.append(request.headers["User-Agent"])
+        requests.append(request.headers["User-Agent"])
         return httpx2.Response(200, json={"status": "ok", "version": "9.9.9"})
 
     with Client("http://service", transport=httpx2.MockTransport(service)) as client:
         assert client.is_healthy()
 
-    assert asked == [f"holdfast-client/{__version__}"]
+    assert requests == [f"holdfast-client/{__version__}"]
     assert world.http.get("/healthz").headers[HEADER] == __version__
     assert world.http.get("/v1/nothing").headers[HEADER] == __version__
 
@@ -131,7 +131,7 @@ def test_unreadable_answer_names_both_versions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("service", "client", "words"),
+    ("service", "client", "command"),
     [
         ("0.1.0", "0.1.0", ""),
         ("0.1.0", "unknown", ""),
@@ -139,8 +139,8 @@ def test_unreadable_answer_names_both_versions() -> None:
         ("0.2.0", "0.1.9", "the service is Holdfast 0.2.0, this client is 0.1.9"),
     ],
 )
-def test_difference_of_neighbours_is_one_line(service: str, client: str, words: str) -> None:
-    assert difference(service, client) == words
+def test_adjacent_version_difference_is_one_line(service: str, client: str, command: str) -> None:
+    assert difference(service, client) == command
 
 
 @pytest.mark.parametrize(("service", "client"), [("0.3.0", "0.1.0"), ("1.0.0", "0.1.0"), ("?", "1.0.0")])  # fmt: skip

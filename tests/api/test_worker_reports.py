@@ -1,4 +1,4 @@
-"""Reports of workers over HTTP: in order, once, and never taken in part."""
+"""Reports of workers over HTTP: in order, once, and each batch as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _muster(world: SimulatedService, job_id: str, incarnation: str) -> Any:
     )
 
 
-def test_reports_are_taken_once_however_often_they_come(world: SimulatedService) -> None:
+def test_repeated_reports_are_accepted_once(world: SimulatedService) -> None:
     job = world.submit()["id"]
     points = [_report(n, step=n, values={"loss": 1.5 / n}) for n in (1, 2, 3)]
 
@@ -51,7 +51,7 @@ def test_reports_are_taken_once_however_often_they_come(world: SimulatedService)
     assert [p["step"] for p in world.http.get(f"/v1/jobs/{job}/metrics").json()] == [1, 2, 3]
 
 
-def test_a_gap_is_answered_with_the_place_to_go_on(world: SimulatedService) -> None:
+def test_gap_is_answered_with_the_expected_report_number(world: SimulatedService) -> None:
     job = world.submit()["id"]
 
     answer = _send(world, job, _report(5, step=5, values={}))
@@ -60,7 +60,7 @@ def test_a_gap_is_answered_with_the_place_to_go_on(world: SimulatedService) -> N
     assert world.http.get(f"/v1/jobs/{job}/metrics").json() == []
 
 
-def test_worker_continues_from_the_oldest_report_that_it_has(world: SimulatedService) -> None:
+def test_worker_continues_from_its_oldest_report(world: SimulatedService) -> None:
     job = world.submit()["id"]
 
     answers = [
@@ -72,7 +72,7 @@ def test_worker_continues_from_the_oldest_report_that_it_has(world: SimulatedSer
     assert [p["step"] for p in world.http.get(f"/v1/jobs/{job}/metrics").json()] == [5, 6]
 
 
-def test_a_bad_report_takes_nothing_of_its_batch(world: SimulatedService) -> None:
+def test_invalid_report_rejects_its_whole_batch(world: SimulatedService) -> None:
     job = world.submit()["id"]
 
     wrong_body = _send(
@@ -108,7 +108,7 @@ def test_known_reports_of_a_newer_worker_are_accepted(world: SimulatedService) -
     assert mustered.status_code != 422
 
 
-def test_a_number_that_is_not_finite_is_kept_as_null(world: SimulatedService) -> None:
+def test_non_finite_number_is_stored_as_null(world: SimulatedService) -> None:
     job = world.submit()["id"]
     token = world.services.tokens.for_worker(job)
 
@@ -135,13 +135,13 @@ def test_stopping_job_reports_the_remaining_time_to_its_worker(
     before = _send(world, job)
     world.http.post(f"/v1/jobs/{job}/cancel")
 
-    asked = _send(world, job)
+    response = _send(world, job)
     world.clock.advance(SAVE_GRACE_S - 1)
-    asked_again = _send(world, job)
+    repeated = _send(world, job)
     world.until(job, "cancelled")
     after = _send(world, job)
 
-    left_s = [a.json()["leave_within_s"] for a in (before, asked, asked_again, after)]
+    left_s = [a.json()["leave_within_s"] for a in (before, response, repeated, after)]
     assert left_s == [None, SAVE_GRACE_S, 1, 0]
 
 
@@ -172,12 +172,12 @@ def test_worker_learns_its_attempt_after_the_next_observation(
     assert (early.status_code, early.headers["Retry-After"]) == (503, "1")
     assert early.json()["type"].endswith("#not-looked-yet")
     assert result.json() == {"attempt": 1, "next": 4, "before": 3}, (
-        "the simulated worker has spoken, too"
+        "the simulated worker has also reported"
     )
     assert reported.json() == {"next": 4, "leave_within_s": None}
 
 
-def test_a_worker_whose_place_was_taken_is_fenced(world: SimulatedService) -> None:
+def test_replaced_worker_is_fenced(world: SimulatedService) -> None:
     job = world.submit()["id"]
     world.pass_time(10)
     _muster(world, job, "aa11")
@@ -198,7 +198,7 @@ def test_a_worker_whose_place_was_taken_is_fenced(world: SimulatedService) -> No
     assert "WorkerLeft" not in kinds
 
 
-def test_a_muster_needs_the_token_of_its_job_and_a_name(world: SimulatedService) -> None:
+def test_muster_requires_the_job_token_and_a_name(world: SimulatedService) -> None:
     job, other = world.submit()["id"], world.submit()["id"]
     body = {"incarnation": "aa11"}
 
@@ -220,19 +220,22 @@ def test_workers_distinguish_causes_of_refusal(world: SimulatedService) -> None:
     own, other = (world.services.tokens.for_worker(name) for name in (job, "j-unheard-of"))
 
     with served(world) as address:
-        for doorstep, meaning in (
+        for url, meaning in (
             (ServiceClient(address, "j-unheard-of", other, "aa11"), ReportRejected),
             (ServiceClient(address, job, other, "aa11"), ReportRejected),
             (ServiceClient(address, job, own, "cc33"), UnknownIncarnation),
             (ServiceClient(address, job, own, "aa11"), Superseded),
         ):
             with pytest.raises(meaning):
-                doorstep.deliver(1, [])
+                url.deliver(1, [])
 
 
 @pytest.mark.parametrize("kind", ["application/json", "application/json; charset=utf-8"])
 def test_half_a_surrogate_pair_in_a_report_is_accepted(world: SimulatedService, kind: str) -> None:
-    """The fast parser refuses half of a surrogate pair; a batch that is refused for ever would hold up all after it."""
+    """The fast parser refuses half of a surrogate pair.
+
+    A permanently refused batch would block all later ones.
+    """
     job = world.submit()["id"]
     token = world.services.tokens.for_worker(job)
 
@@ -247,7 +250,7 @@ def test_half_a_surrogate_pair_in_a_report_is_accepted(world: SimulatedService, 
     assert answer.json()["next"] == 2
 
 
-def test_a_job_stays_readable_after_half_a_character(world: SimulatedService) -> None:
+def test_job_stays_readable_after_half_a_surrogate_pair(world: SimulatedService) -> None:
     job = world.submit()["id"]
     reports = [
         ("checkpoint_failed", rb'{"step": 1, "detail": "half \ud83d"}'),

@@ -1,4 +1,4 @@
-"""The bookkeeper: books are kept without anybody asking for them."""
+"""The billing rollup: sums of closed jobs are computed without a request for them."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def test_warm_up_computes_live_bills_before_first_query(engine: Engine, journal:
 
     with statements(engine) as at_start:
         asyncio.run(warm_rollups(ledgers, FixedClock(at(60))))
-    with statements(engine) as asked:
+    with statements(engine) as executed:
         result = CostQueries(engine, ledgers).totals(CostRequest(by=GroupBy.JOB, limit=5), at(99))
 
     assert any("FROM job_events" in statement for statement in at_start)
-    assert not any("FROM job_events" in statement for statement in asked)
+    assert not any("FROM job_events" in statement for statement in executed)
     assert [cost.jobs for cost in result.totals] == [1, 1, 1]
 
 
-def test_a_start_without_a_database_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_start_without_a_database_continues(caplog: pytest.LogCaptureFixture) -> None:
     ledgers = BillRollups(create_engine("sqlite:////nowhere/at/all.db"))
 
     asyncio.run(warm_rollups(ledgers, FixedClock(at(0))))

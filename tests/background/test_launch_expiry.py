@@ -1,4 +1,4 @@
-"""Files of local jobs expire some time after the job has ended, and never before nothing of it runs."""
+"""Files of local jobs are deleted some time after the end, and never while a process runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CLIMATE = MarketParameters(
 
 
 def launched(home: Path, key: str, *lines: LaunchEntry, nodes_in: Path | None = None) -> LaunchDir:
-    """A launch that has begun, with files of every kind."""
+    """A started launch, with files of every kind."""
     folder = LaunchDir(home / "launches" / key)
     folder.create()
     if nodes_in:
@@ -53,7 +53,7 @@ def launched(home: Path, key: str, *lines: LaunchEntry, nodes_in: Path | None = 
     return folder
 
 
-class Shelf:
+class FileLauncherStub:
     """A launcher with the files of one launch."""
 
     def __init__(self) -> None:
@@ -76,9 +76,7 @@ def launcher(tmp_path: Path) -> LocalLauncher:
     return LocalLauncher(tmp_path, CLIMATE)
 
 
-def test_files_of_jobs_that_ended_long_ago_are_removed(
-    tmp_path: Path, launcher: LocalLauncher
-) -> None:
+def test_files_of_long_ended_jobs_are_removed(tmp_path: Path, launcher: LocalLauncher) -> None:
     old, new, live = (launched(tmp_path, f"{job}-1", ENDED) for job in ("old", "new", "live"))
     ends: dict[str, datetime] = {"old": at(2), "new": at(9)}
 
@@ -90,24 +88,24 @@ def test_files_of_jobs_that_ended_long_ago_are_removed(
 
 
 def test_a_service_expires_files_of_launchers_that_keep_any() -> None:
-    shelf = Shelf()
+    stub = FileLauncherStub()
 
     async def run() -> bool:
         expiry = asyncio.create_task(
             run_launch_expiry(
-                [(object(), timedelta(days=1)), (shelf, timedelta(days=1))],
+                [(object(), timedelta(days=1)), (stub, timedelta(days=1))],
                 {"job": at(2)}.get,
                 FixedClock(at(2) + timedelta(days=2)),
             )
         )
-        is_discarded = await asyncio.to_thread(shelf.is_discarded.wait, 60)
+        is_discarded = await asyncio.to_thread(stub.is_discarded.wait, 60)
         expiry.cancel()
         return is_discarded
 
     assert asyncio.run(run())
 
 
-def test_a_launch_without_files_is_remembered(tmp_path: Path, launcher: LocalLauncher) -> None:
+def test_launch_without_files_stays_known(tmp_path: Path, launcher: LocalLauncher) -> None:
     folder = launched(tmp_path, "job-1", ENDED)
     before = asyncio.run(launcher.observe("job-1"))
 
@@ -124,8 +122,8 @@ def test_a_launch_without_files_is_remembered(tmp_path: Path, launcher: LocalLau
     assert names(folder) <= RECORD
 
 
-def test_a_launch_that_is_not_over_keeps_its_files(tmp_path: Path, launcher: LocalLauncher) -> None:
-    """Its supervisor died, and what it had started may still run until somebody looks."""
+def test_unfinished_launch_keeps_its_files(tmp_path: Path, launcher: LocalLauncher) -> None:
+    """Its supervisor died, and its processes may run until the launch is observed."""
     folder = launched(tmp_path, "job-1")
     before = names(folder)
 
@@ -148,7 +146,7 @@ def test_a_launch_keeps_its_files_while_its_lock_is_held(
     assert names(folder) == before
 
 
-def test_a_launch_that_never_began_can_begin_no_more(
+def test_launch_that_never_started_cannot_start_later(
     tmp_path: Path, launcher: LocalLauncher
 ) -> None:
     folder = LaunchDir(tmp_path / "launches" / "job-1")
@@ -161,12 +159,12 @@ def test_a_launch_that_never_began_can_begin_no_more(
 
 
 @pytest.mark.parametrize("is_interrupted", [False, True])
-def test_the_nodes_folder_of_a_confined_job_goes_with_its_launch(
+def test_node_folder_of_confined_job_expires_with_launch(
     tmp_path: Path, launcher: LocalLauncher, is_interrupted: bool
 ) -> None:
     nodes = tmp_path / "nodes-of-job-1"
     folder = launched(tmp_path, "job-1", ENDED, nodes_in=nodes)
-    if is_interrupted:  # Between the folder and the link to it.
+    if is_interrupted:  # It lies between the directory and the link to it.
         for path in sorted(nodes.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
         nodes.rmdir()

@@ -1,4 +1,4 @@
-"""Logs of jobs that have nodes are copied, and of no others."""
+"""Logs are copied for jobs with nodes only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.events import finished, launched, lost, ready, submitted
 
 
 @dataclass
-class Keeps:
+class LogCopyingLauncher:
     """A launcher that copies logs."""
 
     keys: list[str] = field(default_factory=list)
@@ -34,14 +34,14 @@ def test_logs_of_jobs_with_nodes_are_copied(engine: Engine, journal: Journal) ->
     }
     for name, events in histories.items():
         journal.append(journal.submit(name, submitted()), events)
-    launcher: Any = Keeps()
+    launcher: Any = LogCopyingLauncher()
 
     asyncio.run(LogCopier(queries=Queries(engine), launchers={Kind.SKYPILOT: launcher}).run_once())
 
     assert launcher.keys == ["stands-1"]
 
 
-def test_launchers_that_keep_their_logs_are_not_asked(engine: Engine) -> None:
+def test_launchers_without_log_copies_are_skipped(engine: Engine) -> None:
     silent: Any = object()
 
     asyncio.run(LogCopier(queries=Queries(engine), launchers={Kind.LOCAL: silent}).run_once())

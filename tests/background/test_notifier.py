@@ -1,4 +1,4 @@
-"""The notifier at work: one receiver that does not answer, and all others."""
+"""The notifier with one unresponsive receiver among others."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ PATIENCE_S = 60.0
 
 
 @dataclass
-class SlowDesk(RecordingSender):
+class SlowSender(RecordingSender):
     """A notifier one of whose receivers does not respond until an event is set."""
 
     gate: threading.Event = field(default_factory=threading.Event)
 
-    def send(self, url: str, secrets: Sequence[str], letter: Message) -> None:
-        super().send(url, secrets, letter)
+    def send(self, url: str, secrets: Sequence[str], message: Message) -> None:
+        super().send(url, secrets, message)
         if url == SLOW:
             self.gate.wait(PATIENCE_S)
 
-    def heard(self, url: str) -> int:
-        """How many messages a receiver was sent."""
+    def received(self, url: str) -> int:
+        """The number of messages that a receiver was sent."""
         return sum(1 for to, _, _ in self.got if to == url)
 
 
 @pytest.fixture
 def harness(engine: Engine) -> NotificationHarness:
-    return replace(open_notifications(engine), desk=SlowDesk())
+    return replace(open_notifications(engine), desk=SlowSender())
 
 
 async def until(came: Callable[[], bool]) -> None:
@@ -54,30 +54,30 @@ async def until(came: Callable[[], bool]) -> None:
 def test_silent_receiver_delays_no_other_and_no_shutdown(
     harness: NotificationHarness,
 ) -> None:
-    desk = harness.desk
-    assert isinstance(desk, SlowDesk)
+    sender = harness.desk
+    assert isinstance(sender, SlowSender)
     for name, url in (("slow", SLOW), ("quick", URL)):
         harness.channels.add(
             "default", name, url, destination=WEBHOOK, preferences=ChannelPreferences(), actor=ADA
         )
 
     async def go_about() -> None:
-        going_on = asyncio.create_task(harness.notifier().run())
+        running = asyncio.create_task(harness.notifier().run())
         harness.job("job-1", *LOSS)
-        await until(lambda: desk.heard(SLOW) == 1 and desk.heard(URL) == 1)
+        await until(lambda: sender.received(SLOW) == 1 and sender.received(URL) == 1)
         harness.job("job-2", *LOSS)
-        await until(lambda: desk.heard(URL) == 2)
-        going_on.cancel()
-        await asyncio.wait([going_on], timeout=PATIENCE_S)
-        assert going_on.cancelled()
+        await until(lambda: sender.received(URL) == 2)
+        running.cancel()
+        await asyncio.wait([running], timeout=PATIENCE_S)
+        assert running.cancelled()
 
     try:
         asyncio.run(go_about())
 
-        assert desk.heard(SLOW) == 1
+        assert sender.received(SLOW) == 1
     finally:
-        desk.gate.set()
-        # Its thread writes down what became of the message, in a database that this test will take away.
+        sender.gate.set()
+        # Its thread records the delivery in a database that this test will delete.
         asyncio.run(
             until(lambda: not any(t.name.startswith("notify") for t in threading.enumerate()))
         )

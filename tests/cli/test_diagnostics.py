@@ -1,4 +1,4 @@
-"""The commands that keep the evidence of a job, and look into its logs."""
+"""Commands that download the bundle of a job and search its logs."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def match(line: int) -> dict[str, Any]:
     return {**where, "text": "loss", "start": 0, "end": 4, "is_cut": False}
 
 
-def test_a_search_goes_on_until_it_has_seen_all() -> None:
-    """Also over an answer in which nothing was found: it only was a long way."""
+def test_search_continues_until_all_logs_are_read() -> None:
+    """The search also continues after an empty response, which only reached its scan limit."""
     pages = {
         None: ([match(1), match(2)], "1:0:-1:10:3"),
         "1:0:-1:10:3": ([], "1:0:-1:99:9"),
         "1:0:-1:99:9": ([match(9)], None),
     }
-    asked: list[dict[str, str]] = []
+    requests: list[dict[str, str]] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         params = dict(request.url.params)
-        asked.append(params)
+        requests.append(params)
         found, then = pages[params.get("cursor")]
         page = {"matches": found, "searched_bytes": 1, "next": then}
         return httpx2.Response(200, json=page)
@@ -44,9 +44,9 @@ def test_a_search_goes_on_until_it_has_seen_all() -> None:
     found = list(client(answer).search("j1", "loss", {"rank": 3}, is_regex=True))
 
     assert [item.line for item in found] == [1, 2, 9]
-    assert {params["q"] for params in asked} == {"loss"}
-    assert {params["rank"] for params in asked} == {"3"}
-    assert {params["regex"] for params in asked} == {"true"}
+    assert {params["q"] for params in requests} == {"loss"}
+    assert {params["rank"] for params in requests} == {"3"}
+    assert {params["regex"] for params in requests} == {"true"}
 
 
 def test_bundle_is_returned_unchanged() -> None:
@@ -55,7 +55,7 @@ def test_bundle_is_returned_unchanged() -> None:
     assert client(lambda _: httpx2.Response(200, content=data)).bundle("j1") == data
 
 
-def test_a_bundle_is_written_whole_over_an_older_one(tmp_path: Path) -> None:
+def test_bundle_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     place = tmp_path / "job.zip"
     place.write_bytes(b"old")
 
@@ -74,15 +74,15 @@ def test_unwritable_bundle_path_is_refused(tmp_path: Path, place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (["--grep", "x", "--follow"], "--grep and --follow exclude each other"),
         (["--regex"], "need a text to search for; add --grep TEXT"),
         (["-i"], "need a text to search for; add --grep TEXT"),
     ],
 )
-def test_conflicting_log_options_are_refused(words: list[str], told: str) -> None:
-    done = CliRunner().invoke(app, ["logs", "j000000000000", *words])
+def test_conflicting_log_options_are_refused(arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(app, ["logs", "j000000000000", *arguments])
 
     assert isinstance(done.exception, BadRequest)
-    assert told in done.exception.detail
+    assert message in done.exception.detail

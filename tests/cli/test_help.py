@@ -1,4 +1,4 @@
-"""The help: commands in groups, each with examples that work."""
+"""The help of the command line: grouped commands, each with valid examples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REFERENCE = Path(__file__).parents[2] / "docs/reference/cli.md"
 
 
 def leaves(group: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every command that does something, by its name below `holdfast`."""
+    """Every executable command, by its name below `holdfast`."""
     if not hasattr(group, "commands") or group.invoke_without_command:
         yield name, group
     for word, inner in getattr(group, "commands", {}).items():
@@ -35,7 +35,7 @@ def test_help_lists_every_command_in_its_group() -> None:
     for group, names in GROUPS.items():
         section = text.partition(f"\n{group}:\n")[2].partition("\n\n")[0]
         assert re.findall(r"^  (\S+) ", section, re.MULTILINE) == list(names)
-        assert "..." not in section, "a sentence is cut off"
+        assert "..." not in section, "a sentence is truncated"
 
 
 def test_every_command_has_one_to_three_examples() -> None:
@@ -44,7 +44,7 @@ def test_every_command_has_one_to_three_examples() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_examples_parse_and_stand_in_help_and_reference(
+def test_examples_parse_and_appear_in_help_and_reference(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.cli.usage.job_argument.resolve", lambda _, job: job)
@@ -53,8 +53,8 @@ def test_examples_parse_and_stand_in_help_and_reference(
     shown = CliRunner().invoke(app, [*name.split(), "--help"], terminal_width=200).stdout
 
     for example in EXAMPLES[name]:
-        words = shlex.split(re.split(r" [<>] ", example)[0])[1 + len(name.split()) :]
-        LEAVES[name].make_context(name, words)
+        arguments = shlex.split(re.split(r" [<>] ", example)[0])[1 + len(name.split()) :]
+        LEAVES[name].make_context(name, arguments)
         assert f"\n    {example}\n" in shown
         assert f"\n{example}\n" in section
 

@@ -1,4 +1,4 @@
-"""A command imports what it needs: the version and completions come without the packages behind other commands."""
+"""Imports of a command: version and completions load no packages of other commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ finally:
 
 
 def run(*args: str, **env: str) -> tuple[list[str], set[str]]:
-    """What the command line prints, and the packages that it imports."""
+    """Run a command; returns its output and the packages that it imports."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *args],
         env={**os.environ, **env},
@@ -42,12 +42,12 @@ def test_version_imports_no_heavy_package() -> None:
     assert not imported & HEAVY
 
 
-@pytest.mark.parametrize(("words", "index"), [("holdfast pr", "1"), ("holdfast ", "1")])
-def test_completion_of_a_command_imports_no_heavy_package(words: str, index: str) -> None:
-    lines, imported = run(_HOLDFAST_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=index)
+@pytest.mark.parametrize(("line", "index"), [("holdfast pr", "1"), ("holdfast ", "1")])
+def test_completion_of_a_command_imports_no_heavy_package(line: str, index: str) -> None:
+    lines, imported = run(_HOLDFAST_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=index)
 
     assert {"prices", "prove", "preempt", "projects"} <= set(lines)
-    assert not imported & (HEAVY - {"pydantic"})  # Typer itself takes it to convert values.
+    assert not imported & (HEAVY - {"pydantic"})  # Typer itself imports it to convert values.
 
 
 def test_completion_of_an_option_imports_no_server() -> None:

@@ -1,4 +1,4 @@
-"""What a mistake at the command line is answered: place, cause and remedy."""
+"""Error messages of the command line: position, cause and remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people read: money, durations and sizes in the unit that fits."""
+"""Output of the command line: money, durations and sizes in suitable units."""
 
 from __future__ import annotations
 

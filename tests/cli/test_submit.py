@@ -1,4 +1,4 @@
-"""The limits that `holdfast submit` overrides, and the line that precedes the submission."""
+"""Limits overridden by `holdfast submit`, and the line printed before the submission."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
 
 def line(resources: str, limits: str = "", nodes: int = 1, now: datetime = NOW) -> str:
-    """The line that precedes the submission of a job with these resources."""
+    """The line printed before the submission of a job with these resources."""
     text = f"run: x\nnum_nodes: {nodes}\nresources: {{{resources}}}\nholdfast: {{limits: {{{limits}}}}}\n"
     spec = parse_job_file(text).spec
     estimate = estimate_launch(spec, open_catalog((), FixedClock(now), asks_aws=False), now)

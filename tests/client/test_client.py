@@ -20,11 +20,11 @@ def _stream(*messages: tuple[str, str]) -> httpx2.Response:
 
 
 def test_broken_stream_resumes_after_the_last_message() -> None:
-    asked: list[str | None] = []
+    positions: list[str | None] = []
 
     def service(request: httpx2.Request) -> httpx2.Response:
-        asked.append(request.headers.get("last-event-id"))
-        if len(asked) == 1:
+        positions.append(request.headers.get("last-event-id"))
+        if len(positions) == 1:
             return _stream(("1:5", "one"), ("1:9", "two"))
         rest = _stream(("1:14", "three")).text
         return httpx2.Response(200, text=rest + "event: end\ndata: {}\n\n")
@@ -33,7 +33,7 @@ def test_broken_stream_resumes_after_the_last_message() -> None:
         found = [chunk.text for chunk in client.follow_log("j1", {})]
 
     assert found == ["one", "two", "three"]
-    assert asked == [None, "1:9"]
+    assert positions == [None, "1:9"]
 
 
 def test_problem_is_raised_with_its_detail_and_exit_code() -> None:
@@ -62,7 +62,7 @@ def test_problem_is_raised_with_its_detail_and_exit_code() -> None:
         (httpx2.Response(502, text="<html>"), r"a proxy at http://service responded 502 Bad Gateway to /v1/jobs/j1"),
     ],
 )  # fmt: skip
-def test_another_web_server_is_not_taken_for_the_service(
+def test_foreign_web_server_is_not_taken_for_the_service(
     answer: httpx2.Response, message: str
 ) -> None:
     with _client(lambda _: answer) as client, pytest.raises(ServiceUnreachable, match=message):

@@ -15,7 +15,7 @@ TEAM = "https://holdfast.example"
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """As of somebody who has set nothing but where their files are."""
+    """Settings of a user who has configured only the data directory."""
     return Settings(home=tmp_path / "home", config_home=tmp_path / "config" / "holdfast")
 
 
@@ -36,7 +36,7 @@ def test_login_is_stored_readable_by_its_user_only(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"tokens": 1}', "3"])
-def test_another_file_in_its_place_is_named(settings: Settings, content: str) -> None:
+def test_malformed_credentials_file_is_named(settings: Settings, content: str) -> None:
     settings.config_home.mkdir(parents=True)
     settings.login_file.write_text(content)
 
@@ -44,7 +44,7 @@ def test_another_file_in_its_place_is_named(settings: Settings, content: str) ->
         Credentials.read(settings.login_file)
 
 
-def test_a_folder_that_cannot_be_written_is_named(settings: Settings) -> None:
+def test_unwritable_credentials_folder_is_named(settings: Settings) -> None:
     settings.config_home.parent.write_text("a file, and no folder")
 
     with pytest.raises(BadRequest, match="HOLDFAST_CONFIG_HOME"):

@@ -1,4 +1,4 @@
-"""A folder that is packed: what goes, what stays, and what is refused by its name."""
+"""Packing of a folder for upload: sent, ignored and refused files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.code_upload.tree import MOST_ENTRIES, PIECE_BYTES, TreeEntry, id_o
 from holdfast.errors import BadJobFile, BadRequest
 
 IGNORED = Path(__file__).parents[2] / "dashboard/src/code/ignored.cases.json"
-"""Rules with paths that are sent and left out. The tests of the dashboard read them, too."""
+"""Ignore rules with sent and ignored paths, also used by tests of the dashboard."""
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_folder_is_packed_without_ignored_files(folder: Path) -> None:
     assert id_of(packed.entries) == id_of(pack(folder).entries[::-1])
 
 
-def test_id_of_a_folder_is_that_of_earlier_versions() -> None:
+def test_id_of_a_folder_is_stable_across_versions() -> None:
     entries = [
         TreeEntry(path="é.py", size_bytes=3, pieces=("a" * 64,), is_executable=True),
         TreeEntry(path="empty/"),
@@ -56,7 +56,7 @@ def test_id_of_a_folder_is_that_of_earlier_versions() -> None:
     assert id_of(entries) == "6629789a1f10582f1e24c996c3d5608fc7678a3292472bb7838819af7d12e93e"
 
 
-def test_skyignore_counts_before_gitignore(folder: Path) -> None:
+def test_skyignore_takes_precedence_over_gitignore(folder: Path) -> None:
     (folder / ".skyignore").write_text("src/\n")
 
     names = {entry.path for entry in pack(folder).entries}
@@ -66,7 +66,7 @@ def test_skyignore_counts_before_gitignore(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("case", json.loads(IGNORED.read_text()), ids=lambda case: case["rules"])
-def test_dashboard_and_command_line_ignore_the_same(case) -> None:
+def test_dashboard_and_command_line_ignore_the_same_files(case) -> None:
     ignored = ignored_by(case["rules"].encode())
 
     def is_sent(path: str) -> bool:
@@ -77,7 +77,7 @@ def test_dashboard_and_command_line_ignore_the_same(case) -> None:
     assert [path for path in case["left_out"] if is_sent(path)] == []
 
 
-def test_a_large_file_has_several_pieces(folder: Path) -> None:
+def test_large_file_has_several_pieces(folder: Path) -> None:
     content = os.urandom(PIECE_BYTES) + b"end"
     (folder / "weights").write_bytes(content)
 
@@ -87,7 +87,7 @@ def test_a_large_file_has_several_pieces(folder: Path) -> None:
     assert b"".join(map(packed.read, entry.pieces)) == content
 
 
-def test_a_pipe_is_left_out_with_a_note(folder: Path) -> None:
+def test_pipe_is_skipped_with_a_note(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
 
     packed = pack(folder)
@@ -97,32 +97,32 @@ def test_a_pipe_is_left_out_with_a_note(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../../up"])
-def test_a_link_that_leads_out_is_refused(folder: Path, target: str) -> None:
+def test_link_out_of_the_folder_is_refused(folder: Path, target: str) -> None:
     (folder / "loop").symlink_to(target)
 
     with pytest.raises(BadRequest, match="'loop' is a link out of the directory"):
         pack(folder)
 
 
-def test_a_link_that_leads_to_itself_is_refused_as_such(folder: Path) -> None:
+def test_cyclic_link_is_refused(folder: Path) -> None:
     (folder / "loop").symlink_to("loop")
 
     with pytest.raises(BadRequest, match="'loop' is a link that leads to itself; remove it"):
         pack(folder)
 
 
-def test_a_file_that_changes_while_it_is_read_is_noticed(
+def test_file_changed_while_it_is_read_is_detected(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = folder / "src" / "weights.npy"
     weights.write_bytes(b"a" * 2 * PIECE_BYTES)
     os.utime(
         weights, (1, 1)
-    )  # Two writes within one tick of the file system's clock look like one.
+    )  # Two writes within one clock tick of the file system are indistinguishable.
     sha256 = hashlib.sha256
 
     def changing(content: bytes) -> Any:
-        """What another program does between two reads."""
+        """Change the file between two reads, like another program."""
         if content.startswith(b"a" * PIECE_BYTES):
             weights.write_bytes(b"b" * 2 * PIECE_BYTES)
         return sha256(content)
@@ -133,7 +133,7 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(
         pack(folder)
 
 
-def test_a_name_that_is_not_utf8_is_refused(folder: Path) -> None:
+def test_name_outside_utf8_is_refused(folder: Path) -> None:
     (folder / os.fsdecode(b"\xe9t\xe9")).write_text("")
 
     with pytest.raises(BadRequest, match=r"'\\udce9t\\udce9' is not UTF-8"):
@@ -150,7 +150,7 @@ def test_too_many_files_are_refused_with_their_folders(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [lambda file: file.write_text("new"), Path.unlink])
-def test_a_file_that_changed_is_noticed(folder: Path, change) -> None:
+def test_file_changed_after_packing_is_detected(folder: Path, change) -> None:
     packed = pack(folder)
     [entry] = [entry for entry in packed.entries if entry.path == "src/train.py"]
 
@@ -163,7 +163,7 @@ def test_a_file_that_changed_is_noticed(folder: Path, change) -> None:
 @pytest.mark.parametrize(
     ("url", "asked"), [("https://holdfast.example", 1), ("http://localhost", 0)]
 )
-def test_code_goes_to_services_of_other_machines(folder: Path, url: str, asked: int) -> None:
+def test_code_is_uploaded_to_remote_services_only(folder: Path, url: str, asked: int) -> None:
     seen: list[str] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -178,7 +178,7 @@ def test_code_goes_to_services_of_other_machines(folder: Path, url: str, asked: 
 
 
 @pytest.mark.parametrize("url", ["https://holdfast.example", "http://localhost"])
-def test_mounts_of_this_machine_go_to_its_service_only(folder: Path, url: str) -> None:
+def test_local_mounts_are_sent_to_a_local_service_only(folder: Path, url: str) -> None:
     asked: list[str] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:

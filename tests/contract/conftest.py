@@ -1,4 +1,4 @@
-"""Worlds for the contract suite; whatever was started in them ends with the test."""
+"""Launcher backends of the contract tests; each test ends the processes that it started."""
 
 from __future__ import annotations
 
@@ -8,68 +8,68 @@ from pathlib import Path
 
 import pytest
 from contract.launcher_backends import (
-    FAIR,
+    NO_PREEMPTIONS,
     DemoBackend,
     LauncherBackend,
     LocalBackend,
+    NewBackend,
     NewMarket,
-    NewWorld,
     PreemptibleBackend,
     ProgramKind,
     SimulatedBackend,
     SkyPilotBackend,
-    this_machine,
+    local_backend,
 )
 from contract.slurm_launcher import SlurmBackend
 from holdfast.domain.simulation.spot_market import MarketParameters
 from local_slurm import SlurmCluster
 from sqlalchemy import Engine
 
-DENYING = ["local", "simulated", "demonstrated", "skypilot"]
-"""Launchers that ask for nodes where there may be none. Slurm has jobs wait instead."""
+WITH_DENIALS = ["local", "simulated", "demonstrated", "skypilot"]
+"""Launchers whose requests for nodes can be denied. Slurm queues jobs instead."""
 
 
-@pytest.fixture(params=[*DENYING, "slurm"])
-def new_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewWorld]:
-    """Makes a world, given what its programs do and its weather."""
+@pytest.fixture(params=[*WITH_DENIALS, "slurm"])
+def new_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewBackend]:
+    """Create a backend from the kind of its programs and the behavior of its launcher."""
     with ExitStack() as stack:
 
         def make(
-            kind: ProgramKind = ProgramKind.LASTS, climate: MarketParameters = FAIR
+            kind: ProgramKind = ProgramKind.RUNS, market: MarketParameters = NO_PREEMPTIONS
         ) -> LauncherBackend:
             if request.param == "local":
-                return stack.enter_context(this_machine(tmp_path, kind, climate))
+                return stack.enter_context(local_backend(tmp_path, kind, market))
             if request.param == "slurm":
                 cluster: SlurmCluster = request.getfixturevalue("slurm")
-                return SlurmBackend(cluster, cluster.new_folder(), kind, climate)
+                return SlurmBackend(cluster, cluster.new_folder(), kind, market)
             if request.param == "simulated":
-                return SimulatedBackend(kind, climate)
+                return SimulatedBackend(kind, market)
             if request.param == "demonstrated":
-                return DemoBackend(kind, climate)
+                return DemoBackend(kind, market)
             engine: Engine = request.getfixturevalue("sqlite")
-            return SkyPilotBackend(engine, tmp_path, kind, climate)
+            return SkyPilotBackend(engine, tmp_path, kind, market)
 
         yield make
 
 
 @pytest.fixture(params=["local", "simulated", "demonstrated"])
 def new_market(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewMarket]:
-    """The same for launchers that take nodes themselves, and read what programs say."""
+    """Create a backend whose launcher preempts nodes itself and reads the output of programs."""
     with ExitStack() as stack:
 
         def make(
-            kind: ProgramKind = ProgramKind.LASTS, climate: MarketParameters = FAIR
+            kind: ProgramKind = ProgramKind.RUNS, market: MarketParameters = NO_PREEMPTIONS
         ) -> PreemptibleBackend:
             if request.param == "local":
-                return stack.enter_context(this_machine(tmp_path, kind, climate))
+                return stack.enter_context(local_backend(tmp_path, kind, market))
             made = SimulatedBackend if request.param == "simulated" else DemoBackend
-            return made(kind, climate)
+            return made(kind, market)
 
         yield make
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[LocalBackend]:
-    """This machine, in fair weather."""
-    with this_machine(tmp_path, ProgramKind.LASTS, FAIR) as world:
-        yield world
+    """The local launcher, with nothing going wrong."""
+    with local_backend(tmp_path, ProgramKind.RUNS, NO_PREEMPTIONS) as backend:
+        yield backend

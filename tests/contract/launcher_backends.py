@@ -1,4 +1,4 @@
-"""Worlds in which the contract is tested: this machine with real processes, the simulated cloud, and SkyPilot."""
+"""Launcher backends under contract test: local processes, the simulated cloud and SkyPilot."""
 
 from __future__ import annotations
 
@@ -27,55 +27,58 @@ from support.skypilot.launcher import SkyPilotHarness, do
 
 T = TypeVar("T")
 DEADLINE_S = 20.0
-"""For anything that real processes should do soon. Only a failing test waits for so long."""
-FAIR = MarketParameters(provision_s=0.05)
+"""Timeout for actions of real processes, which only a failing test reaches."""
+NO_PREEMPTIONS = MarketParameters(provision_s=0.05)
 """A market without preemptions."""
 
 
 class ProgramKind(StrEnum):
-    """What the program of a launch does."""
+    """Behavior of the program of a launch."""
 
-    LASTS = "lasts"
-    """It runs until it is stopped, and exits at once on a notice."""
-    ENDS = "ends"
-    BREAKS = "breaks"
-    """It fails with exit code 3, before any step."""
-    STUMBLES = "stumbles"
-    """It fails with exit code 3, after a step."""
+    RUNS = "runs"
+    """Runs until it is stopped, and exits at once on a notice."""
+    SUCCEEDS = "succeeds"
+    FAILS_UNTRAINED = "fails-untrained"
+    """Fails with exit code 3, before any step."""
+    FAILS_TRAINED = "fails-trained"
+    """Fails with exit code 3, after a step."""
 
 
 class PreemptibleLauncher(Launcher, Preemptible, Protocol):
-    """A launcher that plays its own market."""
+    """A launcher that also simulates the market, so that tests can preempt its nodes."""
 
 
 class LauncherBackend(Protocol):
-    """A launcher and the time around it."""
+    """A launcher, with control over the time that it sees."""
 
     @property
     def launcher(self) -> Launcher: ...
 
     def launch(self, key: str, *, nodes: int = 1, max_failures: int = 1) -> Launch:
-        """An order for this world's program."""
+        """A launch of the backend's program."""
         ...
 
     def runs(self, key: str) -> int:
-        """How often the program of a launch was started on its first node."""
+        """Number of starts of a launch's program on its first node."""
         ...
 
     def until(self, key: str, met: Callable[[Observation], bool]) -> Observation:
-        """The first sighting of `key` that meets a condition, some time from now."""
+        """Wait for the first observation of `key` that meets a condition."""
         ...
 
 
 class PreemptibleBackend(LauncherBackend, Protocol):
-    """A world whose launcher is the market, too, and knows why it takes nodes and what a program has said."""
+    """A backend whose launcher is also the market.
+
+    It reports why it preempts nodes and what a program has printed.
+    """
 
     @property
     def launcher(self) -> PreemptibleLauncher: ...
 
 
-NewWorld = Callable[..., LauncherBackend]
-"""Makes a world of what its programs do, and its weather."""
+NewBackend = Callable[..., LauncherBackend]
+"""Creates a backend from the kind of its programs and the behavior of its launcher."""
 NewMarket = Callable[..., PreemptibleBackend]
 
 
@@ -87,44 +90,44 @@ def is_ended(seen: Observation) -> bool:
     return seen.status is LaunchStatus.ENDED
 
 
-def eventually(met: Callable[[], T], patience_s: float = DEADLINE_S) -> T:
-    """The first true answer of `met`; fails the test if there is none in time."""
-    deadline_s = time.monotonic() + patience_s
+def eventually(met: Callable[[], T], timeout_s: float = DEADLINE_S) -> T:
+    """Poll `met` until it returns a true value; fail the test at the deadline."""
+    deadline_s = time.monotonic() + timeout_s
     while not (answer := met()):
-        assert time.monotonic() < deadline_s, "it did not come to pass"
+        assert time.monotonic() < deadline_s, "the condition was not met in time"
         time.sleep(0.02)
     return answer
 
 
 SCRIPTS = {
-    ProgramKind.LASTS: "sleep 1000",
-    ProgramKind.ENDS: "echo bye from node $SKYPILOT_NODE_RANK",
-    ProgramKind.BREAKS: "echo 'no module named foo' >&2; exit 3",
-    ProgramKind.STUMBLES: "touch $HOLDFAST_RUN_DIR/trained; echo 'loss is nan' >&2; exit 3",
+    ProgramKind.RUNS: "sleep 1000",
+    ProgramKind.SUCCEEDS: "echo bye from node $SKYPILOT_NODE_RANK",
+    ProgramKind.FAILS_UNTRAINED: "echo 'no module named foo' >&2; exit 3",
+    ProgramKind.FAILS_TRAINED: "touch $HOLDFAST_RUN_DIR/trained; echo 'loss is nan' >&2; exit 3",
 }
 
 
 @dataclass
 class LocalBackend:
-    """This machine."""
+    """The local launcher, with real processes."""
 
     home: Path
-    kind: ProgramKind = ProgramKind.LASTS
-    climate: MarketParameters = FAIR
+    kind: ProgramKind = ProgramKind.RUNS
+    market: MarketParameters = NO_PREEMPTIONS
     launcher: LocalLauncher = field(init=False)
 
     def __post_init__(self) -> None:
-        self.launcher = LocalLauncher(self.home, self.climate)
+        self.launcher = LocalLauncher(self.home, self.market)
 
     def launch(self, key: str, *, nodes: int = 1, max_failures: int = 1) -> Launch:
         count = f"[ $SKYPILOT_NODE_RANK = 0 ] && echo $HOLDFAST_ATTEMPT >> {self.home}/{key}.runs"
         run = f"{count}\n{SCRIPTS[self.kind]}\n"
-        return self.order(key, run, nodes=nodes, max_failures=max_failures)
+        return self.script_launch(key, run, nodes=nodes, max_failures=max_failures)
 
-    def order(
+    def script_launch(
         self, key: str, run: str, *, nodes: int = 1, max_failures: int = 1, **task: Any
     ) -> Launch:
-        """An order for a script."""
+        """A launch of a script."""
         return Launch(
             key=key,
             job_id=key.rpartition("-")[0],
@@ -138,11 +141,11 @@ class LocalBackend:
         return len(file.read_text().splitlines()) if file.exists() else 0
 
     def until(self, key: str, met: Callable[[Observation], bool]) -> Observation:
-        def look() -> Observation | None:
+        def poll() -> Observation | None:
             seen = do(self.launcher.observe(key))
             return seen if met(seen) else None
 
-        seen = eventually(look)
+        seen = eventually(poll)
         assert seen is not None
         return seen
 
@@ -151,18 +154,19 @@ class LocalBackend:
         return LaunchDir(self.home / "launches" / key)
 
     def log(self, key: str, attempt: int = 1, node: int = 0) -> str:
-        """What a node has printed so far."""
+        """Output of a node so far."""
         path = self.folder(key).node(attempt, node).log
         return path.read_text() if path.exists() else ""
 
 
-def program_of(kind: ProgramKind) -> SimulatedProgram:
-    """A program that does so."""
-    failure = {ProgramKind.BREAKS: Failure(0, 3, 99), ProgramKind.STUMBLES: Failure(2, 3, 99)}.get(
-        kind
-    )
+def simulated_program(kind: ProgramKind) -> SimulatedProgram:
+    """The simulated program of a kind."""
+    failure = {
+        ProgramKind.FAILS_UNTRAINED: Failure(0, 3, 99),
+        ProgramKind.FAILS_TRAINED: Failure(2, 3, 99),
+    }.get(kind)
     return SimulatedProgram(
-        total_steps=20_000 if kind is ProgramKind.LASTS else 10,
+        total_steps=20_000 if kind is ProgramKind.RUNS else 10,
         step_s=0.5,
         setup_s=0.1,
         restore_s=0.1,
@@ -176,16 +180,16 @@ def program_of(kind: ProgramKind) -> SimulatedProgram:
 
 @dataclass
 class SimulatedBackend:
-    """The simulated cloud, and time that passes in quarters of a second."""
+    """The simulated cloud, with a clock that advances in quarters of a second."""
 
-    kind: ProgramKind = ProgramKind.LASTS
-    climate: MarketParameters = FAIR
+    kind: ProgramKind = ProgramKind.RUNS
+    market: MarketParameters = NO_PREEMPTIONS
     clock: SimulatedClock = field(default_factory=SimulatedClock)
     launcher: SimulatedCloud = field(init=False)
 
     def __post_init__(self) -> None:
-        program = program_of(self.kind)
-        self.launcher = SimulatedCloud(self.clock, self.climate, program)
+        program = simulated_program(self.kind)
+        self.launcher = SimulatedCloud(self.clock, self.market, program)
 
     def launch(self, key: str, *, nodes: int = 1, max_failures: int = 1) -> Launch:
         return Launch(
@@ -204,18 +208,18 @@ class SimulatedBackend:
             if met(seen := do(self.launcher.observe(key))):
                 return seen
             self.clock.advance(0.25)
-        raise AssertionError("it did not come to pass")
+        raise AssertionError("the condition was not met in time")
 
 
 @dataclass
 class DemoBackend(SimulatedBackend):
-    """The launcher of a demonstration: the same cloud, one for each job, on a market with prices."""
+    """The launcher of the demo: one simulated cloud for each job, on a market with prices."""
 
     launcher: DemoLauncher = field(init=False)  # type: ignore[assignment]
     program: SimulatedProgram = field(init=False)
 
     def __post_init__(self) -> None:
-        self.program = program_of(self.kind)
+        self.program = simulated_program(self.kind)
         self.launcher = DemoLauncher(self.clock, Prices(1, self.clock.now()))
 
     def launch(self, key: str, *, nodes: int = 1, max_failures: int = 1) -> Launch:
@@ -225,8 +229,8 @@ class DemoBackend(SimulatedBackend):
         return launch
 
     def _part(self, name: str) -> DemoJob:
-        full = self.climate.on_demand_micros
-        share = self.climate.spot_micros / full
+        full = self.market.on_demand_micros
+        share = self.market.spot_micros / full
         kind = replace(NODE_TYPES[0], on_demand_micros=full, spot_share=share)
         return DemoJob(
             name=name,
@@ -236,30 +240,32 @@ class DemoBackend(SimulatedBackend):
             node_type=kind,
             nodes=1,
             program=self.program,
-            climate=self.climate,
+            climate=self.market,
         )
 
 
 @dataclass
 class SkyPilotBackend:
-    """SkyPilot's stand-in, where everything takes a hundred times as long as elsewhere."""
+    """The fake SkyPilot, where every step takes a hundred times as long as elsewhere."""
 
     engine: Engine
     home: Path
-    kind: ProgramKind = ProgramKind.LASTS
-    climate: MarketParameters = FAIR
+    kind: ProgramKind = ProgramKind.RUNS
+    market: MarketParameters = NO_PREEMPTIONS
     harness: SkyPilotHarness = field(init=False)
 
     def __post_init__(self) -> None:
-        nature = JobSimulation(
-            provision_s=self.climate.provision_s * 100,
-            denial_rate=self.climate.denial_rate,
-            regions=self.climate.zones,
-            mtbf_s=self.climate.mtbf_s * 100,
-            runs_s=10 if self.kind is ProgramKind.ENDS else 1e9,
-            breaks_with=3 if self.kind in {ProgramKind.BREAKS, ProgramKind.STUMBLES} else None,
+        simulation = JobSimulation(
+            provision_s=self.market.provision_s * 100,
+            denial_rate=self.market.denial_rate,
+            regions=self.market.zones,
+            mtbf_s=self.market.mtbf_s * 100,
+            runs_s=10 if self.kind is ProgramKind.SUCCEEDS else 1e9,
+            breaks_with=3
+            if self.kind in {ProgramKind.FAILS_UNTRAINED, ProgramKind.FAILS_TRAINED}
+            else None,
         )
-        self.harness = SkyPilotHarness(self.engine, self.home, nature, seed=self.climate.seed)
+        self.harness = SkyPilotHarness(self.engine, self.home, simulation, seed=self.market.seed)
 
     @property
     def launcher(self) -> Launcher:
@@ -277,16 +283,16 @@ class SkyPilotBackend:
             if met(seen := self.harness.look(key)):
                 return seen
             self.harness.pass_time(2.5)
-        raise AssertionError("it did not come to pass")
+        raise AssertionError("the condition was not met in time")
 
 
 @contextmanager
-def this_machine(
-    home: Path, kind: ProgramKind, climate: MarketParameters
+def local_backend(
+    home: Path, kind: ProgramKind, market: MarketParameters
 ) -> Iterator[LocalBackend]:
-    """A local world, of which nothing runs afterwards, whatever has gone wrong."""
+    """A local backend; all its processes are killed at the end, also after an error."""
     try:
-        yield LocalBackend(home, kind, climate)
+        yield LocalBackend(home, kind, market)
     finally:
         for path in (home / "launches").glob("*"):
             kill_marked_processes(LaunchDir(path))

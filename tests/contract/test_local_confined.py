@@ -1,4 +1,4 @@
-"""Jobs of users on the service's machine: another account, and nothing of the service's."""
+"""Jobs of users on the service's machine: separate accounts, and no access to the service."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from contract.launcher_backends import FAIR, do, eventually
+from contract.launcher_backends import NO_PREEMPTIONS, do, eventually
 from holdfast.domain.jobs.observation import LaunchStatus, Observation
 from holdfast.errors import LaunchRefused
 from holdfast.host.allowed_folders import Folders
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.needs_root
 SECRET = "the-secret-of-the-service"
 
 
-class Shelter:
-    """A launcher whose home has a secret in it, and cells for the jobs of users."""
+class ConfinedJobs:
+    """A launcher with a secret in its home and confinement accounts for the jobs of users."""
 
     def __init__(self, folder: Path, groups: ControlGroups = ControlGroups(None, "a test")) -> None:
         self.folder = folder
@@ -34,18 +34,18 @@ class Shelter:
         self.home.mkdir(mode=0o700)
         self.secret = self.home / "secret"
         self.secret.write_text(SECRET)
-        self.secret.chmod(0o644)  # The folder alone keeps it.
-        # The controller of memory may be another version's here; a group works without limits, too.
+        self.secret.chmod(0o644)  # Only the permissions of the folder protect it.
+        # Memory may belong to cgroup v1 here; a group also works without limits.
         memory_bytes = None if groups.folder else 2**30
-        self.cells = Sandboxes(
+        self.sandboxes = Sandboxes(
             folder=folder / "nodes", memory_bytes=memory_bytes, processes=64, groups=groups
         )
-        self.launcher = LocalLauncher(self.home, FAIR, sandboxes=self.cells)
+        self.launcher = LocalLauncher(self.home, NO_PREEMPTIONS, sandboxes=self.sandboxes)
 
     def run(
         self, job: str, script: str, *, is_confined: bool = True, workdir: str | None = None
     ) -> tuple[Observation, str]:
-        """How a job ends, and what it prints."""
+        """Outcome and output of a job."""
         launch = self.launch(job, script, is_confined=is_confined, workdir=workdir)
         do(self.launcher.submit(launch))
 
@@ -60,7 +60,7 @@ class Shelter:
     def launch(
         self, job: str, script: str, *, is_confined: bool = True, workdir: str | None = None
     ) -> Launch:
-        """A job that runs a script."""
+        """A launch of a script."""
         return Launch(
             key=f"{job}-1",
             job_id=job,
@@ -76,28 +76,28 @@ class Shelter:
 
 
 @pytest.fixture
-def shelter() -> Iterator[Shelter]:
-    """Below /tmp itself: the folders that pytest makes are closed to other accounts."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-shelter-"))
+def confined() -> Iterator[ConfinedJobs]:
+    """A launcher directly below /tmp: other accounts cannot enter the folders of pytest."""
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-confined-"))
     folder.chmod(0o711)
-    yield Shelter(folder)
+    yield ConfinedJobs(folder)
     shutil.rmtree(folder)
 
 
 def test_a_confined_job_has_an_account_and_no_secret(
-    shelter: Shelter, monkeypatch: pytest.MonkeyPatch
+    confined: ConfinedJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "the-administrators-key")
     monkeypatch.setenv("POSTGRES_PASSWORD", "the-databases-password")
     script = f"""
         id -u; id -G; umask; pwd; echo $HOME; env; ulimit -u; ulimit -d
-        cat {shelter.secret}; ls {shelter.home}; cat /proc/{os.getpid()}/environ | tr '\\0' '\\n'; kill -0 {os.getpid()}
+        cat {confined.secret}; ls {confined.home}; cat /proc/{os.getpid()}/environ | tr '\\0' '\\n'; kill -0 {os.getpid()}
         for pid in $(ls /proc | grep '^[0-9]'); do grep -az AWS_SECRET /proc/$pid/environ; done 2>/dev/null
         touch $HOME/kept $TMPDIR/kept $HOLDFAST_RUN_DIR/kept $HOLDFAST_SPOOL/kept kept && echo wrote
         grep NoNewPrivs /proc/self/status
     """
 
-    seen, printed = shelter.run("job1", script)
+    seen, printed = confined.run("job1", script)
 
     assert seen.result
     assert seen.result.outcome == "succeeded", printed
@@ -105,7 +105,7 @@ def test_a_confined_job_has_an_account_and_no_secret(
     assert int(lines[0]) >= FIRST_UID
     assert lines[1] == lines[0], "no other groups"
     assert lines[2] == "0077"
-    assert all(line.startswith(str(shelter.folder / "nodes")) for line in lines[3:5])
+    assert all(line.startswith(str(confined.folder / "nodes")) for line in lines[3:5])
     assert "wrote" in lines
     assert "NoNewPrivs:\t1" in printed
     assert {"64", f"{2**30 // 1024}"} <= set(lines)
@@ -113,8 +113,8 @@ def test_a_confined_job_has_an_account_and_no_secret(
         assert secret not in printed
 
 
-def test_jobs_of_users_do_not_reach_each_other(shelter: Shelter) -> None:
-    _, first = shelter.run(
+def test_jobs_of_users_do_not_reach_each_other(confined: ConfinedJobs) -> None:
+    _, first = confined.run(
         "job1", "echo mine > $HOME/file; chmod 644 $HOME/file; id -u; echo $HOME"
     )
     account, home = first.splitlines()
@@ -125,52 +125,52 @@ def test_jobs_of_users_do_not_reach_each_other(shelter: Shelter) -> None:
         f"cat {node}/run.sh",
         f"cat {node}/node.log",
         f"ls {home}",
-        f"ls {shelter.folder}/nodes",
+        f"ls {confined.folder}/nodes",
     )
-    _, second = shelter.run("job2", "id -u;" + ";".join(f"{one} && echo reached" for one in tries))
+    _, second = confined.run("job2", "id -u;" + ";".join(f"{one} && echo reached" for one in tries))
 
     assert second.splitlines()[0] != account
     assert second.count("Permission denied") == len(tries)
     assert "reached" not in second
 
 
-def test_the_service_follows_no_link_of_a_job(shelter: Shelter) -> None:
+def test_service_does_not_follow_links_of_a_job(confined: ConfinedJobs) -> None:
     script = f"""
-        ln -s {shelter.secret} $HOLDFAST_RUN_DIR/ranks/rank-0.log
-        ln -s {shelter.secret} $HOLDFAST_RUN_DIR/left.json
+        ln -s {confined.secret} $HOLDFAST_RUN_DIR/ranks/rank-0.log
+        ln -s {confined.secret} $HOLDFAST_RUN_DIR/left.json
         mkdir $HOLDFAST_RUN_DIR/elsewhere
     """
 
-    shelter.run("job1", script)
-    shelter.run(
-        "job2", f"rmdir $HOLDFAST_RUN_DIR/ranks; ln -s {shelter.home} $HOLDFAST_RUN_DIR/ranks"
+    confined.run("job1", script)
+    confined.run(
+        "job2", f"rmdir $HOLDFAST_RUN_DIR/ranks; ln -s {confined.home} $HOLDFAST_RUN_DIR/ranks"
     )
 
-    assert shelter.log("job1", rank=0) == ""
-    assert shelter.log("job2", rank=0) == ""
-    assert all(SECRET not in str(log) for log in do(shelter.launcher.logs("job1-1")))
+    assert confined.log("job1", rank=0) == ""
+    assert confined.log("job2", rank=0) == ""
+    assert all(SECRET not in str(log) for log in do(confined.launcher.logs("job1-1")))
 
 
-def test_malformed_exit_report_does_not_end_the_supervisor(shelter: Shelter) -> None:
+def test_malformed_exit_report_does_not_end_the_supervisor(confined: ConfinedJobs) -> None:
     script = "head -c 1000000 /dev/zero | tr '\\0' '[' > $HOLDFAST_RUN_DIR/left.json; exit 3"
 
-    seen, _ = shelter.run("job1", script)
+    seen, _ = confined.run("job1", script)
 
     assert seen.result
     assert (seen.result.outcome, seen.result.exit_code) == ("failed", 3)
 
 
-def test_a_confined_job_is_sent_no_folder_of_the_service(shelter: Shelter) -> None:
-    allowed = shelter.folder / "allowed"
+def test_confined_job_gets_no_folder_of_the_service(confined: ConfinedJobs) -> None:
+    allowed = confined.folder / "allowed"
     (allowed / "mine").mkdir(parents=True)
-    (allowed / "mine" / "link").symlink_to(shelter.secret)
+    (allowed / "mine" / "link").symlink_to(confined.secret)
     (allowed / "mine" / "file").write_text("mine")
-    (allowed / "out").symlink_to(shelter.home)
+    (allowed / "out").symlink_to(confined.home)
 
-    for number, workdir in enumerate((shelter.home, shelter.folder, allowed / "out", "/etc")):
+    for number, workdir in enumerate((confined.home, confined.folder, allowed / "out", "/etc")):
         with pytest.raises(LaunchRefused, match=r"service.s own directory|HOLDFAST_FOLDERS"):
-            shelter.run(f"bad{number}", "true", workdir=str(workdir))
-    _, printed = shelter.run("good", "cat file link; ls -l link", workdir=str(allowed / "mine"))
+            confined.run(f"bad{number}", "true", workdir=str(workdir))
+    _, printed = confined.run("good", "cat file link; ls -l link", workdir=str(allowed / "mine"))
 
     assert "mine" in printed
     assert SECRET not in printed
@@ -178,7 +178,7 @@ def test_a_confined_job_is_sent_no_folder_of_the_service(shelter: Shelter) -> No
 
 @pytest.fixture
 def groups() -> Iterator[ControlGroups]:
-    """A folder for control groups, on this machine's cgroup v2."""
+    """A parent folder for control groups, on this machine's cgroup v2."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     mounts = [Path(line.split()[4]) for line in lines if " - cgroup2 " in line]
     if not mounts or not os.access(mounts[0], os.W_OK):
@@ -191,13 +191,13 @@ def groups() -> Iterator[ControlGroups]:
     folder.rmdir()
 
 
-def test_a_job_runs_in_its_control_group_and_none_is_left(
-    shelter: Shelter, groups: ControlGroups
+def test_job_runs_in_a_control_group_that_is_removed(
+    confined: ConfinedJobs, groups: ControlGroups
 ) -> None:
     assert groups.folder
-    shelter = Shelter(shelter.folder / "grouped", groups)
+    confined = ConfinedJobs(confined.folder / "grouped", groups)
 
-    seen, printed = shelter.run("job1", "cat /proc/self/cgroup; id -u; umask; ulimit -u")
+    seen, printed = confined.run("job1", "cat /proc/self/cgroup; id -u; umask; ulimit -u")
 
     assert seen.result
     assert seen.result.outcome == "succeeded", printed
@@ -207,15 +207,15 @@ def test_a_job_runs_in_its_control_group_and_none_is_left(
     assert not [*groups.folder.glob("*/")]
 
 
-def test_a_process_without_environment_is_ended_by_its_group(
-    shelter: Shelter, groups: ControlGroups
+def test_process_without_environment_ends_with_its_cgroup(
+    confined: ConfinedJobs, groups: ControlGroups
 ) -> None:
-    """The supervisor and the guard are killed at once, and the mark that strays are found by is gone."""
+    """Supervisor and guard are killed at once, and the process has no marker to be found by."""
     assert groups.folder
-    shelter = Shelter(shelter.folder / "grouped", groups)
-    launch = shelter.launch("job1", "env -i setsid sleep 1000 & echo $! > $HOME/stray; wait")
-    do(shelter.launcher.submit(launch))
-    stray = shelter.folder / "nodes" / "job1-1" / "1" / "node-0" / "home" / "stray"
+    confined = ConfinedJobs(confined.folder / "grouped", groups)
+    launch = confined.launch("job1", "env -i setsid sleep 1000 & echo $! > $HOME/stray; wait")
+    do(confined.launcher.submit(launch))
+    stray = confined.folder / "nodes" / "job1-1" / "1" / "node-0" / "home" / "stray"
     pid = int(eventually(lambda: stray.exists() and stray.read_text()))
     guard = psutil.Process(pid).parents()[1]
     supervisor = guard.parent()
@@ -224,7 +224,7 @@ def test_a_process_without_environment_is_ended_by_its_group(
     supervisor.suspend()
     guard.kill()
     supervisor.kill()
-    seen = eventually(lambda: _ended(do(shelter.launcher.observe("job1-1"))))
+    seen = eventually(lambda: _ended(do(confined.launcher.observe("job1-1"))))
 
     assert seen
     assert not [*groups.folder.glob("*/")], "a group that can be removed is empty"
@@ -234,14 +234,14 @@ def _ended(seen: Observation) -> Observation | None:
     return seen if seen.status is not LaunchStatus.UP else None
 
 
-def test_the_owners_job_has_the_rights_of_the_service(shelter: Shelter) -> None:
-    _, printed = shelter.run("job1", f"id -u; cat {shelter.secret}", is_confined=False)
+def test_the_owners_job_has_the_rights_of_the_service(confined: ConfinedJobs) -> None:
+    _, printed = confined.run("job1", f"id -u; cat {confined.secret}", is_confined=False)
 
     assert printed.split() == [str(os.getuid()), SECRET]
 
 
-def test_a_launcher_without_cells_takes_no_confined_job(shelter: Shelter) -> None:
-    shelter.launcher = LocalLauncher(shelter.home, FAIR)
+def test_launcher_without_accounts_refuses_confined_jobs(confined: ConfinedJobs) -> None:
+    confined.launcher = LocalLauncher(confined.home, NO_PREEMPTIONS)
 
     with pytest.raises(LaunchRefused, match="does not run users' jobs"):
-        shelter.run("job1", "true")
+        confined.run("job1", "true")

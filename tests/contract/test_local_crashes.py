@@ -1,4 +1,4 @@
-"""A submit that is killed, at every line of its way: the launch is started once, or not at all and then once."""
+"""A submit killed at any line leaves at most one launch, and a retry completes it."""
 
 from __future__ import annotations
 
@@ -19,56 +19,58 @@ from holdfast.launchers.local.submission import submit
 OURS = str(Path(local.__file__).parent)
 
 
-def test_a_submit_killed_at_any_line_is_made_good_by_the_next(machine: LocalBackend) -> None:
-    machine.kind = ProgramKind.ENDS
-    fruitless, begun = 0, []
+def test_submit_killed_at_any_line_is_completed_by_a_retry(machine: LocalBackend) -> None:
+    machine.kind = ProgramKind.SUCCEEDS
+    never_started, started = 0, []
 
     for line in count(1):
-        key = f"job{len(begun)}-1"
+        key = f"job{len(started)}-1"
         launch = machine.launch(key)
-        if not _killed(
-            partial(submit, machine.folder(key), launch, machine.climate, machine.home, None),
+        if not _is_killed_at(
+            partial(submit, machine.folder(key), launch, machine.market, machine.home, None),
             line,
         ):
             break
         if do(machine.launcher.observe(key)).status is LaunchStatus.ABSENT:
-            fruitless += 1  # The next one, killed a line later, finds what this one has left.
+            never_started += (
+                1  # The next submit, killed a line later, finds the remains of this one.
+            )
         else:
-            begun.append(key)
-    for key in begun:
+            started.append(key)
+    for key in started:
         do(machine.launcher.submit(machine.launch(key)))
         machine.until(key, is_ended)
 
-    assert fruitless > 20
-    assert len(begun) > 5
-    assert [machine.runs(key) for key in begun] == [1] * len(begun)
+    assert never_started > 20
+    assert len(started) > 5
+    assert [machine.runs(key) for key in started] == [1] * len(started)
 
 
-def _killed(work: Callable[[], None], number: int) -> bool:
-    """True when a process that does `work` could be killed at the `number`-th new line of ours that it reached."""
+def _is_killed_at(work: Callable[[], None], number: int) -> bool:
+    """Run `work` in a process, killed at the `number`-th new line; False if it ends earlier."""
     pid = os.fork()
     if pid == 0:
         try:
-            sys.settrace(_Fuse(number))
+            sys.settrace(_KillAtLine(number))
             work()
         finally:
             os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
 
-class _Fuse:
-    """A tracer that kills its process at the n-th line of the local launcher that it has not seen before."""
+class _KillAtLine:
+    """A tracer that kills its process at the n-th distinct line of the local launcher."""
 
     def __init__(self, number: int) -> None:
         self.left = number
         self.seen: set[tuple[str, int]] = set()
 
-    def __call__(self, frame: FrameType, event: str, _argument: object) -> _Fuse | None:
-        place = (frame.f_code.co_filename, frame.f_lineno)
-        if not place[0].startswith(OURS):
+    def __call__(self, frame: FrameType, event: str, _argument: object) -> _KillAtLine | None:
+        location = (frame.f_code.co_filename, frame.f_lineno)
+        if not location[0].startswith(OURS):
             return None
-        if event == "line" and place not in self.seen:
-            self.seen.add(place)
+        if event == "line" and location not in self.seen:
+            self.seen.add(location)
             self.left -= 1
             if self.left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)

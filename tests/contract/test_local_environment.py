@@ -1,4 +1,4 @@
-"""What the program of a node finds around it."""
+"""The environment of a program on a node of the local launcher."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ AWKWARD = {
 def environment_of(
     machine: LocalBackend, key: str, *, attempt: int = 1, node: int = 0
 ) -> dict[str, str]:
-    """What `env -0` printed on a node."""
+    """Output of `env -0` on a node."""
     text = machine.folder(key).node(attempt, node).log.read_bytes().decode()
     return dict(pair.split("=", 1) for pair in text.split("\0") if pair)
 
 
 def test_variables_arrive_byte_for_byte(machine: LocalBackend) -> None:
-    do(machine.launcher.submit(machine.order("job-1", "env -0", envs=AWKWARD)))
+    do(machine.launcher.submit(machine.script_launch("job-1", "env -0", envs=AWKWARD)))
     machine.until("job-1", is_ended)
 
     found = environment_of(machine, "job-1")
@@ -38,22 +38,22 @@ def test_variables_arrive_byte_for_byte(machine: LocalBackend) -> None:
     assert {name: found[name] for name in AWKWARD} == AWKWARD
 
 
-def test_scripts_arrive_byte_for_byte_however_long(machine: LocalBackend) -> None:
+def test_scripts_of_any_length_arrive_byte_for_byte(machine: LocalBackend) -> None:
     text = "\n".join(f"""it's "{n}" $(not run) `nor this` \\""" for n in range(5000))
     run = f"cat <<'END'\n{text}\nEND\n"
     assert len(run) > 128 * 1024, "longer than one argument can be"
 
-    do(machine.launcher.submit(machine.order("job-1", run)))
+    do(machine.launcher.submit(machine.script_launch("job-1", run)))
     machine.until("job-1", is_ended)
 
     assert machine.log("job-1") == text + "\n"
 
 
-def test_bash_is_plain_bash(machine: LocalBackend) -> None:
+def test_scripts_run_without_shell_options(machine: LocalBackend) -> None:
     """No -e, no pipefail: the exit code is the last command's, as with SkyPilot."""
     do(
         machine.launcher.submit(
-            machine.order("job-1", "false; false | true; echo on", setup="false; true")
+            machine.script_launch("job-1", "false; false | true; echo on", setup="false; true")
         )
     )
     seen = machine.until("job-1", is_ended)
@@ -64,10 +64,10 @@ def test_bash_is_plain_bash(machine: LocalBackend) -> None:
 
 
 def test_a_failed_setup_ends_the_launch_before_run(machine: LocalBackend) -> None:
-    order = machine.order(
+    script_launch = machine.script_launch(
         "job-1", "echo never", setup="echo no such package; exit 4", max_failures=3
     )
-    do(machine.launcher.submit(order))
+    do(machine.launcher.submit(script_launch))
     seen = machine.until("job-1", is_ended)
 
     assert seen.result
@@ -77,9 +77,11 @@ def test_a_failed_setup_ends_the_launch_before_run(machine: LocalBackend) -> Non
 
 def test_every_node_has_skypilots_environment_and_the_workers(machine: LocalBackend) -> None:
     token = {"HOLDFAST_TOKEN": "secret", "HOLDFAST_STORE": "file:///tmp/store"}
-    order = replace(machine.order("job-1", "env -0", nodes=2), env=token, first_attempt=4)
+    script_launch = replace(
+        machine.script_launch("job-1", "env -0", nodes=2), env=token, first_attempt=4
+    )
 
-    do(machine.launcher.submit(order))
+    do(machine.launcher.submit(script_launch))
     machine.until("job-1", is_ended)
     folder = machine.folder("job-1")
     found = environment_of(machine, "job-1", attempt=4, node=1)
@@ -104,7 +106,7 @@ def test_task_sets_its_gpus_and_service_settings_are_withheld(
     monkeypatch.setenv("AWS_PROFILE", "research")
     envs = {"SKYPILOT_NUM_GPUS_PER_NODE": 2, "FLAG": None}
 
-    do(machine.launcher.submit(machine.order("job-1", "env -0", envs=envs)))
+    do(machine.launcher.submit(machine.script_launch("job-1", "env -0", envs=envs)))
     machine.until("job-1", is_ended)
     found = environment_of(machine, "job-1")
 
@@ -116,7 +118,7 @@ def test_task_sets_its_gpus_and_service_settings_are_withheld(
 
 def test_task_id_is_the_same_in_every_attempt(machine: LocalBackend) -> None:
     run = "echo $SKYPILOT_TASK_ID; exec sleep 1000"
-    do(machine.launcher.submit(machine.order("job-1", run)))
+    do(machine.launcher.submit(machine.script_launch("job-1", run)))
     eventually(lambda: machine.log("job-1"))
 
     do(machine.launcher.preempt("job-1", node=None, notice_s=None))
@@ -133,12 +135,12 @@ def test_launch_folder_is_accessible_to_its_owner_only(machine: LocalBackend) ->
 
 def test_secrets_reach_every_attempt_and_no_file(machine: LocalBackend) -> None:
     run = 'echo "${#KEY} ${#HOLDFAST_TOKEN}"; exec sleep 1000'
-    order = replace(
-        machine.order("job-1", run),
+    script_launch = replace(
+        machine.script_launch("job-1", run),
         secrets={"KEY": "CANARY-hush"},
         env={"HOLDFAST_TOKEN": "CANARY-token"},
     )
-    do(machine.launcher.submit(order))
+    do(machine.launcher.submit(script_launch))
     eventually(lambda: machine.log("job-1"))
 
     do(machine.launcher.preempt("job-1", node=None, notice_s=None))
@@ -151,7 +153,7 @@ def test_secrets_reach_every_attempt_and_no_file(machine: LocalBackend) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "words"),
+    ("task", "message"),
     [
         ({"workdir": "/no/such/place"}, "not a directory on this machine"),
         ({"workdir": "code"}, "relative"),
@@ -164,11 +166,11 @@ def test_secrets_reach_every_attempt_and_no_file(machine: LocalBackend) -> None:
     ],
 )
 def test_invalid_launch_is_refused_with_a_reason(
-    machine: LocalBackend, task: dict[str, object], words: str
+    machine: LocalBackend, task: dict[str, object], message: str
 ) -> None:
-    launch = machine.order("job-1", "true")
+    launch = machine.script_launch("job-1", "true")
 
-    with pytest.raises(LaunchRefused, match=words):
+    with pytest.raises(LaunchRefused, match=message):
         do(machine.launcher.submit(replace(launch, task={**launch.task, **task})))
 
     assert not machine.folder("job-1").path.exists()
@@ -179,10 +181,10 @@ def test_resubmit_of_a_running_launch_ignores_missing_files(
 ) -> None:
     source = tmp_path / "source"
     source.mkdir()
-    order = machine.order("job-1", "exec sleep 1000", workdir=str(source))
-    do(machine.launcher.submit(order))
+    script_launch = machine.script_launch("job-1", "exec sleep 1000", workdir=str(source))
+    do(machine.launcher.submit(script_launch))
     source.rmdir()
 
-    do(machine.launcher.submit(order))
+    do(machine.launcher.submit(script_launch))
 
     assert do(machine.launcher.observe("job-1")).status in {LaunchStatus.WAITING, LaunchStatus.UP}

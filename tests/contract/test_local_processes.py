@@ -1,4 +1,4 @@
-"""The local launcher and its processes: none is started twice, none is left behind."""
+"""Processes of the local launcher: none is started twice, and none outlives its launch."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ STRAYS = """
 env -i FILE=$FILE bash -c '(setsid sleep 1000 & echo $! >> $FILE); exec sleep 1000' & echo $! >> $FILE
 wait
 """
-"""A program that does its best to leave something behind: other sessions, no parents, no environment."""
+"""A program with processes that are hard to find: own sessions, no parents, no environment."""
 
 
 def strays(machine: LocalBackend, key: str = "job-1") -> list[psutil.Process]:
-    """The processes of STRAYS, once it runs."""
+    """The processes of the STRAYS script, once all of them run."""
     file = machine.home / "strays"
-    do(machine.launcher.submit(machine.order(key, STRAYS, envs={"FILE": str(file)})))
+    do(machine.launcher.submit(machine.script_launch(key, STRAYS, envs={"FILE": str(file)})))
     eventually(lambda: file.exists() and file.read_text().count("\n") == 4)
     return [psutil.Process(int(pid)) for pid in file.read_text().split()]
 
 
 def supervisor(machine: LocalBackend, key: str = "job-1") -> psutil.Process:
-    """The process that holds up a launch."""
+    """The supervisor process of a launch."""
     folder = str(machine.folder(key).path)
     marked = [
         process
         for process in psutil.process_iter()
         if process.pid != os.getpid() and "supervisor" in " ".join(_command(process))
     ]
-    ours = [process for process in marked if process.environ().get(MARK_ENV) == folder]
+    ours = [process for process in marked if _environment(process).get(MARK_ENV) == folder]
     pids = {process.pid for process in ours}
     return next(process for process in ours if process.ppid() not in pids)
 
@@ -51,6 +51,13 @@ def _command(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except psutil.Error:
         return []
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except psutil.NoSuchProcess:
+        return {}
 
 
 def all_have_exited(processes: list[psutil.Process]) -> bool:
@@ -84,7 +91,7 @@ def test_observation_ends_processes_of_a_frozen_guard(machine: LocalBackend) -> 
     assert all_have_exited([*left, guard])
 
 
-def test_a_killed_guard_is_a_lost_node_and_nothing_of_it_stays(machine: LocalBackend) -> None:
+def test_killed_guard_is_a_lost_node_without_processes(machine: LocalBackend) -> None:
     left = strays(machine)
     (guard,) = supervisor(machine).children()
 
@@ -100,13 +107,13 @@ def test_background_processes_end_with_their_program(machine: LocalBackend) -> N
     file = machine.home / "stray"
     run = f"env -i setsid sleep 1000 & echo $! > {file}"
 
-    do(machine.launcher.submit(machine.order("job-1", run)))
+    do(machine.launcher.submit(machine.script_launch("job-1", run)))
     machine.until("job-1", is_ended)
 
     assert not psutil.pid_exists(int(file.read_text()))
 
 
-def test_a_cancel_of_a_launch_without_supervisor_is_seen(machine: LocalBackend) -> None:
+def test_cancel_of_a_launch_without_supervisor_is_observed(machine: LocalBackend) -> None:
     left = strays(machine)
     supervisor(machine).kill()
     eventually(lambda: all_have_exited(left))
@@ -119,7 +126,7 @@ def test_a_cancel_of_a_launch_without_supervisor_is_seen(machine: LocalBackend) 
 
 
 def test_training_outlives_the_service_that_submitted_it(machine: LocalBackend) -> None:
-    """The service is killed right after its submit; another one finds the launch by its directory."""
+    """The service is killed right after its submit; the next one finds the launch directory."""
     service = os.fork()
     if service == 0:
         try:
@@ -128,7 +135,7 @@ def test_training_outlives_the_service_that_submitted_it(machine: LocalBackend) 
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(service, 0)
 
-    another = LocalLauncher(machine.home, machine.climate)
+    another = LocalLauncher(machine.home, machine.market)
     seen = eventually(lambda: (seen := do(another.observe("job-1"))) and is_up(seen) and seen)
     eventually(lambda: machine.runs("job-1"))
     do(another.cancel("job-1"))
@@ -138,10 +145,10 @@ def test_training_outlives_the_service_that_submitted_it(machine: LocalBackend) 
     assert machine.runs("job-1") == 1
 
 
-def test_nodes_stand_and_fall_together(machine: LocalBackend) -> None:
+def test_failed_node_ends_all_nodes_of_its_attempt(machine: LocalBackend) -> None:
     run = "[ $SKYPILOT_NODE_RANK = 1 ] && { echo out of memory; exit 9; }; exec sleep 1000"
 
-    do(machine.launcher.submit(machine.order("job-1", run, nodes=3)))
+    do(machine.launcher.submit(machine.script_launch("job-1", run, nodes=3)))
     seen = machine.until("job-1", is_ended)
 
     assert seen.result
@@ -149,13 +156,13 @@ def test_nodes_stand_and_fall_together(machine: LocalBackend) -> None:
 
 
 def test_a_notice_is_followed_by_the_end_at_its_deadline(machine: LocalBackend) -> None:
-    run = "trap 'echo told >> told' TERM; echo ready; while true; do sleep 0.05; done"
-    do(machine.launcher.submit(machine.order("job-1", run)))
+    run = "trap 'echo noticed >> noticed' TERM; echo ready; while true; do sleep 0.05; done"
+    do(machine.launcher.submit(machine.script_launch("job-1", run)))
     eventually(lambda: "ready" in machine.log("job-1"))
 
     do(machine.launcher.preempt("job-1", node=0, notice_s=0.5))
     node = machine.folder("job-1").node(1, 0)
-    eventually((node.workdir / "told").exists)
+    eventually((node.workdir / "noticed").exists)
     deadline = datetime.fromisoformat(
         json.loads((node.run / "notice.json").read_text())["deadline"]
     )
@@ -170,14 +177,14 @@ def test_a_notice_is_followed_by_the_end_at_its_deadline(machine: LocalBackend) 
 def test_shell_ended_by_a_notice_leaves_its_child_time_to_save(
     machine: LocalBackend,
 ) -> None:
-    """bash ends at once on SIGTERM; the worker below it is still saving, and gets its time."""
+    """bash exits immediately on SIGTERM, while the worker below it is still saving."""
     worker = (
         "trap 'sleep 0.5; touch $SAVED; exit 75' TERM; echo ready; while true; do sleep 0.05; done"
     )
     saved = machine.home / "saved"
     run = 'bash -c "$WORKER"\necho unreachable\n'
     envs = {"WORKER": worker, "SAVED": str(saved)}
-    do(machine.launcher.submit(machine.order("job-1", run, envs=envs)))
+    do(machine.launcher.submit(machine.script_launch("job-1", run, envs=envs)))
     eventually(lambda: "ready" in machine.log("job-1"))
 
     do(machine.launcher.preempt("job-1", node=0, notice_s=60))
@@ -195,21 +202,21 @@ def test_exit_report_overrides_an_exit_code_hidden_by_a_pipe(
     left = {"reason": "preempted", "exit_code": 75, "step": 7, "detail": ""}
     run = f"echo '{json.dumps(left)}' > $HOLDFAST_RUN_DIR/left.json; exit 0"
 
-    do(machine.launcher.submit(machine.order("job-1", run)))
+    do(machine.launcher.submit(machine.script_launch("job-1", run)))
     seen = machine.until("job-1", lambda seen: seen.placements == 2)
 
     assert seen.recent_placements[0].cause is Cause.NODE_FAILED
     assert "without a notice from Holdfast" in seen.recent_placements[0].detail
 
 
-def test_a_new_attempt_finds_the_files_as_they_were_submitted(
+def test_each_attempt_starts_with_the_submitted_files(
     machine: LocalBackend, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
     source.mkdir()
     (source / "train.py").write_text("as submitted")
     run = "cat train.py; echo spoiled > train.py; ls $HOLDFAST_RUN_DIR; exec sleep 1000"
-    do(machine.launcher.submit(machine.order("job-1", run, workdir=str(source))))
+    do(machine.launcher.submit(machine.script_launch("job-1", run, workdir=str(source))))
     eventually(lambda: "as submitted" in machine.log("job-1"))
     (source / "train.py").write_text("edited later")
 
@@ -221,7 +228,7 @@ def test_a_new_attempt_finds_the_files_as_they_were_submitted(
 
 def test_logs_of_nodes_and_ranks_are_read_in_pieces(machine: LocalBackend) -> None:
     run = "printf hello; printf 'step 1' > $HOLDFAST_RUN_DIR/ranks/rank-$SKYPILOT_NODE_RANK.log"
-    do(machine.launcher.submit(machine.order("job-1", run, nodes=2)))
+    do(machine.launcher.submit(machine.script_launch("job-1", run, nodes=2)))
     machine.until("job-1", is_ended)
 
     sources = do(machine.launcher.logs("job-1"))
@@ -238,7 +245,7 @@ def test_logs_of_nodes_and_ranks_are_read_in_pieces(machine: LocalBackend) -> No
     assert machine.launcher.read_log("job-1", rank, 6, 100) == b""
 
 
-def test_a_launch_that_the_database_lacks_is_listed_not_stopped(machine: LocalBackend) -> None:
+def test_launch_unknown_to_the_database_is_only_listed(machine: LocalBackend) -> None:
     do(machine.launcher.submit(machine.launch("job-1")))
     machine.until("job-1", is_up)
 
@@ -257,9 +264,11 @@ def test_a_launch_that_the_database_lacks_is_listed_not_stopped(machine: LocalBa
 def test_failed_program_restarts_after_doubling_pauses(
     machine: LocalBackend,
 ) -> None:
-    machine.launcher = LocalLauncher(machine.home, machine.climate, restart_s=0.5)
-    machine.kind = ProgramKind.STUMBLES
-    usage_error = machine.order("job-2", "touch $HOLDFAST_RUN_DIR/trained; exit 2", max_failures=3)
+    machine.launcher = LocalLauncher(machine.home, machine.market, restart_s=0.5)
+    machine.kind = ProgramKind.FAILS_TRAINED
+    usage_error = machine.script_launch(
+        "job-2", "touch $HOLDFAST_RUN_DIR/trained; exit 2", max_failures=3
+    )
 
     do(machine.launcher.submit(machine.launch("job-1", max_failures=3)))
     do(machine.launcher.submit(usage_error))

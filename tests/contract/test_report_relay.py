@@ -1,4 +1,4 @@
-"""Reports by way of the checkpoint store: a real courier and postbox on one side, the real collector on the other."""
+"""Report relay through the checkpoint store: the worker's sender and the service's importer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pytestmark = [
 def store(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """The address of a store, with all that boto3 needs in the environment."""
+    """Address of a store, with the variables that boto3 needs in the environment."""
     if request.param == "folder":
         yield f"file://{tmp_path / 'store'}"
         return
@@ -55,8 +55,8 @@ def store(
 
 
 @dataclass
-class Shore:
-    """One job, its journal, and the collector of the service."""
+class RelayedJob:
+    """One job, its journal and the report importer of the service."""
 
     engine: Engine
     store: str
@@ -66,10 +66,10 @@ class Shore:
         self.journal = Journal(self.engine, self.clock)
         block = {"checkpoint": {"store": self.store}}
         self.journal.append(self.journal.submit(JOB, submitted(**block)), [launched(0), ready(1)])
-        self.collector = self.new_collector()
+        self.importer = self.new_importer()
 
-    def new_collector(self) -> ReportImporter:
-        """Another one, as after a restart of the service."""
+    def new_importer(self) -> ReportImporter:
+        """A new importer, as after a restart of the service."""
         return ReportImporter(
             journal=self.journal,
             incarnations=Incarnations(self.engine, self.clock),
@@ -82,7 +82,7 @@ class Shore:
     def steps(self) -> list[int]:
         return [point.step for point in Queries(self.engine).points(JOB, limit=1000)]
 
-    def told(self) -> list[str]:
+    def event_kinds(self) -> list[str]:
         events = self.journal.events(JOB)
         return [item.kind for item in events if item.event.source == "worker"]
 
@@ -96,67 +96,67 @@ def steps(spool: Spool, numbers: range) -> None:
         append_report(spool, ReportKind.PROGRESS, step=step, values={})
 
 
-def deliver(shore: Shore, spool: Path, port: int) -> ReportSender:
-    postbox = StoreRelay(partial(open_store, shore.store, JOB), spool, 1, quiet_s=0.3, pause_s=0.1)
-    doorstep = ServiceClient(f"http://127.0.0.1:{port}", JOB, "secret")
-    return ReportSender(doorstep, spool, 1, relay=postbox)
+def new_sender(relayed: RelayedJob, spool: Path, port: int) -> ReportSender:
+    relay = StoreRelay(partial(open_store, relayed.store, JOB), spool, 1, quiet_s=0.3, pause_s=0.1)
+    client = ServiceClient(f"http://127.0.0.1:{port}", JOB, "secret")
+    return ReportSender(client, spool, 1, relay=relay)
 
 
-def collected(shore: Shore, is_enough: Callable[[], bool]) -> None:
-    def look() -> bool:
-        shore.collector.run_once()
+def import_until(relayed: RelayedJob, is_enough: Callable[[], bool]) -> None:
+    def poll() -> bool:
+        relayed.importer.run_once()
         return is_enough()
 
-    wait_until(look)
+    wait_until(poll)
 
 
 def test_relay_delivers_all_reports_without_the_service(
     engine: Engine, store: str, tmp_path: Path
 ) -> None:
-    shore, path = Shore(engine, store), tmp_path / "spool"
+    relayed, path = RelayedJob(engine, store), tmp_path / "spool"
     spool = Spool(path, 1)
-    bringer = deliver(shore, path, free_port())
+    sender = new_sender(relayed, path, free_port())
     append_report(spool, ReportKind.TRAINING_STARTED, step=0)
     steps(spool, range(1, 6))
-    bringer.start()
+    sender.start()
 
-    collected(shore, lambda: shore.steps() == [*range(1, 6)])
+    import_until(relayed, lambda: relayed.steps() == [*range(1, 6)])
     steps(spool, range(6, 9))
-    collected(shore, lambda: shore.steps() == [*range(1, 9)])
+    import_until(relayed, lambda: relayed.steps() == [*range(1, 9)])
     append_report(spool, ReportKind.WORKER_LEFT, step=8, reason="finished", exit_code=0, detail="")
-    bringer.close(within_s=10)
-    collected(shore, lambda: shore.told() == ["TrainingStarted", "WorkerLeft"])
+    sender.close(within_s=10)
+    import_until(relayed, lambda: relayed.event_kinds() == ["TrainingStarted", "WorkerLeft"])
 
     left = open_store(store, JOB).list("inbox/")
     assert left == []
-    assert shore.journal.marks(JOB) == {1: 10}
+    assert relayed.journal.marks(JOB) == {1: 10}
 
 
 def test_returning_service_receives_all_reports_once(
     engine: Engine, store: str, tmp_path: Path
 ) -> None:
-    """What the fake service takes over HTTP, the journal takes as the real one would."""
-    shore, path, port = Shore(engine, store), tmp_path / "spool", free_port()
+    """Reports that the fake service accepts over HTTP go to the journal, as in the real one."""
+    relayed, path, port = RelayedJob(engine, store), tmp_path / "spool", free_port()
     spool, service = Spool(path, 1), ReportServer()
-    bringer = deliver(shore, path, port)
+    sender = new_sender(relayed, path, port)
     steps(spool, range(5))
-    bringer.start()
-    collected(shore, lambda: shore.steps() == [*range(5)])
+    sender.start()
+    import_until(relayed, lambda: relayed.steps() == [*range(5)])
     steps(spool, range(5, 10))
     wait_until(lambda: bool(open_store(store, JOB).list("inbox/")))
-    service.told[1] = [*range(1, 6)]
+    service.received[1] = [*range(1, 6)]
 
     with service.opened(port):
         service.wait_for(1, 10)
         reports = [report for report, _ in read_spool(spool_file(path, 1))]
-        shore.journal.ingest(JOB, 1, reports[5:])
+        relayed.journal.ingest(JOB, 1, reports[5:])
         steps(spool, range(10, 12))
         service.wait_for(1, 12)
         reports = [report for report, _ in read_spool(spool_file(path, 1))]
-        shore.journal.ingest(JOB, 1, reports[10:])
-        bringer.close()
-    shore.collector = shore.new_collector()
-    collected(shore, lambda: open_store(store, JOB).list("inbox/") == [])
+        relayed.journal.ingest(JOB, 1, reports[10:])
+        sender.close()
+    relayed.importer = relayed.new_importer()
+    import_until(relayed, lambda: open_store(store, JOB).list("inbox/") == [])
 
-    assert shore.steps() == [*range(12)]
-    assert service.told == {1: [*range(1, 13)]}
+    assert relayed.steps() == [*range(12)]
+    assert service.received == {1: [*range(1, 13)]}

@@ -1,4 +1,4 @@
-"""What the program of a job finds on a real Slurm, and what becomes of it when Slurm has its own ideas."""
+"""Jobs on a real Slurm: their environment, requeues, and reboot and loss of nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from holdfast.launchers.slurm import local
 from local_slurm import SlurmCluster
 
 OURS = re.compile(r"\d\d:\d\d:\d\d (\w+): (.*)")
-"""A line of the script, not of the program."""
+"""A log line of the batch script, not of the program."""
 
 
 @pytest.fixture
@@ -32,12 +32,12 @@ def cluster(slurm: SlurmCluster) -> SlurmBackend:
 
 
 def phase_lines(text: str) -> list[tuple[str, str]]:
-    """Phase and words of each line of the script."""
+    """Phase and message of each line that the batch script logs."""
     return [(match[1], match[2]) for line in text.splitlines() if (match := OURS.fullmatch(line))]
 
 
 def printed(text: str) -> str:
-    """What the program itself has printed."""
+    """Output of the program itself."""
     return "".join(line for line in text.splitlines(keepends=True) if not OURS.match(line))
 
 
@@ -52,10 +52,12 @@ def ended(cluster: SlurmBackend, key: str = "job-1") -> Observation:
 
 def test_every_node_has_skypilots_environment_and_the_workers(cluster: SlurmBackend) -> None:
     secrets = {"KEY": "CANARY-hush", **AWKWARD}
-    order = cluster.order("job-1", "env -0", nodes=2, resources={"accelerators": "A100:2"})
+    script_launch = cluster.script_launch(
+        "job-1", "env -0", nodes=2, resources={"accelerators": "A100:2"}
+    )
     given = {"HOLDFAST_TOKEN": "CANARY-token", "HOLDFAST_JOB": "job"}
 
-    do(cluster.launcher.submit(replace(order, first_attempt=4, env=given, secrets=secrets)))
+    do(cluster.launcher.submit(replace(script_launch, first_attempt=4, env=given, secrets=secrets)))
     envs = cluster.folder("job-1") / "scripts" / "ENVS"
     mode = stat.S_IMODE(envs.stat().st_mode)
     ended(cluster)
@@ -76,7 +78,7 @@ def test_every_node_has_skypilots_environment_and_the_workers(cluster: SlurmBack
     assert (found["OMP_NUM_THREADS"], found["TOKENIZERS_PARALLELISM"]) == ("2", "false")
     assert found["HF_HOME"].endswith("/.cache/hf")
     assert found["RUN_PROJECT_DIR"] in found["PYTHONPATH"].split(":")
-    # Secrets are for the owner alone, and go with the launch.
+    # Only the owner can read the secrets, and they are deleted with the launch.
     assert mode == 0o600
     files = [path for path in cluster.folder("job-1").rglob("*") if path.is_file()]
     left = {path.name for path in files if b"CANARY" in path.read_bytes()}
@@ -87,9 +89,11 @@ def test_phases_are_logged_in_order_and_preflight_is_kept(
     cluster: SlurmBackend, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("print('step 1 loss 4.2')\n")
-    order = cluster.order("job-1", "holdfast-worker run train.py", nodes=2, workdir=str(tmp_path))
+    script_launch = cluster.script_launch(
+        "job-1", "holdfast-worker run train.py", nodes=2, workdir=str(tmp_path)
+    )
 
-    do(cluster.launcher.submit(order))
+    do(cluster.launcher.submit(script_launch))
     seen = ended(cluster)
     job = cluster.job("job-1")
     log = cluster.log("job-1")
@@ -103,12 +107,12 @@ def test_phases_are_logged_in_order_and_preflight_is_kept(
         "probe",
         "launch",
     ]
-    places = [log.index(words) for words in (" launch: ", "[RANK ", "step 1 loss 4.2")]
+    places = [log.index(message) for message in (" launch: ", "[RANK ", "step 1 loss 4.2")]
     assert places == sorted(places)
     assert dict(output)["rendezvous"].startswith("NNODES=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=2")
     assert ("preflight", "n2 proj=ok pkgs=ok") in output
-    probes = [words for phase, words in output if phase == "probe"]
-    assert all(re.fullmatch(r"NODE n\d OK -> PY 3\.1\d torch 2\..*", words) for words in probes)
+    probes = [message for phase, message in output if phase == "probe"]
+    assert all(re.fullmatch(r"NODE n\d OK -> PY 3\.1\d torch 2\..*", message) for message in probes)
     report = (cluster.folder("job-1") / f"preflight.{job}.txt").read_text()
     assert report == "n1 proj=ok pkgs=ok\nn2 proj=ok pkgs=ok\n"
     assert seen.result
@@ -117,7 +121,7 @@ def test_phases_are_logged_in_order_and_preflight_is_kept(
 
 def test_four_nodes_of_four_gpus_are_sixteen_ranks(cluster: SlurmBackend, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('trained')\n")
-    order = cluster.order(
+    script_launch = cluster.script_launch(
         "job-1",
         "holdfast-worker run train.py",
         nodes=4,
@@ -125,7 +129,7 @@ def test_four_nodes_of_four_gpus_are_sixteen_ranks(cluster: SlurmBackend, tmp_pa
         workdir=str(tmp_path),
     )
 
-    do(cluster.launcher.submit(order))
+    do(cluster.launcher.submit(script_launch))
     seen = ended(cluster)
 
     logs = [cluster.log("job-1", node=node) for node in range(4)]
@@ -136,7 +140,7 @@ def test_four_nodes_of_four_gpus_are_sixteen_ranks(cluster: SlurmBackend, tmp_pa
     assert set.union(*ranks) == {str(rank) for rank in range(16)}
 
 
-def test_only_a_node_lacking_files_or_packages_receives_them(
+def test_files_and_packages_are_sent_only_where_missing(
     cluster: SlurmBackend,
 ) -> None:
     source = cluster.home / "source"
@@ -146,16 +150,16 @@ def test_only_a_node_lacking_files_or_packages_receives_them(
     (offline / "pkgs").mkdir(parents=True)
     (offline / "pkgs" / "brought.py").write_text("WORD = 'packages'\n")
     run = 'cat deep/data.txt; python3 -c "import brought; print(brought.WORD)"; echo $RUN_PROJECT_DIR $RUN_OFFLINE_ROOT'
-    order = cluster.order(
+    script_launch = cluster.script_launch(
         "job-1", run, nodes=2, workdir=str(source), envs={"OFFLINE_ROOT": str(offline)}
     )
     hide = [cluster.folder("job-1") / "workdir", offline]
 
-    # Over the folder on one node alone, as if it were not mounted there.
+    # Mounted over the folder on one node only, as if the shared folder were missing there.
     for path in hide:
         path.mkdir(parents=True, exist_ok=True)
     cluster.cluster.on("n2", "mount", "-t", "tmpfs", "none", str(offline))
-    do(cluster.launcher.submit(order))
+    do(cluster.launcher.submit(script_launch))
     seen = ended(cluster)
     job = cluster.job("job-1")
     output = phase_lines(cluster.log("job-1"))
@@ -164,7 +168,7 @@ def test_only_a_node_lacking_files_or_packages_receives_them(
     assert seen.result.outcome is Outcome.SUCCEEDED, cluster.log("job-1", node=1)
     assert ("preflight", "n2 proj=ok pkgs=missing") in output
     assert ("staging", f"n2 staged -> /tmp/holdfast-{job}") in output
-    assert not any(words.startswith("n1 staged") for _, words in output)
+    assert not any(message.startswith("n1 staged") for _, message in output)
     workdir = cluster.folder("job-1") / "workdir"
     assert printed(cluster.log("job-1")) == f"herepackages\n{workdir} {offline}\n"
     assert printed(cluster.log("job-1", node=1)) == f"herepackages\n{workdir} /tmp/holdfast-{job}\n"
@@ -172,30 +176,32 @@ def test_only_a_node_lacking_files_or_packages_receives_them(
 
 
 def test_node_failing_the_probe_is_named_with_a_remedy(cluster: SlurmBackend) -> None:
-    """One node has no such Python; the other waits for nothing."""
+    """One node lacks this Python; the other node does not wait for it."""
     python = cluster.home / "python3"
     python.write_text(
         f'#!/bin/sh\n[ "$(hostname)" = n1 ] && exec {PYTHON} "$@"\necho broken >&2; exit 1\n'
     )
     python.chmod(0o755)
-    order = cluster.order("job-1", "exit 0", nodes=2, envs={"HOLDFAST_PYTHON": str(python)})
+    script_launch = cluster.script_launch(
+        "job-1", "exit 0", nodes=2, envs={"HOLDFAST_PYTHON": str(python)}
+    )
 
-    do(cluster.launcher.submit(order))
+    do(cluster.launcher.submit(script_launch))
     seen = ended(cluster)
 
-    words = "NODE n2 FAILED -> broken; exclude it with --exclude=n2"
+    message = "NODE n2 FAILED -> broken; exclude it with --exclude=n2"
     assert any(
         phase == "probe" and each.startswith("NODE n1 OK")
         for phase, each in phase_lines(cluster.log("job-1"))
     )
     assert seen.result
-    assert (seen.result.exit_code, seen.result.detail) == (69, f"node 0 exited with 69: {words}")
+    assert (seen.result.exit_code, seen.result.detail) == (69, f"node 0 exited with 69: {message}")
 
 
-def test_nodes_stand_and_fall_together(cluster: SlurmBackend) -> None:
+def test_failed_node_ends_all_nodes_of_its_attempt(cluster: SlurmBackend) -> None:
     run = "[ $SKYPILOT_NODE_RANK = 1 ] && { echo out of memory; exit 9; }; exec sleep 1000"
 
-    do(cluster.launcher.submit(cluster.order("job-1", run, nodes=3)))
+    do(cluster.launcher.submit(cluster.script_launch("job-1", run, nodes=3)))
     seen = ended(cluster)
 
     assert seen.result
@@ -205,15 +211,17 @@ def test_nodes_stand_and_fall_together(cluster: SlurmBackend) -> None:
 def test_job_cancelled_instead_of_requeued_is_resubmitted(
     cluster: SlurmBackend,
 ) -> None:
-    """It hears of it, too: the notice says how long there is."""
+    """The program receives a notice with the remaining time."""
     run = (
         "trap 'sleep 0.5; cat $HOLDFAST_RUN_DIR/notice.json > $WHERE; touch $HOLDFAST_RUN_DIR/trained; exit 75' TERM\n"
         "[ $HOLDFAST_ATTEMPT = 2 ] && exit 0\n"
         "touch $WHERE; while :; do sleep 0.1; done"
     )
     where = cluster.home / "notice"
-    order = cluster.order("job-1", run, {"partition": "lent"}, envs={"WHERE": str(where)})
-    do(cluster.launcher.submit(order))
+    script_launch = cluster.script_launch(
+        "job-1", run, {"partition": "lent"}, envs={"WHERE": str(where)}
+    )
+    do(cluster.launcher.submit(script_launch))
     eventually(where.exists, PATIENCE_S)
 
     urgent = (
@@ -237,9 +245,9 @@ def test_job_cancelled_instead_of_requeued_is_resubmitted(
 def test_fast_reboot_of_a_node_leaves_no_endless_job(
     cluster: SlurmBackend,
 ) -> None:
-    """Slurm reports that it runs, but its heartbeat has stopped."""
+    """Slurm still reports the job as running, but its heartbeat has stopped."""
     run = "[ $HOLDFAST_ATTEMPT = 2 ] && exit 0; exec sleep 1000"
-    do(cluster.launcher.submit(cluster.order("job-1", run, nodes=2)))
+    do(cluster.launcher.submit(cluster.script_launch("job-1", run, nodes=2)))
     beat = cluster.folder("job-1") / "attempts/1/node-1/beat"
     eventually(beat.exists, PATIENCE_S)
 
@@ -256,29 +264,31 @@ def test_fast_reboot_of_a_node_leaves_no_endless_job(
 def test_dead_node_before_the_start_is_no_program_failure(
     cluster: SlurmBackend,
 ) -> None:
-    """Slurm has not missed it yet, and puts the job there."""
+    """Slurm has not detected the loss yet, and places the job on the node."""
     cluster.cluster.cut("n2")
-    do(cluster.launcher.submit(cluster.order("job-1", "exit 0", nodes=2)))
+    do(cluster.launcher.submit(cluster.script_launch("job-1", "exit 0", nodes=2)))
     seen = ended(cluster)
 
     assert seen.result
     assert seen.result.outcome is Outcome.SUCCEEDED, seen.result
     *others, last = [placement.cause for placement in seen.recent_placements]
-    # Slurm may have missed it before the preflight did, and not have placed the job there at all.
+    # Slurm may detect the loss before the preflight does, and then does not use the node.
     assert set(others) <= {Cause.NODE_FAILED}
     assert last is None
 
 
-def test_a_submit_whose_answer_was_lost_finds_its_job(cluster: SlurmBackend) -> None:
+def test_submit_with_a_lost_response_finds_its_job(cluster: SlurmBackend) -> None:
     do(cluster.launcher.submit(cluster.launch("job-1")))
     (cluster.folder("job-1") / "facts" / "submitted.1").unlink()
 
-    do(cluster.another().submit(cluster.launch("job-1")))
+    do(cluster.second_launcher().submit(cluster.launch("job-1")))
 
-    # A second hand, at the same moment.
+    # A second submit at the same time.
     async def both() -> None:
         again = cluster.launch("job-1")
-        await asyncio.gather(cluster.launcher.submit(again), cluster.another().submit(again))
+        await asyncio.gather(
+            cluster.launcher.submit(again), cluster.second_launcher().submit(again)
+        )
 
     do(both())
     cluster.until("job-1", is_up)
@@ -291,16 +301,16 @@ def test_a_submit_whose_answer_was_lost_finds_its_job(cluster: SlurmBackend) -> 
 
 
 def test_sbatch_rejection_is_raised_with_its_message(cluster: SlurmBackend) -> None:
-    order = cluster.order("job-1", "true", {"partition": "nowhere"})
+    script_launch = cluster.script_launch("job-1", "true", {"partition": "nowhere"})
 
     with pytest.raises(LaunchRefused, match=r"Slurm rejected the job: .*[Ii]nvalid partition"):
-        do(cluster.launcher.submit(order))
+        do(cluster.launcher.submit(script_launch))
 
 
 def test_only_orphans_of_this_service_are_removed(
     cluster: SlurmBackend,
 ) -> None:
-    other = SlurmBackend(cluster.cluster, cluster.cluster.new_folder(), ProgramKind.LASTS)
+    other = SlurmBackend(cluster.cluster, cluster.cluster.new_folder(), ProgramKind.RUNS)
     do(cluster.launcher.submit(cluster.launch("job-1")))
     do(other.launcher.submit(other.launch("job-1")))
     other.until("job-1", is_up)
@@ -315,8 +325,8 @@ def test_only_orphans_of_this_service_are_removed(
     assert is_up(do(other.launcher.observe("job-1")))
 
 
-def test_workers_of_other_versions_go_once_no_launch_uses_them(cluster: SlurmBackend) -> None:
-    workers, newer = cluster.home / "workers", cluster.another(worker="newer")
+def test_workers_of_other_versions_are_removed_when_unused(cluster: SlurmBackend) -> None:
+    workers, newer = cluster.home / "workers", cluster.second_launcher(worker="newer")
 
     def left() -> set[str]:
         for worker in workers.iterdir():
@@ -339,7 +349,7 @@ def test_workers_of_other_versions_go_once_no_launch_uses_them(cluster: SlurmBac
 def test_forgotten_job_without_accounting_is_unknown(
     cluster: SlurmBackend,
 ) -> None:
-    """As five minutes after its end: sacct says on its error output alone that there are none."""
+    """Five minutes after the end of a job, sacct prints only an error."""
     do(cluster.launcher.submit(cluster.launch("job-1")))
     (cluster.folder("job-1") / "facts" / "submitted.1").write_text("job=4000000\n")
 
@@ -350,7 +360,7 @@ def test_forgotten_job_without_accounting_is_unknown(
 
 def test_logs_are_read_in_pieces(cluster: SlurmBackend) -> None:
     run = "printf hello; printf 'step 1' > $HOLDFAST_RUN_DIR/ranks/rank-$SKYPILOT_NODE_RANK.log"
-    do(cluster.launcher.submit(cluster.order("job-1", run, nodes=2)))
+    do(cluster.launcher.submit(cluster.script_launch("job-1", run, nodes=2)))
     ended(cluster)
 
     sources = do(cluster.launcher.logs("job-1"))
@@ -386,8 +396,8 @@ def test_missing_sbatch_is_reported_by_the_transport(tmp_path: Path) -> None:
 
 
 def test_restart_after_a_failure_waits_in_slurms_queue(slurm: SlurmCluster) -> None:
-    cluster = SlurmBackend(slurm, slurm.new_folder(), ProgramKind.STUMBLES)
-    cluster.launcher = cluster.another(restart_s=900)
+    cluster = SlurmBackend(slurm, slurm.new_folder(), ProgramKind.FAILS_TRAINED)
+    cluster.launcher = cluster.second_launcher(restart_s=900)
 
     do(cluster.launcher.submit(cluster.launch("job-1", max_failures=3)))
     second = cluster.folder("job-1") / "facts" / "submitted.2"

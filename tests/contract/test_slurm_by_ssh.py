@@ -1,4 +1,4 @@
-"""A login node behind ssh: Debian's sshd in the network of a stand, and where it has to fail, a stand-in for ssh."""
+"""The Slurm launcher over ssh: against Debian's sshd, and a fake ssh for its failures."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from local_slurm import SlurmCluster
 from support.requirements import skip_or_fail
 
 SESSIONS = 10
-"""Sessions of one connection that sshd allows by default."""
+"""Sessions per connection that sshd allows by default."""
 FAKE_SSH = """#!/bin/bash
 # Runs what a login node would, as sshd does: the words after the host are one text for a shell.
 printf '%s\\n' "$*" >> "$0.said"
 [[ -e $0.down ]] && { echo "ssh: connect to host login port 22: Connection refused" >&2; exit 255; }
 while [[ $1 = -o ]]; do shift 2; done
 [[ $1 = me@login && $2 = -- ]] || exit 2
-# Before 8.5 the connection that is kept holds on to what ssh says beside.
+# Before 8.5 the kept connection holds the stderr of ssh open.
 [[ ! -e $0.keeps ]] || { (sleep 20; : > "$0.ended") > /dev/null & echo $! > "$0.kept"; }
 exec bash -c "$3"
 """
@@ -36,10 +36,10 @@ exec bash -c "$3"
 
 @pytest.fixture
 def login(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Transport]:
-    """The way to the login node; what it keeps open ends with the test."""
+    """Transport to the login node; its connection is closed at the end of the test."""
     if not slurm.ssh.exists():
         skip_or_fail("sshd is not installed; on Debian: apt-get install openssh-server")
-    # As deep as a home may lie: a socket could not be called so.
+    # Longer than the path of a Unix socket may be, as the path of a home directory can be.
     there = ssh("login", tmp_path / ("deep" * 20), program=str(slurm.ssh))
     yield there
     _control_kept_connection(there, "exit")
@@ -47,9 +47,13 @@ def login(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Transport]:
 
 def _control_kept_connection(login: Transport, word: str) -> str:
     """The response of the kept connection to a control command; empty without a connection."""
-    *words, host, _ = login.prefix
+    *ssh_command, host, _ = login.prefix
     output = subprocess.run(
-        [*words, "-O", word, host], cwd=login.folder, capture_output=True, text=True, check=False
+        [*ssh_command, "-O", word, host],
+        cwd=login.folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return output.stderr if output.returncode == 0 else ""
 
@@ -59,7 +63,7 @@ def test_a_launch_goes_from_submit_to_its_log(slurm: SlurmCluster, login: Transp
     run = "printf '\\0\\377 %s' \"$WORD\""
     awkward = """it's "quoted" $(not run) `nor this` \\ * \n two"""
 
-    do(cluster.launcher.submit(cluster.order("job-1", run, envs={"WORD": awkward})))
+    do(cluster.launcher.submit(cluster.script_launch("job-1", run, envs={"WORD": awkward})))
     seen = cluster.until("job-1", is_ended)
     (log,) = do(cluster.launcher.logs("job-1"))
 
@@ -90,7 +94,7 @@ def test_more_calls_than_sessions_per_connection_succeed(login: Transport) -> No
 
 
 def test_dead_shared_connection_is_replaced(login: Transport) -> None:
-    """Its socket stays, as after a crash."""
+    """The socket file remains, as after a crash."""
     login.bash("true")
     found = re.search(r"pid=(\d+)", _control_kept_connection(login, "check"))
     assert found, "none is kept"
@@ -112,7 +116,7 @@ def test_rejected_login_shows_the_message_of_ssh(slurm: SlurmCluster, login: Tra
         stranger.bash("true")
 
 
-# Ways of ssh that the real one has elsewhere
+# Behavior of ssh against other servers
 
 
 @pytest.fixture
@@ -141,14 +145,14 @@ def test_call_returns_without_waiting_for_a_kept_connection(fake_ssh: Path, tmp_
     reply = there.bash("echo beside >&2")
 
     kept = psutil.Process(int(Path(f"{fake_ssh}.kept").read_text()))
-    # The shell first, or it would continue to its last words.
+    # The shell is killed first, or it would run its last command.
     for process in (kept, *kept.children()):
         process.kill()
     assert (reply.code, reply.err) == (0, "beside")
     assert not Path(f"{fake_ssh}.ended").exists(), "we waited for its end"
 
 
-def test_a_login_node_that_is_away_is_named(fake_ssh: Path, tmp_path: Path) -> None:
+def test_unreachable_login_node_is_named(fake_ssh: Path, tmp_path: Path) -> None:
     Path(f"{fake_ssh}.down").touch()
     there = ssh("me@login", tmp_path, program=str(fake_ssh))
 

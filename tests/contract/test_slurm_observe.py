@@ -17,8 +17,8 @@ from holdfast.ports import Launch
 SECRET = "the-secret-of-the-job"
 
 
-class Desk:
-    """A launch of one Slurm job, and the programs that are asked about it."""
+class FakeSlurm:
+    """A launch of one Slurm job, and fakes of the programs that report its state."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -27,28 +27,30 @@ class Desk:
         (self.facts / "submitted.1").write_text("job=7\n")
 
     def install(self, name: str, text: str) -> None:
-        """From now on this is a program of Slurm's."""
+        """Replace a program of Slurm by a script."""
         program = self.folder / name
         program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(0o755)
 
-    def look(self) -> LaunchState:
-        """What one look has found."""
+    def observe(self) -> LaunchState:
+        """Result of one observation."""
         return parse(
             local(self.folder).bash(remote_scripts.READ_STATE, str(self.folder)).out.decode()
         )
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def fake_slurm(tmp_path: Path) -> FakeSlurm:
+    return FakeSlurm(tmp_path)
 
 
-def test_of_several_attempts_in_the_accounts_the_last_one_counts(desk: Desk) -> None:
-    desk.install("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
-    desk.install("sacct", "printf 'NODE_FAIL\\nREQUEUED\\nCANCELLED by 0\\n'")
+def test_last_of_several_accounting_records_counts(fake_slurm: FakeSlurm) -> None:
+    fake_slurm.install(
+        "scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+    )
+    fake_slurm.install("sacct", "printf 'NODE_FAIL\\nREQUEUED\\nCANCELLED by 0\\n'")
 
-    assert desk.look().job == SlurmJob(state="CANCELLED", restarts=None)
+    assert fake_slurm.observe().job == SlurmJob(state="CANCELLED", restarts=None)
 
 
 @pytest.mark.parametrize(
@@ -58,33 +60,35 @@ def test_of_several_attempts_in_the_accounts_the_last_one_counts(desk: Desk) -> 
         ("JobState=RUNNING Restarts=1", SlurmJob(state="RUNNING", restarts=1)),
     ],
 )
-def test_job_row_and_recorded_facts_are_consistent(desk: Desk, after: str, row: SlurmJob) -> None:
-    """On a slow machine a job ends, or begins again, between the two: its last words would be missed."""
-    asked, left = desk.folder / "asked", desk.facts / "left.1"
-    desk.install(
+def test_job_row_and_recorded_facts_are_consistent(
+    fake_slurm: FakeSlurm, after: str, row: SlurmJob
+) -> None:
+    """On a slow machine a job can end or restart between the two reads."""
+    asked, left = fake_slurm.folder / "asked", fake_slurm.facts / "left.1"
+    fake_slurm.install(
         "scontrol",
         f"if [ -e {asked} ]; then echo JobId=7 {after} X=Y; exit; fi\n"
         f"echo JobId=7 JobState=RUNNING Restarts=0 X=Y; touch {asked}; echo code=3 > {left}",
     )
 
-    seen = desk.look()
+    seen = fake_slurm.observe()
 
     assert (seen.job, seen.facts["left.1"]) == (row, {"code": "3"})
 
 
-def test_a_job_that_changes_under_every_look_is_looked_at_again(desk: Desk) -> None:
-    asked = desk.folder / "asked"
-    desk.install(
+def test_job_changing_during_a_read_is_read_again(fake_slurm: FakeSlurm) -> None:
+    asked = fake_slurm.folder / "asked"
+    fake_slurm.install(
         "scontrol",
         f"echo >> {asked}; echo JobId=7 JobState=RUNNING Restarts=$(wc -l < {asked}) X=Y",
     )
 
     with pytest.raises(LauncherUnreachable, match="changed during every read"):
-        desk.look()
+        fake_slurm.observe()
 
 
 def launched(folder: Path) -> tuple[SlurmLauncher, Launch, Path]:
-    """A launcher on a shared folder, a launch with a secret, and where its files are."""
+    """A launcher on a shared folder, a launch with a secret, and the folder of its files."""
     place = ClusterPaths(
         root=str(folder), worker=str(folder), python="", offline="", micros_per_node_hour=1, cluster=""
     )  # fmt: skip
@@ -100,15 +104,15 @@ def holds_secret(folder: Path) -> bool:
     return any(SECRET in file.read_text() for file in folder.rglob("*") if file.is_file())
 
 
-def test_secrets_go_where_slurm_refuses_the_job(desk: Desk) -> None:
-    launcher, launch, folder = launched(desk.folder)
-    desk.install("squeue", "true")
-    desk.install("sbatch", "echo 'sbatch: error: Socket timed out' >&2; exit 1")
+def test_secrets_are_deleted_if_sbatch_fails(fake_slurm: FakeSlurm) -> None:
+    launcher, launch, folder = launched(fake_slurm.folder)
+    fake_slurm.install("squeue", "true")
+    fake_slurm.install("sbatch", "echo 'sbatch: error: Socket timed out' >&2; exit 1")
     with pytest.raises(LauncherUnreachable):
         asyncio.run(launcher.submit(launch))
     assert holds_secret(folder), "the same may be taken later"
 
-    desk.install("sbatch", "echo 'sbatch: error: invalid partition specified' >&2; exit 1")
+    fake_slurm.install("sbatch", "echo 'sbatch: error: invalid partition specified' >&2; exit 1")
     with pytest.raises(LaunchRefused, match="invalid partition"):
         asyncio.run(launcher.submit(launch))
 
@@ -117,14 +121,18 @@ def test_secrets_go_where_slurm_refuses_the_job(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("fact", ["ended", "forgotten"])
-def test_secrets_go_with_a_launch_that_is_over(desk: Desk, fact: str) -> None:
+def test_secrets_are_deleted_with_an_ended_launch(fake_slurm: FakeSlurm, fact: str) -> None:
     left = ("scripts/ENVS", "draft/scripts/ENVS", "stage.7.pkgs.tar")
     for name in left:
-        (desk.folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (desk.folder / name).write_text(SECRET)
+        (fake_slurm.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (fake_slurm.folder / name).write_text(SECRET)
 
-    local(desk.folder).bash(remote_scripts.WRITE_FACTS, str(desk.folder), "placed.1", "at=1\n")
-    assert all((desk.folder / name).exists() for name in left)
-    local(desk.folder).bash(remote_scripts.WRITE_FACTS, str(desk.folder), fact, "at=1\n")
+    local(fake_slurm.folder).bash(
+        remote_scripts.WRITE_FACTS, str(fake_slurm.folder), "placed.1", "at=1\n"
+    )
+    assert all((fake_slurm.folder / name).exists() for name in left)
+    local(fake_slurm.folder).bash(
+        remote_scripts.WRITE_FACTS, str(fake_slurm.folder), fact, "at=1\n"
+    )
 
-    assert not holds_secret(desk.folder)
+    assert not holds_secret(fake_slurm.folder)

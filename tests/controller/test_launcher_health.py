@@ -1,4 +1,4 @@
-"""What is known of engines: the newest answer, since when there is none, and never a guess."""
+"""Launcher health: the newest response, and the start of an outage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VITALS = EngineInfo(
 
 
 @dataclass
-class Talking(FileLauncher):
+class ScriptedLauncher(FileLauncher):
     """A launcher whose engine returns prepared responses; None: no response."""
 
     answers: list[EngineInfo | None] = field(default_factory=list)
@@ -35,58 +35,62 @@ class Talking(FileLauncher):
         return answer
 
 
-def _pulse(
+def open_monitor(
     tmp_path: Path, answers: Sequence[EngineInfo | None]
 ) -> tuple[LauncherHealthMonitor, FixedClock]:
     clock = FixedClock()
-    far = Talking(tmp_path / "far", clock, answers=list(answers))
+    far = ScriptedLauncher(tmp_path / "far", clock, answers=list(answers))
     near = FileLauncher(tmp_path / "near", clock)
     assert isinstance(far, RemoteLauncher)
     return LauncherHealthMonitor({Engine.LOCAL: near, Engine.SKYPILOT: far}, clock), clock
 
 
-def test_before_the_first_probe_nothing_is_known(tmp_path: Path) -> None:
-    pulse, _ = _pulse(tmp_path, [])
+def test_health_is_unknown_before_the_first_probe(tmp_path: Path) -> None:
+    monitor, _ = open_monitor(tmp_path, [])
 
-    local, sky = pulse.read()
+    local, skypilot = monitor.read()
 
-    assert (local.engine, sky.engine) == (Engine.LOCAL, Engine.SKYPILOT)
-    assert sky.engine_info is sky.error is sky.answered_at is None
+    assert (local.engine, skypilot.engine) == (Engine.LOCAL, Engine.SKYPILOT)
+    assert skypilot.engine_info is skypilot.error is skypilot.answered_at is None
 
 
 def test_an_answer_is_kept_with_its_time(tmp_path: Path) -> None:
-    pulse, clock = _pulse(tmp_path, [VITALS])
+    monitor, clock = open_monitor(tmp_path, [VITALS])
 
-    asyncio.run(pulse.probe_all())
+    asyncio.run(monitor.probe_all())
 
-    local, sky = pulse.read()
-    assert (sky.engine_info, sky.answered_at, sky.error) == (VITALS, clock.now(), None)
+    local, skypilot = monitor.read()
+    assert (skypilot.engine_info, skypilot.answered_at, skypilot.error) == (
+        VITALS,
+        clock.now(),
+        None,
+    )
     assert local.engine_info is None
 
 
 def test_unreachable_launcher_keeps_info_and_outage_start(tmp_path: Path) -> None:
-    pulse, clock = _pulse(tmp_path, [VITALS, None, None])
-    asyncio.run(pulse.probe_all())
+    monitor, clock = open_monitor(tmp_path, [VITALS, None, None])
+    asyncio.run(monitor.probe_all())
     answered_at = clock.now()
     clock.advance(15)
     silent_since = clock.now()
-    asyncio.run(pulse.probe_all())
+    asyncio.run(monitor.probe_all())
     clock.advance(15)
 
-    asyncio.run(pulse.probe_all())
+    asyncio.run(monitor.probe_all())
 
-    _, sky = pulse.read()
-    assert sky.error == "it does not answer"
-    assert (sky.since, sky.answered_at) == (silent_since, answered_at)
-    assert sky.engine_info == VITALS
+    _, skypilot = monitor.read()
+    assert skypilot.error == "it does not answer"
+    assert (skypilot.since, skypilot.answered_at) == (silent_since, answered_at)
+    assert skypilot.engine_info == VITALS
 
 
-def test_an_engine_that_answers_again_has_no_trouble(tmp_path: Path) -> None:
-    pulse, _ = _pulse(tmp_path, [None, VITALS])
-    asyncio.run(pulse.probe_all())
+def test_recovered_engine_has_no_outage(tmp_path: Path) -> None:
+    monitor, _ = open_monitor(tmp_path, [None, VITALS])
+    asyncio.run(monitor.probe_all())
 
-    asyncio.run(pulse.probe_all())
+    asyncio.run(monitor.probe_all())
 
-    _, sky = pulse.read()
-    assert (sky.error, sky.since) == (None, None)
-    assert sky.engine_info == VITALS
+    _, skypilot = monitor.read()
+    assert (skypilot.error, skypilot.since) == (None, None)
+    assert skypilot.engine_info == VITALS

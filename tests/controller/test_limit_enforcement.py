@@ -1,4 +1,4 @@
-"""The reconciler's loop and the limits of a job: enforced in time, also during an outage, and with the work saved."""
+"""The reconciler enforces limits in time, also during an outage, and lets the worker save."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from support.reconciler import PACE, NewReconcilerHarness, said
 from support.sql_log import statements
 
 
-class Shady(FileLauncher):
-    """It answers while it is not dark."""
+class UnreachableLauncher(FileLauncher):
+    """A launcher that responds unless `dark` is set."""
 
     dark = False
 
@@ -45,7 +45,7 @@ def test_job_beyond_its_limits_pauses_with_a_resume_hint(
         home.sweep()
 
     job = home.journal.read("job-1")
-    assert [type(fact).__name__ for fact in home.log()][2:] == [
+    assert [type(event).__name__ for event in home.log()][2:] == [
         "NodesReady",
         "GuardTripped",
         "CapacityLost",
@@ -63,11 +63,14 @@ def test_job_beyond_its_limits_pauses_with_a_resume_hint(
 
 
 @pytest.mark.parametrize("limits", [{"max_cost_usd": 0.5}, {"deadline": "8m"}])
-def test_money_and_time_run_out_though_the_launcher_is_silent(
+def test_cost_and_time_limits_trip_during_an_outage(
     new_harness: NewReconcilerHarness, limits: dict[str, Any]
 ) -> None:
-    """Its worker still reports, and can be asked to exit; a night of nodes costs more than any budget."""
-    home = new_harness(Shady, limits=limits)
+    """The worker still reports, and can be asked to exit.
+
+    A night of nodes costs more than any budget.
+    """
+    home = new_harness(UnreachableLauncher, limits=limits)
     home.launcher.runs_s = 9999
     home.sweep()
     home.sweep()
@@ -77,15 +80,17 @@ def test_money_and_time_run_out_though_the_launcher_is_silent(
     for _ in range(10):
         home.sweep(60)
 
-    job, [fact] = home.journal.read("job-1"), home.log()[3:]
+    job, [event] = home.journal.read("job-1"), home.log()[3:]
     assert before is State.STARTING
-    assert (type(fact), job.state) == (GuardTripped, State.PAUSING)
+    assert (type(event), job.state) == (GuardTripped, State.PAUSING)
     assert home.reading.last_observation("job-1").error == "no answer for 30 s"
-    assert home.launcher.deeds("job-1-1")[-1]["deed"] == "start", "nobody can be told"
+    assert home.launcher.deeds("job-1-1")[-1]["deed"] == "start", (
+        "no worker can receive the request"
+    )
 
 
-def test_a_silence_is_no_time_without_nodes(new_harness: NewReconcilerHarness) -> None:
-    home = new_harness(Shady, limits={"max_wait": "1m"})
+def test_outage_does_not_count_as_time_without_nodes(new_harness: NewReconcilerHarness) -> None:
+    home = new_harness(UnreachableLauncher, limits={"max_wait": "1m"})
     home.sweep()
 
     home.launcher.dark = True
@@ -110,7 +115,7 @@ def test_rare_polling_does_not_overrun_a_limit(
     assert home.journal.read("job-1").state is State.PAUSING
 
 
-def test_nodes_are_kept_no_longer_than_their_worker_was_promised(
+def test_nodes_are_released_at_the_announced_deadline(
     new_harness: NewReconcilerHarness,
 ) -> None:
     home = new_harness(
@@ -124,15 +129,15 @@ def test_nodes_are_kept_no_longer_than_their_worker_was_promised(
     job = home.journal.read("job-1")
     home.journal.append(job, [CancelRequested(at=home.clock.now())])
     home.sweep(SAVE_GRACE_S)
-    due_at, kept = home.watches.next_due(), home.launcher.deeds()[-1]["deed"]
+    due_at, last_deed = home.watches.next_due(), home.launcher.deeds()[-1]["deed"]
 
     home.sweep()
 
-    assert (due_at, kept) == (at(1200 + SAVE_GRACE_S), "start")
+    assert (due_at, last_deed) == (at(1200 + SAVE_GRACE_S), "start")
     assert home.launcher.deeds()[-1]["deed"] == "cancel"
 
 
-def test_a_worker_that_can_save_has_time_to_do_so(new_harness: NewReconcilerHarness) -> None:
+def test_worker_with_a_store_gets_time_to_save(new_harness: NewReconcilerHarness) -> None:
     store = {"store": "file:///tmp/checkpoints"}
     home = new_harness(checkpoint=store)
     home.launcher.saves_on_cancel = False
@@ -144,26 +149,26 @@ def test_a_worker_that_can_save_has_time_to_do_so(new_harness: NewReconcilerHarn
     home.journal.append(job, [CancelRequested(at=home.clock.now())])
 
     home.sweep()
-    asked = home.launcher.deeds()[-1]["deed"]
+    during_grace = home.launcher.deeds()[-1]["deed"]
     body: dict[str, Json] = {"step": 9, "reason": "preempted", "exit_code": 75}
     home.launcher.says = [*home.launcher.says, said(2, ReportKind.WORKER_LEFT, **body)]
     home.sweep()
 
-    assert (asked, home.launcher.deeds()[-1]["deed"]) == ("start", "cancel")
+    assert (during_grace, home.launcher.deeds()[-1]["deed"]) == ("start", "cancel")
 
 
-class Endless(FileLauncher):
-    """Its looks never come back."""
+class HangingLauncher(FileLauncher):
+    """A launcher whose observations never return."""
 
     async def observe(self, key: str) -> Observation:
         await asyncio.Event().wait()
         return await super().observe(key)
 
 
-def test_limits_hold_while_looks_never_come_back(new_harness: NewReconcilerHarness) -> None:
-    """Also those of jobs for which there was no room among the looks."""
+def test_limits_hold_while_observations_never_return(new_harness: NewReconcilerHarness) -> None:
+    """This includes jobs whose observation was not started for lack of capacity."""
     limits = {"deadline": "30s"}
-    home = new_harness(Endless, limits=limits)
+    home = new_harness(HangingLauncher, limits=limits)
     for number in range(BATCH + 1):
         home.journal.submit(f"job-x{number}", submitted(limits=limits))
     ids = home.watches.list_jobs()
@@ -185,18 +190,18 @@ def test_limits_hold_while_looks_never_come_back(new_harness: NewReconcilerHarne
     assert {deed["deed"] for deed in home.launcher.deeds()} <= {"start"}
 
 
-def test_a_late_job_is_examined_again_when_it_matters(new_harness: NewReconcilerHarness) -> None:
+def test_job_is_checked_again_only_at_its_next_limit(new_harness: NewReconcilerHarness) -> None:
     home = new_harness(limits={"deadline": "1h"})
     home.clock.advance(10)
     held = home.reconciler.limit_enforcer
 
-    with statements(home.engine) as asked:
+    with statements(home.engine) as during_grace:
         for _ in range(5):
             asyncio.run(held.enforce_all())
     home.clock.advance(3600)
     asyncio.run(held.enforce_all())
 
-    assert sum("jobs.fold" in statement for statement in asked) == 1
+    assert sum("jobs.fold" in statement for statement in during_grace) == 1
     assert home.journal.read("job-1").tripped.startswith("the deadline ")
 
 
@@ -213,7 +218,7 @@ def test_limits_hold_while_the_lease_holder_is_stalled(
     assert home.journal.read("job-1").tripped.startswith("the deadline ")
 
 
-def test_a_raised_budget_is_seen_at_once(new_harness: NewReconcilerHarness) -> None:
+def test_raised_budget_applies_at_once(new_harness: NewReconcilerHarness) -> None:
     home = new_harness()
     home.launcher.runs_s = 9999
     budgets, ada = home.journal.budgets, Actor(name="ada")

@@ -1,4 +1,4 @@
-"""What is left behind at a launcher is found, written down beside its job, and struck out once it is gone."""
+"""Orphans at a launcher are found, recorded with their job, and cleared once removed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from support.reconciler import NewReconcilerHarness, ReconcilerHarness
 
 
 @dataclass
-class Untidy(FileLauncher):
-    """It leaves things behind."""
+class OrphaningLauncher(FileLauncher):
+    """A launcher with orphans."""
 
     strangers: tuple[OrphanedResource, ...] = ()
-    strays: list[OrphanedResource] = field(default_factory=list)
+    orphans: list[OrphanedResource] = field(default_factory=list)
     keys: tuple[str, ...] = ()
     live: dict[str, bool | None] = field(default_factory=dict)
-    """Of each of `keys`, what the last sweep answered."""
+    """The result of the last sweep for each of `keys`."""
     silent: bool = False
     swept: asyncio.Event | None = None
 
@@ -35,10 +35,10 @@ class Untidy(FileLauncher):
         if self.silent:
             raise LauncherUnreachable("no answer for 30 s")
         self.live = {key: is_live(key) for key in self.keys}
-        return self.strays
+        return self.orphans
 
 
-def stray(
+def orphan(
     key: str | None = "job-1-1", *, what: str = "cluster hf-1 in aws", stopped: bool = False
 ) -> OrphanedResource:
     return OrphanedResource(key=key, description=what, since=at(70), stopped=stopped)
@@ -46,22 +46,22 @@ def stray(
 
 @pytest.fixture
 def home(new_harness: NewReconcilerHarness) -> ReconcilerHarness:
-    """A house whose job has ended, and whose launcher is untidy."""
-    home = new_harness(Untidy)
+    """A controller with an ended job, and a launcher with orphans."""
+    home = new_harness(OrphaningLauncher)
     job = home.journal.read("job-1")
     home.journal.append(job, [launched(1), ready(2), finished(60)])
     return home
 
 
-def sweep(home: ReconcilerHarness, *strays: OrphanedResource) -> list[str]:
-    """What is written down after a sweep that finds `strays`."""
-    home.launcher.strays = [*strays]
+def sweep(home: ReconcilerHarness, *orphans: OrphanedResource) -> list[str]:
+    """The events recorded by a sweep that finds `strays`."""
+    home.launcher.orphans = [*orphans]
     asyncio.run(home.reconciler.orphan_cleaner.sweep())
-    return [type(fact).__name__ for fact in home.log()[4:]]
+    return [type(event).__name__ for event in home.log()[4:]]
 
 
 def test_orphan_of_an_ended_job_is_recorded_once(home: ReconcilerHarness) -> None:
-    first, again = sweep(home, stray()), sweep(home, stray())
+    first, again = sweep(home, orphan()), sweep(home, orphan())
 
     assert first == again == ["CleanupFailed"]
     job = home.journal.read("job-1")
@@ -75,11 +75,11 @@ def test_orphan_of_an_ended_job_is_recorded_once(home: ReconcilerHarness) -> Non
 def test_orphan_is_cleared_on_removal_and_recorded_on_return(
     home: ReconcilerHarness,
 ) -> None:
-    sweep(home, stray())
-    gone = sweep(home, stray(stopped=True))
-    still_gone = sweep(home, stray(stopped=True))
+    sweep(home, orphan())
+    gone = sweep(home, orphan(stopped=True))
+    still_gone = sweep(home, orphan(stopped=True))
     warning = home.journal.read("job-1").warning
-    back = sweep(home, stray())
+    back = sweep(home, orphan())
 
     assert gone == still_gone == ["CleanupFailed", "CleanedUp"]
     assert warning == ""
@@ -89,14 +89,14 @@ def test_orphan_is_cleared_on_removal_and_recorded_on_return(
 def test_orphan_found_and_stopped_at_once_is_recorded(
     home: ReconcilerHarness,
 ) -> None:
-    assert sweep(home, stray(stopped=True)) == ["CleanupFailed", "CleanedUp"]
-    assert sweep(home, stray(stopped=True)) == ["CleanupFailed", "CleanedUp"]
+    assert sweep(home, orphan(stopped=True)) == ["CleanupFailed", "CleanedUp"]
+    assert sweep(home, orphan(stopped=True)) == ["CleanupFailed", "CleanedUp"]
     assert home.journal.read("job-1").warning == ""
 
 
-def test_two_things_are_two_warnings(home: ReconcilerHarness) -> None:
-    sweep(home, stray(), stray(what="disk b"))
-    sweep(home, stray(stopped=True), stray(what="disk b"))
+def test_two_orphans_are_two_warnings(home: ReconcilerHarness) -> None:
+    sweep(home, orphan(), orphan(what="disk b"))
+    sweep(home, orphan(stopped=True), orphan(what="disk b"))
 
     assert home.journal.read("job-1").warning == "nodes may still be billed: disk b"
 
@@ -108,9 +108,9 @@ def test_orphan_of_an_earlier_launch_is_recorded(
     again = [launched(1), ready(2), forgotten, launched(4, launch=2)]
     home.journal.append(home.journal.submit("job-2", submitted()), again)
 
-    sweep(home, stray("job-2-1"), stray("job-2-2", what="cluster b"))
+    sweep(home, orphan("job-2-1"), orphan("job-2-2", what="cluster b"))
     left = home.journal.read("job-2").warning
-    sweep(home, stray("job-2-1", stopped=True), stray("job-2-2", what="cluster b"))
+    sweep(home, orphan("job-2-1", stopped=True), orphan("job-2-2", what="cluster b"))
 
     assert left == "nodes may still be billed: cluster hf-1 in aws"
     assert home.journal.read("job-2").warning == ""
@@ -121,7 +121,9 @@ def test_orphan_without_an_ended_job_is_only_logged(
 ) -> None:
     home.journal.append(home.journal.submit("job-2", submitted()), [launched(1)])
 
-    sweep(home, stray(None), stray("job-2-1", what="cluster b"), stray("job-9-1", what="cluster c"))
+    sweep(
+        home, orphan(None), orphan("job-2-1", what="cluster b"), orphan("job-9-1", what="cluster c")
+    )
 
     assert home.journal.read("job-2").warning == ""
     assert "orphaned resource of an unknown launch: cluster hf-1 in aws" in caplog.text
@@ -156,16 +158,16 @@ def test_failed_sweep_records_no_orphans(
 ) -> None:
     home.launcher.silent = True
 
-    assert sweep(home, stray()) == []
+    assert sweep(home, orphan()) == []
     assert "orphan sweep at local failed: no answer for 30 s" in caplog.text
 
 
-def test_a_launcher_that_cannot_sweep_is_not_asked_to(new_harness: NewReconcilerHarness) -> None:
+def test_launcher_without_sweep_support_is_skipped(new_harness: NewReconcilerHarness) -> None:
     asyncio.run(new_harness().reconciler.orphan_cleaner.sweep())
 
 
-def test_the_loop_sweeps_now_and_then(home: ReconcilerHarness) -> None:
-    async def beat() -> None:
+def test_reconciler_sweeps_periodically(home: ReconcilerHarness) -> None:
+    async def advance_loop() -> None:
         nudged, stopped = asyncio.Event(), asyncio.Event()
         home.launcher.swept = asyncio.Event()
         beating = asyncio.create_task(
@@ -178,26 +180,26 @@ def test_the_loop_sweeps_now_and_then(home: ReconcilerHarness) -> None:
         nudged.set()
         await beating
 
-    asyncio.run(asyncio.wait_for(beat(), timeout=30))
+    asyncio.run(asyncio.wait_for(advance_loop(), timeout=30))
 
 
-def test_a_bug_in_one_sweep_is_not_the_end_of_sweeping(caplog: pytest.LogCaptureFixture) -> None:
-    class Buggy:
+def test_error_in_one_sweep_does_not_stop_later_sweeps(caplog: pytest.LogCaptureFixture) -> None:
+    class FailingCleanup:
         swept: asyncio.Event
 
         async def sweep(self) -> None:
             self.swept.set()
             raise ZeroDivisionError("a bug of ours")
 
-    async def beat() -> None:
-        buggy = Buggy()
-        buggy.swept = asyncio.Event()
-        sweeps = asyncio.create_task(orphan_cleanup.run_sweeps(buggy, 0.001))
+    async def advance_loop() -> None:
+        failing = FailingCleanup()
+        failing.swept = asyncio.Event()
+        sweeps = asyncio.create_task(orphan_cleanup.run_sweeps(failing, 0.001))
         for _ in range(3):
-            await buggy.swept.wait()
-            buggy.swept.clear()
+            await failing.swept.wait()
+            failing.swept.clear()
         sweeps.cancel()
 
-    asyncio.run(asyncio.wait_for(beat(), timeout=30))
+    asyncio.run(asyncio.wait_for(advance_loop(), timeout=30))
 
     assert "unexpected error in the orphan sweep; next sweep in 0.001 s" in caplog.text

@@ -1,4 +1,4 @@
-"""The reconciler's loop: what it does when a launcher refuses, a replica was quicker, or a worker talks nonsense."""
+"""The reconciler with refusing launchers, faster replicas and malformed reports."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from support.reconciler import PACE, NewReconcilerHarness, said
 from support.sql_log import statements
 
 
-class Refusing(FileLauncher):
-    """It cannot start this job, now or ever."""
+class RefusingLauncher(FileLauncher):
+    """A launcher that permanently rejects this job."""
 
     async def submit(self, launch: Launch) -> None:
         raise LaunchRefused("the workdir does not exist")
 
 
-class Silent(FileLauncher):
-    """It does not answer."""
+class SilentLauncher(FileLauncher):
+    """A launcher that does not respond."""
 
     async def observe(self, key: str) -> Observation:
         raise LauncherUnreachable("no answer for 30 s")
 
 
-class Slow(FileLauncher):
-    """While it looks, other things happen."""
+class InterruptedLauncher(FileLauncher):
+    """A launcher during whose observation other events occur."""
 
-    meanwhile: Callable[[], Awaitable[Any]] | None = None
+    during_observation: Callable[[], Awaitable[Any]] | None = None
 
     async def observe(self, key: str) -> Observation:
         seen = await super().observe(key)
-        if self.meanwhile:
-            meanwhile, self.meanwhile = self.meanwhile, None
-            await meanwhile()
+        if self.during_observation:
+            callback, self.during_observation = self.during_observation, None
+            await callback()
         return seen
 
 
@@ -59,7 +59,7 @@ def test_job_runs_to_its_end_and_is_no_longer_polled(
     for _ in range(4):
         home.sweep()
 
-    assert [type(fact).__name__ for fact in home.log()] == [
+    assert [type(event).__name__ for event in home.log()] == [
         "Submitted",
         "LaunchRequested",
         "NodesReady",
@@ -69,21 +69,21 @@ def test_job_runs_to_its_end_and_is_no_longer_polled(
     assert home.watches.next_due() is None
 
 
-def test_the_wish_is_recorded_before_the_launcher_is_called(
+def test_launch_request_is_recorded_before_submission(
     new_harness: NewReconcilerHarness,
 ) -> None:
-    home = new_harness(Refusing)
+    home = new_harness(RefusingLauncher)
 
     home.step()
 
-    kinds = [type(fact).__name__ for fact in home.log()]
+    kinds = [type(event).__name__ for event in home.log()]
     assert kinds == ["Submitted", "LaunchRequested", "Finished"]
 
 
 def test_a_launch_that_is_refused_has_failed_with_the_reason(
     new_harness: NewReconcilerHarness,
 ) -> None:
-    home = new_harness(Refusing)
+    home = new_harness(RefusingLauncher)
 
     home.sweep()
 
@@ -92,10 +92,10 @@ def test_a_launch_that_is_refused_has_failed_with_the_reason(
     assert home.watches.next_due() is None
 
 
-def test_silence_is_shown_and_nothing_is_concluded_from_it(
+def test_outage_is_shown_and_changes_no_state(
     new_harness: NewReconcilerHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    home = new_harness(Silent)
+    home = new_harness(SilentLauncher)
     home.sweep()
     before = home.log()
 
@@ -107,7 +107,7 @@ def test_silence_is_shown_and_nothing_is_concluded_from_it(
     assert "job-1: no answer for 30 s" in caplog.text
 
 
-def test_missing_launcher_is_an_error_and_not_an_end(
+def test_missing_launcher_is_an_error_but_does_not_end_a_job(
     new_harness: NewReconcilerHarness,
 ) -> None:
     home = new_harness()
@@ -123,11 +123,11 @@ def test_missing_launcher_is_an_error_and_not_an_end(
 def test_launch_carries_key_task_and_worker_environment(new_harness: NewReconcilerHarness) -> None:
     launches: list[Launch] = []
 
-    class Noting(FileLauncher):
+    class RecordingLauncher(FileLauncher):
         async def submit(self, launch: Launch) -> None:
             launches.append(launch)
 
-    new_harness(Noting).step()
+    new_harness(RecordingLauncher).step()
 
     [launch] = launches
     assert (launch.key, launch.job_id, launch.first_attempt) == ("job-1-1", "job-1", 1)
@@ -137,10 +137,10 @@ def test_launch_carries_key_task_and_worker_environment(new_harness: NewReconcil
     assert launch.env["HOLDFAST_TOKEN"].startswith("hfw_job-1_")
 
 
-def test_a_cancel_that_comes_while_somebody_looks_is_not_overrun(
+def test_cancel_during_an_observation_is_not_lost(
     new_harness: NewReconcilerHarness,
 ) -> None:
-    home = new_harness(Slow)
+    home = new_harness(InterruptedLauncher)
     home.step()
     home.clock.advance(5)
 
@@ -148,7 +148,7 @@ def test_a_cancel_that_comes_while_somebody_looks_is_not_overrun(
         job = home.journal.read("job-1")
         home.journal.append(job, [CancelRequested(at=home.clock.now())])
 
-    home.launcher.meanwhile = cancel
+    home.launcher.during_observation = cancel
     with pytest.raises(StaleWrite):
         home.step()
     home.step()
@@ -160,31 +160,34 @@ def test_a_cancel_that_comes_while_somebody_looks_is_not_overrun(
 def test_observation_older_than_a_relaunch_is_dropped(
     new_harness: NewReconcilerHarness,
 ) -> None:
-    """Reports are taken after the look; what they bring must not pass an old look off as a fresh one."""
-    home = new_harness(Slow)
+    """Reports are imported after the observation.
+
+    Their events must not make an old observation look current.
+    """
+    home = new_harness(InterruptedLauncher)
     home.launcher.says = [said(1, ReportKind.RESTORE_STARTED)]
     home.step()
     home.clock.advance(4)
     home.launcher.forget("job-1-1")
 
-    async def another_replica_relaunches() -> None:
+    async def relaunch_from_another_replica() -> None:
         await home.reconciler.step("job-1")
         home.launcher.says = [*home.launcher.says, said(2, ReportKind.TRAINING_STARTED, step=0)]
 
-    home.launcher.meanwhile = another_replica_relaunches
+    home.launcher.during_observation = relaunch_from_another_replica
     with pytest.raises(StaleWrite):
         home.step()
 
-    launches = [fact.launch for fact in home.log() if isinstance(fact, LaunchRequested)]
-    losses = [fact for fact in home.log() if isinstance(fact, CapacityLost)]
+    launches = [event.launch for event in home.log() if isinstance(event, LaunchRequested)]
+    losses = [event for event in home.log() if isinstance(event, CapacityLost)]
     assert launches == [1, 2]
     assert len(losses) == 1
 
 
-def test_reports_older_than_a_spool_are_not_waited_for(
+def test_reports_missing_before_a_spool_are_not_awaited(
     new_harness: NewReconcilerHarness, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The service was restored from an old backup, and reads the folder itself."""
+    """The service was restored from an old backup, and reads the spool directory itself."""
     home = new_harness(FileLauncher)
     spool = tmp_path / "launches" / "job-1-1" / "spool"
     spool.mkdir(parents=True)
@@ -220,34 +223,34 @@ def test_pipe_in_place_of_a_spool_does_not_stop_the_reconciler(
 def test_reports_during_an_observation_do_not_make_it_stale(
     new_harness: NewReconcilerHarness,
 ) -> None:
-    home = new_harness(Slow)
+    home = new_harness(InterruptedLauncher)
     home.launcher.says = [said(2, ReportKind.TRAINING_STARTED, step=0)]
     home.step()
     home.clock.advance(4)
 
-    async def a_worker_speaks() -> None:
+    async def report_from_worker() -> None:
         home.journal.ingest("job-1", 1, [said(1, ReportKind.RESTORE_STARTED)])
 
-    home.launcher.meanwhile = a_worker_speaks
+    home.launcher.during_observation = report_from_worker
     home.step()
 
     assert home.journal.read("job-1").state is State.TRAINING
 
 
 def test_overtaken_replica_observes_again_at_once(new_harness: NewReconcilerHarness) -> None:
-    home = new_harness(Slow)
+    home = new_harness(InterruptedLauncher)
     home.sweep()
 
-    async def another_replica_looks() -> None:
+    async def observe_from_another_replica() -> None:
         await home.reconciler.step("job-1")
 
-    home.launcher.meanwhile = another_replica_looks
+    home.launcher.during_observation = observe_from_another_replica
     home.sweep(0)
 
     assert home.watches.next_due() == home.clock.now()
 
 
-def test_a_worker_that_talks_nonsense_does_not_hide_its_job(
+def test_malformed_report_does_not_stop_the_reconciler(
     new_harness: NewReconcilerHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     home = new_harness()
@@ -269,7 +272,7 @@ def test_exit_report_is_recorded_before_the_end(new_harness: NewReconcilerHarnes
 
     home.step()
 
-    assert [type(fact).__name__ for fact in home.log()][2:] == [
+    assert [type(event).__name__ for event in home.log()][2:] == [
         "WorkerLeft",
         "NodesReady",
         "Finished",
@@ -279,7 +282,7 @@ def test_exit_report_is_recorded_before_the_end(new_harness: NewReconcilerHarnes
 def test_ended_job_still_watched_is_released(
     new_harness: NewReconcilerHarness,
 ) -> None:
-    home = new_harness(Refusing)
+    home = new_harness(RefusingLauncher)
     home.step()
 
     home.sweep()
@@ -301,7 +304,7 @@ def test_jobs_of_a_dead_replica_are_processed_after_its_lease(
     assert home.journal.read("job-1").state is State.PROVISIONING
 
 
-def test_each_launcher_is_looked_at_in_its_own_time(new_harness: NewReconcilerHarness) -> None:
+def test_each_launcher_has_its_own_poll_interval(new_harness: NewReconcilerHarness) -> None:
     pace = PollIntervals(poll_every_s=5, by_engine={Engine.LOCAL: 30})
     home = new_harness(pace=pace)
 
@@ -311,32 +314,32 @@ def test_each_launcher_is_looked_at_in_its_own_time(new_harness: NewReconcilerHa
     assert home.watches.next_due() == at(30)
 
 
-def test_a_job_is_seen_as_of_the_time_when_the_look_began(
+def test_observation_time_is_when_the_call_started(
     new_harness: NewReconcilerHarness,
 ) -> None:
-    home = new_harness(Slow)
+    home = new_harness(InterruptedLauncher)
     home.sweep()
 
-    async def time_passes() -> None:
+    async def advance_clock() -> None:
         home.clock.advance(7)
 
-    home.launcher.meanwhile = time_passes
+    home.launcher.during_observation = advance_clock
     home.sweep()
 
     assert home.reading.last_observation("job-1").seen_at == at(5)
     assert home.watches.next_due() == at(5 + 7 + 5)
 
 
-def test_a_nudge_that_comes_while_somebody_looks_is_heeded(
+def test_nudge_during_an_observation_is_not_lost(
     new_harness: NewReconcilerHarness,
 ) -> None:
-    home = new_harness(Slow)
+    home = new_harness(InterruptedLauncher)
     home.sweep()
 
-    async def somebody_nudges() -> None:
+    async def nudge() -> None:
         home.watches.make_due("job-1", home.clock.now())
 
-    home.launcher.meanwhile = somebody_nudges
+    home.launcher.during_observation = nudge
     home.sweep(0)
 
     assert home.watches.next_due() == home.clock.now()
@@ -347,24 +350,24 @@ def test_secrets_reach_the_launch_but_not_its_repr(
 ) -> None:
     launches: list[Launch] = []
 
-    class Noting(FileLauncher):
+    class RecordingLauncher(FileLauncher):
         async def submit(self, launch: Launch) -> None:
             launches.append(launch)
 
-    class Shelf:
+    class FakeSecretStore:
         def open(self, job_id: str) -> Mapping[str, str]:
             return {"HF_TOKEN": f"of {job_id}"}
 
         def forget(self, job_id: str) -> None:
             raise AssertionError("the job has not ended")
 
-    new_harness(Noting, safe=Shelf()).step()
+    new_harness(RecordingLauncher, safe=FakeSecretStore()).step()
 
     assert launches[0].secrets == {"HF_TOKEN": "of job-1"}
     assert "of job-1" not in repr(launches[0])
 
 
-def test_jobs_of_one_launcher_make_none_of_another_wait_longer(
+def test_many_jobs_of_a_launcher_do_not_delay_another(
     new_harness: NewReconcilerHarness, tmp_path: Path
 ) -> None:
     pace = PollIntervals(poll_every_s=5, poll_cost_s={Engine.LOCAL: 1, Engine.SKYPILOT: 10})
@@ -386,9 +389,9 @@ def test_watched_jobs_are_not_counted_at_each_release(new_harness: NewReconciler
     for number in range(2, 22):
         home.journal.submit(f"job-{number}", submitted())
 
-    with statements(home.engine) as asked:
+    with statements(home.engine) as executed:
         home.sweep(0)
 
-    assert sum("watches SET trouble" in statement for statement in asked) == 21
-    assert sum("count(*)" in statement for statement in asked) == 1
+    assert sum("watches SET trouble" in statement for statement in executed) == 21
+    assert sum("count(*)" in statement for statement in executed) == 1
     assert home.watches.next_due() == at(21)

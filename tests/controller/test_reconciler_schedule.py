@@ -1,4 +1,4 @@
-"""The schedule of the loop: it runs when woken, ends on request, and no call delays it."""
+"""The schedule of the reconciler: wakes, stops, and slow calls that delay no other job."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from support.fakes import FileLauncher, FixedClock
 from support.reconciler import PACE, NewReconcilerHarness, ReconcilerHarness
 
 
-class Calling(FileLauncher):
-    """It sets an event when it is called."""
+class SignallingLauncher(FileLauncher):
+    """A launcher that sets an event on each call."""
 
     called: asyncio.Event
 
@@ -32,8 +32,8 @@ class Calling(FileLauncher):
         return await super().observe(key)
 
 
-class Said(logging.Handler):
-    """Sets an event when something is logged."""
+class LoggedEvent(logging.Handler):
+    """A log handler that sets an event on each record."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Said(logging.Handler):
 def test_loop_steps_when_nudged_and_ends_when_stopped(
     new_harness: NewReconcilerHarness,
 ) -> None:
-    home = new_harness(Calling)
+    home = new_harness(SignallingLauncher)
     home.launcher.called = asyncio.Event()
 
     async def run() -> None:
@@ -69,15 +69,13 @@ def test_loop_steps_when_nudged_and_ends_when_stopped(
     assert home.journal.read("job-1").state is State.ENDED
 
 
-def test_the_loop_outlives_a_database_that_is_gone(
-    new_harness: NewReconcilerHarness, tmp_path: Path
-) -> None:
+def test_loop_survives_a_database_outage(new_harness: NewReconcilerHarness, tmp_path: Path) -> None:
     home = new_harness()
     home.engine.dispose()
     (tmp_path / "holdfast.db").write_bytes(b"not a database, but as long as the head of one" * 99)
 
     async def run() -> str:
-        nudged, stopped, recorded = asyncio.Event(), asyncio.Event(), Said()
+        nudged, stopped, recorded = asyncio.Event(), asyncio.Event(), LoggedEvent()
         reconciler.log.addHandler(recorded)
         beating = asyncio.create_task(reconciler.run(home.reconciler, nudged, stopped, PACE))
         await recorded.anything.wait()
@@ -93,8 +91,8 @@ def test_the_loop_outlives_a_database_that_is_gone(
     assert home.launcher.deeds() == []
 
 
-def beat_until_over(home: ReconcilerHarness, job_id: str) -> None:
-    """Let the loop beat, and time pass with each beat, until a job has ended."""
+def run_until_ended(home: ReconcilerHarness, job_id: str) -> None:
+    """Run the reconciler until a job has ended, advancing the clock with each step."""
 
     async def run() -> None:
         nudged, stopped = asyncio.Event(), asyncio.Event()
@@ -108,8 +106,8 @@ def beat_until_over(home: ReconcilerHarness, job_id: str) -> None:
     asyncio.run(asyncio.wait_for(run(), timeout=60))
 
 
-class Uneven(FileLauncher):
-    """It takes for ever over the first job, and has a bug with the second."""
+class HangingOrFailingLauncher(FileLauncher):
+    """A launcher that never returns for the first job, and raises for the second."""
 
     async def submit(self, launch: Launch) -> None:
         if launch.job_id == "job-1":
@@ -122,11 +120,11 @@ class Uneven(FileLauncher):
 def test_slow_launcher_and_bug_do_not_delay_other_jobs(
     new_harness: NewReconcilerHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    home = new_harness(Uneven)
+    home = new_harness(HangingOrFailingLauncher)
     for job_id in ("job-2", "job-3"):
         home.journal.submit(job_id, submitted())
 
-    beat_until_over(home, "job-3")
+    run_until_ended(home, "job-3")
 
     assert home.journal.read("job-1").state is State.PROVISIONING
     assert (
@@ -138,16 +136,16 @@ def test_cancelled_step_is_no_unexpected_error(
     new_harness: NewReconcilerHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A shutdown cancels the steps that still wait for their launcher."""
-    home = new_harness(Uneven)
+    home = new_harness(HangingOrFailingLauncher)
     home.journal.submit("job-3", submitted())
 
-    beat_until_over(home, "job-3")
+    run_until_ended(home, "job-3")
 
     assert [record.getMessage() for record in caplog.records] == []
 
 
-class BlackHole(FileLauncher):
-    """It takes whatever it is asked, and never answers."""
+class UnresponsiveLauncher(FileLauncher):
+    """A launcher that accepts every request and never responds."""
 
     async def submit(self, launch: Launch) -> None:
         await asyncio.Event().wait()
@@ -156,18 +154,18 @@ class BlackHole(FileLauncher):
 def test_unresponsive_launcher_delays_no_other_launcher(
     new_harness: NewReconcilerHarness, tmp_path: Path
 ) -> None:
-    home = new_harness(cloud=BlackHole(tmp_path / "cloud.jsonl", FixedClock()))
+    home = new_harness(cloud=UnresponsiveLauncher(tmp_path / "cloud.jsonl", FixedClock()))
     for number in range(reconciler.BATCH + 1):
         home.journal.submit(f"cloud-{number}", submitted(infra="aws"))
 
-    beat_until_over(home, "job-1")
+    run_until_ended(home, "job-1")
 
     states = [home.journal.read(f"cloud-{number}").state for number in range(reconciler.BATCH + 1)]
     assert states == [State.PROVISIONING] * reconciler.BATCH + [State.QUEUED]
 
 
-class Lingering(FileLauncher):
-    """It looks for longer than a lease lasts, and counts how many wait for it."""
+class SlowLauncher(FileLauncher):
+    """A launcher whose observation takes longer than a lease; counts concurrent observations."""
 
     waiting = most = 0
     linger: Callable[[], Awaitable[None]]
@@ -183,7 +181,7 @@ class Lingering(FileLauncher):
 def test_step_longer_than_its_lease_is_not_run_concurrently(
     new_harness: NewReconcilerHarness,
 ) -> None:
-    home = new_harness(Lingering)
+    home = new_harness(SlowLauncher)
     home.step()
     nudged, stopped = asyncio.Event(), asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""The thread of the reconciler: whether it beats is more than whether it is alive."""
+"""The controller thread: a thread that is alive may still be stuck."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.reconciler import PACE, NewReconcilerHarness
 from worker.support.run_driver import wait_until
 
 
-def test_a_stuck_thread_is_alive_and_does_not_beat(new_harness: NewReconcilerHarness) -> None:
+def test_stuck_controller_thread_is_detected(new_harness: NewReconcilerHarness) -> None:
     home, now_s = new_harness(), [0.0]
     is_stuck, release = threading.Event(), threading.Event()
 
@@ -18,16 +18,16 @@ def test_a_stuck_thread_is_alive_and_does_not_beat(new_harness: NewReconcilerHar
         is_stuck.set()
         release.wait()
 
-    pulse = LauncherHealthMonitor({}, home.clock)
-    heart = ControllerThread(home.reconciler, PACE, pulse, [block], monotonic_s=lambda: now_s[0])
-    heart.start()
+    monitor = LauncherHealthMonitor({}, home.clock)
+    thread = ControllerThread(home.reconciler, PACE, monitor, [block], monotonic_s=lambda: now_s[0])
+    thread.start()
     is_stuck.wait()
-    found = [heart.is_alive()]
+    found = [thread.is_alive()]
     now_s[0] = STALLED_S
-    found.append(heart.is_alive())
+    found.append(thread.is_alive())
     release.set()
-    wait_until(heart.is_alive)
-    heart.stop()
+    wait_until(thread.is_alive)
+    thread.stop()
 
     assert found == [True, False]
-    assert not heart.is_alive()
+    assert not thread.is_alive()

@@ -1,4 +1,4 @@
-"""A demonstration, made once for all that look at it."""
+"""Demo histories, generated once and shared by all tests."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ SEED = 7
 
 @pytest.fixture(scope="session")
 def made() -> Iterator[Callable[[int, datetime], Application]]:
-    """Creates services with a history that ends at a moment, at which their clocks stop."""
+    """Creates services with a history that ends at a given time, at which their clocks stop."""
     with ExitStack() as homes:
 
         def make(seed: int, now: datetime) -> Application:
             settings = homes.enter_context(history.home(Settings()))
-            house = open_at(
+            application = open_at(
                 SimulatedClock(now), seed, settings, SimulatedMarketSettings(), "http://127.0.0.1:1"
             )
-            homes.callback(house.services.engine.dispose)
-            return house
+            homes.callback(application.services.engine.dispose)
+            return application
 
         yield make
 
 
 @pytest.fixture(scope="session")
-def house(made: Callable[[int, datetime], Application]) -> Application:
-    """The demonstration of one seed."""
+def demo(made: Callable[[int, datetime], Application]) -> Application:
+    """The demo service of one seed."""
     return made(SEED, NOON)

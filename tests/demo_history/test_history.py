@@ -1,4 +1,4 @@
-"""The history of a demonstration: the same for the same seed, recorded by the service itself, with everything in it."""
+"""The history of a demo: reproducible by its seed, complete, and recorded by the service."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from holdfast.server.composition import Application
 from holdfast.services import call_directly
 from support.simulated_service import client
 
-OURS = re.compile(r"\bj[0-9a-z]{12}\b")
-"""Ids of jobs, which contain their time of creation."""
+JOB_ID = re.compile(r"\bj[0-9a-z]{12}\b")
+"""Job ids, which contain their creation time."""
 
 
-def facts_by_job(
-    house: Application, start: datetime, until: timedelta
+def events_by_job(
+    demo: Application, start: datetime, until: timedelta
 ) -> dict[str, list[tuple[object, ...]]]:
-    """What was recorded of each job, by its name, with times since the beginning."""
-    stories = {}
-    for job in house.services.queries.jobs(limit=200).jobs:
-        facts = house.services.journal.events(job.id)
-        stories[job.name] = [
+    """The recorded events of each job, by its name, with times since the beginning."""
+    histories = {}
+    for job in demo.services.queries.jobs(limit=200).jobs:
+        recorded_events = demo.services.journal.events(job.id)
+        histories[job.name] = [
             (
-                fact.event.at - start,
-                fact.recorded_at - start,
-                type(fact.event).__name__,
-                normalized_body(fact.event, start),
+                recorded.event.at - start,
+                recorded.recorded_at - start,
+                type(recorded.event).__name__,
+                normalized_body(recorded.event, start),
             )
-            for fact in facts
-            if fact.recorded_at - start < until
+            for recorded in recorded_events
+            if recorded.recorded_at - start < until
         ]
-    return {name: facts for name, facts in stories.items() if facts}
+    return {name: recorded_events for name, recorded_events in histories.items() if recorded_events}
 
 
 def normalized_body(event: Event, start: datetime) -> str:
@@ -47,32 +47,32 @@ def normalized_body(event: Event, start: datetime) -> str:
     body: dict[str, Any] = dict(encode(event))
     moment = body.pop("snapshot_at", None)
     since = datetime.fromisoformat(moment) - start if moment else None
-    return OURS.sub("JOB", f"{sorted(body.items())} {since}")
+    return JOB_ID.sub("JOB", f"{sorted(body.items())} {since}")
 
 
 def begin(now: datetime) -> datetime:
     return now.replace(minute=0, second=0, microsecond=0) - timedelta(days=30)
 
 
-def http(house: Application) -> TestClient:
-    """The owner of the service; launchers are asked at once, as no reconciler beats."""
-    return client(create_app(replace(house.services, call_launcher=call_directly)))
+def http(demo: Application) -> TestClient:
+    """The owner's connection. Launchers are observed at once, as no reconciler runs."""
+    return client(create_app(replace(demo.services, call_launcher=call_directly)))
 
 
 @pytest.mark.full
 def test_seed_reproduces_its_history_at_any_start_time(
-    house: Application, made: Callable[[int, datetime], Application]
+    demo: Application, made: Callable[[int, datetime], Application]
 ) -> None:
-    # Not at a turn of the month, at which budgets begin again.
+    # Not at the end of a month, when budgets start again.
     later = NOON + timedelta(days=3, hours=7, minutes=21)
 
     again = made(SEED, later)
 
     most = timedelta(days=23)
-    here, there = facts_by_job(house, begin(NOON), most), facts_by_job(again, begin(later), most)
+    here, there = events_by_job(demo, begin(NOON), most), events_by_job(again, begin(later), most)
     assert here.keys() == there.keys()
-    for name, facts in here.items():
-        assert facts == there[name], name
+    for name, recorded_events in here.items():
+        assert recorded_events == there[name], name
     assert sum(map(len, here.values())) > 1000
 
 
@@ -81,8 +81,8 @@ def test_different_seeds_generate_different_jobs() -> None:
     assert demo_jobs(SEED) == demo_jobs(SEED)
 
 
-def test_there_are_forty_jobs_of_many_kinds_over_thirty_days(house: Application) -> None:
-    jobs = http(house).get("/v1/jobs?limit=200").json()["jobs"]
+def test_there_are_forty_jobs_of_many_kinds_over_thirty_days(demo: Application) -> None:
+    jobs = http(demo).get("/v1/jobs?limit=200").json()["jobs"]
 
     assert len(jobs) == len({job["name"] for job in jobs}) == 40
     states = {job["state"] for job in jobs}
@@ -99,11 +99,11 @@ def test_there_are_forty_jobs_of_many_kinds_over_thirty_days(house: Application)
     assert all(datetime.fromisoformat(job["updated_at"]) <= NOON for job in jobs)
 
 
-def test_every_way_to_lose_nodes_or_to_stop_is_in_it(house: Application) -> None:
-    jobs = house.services.queries.jobs(limit=200).jobs
+def test_history_has_every_loss_cause_and_outcome(demo: Application) -> None:
+    jobs = demo.services.queries.jobs(limit=200).jobs
     guards = {job.guard for job in jobs if job.guard}
-    causes = http(house).get("/v1/preemptions?by=cause").json()["total"]["causes"]
-    total = http(house).get("/v1/preemptions").json()["total"]
+    causes = http(demo).get("/v1/preemptions?by=cause").json()["total"]["causes"]
+    total = http(demo).get("/v1/preemptions").json()["total"]
 
     assert {"max_cost", "zero_progress"} <= {guard.value for guard in guards}
     assert {"preempted", "node_failed", "user_error", "paused", "launcher_forgot"} <= causes.keys()
@@ -112,47 +112,47 @@ def test_every_way_to_lose_nodes_or_to_stop_is_in_it(house: Application) -> None
     assert max(job.preemptions for job in jobs) > 5
 
 
-def test_stored_rows_are_consistent_with_the_event_log(house: Application) -> None:
-    services = house.services
+def test_stored_rows_are_consistent_with_the_event_log(demo: Application) -> None:
+    services = demo.services
 
     jobs = services.queries.jobs(limit=200).jobs
 
     assert not [job.name for job in jobs if services.journal.is_inconsistent(job.id)]
 
 
-def test_costs_equal_the_bills_and_are_simulated(house: Application) -> None:
-    asked = http(house)
-    jobs = asked.get("/v1/jobs?limit=200").json()["jobs"]
+def test_costs_equal_the_bills_and_are_simulated(demo: Application) -> None:
+    connection = http(demo)
+    jobs = connection.get("/v1/jobs?limit=200").json()["jobs"]
 
-    costs = asked.get("/v1/costs?by=job&limit=200").json()
+    costs = connection.get("/v1/costs?by=job&limit=200").json()
 
-    bills = [asked.get(f"/v1/jobs/{job['id']}/bill").json() for job in jobs]
+    bills = [connection.get(f"/v1/jobs/{job['id']}/bill").json() for job in jobs]
     assert costs["total"]["paid_micros"] == sum(bill["paid_micros"] for bill in bills) > 0
     assert costs["total"]["simulated"]
     assert all(bill["simulated"] for bill in bills if bill["attempts"])
 
 
-def test_audit_log_names_users_and_their_actions(house: Application) -> None:
-    asked = http(house)
+def test_audit_log_names_users_and_their_actions(demo: Application) -> None:
+    connection = http(demo)
 
-    done = asked.get("/v1/audit?limit=200").json()
+    done = connection.get("/v1/audit?limit=200").json()
 
     actions = {row["action"] for row in done["rows"]}
     assert {"job.submit", "job.cancel", "job.pause", "job.resume", "budget.set"} <= actions
     assert {row["actor"] for row in done["rows"]} >= {"owner", "amara", "ben", "chen"}
-    assert asked.get("/v1/audit/verdict").json()["sound"]
-    assert {budget["name"] for budget in asked.get("/v1/budgets").json()} >= {"nlp", "vision"}
+    assert connection.get("/v1/audit/verdict").json()["sound"]
+    assert {budget["name"] for budget in connection.get("/v1/budgets").json()} >= {"nlp", "vision"}
 
 
-def test_curves_checkpoints_and_logs_tell_of_the_same_training(house: Application) -> None:
-    asked = http(house)
-    jobs = asked.get("/v1/jobs?limit=200&status=succeeded").json()["jobs"]
+def test_series_checkpoints_and_logs_are_consistent(demo: Application) -> None:
+    connection = http(demo)
+    jobs = connection.get("/v1/jobs?limit=200&status=succeeded").json()["jobs"]
     job = max(jobs, key=lambda job: int(job["preemptions"]))
 
-    points = asked.get(f"/v1/jobs/{job['id']}/metrics?limit=10000").json()
-    kept = asked.get(f"/v1/jobs/{job['id']}/checkpoints?limit=1000").json()["checkpoints"]
-    logs = asked.get(f"/v1/jobs/{job['id']}/logs").json()
-    text = asked.get(f"/v1/jobs/{job['id']}/logs/text?rank=0").text
+    points = connection.get(f"/v1/jobs/{job['id']}/metrics?limit=10000").json()
+    kept = connection.get(f"/v1/jobs/{job['id']}/checkpoints?limit=1000").json()["checkpoints"]
+    logs = connection.get(f"/v1/jobs/{job['id']}/logs").json()
+    text = connection.get(f"/v1/jobs/{job['id']}/logs/text?rank=0").text
 
     assert len(points) > 100
     assert points[0]["values"]["loss"] > 2 * points[-1]["values"]["loss"]
@@ -166,5 +166,5 @@ def test_curves_checkpoints_and_logs_tell_of_the_same_training(house: Applicatio
     assert f"checkpoint {kept[0]['checkpoint']} is durable" in text
 
 
-def test_whoami_shows_the_demo_seed(house: Application) -> None:
-    assert http(house).get("/v1/whoami").json()["demo_seed"] == SEED
+def test_whoami_shows_the_demo_seed(demo: Application) -> None:
+    assert http(demo).get("/v1/whoami").json()["demo_seed"] == SEED

@@ -1,4 +1,7 @@
-"""The command that serves a demonstration: a real process, which leaves the user's own files alone, and nothing behind."""
+"""The command that serves a demo, as a real process.
+
+It leaves user files alone and cleans up.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from support.live_service import Service
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A demonstration that is served, with a temporary folder of its own to make its home in. The last test may end it."""
+    """A running demo service, whose home lies in a temporary directory.
+
+    The last test may stop it.
+    """
     tmp_path = tmp_path_factory.mktemp("demo")
     service = Service(tmp_path)
     service.words = ("serve", "--demo", "11")
@@ -20,7 +26,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         "TMPDIR": str(tmp_path / "tmp"),
         "HOLDFAST_DATABASE_URL": f"sqlite:///{tmp_path / 'own.db'}",
         "HOLDFAST_SKYPILOT_URL": "http://127.0.0.1:9",
-        # What its people do in a month is done in seconds.
+        # A month of user activity is generated in seconds.
         "HOLDFAST_REQUESTS_PER_MINUTE": "5",
         "HOLDFAST_SUBMISSIONS_PER_MINUTE": "1",
     }
@@ -39,13 +45,13 @@ def test_demo_continues_and_runs_submitted_jobs(service: Service) -> None:
         holdfast={"checkpoint": {"store": "s3://nobody/mine"}},
     )
 
-    began = service.until(job, lambda told: told["state"] == "training")
-    later = service.until(job, lambda told: told["step"] > began["step"] + 10)
+    began = service.until(job, lambda shown: shown["state"] == "training")
+    later = service.until(job, lambda shown: shown["step"] > began["step"] + 10)
 
     assert later["simulated"]
     assert later["zone"].startswith("aws/")
     assert service.cli("preempt", job, "--notice", "10s").returncode == 0
-    service.until(job, lambda told: told["preemptions"] == 1)
+    service.until(job, lambda shown: shown["preemptions"] == 1)
     assert service.cli("cancel", job).returncode == 0
     assert service.ended(job)["state"] == "cancelled"
 

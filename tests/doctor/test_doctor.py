@@ -1,4 +1,4 @@
-"""`holdfast doctor`: each finding has a state and a remedy, and only obstacles count as missing."""
+"""`holdfast doctor`: each finding has a state and a remedy; only obstacles count as missing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from holdfast.doctor.service import (
 from holdfast.errors import BadRequest
 from holdfast_worker.protocol.policies import ConsistencyGuarantee
 
-WELL = LauncherOut(
+HEALTHY = LauncherOut(
     engine="skypilot",
     configured=True,
     reachable=True,
@@ -50,14 +50,14 @@ SINCE = datetime(2026, 11, 21, 10, 12, 3, tzinfo=UTC)
 
 
 def _sky(**changes: object) -> dict[str, Finding]:
-    """Findings about SkyPilot, by what they are about; of two about one thing, the first."""
+    """Findings about SkyPilot by topic; for repeated topics, the first one."""
     found: dict[str, Finding] = {}
-    for finding in check_skypilot(WELL.model_copy(update=changes)):
+    for finding in check_skypilot(HEALTHY.model_copy(update=changes)):
         found.setdefault(finding.about, finding)
     return found
 
 
-def test_where_all_is_well_nothing_is_to_be_done() -> None:
+def test_healthy_setup_needs_no_action() -> None:
     found = _sky()
 
     assert set(found) == {"skypilot", "clouds", "launches", "clock", "reports"}
@@ -68,7 +68,7 @@ def test_where_all_is_well_nothing_is_to_be_done() -> None:
 def test_lost_launches_are_named_with_the_commands_that_decide() -> None:
     lost = UndecidedOut(launch="j1-1", job_id="j1", what="SkyPilot cluster c in aws/a", since=SINCE)
 
-    [found] = check_undecided([WELL, WELL.model_copy(update={"undecided": [lost]})])
+    [found] = check_undecided([HEALTHY, HEALTHY.model_copy(update={"undecided": [lost]})])
 
     assert found == Finding(
         about="undecided",
@@ -79,7 +79,7 @@ def test_lost_launches_are_named_with_the_commands_that_decide() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "about", "grade", "told", "todo"),
+    ("changes", "about", "grade", "message", "todo"),
     [
         ({"version": "0.15.0"}, "skypilot", Grade.MISSING, "none is launched", "skypilot==0.14.1"),
         ({"clouds": []}, "clouds", Grade.MISSING, "no working credentials", "aws configure"),
@@ -126,18 +126,18 @@ def test_lost_launches_are_named_with_the_commands_that_decide() -> None:
     ],
 )
 def test_skypilot_problem_is_reported_with_a_remedy(
-    changes: dict[str, object], about: str, grade: Grade, told: str, todo: str
+    changes: dict[str, object], about: str, grade: Grade, message: str, todo: str
 ) -> None:
     finding = _sky(**changes)[about]
 
     assert finding.grade is grade
-    assert told in finding.told
+    assert message in finding.told
     assert todo in finding.todo
 
 
-@pytest.mark.parametrize("sky", [None, LauncherOut(engine="skypilot", configured=False)])
-def test_a_service_without_skypilot_misses_nothing(sky: LauncherOut | None) -> None:
-    (finding,) = check_skypilot(sky)
+@pytest.mark.parametrize("skypilot", [None, LauncherOut(engine="skypilot", configured=False)])
+def test_service_without_skypilot_has_no_obstacle(skypilot: LauncherOut | None) -> None:
+    (finding,) = check_skypilot(skypilot)
 
     assert finding.grade is Grade.OK
     assert "holdfast up" in finding.told
@@ -192,7 +192,7 @@ def test_launches_missing_from_the_database_are_listed() -> None:
     assert "holdfast launches stop KEY" in finding.todo
 
 
-def test_a_launcher_that_was_not_searched_yet_is_named() -> None:
+def test_unsearched_launcher_is_named() -> None:
     unswept = LauncherOut(engine="local", configured=True, swept=False)
     swept = LauncherOut(engine="slurm", configured=True, swept=True)
     silent = LauncherOut(engine="skypilot", configured=True, swept=False, trouble="no answer")
@@ -221,7 +221,7 @@ def test_service_is_reported_with_version_and_revision() -> None:
     def answer(request: httpx2.Request) -> httpx2.Response:
         if request.url.path == "/readyz":
             return httpx2.Response(200, json={"status": "ready", "version": "1", "revision": "7"})
-        return httpx2.Response(200, json=[WELL.model_dump(mode="json")])
+        return httpx2.Response(200, json=[HEALTHY.model_dump(mode="json")])
 
     service, database, *rest = _service(answer)
 
@@ -251,10 +251,10 @@ def test_refusing_service_is_reported_with_a_remedy(status: int, todo: str) -> N
 
 
 def test_absent_service_is_reported_with_how_to_start_one() -> None:
-    def nobody(request: httpx2.Request) -> httpx2.Response:
+    def refuse_connection(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("refused", request=request)
 
-    (finding,) = _service(nobody)
+    (finding,) = _service(refuse_connection)
 
     assert finding.grade is Grade.MISSING
     assert "holdfast up" in finding.todo
@@ -293,9 +293,9 @@ def test_machine_reports_torch_cuda_backends_and_gpus(
     }
 
 
-def test_a_machine_without_torch_is_well_and_torch_is_not_asked() -> None:
+def test_machine_without_torch_is_ok_and_not_probed() -> None:
     def ask() -> str:
-        raise AssertionError("nobody is there to be asked")
+        raise AssertionError("torch must not be probed")
 
     _, finding = check_machine(lambda: False, ask)
 
@@ -305,8 +305,8 @@ def test_a_machine_without_torch_is_well_and_torch_is_not_asked() -> None:
 
 def test_broken_torch_is_reported_with_its_last_error() -> None:
     def ask() -> str:
-        words = "Traceback ...\nOSError: libcudart.so.13: cannot open shared object file\n"
-        raise subprocess.CalledProcessError(1, ["python"], stderr=words)
+        stderr = "Traceback ...\nOSError: libcudart.so.13: cannot open shared object file\n"
+        raise subprocess.CalledProcessError(1, ["python"], stderr=stderr)
 
     _, finding = check_machine(lambda: True, ask)
 
@@ -314,7 +314,7 @@ def test_broken_torch_is_reported_with_its_last_error() -> None:
     assert finding.told.endswith("OSError: libcudart.so.13: cannot open shared object file")
 
 
-def test_the_torch_of_this_machine_answers() -> None:
+def test_installed_torch_is_probed() -> None:
     found = {finding.about: finding for finding in check_machine()}
 
     assert {finding.grade for finding in found.values()} == {Grade.OK}
@@ -330,7 +330,7 @@ def test_cores_disk_network_store_and_loader_are_checked(tmp_path: Path) -> None
     assert "MB/s over 1 MB" in found["loopback"].told
     assert found["store"].told.startswith(f"{store}: ")
     assert "in the script and not measured" in found["loader"].told
-    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+    assert list(tmp_path.iterdir()) == [], "no file remains"
 
 
 def test_few_cores_for_many_gpus_are_reported(tmp_path: Path) -> None:
@@ -375,7 +375,7 @@ def test_example_store_is_ok_and_left_unchanged() -> None:
 
 
 def test_unwritable_local_folder_is_only_a_warning(tmp_path: Path) -> None:
-    """A file is in the way, which also stops root."""
+    """A file blocks the path, which also stops root."""
     (tmp_path / "file").touch()
 
     finding = check_store(f"file://{tmp_path}/file/runs")
@@ -395,7 +395,7 @@ def test_unwritable_local_folder_is_only_a_warning(tmp_path: Path) -> None:
         ("- a list", None),
     ],
 )
-def test_the_store_of_a_job_file(tmp_path: Path, text: str, store: str | None) -> None:
+def test_store_of_a_job_file_is_checked(tmp_path: Path, text: str, store: str | None) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(text)
 
@@ -415,8 +415,8 @@ def test_unreadable_job_file_is_refused(tmp_path: Path, text: str | None) -> Non
 def test_stale_launcher_banner_states_start_and_cause(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    silent = WELL.model_copy(update={"trouble": "no route", "since": SINCE, "reachable": False})
-    answer = [silent.model_dump(mode="json"), WELL.model_dump(mode="json")]
+    silent = HEALTHY.model_copy(update={"trouble": "no route", "since": SINCE, "reachable": False})
+    answer = [silent.model_dump(mode="json"), HEALTHY.model_dump(mode="json")]
     transport = httpx2.MockTransport(lambda _: httpx2.Response(200, json=answer))
 
     with Client("http://service", transport=transport) as client:

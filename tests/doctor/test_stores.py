@@ -1,4 +1,4 @@
-"""The doctor at a checkpoint store: servers that keep conditions, that do not, and that refuse."""
+"""The doctor at a checkpoint store, with and without conditional writes or access."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from worker.support.s3_servers import BUCKET, credentials, moto, rclone
 
 @pytest.fixture(scope="module")
 def strict() -> Iterator[str]:
-    """A server that keeps conditions."""
+    """A server that supports conditional writes."""
     with moto() as (endpoint, _):
         yield endpoint
 
@@ -26,9 +26,7 @@ def _sign(monkeypatch: pytest.MonkeyPatch, endpoint: str, **other: str) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_a_store_that_does_all_is_well_and_nothing_is_left_there(
-    strict: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_complete_store_is_ok_and_left_empty(strict: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _sign(monkeypatch, strict)
 
     finding = check_store(f"s3://{BUCKET}/runs")
@@ -77,7 +75,7 @@ def test_store_without_if_match_is_reported(
 def test_folder_without_hard_links_is_reported(
     tmp_path: Path, error: OSError | None, problem: str
 ) -> None:
-    """As on a memory card, and on some buckets that pretend to be a folder."""
+    """Memory cards and some buckets mounted as a folder behave like this."""
 
     def link(_file: Path, name: Path) -> None:
         if error:
@@ -113,8 +111,8 @@ def test_missing_keys_and_unreachable_endpoint_are_reported(
     without_keys = check_store(f"s3://{BUCKET}/runs")
     _sign(monkeypatch, "http://127.0.0.1:9")
 
-    nobody = check_store(f"s3://{BUCKET}/runs")
+    anonymous = check_store(f"s3://{BUCKET}/runs")
 
-    assert without_keys.grade is nobody.grade is Grade.MISSING
+    assert without_keys.grade is anonymous.grade is Grade.MISSING
     assert "credentials" in without_keys.told
-    assert "http://127.0.0.1:9" in nobody.told
+    assert "http://127.0.0.1:9" in anonymous.told

@@ -1,4 +1,4 @@
-"""What is spent of a month, when it runs out, and what follows."""
+"""Monthly spending, the exhaustion of a budget, and its consequences."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from hypothesis import strategies as st
 from support.events import at, finished, launched, lost, paused, pausing, ready, resumed, submitted
 
 PER_HOUR = 3_600_000_000
-"""A dollar for every second."""
+"""One dollar per second."""
 NLP = Budget(scope=BudgetScope.PROJECT, name="nlp", monthly_micros=1000_000_000)
 
 
-def purse(spent_usd: float = 0, *, rate: int = 0, budget: Budget = NLP, seconds: float = 0) -> BudgetBalance:  # fmt: skip
+def balance(spent_usd: float = 0, *, rate: int = 0, budget: Budget = NLP, seconds: float = 0) -> BudgetBalance:  # fmt: skip
     spent = round(spent_usd * 1_000_000)
     return BudgetBalance(budget=budget, at=at(seconds), spent_micros=spent, micros_per_hour=rate)
 
@@ -61,13 +61,13 @@ def test_a_month_is_one_of_the_calendar_in_utc(now: str, month: str, end: str) -
 
 def test_new_month_starts_with_zero_spending_at_current_rate() -> None:
     april = datetime(2026, 4, 1, tzinfo=UTC)
-    one = purse(990, rate=PER_HOUR)
+    one = balance(990, rate=PER_HOUR)
 
     assert one.spent_by(april - timedelta(seconds=1)) > 990_000_000
     assert one.spent_by(april + timedelta(seconds=5)) == 5_000_000
 
 
-# What a job has cost in a month
+# Monthly cost of a job
 
 
 def test_job_across_month_end_is_charged_to_both_months() -> None:
@@ -82,10 +82,10 @@ def test_job_across_month_end_is_charged_to_both_months() -> None:
 @given(
     spans=st.lists(st.tuples(st.integers(0, 500), st.integers(0, 500), st.integers(0, PER_HOUR)), max_size=6),
     border=st.integers(0, 6000),
-    stands=st.booleans(),
+    is_running=st.booleans(),
 )  # fmt: skip
 def test_two_months_add_up_to_the_account_total(
-    spans: list[tuple[int, int, int]], border: int, stands: bool
+    spans: list[tuple[int, int, int]], border: int, is_running: bool
 ) -> None:
     events: list[Event] = [submitted(), launched()]
     now = 0
@@ -93,7 +93,7 @@ def test_two_months_add_up_to_the_account_total(
         events += [ready(now + wait, attempt=attempt, micros=rate)]
         now += wait + up
         events += [lost(now, attempt=attempt)]
-    if stands:
+    if is_running:
         events.append(ready(now, attempt=len(spans) + 1, micros=PER_HOUR))
 
     first, second = (
@@ -126,34 +126,36 @@ def test_price_change_counts_in_the_month_where_effective() -> None:
     assert paid_between(events, at(150), at(999)) == 100_000_000
 
 
-# When it runs out
+# Exhausted budgets
 
 
-def test_a_budget_is_spent_while_there_is_still_some_for_saving() -> None:
+def test_budget_trips_with_enough_left_for_saving() -> None:
     left_s = 1000 - 500 - SAVE_GRACE_S
-    one = purse(500, rate=PER_HOUR)
+    one = balance(500, rate=PER_HOUR)
 
     assert one.ms_until_spent(at(0)) == left_s * 1000
     assert not one.blocks_jobs(at(left_s - 0.001))
     assert one.blocks_jobs(at(left_s))
 
 
-def test_the_grace_of_standing_and_of_new_nodes_add_up() -> None:
+def test_grace_of_running_and_new_nodes_adds_up() -> None:
     both_usd = 2 * SAVE_GRACE_S
 
-    assert purse(1000 - both_usd, rate=PER_HOUR).is_spent(at(0), PER_HOUR)
-    assert not purse(999 - both_usd, rate=PER_HOUR).is_spent(at(0), PER_HOUR)
+    assert balance(1000 - both_usd, rate=PER_HOUR).is_spent(at(0), PER_HOUR)
+    assert not balance(999 - both_usd, rate=PER_HOUR).is_spent(at(0), PER_HOUR)
 
 
 def test_zero_rate_never_exhausts_a_budget() -> None:
-    assert purse(999).ms_until_spent(at(0)) is None
-    assert not purse(999.99).blocks_jobs(at(99999))
-    assert purse(1000).blocks_jobs(at(0))
+    assert balance(999).ms_until_spent(at(0)) is None
+    assert not balance(999.99).blocks_jobs(at(99999))
+    assert balance(1000).blocks_jobs(at(0))
 
 
 def test_warn_only_budget_blocks_no_jobs() -> None:
-    mild = Budget(scope=BudgetScope.USER, name="ada", monthly_micros=1, on_reached=OnReached.WARN)
-    one = purse(5, rate=PER_HOUR, budget=mild)
+    warning_only = Budget(
+        scope=BudgetScope.USER, name="ada", monthly_micros=1, on_reached=OnReached.WARN
+    )
+    one = balance(5, rate=PER_HOUR, budget=warning_only)
 
     assert one.is_spent(at(0))
     assert not one.blocks_jobs(at(0))
@@ -164,12 +166,12 @@ def test_warn_only_budget_blocks_no_jobs() -> None:
 @pytest.mark.parametrize(
     ("spent", "due"), [(499.99, ()), (500, (50,)), (800, (50, 80)), (950, (50, 80, 95))]
 )
-def test_people_are_warned_at_shares_of_it(spent: float, due: tuple[int, ...]) -> None:
-    assert purse(spent).due_warnings(at(0)) == due
+def test_users_are_warned_at_fractions_of_a_budget(spent: float, due: tuple[int, ...]) -> None:
+    assert balance(spent).due_warnings(at(0)) == due
 
 
 def test_a_job_is_paused_once_the_budget_of_its_project_is_spent() -> None:
-    full, empty = purse(100, rate=PER_HOUR), purse(990, rate=PER_HOUR)
+    full, empty = balance(100, rate=PER_HOUR), balance(990, rate=PER_HOUR)
 
     assert trip(RUNS, Limits(), at(20), [full]) is None
     for fact in (trip(RUNS, Limits(), at(20), [full, empty]), trip_without_observation(RUNS, Limits(), at(20), [empty])):  # fmt: skip
@@ -184,13 +186,13 @@ def test_a_job_is_paused_once_the_budget_of_its_project_is_spent() -> None:
 def test_job_without_nodes_is_blocked_by_rate_of_its_last_nodes() -> None:
     waits = job(submitted(), launched(), ready(10, micros=PER_HOUR), lost(20))
 
-    assert trip(waits, Limits(), at(30), [purse(881)]) is not None
-    assert trip(waits, Limits(), at(30), [purse(879)]) is None
+    assert trip(waits, Limits(), at(30), [balance(881)]) is not None
+    assert trip(waits, Limits(), at(30), [balance(879)]) is None
 
 
 @given(st.integers(1, 2 * PER_HOUR), st.integers(0, 900), st.integers(0, 1000))
 def test_budget_trips_exactly_at_the_predicted_time(rate: int, spent: int, looked_s: int) -> None:
-    one = purse(spent, rate=rate)
+    one = balance(spent, rate=rate)
 
     within_ms = ms_until_trip(RUNS, Limits(), at(looked_s), [one])
 
@@ -201,21 +203,23 @@ def test_budget_trips_exactly_at_the_predicted_time(rate: int, spent: int, looke
 
 
 @pytest.mark.parametrize(
-    ("percent", "of", "words"),
+    ("percent", "of", "message"),
     [
-        (50, purse(500, rate=360_000_000), "50 % of the budget of project nlp ($1,000.00 a month) is spent: $500.00 in 2026-03; at $360.00 an hour, its jobs will be paused at 2026-03-01 13:21Z; raise it with"),
-        (80, purse(800), "80 % of the budget of project nlp ($1,000.00 a month) is spent: $800.00 in 2026-03; raise it with"),
-        (100, purse(999), "the budget of project nlp ($1,000.00 a month) is spent: $999.00 in 2026-03; its jobs are paused, and no job starts before 2026-04-01 00:00Z; raise it with"),
-        (100, purse(1000, budget=replace(NLP, on_reached=OnReached.WARN)), "the budget of project nlp ($1,000.00 a month) is spent: $1,000.00 in 2026-03; raise it with"),
+        (50, balance(500, rate=360_000_000), "50 % of the budget of project nlp ($1,000.00 a month) is spent: $500.00 in 2026-03; at $360.00 an hour, its jobs will be paused at 2026-03-01 13:21Z; raise it with"),
+        (80, balance(800), "80 % of the budget of project nlp ($1,000.00 a month) is spent: $800.00 in 2026-03; raise it with"),
+        (100, balance(999), "the budget of project nlp ($1,000.00 a month) is spent: $999.00 in 2026-03; its jobs are paused, and no job starts before 2026-04-01 00:00Z; raise it with"),
+        (100, balance(1000, budget=replace(NLP, on_reached=OnReached.WARN)), "the budget of project nlp ($1,000.00 a month) is spent: $1,000.00 in 2026-03; raise it with"),
     ],
-    ids=["foretold", "idle", "paused", "told"],
+    ids=["predicted", "idle", "paused", "warned"],
 )  # fmt: skip
-def test_budget_warning_states_the_consequence(percent: int, of: BudgetBalance, words: str) -> None:
-    assert of.warning(percent, at(0)) == f"{words} holdfast budgets set project nlp"
+def test_budget_warning_states_the_consequence(
+    percent: int, of: BudgetBalance, message: str
+) -> None:
+    assert of.warning(percent, at(0)) == f"{message} holdfast budgets set project nlp"
 
 
 def test_budget_reached_last_month_blocks_no_job_in_the_new_one() -> None:
-    reached = replace(purse(10), was_reached=True)
+    reached = replace(balance(10), was_reached=True)
     month = Month.containing(at(0))
 
     assert reached.blocks_jobs(month.end - timedelta(milliseconds=1))

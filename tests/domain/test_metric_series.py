@@ -1,4 +1,4 @@
-"""A series is shown as few buckets, which contain every point once."""
+"""A series is summarized in a few buckets, which contain every point once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_point_is_in_one_bucket(
 
 
 @given(pieces=POINTS, axis=st.sampled_from(Axis), most=st.integers(1, 20))
-def test_there_are_no_more_buckets_than_were_asked_for(
+def test_buckets_do_not_exceed_the_requested_number(
     pieces: list[SeriesSegment], axis: Axis, most: int
 ) -> None:
     mine = [piece for piece in pieces if piece.attempt == 1]
@@ -71,11 +71,11 @@ def test_a_mean_lies_between_low_and_high(pieces: list[SeriesSegment]) -> None:
         assert whole.low is whole.mean is whole.high is None
 
 
-def test_a_curve_of_nothing_is_empty() -> None:
+def test_series_without_points_is_empty() -> None:
     assert to_buckets([], {}, Axis.STEP, 10) == []
 
 
-def test_a_piece_is_cut_where_only_some_of_it_is_lost() -> None:
+def test_partially_lost_block_is_detected() -> None:
     piece = SeriesSegment(1, 10, 0, 1.0, 1.0, 1.0, 100, 109, 0, 9)
 
     assert [is_partly_lost(piece, {1: limit}) for limit in (99, 100, 108, 109, math.inf)] == [
@@ -84,15 +84,17 @@ def test_a_piece_is_cut_where_only_some_of_it_is_lost() -> None:
     assert not is_partly_lost(piece, {2: 105})
 
 
-def test_work_counts_up_to_where_the_next_attempt_went_on() -> None:
-    facts = [submitted(), launched(1), ready(2), training(3), lost(20)]
-    facts += [ready(30, attempt=2), training(31, attempt=2, step=40)]
+def test_work_counts_up_to_the_next_attempts_start() -> None:
+    events = [submitted(), launched(1), ready(2), training(3), lost(20)]
+    events += [ready(30, attempt=2), training(31, attempt=2, step=40)]
 
-    assert retained_steps_by_attempt(facts) == {1: 40, 2: math.inf}
+    assert retained_steps_by_attempt(events) == {1: 40, 2: math.inf}
 
 
 def test_failed_job_retains_only_steps_up_to_checkpoint() -> None:
-    facts = [submitted(), launched(1), ready(2), training(3), saved(10, step=25)]
+    events = [submitted(), launched(1), ready(2), training(3), saved(10, step=25)]
 
-    assert retained_steps_by_attempt([*facts, finished(20, Outcome.FAILED, exit_code=1)]) == {1: 25}
-    assert retained_steps_by_attempt([*facts, finished(20)]) == {1: math.inf}
+    assert retained_steps_by_attempt([*events, finished(20, Outcome.FAILED, exit_code=1)]) == {
+        1: 25
+    }
+    assert retained_steps_by_attempt([*events, finished(20)]) == {1: math.inf}

@@ -1,4 +1,4 @@
-"""Planning: cost of a loss, checkpoint interval and memory of a model, against published figures."""
+"""Cost of a loss, checkpoint interval and memory of a model, against published figures."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def test_job_without_checkpoint_before_failure_loses_all() -> None:
     assert estimate_loss(2000 * USD, 1.5, 4).hours_with == 1.5
 
 
-@pytest.mark.parametrize(("micros", "said"), [(0, 0), (1, 1), (7, 7), (10, 10), (99, 95), (100, 100), (7_400, 7_000)])  # fmt: skip
-def test_displayed_sum_is_rounded_down(micros: int, said: int) -> None:
-    assert round_for_display(micros) == said
+@pytest.mark.parametrize(("micros", "displayed"), [(0, 0), (1, 1), (7, 7), (10, 10), (99, 95), (100, 100), (7_400, 7_000)])  # fmt: skip
+def test_displayed_sum_is_rounded_down(micros: int, displayed: int) -> None:
+    assert round_for_display(micros) == displayed
 
 
 def test_blocking_checkpoints_are_less_frequent() -> None:
@@ -49,7 +49,7 @@ def test_blocking_checkpoints_are_less_frequent() -> None:
     assert beside.waste < blocking.waste
 
 
-def test_habits_are_from_to_and_spot_nodes_have_the_shortest() -> None:
+def test_habitual_intervals_are_shortest_on_spot_nodes() -> None:
     assert HABITUAL_INTERVALS_S == {
         "research": (7200, 14400),
         "production": (1800, 3600),
@@ -90,13 +90,13 @@ def test_invalid_model_size_is_rejected(text: str) -> None:
         parse_parameter_count(text)
 
 
-def test_eight_small_ones_compute_less_than_two_big_ones() -> None:
+def test_eight_small_gpus_compute_less_than_two_big_ones() -> None:
     assert 8 * PEAK_TFLOPS["T4"] < 2 * PEAK_TFLOPS["A100"]
     assert memory_bytes(7 * 10**9) == 112 * 10**9
 
 
 @pytest.mark.parametrize(
-    ("asked", "reasons"),
+    ("situation", "reasons"),
     [
         ({}, 0),
         ({"hours_left": 48.0}, 0),
@@ -107,8 +107,8 @@ def test_eight_small_ones_compute_less_than_two_big_ones() -> None:
     ],
 )
 def test_on_demand_is_advised_if_urgent_critical_or_unsaved(
-    asked: dict[str, float], reasons: int
+    situation: dict[str, float], reasons: int
 ) -> None:
     usual = {"hours_left": None, "has_checkpoints": True, "is_critical": False}
 
-    assert len(list(on_demand_reasons(**{**usual, **asked}))) == reasons  # type: ignore[arg-type]
+    assert len(list(on_demand_reasons(**{**usual, **situation}))) == reasons  # type: ignore[arg-type]

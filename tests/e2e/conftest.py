@@ -1,4 +1,4 @@
-"""Services for the tests that need a whole one."""
+"""Services for end-to-end tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.live_service import Service
 
 @pytest.fixture
 def idle(tmp_path: Path) -> Iterator[Service]:
-    """A service that was not started yet."""
+    """A service that has not been started."""
     service = Service(tmp_path)
     yield service
     if service.process:
@@ -22,6 +22,6 @@ def idle(tmp_path: Path) -> Iterator[Service]:
 
 @pytest.fixture
 def service(idle: Service) -> Service:
-    """A service that runs."""
+    """A running service."""
     idle.start()
     return idle

@@ -1,4 +1,4 @@
-"""Mistakes of people: each gets one clear sentence and the right exit code, and nothing is lost."""
+"""User errors: a clear message, the right exit code, and no side effect."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import socket
 from support.live_service import Service
 
 
-def test_mistakes_at_the_command_line(service: Service) -> None:
+def test_invalid_commands_fail_with_clear_messages(service: Service) -> None:
     (service.folder / "torn.yaml").write_text("run: [")
     (service.folder / "typo.yaml").write_text("run: x\nresorces: {infra: local}")
     (service.folder / "cloud.yaml").write_text("run: x\nresources: {infra: aws}")
     (service.folder / "moon.yaml").write_text("run: x\nresources: {infra: moon}")
     (service.folder / "good.yaml").write_text("run: x\nresources: {infra: local}")
-    mistakes = [
+    cases = [
         (("submit", "torn.yaml"), 2, "not YAML: line 1"),
         (("submit", "typo.yaml"), 2, "did you mean 'resources'"),
         (("submit", "cloud.yaml"), 2, "holdfast up connects one"),
@@ -26,15 +26,15 @@ def test_mistakes_at_the_command_line(service: Service) -> None:
         (("frobnicate",), 2, "frobnicate"),
     ]
 
-    for words, code, sentence in mistakes:
-        answer = service.cli(*words)
-        assert answer.returncode == code, (words, answer.stderr)
-        assert sentence in answer.stderr, (words, answer.stderr)
+    for arguments, code, message in cases:
+        answer = service.cli(*arguments)
+        assert answer.returncode == code, (arguments, answer.stderr)
+        assert message in answer.stderr, (arguments, answer.stderr)
         assert "Traceback" not in answer.stderr
     assert service.json("ps") == []
 
 
-def test_a_folder_in_the_home_is_that_of_who_types_the_command(service: Service) -> None:
+def test_tilde_is_the_home_of_the_command_line_user(service: Service) -> None:
     (service.folder / "home.yaml").write_text("run: x\nresources: {infra: local}\nworkdir: ~/gpt")
 
     answer = service.cli("render", "home.yaml", HOME="/home/eve")
@@ -43,25 +43,25 @@ def test_a_folder_in_the_home_is_that_of_who_types_the_command(service: Service)
     assert "workdir: /home/eve/gpt" in answer.stdout
 
 
-def test_a_wrong_token(service: Service) -> None:
+def test_unknown_token_is_refused(service: Service) -> None:
     answer = service.cli("ps", HOLDFAST_TOKEN="hf_wrong_token")
 
     assert answer.returncode == 5
     assert "is not accepted" in answer.stderr
 
 
-def test_no_service_and_no_port(idle: Service) -> None:
-    nobody = idle.cli("ps")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+def test_missing_service_and_bad_settings_are_reported(idle: Service) -> None:
+    unreachable = idle.cli("ps")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
         in_use = idle.cli("serve", "--port", port)
     setting = idle.cli("serve", HOLDFAST_LOOK_EVERY_S="often")
     home = idle.cli("serve", "--port", "0", HOLDFAST_HOME="/proc/nowhere")
     database = idle.cli("db", "upgrade", HOLDFAST_DATABASE_URL="mysql://x")
 
-    assert (nobody.returncode, in_use.returncode, setting.returncode) == (3, 6, 2)
+    assert (unreachable.returncode, in_use.returncode, setting.returncode) == (3, 6, 2)
     assert (home.returncode, database.returncode) == (3, 2)
-    assert "holdfast serve" in nobody.stderr
+    assert "holdfast serve" in unreachable.stderr
     assert "choose another with --port" in in_use.stderr
     assert "HOLDFAST_LOOK_EVERY_S='often'" in setting.stderr
     assert "set HOLDFAST_HOME" in home.stderr
@@ -76,8 +76,8 @@ def test_missing_workdir_script_or_unusable_store_fails_clearly(service: Service
     store = {"checkpoint": {"store": "file:///proc/nowhere"}}
     absent = service.folder / "absent.yaml"
     absent.write_text("run: 'true'\nworkdir: nosuch\nresources: {infra: local}")
-    typed = service.cli("submit", str(absent))
-    unseen = service.cli("submit", "--force", "--no-upload", str(absent))
+    checked = service.cli("submit", str(absent))
+    unchecked = service.cli("submit", "--force", "--no-upload", str(absent))
     missing = service.submit(name="missing", run="holdfast-worker run nosuch.py", workdir="empty")
     refused = service.submit(
         name="refused", run="holdfast-worker run train.py", workdir="empty", holdfast=store
@@ -85,11 +85,11 @@ def test_missing_workdir_script_or_unusable_store_fails_clearly(service: Service
 
     ends = [service.ended(job) for job in (missing, refused)]
 
-    assert (typed.returncode, "nosuch" in typed.stderr) == (2, True)
-    assert unseen.returncode == 2
-    assert "nosuch is not a directory on the service's machine" in unseen.stderr
+    assert (checked.returncode, "nosuch" in checked.stderr) == (2, True)
+    assert unchecked.returncode == 2
+    assert "nosuch is not a directory on the service's machine" in unchecked.stderr
     assert [job["state"] for job in ends] == ["failed"] * 2
     assert [job["exit_code"] for job in ends] == [2, 78]
     assert "nosuch.py" in ends[0]["detail"]
     assert "file:///proc/nowhere" in ends[1]["detail"]
-    assert [job["attempt"] for job in ends] == [1, 1], "none of these is worth a second try"
+    assert [job["attempt"] for job in ends] == [1, 1], "these failures are not retried"

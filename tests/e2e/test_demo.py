@@ -1,4 +1,4 @@
-"""The demo runs the main job from end to end, as the README describes it."""
+"""The demo runs its main job from submission to result, as the README describes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_demo_result_is_identical_to_the_uninterrupted_run(idle: Service) -> Non
 
 
 class _Memory:
-    """The most memory that the demo's service was seen to hold."""
+    """The peak memory of the demo's service."""
 
     def __init__(self, demo_pid: int) -> None:
         self.peak_bytes = 0

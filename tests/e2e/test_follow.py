@@ -1,4 +1,4 @@
-"""Following a job: Ctrl-C leaves it running, and the end of the job is the end of the command."""
+"""Following a job: Ctrl-C leaves it running, and the command ends with the job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_ctrl_c_leaves_job_running_and_prints_a_notice(service: Service) -> None
     assert service.json("show", job)["state"] == "starting"
 
 
-def test_the_command_ends_as_the_job_did(service: Service) -> None:
+def test_exit_code_of_following_is_that_of_the_job(service: Service) -> None:
     good, bad, stopped = (
         service.submit(run=run) for run in ("echo hi", "echo oh; exit 3", "sleep 600")
     )
@@ -73,7 +73,7 @@ def test_logs_by_attempt_node_and_rank(service: Service) -> None:
     assert {(1, 0, None), (2, 1, None), (2, 1, 1)} <= listed
 
 
-def test_events_are_followed_as_json_lines(service: Service) -> None:
+def test_followed_events_are_json_lines(service: Service) -> None:
     job = service.submit(run="true")
 
     followed = service.cli("events", job, "-f", "--json")

@@ -1,4 +1,4 @@
-"""The home folder of a real service: for its own account alone, however careless the caller's umask is."""
+"""The home directory of a real service is private under any umask."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.live_service import Service
 
 @contextmanager
 def umask(mask: int) -> Iterator[None]:
-    """Have programs start with this umask."""
+    """Start programs with this umask in the block."""
     before = os.umask(mask)
     try:
         yield
@@ -23,9 +23,9 @@ def umask(mask: int) -> Iterator[None]:
 
 
 def open_to_others(home: Path) -> dict[str, str]:
-    """What group or others have rights to, with its mode: the home, what is in it, and the folder of each launch.
+    """Paths in a home that group or others may access, with their modes.
 
-    Files below these folders may have any mode, as other accounts cannot enter the folders.
+    Files below these folders may have any mode, since other accounts cannot enter the folders.
     """
     paths = [home, *home.iterdir(), *home.glob("launches/*")]
     return {str(path): oct(mode) for path in paths if (mode := path.stat().st_mode) & 0o077}
@@ -44,7 +44,7 @@ def open_to_others(home: Path) -> dict[str, str]:
 )
 def test_fresh_home_is_private_under_any_umask(tmp_path: Path, first: tuple[str, ...]) -> None:
     service = Service(tmp_path)
-    service.forks = False  # A fork has the umask of the process that it is a fork of.
+    service.forks = False  # A fork would inherit the umask of its fork server.
     with umask(0):
         if first != service.words:
             assert service.cli(*first).returncode == 0

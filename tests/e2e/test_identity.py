@@ -1,4 +1,4 @@
-"""People at the command line of a real service: from the owner's first admin to who did what, and no secret anywhere."""
+"""Users at the command line of a real service: roles, audit log, and no leaked secret."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from support.live_service import Service
 TOKEN = re.compile(r"hf_[0-9a-f]{12}_[A-Za-z0-9_-]{40,}")
 
 
-class Person:
-    """Somebody with a login of their own, on another account of this machine."""
+class User:
+    """A user with a separate login on another account of this machine."""
 
     def __init__(self, service: Service, name: str, token: str) -> None:
         self.service = service
         self.config = service.folder / name
         self.token = token
-        # The owner's token is in a home that they cannot read.
+        # The owner's token is in a home that other users cannot read.
         self.environment = {"HOLDFAST_CONFIG_HOME": str(self.config), "HOLDFAST_HOME": "/nowhere"}
         self.login = self.cli("login", "--token", token)
 
-    def cli(self, *words: str) -> Any:
-        return self.service.cli(*words, **self.environment)
+    def cli(self, *arguments: str) -> Any:
+        return self.service.cli(*arguments, **self.environment)
 
-    def json(self, *words: str) -> Any:
-        answer = self.cli(*words, "--json")
+    def json(self, *arguments: str) -> Any:
+        answer = self.cli(*arguments, "--json")
         assert answer.returncode == 0, answer.stderr
         return json.loads(answer.stdout)
 
 
-def make_token(maker: Any, *words: str) -> str:
-    """A new token, as it is printed."""
-    answer = maker.cli("tokens", "add", *words)
+def make_token(maker: Any, *arguments: str) -> str:
+    """Create a token, and return it as printed."""
+    answer = maker.cli("tokens", "add", *arguments)
     assert answer.returncode == 0, answer.stderr
     token: str = answer.stdout.strip()
     assert TOKEN.fullmatch(token)
     return token
 
 
-def test_from_the_first_admin_to_who_did_what(service: Service) -> None:
+def test_users_act_by_role_and_are_audited(service: Service) -> None:
     assert service.cli("users", "add", "ada", "--admin").returncode == 0
     scopes = ("--scope", "read", "--scope", "write", "--scope", "admin")
-    ada = Person(service, "ada", make_token(service, "laptop", "--user", "ada", *scopes))
+    ada = User(service, "ada", make_token(service, "laptop", "--user", "ada", *scopes))
     assert "as ada, an admin" in ada.login.stdout
-    for words in (
+    for arguments in (
         ("projects", "add", "nlp"),
         ("users", "add", "bob"),
         ("members", "set", "nlp", "bob", "member"),
         ("users", "add", "eve"),
     ):
-        assert ada.cli(*words).returncode == 0, words
-    bob = Person(service, "bob", make_token(ada, "laptop", "--user", "bob", *scopes))
-    eve = Person(service, "eve", make_token(ada, "laptop", "--user", "eve"))
+        assert ada.cli(*arguments).returncode == 0, arguments
+    bob = User(service, "bob", make_token(ada, "laptop", "--user", "bob", *scopes))
+    eve = User(service, "eve", make_token(ada, "laptop", "--user", "eve"))
 
     (service.folder / "job.yaml").write_text("run: sleep 60\nresources: {infra: local}")
     refused = bob.cli("submit", "job.yaml")
@@ -78,9 +78,9 @@ def test_from_the_first_admin_to_who_did_what(service: Service) -> None:
     assert ada.cli("users", "disable", "bob").returncode == 0
     assert bob.cli("ps").returncode == 5
     assert service.cli("ps", HOLDFAST_TOKEN=rotated["token"]).returncode == 5
-    nobody = service.cli("ps", HOLDFAST_HOME="/nowhere")
-    assert nobody.returncode == 5
-    assert "holdfast login" in nobody.stderr
+    anonymous = service.cli("ps", HOLDFAST_HOME="/nowhere")
+    assert anonymous.returncode == 5
+    assert "holdfast login" in anonymous.stderr
 
     rows = ada.json("audit", "--actor", "bob")
     assert [row["action"] for row in rows] == ["token.rotate", "job.cancel"]
@@ -94,11 +94,11 @@ def test_from_the_first_admin_to_who_did_what(service: Service) -> None:
     assert ada.token not in (ada.config / "login.json").read_text()
 
     service.ended(job["id"])
-    _is_nowhere([ada.token, bob.token, eve.token, rotated["token"]], service)
+    _check_secrets_are_absent([ada.token, bob.token, eve.token, rotated["token"]], service)
 
 
 def test_invalid_input_is_rejected_with_a_clear_message(service: Service) -> None:
-    mistakes = [
+    cases = [
         (("login", "--token", "hunter2"), 2, "begins with hf_"),
         (("login", "--token", "hf_a_b"), 5, "is not accepted"),
         (("users", "add", "Ada"), 2, "name"),
@@ -111,14 +111,14 @@ def test_invalid_input_is_rejected_with_a_clear_message(service: Service) -> Non
         (("projects", "use", "nowhere"), 4, "your projects: default"),
     ]
 
-    for words, code, sentence in mistakes:
-        answer = service.cli(*words, HOLDFAST_CONFIG_HOME=str(service.folder / "config"))
-        assert answer.returncode == code, (words, answer.stderr)
-        assert sentence in answer.stderr, (words, answer.stderr)
+    for arguments, code, message in cases:
+        answer = service.cli(*arguments, HOLDFAST_CONFIG_HOME=str(service.folder / "config"))
+        assert answer.returncode == code, (arguments, answer.stderr)
+        assert message in answer.stderr, (arguments, answer.stderr)
         assert "Traceback" not in answer.stderr
 
 
-def test_an_owner_who_lost_their_token_starts_the_service_again(service: Service) -> None:
+def test_restart_replaces_a_revoked_owner_token(service: Service) -> None:
     file = service.home / "token"
     old = file.read_text()
     service.cli("users", "add", "ada")
@@ -135,8 +135,8 @@ def test_an_owner_who_lost_their_token_starts_the_service_again(service: Service
     assert service.cli("ps").returncode == 0
 
 
-def _is_nowhere(tokens: list[str], service: Service) -> None:
-    """That the secret of no token is in any file of the service, nor in the command line of any process."""
+def _check_secrets_are_absent(tokens: list[str], service: Service) -> None:
+    """Check that no token's secret is in a file of the service or a command line of a process."""
     canaries = [token.split("_", 2)[2].encode() for token in tokens]
     files = [path for path in service.home.rglob("*") if path.is_file()]
     names = {path.name for path in files}

@@ -1,4 +1,4 @@
-"""A user's script is proven: its resume equals an uninterrupted run, and the job keeps the certificate."""
+"""`holdfast prove` shows that a script resumes exactly, and the job keeps the certificate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS = 24
 def test_proven_resume_yields_certificate_in_the_debug_bundle(
     service: Service,
 ) -> None:
-    """The job is meant for a node of a cloud; the proof of it runs here."""
+    """The job is meant for a cloud node; its proof runs here."""
     file = service.folder / "job.yaml"
     job = {
         "name": "tiny",

@@ -1,4 +1,4 @@
-"""A real service tidies the store of a real job; what it shows is what is there."""
+"""A real service deletes old checkpoints of a real job; its listing matches the store."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ STEPS = 60
 
 
 @pytest.fixture
-def hasty(idle: Service) -> Service:
-    """A service that is quick to tidy up."""
+def eager_service(idle: Service) -> Service:
+    """A service with frequent retention runs."""
     idle.environment |= {"HOLDFAST_TIDY_EVERY_S": "0.3", "HOLDFAST_TIDY_GRACE_S": "1"}
     idle.start()
     return idle
@@ -27,28 +27,28 @@ def committed(store: Path) -> list[CheckpointName]:
 
 
 @pytest.mark.full
-def test_retained_checkpoints_match_job_file_and_listing(hasty: Service) -> None:
+def test_retained_checkpoints_match_job_file_and_listing(eager_service: Service) -> None:
     keep = {"last": 2, "every": "20 steps", "best": {"metric": "loss", "mode": "min"}}
-    where = f"file://{hasty.folder}/store"
-    job = hasty.submit(
-        name="tidy",
+    where = f"file://{eager_service.folder}/store"
+    job = eager_service.submit(
+        name="retention",
         workdir=str(EXAMPLE),
         run=f"holdfast-worker run train.py --steps {STEPS} --step-seconds 0.05",
         holdfast={"checkpoint": {"store": where, "every": "5 steps", "keep": keep}},
     )
-    store = hasty.folder / "store" / job
+    store = eager_service.folder / "store" / job
 
-    done = hasty.ended(job)
-    hasty.wait(lambda: len(committed(store)) <= 5, "old checkpoints are removed")
-    hasty.wait(
+    done = eager_service.ended(job)
+    eager_service.wait(lambda: len(committed(store)) <= 5, "old checkpoints are removed")
+    eager_service.wait(
         lambda: {path.name for path in store.glob("step-*")} == {*map(str, committed(store))},
         "their data is removed",
     )
-    result = hasty.json("checkpoints", job)
-    kinds = [event["kind"] for event in hasty.json("events", job)]
+    result = eager_service.json("checkpoints", job)
+    kinds = [event["kind"] for event in eager_service.json("events", job)]
 
     assert done["state"] == "succeeded"
-    # On a busy machine a save waits for the one before it, so that it comes some steps later.
+    # On a busy machine a save waits for the previous one, and has a higher step.
     steps = sorted(item["step"] for item in result)
     every = {min(step for step in steps if step >= due) for due in (20, 40, STEPS)}
     assert every | {*steps[-2:]} <= {name.step for name in committed(store)}
@@ -59,4 +59,4 @@ def test_retained_checkpoints_match_job_file_and_listing(hasty: Service) -> None
     assert {item["state"] for item in result} == {"complete", "removed"}
     assert len(steps) == kinds.count("CheckpointCommitted")
     assert "CheckpointsRemoved" in kinds
-    assert hasty.json("show", job)["tidying"]["trouble"] is None
+    assert eager_service.json("show", job)["tidying"]["trouble"] is None

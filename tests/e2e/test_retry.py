@@ -1,4 +1,4 @@
-"""A job whose program fails is mended and retried: it ends as if nothing had been wrong."""
+"""A failed job is fixed and retried: it ends like an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ FAILS_AT = 25
 
 
 @pytest.fixture
-def fragile(tmp_path: Path) -> Path:
-    """The example, with a fault at one step that a variable brings out."""
+def failing_example(tmp_path: Path) -> Path:
+    """The example with a failure at one step, enabled by a variable."""
     folder = tmp_path / "fragile"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__"))
     script = (EXAMPLE / "train.py").read_text()
@@ -39,12 +39,12 @@ def weights(service: Service, job: str) -> str:
 
 @pytest.mark.full
 def test_retried_job_ends_with_weights_of_uninterrupted_run(
-    service: Service, fragile: Path
+    service: Service, failing_example: Path
 ) -> None:
     def submit(fails_at: str) -> str:
         return service.submit(
             name="fragile",
-            workdir=str(fragile),
+            workdir=str(failing_example),
             run=f"holdfast-worker run train.py --steps {STEPS} --step-seconds 0.05",
             envs={"SKYPILOT_NUM_GPUS_PER_NODE": "2", "FAILS_AT": fails_at},
             holdfast={

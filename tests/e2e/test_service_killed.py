@@ -1,4 +1,4 @@
-"""The service may die; training continues, and every event is recorded exactly once."""
+"""The service may be killed: training continues, and every event is recorded once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.live_service import EXAMPLE, Service
 STEPS = 80
 
 
-def test_a_killed_service_finds_its_training_again(service: Service) -> None:
+def test_killed_service_resumes_its_job(service: Service) -> None:
     store = service.folder / "store"
     job = service.submit(
         name="survivor",
@@ -45,10 +45,8 @@ def test_a_killed_service_finds_its_training_again(service: Service) -> None:
 @pytest.mark.parametrize(
     "by", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)]
 )
-def test_a_service_that_is_asked_to_end_ends_its_steps_first(
-    service: Service, by: signal.Signals
-) -> None:
-    """Docker and systemd ask by SIGTERM, which used to end it in the middle of whatever it did."""
+def test_signalled_service_completes_its_steps(service: Service, by: signal.Signals) -> None:
+    """Regression: SIGTERM from Docker or systemd ended the service in the middle of a step."""
     service.end(by)
 
     log = (service.folder / "service.log").read_text()

@@ -1,4 +1,4 @@
-"""Nodes of a real Slurm are taken from a real job, in three ways; it ends bit for bit as one that was left alone."""
+"""A real Slurm job loses nodes in three ways, and ends with identical weights."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from support.live_service import EXAMPLE, Service
 STEPS = 24
 
 
-class OnLoginNode(Service):
-    """A service on the login node, where all nodes reach it."""
+class LoginNodeService(Service):
+    """A service on the login node, which all nodes reach."""
 
     def __init__(self, cluster: SlurmCluster) -> None:
         super().__init__(cluster.new_folder())
@@ -54,7 +54,7 @@ class OnLoginNode(Service):
         return digest
 
     def restored_at(self, job: str) -> int:
-        """The step at which its second attempt began."""
+        """The first step of the second attempt."""
         began = [e["body"] for e in self.json("events", job) if e["kind"] == "TrainingStarted"]
         step: int = began[1]["step"]
         return step
@@ -64,47 +64,47 @@ class OnLoginNode(Service):
         return (facts / "submitted.1").read_text().strip().removeprefix("job=")
 
     def nodes(self, job: str) -> list[str]:
-        """The nodes of its first placement, in the order of their ranks."""
+        """The nodes of the first placement, in the order of their ranks."""
         placed = self.shared / "launches" / f"{job}-1" / "facts" / "placed.1"
         lines = placed.read_text().splitlines()
         return (
             next(line for line in lines if line.startswith("nodes=")).removeprefix("nodes=").split()
         )
 
-    def saved_once(self, job: str) -> None:
-        """Wait for its first checkpoint, by what lies in the store: asking the command line takes as long as some steps."""
+    def wait_for_checkpoint(self, job: str) -> None:
+        """Wait for the first checkpoint in the store, since the command line is slower."""
         commits = self.folder / "store" / job / "commits"
         self.wait(lambda: any(commits.glob("*.json")), f"{job} has saved")
 
 
 @pytest.fixture(scope="module")
-def service(one_slurm: SlurmCluster) -> Iterator[OnLoginNode]:
-    service = OnLoginNode(one_slurm)
+def service(one_slurm: SlurmCluster) -> Iterator[LoginNodeService]:
+    service = LoginNodeService(one_slurm)
     service.start()
     yield service
     service.end(signal.SIGTERM)
 
 
 @pytest.fixture(scope="module")
-def left_alone(service: OnLoginNode) -> str:
-    """What an uninterrupted run ends with."""
+def uninterrupted_weights(service: LoginNodeService) -> str:
+    """Weights of an uninterrupted run."""
     job = service.submit_example("left-alone", "main")
     assert service.ended(job)["state"] == "succeeded", service.cli("logs", job).stdout
     return service.weights(job)
 
 
-def cut_the_power(service: OnLoginNode, job: str) -> None:
+def cut_power(service: LoginNodeService, job: str) -> None:
     service.cluster.cut(service.nodes(job)[-1])
 
 
-def come_urgently(service: OnLoginNode, job: str) -> None:
+def submit_urgent_job(service: LoginNodeService, job: str) -> None:
     out = service.folder / "urgent.out"
-    words = ("--partition=urgent", "--nodes=3", "--exclusive", f"--chdir={service.folder}")
-    service.cluster.run("sbatch", *words, f"--output={out}", "--wrap=sleep 3")
+    arguments = ("--partition=urgent", "--nodes=3", "--exclusive", f"--chdir={service.folder}")
+    service.cluster.run("sbatch", *arguments, f"--output={out}", "--wrap=sleep 3")
 
 
-def bring_the_limit_near(service: OnLoginNode, job: str) -> None:
-    """Slurm knows whole minutes, and looks at limits twice in one."""
+def reach_time_limit(service: LoginNodeService, job: str) -> None:
+    """Shorten the time limit. Slurm has limits in minutes, and checks them twice a minute."""
     number = service.slurm_job(job)
     service.cluster.run("scontrol", "update", f"JobId={number}", "TimeLimit=1")
     left = service.shared / "launches" / f"{job}-1" / "facts" / "left.1"
@@ -115,32 +115,32 @@ def bring_the_limit_near(service: OnLoginNode, job: str) -> None:
 @pytest.mark.full
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    ("befall", "partition", "step_s", "cause"),
+    ("lose_capacity", "partition", "step_s", "cause"),
     [
-        (cut_the_power, "main", 0.5, "node_failed"),
-        (come_urgently, "spot", 0.5, "preempted"),
-        (bring_the_limit_near, "main", 2.5, "launcher_restarted"),
+        (cut_power, "main", 0.5, "node_failed"),
+        (submit_urgent_job, "spot", 0.5, "preempted"),
+        (reach_time_limit, "main", 2.5, "launcher_restarted"),
     ],
     ids=["power cut", "preempted", "time limit"],
 )
 def test_capacity_loss_leaves_the_final_weights_unchanged(
-    service: OnLoginNode,
+    service: LoginNodeService,
     slurm: SlurmCluster,
-    left_alone: str,
-    befall: Callable[[OnLoginNode, str], None],
+    uninterrupted_weights: str,
+    lose_capacity: Callable[[LoginNodeService, str], None],
     partition: str,
     step_s: float,
     cause: str,
 ) -> None:
-    job = service.submit_example(befall.__name__, partition, step_s)
-    service.saved_once(job)
+    job = service.submit_example(lose_capacity.__name__, partition, step_s)
+    service.wait_for_checkpoint(job)
 
-    befall(service, job)
+    lose_capacity(service, job)
     done = service.ended(job)
 
     events = service.json("events", job)
     lost = [event["body"]["cause"] for event in events if event["kind"] == "CapacityLost"]
     assert done["state"] == "succeeded", service.cli("logs", job).stdout
     assert lost == [cause]
-    assert service.restored_at(job) >= 6, "it has gone on, and did not begin anew"
-    assert service.weights(job) == left_alone
+    assert service.restored_at(job) >= 6, "it resumed and did not restart"
+    assert service.weights(job) == uninterrupted_weights

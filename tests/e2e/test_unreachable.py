@@ -1,4 +1,4 @@
-"""Workers that cannot reach the service, nor leave anything on its disk but checkpoints: people see what they do all the same."""
+"""Workers without a route to the service report through the checkpoint store."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ SCRIPT = f"holdfast-worker run train.py --steps {STEPS} --step-seconds 0.05"
 
 @pytest.fixture
 def service(idle: Service) -> Service:
-    """A service that looks into boxes often."""
+    """A service that imports reports from stores often."""
     idle.environment |= {"HOLDFAST_INBOX_EVERY_S": "0.3"}
     idle.start()
     return idle
 
 
 def behind_nat(folder: Path, *, numbered: bool) -> str:
-    """What takes the way to the service from a worker: its address is closed, and its spool is nowhere that anybody looks.
+    """A command of a worker that reaches neither the service nor its spool folder.
 
-    Without a number it is as a node of a launcher that recovers by itself.
+    Without a number it runs like a node of a launcher that recovers by itself.
     """
-    away = f"HOLDFAST_URL=http://127.0.0.1:{free_port()} HOME={folder}/away"
+    isolated = f"HOLDFAST_URL=http://127.0.0.1:{free_port()} HOME={folder}/away"
     if numbered:
-        return f"env {away} HOLDFAST_SPOOL={folder}/away/spool {SCRIPT}"
+        return f"env {isolated} HOLDFAST_SPOOL={folder}/away/spool {SCRIPT}"
     names = ("ATTEMPT", "EPOCH", "SPOOL", "RUN_DIR")
     without = " ".join(f"-u HOLDFAST_{name}" for name in names)
-    return f"env {without} {away} {SCRIPT}"
+    return f"env {without} {isolated} {SCRIPT}"
 
 
 @pytest.mark.parametrize("numbered", [True, pytest.param(False, marks=pytest.mark.full)])
-def test_progress_checkpoints_and_the_end_are_seen(service: Service, *, numbered: bool) -> None:
+def test_unreachable_worker_reports_through_its_store(service: Service, *, numbered: bool) -> None:
     (service.folder / "away").mkdir()
     where = f"file://{service.folder}/store"
     job = service.submit(
@@ -44,12 +44,12 @@ def test_progress_checkpoints_and_the_end_are_seen(service: Service, *, numbered
     )
     found: list[list[str]] = []
 
-    def is_told() -> bool:
+    def has_exit_report() -> bool:
         found.append([event["kind"] for event in service.json("events", job)])
         return "WorkerLeft" in found[-1]
 
     done = service.ended(job)
-    service.wait(is_told, "the last words are taken")
+    service.wait(has_exit_report, "the exit report is imported")
     points = service.get(f"/v1/jobs/{job}/metrics").json()
 
     assert done["state"] == "succeeded"

@@ -1,4 +1,4 @@
-"""One command for a service with SkyPilot: `holdfast up`, with an understudy for SkyPilot, and once with the real one."""
+"""`holdfast up` with a fake SkyPilot, and once with the real one."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from support.skypilot.fake_interpreter import FakeInterpreter, configuration, en
 from support.skypilot.real import PYTHON as SKYPILOT
 
 
-class Upper(WithSkyPilot):
-    """The two of them, with an understudy for SkyPilot."""
+class UpService(WithSkyPilot):
+    """The service and SkyPilot, started by `holdfast up`."""
 
     def __init__(self, folder: Path) -> None:
-        self.interpreter = FakeInterpreter(folder / "understudy")
+        self.interpreter = FakeInterpreter(folder / "interpreter")
         super().__init__(folder, self.interpreter.python)
 
     def gate_address(self) -> str:
-        """Where SkyPilot asks."""
+        """The address at which SkyPilot requests admission."""
         return (self.sky_home / ".sky/holdfast-gate").read_text()
 
 
 @pytest.fixture
-def upper(tmp_path: Path) -> Iterator[Upper]:
-    service = Upper(tmp_path)
+def up_service(tmp_path: Path) -> Iterator[UpService]:
+    service = UpService(tmp_path)
     yield service
     if service.process:
         service.end(signal.SIGTERM)
@@ -38,17 +38,19 @@ def upper(tmp_path: Path) -> Iterator[Upper]:
     service.sweep()
 
 
-def test_up_starts_skypilot_with_the_admission_plugin(upper: Upper) -> None:
-    upper.start()
+def test_up_starts_skypilot_with_the_admission_plugin(up_service: UpService) -> None:
+    up_service.start()
 
-    upper.wait(lambda: upper.sky()["reachable"], "SkyPilot was asked")
-    assert configuration(upper.sky_home)["admin_policy"] == "holdfast_gate.Gate"
-    assert upper.gate_address().startswith(f"http://127.0.0.1:{upper.port}/v1/skypilot/policy/")
-    assert (upper.interpreter.packages / "holdfast_gate.py").is_file()
-    sky = upper.sky()
+    up_service.wait(lambda: up_service.sky()["reachable"], "SkyPilot was probed")
+    assert configuration(up_service.sky_home)["admin_policy"] == "holdfast_gate.Gate"
+    assert up_service.gate_address().startswith(
+        f"http://127.0.0.1:{up_service.port}/v1/skypilot/policy/"
+    )
+    assert (up_service.interpreter.packages / "holdfast_gate.py").is_file()
+    sky = up_service.sky()
     assert (sky["version"], sky["clouds"]) == ("0.14.1", ["aws"])
     assert (sky["guarantee"], sky["waits_for_service"]) == ("exactly-once", False)
-    doctor = upper.cli("doctor", "--json")
+    doctor = up_service.cli("doctor", "--json")
     grades = {item["about"]: item["grade"] for item in json.loads(doctor.stdout)}
     assert doctor.returncode == 0, doctor.stdout
     assert grades["launches"] == grades["clouds"] == grades["database"] == "ok"
@@ -57,45 +59,47 @@ def test_up_starts_skypilot_with_the_admission_plugin(upper: Upper) -> None:
 
 @pytest.mark.full
 def test_missing_plugin_makes_skypilot_wait_and_doctor_warn(
-    upper: Upper,
+    up_service: UpService,
 ) -> None:
-    upper.interpreter.play(packages=upper.interpreter.python / "packages")  # Below a file.
+    up_service.interpreter.play(
+        packages=up_service.interpreter.python / "packages"
+    )  # Below a file.
 
-    upper.start()
+    up_service.start()
 
-    upper.wait(lambda: upper.sky()["reachable"], "SkyPilot was asked")
-    sky = upper.sky()
+    up_service.wait(lambda: up_service.sky()["reachable"], "SkyPilot was probed")
+    sky = up_service.sky()
     assert (sky["guarantee"], sky["waits_for_service"]) == ("exactly-once", True)
-    doctor = upper.cli("doctor")
+    doctor = up_service.cli("doctor")
     assert doctor.returncode == 0
     assert "! warning  launches" in doctor.stdout
 
 
 @pytest.mark.full
-def test_skypilot_outlives_the_service_and_is_used_again(upper: Upper) -> None:
-    upper.start()
-    first = upper.sky_pid
-    upper.end(signal.SIGKILL)
+def test_skypilot_outlives_the_service_and_is_reused(up_service: UpService) -> None:
+    up_service.start()
+    first = up_service.sky_pid
+    up_service.end(signal.SIGKILL)
 
-    upper.start()
+    up_service.start()
 
-    assert upper.sky_pid == first
-    assert f"is already running, process {first}" in (upper.folder / "service.log").read_text()
+    assert up_service.sky_pid == first
+    assert f"is already running, process {first}" in (up_service.folder / "service.log").read_text()
 
 
 @pytest.mark.full
-def test_up_with_a_server_that_is_named_starts_none(upper: Upper) -> None:
-    upper.environment["HOLDFAST_SKYPILOT_URL"] = f"http://127.0.0.1:{upper.sky_port}"
+def test_up_with_a_configured_server_starts_none(up_service: UpService) -> None:
+    up_service.environment["HOLDFAST_SKYPILOT_URL"] = f"http://127.0.0.1:{up_service.sky_port}"
 
-    upper.start()
+    up_service.start()
 
-    upper.wait(lambda: upper.sky()["reachable"] is False, "the silence was noticed")
-    assert not upper.sky_home.exists()
-    assert "respond" in upper.sky()["trouble"]
-    listed = upper.cli("ps")
+    up_service.wait(lambda: up_service.sky()["reachable"] is False, "the silence was noticed")
+    assert not up_service.sky_home.exists()
+    assert "respond" in up_service.sky()["trouble"]
+    listed = up_service.cli("ps")
     assert listed.returncode == 0
     assert "! SkyPilot has not responded since" in listed.stderr
-    doctor = upper.cli("doctor")
+    doctor = up_service.cli("doctor")
     assert doctor.returncode == 1
     assert "✗ missing  skypilot" in doctor.stdout
 
@@ -103,41 +107,41 @@ def test_up_with_a_server_that_is_named_starts_none(upper: Upper) -> None:
 @pytest.mark.parametrize("has_gate", ["true", pytest.param("false", marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", ["HOLDFAST_SKYPILOT_CALLBACK_URL", "HOLDFAST_PUBLIC_URL"])
 def test_external_server_with_shared_files_is_only_configured(
-    upper: Upper, has_gate: str, name: str
+    up_service: UpService, has_gate: str, name: str
 ) -> None:
-    upper.environment |= {
-        "HOLDFAST_SKYPILOT_URL": f"http://127.0.0.1:{upper.sky_port}",
+    up_service.environment |= {
+        "HOLDFAST_SKYPILOT_URL": f"http://127.0.0.1:{up_service.sky_port}",
         "HOLDFAST_SKYPILOT_SHARES_FILES": "true",
         "HOLDFAST_SKYPILOT_HAS_GATE": has_gate,
         name: "http://holdfast:8642",
     }
 
-    upper.start()
+    up_service.start()
 
-    policy = configuration(upper.sky_home)["admin_policy"]
+    policy = configuration(up_service.sky_home)["admin_policy"]
     if has_gate == "true":
         assert policy == "holdfast_gate.Gate"
-        policy = upper.gate_address()
+        policy = up_service.gate_address()
     assert policy.startswith("http://holdfast:8642/v1/skypilot/policy/")
-    text = (upper.folder / "service.log").read_text()
+    text = (up_service.folder / "service.log").read_text()
     assert ("set HOLDFAST_SKYPILOT_HAS_GATE=true" in text) is (has_gate == "false")
-    assert not (upper.sky_home / "holdfast-server.json").exists()
+    assert not (up_service.sky_home / "holdfast-server.json").exists()
 
 
 @pytest.mark.full
-def test_stop_ends_skypilot_and_leaves_the_service(upper: Upper) -> None:
-    upper.start()
+def test_stop_ends_skypilot_but_not_the_service(up_service: UpService) -> None:
+    up_service.start()
 
-    stopped, again = upper.cli("up", "--stop"), upper.cli("up", "--stop")
+    stopped, again = up_service.cli("up", "--stop"), up_service.cli("up", "--stop")
 
     assert stopped.returncode == again.returncode == 0
     assert "has been stopped; start it again with holdfast up" in stopped.stderr
     assert "no SkyPilot API server that was started in" in again.stderr
-    assert upper.cli("ps").returncode == 0
+    assert up_service.cli("ps").returncode == 0
 
 
-def test_configure_prints_settings_for_a_remote_server(upper: Upper) -> None:
-    answer = upper.cli(
+def test_configure_prints_settings_for_a_remote_server(up_service: UpService) -> None:
+    answer = up_service.cli(
         "up", "--configure", HOLDFAST_SKYPILOT_CALLBACK_URL="https://holdfast.example.com/"
     )
 
@@ -152,29 +156,29 @@ def test_configure_prints_settings_for_a_remote_server(upper: Upper) -> None:
         "If 1. is impossible",
     ):
         assert each in answer.stderr
-    assert not upper.sky_home.exists()
+    assert not up_service.sky_home.exists()
 
 
 @pytest.mark.full
-def test_configure_leaves_a_server_that_runs_where_it_asks(upper: Upper) -> None:
-    """It is typed in another shell, which does not know on which port or under which address the service runs."""
-    upper.start()
-    before = upper.gate_address()
+def test_configure_keeps_the_policy_url_of_a_running_server(up_service: UpService) -> None:
+    """The command runs in another shell, without the port and address of the service."""
+    up_service.start()
+    before = up_service.gate_address()
 
-    answer = upper.cli("up", "--configure", "--port", "1")
+    answer = up_service.cli("up", "--configure", "--port", "1")
 
     assert answer.returncode == 0
     assert "this line: http://127.0.0.1:1/v1/" in answer.stderr
-    assert upper.gate_address() == before
+    assert up_service.gate_address() == before
 
 
-def test_errors_are_clear_messages_without_traceback(upper: Upper) -> None:
-    upper.interpreter.play(version=None)
-    absent = upper.cli(*upper.words, "--port", "0")
-    upper.interpreter.play(crashes=True)
-    crashed = upper.cli(*upper.words, "--port", "0")
-    (upper.sky_home / ".sky/config.yaml").write_text("a: [")
-    torn = upper.cli(*upper.words, "--port", "0")
+def test_errors_are_clear_messages_without_traceback(up_service: UpService) -> None:
+    up_service.interpreter.play(version=None)
+    absent = up_service.cli(*up_service.words, "--port", "0")
+    up_service.interpreter.play(crashes=True)
+    crashed = up_service.cli(*up_service.words, "--port", "0")
+    (up_service.sky_home / ".sky/config.yaml").write_text("a: [")
+    torn = up_service.cli(*up_service.words, "--port", "0")
 
     assert (absent.returncode, crashed.returncode, torn.returncode) == (2, 3, 2)
     assert "holdfast up --install" in absent.stderr
@@ -189,7 +193,7 @@ def test_real_skypilot_is_started_configured_reused_and_ended(tmp_path: Path) ->
         pytest.skip(f"SkyPilot is not installed at {SKYPILOT}; HOLDFAST_SKYCLOUD names its folder")
     if os.geteuid() != 0:
         pytest.skip("SkyPilot runs without a network, for which root is needed")
-    # No way out of the namespaces, and with the first process of theirs, all of them end.
+    # The namespaces have no route out, and end with their first process.
     alone = ["unshare", "--net", "--pid", "--mount-proc", "--fork", "--kill-child"]
     output = subprocess.run(
         [*alone, sys.executable, str(Path(__file__).with_name("up_for_real.py")), str(tmp_path)],

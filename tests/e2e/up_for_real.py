@@ -1,4 +1,7 @@
-"""What `test_up.py` has done with the real SkyPilot, inside namespaces without a way out; prints what was seen."""
+"""Runs `holdfast up` with the real SkyPilot for `test_up.py`; prints the results as JSON.
+
+It runs in namespaces without a route out.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,17 @@ from support.skypilot.real import PYTHON as SKYPILOT
 
 RECOVERED, PROBE = "hfl_job-1_1_0", "hfl_probe-0_1_0"
 TOKENS = ("", RECOVERED, PROBE)
-"""Of somebody else's job; of a job that SkyPilot's controller recovers; of a launch that has to be counted."""
+"""Launch tokens of an unrelated job, a recovered job, and a launch that must be counted."""
 
 
 def remains() -> list[str]:
-    """What of SkyPilot's server still runs; jobs controllers are not of it."""
+    """Processes of SkyPilot's server that still run; jobs controllers do not count."""
     named = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
     return [name for name in named if "sky.server" in name or "SkyPilot:" in name]
 
 
 def passes(port: int, token: str) -> bool:
-    """Whether SkyPilot finds a task good that has this token."""
+    """Whether SkyPilot's validation accepts a task with this token."""
     dag = json.dumps({"name": "job", "run": "true", "envs": {"HOLDFAST_ADMISSION": token}})
     options = {
         "cluster_name": None,

@@ -1,19 +1,19 @@
-"""A stand-in for S3: objects in memory, as fast as the loopback, and as unreliable as a test asks for.
+"""A fake S3: objects in memory, at the speed of loopback, with faults that tests inject.
 
-    with fake_s3.in_thread() as stand:  # or in_process(), for benchmarks
-        client = boto3.client("s3", endpoint_url=stand.endpoint)
-        stand.fault("error", code="SlowDown", on="PutObject", key="*/commits/*", count=2)
+    with fake_s3.in_thread() as s3:  # or in_process(), for benchmarks
+        client = boto3.client("s3", endpoint_url=s3.endpoint)
+        s3.fault("error", code="SlowDown", on="PutObject", key="*/commits/*", count=2)
 
-stand        the handle, and the two ways to have one
-faults       what goes wrong, where, how often
-pace         the line: latency, and bandwidth as token buckets
-depot        all that one stand-in has: settings, shelf, uploads, faults, line, tally
+handle       the handle of a server, in a thread or a process
+faults       which requests fail, how and how often
+pace         the network link: latency, and bandwidth as token buckets
+state        all state of a server: settings, buckets, uploads, faults, link, counters
 server       sockets and threads
-exchange     one request and its reply, with whatever befalls them
-operations   which function carries out which operation: objects, lists, multipart
+exchange     one request and its reply, with the faults that apply to them
+operations   the function of each operation: objects, lists, multipart
 control      commands as JSON under /_stand/
-ceiling      how fast it is, beside bare loops: python -m fake_s3.throughput
-wire, memory bytes that are copied once, by the kernel, into memory that is used again
+throughput   its throughput, compared with plain socket loops: python -m fake_s3.throughput
+wire, memory bytes that the kernel copies once, into memory that is reused
 """
 
 from fake_s3.counters import Counts, Entry

@@ -1,4 +1,4 @@
-"""A stand-in as a program: prints its port, and serves until it is ended.
+"""The fake S3 as a program: prints its port and serves until its stdin is closed.
 
 python -m fake_s3 --port 0 [--md5] [--null] [--unconditional] [--page-keys N] [--seed N]
 """
@@ -18,7 +18,7 @@ from fake_s3.state import ServerState, Settings
 
 
 def main() -> None:
-    """Serve."""
+    """Serve until stdin is closed."""
     parser = argparse.ArgumentParser(prog="python -m fake_s3", description=__doc__.splitlines()[0])
     parser.add_argument("--port", type=int, default=0, help="0 for any that is free")
     parser.add_argument("--settings", type=json.loads, default={}, help="members of Settings")

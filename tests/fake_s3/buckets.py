@@ -1,4 +1,4 @@
-"""The objects of the stand-in, by bucket and key."""
+"""The objects of the fake S3, by bucket and key."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fake_s3.errors import NotModified, Refusal
 from fake_s3.memory import Blob
 
 LAST: Final = "\U0010ffff"
-"""Behind every key with the same beginning."""
+"""Sorts after every key with the same prefix."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredObject:
-    """One object."""
+    """An object, with its metadata."""
 
     key: str
     blob: Blob
@@ -30,28 +30,28 @@ class StoredObject:
     """Content type and the client's own metadata."""
     modified_s: int = 0
     listed_from_s: float = 0.0
-    """The moment of the monotonic clock before which no list names it."""
+    """Time of the monotonic clock before which listings omit the object."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """What must be so before something is done; empty for anything."""
+    """Preconditions of a request; empty for none."""
 
     if_match: str = ""
     if_none_match: str = ""
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> Condition:
-        """The condition that a client sets."""
+        """The condition in the headers of a request."""
         return cls(
             if_match=headers.get("if-match", ""), if_none_match=headers.get("if-none-match", "")
         )
 
     def check_write(self, item: StoredObject | None) -> None:
-        """Return if the writer, who found `item`, may write.
+        """Return if a write is allowed over the existing `item`.
 
         Raises:
-            Refusal: otherwise.
+            Refusal: The condition does not hold.
         """
         if self.if_none_match and self.if_none_match != "*":
             raise Refusal("NotImplemented", "If-None-Match of a write knows * alone.")
@@ -63,11 +63,11 @@ class Condition:
             raise Refusal("PreconditionFailed", f"The ETag is {item.etag}.")
 
     def check_read(self, item: StoredObject) -> None:
-        """Return if the reader, who found `item`, may read it.
+        """Return if a read of `item` is allowed.
 
         Raises:
-            Refusal: it is another object.
-            NotModified: the client has it.
+            Refusal: The object is a different one.
+            NotModified: The client already has the object.
         """
         if self.if_match and not _names(self.if_match, item.etag):
             raise Refusal("PreconditionFailed", f"The ETag is {item.etag}.")
@@ -84,16 +84,16 @@ def _names(tags: str, etag: str) -> bool:
 
 @dataclass(frozen=True)
 class Page:
-    """Some of a list."""
+    """One page of a listing."""
 
     items: list[StoredObject]
     prefixes: list[str]
     resume_after: str | None
-    """Where the next page begins; None for the last page."""
+    """Start of the next page; None for the last page."""
 
 
 class Bucket:
-    """Objects by key, and the keys in order."""
+    """Objects by key, and the sorted keys."""
 
     def __init__(self) -> None:
         self.items: dict[str, StoredObject] = {}
@@ -134,47 +134,47 @@ class Bucket:
 
 
 class BucketStore:
-    """All buckets. A bucket is there as soon as somebody speaks of it."""
+    """All buckets. A bucket is created by the first request that names it."""
 
     def __init__(self) -> None:
         self._buckets: dict[str, Bucket] = {}
         self._lock = threading.Lock()
 
     def buckets(self) -> list[str]:
-        """Their names."""
+        """Names of the buckets."""
         with self._lock:
             return sorted(self._buckets)
 
     def make(self, bucket: str) -> None:
-        """Let there be such a bucket."""
+        """Create a bucket."""
         with self._lock:
             self._buckets.setdefault(bucket, Bucket())
 
     def drop(self, bucket: str) -> None:
-        """Let there be no such bucket, nor what is in it."""
+        """Delete a bucket with its objects."""
         with self._lock:
             self._buckets.pop(bucket, None)
 
     def clear(self) -> None:
-        """Let there be nothing."""
+        """Delete all buckets."""
         with self._lock:
             self._buckets.clear()
 
     def put(self, bucket: str, item: StoredObject, condition: Condition = NO_CONDITION) -> None:
-        """Let `item` be under its key, if `condition` holds."""
+        """Store `item` under its key if `condition` holds."""
         with self._lock:
             found = self._buckets.setdefault(bucket, Bucket())
             old = found.items.get(item.key)
             condition.check_write(old)
-            if old is not None:  # A list that lags shows what it has shown.
+            if old is not None:  # A delayed listing continues to show listed keys.
                 item = dataclasses.replace(item, listed_from_s=old.listed_from_s)
             found.put(item)
 
     def get(self, bucket: str, key: str) -> StoredObject:
-        """The object under a key.
+        """Return the object under a key.
 
         Raises:
-            Refusal: there is none.
+            Refusal: The key does not exist.
         """
         with self._lock:
             found = self._buckets.get(bucket)
@@ -184,7 +184,7 @@ class BucketStore:
         return item
 
     def remove(self, bucket: str, key: str, condition: Condition = NO_CONDITION) -> None:
-        """Let there be no object under a key."""
+        """Delete the object under a key."""
         with self._lock:
             if found := self._buckets.get(bucket):
                 if condition.if_match:
@@ -192,18 +192,18 @@ class BucketStore:
                 found.remove(key)
 
     def replace(self, bucket: str, item: StoredObject) -> None:
-        """Let `item` be under its key, as no client could."""
+        """Store `item` under its key without conditions or listing delay."""
         with self._lock:
             self._buckets.setdefault(bucket, Bucket()).put(item)
 
     def keys(self, bucket: str, prefix: str) -> list[str]:
-        """All keys that begin so, also those that lists do not know yet."""
+        """All keys with a prefix, including those that listings do not show yet."""
         with self._lock:
             found = self._buckets.get(bucket) or Bucket()
             return sorted(key for key in found.items if key.startswith(prefix))
 
     def page(self, bucket: str, prefix: str, delimiter: str = "", after: str = "", limit: int = 0) -> Page:  # fmt: skip
-        """Some of the objects whose keys begin with `prefix`; `limit` 0 for all of them."""
+        """One page of the objects whose keys begin with `prefix`; `limit` 0 for all of them."""
         with self._lock:
             found = self._buckets.get(bucket) or Bucket()
             return found.page(prefix, delimiter, after, limit or len(found.items) + 1)

@@ -1,4 +1,4 @@
-"""One stand-in for all its tests, as new for each, and a client of Amazon's that does not try again."""
+"""One fake S3 for all its tests, cleared for each, and a boto3 client without retries."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def s3(one_s3: FakeS3) -> FakeS3:
-    """A fake S3 with nothing in it."""
+    """An empty fake S3."""
     one_s3.renew()
     return one_s3
 
 
 @pytest.fixture(scope="session")
 def client(one_s3: FakeS3) -> Iterator[S3Client]:
-    """A client of the fake S3; what fails, fails at once."""
+    """A client of the fake S3 without retries."""
     client = boto3.session.Session().client(
         "s3",
         endpoint_url=one_s3.endpoint,

@@ -1,4 +1,4 @@
-"""The way to command the stand-in while it runs: JSON under `/_stand/`, which no fault befalls and no count counts."""
+"""Control of the running server: JSON under `/_stand/`, exempt from faults and counters."""
 
 from __future__ import annotations
 
@@ -19,130 +19,130 @@ from fake_s3.request import Request
 from fake_s3.state import ServerState
 
 Handler = Callable[[ServerState, Mapping[str, Any], bytes], Any]
-"""Server state, parameters of the query and members of a JSON body, the body: an answer for JSON, or a blob."""
+"""From the server state, the parameters (query and JSON body) and the body to JSON or a blob."""
 
 
-def control(depot: ServerState, request: Request, body: bytes) -> Reply:
-    """The answer to one command."""
+def control(state: ServerState, request: Request, body: bytes) -> Reply:
+    """Execute one command and return the reply."""
     handler = COMMANDS.get((request.method, request.key))
     if handler is None:
-        return _told({"error": f"no command {request.method} /_stand/{request.key}"}, 404)
+        return _json_reply({"error": f"no command {request.method} /_stand/{request.key}"}, 404)
     try:
-        given = json.loads(body) if request.method == "POST" and body else {}
-        answer = handler(depot, request.params | given, body)
+        arguments = json.loads(body) if request.method == "POST" and body else {}
+        answer = handler(state, request.params | arguments, body)
     except (KeyError, TypeError, ValueError, Refusal) as error:
-        return _told({"error": f"{type(error).__name__}: {error}"}, 400)
+        return _json_reply({"error": f"{type(error).__name__}: {error}"}, 400)
     if isinstance(answer, Blob):
         return Reply(200, {}, answer.views(), answer)
-    return _told(answer)
+    return _json_reply(answer)
 
 
-def _told(answer: Any, status: int = 200) -> Reply:
+def _json_reply(answer: Any, status: int = 200) -> Reply:
     text = memoryview(json.dumps(answer).encode())
     return Reply(status, {"Content-Type": "application/json"}, [text])
 
 
-def _status(depot: ServerState, _given: Mapping[str, Any], _body: bytes) -> Any:
-    link, settings = asdict(depot.line.link), asdict(depot.settings)
-    memory = {"idle_bytes": depot.pool.idle_bytes, "cpu_s": time.process_time()}
+def _status(state: ServerState, _arguments: Mapping[str, Any], _body: bytes) -> Any:
+    link, settings = asdict(state.shared_link.link), asdict(state.settings)
+    memory = {"idle_bytes": state.pool.idle_bytes, "cpu_s": time.process_time()}
     return {"settings": settings, "link": link, **memory}
 
 
-def _arm(depot: ServerState, given: Mapping[str, Any], _body: bytes) -> Any:
-    return {"number": depot.faults.arm(Fault(**given))}
+def _arm(state: ServerState, arguments: Mapping[str, Any], _body: bytes) -> Any:
+    return {"number": state.faults.arm(Fault(**arguments))}
 
 
-def _disarm(depot: ServerState, given: Mapping[str, Any], _body: bytes) -> Any:
-    depot.faults.disarm(int(given["number"]) if "number" in given else None)
+def _disarm(state: ServerState, arguments: Mapping[str, Any], _body: bytes) -> Any:
+    state.faults.disarm(int(arguments["number"]) if "number" in arguments else None)
 
 
-def _struck(depot: ServerState, given: Mapping[str, Any], _body: bytes) -> Any:
-    number = int(given["number"])
-    depot.faults.wait_struck(number, int(given["times"]), float(given["timeout_s"]))
-    return {"struck": depot.faults.struck(number)}
+def _triggered(state: ServerState, arguments: Mapping[str, Any], _body: bytes) -> Any:
+    number = int(arguments["number"])
+    state.faults.wait_triggered(number, int(arguments["times"]), float(arguments["timeout_s"]))
+    return {"triggered": state.faults.triggered(number)}
 
 
-def _set(depot: ServerState, given: Mapping[str, Any], _body: bytes) -> Any:
-    replace(depot.settings, **given)  # Refuses what there is not.
-    for name, value in given.items():
-        setattr(depot.settings, name, value)
+def _set(state: ServerState, arguments: Mapping[str, Any], _body: bytes) -> Any:
+    replace(state.settings, **arguments)  # Raises for unknown settings.
+    for name, value in arguments.items():
+        setattr(state.settings, name, value)
 
 
-def _lay(depot: ServerState, given: Mapping[str, Any], _body: bytes) -> Any:
-    depot.line.lay(Link(**given))
+def _set_link(state: ServerState, arguments: Mapping[str, Any], _body: bytes) -> Any:
+    state.shared_link.set(Link(**arguments))
 
 
-def _counts(depot: ServerState, _given: Mapping[str, Any], _body: bytes) -> Any:
-    return depot.tally.told()
+def _counts(state: ServerState, _arguments: Mapping[str, Any], _body: bytes) -> Any:
+    return state.counters.as_json()
 
 
-def _reset(depot: ServerState, _given: Mapping[str, Any], _body: bytes) -> Any:
-    depot.tally.reset()
+def _reset(state: ServerState, _arguments: Mapping[str, Any], _body: bytes) -> Any:
+    state.counters.reset()
 
 
-def _log(depot: ServerState, _given: Mapping[str, Any], _body: bytes) -> Any:
-    return [asdict(entry) for entry in depot.tally.log()]
+def _log(state: ServerState, _arguments: Mapping[str, Any], _body: bytes) -> Any:
+    return [asdict(entry) for entry in state.counters.log()]
 
 
-def _keys(depot: ServerState, given: Mapping[str, Any], _body: bytes) -> Any:
-    return depot.shelf.keys(given["bucket"], given.get("prefix", ""))
+def _keys(state: ServerState, arguments: Mapping[str, Any], _body: bytes) -> Any:
+    return state.objects.keys(arguments["bucket"], arguments.get("prefix", ""))
 
 
-def _read(depot: ServerState, given: Mapping[str, Any], _body: bytes) -> Any:
-    return depot.shelf.get(given["bucket"], given["key"]).blob
+def _read(state: ServerState, arguments: Mapping[str, Any], _body: bytes) -> Any:
+    return state.objects.get(arguments["bucket"], arguments["key"]).blob
 
 
-def _write(depot: ServerState, given: Mapping[str, Any], body: bytes) -> Any:
-    blob = Blob((depot.pool.copy([memoryview(body)]),))
+def _write(state: ServerState, arguments: Mapping[str, Any], body: bytes) -> Any:
+    blob = Blob((state.pool.copy([memoryview(body)]),))
     checksums = verified(blob.views(), {})
-    tag = etag(blob.views(), checksums, is_md5=depot.settings.md5)
-    item = StoredObject(key=given["key"], blob=blob, etag=tag, checksums=checksums, modified_s=depot.now_s())  # fmt: skip
-    depot.shelf.replace(given["bucket"], item)
+    tag = etag(blob.views(), checksums, is_md5=state.settings.md5)
+    item = StoredObject(key=arguments["key"], blob=blob, etag=tag, checksums=checksums, modified_s=state.now_s())  # fmt: skip
+    state.objects.replace(arguments["bucket"], item)
 
 
-def _remove(depot: ServerState, given: Mapping[str, Any], _body: bytes) -> Any:
-    depot.shelf.get(given["bucket"], given["key"])
-    depot.shelf.remove(given["bucket"], given["key"])
+def _remove(state: ServerState, arguments: Mapping[str, Any], _body: bytes) -> Any:
+    state.objects.get(arguments["bucket"], arguments["key"])
+    state.objects.remove(arguments["bucket"], arguments["key"])
 
 
-def _truncate(depot: ServerState, given: Mapping[str, Any], _body: bytes) -> Any:
-    item = depot.shelf.get(given["bucket"], given["key"])
-    blob = Blob((depot.pool.copy(item.blob.views(0, given["size_bytes"])),))
-    depot.shelf.replace(given["bucket"], replace(item, blob=blob))
+def _truncate(state: ServerState, arguments: Mapping[str, Any], _body: bytes) -> Any:
+    item = state.objects.get(arguments["bucket"], arguments["key"])
+    blob = Blob((state.pool.copy(item.blob.views(0, arguments["size_bytes"])),))
+    state.objects.replace(arguments["bucket"], replace(item, blob=blob))
 
 
-def _corrupt(depot: ServerState, given: Mapping[str, Any], _body: bytes) -> Any:
-    item = depot.shelf.get(given["bucket"], given["key"])
-    body = depot.pool.copy(item.blob.views())
-    if given["byte"] is None:
-        flip_bit(body.view, depot.settings.seed, item.key)
+def _corrupt(state: ServerState, arguments: Mapping[str, Any], _body: bytes) -> Any:
+    item = state.objects.get(arguments["bucket"], arguments["key"])
+    body = state.pool.copy(item.blob.views())
+    if arguments["byte"] is None:
+        flip_bit(body.view, state.settings.seed, item.key)
     else:
-        body.view[given["byte"]] ^= 1
-    depot.shelf.replace(given["bucket"], replace(item, blob=Blob((body,))))
+        body.view[arguments["byte"]] ^= 1
+    state.objects.replace(arguments["bucket"], replace(item, blob=Blob((body,))))
 
 
-def _swap(depot: ServerState, given: Mapping[str, Any], _body: bytes) -> Any:
-    bucket, one, other = given["bucket"], given["key"], given["other"]
-    first, second = depot.shelf.get(bucket, one), depot.shelf.get(bucket, other)
-    depot.shelf.replace(bucket, replace(second, key=one))
-    depot.shelf.replace(bucket, replace(first, key=other))
+def _swap(state: ServerState, arguments: Mapping[str, Any], _body: bytes) -> Any:
+    bucket, one, other = arguments["bucket"], arguments["key"], arguments["other"]
+    first, second = state.objects.get(bucket, one), state.objects.get(bucket, other)
+    state.objects.replace(bucket, replace(second, key=one))
+    state.objects.replace(bucket, replace(first, key=other))
 
 
-def _clear(depot: ServerState, _given: Mapping[str, Any], _body: bytes) -> Any:
-    depot.clear()
+def _clear(state: ServerState, _arguments: Mapping[str, Any], _body: bytes) -> Any:
+    state.clear()
 
 
-def _reserve(depot: ServerState, given: Mapping[str, Any], _body: bytes) -> Any:
-    depot.pool.reserve(given["count"], given["size_bytes"])
+def _reserve(state: ServerState, arguments: Mapping[str, Any], _body: bytes) -> Any:
+    state.pool.reserve(arguments["count"], arguments["size_bytes"])
 
 
 COMMANDS: Final[Mapping[tuple[str, str], Handler]] = {
     ("GET", ""): _status,
     ("POST", "settings"): _set,
-    ("POST", "link"): _lay,
+    ("POST", "link"): _set_link,
     ("POST", "faults"): _arm,
     ("DELETE", "faults"): _disarm,
-    ("GET", "faults"): _struck,
+    ("GET", "faults"): _triggered,
     ("GET", "counts"): _counts,
     ("DELETE", "counts"): _reset,
     ("GET", "log"): _log,

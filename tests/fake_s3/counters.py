@@ -1,4 +1,4 @@
-"""What has come and gone at the stand-in, counted."""
+"""Counters and the request log of the fake S3."""
 
 from __future__ import annotations
 
@@ -9,61 +9,61 @@ from typing import Any, Final
 
 from fake_s3.request import Request
 
-REMEMBERED: Final = 100_000
-"""How many requests the log holds; some 20 MB."""
+LOG_ENTRIES: Final = 100_000
+"""Maximum number of requests in the log; some 20 MB."""
 
 
 @dataclass
 class Entry:
-    """One request and its end."""
+    """Log entry of one completed request."""
 
     operation: str
     method: str
     bucket: str
     key: str
     status: int = 0
-    """What was answered; 0 where nothing was."""
+    """Status of the reply; 0 without a reply."""
     bytes_in: int = 0
-    """Of its body, as it was on the wire."""
+    """Size of the body on the wire."""
     bytes_out: int = 0
 
 
 @dataclass(kw_only=True)
 class Counts:
-    """Counts since the last reset."""
+    """Request and byte counts since the last reset."""
 
     requests: dict[str, int]
     """By operation."""
     methods: dict[str, int]
     statuses: dict[str, int]
-    """By what was answered; 0 where nothing was."""
+    """By status of the reply; 0 without a reply."""
     bytes_in: int = 0
-    """Of bodies, as they were on the wire."""
+    """Size of all bodies on the wire."""
     bytes_out: int = 0
     in_flight: int = 0
     most_in_flight: int = 0
     connections: int = 0
-    """How many brought a request."""
+    """Number of connections with at least one request."""
 
 
 class Counters:
-    """The counts and the log of one stand-in."""
+    """Counts and request log of one server."""
 
     def __init__(self) -> None:
         self.counts = Counts(requests=Counter(), methods=Counter(), statuses=Counter())
-        self._log: deque[Entry] = deque(maxlen=REMEMBERED)
+        self._log: deque[Entry] = deque(maxlen=LOG_ENTRIES)
         self._lock = threading.Lock()
 
-    def flight(self, request: Request) -> Flight:
-        """A request that is under way until it lands."""
+    def flight(self, request: Request) -> InFlightRequest:
+        """Record the start of a request, which is in flight until `finish`."""
         with self._lock:
             self.counts.in_flight += 1
             self.counts.most_in_flight = max(self.counts.most_in_flight, self.counts.in_flight)
         entry = Entry(request.operation, request.method, request.bucket, request.key)
-        return Flight(self, entry)
+        return InFlightRequest(self, entry)
 
-    def land(self, entry: Entry) -> None:
-        """Count a request that is over."""
+    def finish(self, entry: Entry) -> None:
+        """Count a completed request."""
         with self._lock:
             self.counts.in_flight -= 1
             self.counts.requests[entry.operation] += 1
@@ -73,39 +73,42 @@ class Counters:
             self.counts.bytes_out += entry.bytes_out
             self._log.append(entry)
 
-    def met(self) -> None:
-        """Count one more connection."""
+    def count_connection(self) -> None:
+        """Count a new connection."""
         with self._lock:
             self.counts.connections += 1
 
     def reset(self) -> None:
-        """Begin again; what is in flight stays so."""
+        """Set all counts to 0, except for requests in flight."""
         with self._lock:
-            flying = self.counts.in_flight
-            self.counts = Counts(requests=Counter(), methods=Counter(), statuses=Counter(), in_flight=flying, most_in_flight=flying)  # fmt: skip
+            in_flight = self.counts.in_flight
+            self.counts = Counts(requests=Counter(), methods=Counter(), statuses=Counter(), in_flight=in_flight, most_in_flight=in_flight)  # fmt: skip
             self._log.clear()
 
-    def told(self) -> dict[str, Any]:
-        """The counts, for JSON."""
+    def as_json(self) -> dict[str, Any]:
+        """The counts as a JSON object."""
         with self._lock:
             return {k: dict(v) if isinstance(v, Counter) else v for k, v in vars(self.counts).items()}  # fmt: skip
 
     def log(self) -> list[Entry]:
-        """Every request that is over, in the order of their ends."""
+        """All completed requests, in the order of completion."""
         with self._lock:
             return list(self._log)
 
 
-class Flight:
-    """One request that is under way. It lands once: before its client has the whole reply, who may look at the counts."""
+class InFlightRequest:
+    """One request in flight.
 
-    def __init__(self, tally: Counters, entry: Entry) -> None:
-        self._tally = tally
+    It finishes before its client has the whole reply, as the client may read the counts next.
+    """
+
+    def __init__(self, counters: Counters, entry: Entry) -> None:
+        self._counters = counters
         self.entry = entry
-        self.has_landed = False
+        self.is_finished = False
 
-    def land(self) -> None:
-        """Be counted, if that is not done."""
-        if not self.has_landed:
-            self.has_landed = True
-            self._tally.land(self.entry)
+    def finish(self) -> None:
+        """Count the request once."""
+        if not self.is_finished:
+            self.is_finished = True
+            self._counters.finish(self.entry)

@@ -1,4 +1,4 @@
-"""Digests of bodies: the ETag, and the checksums that clients send along."""
+"""Digests of bodies: the ETag, and the checksums that clients send."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fake_s3.errors import Refusal
 
 PREFIX: Final = "x-amz-checksum-"
 OWN: Final = f"{PREFIX}crc64nvme"
-"""The checksum that S3 computes of every object, whether or not it was sent one."""
+"""The checksum that S3 computes of every object, also if the client sends none."""
 
 Digest = Callable[[Iterable[memoryview]], bytes]
 
@@ -38,7 +38,7 @@ def _hash(name: str) -> Digest:
     return digest
 
 
-def _known() -> dict[str, Digest]:
+def _supported() -> dict[str, Digest]:
     known = {
         f"{PREFIX}crc32": _crc(zlib.crc32, 4),
         f"{PREFIX}sha1": _hash("sha1"),
@@ -47,17 +47,20 @@ def _known() -> dict[str, Digest]:
     try:
         crt: Any = importlib.import_module("awscrt.checksums")
     except ImportError:
-        return known  # Python alone would need minutes for a gigabyte.
+        return known  # In pure Python a gigabyte would take minutes.
     return known | {OWN: _crc(crt.crc64nvme, 8), f"{PREFIX}crc32c": _crc(crt.crc32c, 4)}
 
 
-KNOWN: Final = _known()
-"""Checksums that can be computed here, by their headers. Others are believed."""
+KNOWN: Final = _supported()
+"""Checksums that can be computed here, by header. Others are accepted unchecked."""
 MD5: Final = _hash("md5")
 
 
 def etag(views: list[memoryview], kept: Mapping[str, str], *, is_md5: bool) -> str:
-    """The ETag of a body whose checksums are `kept`, in quotation marks: MD5 as at S3, or a CRC, for a thirtieth of it."""
+    """The quoted ETag of a body with the checksums `kept`: MD5 as in S3, or a CRC.
+
+    A CRC takes a thirtieth of the time.
+    """
     if is_md5:
         return f'"{MD5(views).hex()}"'
     if OWN in KNOWN:
@@ -66,10 +69,10 @@ def etag(views: list[memoryview], kept: Mapping[str, str], *, is_md5: bool) -> s
 
 
 def verified(views: list[memoryview], headers: Mapping[str, str]) -> dict[str, str]:
-    """The checksums of a body to keep, by header: S3's own, and those that came with it.
+    """Checksums to store with a body, by header: S3's own, and those that the client sent.
 
     Raises:
-        Refusal: one that came with it is not that of the body.
+        Refusal: A checksum that the client sent does not match the body.
     """
     if sent := headers.get("content-md5"):
         _compare("Content-MD5", sent, base64.b64encode(MD5(views)).decode())

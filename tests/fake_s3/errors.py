@@ -1,4 +1,4 @@
-"""What S3 says when it does not do what it was asked to."""
+"""Error responses of S3."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CODES: Final = {
     "NoSuchBucket": (404, "The specified bucket does not exist."),
     "NoSuchKey": (404, "The specified key does not exist."),
     "NoSuchUpload": (404, "The specified multipart upload does not exist."),
-    "NotImplemented": (501, "The stand-in does not know that."),
+    "NotImplemented": (501, "The operation is not implemented."),
     "PreconditionFailed": (412, "At least one of the preconditions you specified did not hold."),
     "RequestTimeTooSkewed": (403, "The request time and the server's are too far apart."),
     "RequestTimeout": (400, "Your socket was not read from or written to in time."),
@@ -29,11 +29,11 @@ CODES: Final = {
     "SlowDown": (503, "Please reduce your request rate."),
     "Throttling": (429, "Rate exceeded."),
 }
-"""Each code with its HTTP status and its words."""
+"""HTTP status and message of each code."""
 
 
 class Refusal(Exception):
-    """S3 says no, with a code."""
+    """A request is refused with an error code of S3."""
 
     def __init__(self, code: str, message: str = "", *, status: int = 0) -> None:
         known_status, known_message = CODES.get(code, (400, code))
@@ -44,4 +44,4 @@ class Refusal(Exception):
 
 
 class NotModified(Exception):
-    """What was asked for is what the client has already."""
+    """The client already has the requested object."""

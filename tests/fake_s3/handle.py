@@ -1,4 +1,4 @@
-"""The stand-in as tests and benchmarks see it: a handle, and two ways to have one."""
+"""The handle of a fake S3 for tests and benchmarks, in a thread or a process."""
 
 from __future__ import annotations
 
@@ -20,70 +20,70 @@ from fake_s3.pace import Link
 from fake_s3.server import Server
 from fake_s3.state import ServerState, Settings
 
-ANSWERS_WITHIN_S: Final = 60.0
-"""How long a command may take; a reserve of gigabytes takes seconds."""
+COMMAND_TIMEOUT_S: Final = 60.0
+"""Timeout of a command; the reservation of gigabytes takes seconds."""
 
 
 class BadCommand(Exception):
-    """The stand-in does not do that; its words say why."""
+    """The server refused a command; the message states the reason."""
 
 
 @dataclass(frozen=True)
 class FakeS3:
-    """A stand-in that runs. All commands go over HTTP, wherever it runs."""
+    """A running fake S3. All commands use HTTP, also to a thread of this process."""
 
     port: int
 
     @property
     def endpoint(self) -> str:
-        """Its URL. Any bucket is there, in the path; any credentials will do."""
+        """URL of the server. Buckets exist on first use, in the path; any credentials are valid."""
         return f"http://127.0.0.1:{self.port}"
 
     # Faults
 
     def fault(self, kind: Kind, **details: Any) -> int:
-        """The number of a fault that waits from now on for requests that fit; `details` are members of `Fault`."""
+        """Inject a fault and return its number; `details` are fields of `Fault`."""
         return int(self._post("faults", asdict(Fault(kind, **details)))["number"])
 
-    def struck(self, number: int, *, times: int = 0, timeout_s: float = 10.0) -> int:
-        """How often a fault has struck, as soon as it has struck so many `times` or the time is over."""
+    def triggered(self, number: int, *, times: int = 0, timeout_s: float = 10.0) -> int:
+        """How often a fault was triggered, after waiting for `times` or the timeout."""
         query = urlencode({"number": number, "times": times, "timeout_s": timeout_s})
-        return int(self._json("GET", f"faults?{query}")["struck"])
+        return int(self._json("GET", f"faults?{query}")["triggered"])
 
     def calm(self, number: int | None = None) -> None:
         """Remove one fault or all of them. Stalled requests continue."""
         self._call("DELETE", "faults" if number is None else f"faults?number={number}")
 
     def link(self, link: Link) -> None:
-        """From now on this is what lies between the clients and the stand-in."""
+        """Set latency and bandwidth between the clients and the server."""
         self._post("link", asdict(link))
 
     def set(self, **settings: Any) -> None:
-        """Change members of `Settings`."""
+        """Change fields of `Settings`."""
         self._post("settings", settings)
 
-    # What has happened
+    # Counters
 
     def counts(self) -> Counts:
-        """What has come and gone since the last `reset`."""
+        """Request and byte counts since the last `reset`."""
         return Counts(**self._json("GET", "counts"))
 
     def cpu_s(self) -> float:
-        """What the process of the stand-in has spent, for benchmarks that count a client's share."""
+        """CPU time of the server's process, which benchmarks subtract from their own."""
         return float(self._json("GET", "")["cpu_s"])
 
     def log(self) -> list[Entry]:
-        """Every request that is over, in the order of their ends."""
+        """All completed requests, in the order of completion."""
         return [Entry(**entry) for entry in self._json("GET", "log")]
 
     def reset(self) -> None:
-        """Count again."""
+        """Set all counts to 0."""
         self._call("DELETE", "counts")
 
-    # Objects, past all faults and conditions
+    # Objects, without faults and conditions
 
     def keys(self, bucket: str, prefix: str = "") -> list[str]:
-        """All keys that begin so."""
+        """All keys with a prefix."""
         keys: list[str] = self._json("GET", f"keys?{urlencode({'bucket': bucket, 'prefix': prefix})}")  # fmt: skip
         return keys
 
@@ -92,27 +92,27 @@ class FakeS3:
         return self._call("GET", f"object?{urlencode({'bucket': bucket, 'key': key})}")
 
     def write(self, bucket: str, key: str, data: bytes) -> None:
-        """Let there be an object."""
+        """Store an object."""
         self._call("PUT", f"object?{urlencode({'bucket': bucket, 'key': key})}", data)
 
     def delete(self, bucket: str, key: str) -> None:
-        """Lose an object."""
+        """Delete an object."""
         self._call("DELETE", f"object?{urlencode({'bucket': bucket, 'key': key})}")
 
     def truncate(self, bucket: str, key: str, size_bytes: int) -> None:
-        """Lose the end of an object. ETag and checksums stay as they were, as with all damage but `swap`."""
+        """Cut an object off. ETag and checksums stay unchanged, as with all damage except `swap`."""
         self._post("truncate", {"bucket": bucket, "key": key, "size_bytes": size_bytes})
 
     def corrupt(self, bucket: str, key: str, byte: int | None = None) -> None:
-        """Flip the lowest bit of a byte; None for some bit that the seed chooses."""
+        """Flip the lowest bit of a byte; None for a bit that the seed determines."""
         self._post("corrupt", {"bucket": bucket, "key": key, "byte": byte})
 
     def swap(self, bucket: str, key: str, other: str) -> None:
-        """Let each of two objects be under the other's key, ETag and all."""
+        """Exchange two objects, with their ETags."""
         self._post("swap", {"bucket": bucket, "key": key, "other": other})
 
     def renew(self) -> None:
-        """Be as on the first day, but for the numbers that count up."""
+        """Restore the initial state, except for serial numbers."""
         self.calm()
         self.clear()
         self.link(Link())
@@ -120,21 +120,21 @@ class FakeS3:
         self.reset()
 
     def clear(self) -> None:
-        """Forget all objects and uploads, and keep their memory for the next ones."""
+        """Delete all objects and uploads, and keep their memory for reuse."""
         self._post("clear", {})
 
     def reserve(self, count: int, size_bytes: int) -> None:
-        """Make memory for so many bodies, so that no benchmark measures the kernel making it."""
+        """Allocate memory for `count` bodies, so that benchmarks do not measure the allocation."""
         self._post("reserve", {"count": count, "size_bytes": size_bytes})
 
-    def _post(self, command: str, given: dict[str, Any]) -> Any:
-        return json.loads(self._call("POST", command, json.dumps(given).encode()))
+    def _post(self, command: str, arguments: dict[str, Any]) -> Any:
+        return json.loads(self._call("POST", command, json.dumps(arguments).encode()))
 
     def _json(self, method: str, command: str) -> Any:
         return json.loads(self._call(method, command))
 
     def _call(self, method: str, command: str, body: bytes = b"") -> bytes:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWERS_WITHIN_S)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=COMMAND_TIMEOUT_S)
         try:
             connection.request(method, f"/_stand/{command}", body)
             answer = connection.getresponse()
@@ -148,7 +148,7 @@ class FakeS3:
 
 @contextmanager
 def in_thread(settings: Settings | None = None) -> Iterator[FakeS3]:
-    """A stand-in in this process: up at once, and its work is counted among ours."""
+    """A fake S3 in a thread: starts at once, and uses the CPU time of this process."""
     server = Server(ServerState(settings or Settings()))
     server.start()
     try:
@@ -159,7 +159,7 @@ def in_thread(settings: Settings | None = None) -> Iterator[FakeS3]:
 
 @contextmanager
 def in_process(settings: Settings | None = None) -> Iterator[FakeS3]:
-    """A stand-in in a process of its own, which ends when we do, however that may be."""
+    """A fake S3 in its own process, which ends with this one, also if that is killed."""
     result = json.dumps(asdict(settings or Settings()))
     command = [
         sys.executable,
@@ -179,4 +179,4 @@ def in_process(settings: Settings | None = None) -> Iterator[FakeS3]:
         try:
             yield FakeS3(int(process.stdout.readline()))
         finally:
-            process.stdin.close()  # What it waits for.
+            process.stdin.close()  # The server ends on this.

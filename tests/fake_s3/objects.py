@@ -1,4 +1,4 @@
-"""The operations of S3 about single objects."""
+"""Operations of S3 on single objects."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ KEPT: Final = {"cache-control", "content-disposition", "content-language", "cont
 RANGE: Final = re.compile(r"bytes=(\d*)-(\d*)")
 
 
-def put_object(depot: ServerState, request: Request, blob: Blob) -> Reply:
-    tag, checksums = digests(depot, blob, request.headers)
-    store(depot, request, blob, tag, checksums, kept(request.headers))
+def put_object(state: ServerState, request: Request, blob: Blob) -> Reply:
+    tag, checksums = digests(state, blob, request.headers)
+    store(state, request, blob, tag, checksums, kept(request.headers))
     return Reply(200, {"ETag": tag, **_checked(checksums)})
 
 
-def copy_object(depot: ServerState, request: Request, _: Blob) -> Reply:
+def copy_object(state: ServerState, request: Request, _: Blob) -> Reply:
     path = request.headers["x-amz-copy-source"].partition("?")[0]
     bucket, _slash, key = unquote(path).removeprefix("/").partition("/")
-    source = depot.shelf.get(bucket, key)
+    source = state.objects.get(bucket, key)
     replaces = request.headers.get("x-amz-metadata-directive") == "REPLACE"
     headers = kept(request.headers) if replaces else source.headers
-    store(depot, request, source.blob, source.etag, source.checksums, headers)
-    modified = node("LastModified", iso_date(depot.now_s()))
+    store(state, request, source.blob, source.etag, source.checksums, headers)
+    modified = node("LastModified", iso_date(state.now_s()))
     return xml(node("CopyObjectResult", node("ETag", source.etag), modified))
 
 
-def get_object(depot: ServerState, request: Request, _: Blob) -> Reply:
-    """GET and HEAD."""
-    item = depot.shelf.get(request.bucket, request.key)
+def get_object(state: ServerState, request: Request, _: Blob) -> Reply:
+    """Handle GET and HEAD."""
+    item = state.objects.get(request.bucket, request.key)
     Condition.of(request.headers).check_read(item)
     span = _span(request, item.blob)
     start, end = span or (0, len(item.blob))
@@ -62,50 +62,50 @@ def get_object(depot: ServerState, request: Request, _: Blob) -> Reply:
     return Reply(206 if span else 200, headers, views, item.blob, end - start)
 
 
-def delete_object(depot: ServerState, request: Request, _: Blob) -> Reply:
-    depot.shelf.remove(request.bucket, request.key, condition(depot, request))
+def delete_object(state: ServerState, request: Request, _: Blob) -> Reply:
+    state.objects.remove(request.bucket, request.key, condition(state, request))
     return Reply(204)
 
 
-def condition(depot: ServerState, request: Request) -> Condition:
-    """What must be so for a write; nothing, where conditions are ignored."""
-    if not depot.settings.conditional:
+def condition(state: ServerState, request: Request) -> Condition:
+    """The condition of a write; empty if the server ignores conditions."""
+    if not state.settings.conditional:
         return NO_CONDITION
     asked = Condition.of(request.headers)
-    return asked if depot.settings.matching else replace(asked, if_match="")
+    return asked if state.settings.matching else replace(asked, if_match="")
 
 
 def digests(
-    depot: ServerState, blob: Blob, headers: Mapping[str, str]
+    state: ServerState, blob: Blob, headers: Mapping[str, str]
 ) -> tuple[str, dict[str, str]]:
-    """The ETag and the checksums of what has come.
+    """The ETag and the checksums of a received body.
 
     Raises:
-        Refusal: a checksum in `headers` is another.
+        Refusal: A checksum in `headers` does not match.
     """
-    if depot.settings.null:
-        return f'"{depot.serial():016x}"', {}
+    if state.settings.null:
+        return f'"{state.serial():016x}"', {}
     views = blob.views()
     checksums = verified(views, headers)
-    return etag(views, checksums, is_md5=depot.settings.md5), checksums
+    return etag(views, checksums, is_md5=state.settings.md5), checksums
 
 
-def store(depot: ServerState, request: Request, blob: Blob, tag: str, checksums: Mapping[str, str], headers: Mapping[str, str]) -> None:  # fmt: skip
-    """Let the object be under the key of the request, if its condition holds."""
+def store(state: ServerState, request: Request, blob: Blob, tag: str, checksums: Mapping[str, str], headers: Mapping[str, str]) -> None:  # fmt: skip
+    """Store the object under the key of the request if its condition holds."""
     item = StoredObject(
         key=request.key,
         blob=blob,
         etag=tag,
         checksums=checksums,
         headers=headers,
-        modified_s=depot.now_s(),
+        modified_s=state.now_s(),
         listed_from_s=time.monotonic() + request.unlisted_s if request.unlisted_s else 0.0,
     )
-    depot.shelf.put(request.bucket, item, condition(depot, request))
+    state.objects.put(request.bucket, item, condition(state, request))
 
 
 def kept(headers: Mapping[str, str]) -> dict[str, str]:
-    """What of a request's headers is stored with its object."""
+    """The headers of a request that are stored with its object."""
     stored = {k: v for k, v in headers.items() if k in KEPT or k.startswith("x-amz-meta-")}
     encodings = headers.get("content-encoding", "").split(",")
     if encoding := ",".join(e.strip() for e in encodings if e.strip() not in {"", "aws-chunked"}):
@@ -118,7 +118,7 @@ def _checked(checksums: Mapping[str, str]) -> dict[str, str]:
 
 
 def _span(request: Request, blob: Blob) -> tuple[int, int] | None:
-    """Which bytes are wanted; None for all, also where the range is none that S3 understands."""
+    """The requested byte range; None for all bytes, also if S3 does not support the range."""
     if part := request.params.get("partNumber"):
         if not part.isdecimal() or not 0 < int(part) <= max(1, len(blob.bodies)):
             raise Refusal("InvalidPart", f"There is no part {part}.")

@@ -1,4 +1,4 @@
-"""Which function carries out which operation of S3."""
+"""The function of each operation of S3."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ OPERATIONS: Final[Mapping[str, Callable[[ServerState, Request, Blob], Reply]]] =
 }
 
 
-def carry_out(depot: ServerState, request: Request, blob: Blob) -> Reply:
-    """The answer to a request with this body.
+def execute(state: ServerState, request: Request, blob: Blob) -> Reply:
+    """Execute a request with this body and return the reply.
 
     Raises:
-        Refusal: S3 says no.
+        Refusal: S3 refuses the request.
     """
     operation = OPERATIONS.get(request.operation)
     if operation is None:
         raise Refusal("NotImplemented", f"{request.method} with {sorted(request.params)}.")
     try:
-        return operation(depot, request, blob)
+        return operation(state, request, blob)
     except NotModified:
         return Reply(304)

@@ -1,4 +1,4 @@
-"""How far away and how wide the stand-in's line is: a latency, and token buckets for the bytes."""
+"""Latency and bandwidth of the fake S3, as a delay and token buckets."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from dataclasses import dataclass
 from typing import Final
 
 BURST_S: Final = 0.05
-"""For how long an idle line may be used twice. Less: a late wake-up costs bandwidth. More: no limit is seen."""
+"""Idle time whose bandwidth is kept. A lower value loses bandwidth; a higher one hides the limit."""
 CATCH_UP_S: Final = 0.25
-"""The same within one body, of which no second is idle but for want of CPU: what was late may be made up for."""
+"""`BURST_S` within one body, where only a lack of CPU causes idle time, which may be caught up."""
 QUANTUM_S: Final = 0.025
-"""How long a connection waits at a time. Less: the waiting costs CPU. More: bodies come in jerks."""
+"""Duration of one wait of a connection. A lower value costs CPU; a higher one causes bursts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """What lies between a client and the stand-in; 0 for no limit."""
+    """Network properties between clients and the server; 0 for no limit."""
 
     latency_s: float = 0.0
-    """Before each answer."""
+    """Delay before each reply."""
     bytes_per_s: float = 0.0
-    """Of each connection."""
+    """Bandwidth of each connection."""
     total_bytes_per_s: float = 0.0
-    """Of all connections together, in each direction."""
+    """Bandwidth of all connections together, in each direction."""
 
 
 S3_LIKE: Final = Link(latency_s=0.02, bytes_per_s=40e6)
-"""One connection to Amazon's S3, roughly; with 16 of them, 640 MB/s."""
+"""Approximation of one connection to Amazon S3; 16 of them have 640 MB/s."""
 
 
 class Tokens:
-    """A token bucket that says how long to wait."""
+    """A token bucket that returns the time to wait."""
 
     def __init__(self, bytes_per_s: float, burst_s: float = BURST_S) -> None:
         self._bytes_per_s = bytes_per_s
@@ -41,11 +41,11 @@ class Tokens:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """Let the time until now be no merit."""
+        """Discard the tokens of the time until now."""
         self._free_at = max(self._free_at, time.monotonic())
 
     def wait_s(self, size_bytes: int) -> float:
-        """How long a transfer of so many bytes has to wait."""
+        """Time that a transfer of `size_bytes` has to wait."""
         if not self._bytes_per_s:
             return 0.0
         now = time.monotonic()
@@ -54,44 +54,44 @@ class Tokens:
             return self._free_at - now
 
 
-class Line:
-    """The link as it is now, and what all connections share of it."""
+class SharedLink:
+    """The current link, and the bandwidth that all connections share."""
 
     def __init__(self) -> None:
-        self.lay(Link())
+        self.set(Link())
 
-    def lay(self, link: Link) -> None:
-        """From now on the line is like this."""
+    def set(self, link: Link) -> None:
+        """Replace the properties of the link."""
         self.link = link
         self.incoming = Tokens(link.total_bytes_per_s)
         self.outgoing = Tokens(link.total_bytes_per_s)
 
 
 class Pace:
-    """One connection's share of the line."""
+    """Bandwidth limits of one connection."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
-        self._link = line.link
+    def __init__(self, shared_link: SharedLink) -> None:
+        self._shared_link = shared_link
+        self._link = shared_link.link
         self._own = Tokens(self._link.bytes_per_s, CATCH_UP_S)
 
     def begin(self) -> None:
-        """A body begins to move."""
+        """Start the transfer of a body."""
         self._own.begin()
 
     @property
     def quantum_bytes(self) -> int:
-        """How much is moved at a time; 0 for as much as there is."""
-        link = self._line.link
+        """Bytes per transfer step; 0 for no limit."""
+        link = self._shared_link.link
         if link is not self._link:
             self._link, self._own = link, Tokens(link.bytes_per_s, CATCH_UP_S)
         rates = [rate for rate in (link.bytes_per_s, link.total_bytes_per_s) if rate]
         return min(max(int(min(rates) * QUANTUM_S), 4 << 10), 1 << 20) if rates else 0
 
     def incoming_s(self, size_bytes: int) -> float:
-        """How long to wait after so many bytes have come."""
-        return max(self._own.wait_s(size_bytes), self._line.incoming.wait_s(size_bytes))
+        """Time to wait after receiving `size_bytes`."""
+        return max(self._own.wait_s(size_bytes), self._shared_link.incoming.wait_s(size_bytes))
 
     def outgoing_s(self, size_bytes: int) -> float:
-        """How long to wait after so many bytes have gone."""
-        return max(self._own.wait_s(size_bytes), self._line.outgoing.wait_s(size_bytes))
+        """Time to wait after sending `size_bytes`."""
+        return max(self._own.wait_s(size_bytes), self._shared_link.outgoing.wait_s(size_bytes))

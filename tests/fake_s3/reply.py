@@ -1,4 +1,4 @@
-"""What the stand-in answers: a status, headers, and bytes where they lie; and the XML of S3."""
+"""Replies of the fake S3: status, headers, views of the body, and the XML of S3."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ NAMESPACE: Final = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 @dataclass
 class Reply:
-    """One answer."""
+    """One reply."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     views: list[memoryview] = field(default_factory=list)
     blob: Blob | None = None
-    """Whose memory the views are of, so that it is not used again while they are sent."""
+    """Owner of the views' memory, which prevents its reuse while they are sent."""
     size_bytes: int | None = None
-    """What Content-Length says where it is not the length of the views, as after HEAD."""
+    """Value of Content-Length if it differs from the views, as for HEAD."""
 
     @property
     def body_bytes(self) -> int:
-        """How many bytes are sent behind the head."""
+        """Size of the body."""
         return sum(len(view) for view in self.views)
 
     def head(self, *, date: str, request_id: str, is_last: bool) -> bytes:
@@ -46,7 +46,7 @@ class Reply:
 
 
 def node(tag: str, *inside: ET.Element | str | int) -> ET.Element:
-    """An element with text or elements in it."""
+    """An XML element with text or child elements."""
     element = ET.Element(tag)
     for item in inside:
         if isinstance(item, ET.Element):
@@ -57,25 +57,25 @@ def node(tag: str, *inside: ET.Element | str | int) -> ET.Element:
 
 
 def xml(root: ET.Element, status: int = 200) -> Reply:
-    """A document of S3."""
+    """A reply with an XML document."""
     if root.tag != "Error":
         root.set("xmlns", NAMESPACE)
     text = ET.tostring(root, encoding="UTF-8", xml_declaration=True)
     return Reply(status, {"Content-Type": "application/xml"}, [memoryview(text)])
 
 
-def refused(refusal: Refusal, key: str) -> Reply:
-    """A refusal as S3 words it."""
+def error_reply(refusal: Refusal, key: str) -> Reply:
+    """The error document of a refusal."""
     root = node("Error", node("Code", refusal.code), node("Message", refusal.message))
     root.append(node("Key", _printable(key)))
     return xml(root, refusal.status)
 
 
-def parsed(body: bytes) -> ET.Element:
-    """A document of a client, without namespaces.
+def parse_xml(body: bytes) -> ET.Element:
+    """Parse the XML document of a client, without namespaces.
 
     Raises:
-        Refusal: it is none.
+        Refusal: The body is not XML.
     """
     try:
         root = ET.fromstring(body)
@@ -86,8 +86,8 @@ def parsed(body: bytes) -> ET.Element:
     return root
 
 
-def wanted(root: ET.Element, tag: str) -> str:
-    """The text of a child that must be there."""
+def child_text(root: ET.Element, tag: str) -> str:
+    """The text of a required child element."""
     text = root.findtext(tag)
     if text is None:
         raise Refusal("MalformedXML", f"{tag} is missing.")
@@ -95,30 +95,30 @@ def wanted(root: ET.Element, tag: str) -> str:
 
 
 def number(text: str) -> int:
-    """A number that is written in digits.
+    """Parse a number in digits.
 
     Raises:
-        Refusal: it is something else.
+        Refusal: The text is not a number.
     """
     if not text.isdecimal():
         raise Refusal("InvalidArgument", f"{text!r} is no number.")
     return int(text)
 
 
-def encoded(key: str, encoding: str | None) -> str:
-    """A key as the client wants to read it in XML."""
+def encode_key(key: str, encoding: str | None) -> str:
+    """A key in the encoding that the client requested."""
     return quote(key, safe="/") if encoding == "url" else _printable(key)
 
 
 def http_date(moment_s: int) -> str:
-    """A moment as headers say it."""
+    """A time in the format of HTTP headers."""
     return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(moment_s))
 
 
 def iso_date(moment_s: int) -> str:
-    """A moment as XML says it."""
+    """A time in the format of S3's XML."""
     return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(moment_s))
 
 
 def _printable(text: str) -> str:
-    return "".join(letter if letter >= " " else "?" for letter in text)
+    return "".join(character if character >= " " else "?" for character in text)

@@ -1,4 +1,4 @@
-"""One request as it came in: whose object it is about, and which operation of S3 it asks for."""
+"""One received request: its bucket, key and operation of S3."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl, unquote
 
-from fake_s3.wire import Gone, Source
+from fake_s3.wire import ConnectionClosed, Source
 
-ROUTES: Final = (  # Method, about an object or not, parameter that must be there, operation. The first that fits.
+ROUTES: Final = (  # Method, whether it names an object, required parameter, operation. First match.
     ("PUT", True, "uploadId", "UploadPart"),
     ("PUT", True, "", "PutObject"),
     ("GET", True, "uploadId", "ListParts"),
@@ -26,8 +26,8 @@ ROUTES: Final = (  # Method, about an object or not, parameter that must be ther
     ("HEAD", False, "", "HeadBucket"),
     ("DELETE", False, "", "DeleteBucket"),
 )
-OF_NO_OBJECT: Final = {"acl", "attributes", "legal-hold", "policy", "retention", "select", "tagging", "torrent", "versioning", "versions"}  # fmt: skip
-"""Parameters that make another request of it, which the stand-in does not know."""
+UNSUPPORTED: Final = {"acl", "attributes", "legal-hold", "policy", "retention", "select", "tagging", "torrent", "versioning", "versions"}  # fmt: skip
+"""Parameters of operations on objects that the fake S3 does not support."""
 
 
 @dataclass
@@ -39,17 +39,17 @@ class Request:
     key: str
     params: dict[str, str] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
-    """By lower-case names. The trailers of the body are added once it is here."""
+    """By lower-case name. Trailers are added after the body was received."""
     is_last: bool = False
-    """Whether the client will not use the connection again."""
+    """Whether the client requests to close the connection."""
 
     unlisted_s: float = 0.0
-    """How long lists do not know what it writes; set by a fault."""
+    """Time for which listings omit the written key; set by a fault."""
 
     @property
     def operation(self) -> str:
-        """What S3 calls it, or `Unknown`."""
-        if OF_NO_OBJECT & self.params.keys():
+        """Name of the operation in S3, or `Unknown`."""
+        if UNSUPPORTED & self.params.keys():
             return "Unknown"
         if not self.bucket:
             return "ListBuckets" if self.method == "GET" else "Unknown"
@@ -62,35 +62,35 @@ class Request:
 
     @property
     def wire_bytes(self) -> int | None:
-        """How long the body is on the wire; None where it tells its length as it comes."""
+        """Size of the body on the wire; None for a chunked transfer."""
         if "chunked" in self.headers.get("transfer-encoding", "").lower():
             return None
         return int(self.headers.get("content-length", "0"))
 
     @property
     def is_aws_chunked(self) -> bool:
-        """Whether the body is in chunks of Amazon's own kind."""
+        """Whether the body is in the aws-chunked encoding."""
         return "aws-chunked" in self.headers.get("content-encoding", "") or self.headers.get(
             "x-amz-content-sha256", ""
         ).startswith("STREAMING-")
 
     @property
     def size_bytes(self) -> int | None:
-        """How long the body is; None where the client does not say so beforehand."""
+        """Size of the body; None if the client does not announce it."""
         decoded = self.headers.get("x-amz-decoded-content-length")
         return int(decoded) if decoded else self.wire_bytes
 
 
 def read_request(source: Source) -> Request:
-    """The next request.
+    """Read the next request.
 
     Raises:
-        Gone: there is none, or it is no HTTP.
+        ConnectionClosed: The connection was closed, or sent something other than HTTP.
     """
     try:
         method, target, version = source.line().decode("latin-1").split(" ")
     except ValueError as error:
-        raise Gone from error
+        raise ConnectionClosed from error
     headers: dict[str, str] = {}
     while line := source.line():
         name, _, value = line.decode("latin-1").partition(":")

@@ -1,4 +1,4 @@
-"""The stand-in on a socket: one thread for each connection, which reads, is befallen, does, and answers."""
+"""The socket server of the fake S3, with one thread for each connection."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Final
 
 from fake_s3.control import control
 from fake_s3.exchange import Exchange, Reset
-from fake_s3.faults import Struck
+from fake_s3.faults import TriggeredFaults
 from fake_s3.pace import Pace
 from fake_s3.request import read_request
 from fake_s3.state import ServerState
-from fake_s3.wire import Gone, Wire
+from fake_s3.wire import ConnectionClosed, Wire
 
-SEEN_OFF_S: Final = 1.0
-"""How long a client may continue sending an unused body."""
+DRAIN_S: Final = 1.0
+"""Maximum time for which a client may continue to send an unused body."""
 
 
 class Server:
-    """A stand-in that listens on this machine, from `start` until `close`."""
+    """A fake S3 that listens on loopback from `start` until `close`."""
 
-    def __init__(self, depot: ServerState, port: int = 0) -> None:
-        self.depot = depot
+    def __init__(self, state: ServerState, port: int = 0) -> None:
+        self.state = state
         self._listener = socket.create_server(("127.0.0.1", port), backlog=512)
         self._closing = threading.Event()
         self._open: dict[socket.socket, threading.Thread] = {}
@@ -33,24 +33,24 @@ class Server:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port of the listening socket."""
         return int(self._listener.getsockname()[1])
 
     def start(self) -> None:
-        """Accept connections from now on."""
+        """Start to accept connections."""
         self._acceptor.start()
 
     def close(self) -> None:
-        """Hang up on everybody, and return when all threads are over."""
+        """Close all connections, and return when all threads have ended."""
         self._closing.set()
-        self.depot.faults.disarm()
+        self.state.faults.disarm()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._acceptor.join()
         self._listener.close()
         with self._lock:
             threads = list(self._open.values())
             for connection in self._open:
-                _hang_up(connection)
+                _shut_down(connection)
         for thread in threads:
             thread.join()
 
@@ -67,51 +67,54 @@ class Server:
             thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
-        wire = Wire(connection, Pace(self.depot.line), self._closing)
+        wire = Wire(connection, Pace(self.state.shared_link), self._closing)
         try:
-            while self._answer_one(wire):
+            while self._serve_request(wire):
                 pass
-            _see_off(connection)
+            _drain(connection)
         except Reset:
-            # Closed at once, with what is unread: the kernel sends RST.
+            # Closed with unread data, so that the kernel sends RST.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        except Gone:
+        except ConnectionClosed:
             pass
         finally:
             with self._lock:
                 self._open.pop(connection)
             connection.close()
 
-    def _answer_one(self, wire: Wire) -> bool:
-        """Whether the connection can be used again."""
+    def _serve_request(self, wire: Wire) -> bool:
+        """Serve one request and return whether the connection can be reused."""
         request = read_request(wire)
         if request.bucket == "_stand":
-            exchange = Exchange(self.depot, wire, request, Struck())
+            exchange = Exchange(self.state, wire, request, TriggeredFaults())
             body = exchange.receive(is_wanted=True).joined()
-            exchange.send(control(self.depot, request, body))
+            exchange.send(control(self.state, request, body))
             return not exchange.is_last
-        if not wire.is_known:
-            wire.is_known = True
-            self.depot.tally.met()
-        struck = self.depot.faults.strike(request, self.depot.settings.seed)
-        exchange = Exchange(self.depot, wire, request, struck)
-        flight = self.depot.tally.flight(request)
+        if not wire.has_requests:
+            wire.has_requests = True
+            self.state.counters.count_connection()
+        triggered = self.state.faults.trigger(request, self.state.settings.seed)
+        exchange = Exchange(self.state, wire, request, triggered)
+        flight = self.state.counters.flight(request)
         try:
             exchange.run(flight)
         finally:
-            flight.land()
+            flight.finish()
         return not exchange.is_last
 
 
-def _see_off(connection: socket.socket) -> None:
-    """Let a client that was answered before it had sent everything read that answer: closed at once, it may be lost."""
+def _drain(connection: socket.socket) -> None:
+    """Wait until a client that still sends has read its reply.
+
+    Closing at once could discard the reply.
+    """
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_WR)
-        connection.settimeout(SEEN_OFF_S)
+        connection.settimeout(DRAIN_S)
         while connection.recv(64 << 10):
             pass
 
 
-def _hang_up(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # The other side may have done so first.
+def _shut_down(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # The peer may have closed it first.
         connection.shutdown(socket.SHUT_RDWR)

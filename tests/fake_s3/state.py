@@ -1,4 +1,4 @@
-"""All that one stand-in has and does, but for the network."""
+"""The state of a fake S3, without the network."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ from fake_s3.buckets import BucketStore
 from fake_s3.counters import Counters
 from fake_s3.faults import Faults
 from fake_s3.memory import Pool
-from fake_s3.pace import Line
+from fake_s3.pace import SharedLink
 from fake_s3.uploads import Uploads
 
 
 @dataclass
 class Settings:
-    """How a stand-in is; each may be changed while it runs."""
+    """Settings of a server; each can be changed while it runs."""
 
     conditional: bool = True
-    """Whether `If-Match` and `If-None-Match` of writes are obeyed. rclone and some others ignore them silently."""
+    """Whether `If-Match` and `If-None-Match` of writes apply; rclone and others ignore them."""
     matching: bool = True
-    """Whether `If-Match` of writes is among the conditions that are obeyed: it came a year later than `If-None-Match`."""
+    """Whether `If-Match` of writes applies; S3 added it a year after `If-None-Match`."""
     page_keys: int = 1000
-    """How many keys a list shows at once."""
+    """Keys per page of a listing."""
     md5: bool = False
-    """Whether ETags are MD5, as at S3, at 1 CPU second for each gigabyte."""
+    """Whether ETags are MD5 as in S3, at 1 CPU second per gigabyte."""
     null: bool = False
-    """Whether bodies are counted and thrown away; then zeros of the same length are read."""
+    """Whether bodies are discarded; reads then return zeros of the same length."""
     seed: int = 0
     skew_s: int = 0
-    """How far the clock of the stand-in is ahead: in `Date`, and in `Last-Modified` of what is written from now on."""
+    """Offset of the server's clock, in `Date` and in `Last-Modified` of later writes."""
     smallest_part_bytes: int = 5 << 20
-    """Of all parts of an upload but the last one."""
+    """Minimum size of all parts of an upload except the last one."""
 
 
 class ServerState:
-    """One stand-in."""
+    """Settings, objects, uploads, faults and counters of one server."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.pool = Pool()
-        self.shelf = BucketStore()
+        self.objects = BucketStore()
         self.uploads = Uploads()
         self.faults = Faults()
-        self.line = Line()
-        self.tally = Counters()
+        self.shared_link = SharedLink()
+        self.counters = Counters()
         self._serials = itertools.count(1)
 
     def now_s(self) -> int:
-        """The time by its own clock, in whole seconds as S3 tells it."""
+        """The time of the server's clock in whole seconds, as in S3."""
         return calendar.timegm(time.gmtime()) + self.settings.skew_s
 
     def serial(self) -> int:
-        """A number that is given out once."""
+        """The next serial number."""
         return next(self._serials)
 
     def clear(self) -> None:
-        """Forget all objects and uploads. Their memory is kept for the next ones."""
-        self.shelf.clear()
+        """Delete all objects and uploads. Their memory is kept for reuse."""
+        self.objects.clear()
         self.uploads.clear()

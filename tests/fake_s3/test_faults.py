@@ -1,4 +1,4 @@
-"""What goes wrong at the stand-in, each once, as boto3 sees it."""
+"""Each fault of the fake S3, as boto3 observes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError, ResponseStreamingError
 
 from fake_s3 import FakeS3, Fault, Link
-from fake_s3.faults import Armed
+from fake_s3.faults import ArmedFault
 from fake_s3.handle import BadCommand
 from fake_s3.request import Request
 
@@ -36,7 +36,7 @@ def listed(client: S3Client) -> list[str]:
 
 
 def difference(one: bytes, other: bytes) -> int:
-    """In how many bits two contents differ."""
+    """Number of bits in which two contents differ."""
     assert len(one) == len(other)
     return sum((a ^ b).bit_count() for a, b in zip(one, other, strict=True))
 
@@ -51,16 +51,16 @@ def difference(one: bytes, other: bytes) -> int:
         ("Throttling", 429),
     ],
 )
-def test_a_request_is_refused_and_nothing_is_done(
+def test_error_fault_leaves_the_store_unchanged(
     s3: FakeS3, client: S3Client, code: str, status: int
 ) -> None:
     s3.fault("error", code=code, count=1)
 
-    with pytest.raises(ClientError) as refused:
+    with pytest.raises(ClientError) as error_reply:
         put(client)
 
-    assert refused.value.response["Error"]["Code"] == code
-    assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == status
+    assert error_reply.value.response["Error"]["Code"] == code
+    assert error_reply.value.response["ResponseMetadata"]["HTTPStatusCode"] == status
     assert s3.keys(B) == []
     put(client)
     assert read(client) == DATA
@@ -80,10 +80,10 @@ def test_fault_hits_only_matching_requests(s3: FakeS3, client: S3Client) -> None
             read(client, key)
 
     assert statuses == [200, 200, 503, 503, 200]
-    assert s3.struck(number) == 2
+    assert s3.triggered(number) == 2
 
 
-def test_a_fault_of_a_method_strikes_all_its_operations(s3: FakeS3, client: S3Client) -> None:
+def test_fault_of_a_method_applies_to_all_its_operations(s3: FakeS3, client: S3Client) -> None:
     s3.fault("error", on="GET")
     put(client)
 
@@ -92,20 +92,20 @@ def test_a_fault_of_a_method_strikes_all_its_operations(s3: FakeS3, client: S3Cl
             ask(client)
 
 
-def test_an_upload_fails_after_its_status_was_200(s3: FakeS3, client: S3Client) -> None:
+def test_upload_can_fail_after_status_200(s3: FakeS3, client: S3Client) -> None:
     upload = client.create_multipart_upload(Bucket=B, Key=K)["UploadId"]
     tag = client.upload_part(Bucket=B, Key=K, UploadId=upload, PartNumber=1, Body=b"a")["ETag"]
     parts = {"Parts": [{"PartNumber": 1, "ETag": tag}]}
     s3.fault("error", code="InternalError", status=200, on="CompleteMultipartUpload")
 
-    with pytest.raises(ClientError) as refused:
+    with pytest.raises(ClientError) as error_reply:
         client.complete_multipart_upload(Bucket=B, Key=K, UploadId=upload, MultipartUpload=parts)  # type: ignore[arg-type]
 
-    assert refused.value.response["Error"]["Code"] == "InternalError"
+    assert error_reply.value.response["Error"]["Code"] == "InternalError"
 
 
 @pytest.mark.parametrize("at", [0.0, 0.5, 1.0])
-def test_a_connection_is_reset_during_an_upload(s3: FakeS3, client: S3Client, at: float) -> None:
+def test_connection_is_reset_during_an_upload(s3: FakeS3, client: S3Client, at: float) -> None:
     s3.fault("reset", on="PUT", at=at, count=1)
 
     with pytest.raises(ConnectionClosedError):
@@ -116,7 +116,7 @@ def test_a_connection_is_reset_during_an_upload(s3: FakeS3, client: S3Client, at
     assert (entry.status, entry.bytes_in) == (0, int(len(DATA) * at))
 
 
-def test_a_reply_ends_before_its_length(s3: FakeS3, client: S3Client) -> None:
+def test_truncated_reply_ends_before_its_length(s3: FakeS3, client: S3Client) -> None:
     put(client)
     s3.fault("close", on="GET", at=0.5, count=1)
     reply = client.get_object(Bucket=B, Key=K)
@@ -137,11 +137,11 @@ def test_lost_reply_fault_stores_the_object(s3: FakeS3, client: S3Client) -> Non
     assert s3.read(B, K) == DATA
 
 
-def test_a_request_stalls_until_the_fault_is_taken_back(s3: FakeS3, client: S3Client) -> None:
+def test_request_stalls_until_the_fault_is_removed(s3: FakeS3, client: S3Client) -> None:
     number = s3.fault("stall", on="PUT", at=0.5)
     with ThreadPoolExecutor(1) as threads:
         upload = threads.submit(put, client)
-        assert s3.struck(number, times=1) == 1
+        assert s3.triggered(number, times=1) == 1
         before = (s3.counts().in_flight, s3.keys(B))
 
         s3.calm(number)
@@ -151,7 +151,7 @@ def test_a_request_stalls_until_the_fault_is_taken_back(s3: FakeS3, client: S3Cl
     assert s3.read(B, K) == DATA
 
 
-def test_a_request_stalls_for_a_while(s3: FakeS3, client: S3Client) -> None:
+def test_request_stalls_for_a_limited_time(s3: FakeS3, client: S3Client) -> None:
     put(client)
     s3.fault("stall", on="HEAD", wait_s=0.1)
     began_s = time.monotonic()
@@ -161,7 +161,7 @@ def test_a_request_stalls_for_a_while(s3: FakeS3, client: S3Client) -> None:
     assert time.monotonic() - began_s >= 0.1
 
 
-def test_a_bit_flips_on_the_way_to_a_reader(s3: FakeS3, client: S3Client) -> None:
+def test_bit_flip_in_a_reply_changes_one_bit(s3: FakeS3, client: S3Client) -> None:
     put(client)
     s3.fault("flip", on="GET", count=1)
 
@@ -169,15 +169,13 @@ def test_a_bit_flips_on_the_way_to_a_reader(s3: FakeS3, client: S3Client) -> Non
     assert read(client) == DATA
 
 
-def test_a_bit_that_flips_on_the_way_here_is_seen_by_a_checksum(
-    s3: FakeS3, client: S3Client
-) -> None:
+def test_bit_flip_in_a_request_is_detected_by_its_checksum(s3: FakeS3, client: S3Client) -> None:
     s3.fault("flip", on="PUT", count=1)
 
-    with pytest.raises(ClientError) as refused:
-        put(client)  # boto3 sends a CRC32 along.
+    with pytest.raises(ClientError) as error_reply:
+        put(client)  # boto3 adds a CRC32.
 
-    assert refused.value.response["Error"]["Code"] == "BadDigest"
+    assert error_reply.value.response["Error"]["Code"] == "BadDigest"
 
 
 def test_bit_flip_at_rest_leaves_etag_unchanged(s3: FakeS3, client: S3Client) -> None:
@@ -191,7 +189,7 @@ def test_bit_flip_at_rest_leaves_etag_unchanged(s3: FakeS3, client: S3Client) ->
     assert client.head_object(Bucket=B, Key="sound")["ETag"] == result
 
 
-def test_new_keys_are_not_listed_for_a_while(s3: FakeS3, client: S3Client) -> None:
+def test_new_keys_are_listed_with_a_delay(s3: FakeS3, client: S3Client) -> None:
     put(client, "old")
     s3.fault("lag", wait_s=3600)
 
@@ -204,17 +202,17 @@ def test_new_keys_are_not_listed_for_a_while(s3: FakeS3, client: S3Client) -> No
 
 
 def test_fault_selection_depends_on_seed_not_request_order() -> None:
-    def struck(seed: int, keys: list[str]) -> set[str]:
-        armed = Armed(1, Fault("error", chance=0.3))
-        return {key for key in keys if armed.strikes(Request("PUT", B, key), seed)}
+    def triggered(seed: int, keys: list[str]) -> set[str]:
+        armed = ArmedFault(1, Fault("error", chance=0.3))
+        return {key for key in keys if armed.is_triggered_by(Request("PUT", B, key), seed)}
 
     keys = [f"{number}" for number in range(1000)]
 
-    assert struck(1, keys) == struck(1, keys[::-1]) != struck(2, keys)
-    assert 250 < len(struck(1, keys)) < 350
+    assert triggered(1, keys) == triggered(1, keys[::-1]) != triggered(2, keys)
+    assert 250 < len(triggered(1, keys)) < 350
 
 
-def test_a_fault_or_a_setting_that_there_is_not_is_refused(s3: FakeS3) -> None:
+def test_unknown_fault_or_setting_is_refused(s3: FakeS3) -> None:
     with pytest.raises(ValueError, match="there is no fault"):
         s3.fault("typo")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
@@ -223,10 +221,10 @@ def test_a_fault_or_a_setting_that_there_is_not_is_refused(s3: FakeS3) -> None:
         s3.set(page_kyes=3)
 
 
-# Damage at rest, by hand
+# Damage of stored objects
 
 
-def test_objects_are_damaged_by_hand_and_keep_their_etags(s3: FakeS3, client: S3Client) -> None:
+def test_damaged_objects_keep_their_etags(s3: FakeS3, client: S3Client) -> None:
     for key in ("short", "bad", "chosen", "gone"):
         put(client, key)
     before = client.head_object(Bucket=B, Key="short")["ETag"]
@@ -243,7 +241,7 @@ def test_objects_are_damaged_by_hand_and_keep_their_etags(s3: FakeS3, client: S3
     assert {client.head_object(Bucket=B, Key=key)["ETag"] for key in s3.keys(B)} == {before}
 
 
-def test_objects_are_swapped_by_hand(s3: FakeS3, client: S3Client) -> None:
+def test_swap_exchanges_objects_with_their_etags(s3: FakeS3, client: S3Client) -> None:
     s3.write(B, "a", b"1")
     s3.write(B, "b", b"2")
 
@@ -252,10 +250,10 @@ def test_objects_are_swapped_by_hand(s3: FakeS3, client: S3Client) -> None:
     assert (read(client, "a"), read(client, "b")) == (b"2", b"1")
 
 
-# The line
+# The link
 
 
-def test_answers_come_after_the_latency(s3: FakeS3, client: S3Client) -> None:
+def test_replies_come_after_the_latency(s3: FakeS3, client: S3Client) -> None:
     s3.link(Link(latency_s=0.1))
     began_s = time.monotonic()
 
@@ -265,11 +263,11 @@ def test_answers_come_after_the_latency(s3: FakeS3, client: S3Client) -> None:
 
 
 @pytest.mark.parametrize("link", [Link(bytes_per_s=10e6), Link(total_bytes_per_s=10e6)])
-def test_bodies_take_as_long_as_the_line_is_narrow(
+def test_bodies_take_as_long_as_the_bandwidth_requires(
     s3: FakeS3, client: S3Client, link: Link
 ) -> None:
     s3.link(link)
-    least_s = len(DATA) / 10e6 - 0.05  # The burst that is allowed.
+    least_s = len(DATA) / 10e6 - 0.05  # Less the allowed burst.
 
     began_s = time.monotonic()
     put(client)
@@ -281,7 +279,7 @@ def test_bodies_take_as_long_as_the_line_is_narrow(
     assert both_s >= 2 * least_s
 
 
-def test_the_clock_of_the_stand_in_is_ahead(s3: FakeS3, client: S3Client) -> None:
+def test_server_clock_can_be_ahead(s3: FakeS3, client: S3Client) -> None:
     put(client, "now")
     s3.set(skew_s=86_400)
     put(client, "then")
@@ -292,10 +290,10 @@ def test_the_clock_of_the_stand_in_is_ahead(s3: FakeS3, client: S3Client) -> Non
     assert then["ResponseMetadata"]["HTTPHeaders"]["date"] >= "A"
 
 
-# The count
+# Counters
 
 
-def test_everything_is_counted_but_commands(s3: FakeS3, client: S3Client) -> None:
+def test_all_requests_except_commands_are_counted(s3: FakeS3, client: S3Client) -> None:
     put(client)
     read(client)
     with pytest.raises(ClientError):
@@ -311,13 +309,13 @@ def test_everything_is_counted_but_commands(s3: FakeS3, client: S3Client) -> Non
     assert [(entry.key, entry.status) for entry in s3.log()] == [(K, 200), (K, 200), ("nowhere", 404)]  # fmt: skip
 
 
-def test_how_many_were_under_way_at_once_is_counted(s3: FakeS3, client: S3Client) -> None:
+def test_most_concurrent_requests_are_counted(s3: FakeS3, client: S3Client) -> None:
     number = s3.fault("stall", on="PUT")
     threads = [threading.Thread(target=put, args=(client, f"{n}")) for n in range(3)]
     for thread in threads:
         thread.start()
 
-    s3.struck(number, times=3)
+    s3.triggered(number, times=3)
     s3.calm()
     for thread in threads:
         thread.join()
@@ -326,5 +324,5 @@ def test_how_many_were_under_way_at_once_is_counted(s3: FakeS3, client: S3Client
 
 
 def read_past_checksums(client: S3Client, key: str = K) -> bytes:
-    """What came, also where boto3 would refuse it."""
+    """The received bytes, also if boto3 would refuse them."""
     return client.get_object(Bucket=B, Key=key, Range="bytes=0-")["Body"].read()

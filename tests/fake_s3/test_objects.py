@@ -1,4 +1,4 @@
-"""What boto3 finds at the stand-in while nothing goes wrong."""
+"""The fake S3 without faults, as boto3 observes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 B, K = "bucket", "run 1/é+/step-000012"
-DATA = bytes(range(256)) * 9000  # 2.3 MB: beyond what is a bytearray.
+DATA = bytes(range(256)) * 9000  # 2.3 MB: larger than bodies in a bytearray.
 
 
 def code_of(error: ClientError) -> str:
@@ -54,7 +54,7 @@ def test_etag_depends_on_content(s3: FakeS3, client: S3Client) -> None:
     assert tags[0] == tags[1] != tags[2]
 
 
-def test_an_etag_is_an_md5_where_that_is_asked_for(s3: FakeS3, client: S3Client) -> None:
+def test_etag_is_an_md5_if_configured(s3: FakeS3, client: S3Client) -> None:
     s3.set(md5=True)
 
     tag = client.put_object(Bucket=B, Key=K, Body=DATA)["ETag"]
@@ -63,13 +63,13 @@ def test_an_etag_is_an_md5_where_that_is_asked_for(s3: FakeS3, client: S3Client)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "start", "end"),
+    ("child_text", "start", "end"),
     [("bytes=0-0", 0, 1), ("bytes=10-", 10, None), ("bytes=-5", -5, None), ("bytes=5-99999999", 5, None)],
 )  # fmt: skip
-def test_a_range_is_read(s3: FakeS3, client: S3Client, wanted: str, start: int, end: int | None) -> None:  # fmt: skip
+def test_requested_range_is_returned(s3: FakeS3, client: S3Client, child_text: str, start: int, end: int | None) -> None:  # fmt: skip
     s3.write(B, K, DATA)
 
-    got = client.get_object(Bucket=B, Key=K, Range=wanted)
+    got = client.get_object(Bucket=B, Key=K, Range=child_text)
 
     first = start % len(DATA)
     last = (len(DATA) if end is None else end) - 1
@@ -77,33 +77,33 @@ def test_a_range_is_read(s3: FakeS3, client: S3Client, wanted: str, start: int, 
     assert got["ContentRange"] == f"bytes {first}-{last}/{len(DATA)}"
 
 
-def test_no_range_begins_behind_the_end(s3: FakeS3, client: S3Client) -> None:
+def test_range_beyond_the_end_is_refused(s3: FakeS3, client: S3Client) -> None:
     s3.write(B, K, b"abc")
 
-    with pytest.raises(ClientError) as refused:
+    with pytest.raises(ClientError) as error_reply:
         client.get_object(Bucket=B, Key=K, Range="bytes=3-")
 
-    assert code_of(refused.value) == "InvalidRange"
+    assert code_of(error_reply.value) == "InvalidRange"
 
 
 def test_missing_object_is_not_found(s3: FakeS3, client: S3Client) -> None:
-    with pytest.raises(ClientError) as refused:
+    with pytest.raises(ClientError) as error_reply:
         read(client)
     with pytest.raises(ClientError) as head_refused:
         client.head_object(Bucket=B, Key=K)
 
-    assert code_of(refused.value) == "NoSuchKey"
+    assert code_of(error_reply.value) == "NoSuchKey"
     assert code_of(head_refused.value) == "404"
 
 
 def test_unsupported_operation_returns_not_implemented(s3: FakeS3, client: S3Client) -> None:
-    with pytest.raises(ClientError) as refused:
+    with pytest.raises(ClientError) as error_reply:
         client.get_object_tagging(Bucket=B, Key=K)
 
-    assert code_of(refused.value) == "NotImplemented"
+    assert code_of(error_reply.value) == "NotImplemented"
 
 
-def test_objects_are_deleted_one_by_one_and_many_at_once(s3: FakeS3, client: S3Client) -> None:
+def test_objects_are_deleted_singly_and_in_batches(s3: FakeS3, client: S3Client) -> None:
     put_all(client, "a", "b", "c", "d")
 
     client.delete_object(Bucket=B, Key="a")
@@ -115,7 +115,7 @@ def test_objects_are_deleted_one_by_one_and_many_at_once(s3: FakeS3, client: S3C
     assert "Deleted" not in quiet
 
 
-def test_a_copy_is_an_object_of_its_own(s3: FakeS3, client: S3Client) -> None:
+def test_copy_is_independent_of_its_source(s3: FakeS3, client: S3Client) -> None:
     client.put_object(Bucket=B, Key=K, Body=DATA, Metadata={"epoch": "7"})
 
     client.copy_object(Bucket="other", Key="copy", CopySource={"Bucket": B, "Key": K})
@@ -125,7 +125,7 @@ def test_a_copy_is_an_object_of_its_own(s3: FakeS3, client: S3Client) -> None:
     assert client.head_object(Bucket="other", Key="copy")["Metadata"] == {"epoch": "7"}
 
 
-def test_buckets_are_there_when_somebody_speaks_of_them(s3: FakeS3, client: S3Client) -> None:
+def test_buckets_exist_on_first_use(s3: FakeS3, client: S3Client) -> None:
     client.head_bucket(Bucket="never-made")
     client.create_bucket(Bucket="made")
     s3.write(B, K, b"")
@@ -141,7 +141,7 @@ def test_buckets_are_there_when_somebody_speaks_of_them(s3: FakeS3, client: S3Cl
 # Lists
 
 
-def test_a_list_comes_in_pages(s3: FakeS3, client: S3Client) -> None:
+def test_listing_is_paged(s3: FakeS3, client: S3Client) -> None:
     s3.set(page_keys=3)
     keys = sorted(f"p/{number}&" for number in range(8))
     put_all(client, *reversed(keys), "o", "q")
@@ -153,7 +153,7 @@ def test_a_list_comes_in_pages(s3: FakeS3, client: S3Client) -> None:
     assert pages[0]["Contents"][0]["Size"] == len(keys[0])
 
 
-def test_a_list_with_a_delimiter_names_folders_once(s3: FakeS3, client: S3Client) -> None:
+def test_listing_with_a_delimiter_names_folders_once(s3: FakeS3, client: S3Client) -> None:
     s3.set(page_keys=1)
     put_all(client, "r/a/1", "r/a/2", "r/b", "r/c/1", "r/c/2", "r/d")
 
@@ -164,7 +164,7 @@ def test_a_list_with_a_delimiter_names_folders_once(s3: FakeS3, client: S3Client
     assert [row["Key"] for page in pages for row in page.get("Contents", [])] == ["r/b", "r/d"]
 
 
-def test_a_list_begins_after_a_key(s3: FakeS3, client: S3Client) -> None:
+def test_listing_begins_after_a_key(s3: FakeS3, client: S3Client) -> None:
     put_all(client, "a", "b", "c")
 
     page = client.list_objects_v2(Bucket=B, StartAfter="a", MaxKeys=1)
@@ -176,17 +176,17 @@ def test_a_list_begins_after_a_key(s3: FakeS3, client: S3Client) -> None:
 # Conditions
 
 
-def test_a_key_is_taken_once(s3: FakeS3, client: S3Client) -> None:
+def test_conditional_put_creates_a_key_once(s3: FakeS3, client: S3Client) -> None:
     client.put_object(Bucket=B, Key=K, Body=b"first", IfNoneMatch="*")
 
-    with pytest.raises(ClientError) as refused:
+    with pytest.raises(ClientError) as error_reply:
         client.put_object(Bucket=B, Key=K, Body=b"second", IfNoneMatch="*")
 
-    assert code_of(refused.value) == "PreconditionFailed"
+    assert code_of(error_reply.value) == "PreconditionFailed"
     assert s3.read(B, K) == b"first"
 
 
-def test_of_many_at_once_one_takes_a_key(s3: FakeS3, client: S3Client) -> None:
+def test_one_of_many_concurrent_puts_creates_a_key(s3: FakeS3, client: S3Client) -> None:
     outcomes = []
 
     def take(name: str) -> None:
@@ -220,7 +220,7 @@ def test_conditional_put_replaces_only_the_matching_etag(s3: FakeS3, client: S3C
     assert s3.read(B, K) == b"2"
 
 
-def test_conditions_are_ignored_where_that_is_asked_for(s3: FakeS3, client: S3Client) -> None:
+def test_conditions_are_ignored_if_configured(s3: FakeS3, client: S3Client) -> None:
     s3.set(conditional=False)
 
     for body in (b"first", b"second"):
@@ -229,7 +229,7 @@ def test_conditions_are_ignored_where_that_is_asked_for(s3: FakeS3, client: S3Cl
     assert s3.read(B, K) == b"second"
 
 
-def test_one_kind_of_condition_may_be_known_and_the_other_not(s3: FakeS3, client: S3Client) -> None:
+def test_support_of_each_condition_is_configurable(s3: FakeS3, client: S3Client) -> None:
     s3.set(matching=False)
     client.put_object(Bucket=B, Key=K, Body=b"1", IfNoneMatch="*")
 
@@ -266,39 +266,39 @@ def test_wrong_checksum_is_rejected_and_valid_one_is_returned(
     wrong = base64.b64encode(KNOWN[header]([memoryview(b"other")])).decode()
 
     client.put_object(Bucket=B, Key=K, Body=DATA, **{member: right})  # type: ignore[arg-type]
-    with pytest.raises(ClientError) as refused:
+    with pytest.raises(ClientError) as error_reply:
         client.put_object(Bucket=B, Key="bad", Body=DATA, **{member: wrong})  # type: ignore[arg-type]
 
     head = client.head_object(Bucket=B, Key=K, ChecksumMode="ENABLED")
-    assert code_of(refused.value) == "BadDigest"
+    assert code_of(error_reply.value) == "BadDigest"
     assert head.get(member) == right
     assert s3.keys(B) == [K]
 
 
-def test_a_wrong_md5_is_refused(s3: FakeS3, client: S3Client) -> None:
+def test_wrong_md5_is_refused(s3: FakeS3, client: S3Client) -> None:
     wrong = base64.b64encode(hashlib.md5(b"other").digest()).decode()
 
-    with pytest.raises(ClientError) as refused:
+    with pytest.raises(ClientError) as error_reply:
         client.put_object(Bucket=B, Key=K, Body=b"this", ContentMD5=wrong)
 
-    assert code_of(refused.value) == "BadDigest"
+    assert code_of(error_reply.value) == "BadDigest"
 
 
 @pytest.mark.skipif(OWN not in KNOWN, reason="awscrt is not installed: S3's own checksum is not computed here")  # fmt: skip
-def test_s3_has_a_checksum_of_its_own(s3: FakeS3, client: S3Client) -> None:
+def test_s3_computes_its_own_checksum(s3: FakeS3, client: S3Client) -> None:
     client.put_object(Bucket=B, Key=K, Body=b"123456789")
 
     head = client.head_object(Bucket=B, Key=K, ChecksumMode="ENABLED")
 
     assert (
         base64.b64decode(head["ChecksumCRC64NVME"]).hex() == "ae8b14860a799888"
-    )  # Its catalogue value.
+    )  # The check value of its catalog entry.
 
 
 # Parts
 
 
-def test_an_object_comes_in_parts(s3: FakeS3, client: S3Client) -> None:
+def test_multipart_upload_creates_one_object(s3: FakeS3, client: S3Client) -> None:
     s3.set(smallest_part_bytes=2)
     upload = client.create_multipart_upload(Bucket=B, Key=K, Metadata={"epoch": "7"})["UploadId"]
     whose: dict[str, Any] = {"Bucket": B, "Key": K, "UploadId": upload}
@@ -320,7 +320,7 @@ def test_an_object_comes_in_parts(s3: FakeS3, client: S3Client) -> None:
     assert "Uploads" not in client.list_multipart_uploads(Bucket=B)
 
 
-def test_parts_that_cannot_be_an_object_are_refused(s3: FakeS3, client: S3Client) -> None:
+def test_invalid_parts_are_refused(s3: FakeS3, client: S3Client) -> None:
     upload = client.create_multipart_upload(Bucket=B, Key=K)["UploadId"]
     whose: dict[str, Any] = {"Bucket": B, "Key": K, "UploadId": upload}
     tag = client.upload_part(**whose, PartNumber=1, Body=b"a")["ETag"]
@@ -328,9 +328,9 @@ def test_parts_that_cannot_be_an_object_are_refused(s3: FakeS3, client: S3Client
 
     def refusal(*parts: tuple[int, str]) -> str:
         listed: Any = [{"PartNumber": number, "ETag": etag} for number, etag in parts]
-        with pytest.raises(ClientError) as refused:
+        with pytest.raises(ClientError) as error_reply:
             client.complete_multipart_upload(**whose, MultipartUpload={"Parts": listed})
-        return code_of(refused.value)
+        return code_of(error_reply.value)
 
     assert refusal((1, tag), (2, tag)) == "EntityTooSmall"
     assert refusal((2, tag), (1, tag)) == "InvalidPartOrder"
@@ -339,7 +339,7 @@ def test_parts_that_cannot_be_an_object_are_refused(s3: FakeS3, client: S3Client
     assert refusal((1, tag)) == "NoSuchUpload"
 
 
-def test_boto3_cuts_large_files_itself(s3: FakeS3, client: S3Client) -> None:
+def test_boto3_uploads_large_files_in_parts(s3: FakeS3, client: S3Client) -> None:
     large = DATA * 5
 
     client.upload_fileobj(io.BytesIO(large), B, K)

@@ -1,4 +1,4 @@
-"""The stand-in on the wire: other clients, bodies in chunks, processes, and memory."""
+"""The fake S3 on the wire: other clients, chunked bodies, processes and memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DATA = bytes(range(256)) * 9000
 
 
 def send_request(s3: FakeS3, method: str, path: str, body: bytes | Iterator[bytes] = b"", **headers: str) -> tuple[int, bytes]:  # fmt: skip
-    """The answer to a request as it stands here."""
+    """Send a raw request and return status and body."""
     connection = http.client.HTTPConnection("127.0.0.1", s3.port, timeout=10)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -31,17 +31,17 @@ def send_request(s3: FakeS3, method: str, path: str, body: bytes | Iterator[byte
 
 
 def chunks(data: bytes, size: int, trailer: str = "") -> bytes:
-    """`data` as aws-chunked."""
+    """`data` in the aws-chunked encoding."""
     cut = [data[at : at + size] for at in range(0, len(data), size)]
     framed = b"".join(b"%x;chunk-signature=0a\r\n%b\r\n" % (len(piece), piece) for piece in cut)
     return framed + f"0\r\n{trailer}\r\n".encode()
 
 
-# Bodies in chunks
+# Chunked bodies
 
 
 @pytest.mark.parametrize("size", [7, 65_536, 10_000_000])
-def test_chunks_of_amazon_s_kind_are_decoded(s3: FakeS3, size: int) -> None:
+def test_aws_chunked_body_is_decoded(s3: FakeS3, size: int) -> None:
     data = DATA if size > 1000 else DATA[:1000]
     body = chunks(data, size)
 
@@ -51,7 +51,7 @@ def test_chunks_of_amazon_s_kind_are_decoded(s3: FakeS3, size: int) -> None:
     assert s3.read(B, K) == data
 
 
-def test_a_checksum_behind_the_body_is_looked_at(s3: FakeS3) -> None:
+def test_trailing_checksum_is_verified(s3: FakeS3) -> None:
     headers = {"Content_Encoding": "aws-chunked", "x_amz_decoded_content_length": "9"}
     right, wrong = (chunks(b"123456789", 4, f"x-amz-checksum-crc32:{crc}\r\n") for crc in ("y/Q5Jg==", "AAAAAA=="))  # fmt: skip
 
@@ -63,7 +63,7 @@ def test_a_checksum_behind_the_body_is_looked_at(s3: FakeS3) -> None:
     assert s3.keys(B) == ["good"]
 
 
-def test_chunks_lie_in_chunks(s3: FakeS3) -> None:
+def test_aws_chunks_inside_http_chunks_are_decoded(s3: FakeS3) -> None:
     inner = chunks(DATA, 100_000)
     outer = (inner[at : at + 16_384] for at in range(0, len(inner), 16_384))
 
@@ -73,7 +73,7 @@ def test_chunks_lie_in_chunks(s3: FakeS3) -> None:
     assert s3.read(B, K) == DATA
 
 
-def test_a_body_that_is_longer_than_announced_is_refused(s3: FakeS3) -> None:
+def test_body_longer_than_announced_is_refused(s3: FakeS3) -> None:
     body = chunks(b"123456789", 4)
 
     status, result = send_request(s3, "PUT", f"/{B}/{K}", body, Content_Encoding="aws-chunked", x_amz_decoded_content_length="5")  # fmt: skip
@@ -82,14 +82,14 @@ def test_a_body_that_is_longer_than_announced_is_refused(s3: FakeS3) -> None:
     assert b"IncompleteBody" in result
 
 
-def test_a_body_without_a_length_is_refused(s3: FakeS3) -> None:
+def test_body_without_a_length_is_refused(s3: FakeS3) -> None:
     status, result = send_request(s3, "PUT", f"/{B}/{K}", iter([b"abc"]))
 
     assert status == 411
     assert b"MissingContentLength" in result
 
 
-def test_a_client_that_waits_for_leave_gets_it(s3: FakeS3) -> None:
+def test_expect_continue_client_gets_a_continue(s3: FakeS3) -> None:
     with socket.create_connection(("127.0.0.1", s3.port), timeout=10) as connection:
         connection.sendall(
             b"PUT /b/k HTTP/1.1\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n"
@@ -114,7 +114,7 @@ def test_expect_continue_client_gets_error_instead_of_continue(s3: FakeS3) -> No
     assert b"Connection: close" in answer
 
 
-def test_a_reset_is_no_end_and_an_end_no_reset(s3: FakeS3) -> None:
+def test_reset_and_orderly_close_are_distinct(s3: FakeS3) -> None:
     s3.fault("reset", key="reset")
     s3.fault("close", key="close")
 
@@ -184,7 +184,7 @@ def test_obstore_conditional_puts_are_supported(obstore: Any, s3: FakeS3, store:
 
 
 @pytest.mark.parametrize("kind", ["error", "reset", "lost"])
-def test_obstore_meets_faults(obstore: Any, s3: FakeS3, store: Any, kind: Any) -> None:
+def test_obstore_retries_after_faults(obstore: Any, s3: FakeS3, store: Any, kind: Any) -> None:
     s3.fault(kind, on="PUT", count=1)
 
     with pytest.raises(obstore.exceptions.GenericError):
@@ -193,7 +193,7 @@ def test_obstore_meets_faults(obstore: Any, s3: FakeS3, store: Any, kind: Any) -
     assert s3.keys(B) == ([K] if kind == "lost" else [])
 
 
-def test_obstore_meets_a_reply_that_ends_early(obstore: Any, s3: FakeS3, store: Any) -> None:
+def test_obstore_detects_a_truncated_reply(obstore: Any, s3: FakeS3, store: Any) -> None:
     s3.write(B, K, DATA)
     s3.fault("close", on="GET", at=0.5)
 
@@ -204,7 +204,7 @@ def test_obstore_meets_a_reply_that_ends_early(obstore: Any, s3: FakeS3, store: 
 # Processes
 
 
-def test_a_stand_in_of_its_own_process_ends_with_its_context() -> None:
+def test_server_process_ends_with_its_context() -> None:
     with fake_s3.in_process(Settings(md5=True)) as s3:
         s3.write(B, K, DATA)
         assert send_request(s3, "GET", f"/{B}/{K}") == (200, DATA)
@@ -214,7 +214,7 @@ def test_a_stand_in_of_its_own_process_ends_with_its_context() -> None:
         s3.keys(B)
 
 
-def test_bodies_are_thrown_away_where_that_is_asked_for(s3: FakeS3) -> None:
+def test_bodies_are_discarded_if_configured(s3: FakeS3) -> None:
     s3.set(null=True)
 
     send_request(s3, "PUT", f"/{B}/{K}", DATA)
@@ -224,11 +224,11 @@ def test_bodies_are_thrown_away_where_that_is_asked_for(s3: FakeS3) -> None:
 
 
 def test_benchmark_transfers_the_stated_bytes_and_requests(s3: FakeS3) -> None:
-    course = ThroughputRun(size_bytes=8 << 20, part_bytes=1 << 20, connections=3)
-    s3.reserve(course.parts, course.part_bytes)
+    benchmark = ThroughputRun(size_bytes=8 << 20, part_bytes=1 << 20, connections=3)
+    s3.reserve(benchmark.parts, benchmark.part_bytes)
 
-    put(course, s3.port, memoryview(DATA)[: course.part_bytes])
-    get(course, s3.port, memoryview(bytearray(course.part_bytes)))
+    put(benchmark, s3.port, memoryview(DATA)[: benchmark.part_bytes])
+    get(benchmark, s3.port, memoryview(bytearray(benchmark.part_bytes)))
 
     counts = s3.counts()
     assert (counts.bytes_in, counts.bytes_out) == (8 << 20, 8 << 20)
@@ -241,14 +241,14 @@ def test_benchmark_transfers_the_stated_bytes_and_requests(s3: FakeS3) -> None:
 
 def test_memory_is_reused_after_last_reference_is_dropped() -> None:
     pool = Pool()
-    blob = Blob((pool.take(SMALL),))
+    blob = Blob((pool.allocate(SMALL),))
     twin = Blob(blob.bodies)
 
     del blob
     held = pool.idle_bytes
     del twin
     free = pool.idle_bytes
-    pool.take(SMALL + 1)
+    pool.allocate(SMALL + 1)
 
     assert (held, free) == (0, 2 << 20)
     assert pool.idle_bytes == 2 << 20

@@ -1,4 +1,4 @@
-"""How fast the stand-in is, beside loops that do nothing but receive and send. Only ratios of one run mean anything.
+"""Throughput of the fake S3, as ratios to plain socket loops in the same run.
 
 PYTHONPATH=tests python -m fake_s3.throughput [--rounds 3] [--connections 16] [--size-mib 1024] [--part-mib 16]
 """
@@ -20,12 +20,12 @@ from typing import Any
 
 from fake_s3.handle import FakeS3, in_process
 
-BUCKET = "ceiling"
+BUCKET = "throughput"
 
 
 @dataclass
 class ThroughputRun:
-    """What is sent, and what was measured: gigabytes per second, and CPU seconds of the server per gigabyte."""
+    """Parameters and results: gigabytes per second, and CPU seconds of the server per gigabyte."""
 
     size_bytes: int
     part_bytes: int
@@ -37,57 +37,57 @@ class ThroughputRun:
         return self.size_bytes // self.part_bytes
 
     def measure(self, name: str, cpu_s: Callable[[], float], run: Callable[[], None]) -> None:
-        """Run once, and remember."""
+        """Run once and record the result."""
         before_s, began_s = cpu_s(), time.monotonic()
         run()
         gigabytes = self.parts * self.part_bytes / 1e9
         rate = gigabytes / (time.monotonic() - began_s)
         self.rates.setdefault(name, []).append((rate, (cpu_s() - before_s) / gigabytes))
 
-    def on_all(self, port: int, turn: Callable[[socket.socket, int], None]) -> None:
-        """Take turns on every connection, until all parts have had theirs."""
+    def transfer_all(self, port: int, transfer: Callable[[socket.socket, int], None]) -> None:
+        """Transfer all parts, distributed over the connections."""
 
-        def go(first: int) -> None:
+        def run_connection(first: int) -> None:
             with socket.create_connection(("127.0.0.1", port)) as connection:
                 for part in range(first, self.parts, self.connections):
-                    turn(connection, part)
+                    transfer(connection, part)
 
         with ThreadPoolExecutor(self.connections) as pool:
-            list(pool.map(go, range(self.connections)))
+            list(pool.map(run_connection, range(self.connections)))
 
 
-def put(course: ThroughputRun, port: int, data: memoryview) -> None:
-    """All parts as plain PUTs over raw sockets."""
+def put(benchmark: ThroughputRun, port: int, data: memoryview) -> None:
+    """Send all parts as plain PUTs over raw sockets."""
 
-    def turn(connection: socket.socket, part: int) -> None:
+    def transfer(connection: socket.socket, part: int) -> None:
         connection.sendall(b"PUT /%b/%d HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (BUCKET.encode(), part, len(data)))  # fmt: skip
         connection.sendall(data)
-        answer = connection.recv(4096)
-        assert answer.startswith(b"HTTP/1.1 200"), answer
+        reply = connection.recv(4096)
+        assert reply.startswith(b"HTTP/1.1 200"), reply
 
-    course.on_all(port, turn)
+    benchmark.transfer_all(port, transfer)
 
 
-def get(course: ThroughputRun, port: int, rubbish: memoryview) -> None:
-    """All parts as GETs over raw sockets, all into the same memory."""
+def get(benchmark: ThroughputRun, port: int, scratch: memoryview) -> None:
+    """Read all parts by GETs over raw sockets, into the same memory."""
 
-    def turn(connection: socket.socket, part: int) -> None:
+    def transfer(connection: socket.socket, part: int) -> None:
         connection.sendall(b"GET /%b/%d HTTP/1.1\r\n\r\n" % (BUCKET.encode(), part))
-        answer = connection.recv(4096)
-        take(connection, rubbish[len(answer.partition(b"\r\n\r\n")[2]) :])
+        reply = connection.recv(4096)
+        take(connection, scratch[len(reply.partition(b"\r\n\r\n")[2]) :])
 
-    course.on_all(port, turn)
+    benchmark.transfer_all(port, transfer)
 
 
 def take(connection: socket.socket, view: memoryview) -> None:
-    """Receive so many bytes."""
+    """Receive until `view` is full."""
     left = len(view)
     while left:
         left -= connection.recv_into(view[:left], 0, socket.MSG_WAITALL)
 
 
-def obstore_put(course: ThroughputRun, s3: FakeS3, data: memoryview) -> None:
-    """All parts as PUTs by obstore, from threads."""
+def obstore_put(benchmark: ThroughputRun, s3: FakeS3, data: memoryview) -> None:
+    """Send all parts as PUTs by obstore, from threads."""
     import obstore
     from obstore.store import S3Store
 
@@ -100,12 +100,12 @@ def obstore_put(course: ThroughputRun, s3: FakeS3, data: memoryview) -> None:
         unsigned_payload=True,
         client_options={"allow_http": True},
     )
-    with ThreadPoolExecutor(course.connections) as pool:
-        list(pool.map(lambda part: obstore.put(store, f"{part}", data, use_multipart=False), range(course.parts)))  # fmt: skip
+    with ThreadPoolExecutor(benchmark.connections) as pool:
+        list(pool.map(lambda part: obstore.put(store, f"{part}", data, use_multipart=False), range(benchmark.parts)))  # fmt: skip
 
 
-def bare(pipe: Connection, connections: int, part_bytes: int) -> None:
-    """Loops that do nothing but receive parts and send parts, each at a port of its own, and their CPU seconds when asked."""
+def serve_baseline(pipe: Connection, connections: int, part_bytes: int) -> None:
+    """Serve plain loops that receive or send parts, each on its own port, and report CPU time."""
 
     def receive(connection: socket.socket, view: memoryview) -> None:
         with connection:
@@ -133,53 +133,59 @@ def bare(pipe: Connection, connections: int, part_bytes: int) -> None:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all rounds and print the results."""
     parser = argparse.ArgumentParser(prog="python -m fake_s3.throughput", description=__doc__)
     for name, default in (("rounds", 3), ("connections", 16), ("size-mib", 1024), ("part-mib", 16)):
         parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
-    course = ThroughputRun(args.size_mib << 20, args.part_mib << 20, args.connections)
+    benchmark = ThroughputRun(args.size_mib << 20, args.part_mib << 20, args.connections)
     data = memoryview(os.urandom(1 << 20) * args.part_mib)
 
-    ours, theirs = multiprocessing.Pipe()
+    parent_pipe, child_pipe = multiprocessing.Pipe()
     loop = multiprocessing.get_context("spawn").Process(
-        target=bare, args=(theirs, args.connections, course.part_bytes), daemon=True
+        target=serve_baseline,
+        args=(child_pipe, args.connections, benchmark.part_bytes),
+        daemon=True,
     )
     loop.start()
-    in_port, out_port = ours.recv(), ours.recv()
+    in_port, out_port = parent_pipe.recv(), parent_pipe.recv()
 
     def loop_cpu_s() -> float:
-        ours.send(True)
-        return float(ours.recv())
+        parent_pipe.send(True)
+        return float(parent_pipe.recv())
 
     def send(connection: socket.socket, _part: int) -> None:
         connection.sendall(data)
         assert connection.recv(1)
 
-    rubbish = memoryview(bytearray(len(data)))
+    scratch = memoryview(bytearray(len(data)))
 
     def fetch(connection: socket.socket, _part: int) -> None:
         connection.sendall(b"1")
-        take(connection, rubbish)
+        take(connection, scratch)
 
     with in_process() as s3:
-        s3.reserve(course.parts, course.part_bytes)
+        s3.reserve(benchmark.parts, benchmark.part_bytes)
         for _ in range(args.rounds):
-            course.measure("bare loop, in", loop_cpu_s, lambda: course.on_all(in_port, send))
-            course.measure("bare loop, out", loop_cpu_s, lambda: course.on_all(out_port, fetch))
+            benchmark.measure(
+                "plain loop, in", loop_cpu_s, lambda: benchmark.transfer_all(in_port, send)
+            )
+            benchmark.measure(
+                "plain loop, out", loop_cpu_s, lambda: benchmark.transfer_all(out_port, fetch)
+            )
             s3.set(null=True)
-            course.measure("PUT, thrown away", s3.cpu_s, lambda: put(course, s3.port, data))
+            benchmark.measure("PUT, discarded", s3.cpu_s, lambda: put(benchmark, s3.port, data))
             s3.set(null=False)
-            course.measure("PUT, kept", s3.cpu_s, lambda: put(course, s3.port, data))
-            course.measure("GET", s3.cpu_s, lambda: get(course, s3.port, rubbish))
+            benchmark.measure("PUT, stored", s3.cpu_s, lambda: put(benchmark, s3.port, data))
+            benchmark.measure("GET", s3.cpu_s, lambda: get(benchmark, s3.port, scratch))
             try:
-                course.measure("PUT by obstore", s3.cpu_s, lambda: obstore_put(course, s3, data))  # fmt: skip
+                benchmark.measure("PUT by obstore", s3.cpu_s, lambda: obstore_put(benchmark, s3, data))  # fmt: skip
             except ImportError:
                 print("obstore is not installed, and not measured")
-    ours.send(False)
+    parent_pipe.send(False)
     loop.join()
     print(f"{args.size_mib} MiB in {args.part_mib} MiB parts on {args.connections} connections, {args.rounds} rounds, load {os.getloadavg()[0]:.1f}")  # fmt: skip
-    for name, rates in course.rates.items():
+    for name, rates in benchmark.rates.items():
         best, middle = max(rates)[0], statistics.median(rate for rate, _ in rates)
         cpu_s = statistics.median(cpu_s for _, cpu_s in rates)
         print(f"{name:18} median {middle:5.2f} GB/s, best {best:5.2f}; server {cpu_s:.2f} CPU-s per GB")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Multipart uploads that are under way."""
+"""Multipart uploads in progress."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fake_s3.memory import Blob
 
 @dataclass(frozen=True)
 class Part:
-    """One part."""
+    """One part of an upload."""
 
     number: int
     blob: Blob
@@ -21,7 +21,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Upload:
-    """One upload and what it has so far."""
+    """One upload and its parts so far."""
 
     upload_id: str
     bucket: str
@@ -32,7 +32,7 @@ class Upload:
 
 
 class Uploads:
-    """All of them, by id."""
+    """All uploads, by id."""
 
     def __init__(self) -> None:
         self._uploads: dict[str, Upload] = {}
@@ -40,17 +40,17 @@ class Uploads:
         self._lock = threading.Lock()
 
     def begin(self, bucket: str, key: str, headers: dict[str, str], now_s: int) -> Upload:
-        """A new upload without parts."""
+        """Start an upload without parts."""
         upload = Upload(f"upload-{next(self._numbers)}", bucket, key, headers, now_s)
         with self._lock:
             self._uploads[upload.upload_id] = upload
         return upload
 
     def find(self, upload_id: str, bucket: str, key: str) -> Upload:
-        """The upload of this id.
+        """Return the upload with this id.
 
         Raises:
-            Refusal: there is none for this key.
+            Refusal: The key has no such upload.
         """
         with self._lock:
             upload = self._uploads.get(upload_id)
@@ -59,37 +59,39 @@ class Uploads:
         return upload
 
     def end(self, upload: Upload) -> None:
-        """Forget it and its parts."""
+        """Remove an upload and its parts."""
         with self._lock:
             if self._uploads.pop(upload.upload_id, None) is None:
                 raise Refusal("NoSuchUpload")
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all uploads."""
         with self._lock:
             self._uploads.clear()
 
     def all(self, bucket: str, prefix: str) -> list[Upload]:
-        """Those under a prefix, by key."""
+        """Uploads under a prefix, by key."""
         with self._lock:
             found = [u for u in self._uploads.values() if u.bucket == bucket]
         found.sort(key=lambda upload: (upload.key, upload.begun_s))
         return [upload for upload in found if upload.key.startswith(prefix)]
 
 
-def chosen(upload: Upload, wanted: list[tuple[int, str]], smallest_bytes: int) -> list[Part]:
+def select_parts(
+    upload: Upload, child_text: list[tuple[int, str]], smallest_bytes: int
+) -> list[Part]:
     """The parts that a client lists by number and ETag.
 
     Raises:
-        Refusal: they cannot be an object.
+        Refusal: The parts do not form a valid object.
     """
-    numbers = [number for number, _ in wanted]
+    numbers = [number for number, _ in child_text]
     if not numbers:
         raise Refusal("MalformedXML", "No part is listed.")
     if sorted(set(numbers)) != numbers:
         raise Refusal("InvalidPartOrder")
     parts = []
-    for number, etag in wanted:
+    for number, etag in child_text:
         part = upload.parts.get(number)
         if part is None or part.etag.strip('"') != etag.strip('"'):
             raise Refusal("InvalidPart", f"Part {number} is not here, or is another.")

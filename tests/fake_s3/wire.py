@@ -1,4 +1,4 @@
-"""Bytes to and from one connection: lines and bodies come in straight into their place, and go out from where they lie."""
+"""Bytes to and from one connection, received into and sent from their final place."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from typing import Final
 from fake_s3.pace import Pace
 
 AHEAD_BYTES: Final = 16 << 10
-"""How far is read ahead for lines. What is read of a body with them is copied once more."""
+"""Read-ahead for lines. Bytes of a body in it are copied once more."""
 LONGEST_LINE: Final = 64 << 10
 SCRATCH_BYTES: Final = 1 << 20
-"""Buffer for unused bodies. Small enough for the caches of the processor."""
+"""Buffer for unused bodies, small enough for the caches of the processor."""
 
 
-class Gone(Exception):
-    """The other side has hung up, or we have."""
+class ConnectionClosed(Exception):
+    """The connection was closed, by either side."""
 
 
 class Source(ABC):
-    """Bytes that come, as lines or into memory that is there already."""
+    """A source of bytes, read as lines or into existing memory."""
 
     def __init__(self) -> None:
         self._ahead = memoryview(b"")
 
     @abstractmethod
     def _more(self, view: memoryview) -> int:
-        """How many bytes have come into `view`: at least one, or none at the end."""
+        """Receive into `view` and return the size; 0 at the end."""
 
     def some(self, view: memoryview) -> int:
-        """The same, after what was read ahead."""
+        """Receive into `view` and return the size; bytes that were read ahead come first."""
         if not self._ahead:
             return self._more(view)
         size = min(len(view), len(self._ahead))
@@ -41,30 +41,30 @@ class Source(ABC):
         return size
 
     def fill(self, view: memoryview) -> None:
-        """Let `view` be full of bytes.
+        """Fill `view` with bytes.
 
         Raises:
-            Gone: there are not that many.
+            ConnectionClosed: The source ends before.
         """
         at = 0
         while at < len(view):
             size = self.some(view[at:])
             if not size:
-                raise Gone
+                raise ConnectionClosed
             at += size
 
     def drain(self, scratch: memoryview) -> int:
-        """How many bytes there were up to the end."""
+        """Read to the end and return the number of bytes."""
         total = 0
         while size := self.some(scratch):
             total += size
         return total
 
     def line(self) -> bytes:
-        """What comes up to the next line end, without it.
+        """Read a line, without its end.
 
         Raises:
-            Gone: there is no such end.
+            ConnectionClosed: The source ends before.
         """
         read = bytes(self._ahead)
         self._ahead = memoryview(b"")
@@ -72,7 +72,7 @@ class Source(ABC):
             block = bytearray(AHEAD_BYTES)
             size = self._more(memoryview(block))
             if not size or len(read) > LONGEST_LINE:
-                raise Gone
+                raise ConnectionClosed
             read += block[:size]
         line, _, rest = read.partition(b"\n")
         self._ahead = memoryview(rest)
@@ -80,7 +80,7 @@ class Source(ABC):
 
 
 class Wire(Source):
-    """A connection, at the pace of its line."""
+    """A connection with limited bandwidth."""
 
     def __init__(self, connection: socket.socket, pace: Pace, closing: threading.Event) -> None:
         super().__init__()
@@ -89,13 +89,13 @@ class Wire(Source):
         self._closing = closing
         self._received = 0
         self.sent = 0
-        self.is_known = False
-        """Whether a request other than a command has come over it."""
+        self.has_requests = False
+        """Whether the connection has received a request other than a command."""
         self._scratch: memoryview | None = None
 
     @property
     def received(self) -> int:
-        """Bytes that have come and were asked for; what was read ahead is not among them."""
+        """Number of bytes that were consumed, without those read ahead."""
         return self._received - len(self._ahead)
 
     @property
@@ -109,12 +109,12 @@ class Wire(Source):
         return self._receive(view, 0)
 
     def fill(self, view: memoryview) -> None:
-        """See `Source`; the kernel waits for the whole of it, and Python is woken once."""
+        """Fill `view`; the kernel waits for all bytes, so that Python wakes once."""
         at = self.some(view) if self._ahead and view else 0
         while at < len(view):
             size = self._receive(view[at:], socket.MSG_WAITALL)
             if not size:
-                raise Gone
+                raise ConnectionClosed
             at += size
 
     def _receive(self, view: memoryview, flags: int) -> int:
@@ -122,17 +122,17 @@ class Wire(Source):
         try:
             size = self._socket.recv_into(view[:quantum] if quantum else view, 0, flags)
         except OSError as error:
-            raise Gone from error
+            raise ConnectionClosed from error
         self._received += size
         if quantum:
             self.wait(self._pace.incoming_s(size))
         return size
 
     def send(self, parts: Iterable[bytes | memoryview]) -> None:
-        """Send all of it.
+        """Send all parts.
 
         Raises:
-            Gone: the other side does not want it.
+            ConnectionClosed: The peer has closed the connection.
         """
         quantum = self._pace.quantum_bytes
         views = [memoryview(part) for part in parts if len(part)]
@@ -147,10 +147,10 @@ class Wire(Source):
                 self.sent += len(view)
                 self.wait(self._pace.outgoing_s(len(view)))
         except OSError as error:
-            raise Gone from error
+            raise ConnectionClosed from error
 
     def _send_all(self, views: list[memoryview]) -> None:
-        done = self._socket.sendmsg(views[:64])  # The head and the body in one call, mostly.
+        done = self._socket.sendmsg(views[:64])  # Usually the head and the body in one call.
         self.sent += done
         for view in views:
             left = view[done:]
@@ -160,17 +160,17 @@ class Wire(Source):
                 self.sent += len(left)
 
     def begin(self) -> None:
-        """A body begins to move, in one direction or the other."""
+        """Start the transfer of a body, in either direction."""
         self._pace.begin()
 
     def wait(self, wait_s: float) -> None:
-        """Return after so long.
+        """Wait.
 
         Raises:
-            Gone: the server is closed in the meantime.
+            ConnectionClosed: The server is closed in the meantime.
         """
         if wait_s > 0 and self._closing.wait(wait_s):
-            raise Gone
+            raise ConnectionClosed
 
 
 class Plain(Source):
@@ -187,7 +187,7 @@ class Plain(Source):
         return size
 
     def fill(self, view: memoryview) -> None:
-        """See `Source`; straight from below."""
+        """Fill `view` directly from the underlying source."""
         if self._ahead or len(view) > self._left:
             super().fill(view)
             return
@@ -196,7 +196,7 @@ class Plain(Source):
 
 
 class Chunked(Source):
-    """A body in chunks, with trailers behind it: `Transfer-Encoding: chunked` and `aws-chunked` look the same."""
+    """A chunked body with trailers, in `Transfer-Encoding: chunked` or `aws-chunked`."""
 
     def __init__(self, source: Source) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ class Chunked(Source):
             return 0
         size = self._source.some(view[: self._left])
         if not size:
-            raise Gone
+            raise ConnectionClosed
         self._left -= size
         if not self._left:
             self._source.line()
@@ -225,7 +225,7 @@ class Chunked(Source):
         try:
             self._left = int(head, 16)
         except ValueError as error:
-            raise Gone from error
+            raise ConnectionClosed from error
         if self._left:
             return
         self._is_over = True

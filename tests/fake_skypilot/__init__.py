@@ -1,17 +1,17 @@
-"""A stand-in for SkyPilot's API server: as slow to answer, as forgetful and as careless about names as the real one.
+"""A fake SkyPilot API server with the delays, losses and name handling of the real one.
 
-nature    what befalls a managed job, drawn from a seed
-moments   when that is
-truth     the requests, jobs and clusters of one server, moved by a clock
-files     what it makes of uploads
-server    the part of its HTTP that the adapter uses
-line      the way there, on which calls and replies are lost
-port      the stand-in behind a real port
+job_simulation  the course of a managed job, drawn from a seed
+moments         the clock of its events, and capacity losses
+state           requests, jobs and clusters of one server, driven by a clock
+files           the contents of uploads
+server          the HTTP API as far as the launcher uses it
+network_faults  a transport that loses requests and responses
+socket_server   the fake server on a real port
 """
 
 from fake_skypilot.job_simulation import JobSimulation
 from fake_skypilot.moments import Loss
-from fake_skypilot.network_faults import FaultyTransport, bad_answers
+from fake_skypilot.network_faults import FaultyTransport, faulty_responses
 from fake_skypilot.server import Server
 from fake_skypilot.state import Job, SkyPilotState
 
@@ -22,5 +22,5 @@ __all__ = [
     "Loss",
     "Server",
     "SkyPilotState",
-    "bad_answers",
+    "faulty_responses",
 ]

@@ -1,4 +1,4 @@
-"""What the stand-in makes of uploaded files: it unpacks them as SkyPilot does, and refuses what SkyPilot refuses."""
+"""Uploaded files: unpacked and rejected as by SkyPilot."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import zipfile
 from typing import TypeAlias
 
 Files: TypeAlias = dict[str, bytes | str | None]
-"""By their absolute path: what is in a file, where a link leads, None for a folder."""
+"""By absolute path: the content of a file, the target of a link, None for a directory."""
 
 
 def unpack(archive: bytes) -> Files:
-    """The files of a zip, below SkyPilot's folder for them.
+    """Return the files of a zip archive, below SkyPilot's upload directory.
 
     Raises:
-        ValueError: a link leads out of that folder.
+        ValueError: a link leads out of that directory.
     """
     found: Files = {}
     with zipfile.ZipFile(io.BytesIO(archive)) as source:

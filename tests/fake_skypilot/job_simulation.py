@@ -1,4 +1,4 @@
-"""What befalls a managed job at the stand-in, as SkyPilot's controller would write it down."""
+"""The simulated course of a managed job, with the events of SkyPilot's controller."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from fake_skypilot.state import Job, SkyPilotState
 
 
-PREEMPTED, FAILED, LEFT, EMERGENCY, TOLD = "preempted", "failed", "left", "emergency", "told"
-"""Why nodes are lost: taken, the program broke, it left on notice, a controller's own error, a plugin's word."""
+PREEMPTED, FAILED, LEFT, EMERGENCY, PLUGIN = "preempted", "failed", "left", "emergency", "plugin"
+"""Causes of losses: preemption, program error, exit on a notice, controller error, plugin."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobSimulation:
-    """How jobs fare."""
+    """Parameters of the course of jobs."""
 
     queue_s: float = 2.0
     provision_s: float = 20.0
@@ -29,30 +29,30 @@ class JobSimulation:
     backoff_s: float = 60.0
     runs_s: float = 300.0
     mtbf_s: float = 0.0
-    """Mean time until nodes are lost; 0 for never."""
+    """Mean time between losses; 0: no losses."""
     losses: tuple[str, ...] = (PREEMPTED,)
     breaks_with: int | None = None
-    """What the program exits with each time it has run for `breaks_after_s`; None for a program that works."""
+    """Exit code of the program after `breaks_after_s`; None for a program that succeeds."""
     breaks_after_s: float = 10.0
     restarts: int | None = None
-    """How often SkyPilot starts a broken program again; None for as often as the task says."""
+    """Number of restarts of a failed program; None: as configured in the task."""
     teardown_s: float = 15.0
     cancel_s: float = 10.0
     leaks: float = 0.0
-    """Chance that the cluster of a job that ends is left standing."""
+    """Probability that the cluster of an ended job keeps running."""
 
-    def course(self, truth: SkyPilotState, job: Job) -> Iterator[float]:
-        """The life of a job: what happens, and the seconds in between."""
-        rng = random.Random(f"{truth.seed}/{job.number}")
+    def course(self, state: SkyPilotState, job: Job) -> Iterator[float]:
+        """Simulate a job: the effects, and the seconds between them."""
+        rng = random.Random(f"{state.seed}/{job.number}")
         job.schedule = "WAITING"
         yield self.queue_s * rng.random()
         job.schedule = "LAUNCHING"
         job.begin()
-        yield from self._place(truth, job, rng)
-        yield from _stand(job, "Job has started")
-        yield from self._run(truth, job, rng)
+        yield from self._place(state, job, rng)
+        yield from _start_running(job, "Job has started")
+        yield from self._run(state, job, rng)
 
-    def _run(self, truth: SkyPilotState, job: Job, rng: random.Random) -> Iterator[float]:
+    def _run(self, state: SkyPilotState, job: Job, rng: random.Random) -> Iterator[float]:
         left = self.runs_s if self.breaks_with is None else self.breaks_after_s
         restarts = 0
         while True:
@@ -67,90 +67,92 @@ class JobSimulation:
             else:
                 yield lasts
                 lost, left = rng.choice(self.losses), left - lasts
-            yield from self._recover(truth, job, rng, lost)
-        self._end(truth, job, rng)
+            yield from self._recover(state, job, rng, lost)
+        self._end(state, job, rng)
 
-    def _end(self, truth: SkyPilotState, job: Job, rng: random.Random) -> None:
+    def _end(self, state: SkyPilotState, job: Job, rng: random.Random) -> None:
         if self.breaks_with is None:
-            job.tell("SUCCEEDED", "Job has succeeded")
+            job.add_event("SUCCEEDED", "Job has succeeded")
             job.finish("SUCCEEDED")
         else:
             reason = f"Job failed: the program failed with exit code {self.breaks_with}."
-            job.tell("FAILED", reason)
+            job.add_event("FAILED", reason)
             job.finish("FAILED")
-        truth.take_down(job, None if rng.random() < self.leaks else rng.random() * self.teardown_s)
+        state.terminate_later(
+            job, None if rng.random() < self.leaks else rng.random() * self.teardown_s
+        )
 
     def _recover(
-        self, truth: SkyPilotState, job: Job, rng: random.Random, lost: str
+        self, state: SkyPilotState, job: Job, rng: random.Random, lost: str
     ) -> Iterator[float]:
-        if lost in {PREEMPTED, TOLD}:
-            truth.take_nodes(job)
-            yield rng.random() * 15  # Until the controller looks.
+        if lost in {PREEMPTED, PLUGIN}:
+            state.release_nodes(job)
+            yield rng.random() * 15  # Until the controller's next check.
         code = self.breaks_with or 1
         reasons = {
             PREEMPTED: (None, "Cluster preempted or failed, recovering"),
             FAILED: ("USER_JOB_FAILURE", f"Job exited with exit code {code}. Restarting the job (attempt 1)"),
             LEFT: ("USER_JOB_FAILURE", f"Job exited with exit codes [0, {int(Exit.PREEMPTED)}]. Restarting the job (x)"),
             EMERGENCY: (None, "Unexpected controller error (emergency recovery attempt 1/10): KeyError: 7"),
-            TOLD: ("GPU_UNHEALTHY", "xid 79 on node 1"),
+            PLUGIN: ("GPU_UNHEALTHY", "xid 79 on node 1"),
         }  # fmt: skip
-        yield from self._again(truth, job, rng, lost, *reasons[lost])
+        yield from self._restart(state, job, rng, lost, *reasons[lost])
 
-    def restarted(self, truth: SkyPilotState, job: Job) -> Iterator[float]:
-        """The life of a job after its controller was restarted and gave up its nodes."""
-        rng = random.Random(f"{truth.seed}/{job.number}/{job.runs}/restarted")
+    def restarted(self, state: SkyPilotState, job: Job) -> Iterator[float]:
+        """Simulate a job after a restart of its controller, which released its nodes."""
+        rng = random.Random(f"{state.seed}/{job.number}/{job.runs}/restarted")
         yield 5 + rng.random() * 20
-        yield from self._again(truth, job, rng, "restart", None, "Job is resuming after restart")
-        yield from self._run(truth, job, rng)
+        yield from self._restart(state, job, rng, "restart", None, "Job is resuming after restart")
+        yield from self._run(state, job, rng)
 
-    def _again(
+    def _restart(
         self,
-        truth: SkyPilotState,
+        state: SkyPilotState,
         job: Job,
         rng: random.Random,
         lost: str,
         code: str | None,
         reason: str,
     ) -> Iterator[float]:
-        job.tell("RECOVERING", reason, code=code)
-        job.lose(lost)
+        job.add_event("RECOVERING", reason, code=code)
+        job.record_loss(lost)
         job.status, job.schedule = "RECOVERING", "LAUNCHING"
         keeps = code == "USER_JOB_FAILURE"
         if not keeps:
-            truth.take_nodes(job)
+            state.release_nodes(job)
             yield 1 + rng.random() * 5
-            yield from self._place(truth, job, rng)
+            yield from self._place(state, job, rng)
         else:
             yield 5 + rng.random() * 20
-        yield from _stand(job, "Job has recovered")
+        yield from _start_running(job, "Job has recovered")
 
-    def _place(self, truth: SkyPilotState, job: Job, rng: random.Random) -> Iterator[float]:
+    def _place(self, state: SkyPilotState, job: Job, rng: random.Random) -> Iterator[float]:
         waiting = job.status
         while True:
             for region in rng.sample(self.regions, len(self.regions)):
-                truth.provision(job)
-                job.note(f"Provisioning on aws in {region}")
+                state.provision(job)
+                job.add_cluster_event(f"Provisioning on aws in {region}")
                 yield self.provision_s * (0.1 + rng.random())
                 if rng.random() >= self.denial_rate:
-                    job.note(f"Instances launched on aws in {region}")
-                    truth.boot(job, region, f"{region}{rng.choice('abc')}")
+                    job.add_cluster_event(f"Instances launched on aws in {region}")
+                    state.boot(job, region, f"{region}{rng.choice('abc')}")
                     yield 1 + self.setup_s * rng.random() / 2
-                    job.note("Setting up SkyPilot runtime on cluster")
+                    job.add_cluster_event("Setting up SkyPilot runtime on cluster")
                     yield 1 + self.setup_s * rng.random() / 2
                     return
-                truth.take_nodes(job)
-                job.note(
+                state.release_nodes(job)
+                job.add_cluster_event(
                     "Provision failed: Reasons for provision failures (for details): none left"
                 )
                 yield 1.0
-            job.tell("PENDING", "Job is in backoff")
+            job.add_event("PENDING", "Job is in backoff")
             job.status, job.schedule = "PENDING", rng.choice(["ALIVE_BACKOFF", "LAUNCHING"])
             yield self.backoff_s
-            job.tell(waiting, "Job is restarting")
+            job.add_event(waiting, "Job is restarting")
             job.status, job.schedule = waiting, "LAUNCHING"
 
 
-def _stand(job: Job, reason: str) -> Iterator[float]:
-    job.tell("RUNNING", reason)
+def _start_running(job: Job, reason: str) -> Iterator[float]:
+    job.add_event("RUNNING", reason)
     yield 0.01  # The event is written before the row.
-    job.stand()
+    job.start_running()

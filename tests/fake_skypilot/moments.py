@@ -1,4 +1,4 @@
-"""When things happen at the stand-in, and when nodes were lost."""
+"""The clock of the fake server's events, and capacity losses."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from holdfast.ports import Clock
 
 
 @dataclass
-class Hands:
-    """A clock that shows when a thing is due while it happens, and the time of the others otherwise."""
+class EventClock:
+    """A clock that shows the due time of the current event; between events, the current time."""
 
     clock: Clock
     at: datetime | None = None
@@ -21,7 +21,7 @@ class Hands:
 
 @dataclass(frozen=True)
 class Loss:
-    """Nodes that were lost."""
+    """A capacity loss."""
 
     at: datetime
-    why: str
+    cause: str

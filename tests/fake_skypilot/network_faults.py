@@ -1,4 +1,4 @@
-"""The way to the stand-in: calls that never arrive, replies that are lost, and answers that are no answers."""
+"""A transport to the fake server that loses requests and responses or falsifies responses."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ class FaultyTransport(httpx2.AsyncBaseTransport):
     server: Server
     rng: random.Random = field(default_factory=lambda: random.Random(0))
     bad: float = 0.0
-    """Chance that something goes wrong with a call, at each of three moments."""
+    """Probability of a fault at each of several moments of a request."""
     dark: bool = False
-    """Whether nothing arrives at all."""
+    """Whether the server is unreachable."""
     wait: Callable[[], Awaitable[None]] = _no_wait
-    """Is waited for before a call arrives, and before its answer does."""
+    """Awaited before a request arrives, and before its response does."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         await request.aread()
         await self.wait()
-        if self.dark or self._strikes():
+        if self.dark or self._fails():
             raise httpx2.ConnectError("connection refused")
         answer = self.server.answer(request)
-        if self._strikes():
-            self.server.answer(request)  # By a proxy that tries again.
+        if self._fails():
+            self.server.answer(request)  # Repeated by a proxy.
         await self.wait()
-        if self.dark or self._strikes():
+        if self.dark or self._fails():
             raise httpx2.ReadTimeout("the reply was lost")
-        if self._strikes():
-            return self.rng.choice(bad_answers(answer))
+        if self._fails():
+            return self.rng.choice(faulty_responses(answer))
         return answer
 
-    def _strikes(self) -> bool:
+    def _fails(self) -> bool:
         return self.rng.random() < self.bad
 
 
-def bad_answers(answer: httpx2.Response) -> list[httpx2.Response]:
-    """What a server in trouble, or a proxy before it, says instead."""
-    half = answer.content[: len(answer.content) // 2]
+def faulty_responses(answer: httpx2.Response) -> list[httpx2.Response]:
+    """Responses of a failing server or of a proxy."""
+    truncated = answer.content[: len(answer.content) // 2]
     return [
         httpx2.Response(500, text="Internal Server Error"),
         httpx2.Response(502, text="<html>Bad Gateway</html>"),
         httpx2.Response(503, json={"detail": "Server is shutting down"}),
         httpx2.Response(429, json={"detail": "slow down"}),
-        httpx2.Response(200, content=half),
+        httpx2.Response(200, content=truncated),
         httpx2.Response(200, content=b""),
         httpx2.Response(200, json=[]),
         httpx2.Response(401, json={"detail": "no"}),

@@ -1,4 +1,7 @@
-"""The HTTP of SkyPilot 0.14.1 as far as the adapter speaks it: every POST is answered with the id of a request."""
+"""The HTTP API of SkyPilot 0.14.1 as far as the launcher uses it.
+
+The response to every POST is the id of a request.
+"""
 
 from __future__ import annotations
 
@@ -19,31 +22,31 @@ BEGIN = (
     b'<sky-payload>"<rich_stop></rich_stop>"</sky-payload>\n'
 )
 END = b'<sky-payload>"<rich_exit></rich_exit>"</sky-payload>\n'
-"""What SkyPilot's server writes around a log, for the progress display of its command line."""
+"""The frame of a log, for the progress display of SkyPilot's command line."""
 QUEUED = {"/jobs/launch", "/jobs/cancel", "/down"}
-"""What is carried out some time later; what only reads is carried out at once."""
+"""Requests that are executed later; requests that only read are executed at once."""
 
 
 @dataclass
 class Server:
-    """The routes over a truth."""
+    """The routes of a fake server."""
 
-    truth: SkyPilotState
+    state: SkyPilotState
     version: str = "0.14.1"
     prints: bytes = b"hello\n"
     list_s: float = 0.0
-    """How long it is at a listing."""
+    """Duration of a queue listing."""
     posts: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    """Every POST that has arrived, in order."""
+    """All received POST requests in order."""
     blobs: dict[str, bytes] = field(default_factory=dict)
     files: dict[str, Files] = field(default_factory=dict)
-    """What was in them."""
+    """The contents of the blobs."""
     old_queue: list[dict[str, Any]] | None = None
-    """What listings show instead of the truth, while they are stale."""
+    """The stale queue that listings show, if any."""
 
     def answer(self, request: httpx2.Request) -> httpx2.Response:
-        """What the server says, after everything that is due has happened."""
-        self.truth.catch_up()
+        """Execute all due events and respond."""
+        self.state.catch_up()
         path = request.url.path
         if request.method == "GET":
             return self._get(path, request.url.params)
@@ -75,25 +78,25 @@ class Server:
         return httpx2.Response(404, json={"detail": "Not Found"})
 
     def _statuses(self, params: httpx2.QueryParams) -> list[dict[str, Any]]:
-        known = [r for r in self.truth.requests.values() if r.is_known]
+        known = [r for r in self.state.requests.values() if r.is_known]
         if wanted := params.get_list("request_ids"):
-            return [_told(r) for r in known if r.request_id.startswith(tuple(wanted))]
+            return [_status_of(r) for r in known if r.request_id.startswith(tuple(wanted))]
         if params.get("all_status") != "true":
             known = [r for r in known if not r.is_over]
         known.sort(key=lambda r: r.number, reverse=True)
-        return [_told(r) for r in known[: int(params.get("limit", len(known)))]]
+        return [_status_of(r) for r in known[: int(params.get("limit", len(known)))]]
 
     def _result(self, request_id: str) -> httpx2.Response:
-        request = self.truth.requests.get(request_id)
+        request = self.state.requests.get(request_id)
         if request is None or not request.is_known:
             return httpx2.Response(404, json={"detail": f"Request {request_id!r} not found"})
-        age = self.truth.clock.now() - request.made_at
-        is_at_it = request.name == "sky.jobs.queue_v2" and age.total_seconds() < self.list_s
-        if request.status == "PENDING" and request.work is None and not is_at_it:
+        age = self.state.clock.now() - request.made_at
+        is_busy = request.name == "sky.jobs.queue_v2" and age.total_seconds() < self.list_s
+        if request.status == "PENDING" and request.work is None and not is_busy:
             self._read(request)
         if not request.is_over:
             raise httpx2.ReadTimeout("the request is under way")
-        payload = {**_told(request), "return_value": json.dumps(request.value)}
+        payload = {**_status_of(request), "return_value": json.dumps(request.value)}
         if request.error is not None:
             payload["error"] = json.dumps(request.error)
             return httpx2.Response(500, json={"detail": payload})
@@ -105,7 +108,7 @@ class Server:
             case "sky.jobs.queue_v2":
                 request.value = self._queue(body)
             case "sky.jobs.events":
-                job = self.truth.jobs.get(body["job_id"])
+                job = self.state.jobs.get(body["job_id"])
                 events = sorted(job.events, key=_stamp, reverse=True) if job else []
                 request.value = events[: body["limit"]]
             case "sky.cost_report":
@@ -114,8 +117,10 @@ class Server:
 
     def queue(self) -> list[dict[str, Any]]:
         """All rows of the queue, newest first."""
-        jobs = reversed(self.truth.jobs.values())
-        return [_row(job, stands=bool(self.truth.standing(job.cluster))) for job in jobs]
+        jobs = reversed(self.state.jobs.values())
+        return [
+            _row(job, is_running=bool(self.state.running_clusters(job.cluster))) for job in jobs
+        ]
 
     def _queue(self, body: dict[str, Any]) -> dict[str, Any]:
         rows = self.queue() if self.old_queue is None else self.old_queue
@@ -130,10 +135,10 @@ class Server:
         return {"jobs": rows, "total": len(rows), "total_no_filter": len(rows), "status_counts": {}}
 
     def _costs(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """What stands, and what went in the last so many days; of some clusters, or of all."""
-        now = self.truth.clock.now()
+        """Costs of running clusters and of those terminated in the last days, optionally filtered."""
+        now = self.state.clock.now()
         since = now - timedelta(days=body["days"])
-        for cluster in self.truth.clusters:
+        for cluster in self.state.clusters:
             if cluster.name not in body.get("cluster_names", [cluster.name]):
                 continue
             if cluster.gone_at and cluster.gone_at < since:
@@ -155,31 +160,31 @@ class Server:
     def _post(self, path: str, body: dict[str, Any]) -> httpx2.Response:
         names = {"/jobs/queue/v2": "jobs.queue_v2", "/cost_report": "cost_report"}
         name = "sky." + names.get(path, path.strip("/").replace("/", "."))
-        request = self.truth.ask(name, body)
+        request = self.state.ask(name, body)
         if path == "/jobs/launch":
-            self.truth.run(request, self.truth.launch(body))
+            self.state.run(request, self.state.launch(body))
         elif path == "/jobs/cancel":
-            self.truth.run(request, self.truth.cancel(self._named(body)))
+            self.state.run(request, self.state.cancel(self._named(body)))
         elif path == "/down":
-            self.truth.run(request, self._down(body["cluster_name"]))
+            self.state.run(request, self._down(body["cluster_name"]))
         return httpx2.Response(200, content=b"null", headers={HEADER: request.request_id})
 
     def _named(self, body: dict[str, Any]) -> list[int]:
-        """The jobs that a cancel means. By a name that many have, SkyPilot cancels none, without an error."""
+        """The jobs of a cancel request. SkyPilot ignores an ambiguous name without an error."""
         if body.get("job_ids"):
             return list(body["job_ids"])
-        named = [job.number for job in self.truth.jobs.values() if job.name == body.get("name")]
+        named = [job.number for job in self.state.jobs.values() if job.name == body.get("name")]
         return named if len(named) == 1 else []
 
     def _down(self, name: str) -> Iterator[float]:
         yield 5.0
-        self.truth.down(name)
+        self.state.terminate(name)
 
     def _validate(self, body: dict[str, Any]) -> httpx2.Response:
         try:
-            self.truth.petition("validate", body["dag"])
+            self.state.call_policy("validate", body["dag"])
         except Failure as failure:
-            return httpx2.Response(400, json={"detail": failure.told})
+            return httpx2.Response(400, json={"detail": failure.body})
         return httpx2.Response(200, content=b"null")
 
     def _upload(self, request: httpx2.Request) -> httpx2.Response:
@@ -195,7 +200,7 @@ class Server:
         return httpx2.Response(200, json={"status": "completed"})
 
 
-def _told(request: Request) -> dict[str, Any]:
+def _status_of(request: Request) -> dict[str, Any]:
     return {
         "request_id": request.request_id,
         "name": request.name,
@@ -210,12 +215,12 @@ def _told(request: Request) -> dict[str, Any]:
     }
 
 
-def _row(job: Job, *, stands: bool) -> dict[str, Any]:
-    placed = stands and job.region != "-"
-    stood = job.stood_at.timestamp() if job.stood_at else -1.0
+def _row(job: Job, *, is_running: bool) -> dict[str, Any]:
+    placed = is_running and job.region != "-"
+    stood = job.running_since.timestamp() if job.running_since else -1.0
     started = job.controller_at.timestamp() if job.controller_at else None
     size = f"{job.nodes}x(gpus=A100:8, p4d.24xlarge, [spot], ...)"
-    # Of a cluster that is gone SkyPilot lists where it was, and what was asked for, in which there is no instance type.
+    # For a terminated cluster SkyPilot lists its location and the requested resources, without an instance type.
     was = job.last_place or ("-", "-")
     asked = f"{job.nodes}x[A100:8][Spot]" if job.last_place else "-"
     return {
@@ -244,7 +249,7 @@ def _row(job: Job, *, stands: bool) -> dict[str, Any]:
 
 
 def _made_of(body: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
-    """What a cluster is made of. The words of a summary are simple, and name no region."""
+    """The resources of a cluster. The summary is simplified and has no region."""
     if body.get("dashboard_summary_response"):
         return {"resources_str": f"{cluster.nodes}x(gpus=A100:8, ...)"}
     full = f"{cluster.nodes}x(gpus=A100:8, cpus=96, mem=1152, p4d.24xlarge, [spot], disk=256)"

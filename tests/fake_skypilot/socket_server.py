@@ -1,4 +1,4 @@
-"""The stand-in behind a real port: connections stay open between calls, and break, as those of a real server do."""
+"""The fake server on a real port, with persistent connections that may break."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fake_skypilot.server import Server
 
 
 def application(server: Server) -> Starlette:
-    """A server in this process, to be served."""
+    """Return an ASGI application for a fake server."""
 
     async def answer(request: Request) -> Response:
         asked = httpx2.Request(request.method, str(request.url), content=await request.body())

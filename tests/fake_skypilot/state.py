@@ -1,4 +1,4 @@
-"""What is so at the stand-in: its requests, jobs and clusters. Nothing here is told to anybody by itself."""
+"""The state of a fake server: its requests, jobs and clusters."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ import yaml
 from holdfast.ports import Clock
 
 from fake_skypilot.job_simulation import JobSimulation
-from fake_skypilot.moments import Hands, Loss
+from fake_skypilot.moments import EventClock, Loss
 
 _TOKEN = re.compile(r"hfl_[a-z0-9-]+_\d+_[0-9a-f]{64}")
 OVER = frozenset({"SUCCEEDED", "CANCELLED", "FAILED", "FAILED_SETUP", "FAILED_PRECHECKS", "FAILED_NO_RESOURCE", "FAILED_CONTROLLER"})  # fmt: skip
 Policy = Callable[[bytes], tuple[int, str]]
-"""Is asked before a job is made: an HTTP status and what was said. Raises ConnectionError if it does not answer."""
+"""Decides a request before its job is created: HTTP status and body.
+
+Raises ConnectionError if it does not respond.
+"""
 
 
 @dataclass
@@ -32,18 +35,18 @@ class Cluster:
     name: str
     born_at: datetime
     status: str | None = "INIT"
-    """None once it is gone."""
+    """None once it is terminated."""
     gone_at: datetime | None = None
     usd_per_hour: float = 6.0
     nodes: int = 1
     region: str = "-"
     is_late: bool = False
-    """Whether it came up after its job was over, as in SkyPilot's issue 4410."""
+    """Whether it came up after its job had ended, as in SkyPilot's issue 4410."""
 
 
 @dataclass
 class Request:
-    """One request, as SkyPilot keeps it."""
+    """One request, as stored by SkyPilot."""
 
     number: int
     request_id: str
@@ -55,7 +58,7 @@ class Request:
     error: dict[str, str] | None = None
     work: Iterator[float] | None = None
     is_known: bool = True
-    """False once the server has forgotten it; what it does may continue."""
+    """False once the server has lost it; its work may continue."""
 
     @property
     def is_over(self) -> bool:
@@ -74,24 +77,24 @@ class Job:
     clock: Clock
     made_at: datetime
     tz: tzinfo = UTC
-    """In which its events are told."""
+    """Time zone of its events."""
     status: str = "PENDING"
     schedule: str = "INACTIVE"
     events: list[dict[str, Any]] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     runs: int = 0
     placements: int = 0
-    """How often it has had nodes: machines that were launched, whether it ran on them or not, or kept ones again."""
+    """Number of its placements: launched machines, used or not, or kept ones after a restart."""
     is_fresh: bool = False
-    """Whether machines were launched since it last began to run."""
+    """Whether machines were launched since it last started to run."""
     began_at: datetime | None = None
-    stood_at: datetime | None = None
+    running_since: datetime | None = None
     region: str = "-"
     zone: str = "-"
     last_place: tuple[str, str] | None = None
-    """Region and zone of the newest nodes that it ran on; SkyPilot keeps them when the cluster is gone."""
+    """Region and zone of the last nodes that it ran on, kept after the cluster is terminated."""
     controller_at: datetime | None = None
-    life: Iterator[float] | None = None
+    remaining: Iterator[float] | None = None
 
     @property
     def is_over(self) -> bool:
@@ -101,12 +104,12 @@ class Job:
     def cluster(self) -> str:
         return f"{self.name}-{self.number}"
 
-    def tell(self, status: str, reason: str, *, code: str | None = None) -> None:
-        """Write an event of the job itself."""
+    def add_event(self, status: str, reason: str, *, code: str | None = None) -> None:
+        """Add an event of the job."""
         self._write(status, code, reason, self.clock.now())
 
-    def note(self, reason: str) -> None:
-        """Write an event of its cluster: those have whole seconds."""
+    def add_cluster_event(self, reason: str) -> None:
+        """Add an event of its cluster, in whole seconds."""
         self._write("STARTING", None, reason, self.clock.now().replace(microsecond=0))
 
     def _write(self, status: str, code: str | None, reason: str, at: datetime) -> None:
@@ -114,16 +117,16 @@ class Job:
         row = {"spot_job_id": self.number, "task_id": 0, "new_status": status}
         self.events.append({**row, "code": code, "reason": reason, "timestamp": stamp})
 
-    def lose(self, why: str) -> None:
-        self.losses.append(Loss(self.clock.now(), why))
+    def record_loss(self, cause: str) -> None:
+        self.losses.append(Loss(self.clock.now(), cause))
 
     def begin(self) -> None:
-        self.tell("STARTING", "Job is starting")
+        self.add_event("STARTING", "Job is starting")
         self.status, self.began_at = "STARTING", self.clock.now()
 
-    def stand(self) -> None:
+    def start_running(self) -> None:
         self.status, self.schedule = "RUNNING", "ALIVE"
-        self.stood_at = self.clock.now()
+        self.running_since = self.clock.now()
         self.last_place = (self.region, self.zone)
         self.runs += 1
         self.placements += not self.is_fresh
@@ -134,33 +137,36 @@ class Job:
 
 
 class SkyPilotState:
-    """One server, its database and its cloud."""
+    """One server with its database and cloud."""
 
-    def __init__(self, clock: Clock, nature: JobSimulation, *, seed: int = 0, policy: Policy | None = None) -> None:  # fmt: skip
-        self.clock = Hands(clock)
-        self.nature = nature
-        self.natures: dict[str, JobSimulation] = {}
-        """By the name of a job, where it fares otherwise."""
+    def __init__(self, clock: Clock, simulation: JobSimulation, *, seed: int = 0, policy: Policy | None = None) -> None:  # fmt: skip
+        self.clock = EventClock(clock)
+        self.simulation = simulation
+        self.simulations: dict[str, JobSimulation] = {}
+        """Parameters of single jobs, by name."""
         self.seed = seed
         self.rng = random.Random(seed)
         self.policy = policy
         self.tz: tzinfo = UTC
-        """That of the server: on SQLite it tells events in local time, and all else in seconds since 1970."""
+        """Time zone of the server.
+
+        On SQLite, events have local times, and other times are seconds since 1970.
+        """
         self.has_module = False
-        """Whether the policy is our module beside SkyPilot's packages, which asks about our launches alone."""
+        """Whether the policy is Holdfast's plugin, which is called only for Holdfast's launches."""
         self.requests: dict[str, Request] = {}
         self.jobs: dict[int, Job] = {}
         self.clusters: list[Cluster] = []
-        self.unseen: list[Cluster] = []
-        """What stands and is in no record of the server."""
+        self.unlisted: list[Cluster] = []
+        """Running clusters that the server has no record of."""
         self.admitted: list[str] = []
-        """Launch tokens that the policy let pass, in order."""
+        """Admitted launch tokens in order."""
         self.delay_s = 1.0
         self.upload_s = 0.5
         self.fails_after_row = 0.0
         self.fails_before_row = 0.0
         self.policy_lost = 0.0
-        """Chance that the policy's answer is lost on its way to the server."""
+        """Probability that the response of the policy is lost."""
         self.late_clusters = 0.0
         self._heap: list[tuple[datetime, int, Callable[[], None]]] = []
         self._count = itertools.count(1)
@@ -168,35 +174,35 @@ class SkyPilotState:
 
     # Time
 
-    def after(self, seconds: float, deed: Callable[[], None]) -> None:
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
         at = self.clock.now() + timedelta(seconds=seconds)
-        heapq.heappush(self._heap, (at, next(self._count), deed))
+        heapq.heappush(self._heap, (at, next(self._count), action))
 
     def catch_up(self) -> None:
-        """Let everything happen that is due, each thing at its time."""
+        """Execute all due events, each at its time."""
         now = self.clock.now()
         while self._heap and self._heap[0][0] <= now:
-            self.clock.at, _, deed = heapq.heappop(self._heap)
-            deed()
+            self.clock.at, _, action = heapq.heappop(self._heap)
+            action()
         self.clock.at = None
 
-    def _live(self, job: Job, life: Iterator[float]) -> None:
-        """Let a job continue by `life` until a request changes it."""
-        job.life = life
+    def _simulate(self, job: Job, remaining: Iterator[float]) -> None:
+        """Let a job continue by this course until a request replaces it."""
+        job.remaining = remaining
 
-        def go_on() -> None:
-            if job.life is not life or self.jobs.get(job.number) is not job:
+        def advance() -> None:
+            if job.remaining is not remaining or self.jobs.get(job.number) is not job:
                 return
-            pause = next(life, None)
+            pause = next(remaining, None)
             if pause is not None:
-                self.after(pause, go_on)
+                self.after(pause, advance)
 
-        go_on()
+        advance()
 
     # Requests
 
     def ask(self, name: str, body: dict[str, Any]) -> Request:
-        """A request that is queued."""
+        """Queue a request."""
         number = next(self._count)
         request_id = f"{self.rng.getrandbits(32):08x}-0000-4000-8000-{number:012x}"
         request = Request(number, request_id, name, body, self.clock.now())
@@ -204,10 +210,10 @@ class SkyPilotState:
         return request
 
     def run(self, request: Request, work: Iterator[float], delay_s: float | None = None) -> None:
-        """Carry out a request, some time from now."""
+        """Execute a request after a delay."""
         request.work = work
 
-        def go_on() -> None:
+        def advance() -> None:
             if request.work is not work:
                 return
             request.status = "RUNNING"
@@ -216,17 +222,17 @@ class SkyPilotState:
             except StopIteration as done:
                 request.status, request.value, request.work = "SUCCEEDED", done.value, None
             except Failure as failure:
-                request.status, request.error, request.work = "FAILED", failure.told, None
+                request.status, request.error, request.work = "FAILED", failure.body, None
             else:
-                self.after(pause, go_on)
+                self.after(pause, advance)
 
-        self.after(self.rng.random() * self.delay_s if delay_s is None else delay_s, go_on)
+        self.after(self.rng.random() * self.delay_s if delay_s is None else delay_s, advance)
 
     def launch(self, body: dict[str, Any]) -> Iterator[float]:
-        """The work of a launch request: nothing in it looks whether there is such a job already."""
+        """Work of a launch request, which does not check for an existing job."""
         task = yaml.safe_load(body["task"])
         name = str(body["name"])
-        token = self.petition("jobs.launch", body["task"])
+        token = self.call_policy("jobs.launch", body["task"])
         yield self.rng.random() * self.upload_s
         if self.rng.random() < self.fails_before_row:
             raise Failure("RuntimeError", "Failed to sync files")
@@ -243,17 +249,17 @@ class SkyPilotState:
             tz=self.tz,
         )
         self.jobs[job.number] = job
-        job.tell("PENDING", "Job submitted to queue")
+        job.add_event("PENDING", "Job submitted to queue")
         yield self.rng.random() * self.upload_s
         if self.rng.random() < self.fails_after_row:
             raise Failure("PermissionError", "[Errno 13] Permission denied: '/root/.sky/x'")
-        # A controller begins what is pending, and not what was cancelled in the meantime.
+        # A controller starts pending jobs, but not those cancelled in the meantime.
         if not job.is_over:
-            self._live(job, self.natures.get(name, self.nature).course(self, job))
+            self._simulate(job, self.simulations.get(name, self.simulation).course(self, job))
         return {"job_id": [job.number], "handle": base64.b64encode(b"x").decode()}
 
-    def petition(self, request_name: str, task: str) -> str | None:
-        """Ask the policy, if there is one; the launch token that has passed."""
+    def call_policy(self, request_name: str, task: str) -> str | None:
+        """Call the policy, if any; return the admitted launch token."""
         found = _TOKEN.search(task)
         token = found[0] if found and request_name == "jobs.launch" else None
         is_counted = token or "hfl_probe-0_" in task
@@ -281,16 +287,16 @@ class SkyPilotState:
         return token
 
     def cancel(self, numbers: list[int]) -> Iterator[float]:
-        """The work of a cancel request; it ends well whatever it finds."""
+        """Work of a cancel request, which always succeeds."""
         for number in numbers:
             job = self.jobs.get(number)
             if job is None or job.is_over:
                 continue
             if job.status == "PENDING":
-                # As SkyPilot does: told before it is so, and told even where it will not be so.
-                job.tell("CANCELLED", "Job has been cancelled")
+                # As in SkyPilot: recorded in advance, even if the job is not cancelled then.
+                job.add_event("CANCELLED", "Job has been cancelled")
                 if job.schedule in {"INACTIVE", "WAITING"}:
-                    job.life, job.status = None, "CANCELLED"
+                    job.remaining, job.status = None, "CANCELLED"
                     continue
             if job.status != "CANCELLING":
                 self.after(self.rng.random() * 5, lambda job=job: self._stop(job))
@@ -298,18 +304,18 @@ class SkyPilotState:
 
     def _stop(self, job: Job) -> None:
         if not job.is_over and job.status != "CANCELLING":
-            self._live(job, self._stopping(job))
+            self._simulate(job, self._stopping(job))
 
     def _stopping(self, job: Job) -> Iterator[float]:
         was = job.status
         job.status = "CANCELLING"
-        job.tell("CANCELLING", "Job is cancelling")
-        yield self.rng.random() * self.nature.cancel_s
+        job.add_event("CANCELLING", "Job is cancelling")
+        yield self.rng.random() * self.simulation.cancel_s
         late = was in {"RECOVERING", "STARTING", "PENDING"} and self.rng.random() < self.late_clusters  # fmt: skip
-        self.take_nodes(job)
+        self.release_nodes(job)
         yield 0.01
         job.finish("CANCELLED")
-        job.tell("CANCELLED", "Job is cancelled")
+        job.add_event("CANCELLED", "Job is cancelled")
         if late:
             yield 20 + self.rng.random() * 60
             cluster = self.provision(job)
@@ -318,7 +324,7 @@ class SkyPilotState:
     # Clusters
 
     def provision(self, job: Job) -> Cluster:
-        self.take_nodes(job)
+        self.release_nodes(job)
         cluster = Cluster(job.cluster, self.clock.now(), nodes=job.nodes)
         self.clusters.append(cluster)
         return cluster
@@ -326,58 +332,59 @@ class SkyPilotState:
     def boot(self, job: Job, region: str, zone: str) -> None:
         job.region, job.zone = region, zone
         job.placements, job.is_fresh = job.placements + 1, True
-        for cluster in self.standing(job.cluster):
+        for cluster in self.running_clusters(job.cluster):
             cluster.status, cluster.region = "UP", region
 
-    def take_nodes(self, job: Job) -> None:
-        self.down(job.cluster)
+    def release_nodes(self, job: Job) -> None:
+        self.terminate(job.cluster)
         job.region = job.zone = "-"
 
-    def take_down(self, job: Job, seconds: float | None) -> None:
-        """Remove the cluster of a job that is over; never, where `seconds` is None."""
+    def terminate_later(self, job: Job, seconds: float | None) -> None:
+        """Terminate the cluster of an ended job later; never if `seconds` is None."""
         if seconds is not None:
-            self.after(seconds, lambda: self.down(job.cluster))
+            self.after(seconds, lambda: self.terminate(job.cluster))
 
-    def down(self, name: str) -> None:
-        for cluster in self.standing(name):
+    def terminate(self, name: str) -> None:
+        for cluster in self.running_clusters(name):
             cluster.status, cluster.gone_at = None, self.clock.now()
 
-    def standing(self, name: str | None = None) -> list[Cluster]:
-        """Clusters that exist, and cost money."""
+    def running_clusters(self, name: str | None = None) -> list[Cluster]:
+        """Clusters that exist and cost money."""
         return [c for c in self.clusters if c.status and name in (None, c.name)]
 
     def live(self, name: str) -> list[Job]:
-        """Jobs of this name that are not over."""
+        """Jobs of this name that have not ended."""
         return [job for job in self.jobs.values() if job.name == name and not job.is_over]
 
-    # Disasters
+    # Failures
 
     def kill(self, how: str) -> None:
-        """End the server as kill -9 does, and start it again.
+        """Kill the server and start it again.
 
-        `how`: its requests are `forgotten` (SQLite), marked as `interrupted`, or carried out `again` (PostgreSQL).
+        `how`: its requests are `forgotten` (SQLite), marked as `interrupted`, or executed `again`
+        (PostgreSQL).
         """
         for request in [r for r in self.requests.values() if not r.is_over]:
             if how == "forgotten" and self.rng.random() < 0.2:
-                continue  # A worker of the server may live long enough to finish what it is at.
+                continue  # A worker of the server may survive and finish its work.
             request.work = None
             if how == "again" and request.name == "sky.jobs.launch":
                 request.status = "PENDING"
                 self.run(request, self.launch(request.body))
             else:
                 failure = Failure("RequestInterruptedError", "interrupted by an API server restart")
-                request.status, request.error = "FAILED", failure.told
+                request.status, request.error = "FAILED", failure.body
         for request in self.requests.values():
             request.is_known = request.is_known and how != "forgotten"
         for job in self.jobs.values():
             job.controller_at = self.clock.now()
             if job.status == "RUNNING" and self.rng.random() < 0.2:
-                nature = self.natures.get(job.name, self.nature)
-                self._live(job, nature.restarted(self, job))
+                simulation = self.simulations.get(job.name, self.simulation)
+                self._simulate(job, simulation.restarted(self, job))
 
     def lose_everything(self) -> None:
-        """Begin with a wholly new database: numbers start at 1 again, and what stood runs on unseen."""
-        self.unseen += self.standing()
+        """Replace the database: numbers start at 1 again, and running clusters are unlisted."""
+        self.unlisted += self.running_clusters()
         self.clusters.clear()
         self.jobs.clear()
         for request in self.requests.values():
@@ -385,13 +392,13 @@ class SkyPilotState:
         self._numbers = itertools.count(1)
 
     def lose_jobs(self) -> None:
-        """Recreate the database of jobs, and keep that of clusters: their nodes run without a job."""
+        """Recreate the database of jobs but not that of clusters: their nodes run without a job."""
         self.jobs.clear()
 
 
 class Failure(Exception):
-    """A request fails."""
+    """The failure of a request."""
 
     def __init__(self, kind: str, message: str) -> None:
-        self.told = {"object": "gASV", "type": kind, "message": message}
+        self.body = {"object": "gASV", "type": kind, "message": message}
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Databases for storms."""
+"""Databases for fault injection."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ OpenEngine = Callable[[str], Engine]
 
 @pytest.fixture
 def fast_sqlite(pattern: Path, tmp_path: Path, open_engine: OpenEngine) -> list[Engine]:
-    """Two doors to a SQLite database."""
+    """Two engines on one SQLite database."""
     url = f"sqlite:///{shutil.copy(pattern, tmp_path)}"
     return [open_engine(url), open_engine(url)]
 
 
 @pytest.fixture
 def postgresql(cluster: Cluster, open_engine: OpenEngine) -> list[Engine]:
-    """Two doors to a PostgreSQL database."""
+    """Two engines on one PostgreSQL database."""
     url = cluster.new_pattern_copy()
     return [open_engine(url), open_engine(url)]

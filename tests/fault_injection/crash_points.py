@@ -1,9 +1,9 @@
-"""Reefs: places in the worker at which a rank is killed, or hears that its node will be taken.
+"""Crash points: places in the worker at which a rank is killed or receives a notice.
 
-A crash point is the n-th line of Holdfast that a rank executes while it does a certain thing for the k-th time: in the middle of
-an upload, between a commit and the pointer, anywhere. So one seed is one crash, and the real code runs, not a line of it
-changed. Who does the thing with fewer lines strikes at its end. A fuse lets a rank strike so much later, which may be in
-what is no Python: a sum over ranks, a request, a flush to the disk.
+A crash point is the n-th line of Holdfast that a rank executes during the k-th run of an operation: within an
+upload, between a commit and the pointer, anywhere. A seed determines the crash, and the code runs unchanged.
+An operation with fewer lines reaches its crash point at its end. A delay moves the crash into code that is
+not Python: a collective, a request, a flush to disk.
 """
 
 from __future__ import annotations
@@ -29,33 +29,40 @@ OURS: Final = str(Path(holdfast_worker.__file__).parent)
 
 
 @dataclass(frozen=True)
-class Doing:
-    """Something that a rank does. What is done within it belongs to it, but for what is a doing itself."""
+class RankOperation:
+    """An operation of a rank. Nested calls belong to it, except for nested operations."""
 
     functions: tuple[str, ...]
-    """Modules and names of the functions that do it."""
+    """Modules and names of the functions that perform it."""
     lines: int
-    """How many it takes, about, at the most."""
+    """Approximate maximum number of its lines."""
     times: int = 1
-    """How often a whole run does it, as a rule."""
-    by_first: bool = False
-    """Whether the first rank alone does it."""
+    """How often a whole run usually performs it."""
+    is_on_first_rank: bool = False
+    """Whether only the first rank performs it."""
     needs_checkpoint: bool = False
-    """Whether only those do it that find one."""
-    is_of_a_save: bool = False
-    """Whether every save does it once, on each rank that does it."""
-    chance: int = 1
-    """How often it is chosen, beside others: where a crash could do most harm, most often."""
+    """Whether it runs only if a checkpoint was found."""
+    is_in_every_save: bool = False
+    """Whether each save performs it once on each participating rank."""
+    weight: int = 1
+    """Weight of its selection; operations whose crash could do most harm have the highest."""
 
 
 def _module(file: str) -> str:
-    """The module of a file of the worker, without the name of the package."""
+    """Return the worker module of a file, without the name of the package."""
     return ".".join(Path(file).relative_to(OURS).with_suffix("").parts)
 
 
-def _of_a_save(*functions: str, lines: int, by_first: bool = False, chance: int = 1) -> Doing:
-    """What every save does once. There are mostly three, of which the third has an old one to remove."""
-    return Doing(functions, lines, 3, by_first=by_first, is_of_a_save=True, chance=chance)
+def _save_operation(
+    *functions: str, lines: int, is_on_first_rank: bool = False, weight: int = 1
+) -> RankOperation:
+    """An operation of every save.
+
+    A run mostly saves three times; the third save removes a checkpoint.
+    """
+    return RankOperation(
+        functions, lines, 3, is_on_first_rank=is_on_first_rank, is_in_every_save=True, weight=weight
+    )
 
 
 PUT: Final = ("storage.directory:DirectoryStore.put", "storage.s3:S3Store.put")
@@ -67,59 +74,76 @@ SWAP: Final = ("storage.directory:DirectoryStore.swap", "storage.s3:S3Store.swap
 LIST: Final = ("storage.directory:DirectoryStore.list", "storage.s3:S3Store.list")
 DELETE: Final = ("storage.directory:DirectoryStore.delete", "storage.s3:S3Store.delete")
 
-DOINGS: Final[Mapping[str, Doing]] = {
-    "meet": Doing(("distributed.process_group:ProcessGroup.join",), 12),
-    "begin": Doing(("run:Run._initialize",), 300),
-    "begin: put if absent": Doing(PUT_IF_ABSENT, 23, times=2, by_first=True),
-    "claim": Doing(("checkpoint.fencing:FencingTokens.claim",), 100, by_first=True),
-    "claim: put if absent": Doing(PUT_IF_ABSENT, 23, by_first=True),
-    "restore": Doing(("checkpoint.checkpointer:Checkpointer.restore",), 300),
-    "read": Doing(
-        ("checkpoint.collective:read_checkpoint",), 9000, needs_checkpoint=True, chance=3
+OPERATIONS: Final[Mapping[str, RankOperation]] = {
+    "meet": RankOperation(("distributed.process_group:ProcessGroup.join",), 12),
+    "begin": RankOperation(("run:Run._initialize",), 300),
+    "begin: put if absent": RankOperation(PUT_IF_ABSENT, 23, times=2, is_on_first_rank=True),
+    "claim": RankOperation(("checkpoint.fencing:FencingTokens.claim",), 100, is_on_first_rank=True),
+    "claim: put if absent": RankOperation(PUT_IF_ABSENT, 23, is_on_first_rank=True),
+    "restore": RankOperation(("checkpoint.checkpointer:Checkpointer.restore",), 300),
+    "read": RankOperation(
+        ("checkpoint.collective:read_checkpoint",), 9000, needs_checkpoint=True, weight=3
     ),
-    "receive": Doing(
+    "receive": RankOperation(
         ("checkpoint.repository:CheckpointRepository._receive",),
         300,
         needs_checkpoint=True,
-        chance=3,
+        weight=3,
     ),
-    "load": Doing(("checkpoint.stateful:TrackedState.load",), 10, needs_checkpoint=True, chance=3),
-    "record the start": Doing(
-        ("checkpoint.fencing:FencingTokens.record_start",), 40, by_first=True
+    "load": RankOperation(
+        ("checkpoint.stateful:TrackedState.load",), 10, needs_checkpoint=True, weight=3
     ),
-    "record the start: put": Doing(PUT, 20, by_first=True),
-    "open the data": Doing(("data.resumable_loader:ResumableLoader._begin_pass",), 100, times=5),
-    "train": Doing(("run:Run._end_step",), 8, times=30, chance=2),
-    "vote": Doing(("step_boundary:StepBoundary.run",), 100, times=30),
-    "snapshot": _of_a_save("checkpoint.snapshot:stage", lines=11000),
-    "copy": _of_a_save("checkpoint.staging:StagingCopy._run", lines=150),
-    "upload": _of_a_save("checkpoint.repository:CheckpointRepository.upload", lines=700, chance=2),
-    "upload: put": _of_a_save(*PUT, lines=20, chance=3),
-    "send": _of_a_save("checkpoint.repository:CheckpointRepository._send", lines=250, chance=2),
-    "send: put": _of_a_save(*PUT, lines=20, chance=3),
-    "gather": _of_a_save(
-        "checkpoint.writer:AsyncWriter._wait_for_shards", lines=100, by_first=True
+    "record the start": RankOperation(
+        ("checkpoint.fencing:FencingTokens.record_start",), 40, is_on_first_rank=True
     ),
-    "look at the fence": _of_a_save(
-        "checkpoint.fencing:FencingTokens.check", lines=25, by_first=True
+    "record the start: put": RankOperation(PUT, 20, is_on_first_rank=True),
+    "open the data": RankOperation(
+        ("data.resumable_loader:ResumableLoader._begin_pass",), 100, times=5
     ),
-    "commit": _of_a_save(
-        "checkpoint.repository:CheckpointRepository.commit", lines=2000, by_first=True
+    "train": RankOperation(("run:Run._end_step",), 8, times=30, weight=2),
+    "vote": RankOperation(("step_boundary:StepBoundary.run",), 100, times=30),
+    "snapshot": _save_operation("checkpoint.snapshot:stage", lines=11000),
+    "copy": _save_operation("checkpoint.staging:StagingCopy._run", lines=150),
+    "upload": _save_operation(
+        "checkpoint.repository:CheckpointRepository.upload", lines=700, weight=2
     ),
-    "commit: put if absent": _of_a_save(*PUT_IF_ABSENT, lines=23, by_first=True, chance=4),
-    "point": _of_a_save("checkpoint.index:LatestPointer.advance", lines=40, by_first=True),
-    "point: swap": _of_a_save(*SWAP, lines=30, by_first=True, chance=2),
-    "report": _of_a_save("checkpoint.writer:AsyncWriter._report_commit", lines=70, by_first=True),
-    "tidy": _of_a_save(
-        "checkpoint.repository:CheckpointRepository.prune", lines=400, by_first=True, chance=2
+    "upload: put": _save_operation(*PUT, lines=20, weight=3),
+    "send": _save_operation(
+        "checkpoint.repository:CheckpointRepository._send", lines=250, weight=2
     ),
-    "tidy: list": Doing(LIST, 20, times=4, by_first=True),
-    "tidy: delete": Doing(DELETE, 8, times=4, by_first=True, chance=2),
-    "finish": Doing(("run:Run.finish",), 400),
+    "send: put": _save_operation(*PUT, lines=20, weight=3),
+    "gather": _save_operation(
+        "checkpoint.writer:AsyncWriter._wait_for_shards", lines=100, is_on_first_rank=True
+    ),
+    "look at the fence": _save_operation(
+        "checkpoint.fencing:FencingTokens.check", lines=25, is_on_first_rank=True
+    ),
+    "commit": _save_operation(
+        "checkpoint.repository:CheckpointRepository.commit", lines=2000, is_on_first_rank=True
+    ),
+    "commit: put if absent": _save_operation(
+        *PUT_IF_ABSENT, lines=23, is_on_first_rank=True, weight=4
+    ),
+    "point": _save_operation(
+        "checkpoint.index:LatestPointer.advance", lines=40, is_on_first_rank=True
+    ),
+    "point: swap": _save_operation(*SWAP, lines=30, is_on_first_rank=True, weight=2),
+    "report": _save_operation(
+        "checkpoint.writer:AsyncWriter._report_commit", lines=70, is_on_first_rank=True
+    ),
+    "prune": _save_operation(
+        "checkpoint.repository:CheckpointRepository.prune",
+        lines=400,
+        is_on_first_rank=True,
+        weight=2,
+    ),
+    "prune: list": RankOperation(LIST, 20, times=4, is_on_first_rank=True),
+    "prune: delete": RankOperation(DELETE, 8, times=4, is_on_first_rank=True, weight=2),
+    "finish": RankOperation(("run:Run.finish",), 400),
 }
-"""All steps of an undisturbed run. After a colon: its requests to the store."""
+"""The operations of an uninterrupted run. After a colon: their requests to the store."""
 
-LEAVING: Final = Doing(("step_boundary:StepBoundary._leave_on_notice",), 400)
+EXIT_ON_NOTICE: Final = RankOperation(("step_boundary:StepBoundary._leave_on_notice",), 400)
 
 
 class FaultAction(StrEnum):
@@ -127,72 +151,72 @@ class FaultAction(StrEnum):
 
     KILL = "kill"
     KILL_ALL = "kill all"
-    """All ranks at once, as when the machine goes."""
+    """Kill all ranks at once, as if the machine were lost."""
     NOTICE = "notice"
-    """That the node will be taken, to this rank alone."""
+    """Send a termination notice to this rank only."""
     NOTICE_ALL = "notice all"
-    """The same to all, as `holdfast-worker run` does it."""
+    """Send a termination notice to all ranks, as `holdfast-worker run` does."""
 
 
 @dataclass(frozen=True)
 class CrashPoint:
-    """A place, and what happens there."""
+    """A place in the code, and the action there."""
 
-    doing: str
+    operation: str
     time: int
     """Counted from 1."""
     line: int
-    deed: str
-    fuse_ms: float = 0.0
+    action: str
+    delay_ms: float = 0.0
     left_s: float | None = None
-    """Of a notice: until the node goes; None if it does not say."""
+    """Remaining time of a notice; None: not specified."""
 
     def __str__(self) -> str:
-        """In words, for messages."""
-        fuse = f", {self.fuse_ms:.1f} ms later" if self.fuse_ms else ""
+        """Describe the crash point for messages."""
+        delay = f", {self.delay_ms:.1f} ms later" if self.delay_ms else ""
         left = "" if self.left_s is None else f", {self.left_s} s left"
-        return f"{self.deed} at line {self.line} of {self.doing} {self.time}{fuse}{left}"
+        return f"{self.action} at line {self.line} of {self.operation} {self.time}{delay}{left}"
 
 
-def lay(points: Sequence[CrashPoint], struck: Path) -> None:
-    """Have this process strike them; each is first recorded in `struck`."""
+def install(points: Sequence[CrashPoint], reached: Path) -> None:
+    """Trace this process and act at these crash points, recording each in `reached` first."""
     if not points:
         return
-    course = _Course(points, struck)
-    threading.settrace(course.on_call)
-    sys.settrace(course.on_call)
+    tracer = _Tracer(points, reached)
+    threading.settrace(tracer.on_call)
+    sys.settrace(tracer.on_call)
 
 
-def words_of(struck: Path) -> list[str]:
-    """What was struck, and at which line of which module."""
-    return struck.read_text().splitlines() if struck.exists() else []
+def read_reached(reached: Path) -> list[str]:
+    """Return the recorded crash points, each with its module and line."""
+    return reached.read_text().splitlines() if reached.exists() else []
 
 
 @dataclass
-class _Stretch:
-    """Something that is being done."""
+class _Execution:
+    """One execution of an operation."""
 
-    doing: str
-    ahead: list[CrashPoint]
+    operation: str
+    pending: list[CrashPoint]
     lines: int = 0
 
 
 @dataclass
-class _Course:
-    """The crash points of one rank, in order."""
+class _Tracer:
+    """Traces one rank and acts at its crash points."""
 
     points: Sequence[CrashPoint]
-    struck: Path
+    reached: Path
     names: dict[CodeType, str] = field(default_factory=dict)
-    """Of functions of ours, as a doing has them."""
+    """Qualified names of worker functions."""
     here: threading.local = field(default_factory=threading.local)
 
     def __post_init__(self) -> None:
-        everything = {**DOINGS, "leave": LEAVING}
-        self.times = {doing: count(1) for doing in everything}
-        self.doings = {
-            (doing.rpartition(": ")[0], function): doing
-            for doing, what in everything.items()
+        all_operations = {**OPERATIONS, "leave": EXIT_ON_NOTICE}
+        self.times = {operation: count(1) for operation in all_operations}
+        self.operations = {
+            (operation.rpartition(": ")[0], function): operation
+            for operation, what in all_operations.items()
             for function in what.functions
         }
 
@@ -202,57 +226,59 @@ class _Course:
             return None
         if code not in self.names:
             self.names[code] = f"{_module(code.co_filename)}:{code.co_qualname}"
-        under_way: list[_Stretch] = self.here.__dict__.setdefault("under_way", [])
-        around = under_way[-1].doing if under_way else ""
+        running: list[_Execution] = self.here.__dict__.setdefault("running", [])
+        outer = running[-1].operation if running else ""
         name = self.names[code]
-        doing = self.doings.get((around, name)) or self.doings.get(("", name))
-        if doing is not None:
-            time = next(self.times[doing])
-            ahead = [point for point in self.points if (point.doing, point.time) == (doing, time)]
-            under_way.append(_Stretch(doing, ahead))
-            frame.f_trace_lines = bool(ahead)
-            return self._of_doing
-        return self._within if under_way and under_way[-1].ahead else None
+        operation = self.operations.get((outer, name)) or self.operations.get(("", name))
+        if operation is not None:
+            time = next(self.times[operation])
+            pending = [
+                point for point in self.points if (point.operation, point.time) == (operation, time)
+            ]
+            running.append(_Execution(operation, pending))
+            frame.f_trace_lines = bool(pending)
+            return self._trace_operation
+        return self._trace_nested if running and running[-1].pending else None
 
-    def _of_doing(self, frame: FrameType, what: str, _arg: Any) -> Callable[..., Any]:
-        stretch: _Stretch = self.here.under_way[-1]
+    def _trace_operation(self, frame: FrameType, what: str, _arg: Any) -> Callable[..., Any]:
+        execution: _Execution = self.here.running[-1]
         if what == "line":
-            self._count(stretch, frame)
+            self._count(execution, frame)
         elif what == "return":
-            self.here.under_way.pop()
-            for point in stretch.ahead:
-                self._strike(point, frame)
-        return self._of_doing
+            self.here.running.pop()
+            for point in execution.pending:
+                self._reach(point, frame)
+        return self._trace_operation
 
-    def _within(self, frame: FrameType, what: str, _arg: Any) -> Callable[..., Any]:
-        if what == "line" and self.here.under_way:
-            self._count(self.here.under_way[-1], frame)
-        return self._within
+    def _trace_nested(self, frame: FrameType, what: str, _arg: Any) -> Callable[..., Any]:
+        if what == "line" and self.here.running:
+            self._count(self.here.running[-1], frame)
+        return self._trace_nested
 
-    def _count(self, stretch: _Stretch, frame: FrameType) -> None:
-        stretch.lines += 1
-        for point in [point for point in stretch.ahead if point.line == stretch.lines]:
-            stretch.ahead.remove(point)
-            self._strike(point, frame)
+    def _count(self, execution: _Execution, frame: FrameType) -> None:
+        execution.lines += 1
+        for point in [point for point in execution.pending if point.line == execution.lines]:
+            execution.pending.remove(point)
+            self._reach(point, frame)
 
-    def _strike(self, point: CrashPoint, frame: FrameType) -> None:
-        """Crash. A timer thread kills the rank while torch or a request keeps the interpreter waiting."""
+    def _reach(self, point: CrashPoint, frame: FrameType) -> None:
+        """Act at a crash point, from a thread if delayed: the interpreter may be blocked by then."""
         where = f"{_module(frame.f_code.co_filename)}:{frame.f_lineno}"
-        with self.struck.open("a") as file:
+        with self.reached.open("a") as file:
             file.write(f"{point}, {where}\n")
-        if point.fuse_ms:
-            threading.Thread(target=_burn, args=(point,), daemon=True).start()
+        if point.delay_ms:
+            threading.Thread(target=_act_later, args=(point,), daemon=True).start()
         else:
-            _do(point)
+            _act(point)
 
 
-def _burn(point: CrashPoint) -> None:
-    threading.Event().wait(point.fuse_ms / 1000)
-    _do(point)
+def _act_later(point: CrashPoint) -> None:
+    threading.Event().wait(point.delay_ms / 1000)
+    _act(point)
 
 
-def _do(point: CrashPoint) -> None:
-    match FaultAction(point.deed):
+def _act(point: CrashPoint) -> None:
+    match FaultAction(point.action):
         case FaultAction.KILL:
             os.kill(os.getpid(), signal.SIGKILL)
         case FaultAction.KILL_ALL:
@@ -261,7 +287,7 @@ def _do(point: CrashPoint) -> None:
             _notice(point)
             os.kill(os.getpid(), signal.SIGTERM)
         case FaultAction.NOTICE_ALL:
-            # Ranks that are not registered yet will find it written.
+            # Ranks that register later will find the recorded notice.
             for pid in _notice(point).registered_pids().values():
                 os.kill(pid, signal.SIGTERM)
 

@@ -1,4 +1,4 @@
-"""Faults of a real service's dependencies, and its behaviour during each of them."""
+"""Faults of a real service's dependencies, and the measured behavior of the service."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ from support.live_service import Service
 from support.requirements import skip_or_fail
 
 AFTER_S: Final = 6.0
-"""When a job reaches its limit: inside the fault. The cost is so high that this is soon after the job has nodes."""
-LOOKED_FOR_S: Final = 5.0
-"""How much longer the fault lasts."""
+"""Time until a job reaches its limit, within the fault.
+
+The price is so high that the job reaches its limit soon after it has nodes.
+"""
+FAULT_TAIL_S: Final = 5.0
+"""How long the fault continues after that."""
 JOB: Final = "name: {0}\nresources: {{infra: {1}}}\nrun: sleep 600\nholdfast: {{limits: {{{2}}}}}\n"
 USD_PER_HOUR: Final = "3600"
 DISK_BYTES: Final = 64 * 1024 * 1024
@@ -36,26 +39,26 @@ CALLERS: Final = 100
 
 @dataclass(frozen=True, kw_only=True)
 class FaultReport:
-    """What a service did under a fault; spans in seconds."""
+    """Behavior of a service during a fault."""
 
     ready: int
-    """The status of `/readyz` during the fault."""
+    """Status code of `/readyz` during the fault."""
     ready_s: float
     cancel: int
-    """The status of the answer to a cancel during the fault."""
+    """Status code of a cancellation during the fault."""
     cancel_s: float
-    cancel_told: str
+    cancel_detail: str
     guard: str
-    """The limit that was recorded for the job in the end."""
+    """The limit that was finally recorded for the job."""
     is_held_during: bool
-    """Whether that was recorded while the fault lasted."""
+    """Whether the limit was recorded while the fault lasted."""
     limit_s: float
-    """From the moment of the limit until it was recorded; from the end of the fault where it was recorded after that."""
+    """Seconds from the limit, or from the end of the fault if later, until it was recorded."""
     log: str
 
 
 class ServiceUnderFault:
-    """A service with a silent SkyPilot, over a database of its own."""
+    """A service with an unresponsive SkyPilot and a separate database."""
 
     def __init__(self, folder: Path, silent: str, url: str | None = None) -> None:
         folder.mkdir(exist_ok=True)
@@ -96,7 +99,7 @@ class ServiceUnderFault:
         return job_id
 
     def event(self, job_id: str, kind: str) -> dict[str, Any]:
-        """The first event of this kind of a job, once there is one and it can be read."""
+        """Wait for the first event of this kind of a job, and return it."""
         found: list[dict[str, Any]] = []
 
         def look() -> bool:
@@ -110,11 +113,13 @@ class ServiceUnderFault:
         return found[0]
 
     def timed(self, method: str, path: str) -> tuple[httpx2.Response, float]:
-        """An answer, and the seconds until it came."""
+        """Send a request; return the response and its duration in seconds."""
         began_s = time.monotonic()
         try:
             answer = self.http.request(method, path)
-        except httpx2.ReadError:  # The service closed an idle connection when the request was sent.
+        except (
+            httpx2.ReadError
+        ):  # The service closed an idle connection while the request was sent.
             answer = self.http.request(method, path)
         return answer, time.monotonic() - began_s
 
@@ -124,57 +129,57 @@ class ServiceUnderFault:
         return False
 
 
-def local_jobs(ground: ServiceUnderFault) -> tuple[str, str, datetime]:
-    """A job that reaches its cost limit soon, another job with nodes, and the moment of the limit."""
-    other, limited = ground.submit("other", "local"), ground.submit("limited", "local")
-    ground.event(other, "NodesReady")
-    nodes = ground.event(limited, "NodesReady")
+def local_jobs(target: ServiceUnderFault) -> tuple[str, str, datetime]:
+    """Submit a job that soon reaches its cost limit, and another; return that time, too."""
+    other, limited = target.submit("other", "local"), target.submit("limited", "local")
+    target.event(other, "NodesReady")
+    nodes = target.event(limited, "NodesReady")
     cost_micros = nodes["body"]["micros_per_hour"] * (SAVE_GRACE_S + AFTER_S) / 3600
     limits = {"max_cost_usd": round(cost_micros / 1_000_000, 2)}
-    answer = ground.http.patch(f"/v1/jobs/{limited}/limits", json=limits)
+    answer = target.http.patch(f"/v1/jobs/{limited}/limits", json=limits)
     assert answer.status_code == 200, answer.text
     return limited, other, _moment(nodes["at"]) + timedelta(seconds=AFTER_S)
 
 
-def remote_jobs(ground: ServiceUnderFault) -> tuple[str, str, datetime]:
-    """The same of jobs for SkyPilot, whose limit is a deadline."""
-    other, limited = ground.submit("other", "aws"), ground.submit("limited", "aws", f"deadline: {AFTER_S:.0f}s")  # fmt: skip
-    submitted = ground.event(limited, "Submitted")
+def remote_jobs(target: ServiceUnderFault) -> tuple[str, str, datetime]:
+    """Submit a SkyPilot job that soon reaches its deadline, and another; return that time, too."""
+    other, limited = target.submit("other", "aws"), target.submit("limited", "aws", f"deadline: {AFTER_S:.0f}s")  # fmt: skip
+    submitted = target.event(limited, "Submitted")
     return limited, other, _moment(submitted["at"]) + timedelta(seconds=AFTER_S)
 
 
 def run_fault(
-    ground: ServiceUnderFault,
+    target: ServiceUnderFault,
     fault: Callable[[], AbstractContextManager[object]],
     jobs: Callable[[ServiceUnderFault], tuple[str, str, datetime]] = local_jobs,
 ) -> FaultReport:
-    """What the service does when a job reaches its limit, and another is cancelled, during a fault."""
-    service, told_before = ground.service, len(ground.log)
-    limited, other, due_at = jobs(ground)
+    """Measure a service while a job reaches its limit and another is cancelled during a fault."""
+    service, log_start = target.service, len(target.log)
+    limited, other, due_at = jobs(target)
     with fault():
-        cancel, cancel_s = ground.timed("POST", f"/v1/jobs/{other}/cancel")
-        end_at = due_at + timedelta(seconds=LOOKED_FOR_S)
+        cancel, cancel_s = target.timed("POST", f"/v1/jobs/{other}/cancel")
+        end_at = due_at + timedelta(seconds=FAULT_TAIL_S)
         service.wait(lambda: SystemClock().now() > end_at, "the limit was reached a while ago")
-        ready, ready_s = ground.timed("GET", "/readyz")
+        ready, ready_s = target.timed("GET", "/readyz")
         ended_at = SystemClock().now()
-    service.wait(ground.is_ready, "it is ready again")
-    tripped = ground.event(limited, "GuardTripped")
+    service.wait(target.is_ready, "it is ready again")
+    tripped = target.event(limited, "GuardTripped")
     held_at = _moment(tripped["recorded_at"])
-    again = ground.http.post(f"/v1/jobs/{other}/cancel")
+    again = target.http.post(f"/v1/jobs/{other}/cancel")
     assert again.status_code == 202, again.text
     if jobs is local_jobs:
-        ground.event(limited, "Paused")
-        ground.event(other, "Finished")
+        target.event(limited, "Paused")
+        target.event(other, "Finished")
     return FaultReport(
         ready=ready.status_code,
         ready_s=ready_s,
         cancel=cancel.status_code,
         cancel_s=cancel_s,
-        cancel_told=cancel.json().get("detail") or "",
+        cancel_detail=cancel.json().get("detail") or "",
         guard=tripped["body"]["guard"],
         is_held_during=held_at <= ended_at,
         limit_s=(held_at - (due_at if held_at <= ended_at else ended_at)).total_seconds(),
-        log=ground.log[told_before:],
+        log=target.log[log_start:],
     )
 
 
@@ -184,7 +189,7 @@ def _moment(text: str) -> datetime:
 
 @contextmanager
 def silent_server() -> Iterator[str]:
-    """The address of a server that takes every connection and answers none."""
+    """Serve an address that accepts connections and never responds; yield its URL."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)
@@ -193,10 +198,13 @@ def silent_server() -> Iterator[str]:
 
 @contextmanager
 def stopped_inside_a_write(pid: int, url: str, name: str) -> Iterator[None]:
-    """Stop a replica, by its process and the name of its connections, after it has begun to write and before it commits."""
+    """Stop a replica between the start of a write and its commit.
+
+    `name` is the application name of the replica's connections.
+    """
     process = psutil.Process(pid)
-    with psycopg.connect(url) as door, psycopg.connect(url, autocommit=True) as monitor:
-        while not _stop_in_time(door, monitor, process, name):
+    with psycopg.connect(url) as connection, psycopg.connect(url, autocommit=True) as monitor:
+        while not _stop_in_time(connection, monitor, process, name):
             pass
         try:
             yield
@@ -205,15 +213,15 @@ def stopped_inside_a_write(pid: int, url: str, name: str) -> Iterator[None]:
 
 
 def _stop_in_time(
-    door: psycopg.Connection[Any],
+    connection: psycopg.Connection[Any],
     monitor: psycopg.Connection[Any],
     process: psutil.Process,
     name: str,
 ) -> bool:
-    """Whether the replica was stopped while it was alone in writing; else another one was."""
+    """Whether the replica was stopped while it alone was writing; otherwise another one was."""
     waits = "SELECT application_name FROM pg_stat_activity WHERE wait_event = 'relation'"
-    with door.transaction():
-        door.execute("LOCK TABLE watches IN SHARE MODE")
+    with connection.transaction():
+        connection.execute("LOCK TABLE watches IN SHARE MODE")
         while not (writers := [row[0] for row in monitor.execute(waits)]):
             pass
         if name in writers:
@@ -222,8 +230,8 @@ def _stop_in_time(
 
 
 @contextmanager
-def filled(folder: Path) -> Iterator[None]:
-    """Fill the disk of a folder to the last byte."""
+def full_disk(folder: Path) -> Iterator[None]:
+    """Fill the disk of a folder completely."""
     file = folder / "filling"
     try:
         with file.open("wb", buffering=0) as stream, suppress(OSError):
@@ -236,7 +244,7 @@ def filled(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
-    """A disk of its own in a folder."""
+    """Mount a small disk in a folder."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "holdfast-test", str(folder)]
     if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode:
@@ -248,8 +256,8 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def starved(pid: int, port: int) -> Iterator[None]:
-    """Leave a service 64 descriptors, and have more callers than that."""
+def few_descriptors(pid: int, port: int) -> Iterator[None]:
+    """Limit a service to 64 descriptors, and open more connections than that."""
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, before[1]))
     with ExitStack() as callers:
@@ -263,10 +271,10 @@ def starved(pid: int, port: int) -> Iterator[None]:
 
 
 @contextmanager
-def exhausted(cluster_url: str) -> Iterator[None]:
-    """Take every connection that PostgreSQL has left."""
-    with ExitStack() as taken:
+def no_free_connections(cluster_url: str) -> Iterator[None]:
+    """Open all connections that PostgreSQL has left."""
+    with ExitStack() as connections:
         with suppress(psycopg.OperationalError):
             while True:
-                taken.enter_context(closing(psycopg.connect(cluster_url)))
+                connections.enter_context(closing(psycopg.connect(cluster_url)))
         yield

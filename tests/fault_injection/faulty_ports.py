@@ -1,4 +1,4 @@
-"""Doors that stick: a launcher behind a bad line, spools that are late, a journal whose writer dies."""
+"""Faulty ports: a launcher with a bad connection, late spools, a journal that crashes."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ T = TypeVar("T")
 
 
 class Crash(BaseException):
-    """The process is gone; no code remains that could catch this."""
+    """The process has crashed; none of its code may catch this."""
 
 
 @types.coroutine
 def pause() -> Generator[None]:
-    """Let others continue; the world decides when, and whether, we do."""
+    """Yield to other coroutines; the scheduler decides when, and whether, this one continues."""
     yield
 
 
-def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, if it never waits."""
+def run_without_waiting(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that never waits."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -46,36 +46,36 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
 
 @dataclass
 class FaultChances:
-    """Draws what goes wrong."""
+    """Draws which faults occur."""
 
     rng: random.Random
-    calm: bool = False
-    """True once the faults are off."""
+    is_disabled: bool = False
+    """True once faults are disabled."""
 
-    def strikes(self, chance: float) -> bool:
-        return not self.calm and self.rng.random() < chance
+    def occurs(self, chance: float) -> bool:
+        return not self.is_disabled and self.rng.random() < chance
 
 
 @dataclass
 class FaultyLauncher:
-    """A cloud behind a bad line."""
+    """A cloud behind a bad connection."""
 
     cloud: SimulatedCloud
     chances: FaultChances
     starts: Counter[str] = field(default_factory=Counter)
-    """How often the cloud really began something, by key."""
+    """How often the cloud started a launch, by key."""
 
     @property
     def saves_on_cancel(self) -> bool:
         return self.cloud.saves_on_cancel
 
     async def submit(self, launch: Launch) -> None:
-        async def deed() -> None:
+        async def action() -> None:
             fresh = (await self.cloud.observe(launch.key)).status is LaunchStatus.ABSENT
             await self.cloud.submit(launch)
             self.starts[launch.key] += fresh
 
-        await self._call(deed, twice=True)
+        await self._call(action, twice=True)
 
     async def observe(self, key: str) -> Observation:
         return await self._call(lambda: self.cloud.observe(key))
@@ -89,45 +89,45 @@ class FaultyLauncher:
     def read_log(self, key: str, source: LogSource, offset: int, limit: int) -> bytes:
         return self.cloud.read_log(key, source, offset, limit)
 
-    async def _call(self, deed: Callable[[], Awaitable[T]], *, twice: bool = False) -> T:
+    async def _call(self, action: Callable[[], Awaitable[T]], *, twice: bool = False) -> T:
         await pause()
-        if self.chances.strikes(0.05):
+        if self.chances.occurs(0.05):
             raise LauncherUnreachable("the call was lost")
-        answer = await deed()
-        if twice and self.chances.strikes(0.1):
-            answer = await deed()
+        answer = await action()
+        if twice and self.chances.occurs(0.1):
+            answer = await action()
         await pause()
-        if self.chances.strikes(0.05):
+        if self.chances.occurs(0.05):
             raise LauncherUnreachable("the reply was lost")
         return answer
 
 
 @dataclass
 class FaultyInbox:
-    """Spools that are sometimes late, and sometimes read from further back than was asked."""
+    """Spools that are sometimes late, or read from an earlier position than requested."""
 
     cloud: SimulatedCloud
     chances: FaultChances
 
     def read_new(self, job_id: str, seen: Mapping[int, int]) -> Iterator[Report]:
-        if self.chances.strikes(0.5):
+        if self.chances.occurs(0.5):
             return iter(())
-        if self.chances.strikes(0.1):
+        if self.chances.occurs(0.1):
             return self.cloud.read_new(job_id, {})
         return self.cloud.read_new(job_id, seen)
 
 
 class FaultyJournal(Journal):
-    """A journal whose writer dies, or whose database goes away, before a write or right after it."""
+    """A journal whose writer crashes, or whose database fails, before or after a write."""
 
     def __init__(self, engine: Engine, clock: FixedClock, chances: FaultChances) -> None:
         super().__init__(engine, clock)
         self._chances = chances
 
     def append(self, job: Job, events: Sequence[Event]) -> Job:
-        self._trouble()
+        self._maybe_fail()
         after = super().append(job, events)
-        self._trouble()
+        self._maybe_fail()
         return after
 
     def ingest(
@@ -140,13 +140,13 @@ class FaultyJournal(Journal):
         *,
         oldest: int | None = None,
     ) -> IngestResult:
-        self._trouble()
+        self._maybe_fail()
         absorbed = super().ingest(job_id, attempt, reports, incarnation, posted_at, oldest=oldest)
-        self._trouble()
+        self._maybe_fail()
         return absorbed
 
-    def _trouble(self) -> None:
-        if self._chances.strikes(0.02):
+    def _maybe_fail(self) -> None:
+        if self._chances.occurs(0.02):
             raise Crash
-        if self._chances.strikes(0.02):
+        if self._chances.occurs(0.02):
             raise StoreUnavailable

@@ -1,7 +1,7 @@
-"""A rough world: replicas that die, replies that are lost, and weather, all drawn from one seed.
+"""A service with random faults: crashing replicas, lost responses, preemptions.
 
-Steps of the reconciler are coroutines that stop at every call of a launcher. The world decides which of them continues,
-which one is never heard of again, and what happens in the meantime. It checks after every move what must always hold.
+Steps of the reconciler are coroutines that pause at every launcher call. A seed determines which one
+continues, which one crashes, and what happens in between. All invariants are checked after every event.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fault_injection.faulty_ports import (
     FaultyInbox,
     FaultyJournal,
     FaultyLauncher,
-    at_once,
+    run_without_waiting,
 )
 from holdfast.controller.reconciler import PollIntervals, Reconciler
 from holdfast.domain.events import Cause, Event, Submitted
@@ -53,13 +53,13 @@ from support.fakes import FixedClock
 
 LIVE = frozenset({LaunchStatus.WAITING, LaunchStatus.UP})
 TICK_S = 0.000_001
-"""Between two things that happen: not even in a storm do two happen at the very same moment."""
+"""Time between two events, so that no two events have the same time."""
 PACE = PollIntervals(poll_every_s=5.0, lease_s=10.0)
 
 
 @dataclass
 class Replica:
-    """One process of the service: a reconciler, and the step that it is in."""
+    """One process of the service: a reconciler and its current step."""
 
     reconciler: Reconciler
     job_id: str = ""
@@ -71,29 +71,29 @@ class Replica:
 
 
 class FaultyService:
-    """Jobs, replicas, a cloud, and everything that can go wrong between them."""
+    """Jobs, replicas and a cloud, with the faults between them."""
 
-    def __init__(self, seed: int, engine: Engine, rough_engine: Engine) -> None:
+    def __init__(self, seed: int, engine: Engine, faulty_engine: Engine) -> None:
         self.rng = random.Random(seed)
         self.chances = FaultChances(self.rng)
         self.clock = FixedClock()
-        self.rough_engine = rough_engine
+        self.faulty_engine = faulty_engine
         self.cloud = SimulatedCloud(
             self.clock,
-            self._climate(seed),
+            self._market(seed),
             self._program(),
-            self._habits(),
+            self._launcher_behavior(),
         )
         self.launcher = FaultyLauncher(self.cloud, self.chances)
         self.journal = Journal(engine, self.clock)
-        self.api = FaultyJournal(rough_engine, self.clock, self.chances)
-        self.reading = Queries(engine)
+        self.api = FaultyJournal(faulty_engine, self.clock, self.chances)
+        self.queries = Queries(engine)
         self.replicas = [self._replica(), self._replica()]
         self.folds: dict[str, Job] = {}
         self._cursor = 0
-        event.listen(rough_engine, "commit", self._on_commit)
+        event.listen(faulty_engine, "commit", self._on_commit)
 
-    def _climate(self, seed: int) -> MarketParameters:
+    def _market(self, seed: int) -> MarketParameters:
         return MarketParameters(
             seed=seed,
             provision_s=self.rng.choice([1.0, 20.0, 90.0]),
@@ -103,7 +103,7 @@ class FaultyService:
             no_notice_rate=self.rng.choice([0.0, 0.5, 1.0]),
         )
 
-    def _habits(self) -> LauncherBehavior:
+    def _launcher_behavior(self) -> LauncherBehavior:
         return LauncherBehavior(
             saves_on_cancel=self.rng.random() < 0.5,
             reports_reclaims=self.rng.random() < 0.5,
@@ -130,28 +130,28 @@ class FaultyService:
     def _replica(self) -> Replica:
         return Replica(
             Reconciler(
-                journal=FaultyJournal(self.rough_engine, self.clock, self.chances),
-                leases=LeaseTable(self.rough_engine),
-                tokens=ServiceTokens(self.rough_engine, b"secret"),
+                journal=FaultyJournal(self.faulty_engine, self.clock, self.chances),
+                leases=LeaseTable(self.faulty_engine),
+                tokens=ServiceTokens(self.faulty_engine, b"secret"),
                 launchers={Kind.LOCAL: self.launcher},
                 inbox=FaultyInbox(self.cloud, self.chances),
                 clock=self.clock,
                 intervals=PACE,
                 worker_url="http://127.0.0.1",
-                secrets=Secrets(self.rough_engine, b"secret"),
+                secrets=Secrets(self.faulty_engine, b"secret"),
             )
         )
 
     def _on_commit(self, _: Connection) -> None:
-        if self.chances.strikes(0.005):
+        if self.chances.occurs(0.005):
             raise Crash
 
-    # What happens
+    # Events
 
     def move(self) -> None:
-        """One thing happens, and everything still holds."""
-        deeds: dict[Callable[[], None], float] = {
-            self._go_on: 60,
+        """Apply one random event and check all invariants."""
+        actions: dict[Callable[[], None], float] = {
+            self._continue_step: 60,
             self._kill: 4,
             self._wait: 20,
             self._deliver: 8,
@@ -160,21 +160,21 @@ class FaultyService:
             self._cancel: 1,
             self._pause: 3,
             self._resume: 5,
-            self._relimit: 1,
-            self._forget: 2,
+            self._change_limits: 1,
+            self._forget_launch: 2,
         }
-        [deed] = self.rng.choices([*deeds], [*deeds.values()])
+        [action] = self.rng.choices([*actions], [*actions.values()])
         self.clock.advance(TICK_S)
-        deed()
+        action()
         self.check()
 
-    def calm_down(self) -> None:
-        """No faults from now on; calls in progress never return."""
-        self.chances.calm = True
+    def disable_faults(self) -> None:
+        """Disable faults; calls in progress never return."""
+        self.chances.is_disabled = True
         for number in range(len(self.replicas)):
             self._restart(number)
 
-    def _go_on(self) -> None:
+    def _continue_step(self) -> None:
         number = self.rng.randrange(len(self.replicas))
         replica = self.replicas[number]
         if replica.step is None:
@@ -206,12 +206,12 @@ class FaultyService:
         resources = {"infra": "local", "use_spot": self.rng.random() < 0.9}
         store = {"store": "s3://bucket/prefix"} if self.rng.random() < 0.8 else None
         block = {"checkpoint": store, "limits": self._limits()}
-        words = {"name": job_id, "run": "train", "resources": resources, "holdfast": block}
-        spec = parse_job_file(yaml.safe_dump({**words, "num_nodes": self.rng.randint(1, 3)})).spec
+        fields = {"name": job_id, "run": "train", "resources": resources, "holdfast": block}
+        spec = parse_job_file(yaml.safe_dump({**fields, "num_nodes": self.rng.randint(1, 3)})).spec
         body = spec.model_dump(mode="json")
-        asked = Submitted(at=self.clock.now(), name=job_id, spec=body, task=render(spec).text)
+        submitted = Submitted(at=self.clock.now(), name=job_id, spec=body, task=render(spec).text)
         with suppress(Crash):
-            self.api.submit(job_id, asked)
+            self.api.submit(job_id, submitted)
 
     def _limits(self) -> dict[str, Any]:
         chosen = {
@@ -222,67 +222,69 @@ class FaultyService:
             "max_wait": self.rng.choice(["30s", "10m"]),
             "max_failures": self.rng.choice([1, 2, 4]),
         }
-        return {word: value for word, value in chosen.items() if self.rng.random() < 0.15}
+        return {name: value for name, value in chosen.items() if self.rng.random() < 0.15}
 
     def _cancel(self) -> None:
-        self._wish(lambda job: commands.cancel(job, self.clock.now(), "enough"))
+        self._append_command(lambda job: commands.cancel(job, self.clock.now(), "enough"))
 
     def _pause(self) -> None:
-        self._wish(lambda job: commands.pause(job, self.clock.now(), "later"))
+        self._append_command(lambda job: commands.pause(job, self.clock.now(), "later"))
 
     def _resume(self) -> None:
         changes = self._limits() if self.rng.random() < 0.5 else dict.fromkeys(Limits.model_fields)
-        self._wish(lambda job: self._resumed(job, changes))
+        self._append_command(lambda job: self._resumed(job, changes))
 
     def _resumed(self, job: Job, changes: dict[str, Any]) -> Sequence[Event]:
         now = self.clock.now()
-        return commands.resume(job, self.limits(job), changes, now, reason="go on")
+        return commands.resume(job, self.limits(job), changes, now, reason="continue")
 
-    def _relimit(self) -> None:
+    def _change_limits(self) -> None:
         changes = self._limits()
-        self._wish(
+        self._append_command(
             lambda job: commands.change_limits(job, self.limits(job), changes, self.clock.now())
         )
 
-    def _wish(self, wish: Callable[[Job], Sequence[Event]]) -> None:
-        """As the API does it."""
+    def _append_command(self, command: Callable[[Job], Sequence[Event]]) -> None:
+        """Append the events of a command, as the API does."""
         if job := self._any_job():
             with suppress(NotPossibleNow, BadLimits, StaleWrite, StoreUnavailable, Crash):
-                self.api.append(job, wish(job))
+                self.api.append(job, command(job))
 
     def limits(self, job: Job) -> Limits:
-        """Those that hold for a job now."""
+        """Return the current limits of a job."""
         spec = JobSpec.model_validate(self.journal.submission(job.id).spec)
         return job.limits or spec.holdfast.limits
 
-    def give_up(self) -> None:
-        """As people do whose patience is at its end."""
+    def cancel_all(self) -> None:
+        """Cancel all jobs, as users do with jobs that do not end."""
         for job in self.folds.values():
             self.journal.append(job, commands.cancel(job, self.clock.now(), "enough"))
 
-    def take_up(self) -> None:
-        """Resume everything that is paused, without limits."""
+    def resume_paused(self) -> None:
+        """Resume all paused jobs without limits."""
         for job in self.folds.values():
             if job.state is State.PAUSED:
-                # One that has failed too often stays: its limit has no value that would never be reached.
+                # A job that failed too often stays paused: its limit cannot be disabled.
                 with suppress(NotPossibleNow):
                     facts = self._resumed(job, dict.fromkeys(Limits.model_fields))
                     self.journal.append(self.journal.read(job.id), facts)
-                    LeaseTable(self.rough_engine).make_due(job.id, self.clock.now())
+                    LeaseTable(self.faulty_engine).make_due(job.id, self.clock.now())
 
     def _preempt(self) -> None:
         if job := self._any_job():
             notice_s = self.rng.choice([None, 3.0, 40.0])
             with suppress(NotPossibleNow):
-                at_once(self.cloud.preempt(job.launch_key, node=None, notice_s=notice_s))
+                run_without_waiting(
+                    self.cloud.preempt(job.launch_key, node=None, notice_s=notice_s)
+                )
 
-    def _forget(self) -> None:
+    def _forget_launch(self) -> None:
         job = self._any_job()
-        if job and self.look(job.launch_key).status in LIVE:
+        if job and self.actual(job.launch_key).status in LIVE:
             self.cloud.forget(job.launch_key)
 
     def _deliver(self) -> None:
-        """A worker's reports reach the API: a part of them, old ones among them, perhaps with a gap before."""
+        """Deliver some reports of a worker to the API, possibly old ones or with a gap before them."""
         if not (job := self._any_job()):
             return
         by_attempt = groupby(self.cloud.read_new(job.id, {}), key=lambda report: report.attempt)
@@ -292,33 +294,33 @@ class FaultyService:
             start = self.rng.randrange(len(reported[attempt]))
             part = reported[attempt][start : start + self.rng.randint(1, 20)]
             with suppress(StoreUnavailable, Crash):
-                taken = self.api.ingest(job.id, attempt, part)
-                if taken.job.is_leaving and attempt == job.attempt:
+                ingested = self.api.ingest(job.id, attempt, part)
+                if ingested.job.is_leaving and attempt == job.attempt:
                     self.cloud.request_shutdown(job.launch_key)
 
     def _any_job(self) -> Job | None:
         return self.rng.choice([*self.folds.values()]) if self.folds else None
 
-    # What must hold
+    # Invariants
 
-    def look(self, key: str) -> Observation:
-        """The truth about a launch."""
-        return at_once(self.cloud.observe(key))
+    def actual(self, key: str) -> Observation:
+        """The actual state of a launch."""
+        return run_without_waiting(self.cloud.observe(key))
 
     def launches(self, job_id: str) -> list[Observation]:
-        """The truth about all launches of a job, in order."""
+        """The actual states of all launches of a job, in order."""
         count = self.folds[job_id].launch
-        return [self.look(f"{job_id}-{number}") for number in range(1, count + 1)]
+        return [self.actual(f"{job_id}-{number}") for number in range(1, count + 1)]
 
     def check(self) -> None:
-        """Every row is the fold of its log; nothing was started twice, and nothing runs beside its successor."""
-        for item in self.reading.stream(after=self._cursor, limit=100_000):
+        """Check that rows are folds of their logs, and that one launch runs at a time, once."""
+        for item in self.queries.stream(after=self._cursor, limit=100_000):
             self._cursor = item.cursor
             if isinstance(item.event, Submitted):
                 self.folds[item.job_id] = create_job(item.job_id, item.event)
             else:
                 self.folds[item.job_id] = advance(self.folds[item.job_id], item.event)
-        rows = {job.id: job for job in self.reading.jobs(limit=len(self.folds) + 1).jobs}
+        rows = {job.id: job for job in self.queries.jobs(limit=len(self.folds) + 1).jobs}
         assert rows == self.folds
         for job_id, job in self.folds.items():
             live = [seen for seen in self.launches(job_id) if seen.status in LIVE]
@@ -330,16 +332,16 @@ class FaultyService:
 
 @dataclass(frozen=True)
 class Span:
-    """One placement as the cloud had it, and what it cost."""
+    """One placement as the cloud had it, and its cost."""
 
     attempt: int
     ready_at: datetime
     ended_at: datetime
     micros_per_hour: int
     lost: bool
-    """False where the job ended with it."""
+    """False if the job ended with it."""
     cause: Cause | None
-    """By the cloud's word; None where it forgot the launch, or ended it, as for a pause."""
+    """The cause given by the cloud; None if it forgot or ended the launch, as for a pause."""
 
     @property
     def micros(self) -> int:
@@ -347,9 +349,10 @@ class Span:
 
 
 def spans(launches: Sequence[Observation]) -> Iterator[Span]:
-    """The placements of a job by the cloud's own word, all launches in order.
+    """Yield the actual placements of a job over all launches, in order.
 
-    The job ends with no launch but the last; what the cloud ended before was given back for a pause.
+    Only the last launch can end the job; placements of earlier launches that the cloud ended were released
+    for a pause.
     """
     attempt = 0
     for number, seen in enumerate(launches, 1):

@@ -1,7 +1,8 @@
-"""A rough world around SkyPilot: replicas that die, a server that forgets, a bad line between them, from one seed.
+"""SkyPilot with random faults: crashing replicas, a forgetful server, a bad connection.
 
-The steps of the reconciler are tasks that stop before each call to SkyPilot and before each of its answers. The world
-decides which of them continues, and checks after every move against what is so at the stand-in.
+The steps of the reconciler are tasks that pause before each call to SkyPilot and before each response. A seed
+determines which one continues. All invariants are checked against the state of the fake server after every
+event.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import yaml
 from fake_skypilot import FaultyTransport, JobSimulation, Server, SkyPilotState
 from fake_skypilot import Job as SkyJob
-from fake_skypilot.job_simulation import EMERGENCY, LEFT, PREEMPTED, TOLD
+from fake_skypilot.job_simulation import EMERGENCY, LEFT, PLUGIN, PREEMPTED
 from fake_skypilot.state import Cluster
 from fault_injection.faulty_ports import Crash, FaultChances, FaultyJournal
 from holdfast.controller.reconciler import PollIntervals, Reconciler
@@ -47,14 +48,14 @@ WRITES = {"open", "tombstone", "assume_admitted", "renew", "mark_posting", "reco
 
 
 class NoInbox:
-    """Workers without reports: SkyPilot is the only source."""
+    """An inbox without reports: SkyPilot is the only source of events."""
 
     def read_new(self, job_id: str, seen: Mapping[int, int]) -> Any:
         return iter(())
 
 
 class FaultyLaunchBook(LaunchBook):
-    """Rows of launches whose writer dies, or whose database goes away, before a write or right after it."""
+    """Launch rows whose writer crashes, or whose database fails, before or after a write."""
 
     def __init__(self, engine: Engine, chances: FaultChances) -> None:
         super().__init__(engine, SECRET)
@@ -65,24 +66,24 @@ class FaultyLaunchBook(LaunchBook):
         if name not in WRITES:
             return found
 
-        def rough(*given: Any) -> Any:
-            self._trouble()
-            answer = found(*given)
-            self._trouble()
+        def faulty_call(*args: Any) -> Any:
+            self._maybe_fail()
+            answer = found(*args)
+            self._maybe_fail()
             return answer
 
-        return rough
+        return faulty_call
 
-    def _trouble(self) -> None:
-        if self._chances.strikes(0.01):
+    def _maybe_fail(self) -> None:
+        if self._chances.occurs(0.01):
             raise Crash
-        if self._chances.strikes(0.01):
+        if self._chances.occurs(0.01):
             raise StoreUnavailable
 
 
 @dataclass
 class Replica:
-    """One process of the service, and what it is in the middle of."""
+    """One process of the service and its current task."""
 
     launcher: SkyPilotLauncher
     reconciler: Reconciler
@@ -92,7 +93,7 @@ class Replica:
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def pause(self) -> None:
-        """Wait until the world lets this replica continue."""
+        """Wait until the scheduler lets this replica continue."""
         self._gate = asyncio.get_running_loop().create_future()
         self._idle.set()
         await self._gate
@@ -101,8 +102,8 @@ class Replica:
         self.task = asyncio.create_task(work)
         self.task.add_done_callback(lambda _: self._idle.set())
 
-    async def go_on(self) -> bool:
-        """Continue until the next call or answer; False if the process died of it."""
+    async def resume(self) -> bool:
+        """Continue until the next call or response; return False if the process crashed."""
         self._idle.clear()
         if self._gate is not None:
             gate, self._gate = self._gate, None
@@ -128,42 +129,42 @@ class Replica:
 
 
 class FaultySkyPilot:
-    """Jobs, replicas, a SkyPilot, and everything that can go wrong between them."""
+    """Jobs, replicas and a SkyPilot server, with the faults between them."""
 
-    def __init__(self, seed: int, engine: Engine, rough_engine: Engine, folder: Path, *, gated: bool) -> None:  # fmt: skip
+    def __init__(self, seed: int, engine: Engine, faulty_engine: Engine, folder: Path, *, gated: bool) -> None:  # fmt: skip
         self.rng = random.Random(seed)
         self.chances = FaultChances(self.rng)
         self.clock = FixedClock()
         self.gated = gated
         self.folder = folder
-        self.rough_engine = rough_engine
+        self.faulty_engine = faulty_engine
         self.book = LaunchBook(engine, SECRET)
-        self.truth = SkyPilotState(self.clock, self._nature(), seed=seed, policy=self._policy if gated else None)  # fmt: skip
-        self.truth.delay_s = self.rng.choice([0.5, 5, 60, 240])
-        self.truth.upload_s = self.rng.choice([0.1, 5, 60])
-        self.truth.fails_after_row = self.rng.choice([0, 0.1])
-        self.truth.fails_before_row = self.rng.choice([0, 0.1])
-        self.truth.policy_lost = self.rng.choice([0, 0.1])
-        self.truth.late_clusters = self.rng.choice([0, 0.3])
-        self.how_killed = self.rng.choice(["forgotten", "forgotten", "interrupted", "again"])
+        self.state = SkyPilotState(self.clock, self._job_simulation(), seed=seed, policy=self._policy if gated else None)  # fmt: skip
+        self.state.delay_s = self.rng.choice([0.5, 5, 60, 240])
+        self.state.upload_s = self.rng.choice([0.1, 5, 60])
+        self.state.fails_after_row = self.rng.choice([0, 0.1])
+        self.state.fails_before_row = self.rng.choice([0, 0.1])
+        self.state.policy_lost = self.rng.choice([0, 0.1])
+        self.state.late_clusters = self.rng.choice([0, 0.3])
+        self.kill_effect = self.rng.choice(["forgotten", "forgotten", "interrupted", "again"])
         self.goes_stale = self.rng.random() < 0.3
-        self.loses_jobs = self.rng.random() < 0.2
+        self.may_lose_jobs = self.rng.random() < 0.2
         self.lost_jobs = False
-        """Whether it has: then no record of their loss exists."""
-        self.server = Server(self.truth)
+        """Whether SkyPilot lost its jobs: then their capacity losses are not recorded."""
+        self.server = Server(self.state)
         self.bad = self.rng.choice([0.01, 0.03])
         self.dark_until: datetime | None = None
         self.stale_until: datetime | None = None
         self.journal = Journal(engine, self.clock)
-        self.api = FaultyJournal(rough_engine, self.clock, self.chances)
-        self.reading = Queries(engine)
+        self.api = FaultyJournal(faulty_engine, self.clock, self.chances)
+        self.queries = Queries(engine)
         self.replicas = [self._replica(), self._replica()]
         self.folds: dict[str, Job] = {}
         self.ended: set[str] = set()
         self._cursor = 0
-        event.listen(rough_engine, "commit", self._on_commit)
+        event.listen(faulty_engine, "commit", self._on_commit)
 
-    def _nature(self) -> JobSimulation:
+    def _job_simulation(self) -> JobSimulation:
         broken = self.rng.random() < 0.2
         return JobSimulation(
             queue_s=self.rng.choice([1, 30]),
@@ -173,75 +174,75 @@ class FaultySkyPilot:
             backoff_s=self.rng.choice([30, 120]),
             runs_s=self.rng.choice([30, 300, 1200]),
             mtbf_s=self.rng.choice([0, 60, 300]),
-            losses=self.rng.choice([(PREEMPTED,), (PREEMPTED, LEFT, EMERGENCY, TOLD)]),
+            losses=self.rng.choice([(PREEMPTED,), (PREEMPTED, LEFT, EMERGENCY, PLUGIN)]),
             breaks_with=self.rng.choice([1, 137]) if broken else None,
             leaks=self.rng.choice([0, 0, 0.3]),
         )
 
     def _policy(self, raw: bytes) -> tuple[int, str]:
-        """The response of the gate to SkyPilot's policy."""
-        if self.chances.strikes(0.1):
+        """The admission response to SkyPilot's policy."""
+        if self.chances.occurs(0.1):
             raise ConnectionError("connection refused")
         return answer_admission(self.book, raw, self.clock.now())
 
     def _replica(self) -> Replica:
         line = FaultyTransport(self.server, self.rng)
-        line.bad = 0 if self.chances.calm else self.bad
-        book = FaultyLaunchBook(self.rough_engine, self.chances)
+        line.bad = 0 if self.chances.is_disabled else self.bad
+        book = FaultyLaunchBook(self.faulty_engine, self.chances)
         launcher = launcher_over(line, book, self.folder, self.clock)
         reconciler = Reconciler(
-            journal=FaultyJournal(self.rough_engine, self.clock, self.chances),
-            leases=LeaseTable(self.rough_engine),
-            tokens=ServiceTokens(self.rough_engine, SECRET),
+            journal=FaultyJournal(self.faulty_engine, self.clock, self.chances),
+            leases=LeaseTable(self.faulty_engine),
+            tokens=ServiceTokens(self.faulty_engine, SECRET),
             launchers={Kind.SKYPILOT: launcher},
             inbox=NoInbox(),
             clock=self.clock,
             intervals=PACE,
             worker_url="http://127.0.0.1",
-            secrets=Secrets(self.rough_engine, SECRET),
+            secrets=Secrets(self.faulty_engine, SECRET),
         )
         replica = Replica(launcher, reconciler, line)
-        if not self.chances.calm:
+        if not self.chances.is_disabled:
             line.wait = replica.pause
         return replica
 
     def _on_commit(self, _: Connection) -> None:
-        if self.chances.strikes(0.002):
+        if self.chances.occurs(0.002):
             raise Crash
 
-    # What happens
+    # Events
 
     async def move(self) -> None:
-        """One thing happens, and everything still holds."""
-        deeds: dict[Callable[[], Any], float] = {
-            self._go_on: 80,
+        """Apply one random event and check all invariants."""
+        actions: dict[Callable[[], Any], float] = {
+            self._continue_task: 80,
             self._kill: 2,
             self._wait: 12,
             self._submit: 2,
             self._cancel: 0.5,
             self._kill_server: 0.5,
-            self._black_out: 0.2,
-            self._go_stale: 1 if self.goes_stale else 0,
-            self._lose_jobs: 0.5 if self.loses_jobs else 0,
+            self._start_outage: 0.2,
+            self._make_queue_stale: 1 if self.goes_stale else 0,
+            self._lose_jobs: 0.5 if self.may_lose_jobs else 0,
         }
-        [deed] = self.rng.choices([*deeds], [*deeds.values()])
+        [action] = self.rng.choices([*actions], [*actions.values()])
         self.clock.advance(0.000_1)
-        outcome = deed()
+        outcome = action()
         if outcome is not None:
             await outcome
-        self._weather()
+        self._update_outages()
         self.check()
 
-    async def calm_down(self) -> None:
-        """No faults from now on; calls in progress never return."""
-        self.chances.calm = True
-        self.truth.fails_after_row = self.truth.fails_before_row = self.truth.policy_lost = 0
+    async def disable_faults(self) -> None:
+        """Disable faults; calls in progress never return."""
+        self.chances.is_disabled = True
+        self.state.fails_after_row = self.state.fails_before_row = self.state.policy_lost = 0
         self.dark_until = self.stale_until = None
         self.server.old_queue = None
         for number in range(len(self.replicas)):
             await self._restart(number)
 
-    def _weather(self) -> None:
+    def _update_outages(self) -> None:
         now = self.clock.now()
         dark = bool(self.dark_until and now < self.dark_until)
         for replica in self.replicas:
@@ -249,7 +250,7 @@ class FaultySkyPilot:
         if self.stale_until and now >= self.stale_until:
             self.stale_until = self.server.old_queue = None
 
-    async def _go_on(self) -> None:
+    async def _continue_task(self) -> None:
         number = self.rng.randrange(len(self.replicas))
         replica = self.replicas[number]
         if replica.task is None:
@@ -260,7 +261,7 @@ class FaultySkyPilot:
             else:
                 replica.begin(replica.reconciler.step(self.rng.choice(sorted(self.folds))))
         for _ in range(self.rng.choice([1, 1, 10])):
-            if replica.task is not None and not await replica.go_on():
+            if replica.task is not None and not await replica.resume():
                 await self._restart(number)
                 break
 
@@ -275,21 +276,21 @@ class FaultySkyPilot:
         self.clock.advance(self.rng.expovariate(1 / self.rng.choice([0.5, 5, 30, 90])))
 
     def _kill_server(self) -> None:
-        self.truth.catch_up()
-        self.truth.kill(self.how_killed)
+        self.state.catch_up()
+        self.state.kill(self.kill_effect)
 
-    def _black_out(self) -> None:
+    def _start_outage(self) -> None:
         self.dark_until = self.clock.now() + timedelta(seconds=self.rng.choice([60, 3600]))
 
-    def _go_stale(self) -> None:
+    def _make_queue_stale(self) -> None:
         if self.stale_until is None:
-            self.truth.catch_up()
+            self.state.catch_up()
             self.server.old_queue = self.server.queue()
             self.stale_until = self.clock.now() + timedelta(seconds=30)
 
     def _lose_jobs(self) -> None:
-        self.truth.catch_up()
-        self.truth.lose_jobs()
+        self.state.catch_up()
+        self.state.lose_jobs()
         self.lost_jobs = True
 
     def _submit(self) -> None:
@@ -299,12 +300,12 @@ class FaultySkyPilot:
         resources = {"infra": "aws", "accelerators": "A100:8"}
         limits = {"max_wait": "20m"} if self.rng.random() < 0.3 else {}
         limits |= {"max_failures": 2} if self.rng.random() < 0.3 else {}
-        words = {"name": job_id, "run": "train", "resources": resources, "holdfast": {"limits": limits}}  # fmt: skip
-        spec = parse_job_file(yaml.safe_dump({**words, "num_nodes": self.rng.randint(1, 3)})).spec
+        fields = {"name": job_id, "run": "train", "resources": resources, "holdfast": {"limits": limits}}  # fmt: skip
+        spec = parse_job_file(yaml.safe_dump({**fields, "num_nodes": self.rng.randint(1, 3)})).spec
         body = spec.model_dump(mode="json")
-        asked = Submitted(at=self.clock.now(), name=job_id, spec=body, task=render(spec).text)
+        submitted = Submitted(at=self.clock.now(), name=job_id, spec=body, task=render(spec).text)
         with suppress(Crash):
-            self.api.submit(job_id, asked)
+            self.api.submit(job_id, submitted)
 
     def _cancel(self) -> None:
         job = self.rng.choice([*self.folds.values()]) if self.folds else None
@@ -313,22 +314,22 @@ class FaultySkyPilot:
                 self.api.append(job, [CancelRequested(at=self.clock.now())])
 
     def cancel_all(self) -> None:
-        """As impatient people do."""
+        """Cancel all jobs, as impatient users do."""
         for job in self.folds.values():
             if job.state not in {State.STOPPING, State.ENDED}:
                 self.journal.append(self.journal.read(job.id), [CancelRequested(at=self.clock.now())])  # fmt: skip
 
-    # What must hold
+    # Invariants
 
     def jobs_of(self, job: Job) -> list[SkyJob]:
         """The managed jobs of all launches of a job."""
         names = {NAMES.job_name(f"{job.id}-{launch}") for launch in range(1, job.launch + 1)}
-        return [each for each in self.truth.jobs.values() if each.name in names]
+        return [each for each in self.state.jobs.values() if each.name in names]
 
     def check(self) -> None:
-        """Nothing was let in twice, nothing runs twice, and nothing runs of what has ended."""
-        self.truth.catch_up()
-        for item in self.reading.stream(after=self._cursor):
+        """Check that no launch is admitted or runs twice, and that nothing runs after its job ended."""
+        self.state.catch_up()
+        for item in self.queries.stream(after=self._cursor):
             self._cursor = item.cursor
             if isinstance(item.event, Submitted):
                 self.folds[item.job_id] = create_job(item.job_id, item.event)
@@ -338,45 +339,47 @@ class FaultySkyPilot:
                 self.ended.add(job.id)
                 self._check_end(job, item.event)
         if self.gated:
-            twice = [token for token, times in Counter(self.truth.admitted).items() if times > 1]
+            twice = [token for token, times in Counter(self.state.admitted).items() if times > 1]
             assert not twice, f"admitted twice: {twice}"
-            names = Counter(job.name for job in self.truth.jobs.values() if not job.is_over)
+            names = Counter(job.name for job in self.state.jobs.values() if not job.is_over)
             assert not [n for n, times in names.items() if times > 1], f"runs twice: {names}"
             for job_id in self.ended:
                 self.check_gone(self.folds[job_id])
             self._check_alone()
 
     def check_gone(self, job: Job) -> None:
-        """Nothing is left of a job that has ended, but what came up after it was seen to be gone."""
+        """Check that nothing of an ended job runs, except for clusters that appeared later."""
         jobs = self.jobs_of(job)
         left = [each for each in jobs if not each.is_over]
         assert not left, f"{job.id} has ended, and {left} has not"
         if job.leftovers:
-            return  # It was recorded.
-        standing = self._clusters_of(job, range(1, job.launch + 1))
-        assert not standing, f"{job.id} has ended, and {standing} stands"
+            return  # The cluster was recorded as a leftover.
+        clusters = self._clusters_of(job, range(1, job.launch + 1))
+        assert not clusters, f"{job.id} has ended, and {clusters} still run"
 
     def check_numbers(self) -> None:
-        """No process waits for a job that never began, or that SkyPilot has lost."""
+        """Check that no process waits for a job that never began or that SkyPilot lost."""
         for job in self.folds.values():
             row = self.book.find(job.launch_key)
             if job.state is not State.ENDED and row and row.engine_id is not None:
-                known = self.truth.jobs.get(row.engine_id)
+                known = self.state.jobs.get(row.engine_id)
                 began = known and (known.status, known.schedule) != ("CANCELLED", "INACTIVE")
                 assert began, f"{job.id} waits for {known}"
 
     def _check_alone(self) -> None:
-        """Nothing stands of a launch that another has followed, but what was said to."""
+        """Check that clusters of replaced launches are recorded as leftovers."""
         for job in self.folds.values():
-            standing = self._clusters_of(job, range(1, job.launch))
-            unsaid = [c for c in standing if f"SkyPilot cluster {c.name}" not in job.leftovers]
-            assert not unsaid, f"{job.id} has gone on to launch {job.launch}, and {unsaid} stands"
+            clusters = self._clusters_of(job, range(1, job.launch))
+            unreported = [c for c in clusters if f"SkyPilot cluster {c.name}" not in job.leftovers]
+            assert not unreported, (
+                f"{job.id} has reached launch {job.launch}, and {unreported} still run"
+            )
 
     def _clusters_of(self, job: Job, launches: range) -> list[Cluster]:
-        """The clusters of launches of a job, but those that came up after they were seen to be gone."""
+        """The clusters of these launches of a job, except for those that appeared after their end."""
         names = {NAMES.job_name(f"{job.id}-{launch}") for launch in launches}
-        standing = (c for c in self.truth.standing() if not c.is_late)
-        return [c for c in standing if c.name.rpartition("-")[0] in names]
+        clusters = (c for c in self.state.running_clusters() if not c.is_late)
+        return [c for c in clusters if c.name.rpartition("-")[0] in names]
 
     def _check_end(self, job: Job, end: Finished) -> None:
         if end.outcome is not Outcome.CANCELLED or job.launch == 0:

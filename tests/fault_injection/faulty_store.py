@@ -1,5 +1,7 @@
-"""A checkpoint store in bad weather: placements that fall, machines that come back to life, bytes that rot, and a janitor
-who is killed at any request. All drawn from one seed; what must always hold is checked after every visit.
+"""A checkpoint store with random faults: killed attempts, zombies, damaged objects.
+
+The checkpoint collector is killed at random requests. A seed determines all faults; the retention policy is
+checked after every run of the collector.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 
 from holdfast.domain.checkpoints.retention import Commit, Score
 from holdfast.domain.events import TrainingStarted
-from holdfast.domain.events.values import PassedOver as Told
+from holdfast.domain.events.values import PassedOver as PassedOverCheckpoint
 from holdfast.domain.jobfile.retention_policy import RetentionPolicy
 from holdfast_worker.checkpoint.fencing import FencedOut
 from holdfast_worker.checkpoint.metadata import CommitMetadata as Written
@@ -42,16 +44,21 @@ from worker.support.stores import (
 )
 
 KEEP = {"last": 2, "every": "40 steps", "best": {"metric": "loss", "mode": "min", "count": 2}}
-CUES = (("list", "commits/"), ("get", "commits/"), ("stream", "step-"), ("put", "starts/"))
-"""Where in a resume the janitor comes by."""
+COLLECTOR_REQUESTS = (
+    ("list", "commits/"),
+    ("get", "commits/"),
+    ("stream", "step-"),
+    ("put", "starts/"),
+)
+"""Requests of a resume at which the collector runs."""
 
 
-class Gone(BaseException):
-    """The collector's process is gone; no code remains that could catch this."""
+class CollectorKilled(BaseException):
+    """The collector's process has crashed; none of its code may catch this."""
 
 
 class ReplaceableStore:
-    """A store of which another one can be made while somebody uses it."""
+    """A store that can be replaced while it is in use."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -71,126 +78,132 @@ class FaultyStore:
         self.folder = folder
         self.epoch = 0
         self.step = 0
-        self.crews: dict[int, RankGroup] = {}
-        self.doors: dict[int, ReplaceableStore] = {}
-        self.rotten: set[CheckpointName] = set()
-        """Checkpoints that somebody damaged."""
-        self.visits = self.deaths = 0
+        self.rank_groups: dict[int, RankGroup] = {}
+        self.stores: dict[int, ReplaceableStore] = {}
+        self.damaged: set[CheckpointName] = set()
+        """Damaged checkpoints."""
+        self.collections = self.collector_kills = 0
 
     def move(self) -> None:
-        """Something happens."""
-        moves: list[tuple[int, Callable[[], None]]] = [
+        """Apply one random event."""
+        events: list[tuple[int, Callable[[], None]]] = [
             (10, self.save),
-            (6, self.visit),
+            (6, self.collect),
             (4, self.wait),
             (2, self.begin),
-            (2, self.fall_while_saving),
-            (1, self.come_back_to_life),
-            (1, self.sleep_before_the_commit),
-            (1, self.rot),
-            (1, self.fall_back),
+            (2, self.kill_during_save),
+            (1, self.commit_after_replacement),
+            (1, self.pause_before_commit),
+            (1, self.damage_checkpoint),
+            (1, self.damage_newest_two),
         ]
-        [move] = self.rng.choices([deed for _, deed in moves], [weight for weight, _ in moves])
-        move() if self.crews else self.begin()
+        [move] = self.rng.choices(
+            [action for _, action in events], [weight for weight, _ in events]
+        )
+        move() if self.rank_groups else self.begin()
 
     def wait(self) -> None:
-        """Time passes."""
+        """Advance the clock."""
         self.clock.advance(self.rng.choice([5, 60, 299, 301, 4000]))
 
     def save(self) -> None:
-        """The newest placement makes a checkpoint."""
+        """Save a checkpoint in the newest attempt."""
         self.step += self.rng.choice([1, 5, 10, 25])
         self._save(self.epoch, self.step)
-        if self.rng.random() < 0.9:  # Otherwise its machine was lost before it could report.
-            self._hear(self.epoch)
+        if self.rng.random() < 0.9:  # Otherwise the machine was lost before it could report.
+            self._deliver_reports(self.epoch)
 
     def begin(self) -> None:
-        """A new placement begins where it finds a checkpoint; the janitor comes by while it reads."""
-        self._hear(self.epoch)
+        """Start an attempt, which resumes from the newest checkpoint while the collector runs."""
+        self._deliver_reports(self.epoch)
         self.epoch += 1
-        told_of = self.epoch > 1 and self.rng.random() < 0.7
+        is_restore_reported = self.epoch > 1 and self.rng.random() < 0.7
         if self.epoch > 1:
             self.harness.tell(lost(self._now(), attempt=self.epoch - 1))
             self.harness.tell(ready(self._now(), attempt=self.epoch))
-        if told_of:
+        if is_restore_reported:
             self.harness.tell(restoring(self._now(), attempt=self.epoch))
-        operation, prefix = self.rng.choice(CUES)
+        operation, prefix = self.rng.choice(COLLECTOR_REQUESTS)
         expected = self._newest()
-        found = resume(InterruptedStore(self.store, operation, prefix, self.linger), self.epoch)
+        found = resume(
+            InterruptedStore(self.store, operation, prefix, self.wait_and_collect), self.epoch
+        )
         assert found.name == expected, (found, expected)
-        self._begun(found)
+        self._start_attempt(found)
 
-    def fall_while_saving(self) -> None:
-        """A placement is killed at some request of a save, and another one begins."""
+    def kill_during_save(self) -> None:
+        """Kill an attempt at some request of a save, and start another one."""
         self._save_through(CrashingStore(self.store, self.rng.randrange(8)))
         self.begin()
 
-    def come_back_to_life(self) -> None:
-        """A placement looks, is replaced before it commits, and commits after all. The janitor comes by, too."""
+    def commit_after_replacement(self) -> None:
+        """Replace an attempt just before it commits, let it commit, and run the collector."""
         self._save_through(InterruptedStore(self.store, "put_if_absent", "commits/", self.begin))
-        self.visit()
+        self.collect()
 
-    def sleep_before_the_commit(self) -> None:
-        """A machine is stopped between the last byte and the commit, for hours, and continues as if nothing had been."""
+    def pause_before_commit(self) -> None:
+        """Stop a machine for hours between the last byte and the commit, and continue."""
         step = self.step + 4
-        self._save_through(InterruptedStore(self.store, "put_if_absent", "commits/", self.linger))
+        self._save_through(
+            InterruptedStore(self.store, "put_if_absent", "commits/", self.wait_and_collect)
+        )
         self.step = step
         newest = max(self._on_lineage())
         assert newest.step == step
         check_whole(CheckpointRepository(self.store), newest, 1)
 
-    def linger(self) -> None:
-        """Time passes, and the janitor comes."""
+    def wait_and_collect(self) -> None:
+        """Advance the clock and run the collector."""
         self.wait()
-        self.visit()
+        self.collect()
 
-    def rot(self) -> None:
-        """Some bytes of a checkpoint are other ones, or are gone."""
-        if names := self._on_lineage()[:3]:
-            self._spoil(self.rng.choice(names))
+    def damage_checkpoint(self) -> None:
+        """Change or delete some bytes of a checkpoint."""
+        if found_names := self._on_lineage()[:3]:
+            self._damage(self.rng.choice(found_names))
 
-    def fall_back(self) -> None:
-        """The newest two are rotten, and what a placement then finds is one that the rule asks for no more."""
+    def damage_newest_two(self) -> None:
+        """Damage the two newest checkpoints, so that a resume finds one that is no longer retained."""
         for _ in range(2):
             self.save()
         for name in sorted(self._on_lineage(), reverse=True)[:2]:
-            self._spoil(name)
+            self._damage(name)
         self.begin()
 
-    def _spoil(self, name: CheckpointName) -> None:
-        self.rotten.add(name)
+    def _damage(self, name: CheckpointName) -> None:
+        self.damaged.add(name)
         key = name.part_key(0, 0)
         if key in self.harness.bucket_objects.objects and self.rng.random() < 0.5:
             self.store.put(key, bytes(len(self.store.get(key))))
         else:
             self.store.delete(key)
 
-    def visit(self) -> None:
-        """The janitor comes, and may be killed at any request."""
-        asked_for = self._asked_for()
-        deadly = self.rng.choice([None, self.rng.randrange(60)])
+    def collect(self) -> None:
+        """Run the collector, which may be killed at any request."""
+        retained = self._retained()
+        killed_request = self.rng.choice([None, self.rng.randrange(60)])
         countdown = iter(range(10_000))
 
         def die(operation: str, key: str) -> None:
-            if next(countdown) == deadly:
-                raise Gone
+            if next(countdown) == killed_request:
+                raise CollectorKilled
 
         self.clock.advance(3600 if self.rng.random() < 0.2 else 0)
         self.harness.janitor = self.harness.new_janitor(die)
-        self.visits += 1
+        self.collections += 1
         try:
             self.harness.janitor.run_once()
-        except Gone:
-            self.deaths += 1
-            self.clock.advance(601)  # Its lease.
-        self._check(asked_for)
+        except CollectorKilled:
+            self.collector_kills += 1
+            self.clock.advance(601)  # The lease of the killed collector expires.
+        self._check(retained)
 
-    def calm_down(self) -> None:
-        """Nothing goes wrong any more, and a day passes."""
+    def finish_without_faults(self) -> None:
+        """Continue without faults for several days."""
         self.begin()
         for _ in range(4):
             self.save()
-        self._hear(self.epoch)
+        self._deliver_reports(self.epoch)
         for _ in range(4):
             self.clock.advance(86_400)
             self.harness.janitor = self.harness.new_janitor()
@@ -200,86 +213,91 @@ class FaultyStore:
         return (self.clock.now() - self.harness.journal.read(JOB).submitted_at).total_seconds()
 
     def _save_through(self, store: Store) -> None:
-        """The newest placement saves once more, over a store of its own."""
+        """Save once more in the newest attempt, through another store."""
         epoch = self.epoch
-        self.doors[epoch].store = store
+        self.stores[epoch].store = store
         self._save(epoch, self.step + 4)
-        self.doors[epoch].store = self.store
+        self.stores[epoch].store = self.store
 
     def _save(self, epoch: int, step: int) -> None:
         loss = self.rng.choice([None, *(n / 10 for n in range(10))])
-        saver = self.crews[epoch].savers[0]
-        saver.save(snapshot(step, 0, 1), None, lambda: {"loss": MetricValue(loss, step)})
-        saver.wait(30)
-        assert not saver.is_busy
+        writer = self.rank_groups[epoch].savers[0]
+        writer.save(snapshot(step, 0, 1), None, lambda: {"loss": MetricValue(loss, step)})
+        writer.wait(30)
+        assert not writer.is_busy
 
-    def _hear(self, epoch: int) -> None:
-        """Deliver the reports of the worker of an attempt to the service."""
-        if epoch in self.crews:
-            # Workers date by the machine's clock; here they have that of this world.
+    def _deliver_reports(self, epoch: int) -> None:
+        """Deliver the reports of an attempt's worker to the service."""
+        if epoch in self.rank_groups:
+            # Workers use the time of their machine; replace it by the simulated time.
             now = self.clock.now().isoformat()
             reported = [
-                replace(report, at=now) for report, _ in read_spool(self.crews[epoch].spool)
+                replace(report, at=now) for report, _ in read_spool(self.rank_groups[epoch].spool)
             ]
             self.harness.journal.ingest(JOB, epoch, reported)
 
-    def _begun(self, found: RestoreResult) -> None:
+    def _start_attempt(self, found: RestoreResult) -> None:
         self.step = found.name.step if found.name else 0
-        self.doors[self.epoch] = ReplaceableStore(self.store)
-        self.crews[self.epoch] = RankGroup(
-            self.doors[self.epoch],
+        self.stores[self.epoch] = ReplaceableStore(self.store)
+        self.rank_groups[self.epoch] = RankGroup(
+            self.stores[self.epoch],
             self.folder,
             epoch=self.epoch,
             ranks=1,
             keep=None,
             lineage=found.lineage,
         )
-        over = tuple(Told(checkpoint=p.checkpoint, reason=p.reason) for p in found.passed_over)
+        passed_over = tuple(
+            PassedOverCheckpoint(checkpoint=p.checkpoint, reason=p.reason)
+            for p in found.passed_over
+        )
         self.harness.tell(
             TrainingStarted(
                 at=self.clock.now(),
                 attempt=self.epoch,
                 step=self.step,
                 restored_from=str(found.name) if found.name else None,
-                passed_over=over,
+                passed_over=passed_over,
             )
         )
 
     def _newest(self) -> CheckpointName | None:
-        """What a resume has to find."""
-        names = set(self._on_lineage()) - self.rotten
-        return max((name for name in names if self._reads(name)), default=None)
+        """The checkpoint that a resume has to find."""
+        found_names = set(self._on_lineage()) - self.damaged
+        return max((name for name in found_names if self._is_readable(name)), default=None)
 
     def _on_lineage(self) -> list[CheckpointName]:
-        archive = CheckpointRepository(self.store)
-        cut = archive.tokens.lineage(LATER_S).superseding_start
-        return [n for n in archive.names(LATER_S) if not cut(n) and self._is_there(n)]
+        repository = CheckpointRepository(self.store)
+        is_superseded = repository.tokens.lineage(LATER_S).superseding_start
+        return [n for n in repository.names(LATER_S) if not is_superseded(n) and self._exists(n)]
 
-    def _is_there(self, name: CheckpointName) -> bool:
+    def _exists(self, name: CheckpointName) -> bool:
         return (
             name.commit_key in self.harness.bucket_objects.objects
-        )  # The pointer may name one that is gone.
+        )  # The pointer may name a deleted checkpoint.
 
-    def _reads(self, name: CheckpointName) -> bool:
+    def _is_readable(self, name: CheckpointName) -> bool:
         with suppress(CorruptCheckpoint):
             check_whole(CheckpointRepository(self.store), name, 1)
             return True
         return False
 
-    def _asked_for(self) -> set[CheckpointName]:
-        """Those for which the rule asks, by what is in the store and nothing else. No list tells which ones are rotten."""
-        archive, keep = CheckpointRepository(self.store), RetentionPolicy.model_validate(KEEP)
+    def _retained(self) -> set[CheckpointName]:
+        """Checkpoints that the retention policy keeps, derived from the store alone, damaged or not."""
+        repository, keep = CheckpointRepository(self.store), RetentionPolicy.model_validate(KEEP)
         commits = [
-            Commit(name=name, at=self.clock.now(), score=_score(archive.read_commit(name, LATER_S)))
+            Commit(
+                name=name, at=self.clock.now(), score=_score(repository.read_commit(name, LATER_S))
+            )
             for name in self._on_lineage()
         ]
         return {one.name for one in commits if is_asked_for(one, commits, keep)}
 
-    def _check(self, asked_for: set[CheckpointName]) -> None:
-        """What the rule asked for is there, and can be read if it could be before."""
-        for name in asked_for:
-            assert self._is_there(name), f"{name} is lost"
-            if name not in self.rotten:
+    def _check(self, retained: set[CheckpointName]) -> None:
+        """Check that retained checkpoints exist, and are readable unless damaged by a fault."""
+        for name in retained:
+            assert self._exists(name), f"{name} is lost"
+            if name not in self.damaged:
                 check_whole(CheckpointRepository(self.store), name, 1)
 
 

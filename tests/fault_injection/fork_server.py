@@ -1,8 +1,9 @@
-"""A fork server: a process that has torch and the worker in memory, and forks ranks that need not import them.
+"""A fork server for ranks: a process that has imported torch and the worker.
 
-To import torch costs a second and a half of a processor, which is more than all that a rank of a storm does. A rank that was
-forked is a rank like any other: with a process id, a process group, sockets and threads of its own, and it begins with the
-real `holdfast_worker.node.rank_entrypoint`. Nothing of the kind may be there at the fork; so the fork server computes nothing itself.
+An import of torch takes 1.5 s of CPU time, more than the whole run of a rank in these tests. A forked rank is
+like any other: it has its own process id, process group, sockets and threads, and starts with the real
+`holdfast_worker.node.rank_entrypoint`. None of these may exist before the fork, so that the fork server
+computes nothing itself.
 """
 
 from __future__ import annotations
@@ -24,31 +25,31 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from fault_injection.crash_points import CrashPoint, lay
+from fault_injection.crash_points import CrashPoint, install
 from holdfast_worker.parent_process import die_with_parent
 
 TESTS: Final = Path(__file__).parents[1]
-REMEMBERED: Final = (
+PRELOADED: Final = (
     "holdfast_worker.node.rank_entrypoint",
     "holdfast_worker.run",
     "holdfast_worker.storage.s3",
     "torch._dynamo",
     "torch.distributed.fsdp",
 )
-"""What a rank would import, here or there, and what these import."""
+"""Modules that a rank would import, with their dependencies."""
 
 
 @dataclass(frozen=True)
 class RankSpec:
-    """What is to become of a fork."""
+    """Specification of a forked rank."""
 
     argv: Sequence[str]
-    """Of `holdfast_worker.node.rank_entrypoint`: the script and its arguments."""
+    """Arguments of `holdfast_worker.node.rank_entrypoint`: the script and its arguments."""
     env: dict[str, str]
     log: str
-    """For its output before it has a log."""
-    struck: str = os.devnull
-    """The file in which a rank records the crash point at which it was killed."""
+    """Receives the output until the rank has its log."""
+    reached: str = os.devnull
+    """The file in which the rank records the crash points that it reaches."""
     points: Sequence[CrashPoint] = ()
 
 
@@ -58,41 +59,41 @@ class ForkServer:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin
         assert process.stdout
-        self._orders: IO[bytes] = process.stdin
-        self._news = process.stdout.fileno()
-        self._heard = b""
+        self._requests: IO[bytes] = process.stdin
+        self._responses = process.stdout.fileno()
+        self._buffer = b""
 
     def fork(self, specs: Sequence[RankSpec]) -> list[int]:
-        """Process ids of new ranks, which are a process group of their own, named for the first of them."""
-        self._orders.write(json.dumps([asdict(spec) for spec in specs]).encode() + b"\n")
-        self._orders.flush()
-        result = self._listen(60.0)
+        """Fork ranks as a process group that the first one leads; return their process ids."""
+        self._requests.write(json.dumps([asdict(spec) for spec in specs]).encode() + b"\n")
+        self._requests.flush()
+        result = self._receive(60.0)
         assert result is not None, "the fork server does not answer"
-        pids: list[int] = result["hatched"]
+        pids: list[int] = result["forked"]
         return pids
 
     def ended(self, within_s: float) -> tuple[int, int] | None:
-        """Process id and exit code (-n: by signal n) of the next rank that ends; None: none ended in that time."""
-        result = self._listen(within_s)
+        """Return process id and exit code (-n: signal n) of the next rank to exit; None: timeout."""
+        result = self._receive(within_s)
         return result and (result["ended"], result["code"])
 
-    def _listen(self, within_s: float) -> dict[str, Any] | None:
+    def _receive(self, within_s: float) -> dict[str, Any] | None:
         until_s = time.monotonic() + within_s
-        while b"\n" not in self._heard:
+        while b"\n" not in self._buffer:
             left_s = until_s - time.monotonic()
-            if left_s <= 0 or not select.select([self._news], [], [], left_s)[0]:
+            if left_s <= 0 or not select.select([self._responses], [], [], left_s)[0]:
                 return None
-            result = os.read(self._news, 1 << 16)
+            result = os.read(self._responses, 1 << 16)
             assert result, "the fork server has died"
-            self._heard += result
-        line, _, self._heard = self._heard.partition(b"\n")
+            self._buffer += result
+        line, _, self._buffer = self._buffer.partition(b"\n")
         body: dict[str, Any] = json.loads(line)
         return body
 
 
 @contextmanager
 def opened() -> Iterator[ForkServer]:
-    """A fork server, which ends with the test process together with its forks."""
+    """Start a fork server, which ends together with its forks when the test process ends."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
     with subprocess.Popen(
         [sys.executable, "-m", "fault_injection.fork_server"],
@@ -108,39 +109,39 @@ def opened() -> Iterator[ForkServer]:
 
 
 def main() -> None:
-    """Fork on request, until the requests end. Returns in each fork with its specification."""
+    """Fork on request until the input ends. Returns the specification in each fork."""
     die_with_parent()
-    _remember()
+    _preload()
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    orders = b""
+    requests = b""
     while True:
         ready, _, _ = select.select([0, reader], [], [])
         if reader in ready:
             os.read(reader, 1 << 10)
-            _tell_of_the_dead()
+            _report_exits()
         if 0 not in ready:
             continue
         result = os.read(0, 1 << 16)
         if not result:
             return
-        orders += result
-        if b"\n" not in orders:
+        requests += result
+        if b"\n" not in requests:
             continue
-        line, _, orders = orders.partition(b"\n")
+        line, _, requests = requests.partition(b"\n")
         spec = _fork_ranks([_rank_spec(raw) for raw in json.loads(line)])
         if spec:
             os.close(reader)
             os.close(writer)
-            _become(spec)
+            _set_up_rank(spec)
             return
 
 
-def _remember() -> None:
-    """Import what a rank imports, and let nothing of it be copied by a collection of garbage in a fork."""
-    for module in REMEMBERED:
+def _preload() -> None:
+    """Import the modules of a rank, and exempt their objects from garbage collection in forks."""
+    for module in PRELOADED:
         importlib.import_module(module)
     assert threading.active_count() == 1, "a thread would not be there after the fork"
     gc.collect()
@@ -148,21 +149,24 @@ def _remember() -> None:
 
 
 def _fork_ranks(specs: list[RankSpec]) -> RankSpec | None:
-    """The specification of a fork, in the fork; None here. No fork continues before all are in their group."""
-    held, let_go = os.pipe()
+    """Return the specification in a fork and None here.
+
+    All forks wait until their group is complete.
+    """
+    start_reader, start_writer = os.pipe()
     pids: list[int] = []
     for spec in specs:
         pid = os.fork()
         if not pid:
-            os.close(let_go)
-            os.read(held, 1)
-            os.close(held)
+            os.close(start_writer)
+            os.read(start_reader, 1)
+            os.close(start_reader)
             return spec
         pids.append(pid)
         os.setpgid(pid, pids[0])
-    os.close(held)
-    os.close(let_go)
-    _say({"hatched": pids})
+    os.close(start_reader)
+    os.close(start_writer)
+    _send({"forked": pids})
     return None
 
 
@@ -170,7 +174,7 @@ def _rank_spec(raw: dict[str, Any]) -> RankSpec:
     return RankSpec(**{**raw, "points": [CrashPoint(**point) for point in raw["points"]]})
 
 
-def _tell_of_the_dead() -> None:
+def _report_exits() -> None:
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -178,45 +182,48 @@ def _tell_of_the_dead() -> None:
             return
         if not pid:
             return
-        _say({"ended": pid, "code": os.waitstatus_to_exitcode(status)})
+        _send({"ended": pid, "code": os.waitstatus_to_exitcode(status)})
 
 
-def _say(told: dict[str, Any]) -> None:
-    os.write(1, json.dumps(told).encode() + b"\n")
+def _send(message: dict[str, Any]) -> None:
+    os.write(1, json.dumps(message).encode() + b"\n")
 
 
-def _become(spec: RankSpec) -> None:
-    """Leave nothing of the fork server, and be the process that was asked for."""
+def _set_up_rank(spec: RankSpec) -> None:
+    """Replace all state of the fork server by that of a rank."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    nothing = os.open(os.devnull, os.O_RDONLY)
+    null = os.open(os.devnull, os.O_RDONLY)
     log = os.open(spec.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for file, number in ((nothing, 0), (log, 1), (log, 2)):
+    for file, number in ((null, 0), (log, 1), (log, 2)):
         os.dup2(file, number)
-    os.close(nothing)
+    os.close(null)
     os.close(log)
     os.environ.clear()
     os.environ.update(spec.env)
     sys.argv = ["holdfast_worker.node.rank_entrypoint", *spec.argv]
-    lay(spec.points, Path(spec.struck))
-    _live()
+    install(spec.points, Path(spec.reached))
+    _run_rank()
 
 
-def _live() -> None:
-    """Run the rank to the end of its exit handlers; what an interpreter does after them, torch's memory makes dear."""
+def _run_rank() -> None:
+    """Run the rank until its exit handlers are done.
+
+    The remaining steps of an interpreter's exit are slow with torch's memory.
+    """
     from holdfast_worker.node import rank_entrypoint
 
-    code = 1  # What an error ends with, after its hook.
+    code = 1  # The exit code after an uncaught exception.
 
     def end() -> None:
         sys.stdout.flush()
         os._exit(code)
 
-    atexit.register(end)  # The first to be registered is the last to run.
+    atexit.register(end)  # The first registered handler runs last.
     try:
         rank_entrypoint.main()
-    except SystemExit as left:
-        code = left.code if isinstance(left.code, int) else bool(left.code)
+    except SystemExit as exit_:
+        code = exit_.code if isinstance(exit_.code, int) else bool(exit_.code)
     else:
         code = 0
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fault_injection.fault_schedule import CALM_S, AttemptPlan
+from fault_injection.fault_schedule import GRACE_S, AttemptPlan
 from fault_injection.job_driver import FOREVER, KEPT, TOTAL, AttemptResult, Job, Logbook
 from holdfast_worker.checkpoint.metadata import CheckpointName
 from holdfast_worker.checkpoint.repository import CheckpointRepository
@@ -16,23 +16,23 @@ from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import ReportKind
 
 SAMPLES, WEIGHTS, MOMENTS = 0, 1, 2
-"""Where in a line of a logbook."""
+"""Positions in a line of a logbook."""
 
-Calm = Callable[[str, int], list[Logbook]]
-"""The logbooks of a run that was left alone, for a kind and a number of ranks."""
+UninterruptedRun = Callable[[str, int], list[Logbook]]
+"""Returns the logbooks of an uninterrupted run of a kind with a number of ranks."""
 ENDS = {Exit.DONE, Exit.PREEMPTED, Exit.FAILED, -signal.SIGKILL, -signal.SIGTERM}
-"""Of a rank that fell, was told to go (perhaps before it listened), or lost another."""
+"""Exit codes of ranks that crashed, received a notice or a signal, or lost another rank."""
 
 
 @dataclass(frozen=True)
-class Standing:
-    """The store between two legs."""
+class StoreState:
+    """The checkpoint store between two attempts."""
 
-    archive: CheckpointRepository
+    repository: CheckpointRepository
     names: list[CheckpointName]
-    """Of checkpoints on the lineage, newest first."""
+    """Checkpoints on the lineage, newest first."""
     ranks: dict[CheckpointName, int]
-    """How many ranks wrote each."""
+    """The number of ranks that wrote each checkpoint."""
 
     @property
     def newest(self) -> CheckpointName | None:
@@ -40,108 +40,118 @@ class Standing:
         return self.names[0] if self.names else None
 
 
-def survey(job: Job) -> Standing:
-    """The store as it is, in which every checkpoint is whole, and is that of the step that it says."""
-    archive = job.archive()
-    lineage = archive.tokens.lineage(FOREVER)
-    names = archive.names(FOREVER)
+def read_store(job: Job) -> StoreState:
+    """Read the store; check that each checkpoint is complete and belongs to its step."""
+    repository = job.repository()
+    lineage = repository.tokens.lineage(FOREVER)
+    names = repository.names(FOREVER)
     ranks = {}
     for name in names:
-        assert verify(archive, name) is None, f"{name}: {verify(archive, name)}"
-        commit = archive.read_commit(name, FOREVER)
+        assert verify(repository, name) is None, f"{name}: {verify(repository, name)}"
+        commit = repository.read_commit(name, FOREVER)
         ranks[name] = commit.world_size
-        # The rank may have been killed after the snapshot, but not before its step was written down.
+        # The rank may have been killed after the snapshot, but only after it had logged the step.
         logged = job.logbook(name.epoch, 0)[name.step]
         assert commit.weights_sha256 == logged[WEIGHTS], f"{name} has not the weights of its step"
-    return Standing(archive, [name for name in names if not lineage.superseding_start(name)], ranks)
+    return StoreState(
+        repository, [name for name in names if not lineage.superseding_start(name)], ranks
+    )
 
 
-def check_leg(job: Job, leg: AttemptPlan, before: Standing, result: AttemptResult) -> Standing:
-    """What must hold after an attempt; the store as it left it."""
-    after = survey(job)
+def check_attempt(
+    job: Job, plan: AttemptPlan, before: StoreState, result: AttemptResult
+) -> StoreState:
+    """Check the invariants after an attempt; return the store as the attempt left it."""
+    after = read_store(job)
     assert set(result.codes) <= ENDS, result
-    _check_beginning(job, leg, before)
-    for report in job.told(ReportKind.CHECKPOINT_COMMITTED):
+    _check_beginning(job, plan, before)
+    for report in job.attempt_reports(ReportKind.CHECKPOINT_COMMITTED):
         _check_commit(job, after, dict(report.body))
     if before.newest:
         assert after.newest, "all checkpoints are gone"
         assert after.newest.step >= before.newest.step
-    is_left = result.codes == [Exit.PREEMPTED] * leg.ranks
-    if is_left and job.told(ReportKind.WORKER_LEFT):
-        _check_departure(job, after, before)
+    is_left = result.codes == [Exit.PREEMPTED] * plan.ranks
+    if is_left and job.attempt_reports(ReportKind.WORKER_LEFT):
+        _check_exit(job, after, before)
     return after
 
 
-def _check_beginning(job: Job, leg: AttemptPlan, before: Standing) -> None:
-    """It continued exactly where the newest checkpoint was taken; nothing was passed over, and no step left out."""
-    begun = before.newest.step if before.newest else 0
-    for started in job.told(ReportKind.TRAINING_STARTED):
+def _check_beginning(job: Job, plan: AttemptPlan, before: StoreState) -> None:
+    """Check that the attempt continued exactly at the newest checkpoint."""
+    first_step = before.newest.step if before.newest else 0
+    for started in job.attempt_reports(ReportKind.TRAINING_STARTED):
         assert started.body["restored_from"] == (str(before.newest) if before.newest else None)
-        assert started.body["step"] == begun
+        assert started.body["step"] == first_step
         assert started.body["passed_over"] == []
-        assert started.body["world_size"] == leg.ranks
-    for rank in range(leg.ranks):
+        assert started.body["world_size"] == plan.ranks
+    for rank in range(plan.ranks):
         steps = list(job.logbook(job.attempt, rank))
-        assert steps == list(range(begun + 1, begun + 1 + len(steps)))
-        if (has := job.begun(rank)) and before.newest:
-            # Each rank has buffers of its own, unless another number of ranks saved them.
-            writer = rank if before.ranks[before.newest] == leg.ranks else 0
-            saved = job.logbook(before.newest.epoch, writer)[begun]
-            # Of sharded state, each rank has its own moments.
+        assert steps == list(range(first_step + 1, first_step + 1 + len(steps)))
+        if (initial := job.initial_state(rank)) and before.newest:
+            # Each rank has its own buffers, unless a different number of ranks saved them.
+            writer = rank if before.ranks[before.newest] == plan.ranks else 0
+            saved = job.logbook(before.newest.epoch, writer)[first_step]
+            # With sharded state, each rank has its own moments.
             found = [
-                str(begun),
+                str(first_step),
                 saved[WEIGHTS],
-                saved[MOMENTS] if job.kind == "ddp" else has[MOMENTS],
+                saved[MOMENTS] if job.kind == "ddp" else initial[MOMENTS],
             ]
-            assert has == found, f"rank {rank} did not begin with what was saved"
+            assert initial == found, f"rank {rank} did not begin with what was saved"
 
 
-def _check_commit(job: Job, after: Standing, told: dict[str, Any]) -> None:
-    """What was reported is there, or was removed for newer ones."""
+def _check_commit(job: Job, after: StoreState, body: dict[str, Any]) -> None:
+    """Check that a reported checkpoint exists or was replaced by newer ones."""
     found = {str(name): name for name in after.names}
-    newer = [name for name in after.names if name.step > told["step"]]
-    assert told["checkpoint"] in found or len(newer) >= 1, f"{told['checkpoint']} is not there"
-    assert told["weights_sha256"] == job.logbook(job.attempt, 0)[told["step"]][WEIGHTS]
+    newer = [name for name in after.names if name.step > body["step"]]
+    assert body["checkpoint"] in found or len(newer) >= 1, f"{body['checkpoint']} is not there"
+    assert body["weights_sha256"] == job.logbook(job.attempt, 0)[body["step"]][WEIGHTS]
 
 
-def _check_departure(job: Job, after: Standing, before: Standing) -> None:
-    """Who left in time has saved all that was done."""
-    [left] = job.told(ReportKind.WORKER_LEFT)
-    noticed = job.told(ReportKind.PREEMPTION_NOTICED)
-    if noticed and float(noticed[-1].body["left_s"] or 0) > 2 * CALM_S:
+def _check_exit(job: Job, after: StoreState, before: StoreState) -> None:
+    """Check that an attempt that exited in time saved its last step."""
+    [left] = job.attempt_reports(ReportKind.WORKER_LEFT)
+    noticed = job.attempt_reports(ReportKind.PREEMPTION_NOTICED)
+    if noticed and float(noticed[-1].body["left_s"] or 0) > 2 * GRACE_S:
         newest = after.newest
         assert left.body["step"] == (newest.step if newest else 0)
     assert not before.newest or int(left.body["step"]) >= before.newest.step
 
 
-def check_end(job: Job, calm: Calm, standing: Standing, legs: list[AttemptPlan]) -> None:
-    """The job ended as if it had been left alone; in the store is nothing but what is kept."""
-    for attempt, leg in enumerate(legs, 1):
-        books = [job.logbook(attempt, rank) for rank in range(leg.ranks)]
-        _check_samples(books, calm(job.kind, 1))
-        if {other.ranks for other in legs} == {leg.ranks}:
-            _check_bits(attempt, books, calm(job.kind, leg.ranks))
-    assert standing.newest, "no checkpoint of the last step"
-    assert standing.newest.step == TOTAL
-    [left] = job.told(ReportKind.WORKER_LEFT)
+def check_end(
+    job: Job, uninterrupted: UninterruptedRun, state: StoreState, plans: list[AttemptPlan]
+) -> None:
+    """Check that the job ended like an uninterrupted run, with the retained checkpoints only."""
+    for attempt, plan in enumerate(plans, 1):
+        logbooks = [job.logbook(attempt, rank) for rank in range(plan.ranks)]
+        _check_samples(logbooks, uninterrupted(job.kind, 1))
+        if {other.ranks for other in plans} == {plan.ranks}:
+            _check_bits(attempt, logbooks, uninterrupted(job.kind, plan.ranks))
+    assert state.newest, "no checkpoint of the last step"
+    assert state.newest.step == TOTAL
+    [left] = job.attempt_reports(ReportKind.WORKER_LEFT)
     assert (left.body["reason"], left.body["step"]) == ("finished", TOTAL)
-    if job.told(
+    if job.attempt_reports(
         ReportKind.CHECKPOINT_COMMITTED
-    ):  # Who finds all done saves nothing, and so removes nothing.
-        assert len(standing.names) <= KEPT
+    ):  # An attempt that finds all steps done saves and removes nothing.
+        assert len(state.names) <= KEPT
         owners = {CheckpointName.of_key(key) for key in job.objects()} - {None}
-        assert owners == set(standing.names), "something was left behind"
+        assert owners == set(state.names), "something was left behind"
 
 
-def _check_samples(books: list[Logbook], alone: list[Logbook]) -> None:
-    """Every step took the samples that it takes when nothing happens, on however many ranks."""
-    for step in set.intersection(*(set(book) for book in books)):
-        taken = [sample for book in books for sample in book[step][SAMPLES].split(",")]
-        assert sorted(taken) == sorted(alone[0][step][SAMPLES].split(",")), f"at step {step}"
+def _check_samples(logbooks: list[Logbook], uninterrupted: list[Logbook]) -> None:
+    """Check that every step used the same samples as that of an uninterrupted run."""
+    for step in set.intersection(*(set(logbook) for logbook in logbooks)):
+        samples = [sample for logbook in logbooks for sample in logbook[step][SAMPLES].split(",")]
+        assert sorted(samples) == sorted(uninterrupted[0][step][SAMPLES].split(",")), (
+            f"at step {step}"
+        )
 
 
-def _check_bits(attempt: int, books: list[Logbook], calm: list[Logbook]) -> None:
-    """Every step of every rank was, to the last bit, what it is when nothing happens."""
-    for rank, book in enumerate(books):
-        for step, words in book.items():
-            assert words == calm[rank][step], f"attempt {attempt}, rank {rank}, step {step}"
+def _check_bits(attempt: int, logbooks: list[Logbook], uninterrupted: list[Logbook]) -> None:
+    """Check that every step of every rank is bit-identical to that of an uninterrupted run."""
+    for rank, logbook in enumerate(logbooks):
+        for step, values in logbook.items():
+            assert values == uninterrupted[rank][step], (
+                f"attempt {attempt}, rank {rank}, step {step}"
+            )

@@ -1,4 +1,4 @@
-"""Runs a job: forks its ranks, crashes them, ends them as torchrun would, and reads what they leave."""
+"""Runs a job: forks ranks, crashes them, ends them as torchrun would, reads their output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from fake_s3 import FakeS3
-from fault_injection.crash_points import words_of
+from fault_injection.crash_points import read_reached
 from fault_injection.fault_schedule import AttemptPlan
 from fault_injection.fork_server import ForkServer, RankSpec
 from holdfast_worker.checkpoint.repository import CheckpointRepository
@@ -26,28 +26,28 @@ TRAINING_SCRIPT: Final = str(Path(__file__).with_name("training_script.py"))
 TOTAL: Final = 36
 """Steps: six passes over the data."""
 EVERY: Final = "4 steps"
-LONGEST_S: Final = 120.0
-"""For one leg, however it ends. None takes a tenth of it, unless a rank waits for somebody who will never come."""
+ATTEMPT_TIMEOUT_S: Final = 120.0
+"""Timeout of one attempt. An attempt takes less than a tenth of it, unless a rank hangs."""
 KEPT: Final = 2
-"""Checkpoints that stay."""
+"""Number of retained checkpoints."""
 FOREVER: Final = float("inf")
 
 Logbook = Mapping[int, list[str]]
-"""What a rank wrote down after each step: samples, digests of weights and moments, and more."""
+"""A rank's log after each step: samples, digests of weights and moments, and more."""
 
 
 @dataclass(frozen=True)
 class AttemptResult:
-    """How a leg ended."""
+    """How an attempt ended."""
 
     codes: list[int]
-    """Of the ranks; -n for one that was killed by signal n."""
-    struck: list[str]
-    """Reefs, in words."""
+    """Exit codes of the ranks; -n for one that was killed by signal n."""
+    reached: list[str]
+    """Descriptions of the crash points that were reached."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether all training is done."""
+        """Whether the training is complete."""
         return not any(self.codes)
 
 
@@ -58,48 +58,50 @@ class Job(RunDriver):
     every: str = EVERY
     kind: str = "ddp"
     s3: FakeS3 | None = None
-    """Its store; None: a directory."""
-    landfalls: list[AttemptResult] = field(default_factory=list)
+    """The S3 server with its store; None: a directory."""
+    results: list[AttemptResult] = field(default_factory=list)
 
     def environment(self) -> dict[str, str]:
-        """What a launcher gives to the attempt that is under way."""
+        """The environment that a launcher sets for the current attempt."""
         store: dict[str, str] = {}
         if self.s3:
             store = {**credentials(self.s3.endpoint), "HOLDFAST_STORE": f"s3://{BUCKET}/runs"}
-        rules = {"HOLDFAST_KEEP": str(KEPT), "CROSSING_LOGBOOK": str(self.path / "logbooks")}
-        return {**super().environment(), **store, **rules}
+        settings = {"HOLDFAST_KEEP": str(KEPT), "LOGBOOK_DIR": str(self.path / "logbooks")}
+        return {**super().environment(), **store, **settings}
 
-    def run(self, fork_server: ForkServer, leg: AttemptPlan) -> AttemptResult:
-        """The next attempt, from its start until nothing of it is left."""
+    def run(self, fork_server: ForkServer, plan: AttemptPlan) -> AttemptResult:
+        """Run the next attempt until all of its processes have ended."""
         self.attempt += 1
         self.run_dir.mkdir(parents=True)
         (self.path / "logbooks").mkdir(exist_ok=True)
-        meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        world = {**self.environment(), **meet, "WORLD_SIZE": str(leg.ranks)}
-        if leg.is_patient:
-            world["CROSSING_PATIENT"] = "yes"
+        rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        env = {**self.environment(), **rendezvous, "WORLD_SIZE": str(plan.ranks)}
+        if plan.waits_for_saves:
+            env["WAIT_FOR_SAVES"] = "yes"
         specs = [
             RankSpec(
                 [TRAINING_SCRIPT, self.kind, str(TOTAL)],
-                {**world, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                {**env, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                 log=str(self.run_dir / f"early-{rank}.log"),
-                struck=str(self._struck(rank)),
-                points=leg.of(rank),
+                reached=str(self._reached_file(rank)),
+                points=plan.points_of(rank),
             )
-            for rank in range(leg.ranks)
+            for rank in range(plan.ranks)
         ]
         if self.s3:
-            for fault in leg.weather:
+            for fault in plan.store_faults:
                 self.s3.fault(**fault)
-        codes = _until_all_ended(fork_server, fork_server.fork(specs), leg.patience_s)
+        codes = _until_all_ended(fork_server, fork_server.fork(specs), plan.grace_s)
         if self.s3:
             self.s3.calm()
-        struck = [words for rank in range(leg.ranks) for words in words_of(self._struck(rank))]
-        self.landfalls.append(AttemptResult(codes, struck))
-        return self.landfalls[-1]
+        reached = [
+            words for rank in range(plan.ranks) for words in read_reached(self._reached_file(rank))
+        ]
+        self.results.append(AttemptResult(codes, reached))
+        return self.results[-1]
 
     def objects(self) -> dict[str, bytes]:
-        """What is in the store, past everything that a store can do wrong."""
+        """The objects in the store, read without faults."""
         if self.s3:
             keys = self.s3.keys(BUCKET, "runs/lesson/")
             return {key.removeprefix("runs/lesson/"): self.s3.read(BUCKET, key) for key in keys}
@@ -107,16 +109,19 @@ class Job(RunDriver):
         files = [file for file in top.rglob("*") if file.is_file() and file.name != ".lock"]
         return {file.relative_to(top).as_posix(): file.read_bytes() for file in files}
 
-    def archive(self) -> CheckpointRepository:
-        """Checkpoints as they are now; what happens later is not seen."""
+    def repository(self) -> CheckpointRepository:
+        """A copy of the current checkpoints."""
         return CheckpointRepository(MemoryStore(self.objects()))
 
     def logbook(self, attempt: int, rank: int) -> Logbook:
-        """What a rank did in an attempt, by step. Nothing that it was cut off in."""
+        """The log of a rank in an attempt, by step, without an incomplete last line."""
         return {int(step): words for step, *words in self._lines(attempt, rank)[1:]}
 
-    def begun(self, rank: int) -> list[str]:
-        """Step, and digests of weights and moments, that a rank of the attempt under way began with; empty if it never did."""
+    def initial_state(self, rank: int) -> list[str]:
+        """The state with which a rank of the current attempt started; empty if it did not.
+
+        The step, and digests of weights and moments.
+        """
         lines = self._lines(self.attempt, rank)
         return [lines[0][0], *lines[0][2:]] if lines else []
 
@@ -125,23 +130,26 @@ class Job(RunDriver):
         lines = file.read_text().split("\n")[:-1] if file.exists() else []
         return [line.split() for line in lines]
 
-    def told(self, kind: ReportKind) -> list[Report]:
-        """What the attempt under way has reported of a kind."""
+    def attempt_reports(self, kind: ReportKind) -> list[Report]:
+        """The reports of a kind from the current attempt."""
         return [report for report in self.reports(kind) if report.attempt == self.attempt]
 
-    def words(self) -> str:
-        """Everything that the ranks of the attempt under way wrote."""
+    def output(self) -> str:
+        """The output of all ranks of the current attempt."""
         logs = [*self.run_dir.glob("early-*.log"), *self.run_dir.glob("ranks/*.log")]
         return "\n".join(f"{log.name}: {log.read_text()[-3000:]}" for log in logs)
 
-    def _struck(self, rank: int) -> Path:
+    def _reached_file(self, rank: int) -> Path:
         return self.run_dir / f"struck-{rank}"
 
 
-def _until_all_ended(fork_server: ForkServer, pids: list[int], patience_s: float) -> list[int]:
-    """Exit codes. Once a rank has ended with another than 0, the others are asked to end, and then made to."""
+def _until_all_ended(fork_server: ForkServer, pids: list[int], grace_s: float) -> list[int]:
+    """Wait for all ranks and return their exit codes.
+
+    Once a rank has failed, the others are terminated, and killed after the grace period.
+    """
     codes: dict[int, int] = {}
-    until_s = time.monotonic() + LONGEST_S
+    until_s = time.monotonic() + ATTEMPT_TIMEOUT_S
     is_over = False
     while len(codes) < len(pids):
         result = fork_server.ended(max(0.0, until_s - time.monotonic()))
@@ -150,16 +158,19 @@ def _until_all_ended(fork_server: ForkServer, pids: list[int], patience_s: float
         else:
             _signal([pid for pid in pids if pid not in codes], signal.SIGKILL)
             assert is_over, f"ranks hang; others ended with {codes}"
-            until_s = time.monotonic() + LONGEST_S
+            until_s = time.monotonic() + ATTEMPT_TIMEOUT_S
         if not is_over and any(codes.values()):
             is_over = True
             _signal([pid for pid in pids if pid not in codes], signal.SIGTERM)
-            until_s = time.monotonic() + patience_s
+            until_s = time.monotonic() + grace_s
     return [codes[pid] for pid in pids]
 
 
 def _signal(pids: list[int], number: signal.Signals) -> None:
-    """A rank that has ended is not gone before the fork server has seen it; no other process has its number."""
+    """Send a signal to ranks.
+
+    An exited rank stays a zombie until the fork server has reaped it, so that its process id is not reused.
+    """
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)

@@ -1,7 +1,7 @@
-"""Ranks that are killed at any line and resumed end where they would have ended, bit for bit.
+"""Ranks that are killed at any line and resumed end bit-identical to an uninterrupted run.
 
-One seed is one schedule: how many ranks, over which store, killed or warned at which line of what, and how often. The places
-are the same every time; what happens in the meantime on other ranks is not. FAULT_SEEDS says how many there are.
+One seed determines one schedule: the number of ranks, the store, and the crash points of each attempt. Crash
+points are reproducible; the timing of other ranks is not. FAULT_SEEDS sets the number of schedules.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import fake_s3
 import pytest
 from fake_s3 import FakeS3
 from fault_injection import fork_server
-from fault_injection.crash_points import DOINGS, LEAVING, CrashPoint, FaultAction
+from fault_injection.crash_points import EXIT_ON_NOTICE, OPERATIONS, CrashPoint, FaultAction
 from fault_injection.fault_schedule import AttemptPlan, FaultSchedule, draw
 from fault_injection.fork_server import ForkServer
-from fault_injection.invariants import Calm, Standing, check_end, check_leg
+from fault_injection.invariants import StoreState, UninterruptedRun, check_attempt, check_end
 from fault_injection.job_driver import Job
 from holdfast_worker.protocol.environment import Exit
 from support.repetitions import FAULT_SEEDS, repeat_count
 
 SEEDS = max(1, FAULT_SEEDS // 8)
 EVERY_LINE = "STORM_EVERY_LINE" in os.environ
-REQUESTS = ("send: put", "upload: put", "commit: put if absent", "point: swap", "tidy: delete")
-"""Those after which the store is another one."""
+REQUESTS = ("send: put", "upload: put", "commit: put if absent", "point: swap", "prune: delete")
+"""Requests that change the store."""
 
 
 @pytest.fixture(scope="module")
@@ -44,77 +44,92 @@ def s3() -> Iterator[FakeS3]:
 
 
 @pytest.fixture(scope="module")
-def calm(forks: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Calm:
-    """Undisturbed runs, made on first use."""
+def uninterrupted_run(
+    forks: ForkServer, tmp_path_factory: pytest.TempPathFactory
+) -> UninterruptedRun:
+    """Return a function that runs uninterrupted runs, once for each set of arguments."""
 
     @functools.cache
     def logbooks(kind: str, ranks: int) -> list[dict[int, list[str]]]:
-        job = Job(tmp_path_factory.mktemp(f"calm-{kind}-{ranks}"), kind=kind)
+        job = Job(tmp_path_factory.mktemp(f"uninterrupted-{kind}-{ranks}"), kind=kind)
         result = job.run(forks, AttemptPlan(ranks))
-        assert result.is_finished, job.words()
+        assert result.is_finished, job.output()
         return [dict(job.logbook(1, rank)) for rank in range(ranks)]
 
     return logbooks
 
 
 def run_schedule(
-    schedule: FaultSchedule, path: Path, forks: ForkServer, s3: FakeS3, calm: Calm
+    schedule: FaultSchedule,
+    path: Path,
+    forks: ForkServer,
+    s3: FakeS3,
+    uninterrupted_run: UninterruptedRun,
 ) -> list[str]:
-    """What was struck on the way of a job, which was brought to its end."""
+    """Run a job to its end; return the crash points that were reached."""
     print(schedule)
     s3.renew()
     path.mkdir()
-    job = Job(path, kind=schedule.kind, s3=s3 if schedule.is_far else None)
-    standing = Standing(job.archive(), [], {})
+    job = Job(path, kind=schedule.kind, s3=s3 if schedule.on_s3 else None)
+    state = StoreState(job.repository(), [], {})
     attempts: list[AttemptPlan] = []
 
-    for leg in (*schedule.legs, schedule.last):
-        result = job.run(forks, leg)
-        attempts.append(leg)
-        print(f"{result}\n{job.words()}")
-        standing = check_leg(job, leg, standing, result)
+    for plan in (*schedule.attempts, schedule.last):
+        result = job.run(forks, plan)
+        attempts.append(plan)
+        print(f"{result}\n{job.output()}")
+        state = check_attempt(job, plan, state, result)
         if result.is_finished:
             break
 
     assert result.is_finished, result
-    check_end(job, calm, standing, attempts)
-    return [words for result in job.landfalls for words in result.struck]
+    check_end(job, uninterrupted_run, state, attempts)
+    return [description for result in job.results for description in result.reached]
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_run_survives_drawn_crashes(
-    tmp_path: Path, forks: ForkServer, s3: FakeS3, calm: Calm, seed: int
+def test_run_survives_random_crashes(
+    tmp_path: Path, forks: ForkServer, s3: FakeS3, uninterrupted_run: UninterruptedRun, seed: int
 ) -> None:
     schedule = draw(seed)
 
-    struck = run_schedule(schedule, tmp_path / "job", forks, s3, calm)
-    struck = struck or run_schedule(schedule.sooner(), tmp_path / "again", forks, s3, calm)
+    reached = run_schedule(schedule, tmp_path / "job", forks, s3, uninterrupted_run)
+    reached = reached or run_schedule(
+        schedule.at_first_runs(), tmp_path / "again", forks, s3, uninterrupted_run
+    )
 
-    assert struck, "nothing is there any more of what was to be disturbed"
+    assert reached, "nothing is there any more of what was to be disturbed"
 
 
 @pytest.mark.parametrize(
-    "is_far",
+    "on_s3",
     [pytest.param(False, id="directory"), pytest.param(True, id="S3", marks=pytest.mark.full)],
 )
-@pytest.mark.parametrize("doing", REQUESTS)
-def test_killed_at_any_line_of_a_request_to_the_store(
-    tmp_path: Path, forks: ForkServer, s3: FakeS3, calm: Calm, doing: str, is_far: bool
+@pytest.mark.parametrize("operation", REQUESTS)
+def test_kill_at_any_line_of_a_store_request_is_survived(
+    tmp_path: Path,
+    forks: ForkServer,
+    s3: FakeS3,
+    uninterrupted_run: UninterruptedRun,
+    operation: str,
+    on_s3: bool,
 ) -> None:
-    struck: list[str] = []
+    reached: list[str] = []
 
-    for line in range(1, DOINGS[doing].lines + 1, 1 if EVERY_LINE else repeat_count(15, 6)):
-        point = CrashPoint(doing, 2, line, FaultAction.KILL)
-        schedule = FaultSchedule("ddp", is_far, (AttemptPlan(1, ((0, point),)),), AttemptPlan(1))
-        struck += run_schedule(schedule, tmp_path / f"{line}", forks, s3, calm)
-    # On a busy machine a run may make too few saves to remove an old one.
-    struck = struck or run_schedule(schedule.sooner(), tmp_path / "again", forks, s3, calm)
+    for line in range(1, OPERATIONS[operation].lines + 1, 1 if EVERY_LINE else repeat_count(15, 6)):
+        point = CrashPoint(operation, 2, line, FaultAction.KILL)
+        schedule = FaultSchedule("ddp", on_s3, (AttemptPlan(1, ((0, point),)),), AttemptPlan(1))
+        reached += run_schedule(schedule, tmp_path / f"{line}", forks, s3, uninterrupted_run)
+    # On a busy machine a run may make too few saves to remove an old checkpoint.
+    reached = reached or run_schedule(
+        schedule.at_first_runs(), tmp_path / "again", forks, s3, uninterrupted_run
+    )
 
-    assert struck
+    assert reached
 
 
 @pytest.mark.parametrize(
-    "function", sorted({f for d in (*DOINGS.values(), LEAVING) for f in d.functions})
+    "function", sorted({f for d in (*OPERATIONS.values(), EXIT_ON_NOTICE) for f in d.functions})
 )
 def test_crash_point_functions_exist(function: str) -> None:
     module, _, name = function.partition(":")
@@ -124,17 +139,22 @@ def test_crash_point_functions_exist(function: str) -> None:
     assert found.__code__.co_qualname == name
 
 
-def test_four_ranks_go_on_to_the_bit(tmp_path: Path, forks: ForkServer, calm: Calm) -> None:
-    """DDP fills its buckets in another order in its first step. The first step after a resume summed the gradients of four
-    ranks in another order than the same step of a run that was left alone, and every resumed job ended with other bits."""
+def test_four_ranks_resume_bit_identical(
+    tmp_path: Path, forks: ForkServer, uninterrupted_run: UninterruptedRun
+) -> None:
+    """Regression: resumed runs differed from uninterrupted ones in the last bits.
+
+    DDP orders its buckets differently in its first step. The first step after a resume therefore summed the
+    gradients of four ranks in a different order than the same step of an uninterrupted run.
+    """
     notice = CrashPoint("train", 7, 1, FaultAction.NOTICE_ALL, left_s=120.0)
-    legs = [AttemptPlan(4, ((1, notice),)), AttemptPlan(4)]
+    plans = [AttemptPlan(4, ((1, notice),)), AttemptPlan(4)]
     job = Job(tmp_path)
 
-    standing = Standing(job.archive(), [], {})
-    for leg in legs:
-        standing = check_leg(job, leg, standing, job.run(forks, leg))
+    state = StoreState(job.repository(), [], {})
+    for plan in plans:
+        state = check_attempt(job, plan, state, job.run(forks, plan))
 
-    assert [result.codes for result in job.landfalls] == [[Exit.PREEMPTED] * 4, [Exit.DONE] * 4]
-    assert job.begun(0)[0] == "7"
-    check_end(job, calm, standing, legs)
+    assert [result.codes for result in job.results] == [[Exit.PREEMPTED] * 4, [Exit.DONE] * 4]
+    assert job.initial_state(0)[0] == "7"
+    check_end(job, uninterrupted_run, state, plans)

@@ -1,8 +1,8 @@
-"""Workers that do not know which attempt they are, in any order of losses, looks, lost answers and zombies.
+"""Registration of workers under capacity losses, late observations and lost responses.
 
-A launcher like SkyPilot recovers by itself: it gives each placement the same environment, tells of nodes a while after
-their worker began, and of a loss before the next worker begins. Whatever happens in between, the worker that lives is
-given the number that the journal gives to its nodes, and replaced workers are fenced.
+A launcher like SkyPilot recovers by itself: it gives each placement the same environment, reports nodes some
+time after their worker started, and reports a loss before the next worker starts. The live worker always
+receives the attempt number that the journal gives to its nodes, and replaced workers are fenced.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ MOVES = 250
 REPLICAS = 2
 
 
-class Calm(random.Random):
-    """Draws nothing bad."""
+class FaultFreeRandom(random.Random):
+    """A random generator that draws no fault."""
 
     def random(self) -> float:
         return 0.999
 
 
 @dataclass
-class Recovering:
-    """A launcher that recovers by itself, and answers whenever the storm lets it."""
+class RecoveringLauncher:
+    """A launcher that recovers by itself, and responds when the schedule permits."""
 
     clock: FixedClock
     rng: random.Random
-    trail: list[Placement] = field(default_factory=list)
+    placements: list[Placement] = field(default_factory=list)
     submitted_at: datetime | None = None
     saves_on_cancel: bool = False
 
@@ -67,7 +67,7 @@ class Recovering:
         return seen
 
     async def cancel(self, key: str) -> None:
-        raise AssertionError("nobody asked for an end")
+        raise AssertionError("no cancellation is expected")
 
     async def logs(self, key: str) -> Sequence[LogSource]:
         return ()
@@ -78,8 +78,8 @@ class Recovering:
     def read_new(self, job_id: str, seen: Any) -> Any:
         return iter(())
 
-    def stood_up(self) -> None:
-        """It reports nodes; their worker may have begun long before."""
+    def report_nodes(self) -> None:
+        """Report new nodes, whose worker may have started long before."""
         nodes = Placement(
             ready_at=self.clock.now(),
             zone="a",
@@ -88,11 +88,11 @@ class Recovering:
             on_demand_micros_per_hour=ON_DEMAND,
             simulated=True,
         )
-        self.trail.append(nodes)
+        self.placements.append(nodes)
 
     def lost(self, cause: Cause) -> None:
-        nodes = self.trail[-1]
-        self.trail[-1] = Placement(
+        nodes = self.placements[-1]
+        self.placements[-1] = Placement(
             **{
                 **{name: getattr(nodes, name) for name in nodes.__slots__},
                 "lost_at": self.clock.now(),
@@ -101,44 +101,47 @@ class Recovering:
         )
 
     @property
-    def stands(self) -> bool:
-        return bool(self.trail) and self.trail[-1].lost_at is None
+    def has_nodes(self) -> bool:
+        return bool(self.placements) and self.placements[-1].lost_at is None
 
     def _seen(self) -> Observation:
         if self.submitted_at is None:
             return Observation(status=LaunchStatus.ABSENT, since=self.clock.now())
-        standing = LaunchStatus.UP if self.stands else LaunchStatus.WAITING
-        trail = tuple(self.trail)
+        status = LaunchStatus.UP if self.has_nodes else LaunchStatus.WAITING
+        placements = tuple(self.placements)
         return Observation(
-            status=standing, since=self.clock.now(), placements=len(trail), recent_placements=trail
+            status=status,
+            since=self.clock.now(),
+            placements=len(placements),
+            recent_placements=placements,
         )
 
 
 @dataclass
 class Worker:
-    """One placement's worker."""
+    """The worker of one placement."""
 
     incarnation: str
-    place: JobPosition | None = None
-    """None until it was reported."""
-    asked: bool = False
+    position: JobPosition | None = None
+    """None until it is known."""
+    has_registered: bool = False
     placement: int | None = None
-    """Which of the launcher's placements its nodes became; None while the launcher tells of none."""
+    """The placement number of its nodes; None until the launcher reports them."""
 
 
 class FaultyRun:
-    """One job at such a launcher."""
+    """One job with a recovering launcher, its workers and two replicas."""
 
     def __init__(self, seed: int, engine: Engine) -> None:
         self.rng, self.clock = random.Random(seed), FixedClock()
-        self.launcher = Recovering(self.clock, self.rng)
-        self.journal, self.watches = Journal(engine, self.clock), LeaseTable(engine)
-        self.musters = Incarnations(engine, self.clock)
-        # Its losses are the market's and the program's; how often is not what is tried here.
+        self.launcher = RecoveringLauncher(self.clock, self.rng)
+        self.journal, self.leases = Journal(engine, self.clock), LeaseTable(engine)
+        self.incarnations = Incarnations(engine, self.clock)
+        # Losses come from the market and the program; their number is not under test.
         self.journal.submit("job-1", submitted(limits={"max_failures": 100, "max_wait": "52w"}))
         self.reconciler = Reconciler(
             journal=self.journal,
-            leases=self.watches,
+            leases=self.leases,
             tokens=ServiceTokens(engine, b"secret"),
             launchers={Kind.LOCAL: self.launcher},
             inbox=self.launcher,
@@ -147,118 +150,121 @@ class FaultyRun:
             worker_url="http://127.0.0.1",
             secrets=Secrets(engine, b"secret"),
         )
-        self.looks: list[Coroutine[Any, Any, None]] = []
+        self.steps: list[Coroutine[Any, Any, None]] = []
         self.zombies: list[Worker] = []
         self.worker: Worker | None = None
-        self._begin_look()
-        self.settle()
+        self._begin_step()
+        self.finish_steps()
 
     def move(self) -> None:
         self.clock.advance(0.001)
-        deeds = {
-            self._worker_calls: 12,
-            self._zombie_calls: 5,
-            self._worker_says: 5,
-            self._begin_look: 8,
-            self._look_on: 40,
+        actions = {
+            self._register_worker: 12,
+            self._register_zombie: 5,
+            self._report: 5,
+            self._begin_step: 8,
+            self._continue_step: 40,
             self._nodes_change: 3,
         }
-        [deed] = self.rng.choices([*deeds], [*deeds.values()])
-        deed()
+        [action] = self.rng.choices([*actions], [*actions.values()])
+        action()
 
-    def calm_down(self) -> None:
-        """No losses from now on: all live workers register, and observations are complete."""
-        self.settle()
-        self.rng = self.launcher.rng = Calm()
+    def disable_faults(self) -> None:
+        """Stop losses, register the live worker, and complete all observations."""
+        self.finish_steps()
+        self.rng = self.launcher.rng = FaultFreeRandom()
         self.worker = self.worker or Worker("last")
         for _ in range(2):
             self.clock.advance(1)
-            self._worker_calls()
+            self._register_worker()
             self.clock.advance(1)
-            self._begin_look()
-            self.settle()
+            self._begin_step()
+            self.finish_steps()
 
-    def settle(self) -> None:
-        """Everybody finishes what they are at."""
-        while self.looks:
-            self._look_on()
+    def finish_steps(self) -> None:
+        """Finish all steps in progress."""
+        while self.steps:
+            self._continue_step()
 
-    def _begin_look(self) -> None:
-        if len(self.looks) == REPLICAS:
+    def _begin_step(self) -> None:
+        if len(self.steps) == REPLICAS:
             return
         lease = Lease("job-1", Kind.LOCAL, self.clock.now())
-        self.watches.make_due("job-1", lease.until)
-        self.looks.append(self.reconciler.process(lease))
+        self.leases.make_due("job-1", lease.until)
+        self.steps.append(self.reconciler.process(lease))
 
-    def _look_on(self) -> None:
-        if self.looks:
-            look = self.rng.choice(self.looks)
+    def _continue_step(self) -> None:
+        if self.steps:
+            step = self.rng.choice(self.steps)
             try:
-                look.send(None)
+                step.send(None)
             except StopIteration:
-                self.looks.remove(look)
+                self.steps.remove(step)
 
     def _nodes_change(self) -> None:
-        """The life of a placement: its worker begins, its nodes are told of, they are lost; any may be missing."""
+        """Advance the current placement: its worker starts, its nodes are reported or lost.
+
+        Any of these may be skipped.
+        """
         worker = self.worker
         if worker is None:
             self.worker = Worker(f"{self.rng.randrange(16**12):012x}")
         elif worker.placement is None and self.rng.random() < 0.7:
-            self.launcher.stood_up()
-            worker.placement = len(self.launcher.trail)
+            self.launcher.report_nodes()
+            worker.placement = len(self.launcher.placements)
         elif worker.placement is not None and self.rng.random() < 0.2:
-            # The program was restarted on the same nodes, and the launcher does not even know.
-            self._bury(worker)
+            # The program was restarted on the same nodes, without the launcher's knowledge.
+            self._replace(worker)
             self.worker = Worker(f"{self.rng.randrange(16**12):012x}", placement=worker.placement)
         else:
             if worker.placement is not None:
                 causes = [Cause.NODE_FAILED, Cause.USER_ERROR, Cause.PREEMPTED]
                 self.launcher.lost(self.rng.choice(causes))
-            self._bury(worker)
+            self._replace(worker)
             self.worker = None
 
-    def _bury(self, worker: Worker) -> None:
-        if worker.asked and self.rng.random() < 0.7:
+    def _replace(self, worker: Worker) -> None:
+        if worker.has_registered and self.rng.random() < 0.7:
             self.zombies.append(worker)
 
-    def _worker_calls(self) -> None:
+    def _register_worker(self) -> None:
         if self.worker is None:
             return
-        self.worker.asked = True
+        self.worker.has_registered = True
         with suppress(NotObservedYet):
-            place = self.musters.register("job-1", self.worker.incarnation)
+            position = self.incarnations.register("job-1", self.worker.incarnation)
             if self.rng.random() < 0.3:
-                return  # The answer was lost; it asks again.
-            assert self.worker.place is None or self.worker.place.attempt == place.attempt
-            self.worker.place = place
+                return  # The response was lost; the worker retries.
+            assert self.worker.position is None or self.worker.position.attempt == position.attempt
+            self.worker.position = position
             self._check_number(self.worker)
 
     def _check_number(self, worker: Worker) -> None:
-        assert worker.place is not None
+        assert worker.position is not None
         if worker.placement is not None:
-            assert worker.place.attempt == worker.placement
-        else:  # Its nodes are told of next, or never.
-            assert worker.place.attempt == len(self.launcher.trail) + 1
+            assert worker.position.attempt == worker.placement
+        else:  # Its nodes are reported next, or never.
+            assert worker.position.attempt == len(self.launcher.placements) + 1
 
-    def _worker_says(self) -> None:
-        if self.worker and self.worker.place:
-            attempt, n = self.worker.place.attempt, self.worker.place.next
+    def _report(self) -> None:
+        if self.worker and self.worker.position:
+            attempt, n = self.worker.position.attempt, self.worker.position.next
             body = {
                 "step": self.clock.now().microsecond
-            }  # Ever further; no launch is to be given up here.
+            }  # Always a higher step, so that the launch makes progress.
             report = Report(attempt, n, at(n).isoformat(), ReportKind.TRAINING_STARTED, body)
-            taken = self.journal.ingest("job-1", attempt, [report], self.worker.incarnation)
-            assert taken.next == n + 1, "it was told the number of its next report"
-            self.worker.place = replace(self.worker.place, next=n + 1)
+            result = self.journal.ingest("job-1", attempt, [report], self.worker.incarnation)
+            assert result.next == n + 1, "the worker knows the number of its next report"
+            self.worker.position = replace(self.worker.position, next=n + 1)
 
-    def _zombie_calls(self) -> None:
-        if not self.zombies or not (self.worker and self.worker.asked):
-            return  # It has not been replaced yet.
+    def _register_zombie(self) -> None:
+        if not self.zombies or not (self.worker and self.worker.has_registered):
+            return  # The worker has not been replaced yet.
         zombie = self.rng.choice(self.zombies)
         with pytest.raises(Fenced):
-            self.musters.register("job-1", zombie.incarnation)
-        if zombie.place:
-            attempt, n = zombie.place.attempt, zombie.place.next
+            self.incarnations.register("job-1", zombie.incarnation)
+        if zombie.position:
+            attempt, n = zombie.position.attempt, zombie.position.next
             report = Report(attempt, n, at(n).isoformat(), ReportKind.TRAINING_STARTED, {"step": 9})
             with pytest.raises(Fenced):
                 self.journal.ingest("job-1", attempt, [report], zombie.incarnation)
@@ -272,13 +278,13 @@ def test_live_workers_get_numbers_and_replaced_ones_are_fenced(
 
     for _ in range(MOVES):
         run.move()
-    run.calm_down()
+    run.disable_faults()
 
     log = [item.event for item in run.journal.events("job-1")]
     recorded = [event.attempt for event in log if isinstance(event, NodesReady)]
     begun = [event.attempt for event in log if isinstance(event, TrainingStarted)]
     assert run.worker
-    assert run.worker.place, "who asks long enough is answered"
-    assert recorded == [*range(1, len(run.launcher.trail) + 1)]
+    assert run.worker.position, "a worker that retries long enough is answered"
+    assert recorded == [*range(1, len(run.launcher.placements) + 1)]
     assert max(begun, default=0) <= len(recorded) + 1
     assert run.journal.read("job-1") == fold("job-1", log)

@@ -1,10 +1,10 @@
-"""The service is killed at every line that it executes, once and twice; its successor finishes the job.
+"""The service is killed at every line that it executes; its successor finishes the job.
 
-A forked child lives through a story over a real SQLite file and a launcher in another file. A tracer kills it (SIGKILL)
-at its n-th line of Holdfast. Then the client asks again, as clients do, and a fresh service continues.
+A forked child runs a scenario on a real SQLite file and a launcher in another file. A tracer kills it
+(SIGKILL) at its n-th line of Holdfast. Then the client retries, as clients do, and a new service continues.
 
-What comes next depends on nothing but the files that a kill leaves behind. So of all lines between two changes of the
-files, one is killed for all; STORM_EVERY_LINE=1 kills them all, which takes some minutes.
+The continuation depends only on the files that a kill leaves behind. One line is therefore killed for all
+lines between two changes of the files; STORM_EVERY_LINE=1 kills at every line, which takes some minutes.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ REPORTS = [
     Report(1, 3, at(6).isoformat(), ReportKind.PROGRESS, {"step": 9, "values": {"loss": 0.5}}),
 ]
 NewHome: TypeAlias = Callable[[str], Path]
-Story: TypeAlias = Callable[["Service", int], None]
+Scenario: TypeAlias = Callable[["Service", int], None]
 
 
 @dataclass
 class Service:
-    """One process of a service: what it builds again at every start, over what outlives it."""
+    """One process of a service: its objects, created at every start, and its durable files."""
 
     home: Path
     clock: FixedClock
@@ -69,11 +69,11 @@ class Service:
     def __post_init__(self) -> None:
         self.engine = open_database(f"sqlite:///{self.home / 'holdfast.db'}")
         self.journal = Journal(self.engine, self.clock)
-        self.watches = LeaseTable(self.engine)
+        self.leases = LeaseTable(self.engine)
         self.launcher = FileLauncher(self.home / "launches.jsonl", self.clock, says=REPORTS)
         self.reconciler = Reconciler(
             journal=self.journal,
-            leases=self.watches,
+            leases=self.leases,
             tokens=ServiceTokens(self.engine, b"secret"),
             launchers={Kind.LOCAL: self.launcher},
             inbox=self.launcher,
@@ -84,105 +84,105 @@ class Service:
         )
 
     def submit(self, job_id: str) -> str:
-        """The job of the one request that there is."""
+        """Submit the job, always with the same idempotency key."""
         return self.journal.submit(job_id, submitted(), REQUEST).id
 
-    def beat(self, seconds: float) -> None:
+    def sweep(self, seconds: float) -> None:
         asyncio.run(self.reconciler.sweep())
         self.clock.advance(seconds)
 
-    def say(self, word: str) -> None:
-        """Report it to a process outside, which keeps it."""
-        (self.home / word).touch()
+    def acknowledge(self, name: str) -> None:
+        """Record an acknowledgement outside of the service's process."""
+        (self.home / name).touch()
 
-    def told(self, word: str) -> bool:
-        return (self.home / word).exists()
-
-
-# Stories: what happens at each beat.
+    def is_acknowledged(self, name: str) -> bool:
+        return (self.home / name).exists()
 
 
-def succeeds(service: Service, turn: int) -> None:
-    service.beat(4)
+# Scenarios: the events of each sweep.
 
 
-def is_cancelled(service: Service, turn: int) -> None:
-    if turn == 2:
+def succeeds(service: Service, number: int) -> None:
+    service.sweep(4)
+
+
+def is_cancelled(service: Service, number: int) -> None:
+    if number == 2:
         job = service.journal.read("job-1")
         service.journal.append(job, [CancelRequested(at=service.clock.now())])
-        service.say("cancelled")
-    service.beat(2)
+        service.acknowledge("cancelled")
+    service.sweep(2)
 
 
-def is_cancelled_before_its_launch(service: Service, turn: int) -> None:
-    if turn == 0:
+def is_cancelled_before_its_launch(service: Service, number: int) -> None:
+    if number == 0:
         job = service.journal.read("job-1")
         service.journal.append(job, [CancelRequested(at=service.clock.now())])
-        service.say("cancelled")
-    service.beat(2)
+        service.acknowledge("cancelled")
+    service.sweep(2)
 
 
-def is_forgotten(service: Service, turn: int) -> None:
-    if turn == 2:
+def is_forgotten(service: Service, number: int) -> None:
+    if number == 2:
         service.launcher.forget("job-1-1")
-    service.beat(4)
+    service.sweep(4)
 
 
-STORIES: dict[Story, int] = {
+SCENARIOS: dict[Scenario, int] = {
     succeeds: 4,
     is_cancelled: 5,
     is_cancelled_before_its_launch: 2,
     is_forgotten: 6,
 }
-"""Every story, and after how many beats it is over."""
+"""All scenarios with their numbers of sweeps."""
 
 
-def live(home: Path, story: Story) -> None:
+def run_scenario(home: Path, scenario: Scenario) -> None:
     service = Service(home, FixedClock())
     service.submit("job-1")
-    service.say("submitted")
-    for turn in range(STORIES[story]):
-        story(service, turn)
+    service.acknowledge("submitted")
+    for number in range(SCENARIOS[scenario]):
+        scenario(service, number)
 
 
 def recover(home: Path, start: datetime) -> None:
-    """The client asks again, and a fresh service beats until there is nothing more to do."""
+    """Retry the request, and run a new service until no job is due."""
     service = Service(home, FixedClock(start))
     service.submit("job-2")
-    while service.watches.next_due() is not None:
+    while service.leases.next_due() is not None:
         assert service.clock.now() < start + timedelta(seconds=9 * LATER_S), "it never ends"
-        service.beat(LATER_S)
+        service.sweep(LATER_S)
 
 
-# Killing
+# Kills
 
 
-def lines_that_matter(home: Path, work: Callable[[], None]) -> list[int]:
-    """The lines of Holdfast in `work` before which the files were changed; the first of all among them."""
-    lines, left_behind = 0, list[tuple[int, int]]()
+def lines_after_changes(home: Path, work: Callable[[], None]) -> list[int]:
+    """Return the numbers of executed lines of Holdfast before which the files changed."""
+    lines, changes = 0, list[tuple[int, int]]()
 
     def note() -> None:
         nonlocal lines
         lines += 1
-        if not left_behind or EVERY_LINE or left_behind[-1][1] != _files(home):
-            left_behind.append((lines, _files(home)))
+        if not changes or EVERY_LINE or changes[-1][1] != _files(home):
+            changes.append((lines, _files(home)))
 
     _traced(work, note)
-    return [line for line, _ in left_behind]
+    return [line for line, _ in changes]
 
 
-def killed_at(line: int, work: Callable[[], None]) -> None:
-    """`work` in a process that is killed at its `line`-th line of Holdfast, unless it ends before."""
+def run_killed_at(line: int, work: Callable[[], None]) -> None:
+    """Run `work` in a process that is killed at its `line`-th line of Holdfast."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)
         return
-    left = line
+    remaining = line
 
     def count() -> None:
-        nonlocal left
-        left -= 1
-        if not left:
+        nonlocal remaining
+        remaining -= 1
+        if not remaining:
             os.kill(os.getpid(), signal.SIGKILL)
 
     _traced(work, count)
@@ -190,7 +190,7 @@ def killed_at(line: int, work: Callable[[], None]) -> None:
 
 
 def _files(home: Path) -> int:
-    """A fingerprint of what a kill would leave behind. Not of SQLite's index of its log: it is recreated."""
+    """Hash the files that a kill would leave behind, except for SQLite's shared memory index."""
     files = [file for file in sorted(home.iterdir()) if file.suffix not in (".db-shm", ".lock")]
     return hash(tuple((file.name, file.read_bytes()) for file in files))
 
@@ -212,7 +212,7 @@ def _traced(work: Callable[[], None], on_line: Callable[[], None]) -> None:
         sys.settrace(before)
 
 
-# What must hold
+# Invariants
 
 
 def check(home: Path) -> None:
@@ -221,7 +221,9 @@ def check(home: Path) -> None:
     log = [item.event for item in service.journal.events(job.id)]
     kinds = Counter(type(fact).__name__ for fact in log)
     end = asyncio.run(service.launcher.observe(job.launch_key)).result
-    starts = Counter(deed["key"] for deed in service.launcher.deeds() if deed["deed"] == "start")
+    starts = Counter(
+        action["key"] for action in service.launcher.deeds() if action["deed"] == "start"
+    )
 
     assert job.state is State.ENDED
     assert job == fold(job.id, log)
@@ -230,8 +232,8 @@ def check(home: Path) -> None:
     assert kinds["Finished"] == 1
     assert kinds["RestoreStarted"] == kinds["TrainingStarted"] == (job.attempt > 0)
     assert len(Queries(service.engine).points(job.id, limit=9)) == (job.attempt > 0)
-    assert not service.told("submitted") or job.id == "job-1"
-    assert kinds["CancelRequested"] == 1 or not service.told("cancelled")
+    assert not service.is_acknowledged("submitted") or job.id == "job-1"
+    assert kinds["CancelRequested"] == 1 or not service.is_acknowledged("cancelled")
     assert job.outcome is (end.outcome if end else Outcome.CANCELLED)
     assert kinds["CancelRequested"] or job.outcome is Outcome.SUCCEEDED
     assert LeaseTable(service.engine).next_due() is None
@@ -239,8 +241,8 @@ def check(home: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with nothing but tables."""
+def empty_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with an empty database."""
     home = tmp_path_factory.mktemp("fresh")
     engine = open_database(f"sqlite:///{home / 'holdfast.db'}")
     upgrade(engine)
@@ -249,33 +251,33 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def new_home(fresh: Path, tmp_path: Path) -> NewHome:
-    """Makes a copy of that home."""
-    return lambda name: Path(shutil.copytree(fresh, tmp_path / name))
+def new_home(empty_home: Path, tmp_path: Path) -> NewHome:
+    """Return a factory of copies of an empty home."""
+    return lambda name: Path(shutil.copytree(empty_home, tmp_path / name))
 
 
-@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-def test_killed_at_any_line_somebody_else_finishes(new_home: NewHome, story: Story) -> None:
-    watched = new_home("watched")
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_successor_finishes_after_a_kill_at_any_line(new_home: NewHome, scenario: Scenario) -> None:
+    traced_home = new_home("traced")
 
-    lines = lines_that_matter(watched, lambda: live(watched, story))
+    lines = lines_after_changes(traced_home, lambda: run_scenario(traced_home, scenario))
 
     assert len(lines) > 5
     for line in lines:
         home = new_home(f"killed-{line}")
-        killed_at(line, lambda home=home: live(home, story))
+        run_killed_at(line, lambda home=home: run_scenario(home, scenario))
         recover(home, at(LATER_S))
         check(home)
         shutil.rmtree(home)
 
 
 @pytest.mark.parametrize("seed", range(repeat_count(4, 40)))
-def test_killed_twice_somebody_else_finishes(new_home: NewHome, seed: int) -> None:
+def test_successor_finishes_after_two_kills(new_home: NewHome, seed: int) -> None:
     rng, home = random.Random(seed), new_home("home")
-    story = rng.choice([*STORIES])
+    scenario = rng.choice([*SCENARIOS])
 
-    killed_at(rng.randrange(1, 1500), lambda: live(home, story))
-    killed_at(rng.randrange(1, 800), lambda: recover(home, at(LATER_S)))
+    run_killed_at(rng.randrange(1, 1500), lambda: run_scenario(home, scenario))
+    run_killed_at(rng.randrange(1, 800), lambda: recover(home, at(LATER_S)))
     recover(home, at(20 * LATER_S))
 
     check(home)

@@ -1,7 +1,8 @@
-"""Storms: whatever goes wrong, in whatever order, nothing is done twice, nothing is missed, and every cent adds up.
+"""Random faults of the reconciler: nothing happens twice or is missed, and bills are exact.
 
-One seed is one storm, and the same storm every time: `pytest "tests/fault_injection/test_reconciler_faults.py::test_a_storm[137]"`.
-FAULT_SEEDS says how many there are.
+A seed determines one scenario: `pytest
+"tests/fault_injection/test_reconciler_faults.py::test_history_and_bill_are_exact[137]"`. FAULT_SEEDS sets the
+number of scenarios.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 
 import pytest
 from fault_injection.faulty_service import LIVE, FaultyService, spans
-from holdfast.domain.billing.ledger import compute_bill
+from holdfast.domain.billing.bill import compute_bill
 from holdfast.domain.events import (
     CancelRequested,
     CapacityLost,
@@ -35,61 +36,63 @@ from support.repetitions import FAULT_SEEDS
 
 MOVES = 120
 GIVEN_UP = {Cause.LAUNCHER_FORGOT, Cause.PAUSED}
-"""Why nodes are lost that the cloud says nothing of."""
-PATIENCE = 200
-"""Sweeps after which people end what comes no further, instead of taking it up again."""
-LONGEST_CALM = 500
-"""Sweeps until everything must have ended once nothing goes wrong any more."""
+"""Causes of losses that the cloud does not report."""
+RESUMED_SWEEPS = 200
+"""Sweeps after which users cancel unfinished jobs instead of resuming them."""
+MAX_SWEEPS = 500
+"""Sweeps after which all jobs must have ended once faults are disabled."""
 
 
-def ride_out(seed: int, engines: list[Engine]) -> None:
-    world = FaultyService(seed, *engines)
+def run_scenario(seed: int, engines: list[Engine]) -> None:
+    service = FaultyService(seed, *engines)
 
     for _ in range(MOVES):
-        world.move()
-    world.calm_down()
-    _until_all_is_over(world)
+        service.move()
+    service.disable_faults()
+    _run_until_ended(service)
 
-    for job_id in world.folds:
-        _check_history(world, job_id)
-        _check_bill(world, job_id)
+    for job_id in service.folds:
+        _check_history(service, job_id)
+        _check_bill(service, job_id)
 
 
-def _until_all_is_over(world: FaultyService) -> None:
-    for turn in range(LONGEST_CALM):
-        if all(job.state is State.ENDED for job in world.folds.values()) and turn % 2 == 0:
+def _run_until_ended(service: FaultyService) -> None:
+    for number in range(MAX_SWEEPS):
+        if all(job.state is State.ENDED for job in service.folds.values()) and number % 2 == 0:
             break
-        world.take_up() if turn < PATIENCE else world.give_up()
-        asyncio.run(world.replicas[turn % 2].reconciler.sweep())
-        world.clock.advance(20)
-        world.check()
-    stuck = [job for job in world.folds.values() if job.state is not State.ENDED]
+        service.resume_paused() if number < RESUMED_SWEEPS else service.cancel_all()
+        asyncio.run(service.replicas[number % 2].reconciler.sweep())
+        service.clock.advance(20)
+        service.check()
+    stuck = [job for job in service.folds.values() if job.state is not State.ENDED]
     assert not stuck, f"never ended: {stuck}"
 
 
-def _check_history(world: FaultyService, job_id: str) -> None:
-    """What was recorded is what happened, each thing once and at its own time; nothing is left behind."""
-    log = [item.event for item in world.journal.events(job_id)]
-    launches = world.launches(job_id)
-    truth = list(spans(launches))
+def _check_history(service: FaultyService, job_id: str) -> None:
+    """Check that every event was recorded once with its own time, and that nothing still runs."""
+    log = [item.event for item in service.journal.events(job_id)]
+    launches = service.launches(job_id)
+    actual = list(spans(launches))
 
-    assert world.journal.read(job_id) == fold(job_id, log)
+    assert service.journal.read(job_id) == fold(job_id, log)
     assert not [seen for seen in launches if seen.status in LIVE]
     assert sum(isinstance(fact, Finished) for fact in log) == 1
     assert [(e.attempt, e.at) for e in log if isinstance(e, NodesReady)] == [
-        (span.attempt, span.ready_at) for span in truth
+        (span.attempt, span.ready_at) for span in actual
     ]
-    turns = [fact for fact in log if isinstance(fact, LaunchRequested | Paused)]
-    over = bool(turns) and isinstance(turns[-1], Paused)  # It was cancelled while it was paused.
+    launches_and_pauses = [fact for fact in log if isinstance(fact, LaunchRequested | Paused)]
+    is_paused_at_end = bool(launches_and_pauses) and isinstance(
+        launches_and_pauses[-1], Paused
+    )  # The job was cancelled while it was paused.
     assert [(e.attempt, e.at) for e in log if isinstance(e, CapacityLost) and e.attempt] == [
-        (span.attempt, span.ended_at) for span in truth if span.lost or over
+        (span.attempt, span.ended_at) for span in actual if span.lost or is_paused_at_end
     ]
-    _check_causes(log, {span.attempt: span.cause for span in truth})
+    _check_causes(log, {span.attempt: span.cause for span in actual})
     _check_end(log)
 
 
-def _check_causes(log: list[Event], told: dict[int, Cause | None]) -> None:
-    """A reclaim is what the cloud calls one, or what a worker was warned of before its nodes were gone."""
+def _check_causes(log: list[Event], causes: dict[int, Cause | None]) -> None:
+    """A reclaim was reported by the cloud, or by a notice to the worker before the loss."""
     warned: set[int] = set()
     stopping = False
     for fact in log:
@@ -103,13 +106,13 @@ def _check_causes(log: list[Event], told: dict[int, Cause | None]) -> None:
             case WorkerLeft(attempt=attempt, reason=LeftReason.PREEMPTED):
                 warned |= set() if stopping else {attempt}
             case CapacityLost(attempt=attempt, cause=cause) if attempt:
-                truth = told[attempt] or (cause if cause in GIVEN_UP else Cause.LAUNCHER_FORGOT)
-                proven = truth is Cause.NODE_FAILED and attempt in warned
-                assert cause is (Cause.PREEMPTED if proven else truth)
+                actual = causes[attempt] or (cause if cause in GIVEN_UP else Cause.LAUNCHER_FORGOT)
+                proven = actual is Cause.NODE_FAILED and attempt in warned
+                assert cause is (Cause.PREEMPTED if proven else actual)
 
 
 def _check_end(log: list[Event]) -> None:
-    """A job that a guard has stopped has failed by its sentence, unless it was done in time."""
+    """A job that a guard stopped has failed with its detail, unless it succeeded in time."""
     trips = [fact for fact in log if isinstance(fact, GuardTripped)]
     [end] = [fact for fact in log if isinstance(fact, Finished)]
     stops = [trip for trip in trips if not trip.guard.pauses]
@@ -122,18 +125,18 @@ def _check_end(log: list[Event]) -> None:
         assert succeeded or (end.outcome, end.detail) == (Outcome.FAILED, trip.detail)
 
 
-def _check_bill(world: FaultyService, job_id: str) -> None:
-    """The bill is what the cloud would send, cut into phases without a rest."""
-    log = [item.event for item in world.journal.events(job_id)]
-    reached = world.reading.latest_points([job_id]).get(job_id, {})
-    truth = list(spans(world.launches(job_id)))
+def _check_bill(service: FaultyService, job_id: str) -> None:
+    """The bill equals the actual cost, divided completely into phases."""
+    log = [item.event for item in service.journal.events(job_id)]
+    reached = service.queries.latest_points([job_id]).get(job_id, {})
+    actual = list(spans(service.launches(job_id)))
 
-    account = compute_bill(log, reached, world.clock.now())
+    account = compute_bill(log, reached, service.clock.now())
 
-    assert [item.micros.total for item in account.attempts] == [span.micros for span in truth]
-    assert account.paid_micros == sum(span.micros for span in truth)
-    assert account.paid_micros == world.folds[job_id].account.paid_micros
-    assert account.ms.total == world.folds[job_id].account.node_ms
+    assert [item.micros.total for item in account.attempts] == [span.micros for span in actual]
+    assert account.paid_micros == sum(span.micros for span in actual)
+    assert account.paid_micros == service.folds[job_id].account.paid_micros
+    assert account.ms.total == service.folds[job_id].account.node_ms
     assert account.ms.total == sum(item.ms.total for item in account.attempts)
     for item in account.attempts:
         for phases in (item.ms, item.micros, item.on_demand_micros):
@@ -141,10 +144,10 @@ def _check_bill(world: FaultyService, job_id: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(FAULT_SEEDS))
-def test_a_storm(fast_sqlite: list[Engine], seed: int) -> None:
-    ride_out(seed, fast_sqlite)
+def test_history_and_bill_are_exact(fast_sqlite: list[Engine], seed: int) -> None:
+    run_scenario(seed, fast_sqlite)
 
 
 @pytest.mark.parametrize("seed", range(max(1, FAULT_SEEDS // 10)))
-def test_a_storm_over_postgresql(postgresql: list[Engine], seed: int) -> None:
-    ride_out(seed, postgresql)
+def test_history_and_bill_are_exact_on_postgresql(postgresql: list[Engine], seed: int) -> None:
+    run_scenario(seed, postgresql)

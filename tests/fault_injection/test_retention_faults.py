@@ -1,6 +1,6 @@
-"""Storms over a checkpoint store: whatever falls, rots or comes back, nothing is removed that a rule asks for.
+"""Random faults of a checkpoint store never delete a checkpoint that the policy retains.
 
-One seed is one storm, and the same storm every time. FAULT_SEEDS says how many there are.
+A seed determines one scenario. FAULT_SEEDS sets the number of scenarios.
 """
 
 from __future__ import annotations
@@ -23,41 +23,43 @@ MOVES = 60
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_storm_over_a_store(fast_sqlite: list[Engine], tmp_path: Path, seed: int) -> None:
-    world = FaultyStore(seed, fast_sqlite[0], tmp_path)
+def test_retained_checkpoints_are_never_deleted(
+    fast_sqlite: list[Engine], tmp_path: Path, seed: int
+) -> None:
+    faulty = FaultyStore(seed, fast_sqlite[0], tmp_path)
 
     for _ in range(MOVES):
-        world.move()
-    world.calm_down()
+        faulty.move()
+    faulty.finish_without_faults()
 
-    _check_that_it_is_tidy(world)
-    _check_that_what_is_shown_is_there(world)
+    _check_store(faulty)
+    _check_recorded_checkpoints(faulty)
 
 
-def _check_that_it_is_tidy(world: FaultyStore) -> None:
-    """Only requested checkpoints remain, and undetected damaged ones, which count as sound."""
-    there = {
-        name for name in CheckpointRepository(world.store).names(LATER_S) if world._is_there(name)
+def _check_store(faulty: FaultyStore) -> None:
+    """Only retained checkpoints remain, and undetected damaged ones, which count as sound."""
+    existing = {
+        name for name in CheckpointRepository(faulty.store).names(LATER_S) if faulty._exists(name)
     }
-    asked_for = world._asked_for()
-    data = {CheckpointName.of_key(key) for key in world.harness.bucket_objects.keys("step-")}
+    retained = faulty._retained()
+    data = {CheckpointName.of_key(key) for key in faulty.harness.bucket_objects.keys("step-")}
 
-    assert asked_for <= there
-    assert there - asked_for <= world.rotten
-    assert data <= there
-    assert world.harness.tidiness.error is None
+    assert retained <= existing
+    assert existing - retained <= faulty.damaged
+    assert data <= existing
+    assert faulty.harness.tidiness.error is None
 
 
-def _check_that_what_is_shown_is_there(world: FaultyStore) -> None:
-    """By the facts alone one knows what the store holds, of what was ever told."""
-    saves = checkpoint_history(world.harness.journal.events(JOB)).attempts()
+def _check_recorded_checkpoints(faulty: FaultyStore) -> None:
+    """The recorded events describe the store as far as checkpoints were reported."""
+    saves = checkpoint_history(faulty.harness.journal.events(JOB)).attempts()
     shown = {save.name for save in saves if save.is_stored}
     removed = {save.name for save in saves if save.removed_at}
-    there = {
+    existing = {
         str(name)
-        for name in CheckpointRepository(world.store).names(LATER_S)
-        if world._is_there(name)
+        for name in CheckpointRepository(faulty.store).names(LATER_S)
+        if faulty._exists(name)
     }
 
-    assert shown <= there
-    assert not removed & there
+    assert shown <= existing
+    assert not removed & existing

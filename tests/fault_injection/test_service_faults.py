@@ -1,6 +1,7 @@
-"""A real service under six faults: limits hold, requests are answered, and everything continues when the fault is over.
+"""A real service under six faults: limits hold, requests are answered, and jobs continue.
 
-No test fails for its time. With `pytest -s` each prints how long the answers and the limit took.
+No test fails because of its duration. With `pytest -s`, each prints how long the responses and the limit
+took.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ import pytest
 from fault_injection.faults import (
     FaultReport,
     ServiceUnderFault,
-    exhausted,
-    filled,
+    few_descriptors,
+    full_disk,
+    no_free_connections,
     remote_jobs,
     run_fault,
     silent_server,
     small_disk,
-    starved,
     stopped_inside_a_write,
 )
 from support.postgres import Cluster
 
-Noted: TypeAlias = Callable[[FaultReport], FaultReport]
+Checked: TypeAlias = Callable[[FaultReport], FaultReport]
 MOST_LINES = 150
-"""Of the log during a fault; a traceback for each connection or look would be thousands."""
+"""Log lines during a fault; a traceback for each connection or poll would be thousands."""
 
 
 @pytest.fixture(scope="module")
@@ -43,103 +44,103 @@ def url(cluster: Cluster) -> str:
 
 @pytest.fixture(scope="module")
 def over_postgresql(tmp_path_factory: pytest.TempPathFactory, silent: str, url: str) -> Iterator[ServiceUnderFault]:  # fmt: skip
-    with ServiceUnderFault(tmp_path_factory.mktemp("pg"), silent, url) as ground:
-        yield ground
+    with ServiceUnderFault(tmp_path_factory.mktemp("pg"), silent, url) as target:
+        yield target
 
 
 @pytest.fixture(scope="module")
-def on_a_small_disk(
+def over_small_disk(
     tmp_path_factory: pytest.TempPathFactory, silent: str
 ) -> Iterator[ServiceUnderFault]:
     folder = tmp_path_factory.mktemp("small")
     with small_disk(folder / "disk") as disk:
-        ground = ServiceUnderFault(folder, silent)
-        ground.service.environment["HOLDFAST_HOME"] = str(disk / "home")
-        with ground:
-            yield ground
+        target = ServiceUnderFault(folder, silent)
+        target.service.environment["HOLDFAST_HOME"] = str(disk / "home")
+        with target:
+            yield target
 
 
 @pytest.fixture
-def noted(request: pytest.FixtureRequest) -> Noted:
-    """Print how long a service took, and check what holds under every fault."""
+def checked(request: pytest.FixtureRequest) -> Checked:
+    """Print how long a service took, and check the conditions that hold under every fault."""
 
-    def note(found: FaultReport) -> FaultReport:
+    def note(report: FaultReport) -> FaultReport:
         times = [
-            f"{name} {getattr(found, name):.2f}" for name in ("ready_s", "cancel_s", "limit_s")
+            f"{name} {getattr(report, name):.2f}" for name in ("ready_s", "cancel_s", "limit_s")
         ]
         print(request.node.name, *times)
-        assert "bug" not in found.log
-        assert "Traceback" not in found.log
-        assert len(found.log.splitlines()) < MOST_LINES
-        is_refused = found.cancel == 503 and "nothing was recorded" in found.cancel_told
-        assert found.cancel == 202 or is_refused
-        return found
+        assert "bug" not in report.log
+        assert "Traceback" not in report.log
+        assert len(report.log.splitlines()) < MOST_LINES
+        is_refused = report.cancel == 503 and "nothing was recorded" in report.cancel_detail
+        assert report.cancel == 202 or is_refused
+        return report
 
     return note
 
 
 def test_limits_hold_while_skypilot_is_silent(
-    noted: Noted, over_postgresql: ServiceUnderFault
+    checked: Checked, over_postgresql: ServiceUnderFault
 ) -> None:
-    found = noted(run_fault(over_postgresql, nullcontext, remote_jobs))
+    report = checked(run_fault(over_postgresql, nullcontext, remote_jobs))
 
-    assert (found.guard, found.is_held_during) == ("deadline", True)
-    assert (found.ready, found.cancel) == (200, 202)
+    assert (report.guard, report.is_held_during) == ("deadline", True)
+    assert (report.ready, report.cancel) == (200, 202)
 
 
 def test_limits_hold_once_a_frozen_postgresql_answers(
-    noted: Noted, over_postgresql: ServiceUnderFault, cluster: Cluster
+    checked: Checked, over_postgresql: ServiceUnderFault, cluster: Cluster
 ) -> None:
-    found = noted(run_fault(over_postgresql, cluster.frozen))
+    report = checked(run_fault(over_postgresql, cluster.frozen))
 
-    assert (found.guard, found.is_held_during) == ("max_cost", False)
-    assert (found.ready, found.cancel) == (503, 503)
-    assert "does not respond" in found.cancel_told
+    assert (report.guard, report.is_held_during) == ("max_cost", False)
+    assert (report.ready, report.cancel) == (503, 503)
+    assert "does not respond" in report.cancel_detail
 
 
 def test_limits_hold_while_no_connection_is_left(
-    noted: Noted, over_postgresql: ServiceUnderFault, url: str
+    checked: Checked, over_postgresql: ServiceUnderFault, url: str
 ) -> None:
-    found = noted(run_fault(over_postgresql, lambda: exhausted(url)))
+    report = checked(run_fault(over_postgresql, lambda: no_free_connections(url)))
 
-    assert (found.guard, found.is_held_during) == ("max_cost", True)
+    assert (report.guard, report.is_held_during) == ("max_cost", True)
 
 
 def test_limits_hold_while_a_replica_is_stopped_in_a_write(
-    noted: Noted, over_postgresql: ServiceUnderFault, tmp_path: Path, silent: str, url: str
+    checked: Checked, over_postgresql: ServiceUnderFault, tmp_path: Path, silent: str, url: str
 ) -> None:
     other = ServiceUnderFault(tmp_path, silent, f"{url}&application_name=other")
     other.service.environment["HOLDFAST_HOME"] = str(over_postgresql.service.home)
 
     with other:
-        found = noted(
+        report = checked(
             run_fault(over_postgresql, lambda: stopped_inside_a_write(other.pid, url, "other"))
         )
         other.service.wait(other.is_ready, "it continues")
 
-    assert (found.guard, found.is_held_during, found.ready) == ("max_cost", True, 200)
+    assert (report.guard, report.is_held_during, report.ready) == ("max_cost", True, 200)
     assert "Traceback" not in other.log
     assert "bug" not in other.log
 
 
 def test_limits_hold_once_a_full_disk_has_room(
-    noted: Noted, on_a_small_disk: ServiceUnderFault
+    checked: Checked, over_small_disk: ServiceUnderFault
 ) -> None:
-    disk = on_a_small_disk.service.folder / "disk"
+    disk = over_small_disk.service.folder / "disk"
 
-    found = noted(run_fault(on_a_small_disk, lambda: filled(disk)))
+    report = checked(run_fault(over_small_disk, lambda: full_disk(disk)))
 
-    assert (found.guard, found.is_held_during) == ("max_cost", False)
-    assert (found.ready, found.cancel) == (503, 503)
-    assert "full" in found.cancel_told
+    assert (report.guard, report.is_held_during) == ("max_cost", False)
+    assert (report.ready, report.cancel) == (503, 503)
+    assert "full" in report.cancel_detail
 
 
 def test_limits_hold_with_64_descriptors_and_more_callers(
-    noted: Noted, on_a_small_disk: ServiceUnderFault
+    checked: Checked, over_small_disk: ServiceUnderFault
 ) -> None:
-    port = on_a_small_disk.service.port
+    port = over_small_disk.service.port
 
-    found = noted(run_fault(on_a_small_disk, lambda: starved(on_a_small_disk.pid, port)))
+    report = checked(run_fault(over_small_disk, lambda: few_descriptors(over_small_disk.pid, port)))
 
-    assert (found.guard, found.is_held_during) == ("max_cost", True)
-    assert (found.ready, found.cancel) == (200, 202)
+    assert (report.guard, report.is_held_during) == ("max_cost", True)
+    assert (report.ready, report.cancel) == (200, 202)

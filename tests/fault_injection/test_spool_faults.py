@@ -1,4 +1,4 @@
-"""Spools while everything around them is killed: no report is lost or counted twice, and none is removed unacknowledged."""
+"""Spools under kills: no report is lost or counted twice; only acknowledged ones are removed."""
 
 from __future__ import annotations
 
@@ -30,204 +30,209 @@ from holdfast_worker.telemetry.spool import Spool, read_spool, spool_file, spool
 from support.repetitions import FAULT_SEEDS
 
 SEGMENT_BYTES = 600
-"""Six reports, about."""
+"""About six reports."""
 KEPT_BYTES = 4000
 MOVES = 250
 
 
 class Killed(BaseException):
-    """The process is gone; nothing of it runs any more."""
+    """The process was killed."""
 
 
 @dataclass
-class Fate:
+class FaultInjector:
     """Draws where a process is killed, and where a disk is full."""
 
     rng: random.Random
     is_armed: bool = False
     kills: int = 0
 
-    def strike(self, chance: float = 0.02) -> None:
+    def maybe_kill(self, chance: float = 0.02) -> None:
         if self.is_armed and self.rng.random() < chance:
             self.kills += 1
             raise Killed
 
 
-class Disk(io.FileIO):
-    """A file whose writer may be killed within a line, or find the disk full there."""
+class FaultyFile(io.FileIO):
+    """A file whose writer may be killed, or find the disk full, within a line."""
 
-    fate: Fate
+    faults: FaultInjector
 
     def write(self, data: Any) -> int:
-        part = data[: self.fate.rng.randrange(len(data))]
-        if self.fate.is_armed and self.fate.rng.random() < 0.02:
-            written = super().write(part)
-            if self.fate.rng.random() < 0.5:
+        part = data[: self.faults.rng.randrange(len(data))]
+        if self.faults.is_armed and self.faults.rng.random() < 0.02:
+            spooled = super().write(part)
+            if self.faults.rng.random() < 0.5:
                 raise OSError(errno.EIO, "the disk failed")
-            return written
+            return spooled
         try:
-            self.fate.strike()
+            self.faults.maybe_kill()
         except Killed:
             super().write(part)
             raise
-        written = super().write(data)
-        self.fate.strike()
-        return written
+        spooled = super().write(data)
+        self.faults.maybe_kill()
+        return spooled
 
     def truncate(self, size: int | None = None) -> int:
-        self.fate.strike(0.3)
-        if self.fate.is_armed and self.fate.rng.random() < 0.3:
+        self.faults.maybe_kill(0.3)
+        if self.faults.is_armed and self.faults.rng.random() < 0.3:
             raise OSError(errno.EIO, "the disk failed")
         return super().truncate(size)
 
 
 @dataclass
 class Service:
-    """The reports of each attempt in the database of a service, and those that any service acknowledged."""
+    """The stored reports of each attempt, and all reports that any service acknowledged."""
 
-    fate: Fate
-    has: dict[int, dict[int, str]] = field(default_factory=dict)
+    faults: FaultInjector
+    stored: dict[int, dict[int, str]] = field(default_factory=dict)
     backup: dict[int, dict[int, str]] = field(default_factory=dict)
-    ever: dict[int, dict[int, str]] = field(default_factory=dict)
+    acknowledged: dict[int, dict[int, str]] = field(default_factory=dict)
     gaps: int = 0
 
     def marks(self) -> dict[int, int]:
-        return {attempt: max(each) for attempt, each in self.has.items() if each}
+        return {attempt: max(each) for attempt, each in self.stored.items() if each}
 
-    def take(self, attempt: int, reports: list[Report], oldest: int | None) -> int:
-        """Number that is wanted next, after some reports; the rule is that of `Journal.absorb`."""
-        mine, ever = self.has.setdefault(attempt, {}), self.ever.setdefault(attempt, {})
-        last = max(mine, default=0)
+    def store(self, attempt: int, reports: list[Report], oldest: int | None) -> int:
+        """Store reports as `Journal.absorb` does, and return the number of the next expected one."""
+        stored, acknowledged = (
+            self.stored.setdefault(attempt, {}),
+            self.acknowledged.setdefault(attempt, {}),
+        )
+        last = max(stored, default=0)
         for report in reports:
             if report.n == oldest and report.n > last + 1:
-                assert set(range(last + 1, report.n)) <= set(ever), (
+                assert set(range(last + 1, report.n)) <= set(acknowledged), (
                     "only acknowledged ones are gone"
                 )
                 self.gaps += 1
                 last = report.n - 1
             if report.n == last + 1:
                 last = report.n
-                reported = str(report.body["said"])
-                assert ever.setdefault(last, reported) == reported, (
-                    "a number stands for one report for ever"
+                reported = str(report.body["id"])
+                assert acknowledged.setdefault(last, reported) == reported, (
+                    "a number always identifies one report"
                 )
-                mine[last] = reported
+                stored[last] = reported
         return last + 1
 
     def deliver(
         self, attempt: int, reports: list[Report], oldest: int | None = None
     ) -> DeliveryResponse:
-        """A delivery over HTTP. Either side may be killed before the answer is there."""
-        self.fate.strike()
-        if self.fate.is_armed and self.fate.rng.random() < 0.05:
-            reports = reports[: self.fate.rng.randrange(len(reports) + 1)]
-        wanted = self.take(attempt, reports, oldest)
-        self.fate.strike()
-        return DeliveryResponse(wanted, None)
+        """Deliver over HTTP. Either side may be killed before the response arrives."""
+        self.faults.maybe_kill()
+        if self.faults.is_armed and self.faults.rng.random() < 0.05:
+            reports = reports[: self.faults.rng.randrange(len(reports) + 1)]
+        next_number = self.store(attempt, reports, oldest)
+        self.faults.maybe_kill()
+        return DeliveryResponse(next_number, None)
 
 
 class Job:
-    """One job whose attempts report into one folder."""
+    """One job whose attempts report to one spool folder."""
 
     def __init__(self, home: Path, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.fate = Fate(random.Random(seed))
+        self.faults = FaultInjector(random.Random(seed))
         self.home, self.folder = home, home / "launches" / "job-1" / "spool"
         self.folder.mkdir(parents=True)
-        self.service = Service(self.fate)
+        self.service = Service(self.faults)
         self.inbox = SpoolReader(home)
         self.attempt = 1
         self.writer = Spool(self.folder, 1)
-        self.said: dict[int, list[str]] = {1: []}
-        """Reports whose writer lived to know that they are in the spool."""
+        self.returned: dict[int, list[str]] = {1: []}
+        """Reports whose writer has returned, by attempt."""
         self.ids = map(str, itertools.count())
         self.places: dict[int, SpoolPosition] = {}
-        self.slow: Iterator[tuple[Report, SpoolPosition]] = iter(())
+        self.slow_read: Iterator[tuple[Report, SpoolPosition]] = iter(())
         self.last_read = 0
 
     def move(self) -> None:
-        """One operation; its process may be killed in the middle."""
-        moves: list[tuple[int, Callable[[], None]]] = [
-            (10, self.say),
+        """Apply one random event; its process may be killed in the middle."""
+        events: list[tuple[int, Callable[[], None]]] = [
+            (10, self.report),
             (4, self.deliver),
-            (4, self.look),
-            (4, self.read_slowly),
+            (4, self.collect),
+            (4, self.continue_read),
             (1, self.back_up),
             (1, self.restore),
             (1, self.restart),
             (1, self.begin),
         ]
-        [move] = self.rng.choices([deed for _, deed in moves], [weight for weight, _ in moves])
-        self.fate.is_armed = True
+        [move] = self.rng.choices(
+            [action for _, action in events], [weight for weight, _ in events]
+        )
+        self.faults.is_armed = True
         try:
             move()
         except Killed:
-            self.fate.is_armed = False
+            self.faults.is_armed = False
             self.check_order()
             self.restart()
-        self.fate.is_armed = False
+        self.faults.is_armed = False
 
-    def say(self) -> None:
-        """A rank reports."""
+    def report(self) -> None:
+        """Report as a rank."""
         for _ in range(self.rng.randrange(1, 40)):
             result = next(self.ids)
             try:
-                self.writer.append(ReportKind.PROGRESS, {"step": 0, "values": {}, "said": result})
+                self.writer.append(ReportKind.PROGRESS, {"step": 0, "values": {}, "id": result})
             except OSError:
                 continue  # The disk was full, or failed.
-            self.said[self.attempt].append(result)
+            self.returned[self.attempt].append(result)
 
     def deliver(self) -> None:
-        """The courier brings what is there, and removes what the service has."""
-        courier = ReportSender(self.service, self.folder, self.attempt)  # type: ignore[arg-type]
-        courier._closing.set()
-        courier._run()
+        """Send the spooled reports, and remove acknowledged ones."""
+        sender = ReportSender(self.service, self.folder, self.attempt)  # type: ignore[arg-type]
+        sender._closing.set()
+        sender._run()
 
-    def look(self) -> None:
-        """The service reads the folder itself."""
+    def collect(self) -> None:
+        """Read the spool folder as the service does."""
         marks = self.service.marks()
         reports = list(self.inbox.read_new("job", marks))
         for attempt, group in itertools.groupby(reports, key=lambda report: report.attempt):
             batch = list(group)
-            self.service.take(attempt, batch, batch[0].n)
-        self.fate.strike()
+            self.service.store(attempt, batch, batch[0].n)
+        self.faults.maybe_kill()
 
-    def read_slowly(self) -> None:
-        """A reader continues where it was, while segments come and go under it."""
+    def continue_read(self) -> None:
+        """Continue a read while segments are created and removed."""
         for _ in range(self.rng.randrange(1, 30)):
-            found = next(self.slow, None)
+            found = next(self.slow_read, None)
             if found is None:
                 place = SpoolPosition(self.last_read) if self.last_read else START
-                self.slow = read_spool(spool_file(self.folder, 1), place)
-                found = next(self.slow, None)
+                self.slow_read = read_spool(spool_file(self.folder, 1), place)
+                found = next(self.slow_read, None)
                 if found is None:
                     return
                 missing = set(range(self.last_read + 1, found[0].n))
-                assert missing <= set(self.service.ever.get(1, {}))
+                assert missing <= set(self.service.acknowledged.get(1, {}))
             else:
                 assert found[0].n == self.last_read + 1, "reports of one reading follow one another"
             self.last_read = found[0].n
 
     def back_up(self) -> None:
-        self.service.backup = {attempt: dict(each) for attempt, each in self.service.has.items()}
+        self.service.backup = {attempt: dict(each) for attempt, each in self.service.stored.items()}
 
     def restore(self) -> None:
-        """The service is put back to its backup."""
-        self.service.has = {attempt: dict(each) for attempt, each in self.service.backup.items()}
+        """Restore the database of the service from its backup."""
+        self.service.stored = {attempt: dict(each) for attempt, each in self.service.backup.items()}
 
     def restart(self) -> None:
-        """All processes begin again."""
+        """Restart all processes."""
         self.inbox = SpoolReader(self.home)
         self.writer = Spool(self.folder, self.attempt)
 
     def begin(self) -> None:
-        """The next attempt begins."""
+        """Start the next attempt."""
         self.attempt += 1
-        self.said[self.attempt] = []
+        self.returned[self.attempt] = []
         self.writer = Spool(self.folder, self.attempt)
 
     def check_order(self) -> None:
-        """Whatever was killed while it removed segments, the rest has no hole."""
+        """Check that the remaining segments have no gap after a kill during their removal."""
         found = by_attempt(path.name for path in self.folder.iterdir())
         for attempt, segments in found.items():
             reports = [report.n for report, _ in read_spool(spool_file(self.folder, attempt))]
@@ -242,49 +247,49 @@ class Job:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_spool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "SEGMENT_BYTES", SEGMENT_BYTES)
     monkeypatch.setattr(spool, "MAX_RETAINED_BYTES", KEPT_BYTES)
     monkeypatch.setattr(spool_reader, "MAX_RETAINED_BYTES", KEPT_BYTES)
 
 
-def arm(fate: Fate, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kill a process that writes or removes a file now and then."""
+def inject_faults(faults: FaultInjector, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kill processes at random writes and removals of files."""
     open_, remove = Path.open, os.unlink
-    disk = type("FatedDisk", (Disk,), {"fate": fate})
+    faulty_file = type("FaultyFile", (FaultyFile,), {"faults": faults})
 
-    def opened(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+    def faulty_open(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if mode != "ab":
             return open_(path, mode, *args, **kwargs)
-        fate.strike()
-        file = disk(path, "ab")
+        faults.maybe_kill()
+        file = faulty_file(path, "ab")
         try:
-            fate.strike()
+            faults.maybe_kill()
         except Killed:
             file.close()
             raise
         return file
 
     def unlink(path: Any, *args: Any, **kwargs: Any) -> None:
-        fate.strike(0.1)
+        faults.maybe_kill(0.1)
         remove(path, *args, **kwargs)
-        fate.strike(0.1)
+        faults.maybe_kill(0.1)
 
-    monkeypatch.setattr(Path, "open", opened)
+    monkeypatch.setattr(Path, "open", faulty_open)
     monkeypatch.setattr(os, "unlink", unlink)
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_spool")
 def test_kills_lose_and_repeat_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kills = gaps = 0
     for seed in range(FAULT_SEEDS):
         with monkeypatch.context() as patched:
             job = Job(tmp_path / str(seed), seed)
-            arm(job.fate, patched)
+            inject_faults(job.faults, patched)
             for _ in range(MOVES):
                 job.move()
         _check(job)
-        kills, gaps = kills + job.fate.kills, gaps + job.service.gaps
+        kills, gaps = kills + job.faults.kills, gaps + job.service.gaps
 
     assert kills > 10 * FAULT_SEEDS
     assert gaps, "some services were restored from so old a backup that reports are gone"
@@ -292,13 +297,13 @@ def test_kills_lose_and_repeat_no_report(tmp_path: Path, monkeypatch: pytest.Mon
 
 def _check(job: Job) -> None:
     job.deliver()
-    written = {a: [r for r, _ in read_spool(spool_file(job.folder, a))] for a in job.said}
-    for attempt, item in job.said.items():
-        answer = job.service.ever.get(attempt, {})
+    spooled = {a: [r for r, _ in read_spool(spool_file(job.folder, a))] for a in job.returned}
+    for attempt, item in job.returned.items():
+        answer = job.service.acknowledged.get(attempt, {})
         assert list(answer) == list(range(1, len(answer) + 1)), "the service was given each number"
         assert len(set(answer.values())) == len(answer), "and each report under one number"
         assert [each for each in answer.values() if each in set(item)] == item
-        kept = {report.n: report.body["said"] for report in written[attempt]}
+        kept = {report.n: report.body["id"] for report in spooled[attempt]}
         assert kept.items() <= answer.items()
     trim(job.folder, job.service.marks())
     sizes = job.sizes()

@@ -1,8 +1,8 @@
-"""A training script for fault injection, which writes down every step: python training_script.py {ddp,fsdp} TOTAL
+"""Training script for fault injection: `python training_script.py {ddp,fsdp} TOTAL`.
 
-A line for each step, in a file for each rank of each attempt: the step, the samples, the loss, and digests of all that the
-rank has after it, to the last bit. So two runs can be held against each other, and the first step that differs is seen.
-The first line tells what the rank begins with.
+Writes one line for each step to one file for each rank and attempt: the step, the samples, the loss, and
+bit-exact digests of the rank's state. Two runs can be compared, and the first differing step found. The first
+line describes the initial state.
 """
 
 # ruff: noqa: N803, N806, N815 - names of tensors end in their shapes
@@ -24,11 +24,14 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 SAMPLES = 96
 STEP = 16
-"""Samples of all ranks in a step: so every step takes the same, however many ranks there are, six steps take all."""
+"""Samples of all ranks in a step: every step has the same samples on any number of ranks.
+
+Six steps use all samples.
+"""
 
 
 class Noisy(Dataset[tuple[int, Tensor, Tensor]]):
-    """Points with noise that is drawn again each time, from the generator that the training draws from too."""
+    """Points with noise that is drawn at each access from the global generators."""
 
     def __init__(self) -> None:
         self.x_NC = torch.linspace(-1, 1, SAMPLES * 8).reshape(SAMPLES, 8)
@@ -37,13 +40,13 @@ class Noisy(Dataset[tuple[int, Tensor, Tensor]]):
         return SAMPLES
 
     def __getitem__(self, i: int) -> tuple[int, Tensor, Tensor]:
-        drawn = random.random() + float(np.random.rand())  # noqa: NPY002 - what people's code draws from
+        drawn = random.random() + float(np.random.rand())  # noqa: NPY002 - as in typical user code
         x_C = self.x_NC[i] + 0.1 * torch.randn(8) * drawn
         return i, x_C, x_C.sum().sin()
 
 
 class Drift(nn.Module):
-    """Takes away the running mean of what came by, which each rank keeps for itself until the first one's counts."""
+    """Subtracts a running mean that differs between ranks, until a restore uses that of rank 0."""
 
     mean_C: Tensor
 
@@ -68,30 +71,30 @@ def build(kind: str, run: Run) -> nn.Module:
     return model
 
 
-def here(tensor: Tensor) -> Tensor:
-    """What this rank has of it."""
+def local_part(tensor: Tensor) -> Tensor:
+    """The local part of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """What all ranks have of it."""
+def gathered(tensor: Tensor) -> Tensor:
+    """The whole tensor, gathered from all ranks."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def digests(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Of the weights, the same on all ranks, and of what this rank has of their moments."""
+    """Digests of the weights, equal on all ranks, and of the local optimizer moments."""
     weights = getattr(model, "module", model).state_dict()
     moments = {
-        f"{number}.{name}": here(value)
+        f"{number}.{name}": local_part(value)
         for number, item in optimizer.state_dict()["state"].items()
         for name, value in item.items()
     }
-    whole_weights = {name: whole(value) for name, value in weights.items()}
+    whole_weights = {name: gathered(value) for name, value in weights.items()}
     return f"{state_dict_digest(whole_weights)} {state_dict_digest(moments)}"
 
 
-def stand_still() -> None:
-    """Wait for the save that is under way; not for ever, as a rank may wait for one that is no more."""
+def wait_for_save() -> None:
+    """Wait for the current save, with a timeout: it may wait for a rank that was killed."""
     for thread in threading.enumerate():
         if thread.name == "holdfast-saver":
             thread.join(2.0)
@@ -111,9 +114,9 @@ def main() -> None:
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=total)
     run.track(model=model, optimizer=optimizer, scheduler=scheduler)
 
-    logbook = Path(os.environ["CROSSING_LOGBOOK"]) / f"{os.environ['HOLDFAST_ATTEMPT']}-{run.rank}"
-    with logbook.open("a", buffering=1) as book:
-        book.write(f"{run.step} begun {digests(model, optimizer)}\n")
+    logbook = Path(os.environ["LOGBOOK_DIR"]) / f"{os.environ['HOLDFAST_ATTEMPT']}-{run.rank}"
+    with logbook.open("a", buffering=1) as file:
+        file.write(f"{run.step} begun {digests(model, optimizer)}\n")
         for i_B, x_BC, y_B in run.steps(loader, total=total):
             loss = (model(x_BC).squeeze(1) - y_B).square().mean()
             optimizer.zero_grad()
@@ -124,9 +127,9 @@ def main() -> None:
             samples = ",".join(map(str, i_B.tolist()))
             drawn = state_dict_digest({"torch": torch.get_rng_state()})
             line = f"{run.step + 1} {samples} {digests(model, optimizer)} {loss.item().hex()}"
-            book.write(f"{line} {drawn} {optimizer.param_groups[0]['lr']!r}\n")
-            if "CROSSING_PATIENT" in os.environ:
-                stand_still()
+            file.write(f"{line} {drawn} {optimizer.param_groups[0]['lr']!r}\n")
+            if "WAIT_FOR_SAVES" in os.environ:
+                wait_for_save()
 
 
 if __name__ == "__main__":

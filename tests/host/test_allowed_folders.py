@@ -1,4 +1,4 @@
-"""Directories of the service's machine that the jobs of users may name."""
+"""Directories on the service's machine that jobs of users may use."""
 
 from __future__ import annotations
 

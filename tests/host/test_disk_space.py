@@ -1,4 +1,4 @@
-"""A disk without room is reported in words."""
+"""A disk without space is reported."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 from holdfast.host import resources
 
 
-def test_a_disk_with_room_is_no_trouble(tmp_path: Path) -> None:
+def test_disk_with_free_space_is_not_reported(tmp_path: Path) -> None:
     assert resources.disk_trouble([tmp_path], least_bytes=1) is None
 
 
-def test_a_full_disk_is_named_with_the_room_that_is_left(tmp_path: Path) -> None:
+def test_full_disk_is_reported_with_its_free_space(tmp_path: Path) -> None:
     result = resources.disk_trouble([tmp_path], least_bytes=1 << 80)
 
     assert result is not None
     assert result.startswith(f"the disk of {tmp_path} is full: ")
 
 
-def test_a_read_only_disk_is_named() -> None:
+def test_read_only_disk_is_reported() -> None:
     result = resources.disk_trouble([Path("/sys")], least_bytes=0)
 
     assert result is None or "read-only" in result

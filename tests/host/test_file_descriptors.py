@@ -1,4 +1,4 @@
-"""Descriptors that run out are one line in the log, and no bug."""
+"""Exhausted file descriptors are one line in the log, without a traceback."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_accept_retries_on_a_closed_socket_are_not_logged(
     assert caplog.records == []
 
 
-def test_other_errors_of_the_loop_are_logged_as_before(caplog: pytest.LogCaptureFixture) -> None:
+def test_other_errors_of_the_loop_are_logged_in_full(caplog: pytest.LogCaptureFixture) -> None:
     loop = asyncio.new_event_loop()
 
     resources.report_loop_error(loop, {"message": "a task failed", "exception": ValueError("x")})

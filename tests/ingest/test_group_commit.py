@@ -1,4 +1,4 @@
-"""The intake answers after the commit, never before; and one that cannot be written spoils no other."""
+"""The group commit responds after the commit only; a failing batch does not affect others."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ from support.fakes import FixedClock
 
 JOBS = 12
 ENOUGH = 150
-"""Answers before a process is killed."""
+"""Number of responses before a process is killed."""
 
 
 def batch(job_id: str, *numbers: int) -> ReportBatch:
-    return ReportBatch(job_id=job_id, attempt=1, reports=[ingest_process.said(n) for n in numbers])
+    return ReportBatch(
+        job_id=job_id, attempt=1, reports=[ingest_process.make_report(n) for n in numbers]
+    )
 
 
-class Desk:
+class FakeIngest:
     """Accepts batches as configured, and records their groups."""
 
     def __init__(self) -> None:
@@ -57,24 +59,24 @@ async def _all(intake: ReportGroupCommit, names: Sequence[str]) -> list[Accepted
 
 
 def test_concurrent_batches_are_written_in_one_group() -> None:
-    desk = Desk()
+    ingest = FakeIngest()
 
-    answers = asyncio.run(_all(ReportGroupCommit(desk), ["a", "b", "unknown", "c"]))
+    answers = asyncio.run(_all(ReportGroupCommit(ingest), ["a", "b", "unknown", "c"]))
 
-    assert desk.groups == [["a", "b", "unknown", "c"]]
+    assert ingest.groups == [["a", "b", "unknown", "c"]]
     assert [type(answer) for answer in answers] == [Accepted, Accepted, NotFound, Accepted]
 
 
 def test_reply_is_sent_only_after_the_commit() -> None:
     async def story() -> tuple[bool, Accepted]:
-        desk.open.clear()
+        ingest.open.clear()
         waiting = asyncio.ensure_future(intake.submit(batch("a", 1)))
         done, _ = await asyncio.wait([waiting], timeout=0.1)
-        desk.open.set()
+        ingest.open.set()
         return bool(done), await waiting
 
-    desk = Desk()
-    intake = ReportGroupCommit(desk)
+    ingest = FakeIngest()
+    intake = ReportGroupCommit(ingest)
 
     early, answer = asyncio.run(story())
 
@@ -83,66 +85,66 @@ def test_reply_is_sent_only_after_the_commit() -> None:
 
 
 def test_failed_batch_does_not_fail_others_in_the_group() -> None:
-    desk = Desk()
-    desk.trouble = StaleWrite("a seq is taken")
+    ingest = FakeIngest()
+    ingest.trouble = StaleWrite("a seq is taken")
 
-    answers = asyncio.run(_all(ReportGroupCommit(desk), ["a", "bad", "b"]))
+    answers = asyncio.run(_all(ReportGroupCommit(ingest), ["a", "bad", "b"]))
 
     assert [type(answer) for answer in answers] == [Accepted, StaleWrite, Accepted]
-    assert desk.groups == [["a", "bad", "b"], ["a"], ["bad"], ["b"]]
+    assert ingest.groups == [["a", "bad", "b"], ["a"], ["bad"], ["b"]]
 
 
 def test_unavailable_database_is_not_retried_per_batch() -> None:
-    desk = Desk()
-    desk.trouble = StoreUnavailable("gone")
+    ingest = FakeIngest()
+    ingest.trouble = StoreUnavailable("gone")
 
-    answers = asyncio.run(_all(ReportGroupCommit(desk), ["a", "bad", "b"]))
+    answers = asyncio.run(_all(ReportGroupCommit(ingest), ["a", "bad", "b"]))
 
     assert [type(answer) for answer in answers] == [StoreUnavailable] * 3
-    assert len(desk.groups) == 1
+    assert len(ingest.groups) == 1
 
 
 def test_cancelled_submission_does_not_block_others() -> None:
     async def story() -> Accepted:
-        desk.open.clear()
+        ingest.open.clear()
         gone = asyncio.ensure_future(intake.submit(batch("a", 1)))
         stays = asyncio.ensure_future(intake.submit(batch("b", 1)))
         await asyncio.sleep(0)
         gone.cancel()
-        desk.open.set()
+        ingest.open.set()
         return await stays
 
-    desk = Desk()
-    intake = ReportGroupCommit(desk)
+    ingest = FakeIngest()
+    intake = ReportGroupCommit(ingest)
 
     assert asyncio.run(story()) == Accepted(2, None)
 
 
-def test_a_group_has_an_end_and_the_rest_is_the_next_group() -> None:
-    desk = Desk()
-    big = ReportBatch(job_id="big", attempt=1, reports=[ingest_process.said(1)] * 1500)
+def test_full_group_leaves_the_rest_to_the_next_one() -> None:
+    ingest = FakeIngest()
+    big = ReportBatch(job_id="big", attempt=1, reports=[ingest_process.make_report(1)] * 1500)
 
     async def story() -> None:
-        intake = ReportGroupCommit(desk)
+        intake = ReportGroupCommit(ingest)
         await asyncio.gather(*(intake.submit(big) for _ in range(3)), intake.submit(batch("a", 1)))
 
     asyncio.run(story())
 
-    assert desk.groups == [["big"], ["big"], ["big", "a"]]
+    assert ingest.groups == [["big"], ["big"], ["big", "a"]]
 
 
 def test_submissions_over_capacity_get_unavailable() -> None:
     async def story() -> list[Accepted | BaseException]:
-        desk.open.clear()
-        intake = ReportGroupCommit(desk)
+        ingest.open.clear()
+        intake = ReportGroupCommit(ingest)
         takes = [asyncio.ensure_future(intake.submit(huge)) for _ in range(4)]
         await asyncio.sleep(0)
-        desk.open.set()
+        ingest.open.set()
         return await asyncio.gather(*takes, return_exceptions=True)
 
-    desk = Desk()
+    ingest = FakeIngest()
     half = group_commit.MOST_WAITING // 2
-    huge = ReportBatch(job_id="huge", attempt=1, reports=[ingest_process.said(1)] * half)
+    huge = ReportBatch(job_id="huge", attempt=1, reports=[ingest_process.make_report(1)] * half)
 
     answers = asyncio.run(story())
 
@@ -171,7 +173,7 @@ def test_acknowledged_reports_survive_kills_exactly_once(
 
 
 def _until_killed(url: str) -> list[tuple[str, int]]:
-    """What a process had answered when it was killed."""
+    """The number of reports that a process had acknowledged when it was killed."""
     here = Path(ingest_process.__file__)
     command = [sys.executable, "-P", str(here), url, str(JOBS)]
     lines: list[str] = []

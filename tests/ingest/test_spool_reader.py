@@ -1,4 +1,4 @@
-"""The inbox: spools are read once, in order, and never past what is missing."""
+"""The spool reader: reads spools once, in order, and never past a gap."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def spools(tmp_path: Path) -> Spools:
 def read_reports(
     there: SpoolReader, seen: dict[int, int], job: str = "job"
 ) -> list[tuple[int, int]]:
-    """Attempt and number of what the inbox gives, noted in `seen`."""
+    """Attempt and number of each report that the reader returns, also added to `seen`."""
     reports = list(there.read_new(job, seen))
     seen.update({each.attempt: each.n for each in reports})
     return [(each.attempt, each.n) for each in reports]
 
 
-def test_reports_come_once_and_in_order_over_launches(spools: Spools) -> None:
+def test_reports_are_read_once_and_in_order(spools: Spools) -> None:
     spools.write("job-1", 1, 1, 2)
     spools.write("job-2", 10, 1)
     spools.write("job-2", 2, 1, 2)
@@ -74,10 +74,10 @@ def test_reports_come_once_and_in_order_over_launches(spools: Spools) -> None:
     assert read_reports(there, seen) == []
 
 
-def test_reports_of_launches_after_the_tenth_are_taken(spools: Spools) -> None:
-    """Each pause and resume begins another launch."""
+def test_reports_of_launches_after_the_tenth_are_read(spools: Spools) -> None:
+    """Each pause and resume starts another launch."""
     for launch in range(1, 24):
-        if launch not in range(6, 14):  # Some were given up before they began.
+        if launch not in range(6, 14):  # Some were cancelled before they started.
             spools.write(f"job-{launch}", launch, 1)
 
     numbers = read_reports(SpoolReader(spools.home), {})
@@ -99,14 +99,14 @@ def test_unstored_reports_are_read_again(spools: Spools) -> None:
     assert read_reports(there, {1: 1}) == [(1, 2), (1, 3)]
 
 
-def test_a_gap_is_waited_for(spools: Spools) -> None:
+def test_reports_after_a_gap_are_deferred(spools: Spools) -> None:
     spools.write("job-1", 1, 3)
 
     assert read_reports(SpoolReader(spools.home), {1: 1}) == []
     assert read_reports(SpoolReader(spools.home), {1: 2}) == [(1, 3)]
 
 
-def test_a_torn_line_is_waited_for(spools: Spools) -> None:
+def test_torn_line_is_read_once_complete(spools: Spools) -> None:
     path = spools.write("job-1", 1, 1, 2, end="")
     there, seen = SpoolReader(spools.home), dict[int, int]()
 
@@ -118,7 +118,7 @@ def test_a_torn_line_is_waited_for(spools: Spools) -> None:
     assert read_reports(there, seen) == [(1, 2)]
 
 
-def test_rubbish_stops_a_spool_and_not_its_neighbours(spools: Spools) -> None:
+def test_malformed_line_stops_only_its_own_spool(spools: Spools) -> None:
     path = spools.write("job-1", 1, 1)
     with path.open("ab") as spool:
         spool.write(b"\xff\xfe not a report\n")
@@ -169,7 +169,10 @@ def test_torn_line_does_not_block_later_segments(spools: Spools) -> None:
 
 
 def test_oldest_report_follows_a_known_gap(spools: Spools) -> None:
-    """The service was restored from a backup, and the segments in between were acknowledged and removed."""
+    """The service was restored from a backup.
+
+    The segments in between were acknowledged and removed.
+    """
     spools.write("job-1", 1, 90, 91, first=90)
     spools.write("job-1", 1, 92, first=92)
     there, seen = SpoolReader(spools.home), {1: 5}
@@ -179,8 +182,8 @@ def test_oldest_report_follows_a_known_gap(spools: Spools) -> None:
     assert read_reports(SpoolReader(spools.home), {1: 90}) == [(1, 91), (1, 92)]
 
 
-def test_hole_between_segments_is_passed_by_the_next_look(spools: Spools) -> None:
-    """A power failure may keep the removal of a younger file and lose that of an older one."""
+def test_gap_between_segments_is_skipped_by_the_next_read(spools: Spools) -> None:
+    """A power failure may keep the removal of a newer file and lose that of an older one."""
     spools.write("job-1", 1, 1, 2)
     spools.write("job-1", 1, 9, first=9)
     there, seen = SpoolReader(spools.home), dict[int, int]()
@@ -188,9 +191,7 @@ def test_hole_between_segments_is_passed_by_the_next_look(spools: Spools) -> Non
     assert [read_reports(there, seen) for _ in range(3)] == [[(1, 1), (1, 2)], [(1, 9)], []]
 
 
-def test_folder_that_is_not_listed_to_its_end_shows_no_gap(
-    spools: Spools, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partial_listing_reports_no_gap(spools: Spools, monkeypatch: pytest.MonkeyPatch) -> None:
     for first in range(90, 99):
         spools.write("job-1", 1, first, first=first)
     monkeypatch.setattr(spool_reader, "MOST_FILES", 8)
@@ -198,8 +199,8 @@ def test_folder_that_is_not_listed_to_its_end_shows_no_gap(
     assert read_reports(SpoolReader(spools.home), {}) == []
 
 
-def test_segments_are_removed_once_seen(spools: Spools, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader alone acknowledges them if the workers cannot reach the service."""
+def test_segments_are_removed_once_stored(spools: Spools, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader alone acknowledges segments if the workers cannot reach the service."""
     monkeypatch.setattr(spool_reader, "MAX_RETAINED_BYTES", 150)
     there, seen = SpoolReader(spools.home), dict[int, int]()
     for first in (1, 3, 5, 7):
@@ -211,7 +212,7 @@ def test_segments_are_removed_once_seen(spools: Spools, monkeypatch: pytest.Monk
     spools.write("job-1", 2, 3, first=3)
     read_reports(there, seen)
 
-    assert len(before) == 5, "as nothing was seen when they were given"
+    assert len(before) == 5, "no report was stored when they were returned"
     assert spools.files() == [
         "attempt-1.000000000007.jsonl",
         "attempt-2.000000000003.jsonl",
@@ -222,7 +223,7 @@ def test_segments_are_removed_once_seen(spools: Spools, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
-    """A folder outside of the launch, with what reads like a spool."""
+    """A directory outside of the launch, with files in the format of a spool."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "attempt-1.jsonl").write_text(report(1, 1).line() + "\n")
@@ -280,16 +281,16 @@ def test_hostile_spool_is_skipped_and_blocks_nothing(
     caplog: pytest.LogCaptureFixture,
     attack: Callable[[Spools, Path], None],
 ) -> None:
-    """A job that could stop the look at its spool would run beyond its limits."""
+    """A job that could stop the reading of its spool would run beyond its limits."""
     spools.folder().mkdir(parents=True)
     spools.write("job-2", 2, 1)
     attack(spools, secret)
     there = SpoolReader(spools.home)
     open_before = len(list(Path("/proc/self/fd").iterdir()))
 
-    looks = [read_reports(there, {}) for _ in range(3)]
+    reads = [read_reports(there, {}) for _ in range(3)]
 
-    assert looks == [[(2, 1)]] * 3
+    assert reads == [[(2, 1)]] * 3
     assert len(list(Path("/proc/self/fd").iterdir())) == open_before
     assert len([text for text in caplog.messages if "is skipped" in text]) == 1
     assert (secret / "attempt-1.jsonl").exists()
@@ -297,7 +298,7 @@ def test_hostile_spool_is_skipped_and_blocks_nothing(
         spools.folder().chmod(0o700)
 
 
-def test_ten_thousand_files_are_looked_at_in_parts(
+def test_ten_thousand_files_are_read_in_parts(
     spools: Spools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spools.write("job-2", 1, 1)
@@ -313,9 +314,9 @@ def test_ten_thousand_files_are_looked_at_in_parts(
     monkeypatch.setattr(spool_reader, "opened_file", count)
     there = SpoolReader(spools.home)
 
-    looks = [read_reports(there, {}), read_reports(there, {})]
+    reads = [read_reports(there, {}), read_reports(there, {})]
 
-    assert looks == [[(1, 1)]] * 2
+    assert reads == [[(1, 1)]] * 2
     assert len(opened) <= 2 * spool_reader.MOST_OPENED
 
 
@@ -325,11 +326,11 @@ def test_long_spool_is_read_in_parts(spools: Spools, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(spool_reader, "MOST_BYTES", 800)
     there, seen = SpoolReader(spools.home), dict[int, int]()
 
-    looks = [read_reports(there, seen) for _ in range(6)]
+    reads = [read_reports(there, seen) for _ in range(6)]
 
-    assert [each for look in looks for each in look] == [(1, n) for n in range(1, 30)]
-    assert max(map(len, looks)) < 12
-    assert looks[-1] == []
+    assert [each for read in reads for each in read] == [(1, n) for n in range(1, 30)]
+    assert max(map(len, reads)) < 12
+    assert reads[-1] == []
 
 
 def test_removing_segments_does_not_follow_symlinks(

@@ -1,4 +1,4 @@
-"""The copy of a workdir: what goes to the nodes, and what stays at home."""
+"""The copy of a workdir: copied files and excluded files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from holdfast.errors import LaunchRefused
 from holdfast.launchers.workdir_copy import copy_workdir
 
 
-def plant(root: Path, *names: str) -> None:
-    """Put files below `root`; a name that ends with a slash is a directory."""
+def create_files(root: Path, *names: str) -> None:
+    """Create files below `root`; a name that ends with a slash is a directory."""
     for name in names:
         path = root / name
         if name.endswith("/"):
@@ -22,9 +22,9 @@ def plant(root: Path, *names: str) -> None:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A workdir with the things that workdirs have."""
+    """A workdir with typical contents."""
     root = tmp_path / "source"
-    plant(
+    create_files(
         root,
         "train.py",
         ".env.example",
@@ -44,7 +44,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def copied(source: Path) -> set[str]:
-    """Relative names of all files and empty directories that a snapshot has."""
+    """Relative names of all files and empty directories in a copy."""
     target = source.parent / "target"
     copy_workdir(source, target, without={source / "home"})
     return {
@@ -55,7 +55,7 @@ def copied(source: Path) -> set[str]:
 
 
 def test_copy_drops_set_user_id_bits(source: Path) -> None:
-    """The service owns the copy: with the set-user-ID bit, a user's program would run as the service."""
+    """The service owns the copy: with the set-user-ID bit, a program would run as the service."""
     (source / "train.py").chmod(0o6755)
 
     copied(source)
@@ -77,7 +77,7 @@ EVERYTHING = {
 }
 
 
-def test_everything_goes_but_version_control_and_our_own_home(source: Path) -> None:
+def test_copy_excludes_version_control_and_holdfast_home(source: Path) -> None:
     assert copied(source) == EVERYTHING
 
 
@@ -88,7 +88,7 @@ def test_gitignored_files_are_not_copied(source: Path) -> None:
     assert copied(source) == EVERYTHING - left_out | {".gitignore"}
 
 
-def test_skyignore_counts_instead_of_gitignore(source: Path) -> None:
+def test_skyignore_replaces_gitignore(source: Path) -> None:
     (source / ".gitignore").write_text("*.py\n")
     (source / ".skyignore").write_text("data\n")
 
@@ -96,7 +96,7 @@ def test_skyignore_counts_instead_of_gitignore(source: Path) -> None:
     assert copied(source) == EVERYTHING - left_out | {".gitignore", ".skyignore"}
 
 
-def test_links_stay_links_and_modes_stay_modes(source: Path) -> None:
+def test_copy_keeps_links_and_modes(source: Path) -> None:
     (source / "train.py").chmod(0o755)
 
     copied(source)

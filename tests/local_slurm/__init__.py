@@ -1,12 +1,12 @@
-"""A real Slurm on one machine: a login node and four compute nodes, each in namespaces of its own. See README.md.
+"""A real Slurm on one machine: a login node and four compute nodes. See README.md.
 
-    with local_slurm.start_cluster() as stand:
-        stand.run("sbatch", "--wrap", "hostname", "--chdir", str(stand.shared))
-        stand.cut("n2")    # a power failure: the cable first, then SIGKILL
-        stand.boot("n2")   # with an empty disk, and an uptime of 0
+    with local_slurm.start_cluster() as cluster:
+        cluster.run("sbatch", "--wrap", "hostname", "--chdir", str(cluster.shared))
+        cluster.cut("n2")    # a power failure: the network first, then SIGKILL
+        cluster.boot("n2")   # with an empty disk, and an uptime of 0
 
-stand       what tests hold in their hands
-plan        how many nodes, how large, how patient: the files that Slurm reads
+handle      the interface of tests
+plan        number and size of nodes and timeouts, as Slurm's configuration files
 node        one node: namespaces around a bash that is its process 1
 login.sh    process 1 of the login node
 compute.sh  process 1 of a compute node

@@ -1,4 +1,4 @@
-# Process 1 of a compute node: a copy of `/` that is written to memory, and nothing shared but what is bound.
+# Process 1 of a compute node: a copy of `/` with writes in memory; only bind mounts are shared.
 #   compute.sh STATE NAME ADDRESS GPUS FOLDER...    the folders are the same on all nodes, as on a network file system
 set -e
 state=$1 name=$2 address=$3 gpus=$4
@@ -14,7 +14,7 @@ mount --rbind /dev "$root/dev"
 mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
 mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
 mount -t tmpfs -o mode=755 tmpfs "$root/run"
-# Wherever the state is, the nodes do not see that of the login node.
+# Hides the state of the login node from the compute nodes.
 mkdir -p "$root$state"
 mount -t tmpfs -o mode=755 tmpfs "$root$state"
 mkdir -p "$root$state/log" "$root$state/etc" "$root/var/spool/slurmd-$name" "$root/etc/slurm" "$root/run/fakegpu"
@@ -31,7 +31,7 @@ bind "$state/etc/hosts" /etc/hosts
 bind "$state/log/$name.slurmd" "$state/log/$name.slurmd"
 for folder; do bind "$folder" "$folder"; done
 install -m 400 "$state/etc/munge.key" "$root$state/etc/munge.key"
-# Slurm only looks whether they are there: clones of /dev/null.
+# Slurm only checks that the devices exist: clones of /dev/null.
 for ((number = 0; number < gpus; number++)); do mknod "$root/run/fakegpu/$number" c 1 3; done
 cd "$root"
 pivot_root . mnt

@@ -1,4 +1,4 @@
-"""One node: namespaces around a bash that is its process 1. When that dies, the kernel takes everything along."""
+"""One node: namespaces around a bash as process 1; the kernel ends all processes with it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import psutil
 HERE = Path(__file__).parent
 KINDS = ("--net", "--mount", "--uts", "--ipc", "--pid")
 SINCE_BOOT = Path("/proc/self/ns/time")
-"""There where a node can have an uptime of its own; elsewhere it has the machine's."""
+"""Exists if a node can have its own uptime; otherwise it has the machine's."""
 
 
 class Node:
     """A running node."""
 
     def __init__(self, script: str, arguments: Sequence[str], log: Path) -> None:
-        """Start it. It ends with this process, however that ends."""
-        with log.open("wb") as words:
-            # Two deaths in a row: setpriv ties unshare to us, and unshare ties process 1 to itself.
+        """Start the node. It ends with this process, also if that is killed."""
+        with log.open("wb") as output:
+            # setpriv ends unshare with this process, and unshare ends process 1 with itself.
             self._outer = subprocess.Popen(
                 [
                     *("setpriv", "--pdeathsig", "KILL", "--", "unshare", *_clock(), *KINDS),
@@ -30,36 +30,36 @@ class Node:
                     *("bash", str(HERE / script), *arguments),
                 ],
                 stdin=subprocess.DEVNULL,
-                stdout=words,
-                stderr=words,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
             )
 
     @property
-    def stands(self) -> bool:
-        """Whether its process 1 has not ended."""
+    def is_running(self) -> bool:
+        """Whether process 1 of the node is running."""
         return self._outer.poll() is None
 
     @property
     def pid(self) -> int | None:
-        """Process 1, as others see it; None while there is none."""
+        """Id of process 1 in the namespace of the host; None before it starts."""
         children = psutil.Process(self._outer.pid).children()
         return children[0].pid if children else None
 
     @property
     def has_booted(self) -> bool:
-        """Whether a compute node sees its own files by now."""
+        """Whether a compute node has mounted its own files."""
         return Path(f"/proc/{self.pid}/root/run/fakegpu").exists()
 
-    def inside(self, *words: str, folder: str | None = None) -> list[str]:
-        """The words of a command as one that runs in it."""
-        assert self.pid, "it does not stand yet"
+    def inside(self, *arguments: str, folder: str | None = None) -> list[str]:
+        """Prefix a command so that it runs in the node."""
+        assert self.pid, "the node has not started"
         kinds = ("-m", "-n", "-u", "-i", "-p", *(("-T",) if SINCE_BOOT.exists() else ()))
         wdns = () if folder is None else (f"--wdns={folder}",)
-        return ["nsenter", "-t", str(self.pid), *kinds, *wdns, "--", *words]
+        return ["nsenter", "-t", str(self.pid), *kinds, *wdns, "--", *arguments]
 
     def end(self) -> None:
-        """Kill it. When this returns, nothing of it runs: the kernel ends process 1 last."""
+        """Kill all processes of the node and wait; the kernel ends process 1 last."""
         if inner := self.pid:
             os.kill(inner, signal.SIGKILL)
         else:
@@ -68,7 +68,7 @@ class Node:
 
 
 def _clock() -> Sequence[str]:
-    """Words that set the uptime back to 0, so that Slurm can tell a boot from a daemon that was restarted."""
+    """Options that set the uptime to 0, by which Slurm detects a boot."""
     if not SINCE_BOOT.exists():
         return ()
     uptime_s = Path("/proc/uptime").read_text().partition(".")[0]

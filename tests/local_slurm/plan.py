@@ -8,29 +8,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NET = "10.77.0"
-"""Of addresses that exist in the namespaces of a stand alone; every stand has the same."""
+"""Network prefix; the addresses exist only in the namespaces of a cluster."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Figures of a cluster. Those of time are short, so that tests need not wait as people do."""
+    """Size and timeouts of a cluster; the timeouts are short, for tests."""
 
     nodes: int = 4
     cpus: int = 4
-    """That each node claims to have."""
+    """CPUs that each node reports."""
     memory_mb: int = 4000
     gpus: int = 4
-    """That each node claims to have: device files without a driver."""
+    """GPUs that each node reports: device files without a driver."""
     down_after_s: int = 6
-    """Until a silent node is taken for dead (`SlurmdTimeout`). Half of it is what Slurm waits between two pings."""
+    """Time until a silent node counts as down (`SlurmdTimeout`). Slurm pings twice in it."""
     batch_start_s: int = 60
-    """Until a job whose script no node has begun is taken for lost, and queued again. Slurm's own ten are too few on a busy machine."""
+    """Time until an unstarted batch script is requeued; Slurm's 10 s are too few under load."""
     requeue_s: int = 5
-    """What a requeued job waits at least, as its old credentials have to run out (`cred_expire`). Less, and Slurm takes 120."""
+    """Minimum wait of a requeued job (`cred_expire`); for lower values Slurm uses 120 s."""
     grace_s: int = 10
-    """Between the notice and the end of what `urgent` takes from `spot`."""
+    """Time between notice and end of a job in `spot` that `urgent` preempts."""
     kill_s: int = 4
-    """Between SIGTERM and SIGKILL (`KillWait`)."""
+    """Time between SIGTERM and SIGKILL (`KillWait`)."""
 
     @property
     def names(self) -> list[str]:
@@ -38,15 +38,15 @@ class Plan:
         return [f"n{number}" for number in range(1, self.nodes + 1)]
 
     def address(self, name: str) -> str:
-        """Where a node is reached by the others."""
+        """Network address of a node."""
         return f"{NET}.{254 if name == 'login' else name.removeprefix('n')}"
 
     def card(self, name: str) -> str:
-        """The address of a compute node's network card. A boot does not change it: the others remember it for a while."""
+        """Hardware address of a compute node; a boot keeps it, as other nodes cache it."""
         return f"02:00:0a:4d:00:{int(name.removeprefix('n')):02x}"
 
     def write(self, etc: Path) -> None:
-        """Everything that the nodes find in `/etc`, below a folder."""
+        """Write the files of `/etc` of the nodes below a folder."""
         (etc / "slurm").mkdir(parents=True)
         names = ["login", *self.names]
         hosts = ["127.0.0.1 localhost", *(f"{self.address(name)} {name}" for name in names)]
@@ -104,6 +104,6 @@ class Plan:
         )
         yield f"PartitionName=main {every} Default=YES PriorityTier=10 PreemptMode=OFF"
         yield f"PartitionName=spot {every} PriorityTier=1 PreemptMode=REQUEUE {grace}"
-        # As on clusters that give nothing back: what is taken there is over.
+        # As on clusters without requeue: a preempted job ends.
         yield f"PartitionName=lent {every} PriorityTier=1 PreemptMode=CANCEL {grace}"
         yield f"PartitionName=urgent {every} PriorityTier=20 PreemptMode=OFF"

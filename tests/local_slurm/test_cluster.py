@@ -1,4 +1,4 @@
-"""The local cluster itself: it behaves like a real one."""
+"""The local Slurm cluster behaves like a real one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_job_runs_on_all_nodes_and_writes_to_shared_storage(
     assert sorted(out.read_text().split()) == ["n1", "n2", "n3", "n4"]
 
 
-def test_nodes_share_the_folder_and_nothing_else_that_is_written(slurm: SlurmCluster) -> None:
+def test_nodes_share_only_the_shared_folder(slurm: SlurmCluster) -> None:
     (slurm.shared / "word").write_text("shared")
 
     slurm.on("n1", "touch", "/tmp/mine", "/etc/mine")
@@ -42,7 +42,7 @@ def test_power_cycled_node_returns_with_an_empty_disk(
     slurm.on("n4", "touch", "/tmp/mine")
 
     slurm.cut("n4")
-    alive = "n4" in slurm.idle()  # Slurm has not noticed yet: the node ended without a message.
+    alive = "n4" in slurm.idle()  # Slurm has not detected it: the node ended without a message.
     slurm.boot("n4")
 
     assert alive

@@ -1,4 +1,4 @@
-"""Migrations build what the code expects, and take it away again."""
+"""Migrations create the schema that the code expects, and remove it again."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_empty_database_has_no_revision(empty: Engine) -> None:
     assert revision_of(empty) is None
 
 
-def test_up_and_down_and_up_again(empty: Engine) -> None:
+def test_downgrade_and_repeated_upgrade_succeed(empty: Engine) -> None:
     upgrade(empty)
     up = tables(empty)
     downgrade(empty, "base")
@@ -68,9 +68,7 @@ def test_repeated_upgrade_keeps_data(engine: Engine, clock: FixedClock) -> None:
     assert journal.read("job-1") == job
 
 
-def test_jobs_that_are_watched_already_are_given_their_launcher(
-    engine: Engine, clock: FixedClock
-) -> None:
+def test_existing_watches_get_their_launcher(engine: Engine, clock: FixedClock) -> None:
     journal, watches = Journal(engine, clock), LeaseTable(engine)
     for name, infra in [("here", "local"), ("there", "aws/us-east-1"), ("hpc", "slurm/a/gpu")]:
         journal.submit(name, submitted(infra=infra))
@@ -94,7 +92,10 @@ def test_existing_jobs_keep_retention_by_their_workers(engine: Engine, clock: Fi
 
 
 def test_jobs_and_tokens_from_before_users_remain_valid(engine: Engine, clock: FixedClock) -> None:
-    """Jobs are in the project that is there from the beginning; tokens are the owner's, and never end."""
+    """Existing jobs belong to the initial project.
+
+    Existing tokens belong to the owner, and never expire.
+    """
     Journal(engine, clock).submit("old", submitted())
     downgrade(engine, "0005")
     digest = hashlib.sha256(b"hush").hexdigest()
@@ -114,7 +115,7 @@ def test_jobs_and_tokens_from_before_users_remain_valid(engine: Engine, clock: F
     assert [project.name for project in Users(engine, clock).projects()] == ["default"]
 
 
-def test_points_that_were_there_before_get_into_blocks(engine: Engine, clock: FixedClock) -> None:
+def test_existing_points_are_moved_into_blocks(engine: Engine, clock: FixedClock) -> None:
     journal = Journal(engine, clock)
     journal.append(journal.submit("old", submitted()), [launched(1), ready(2)])
     body: dict[str, Json] = {"step": 1, "values": {"loss": 1.0}}
@@ -130,7 +131,7 @@ def test_points_that_were_there_before_get_into_blocks(engine: Engine, clock: Fi
     assert [(item.name, item.points) for item in series.names("old")] == [("loss", 130)]
 
 
-def test_the_tables_are_those_of_the_code(engine: Engine) -> None:
+def test_migrated_tables_match_the_code(engine: Engine) -> None:
     with reading(engine) as connection:
         context = MigrationContext.configure(
             connection, opts={"compare_type": True, "compare_server_default": True}
@@ -139,8 +140,8 @@ def test_the_tables_are_those_of_the_code(engine: Engine) -> None:
         assert compare_metadata(context, metadata) == []
 
 
-def test_the_keys_are_those_of_the_code(engine: Engine) -> None:
-    """What a comparison of tables passes over: primary keys, which are the journal's lock."""
+def test_migrated_primary_keys_match_the_code(engine: Engine) -> None:
+    """Primary keys, which are the journal's lock, are not covered by comparing tables."""
     with reading(engine) as connection:
         inspector = inspect(connection)
         built = {

@@ -1,4 +1,4 @@
-"""What vendors of chats are sent, by what apprise would have put on the wire."""
+"""Messages to chat services, compared with what apprise would have sent."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ LONGEST = {
     "tgram": 4096,
     "gchat": 4000,
 }
-"""Characters that vendors take, where that is less than a message may have."""
+"""Character limits of vendors below the maximum of a message."""
 
 
 def chat_message(
     count: int = 1, kind: NotificationKind = NotificationKind.TEST, text: str = "tiny"
 ) -> Message:
-    news = [
+    notifications = [
         Notification(id=f"n{n}", kind=kind, at=DAWN, text=f"{text} {n}").body()
         for n in range(count)
     ]
-    return Message(id="msg_1", payload=payload("vision", "ops", news, DAWN))
+    return Message(id="msg_1", payload=payload("vision", "ops", notifications, DAWN))
 
 
 def send(url: str, message: Message) -> None:
@@ -63,7 +63,7 @@ def send(url: str, message: Message) -> None:
 
 @pytest.fixture
 def vendors() -> Iterator[responses.RequestsMock]:
-    """All of the internet, which takes whatever it is sent."""
+    """A simulated internet that accepts every request."""
     with responses.RequestsMock() as internet:
         found = {"ok": True, "requestId": "1"}
         internet.post(re.compile("https://(?!hooks.slack)"), json=found)
@@ -78,7 +78,7 @@ def body_of(internet: responses.RequestsMock) -> str:
     return sent.decode() if isinstance(sent, bytes) else str(sent)
 
 
-def test_there_is_an_example_of_every_chat() -> None:
+def test_every_chat_service_has_an_example() -> None:
     assert {urlsplit(url).scheme for url in URLS} == {*VENDORS, TEAMS}
 
 
@@ -87,7 +87,10 @@ def test_there_is_an_example_of_every_chat() -> None:
 def test_message_of_any_size_is_one_request_to_the_vendor(
     vendors: responses.RequestsMock, url: str, count: int
 ) -> None:
-    """Also a test, of which Opsgenie made nothing; and fifty pieces, which Discord refused as too long."""
+    """A test message and a message of fifty events are included.
+
+    Opsgenie ignored the first, and Discord rejected the second as too long.
+    """
     scheme = urlsplit(url).scheme
 
     send(url, chat_message(count, text="tiny " + "x" * 60))
@@ -103,14 +106,14 @@ def test_message_of_any_size_is_one_request_to_the_vendor(
     [url for url in URLS if urlsplit(url).scheme in LONGEST],
     ids=lambda url: urlsplit(url).scheme,
 )
-def test_a_message_is_no_longer_than_the_vendor_takes(
-    vendors: responses.RequestsMock, url: str
-) -> None:
+def test_message_fits_the_limit_of_its_vendor(vendors: responses.RequestsMock, url: str) -> None:
     send(url, chat_message(50, text="tiny <i>*" + "x" * 60))
 
     sent = body_of(vendors)
-    words = parse_qs(sent) if "=" in sent.partition("{")[0] else json.loads(sent)
-    answer = [words.get(key, "") for key in ("text", "content", "message", "state_message", "Body")]
+    fields = parse_qs(sent) if "=" in sent.partition("{")[0] else json.loads(sent)
+    answer = [
+        fields.get(key, "") for key in ("text", "content", "message", "state_message", "Body")
+    ]
     longest = max(len(item[0] if isinstance(item, list) else item) for item in answer)
     assert 0 < longest <= LONGEST[urlsplit(url).scheme]
 
@@ -158,7 +161,7 @@ def test_rejection_states_the_status_and_logs_no_keys(
     assert KEY not in caplog.text
 
 
-def test_a_vendor_that_cannot_be_reached_is_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreachable_vendor_raises_not_delivered(caplog: pytest.LogCaptureFixture) -> None:
     with responses.RequestsMock() as internet:
         internet.post(re.compile("https://"), body=requests.ConnectionError(f"/services/{KEY}"))
 
@@ -168,7 +171,7 @@ def test_a_vendor_that_cannot_be_reached_is_no_traceback(caplog: pytest.LogCaptu
     assert KEY not in caplog.text + caught.value.detail
 
 
-def test_a_url_that_apprise_cannot_read_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_unparsable_chat_url_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(BadChannel) as caught:
         open_dispatcher(FixedClock()).destination("slack://hush-hush/half/key")
 
@@ -194,7 +197,7 @@ def test_a_redirect_of_a_vendor_is_not_followed() -> None:
         ("discord://[hush/x", "cannot parse it"),
     ],
 )
-def test_a_chat_that_cannot_be_is_refused_without_its_key(url: str, why: str) -> None:
+def test_invalid_chat_url_is_refused_without_its_key(url: str, why: str) -> None:
     with pytest.raises(BadChannel, match=why) as caught:
         open_dispatcher(FixedClock()).destination(url)
 

@@ -1,4 +1,4 @@
-"""E-mail through a server that is real, and which chats are taken."""
+"""E-mail through a real SMTP server, and the supported chat services."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from holdfast.notifications.smtp import SmtpServer
 from support.events import DAWN
 from support.fakes import FixedClock
 
-NEWS = Notification(
+NOTIFICATION = Notification(
     id="n", kind=NotificationKind.FAILED, at=DAWN, text="tiny has failed:\nBcc: eve@example.com"
 )
-LETTER = Message(id="msg_1", payload=payload("vision", "ops", [NEWS.body()], DAWN))
+LETTER = Message(id="msg_1", payload=payload("vision", "ops", [NOTIFICATION.body()], DAWN))
 
 
-class Box:
-    """What a mail server received; it responds with `answer`."""
+class MailServer:
+    """A mail server that records messages and responds with `answer`."""
 
     def __init__(self) -> None:
         self.got: list[Envelope] = []
         self.answer = "250 OK"
         self.refused: dict[str, str] = {}
-        """What is said to readers who are refused."""
-        self.goodbye = "221 Bye"
+        """Responses to refused recipients."""
+        self.quit_response = "221 Bye"
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Envelope) -> str:  # noqa: N802 - named by aiosmtpd
         self.got.append(envelope)
@@ -47,45 +47,45 @@ class Box:
         return self.refused.get(address, "250 OK")
 
     async def handle_QUIT(self, server: Any, session: Any, envelope: Envelope) -> str:  # noqa: N802 - named by aiosmtpd
-        return self.goodbye
+        return self.quit_response
 
 
 @pytest.fixture
-def box() -> Box:
-    return Box()
+def mail_server() -> MailServer:
+    return MailServer()
 
 
 @pytest.fixture
-def smtp(box: Box) -> Iterator[str]:
+def smtp(mail_server: MailServer) -> Iterator[str]:
     """The URL of a mail server."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    controller = Controller(box, hostname="127.0.0.1", port=port)
+    controller = Controller(mail_server, hostname="127.0.0.1", port=port)
     controller.start()
     yield f"smtp://127.0.0.1:{port}?from=holdfast@example.com&tls=no"
     controller.stop()
 
 
-def test_mail_is_sent_once_with_safe_headers(box: Box, smtp: str) -> None:
+def test_mail_is_sent_once_with_safe_headers(mail_server: MailServer, smtp: str) -> None:
     post = open_dispatcher(FixedClock(), smtp=smtp)
 
     post.send("mailto:ada@example.com,bob@example.org", [], LETTER)
 
-    [envelope] = box.got
+    [envelope] = mail_server.got
     assert isinstance(envelope.content, bytes)
     mail = message_from_bytes(envelope.content, policy=policy.default)
     assert envelope.rcpt_tos == ["ada@example.com", "bob@example.org"]
     assert mail["Message-ID"] == "<msg_1@example.com>"
     assert mail["From"] == "holdfast@example.com"
-    # What a job says makes no header of its own.
+    # Text of a job must not create a header.
     assert mail["Subject"] == "[vision] tiny has failed: Bcc: eve@example.com"
     assert mail["Bcc"] is None
     assert "tiny has failed:" in mail.get_content()
 
 
-def test_smtp_error_raises_not_delivered(box: Box, smtp: str) -> None:
-    box.answer = "451 later"
+def test_smtp_error_raises_not_delivered(mail_server: MailServer, smtp: str) -> None:
+    mail_server.answer = "451 later"
 
     with pytest.raises(NotDelivered, match="responded 451 later"):
         open_dispatcher(FixedClock(), smtp=smtp).send("mailto:ada@example.com", [], LETTER)
@@ -95,61 +95,65 @@ def test_smtp_error_raises_not_delivered(box: Box, smtp: str) -> None:
     ("answer", "for_good"), [("550 <bob@example.org> who", True), ("451 later", False)]
 )
 def test_partially_refused_mail_reports_whether_to_retry(
-    box: Box, smtp: str, answer: str, *, for_good: bool
+    mail_server: MailServer, smtp: str, answer: str, *, for_good: bool
 ) -> None:
-    box.refused = {"bob@example.org": answer}
+    mail_server.refused = {"bob@example.org": answer}
 
     with pytest.raises(NotDelivered, match="refused 1 of 2 recipients, with") as caught:
         open_dispatcher(FixedClock(), smtp=smtp).send(
             "mailto:ada@example.com,bob@example.org", [], LETTER
         )
 
-    assert [envelope.rcpt_tos for envelope in box.got] == [["ada@example.com"]]
+    assert [envelope.rcpt_tos for envelope in mail_server.got] == [["ada@example.com"]]
     assert caught.value.for_good is for_good
     assert "bob" not in caught.value.detail
 
 
-def test_refused_sole_recipient_is_not_named_in_the_error(box: Box, smtp: str) -> None:
-    box.refused = {"ada@example.com": "550 <ada@example.com> who"}
+def test_refused_sole_recipient_is_not_named_in_the_error(
+    mail_server: MailServer, smtp: str
+) -> None:
+    mail_server.refused = {"ada@example.com": "550 <ada@example.com> who"}
 
     with pytest.raises(NotDelivered, match="refused 1 of 1 recipients, with 550") as caught:
         open_dispatcher(FixedClock(), smtp=smtp).send("MAILTO:ada@example.com", [], LETTER)
 
-    assert (caught.value.for_good, box.got) == (True, [])
+    assert (caught.value.for_good, mail_server.got) == (True, [])
 
 
-def test_a_mail_server_that_repeats_who_reads_is_masked(box: Box, smtp: str) -> None:
-    box.answer = "554 no mail for ada@example.com"
+def test_recipient_in_a_server_reply_is_masked(mail_server: MailServer, smtp: str) -> None:
+    mail_server.answer = "554 no mail for ada@example.com"
 
     with pytest.raises(NotDelivered, match="responded 554 no mail for …@example"):
         open_dispatcher(FixedClock(), smtp=smtp).send("mailto:ada@example.com", [], LETTER)
 
 
-def test_accepted_mail_counts_as_sent_despite_quit_error(box: Box, smtp: str) -> None:
-    box.goodbye = "421 too busy for manners"
+def test_accepted_mail_counts_as_sent_despite_quit_error(
+    mail_server: MailServer, smtp: str
+) -> None:
+    mail_server.quit_response = "421 too busy for manners"
 
     open_dispatcher(FixedClock(), smtp=smtp).send("mailto:ada@example.com", [], LETTER)
 
-    assert len(box.got) == 1
+    assert len(mail_server.got) == 1
 
 
-def test_half_of_a_password_is_in_no_error() -> None:
+def test_partial_password_is_in_no_error() -> None:
     with pytest.raises(BadRequest, match="password as %40") as caught:
         SmtpServer.parse("smtp://ada:pa/ss@mail.example.com?from=a@example.com")
 
     assert "pa'" not in caught.value.detail
 
 
-def test_nothing_is_sent_to_a_server_that_has_no_tls(box: Box, smtp: str) -> None:
+def test_no_mail_is_sent_without_tls(mail_server: MailServer, smtp: str) -> None:
     with pytest.raises(NotDelivered, match="the mail server"):
         open_dispatcher(FixedClock(), smtp=smtp.replace("&tls=no", "")).send(
             "mailto:ada@example.com", [], LETTER
         )
 
-    assert box.got == []
+    assert mail_server.got == []
 
 
-def test_a_mail_server_that_is_not_there_is_no_traceback() -> None:
+def test_unreachable_mail_server_raises_not_delivered() -> None:
     post = open_dispatcher(FixedClock(), smtp="smtp://127.0.0.1:9?from=a@example.com")
 
     with pytest.raises(NotDelivered, match="ConnectionRefusedError"):
@@ -168,20 +172,20 @@ def test_a_mail_server_that_is_not_there_is_no_traceback() -> None:
         f"mailto:{','.join(['ada@example.com'] * 11)}",
     ],
 )
-def test_a_reader_that_is_none_is_refused(url: str) -> None:
-    """Nor can a channel's author choose the server, as apprise would allow."""
+def test_invalid_recipient_is_refused(url: str) -> None:
+    """A channel's author cannot choose the server either, as apprise would allow."""
     post = open_dispatcher(FixedClock(), smtp="smtp://127.0.0.1?from=a@example.com")
 
     with pytest.raises(BadChannel, match=r"^url: "):
         post.destination(url)
 
 
-def test_without_a_mail_server_there_is_no_mail() -> None:
+def test_mail_requires_a_configured_server() -> None:
     with pytest.raises(BadChannel, match="HOLDFAST_SMTP_URL"):
         open_dispatcher(FixedClock()).destination("mailto:ada@example.com")
 
 
-def test_of_readers_only_hosts_are_shown() -> None:
+def test_only_hosts_of_recipients_are_shown() -> None:
     post = open_dispatcher(FixedClock(), smtp="smtp://127.0.0.1?from=a@example.com")
 
     assert post.destination("mailto:ada@example.com").shown == "mailto:…@example.com"
@@ -190,7 +194,7 @@ def test_of_readers_only_hosts_are_shown() -> None:
 @pytest.mark.parametrize(
     "url", ["", "http://host", "smtp://host", "smtp://?from=a@example.com", "smtp://h?from=a@b.c&tls=maybe", "smtp://h:x"]
 )  # fmt: skip
-def test_a_mail_server_that_cannot_be_is_named(url: str) -> None:
+def test_invalid_mail_server_url_is_refused(url: str) -> None:
     with pytest.raises(BadRequest, match=r"^HOLDFAST_SMTP_URL: "):
         SmtpServer.parse(url)
 
@@ -216,7 +220,7 @@ DISCORD = f"discord://{'1' * 18}/{'a' * 68}"
         ("tgram://123456789:AAabcdefghijklmnopqrstuvwxyz012345678/12345", "tgram://api.telegram.org"),
     ],
 )  # fmt: skip
-def test_chats_of_vendors_are_taken_and_their_keys_not_shown(url: str, shown: str) -> None:
+def test_vendor_chats_are_accepted_and_keys_hidden(url: str, shown: str) -> None:
     place = open_dispatcher(FixedClock()).destination(url)
 
     assert (place.transport, place.shown) == ("chat", shown)
@@ -230,11 +234,11 @@ def test_chats_of_vendors_are_taken_and_their_keys_not_shown(url: str, shown: st
         *("matrix://h", "nctalk://h", "mqtt://h", "syslog://", "rsyslog://h", "ntfy://h/t", "apprise://h/t", "irc://h"),
         *("mailtos://u:p@h", "smtp://h", "signal://h/1", "workflow://10.0.0.1/w/s", "workflow://evil.example/w/s"),
         *("workflow://logic.azure.com.evil.example/w/s", "teams://h", "dbus://", "file:///etc/passwd", "gopher://h", "nope"),
-        # Options that read files, turn checks off, or lead elsewhere
+        # Options that read files, disable checks, or redirect
         *(f"{SLACK}?template=/etc/passwd", f"{DISCORD}?template=file:///etc/passwd", f"{SLACK}?verify=no"),
         *(f"{SLACK}?redirect=yes", f"{SLACK}?rto=9999", f"{DISCORD}?+X-Header=1", f"{DISCORD}?:key=1", f"{SLACK}?store=x"),
         *(f"{SLACK}?footer=no;template=/etc/passwd", f"{SLACK}?footer=no?template=/etc/passwd", f"{SLACK}?Template=x"),
-        # Not what apprise reads
+        # URLs that apprise does not parse
         *("slack://", "discord://short"),
     ],
 )  # fmt: skip
@@ -243,6 +247,6 @@ def test_all_other_chats_are_refused(url: str) -> None:
         open_dispatcher(FixedClock()).destination(url)
 
 
-def test_a_vendor_is_one_whose_url_names_no_host() -> None:
+def test_vendor_urls_name_no_host() -> None:
     for scheme, (_, service) in VENDORS.items():
         assert not any("{host}" in template for template in service.templates), scheme

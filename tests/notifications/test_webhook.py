@@ -1,4 +1,4 @@
-"""Webhooks, sent to servers that are real."""
+"""Webhooks sent to real HTTP servers."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from support.fakes import FixedClock
 
 SECRET = f"whsec_{base64.b64encode(b'k' * 32).decode()}"
 OTHER = f"whsec_{base64.b64encode(b'o' * 32).decode()}"
-NEWS = Notification(
+NOTIFICATION = Notification(
     id="job-1-7", kind=NotificationKind.FAILED, at=DAWN, text="tiny (job-1) has failed"
 )
-LETTER = Message(id="msg_1", payload=payload("vision", "ops", [NEWS.body()], DAWN))
+LETTER = Message(id="msg_1", payload=payload("vision", "ops", [NOTIFICATION.body()], DAWN))
 
 
 @dataclass
 class Receiver:
-    """Somebody's web server, which answers with `status`."""
+    """The web server of a receiver, which responds with `status`."""
 
     status: int = 200
     location: str = ""
     answer: bytes = b""
     pace_s: float = 0.0
-    """Pause before each byte of the answer."""
+    """Pause before each byte of the response."""
     got: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
     port: int = 0
 
@@ -75,7 +75,7 @@ def serving(receiver: Receiver) -> Iterator[Receiver]:
         daemon_threads = True
 
         def handle_error(self, request: object, client_address: object) -> None:
-            pass  # A sender that hangs up in the middle is what some tests are about.
+            pass  # Some tests abort a request while it is sent.
 
     server = Quiet(("127.0.0.1", 0), Handler)
     receiver.port = server.server_address[1]
@@ -128,7 +128,7 @@ def test_after_a_rotation_both_secrets_sign(receiver: Receiver) -> None:
     assert all(signature.startswith("v1,") for signature in signatures)
 
 
-def test_a_secret_after_the_hash_signs_and_stays_here(receiver: Receiver) -> None:
+def test_secret_in_the_url_fragment_signs_and_is_not_sent(receiver: Receiver) -> None:
     hooks().send(f"{receiver.url}#{SECRET}", [], LETTER)
     hooks().send(receiver.url, [SECRET], LETTER)
     hooks().send(receiver.url, [], LETTER)
@@ -139,8 +139,11 @@ def test_a_secret_after_the_hash_signs_and_stays_here(receiver: Receiver) -> Non
     assert "whsec" not in str(receiver.got)
 
 
-def test_the_address_that_was_checked_is_the_one_that_is_called(receiver: Receiver) -> None:
-    """DNS rebinding: a name server that says another address the second time is never asked a second time."""
+def test_webhook_connects_to_the_checked_address(receiver: Receiver) -> None:
+    """DNS rebinding: the name is resolved once.
+
+    A second resolution could return another address.
+    """
     answers = ["127.0.0.1", "127.0.0.2", "169.254.169.254"]
 
     hooks(lambda host, port: [answers.pop(0)]).send(
@@ -163,7 +166,7 @@ def test_unreachable_ipv6_address_falls_back_to_ipv4(
     assert len(receiver.got) == 1
 
 
-def test_a_name_that_leads_inside_is_not_called(receiver: Receiver) -> None:
+def test_host_name_of_a_private_address_is_not_called(receiver: Receiver) -> None:
     with pytest.raises(NotDelivered, match=r"hook\.example is refused: 127\.0\.0\.1 is not public"):
         hooks(lambda host, port: ["127.0.0.1"], allowed="").send(
             f"http://hook.example:{receiver.port}/", [], LETTER
@@ -194,7 +197,7 @@ def test_error_status_is_reported_and_410_is_permanent(
     assert caught.value.for_good is for_good
 
 
-def test_a_long_answer_is_not_read_to_its_end(receiver: Receiver) -> None:
+def test_long_response_is_not_read_completely(receiver: Receiver) -> None:
     receiver.answer = b"x" * 50_000_000
 
     hooks().send(receiver.url, [], LETTER)
@@ -202,8 +205,8 @@ def test_a_long_answer_is_not_read_to_its_end(receiver: Receiver) -> None:
     assert len(receiver.got) == 1
 
 
-def test_an_answer_that_drips_is_cut(receiver: Receiver) -> None:
-    """Each byte comes in time, and the whole never."""
+def test_slow_response_is_cut_off(receiver: Receiver) -> None:
+    """Each byte arrives in time, but the response never ends."""
     receiver.pace_s = 0.2
     begun_s = time.monotonic()
 
@@ -224,7 +227,7 @@ def test_connection_refused_raises_not_delivered_without_url() -> None:
     assert "secret-path" not in caught.value.detail
 
 
-def test_plain_answers_to_tls_are_no_traceback(receiver: Receiver) -> None:
+def test_plain_response_to_tls_raises_not_delivered(receiver: Receiver) -> None:
     with pytest.raises(NotDelivered, match="SSLError"):
         hooks().send(receiver.url.replace("http:", "https:"), [], LETTER)
 
@@ -252,7 +255,7 @@ def test_plain_answers_to_tls_are_no_traceback(receiver: Receiver) -> None:
         ("https://ex*mple.com/", "needs a host"),
     ],
 )
-def test_a_webhook_that_cannot_be_is_refused_with_a_way_out(url: str, why: str) -> None:
+def test_invalid_webhook_url_is_refused_with_a_remedy(url: str, why: str) -> None:
     with pytest.raises(BadChannel, match=why) as caught:
         open_dispatcher(FixedClock()).destination(url)
 
@@ -260,7 +263,7 @@ def test_a_webhook_that_cannot_be_is_refused_with_a_way_out(url: str, why: str) 
     assert "hush" not in caught.value.detail
 
 
-def test_of_a_webhook_only_scheme_and_host_are_shown() -> None:
+def test_only_scheme_and_host_of_a_webhook_are_shown() -> None:
     place = open_dispatcher(FixedClock()).destination(
         f"https://example.com:8443/secret?token=hush#{SECRET}"
     )

@@ -1,4 +1,4 @@
-"""The wheel that a service packs of itself installs elsewhere and is the very same code."""
+"""The wheel that a service packs installs on nodes and contains the running code."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheelhouse of this checkout."""
     return wheelhouse(tmp_path_factory.mktemp("wheels"))
 
 
 @pytest.fixture(scope="module")
 def pip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a new Python has in its packages. To put it there takes five seconds, to copy it a moment."""
+    """The initial packages of a new Python.
+
+    Their installation takes five seconds, a copy a moment.
+    """
     fresh = tmp_path_factory.mktemp("fresh")
     subprocess.run([sys.executable, "-m", "venv", str(fresh)], check=True)
     (site,) = fresh.glob("lib/python3*/site-packages")
@@ -33,7 +36,7 @@ def pip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def node(tmp_path: Path, pip: Path) -> dict[str, str]:
-    """The environment of a shell on a node: an empty Python, and no package index within reach."""
+    """The environment of a shell on a node: an empty Python, without a package index."""
     empty = [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "python")]
     subprocess.run(empty, check=True)
     (site,) = tmp_path.glob("python/lib/python3*/site-packages")
@@ -47,27 +50,27 @@ def node(tmp_path: Path, pip: Path) -> dict[str, str]:
 
 @pytest.fixture
 def torch(node: dict[str, str]) -> None:
-    """As on an image that has torch: everything of this environment is on the node, but Holdfast."""
+    """An image with torch: all packages of this environment except for Holdfast."""
     image = Path(node["HOME"]) / "image"
     image.mkdir()
     for item in Path(sysconfig.get_path("purelib")).iterdir():
         if "holdfast" not in item.name and item.suffix != ".pth":
             (image / item.name).symlink_to(item)
     site = packages(node)
-    # A new environment is given one that torch finds too old.
+    # The pip of a new environment is too old for torch.
     for old in site.glob("setuptools*"):
         shutil.rmtree(old)
     (site / "image.pth").write_text(f"{image}\n")
 
 
 def packages(node: dict[str, str]) -> Path:
-    """Where the node's Python has its packages."""
+    """The site-packages of the node's Python."""
     (site,) = Path(node["HOME"]).glob("python/lib/python3*/site-packages")
     return site
 
 
 def program(file: Path, text: str) -> Path:
-    """A program for the shell at this place."""
+    """Create a program at this path."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"#!/bin/sh\n{text}")
     file.chmod(0o755)
@@ -75,7 +78,7 @@ def program(file: Path, text: str) -> Path:
 
 
 def old_python(file: Path) -> Path:
-    """A Python that is too old for the worker."""
+    """Create a Python that is too old for the worker."""
     return program(file, '[ "$1" = --version ] && echo Python 3.10.12\nexit 1\n')
 
 
@@ -83,19 +86,19 @@ def run(env: dict[str, str], *argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, env=env, text=True, capture_output=True, check=False)
 
 
-def test_the_same_files_make_the_same_wheel_once(house: Path, tmp_path: Path) -> None:
+def test_equal_files_yield_one_wheel(wheel_folder: Path, tmp_path: Path) -> None:
     again = wheelhouse(tmp_path)
 
     before = own_wheel(tmp_path).stat().st_mtime_ns
     assert wheelhouse(tmp_path) == again
     assert own_wheel(tmp_path).stat().st_mtime_ns == before
-    assert again.name == house.name
-    assert own_wheel(tmp_path).read_bytes() == next(house.glob("*.whl")).read_bytes()
+    assert again.name == wheel_folder.name
+    assert own_wheel(tmp_path).read_bytes() == next(wheel_folder.glob("*.whl")).read_bytes()
     assert {path.suffix for path in again.iterdir()} == {".whl", ".sh"}
 
 
-def test_the_wheel_holds_the_code_that_runs_here(house: Path) -> None:
-    with zipfile.ZipFile(next(house.glob("*.whl"))) as wheel:
+def test_wheel_contains_the_running_code(wheel_folder: Path) -> None:
+    with zipfile.ZipFile(next(wheel_folder.glob("*.whl"))) as wheel:
         members = set(wheel.namelist())
         wire = wheel.read("holdfast_worker/protocol/environment.py")
 
@@ -104,12 +107,10 @@ def test_the_wheel_holds_the_code_that_runs_here(house: Path) -> None:
     assert not [name for name in members if "__pycache__" in name or name.endswith(".pyc")]
 
 
-def test_the_installer_puts_the_worker_where_the_shell_finds_it(
-    house: Path, node: dict[str, str]
-) -> None:
-    installed = run(node, "bash", str(house / "install.sh"), "bare")
-    again = run(node, "bash", "-x", str(house / "install.sh"), "bare")
-    # What the worker needs comes from this environment; here only the wheel itself is in question.
+def test_installed_worker_is_on_the_path(wheel_folder: Path, node: dict[str, str]) -> None:
+    installed = run(node, "bash", str(wheel_folder / "install.sh"), "bare")
+    again = run(node, "bash", "-x", str(wheel_folder / "install.sh"), "bare")
+    # The worker's dependencies come from this environment; only the wheel is under test.
     helped = run({**node, "PYTHONPATH": sysconfig.get_path("purelib")}, "holdfast-worker", "--help")
 
     assert installed.returncode == 0, installed.stderr
@@ -122,20 +123,23 @@ def test_the_installer_puts_the_worker_where_the_shell_finds_it(
 @pytest.mark.full
 @pytest.mark.usefixtures("torch")
 def test_install_with_dependencies_present_needs_no_index(
-    house: Path, node: dict[str, str]
+    wheel_folder: Path, node: dict[str, str]
 ) -> None:
-    installed = run(node, "bash", str(house / "install.sh"), "worker")
+    installed = run(node, "bash", str(wheel_folder / "install.sh"), "worker")
     helped = run(node, "holdfast-worker", "--help")
 
     assert installed.returncode == helped.returncode == 0, installed.stderr + helped.stderr
     assert (packages(node) / "holdfast_worker/protocol/environment.py").exists()
 
 
-def test_install_without_writable_stamp_succeeds(house: Path, node: dict[str, str]) -> None:
-    """As in a conda that belongs to root, where pip puts the worker elsewhere. A folder stops root, too."""
+def test_install_without_writable_stamp_succeeds(wheel_folder: Path, node: dict[str, str]) -> None:
+    """As in a conda environment of root, where pip installs elsewhere.
+
+    A directory also stops root.
+    """
     (Path(node["HOME"]) / "python/.holdfast-wheel").mkdir()
 
-    installed = run(node, "bash", str(house / "install.sh"), "bare")
+    installed = run(node, "bash", str(wheel_folder / "install.sh"), "bare")
 
     assert (installed.returncode, installed.stderr) == (0, "")
     assert (packages(node) / "holdfast_worker/protocol/environment.py").exists()
@@ -143,18 +147,20 @@ def test_install_without_writable_stamp_succeeds(house: Path, node: dict[str, st
 
 @pytest.mark.full
 def test_install_with_unmet_dependencies_fails_with_message(
-    house: Path, node: dict[str, str]
+    wheel_folder: Path, node: dict[str, str]
 ) -> None:
-    refused = run(node, "bash", str(house / "install.sh"), "worker")
+    refused = run(node, "bash", str(wheel_folder / "install.sh"), "worker")
 
     assert refused.returncode == 1
     assert "holdfast: the worker could not be installed: see the lines above; " in refused.stderr
 
 
-def test_a_folder_without_a_wheel_is_named(house: Path, node: dict[str, str]) -> None:
+def test_missing_wheel_is_reported_with_its_folder(
+    wheel_folder: Path, node: dict[str, str]
+) -> None:
     alone = Path(node["HOME"]) / "alone"
     alone.mkdir()
-    (alone / "install.sh").write_bytes((house / "install.sh").read_bytes())
+    (alone / "install.sh").write_bytes((wheel_folder / "install.sh").read_bytes())
 
     refused = run(node, "bash", str(alone / "install.sh"))
 
@@ -162,15 +168,15 @@ def test_a_folder_without_a_wheel_is_named(house: Path, node: dict[str, str]) ->
     assert f"no wheel in {alone}" in refused.stderr
 
 
-def test_an_old_python_that_is_the_users_own_is_left_alone(
-    house: Path, node: dict[str, str], tmp_path: Path
+def test_old_python_of_the_user_is_kept(
+    wheel_folder: Path, node: dict[str, str], tmp_path: Path
 ) -> None:
     old = old_python(tmp_path / "old" / "python")
 
     refused = run(
         {**node, "PATH": f"{old.parent}{os.pathsep}{node['PATH']}"},
         "bash",
-        str(house / "install.sh"),
+        str(wheel_folder / "install.sh"),
     )
 
     assert refused.returncode == 1
@@ -180,18 +186,21 @@ def test_an_old_python_that_is_the_users_own_is_left_alone(
 @pytest.mark.full
 @pytest.mark.usefixtures("torch")
 def test_old_python_is_replaced_for_a_task_with_the_worker(
-    house: Path, node: dict[str, str]
+    wheel_folder: Path, node: dict[str, str]
 ) -> None:
     home = Path(node["HOME"])
     old = old_python(home / "sky-user-env/bin/python")
-    # What `uv venv` would fetch is this environment's own Python.
+    # `uv venv` is replaced by this environment's own Python.
     program(
         home / ".local/bin/uv",
         f'echo "$@" > {home}/asked\nrm -r {home}/sky-user-env\nmv {home}/python {home}/sky-user-env\n',
     )
 
     installed = run(
-        {**node, "PATH": f"{old.parent}:/usr/bin:/bin"}, "bash", str(house / "install.sh"), "worker"
+        {**node, "PATH": f"{old.parent}:/usr/bin:/bin"},
+        "bash",
+        str(wheel_folder / "install.sh"),
+        "worker",
     )
 
     assert installed.returncode == 0, installed.stderr
@@ -202,7 +211,7 @@ def test_old_python_is_replaced_for_a_task_with_the_worker(
 
 @pytest.mark.parametrize("place", ["sky-user-env/bin/python", "conda/bin/python"])
 def test_task_without_the_worker_keeps_its_python(
-    house: Path, node: dict[str, str], place: str
+    wheel_folder: Path, node: dict[str, str], place: str
 ) -> None:
     home = Path(node["HOME"])
     old = old_python(home / place)
@@ -210,7 +219,10 @@ def test_task_without_the_worker_keeps_its_python(
     program(home / ".local/bin/uv", f"touch {home}/asked\nexit 1\n")
 
     passed = run(
-        {**node, "PATH": f"{old.parent}:/usr/bin:/bin"}, "bash", str(house / "install.sh"), "bare"
+        {**node, "PATH": f"{old.parent}:/usr/bin:/bin"},
+        "bash",
+        str(wheel_folder / "install.sh"),
+        "bare",
     )
 
     (line,) = passed.stderr.splitlines()
@@ -222,11 +234,11 @@ def test_task_without_the_worker_keeps_its_python(
 
 
 def test_task_without_the_worker_tolerates_a_failed_install(
-    house: Path, node: dict[str, str], tmp_path: Path
+    wheel_folder: Path, node: dict[str, str], tmp_path: Path
 ) -> None:
     alone = tmp_path / "alone"
     alone.mkdir()
-    shutil.copy(house / "install.sh", alone)
+    shutil.copy(wheel_folder / "install.sh", alone)
     (alone / "holdfast_train-0-py3-none-any.whl").write_text("torn")
 
     passed = run(node, "bash", str(alone / "install.sh"), "bare")

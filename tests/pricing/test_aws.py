@@ -1,4 +1,7 @@
-"""Spot prices of AWS: moto's EC2 over HTTP, with a market of its own behind `describe_spot_price_history`."""
+"""Spot prices of AWS, from moto's EC2 over HTTP.
+
+A market in this module provides `describe_spot_price_history`.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,12 @@ from worker.support.s3_servers import credentials
 P4D = "p4d.24xlarge"
 A, B = "us-east-1a", "us-east-1b"
 PAGE = 2
-"""Entries on a page. AWS has up to 1000."""
+"""Entries per page. AWS returns up to 1000."""
 
 
 @dataclass
 class Market:
-    """The spot market behind moto, which has none: prices change here as AWS says that they do."""
+    """The spot market that moto lacks: prices change as AWS documents."""
 
     clock: FixedClock
     changes: list[dict[str, Any]] = field(default_factory=list)
@@ -46,7 +49,7 @@ class Market:
         )
 
     def page(self, response: Any) -> dict[str, Any]:
-        """One page of what `describe_spot_price_history` tells, newest first, as AWS documents it."""
+        """One page of `describe_spot_price_history`, newest first, as AWS documents it."""
         ask = {
             name: response._get_param(name)
             for name in (
@@ -82,8 +85,8 @@ class Market:
         return [*inside, *before.values()]
 
 
-def _time(told: datetime) -> datetime:
-    return told.replace(tzinfo=UTC)  # Moto reads times without their zone.
+def _time(time: datetime) -> datetime:
+    return time.replace(tzinfo=UTC)  # Moto parses times without their zone.
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +101,7 @@ def endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def market(endpoint: str, clock: FixedClock, monkeypatch: pytest.MonkeyPatch) -> Market:
-    """AWS with a market, and keys for it."""
+    """AWS with a market, and credentials for it."""
     market = Market(clock)
     method = "describe_spot_price_history"
     monkeypatch.setattr(EC2Response, method, lambda told_by: ActionResult(market.page(told_by)))
@@ -109,7 +112,7 @@ def market(endpoint: str, clock: FixedClock, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def spot(clock: FixedClock) -> AwsSpot:
-    """What this service sees of it."""
+    """The price source under test."""
     return AwsSpot(clock, connect)
 
 
@@ -168,7 +171,7 @@ def test_overlapping_history_queries_return_all_price_changes(
     assert [change.micros_per_hour for change in early] == [5_000_000, 6_000_000, 7_000_000]
 
 
-def test_windows_and_prices_that_are_none_are_left_out(
+def test_invalid_windows_and_prices_are_skipped(
     market: Market, spot: AwsSpot, clock: FixedClock
 ) -> None:
     market.change(A, 3, "8.0", product="Linux/UNIX (Amazon VPC)")
@@ -180,7 +183,9 @@ def test_windows_and_prices_that_are_none_are_left_out(
     assert [(quote.zone, quote.spot_micros_per_hour) for quote in quotes] == [(A, 8_000_000)]
 
 
-def test_an_answer_holds_for_ten_minutes(market: Market, spot: AwsSpot, clock: FixedClock) -> None:
+def test_response_is_cached_for_ten_minutes(
+    market: Market, spot: AwsSpot, clock: FixedClock
+) -> None:
     market.change(A, 3, "8.0")
     spot.quotes("us-east-1", P4D, clock.now())
     market.change(A, 0, "9.0")
@@ -192,7 +197,7 @@ def test_an_answer_holds_for_ten_minutes(market: Market, spot: AwsSpot, clock: F
     assert [quote.spot_micros_per_hour for quote in (*again, *later)] == [8_000_000, 9_000_000]
 
 
-def test_zones_have_the_names_of_this_account(market: Market, spot: AwsSpot) -> None:
+def test_zones_use_the_names_of_the_account(market: Market, spot: AwsSpot) -> None:
     names = spot.zone_names("us-east-1")
 
     assert len(names) >= 4
@@ -301,16 +306,16 @@ def test_unreachable_aws_is_warned_about_once_and_backed_off(
     ] == ["WARNING"]
 
 
-def test_a_page_of_a_proxy_instead_of_an_answer_is_no_price(
+def test_html_page_of_a_proxy_gives_no_price(
     market: Market, spot: AwsSpot, clock: FixedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    market.changes.append({"InstanceType": P4D})  # At which the server itself falls over.
+    market.changes.append({"InstanceType": P4D})  # The server itself fails on this page.
 
     assert spot.quotes("us-east-1", P4D, clock.now()) == ()
     assert "are unavailable" in caplog.text
 
 
 @pytest.mark.parametrize("region", ["no such region", "evil.example.com/", ""])
-def test_a_region_that_is_none_leads_nowhere(market: Market, region: str) -> None:
+def test_invalid_region_raises_price_unavailable(market: Market, region: str) -> None:
     with pytest.raises(PriceUnavailable):
         list(connect(region).zones())

@@ -1,4 +1,4 @@
-"""The price lists that the service reads: SkyPilot's catalog of three clouds, and the snapshot in the wheel."""
+"""Price lists of the service: SkyPilot's catalog of three clouds, and the bundled snapshot."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "v8"
 
 
-def quote_for(folder: Path, clock: FixedClock, **words: object) -> Quote:
+def quote_for(folder: Path, clock: FixedClock, **fields: object) -> Quote:
     catalog = open_catalog([folder / "nowhere", folder], clock, asks_aws=False)
-    return catalog.quote(PriceQuery(**words), clock.now())  # type: ignore[arg-type]
+    return catalog.quote(PriceQuery(**fields), clock.now())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("words", "spot", "on_demand"),
+    ("fields", "spot", "on_demand"),
     [
         (
             {"cloud": "aws", "region": "us-east-1", "zone": "use1-az1", "accelerator": "A100"},
@@ -67,27 +67,27 @@ def quote_for(folder: Path, clock: FixedClock, **words: object) -> Quote:
     ],
 )
 def test_a_catalog_is_read_by_its_headers(
-    folder: Path, clock: FixedClock, words: dict[str, str], spot: int, on_demand: int
+    folder: Path, clock: FixedClock, fields: dict[str, str], spot: int, on_demand: int
 ) -> None:
-    quote = quote_for(folder, clock, **words, count=8)
+    quote = quote_for(folder, clock, **fields, count=8)
 
     assert (quote.spot_micros_per_hour, quote.on_demand_micros_per_hour) == (spot, on_demand)
     assert (quote.tier, quote.is_estimate) == (QuoteSource.CATALOG, False)
-    assert quote.source == f"SkyPilot catalog v8 {words['cloud']}/vms.csv"
+    assert quote.source == f"SkyPilot catalog v8 {fields['cloud']}/vms.csv"
 
 
 def test_azure_has_one_price_for_all_zones_of_a_region(folder: Path, clock: FixedClock) -> None:
-    words = {"cloud": "azure", "region": "eastus", "zone": "eastus-2"}
+    fields = {"cloud": "azure", "region": "eastus", "zone": "eastus-2"}
 
-    quote = quote_for(folder, clock, **words, accelerator="A100-80GB", count=1)
+    quote = quote_for(folder, clock, **fields, accelerator="A100-80GB", count=1)
 
     assert (quote.spot_micros_per_hour, quote.is_estimate) == (679_000, False)
 
 
 def test_a_node_without_accelerators_is_found_by_its_type(folder: Path, clock: FixedClock) -> None:
-    words = {"cloud": "aws", "region": "us-east-1", "zone": "use1-az1"}
+    fields = {"cloud": "aws", "region": "us-east-1", "zone": "use1-az1"}
 
-    quote = quote_for(folder, clock, **words, instance_type="m6i.large")
+    quote = quote_for(folder, clock, **fields, instance_type="m6i.large")
 
     assert (quote.spot_micros_per_hour, quote.on_demand_micros_per_hour) == (38_400, 96_000)
 
@@ -179,7 +179,7 @@ def test_implausible_snapshot_rows_are_rejected_or_repaired() -> None:
     assert len(closed) == 9
 
 
-def test_a_snapshot_of_two_days_has_two_dates() -> None:
+def test_snapshot_dates_are_kept_per_cloud() -> None:
     text = (
         "cloud,region,zone,instance_type,accelerator,count,on_demand_usd_per_hour,spot_usd_per_hour,as_of,source\n"
         "aws,r,z,a.b,A100,8,20,8,2026-11-02,x\n"

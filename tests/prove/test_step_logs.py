@@ -1,4 +1,4 @@
-"""Step logs of two runs are compared, and a job file is reduced to a trial on this machine."""
+"""Comparison of the step logs of two runs, and reduction of a job file to a local trial."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ def line(step: int, rank: int = 0, batch: str = "aa", **logged: float | None) ->
 
 
 def parsed_logs(*lines: str) -> StepLogs:
-    hearing = StepLogs()
-    hearing.parse(lines)
-    return hearing
+    logs = StepLogs()
+    logs.parse(lines)
+    return logs
 
 
-STRAIGHT = parsed_logs(line(0), line(1, loss=2.0), line(2, loss=1.5), line(0, rank=1), line(1, rank=1), line(2, rank=1))  # fmt: skip
+UNINTERRUPTED = parsed_logs(line(0), line(1, loss=2.0), line(2, loss=1.5), line(0, rank=1), line(1, rank=1), line(2, rank=1))  # fmt: skip
 
 
-def test_a_run_that_did_steps_again_in_the_same_way_is_the_same() -> None:
-    """After a resume nothing was logged yet of the step before: that is no other number."""
+def test_run_with_identical_repeated_steps_is_equal() -> None:
+    """After a resume, the step before has no log line yet, which is no difference."""
     resumed = parsed_logs(
         line(0), line(1, loss=2.0), line(0, rank=1), "step 1/3  loss 2.0", line(1, rank=1),
         line(1), line(2, loss=1.5), line(1, rank=1), line(2, rank=1), line(2)[:40],
     )  # fmt: skip
 
-    likeness = compare_steps(STRAIGHT, resumed)
+    comparison = compare_steps(UNINTERRUPTED, resumed)
 
-    assert (likeness.batches, likeness.other_batches) == (6, 0)
-    assert (likeness.values, likeness.other_values, likeness.first_difference) == (2, 0, "")
+    assert (comparison.batches, comparison.other_batches) == (6, 0)
+    assert (comparison.values, comparison.other_values, comparison.first_difference) == (2, 0, "")
 
 
 @pytest.mark.parametrize(
-    ("more", "others", "told"),
+    ("more", "others", "message"),
     [
         ([line(1, batch="bb")], (1, 0), "rank 0 received a different batch at step 1"),
         ([line(3)], (1, 0), "rank 0 received a different batch at step 3"),
@@ -63,30 +63,34 @@ def test_a_run_that_did_steps_again_in_the_same_way_is_the_same() -> None:
         ([line(2, loss=None)], (0, 1), "loss of rank 0 differs after step 2"),
     ],
 )
-def test_where_two_runs_part_is_found(more: list[str], others: tuple[int, int], told: str) -> None:
+def test_first_difference_of_two_runs_is_found(
+    more: list[str], others: tuple[int, int], message: str
+) -> None:
     parted = parsed_logs(line(0), line(1, loss=2.0), line(2, loss=1.5), *more, line(0, 1), line(1, 1), line(2, 1))  # fmt: skip
 
-    likeness = compare_steps(STRAIGHT, parted)
+    comparison = compare_steps(UNINTERRUPTED, parted)
 
-    assert (likeness.other_batches, likeness.other_values) == others
-    assert likeness.first_difference == told
+    assert (comparison.other_batches, comparison.other_values) == others
+    assert comparison.first_difference == message
 
 
 def test_missing_rank_counts_as_different_batches() -> None:
-    assert compare_steps(STRAIGHT, parsed_logs(line(0), line(1), line(2))).other_batches == 3
+    assert compare_steps(UNINTERRUPTED, parsed_logs(line(0), line(1), line(2))).other_batches == 3
     assert compare_steps(parsed_logs(), parsed_logs()).batches == 0
 
 
-@pytest.mark.parametrize("said", ["{}", "[1]", '{"step": 1, "rank": 0, "batch": "a"}', "{", "null"])
-def test_malformed_step_log_lines_are_skipped(said: str) -> None:
-    assert parsed_logs(f"holdfast: witness: {said}").batches == {}
+@pytest.mark.parametrize(
+    "logged_line", ["{}", "[1]", '{"step": 1, "rank": 0, "batch": "a"}', "{", "null"]
+)
+def test_malformed_step_log_lines_are_skipped(logged_line: str) -> None:
+    assert parsed_logs(f"holdfast: witness: {logged_line}").batches == {}
 
 
 def test_shortened_job_runs_locally_without_notifications() -> None:
     task = shortened_job(FILE, name="proof", steps=60, step_ms=100)
 
-    understood = parse_job_file(yaml.safe_dump(task))
-    spec = understood.spec
+    parsed = parse_job_file(yaml.safe_dump(task))
+    spec = parsed.spec
     assert (spec.engine, spec.num_nodes, spec.name) == ("local", 2, "proof")
     assert spec.envs == {
         "LEVEL": "7",
@@ -99,12 +103,12 @@ def test_shortened_job_runs_locally_without_notifications() -> None:
     assert spec.holdfast.checkpoint
     assert (spec.holdfast.checkpoint.every, spec.holdfast.checkpoint.keep.last) == ("10 steps", 5)
     assert spec.holdfast.limits.max_cost_usd is None
-    assert understood.notify == ()
+    assert parsed.notify == ()
     assert spec.more == {}
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("run: [", "not YAML"),
         ("- a list", "one mapping"),
@@ -113,12 +117,12 @@ def test_shortened_job_runs_locally_without_notifications() -> None:
         ("run: x\nholdfast: 5", "names no checkpoint store"),
     ],
 )
-def test_unprovable_job_file_is_rejected_with_a_reason(text: str, told: str) -> None:
-    with pytest.raises(BadRequest, match=told):
+def test_unprovable_job_file_is_rejected_with_a_reason(text: str, message: str) -> None:
+    with pytest.raises(BadRequest, match=message):
         shortened_job(text, name="proof", steps=60, step_ms=100)
 
 
-def test_nodes_are_taken_in_the_middle_and_not_at_the_ends() -> None:
+def test_preemption_steps_are_evenly_spaced() -> None:
     assert preemption_steps(60, 2) == [20, 40]
     assert preemption_steps(24, 1) == [12]
     with pytest.raises(BadRequest, match="--steps 20: too few for 10 kills; use 33 or more"):

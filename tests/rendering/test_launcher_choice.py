@@ -1,4 +1,4 @@
-"""Where a job runs is one word of its file; what it runs is the same everywhere."""
+"""The launcher of a job is one key of its file; the program is the same on every launcher."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLACE = batch_job.ClusterPaths(
 
 
 @pytest.mark.parametrize("infra", ["slurm", "aws", "gcp", "kubernetes"])
-def test_the_launcher_changes_and_the_program_does_not(infra: str) -> None:
+def test_program_is_the_same_on_every_launcher(infra: str) -> None:
     here = render(parse_job_file(FILE.format(infra="local")).spec).task
     there = render(parse_job_file(FILE.format(infra=infra)).spec).task
 
@@ -53,7 +53,10 @@ def test_torchrun_commands_start_script_with_same_arguments() -> None:
 
 
 def test_every_launcher_runs_the_same_bytes(tmp_path: Path) -> None:
-    """What each launcher ships is compared as it ships it: copied, packed for Slurm, uploaded, or left in place."""
+    """The compared files are those that each launcher ships.
+
+    They are copied, packed for Slurm, uploaded, or left in place.
+    """
     work = tmp_path / "work"
     work.mkdir()
     (work / "train.py").write_bytes(b"print('trained')\n")

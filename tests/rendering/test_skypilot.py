@@ -1,4 +1,4 @@
-"""What a job is made into before SkyPilot's managed jobs run it, and what they would refuse."""
+"""Rendering of a job for SkyPilot's managed jobs, and features that they reject."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ EAGER = {
 BRAKE = {"idle_minutes": 10, "down": True}
 
 
-def rendered(**words: Any) -> RenderedTask:
-    return render(parse_job_file(yaml.safe_dump({"run": "true", **words})).spec)
+def rendered(**fields: Any) -> RenderedTask:
+    return render(parse_job_file(yaml.safe_dump({"run": "true", **fields})).spec)
 
 
-def resources(**words: Any) -> dict[str, Any]:
-    return dict(rendered(resources=words).task["resources"])
+def resources(**fields: Any) -> dict[str, Any]:
+    return dict(rendered(resources=fields).task["resources"])
 
 
-def notes(**words: Any) -> list[str]:
-    """What is noted about resources."""
-    return [note for note in rendered(resources=words).notes if note.startswith("resources")]
+def notes(**fields: Any) -> list[str]:
+    """The notes about resources."""
+    return [note for note in rendered(resources=fields).notes if note.startswith("resources")]
 
 
-def flaws(**words: Any) -> dict[str, str]:
+def flaws(**fields: Any) -> dict[str, str]:
     with pytest.raises(BadJobFile) as refusal:
-        rendered(**words)
+        rendered(**fields)
     return {flaw.pointer: flaw.message for flaw in refusal.value.issues}
 
 
-def test_a_job_on_spot_nodes_is_rendered_whole() -> None:
+def test_spot_job_is_rendered_completely() -> None:
     task = rendered(
         name="tiny gpt",
         num_nodes=2,
@@ -80,7 +80,7 @@ def test_accelerators_are_not_added_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "kind"),
+    ("fields", "kind"),
     [
         ({"run": "echo hello"}, "bare"),
         ({"run": "holdfast-worker run train.py"}, "worker"),
@@ -90,9 +90,9 @@ def test_accelerators_are_not_added_by_default() -> None:
     ],
 )
 def test_worker_dependencies_are_installed_only_where_used(
-    words: dict[str, Any], kind: str
+    fields: dict[str, Any], kind: str
 ) -> None:
-    first = rendered(**words).task["setup"].splitlines()[0]
+    first = rendered(**fields).task["setup"].splitlines()[0]
 
     assert first == f"bash ~/.holdfast-wheel/install.sh {kind} || exit 1"
 
@@ -101,7 +101,7 @@ def test_worker_dependencies_are_installed_only_where_used(
 
 
 @pytest.mark.parametrize(
-    ("words", "strategy"),
+    ("fields", "strategy"),
     [
         ({}, "EAGER_NEXT_REGION"),
         ({"use_spot": False}, "FAILOVER"),
@@ -112,10 +112,10 @@ def test_worker_dependencies_are_installed_only_where_used(
         ({"ordered": [{"infra": "aws"}, {"infra": "aws", "use_spot": False}]}, "EAGER_NEXT_REGION"),
     ],
 )
-def test_the_strategy_is_the_users_or_the_one_that_loses_least(
-    words: dict[str, Any], strategy: str
+def test_default_recovery_strategy_yields_to_the_file(
+    fields: dict[str, Any], strategy: str
 ) -> None:
-    assert resources(**words)["job_recovery"]["strategy"] == strategy
+    assert resources(**fields)["job_recovery"]["strategy"] == strategy
 
 
 @pytest.mark.parametrize("word", [{"spot_recovery": "auto"}, {"job_recovery": "eager_next_region"}])
@@ -130,7 +130,7 @@ def test_region_avoiding_recovery_gets_a_note_on_its_absence(
     ("codes", "rendered_codes", "noted"),
     [(33, [33, 75], True), ([75, 5, 5], [5, 75], True), (75, [75], False), ([], [75], False)],
 )
-def test_a_worker_that_left_on_notice_always_comes_back(
+def test_worker_exit_on_notice_always_recovers(
     codes: Any, rendered_codes: list[int], noted: bool
 ) -> None:
     word = {"job_recovery": {"recover_on_exit_codes": codes}}
@@ -156,7 +156,7 @@ def test_settings_common_to_all_candidates_are_written_once() -> None:
     ("word", "values"),
     [("job_recovery", ["FAILOVER", "EAGER_NEXT_REGION"]), ("priority", [1, 2]), ("autostop", [5, 9])],
 )  # fmt: skip
-def test_candidates_cannot_differ_in_that(word: str, values: list[Any]) -> None:
+def test_candidates_with_differing_settings_are_refused(word: str, values: list[Any]) -> None:
     entries = [
         {"infra": infra, word: value} for infra, value in zip(["aws", "gcp"], values, strict=True)
     ]
@@ -168,7 +168,7 @@ def test_candidates_cannot_differ_in_that(word: str, values: list[Any]) -> None:
     }
 
 
-# Spot, brake, price
+# Spot, autostop, price
 
 
 def test_spot_falls_back_to_on_demand_if_the_file_lists_both() -> None:
@@ -178,7 +178,7 @@ def test_spot_falls_back_to_on_demand_if_the_file_lists_both() -> None:
 
 
 @pytest.mark.parametrize("infra", ["kubernetes", "k8s/ctx", "lambda", "ssh/pool"])
-def test_where_there_is_no_spot_none_is_asked_for(infra: str) -> None:
+def test_infra_without_spot_requests_no_spot(infra: str) -> None:
     assert resources(infra=infra)["use_spot"] is False
     assert notes(infra=infra) == []
 
@@ -194,18 +194,18 @@ def test_spot_on_infra_without_spot_is_disabled_with_a_note() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "brake", "noted"),
+    ("autostop", "rendered_autostop", "noted"),
     [(None, BRAKE, False), (True, True, False), (30, 30, True), (False, False, True), ({"down": True}, {"down": True}, True)],
 )  # fmt: skip
 def test_autostop_is_the_default_unless_the_file_overrides(
-    said: Any, brake: Any, noted: bool
+    autostop: Any, rendered_autostop: Any, noted: bool
 ) -> None:
-    assert resources(autostop=said)["autostop"] == brake
-    assert bool(notes(autostop=said)) is noted
+    assert resources(autostop=autostop)["autostop"] == rendered_autostop
+    assert bool(notes(autostop=autostop)) is noted
 
 
 @pytest.mark.parametrize(
-    ("limit", "nodes", "words", "bound"),
+    ("limit", "nodes", "fields", "bound"),
     [
         (20, 1, {}, 20.0),
         (20, 3, {}, 6.666666),
@@ -218,11 +218,11 @@ def test_autostop_is_the_default_unless_the_file_overrides(
     ],
 )
 def test_the_hourly_limit_of_a_job_bounds_the_price_of_a_node(
-    limit: float | None, nodes: int, words: dict[str, Any], bound: float | None
+    limit: float | None, nodes: int, fields: dict[str, Any], bound: float | None
 ) -> None:
     limits = {} if limit is None else {"max_hourly_cost_usd": limit}
 
-    task = rendered(num_nodes=nodes, resources=words, holdfast={"limits": limits}).task
+    task = rendered(num_nodes=nodes, resources=fields, holdfast={"limits": limits}).task
 
     assert task["resources"].get("max_hourly_cost") == bound
 
@@ -253,7 +253,7 @@ def test_a_tag_that_changes_as_a_label_is_noted() -> None:
 
 
 @given(st.text(), st.dictionaries(st.text(), st.text(), max_size=3))
-def test_every_cloud_accepts_every_label_of_ours(name: str, tags: dict[str, str]) -> None:
+def test_every_cloud_accepts_rendered_labels(name: str, tags: dict[str, str]) -> None:
     labels, _ = labels_of(name, tags)
 
     for key, value in labels.items():
@@ -262,14 +262,14 @@ def test_every_cloud_accepts_every_label_of_ours(name: str, tags: dict[str, str]
 
 
 @given(st.text(min_size=1))
-def test_every_name_becomes_one_that_skypilot_accepts(name: str) -> None:
+def test_job_names_are_converted_for_skypilot(name: str) -> None:
     import re
 
     assert re.fullmatch(r"[a-zA-Z0-9]+(?:[._-]{1,2}[a-zA-Z0-9]+)*", task_name(name))
 
 
 @pytest.mark.parametrize("name", ["tiny-gpt", "a.b_c--d", "7"])
-def test_a_name_that_skypilot_accepts_stays(name: str) -> None:
+def test_valid_skypilot_name_is_unchanged(name: str) -> None:
     assert task_name(name) == name
 
 
@@ -277,7 +277,7 @@ def test_a_name_that_skypilot_accepts_stays(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "pointer", "message"),
+    ("fields", "pointer", "message"),
     [
         ({"service": {"port": 80}}, "#/service", "is a `sky serve` feature; submit a job that ends"),
         ({"pool": {"workers": 2}}, "#/pool", "is created by `sky jobs pool apply`, not by a job; remove it"),
@@ -298,9 +298,9 @@ def test_a_name_that_skypilot_accepts_stays(name: str) -> None:
     ],
 )  # fmt: skip
 def test_features_unsupported_by_managed_jobs_are_rejected(
-    words: dict[str, Any], pointer: str, message: str
+    fields: dict[str, Any], pointer: str, message: str
 ) -> None:
-    found = flaws(**words)
+    found = flaws(**fields)
 
     assert list(found) == [pointer]
     assert found[pointer].startswith(message)
@@ -315,9 +315,7 @@ def test_features_unsupported_by_managed_jobs_are_rejected(
         ("s3://bucket", {}, False),
     ],
 )
-def test_a_store_that_goes_with_its_node_is_noted(
-    store: str, mounts: dict[str, Any], noted: bool
-) -> None:
+def test_node_local_store_gets_a_note(store: str, mounts: dict[str, Any], noted: bool) -> None:
     result = rendered(file_mounts=mounts, holdfast={"checkpoint": {"store": store}}).notes
 
     assert bool([note for note in result if "is lost with it" in note]) is noted

@@ -1,4 +1,4 @@
-"""Every task that we render is one that the real SkyPilot reads, and reads as it was meant."""
+"""The real SkyPilot parses every task that Holdfast renders, with the intended meaning."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def sky() -> Iterator[SkyPilot]:
     sky.close()
 
 
-def rendered(**words: Any) -> str:
-    return render(parse_job_file(yaml.safe_dump({"run": "true", **words})).spec).text
+def rendered(**fields: Any) -> str:
+    return render(parse_job_file(yaml.safe_dump({"run": "true", **fields})).spec).text
 
 
-# A file for each thing that people ask for; what they become is looked at in test_managed.py.
+# One file for each feature; test_skypilot.py checks how they are rendered.
 FILES: dict[str, dict[str, Any]] = {
     "the shortest": {},
     "the one of the design": {
@@ -124,8 +124,8 @@ FILES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", FILES)
 def test_skypilot_parses_rendered_tasks_as_intended(sky: SkyPilot, name: str) -> None:
-    words = FILES[name]
-    text = rendered(**words)
+    fields = FILES[name]
+    text = rendered(**fields)
 
     (found,) = sky.read([text])
 
@@ -133,10 +133,10 @@ def test_skypilot_parses_rendered_tasks_as_intended(sky: SkyPilot, name: str) ->
     assert "error" not in found, found["error"]
     assert found["envs"] == task["envs"]
     assert (found["run"], found["setup"]) == (task["run"], task["setup"])
-    assert found["secrets"] == sorted(words.get("secrets", {}))
+    assert found["secrets"] == sorted(fields.get("secrets", {}))
     assert found["ordered"] is (
-        "ordered" in words.get("resources", {})
-        or isinstance(words.get("resources", {}).get("accelerators"), list)
+        "ordered" in fields.get("resources", {})
+        or isinstance(fields.get("resources", {}).get("accelerators"), list)
     )
     for one in found["resources"]:
         assert one["job_recovery"] == task["resources"]["job_recovery"]
@@ -154,7 +154,7 @@ def test_skypilot_reads_spot_nodes_that_recover(sky: SkyPilot) -> None:
 
 
 @pytest.mark.parametrize("name", ["train", "smoke"])
-def test_the_tasks_of_the_house_can_be_launched_by_hand(sky: SkyPilot, name: str) -> None:
+def test_base_tasks_can_be_launched_by_hand(sky: SkyPilot, name: str) -> None:
     text = (ROOT / f"sky_tasks/{name}.yaml").read_text()
 
     (found,) = sky.read([text])
@@ -180,7 +180,7 @@ def test_labels_of_candidates_stay_with_them(sky: SkyPilot) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("fields", "message"),
     [
         ({"resources": {"spot_recovery": "auto"}}, "did you mean 'job_recovery'?"),
         ({"resources": {"job_recovery": {"strategy": "auto"}}}, "not a valid"),
@@ -189,16 +189,16 @@ def test_labels_of_candidates_stay_with_them(sky: SkyPilot) -> None:
         ({"envs": {"D": 'a"b'}, "file_mounts": {"/d": "s3://b/${D}"}}, "JSONDecodeError"),
     ],
 )
-def test_tasks_corrected_or_rejected_by_us_fail_in_skypilot(
-    sky: SkyPilot, words: dict[str, Any], says: str
+def test_corrected_or_rejected_tasks_fail_in_skypilot(
+    sky: SkyPilot, fields: dict[str, Any], message: str
 ) -> None:
-    (found,) = sky.read([yaml.safe_dump({"run": "true", **words})])
+    (found,) = sky.read([yaml.safe_dump({"run": "true", **fields})])
 
-    assert says in found["error"]
+    assert message in found["error"]
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
-SPOKEN = st.lists(st.sampled_from(["no", "1e3", "~", "$HOME", "${X_A}", '"', "\\", "'", "\n", "\u2028", "#", ": ", "- "]), max_size=4).map("".join) | TEXT  # fmt: skip
+TEXTS = st.lists(st.sampled_from(["no", "1e3", "~", "$HOME", "${X_A}", '"', "\\", "'", "\n", "\u2028", "#", ": ", "- "]), max_size=4).map("".join) | TEXT  # fmt: skip
 INFRA = st.sampled_from(["aws", "AWS/us-east-1", "gcp", "azure", "lambda", "runpod", "kubernetes", "k8s/my/context", "*/us-east-1", "aws/*/us-east-1a", "nebius"])  # fmt: skip
 ACCELERATORS = st.sampled_from(["A100:8", "A100-80GB:8", "h100:8", {"L4": 1}, "T4", ["A100:8", "H100:8"], {"A100:8": None, "H100:8": None}])  # fmt: skip
 KEY = st.from_regex(r"[a-z][a-z0-9]{0,5}", fullmatch=True)
@@ -245,16 +245,16 @@ MOUNT = BUCKET | st.fixed_dictionaries(
 )
 SPAN = st.sampled_from(["90s", "48h", "7d"])
 LIMITS = st.fixed_dictionaries({}, optional={"max_cost_usd": st.integers(1, 1000), "max_hourly_cost_usd": st.floats(1, 100).map(lambda usd: round(usd, 2)), "deadline": SPAN, "max_duration": SPAN, "max_wait": SPAN, "max_failures": st.integers(1, 100)})  # fmt: skip
-BLOCK = st.fixed_dictionaries({}, optional={"limits": LIMITS, "tags": st.dictionaries(TEXT, SPOKEN, max_size=2), "checkpoint": st.just({"store": "s3://bucket/c"})})  # fmt: skip
+BLOCK = st.fixed_dictionaries({}, optional={"limits": LIMITS, "tags": st.dictionaries(TEXT, TEXTS, max_size=2), "checkpoint": st.just({"store": "s3://bucket/c"})})  # fmt: skip
 JOB_FILE = st.fixed_dictionaries(
-    {"run": SPOKEN.filter(bool) | st.lists(SPOKEN, min_size=1, max_size=3)},
+    {"run": TEXTS.filter(bool) | st.lists(TEXTS, min_size=1, max_size=3)},
     optional={
-        "name": SPOKEN.filter(bool),
+        "name": TEXTS.filter(bool),
         "num_nodes": st.integers(1, 1000),
-        "setup": SPOKEN,
+        "setup": TEXTS,
         "workdir": st.just("/srv/$X_A"),
-        "envs": st.dictionaries(st.from_regex(r"X_[AB]{1,2}", fullmatch=True), SPOKEN, max_size=3),
-        "secrets": st.dictionaries(st.from_regex(r"S_[AB]", fullmatch=True), SPOKEN, max_size=2),
+        "envs": st.dictionaries(st.from_regex(r"X_[AB]{1,2}", fullmatch=True), TEXTS, max_size=3),
+        "secrets": st.dictionaries(st.from_regex(r"S_[AB]", fullmatch=True), TEXTS, max_size=2),
         "resources": RESOURCES,
         "file_mounts": st.dictionaries(st.sampled_from(["/a", "/b", "~/c"]), MOUNT, max_size=2),
         "holdfast": BLOCK,
@@ -264,28 +264,26 @@ JOB_FILE = st.fixed_dictionaries(
 
 @settings(max_examples=repeat_count(50, 150))
 @given(st.lists(JOB_FILE, min_size=1, max_size=6))
-def test_skypilot_reads_every_task_that_we_do_not_refuse(
-    sky: SkyPilot, files: list[dict[str, Any]]
-) -> None:
-    understood: list[tuple[dict[str, Any], str]] = []
-    for words in files:
+def test_skypilot_parses_every_task_not_refused(sky: SkyPilot, files: list[dict[str, Any]]) -> None:
+    parsed: list[tuple[dict[str, Any], str]] = []
+    for fields in files:
         try:
-            understood.append((words, render(parse_job_file(yaml.safe_dump(words)).spec).text))
+            parsed.append((fields, render(parse_job_file(yaml.safe_dump(fields)).spec).text))
         except BadJobFile:
             continue
-    assume(understood)
+    assume(parsed)
 
-    found = sky.read([text for _, text in understood])
+    found = sky.read([text for _, text in parsed])
 
-    for (words, text), answer in zip(understood, found, strict=True):
+    for (fields, text), answer in zip(parsed, found, strict=True):
         assert "error" not in answer, f"{answer['error']}\n{text}"
         task = yaml.safe_load(text)
         assert answer["envs"] == task["envs"]
-        assert {name: answer["envs"][name] for name in words.get("envs", {})} == words.get("envs", {})  # fmt: skip
+        assert {name: answer["envs"][name] for name in fields.get("envs", {})} == fields.get("envs", {})  # fmt: skip
         assert (answer["run"], answer["setup"]) == (task["run"], task["setup"])
-        assert answer["secrets"] == sorted(words.get("secrets", {}))
+        assert answer["secrets"] == sorted(fields.get("secrets", {}))
         assert task.get("secrets", {}) == dict.fromkeys(answer["secrets"], REDACTED)
-        assert answer["num_nodes"] == words.get("num_nodes", 1)
+        assert answer["num_nodes"] == fields.get("num_nodes", 1)
         assert WHEEL_MOUNT in answer["file_mounts"]
         assert {str(one["job_recovery"]) for one in answer["resources"]} == {
             str(task["resources"]["job_recovery"])

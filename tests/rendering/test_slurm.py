@@ -1,4 +1,4 @@
-"""A job file as a batch job of Slurm."""
+"""Rendering of a job file as a batch job of Slurm."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FILE: dict[str, Any] = {
     "config": {"slurm": {"sbatch_options": {"time": "02:00:00"}}},
     "holdfast": {"checkpoint": {"store": "file:///shared/checkpoints"}},
 }
-"""Four nodes of four GPUs: a world of 16."""
+"""Four nodes of four GPUs: a world size of 16."""
 
 GOLDEN = """\
 #!/bin/bash
@@ -70,24 +70,24 @@ PROBE_PACKAGES=torch
 """
 
 
-def understood(**words: Any) -> tuple[Any, Any]:
-    """Spec and task of the file above with other words."""
-    spec = parse_job_file(yaml.safe_dump({**FILE, **words}), Overrides(base_dir="/")).spec
+def parse(**fields: Any) -> tuple[Any, Any]:
+    """Spec and task of the file above with other values."""
+    spec = parse_job_file(yaml.safe_dump({**FILE, **fields}), Overrides(base_dir="/")).spec
     return spec, render(spec).task
 
 
-def with_slurm(**words: Any) -> tuple[Any, Any]:
-    return understood(config={"slurm": words})
+def with_slurm(**fields: Any) -> tuple[Any, Any]:
+    return parse(config={"slurm": fields})
 
 
-def flaws(**words: Any) -> dict[str, str]:
+def flaws(**fields: Any) -> dict[str, str]:
     with pytest.raises(BadJobFile) as error:
-        understood(**words)
+        parse(**fields)
     return {flaw.pointer: flaw.message for flaw in error.value.issues}
 
 
 def test_four_nodes_of_four_gpus_are_a_script_for_sbatch() -> None:
-    rendered = standalone_script(*understood())
+    rendered = standalone_script(*parse())
 
     head, _, body = rendered.partition(FROM_HERE)
     assert head == GOLDEN
@@ -96,17 +96,15 @@ def test_four_nodes_of_four_gpus_are_a_script_for_sbatch() -> None:
 
 def test_both_scripts_are_valid_bash(tmp_path: Path) -> None:
     rendered = tmp_path / "job.sbatch"
-    rendered.write_text(
-        standalone_script(*understood(run="echo 'it''s' \"$HOME\"\n", setup="true"))
-    )
+    rendered.write_text(standalone_script(*parse(run="echo 'it''s' \"$HOME\"\n", setup="true")))
 
     for path in (rendered, BY_HAND):
         assert subprocess.run(["bash", "-n", path], check=False).returncode == 0
 
 
-def test_nothing_that_a_user_writes_becomes_syntax(tmp_path: Path) -> None:
+def test_user_text_never_becomes_shell_syntax(tmp_path: Path) -> None:
     awkward = """'; touch broken; echo "$(touch broken)" `touch broken` \\"""
-    _, task = understood(run=awkward, setup=awkward, envs={"A": awkward})
+    _, task = parse(run=awkward, setup=awkward, envs={"A": awkward})
     head = batch_script(task, ["--comment=a b"], {"HOLDFAST_JOB": awkward}).partition(FROM_HERE)[0]
     (tmp_path / "head.sh").write_text(head + 'printf %s "$RUN$SETUP$HOLDFAST_JOB"\n')
 
@@ -119,8 +117,8 @@ def test_nothing_that_a_user_writes_becomes_syntax(tmp_path: Path) -> None:
     assert '#SBATCH "--comment=a b"\n' in head
 
 
-def test_place_and_options_of_the_file_are_those_of_sbatch() -> None:
-    _, task = understood(
+def test_partition_and_options_are_passed_to_sbatch() -> None:
+    _, task = parse(
         resources={"infra": "slurm/hpc/gpu", "memory": "64+", "cpus": "8+"},
         config={
             "slurm": {
@@ -144,7 +142,7 @@ def test_place_and_options_of_the_file_are_those_of_sbatch() -> None:
 
 
 def test_cloud_job_is_rendered_without_a_partition() -> None:
-    spec, task = understood(resources={"infra": "aws/us-east-1", "accelerators": "A100:8"})
+    spec, task = parse(resources={"infra": "aws/us-east-1", "accelerators": "A100:8"})
 
     head = standalone_script(spec, task).partition(FROM_HERE)[0]
 
@@ -153,7 +151,7 @@ def test_cloud_job_is_rendered_without_a_partition() -> None:
 
 
 def test_notes_list_steps_missing_from_the_script() -> None:
-    spec, _ = understood(secrets={"WANDB": "hush"})
+    spec, _ = parse(secrets={"WANDB": "hush"})
 
     notes = standalone_script_notes(spec)
 
@@ -162,7 +160,7 @@ def test_notes_list_steps_missing_from_the_script() -> None:
 
 
 def test_probe_is_minimal_unless_the_file_configures_more() -> None:
-    _, plain = understood(run="make figures")
+    _, plain = parse(run="make figures")
     _, result = with_slurm(packages=["torch", "transformers"], probe="import")
     _, off = with_slurm(probe=False)
 
@@ -172,7 +170,7 @@ def test_probe_is_minimal_unless_the_file_configures_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "place", "told"),
+    ("fields", "place", "message"),
     [
         (
             {"sbatch_options": {"acc-ount": "x"}},
@@ -190,11 +188,11 @@ def test_probe_is_minimal_unless_the_file_configures_more() -> None:
     ],
 )
 def test_invalid_slurm_settings_are_rejected_with_an_explanation(
-    words: dict[str, Any], place: str, told: str
+    fields: dict[str, Any], place: str, message: str
 ) -> None:
-    found = flaws(config={"slurm": words})
+    found = flaws(config={"slurm": fields})
 
-    assert told in found[f"#/config/slurm/{place}"]
+    assert message in found[f"#/config/slurm/{place}"]
 
 
 def test_features_unsupported_on_slurm_are_rejected() -> None:
@@ -209,7 +207,7 @@ def test_features_unsupported_on_slurm_are_rejected() -> None:
 
 
 def test_a_job_for_another_cluster_is_refused() -> None:
-    _, task = understood(resources={"infra": "slurm/elsewhere"})
+    _, task = parse(resources={"infra": "slurm/elsewhere"})
     launch = Launch(key="job-1", job_id="job", first_attempt=1, task=task, max_failures=1)
     place = ClusterPaths(
         root="/shared", worker="", python="", offline="", micros_per_node_hour=1, cluster="hpc"

@@ -1,4 +1,4 @@
-"""A job becomes a task, and no text of anybody becomes syntax on the way: neither YAML's nor a shell's."""
+"""A job as a task: text of a user never becomes syntax of YAML or of a shell."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.repetitions import repeat_count
 
-NASTY = [
+HOSTILE_TEXTS = [
     "no", "1e3", "0o17", "~", "null", "=", "<<", "!!python/object:os.system", "---", "...", "- x", "a: b",
     "#", " #x", "trailing ", "\ttab", "\n", "\r\n", " \n \n", "'", '"', "'\"'\"'", "\\", "\\n", "`id`",
     "$(id)", "${HOME}", "$HOME", "!!", "!1", "*", "?", "[a]", "{a,b}", "~/x", ";", "&", "|", ">x", "-n", "--",
     "%s%d", "\x01", "\x1b[31m", "\x7f", "\x85", "\xa0", "\u2028", "\ufeff", "\u202etxt", "e\u0301", "😀", "\U0010ffff",
 ]  # fmt: skip
 ANYTHING = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
-TEXT = ANYTHING | st.lists(st.sampled_from(NASTY), max_size=4).map("".join)
+TEXT = ANYTHING | st.lists(st.sampled_from(HOSTILE_TEXTS), max_size=4).map("".join)
 ENVS = st.dictionaries(st.from_regex(r"X_[A-Z]{1,3}", fullmatch=True), TEXT, max_size=8)
 
 
-def rendered(**words: Any) -> RenderedTask:
-    """What is launched for a job file that some program wrote with PyYAML."""
-    written = yaml.safe_dump(words)
+def rendered(**fields: Any) -> RenderedTask:
+    """The launched task of a job file that a program wrote with PyYAML."""
+    written = yaml.safe_dump(fields)
     return render(parse_job_file(written).spec)
 
 
 def output_of(task: dict[str, Any]) -> list[str]:
-    """What the program of a task prints, cut at NUL characters, when a launcher runs it."""
+    """The output of a task's program when a launcher runs it, split at NUL characters."""
     argv = ["bash", "-c", task["run"]]
     env = {"PATH": os.environ["PATH"], **task["envs"]}
     done = subprocess.run(argv, env=env, check=True, capture_output=True, timeout=30)
@@ -53,16 +53,16 @@ def output_of(task: dict[str, Any]) -> list[str]:
 
 @settings(max_examples=repeat_count(50, 200))
 @given(st.lists(TEXT, min_size=1, max_size=12))
-@example(NASTY)
-def test_command_arguments_reach_the_program_unchanged(words: list[str]) -> None:
-    launched = load(rendered(run=["printf", r"%s\0", *words]).text)
+@example(HOSTILE_TEXTS)
+def test_command_arguments_reach_the_program_unchanged(arguments: list[str]) -> None:
+    launched = load(rendered(run=["printf", r"%s\0", *arguments]).text)
 
-    assert output_of(launched) == words
+    assert output_of(launched) == arguments
 
 
 @settings(max_examples=repeat_count(50, 200))
 @given(TEXT.filter(bool), ENVS)
-@example("no", {f"X_{n}": text for n, text in enumerate(NASTY)})
+@example("no", {f"X_{n}": text for n, text in enumerate(HOSTILE_TEXTS)})
 def test_name_and_env_reach_the_program_byte_for_byte(name: str, envs: dict[str, str]) -> None:
     launched = load(rendered(name=name, envs=envs, run="env -0").text)
 
@@ -77,7 +77,7 @@ def test_name_and_env_reach_the_program_byte_for_byte(name: str, envs: dict[str,
         st.sampled_from(["setup", "run"]), st.lists(TEXT).map("\n".join).filter(bool), min_size=2
     )
 )
-def test_scripts_are_launched_as_they_were_written(scripts: dict[str, str]) -> None:
+def test_scripts_are_launched_unchanged(scripts: dict[str, str]) -> None:
     launched = load(rendered(**scripts, resources={"infra": "local"}).text)
 
     assert {part: launched[part] for part in scripts} == scripts
@@ -135,13 +135,13 @@ def test_job_file_values_override_the_base_task() -> None:
 
 
 @pytest.mark.parametrize(("written", "env"), [("off", "off"), ("1h 30m", "5400s"), ("auto", None)])
-def test_how_long_a_run_may_stand_still_reaches_its_worker(written: str, env: str | None) -> None:
+def test_max_stall_reaches_the_worker(written: str, env: str | None) -> None:
     task = rendered(run="x", holdfast={"limits": {"max_stall": written}}).task
 
     assert task["envs"].get("HOLDFAST_MAX_STALL") == env
 
 
-def test_the_job_that_another_goes_on_from_reaches_its_worker() -> None:
+def test_parent_job_reaches_the_worker() -> None:
     checkpoint = {"store": "s3://bucket/ckpt", "from": "j1"}
 
     task = rendered(run="x", holdfast={"checkpoint": checkpoint}).task
@@ -159,7 +159,7 @@ def test_spot_is_default_and_holdfast_block_is_not_rendered() -> None:
     assert "workdir" not in task
 
 
-def test_a_script_can_be_read_where_it_is_shown() -> None:
+def test_rendered_script_is_a_readable_block() -> None:
     text = rendered(run="echo one\necho 'two'\n").text
 
     assert "run: |\n  echo one\n  echo 'two'\n" in text
@@ -184,17 +184,17 @@ def test_git_workdir_is_passed_to_skypilot_and_rejected_locally() -> None:
 
 
 def test_all_features_unsupported_locally_are_rejected_together() -> None:
-    words = {"run": "true", "file_mounts": {"/d": "s3://b"}, "volumes": {"/v": "disk"}}
+    fields = {"run": "true", "file_mounts": {"/d": "s3://b"}, "volumes": {"/v": "disk"}}
 
     with pytest.raises(BadJobFile) as refusal:
-        rendered(**words, resources={"infra": "local"})
+        rendered(**fields, resources={"infra": "local"})
 
     assert [flaw.pointer for flaw in refusal.value.issues] == ["#/file_mounts", "#/volumes"]
     assert all("infra local; " in flaw.message for flaw in refusal.value.issues)
 
 
 @pytest.mark.parametrize("infra", ["local", "aws"])
-def test_of_a_secret_only_the_name_is_rendered(infra: str) -> None:
+def test_only_the_name_of_a_secret_is_rendered(infra: str) -> None:
     launched = rendered(run="true", secrets={"KEY": "hush"}, resources={"infra": infra})
 
     assert launched.task["secrets"] == {"KEY": REDACTED}

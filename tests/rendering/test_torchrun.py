@@ -28,9 +28,9 @@ holdfast: {checkpoint: {store: "s3://bucket/a b"}}
 PLAIN = "name: plain\nnum_nodes: 2\nresources: {infra: local}\nrun: holdfast-worker run train.py\n"
 
 
-def commands(file: str, **asked: Any) -> tuple[NodeCommand, ...]:
+def commands(file: str, **options: Any) -> tuple[NodeCommand, ...]:
     spec = parse_job_file(file, Overrides()).spec
-    return torchrun_commands(spec, render(spec).task, TorchrunRequest(**asked))
+    return torchrun_commands(spec, render(spec).task, TorchrunRequest(**options))
 
 
 def test_both_nodes_of_a_job_have_the_same_command() -> None:
@@ -45,7 +45,7 @@ def test_both_nodes_of_a_job_have_the_same_command() -> None:
     )
     assert "export HOLDFAST_STORE='s3://bucket/a b'" in first.command
     assert "export HOLDFAST_JOB=tiny-gpt\n" in first.command
-    assert "HOLDFAST_TIDY" not in first.command, "no service tidies what nobody submitted"
+    assert "HOLDFAST_TIDY" not in first.command, "no service owns the retention of this job"
 
 
 def test_nodes_of_two_sizes_differ_in_their_ranks_alone() -> None:
@@ -64,11 +64,11 @@ def test_commands_without_hosts_are_for_one_machine() -> None:
     assert "echo begin\nexec torchrun --nnodes=1 --nproc-per-node=3 " in one.command
 
 
-def test_the_port_is_the_one_that_was_asked_for() -> None:
+def test_rendered_port_is_the_requested_one() -> None:
     assert "--rdzv-endpoint=127.0.0.1:29500" in commands(PLAIN, port=29500)[1].command
 
 
-def test_nodes_may_come_and_go_where_that_is_wanted() -> None:
+def test_elastic_job_has_a_range_of_nodes() -> None:
     result = commands(PLAIN, nodes=3, least_nodes=2)
 
     assert len(result) == 3
@@ -113,7 +113,7 @@ def test_ranks_started_twice_or_nowhere_are_refused(run: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("options", "message"),
     [
         ({"hosts": ["a", "b", "c"]}, "hosts: 3 given for 2 nodes"),
         ({"ranks": [1, 2, 3]}, "ranks: 3 given for 2 nodes"),
@@ -121,9 +121,9 @@ def test_ranks_started_twice_or_nowhere_are_refused(run: str) -> None:
         ({"hosts": ["a", "b"], "nodes": 3}, "hosts: 2 given for 3 nodes"),
     ],
 )
-def test_nodes_that_the_job_has_not_are_refused(asked: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadRequest, match=words):
-        commands(PLAIN, **asked)
+def test_inconsistent_node_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadRequest, match=message):
+        commands(PLAIN, **options)
 
 
 def test_notes_list_setup_and_secrets_omitted_from_commands() -> None:

@@ -1,4 +1,4 @@
-"""Tests that wait to be interrupted, beside what tests start. `test_interruption.py` runs them."""
+"""Tests that wait for an interrupt, with child processes. `test_interruption.py` runs them."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def test_with_servers(cluster: Cluster, tmp_path: Path) -> None:
     _wait(cluster.new_database())
 
 
-def _wait(words: str) -> None:
-    Path(os.environ["READY"]).write_text(f"{words}\n")
+def _wait(text: str) -> None:
+    Path(os.environ["READY"]).write_text(f"{text}\n")
     signal.pause()

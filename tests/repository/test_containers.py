@@ -1,6 +1,6 @@
-"""The image and the team's installation, as far as can be seen without a container engine.
+"""The image and the Compose file, as far as they can be checked without a container engine.
 
-That the parts work together is tested elsewhere with the parts themselves: a real PostgreSQL and a real S3 server.
+Other tests check that the parts work together, with a real PostgreSQL and a real S3 server.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ every_service = pytest.mark.parametrize("name", list(SERVICES))
 
 
 def instructions() -> list[tuple[str, str]]:
-    """The Dockerfile as (instruction, rest) with continued lines joined."""
+    """The Dockerfile as (instruction, arguments), with continued lines joined."""
     lines = re.sub(r"\\\n\s*", "", DOCKERFILE).splitlines()
     parts = (line.partition(" ") for line in lines if line and not line.startswith("#"))
     return [(word.upper(), rest.strip()) for word, _, rest in parts]
 
 
 def stages() -> dict[str, list[tuple[str, str]]]:
-    """The instructions of each stage of the Dockerfile by its name; the last has none."""
+    """The instructions of each stage of the Dockerfile by name; the last one has none."""
     found: dict[str, list[tuple[str, str]]] = {}
     for word, rest in instructions():
         if word == "FROM":
@@ -45,7 +45,7 @@ def stages() -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-def test_the_installation_has_its_four_parts() -> None:
+def test_installation_has_four_services() -> None:
     assert set(COMPOSE) == {"name", "services", "volumes"}
     assert set(SERVICES) == {"holdfast", "skypilot", "postgres", "s3"}
     assert SERVICES["s3"]["image"].startswith("chrislusf/seaweedfs:")
@@ -83,7 +83,7 @@ def test_service_data_is_kept_in_named_volumes(name: str) -> None:
     assert set(volumes) <= set(COMPOSE["volumes"])
 
 
-def test_the_service_waits_until_its_parts_are_well() -> None:
+def test_service_waits_for_healthy_dependencies() -> None:
     waits = SERVICES["holdfast"]["depends_on"]
 
     assert {part: waits[part]["condition"] for part in waits} == {
@@ -93,22 +93,22 @@ def test_the_service_waits_until_its_parts_are_well() -> None:
 
 
 @every_service
-def test_ports_are_open_to_this_machine_alone(name: str) -> None:
+def test_ports_are_published_on_loopback_only(name: str) -> None:
     ports = SERVICES[name].get("ports", [])
 
     assert all(port.startswith("127.0.0.1:") for port in ports), ports
 
 
 @every_service
-def test_secrets_come_from_outside(name: str) -> None:
+def test_secrets_are_required_from_the_environment(name: str) -> None:
     env = SERVICES[name]["environment"]
     secret = {
         key for key in env if re.search(r"PASSWORD|SECRET|ACCESS_KEY|TOKEN|DATABASE_URL", key)
     }
 
-    assert bool(secret) is (name != "skypilot"), "keys to clouds are added by who has them"
+    assert bool(secret) is (name != "skypilot"), "users add the keys of their clouds"
     for key in secret:
-        # `:?` refuses to start without a value; a default would be everybody's password.
+        # `:?` refuses to start without a value; a default would be a publicly known password.
         assert re.search(r"\$\{[A-Z0-9_]+:\?[^}]+\}", env[key]), key
     assert not re.search(r"\$\{[A-Z0-9_]*(PASSWORD|SECRET|KEY)[A-Z0-9_]*(:?-|\})", str(env))
 
@@ -117,23 +117,31 @@ def test_service_environment_uses_only_known_settings() -> None:
     known = {f"HOLDFAST_{field.upper()}" for field in Settings.model_fields}
     known |= {f"HOLDFAST_LOCAL_{field.upper()}" for field in SimulatedMarketSettings.model_fields}
 
-    told = {key for key in SERVICES["holdfast"]["environment"] if key.startswith("HOLDFAST_")}
+    environment = {
+        key for key in SERVICES["holdfast"]["environment"] if key.startswith("HOLDFAST_")
+    }
 
-    assert told <= known
-    assert {"HOLDFAST_HOME", "HOLDFAST_DATABASE_URL"} <= told
+    assert environment <= known
+    assert {"HOLDFAST_HOME", "HOLDFAST_DATABASE_URL"} <= environment
 
 
-def test_users_have_no_part_in_the_machine_of_the_installation() -> None:
-    """Its local jobs hold the key of the S3 server's administrator."""
-    told = SERVICES["holdfast"]["environment"]
-    opened = ("LOCAL_MEMBERS", "SLURM_MEMBERS", "FOLDERS", "TRUST_LOOPBACK", "STORE_PROFILES")
+def test_users_have_no_access_to_the_host_of_the_installation() -> None:
+    """Local jobs could read the key of the S3 server's administrator."""
+    environment = SERVICES["holdfast"]["environment"]
+    member_settings = (
+        "LOCAL_MEMBERS",
+        "SLURM_MEMBERS",
+        "FOLDERS",
+        "TRUST_LOOPBACK",
+        "STORE_PROFILES",
+    )
 
-    assert not {f"HOLDFAST_{name}" for name in opened} & told.keys()
-    assert not any(Settings.model_fields[name.lower()].default for name in opened)
+    assert not {f"HOLDFAST_{name}" for name in member_settings} & environment.keys()
+    assert not any(Settings.model_fields[name.lower()].default for name in member_settings)
 
 
 def mounts(name: str) -> dict[str, tuple[str, str]]:
-    """The volumes of a part: where each is, and how."""
+    """The volumes of a service: source and mode by path."""
     parts = [(*text.split(":"), "rw")[:3] for text in SERVICES[name]["volumes"]]
     return {volume: (path, mode) for volume, path, mode in parts}
 
@@ -153,7 +161,7 @@ def test_skypilot_container_mounts_only_the_given_paths() -> None:
 
 
 def test_shared_directories_are_created_in_both_images() -> None:
-    """A volume takes its owner from the image that is started first; made by the engine, it would be root's."""
+    """A volume takes its owner from the first started image; otherwise root would own it."""
     made = [
         rest for word, rest in instructions() if word == "RUN" and "install --directory" in rest
     ]
@@ -163,7 +171,7 @@ def test_shared_directories_are_created_in_both_images() -> None:
         assert all(path in rest.split() for rest in made), path
 
 
-def test_skypilot_and_the_service_find_each_other() -> None:
+def test_skypilot_and_the_service_have_matching_urls() -> None:
     env = SERVICES["holdfast"]["environment"]
     stage = stages()["skypilot"]
     waits = SERVICES["skypilot"]["depends_on"]
@@ -175,7 +183,7 @@ def test_skypilot_and_the_service_find_each_other() -> None:
     assert SERVICES["holdfast"]["command"][0] == "up", "which writes SkyPilot's configuration"
     assert waits == {"holdfast": {"condition": "service_healthy"}}
     assert ("CMD", '["--host=0.0.0.0", "--port=46580"]') in stage
-    assert "ports" not in SERVICES["skypilot"], "whoever reaches it may rent nodes"
+    assert "ports" not in SERVICES["skypilot"], "every client of it can rent nodes"
 
 
 def test_skypilot_image_matches_the_server_of_holdfast_up() -> None:
@@ -190,12 +198,12 @@ def test_skypilot_image_matches_the_server_of_holdfast_up() -> None:
     for name in ("HOME", "TZ", "IS_SKYPILOT_SERVER", "SKYPILOT_DISABLE_USAGE_COLLECTION"):
         assert given[name] == here[name]
     assert f"skypilot=={VERSION_OF_SKYPILOT}" in (ROOT / "requirements-skypilot.lock").read_text()
-    # `-m` looks into the working folder first.
+    # `-m` searches the working directory first.
     assert ("WORKDIR", given["HOME"]) in stage
 
 
 def test_skypilot_image_contains_the_admission_plugin() -> None:
-    """An image of an older Holdfast must not be taken for it: without the module, SkyPilot launches nothing."""
+    """An image of an older Holdfast must fail: without the plugin, SkyPilot launches nothing."""
     stage = stages()["skypilot"]
     (_, copied) = next(item for item in stage if item[0] == "COPY" and SOURCE.name in item[1])
     mode, source, folder = copied.split()
@@ -209,7 +217,7 @@ def test_skypilot_image_contains_the_admission_plugin() -> None:
     assert stage[0][1].startswith("python:3.11.")
 
 
-def test_the_parts_agree_on_names_ports_and_keys() -> None:
+def test_services_agree_on_names_ports_and_keys() -> None:
     service, postgres, s3 = (SERVICES[name] for name in ("holdfast", "postgres", "s3"))
     database = service["environment"]["HOLDFAST_DATABASE_URL"]
 
@@ -254,7 +262,7 @@ def test_image_runs_unprivileged_with_a_health_check() -> None:
     assert ("EXPOSE", str(DEFAULT_PORT)) in instructions()
 
 
-def test_the_image_has_no_torch_unless_it_is_asked_for() -> None:
+def test_image_has_torch_only_on_request() -> None:
     assert ("ARG", "EXTRAS=service,postgres") in instructions()
 
 
@@ -264,7 +272,10 @@ def test_build_context_has_exactly_the_inputs_of_the_wheel() -> None:
     wheel = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
     needed = {"LICENSE", "NOTICE", "README.md", "pyproject.toml", "requirements.lock"}
     needed |= {path.partition("/")[0] for path in wheel["packages"]} | set(wheel["force-include"])
-    needed |= {"dashboard", "hatch_build.py"}  # The dashboard is built first, and asked for then.
+    needed |= {
+        "dashboard",
+        "hatch_build.py",
+    }  # The dashboard is built first, and hatch_build.py requires it.
 
     assert ignored == "*"
     assert {line[1:] for line in given if line.startswith("!")} == needed

@@ -1,4 +1,4 @@
-"""Neighbours of the last release still work with this version: nothing that it promised has changed."""
+"""Clients, workers and replicas of the last release work with this version."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Change = Callable[[dict[str, Any]], object]
 
 @pytest.fixture(scope="module")
 def last() -> dict[str, Any]:
-    """The newest release that was recorded."""
+    """The contract of the newest recorded release."""
     newest = max(RECORDED.glob("*.json"), key=lambda f: tuple(map(int, f.stem.split("."))))
     recorded: dict[str, Any] = json.loads(newest.read_text())
     return recorded
 
 
-def _schema(told: dict[str, Any], name: str) -> Any:
-    return told["api"]["components"]["schemas"][name]
+def _schema(contract: dict[str, Any], name: str) -> Any:
+    return contract["api"]["components"]["schemas"][name]
 
 
 def test_contracts_of_the_last_release_are_kept(last: dict[str, Any]) -> None:
     found = broken(last, promises())
 
-    # Add and keep; take away two releases later. A new release is recorded with: make contract
+    # Remove parts two releases after their deprecation. `make contract` records a new release.
     assert found == []
 
 

@@ -1,4 +1,4 @@
-"""The dashboard as it is shipped: small, whole, and in no wheel by accident absent."""
+"""The built dashboard: complete, small, and part of every wheel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.requirements import skip_or_fail
 ROOT = Path(__file__).parents[2]
 WEB = ROOT / "service/holdfast/web"
 MOST_BYTES = 180 * 1024
-"""Of scripts that a browser has to read before it shows a page, packed."""
+"""Maximum compressed size of scripts that load before a page is displayed."""
 
 
 def front_page() -> str:
@@ -31,12 +31,12 @@ def test_every_view_is_in_the_reference() -> None:
     reference = (ROOT / "docs/reference/api.md").read_text()
     table = reference.partition("### The dashboard")[2].partition("###")[0]
 
-    told = set(re.findall(r"^\| `(/[^`]*)`", table, re.MULTILINE))
+    documented = set(re.findall(r"^\| `(/[^`]*)`", table, re.MULTILINE))
 
-    assert told == {route.path for route in web_router.routes if isinstance(route, APIRoute)}
+    assert documented == {route.path for route in web_router.routes if isinstance(route, APIRoute)}
 
 
-def test_the_dashboard_and_the_service_have_the_same_pages() -> None:
+def test_dashboard_and_service_have_the_same_pages() -> None:
     source = (ROOT / "dashboard/src/pages.ts").read_text()
 
     paths = re.findall(r"path: '([^']+)'", source)
@@ -44,7 +44,7 @@ def test_the_dashboard_and_the_service_have_the_same_pages() -> None:
     assert sorted(path.replace(":id", "{job_id}") for path in paths) == sorted(PAGES)
 
 
-def test_the_first_page_needs_few_scripts() -> None:
+def test_first_page_loads_few_scripts() -> None:
     page = front_page()
 
     first = re.findall(r'(?:src|href)="/(assets/[^"]+\.js)"', page)
@@ -53,7 +53,7 @@ def test_the_first_page_needs_few_scripts() -> None:
     assert sum(len(gzip.compress((WEB / name).read_bytes())) for name in first) <= MOST_BYTES
 
 
-def test_no_page_has_scripts_or_styles_that_its_policy_forbids() -> None:
+def test_front_page_complies_with_its_security_policy() -> None:
     page = front_page()
 
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\bstyle=|\bon\w+=", page)
@@ -71,7 +71,7 @@ def test_dashboard_ships_licenses_of_its_dependencies() -> None:
 
 @pytest.fixture
 def hook(tmp_path: Path) -> Any:
-    """What looks before a build, over a checkout in which nothing was built."""
+    """The build hook in a checkout without a built dashboard."""
     spec = spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
     assert spec
     assert spec.loader
@@ -85,11 +85,11 @@ def test_wheel_build_without_dashboard_fails_with_instructions(hook: Any) -> Non
         hook.initialize("standard", {})
 
 
-def test_an_editable_install_comes_before_the_dashboard(hook: Any) -> None:
+def test_editable_install_needs_no_dashboard(hook: Any) -> None:
     hook.initialize("editable", {})
 
 
-def test_the_build_asks_before_every_wheel() -> None:
+def test_build_hook_runs_for_every_wheel() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
 
     assert "custom" in build["hooks"]

@@ -1,4 +1,4 @@
-"""The reference describes everything there is, and the examples in the docs are ones that work."""
+"""The reference is complete, and examples in the docs are valid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 import yaml
 from holdfast.api.app import create_app
 from holdfast.cli.app import app
-from holdfast.domain.billing.ledger import Phases
+from holdfast.domain.billing.bill import Phases
 from holdfast.domain.events import KINDS, Cause, Guard, Outcome
 from holdfast.domain.jobfile.parser import Overrides, parse_job_file
 from holdfast.domain.jobfile.spec import (
@@ -45,7 +45,7 @@ def page(name: str) -> str:
 
 
 def headings(text: str) -> set[str]:
-    """The headings of a page, without their hashes and backticks."""
+    """The headings of a page, without hashes and backticks."""
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     return {match[1].replace("`", "") for match in re.finditer(r"^#+ (.+)$", prose, re.MULTILINE)}
 
@@ -60,16 +60,16 @@ def section(text: str, heading: str) -> str:
 
 
 def blocks(text: str, language: str) -> Iterator[str]:
-    """The code blocks of a page that are written in a language."""
+    """The code blocks of a page in a language."""
     for match in re.finditer(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         yield match[1]
 
 
 def commands(group: Any, name: str = "holdfast") -> dict[str, Any]:
-    """Every command by what a person types. Typer has its own make of click's classes."""
+    """All commands by name. Typer has its own versions of click's classes."""
     if not hasattr(group, "commands"):
         return {name: group}
-    # A group that does something by itself is a command, too.
+    # A group with a callback is also a command.
     itself = {name: group} if group.invoke_without_command else {}
     return itself | {
         full: command
@@ -79,7 +79,7 @@ def commands(group: Any, name: str = "holdfast") -> dict[str, Any]:
 
 
 def errors(parent: type[HoldfastError] = HoldfastError) -> set[type[HoldfastError]]:
-    """Every error that a person can meet."""
+    """All errors that users can receive."""
     return {parent}.union(*(errors(child) for child in parent.__subclasses__()))
 
 
@@ -90,12 +90,14 @@ def test_every_setting_has_its_section_and_its_default(
     model: type[Settings | SimulatedMarketSettings], prefix: str
 ) -> None:
     for name, field in model.model_fields.items():
-        told = section(page("settings"), f"{prefix}{name.upper()}")
+        documented = section(page("settings"), f"{prefix}{name.upper()}")
 
-        assert f"Default: {'none' if field.default is None else f'`{field.default}`'}." in told
+        assert (
+            f"Default: {'none' if field.default is None else f'`{field.default}`'}." in documented
+        )
 
 
-def test_no_setting_is_described_that_does_not_exist() -> None:
+def test_described_settings_exist() -> None:
     known = {f"HOLDFAST_{name.upper()}" for name in Settings.model_fields}
     known |= {f"HOLDFAST_LOCAL_{name.upper()}" for name in SimulatedMarketSettings.model_fields}
 
@@ -104,26 +106,26 @@ def test_no_setting_is_described_that_does_not_exist() -> None:
 
 @for_each(commands(COMMANDS))
 def test_every_command_has_its_section_with_every_option(name: str) -> None:
-    told = section(page("cli"), name)
+    documented = section(page("cli"), name)
 
     for param in commands(COMMANDS)[name].params:
         for spelling in (*param.opts, *param.secondary_opts):
             if spelling.startswith("-") and spelling not in {"-h", "--help"}:
-                assert f"`{spelling}" in told or f", {spelling}" in told, spelling
+                assert f"`{spelling}" in documented or f", {spelling}" in documented, spelling
 
 
-def test_no_command_is_described_that_does_not_exist() -> None:
-    told = {name for name in headings(page("cli")) if name.startswith("holdfast ")}
+def test_described_commands_exist() -> None:
+    documented = {name for name in headings(page("cli")) if name.startswith("holdfast ")}
 
-    assert told == set(commands(COMMANDS))
+    assert documented == set(commands(COMMANDS))
 
 
 @for_each(KINDS)
 def test_every_event_has_its_section_with_every_field(kind: str) -> None:
-    told = section(page("events"), kind)
+    documented = section(page("events"), kind)
 
     for field in dataclasses.fields(KINDS[kind]):
-        assert field.name == "at" or f"`{field.name}`" in told, field.name
+        assert field.name == "at" or f"`{field.name}`" in documented, field.name
 
 
 def test_every_cause_of_a_loss_is_described() -> None:
@@ -135,19 +137,19 @@ def test_every_guard_is_described() -> None:
 
 
 @for_each(sorted(errors(), key=lambda kind: kind.__name__))
-def test_every_error_has_its_section_where_its_type_points(error: type[HoldfastError]) -> None:
-    told = section(page("errors"), error.slug())
+def test_every_error_has_the_section_named_in_its_type(error: type[HoldfastError]) -> None:
+    documented = section(page("errors"), error.slug())
 
-    assert error.title() in told
-    assert f"{error.status}" in told
-    assert f"exit code {error.exit_code}" in told.lower()
+    assert error.title() in documented
+    assert f"{error.status}" in documented
+    assert f"exit code {error.exit_code}" in documented.lower()
 
 
 def test_every_job_file_field_is_documented() -> None:
-    told = page("job-file")
+    documented = page("job-file")
 
     for word in (*JobFile.model_fields, *Resources.model_fields, *Recovery.model_fields):
-        assert f"`{word}`" in told, word
+        assert f"`{word}`" in documented, word
     for model, prefix in (
         (HoldfastBlock, "holdfast"),
         (Checkpoint, "holdfast.checkpoint"),
@@ -155,7 +157,7 @@ def test_every_job_file_field_is_documented() -> None:
     ):
         for name, field in model.model_fields.items():
             word = field.alias or name
-            assert f"{prefix}.{word}" in headings(told), word
+            assert f"{prefix}.{word}" in headings(documented), word
 
 
 def test_every_state_is_described() -> None:
@@ -182,7 +184,7 @@ def test_every_exit_code_is_described() -> None:
         assert f"| {code:d} |" in worker, code
 
 
-def test_every_variable_that_a_program_is_given_is_described() -> None:
+def test_every_environment_variable_is_described() -> None:
     assert set(Env) | set(SkyEnv) <= headings(page("worker-environment"))
 
 
@@ -190,29 +192,29 @@ def test_every_route_is_described() -> None:
     services = Services(**dict.fromkeys(field.name for field in dataclasses.fields(Services)))
     paths = create_app(services).openapi()["paths"]
     routes = {f"{verb.upper()} {path}" for path, verbs in paths.items() for verb in verbs}
-    told = {
+    documented = {
         name for name in headings(page("api")) if re.match(r"(GET|POST|PUT|PATCH|DELETE) /", name)
     }
 
-    assert told == routes | {"GET /openapi.json"}
+    assert documented == routes | {"GET /openapi.json"}
 
 
 def test_every_kind_of_report_is_described() -> None:
     assert all(f"`{kind}`" in page("api") for kind in ReportKind)
 
 
-def test_every_deed_of_the_audit_log_is_described() -> None:
+def test_every_audit_action_is_described() -> None:
     code = "".join(path.read_text() for path in (ROOT / "service").rglob("*.py"))
     named = re.findall(r'\baudit_action\(\s*"(\w+\.\w+)"(?: if \w+ else "(\w+\.\w+)")?', code)
-    deeds = {deed for names in named for deed in names if deed}
-    told = set(re.findall(r"`(\w+\.\w+)`", section(page("people"), "The audit log")))
+    actions = {action for names in named for action in names if action}
+    documented = set(re.findall(r"`(\w+\.\w+)`", section(page("people"), "The audit log")))
 
-    assert len(deeds) >= 15
-    assert deeds == told
+    assert len(actions) >= 15
+    assert actions == documented
 
 
 @for_each(PAGES, name=lambda path: path.relative_to(ROOT))
-def test_links_lead_somewhere(path: Path) -> None:
+def test_links_have_existing_targets(path: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
         if re.match(r"[a-z]+://|mailto:", target):
             continue
@@ -228,14 +230,14 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def test_every_page_can_be_reached_from_the_index() -> None:
+def test_every_page_is_reachable_from_the_index() -> None:
     linked = set(re.findall(r"\]\(([^)#\s]+\.md)\)", (DOCS / "index.md").read_text()))
 
     assert {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")} - linked == {"index.md"}
 
 
 @for_each(PAGES, name=lambda path: path.relative_to(ROOT))
-def test_commands_that_are_shown_exist(path: Path) -> None:
+def test_commands_in_the_docs_exist(path: Path) -> None:
     known = commands(COMMANDS)
     for shown in re.findall(
         r"(?:^\$ |^|`)holdfast ([a-z]+(?:-[a-z]+)*(?: [a-z]+)?)", path.read_text(), re.MULTILINE
@@ -253,12 +255,12 @@ def test_job_files_in_the_docs_are_valid(path: Path) -> None:
 
 
 @for_each(PAGES, name=lambda path: path.relative_to(ROOT))
-def test_python_that_is_shown_is_python(path: Path) -> None:
+def test_python_in_the_docs_is_valid(path: Path) -> None:
     for text in blocks(path.read_text(), "python"):
         ast.parse(text)
 
 
-def test_the_readme_has_its_place_for_the_recording() -> None:
+def test_readme_has_a_place_for_the_recording() -> None:
     before, begin, rest = (ROOT / "README.md").read_text().partition("<!-- demo:begin -->")
     recording, end, after = rest.partition("<!-- demo:end -->")
 

@@ -1,4 +1,4 @@
-"""What the build of the fake cloud refuses at once, instead of failing on its hosts half an hour later."""
+"""The build of the fake cloud refuses unsuitable folders before its hosts fail on them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from e2e.fake_aws.build import CannotBuild, demand_visible
 
 
 @pytest.mark.parametrize("folder", ["/tmp/cloud", "/run/user/0/cloud", "/mnt/disk/cloud"])
-def test_a_folder_that_hosts_cannot_see_is_refused(folder: str) -> None:
+def test_folder_invisible_to_hosts_is_refused(folder: str) -> None:
     with pytest.raises(CannotBuild, match=f"{folder} is below .*, so hosts would not find it"):
         demand_visible(Path("/srv/python"), Path(folder))
 
 
-def test_a_folder_elsewhere_is_visible() -> None:
+def test_folder_on_the_root_file_system_is_visible() -> None:
     demand_visible(Path("/srv/cloud"), Path("/var/tmp/cloud"), Path("/tmpfiles"))

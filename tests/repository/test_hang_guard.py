@@ -1,4 +1,4 @@
-"""A test that hangs fails the run: after its timeout, in what cleans up after it, and at the exit of the interpreter."""
+"""A hang in a test, in its cleanup or at the exit of the interpreter fails the run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_it():
     threading.Thread(target=threading.Event().wait).start()
 """
 LONGEST_S = 60
-"""A run that hangs is ended after it. A lower value would fail on a busy machine."""
+"""Longest duration of a run that hangs. A lower value would fail on a busy machine."""
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ LONGEST_S = 60
     [WAITS_IN_FINALLY, WAITS_IN_A_FIXTURE, WAITS_AT_EXIT],
     ids=["finally", "fixture", "exit"],
 )
-def test_a_test_that_hangs_fails_the_run(tmp_path: Path, text: str) -> None:
+def test_hanging_test_fails_the_run(tmp_path: Path, text: str) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_it.py").write_text(text)
     options = ["--rootdir", tmp_path, "-o", "timeout=1", "-p", "no:cacheprovider"]

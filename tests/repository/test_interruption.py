@@ -1,4 +1,4 @@
-"""What remains of a test run that is interrupted, and what becomes of one that others can connect to."""
+"""An interrupted test run leaves no process behind, and no test listens beyond loopback."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_nothing_outlives_an_interrupted_run(
     tmp_path: Path, test: str, by: signal.Signals, names: set[str]
 ) -> None:
     ready = tmp_path / "ready"
-    command, given = run_of(test, tmp_path, ready)
+    command, given = interrupted_run(test, tmp_path, ready)
     with subprocess.Popen(command, env=given, stdout=subprocess.DEVNULL) as run:
         wait_until(lambda: is_ready(ready))
         started = psutil.Process(run.pid).children(recursive=True)
@@ -49,7 +49,7 @@ def test_nothing_outlives_an_interrupted_run(
 
 def test_nothing_outlives_ctrl_c_with_several_test_processes(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
-    command, given = run_of("test_with_a_daemon", tmp_path, ready)
+    command, given = interrupted_run("test_with_a_daemon", tmp_path, ready)
     several = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
     with subprocess.Popen(
         [*AT_TERMINAL, *command, *several],
@@ -69,8 +69,8 @@ def test_nothing_outlives_ctrl_c_with_several_test_processes(tmp_path: Path) -> 
     assert not alive
 
 
-def run_of(test: str, folder: Path, ready: Path) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of a run of a test that waits to be interrupted, and writes `ready` before."""
+def interrupted_run(test: str, folder: Path, ready: Path) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of a run of a test that writes `ready` and waits for an interrupt."""
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-p", "conftest"]
     words = [
         f"--basetemp={folder / 'inner'}",

@@ -1,4 +1,4 @@
-"""requirements.lock is what `make setup` installs: whole, exact, and no more than is needed."""
+"""requirements.lock pins exactly the development dependencies that `make setup` installs."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ LOCK = {
     for name, version in [line.split("==")]
 }
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-# On a machine with the CUDA build of torch, these come with it, at the versions that torch itself pins.
+# The CUDA build of torch installs these at the versions that torch pins.
 BROUGHT_BY_TORCH = re.compile(r"nvidia-|cuda-|triton$")
 
 
 def reachable(*extras: str) -> set[str]:
-    """Every package that `holdfast-train[extras]` needs on this machine, by what pyproject.toml says now."""
-    asked = [
+    """All packages that `holdfast-train[extras]` requires here according to pyproject.toml."""
+    requested = [
         *PROJECT["dependencies"],
         *(t for e in extras for t in PROJECT["optional-dependencies"][e]),
     ]
     seen: set[tuple[str, frozenset[str]]] = set()
-    ahead = [Requirement(text) for text in asked]
-    while ahead:
-        need = ahead.pop()
-        here = (canonicalize_name(need.name), frozenset(need.extras))
-        if here in seen or BROUGHT_BY_TORCH.match(need.name):
+    pending = [Requirement(text) for text in requested]
+    while pending:
+        need = pending.pop()
+        key = (canonicalize_name(need.name), frozenset(need.extras))
+        if key in seen or BROUGHT_BY_TORCH.match(need.name):
             continue
-        seen.add(here)
-        if here[0] == DISTRIBUTION:
+        seen.add(key)
+        if key[0] == DISTRIBUTION:
             texts = [t for e in need.extras for t in PROJECT["optional-dependencies"][e]]
         else:
-            texts = distribution(here[0]).requires or []
-        ahead += [item for item in map(Requirement, texts) if _applies(item, need.extras)]
+            texts = distribution(key[0]).requires or []
+        pending += [item for item in map(Requirement, texts) if _applies(item, need.extras)]
     return {package for package, _ in seen} - {DISTRIBUTION}
 
 
@@ -57,7 +57,7 @@ def test_lock_file_pins_exactly_the_development_dependencies() -> None:
     assert set(LOCK) == reachable("dev")
 
 
-def test_every_pin_is_exact_and_the_same_everywhere() -> None:
+def test_every_pin_is_exact() -> None:
     assert all(re.fullmatch(r"[0-9][0-9a-z.]*", version) for version in LOCK.values())
 
 
@@ -69,11 +69,11 @@ def test_every_requirement_of_the_project_is_met(text: str) -> None:
         assert need.specifier.contains(LOCK[canonicalize_name(need.name)])
 
 
-def test_this_environment_is_the_locked_one() -> None:
-    """Otherwise green tests say nothing about what a stranger gets; `make setup` puts it right."""
-    here = {name: distribution(name).version.partition("+")[0] for name in LOCK}
+def test_environment_matches_the_lock_file() -> None:
+    """Otherwise tests of this environment would not hold for users; `make setup` restores it."""
+    key = {name: distribution(name).version.partition("+")[0] for name in LOCK}
 
-    assert here == LOCK
+    assert key == LOCK
 
 
 def test_client_and_service_exclude_heavy_dependencies() -> None:

@@ -1,4 +1,4 @@
-"""The package has one name on an index. Every message, script and page that installs it uses that name."""
+"""Every message, script and page that installs the package uses its distribution name."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FOLDERS = ("service/holdfast", "worker", "sky_tasks", "examples", "docs", "dashb
 LOOSE = ("README.md", "CONTRIBUTING.md", "Makefile", "Dockerfile", "docker-compose.yml", "pyproject.toml")  # fmt: skip
 WORDS = frozenset({".py", ".md", ".sh", ".sbatch", ".yaml", ".yml", ".toml", ".ts", ".tsx", ""})
 OTHERS = re.compile(r"(?<![\w./-])holdfast(?:\[[a-z]|==\d| @ )|pip install [^`|\n]*(?<![\w./-])holdfast(?![\w.-])")  # fmt: skip
-"""The name of another project where a package is named."""
+"""Another project's name in a place that names a package."""
 OURS = re.compile(rf"{DISTRIBUTION}\[([a-z,]+)\]|requirement\(['\"](\w+)['\"]\)")
 
 
 def texts() -> Iterator[tuple[Path, str]]:
-    """Every text that people or machines read an installation from."""
+    """All texts with installation commands or package names."""
     found = (file for folder in FOLDERS for file in (ROOT / folder).rglob("*"))
     for file in (*found, *(ROOT / name for name in LOOSE)):
         if file.is_file() and file.suffix in WORDS and "web" not in file.relative_to(ROOT).parts:
@@ -41,7 +41,7 @@ def test_no_text_installs_another_project() -> None:
     assert found == []
 
 
-def test_every_extra_that_is_named_exists() -> None:
+def test_every_named_extra_exists() -> None:
     named = {
         extra
         for _, text in texts()
@@ -49,7 +49,7 @@ def test_every_extra_that_is_named_exists() -> None:
         for extra in (match[1] or match[2]).split(",")
     }
 
-    # Decision 0011 says why one of this name does not exist.
+    # Decision 0011 explains why this extra does not exist.
     assert named - {"skypilot"} <= EXTRAS
     assert {"service", "worker", "demo", "huggingface"} <= named
 

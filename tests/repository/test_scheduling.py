@@ -1,4 +1,4 @@
-"""Which files the processes of a test run take."""
+"""The distribution of test files over the processes of a run."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ COLLECTED = [
 
 @dataclass(eq=False)
 class Process:
-    """A test process, as much of it as the scheduler uses."""
+    """A test process with the interface that the scheduler uses."""
 
-    given: list[str] = field(default_factory=list)
+    received: list[str] = field(default_factory=list)
     shutting_down: bool = False
     gateway: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(id="gw"))
 
     def send_runtest_some(self, indices: list[int]) -> None:
-        self.given += [COLLECTED[index] for index in indices]
+        self.received += [COLLECTED[index] for index in indices]
 
     def shutdown(self) -> None:
         self.shutting_down = True
 
 
 def started(count: int) -> list[Process]:
-    """Processes that were given their first files."""
+    """Processes with their first files."""
     return scheduled(count)[1]
 
 
 def scheduled(count: int) -> tuple[Scheduling, list[Process]]:
-    """Processes that were given their first files, and what gives them more."""
+    """The scheduler, and processes with their first files."""
     option = SimpleNamespace(loadscopereorder=False)
     config = SimpleNamespace(option=option, getvalue=lambda _: [f"{count}*popen"])
     scheduling = Scheduling(config, None)
@@ -55,27 +55,29 @@ def scheduled(count: int) -> tuple[Scheduling, list[Process]]:
 def test_one_worker_in_three_gets_waiting_and_slurm_tests() -> None:
     first, second, third = started(3)
 
-    assert first.given == [COLLECTED[0], COLLECTED[7], COLLECTED[1]], "all tests with a Slurm first"
-    assert second.given == [COLLECTED[3], COLLECTED[6]]
-    assert third.given[:2] == COLLECTED[4:6]
+    assert first.received == [COLLECTED[0], COLLECTED[7], COLLECTED[1]], (
+        "all tests with a Slurm first"
+    )
+    assert second.received == [COLLECTED[3], COLLECTED[6]]
+    assert third.received[:2] == COLLECTED[4:6]
 
 
 def test_worker_without_compute_tests_gets_waiting_tests() -> None:
     _, _, third = started(3)
 
-    assert third.given[2:] == [COLLECTED[2]]
+    assert third.received[2:] == [COLLECTED[2]]
 
 
-def test_a_test_that_ended_its_process_is_not_run_again() -> None:
+def test_test_that_crashed_its_process_is_not_repeated() -> None:
     scheduling, (first, second) = scheduled(2)
 
     crashed = scheduling.remove_node(first)
-    for number, test in enumerate(second.given):  # Grows with what is given.
+    for number, test in enumerate(second.received):  # Grows when the process receives more tests.
         scheduling.mark_test_complete(second, COLLECTED.index(test))
         assert number < len(COLLECTED)
 
     assert crashed == COLLECTED[0]
-    assert sorted(second.given) == sorted(COLLECTED[1:])
+    assert sorted(second.received) == sorted(COLLECTED[1:])
     assert scheduling.tests_finished
 
 

@@ -1,4 +1,4 @@
-"""Rules that are held over tables."""
+"""Rules over tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from support.tables import for_each
 
 
-def test_every_row_that_breaks_a_rule_is_named() -> None:
+def test_failure_lists_every_row_that_breaks_the_rule() -> None:
     @for_each(["a", "bb", "c"], name=lambda row: f"row {row}")
     def rule(row: str) -> None:
         assert len(row) > 1, "too short"

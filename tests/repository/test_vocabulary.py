@@ -127,7 +127,7 @@ VERBS = {
     "Upgrade",
     "Verify",
 }
-"""First words of help texts. A noun, an article or a gerund is not one of them."""
+"""First words of help texts."""
 
 
 def commands(group: typer.core.TyperGroup, path: str) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What people get: the wheel is built, looked into, and put to use in an environment of its own."""
+"""The built wheel: its contents, and its use in a fresh environment."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of programs of a fresh environment that has the wheel and nothing else."""
+    """The programs of a fresh environment that contains only the wheel."""
     fresh = tmp_path_factory.mktemp("fresh")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(fresh)], check=True)
     pip = [sys.executable, "-m", "pip", "--python", str(fresh / "bin" / "python"), "install"]
@@ -55,7 +55,7 @@ def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(programs: Path, *command: str) -> str:
-    """What a program of the fresh environment prints; its dependencies come from this one."""
+    """Run a program of the fresh environment with this one's dependencies; return its output."""
     env = {**os.environ, "PYTHONPATH": sysconfig.get_path("purelib")}
     argv = [str(programs / command[0]), *command[1:]]
     result = subprocess.run(argv, env=env, text=True, capture_output=True, check=False)
@@ -63,7 +63,7 @@ def run(programs: Path, *command: str) -> str:
     return result.stdout
 
 
-def test_nothing_sits_at_top_level_but_the_two_packages(wheel: Path) -> None:
+def test_wheel_has_only_two_top_level_packages(wheel: Path) -> None:
     members = zipfile.ZipFile(wheel).namelist()
 
     tops = {member.partition("/")[0] for member in members}
@@ -92,7 +92,7 @@ def test_wheel_contains_runtime_files_of_the_service(wheel: Path) -> None:
     assert not [member for member in members if member.endswith(".pyc")]
 
 
-def test_the_wheel_works_where_it_is_installed(programs: Path) -> None:
+def test_installed_wheel_works(programs: Path) -> None:
     code = """if True:
         import holdfast, holdfast_worker.protocol.environment
         from holdfast.domain.jobfile.parser import parse_job_file
@@ -110,16 +110,18 @@ def test_the_wheel_works_where_it_is_installed(programs: Path) -> None:
     assert "run: echo hello" in task
 
 
-def test_the_programs_are_installed(programs: Path) -> None:
+def test_programs_are_installed(programs: Path) -> None:
     assert "holdfast" in run(programs, "holdfast", "--version").lower()
     assert "run" in run(programs, "holdfast-worker", "--help")
 
 
-@pytest.mark.parametrize("words", ["serve", "up", "up --configure", "up --stop", "db current"])
-def test_service_command_on_client_install_names_missing_extra(programs: Path, words: str) -> None:
+@pytest.mark.parametrize("arguments", ["serve", "up", "up --configure", "up --stop", "db current"])
+def test_service_command_on_client_install_names_missing_extra(
+    programs: Path, arguments: str
+) -> None:
     code = f"""{WITHOUT_HEAVY}
 from holdfast.cli import main
-sys.argv = ["holdfast", *{words.split()!r}]
+sys.argv = ["holdfast", *{arguments.split()!r}]
 main()
 """
     env = {**os.environ, "PYTHONPATH": sysconfig.get_path("purelib"), "HOLDFAST_HOME": "/nowhere"}

@@ -1,4 +1,4 @@
-"""The reference describes every command of `holdfast-worker`, with every option, and none that does not exist."""
+"""The reference describes exactly the commands and options of `holdfast-worker`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = (Path(__file__).parents[2] / "docs/reference/worker-cli.md").read_text()
 
 
 def commands(group: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Every command by what a person types."""
+    """All commands by name."""
     below = [each for each in group._actions if isinstance(each, argparse._SubParsersAction)]
     if not below:
         return {group.prog: group}
@@ -39,10 +39,10 @@ def test_every_command_has_its_section_with_every_option(name: str) -> None:
         if spelling not in {"-h", "--help"}
     }
 
-    told = set(re.findall(r"^\| `(-[^`]+)` \|", SECTIONS[name], re.MULTILINE))
+    documented = set(re.findall(r"^\| `(-[^`]+)` \|", SECTIONS[name], re.MULTILINE))
 
-    assert told == options
+    assert documented == options
 
 
-def test_no_command_is_described_that_does_not_exist() -> None:
+def test_described_worker_commands_exist() -> None:
     assert set(SECTIONS) == set(FOUND)

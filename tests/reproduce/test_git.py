@@ -1,4 +1,4 @@
-"""The state of a git checkout, and a commit of it in a separate folder."""
+"""The state of a git checkout, and a checkout of its commit in a separate directory."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from holdfast.errors import BadRequest
 from holdfast.reproduce.git import check_out, has_commit, read_checkout
 
 
-def git(folder: Path, *words: str) -> str:
+def git(folder: Path, *arguments: str) -> str:
     who = ["-c", "user.name=ada", "-c", "user.email=ada@example.com"]
-    done = subprocess.run(["git", *who, *words], cwd=folder, capture_output=True, text=True, check=True)  # fmt: skip
+    done = subprocess.run(["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True)  # fmt: skip
     return done.stdout.strip()
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """One with a commit, and a script in a folder of it."""
+    """A repository with a commit, and a script in one of its directories."""
     top = tmp_path / "book"
     (top / "demos").mkdir(parents=True)
     (top / "demos/train.py").write_text("print(1)\n")
@@ -30,38 +30,38 @@ def repository(tmp_path: Path) -> Path:
     return top
 
 
-def test_a_folder_is_known_by_its_commit_and_its_place(repository: Path) -> None:
+def test_checkout_is_described_by_commit_and_path(repository: Path) -> None:
     clean = read_checkout(repository / "demos")
     (repository / "notes.txt").write_text("new\n")
-    elsewhere = read_checkout(repository / "demos")
+    checkout = read_checkout(repository / "demos")
     (repository / "demos/train.py").write_text("print(2)\n")
     changed = read_checkout(repository / "demos")
     top = read_checkout(repository)
 
     assert clean
-    assert elsewhere
+    assert checkout
     assert changed
     assert top
     assert (clean.commit, clean.folder) == (git(repository, "rev-parse", "HEAD"), "demos")
-    assert [clean.is_dirty, elsewhere.is_dirty, changed.is_dirty] == [False, False, True]
+    assert [clean.is_dirty, checkout.is_dirty, changed.is_dirty] == [False, False, True]
     assert top.folder == ""
 
 
-def test_where_there_is_no_repository_nothing_is_known(tmp_path: Path) -> None:
+def test_folder_without_a_repository_has_no_state(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q", "empty")
 
     assert read_checkout(tmp_path) is None
-    assert read_checkout(tmp_path / "empty") is None, "nothing was committed"
+    assert read_checkout(tmp_path / "empty") is None, "the repository has no commit"
     assert read_checkout(tmp_path / "nowhere") is None
     assert not has_commit(tmp_path / "nowhere", "abc")
 
 
 @pytest.mark.parametrize("text", ["workdir: [", "- a list", "run: 'true'", "workdir: {url: x}", "workdir: ~nobody-at-all/x"])  # fmt: skip
-def test_a_job_file_that_names_no_folder_is_no_mistake_of_git(text: str) -> None:
+def test_job_file_without_a_workdir_is_no_git_error(text: str) -> None:
     assert checkout_of(text) is None
 
 
-def test_the_folder_of_a_job_file_is_looked_at(
+def test_workdir_of_a_job_file_is_inspected(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(repository)

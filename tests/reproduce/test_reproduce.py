@@ -38,15 +38,15 @@ MANIFEST: dict[str, Any] = {
 }
 
 
-def git(folder: Path, *words: str) -> str:
+def git(folder: Path, *arguments: str) -> str:
     who = ["-c", "user.name=ada", "-c", "user.email=ada@example.com"]
-    done = subprocess.run(["git", *who, *words], cwd=folder, capture_output=True, text=True, check=True)  # fmt: skip
+    done = subprocess.run(["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True)  # fmt: skip
     return done.stdout.strip()
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """One commit with a script in a folder."""
+    """A repository with one commit, and a script in a directory."""
     top = tmp_path / "book"
     (top / "demos").mkdir(parents=True)
     (top / "demos/train.py").write_text("print(1)\n")
@@ -60,20 +60,24 @@ def code_override(tmp_path: Path, *places: Path, **more: Any) -> CodeOverride:
     return CodeOverride(repositories=places, to=tmp_path / "then", **more)
 
 
-def of(commit: str | None, *, is_dirty: bool = False, folder: str | None = None) -> dict[str, Any]:
+def manifest_of(
+    commit: str | None, *, is_dirty: bool = False, folder: str | None = None
+) -> dict[str, Any]:
     """A manifest of a commit."""
     known = {**MANIFEST["holdfast"], "folder": folder}
     return {**MANIFEST, "git_commit": commit, "git_dirty": is_dirty, "holdfast": known}
 
 
-def test_the_folder_of_then_is_found_below_the_top(repository: Path, tmp_path: Path) -> None:
+def test_recorded_subfolder_is_found_in_the_checkout(repository: Path, tmp_path: Path) -> None:
     commit = git(repository, "rev-parse", "HEAD")
     nowhere, own = tmp_path / "nowhere", repository / "demos"
 
     result = workdir_of(
-        of(commit, folder="demos"), "/work", code_override(tmp_path, nowhere, repository)
+        manifest_of(commit, folder="demos"), "/work", code_override(tmp_path, nowhere, repository)
     )
-    seen = workdir_of(of(commit), str(own), CodeOverride(repositories=[own], to=tmp_path / "too"))
+    seen = workdir_of(
+        manifest_of(commit), str(own), CodeOverride(repositories=[own], to=tmp_path / "too")
+    )
 
     assert result == str(tmp_path / "then/demos")
     assert seen == str(tmp_path / "too/demos")
@@ -81,25 +85,25 @@ def test_the_folder_of_then_is_found_below_the_top(repository: Path, tmp_path: P
 
 
 def test_a_job_without_a_folder_needs_no_code(tmp_path: Path) -> None:
-    assert workdir_of(of(None), None, code_override(tmp_path)) is None
+    assert workdir_of(manifest_of(None), None, code_override(tmp_path)) is None
 
 
 @pytest.mark.parametrize(
-    ("manifest", "more", "way_out"),
+    ("manifest", "more", "remedy"),
     [
-        (of(None), {}, "names no commit.*--as-is uses its directory"),
-        (of("abc123", is_dirty=True), {}, "uncommitted changes; pass them with --patch"),
-        (of("0" * 40), {}, "is in none of .*book: clone its repository.*--repo"),
-        (of("HEAD"), {"to": "."}, "exists; name a folder that does not with --to"),
-        (of("abc123"), {"as_is": True}, "the directory /gone does not exist here"),
+        (manifest_of(None), {}, "names no commit.*--as-is uses its directory"),
+        (manifest_of("abc123", is_dirty=True), {}, "uncommitted changes; pass them with --patch"),
+        (manifest_of("0" * 40), {}, "is in none of .*book: clone its repository.*--repo"),
+        (manifest_of("HEAD"), {"to": "."}, "exists; name a folder that does not with --to"),
+        (manifest_of("abc123"), {"as_is": True}, "the directory /gone does not exist here"),
     ],
 )
 def test_missing_source_is_reported_with_a_remedy(
-    repository: Path, tmp_path: Path, manifest: dict[str, Any], more: dict[str, Any], way_out: str
+    repository: Path, tmp_path: Path, manifest: dict[str, Any], more: dict[str, Any], remedy: str
 ) -> None:
     asked = {"repositories": [repository], "to": tmp_path / more.pop("to", "then"), **more}
 
-    with pytest.raises(BadRequest, match=way_out):
+    with pytest.raises(BadRequest, match=remedy):
         workdir_of(manifest, "/gone", CodeOverride(**asked))
 
     assert not (tmp_path / "then").exists()
@@ -107,10 +111,10 @@ def test_missing_source_is_reported_with_a_remedy(
 
 def test_changed_script_in_current_directory_is_reported(repository: Path, tmp_path: Path) -> None:
     digest = "5f2a"
-    workdir = workdir_of(of(None), str(repository), code_override(tmp_path, as_is=True))
+    workdir = workdir_of(manifest_of(None), str(repository), code_override(tmp_path, as_is=True))
 
     assert workdir == str(repository)
-    assert script_mismatch(MANIFEST, workdir) is None, "no digest was told"
+    assert script_mismatch(MANIFEST, workdir) is None, "no digest was recorded"
     problem = script_mismatch({**MANIFEST, "script_sha256": digest}, workdir)
     assert problem
     assert "train.py is not the original script" in problem
@@ -126,7 +130,7 @@ def test_rerun_task_is_tagged_and_uses_original_programs() -> None:
         "holdfast-worker run train.py",
     ]
     assert spec.holdfast.tags == {"team": "nlp", "reproduces": "j1"}
-    assert "workdir" in MANIFEST["holdfast"]["job_file"], "the manifest itself was left alone"
+    assert "workdir" in MANIFEST["holdfast"]["job_file"], "the manifest itself is unchanged"
 
 
 def test_remote_nodes_install_packages_before_their_own_setup() -> None:
@@ -141,7 +145,7 @@ def test_remote_nodes_install_packages_before_their_own_setup() -> None:
 
 
 def test_torch_uses_its_own_index_and_holdfast_is_omitted() -> None:
-    old = "holdfast==0.1.0"  # On a package index, that is another project by now.
+    old = "holdfast==0.1.0"  # The package index has another project of this name.
 
     assert requirements([*MANIFEST["lock"], old]).splitlines() == [
         "--extra-index-url https://download.pytorch.org/whl/cu130",
@@ -150,9 +154,7 @@ def test_torch_uses_its_own_index_and_holdfast_is_omitted() -> None:
     ]
 
 
-def test_packages_that_cannot_be_had_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unavailable_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
 
     with pytest.raises(Unavailable, match=r"could not be installed: .*no-such-thing"):
@@ -173,7 +175,7 @@ def test_a_manifest_is_read_from_its_file_and_from_a_bundle(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (None, "No such file"),
         ("{", "is not a manifest: "),
@@ -182,13 +184,13 @@ def test_a_manifest_is_read_from_its_file_and_from_a_bundle(tmp_path: Path) -> N
     ],
 )
 def test_invalid_manifest_is_rejected_with_a_reason(
-    tmp_path: Path, content: str | None, told: str
+    tmp_path: Path, content: str | None, message: str
 ) -> None:
     file = tmp_path / "m.json"
     if content is not None:
         file.write_text(content)
 
-    with pytest.raises(BadRequest, match=told):
+    with pytest.raises(BadRequest, match=message):
         read_evidence(file)
 
 
@@ -222,7 +224,7 @@ RESULT = {"step": 20, "weights_sha256": "aa", "metrics": {"loss": 2.0, "acc": No
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "likeness"),
+    ("before", "after", "comparison"),
     [
         (RESULT, RESULT, ResultComparison.IDENTICAL),
         (RESULT, {**RESULT, "weights_sha256": "bb"}, ResultComparison.CLOSE),
@@ -236,7 +238,7 @@ RESULT = {"step": 20, "weights_sha256": "aa", "metrics": {"loss": 2.0, "acc": No
         (None, RESULT, ResultComparison.UNKNOWN),
     ],
 )  # fmt: skip
-def test_two_results_are_the_same_or_close_or_other(
-    before: Any, after: Any, likeness: ResultComparison
+def test_results_are_equal_close_or_different(
+    before: Any, after: Any, comparison: ResultComparison
 ) -> None:
-    assert compare(before, after, 0.01).outcome is likeness
+    assert compare(before, after, 0.01).outcome is comparison

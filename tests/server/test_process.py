@@ -1,4 +1,4 @@
-"""How the service listens."""
+"""The sockets of the service."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from holdfast.server.process import listen
 from holdfast.settings import Settings
 
 
-def test_answers_in_two_pieces_do_not_wait_for_each_other() -> None:
-    """A kept connection took 40 ms for each answer: its body waited until the client had acknowledged its head."""
+def test_response_body_does_not_wait_for_an_acknowledgement() -> None:
+    """Regression: responses took 40 ms, as the body waited for an acknowledgement of the head."""
 
     async def delays() -> int:
         found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -57,7 +57,7 @@ def test_port_in_use_is_reported_with_a_remedy() -> None:
         ("0.0.0.0", True, True),
     ],
 )
-def test_serving_beyond_loopback_ends_the_mode_without_tokens(
+def test_serving_beyond_loopback_requires_tokens(
     caplog: pytest.LogCaptureFixture, host: str, setting: bool | None, trusts: bool | None
 ) -> None:
     held = settings_for_host(Settings(trust_loopback=setting), host)
@@ -66,7 +66,7 @@ def test_serving_beyond_loopback_ends_the_mode_without_tokens(
     assert ("every request needs a token" in caplog.text) == (trusts is False)
 
 
-def test_a_public_address_is_warned_of_at_start(caplog: pytest.LogCaptureFixture) -> None:
+def test_public_address_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     settings_for_host(Settings(public_url="https://holdfast.example.com"), "127.0.0.1")
 
     assert "https://holdfast.example.com: without users" in caplog.text

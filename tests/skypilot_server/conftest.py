@@ -1,4 +1,4 @@
-"""The directory of a SkyPilot server and a fake interpreter."""
+"""Fixtures of a SkyPilot server directory and a fake interpreter."""
 
 from support.skypilot.server_dir import harness
 

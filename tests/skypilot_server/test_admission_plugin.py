@@ -1,4 +1,4 @@
-"""The gate of a server that is started here: put in place, replaced, and done without where it cannot be written."""
+"""The admission plugin of a started server: installed, updated, or missing if not writable."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_changed_plugin_restarts_the_server_with_a_notice(
 ) -> None:
     harness.open()
     first = psutil.Process(harness.pid)
-    record = json.loads(harness.place.record.read_text())
-    harness.place.record.write_text(json.dumps({**record, "at_start": "of an older Holdfast"}))
+    record = json.loads(harness.server_dir.record.read_text())
+    harness.server_dir.record.write_text(json.dumps({**record, "at_start": "of an older Holdfast"}))
     module = harness.interpreter.packages / "holdfast_gate.py"
     module.write_text("# of an older Holdfast\n")
 
@@ -37,22 +37,24 @@ def test_changed_plugin_restarts_the_server_with_a_notice(
     assert harness.pid != first.pid
     assert not is_alive(first)
     assert module.read_bytes() == skypilot_server.SOURCE.read_bytes()
-    assert f"wrote {module}" in harness.told
-    assert "because settings that it reads only at startup have changed" in harness.told
-    assert "jobs continue" in harness.told
+    assert f"wrote {module}" in harness.output
+    assert "because settings that it reads only at startup have changed" in harness.output
+    assert "jobs continue" in harness.output
 
 
 def test_unwritable_plugin_is_reported_with_its_consequence(
     harness: ServerDirHarness,
 ) -> None:
-    nowhere = harness.interpreter.python / "packages"  # Below a file there is no folder.
-    harness.interpreter.play(packages=nowhere)
+    unwritable = (
+        harness.interpreter.python / "packages"
+    )  # A directory cannot be created below a file.
+    harness.interpreter.play(packages=unwritable)
 
     harness.open()
 
-    assert configuration(harness.place.home)["admin_policy"] == GATE
-    assert f"cannot write {nowhere} (Not a directory)" in harness.told
-    assert "jobs are not recovered and launches fail" in harness.told
+    assert configuration(harness.server_dir.home)["admin_policy"] == GATE
+    assert f"cannot write {unwritable} (Not a directory)" in harness.output
+    assert "jobs are not recovered and launches fail" in harness.output
 
 
 def test_plugin_replaces_policy_url_once_writable(
@@ -66,4 +68,4 @@ def test_plugin_replaces_policy_url_once_writable(
     harness.open()
 
     assert harness.pid != first
-    assert configuration(harness.place.home)["admin_policy"] == "holdfast_gate.Gate"
+    assert configuration(harness.server_dir.home)["admin_policy"] == "holdfast_gate.Gate"

@@ -1,4 +1,4 @@
-"""The configuration of SkyPilot's server: ours is put right, everything else is the person's."""
+"""The configuration of SkyPilot's server: required settings are corrected, others kept."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from holdfast.skypilot_server.configuration import (
 )
 
 URL = "http://127.0.0.1:8642/v1/skypilot/policy/secret"
-OURS = {"admin_policy": GATE, "jobs": {"controller": {"consolidation_mode": True}}}
+REQUIRED = {"admin_policy": GATE, "jobs": {"controller": {"consolidation_mode": True}}}
 CLASS = Policy(GATE, edition="1")
 
 
 def test_empty_configuration_gets_the_required_settings() -> None:
     made = merged_configuration("", CLASS)
 
-    assert yaml.safe_load(made.text) == OURS
-    assert yaml.safe_load(required_lines()) == OURS
+    assert yaml.safe_load(made.text) == REQUIRED
+    assert yaml.safe_load(required_lines()) == REQUIRED
     assert made.notes == ()
 
 
-def test_a_file_that_is_right_is_left_as_it_is_with_its_comments() -> None:
+def test_correct_file_is_kept_with_its_comments() -> None:
     text = f"# mine\nadmin_policy: {GATE}\njobs: {{controller: {{consolidation_mode: true}}}}\n"
 
     made = merged_configuration(text, CLASS)
@@ -34,7 +34,7 @@ def test_a_file_that_is_right_is_left_as_it_is_with_its_comments() -> None:
     assert made.notes == ()
 
 
-def test_a_persons_own_keys_are_kept() -> None:
+def test_settings_of_the_user_are_kept() -> None:
     text = "aws: {vpc_names: [mine]}\njobs: {bucket: s3://mine, controller: {resources: {cpus: 8}}}"
 
     result = yaml.safe_load(merged_configuration(text, CLASS).text)
@@ -49,7 +49,7 @@ def test_corrected_settings_are_noted() -> None:
 
     made = merged_configuration(text, CLASS)
 
-    assert yaml.safe_load(made.text) == OURS
+    assert yaml.safe_load(made.text) == REQUIRED
     policy, mode = made.notes
     assert "my.Policy" in policy
     assert "consolidation_mode was false" in mode
@@ -61,12 +61,12 @@ def test_corrected_settings_are_noted() -> None:
 def test_older_policy_is_replaced_silently_without_its_secret(before: str, after: Policy) -> None:
     made = merged_configuration(f"admin_policy: {before}", after)
 
-    assert yaml.safe_load(made.text) == {**OURS, "admin_policy": after.location}
+    assert yaml.safe_load(made.text) == {**REQUIRED, "admin_policy": after.location}
     assert made.notes == ()
 
 
 @pytest.mark.parametrize(
-    ("text", "anew"),
+    ("text", "needs_restart"),
     [
         ("aws: {vpc_names: [other]}", False),
         ("jobs: {bucket: s3://other}", False),
@@ -75,16 +75,18 @@ def test_older_policy_is_replaced_silently_without_its_secret(before: str, after
         ("db: postgresql://somewhere", True),
     ],
 )
-def test_startup_settings_are_distinguished_from_live_settings(text: str, anew: bool) -> None:
+def test_startup_settings_are_distinguished_from_live_settings(
+    text: str, needs_restart: bool
+) -> None:
     before, after = merged_configuration("", CLASS), merged_configuration(text, CLASS)
 
-    assert (before.at_start != after.at_start) is anew
+    assert (before.at_start != after.at_start) is needs_restart
 
 
 @pytest.mark.parametrize(
     "other", [Policy(URL), Policy(GATE, edition="2")], ids=["address", "other edition"]
 )
-def test_another_gate_needs_a_start(other: Policy) -> None:
+def test_changed_policy_needs_a_restart(other: Policy) -> None:
     assert merged_configuration("", CLASS).at_start != merged_configuration("", other).at_start
 
 

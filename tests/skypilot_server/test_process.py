@@ -1,4 +1,4 @@
-"""SkyPilot's server as a process: started once, reused, known again, and ended without touching anybody else."""
+"""SkyPilot's server as a process: started once, reused, recognized, and stopped alone."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def test_server_starts_with_its_own_home_and_configuration(
     assert url == f"http://127.0.0.1:{harness.port}"
     assert httpx2.get(f"{url}/api/health").json()["version"] == "0.14.1"
     given = harness.interpreter.environment
-    assert given["HOME"] == str(harness.place.home)
+    assert given["HOME"] == str(harness.server_dir.home)
     assert given["TZ"] == "UTC"
     assert given["SKYPILOT_DISABLE_USAGE_COLLECTION"] == "1"
     assert given["IS_SKYPILOT_SERVER"] == "true"
     assert given["AWS_PROFILE"] == "mine"
-    assert given["SKYPILOT_POD_MEMORY_GB_LIMIT"] == "5", "what a person says holds"
+    assert given["SKYPILOT_POD_MEMORY_GB_LIMIT"] == "5", "settings of the user take precedence"
     assert not {"HOLDFAST_TOKEN", "SKYPILOT_API_SERVER_ENDPOINT"} & set(given)
-    assert configuration(harness.place.home)["admin_policy"] == "holdfast_gate.Gate"
-    assert "starting SkyPilot 0.14.1" in harness.told
+    assert configuration(harness.server_dir.home)["admin_policy"] == "holdfast_gate.Gate"
+    assert "starting SkyPilot 0.14.1" in harness.output
 
 
 def test_server_is_detached_from_its_starter(harness: ServerDirHarness) -> None:
@@ -51,19 +51,19 @@ def test_server_is_detached_from_its_starter(harness: ServerDirHarness) -> None:
 
     assert os.getsid(server.pid) != os.getsid(0)
     assert server.pid not in [child.pid for child in psutil.Process().children(recursive=True)]
-    assert server.cwd() == str(harness.place.home)
+    assert server.cwd() == str(harness.server_dir.home)
 
 
 def test_server_files_are_private_and_hide_the_policy_secret(harness: ServerDirHarness) -> None:
     harness.open()
 
-    assert harness.place.home.stat().st_mode & 0o777 == 0o700
-    assert harness.place.config.stat().st_mode & 0o777 == 0o600
+    assert harness.server_dir.home.stat().st_mode & 0o777 == 0o700
+    assert harness.server_dir.config.stat().st_mode & 0o777 == 0o600
     assert harness.gate_address.stat().st_mode & 0o777 == 0o600
-    assert "secret" not in harness.place.config.read_text()
+    assert "secret" not in harness.server_dir.config.read_text()
 
 
-def test_a_server_that_runs_is_used_again(harness: ServerDirHarness) -> None:
+def test_running_server_is_reused(harness: ServerDirHarness) -> None:
     harness.open()
     first = harness.pid
 
@@ -71,7 +71,7 @@ def test_a_server_that_runs_is_used_again(harness: ServerDirHarness) -> None:
 
     assert harness.pid == first
     assert again == f"http://127.0.0.1:{harness.port}"
-    assert f"is already running, process {first}" in harness.told
+    assert f"is already running, process {first}" in harness.output
 
 
 def test_unspecified_port_reuses_that_of_the_running_server(
@@ -80,50 +80,50 @@ def test_unspecified_port_reuses_that_of_the_running_server(
     url = harness.open()
 
     again = skypilot_server.open_server(
-        harness.place,
+        harness.server_dir,
         python=harness.interpreter.python,
         port=None,
         gate_url=GATE,
-        report=harness.said.append,
+        report=harness.messages.append,
     )
 
     assert again == url
 
 
-def test_a_change_that_is_read_live_leaves_the_server_alone(harness: ServerDirHarness) -> None:
+def test_live_setting_does_not_restart_the_server(harness: ServerDirHarness) -> None:
     harness.open()
     first = harness.pid
-    text = harness.place.config.read_text()
-    harness.place.config.write_text(f"{text}aws: {{vpc_names: [mine]}}\n")
+    text = harness.server_dir.config.read_text()
+    harness.server_dir.config.write_text(f"{text}aws: {{vpc_names: [mine]}}\n")
 
     harness.open()
 
     assert harness.pid == first
-    assert configuration(harness.place.home)["aws"] == {"vpc_names": ["mine"]}
+    assert configuration(harness.server_dir.home)["aws"] == {"vpc_names": ["mine"]}
 
 
 def test_original_configuration_is_backed_up(harness: ServerDirHarness) -> None:
-    harness.place.config.parent.mkdir(parents=True)
-    harness.place.config.write_text("# mine\nadmin_policy: my.Policy\n")
+    harness.server_dir.config.parent.mkdir(parents=True)
+    harness.server_dir.config.write_text("# mine\nadmin_policy: my.Policy\n")
 
     harness.open()
 
-    kept = harness.place.config.with_name("config.yaml.before-holdfast")
+    kept = harness.server_dir.config.with_name("config.yaml.before-holdfast")
     assert kept.read_text() == "# mine\nadmin_policy: my.Policy\n"
-    assert "admin_policy was my.Policy" in harness.told
+    assert "admin_policy was my.Policy" in harness.output
 
 
 def test_user_configuration_survives_our_changes(
     harness: ServerDirHarness,
 ) -> None:
-    harness.place.config.parent.mkdir(parents=True)
-    harness.place.config.write_text("# mine\n")
+    harness.server_dir.config.parent.mkdir(parents=True)
+    harness.server_dir.config.write_text("# mine\n")
     harness.open()
-    harness.place.config.write_text("admin_policy: of.Somebody\n")
+    harness.server_dir.config.write_text("admin_policy: of.Somebody\n")
 
     harness.open()
 
-    kept = harness.place.config.with_name("config.yaml.before-holdfast")
+    kept = harness.server_dir.config.with_name("config.yaml.before-holdfast")
     assert kept.read_text() == "# mine\n"
 
 
@@ -134,9 +134,9 @@ def test_user_configuration_survives_our_changes(
 def test_unusable_path_in_server_directory_is_named(
     harness: ServerDirHarness, name: str, make: Callable[[Path], None]
 ) -> None:
-    """As where it is somebody else's: a folder in the place of a file, and the reverse, stop root as well."""
-    (harness.person / ".config/gcloud").mkdir(parents=True)
-    obstacle = harness.place.home / name
+    """A directory instead of a file, and vice versa, also stops root, like a foreign owner."""
+    (harness.user_home / ".config/gcloud").mkdir(parents=True)
+    obstacle = harness.server_dir.home / name
     obstacle.parent.mkdir(parents=True)
     make(obstacle)
 
@@ -149,12 +149,14 @@ def test_unusable_path_in_server_directory_is_named(
 def test_uncreatable_directory_fails_before_installation(
     harness: ServerDirHarness,
 ) -> None:
-    nowhere = ServerDir(harness.interpreter.python / "home")  # Below a file there is no folder.
+    unwritable = ServerDir(
+        harness.interpreter.python / "home"
+    )  # A directory cannot be created below a file.
 
     with pytest.raises(StoreUnavailable, match="Not a directory"):
-        skypilot_server.install_if_missing(nowhere, None, harness.said.append)
+        skypilot_server.install_if_missing(unwritable, None, harness.messages.append)
 
-    assert harness.said == []
+    assert harness.messages == []
 
 
 def test_stop_ends_server_and_workers_but_not_job_controllers(
@@ -164,7 +166,7 @@ def test_stop_ends_server_and_workers_but_not_job_controllers(
     harness.open()
     server = psutil.Process(harness.pid)
     (worker,) = server.children()
-    controller = harness.bystander("-msky.jobs.controller", HOME=str(harness.place.home))
+    controller = harness.bystander("-msky.jobs.controller", HOME=str(harness.server_dir.home))
 
     ended = harness.stop()
 
@@ -172,8 +174,8 @@ def test_stop_ends_server_and_workers_but_not_job_controllers(
     assert not is_alive(server)
     assert not is_alive(worker)
     assert controller.poll() is None
-    assert f"kill {controller.pid}" in harness.told
-    assert process.running_server(harness.place) is None
+    assert f"kill {controller.pid}" in harness.output
+    assert process.running_server(harness.server_dir) is None
     assert harness.stop() is False
 
 
@@ -202,18 +204,18 @@ def test_processes_of_a_killed_server_do_not_block_the_next(
         (("-m", process.MODULE, "--port=1"), 0),
         (("-m", process.MODULE, "--port={port}"), 86_400),
     ],
-    ids=["other program", "other port", "other birth"],
+    ids=["other program", "other port", "other start time"],
 )
 def test_stale_record_with_reused_pid_ends_no_process(
     harness: ServerDirHarness, words: tuple[str, ...], older_s: float
 ) -> None:
     harness.open()
-    record = json.loads(harness.place.record.read_text())
+    record = json.loads(harness.server_dir.record.read_text())
     harness.stop()
     bystander = harness.bystander(*(word.format(port=harness.port) for word in words))
     born = psutil.Process(bystander.pid).create_time() - older_s
     record |= {"pid": bystander.pid, "born": born, "session": os.getsid(bystander.pid)}
-    harness.place.record.write_text(json.dumps(record))
+    harness.server_dir.record.write_text(json.dumps(record))
 
     ended = harness.stop()
     harness.open()
@@ -224,11 +226,11 @@ def test_stale_record_with_reused_pid_ends_no_process(
 
 
 @pytest.mark.parametrize("record", ["", "{}", "[1]", '{"pid": 1}', "not json"])
-def test_a_record_that_cannot_be_read_is_no_server(harness: ServerDirHarness, record: str) -> None:
-    harness.place.home.mkdir()
-    harness.place.record.write_text(record)
+def test_unreadable_record_counts_as_no_server(harness: ServerDirHarness, record: str) -> None:
+    harness.server_dir.home.mkdir()
+    harness.server_dir.record.write_text(record)
 
-    assert process.running_server(harness.place) is None
+    assert process.running_server(harness.server_dir) is None
     assert harness.open().endswith(str(harness.port))
 
 
@@ -241,10 +243,10 @@ def test_server_exit_at_startup_is_reported_with_its_log_tail(
         harness.open()
 
     assert "no room on the stage" in failure.value.detail
-    assert str(harness.place.log) in failure.value.detail
+    assert str(harness.server_dir.log) in failure.value.detail
 
 
-def test_a_log_of_the_start_before_is_kept(harness: ServerDirHarness) -> None:
+def test_log_of_the_previous_start_is_kept(harness: ServerDirHarness) -> None:
     harness.interpreter.play(crashes=True)
     with pytest.raises(EngineNotStarted):
         harness.open()
@@ -252,8 +254,8 @@ def test_a_log_of_the_start_before_is_kept(harness: ServerDirHarness) -> None:
 
     harness.open()
 
-    assert "no room on the stage" in harness.place.log.with_suffix(".log.1").read_text()
-    assert "no room on the stage" not in harness.place.log.read_text()
+    assert "no room on the stage" in harness.server_dir.log.with_suffix(".log.1").read_text()
+    assert "no room on the stage" not in harness.server_dir.log.read_text()
 
 
 def test_port_of_another_process_is_reported_with_both_remedies(harness: ServerDirHarness) -> None:
@@ -279,15 +281,22 @@ def test_missing_skypilot_is_reported_with_install_commands(
 
     result = failure.value.detail
     assert "holdfast up --install" in result
-    assert f"-m venv {harness.place.home}/venv && {harness.place.home}/venv/bin/python" in result
+    assert (
+        f"-m venv {harness.server_dir.home}/venv && {harness.server_dir.home}/venv/bin/python"
+        in result
+    )
     assert "requirements-skypilot.lock" in result
 
 
-def test_this_environment_is_not_asked_for_more_than_it_has(harness: ServerDirHarness) -> None:
-    """Here SkyPilot is not installed, and a folder without an environment has none either."""
+def test_environment_without_skypilot_is_recognized(harness: ServerDirHarness) -> None:
+    """SkyPilot is not installed here, and a directory without an environment has none either."""
     with pytest.raises(NotInstalled, match="not installed here"):
         skypilot_server.open_server(
-            harness.place, python=None, port=harness.port, gate_url=GATE, report=harness.said.append
+            harness.server_dir,
+            python=None,
+            port=harness.port,
+            gate_url=GATE,
+            report=harness.messages.append,
         )
 
 
@@ -297,11 +306,11 @@ def test_failed_installation_names_the_failed_command(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
 
     with pytest.raises(NotInstalled, match="pip install --requirement") as failure:
-        skypilot_server.install_if_missing(harness.place, None, harness.said.append)
+        skypilot_server.install_if_missing(harness.server_dir, None, harness.messages.append)
 
-    assert harness.place.python.exists()
-    assert str(harness.place.python) in failure.value.detail
-    assert "installing SkyPilot 0.14.1" in harness.told
+    assert harness.server_dir.python.exists()
+    assert str(harness.server_dir.python) in failure.value.detail
+    assert "installing SkyPilot 0.14.1" in harness.output
 
 
 def test_install_skips_a_configured_python_without_skypilot(harness: ServerDirHarness) -> None:
@@ -309,50 +318,52 @@ def test_install_skips_a_configured_python_without_skypilot(harness: ServerDirHa
 
     with pytest.raises(NotInstalled, match="has no SkyPilot; install it there, or unset"):
         skypilot_server.install_if_missing(
-            harness.place, harness.interpreter.python, harness.said.append
+            harness.server_dir, harness.interpreter.python, harness.messages.append
         )
 
-    assert harness.said == []
-    assert not harness.place.home.exists()
+    assert harness.messages == []
+    assert not harness.server_dir.home.exists()
 
 
 def test_existing_installation_is_not_repeated(harness: ServerDirHarness) -> None:
     skypilot_server.install_if_missing(
-        harness.place, harness.interpreter.python, harness.said.append
+        harness.server_dir, harness.interpreter.python, harness.messages.append
     )
 
-    assert harness.said == []
-    assert not harness.place.home.exists()
+    assert harness.messages == []
+    assert not harness.server_dir.home.exists()
 
 
-def test_keys_are_linked_and_never_copied(harness: ServerDirHarness) -> None:
-    (harness.person / ".aws").mkdir()
-    (harness.person / ".aws/credentials").write_text("[default]")
-    (harness.person / ".config/gcloud").mkdir(parents=True)
-    own = harness.place.home / ".kube"
+def test_credentials_are_linked_and_not_copied(harness: ServerDirHarness) -> None:
+    (harness.user_home / ".aws").mkdir()
+    (harness.user_home / ".aws/credentials").write_text("[default]")
+    (harness.user_home / ".config/gcloud").mkdir(parents=True)
+    own = harness.server_dir.home / ".kube"
     own.mkdir(parents=True)
 
     harness.open()
 
-    assert (harness.place.home / ".aws").readlink() == harness.person / ".aws"
-    assert (harness.place.home / ".config/gcloud").readlink() == harness.person / ".config/gcloud"
+    assert (harness.server_dir.home / ".aws").readlink() == harness.user_home / ".aws"
+    assert (
+        harness.server_dir.home / ".config/gcloud"
+    ).readlink() == harness.user_home / ".config/gcloud"
     assert not own.is_symlink()
-    assert "cloud credentials found by SkyPilot: AWS, GCP, Kubernetes" in harness.told
+    assert "cloud credentials found by SkyPilot: AWS, GCP, Kubernetes" in harness.output
 
 
 def test_removed_credentials_are_unlinked_from_the_server(harness: ServerDirHarness) -> None:
-    (harness.person / ".aws").mkdir()
+    (harness.user_home / ".aws").mkdir()
     harness.open()
-    (harness.person / ".aws").rmdir()
+    (harness.user_home / ".aws").rmdir()
 
     harness.open()
 
-    assert not (harness.place.home / ".aws").is_symlink()
-    assert "cloud credentials found by SkyPilot: environment variables only" in harness.said
+    assert not (harness.server_dir.home / ".aws").is_symlink()
+    assert "cloud credentials found by SkyPilot: environment variables only" in harness.messages
 
 
 def test_server_process_during_exec_is_still_found() -> None:
-    """It has no words at all at that moment, and a start that looked then said that SkyPilot had ended."""
+    """Regression: the process has no command line during exec, so that it counted as ended."""
     again = 'n=$1; shift; [ "$n" = 0 ] || exec sh -c "$0" "$0" $((n - 1)) "$@"; read nothing'
     words = ["sh", "-c", again, again, "300", "-m", process.MODULE, "--port=1"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True) as started:

@@ -1,4 +1,4 @@
-"""Stores of users' jobs: which endpoints the service contacts, with which keys."""
+"""Stores of users' jobs: the endpoints that the service contacts, and with which keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 
 @pytest.fixture
 def s3(service_keys: None, one_s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> FakeS3:
-    """A server on loopback, and a service that has keys of its own."""
+    """A server on loopback, and a service with its own keys."""
     one_s3.renew()
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     return one_s3
@@ -31,7 +31,7 @@ def s3(service_keys: None, one_s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> F
 def list_store(
     envs: Mapping[str, str], rules: StorePolicy = StorePolicy(), folders: Folders = CONFINED, store: str = "s3://bucket"
 ) -> object:  # fmt: skip
-    """What a visit at the store of a job finds."""
+    """List the store of a job as the service does."""
     return (
         CheckpointBuckets(SystemClock(), rules, lambda _: folders)
         .open(store, "job-1", envs)
@@ -64,9 +64,7 @@ def list_store(
     ],
 )
 @pytest.mark.parametrize("name", [ENDPOINT, "AWS_ENDPOINT_URL"])
-def test_an_endpoint_of_a_user_leads_to_no_machine_of_ours(
-    s3: FakeS3, endpoint: str, name: str
-) -> None:
+def test_internal_endpoint_of_a_user_is_refused(s3: FakeS3, endpoint: str, name: str) -> None:
     with pytest.raises(CheckpointStoreRefused, match=ENDPOINT):
         list_store({**KEYS, name: endpoint.format(s3=s3.endpoint)})
 
@@ -82,7 +80,7 @@ def test_an_endpoint_of_a_user_leads_to_no_machine_of_ours(
         {**KEYS, "AWS_SECRET_ACCESS_KEY": ""},
     ],
 )
-def test_own_keys_sign_for_no_endpoint_of_a_user(s3: FakeS3, keys: dict[str, str]) -> None:
+def test_service_keys_are_not_used_for_user_endpoints(s3: FakeS3, keys: dict[str, str]) -> None:
     rules = StorePolicy(endpoints=frozenset({s3.endpoint}))
 
     with pytest.raises(
@@ -102,7 +100,7 @@ def test_an_endpoint_that_the_operator_allows_is_used(s3: FakeS3) -> None:
     assert s3.counts().connections == 1
 
 
-def test_the_services_own_endpoint_needs_no_keys_of_a_job(
+def test_service_endpoint_needs_no_keys_of_a_job(
     s3: FakeS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ENDPOINT, s3.endpoint)
@@ -114,14 +112,14 @@ def test_the_services_own_endpoint_needs_no_keys_of_a_job(
     assert s3.counts().requests == {"ListObjectsV2": 2}
 
 
-def test_the_owners_jobs_name_any_endpoint(s3: FakeS3) -> None:
+def test_jobs_of_the_owner_may_use_any_endpoint(s3: FakeS3) -> None:
     list_store({ENDPOINT: s3.endpoint}, folders=Folders())
 
     assert s3.counts().connections == 1
 
 
-def test_a_name_that_changes_its_address_reaches_nothing(s3: FakeS3) -> None:
-    """A name server may answer one thing when the endpoint is checked, and another at the connection."""
+def test_name_with_a_changing_address_is_not_contacted(s3: FakeS3) -> None:
+    """A name server may return different addresses for the check and for the connection."""
     result = iter(["93.184.215.14"])
 
     def resolve(host: str, port: int) -> Sequence[str]:
@@ -137,7 +135,7 @@ def test_a_name_that_changes_its_address_reaches_nothing(s3: FakeS3) -> None:
     assert s3.counts().connections == 0
 
 
-def test_profiles_are_those_that_the_operator_allows(
+def test_only_profiles_allowed_by_the_operator_are_used(
     s3: FakeS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "credentials"
@@ -155,7 +153,7 @@ def test_profiles_are_those_that_the_operator_allows(
 # Folders
 
 
-def test_a_folder_of_a_user_lies_below_allowed_roots(tmp_path: Path) -> None:
+def test_user_folder_must_be_below_an_allowed_root(tmp_path: Path) -> None:
     allowed, home = tmp_path / "allowed", tmp_path / "home"
     for folder in (allowed / "job-1", home):
         folder.mkdir(parents=True)
@@ -171,16 +169,16 @@ def test_a_folder_of_a_user_lies_below_allowed_roots(tmp_path: Path) -> None:
             list_store({}, folders=folders, store=f"file://{outside}")
 
 
-def test_a_job_folder_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_job_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
     allowed, home = tmp_path / "allowed", tmp_path / "home"
     for folder in (allowed, home / "step-1-e1-ab"):
         folder.mkdir(parents=True)
     (home / "secret").write_text("secret")
     (allowed / "job-1").symlink_to(home)
-    depots = CheckpointBuckets(
+    buckets = CheckpointBuckets(
         SystemClock(), folders_of=lambda _: Folders(home, (str(allowed),), is_confined=True)
     )
-    depot = depots.open(f"file://{allowed}", "job-1", {})
+    depot = buckets.open(f"file://{allowed}", "job-1", {})
 
     for ask in (
         lambda: depot.read("secret"),

@@ -1,4 +1,4 @@
-"""The audit log: written with each change, immutable, and its verification locates tampering."""
+"""The audit log: written with each change and immutable; verification locates tampering."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def audit(engine: Engine, clock: FixedClock) -> AuditLog:
 
 
 def tamper(engine: Engine, change: Callable[[Connection], Any]) -> None:
-    """Change the log as somebody does who may do everything with the database."""
+    """Change the log like an attacker with all permissions on the database."""
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("ALTER TABLE audit DISABLE TRIGGER ALL"))
@@ -74,7 +74,7 @@ def test_the_database_refuses_to_change_or_remove(
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_postgresql_refuses_to_empty_it(audit: AuditLog, engine: Engine) -> None:
+def test_postgresql_refuses_to_truncate_the_audit_log(audit: AuditLog, engine: Engine) -> None:
     with pytest.raises(DBAPIError, match="append-only"), engine.begin() as connection:
         connection.execute(text("TRUNCATE audit"))
 
@@ -111,7 +111,7 @@ def test_a_removed_row_is_named(audit: AuditLog, engine: Engine) -> None:
     assert decision.head.seq == 2
 
 
-def test_rows_that_changed_places_are_named(audit: AuditLog, engine: Engine) -> None:
+def test_swapped_rows_are_named(audit: AuditLog, engine: Engine) -> None:
     def swap(connection: Connection) -> None:
         for old, new in ((2, 99), (3, 2), (99, 3)):
             connection.execute(update(table).where(table.c.seq == old).values(seq=new))
@@ -122,15 +122,13 @@ def test_rows_that_changed_places_are_named(audit: AuditLog, engine: Engine) -> 
 
 
 @pytest.mark.parametrize("seq", [-3, 0, 6])
-def test_a_row_that_was_put_in_is_named(audit: AuditLog, engine: Engine, seq: int) -> None:
+def test_inserted_row_is_named(audit: AuditLog, engine: Engine, seq: int) -> None:
     tamper(engine, lambda c: c.execute(insert(table).values(**{**row_of(c, 3), "seq": seq})))
 
     assert audit.verify().broken_seq == seq
 
 
-def test_a_row_with_a_hash_of_its_own_breaks_the_one_after_it(
-    audit: AuditLog, engine: Engine
-) -> None:
+def test_recomputed_hash_breaks_the_following_row(audit: AuditLog, engine: Engine) -> None:
     """An attacker who recomputes the hash has to do so for all rows that follow."""
     entry = audit.page(limit=1, before=4)[0]
 
@@ -147,9 +145,7 @@ def test_a_row_with_a_hash_of_its_own_breaks_the_one_after_it(
     assert "does not follow" in decision.problem
 
 
-def test_a_tail_that_was_cut_off_is_seen_by_who_kept_the_head(
-    audit: AuditLog, engine: Engine
-) -> None:
+def test_truncated_tail_is_detected_with_a_saved_head(audit: AuditLog, engine: Engine) -> None:
     kept = audit.head()
 
     tamper(engine, lambda c: c.execute(delete(table).where(table.c.seq > 3)))
@@ -173,22 +169,22 @@ def test_rewritten_log_is_detected_with_a_saved_head(audit: AuditLog, engine: En
 def test_anchor_keeps_its_head_when_the_log_is_rewritten(
     audit: AuditLog, engine: Engine, tmp_path: Path
 ) -> None:
-    custodian = AuditAnchor(tmp_path / "audit-head", audit)
-    before = custodian.read()
-    custodian.update()
-    kept = custodian.read()
+    audit_anchor = AuditAnchor(tmp_path / "audit-head", audit)
+    before = audit_anchor.read()
+    audit_anchor.update()
+    kept = audit_anchor.read()
     tamper(engine, lambda c: c.execute(delete(table).where(table.c.seq > 3)))
     for n in range(4):
         audit.record(ADA.audit_action("job.cancel", f"other-{n}"))
 
-    custodian.update()
+    audit_anchor.update()
 
     assert (before, kept.seq) == (ChainHead(), 5)
-    assert custodian.read() == kept
-    assert audit.verify([custodian.read()]).broken_seq == 5
+    assert audit_anchor.read() == kept
+    assert audit.verify([audit_anchor.read()]).broken_seq == 5
 
 
-def test_a_deed_is_written_with_its_fact_or_not_at_all(engine: Engine, clock: FixedClock) -> None:
+def test_audit_entry_and_event_are_written_atomically(engine: Engine, clock: FixedClock) -> None:
     journal, audit = Journal(engine, clock), AuditLog(engine, clock)
     journal.submit("job-1", submitted(), actor=ADA)
 
@@ -278,7 +274,7 @@ def test_postgresql_refuses_to_change_an_anchor(audit: AuditLog, engine: Engine,
     assert audit.verify().anchor.seq > 0
 
 
-def test_triggers_of_before_come_back(engine: Engine) -> None:
+def test_dropped_triggers_are_restored(engine: Engine) -> None:
     names = "SELECT name FROM sqlite_master WHERE type = 'trigger' ORDER BY name"
     if engine.dialect.name == "postgresql":
         names = "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal ORDER BY tgname"
@@ -381,7 +377,7 @@ DAY_S = 86_400
 
 
 def grow(audit: AuditLog, clock: FixedClock, days: int) -> None:
-    """A row a day."""
+    """One row per day."""
     for day in range(days):
         clock.advance(DAY_S)
         audit.record(ADA.audit_action("job.cancel", f"day-{day}"))
@@ -415,7 +411,7 @@ def test_rows_expire_at_most_once_a_day(audit: AuditLog, clock: FixedClock) -> N
     assert [row.audit_action.action for row in audit.page(limit=99)].count("audit.expire") == 1
 
 
-def test_beginning_that_was_cut_off_by_hand_is_named(audit: AuditLog, engine: Engine, clock: FixedClock) -> None:  # fmt: skip
+def test_manually_truncated_beginning_is_named(audit: AuditLog, engine: Engine, clock: FixedClock) -> None:  # fmt: skip
     with engine.begin() as connection:
         anchor = {"seq": 3, "hash": row_of(connection, 3)["hash"], "at": clock.now()}
         connection.execute(insert(audit_anchors).values(**anchor))
@@ -428,7 +424,9 @@ def test_beginning_that_was_cut_off_by_hand_is_named(audit: AuditLog, engine: En
     )
 
 
-def test_kept_head_that_is_not_the_anchor_is_named(audit: AuditLog, clock: FixedClock) -> None:
+def test_saved_head_that_differs_from_the_anchor_is_named(
+    audit: AuditLog, clock: FixedClock
+) -> None:
     grow(audit, clock, 10)
     audit.expire(clock.now() - timedelta(days=5), RETENTION)
     anchor = audit.verify().anchor
@@ -458,11 +456,11 @@ def test_interrupted_expiry_leaves_a_sound_log(audit: AuditLog, engine: Engine, 
 
 
 def test_kept_head_follows_a_log_that_expired(audit: AuditLog, clock: FixedClock, tmp_path: Path) -> None:  # fmt: skip
-    custodian = AuditAnchor(tmp_path / "head", audit)
-    custodian.update()
+    audit_anchor = AuditAnchor(tmp_path / "head", audit)
+    audit_anchor.update()
     grow(audit, clock, 10)
     audit.expire(clock.now() - timedelta(days=5), RETENTION)
 
-    custodian.update()
+    audit_anchor.update()
 
-    assert custodian.read() == audit.head()
+    assert audit_anchor.read() == audit.head()

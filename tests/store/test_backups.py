@@ -1,4 +1,4 @@
-"""Backups: whole tables of one moment, refused where anything is wrong with them, and restored without a loss."""
+"""Backups: complete tables of one time, rejected if damaged, and restored without loss."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def filled(engine: Engine, jobs: int = 2) -> Journal:
 
 
 def rows(url: str) -> dict[str, list[Any]]:
-    """All that a database holds."""
+    """All rows of a database."""
     engine = open_database(url)
     with reading(engine) as connection:
         found = {
@@ -277,7 +277,7 @@ def test_another_secret_is_replaced_by_force_and_kept(
     assert (target.secret_file.read_text(), aside.read_text()) == (SECRET, "00")
 
 
-def test_every_table_is_known_where_only_the_backup_was_imported() -> None:
+def test_all_tables_are_known_with_only_backup_imported() -> None:
     code = "import holdfast.store.backups; from holdfast.store.tables.base import metadata; print(*sorted(metadata.tables))"
 
     known = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()  # fmt: skip

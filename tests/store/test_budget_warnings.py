@@ -1,4 +1,4 @@
-"""Warnings of budgets are news: one warning is one message, to those whom it concerns."""
+"""Budget warnings as notifications: one message per warning, to the affected channels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def harness(engine: Engine) -> NotificationHarness:
 
 
 def test_each_warning_of_a_budget_is_one_message(harness: NotificationHarness) -> None:
-    """At 50, 80 and 95 %; a place that two jobs name hears of each once, too."""
+    """Warnings are sent at 50, 80 and 95 %. A target named by two jobs receives each one once."""
     harness.channel(kinds=frozenset({NotificationKind.BUDGET}))
     dollars_10 = Budget(scope=BudgetScope.PROJECT, name="default", monthly_micros=10_000_000)
     harness.journal.budgets.set_budget(dollars_10, ADA.audit_action("budget.set", "x"))
@@ -30,13 +30,13 @@ def test_each_warning_of_a_budget_is_one_message(harness: NotificationHarness) -
 
     for _ in range(100):
         harness.clock.advance(49)
-        [purse] = harness.journal.budgets.balances(harness.clock.now())
-        harness.journal.budgets.record_warnings(purse, harness.clock.now())
-        harness.journal.budgets.record_warnings(purse, harness.clock.now())
+        [balance] = harness.journal.budgets.balances(harness.clock.now())
+        harness.journal.budgets.record_warnings(balance, harness.clock.now())
+        harness.journal.budgets.record_warnings(balance, harness.clock.now())
         harness.notifier().run_once_and_wait()
 
     for url in (URL, f"{URL}/own"):
-        texts = [letter.text for to, _, letter in harness.desk.got if to == url]
+        texts = [message.text for to, _, message in harness.desk.got if to == url]
         assert [text.split("Z ", 1)[1].partition(" %")[0] for text in texts] == ["50", "80", "95"]
         assert "at $7.20 an hour, its jobs will be paused at 2026-03-01 13:21Z" in texts[0]
 
@@ -56,37 +56,39 @@ def test_spent_budget_notifies_once_for_all_paused_jobs(
         harness.journal.append(harness.journal.read(job_id), [trip])
         harness.notifier().run_once_and_wait()
 
-    [(_, _, letter)] = harness.desk.got
-    assert "the budget of project default ($1.00 a month) is spent: $1.00 in 2026-03" in letter.text
-    assert "its jobs are paused, and no job starts before 2026-04-01 00:00Z" in letter.text
+    [(_, _, message)] = harness.desk.got
+    assert (
+        "the budget of project default ($1.00 a month) is spent: $1.00 in 2026-03" in message.text
+    )
+    assert "its jobs are paused, and no job starts before 2026-04-01 00:00Z" in message.text
 
 
-def test_two_shares_that_are_reached_at_once_are_one_warning(harness: NotificationHarness) -> None:
+def test_two_thresholds_at_once_are_one_warning(harness: NotificationHarness) -> None:
     harness.channel(kinds=frozenset({NotificationKind.BUDGET}))
     harness.job("job-1", launched(0), ready(0))
     budget = Budget(scope=BudgetScope.PROJECT, name="default", monthly_micros=1_000_000)
     harness.journal.budgets.set_budget(budget, ADA.audit_action("budget.set", "x"))
     harness.clock.advance(850)
-    [purse] = harness.journal.budgets.balances(harness.clock.now())
+    [balance] = harness.journal.budgets.balances(harness.clock.now())
 
-    warned = harness.journal.budgets.record_warnings(purse, harness.clock.now())
+    warned = harness.journal.budgets.record_warnings(balance, harness.clock.now())
     harness.notifier().run_once_and_wait()
 
-    [(_, _, letter)] = harness.desk.got
+    [(_, _, message)] = harness.desk.got
     assert warned == (50, 80)
-    assert "80 % of the budget of project default ($" in letter.text
+    assert "80 % of the budget of project default ($" in message.text
 
 
 def test_budget_set_again_warns_again(harness: NotificationHarness) -> None:
-    """Also before the first warning has gone out, as both wait in one line."""
+    """This also holds before the first warning was sent, while both wait in one queue."""
     harness.channel(kinds=frozenset({NotificationKind.BUDGET}))
     harness.job("job-1", launched(0), ready(0))
     harness.clock.advance(600)
     for _ in range(2):
         budget = Budget(scope=BudgetScope.PROJECT, name="default", monthly_micros=1_000_000)
         harness.journal.budgets.set_budget(budget, ADA.audit_action("budget.set", "x"))
-        [purse] = harness.journal.budgets.balances(harness.clock.now())
-        harness.journal.budgets.record_warnings(purse, harness.clock.now())
+        [balance] = harness.journal.budgets.balances(harness.clock.now())
+        harness.journal.budgets.record_warnings(balance, harness.clock.now())
 
     for _ in range(2):
         harness.notifier().run_once_and_wait()
@@ -94,7 +96,7 @@ def test_budget_set_again_warns_again(harness: NotificationHarness) -> None:
     assert len({each for [each] in harness.desk.told}) == 2
 
 
-def test_the_warnings_of_a_budget_are_news_of_its_project(harness: NotificationHarness) -> None:
+def test_budget_warnings_are_notifications_of_its_project(harness: NotificationHarness) -> None:
     harness.channel(kinds=frozenset({NotificationKind.BUDGET}))
     harness.channel("theirs", "vision")
     budget = Budget(scope=BudgetScope.PROJECT, name="default", monthly_micros=100, warn_at=(50,))
@@ -102,22 +104,22 @@ def test_the_warnings_of_a_budget_are_news_of_its_project(harness: NotificationH
     job = harness.journal.submit("job-1", replace(submitted(), spec={}))
     harness.journal.append(job, [launched(1), ready(2)])
     harness.clock.advance(10)
-    [purse] = harness.journal.budgets.balances(harness.clock.now())
+    [balance] = harness.journal.budgets.balances(harness.clock.now())
 
-    warned = harness.journal.budgets.record_warnings(purse, harness.clock.now())
+    warned = harness.journal.budgets.record_warnings(balance, harness.clock.now())
     harness.notifier().run_once_and_wait()
-    harness.journal.budgets.record_warnings(purse, harness.clock.now())
+    harness.journal.budgets.record_warnings(balance, harness.clock.now())
 
     assert warned == (50,)
     assert harness.notifier().run_once_and_wait() == 0
-    [(_, _, letter)] = harness.desk.got
-    assert "50 % of the budget of project default" in letter.text
+    [(_, _, message)] = harness.desk.got
+    assert "50 % of the budget of project default" in message.text
 
 
 def test_user_budget_warnings_go_to_channels_of_their_jobs(
     harness: NotificationHarness,
 ) -> None:
-    """And to no project, whose people need not know what somebody spends elsewhere."""
+    """They are sent to no project, as its members need not know a user's spending elsewhere."""
     harness.channel()
     budget = Budget(scope=BudgetScope.USER, name="ada", monthly_micros=100, warn_at=(50,))
     harness.journal.budgets.set_budget(budget, ADA.audit_action("budget.set", "x"))
@@ -126,11 +128,11 @@ def test_user_budget_warnings_go_to_channels_of_their_jobs(
     job = harness.journal.submit("job-1", mine, channels=rows)
     harness.journal.append(job, [launched(1), ready(2)])
     harness.clock.advance(10)
-    [purse] = harness.journal.budgets.balances(harness.clock.now())
+    [balance] = harness.journal.budgets.balances(harness.clock.now())
 
-    harness.journal.budgets.record_warnings(purse, harness.clock.now())
+    harness.journal.budgets.record_warnings(balance, harness.clock.now())
     harness.notifier().run_once_and_wait()
 
-    [(_, secrets, letter)] = harness.desk.got
+    [(_, secrets, message)] = harness.desk.got
     assert secrets == ()
-    assert "50 % of the budget of user ada" in letter.text
+    assert "50 % of the budget of user ada" in message.text

@@ -1,4 +1,4 @@
-"""What budgets count: running sums beside the jobs, equal to the money of all their facts."""
+"""Spending counted by budgets: running sums beside jobs equal the cost of all events."""
 
 from __future__ import annotations
 
@@ -32,14 +32,17 @@ from support.sql_log import statements
 
 APRIL = datetime(2026, 4, 1, tzinfo=UTC)
 APRIL_S = (APRIL - DAWN).total_seconds()
-"""From dawn."""
+"""Seconds from the start of the history to April."""
 HISTORIES = 12
 PRICES = ("micros_per_hour", "on_demand_micros_per_hour")
 ADA = Actor(name="ada")
 
 
 def _history(draw: random.Random) -> list[Event]:
-    """The facts of a job that runs over the turn of a month, with more placements than meters are kept."""
+    """The events of a job that runs over the end of a month.
+
+    It has more placements than stored meters.
+    """
     now_s = APRIL_S - draw.randrange(3000)
     log: list[Event] = [submitted(now_s), launched(now_s)]
     for attempt in range(1, draw.randint(2, 2 * RETAINED_METERS + 4)):
@@ -97,20 +100,18 @@ def test_month_excludes_costs_of_the_previous_month(engine: Engine, journal: Jou
     assert _spent(engine, APRIL - timedelta(seconds=1))[0] >= 99_000
 
 
-def test_the_cost_of_counting_does_not_grow_with_ended_jobs(
-    engine: Engine, journal: Journal
-) -> None:
+def test_counting_cost_is_independent_of_ended_jobs(engine: Engine, journal: Journal) -> None:
     log = [submitted(), launched(), ready(1), finished(50)]
-    asked: list[list[str]] = []
+    executed: list[list[str]] = []
     for number in range(2):
         _write(journal, f"job-{number}", log)
         with statements(engine) as result:
             paid, _ = _spent(engine, DAWN + timedelta(hours=1))
-        asked.append([statement for statement in result if "SELECT" in statement])
+        executed.append([statement for statement in result if "SELECT" in statement])
 
     assert paid == 2 * 49_000
-    assert asked[0] == asked[1]
-    assert not any("job_events" in statement for statement in asked[1])
+    assert executed[0] == executed[1]
+    assert not any("job_events" in statement for statement in executed[1])
 
 
 def test_live_jobs_are_counted_without_their_folds(engine: Engine, journal: Journal) -> None:
@@ -124,19 +125,20 @@ def test_live_jobs_are_counted_without_their_folds(engine: Engine, journal: Jour
     assert _spent(engine, DAWN + timedelta(seconds=51)) == (50_000, 3_600_000)
 
 
-def test_rows_that_an_older_version_wrote_are_folded(engine: Engine, journal: Journal) -> None:
+def test_rows_of_an_older_version_are_refolded(engine: Engine, journal: Journal) -> None:
     log = [submitted(), launched(), ready(1), finished(50)]
     _write(journal, "job-1", log)
     _write(journal, "job-2", log)
     with engine.begin() as connection:
-        # An older version writes events, `seq` and the fold, and leaves the columns beside them as they were.
+        # An older version writes events, `seq` and the fold, and leaves the columns beside them
+        # unchanged.
         connection.execute(text("UPDATE jobs SET paid_seq = seq - 1, last_month_micros = 7"))
 
     assert _spent(engine, DAWN + timedelta(hours=1)) == (2 * 49_000, 0)
 
 
 @pytest.mark.parametrize("begins", ["submission", "resume", "launch"])
-def test_nothing_is_begun_on_a_spent_budget(
+def test_no_job_is_launched_on_a_spent_budget(
     journal: Journal, clock: FixedClock, begins: str
 ) -> None:
     _write(journal, "job-0", [submitted(), launched(), ready(1), finished(5)])

@@ -1,4 +1,4 @@
-"""Channels keep their secrets, and give them only to the sender."""
+"""Channels encrypt their secrets, and reveal them only to the sender."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_project_has_only_so_many_channels(harness: NotificationHarness) -> No
     assert harness.channel(project="vision").project == "vision"
 
 
-def test_for_a_day_after_a_rotation_both_secrets_hold(harness: NotificationHarness) -> None:
+def test_both_secrets_are_valid_for_a_day_after_rotation(harness: NotificationHarness) -> None:
     channel, first = harness.channels.add(
         "default", "ops", URL, destination=WEBHOOK, preferences=ChannelPreferences(), actor=ADA
     )
@@ -67,7 +67,7 @@ def test_for_a_day_after_a_rotation_both_secrets_hold(harness: NotificationHarne
     assert (both.secrets, one.secrets) == ((second, first), (second,))
 
 
-def test_names_and_secrets_that_cannot_be(harness: NotificationHarness) -> None:
+def test_invalid_names_and_secrets_are_refused(harness: NotificationHarness) -> None:
     harness.channel()
     chat = Destination(transport=TransportKind.CHAT, shown="slack://hooks.slack.com")
     harness.channels.add(

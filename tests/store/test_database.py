@@ -1,4 +1,4 @@
-"""The database: two kinds of it, one way to write, and one sentence when it cannot be used."""
+"""The database: SQLite and PostgreSQL, one way to write, and one error during outages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def restarted(cluster: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     [
         ("mysql://db/holdfast", "mysql is not supported; use sqlite:///FILE or postgresql://"),
         ("sqlite://", "write sqlite:////absolute/file"),
@@ -60,8 +60,8 @@ def restarted(cluster: Cluster) -> Iterator[Cluster]:
         ("nosuch://x", "nosuch"),
     ],
 )
-def test_a_url_that_is_no_database_of_ours_is_refused(url: str, told: str) -> None:
-    with pytest.raises(BadRequest, match=f"HOLDFAST_DATABASE_URL: .*{told}"):
+def test_unsupported_database_url_is_refused(url: str, message: str) -> None:
+    with pytest.raises(BadRequest, match=f"HOLDFAST_DATABASE_URL: .*{message}"):
         open_database(url)
 
 
@@ -81,7 +81,7 @@ def test_uncreatable_directory_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg"])
-def test_postgresql_is_reached_by_either_of_its_names(
+def test_both_postgresql_url_schemes_are_accepted(
     scheme: str, cluster: Cluster, open_engine: OpenEngine
 ) -> None:
     url = cluster.new_database().replace("postgresql", scheme, 1)
@@ -98,7 +98,7 @@ def test_sqlite_uses_wal_with_full_synchronous(tmp_path: Path) -> None:
     engine.dispose()
 
 
-# Out of order
+# Failures
 
 
 def test_file_that_is_not_a_database_is_reported(tmp_path: Path, open_engine: OpenEngine) -> None:
@@ -128,7 +128,10 @@ def test_full_disk_loses_no_data_and_recovers_with_space(
 
 
 def _limit_pages(engine: Engine, *, extra: int) -> int:
-    """Let the file grow by `extra` pages and no more, as a disk would; its size before."""
+    """Limit the growth of the file to `extra` pages, as a full disk would.
+
+    Returns the former size of the file.
+    """
     engine.dispose()
     with engine.connect() as connection:
         used: int = connection.execute(text("PRAGMA page_count")).scalar_one()
@@ -221,7 +224,7 @@ def test_connection_lost_in_transaction_is_reported(
 # Upgrading
 
 
-def test_replicas_that_start_at_once_upgrade_one_after_the_other(
+def test_concurrent_replicas_upgrade_one_after_another(
     database_url: str, open_engine: OpenEngine
 ) -> None:
     engines = [open_engine(database_url) for _ in range(4)]
@@ -237,10 +240,11 @@ def test_replicas_that_start_at_once_upgrade_one_after_the_other(
     assert {revision_of(engine) for engine in engines} == {newest_revision()}
 
 
-def test_a_fresh_file_is_opened_by_all_who_come_at_once(
-    tmp_path: Path, open_engine: OpenEngine
-) -> None:
-    """Two switches to the write-ahead log refuse each other at once, where queries would wait: replicas died of it."""
+def test_new_file_can_be_opened_concurrently(tmp_path: Path, open_engine: OpenEngine) -> None:
+    """Two concurrent switches to the write-ahead log refuse each other at once.
+
+    Queries would wait instead. Replicas crashed because of it.
+    """
     crowd = 6
     with ThreadPoolExecutor(crowd) as pool:
         for turn in range(100):
@@ -293,7 +297,7 @@ moments = Table("moments", MetaData(), Column("at", UtcTime))
         None,
     ],
 )
-def test_a_time_comes_back_as_the_same_moment_in_utc(engine: Engine, time: datetime | None) -> None:
+def test_time_is_read_back_as_the_same_utc_time(engine: Engine, time: datetime | None) -> None:
     with writing(engine) as connection:
         moments.create(connection)
         connection.execute(insert(moments).values(at=time))
@@ -318,7 +322,7 @@ def test_times_of_different_zones_are_compared_as_moments(engine: Engine) -> Non
     assert earlier == [east]
 
 
-def test_a_naive_time_is_a_bug() -> None:
+def test_naive_time_raises_an_error() -> None:
     naive = datetime(2026, 3, 1)  # noqa: DTZ001 - the point
 
     with pytest.raises(AssertionError, match="must be aware"):

@@ -1,4 +1,4 @@
-"""Turns come in the order in which threads asked for them."""
+"""The fair lock serves threads in the order of their requests."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_timed_out_waiter_does_not_block_the_lock() -> None:
     assert turns.acquire(0)
 
 
-def test_turns_are_taken_by_one_at_a_time() -> None:
+def test_lock_has_one_holder_at_a_time() -> None:
     turns, inside, most = FairLock(), 0, 0
 
     def work() -> None:
@@ -68,8 +68,11 @@ def test_turns_are_taken_by_one_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_a_writer_among_busy_ones_has_its_turn(engine: Engine) -> None:
-    """SQLite lets a writer that finds it locked look again now and then: it came too late each time, and was refused at last."""
+def test_writer_among_busy_writers_gets_the_lock(engine: Engine) -> None:
+    """SQLite lets a blocked writer poll for the lock.
+
+    It came too late each time, and was refused at last.
+    """
     is_over, written = False, 0
 
     def hog() -> None:
@@ -93,7 +96,7 @@ def test_a_writer_among_busy_ones_has_its_turn(engine: Engine) -> None:
         for done in hogs:
             done.result(LONG_S)
 
-    # As many as were in the queue, and one that came to an end as this one asked.
+    # The threads in the queue, and one that finished as this one asked.
     assert max(waits) <= 4
 
 
@@ -118,7 +121,7 @@ def test_writers_wait_without_a_connection(engine: Engine) -> None:
     assert held == 1
 
 
-def test_every_thread_of_requests_finds_a_connection(engine: Engine) -> None:
+def test_every_request_thread_gets_a_connection(engine: Engine) -> None:
     with ExitStack() as held:
         for _ in range(40):
             held.enter_context(reading(engine))

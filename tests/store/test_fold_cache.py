@@ -30,7 +30,7 @@ OLD = {
     "preemptions": 0,
     "failures": 0,
 }
-"""As the first version wrote it: fewer fields, no version, and another idea of what a preemption is."""
+"""A row of the first version: fewer fields, no version, and a different definition of preemption."""
 FIELDS = (
     "id seq name state owner project submitted_at updated_at outcome exit_code detail leftovers account stop_asked_at tripped guard "
     "limits launch_limits launch launches_before_resume is_launched "
@@ -74,7 +74,7 @@ def test_next_event_writes_the_cached_fold_in_current_version(
     assert journal.read("job-1") == after
 
 
-def test_all_rows_can_be_renewed_at_once(journal: Journal, engine: Engine, upgraded: Job) -> None:
+def test_all_cached_rows_can_be_rebuilt(journal: Journal, engine: Engine, upgraded: Job) -> None:
     other = journal.append(
         journal.submit("job-2", submitted()), [CancelRequested(at=at(1)), finished(2)]
     )
@@ -87,7 +87,7 @@ def test_all_rows_can_be_renewed_at_once(journal: Journal, engine: Engine, upgra
     assert versions == {FOLD}
 
 
-def test_a_version_from_the_future_is_not_believed_either(
+def test_fold_of_a_newer_version_is_recomputed(
     journal: Journal, engine: Engine, upgraded: Job
 ) -> None:
     with engine.begin() as connection:
@@ -115,7 +115,7 @@ def test_a_rebuilt_row_does_not_replace_a_newer_one(
 
 
 def test_fold_version_matches_the_cached_fields() -> None:
-    """Change this list together with `FOLD`; else rows that were cached before are believed."""
+    """Change this list together with `FOLD`. Otherwise rows cached by an older version are used."""
     assert " ".join(item.name for item in fields(Job)) == FIELDS
     assert [item.name for item in fields(RunningCost)] == [
         *("free_since", "node_ms", "settled_micros", "settled_months", "meters"),

@@ -1,4 +1,7 @@
-"""Workers without attempt numbers: the newest to register represents the job, and an observation numbers it."""
+"""Workers without attempt numbers.
+
+The newest to register represents the job, and an observation numbers it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def harness(journal: Journal, engine: Engine, clock: FixedClock) -> IncarnationH
     return IncarnationHarness(engine, journal, clock)
 
 
-def test_a_worker_waits_until_somebody_has_looked(harness: IncarnationHarness) -> None:
+def test_worker_waits_for_an_observation(harness: IncarnationHarness) -> None:
     harness.look()
 
     before = harness.calls("aa")
@@ -37,7 +40,7 @@ def test_a_worker_waits_until_somebody_has_looked(harness: IncarnationHarness) -
 
 
 def test_observation_before_registration_assigns_no_attempt(harness: IncarnationHarness) -> None:
-    """It may have seen the nodes of the placement before."""
+    """It may have seen the nodes of the previous attempt."""
     harness.calls("aa")
     began = harness.clock.now()
     harness.watches.release("job-1", leased_until=at(0), due_at=at(9), seen_at=began, trouble=None)
@@ -89,10 +92,13 @@ def test_new_incarnation_gets_next_attempt_and_fences_the_old(
         harness.says("aa", 1, trains(1))
 
 
-def test_an_old_worker_is_fenced_as_soon_as_a_new_one_has_asked(
+def test_old_worker_is_fenced_once_a_new_one_registers(
     harness: IncarnationHarness,
 ) -> None:
-    """Even before anybody knows which attempt the new one is: two that write are worse than none."""
+    """This holds even while the attempt of the new one is unknown.
+
+    Two writers are worse than none.
+    """
     harness.calls("aa")
     harness.look(ready(1))
     harness.calls("aa")
@@ -139,11 +145,14 @@ def test_registration_for_an_ended_job_is_fenced(harness: IncarnationHarness) ->
     for incarnation in ("aa", "bb"):
         with pytest.raises(Fenced, match="has ended"):
             harness.calls(incarnation)
-    assert harness.says("aa", 1, trains(1)) == 2, "its last words are welcome"
+    assert harness.says("aa", 1, trains(1)) == 2, "its last reports are accepted"
 
 
-def test_nothing_is_begun_any_more_for_a_job_that_is_leaving(harness: IncarnationHarness) -> None:
-    """An unreachable launcher continues to start it: such a worker would train beyond the budget, unseen."""
+def test_worker_of_a_stopping_job_does_not_start(harness: IncarnationHarness) -> None:
+    """An unreachable launcher may still start it.
+
+    Such a worker would train beyond the budget, unobserved.
+    """
     harness.calls("aa")
     harness.look(ready(1))
     harness.calls("aa")
@@ -171,7 +180,7 @@ def test_report_from_unregistered_worker_is_rejected(harness: IncarnationHarness
         harness.says("zz", 1, trains(1))
 
 
-def test_a_worker_speaks_for_its_own_attempt_alone(harness: IncarnationHarness) -> None:
+def test_worker_may_report_for_its_own_attempt_only(harness: IncarnationHarness) -> None:
     harness.calls("aa")
 
     with pytest.raises(NotRegistered, match="not registered"):
@@ -185,7 +194,10 @@ def test_a_worker_speaks_for_its_own_attempt_alone(harness: IncarnationHarness) 
 def test_worker_unknown_to_a_restored_database_is_not_fenced(
     harness: IncarnationHarness, engine: Engine
 ) -> None:
-    """It would be killed at once, without a save, and with it every job that has recovered since the last backup."""
+    """It would be killed at once without a save.
+
+    So would every job that has recovered since the last backup.
+    """
     harness.calls("aa")
     harness.look(ready(1))
     harness.calls("aa")
@@ -197,10 +209,10 @@ def test_worker_unknown_to_a_restored_database_is_not_fenced(
 
     with pytest.raises(NotRegistered):
         harness.says("bb", 2, trains(2))
-    asked = harness.calls("bb")
+    assignment = harness.calls("bb")
     harness.look()
 
-    assert (asked, harness.calls("bb")) == (None, place(2, 1))
+    assert (assignment, harness.calls("bb")) == (None, place(2, 1))
     assert harness.says("bb", 2, trains(2)) == 2
     with pytest.raises(Fenced):
         harness.says("aa", 1, trains(1))
@@ -222,7 +234,7 @@ def test_worker_with_lost_assignment_registers_again(
     assert harness.says("aa", 1, trains(1)) == 2
 
 
-def test_a_launcher_that_numbers_its_placements_needs_no_muster(
+def test_numbered_attempts_need_no_registration(
     harness: IncarnationHarness,
 ) -> None:
     harness.calls("aa")
@@ -254,7 +266,7 @@ def test_early_reports_count_once_nodes_are_recorded(
     assert harness.calls("bb") == place(2, 1)
 
 
-def test_many_that_ask_at_once_are_put_in_one_line(harness: IncarnationHarness) -> None:
+def test_concurrent_registrations_are_serialized(harness: IncarnationHarness) -> None:
     barrier = Barrier(6)
 
     def call(number: int) -> None:

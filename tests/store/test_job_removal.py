@@ -1,4 +1,4 @@
-"""Removal of jobs: what stays, what goes, and what a crash in between leaves."""
+"""Removal of jobs: remaining rows, deleted rows, and the state after a crash in between."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ADA = Actor(name="ada")
 HOUR_S = 3600
 NOW = at(40 * HOUR_S)
 STORE = "s3://bucket/prefix"
-STAYS = {"ledgers", "ledger_shares", "ledger_hours", "ledger_placements", "launches", "submissions", "removed_jobs", "audit"}  # fmt: skip
+KEPT_TABLES = {"ledgers", "ledger_shares", "ledger_hours", "ledger_placements", "launches", "submissions", "removed_jobs", "audit"}  # fmt: skip
 """Tables that may name a removed job."""
 
 
@@ -54,7 +54,7 @@ def removal_action(job: Job) -> AuditAction:
 
 
 def job_events(draw: random.Random) -> list[Event]:
-    """A job that ended after some placements, maybe beyond the end of its month."""
+    """A job that ended after some placements, possibly after the end of its month."""
     events: list[Event] = [launched(1)]
     seconds = draw.randrange(9 * HOUR_S)
     for attempt in range(1, draw.randint(2, 4)):
@@ -68,8 +68,8 @@ def job_events(draw: random.Random) -> list[Event]:
 
 
 @dataclass
-class Files:
-    """A launcher that keeps files of launches; those of a launch that runs stay."""
+class LaunchFiles:
+    """A launcher with files of launches; it keeps those of a running launch."""
 
     kept_keys: list[str] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
@@ -93,51 +93,51 @@ class Harness:
         self.journal = Journal(self.engine, self.clock)
         self.removals = Removals(self.engine, self.clock)
         self.ledgers = BillRollups(self.engine)
-        self.bucket_objects, self.weather, self.files = (
+        self.bucket_objects, self.faults, self.files = (
             MemoryObjects(self.clock),
             StoreFaults(),
-            Files(),
+            LaunchFiles(),
         )
         self.eraser = JobEraser(
             removals=self.removals,
             journal=self.journal,
             launchers=(self.files,),
-            open_bucket=lambda store, job_id, envs: MemoryBucket(self.bucket_objects, self.weather),
+            open_bucket=lambda store, job_id, envs: MemoryBucket(self.bucket_objects, self.faults),
             clock=self.clock,
         )
 
-    def ended(self, job_id: str, events: Sequence[Event] = (), **asked: Any) -> Job:
+    def ended(self, job_id: str, events: Sequence[Event] = (), **fields: Any) -> Job:
         """A job that has ended, with points and files."""
-        first = replace(submitted(checkpoint={"store": STORE, "every": "15m"}), **asked)
+        first = replace(submitted(checkpoint={"store": STORE, "every": "15m"}), **fields)
         job = self.journal.submit(
             job_id,
             first,
             SubmissionRequest(f"key-{job_id}", "0" * 64),
             tidied_by=RetentionOwner.SERVICE,
         )
-        story_ = [*events] or [launched(1), ready(2), training(3), finished(HOUR_S)]
-        self.journal.append(job, story_[:-1])
+        history = [*events] or [launched(1), ready(2), training(3), finished(HOUR_S)]
+        self.journal.append(job, history[:-1])
         for n in range(1, 4):
             values = {"step": n, "values": {"loss": 1.0}}
             report = Report(n=n, kind=ReportKind.PROGRESS, attempt=1, at=at(9 + n), body=values)
             self.journal.ingest(job_id, 1, [report])
         self.files.kept_keys.append(f"{job_id}-1")
         job = self.journal.read(job_id)
-        return self.journal.append(job, story_[-1:])
+        return self.journal.append(job, history[-1:])
 
-    def remove(self, job_id: str, **words: Any) -> None:
-        self.removals.remove(job_id, removal_action, self.ledgers, **words)
+    def remove(self, job_id: str, **options: Any) -> None:
+        self.removals.remove(job_id, removal_action, self.ledgers, **options)
 
     def costs(self) -> object:
-        """What each job has cost."""
+        """The cost of each job."""
         return CostQueries(self.engine, BillRollups(self.engine)).totals(
             CostRequest(by=GroupBy.JOB), NOW
         )
 
     def sums(self) -> list[object]:
-        """All that is added up over jobs."""
+        """All totals over jobs."""
         costs = CostQueries(self.engine, self.ledgers)
-        tolls = PreemptionCostQueries(self.ledgers)
+        preemption_costs = PreemptionCostQueries(self.ledgers)
         with reading(self.engine) as connection:
             months = [Month.containing(at(day * 24 * HOUR_S)) for day in (0, 31)]
             budgets = [
@@ -148,13 +148,13 @@ class Harness:
         return [
             budgets,
             *(costs.totals(CostRequest(by=by, tag="team"), NOW) for by in GroupBy),
-            tolls.notices(LossRequest(by=LossBy.ZONE), NOW),
-            tolls.most_expensive(LossRequest(by=LossBy.ZONE), NOW, 10),
-            tolls.history(LossRequest(by=LossBy.ZONE), NOW, 10),
+            preemption_costs.notices(LossRequest(by=LossBy.ZONE), NOW),
+            preemption_costs.most_expensive(LossRequest(by=LossBy.ZONE), NOW, 10),
+            preemption_costs.history(LossRequest(by=LossBy.ZONE), NOW, 10),
         ]
 
     def mentions(self, job_id: str) -> set[str]:
-        """Tables that have a row of the job."""
+        """The tables with a row of the job."""
         found = set()
         with self.engine.connect() as connection:
             for table in metadata.sorted_tables:
@@ -171,7 +171,7 @@ def harness(engine: Engine, clock: FixedClock) -> Harness:
     return Harness(engine, clock)
 
 
-def test_sums_stay_to_the_cent_after_removal(harness: Harness) -> None:
+def test_totals_are_exact_after_removal(harness: Harness) -> None:
     draw = random.Random(11)
     names = [f"job-{number}" for number in range(8)]
     for number, name in enumerate(names):
@@ -201,7 +201,7 @@ def test_no_row_or_file_of_a_removed_job_stays(harness: Harness) -> None:
     [done] = [harness.removals.find("job-1")]
     assert done
     assert done.done_at == harness.clock.now()
-    assert harness.mentions("job-1") <= STAYS
+    assert harness.mentions("job-1") <= KEPT_TABLES
     assert harness.mentions("job-2") > {"jobs", "job_events", "metric_points", "upkeep", "watches"}
     assert harness.files.kept_keys == ["job-2-1"]
     assert harness.bucket_objects.keys() == ["commits/1"]
@@ -209,7 +209,7 @@ def test_no_row_or_file_of_a_removed_job_stays(harness: Harness) -> None:
         harness.journal.read("job-1")
 
 
-def test_checkpoints_go_where_that_is_asked(harness: Harness) -> None:
+def test_checkpoints_are_deleted_on_request(harness: Harness) -> None:
     harness.ended("job-1")
     harness.ended("job-2")
     for key in ("commits/1", "step-1-e1-00/rank-0/0", "starts/1", "claims/1", "inbox/a/1"):
@@ -223,20 +223,20 @@ def test_checkpoints_go_where_that_is_asked(harness: Harness) -> None:
 
 @contextmanager
 def crash_at(engine: Engine, number: int) -> Iterator[list[str]]:
-    """Fail the statement of this number that removes something."""
+    """Fail the deleting statement of this number."""
     seen: list[str] = []
 
-    def look(connection: Connection, cursor: Any, statement: str, *_: Any) -> None:
+    def interrupt(connection: Connection, cursor: Any, statement: str, *_: Any) -> None:
         if statement.startswith(("DELETE", "INSERT INTO removed", "UPDATE removed")):
             seen.append(statement)
             if len(seen) == number:
                 raise MemoryError("killed")
 
-    event.listen(engine, "before_cursor_execute", look)
+    event.listen(engine, "before_cursor_execute", interrupt)
     try:
         yield seen
     finally:
-        event.remove(engine, "before_cursor_execute", look)
+        event.remove(engine, "before_cursor_execute", interrupt)
 
 
 def test_interrupted_removal_continues(harness: Harness) -> None:
@@ -258,7 +258,7 @@ def test_interrupted_removal_continues(harness: Harness) -> None:
         harness.remove(name)
         harness.eraser.erase_all()
 
-        assert harness.mentions(name) <= STAYS
+        assert harness.mentions(name) <= KEPT_TABLES
         assert harness.costs() == before
         assert not harness.removals.list_unfinished()
         number += 1
@@ -298,8 +298,8 @@ def test_job_with_nodes_that_may_be_billed_is_not_removed(harness: Harness) -> N
 
 def test_checkpoints_that_a_live_job_resumes_from_stay(harness: Harness) -> None:
     harness.ended("job-1")
-    heir = submitted(checkpoint={"store": STORE, "every": "15m", "from": "job-1"})
-    job = harness.journal.submit("job-2", heir)
+    child = submitted(checkpoint={"store": STORE, "every": "15m", "from": "job-1"})
+    job = harness.journal.submit("job-2", child)
 
     with pytest.raises(NotPossibleNow, match="job-2 resumes from its checkpoints"):
         harness.remove("job-1", with_checkpoints=True)
@@ -328,7 +328,7 @@ def test_child_job_submitted_during_removal_keeps_checkpoints(
 
 
 @pytest.mark.parametrize("with_checkpoints", [True, False])
-def test_source_that_was_removed_before_its_heir_is_recorded(
+def test_parent_removed_before_its_child_is_recorded(
     harness: Harness,
     database_url: str,
     open_engine: Callable[[str], Engine],
@@ -336,14 +336,14 @@ def test_source_that_was_removed_before_its_heir_is_recorded(
 ) -> None:
     harness.ended("job-1")
     other = Journal(open_engine(database_url), harness.clock)
-    heir = submitted(checkpoint={"store": STORE, "from": "job-1"})
+    child = submitted(checkpoint={"store": STORE, "from": "job-1"})
     harness.remove("job-1", with_checkpoints=with_checkpoints)
 
     if with_checkpoints:
         with pytest.raises(BadJobFile, match="checkpoint/from: job job-1 was removed with its checkpoints"):  # fmt: skip
-            other.submit("job-2", heir)
+            other.submit("job-2", child)
     else:
-        other.submit("job-2", heir)
+        other.submit("job-2", child)
 
     assert Queries(harness.engine).all_ids() == ([] if with_checkpoints else ["job-2"])
 
@@ -388,10 +388,10 @@ def test_removal_is_one_row_of_the_audit_log(harness: Harness) -> None:
     ]
 
 
-def test_store_that_is_down_is_tried_for_a_week(harness: Harness) -> None:
+def test_unreachable_store_is_retried_for_a_week(harness: Harness) -> None:
     harness.ended("job-1")
     harness.ended("job-2")
-    harness.weather.error = CheckpointStoreUnreachable("no answer")
+    harness.faults.error = CheckpointStoreUnreachable("no answer")
     harness.remove("job-1", with_checkpoints=True)
 
     harness.eraser.erase_all()

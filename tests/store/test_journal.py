@@ -47,7 +47,7 @@ def test_job_is_the_fold_of_its_events(journal: Journal, clock: FixedClock) -> N
     assert journal.read("job-1") == job == fold("job-1", [item.event for item in log])
 
 
-def test_facts_that_belong_together_are_written_together(journal: Journal) -> None:
+def test_related_events_are_written_atomically(journal: Journal) -> None:
     job = journal.submit("job-1", submitted())
 
     with pytest.raises(IllegalTransition):
@@ -77,7 +77,7 @@ def test_append_based_on_stale_state_is_rejected(engine: Engine, clock: FixedClo
     assert one.read("job-1").status == "stopping"
 
 
-def test_of_many_who_decide_at_once_exactly_one_writes(engine: Engine, clock: FixedClock) -> None:
+def test_one_of_many_concurrent_appends_succeeds(engine: Engine, clock: FixedClock) -> None:
     job = Journal(engine, clock).submit("job-1", submitted())
     barrier = Barrier(8)
 
@@ -125,7 +125,7 @@ def test_submission_is_preserved(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("text", ["\0", "\ud83d", "😀", "'; DROP TABLE jobs; --", "\u2028", "\r\n"])
-def test_any_text_comes_back_as_it_was(journal: Journal, text: str) -> None:
+def test_any_text_is_read_back_unchanged(journal: Journal, text: str) -> None:
     job = journal.submit("job-1", submitted(name=text, task=text))
     journal.append(job, [CancelRequested(at=at(1), reason=text)])
 
@@ -133,9 +133,7 @@ def test_any_text_comes_back_as_it_was(journal: Journal, text: str) -> None:
     assert journal.read("job-1").detail == text
 
 
-def test_a_cached_row_that_went_wrong_is_put_right_from_the_log(
-    journal: Journal, engine: Engine
-) -> None:
+def test_corrupt_cached_row_is_rebuilt_from_the_log(journal: Journal, engine: Engine) -> None:
     job = journal.submit("job-1", submitted())
     true = journal.append(job, [launched(1), ready(2)])
     with engine.begin() as connection:
@@ -188,7 +186,7 @@ def test_one_request_sent_many_times_at_once_is_one_job(engine: Engine, clock: F
     assert len(Queries(engine).jobs(limit=50).jobs) == 1
 
 
-def test_an_id_that_is_taken_is_not_taken_again(journal: Journal) -> None:
+def test_duplicate_job_id_is_not_reused(journal: Journal) -> None:
     journal.submit("job-1", submitted(name="first"))
 
     with pytest.raises(StaleWrite):
@@ -214,7 +212,10 @@ def test_job_id_encodes_its_creation_time() -> None:
 
 
 def test_cursors_grow_in_the_order_of_commits(engine: Engine, clock: FixedClock) -> None:
-    """Who follows the stream by cursor must never meet an event behind the place that was read already."""
+    """No event may get a position behind those already read.
+
+    A reader of the stream by cursor would miss it.
+    """
     barrier, seen = Barrier(5), list[int]()
 
     def write(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Leases: every job has one holder, for a limited time, and none once it has ended."""
+"""Leases: every live job has one holder at a time, for a limited time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_claimed_job_is_exclusive_until_its_lease_expires(watches: LeaseTable) -
     assert watches.claim(Kind.LOCAL, at(15), 10, limit=9) == ["job-0", "job-1", "job-2"]
 
 
-def test_the_longest_due_come_first(watches: LeaseTable) -> None:
+def test_longest_due_jobs_are_claimed_first(watches: LeaseTable) -> None:
     assert watches.claim(Kind.LOCAL, at(5), 10, limit=2) == ["job-0", "job-1"]
     assert watches.claim(Kind.LOCAL, at(5), 10, limit=2) == ["job-2"]
 
@@ -46,7 +46,7 @@ def test_claim_with_zero_limit_takes_no_write_lock(watches: LeaseTable, engine: 
         assert watches.claim(Kind.LOCAL, at(5), 10, limit=0) == []
 
 
-def test_the_jobs_of_each_launcher_are_claimed_by_themselves(
+def test_jobs_are_claimed_per_launcher(
     watches: LeaseTable, engine: Engine, clock: FixedClock
 ) -> None:
     Journal(engine, clock).submit("cloud-1", submitted(infra="aws"))
@@ -71,7 +71,7 @@ def test_a_nudged_job_is_due_at_once(watches: LeaseTable) -> None:
     assert watches.claim(Kind.LOCAL, at(6), 10, limit=9) == ["job-2"]
 
 
-def test_a_nudge_while_somebody_looks_is_not_lost(watches: LeaseTable) -> None:
+def test_nudge_during_a_lease_is_not_lost(watches: LeaseTable) -> None:
     watches.claim(Kind.LOCAL, at(5), 100, limit=9)
     watches.make_due("job-1", at(6))
     watches.release("job-1", leased_until=at(105), due_at=at(60), seen_at=at(5), trouble=None)
@@ -79,7 +79,7 @@ def test_a_nudge_while_somebody_looks_is_not_lost(watches: LeaseTable) -> None:
     assert watches.claim(Kind.LOCAL, at(7), 10, limit=9) == ["job-1"]
 
 
-def test_a_lease_that_somebody_else_took_over_is_left_to_them(watches: LeaseTable) -> None:
+def test_lost_lease_is_not_released_by_its_former_holder(watches: LeaseTable) -> None:
     watches.claim(Kind.LOCAL, at(5), 10, limit=9)
     watches.claim(Kind.LOCAL, at(15), 10, limit=9)
     watches.release("job-1", leased_until=at(15), due_at=at(16), seen_at=at(5), trouble=None)
@@ -87,7 +87,7 @@ def test_a_lease_that_somebody_else_took_over_is_left_to_them(watches: LeaseTabl
     assert watches.claim(Kind.LOCAL, at(20), 10, limit=9) == []
 
 
-def test_a_slow_look_does_not_pass_for_a_newer_one(watches: LeaseTable, engine: Engine) -> None:
+def test_slow_observation_does_not_replace_a_newer_one(watches: LeaseTable, engine: Engine) -> None:
     for began in (6, 9, 7):
         watches.release("job-1", leased_until=at(0), due_at=at(60), seen_at=at(began), trouble=None)
 
@@ -98,14 +98,14 @@ def test_claim_skips_jobs_still_in_progress(watches: LeaseTable) -> None:
     assert watches.claim(Kind.LOCAL, at(5), 10, limit=9, without={"job-0", "job-2"}) == ["job-1"]
 
 
-def test_an_ended_job_is_watched_no_more(watches: LeaseTable) -> None:
+def test_ended_job_is_no_longer_watched(watches: LeaseTable) -> None:
     watches.remove("job-0")
     watches.make_due("job-0", at(1))
 
     assert watches.claim(Kind.LOCAL, at(99), 10, limit=9) == ["job-1", "job-2"]
 
 
-def test_the_next_turn_is_known_in_advance(watches: LeaseTable) -> None:
+def test_next_due_time_is_known_in_advance(watches: LeaseTable) -> None:
     assert watches.next_due() == at(0)
 
     watches.claim(Kind.LOCAL, at(5), 10, limit=9)

@@ -31,12 +31,12 @@ def start_training(journal: Journal) -> None:
 
 def again(journal: Journal, attempt: int, step: int) -> None:
     """The next attempt, which continues from a step."""
-    facts = lost(10, attempt=attempt - 1), ready(20, attempt=attempt)
-    journal.append(journal.read(JOB), [*facts, training(30, attempt=attempt, step=step)])
+    events = lost(10, attempt=attempt - 1), ready(20, attempt=attempt)
+    journal.append(journal.read(JOB), [*events, training(30, attempt=attempt, step=step)])
 
 
 def ingest_points(journal: Journal, count: int, attempt: int = 1, first_step: int = 0) -> None:
-    """So many points, one for each step."""
+    """Ingest a number of points, one for each step."""
     reports = [
         point_report(n, first_step + n, attempt, loss=math.sin(first_step + n))
         for n in range(1, count + 1)
@@ -47,9 +47,9 @@ def ingest_points(journal: Journal, count: int, attempt: int = 1, first_step: in
 def drawn(
     engine: Engine, journal: Journal, most: int = 10, *, name: str = "loss", by_blocks: bool = True
 ) -> list[Bucket]:
-    book = MetricSeries(engine, point_by_point=0 if by_blocks else MAX_RAW_REPORTS)
-    limits = book.retained_steps(journal.read(JOB))
-    return to_buckets(book.segments(JOB, name, limits, most), limits, Axis.STEP, most)
+    series = MetricSeries(engine, point_by_point=0 if by_blocks else MAX_RAW_REPORTS)
+    limits = series.retained_steps(journal.read(JOB))
+    return to_buckets(series.segments(JOB, name, limits, most), limits, Axis.STEP, most)
 
 
 def counted(engine: Engine) -> int:
@@ -58,7 +58,7 @@ def counted(engine: Engine) -> int:
 
 
 def same(one: list[Bucket], other: list[Bucket]) -> bool:
-    """Whether two curves look alike; a mean of means differs in its last bits."""
+    """Whether two series look alike; a mean of means differs in its last bits."""
     return len(one) == len(other) and all(
         a.is_lost == b.is_lost
         and (a.segment.attempt, a.segment.points, a.segment.not_finite)
@@ -88,7 +88,7 @@ def test_each_bucket_has_mean_low_and_high(engine: Engine, journal: Journal) -> 
 
 
 def test_rolled_back_points_form_lost_segments(engine: Engine, journal: Journal) -> None:
-    """The second attempt continues from step 100: what the first did beyond it was done again."""
+    """The second attempt continues from step 100. The first one's work beyond it was repeated."""
     start_training(journal)
     ingest_points(journal, 150)
     again(journal, 2, 100)
@@ -100,15 +100,13 @@ def test_rolled_back_points_form_lost_segments(engine: Engine, journal: Journal)
         gone = [b.segment for b in curve if b.is_lost]
         assert sum(piece.points for piece in kept) == 180
         assert [piece.first_step for piece in gone] == list(range(101, 151))
-        # One curve, that continues where the first attempt was cut off.
+        # One series, which continues where the first attempt was cut off.
         steps = [(piece.first_step, piece.last_step) for piece in kept]
         assert all(before[1] < after[0] for before, after in itertools.pairwise(steps))
         assert {piece.attempt for piece in gone} == {1}
 
 
-def test_blocks_that_are_read_together_are_cut_at_the_very_step(
-    engine: Engine, journal: Journal
-) -> None:
+def test_combined_blocks_are_cut_at_the_exact_step(engine: Engine, journal: Journal) -> None:
     start_training(journal)
     for first in range(0, 3000, 1000):
         reports = [point_report(n, n, loss=1.0) for n in range(first + 1, first + 1001)]
@@ -126,7 +124,7 @@ def test_blocks_that_are_read_together_are_cut_at_the_very_step(
 
 
 def test_blocks_aggregate_to_the_same_buckets_as_points(engine: Engine, journal: Journal) -> None:
-    """Some of them are not finite, some have no such value, and facts stand in between."""
+    """Some values are not finite, some are missing, and events lie in between."""
     start_training(journal)
     rng = random.Random(7)
     reports = []
@@ -155,14 +153,14 @@ def test_blocks_are_written_once_and_only_when_they_are_whole(
 ) -> None:
     start_training(journal)
     ingest_points(journal, 3 * BLOCK - 1)
-    book = MetricSeries(engine)
+    series = MetricSeries(engine)
 
-    assert book.roll_up(1) == 1
-    assert book.roll_up(99) == 1
-    assert book.roll_up(99) == 0
+    assert series.roll_up(1) == 1
+    assert series.roll_up(99) == 1
+    assert series.roll_up(99) == 0
     assert counted(engine) == 2
     journal.ingest(JOB, 1, [point_report(3 * BLOCK, 3 * BLOCK, loss=0.0)])
-    assert book.roll_up(99) == 1
+    assert series.roll_up(99) == 1
 
 
 def test_blocks_of_many_jobs_are_written_together(engine: Engine, journal: Journal) -> None:
@@ -221,8 +219,8 @@ def test_a_series_may_have_any_name(engine: Engine, journal: Journal, name: str)
         assert (bucket.segment.points, bucket.segment.mean) == (BLOCK + 2, 2.0)
 
 
-def test_values_that_no_sum_can_hold_are_not_finite(engine: Engine, journal: Journal) -> None:
-    """Two of 1e308 would have kept PostgreSQL from writing a block for ever."""
+def test_overflowing_values_count_as_not_finite(engine: Engine, journal: Journal) -> None:
+    """Two values of 1e308 would have prevented PostgreSQL from ever writing a block."""
     start_training(journal)
     values = [1e308, -1e308, 5e-324, 9e299] * (BLOCK // 4)
     journal.ingest(JOB, 1, [point_report(n, n, loss=value) for n, value in enumerate(values, 1)])

@@ -1,4 +1,4 @@
-"""Two replicas of different versions on one database: the older one keeps what it cannot read, and spoils nothing."""
+"""Two replicas of different versions on one database: the older keeps unknown events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.newer_version import write_event
 
 @pytest.fixture
 def trained(journal: Journal, engine: Engine) -> str:
-    """A job that trains, and about which a newer replica has recorded what this one does not know."""
+    """A job in training, with an event of a newer replica that this version does not know."""
     journal.append(journal.submit("job-1", submitted()), [launched(1), ready(2), training(3)])
     write_event(engine, "job-1", at(4), "NodeMeasured", "launcher", attempt=1, gbps=92.5)
     return "job-1"
@@ -42,7 +42,7 @@ def test_unknown_event_is_kept_and_changes_no_state(journal: Journal, trained: s
     )
 
 
-def test_row_of_a_fold_that_passed_over_is_never_believed(
+def test_row_folded_with_skipped_events_is_not_used(
     journal: Journal, engine: Engine, trained: str
 ) -> None:
     before = version_of_row(engine)
@@ -60,14 +60,17 @@ def test_newer_replica_refolds_a_rebuilt_row_from_the_log(
 ) -> None:
     journal.rebuild(trained)
 
-    # Neither this version nor the next takes 0 for its own.
+    # Neither this version nor the next one uses 0.
     assert version_of_row(engine) not in {FOLD, FOLD + 1}
 
 
 def test_events_after_an_unknown_transition_are_applied(
     journal: Journal, engine: Engine, trained: str
 ) -> None:
-    """The newer version ended the attempt in a way of its own, so that the next one has nodes again."""
+    """The newer version ended the attempt with an event of its own.
+
+    The next one has nodes again.
+    """
     write_event(engine, trained, at(6), "NodesReady", attempt=2, zone="b", nodes=1, **_PRICES)
 
     job = journal.read(trained)
@@ -83,7 +86,7 @@ def test_illegal_transition_is_refused_without_unknown_events(journal: Journal) 
         journal.append(job, [ready(3, attempt=2)])
 
 
-def test_known_kind_with_an_unknown_value_is_passed_over(
+def test_known_event_with_an_unknown_value_is_skipped(
     journal: Journal, engine: Engine, trained: str
 ) -> None:
     write_event(engine, trained, at(6), "CapacityLost", attempt=1, cause="rebalanced", detail="")

@@ -1,4 +1,4 @@
-"""Notifications are queued, rendered and sent at least once, also if a process dies in between."""
+"""Notifications are queued, rendered and sent at least once, also if a process is killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.notifications import LOSS, URL, WEBHOOK, NotificationHarness, open_
 
 
 class Killed(Exception):
-    """The service died here."""
+    """The service was killed here."""
 
 
 @pytest.fixture
@@ -30,19 +30,19 @@ def fail(*, for_good: bool = False) -> None:
     raise NotDelivered("example.com answered 500", for_good=for_good)
 
 
-def test_news_of_a_job_goes_to_the_channels_of_its_project(harness: NotificationHarness) -> None:
+def test_notifications_go_to_the_channels_of_the_project(harness: NotificationHarness) -> None:
     mine = harness.channel()
     harness.channel("theirs", "vision")
     harness.job("job-1", *LOSS)
 
     tried = harness.notifier().run_once_and_wait()
 
-    [(url, secrets, letter)] = harness.desk.got
+    [(url, secrets, message)] = harness.desk.got
     [delivery] = harness.outbox.list_deliveries(mine.id, limit=9)
     assert tried == 1
     assert (url, len(secrets)) == (URL, 1)
     assert harness.desk.told == [["job-1-4"]]
-    assert (delivery.id, delivery.progress, delivery.tries) == (letter.id, "sent", 1)
+    assert (delivery.id, delivery.progress, delivery.tries) == (message.id, "sent", 1)
     assert delivery.kinds == ("preempted",)
     assert harness.notifier().run_once_and_wait() == 0
 
@@ -116,11 +116,11 @@ def test_failed_message_is_retried_on_schedule_then_given_up(
     assert waits == [0, 1] * len(RETRY_S)
     assert (delivery.progress, delivery.tries) == ("dead", len(RETRY_S) + 1)
     assert delivery.error == "example.com answered 500"
-    assert len({letter for _, _, letter in harness.desk.got}) == 1
+    assert len({message for _, _, message in harness.desk.got}) == 1
     assert notifier.run_once_and_wait() == 0
 
 
-def test_a_receiver_that_wants_no_more_gets_no_more_of_it(harness: NotificationHarness) -> None:
+def test_receiver_that_responds_gone_gets_no_more(harness: NotificationHarness) -> None:
     channel = harness.channel()
     harness.desk.trouble = lambda: fail(for_good=True)
     harness.job("job-1", *LOSS)
@@ -147,7 +147,7 @@ def test_delivery_refused_by_settings_records_the_reason(harness: NotificationHa
 def test_kill_between_send_and_mark_resends_the_same_message(
     harness: NotificationHarness,
 ) -> None:
-    """At least once: the receiver knows by the id that it has it already."""
+    """Delivery is at least once: the receiver recognizes the repeated id."""
 
     def die() -> None:
         raise Killed
@@ -166,7 +166,7 @@ def test_kill_between_send_and_mark_resends_the_same_message(
     harness.clock.advance(120)
     harness.notifier().run_once_and_wait()
 
-    first, second = (letter for _, _, letter in harness.desk.got)
+    first, second = (message for _, _, message in harness.desk.got)
     [delivery] = harness.outbox.list_deliveries(channel.id, limit=9)
     assert others == 0
     assert first == second
@@ -189,7 +189,7 @@ def test_kill_on_the_last_try_gives_up_with_a_logged_reason(
     assert "the message may have arrived" in (delivery.error or "")
 
 
-def test_killed_before_the_message_is_made_the_news_still_waits(
+def test_kill_before_rendering_keeps_the_notification(
     harness: NotificationHarness,
 ) -> None:
     harness.channel()
@@ -227,8 +227,8 @@ def test_late_failure_does_not_overwrite_a_sent_delivery(harness: NotificationHa
     assert (delivery.progress, delivery.error, delivery.due_at) == ("sent", None, None)
 
 
-def test_a_slow_receiver_holds_up_no_other(harness: NotificationHarness) -> None:
-    """Of each channel one message is under way at a time, however many wait."""
+def test_slow_receiver_delays_no_other(harness: NotificationHarness) -> None:
+    """Each channel has at most one message in flight, however many wait."""
     slow, quick = harness.channel("slow"), harness.channel("quick")
     for number in range(3):
         harness.job(f"job-{number}", *LOSS)
@@ -245,7 +245,7 @@ def test_a_slow_receiver_holds_up_no_other(harness: NotificationHarness) -> None
 def test_retries_to_a_down_receiver_follow_all_first_tries(
     harness: NotificationHarness,
 ) -> None:
-    """However many there are, and however quickly each of them fails."""
+    """This holds for any number of them, and however quickly each fails."""
     down = harness.channel("down", kinds=frozenset({NotificationKind.PREEMPTED}))
     up = harness.channel("up", kinds=frozenset({NotificationKind.SUCCEEDED}))
     for number in range(3):
@@ -265,19 +265,19 @@ def test_retries_to_a_down_receiver_follow_all_first_tries(
     assert [turn.channel_id for turn in turns] == [up.id, down.id]
 
 
-def test_facts_that_are_no_news_are_not_read_again_at_each_look(
+def test_events_without_notifications_are_read_once(
     harness: NotificationHarness,
 ) -> None:
     harness.channel()
     saves = [saved(3 + step, step=step) for step in range(1100)]
     harness.job("job-1", launched(1), ready(2), *saves)
 
-    looked = harness.outbox.enqueue_new_events()
+    enqueued = harness.outbox.enqueue_new_events()
 
     with harness.engine.connect() as connection:
         place = connection.execute(select(news_marks.c.cursor)).scalar_one()
         newest = connection.execute(select(func.max(job_events.c.cursor))).scalar_one()
-    assert (looked, place) == (0, newest)
+    assert (enqueued, place) == (0, newest)
 
 
 def test_events_without_subscribers_are_skipped(harness: NotificationHarness) -> None:
@@ -356,7 +356,10 @@ def test_delivery_pages_include_all_messages_of_one_moment(
 
 
 def test_job_channels_are_deleted_a_month_after_the_job_ended(harness: NotificationHarness) -> None:
-    """And not as soon as one has ended that ran for longer: its end was not notified yet."""
+    """A channel stays if its job has just ended after a longer run.
+
+    Its end was not notified yet.
+    """
     kept = set()
     for job_id in ("job-1", "job-2", "job-3"):
         rows = harness.channels.rows_for_job(
@@ -390,7 +393,7 @@ def test_old_deliveries_are_deleted(harness: NotificationHarness) -> None:
     assert harness.outbox.list_deliveries(channel.id, limit=9) == []
 
 
-def test_times_are_those_of_the_clock(harness: NotificationHarness) -> None:
+def test_times_come_from_the_clock(harness: NotificationHarness) -> None:
     channel = harness.channel()
     harness.clock.advance(5)
 

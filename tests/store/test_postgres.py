@@ -1,4 +1,4 @@
-"""PostgreSQL that is silent, and replicas that stop: every wait has an end, and all continues when the fault is over."""
+"""An unresponsive PostgreSQL and suspended replicas: waits are bounded, and work resumes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from worker.support.run_driver import wait_until
 
 OpenEngine = Callable[[str], Engine]
 LONGEST_S = 60
-"""For a process that has nothing to wait for."""
+"""Time limit of a process that should finish at once."""
 LIMITS = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
 
 
@@ -39,7 +39,7 @@ def test_every_wait_at_postgresql_has_a_limit(cluster: Cluster, open_engine: Ope
     assert engine.url.query["keepalives_idle"] == "10"
 
 
-def test_limits_that_the_url_names_hold(cluster: Cluster, open_engine: OpenEngine) -> None:
+def test_limits_in_the_url_apply(cluster: Cluster, open_engine: OpenEngine) -> None:
     url = with_options(cluster.new_database(), "lock_timeout=2s")
 
     engine = open_engine(f"{url}&connect_timeout=7")
@@ -94,7 +94,7 @@ def test_a_writer_that_waits_too_long_is_refused(cluster: Cluster, open_engine: 
 
 
 def _stop_inside_a_write(url: str) -> None:
-    """Write, stop, and once continued: exit with 0 if the write is then refused in words."""
+    """Write, stop, and exit with 0 after continuing if the write is then refused with a message."""
     try:
         with writing(open_database(url)) as connection:
             connection.execute(text("INSERT INTO report_marks VALUES ('job-1', 1, 1)"))
@@ -120,7 +120,7 @@ def test_a_replica_stopped_inside_a_write_lets_others_write(
         os.kill(replica.pid, signal.SIGCONT)
         replica.join(LONGEST_S)
     finally:
-        replica.kill()  # The test process joins it at its exit, and one that is stopped never ends.
+        replica.kill()  # The test process joins it at its exit, and a suspended process never ends.
 
     assert replica.exitcode == 0
     assert journal.append(job, [launched(1)]) == journal.read("job-1")
@@ -150,7 +150,7 @@ def _can_be_read(journal: Journal) -> bool:
     return False
 
 
-def test_one_question_serves_all_who_wait_for_a_silent_server() -> None:
+def test_waiters_share_one_probe_of_a_silent_server() -> None:
     asked: list[int] = []
 
     def probe() -> None:

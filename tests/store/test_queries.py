@@ -1,4 +1,4 @@
-"""Lists, streams and points, as those see them who only look."""
+"""Lists, streams and points as seen by readers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.fakes import FixedClock
 
 
 @pytest.fixture
-def look(engine: Engine, clock: FixedClock) -> Queries:
+def queries(engine: Engine, clock: FixedClock) -> Queries:
     """Seven jobs: two of each three seconds, the last one ended."""
     journal = Journal(engine, clock)
     for number in range(7):
@@ -28,25 +28,25 @@ def look(engine: Engine, clock: FixedClock) -> Queries:
     return Queries(engine)
 
 
-def ids(look: Queries, *, limit: int, statuses: tuple[str, ...] = ()) -> list[list[str]]:
+def ids(queries: Queries, *, limit: int, statuses: tuple[str, ...] = ()) -> list[list[str]]:
     """All pages, each as the ids of its jobs."""
-    page = look.jobs(limit=limit, statuses=statuses)
+    page = queries.jobs(limit=limit, statuses=statuses)
     pages = [[job.id for job in page.jobs]]
     while page.next is not None:
-        page = look.jobs(limit=limit, statuses=statuses, after=page.next)
+        page = queries.jobs(limit=limit, statuses=statuses, after=page.next)
         pages.append([job.id for job in page.jobs])
     return pages
 
 
-def test_pages_hold_every_job_once_and_the_newest_first(look: Queries) -> None:
-    assert ids(look, limit=3) == [["job-6", "job-5", "job-4"], ["job-3", "job-2", "job-1"], ["job-0"]]  # fmt: skip
-    assert ids(look, limit=7) == [[f"job-{number}" for number in range(6, -1, -1)]]
+def test_pages_hold_every_job_once_and_the_newest_first(queries: Queries) -> None:
+    assert ids(queries, limit=3) == [["job-6", "job-5", "job-4"], ["job-3", "job-2", "job-1"], ["job-0"]]  # fmt: skip
+    assert ids(queries, limit=7) == [[f"job-{number}" for number in range(6, -1, -1)]]
 
 
-def test_a_page_can_be_of_some_states_only(look: Queries) -> None:
-    assert ids(look, limit=2, statuses=("provisioning",)) == [["job-5", "job-3"], ["job-1"]]
-    assert ids(look, limit=9, statuses=("failed", "queued")) == [["job-6", "job-4", "job-2", "job-0"]]  # fmt: skip
-    assert ids(look, limit=9, statuses=("succeeded",)) == [[]]
+def test_page_can_be_filtered_by_state(queries: Queries) -> None:
+    assert ids(queries, limit=2, statuses=("provisioning",)) == [["job-5", "job-3"], ["job-1"]]
+    assert ids(queries, limit=9, statuses=("failed", "queued")) == [["job-6", "job-4", "job-2", "job-0"]]  # fmt: skip
+    assert ids(queries, limit=9, statuses=("succeeded",)) == [[]]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_page_can_be_of_some_states_only(look: Queries) -> None:
 def test_a_text_is_found_in_any_case_whatever_the_database(
     engine: Engine, clock: FixedClock, text: str, found: list[str]
 ) -> None:
-    """SQLite knows capital letters of ASCII alone, and so does PostgreSQL with some locales."""
+    """SQLite folds the case of ASCII letters alone, and so does PostgreSQL with some locales."""
     journal = Journal(engine, clock)
     for number, name in enumerate(("Straße Müller", "MÜLLER [1]*]^")):
         journal.submit(f"job-{number}", replace(submitted(number), name=name))
@@ -77,61 +77,61 @@ def test_a_text_is_found_in_any_case_whatever_the_database(
 
 
 def test_new_jobs_do_not_shift_the_pages_that_follow(
-    look: Queries, engine: Engine, clock: FixedClock
+    queries: Queries, engine: Engine, clock: FixedClock
 ) -> None:
-    first = look.jobs(limit=3)
+    first = queries.jobs(limit=3)
     Journal(engine, clock).submit("job-7", submitted(99))
 
-    second = look.jobs(limit=3, after=first.next)
+    second = queries.jobs(limit=3, after=first.next)
 
     assert [job.id for job in second.jobs] == ["job-3", "job-2", "job-1"]
 
 
-def test_a_place_that_no_page_named_is_refused(look: Queries) -> None:
+def test_unknown_cursor_is_refused(queries: Queries) -> None:
     with pytest.raises(BadRequest, match="start without a cursor"):
-        look.jobs(limit=3, after="job-99")
+        queries.jobs(limit=3, after="job-99")
 
 
-def test_the_stream_goes_on_where_it_was_left(look: Queries) -> None:
+def test_stream_continues_at_its_cursor(queries: Queries) -> None:
     events, after = [], 0
-    while batch := look.stream(after=after, limit=4):
+    while batch := queries.stream(after=after, limit=4):
         events += batch
         after = batch[-1].cursor
 
     assert [item.cursor for item in events] == [*range(1, 12)]
-    assert look.stream(after=11) == []
+    assert queries.stream(after=11) == []
 
 
-def test_the_stream_of_one_job_is_its_log(look: Queries) -> None:
-    log = look.stream(after=0, job_id="job-1")
+def test_the_stream_of_one_job_is_its_log(queries: Queries) -> None:
+    log = queries.stream(after=0, job_id="job-1")
 
     assert [item.kind for item in log] == ["Submitted", "LaunchRequested"]
-    assert log == look.events(["job-1", "job-99"])["job-1"]
-    assert look.stream(after=log[0].cursor, job_id="job-1") == log[1:]
+    assert log == queries.events(["job-1", "job-99"])["job-1"]
+    assert queries.stream(after=log[0].cursor, job_id="job-1") == log[1:]
 
 
-def test_facts_of_many_jobs_come_sorted(look: Queries) -> None:
-    facts = look.events([f"job-{number}" for number in range(7)])
+def test_events_of_many_jobs_are_sorted(queries: Queries) -> None:
+    facts = queries.events([f"job-{number}" for number in range(7)])
 
     assert {job_id: [item.seq for item in log] for job_id, log in facts.items()} == {
         f"job-{number}": [1, 2] if number % 2 or number == 6 else [1] for number in range(7)
     }
-    assert look.events([]) == {}
+    assert queries.events([]) == {}
 
 
-def test_when_a_job_was_seen_last_is_kept_beside_its_log(look: Queries, engine: Engine) -> None:
+def test_last_observation_is_stored_beside_the_log(queries: Queries, engine: Engine) -> None:
     watches = LeaseTable(engine)
     watches.release("job-0", leased_until=at(0), due_at=at(60), seen_at=at(50), trouble=None)
     watches.release("job-0", leased_until=at(60), due_at=at(61), seen_at=None, trouble="no answer")
 
-    assert look.last_observation("job-0") == LastObservation(at(50), "no answer")
-    assert look.last_observation("job-1") == LastObservation(None, None)
-    assert look.last_observation("job-99") == LastObservation(None, None)
+    assert queries.last_observation("job-0") == LastObservation(at(50), "no answer")
+    assert queries.last_observation("job-1") == LastObservation(None, None)
+    assert queries.last_observation("job-99") == LastObservation(None, None)
 
 
-def test_times_are_the_same_moments_whatever_the_database(look: Queries, engine: Engine) -> None:
-    [job] = [job for job in look.jobs(limit=9).jobs if job.id == "job-2"]
-    [fact] = look.stream(after=0, job_id="job-2")
+def test_times_are_the_same_moments_whatever_the_database(queries: Queries, engine: Engine) -> None:
+    [job] = [job for job in queries.jobs(limit=9).jobs if job.id == "job-2"]
+    [fact] = queries.stream(after=0, job_id="job-2")
 
     assert job.submitted_at == fact.event.at == at(1)
     assert fact.event.at.utcoffset() == at(1).utcoffset()

@@ -1,4 +1,7 @@
-"""Workers that do not reach the service: which attempt they are, and what of theirs counts beside those that ask."""
+"""Workers that cannot reach the service: their attempt numbers and their reports.
+
+Connected workers exist beside them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def harness(journal: Journal, engine: Engine, clock: FixedClock) -> IncarnationH
 
 
 def test_relaying_worker_gets_the_attempt_of_its_nodes(harness: IncarnationHarness) -> None:
-    """Three placements, none of which ever reached the service, and a service that was away all the time."""
+    """Three placements, none of which reached the service, which was unavailable all the time."""
     harness.clock.advance(100)
     harness.look(ready(10), lost(20), ready(30, attempt=2), lost(40), ready(50, attempt=3))
 
@@ -29,10 +32,8 @@ def test_relaying_worker_gets_the_attempt_of_its_nodes(harness: IncarnationHarne
         (2, 0),
         (3, 0),
     ]
-    assert harness.posts("dd", 25) == (1, 0), "its nodes were there last"
-    assert harness.posts("ee", 5) == (1, 0), (
-        "clocks differ, and nobody posts before the first nodes"
-    )
+    assert harness.posts("dd", 25) == (1, 0), "its nodes were the last to run"
+    assert harness.posts("ee", 5) == (1, 0), "clocks differ, and no report precedes the first nodes"
 
 
 def test_relaying_worker_is_unnumbered_until_next_observation(
@@ -66,7 +67,9 @@ def test_relaying_worker_keeps_its_number_at_the_service(
 
     assert posted == (1, 0)
     assert harness.calls("aa") == JobPosition(1, next=3, before=0)
-    assert harness.calls("aa") == JobPosition(1, next=3, before=0), "also after a lost answer"
+    assert harness.calls("aa") == JobPosition(1, next=3, before=0), (
+        "this also holds after a lost response"
+    )
     assert harness.says("aa", 1, trains(1), saves(1), leaves(1, 3)) == 4
 
 
@@ -95,7 +98,10 @@ def test_relay_only_worker_must_muster_before_reporting(harness: IncarnationHarn
 def test_relaying_worker_returning_after_its_successor_is_fenced(
     harness: IncarnationHarness,
 ) -> None:
-    """Of two that ask for the first time one after the other, it is unknown which one is the zombie. This one is known."""
+    """Of two workers that register for the first time, it is unknown which one is the zombie.
+
+    This one is known.
+    """
     harness.clock.advance(100)
     harness.look(ready(10))
     harness.posts("aa", 20)
@@ -142,14 +148,14 @@ def test_second_relaying_worker_on_same_nodes_is_numbered_next(
 
 
 def test_attempt_number_sent_by_a_relaying_worker_is_kept(harness: IncarnationHarness) -> None:
-    """It has it from us; a database that was restored since may have forgotten it."""
+    """The number came from the service; a database restored since may have forgotten it."""
     harness.clock.advance(100)
     harness.look(ready(10), lost(20), ready(30, attempt=2))
     harness.journal.ingest("job-1", 1, [trains(1), saves(1)])
 
     assert harness.musters.register_posted("job-1", "aa", at(50), (1, 2)) == (1, 2)
     assert harness.musters.register_posted("job-1", "bb", at(50), (2, 5)) == (2, 0), (
-        "five that are lost"
+        "five reports are lost"
     )
 
 

@@ -1,4 +1,4 @@
-"""Batches of many jobs in one transaction: what comes of them is what would come of each alone."""
+"""Batches of many jobs in one transaction have the same result as each batch alone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def start_job(journal: Journal, job_id: str) -> None:
 
 
 def enlist(engine: Engine, job_id: str, *incarnations: str) -> None:
-    """Musters in this order, all of attempt 1."""
+    """Register these incarnations in this order, all for attempt 1."""
     rows = [
         {"job_id": job_id, "n": n, "incarnation": name, "asked_at": DAWN, "attempt": 1}
         for n, name in enumerate(incarnations, 1)
@@ -51,7 +51,7 @@ def enlist(engine: Engine, job_id: str, *incarnations: str) -> None:
         connection.execute(insert(musters), rows)
 
 
-def cast(journal: Journal, engine: Engine, mark: str) -> list[str]:
+def mixed_jobs(journal: Journal, engine: Engine, mark: str) -> list[str]:
     """Jobs of all kinds, and one that does not exist."""
     names = [f"{mark}-{kind}" for kind in ("stands", "mustered", "stops", "ended", "unknown")]
     for name in names[:4]:
@@ -82,7 +82,7 @@ def random_report(rng: random.Random, n: int, attempt: int) -> Report:
 
 
 def sent(rng: random.Random, count: int) -> list[tuple[int, dict[str, Any]]]:
-    """Batches, each with the place of its job in the cast."""
+    """Batches, each with the index of its job in the list of jobs."""
     found = []
     for _ in range(count):
         attempt, first = rng.choice([1, 1, 1, 2]), rng.choice([1, 1, 2, 3, 4, 6])
@@ -94,14 +94,14 @@ def sent(rng: random.Random, count: int) -> list[tuple[int, dict[str, Any]]]:
     return found
 
 
-def outcome(verdict: BatchResult, name: str) -> object:
-    if isinstance(verdict, HoldfastError):
-        return type(verdict), str(verdict).replace(name, "JOB")
-    return verdict.next, verdict.job and (verdict.job.state, verdict.job.seq)
+def outcome(result: BatchResult, name: str) -> object:
+    if isinstance(result, HoldfastError):
+        return type(result), str(result).replace(name, "JOB")
+    return result.next, result.job and (result.job.state, result.job.seq)
 
 
 def stored(engine: Engine, name: str) -> list[list[tuple[Any, ...]]]:
-    """All that the tables know of a job, without its name and the places of its facts among all."""
+    """All rows about a job, without its name and the global positions of its events."""
     tables = (job_events, metric_points, report_marks, ledgers, jobs)
     hidden = {"job_id", "id", "cursor"}
     with engine.connect() as connection:
@@ -123,11 +123,11 @@ def stored(engine: Engine, name: str) -> list[list[tuple[Any, ...]]]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_group_is_taken_as_its_batches_are_one_by_one(
+def test_grouped_batches_equal_batches_one_by_one(
     engine: Engine, clock: FixedClock, seed: int
 ) -> None:
     journal, rng = Journal(engine, clock), random.Random(seed)
-    together, apart = (cast(journal, engine, mark) for mark in ("together", "apart"))
+    together, apart = (mixed_jobs(journal, engine, mark) for mark in ("together", "apart"))
     clock.advance(5 * 60)
     batches = sent(rng, 30)
 
@@ -145,12 +145,12 @@ def test_a_group_is_taken_as_its_batches_are_one_by_one(
     assert not any(journal.is_inconsistent(name) for name in together[:4])
 
 
-def test_each_of_a_group_gets_its_own_answer(journal: Journal, engine: Engine) -> None:
+def test_each_batch_of_a_group_gets_its_own_response(journal: Journal, engine: Engine) -> None:
     start_job(journal, "job-1")
     start_job(journal, "job-2")
     enlist(engine, "job-2", "old", "new")
 
-    verdicts = journal.ingest_reports(
+    results = journal.ingest_reports(
         [
             batch("job-1", point(1), point(2)),
             batch("job-9", point(1)),
@@ -162,7 +162,7 @@ def test_each_of_a_group_gets_its_own_answer(journal: Journal, engine: Engine) -
         ]
     )
 
-    kinds = [type(each) for each in verdicts]
+    kinds = [type(each) for each in results]
     assert kinds == [Accepted, NotFound, BadReport, Fenced, NotRegistered, Accepted, Accepted]
     assert journal.marks("job-1") == {1: 3}
     assert [p.n for p in Queries(engine).points("job-1", limit=9)] == [1, 2, 3]
@@ -175,13 +175,13 @@ def test_report_answer_holds_the_job_only_if_it_must_stop(
     start_job(journal, "job-2")
     journal.append(journal.read("job-2"), [pausing(5)])
 
-    calm, called = journal.ingest_reports([batch("job-1", point(1)), batch("job-2", point(1))])
+    running, stopping = journal.ingest_reports([batch("job-1", point(1)), batch("job-2", point(1))])
 
-    assert isinstance(calm, Accepted)
-    assert calm.job is None
-    assert isinstance(called, Accepted)
-    assert called.job
-    assert called.job.state is State.PAUSING
+    assert isinstance(running, Accepted)
+    assert running.job is None
+    assert isinstance(stopping, Accepted)
+    assert stopping.job
+    assert stopping.job.state is State.PAUSING
 
 
 def test_a_point_keeps_its_time_its_step_and_every_digit(journal: Journal, engine: Engine) -> None:
@@ -203,7 +203,7 @@ def test_a_point_keeps_its_time_its_step_and_every_digit(journal: Journal, engin
     journal.ingest_reports([batch("job-1", reported)])
 
     [found] = Queries(engine).points("job-1", limit=1)
-    # Letters that not every database can hold are replaced in names, and nothing else is.
+    # Characters that some database cannot store are replaced in names; all others stay.
     kept = {"loss": 0.1 + 0.2, 'odd "name" ? \U0001f680': 1e300, "half ?": -0.5, "none": None}
     assert found.values == kept
     assert found.step == 2**53 + 1
@@ -229,10 +229,10 @@ def test_reports_long_after_the_end_are_fenced(journal: Journal, clock: FixedClo
     assert (soon.next, ever.next) == (2, 3)
 
 
-def test_the_time_for_late_reports_runs_by_our_clock(journal: Journal, clock: FixedClock) -> None:
+def test_late_report_period_uses_the_service_clock(journal: Journal, clock: FixedClock) -> None:
     start_job(journal, "job-1")
     clock.advance(2 * 60)
-    journal.append(journal.read("job-1"), [finished(5)])  # By a launcher whose clock is behind.
+    journal.append(journal.read("job-1"), [finished(5)])  # Its launcher's clock is behind.
     clock.advance(30)
 
     [soon] = journal.ingest_reports([batch("job-1", point(1), grace=MINUTE)])
@@ -240,8 +240,11 @@ def test_the_time_for_late_reports_runs_by_our_clock(journal: Journal, clock: Fi
     assert isinstance(soon, Accepted)
 
 
-def test_nothing_is_asked_of_the_database_for_each_batch(journal: Journal, engine: Engine) -> None:
-    """A thousand workers are taken in one breath; a query for each of them takes a second."""
+def test_database_statements_are_independent_of_batches(journal: Journal, engine: Engine) -> None:
+    """A thousand workers are ingested in one transaction.
+
+    One query per worker takes a second in total.
+    """
     for i in range(20):
         start_job(journal, f"job-{i}")
     counts = []

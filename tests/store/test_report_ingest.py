@@ -1,4 +1,4 @@
-"""Reports arrive late, twice, in pieces and out of order; each is taken once, in its place."""
+"""Reports arrive late, twice, in parts and out of order; each is accepted once and in order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from datetime import timedelta
 
 import pytest
-from holdfast.domain.billing.ledger import LatestPoint
+from holdfast.domain.billing.bill import LatestPoint
 from holdfast.domain.events import CheckpointCommitted
 from holdfast.domain.jobs.job import State
 from holdfast.domain.jobs.lifecycle import fold
@@ -49,7 +49,7 @@ def committed(n: int) -> Report:
     )
 
 
-def words(attempt: int = 1) -> list[Report]:
+def ten_reports(attempt: int = 1) -> list[Report]:
     """Ten reports of one attempt."""
     return [
         report(1, ReportKind.RESTORE_STARTED, attempt=attempt),
@@ -62,8 +62,8 @@ def kinds(journal: Journal) -> list[str]:
     return [item.kind for item in journal.events("job-1")][3:]
 
 
-def test_reports_become_facts_and_points(journal: Journal, engine: Engine) -> None:
-    wanted = journal.ingest("job-1", 1, words()).next
+def test_reports_become_events_and_points(journal: Journal, engine: Engine) -> None:
+    wanted = journal.ingest("job-1", 1, ten_reports()).next
 
     assert wanted == 11
     assert kinds(journal) == ["RestoreStarted", "TrainingStarted"]
@@ -72,9 +72,9 @@ def test_reports_become_facts_and_points(journal: Journal, engine: Engine) -> No
     assert journal.marks("job-1") == {1: 10}
 
 
-def test_a_batch_that_comes_twice_is_taken_once(journal: Journal, engine: Engine) -> None:
-    first = journal.ingest("job-1", 1, words()).next
-    again = journal.ingest("job-1", 1, words()).next
+def test_repeated_batch_is_accepted_once(journal: Journal, engine: Engine) -> None:
+    first = journal.ingest("job-1", 1, ten_reports()).next
+    again = journal.ingest("job-1", 1, ten_reports()).next
 
     assert (first, again) == (11, 11)
     assert kinds(journal) == ["RestoreStarted", "TrainingStarted"]
@@ -84,23 +84,26 @@ def test_a_batch_that_comes_twice_is_taken_once(journal: Journal, engine: Engine
 def test_reports_after_a_gap_are_refused_with_the_next_number(
     journal: Journal,
 ) -> None:
-    with_gap = [*words()[:3], *words()[5:]]
+    with_gap = [*ten_reports()[:3], *ten_reports()[5:]]
 
     assert journal.ingest("job-1", 1, with_gap).next == 4
-    assert journal.ingest("job-1", 1, words()[6:]).next == 4
-    assert journal.ingest("job-1", 1, words()[3:]).next == 11
+    assert journal.ingest("job-1", 1, ten_reports()[6:]).next == 4
+    assert journal.ingest("job-1", 1, ten_reports()[3:]).next == 11
 
 
 def test_gap_before_the_oldest_report_is_accepted(
     journal: Journal, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The service was restored from a backup, and the worker no longer has what an earlier answer acknowledged."""
-    journal.ingest("job-1", 1, words()[:2])
+    """The service was restored from a backup.
 
-    wrong = journal.ingest("job-1", 1, words()[6:], oldest=6).next
+    The worker no longer has the reports that were acknowledged since.
+    """
+    journal.ingest("job-1", 1, ten_reports()[:2])
+
+    wrong = journal.ingest("job-1", 1, ten_reports()[6:], oldest=6).next
     empty = journal.ingest("job-1", 1, [], oldest=7).next
-    right = journal.ingest("job-1", 1, words()[6:], oldest=7).next
-    again = journal.ingest("job-1", 1, words()[3:], oldest=4).next
+    right = journal.ingest("job-1", 1, ten_reports()[6:], oldest=7).next
+    again = journal.ingest("job-1", 1, ten_reports()[3:], oldest=4).next
 
     assert (wrong, empty, right, again) == (3, 3, 11, 11)
     assert [text for text in caplog.messages if "missing" in text] == [
@@ -108,7 +111,7 @@ def test_gap_before_the_oldest_report_is_accepted(
     ]
 
 
-def test_facts_after_a_gap_follow_although_the_start_is_missing(journal: Journal) -> None:
+def test_events_after_a_gap_apply_without_the_start(journal: Journal) -> None:
     after = [committed(40), report(41, ReportKind.PREEMPTION_NOTICED, step=41, left_s=30)]
 
     wanted = journal.ingest("job-1", 1, after, oldest=40).next
@@ -118,43 +121,41 @@ def test_facts_after_a_gap_follow_although_the_start_is_missing(journal: Journal
     assert journal.read("job-1").state is not State.ENDED
 
 
-def test_an_overlap_is_passed_over(journal: Journal) -> None:
-    journal.ingest("job-1", 1, words()[:6])
+def test_overlapping_reports_are_skipped(journal: Journal) -> None:
+    journal.ingest("job-1", 1, ten_reports()[:6])
 
-    assert journal.ingest("job-1", 1, words()[2:]).next == 11
+    assert journal.ingest("job-1", 1, ten_reports()[2:]).next == 11
     assert kinds(journal) == ["RestoreStarted", "TrainingStarted"]
 
 
 def test_out_of_order_reports_are_accepted_only_in_sequence(journal: Journal) -> None:
-    assert journal.ingest("job-1", 1, words()[::-1]).next == 2
-    assert journal.ingest("job-1", 1, words()).next == 11
+    assert journal.ingest("job-1", 1, ten_reports()[::-1]).next == 2
+    assert journal.ingest("job-1", 1, ten_reports()).next == 11
 
 
 def test_empty_batch_returns_the_next_report_number(journal: Journal) -> None:
     assert journal.ingest("job-1", 1, []).next == 1
-    journal.ingest("job-1", 1, words())
+    journal.ingest("job-1", 1, ten_reports())
     assert journal.ingest("job-1", 1, []).next == 11
 
 
-def test_attempts_are_counted_apart(journal: Journal) -> None:
-    journal.ingest("job-1", 1, words(1))
+def test_reports_are_counted_per_attempt(journal: Journal) -> None:
+    journal.ingest("job-1", 1, ten_reports(1))
 
-    assert journal.ingest("job-1", 2, words(2)[:2]).next == 3
-    assert journal.ingest("job-1", 1, words(1)).next == 11
+    assert journal.ingest("job-1", 2, ten_reports(2)[:2]).next == 3
+    assert journal.ingest("job-1", 1, ten_reports(1)).next == 11
     assert journal.marks("job-1") == {1: 10, 2: 2}
 
 
-def test_a_report_of_another_attempt_does_not_take_its_place(journal: Journal) -> None:
+def test_report_of_another_attempt_is_refused(journal: Journal) -> None:
     with pytest.raises(BadReport, match="attempt"):
-        journal.ingest("job-1", 1, words(2))
+        journal.ingest("job-1", 1, ten_reports(2))
 
     assert journal.marks("job-1") == {}
 
 
-def test_any_shuffle_of_any_pieces_ends_with_every_report_once(
-    journal: Journal, engine: Engine
-) -> None:
-    rng, sent = random.Random(7), [*words(), *map(committed, range(11, 31))]
+def test_shuffled_batches_end_with_every_report_once(journal: Journal, engine: Engine) -> None:
+    rng, sent = random.Random(7), [*ten_reports(), *map(committed, range(11, 31))]
 
     wanted = 1
     while wanted <= len(sent):
@@ -171,10 +172,8 @@ def test_any_shuffle_of_any_pieces_ends_with_every_report_once(
 
 
 @pytest.mark.parametrize("place", [1, 5, 10])
-def test_one_bad_report_and_nothing_of_its_batch_is_taken(
-    journal: Journal, engine: Engine, place: int
-) -> None:
-    batch = words()
+def test_one_invalid_report_rejects_its_batch(journal: Journal, engine: Engine, place: int) -> None:
+    batch = ten_reports()
     batch[place - 1] = report(
         place, ReportKind.WORKER_LEFT, step=1, reason="failed", exit_code="none"
     )
@@ -188,12 +187,12 @@ def test_one_bad_report_and_nothing_of_its_batch_is_taken(
 
 
 @pytest.mark.parametrize("step", [2**63, -1, 2**200])
-def test_a_number_that_no_database_holds_is_a_bad_report(journal: Journal, step: int) -> None:
+def test_out_of_range_number_is_an_invalid_report(journal: Journal, step: int) -> None:
     with pytest.raises(BadReport):
         journal.ingest("job-1", 1, [report(1, ReportKind.PROGRESS, step=step, values={})])
 
 
-def test_numbers_that_are_none_are_gaps_on_every_database(journal: Journal, engine: Engine) -> None:
+def test_nan_values_are_gaps_on_every_database(journal: Journal, engine: Engine) -> None:
     values: dict[str, Json] = {"loss": float("nan"), "grad": float("-inf"), "lr": 1e-3}
 
     journal.ingest("job-1", 1, [report(1, ReportKind.PROGRESS, step=1, values=values)])
@@ -204,12 +203,12 @@ def test_numbers_that_are_none_are_gaps_on_every_database(journal: Journal, engi
 
 def test_reports_of_an_unknown_job_are_refused(journal: Journal) -> None:
     with pytest.raises(NotFound):
-        journal.ingest("job-2", 1, words())
+        journal.ingest("job-2", 1, ten_reports())
 
 
 def test_latest_point_is_returned_for_each_attempt(journal: Journal, engine: Engine) -> None:
-    journal.ingest("job-1", 1, words(1))
-    journal.ingest("job-1", 2, words(2)[:4])
+    journal.ingest("job-1", 1, ten_reports(1))
+    journal.ingest("job-1", 2, ten_reports(2)[:4])
 
     assert Queries(engine).latest_points(["job-1", "job-2"]) == {
         "job-1": {1: LatestPoint(step=10, at=at(20)), 2: LatestPoint(step=4, at=at(14))}

@@ -1,4 +1,4 @@
-"""Whose store is due to be tidied, and what came of it."""
+"""The queue of stores that are due for retention, and the results of each run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.fakes import FixedClock
 
 @pytest.fixture
 def upkeep(engine: Engine) -> RetentionQueue:
-    """Three jobs: two that the service tidies, one that its worker does."""
+    """Three jobs: the service owns the retention of two, a worker that of one."""
     journal = Journal(engine, FixedClock())
     journal.submit("job-1", submitted(5), tidied_by=RetentionOwner.SERVICE)
     journal.submit("job-2", submitted(3), tidied_by=RetentionOwner.SERVICE)
@@ -31,7 +31,7 @@ def test_due_jobs_are_claimed_once_and_longest_due_first(upkeep: RetentionQueue)
     assert upkeep.claim(at(100), 60, limit=9) == []
 
 
-def test_a_lease_that_is_over_comes_back(upkeep: RetentionQueue) -> None:
+def test_expired_lease_can_be_claimed_again(upkeep: RetentionQueue) -> None:
     upkeep.claim(at(10), 60, limit=9)
 
     again = upkeep.claim(at(70), 60, limit=9)

@@ -1,4 +1,4 @@
-"""Secrets are sealed with the job that they belong to, opened for it alone, and forgotten when it has ended."""
+"""Secrets are encrypted for their job, decrypted for it alone, and deleted at its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy import Engine, select, update
 from support.events import finished, submitted
 from support.fakes import FixedClock
 
-HUSH = {"KEY": "hush-hush", "PIN": "0123", "ODD": "a'\"\\\n\u2028é"}
+SECRETS = {"KEY": "hush-hush", "PIN": "0123", "ODD": "a'\"\\\n\u2028é"}
 
 
 @pytest.fixture
@@ -21,42 +21,42 @@ def secrets(engine: Engine) -> Secrets:
 
 
 def rows(engine: Engine) -> dict[str, str]:
-    """What is stored, by job."""
+    """The stored secrets by job."""
     with engine.connect() as connection:
         return {row.job_id: row.sealed for row in connection.execute(select(job_secrets))}
 
 
 def test_sealed_secrets_open_for_their_job(secrets: Secrets, journal: Journal) -> None:
-    journal.submit("job-1", submitted(), sealed=secrets.encrypt("job-1", HUSH))
+    journal.submit("job-1", submitted(), sealed=secrets.encrypt("job-1", SECRETS))
     journal.submit("job-2", submitted(), sealed=secrets.encrypt("job-2", {}))
 
-    assert secrets.open("job-1") == HUSH
+    assert secrets.open("job-1") == SECRETS
     assert secrets.open("job-2") == secrets.open("job-3") == {}
 
 
 def test_stored_secrets_reveal_neither_names_nor_values(
     secrets: Secrets, journal: Journal, engine: Engine
 ) -> None:
-    journal.submit("job-1", submitted(), sealed=secrets.encrypt("job-1", HUSH))
-    journal.submit("job-2", submitted(), sealed=secrets.encrypt("job-2", HUSH))
+    journal.submit("job-1", submitted(), sealed=secrets.encrypt("job-1", SECRETS))
+    journal.submit("job-2", submitted(), sealed=secrets.encrypt("job-2", SECRETS))
 
     stored = rows(engine)
 
     assert stored["job-1"] != stored["job-2"]
-    assert not [text for text in (*HUSH, *HUSH.values()) if text in str(stored)]
+    assert not [text for text in (*SECRETS, *SECRETS.values()) if text in str(stored)]
     assert "hush" not in str([item.event for item in journal.events("job-1")])
 
 
-def test_they_are_stored_with_the_job_or_not_at_all(
+def test_secrets_are_stored_atomically_with_the_job(
     secrets: Secrets, journal: Journal, engine: Engine
 ) -> None:
-    first = SubmissionRequest("key", secrets.digest(b"body", HUSH))
-    other = SubmissionRequest("key", secrets.digest(b"body", {**HUSH, "PIN": "0124"}))
-    journal.submit("job-1", submitted(), first, secrets.encrypt("job-1", HUSH))
+    first = SubmissionRequest("key", secrets.digest(b"body", SECRETS))
+    other = SubmissionRequest("key", secrets.digest(b"body", {**SECRETS, "PIN": "0124"}))
+    journal.submit("job-1", submitted(), first, secrets.encrypt("job-1", SECRETS))
 
-    again = journal.submit("job-2", submitted(), first, secrets.encrypt("job-2", HUSH))
+    again = journal.submit("job-2", submitted(), first, secrets.encrypt("job-2", SECRETS))
     with pytest.raises(IdempotencyMismatch):
-        journal.submit("job-3", submitted(), other, secrets.encrypt("job-3", HUSH))
+        journal.submit("job-3", submitted(), other, secrets.encrypt("job-3", SECRETS))
 
     assert again.id == "job-1"
     assert rows(engine).keys() == {"job-1"}
@@ -66,7 +66,7 @@ def test_secrets_are_deleted_once_the_job_has_ended(
     secrets: Secrets, journal: Journal, engine: Engine
 ) -> None:
     for job_id in ("job-1", "job-2", "job-3"):
-        journal.submit(job_id, submitted(), sealed=secrets.encrypt(job_id, HUSH))
+        journal.submit(job_id, submitted(), sealed=secrets.encrypt(job_id, SECRETS))
     journal.append(journal.read("job-1"), [finished(1)])
     journal.append(journal.read("job-2"), [CancelRequested(at=submitted().at, reason="x")])
 
@@ -78,10 +78,10 @@ def test_secrets_are_deleted_once_the_job_has_ended(
     assert rows(engine).keys() == {"job-2"}
 
 
-def test_another_secret_of_the_service_opens_nothing(
+def test_wrong_service_secret_decrypts_nothing(
     secrets: Secrets, journal: Journal, engine: Engine
 ) -> None:
-    journal.submit("job-1", submitted(), sealed=secrets.encrypt("job-1", HUSH))
+    journal.submit("job-1", submitted(), sealed=secrets.encrypt("job-1", SECRETS))
 
     with pytest.raises(LaunchRefused, match="encrypted with a different secret"):
         Secrets(engine, b"other").open("job-1")
@@ -90,7 +90,7 @@ def test_another_secret_of_the_service_opens_nothing(
 def test_secrets_sealed_for_one_job_open_for_no_other(
     secrets: Secrets, journal: Journal, engine: Engine, clock: FixedClock
 ) -> None:
-    journal.submit("job-1", submitted(), sealed=secrets.encrypt("job-1", HUSH))
+    journal.submit("job-1", submitted(), sealed=secrets.encrypt("job-1", SECRETS))
     journal.submit("job-2", submitted(), sealed=secrets.encrypt("job-2", {"KEY": "mine"}))
     with engine.begin() as connection:
         moved = update(job_secrets).where(job_secrets.c.job_id == "job-2")

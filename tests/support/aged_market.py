@@ -1,4 +1,4 @@
-"""A market in which one place has an old price that is far below all others."""
+"""Spot markets in which one zone has an outdated price far below all others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AS_OF: Final = datetime(2023, 4, 1, tzinfo=UTC)
 
 
 class AgedMarket(Market):
-    """Simulated prices, and before them one of 2023."""
+    """Simulated prices, preceded by one from 2023."""
 
     def find(self, wanted: PriceQuery, at: datetime) -> PriceList:
         found = super().find(wanted, at)
@@ -34,7 +34,7 @@ class AgedMarket(Market):
 
 
 class BygoneMarket(AgedMarket):
-    """The price of 2023 alone."""
+    """Only the price from 2023."""
 
     def find(self, wanted: PriceQuery, at: datetime) -> PriceList:
         found = super().find(wanted, at)
@@ -42,7 +42,7 @@ class BygoneMarket(AgedMarket):
 
 
 def with_old_price(world: SimulatedService, market_of: type[Market] = AgedMarket) -> None:
-    """Give a world this market."""
+    """Replace the price catalog of a service with this market."""
     market = market_of(3, world.clock.now() - timedelta(days=30))
     world.services = replace(world.services, prices=market)
     world.app.state.services = world.services

@@ -1,7 +1,7 @@
-"""Simulated jobs, millisecond by millisecond, and the events recorded of them.
+"""Simulated jobs in steps of a millisecond, with their recorded events: an oracle for bills.
 
-In these lives a step takes one millisecond, so that time and steps can be held against each other: a step that was
-done again, or would have to be, is a lost millisecond.
+A step takes one millisecond, so that time and steps are comparable: a step that is or must be repeated is a
+lost millisecond.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Doing(StrEnum):
 
 @dataclass(frozen=True)
 class Moment:
-    """What a job was doing in one millisecond, and after how many steps."""
+    """The activity of a job in one millisecond, and its number of completed steps."""
 
     doing: Doing
     attempt: int
@@ -46,37 +46,37 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How one attempt goes, in milliseconds."""
+    """The course of one attempt, in milliseconds."""
 
     wait: int
     setup: int
     restore: int
-    """Below zero: the attempt is taken before it gets so far."""
+    """Below zero: the attempt is preempted before it restores."""
     laps: list[tuple[int, int]]
-    """Steps and then the stall of a checkpoint."""
+    """Steps, followed by the stall of a checkpoint."""
     sprint: int
     """Steps after the last checkpoint."""
     idle: int
-    """After the worker has left; below zero when it is killed silently."""
+    """After the worker has exited; below zero if it is killed silently."""
     damaged: int
-    """Newest checkpoints that it finds damaged."""
+    """Number of newest checkpoints that the attempt finds damaged."""
     micros: int
     groups: tuple[NodeGroup, ...] = ()
-    """Empty: all nodes are alike, at `micros`."""
+    """Empty: all nodes are alike and cost `micros`."""
     changes: tuple[tuple[int, int, int], ...] = ()
-    """Changes of price: milliseconds after the nodes came, group, micro-dollars an hour."""
+    """Price changes: milliseconds after the nodes are ready, group, micro-dollars an hour."""
 
 
 @dataclass
 class Life:
-    """A simulated job, and the events recorded of it."""
+    """A simulated job and its recorded events."""
 
     began_ms: int = 0
-    """Milliseconds after dawn."""
+    """Milliseconds after `DAWN`."""
     moments: list[Moment] = field(default_factory=list)
     log: list[Event] = field(default_factory=list)
     starts: dict[int, int] = field(default_factory=dict)
-    """The step at which each attempt that trained began."""
+    """First step of each attempt that trained."""
     good: list[tuple[int, str]] = field(default_factory=list)
     """Checkpoints that are not known to be damaged, by step."""
     end: Outcome | None = None
@@ -152,7 +152,7 @@ class Life:
         return step
 
     def kept(self, attempt: int) -> float:
-        """The step from which the job continued after `attempt`, or would have to."""
+        """The step from which the job continued after `attempt`, or would have to continue."""
         later = [step for n, step in self.starts.items() if n > attempt]
         last = max(n.attempt for n in self.moments)
         if later:
@@ -174,7 +174,7 @@ def end(life: Life, attempt: int, end: str | None) -> None:
 
 
 def walked(life: Life, attempt: int) -> Phases:
-    """The phases of an attempt, counted moment by moment."""
+    """The phases of an attempt, counted millisecond by millisecond."""
     kept, counted = life.kept(attempt), Counter[str]()
     for moment in life.moments:
         if moment.attempt == attempt and moment.doing is not Doing.WAITING:

@@ -1,6 +1,6 @@
-"""What a release promises to its neighbours, as JSON, and what in a later one breaks it.
+"""The public contract of a release as JSON, and a check for incompatible changes.
 
-make contract      records this version in tests/repository/contract/
+`make contract` records the contract of this version in tests/repository/contract/.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 
 def promises() -> Json:
-    """The API, events, reports, formats, tables and commands of this version."""
+    """Return the API, events, reports, formats, tables and commands of this version."""
     report = Report(1, 1, "", ReportKind.PROGRESS, {})
     return {
         "version": version(),
@@ -71,7 +71,7 @@ def _commands(command: Any, name: str) -> Iterator[tuple[str, Json]]:
 
 
 def broken(before: Json, now: Json) -> list[str]:
-    """What a neighbour of the earlier version could not work with, a line for each."""
+    """List the changes that break a client, worker or replica of the earlier version."""
     return [
         *_api(before["api"], now["api"]),
         *_events(before["events"], now["events"]),
@@ -135,7 +135,7 @@ def _parameters(was: Json, here: Json, where: str) -> Iterator[str]:
 
 
 class _Schemas:
-    """Two descriptions, compared for what is sent to the service, or for what it answers."""
+    """Compares the schemas of two API descriptions, for requests or for responses."""
 
     def __init__(self, before: Json, now: Json, *, is_answer: bool) -> None:
         self._before = before
@@ -144,7 +144,7 @@ class _Schemas:
         self._seen: set[tuple[str, str]] = set()
 
     def broken(self, was: Json, here: Json, where: str) -> Iterator[str]:
-        """What is broken in one schema and in all that it holds."""
+        """Yield the incompatible changes of a schema and of the schemas nested in it."""
         pair = was.get("$ref", ""), here.get("$ref", "")
         if all(pair):
             if pair in self._seen:
@@ -172,7 +172,7 @@ class _Schemas:
                 continue
             yield from self.broken(schema, now[name], f"{where}.{name}")
         if was:
-            # An older service does not send what is new, and an older client cannot.
+            # An older service omits new fields in responses, and an older client in requests.
             yield from (f"{where}.{n} is new and required" for n in needed_now - before.keys())
             lost = (needed - needed_now) if self._is_answer else (needed_now & before.keys()) - needed  # fmt: skip
             word = "may be absent now" if self._is_answer else "is required now"
@@ -200,7 +200,7 @@ def _types(root: Json, schema: Json) -> frozenset[str]:
 
 
 def _events(before: Json, now: Json) -> Iterator[str]:
-    """The log is read for ever: what was written once has to fit."""
+    """Yield incompatible event schemas: stored events are never migrated."""
     for kind, schema in before.items():
         if kind not in now:
             yield f"the event {kind} was removed"

@@ -1,4 +1,4 @@
-"""Times of test files: the seconds and the CPU seconds of each, summed over its tests' setup, call and teardown."""
+"""Wall and CPU seconds of each test file, summed over setup, call and teardown of its tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from support.fork_server import Forked
 
 
 class Durations:
-    """A plugin that prints the slowest test files at the end of a run: N with `--durations=N`, all with 0."""
+    """A plugin that prints the slowest test files after a run.
+
+    `--durations=N` prints N files, and `--durations=0` all of them.
+    """
 
     def __init__(self, shown: int | None) -> None:
         self._shown = shown
@@ -21,14 +24,17 @@ class Durations:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Add the CPU time to the report: in the test process, which may differ from the one that prints the table."""
+        """Add the CPU time to the report.
+
+        This runs in the test process, which may differ from the process that prints the table.
+        """
         report = yield
         before_s, self._used_s = self._used_s, _used_s()
         report.__dict__["cpu_s"] = self._used_s - before_s
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a setup, call or teardown."""
+        """Add the time of a setup, call or teardown."""
         file = report.nodeid.partition("::")[0]
         self._wall_s[file] += report.duration
         # The report of a test process that crashed has no CPU time.
@@ -52,7 +58,7 @@ class Durations:
 
 
 def _used_s() -> float:
-    """CPU time of this process, and of its children and the programs of its tests that have ended."""
+    """Return the CPU time of this process and of its terminated child processes."""
     times = os.times()
     own_s = times.user + times.system + times.children_user + times.children_system
     return own_s + Forked.used_s

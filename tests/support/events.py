@@ -34,12 +34,12 @@ from holdfast.domain.jobs.observation import Denial, Placement
 DAWN = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 SPOT = 3_600_000
-"""A micro-dollar for every millisecond, so that money can be read off the clock."""
+"""One micro-dollar per millisecond, so that costs equal durations."""
 ON_DEMAND = 10_800_000
 
 
 def at(seconds: float) -> datetime:
-    """So many seconds after dawn."""
+    """Return the time `seconds` after `DAWN`."""
     return DAWN + timedelta(seconds=seconds)
 
 
@@ -138,7 +138,7 @@ def saved(
     name: str = "",
     **more: Any,
 ) -> CheckpointCommitted:
-    """A checkpoint whose state was taken at `snapshot_s`."""
+    """A checkpoint whose snapshot was taken at `snapshot_s`."""
     durable = at(snapshot_s if durable_s is None else durable_s)
     return CheckpointCommitted(
         at=max(durable, at(snapshot_s) + timedelta(milliseconds=stall_ms)),
@@ -197,5 +197,5 @@ def denial(seconds: float, zone: str = "a") -> Denial:
 
 
 def guard_end(seconds: float) -> list[GuardTripped | Finished]:
-    """A job that a guard has stopped, and whose nodes are gone at once."""
+    """Events of a job that a guard stopped and whose nodes were released at once."""
     return [tripped(seconds), finished(seconds, Outcome.FAILED, exit_code=None)]

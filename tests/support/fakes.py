@@ -1,4 +1,4 @@
-"""Fakes that work: small worlds that keep the contracts of the real ones."""
+"""Working fakes of the clock and of a launcher, which keep the contracts of the real ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.events import DAWN, ON_DEMAND, SPOT
 
 
 class FixedClock(SimulatedClock):
-    """A clock that begins where the histories of the tests do."""
+    """A simulated clock that starts at `DAWN`."""
 
     def __init__(self, start: datetime = DAWN) -> None:
         super().__init__(start)
@@ -29,10 +29,10 @@ class FixedClock(SimulatedClock):
 
 @dataclass
 class FileLauncher:
-    """A launcher whose whole world is one file, to which it only ever appends: many processes may share it.
+    """A launcher whose state is one append-only file, which several processes may share.
 
-    What was started has nodes after `ready_s`, and its program succeeds after `runs_s`. Once its nodes stand, the
-    first launch of a job leaves `says` in its spool.
+    A launch has nodes after `ready_s`, and its program succeeds after `runs_s`. Once the nodes are ready, the
+    first launch of a job leaves the reports `says` in its spool.
     """
 
     file: Path
@@ -66,11 +66,11 @@ class FileLauncher:
             yield from (each for each in self.says if each.n > seen.get(each.attempt, 0))
 
     def forget(self, key: str) -> None:
-        """Lose a launch: nothing of it runs from now on."""
+        """Lose a launch: nothing of it runs afterwards."""
         self._append("forget", key)
 
     def deeds(self, key: str | None = None) -> list[dict[str, Any]]:
-        """What was done under `key`, or under all, in order."""
+        """Return the recorded actions of launch `key`, or of all launches, in order."""
         if not self.file.exists():
             return []
         lines = map(json.loads, self.file.read_text().splitlines())
@@ -82,13 +82,17 @@ class FileLauncher:
     def _append(self, deed: str, key: str) -> None:
         line = json.dumps({"deed": deed, "key": key, "at": self.clock.now().isoformat()})
         descriptor = os.open(self.file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(descriptor, f"{line}\n".encode())  # Whole or not at all, as far as a kill goes.
+        os.write(
+            descriptor, f"{line}\n".encode()
+        )  # Written completely or not at all if the process is killed.
         os.close(descriptor)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         with self.file.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # Let go by the kernel, however we end.
+            fcntl.flock(
+                lock, fcntl.LOCK_EX
+            )  # Released by the kernel, also when the process is killed.
             yield
 
 
@@ -128,7 +132,7 @@ class _Life:
         return Observation(status=LaunchStatus.ABSENT, since=now)
 
     def _end(self, started: datetime) -> tuple[datetime, LaunchStatus, Outcome]:
-        """The first thing that ended it, or will."""
+        """Return the earliest end of the launch, past or planned."""
         own = started + timedelta(seconds=self.runs_s)
         ends = [(own, LaunchStatus.ENDED, Outcome.SUCCEEDED)]
         if at := self.times.get("cancel"):

@@ -1,7 +1,7 @@
-"""A last resort against tests that hang: the test process ends with the stacks of all its threads.
+"""Ends a test process that hangs, with the stacks of all its threads.
 
-pytest-timeout raises an exception in the main thread, once for each test, and never again after a test has failed. A `finally`, a fixture or the
-exit of the interpreter that waits for a thread or a process then waits for ever.
+pytest-timeout raises an exception in the main thread, once per test, and not again after a test has failed. A
+`finally`, a fixture or the exit of the interpreter that waits for a thread or a process then waits forever.
 """
 
 from __future__ import annotations
@@ -15,28 +15,31 @@ from typing import Any
 import pytest
 
 GRACE_S = 60.0
-"""How long after its timeout a test may clean up. A lower value ends a process whose test would have failed by itself soon; a higher
-value delays the end of a run that hangs."""
+"""Time that a test has for cleanup after its timeout.
+
+A lower value ends a process whose test would soon have failed by itself; a higher value delays the end of a
+run that hangs.
+"""
 
 _TIMEOUT_S = pytest.StashKey[float]()
 
 
 class LastResort:
-    """A plugin that ends the process when a phase of a test, or the exit of the interpreter, takes too long."""
+    """A plugin that ends the process if a phase of a test or the exit of the interpreter hangs."""
 
     def __init__(self, grace_s: float = GRACE_S) -> None:
         self._grace_s = grace_s
-        self._stderr = os.dup(2)  # Tests run while pytest keeps what is written to 2.
+        self._stderr = os.dup(2)  # pytest captures what tests write to descriptor 2.
 
-    @pytest.hookimpl(tryfirst=True, optionalhook=True)  # Of pytest-timeout.
+    @pytest.hookimpl(tryfirst=True, optionalhook=True)  # A hook of pytest-timeout.
     def pytest_timeout_set_timer(self, item: pytest.Item, settings: Any) -> None:
-        """Note the timeout of a test; pytest-timeout sets it."""
+        """Record the timeout of a test, which pytest-timeout sets."""
         item.stash[_TIMEOUT_S] = settings.timeout
 
-    # Each phase by itself, since plugins of pytest cancel this timer when a phase fails.
+    # One limit per phase, since pytest plugins cancel this timer when a phase fails.
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
-        """Limit the fixtures."""
+        """Limit the setup of fixtures."""
         with self._limit(item):
             return (yield)
 
@@ -48,7 +51,7 @@ class LastResort:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
-        """Limit the ends of fixtures."""
+        """Limit the teardown of fixtures."""
         with self._limit(item):
             return (yield)
 

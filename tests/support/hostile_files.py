@@ -1,4 +1,4 @@
-"""Job files of a member that reach for what is not theirs, drawn from a seed: each category, for each launcher."""
+"""Hostile job files that access resources of others, drawn from a seed for each launcher."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 import yaml
 
 LAUNCHERS: Final = ("local", "slurm", "aws", "kubernetes")
-"""Values of `infra`; the last two are SkyPilot's."""
+"""Values of `infra`; SkyPilot runs the last two."""
 TAGGED: Final = (
     "!!python/object/apply:os.system [id]",
     "!!python/name:os.system",
@@ -74,16 +74,16 @@ IMAGES: Final[tuple[Any, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the member goes for."""
+    """The resources that the hostile member tries to access."""
 
     paths: tuple[str, ...]
-    """Ways to write places that are not theirs."""
+    """Spellings of paths that belong to others."""
     code: str
-    """A folder that is theirs, with links in it that lead out."""
+    """A folder of the member, with links that leave it."""
 
 
 def hostile(target: Target, seed: int) -> Iterator[tuple[str, str, str]]:
-    """Category, launcher and text of job files without end; each category comes with each launcher."""
+    """Yield category, launcher and text of job files endlessly; each category for each launcher."""
     draw = random.Random(seed)
     for (category, make), infra in itertools.cycle(
         itertools.product(CATEGORIES.items(), LAUNCHERS)

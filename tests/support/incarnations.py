@@ -1,4 +1,4 @@
-"""A job, and the workers that ask which attempt they are, or leave their reports unread."""
+"""One job with workers that register incarnations and may leave reports unread."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from support.fakes import FixedClock
 
 
 def place(attempt: int, number: int) -> JobPosition:
-    """That of a worker which has not reported yet."""
+    """The position of a worker that has not reported yet."""
     return JobPosition(attempt, next=number, before=number - 1)
 
 
 class IncarnationHarness:
-    """One job, and the workers that ask for it."""
+    """One job and its registering workers."""
 
     def __init__(self, engine: Engine, journal: Journal, clock: FixedClock) -> None:
         self.musters = Incarnations(engine, clock)
@@ -27,7 +27,7 @@ class IncarnationHarness:
         self.journal, self.clock = journal, clock
 
     def calls(self, incarnation: str) -> JobPosition | None:
-        """The response to a worker; None: it has to retry."""
+        """Register a worker and return its position; None: the worker has to retry."""
         self.clock.advance(1)
         try:
             return self.musters.register("job-1", incarnation)
@@ -35,7 +35,7 @@ class IncarnationHarness:
             return None
 
     def look(self, *news: Event) -> None:
-        """A look that begins now, and brings news."""
+        """Record an observation that begins now, with these events."""
         self.clock.advance(1)
         began = self.clock.now()
         self.watches.make_due("job-1", began)
@@ -48,7 +48,7 @@ class IncarnationHarness:
         return self.journal.ingest("job-1", attempt, reports, incarnation).next
 
     def posts(self, incarnation: str, seconds: float) -> tuple[int, int] | None:
-        """Where the reports of a worker belong that were first there at a moment."""
+        """The attempt of posted reports whose worker first registered at a given time."""
         return self.musters.register_posted("job-1", incarnation, at(seconds), None)
 
 

@@ -1,4 +1,4 @@
-"""A real service in a process of its own, spoken to with the real command line."""
+"""A real service in a separate process, used through the real command line."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ from support.fork_server import HOLDFAST, Forked
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny_gpt"
 PATIENCE_S = 240.0
-"""For anything to happen. Only a failing test waits for so long; the patience has to last on a machine with a load of 30."""
+"""Timeout of every wait.
+
+Only a failing test reaches it; it must suffice on a machine with a load of 30.
+"""
 
 
 class Service:
-    """One home folder, the service over it, and its command line."""
+    """A home directory, the service that runs on it, and its command line."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,11 +45,11 @@ class Service:
         }
         self.process: subprocess.Popen[bytes] | None = None
         self.words: tuple[str, ...] = ("serve",)
-        """The command that puts it up."""
+        """The command that starts the service."""
         self.reach: tuple[str, ...] = ()
-        """Words before a command that have it run where the service is."""
+        """Command prefix that runs a command on the host of the service."""
         self.forks = True
-        """Whether commands are forked. Elsewhere, and wherever a fork does not reach, they are real programs."""
+        """Whether commands are forked. Commands on other hosts are started as real programs."""
 
     def start(self) -> None:
         with (self.folder / "service.log").open("ab") as log:
@@ -83,7 +86,7 @@ class Service:
         )
 
     def cli(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """What a command printed, and its exit code."""
+        """Run a command and return its output and exit code."""
         with TemporaryFile() as stdout, TemporaryFile() as stderr:
             process = self.popen(*words, stdout=stdout, stderr=stderr, **environment)
             code = process.wait(timeout=PATIENCE_S)
@@ -104,7 +107,7 @@ class Service:
         return job_id
 
     def until(self, job_id: str, reached: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The job once `reached` is true of it."""
+        """Wait until `reached` holds for the job, and return the job."""
         found: list[dict[str, Any]] = []
 
         def look() -> bool:
@@ -115,7 +118,10 @@ class Service:
         return found[-1]
 
     def get(self, path: str, timeout_s: float = PATIENCE_S) -> httpx2.Response:
-        """A response of the API. To load certificates, which plain HTTP does not need, takes 40 ms of CPU time."""
+        """Send a request to the API.
+
+        Certificates, which plain HTTP does not need, would take 40 ms of CPU time to load.
+        """
         url = f"http://127.0.0.1:{self.port}{path}"
         return httpx2.get(url, timeout=timeout_s, verify=False)
 
@@ -131,7 +137,7 @@ class Service:
             return False
 
     def _job(self, job_id: str) -> dict[str, Any]:
-        """A job now: without the command line where that can be, which takes a second of a core at each start."""
+        """Read a job, over HTTP if possible: the command line takes a second of CPU time to start."""
         if self.reach:
             time.sleep(0.5)
         else:
@@ -155,7 +161,7 @@ class Service:
         return (self.folder / "service.log").read_text()[-2000:]
 
     def sweep(self) -> None:
-        """End what a failed test left behind: everything that carries this home's mark."""
+        """Kill all processes of launches of this home, which a failed test may have left behind."""
         for process in psutil.process_iter():
             try:
                 mark = process.environ().get("HOLDFAST_LAUNCH", "")
@@ -166,35 +172,36 @@ class Service:
 
 
 class WithSkyPilot(Service):
-    """A service that is put up together with SkyPilot."""
+    """A service that is started together with SkyPilot."""
 
     def __init__(self, folder: Path, python: Path) -> None:
         super().__init__(folder)
         self.sky_home = self.home / "skypilot"
         self.sky_port = free_port()
-        person = folder / "person"
-        person.mkdir()
-        self.environment |= {"HOME": str(person), "HOLDFAST_SKYPILOT_PYTHON": str(python)}
+        user_home = folder / "person"
+        user_home.mkdir()
+        self.environment |= {"HOME": str(user_home), "HOLDFAST_SKYPILOT_PYTHON": str(python)}
         self.forks = False
         self.words = ("up", "--skypilot-port", str(self.sky_port))
 
     def sky(self) -> dict[str, Any]:
-        """The service's information about SkyPilot."""
+        """Return the information of the service about SkyPilot."""
         body = self.get("/v1/launchers").json()
         found: dict[str, Any] = next(item for item in body if item["engine"] == "skypilot")
         return found
 
     @property
     def sky_pid(self) -> int:
-        """The process of SkyPilot's server, by the service's own record."""
+        """Process id of SkyPilot's server, as recorded by the service."""
         record: dict[str, int] = json.loads((self.sky_home / "holdfast-server.json").read_text())
         return record["pid"]
 
 
 def free_port() -> int:
-    """A port of loopback without a listener.
+    """Return a loopback port without a listener.
 
-    It is below the range from which the kernel takes ports of outgoing connections, which could take it before a test listens.
+    The port is below the range of outgoing connections, which could otherwise occupy it before the test
+    listens.
     """
     while True:
         port = 20_000 + secrets.randbelow(12_000)

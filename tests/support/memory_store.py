@@ -1,4 +1,4 @@
-"""A checkpoint store in memory, as both sides see it: the worker that writes, and the service that tidies up."""
+"""A checkpoint store in memory, with the interfaces of the worker and of the service."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast_worker.storage.base import Bytes, ObjectNotFound
 
 @dataclass
 class MemoryObjects:
-    """Objects, each with the time at which it was written."""
+    """Objects with their modification times."""
 
     clock: Clock
     objects: dict[str, tuple[bytes, datetime]] = field(default_factory=dict)
@@ -22,7 +22,7 @@ class MemoryObjects:
         self.objects[key] = (data, self.clock.now())
 
     def begin(self, epoch: int, step: int) -> None:
-        """An epoch is claimed, and begins at a step."""
+        """Claim an epoch, which starts at a step."""
         for key in [key for key in self.objects if key.startswith("claims/")]:
             del self.objects[key]
         self.put(f"claims/{epoch:012d}")
@@ -33,7 +33,7 @@ class MemoryObjects:
 
 
 class NoFault:
-    """Who is asked before each request, and lets it pass."""
+    """A request hook that raises no error."""
 
     def __call__(self, operation: str, key: str) -> None:
         pass
@@ -41,7 +41,10 @@ class NoFault:
 
 @dataclass
 class MemoryBucket:
-    """The store as the service sees it. `before` is called for each request, and may raise."""
+    """The store with the interface of the service.
+
+    `before` is called for each request and may raise.
+    """
 
     bucket_objects: MemoryObjects
     before: Callable[[str, str], None] = field(default_factory=NoFault)
@@ -77,7 +80,7 @@ class MemoryBucket:
 
 @dataclass
 class StoreFaults:
-    """What a depot answers in bad weather: `error` to all that begins so, once it is set."""
+    """A request hook that raises `error`, once set, for operations that start with `operation`."""
 
     error: HoldfastError | None = None
     operation: str = ""
@@ -88,7 +91,7 @@ class StoreFaults:
 
 
 class TimedStore:
-    """The store as a worker sees it."""
+    """The store with the interface of the worker."""
 
     max_concurrency = 1
     is_remote = False

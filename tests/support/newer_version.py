@@ -1,4 +1,4 @@
-"""What a newer version of the service does: events that this one does not know in the shared database, and answers with more in them."""
+"""Behavior of a newer service version: unknown events in the database, extended responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from starlette.datastructures import MutableHeaders
 def write_event(
     engine: Engine, job_id: str, at: datetime, kind: str, source: str = "reconciler", **body: Any
 ) -> None:
-    """Append an event and the row of its job as the newer version caches it."""
+    """Append an event, and update the cached job row as the newer version does."""
     with engine.begin() as connection:
         place = select(func.max(job_events.c.seq), func.max(job_events.c.cursor))
         seq = connection.execute(place.where(job_events.c.job_id == job_id)).one()[0] + 1
@@ -32,14 +32,14 @@ def write_event(
 
 
 UNHEARD: Final = "unheard-of"
-"""A value that a newer service may add to any list of words."""
+"""An enum value that only a newer service knows."""
 _WORDS: Final = frozenset(
     {"state", "kind", "role", "engine", "guard", "cause", "phase", "ended_by"}
 )
 
 
 class NewerService:
-    """The service behind it, answering as a newer version may: with more fields in every object, and with values of its own."""
+    """The service, answering as a newer version may: extra fields and unknown enum values."""
 
     version = "0.2.0"
 
@@ -78,7 +78,7 @@ class NewerService:
         await self._app(scope, receive, send_newer)
 
     def extended(self, schema: dict[str, Any], value: Any) -> Any:
-        """A value of an answer with what a newer version adds."""
+        """Return a response value with the additions of a newer version."""
         schema = self._resolved(schema, value)
         if isinstance(value, list):
             return [self.extended(schema.get("items", {}), item) for item in value]

@@ -1,4 +1,4 @@
-"""An office of notifications: the real tables and the real notifier, before a desk that keeps what it is given."""
+"""Notifications with the real tables and notifier, and a sender that records messages."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ LOSS = (launched(1), ready(2), lost(3))
 
 @dataclass
 class RecordingSender:
-    """A messenger that keeps what it was given."""
+    """A sender that records its messages."""
 
     got: list[tuple[str, Sequence[str], Message]] = field(default_factory=list)
     trouble: Callable[[], None] = lambda: None
-    """Called once the receiver has the message."""
+    """Called after a message was recorded."""
 
     def destination(self, url: str) -> Destination:
         return WEBHOOK
@@ -45,7 +45,7 @@ class RecordingSender:
 
     @property
     def told(self) -> list[list[str]]:
-        """Ids of news, by message."""
+        """Event ids of each message."""
         letters = [json.loads(letter.payload) for _, _, letter in self.got]
         return [[item["id"] for item in letter["data"]["news"]] for letter in letters]
 
@@ -76,7 +76,7 @@ class NotificationHarness:
 
 
 def open_notifications(engine: Engine) -> NotificationHarness:
-    """One with no channels."""
+    """Return a harness without channels."""
     clock = FixedClock()
     journal = Journal(engine, clock)
     channels = Channels(engine, clock, b"secret")

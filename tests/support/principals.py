@@ -1,4 +1,4 @@
-"""All kinds of callers of the API: users in every role, tokens in every state, workers, strangers."""
+"""Callers of the API: users in every role, tokens in every state, workers, unknown callers."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ FAR = "192.0.2.7"
 OWN, FOREIGN = "own", "foreign"
 MANY = 1_000_000
 PATIENT = RateLimits(ask=MANY, spend=MANY, report=MANY, fail=MANY, guess=MANY, note=MANY)
-"""Limits that no test comes near."""
+"""Limits that no test reaches."""
 LASTS = timedelta(days=30)
 
 
 @dataclass
 class Principals:
-    """A service with two projects, a job in each, and people."""
+    """A service with two projects, one job in each, and users."""
 
     world: SimulatedService
     own: str
-    """The job of the project `own`, in which people have their roles."""
+    """The job of the project `own`, in which users have their roles."""
     foreign: str
     """The job of the project `foreign`, which has no members."""
 
     def job(self, project: str) -> str:
-        """The job of a project."""
+        """Return the job id of a project."""
         return {OWN: self.own, FOREIGN: self.foreign}[project]
 
     def token(
@@ -45,25 +45,28 @@ class Principals:
         project: str | None = None,
         lasts: timedelta = LASTS,
     ) -> tuple[str, Token]:
-        """A new token of a user."""
+        """Create a token of a user."""
         wish = NewToken(name="test", user=user, scopes=scopes, project=project, lifetime=lasts)
         return self.world.services.access_tokens.create(wish, self.world.clock.now())
 
     def with_token(self, text: str) -> TestClient:
-        """A caller from another machine with a token."""
+        """Return a client on another machine that uses this token."""
         return client(self.world.app, FAR, Authorization=f"Bearer {text}")
 
     def person(self, user: str | None, **wish: object) -> TestClient:
-        """A person from another machine."""
+        """Return a client on another machine for a user."""
         return self.with_token(self.token(user, **wish)[0])  # type: ignore[arg-type]
 
     def worker(self, project: str) -> TestClient:
-        """A worker of the job of a project."""
+        """Return a client that is a worker of the project's job."""
         return self.with_token(self.world.services.tokens.for_worker(self.job(project)))
 
 
 def create_principals(world: SimulatedService) -> Principals:
-    """The cast over an empty world: boss may do everything, outsider is in no project, guest is there to be changed."""
+    """Add users to an empty service.
+
+    `boss` is an administrator, `outsider` belongs to no project, and tests may change `guest`.
+    """
     traffic = RateLimiter(time.monotonic, PATIENT)
     world.services = replace(world.services, rate_limiter=traffic, trust_loopback=True)
     world.app.state.services = world.services
@@ -79,5 +82,5 @@ def create_principals(world: SimulatedService) -> Principals:
         for project in (OWN, FOREIGN)
     }
     for job_id in jobs.values():
-        world.until(job_id, "training")  # Then there is something to be taken away.
+        world.until(job_id, "training")  # Tests can then preempt a node.
     return Principals(world, **jobs)

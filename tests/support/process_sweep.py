@@ -1,8 +1,8 @@
-"""A sweep: everything that a test run starts ends with the run, however the run ends.
+"""Ends all processes that a test run started, however the run ends.
 
-The test run continues in a grandchild of the process that was started. The process between them is the reaper of all its descendants,
-also of daemons with a session and an environment of their own: it waits until the run or its starter has ended, and kills the rest.
-It also reports each descendant that listens beyond loopback.
+The test run continues in a grandchild of the started process. The process between them is the reaper of all
+its descendants, including daemons with their own session and environment: it waits until the run or its
+starter has ended, and kills the rest. It also reports each descendant that listens beyond loopback.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LISTENS = "0A"
 """The state of a listening socket in /proc/net/tcp."""
 LOOPBACK = re.compile(r"([0-9A-F]{16}FFFF0000)?[0-9A-F]{6}7F|0{24}01000000")
-"""127.0.0.0/8, alone or within IPv6, and ::1, as a little-endian machine writes them there."""
+"""127.0.0.0/8, also within IPv6, and ::1, as little-endian machines write them in that file."""
 LOOK_EVERY_S = 1.0
-"""A lower value costs CPU time; a higher value misses more sockets that are open for a moment."""
+"""Seconds between two looks at the sockets.
+
+A lower value costs CPU time; a higher value misses more sockets that are open briefly.
+"""
 
 
 class Sweep:
-    """A plugin that fails a run in which something listened beyond loopback."""
+    """A plugin that fails a run in which a process listened beyond loopback."""
 
     def __init__(self) -> None:
         sys.stdout.flush()
@@ -43,7 +46,7 @@ class Sweep:
         _become_reaper(starter, writer)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Read what the reaper has found."""
+        """Read the report of the reaper."""
         os.set_blocking(self._reports, False)
         with suppress(BlockingIOError):
             found = os.read(self._reports, 1 << 16).decode()
@@ -52,19 +55,21 @@ class Sweep:
 
 
 def _wait_for(reaper: int) -> NoReturn:
-    """Return the exit code of the run. An interrupt that was sent to this process alone is passed on."""
+    """Return the exit code of the run; pass on an interrupt that was sent to this process alone."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGCHLD})
     while True:
         got = signal.sigwaitinfo({signal.SIGINT, signal.SIGCHLD})
         ended, status = os.waitpid(reaper, os.WNOHANG)
         if ended:
             os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
-        if got.si_signo == signal.SIGINT and got.si_pid:  # 0: by the terminal, to all of us.
+        if (
+            got.si_signo == signal.SIGINT and got.si_pid
+        ):  # 0: sent by the terminal to the whole process group.
             os.kill(reaper, signal.SIGINT)
 
 
 def _become_reaper(starter: int, writer: int) -> None:
-    """Fork the test run, and return in it."""
+    """Fork the test run, and return in the fork."""
     waited_for = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
     libc = ctypes.CDLL(None)
@@ -98,12 +103,12 @@ def _become_reaper(starter: int, writer: int) -> None:
 
 def _tie(libc: ctypes.CDLL, parent: int, by: signal.Signals) -> None:
     libc.prctl(PR_SET_PDEATHSIG, by)
-    if os.getppid() != parent:  # It ended before the tie was made.
+    if os.getppid() != parent:  # The parent ended before the signal was requested.
         os.kill(os.getpid(), by)
 
 
 def _reap(run: int) -> int | None:
-    """Reap all children that have ended; the exit code of the run if it is one of them."""
+    """Reap all terminated child processes; return the exit code of the run if it is among them."""
     code = None
     with suppress(ChildProcessError):
         while True:
@@ -116,7 +121,7 @@ def _reap(run: int) -> int | None:
 
 
 def _listeners_beyond_loopback(seen: set[str]) -> Iterator[str]:
-    """Sockets of our descendants, in this network namespace, that accept connections from other machines."""
+    """Yield sockets of descendants in this network namespace that listen beyond loopback."""
     found = dict(_open_to_others()) if _has_way_out() else {}
     new = {inode: port for inode, port in found.items() if inode not in seen}
     seen.update(new)
@@ -125,7 +130,7 @@ def _listeners_beyond_loopback(seen: set[str]) -> Iterator[str]:
     for child in psutil.Process().children(recursive=True):
         with suppress(OSError, psutil.Error):
             files = {str(file.readlink()) for file in Path(f"/proc/{child.pid}/fd").iterdir()}
-            # The store at which ranks meet listens at all addresses, and torch has no setting for it.
+            # The rendezvous store of torch listens on all addresses, and has no setting for that.
             if "libtorch" in Path(f"/proc/{child.pid}/maps").read_text():
                 continue
             for inode in files & {f"socket:[{inode}]" for inode in new}:
@@ -133,13 +138,13 @@ def _listeners_beyond_loopback(seen: set[str]) -> Iterator[str]:
 
 
 def _has_way_out() -> bool:
-    """Whether there is a default route. Tests in a network namespace without one may listen as they like."""
+    """Whether a default route exists. Without one, tests may listen on any address."""
     routes = Path("/proc/net/route").read_text().splitlines()[1:]
     return any(line.split()[1] == "00000000" for line in routes)
 
 
 def _open_to_others() -> Iterator[tuple[str, int]]:
-    """Inode and port of every listening socket with an address beyond loopback, of any process."""
+    """Yield inode and port of every socket, of any process, that listens beyond loopback."""
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             _, local, _, state, *_, inode = line.split()[:10]

@@ -1,4 +1,4 @@
-"""A reconciler with a launcher of some kind and one job to watch."""
+"""A reconciler with one job and a launcher of a given class."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ PACE = PollIntervals(poll_every_s=5, lease_s=10)
 
 
 def said(n: int, kind: ReportKind, **body: Json) -> Report:
-    """A report of the first attempt."""
+    """Return a report of the first attempt."""
     return Report(1, n, at(n).isoformat(), kind, body)
 
 
 class ReconcilerHarness:
-    """A reconciler with a launcher of some kind and one job."""
+    """A reconciler with one job and a launcher of a given class."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ReconcilerHarness:
         cloud: FileLauncher | None = None,
         **holdfast: Any,
     ) -> None:
-        """`cloud`: the launcher of jobs that are not local; `holdfast`: the words of that block in the job's file."""
+        """`cloud`: launcher of jobs that are not local; `holdfast`: fields of that block of the job file."""
         self.engine = engine
         self.clock = FixedClock()
         self.journal = Journal(engine, self.clock)
@@ -78,5 +78,5 @@ class ReconcilerHarness:
 
 @pytest.fixture
 def new_harness(tmp_path: Path, sqlite: Engine) -> NewReconcilerHarness:
-    """Makes a reconciler, with a launcher of some kind."""
+    """Return a factory of reconcilers with a launcher of a given class."""
     return lambda kind=FileLauncher, **more: ReconcilerHarness(tmp_path, sqlite, kind, **more)

@@ -1,4 +1,4 @@
-"""A job whose workers do not reach the service, what they leave in its store, and the collector that looks there."""
+"""A job whose workers post reports to its store, and the importer that reads them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVERY_S = 30
 
 @dataclass
 class ReportImportHarness:
-    """One job whose workers post, its store, and the collector. All share a clock."""
+    """One job whose workers post reports, its store, and the importer, on a common clock."""
 
     engine: Engine
     clock: FixedClock
@@ -42,7 +42,7 @@ class ReportImportHarness:
         self.looks: list[str] = []
 
     def new_collector(self) -> ReportImporter:
-        """Another one, as after a restart of the service."""
+        """Create another importer, as after a restart of the service."""
         depot = MemoryBucket(self.bucket_objects, self._before)
         return ReportImporter(
             journal=self.journal,
@@ -59,7 +59,7 @@ class ReportImportHarness:
         self.weather(operation, key)
 
     def look(self, *facts: Event) -> None:
-        """The launcher is observed now, with this result."""
+        """Record an observation of the launcher at this time, with these events."""
         now = self.clock.now()
         self.journal.append(self.journal.read(JOB), facts)
         self.watches.make_due(JOB, now)
@@ -83,7 +83,7 @@ class ReportImportHarness:
         return self.collector.run_once()
 
     def kinds(self) -> list[str]:
-        """The workers' reports, in the order of their import."""
+        """Kinds of the workers' reports, in the order of their import."""
         recorded = self.journal.events(JOB)
         return [item.kind for item in recorded if item.event.source == "worker"]
 
@@ -97,7 +97,7 @@ def report(n: int, kind: ReportKind, at: datetime, **body: Json) -> Report:
 
 
 def words(clock: FixedClock, first: int, count: int) -> Sequence[Report]:
-    """A worker that begins, and makes steps; numbered from `first`."""
+    """Reports of a worker that starts and trains, numbered from `first`."""
     now = clock.now()
     begin = report(1, ReportKind.TRAINING_STARTED, now, step=0)
     points = [

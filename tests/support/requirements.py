@@ -1,4 +1,4 @@
-"""What a machine lacks for some of the tests."""
+"""Skip or fail tests whose requirements the machine lacks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import NoReturn
 import pytest
 
 ALL = "HOLDFAST_TEST_ALL"
-"""Set where all that can be installed was to be, as in `.ci/run`: there a test that cannot run is one that fails."""
+"""Environment variable that makes tests with missing programs fail instead of being skipped.
+
+Set where all optional programs are installed, as in `.ci/run`.
+"""
 
 
 def skip_or_fail(what: str) -> NoReturn:
-    """Skip a test, with a message that names what to install."""
+    """Skip the test, or fail it in a full run, with a message that names what to install."""
     if os.environ.get(ALL):
         pytest.fail(f"{what} (and {ALL} is set)", pytrace=False)
     pytest.skip(what)

@@ -1,11 +1,11 @@
-"""A job whose checkpoints lie in memory, and the janitor who tidies them up."""
+"""A job with checkpoints in memory, and the collector that applies its retention policy."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 import pytest
@@ -15,10 +15,11 @@ from holdfast.domain.events import CheckpointsRemoved, Event
 from holdfast.domain.events.values import Metric
 from holdfast.store.journal import Journal
 from holdfast.store.retention_queue import RetentionQueue, RetentionStatus
+from holdfast.store.tables.launches import upkeep
 from holdfast_worker.protocol.checkpoint_keys import CheckpointName
 from holdfast_worker.protocol.commit_summary import commit_digest
 from holdfast_worker.protocol.policies import RetentionOwner
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 from support.events import launched, ready, saved, submitted, training
 from support.fakes import FixedClock
 from support.memory_store import MemoryBucket, MemoryObjects, NoFault
@@ -35,19 +36,19 @@ NewRetentionHarness: TypeAlias = "Callable[..., RetentionHarness]"
 
 
 def name(step: int, epoch: int = 1) -> CheckpointName:
-    """A checkpoint of the one start that each epoch had; a later step is a later save."""
+    """Return a checkpoint name. Each epoch started once, and a later step was saved later."""
     return CheckpointName(step, epoch, f"{epoch:08x}{step:04x}")
 
 
 @dataclass
 class RetentionHarness:
-    """One job that trains, its store, and the janitor. All share a clock."""
+    """One training job, its store, and its checkpoint collector, on a common clock."""
 
     engine: Engine
     clock: FixedClock
     keep: Any = 2
     before: Before = field(default_factory=NoFault)
-    """Called for each request to the store, and may raise."""
+    """Called for each request to the store; may raise."""
 
     def __post_init__(self) -> None:
         self.bucket_objects = MemoryObjects(self.clock)
@@ -60,7 +61,7 @@ class RetentionHarness:
         self.tell(launched(), ready())
 
     def new_janitor(self, before: Before | None = None) -> CheckpointCollector:
-        """Another one, as after a restart of the service."""
+        """Create another collector, as after a restart of the service."""
         depot = MemoryBucket(self.bucket_objects, before or self.before)
         return CheckpointCollector(
             journal=self.journal,
@@ -74,7 +75,7 @@ class RetentionHarness:
         self.journal.append(self.journal.read(JOB), facts)
 
     def upload(self, step: int, epoch: int = 1) -> CheckpointName:
-        """Data without a commit."""
+        """Upload data without a commit."""
         made = name(step, epoch)
         for rank in (0, 1):
             self.bucket_objects.put(made.part_key(rank, 0), b"12345678")
@@ -82,7 +83,7 @@ class RetentionHarness:
         return made
 
     def save(self, step: int, epoch: int = 1, *, is_told: bool = True, **metrics: float | None) -> CheckpointName:  # fmt: skip
-        """A checkpoint that is whole; `is_told`: the worker lived to report it."""
+        """Save a complete checkpoint; `is_told`: the worker also reported it."""
         made = self.upload(step, epoch)
         logged = {k: {"value": v, "step": step} for k, v in metrics.items()}
         body = {"size_bytes": 20, "metrics": logged}
@@ -97,7 +98,7 @@ class RetentionHarness:
         return made
 
     def save_five(self) -> None:
-        """Five checkpoints, a minute apart, of an epoch that trains."""
+        """Save five checkpoints of a training epoch, one minute apart."""
         self.bucket_objects.begin(1, 0)
         self.tell(training())
         for step in (10, 20, 30, 40, 50):
@@ -105,27 +106,27 @@ class RetentionHarness:
             self.clock.advance(60)
 
     def visit(self, seconds: float = 60) -> int:
-        """Let time pass, and the janitor come if it is due; how many stores it came to."""
+        """Advance the clock, run the collector if it is due, and return the number of collected stores."""
         self.clock.advance(seconds)
         return self.janitor.run_once()
 
     def committed(self) -> list[int]:
-        """Steps of the checkpoints that are there."""
+        """Steps of the committed checkpoints in the store."""
         found = (CheckpointName.of_key(key) for key in self.bucket_objects.keys("commits/"))
         return sorted(made.step for made in found if made)
 
     def data(self) -> list[int]:
-        """Steps of which any data is there."""
+        """Steps with any data in the store."""
         found = {CheckpointName.of_key(key) for key in self.bucket_objects.keys("step-")}
         return sorted(made.step for made in found if made)
 
     def removals(self) -> list[CheckpointsRemoved]:
-        """What is written down."""
+        """The recorded removals."""
         facts = (item.event for item in self.journal.events(JOB))
         return [fact for fact in facts if isinstance(fact, CheckpointsRemoved)]
 
     def told_gone(self) -> list[tuple[str, list[int]]]:
-        """The same, as reason and steps."""
+        """The recorded removals, as reason and steps."""
         return [
             (
                 fact.removal.value,
@@ -134,6 +135,11 @@ class RetentionHarness:
             for fact in self.removals()
         ]
 
+    def due_at(self) -> datetime:
+        """Return the time of the next visit."""
+        with self.engine.connect() as connection:
+            return connection.execute(select(upkeep.c.due_at)).scalar_one()
+
     @property
     def tidiness(self) -> RetentionStatus:
         return self.upkeep.statuses([JOB])[JOB]
@@ -141,5 +147,5 @@ class RetentionHarness:
 
 @pytest.fixture
 def new_harness(sqlite: Engine) -> NewRetentionHarness:
-    """Makes a job whose checkpoints are in memory, and its checkpoint collector."""
+    """Return a factory of jobs with checkpoints in memory and their collector."""
     return lambda **words: RetentionHarness(sqlite, FixedClock(), **words)

@@ -1,4 +1,4 @@
-"""For which checkpoints a rule asks, read off its words one by one: slow, and nothing but the definition."""
+"""Slow reference implementation of the retention policy, one rule at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.domain.jobfile.retention_policy import Mode, RetentionPolicy
 
 
 def is_asked_for(one: Commit, among: Collection[Commit], keep: RetentionPolicy) -> bool:
-    """Whether the rule asks for one of the commits on the lineage."""
+    """Whether the policy keeps this commit of the lineage."""
     if sum(other.name > one.name for other in among) < keep.last:
         return True
     if every := keep.every_steps:

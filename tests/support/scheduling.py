@@ -1,4 +1,4 @@
-"""Distribution of tests over the processes of a run: one file per process at a time, and all tests with a Slurm in one process."""
+"""Distribution of tests over test processes: by file, and all Slurm tests in one process."""
 
 from __future__ import annotations
 
@@ -8,17 +8,29 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 WITH_SLURM: Final = ("tests/contract/", "tests/e2e/test_slurm.py")
-"""Where tests use the Slurm of their test process. A Slurm in each process takes half a minute each to start and end."""
+"""Tests that use the Slurm of their test process.
+
+A Slurm takes half a minute to start and end.
+"""
 SLURM: Final = "slurm"
-WAITING: Final = (SLURM, "tests/e2e/", "tests/demo_history/")
+WAITING: Final = (
+    SLURM,
+    "tests/e2e/",
+    "tests/repository/test_interruption.py",
+    "tests/repository/test_hang_guard.py",
+    "tests/demo_history/",
+)
 """Tests that mostly wait for other processes."""
 LANES: Final = 3
-"""One process in so many runs what waits while the others compute. With a lower value cores idle once what computes is done; with a
-higher value the tests that wait end last."""
+"""One in this many processes runs waiting tests while the others compute.
+
+With a lower value, cores idle once the computing tests are done; with a higher value, the waiting tests end
+last.
+"""
 
 
 class Scheduling(LoadFileScheduling):
-    """Keeps tests together that share what is expensive, and runs tests that wait beside tests that compute."""
+    """Schedules tests with a common fixture together, and waiting tests beside CPU-bound ones."""
 
     def _split_scope(self, nodeid: str) -> str:
         if "slurm" in nodeid and nodeid.startswith(WITH_SLURM):
@@ -34,7 +46,7 @@ class Scheduling(LoadFileScheduling):
         super()._assign_work_unit(node)
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """Give what a process has not run to the others, but for the test on which it ended, which would end them, too."""
+        """Reassign the remaining tests of a crashed process, except for the test that crashed it."""
         units = self.assigned_work[node]
         left = [
             (unit, test) for unit in units.values() for test, is_over in unit.items() if not is_over
@@ -42,6 +54,6 @@ class Scheduling(LoadFileScheduling):
         for unit, test in left[:1]:
             unit[test] = True
         for scope in [scope for scope, unit in units.items() if all(unit.values())]:
-            del units[scope]  # A process that is given nothing is never given anything again.
+            del units[scope]  # A process without assigned tests is never assigned any again.
         super().remove_node(node)
         return left[0][1] if left else None

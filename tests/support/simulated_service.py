@@ -1,9 +1,10 @@
-"""A service over the simulated cloud: the real application, the real database, weather instead of machines."""
+"""The real application and database over a simulated cloud with a simulated spot market."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ from holdfast.store.secrets import Secrets
 from sqlalchemy import Engine
 
 CODE_BYTES = 16 * 1024 * 1024
-"""Code that may be uploaded."""
+"""Maximum size of uploaded code."""
 JOB_FILE = """
 name: tiny
 resources: {infra: local}
@@ -51,7 +52,7 @@ holdfast:
 
 
 class HidingCloud(SimulatedCloud):
-    """A cloud that sometimes cannot be reached; what is in it continues."""
+    """A cloud that is sometimes unreachable; its launches continue."""
 
     dark = False
 
@@ -74,11 +75,11 @@ class HidingCloud(SimulatedCloud):
 
 @dataclass
 class SimulatedService:
-    """A service, its cloud and its clock."""
+    """A service with its cloud and clock."""
 
     app: FastAPI
     http: TestClient
-    """A person on the service's own machine, without a token."""
+    """A client on the service's machine, without a token."""
     services: Services
     reconciler: Reconciler
     cloud: HidingCloud
@@ -91,7 +92,7 @@ class SimulatedService:
         return job
 
     def worker_token(self, job_id: str) -> dict[str, str]:
-        """The header with which the workers of a job come."""
+        """Return the authorization header of a job's workers."""
         return {"Authorization": f"Bearer {self.services.tokens.for_worker(job_id)}"}
 
     def job(self, job_id: str) -> dict[str, Any]:
@@ -99,20 +100,20 @@ class SimulatedService:
         return job
 
     def pass_time(self, seconds: float, tick_s: float = 1.0) -> None:
-        """Let the cloud and the reconciler continue."""
+        """Advance the clock, the cloud and the reconciler."""
         end = self.clock.now().timestamp() + seconds
         while self.clock.now().timestamp() < end:
             self.clock.advance(tick_s)
             asyncio.run(self.reconciler.sweep())
 
     def take_node(self, job_id: str, notice_s: float | None, then_s: float = 0) -> None:
-        """Have the cloud take a node of the job, after a notice if there is one, and let time pass."""
+        """Preempt a node of the job, with or without a notice, and advance the clock."""
         answer = self.http.post(f"/v1/jobs/{job_id}/preempt", json={"notice_s": notice_s})
         assert answer.status_code == 202, answer.text
         self.pass_time(then_s)
 
     def until(self, job_id: str, state: str, limit_s: float = 3600) -> dict[str, Any]:
-        """Let time pass until the job is in `state`."""
+        """Advance the clock until the job is in `state`."""
         for _ in range(int(limit_s)):
             if self.services.journal.read(job_id).status == state:
                 return self.job(job_id)
@@ -124,7 +125,7 @@ class SimulatedService:
 
 
 def client(app: FastAPI, host: str = "127.0.0.1", **headers: str) -> TestClient:
-    """A caller from `host`."""
+    """Return a client whose requests come from `host`."""
     return TestClient(
         app,
         base_url="http://127.0.0.1:8642",
@@ -137,7 +138,7 @@ def client(app: FastAPI, host: str = "127.0.0.1", **headers: str) -> TestClient:
 def open_world(
     engine: Engine, home: Path | None = None
 ) -> tuple[FastAPI, tuple[Services, Reconciler, HidingCloud, SimulatedClock]]:
-    """An application with nothing in it, and its parts; without a home it takes no code."""
+    """Create an empty application and its parts; without a home, it accepts no uploads."""
     clock = SimulatedClock()
     program = SimulatedProgram(
         total_steps=60, setup_s=3, restore_s=1, checkpoint_every_steps=10, stall_s=0.2, upload_s=2
@@ -185,7 +186,7 @@ def open_world(
 
 @contextmanager
 def at_a_port(app: Callable[..., Any], port: int = 0) -> Iterator[str]:
-    """An application behind a real port, a free one unless one is named; the address."""
+    """Serve an application on a port, a free one by default; yield its URL."""
     server = uvicorn.Server(
         uvicorn.Config(app, port=port, log_level="warning", timeout_graceful_shutdown=1)
     )
@@ -193,6 +194,7 @@ def at_a_port(app: Callable[..., Any], port: int = 0) -> Iterator[str]:
     thread.start()
     while not server.started:
         assert thread.is_alive()
+        time.sleep(0.005)  # A loop without a pause keeps the thread from starting.
     try:
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
@@ -202,7 +204,10 @@ def at_a_port(app: Callable[..., Any], port: int = 0) -> Iterator[str]:
 
 @contextmanager
 def served(world: SimulatedService, app: Callable[..., Any] | None = None) -> Iterator[str]:
-    """The world behind a real port, since a test client knows no streams, or an application around it; the address."""
+    """Serve the simulated service, or an application around it, on a port; yield its URL.
+
+    The test client does not support streams.
+    """
     with at_a_port(app or world.app) as url:
         try:
             yield url

@@ -1,4 +1,4 @@
-"""What a database is asked, as SQL."""
+"""SQL statements that an engine executes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy import Engine, event
 
 @contextmanager
 def statements(engine: Engine) -> Iterator[list[str]]:
-    """The statements of all that is asked in the meantime, in order; the list grows."""
+    """Yield a list that grows by each executed statement."""
     asked: list[str] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:

@@ -1,4 +1,7 @@
-"""Rules over tables: one test for all rows, which names each row that breaks the rule. A test of its own for each row takes longer."""
+"""Rules over tables: one test for all rows, which lists every row that breaks the rule.
+
+One test per row would take longer.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from holdfast.errors import HoldfastError
 
 Row = TypeVar("Row")
 BROKEN: Final = (AssertionError, LookupError, ValueError, SyntaxError, HoldfastError, yaml.YAMLError)  # fmt: skip
-"""How a rule says that a row breaks it."""
+"""Exceptions that mean that a row breaks the rule."""
 
 
 def for_each(
     rows: Iterable[Row], name: Callable[[Row], object] = str
 ) -> Callable[[Callable[[Row], None]], Callable[[], None]]:
-    """Make a test of a rule about one row: it fails with a paragraph for each row that breaks the rule."""
+    """Decorate a rule about one row as a test that fails with a paragraph for each broken row."""
     rows = list(rows)
     assert rows, "a rule over an empty table holds for nothing"
 
@@ -32,7 +35,7 @@ def for_each(
 
 
 def _broken(rule: Callable[[Row], None], row: Row) -> str | None:
-    """What a row has wrong; None: nothing."""
+    """Return how a row breaks the rule; None: it does not."""
     try:
         rule(row)
     except BROKEN as error:

@@ -1,7 +1,8 @@
 """Tiers of the tests: which of them `make test` runs, and which `make test-all` adds.
 
-A test belongs to the added tier if it is marked `full` (it repeats on a larger scale what a test of the first tier shows), or if it runs on
-PostgreSQL a test that also runs on SQLite, outside of the packages with statements of their own for PostgreSQL.
+A test belongs to the added tier if it is marked `full` (it repeats on a larger scale what a test of the first
+tier shows), or if it repeats on PostgreSQL a test that also runs on SQLite, outside of the packages with
+separate code for PostgreSQL.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pytest
 from holdfast.clock import SystemClock
 
 UNTIL: Final = "HOLDFAST_TEST_UNTIL"
-"""Environment variable: the time (seconds since the epoch) after which no test starts. Those that remain are reported as skipped."""
+"""Environment variable: time in seconds since the epoch after which tests are skipped."""
 POSTGRES_SPECIFIC: Final = ("tests/store/", "tests/migrations/")
 """Tests of code that treats PostgreSQL differently from SQLite."""
 
@@ -30,7 +31,7 @@ class Tier(StrEnum):
 
 
 class Tiers:
-    """A plugin that deselects the tests of the other tier, and skips what would start too late."""
+    """A plugin that deselects tests of the other tier and skips tests that would start too late."""
 
     def __init__(self) -> None:
         self._tier = Tier(os.environ.get("HOLDFAST_TEST_TIER", Tier.ALL))

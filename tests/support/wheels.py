@@ -1,4 +1,4 @@
-"""Small wheels, packed by hand: packages of an index that no network has."""
+"""Small wheels, built without build tools, for package indexes without a network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def wheel_of(folder: Path, name: str, version: str, requires: Sequence[str] = ()) -> Path:
-    """A wheel of a package that knows its version."""
+    """Build a wheel of a package whose module has its version."""
     info = f"{name}-{version}.dist-info"
     needs = "".join(f"Requires-Dist: {need}\n" for need in requires)
     files = {

@@ -1,4 +1,4 @@
-"""What axe-core finds wrong with a page, for those who cannot see it, or have no mouse."""
+"""Accessibility violations of a page, found by axe-core."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _source() -> str:
 
 
 def violations(page: Page) -> list[str]:
-    """Every rule that the page breaks, and where."""
+    """List the violated rules and the violating elements."""
     page.evaluate(_source())
     result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [

@@ -1,4 +1,4 @@
-"""The dashboard in a real browser, before the real application over the simulated cloud."""
+"""The dashboard in a real browser, with the real application over the simulated cloud."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ from support.requirements import skip_or_fail
 from support.simulated_service import SimulatedService, at_a_port, client, open_world, served
 from web.network_proxy import NetworkProxy
 
-DESK = {"width": 1440, "height": 900}
+VIEWPORT = {"width": 1440, "height": 900}
 PATIENCE_MS = 15_000
-"""Until something is to be seen. It is there in a moment, unless the machine has other things to do."""
+"""Timeout of every expectation. Pages respond at once unless the machine is busy."""
 
 
-class WorldAside(SimulatedService):
-    """A world whose time passes in another thread: the browser's event loop runs in that of the test."""
+class ThreadedService(SimulatedService):
+    """A service whose simulated time advances in another thread.
+
+    The browser's event loop runs in the thread of the test.
+    """
 
     def pass_time(self, seconds: float, tick_s: float = 1.0) -> None:
-        with ThreadPoolExecutor(1) as aside:
-            aside.submit(super().pass_time, seconds, tick_s).result()
+        with ThreadPoolExecutor(1) as executor:
+            executor.submit(super().pass_time, seconds, tick_s).result()
 
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """The program of a browser that this machine has; none is ever downloaded."""
+    """Path of an installed browser; none is downloaded."""
     found = shutil.which("chromium") or shutil.which("chromium-browser")
     if not found:
         skip_or_fail("needs Chromium; on Debian: sudo apt-get install chromium, or make chromium")
@@ -46,13 +49,14 @@ def chromium() -> str:
 
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
-    """One browser for the tests of a file; each has a profile of its own in it.
+    """One browser for the tests of a file; each test has a separate profile.
 
-    Not for those of a session: while it is open, an event loop runs in this thread, which allows no other.
+    It is not shared by a session: while it is open, an event loop runs in this thread, which excludes any
+    other.
     """
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
-        # Its sandbox needs rights that containers do not give; it opens nothing but pages of ours.
+        # Its sandbox requires permissions that containers lack; it opens only pages of the tests.
         browser = playwright.chromium.launch(
             executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
         )
@@ -62,8 +66,8 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
-    """A profile with nothing in it."""
-    context = browser.new_context(viewport=DESK, locale="en-US", timezone_id="Europe/Berlin")
+    """An empty browser profile."""
+    context = browser.new_context(viewport=VIEWPORT, locale="en-US", timezone_id="Europe/Berlin")
     context.set_default_timeout(PATIENCE_MS)
     yield context
     context.close()
@@ -71,41 +75,46 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def page(context: BrowserContext) -> Iterator[Page]:
-    """A tab. Whatever the page complains of fails the test: above all, what its Content-Security-Policy forbids."""
+    """A tab.
+
+    Errors of the page fail the test, such as violations of its Content-Security-Policy.
+    """
     page = context.new_page()
-    complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page_errors: list[str] = []
+    page.on("pageerror", lambda error: page_errors.append(str(error)))
     page.on(
         "console",
-        lambda said: complaints.append(said.text) if "Content Security" in said.text else None,
+        lambda message: (
+            page_errors.append(message.text) if "Content Security" in message.text else None
+        ),
     )
     yield page
-    assert not complaints
+    assert not page_errors
 
 
 @pytest.fixture
 def world(engine: Engine) -> Iterator[SimulatedService]:
-    """A service with nothing in it."""
+    """A service without jobs."""
     app, parts = open_world(engine)
     with client(app) as http:
-        yield WorldAside(app, http, *parts)
+        yield ThreadedService(app, http, *parts)
 
 
 @pytest.fixture
-def road(world: SimulatedService) -> NetworkProxy:
-    """Where the requests of the browser pass."""
+def proxy(world: SimulatedService) -> NetworkProxy:
+    """The proxy between the browser and the service."""
     return NetworkProxy(world.app)
 
 
 @pytest.fixture
-def url(world: SimulatedService, road: NetworkProxy) -> Iterator[str]:
-    with served(world, road) as address:
+def url(world: SimulatedService, proxy: NetworkProxy) -> Iterator[str]:
+    with served(world, proxy) as address:
         yield address
 
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
-    """A service that runs."""
+    """A running service."""
     service = Service(tmp_path)
     service.start()
     yield service
@@ -114,8 +123,8 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 @pytest.fixture
-def eventful(world: SimulatedService) -> str:
-    """A job with a past: taken with notice, taken without, and at work again."""
+def preempted_job(world: SimulatedService) -> str:
+    """A training job that was preempted once with a notice and once without."""
     job: str = world.submit()["id"]
     world.until(job, "training")
     world.pass_time(25)
@@ -135,14 +144,14 @@ def free_port() -> int:
 
 @pytest.fixture
 def serve_at(world: SimulatedService) -> Iterator[Callable[[FastAPI, int], ExitStack]]:
-    """Puts an application behind a port; closing what it returns ends that."""
-    with ExitStack() as all_of_them:
+    """Return a function that serves an application on a port until its result is closed."""
+    with ExitStack() as servers:
 
         def serve(app: FastAPI, port: int) -> ExitStack:
-            one = ExitStack()
-            one.enter_context(at_a_port(app, port))
-            all_of_them.push(one)
-            return one
+            server = ExitStack()
+            server.enter_context(at_a_port(app, port))
+            servers.push(server)
+            return server
 
         yield serve
         world.services.stopping.set()

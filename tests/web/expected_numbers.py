@@ -1,4 +1,4 @@
-"""Figures as the dashboard is to write them, computed from the API's own by other means."""
+"""Numbers as the dashboard has to display them, computed from API values independently."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ DOLLAR = 1_000_000
 
 
 def dollars(micros: int) -> str:
-    """An amount to the cent, and below a dollar to the hundredth of one."""
+    """Format an amount with cents, or with four decimals below a dollar."""
     digits = "0.0001" if 0 < abs(micros) < DOLLAR else "0.01"
     amount = (Decimal(micros) / DOLLAR).quantize(Decimal(digits), ROUND_HALF_UP)
     return f"${amount:,}"
 
 
 def figure(place: Page | Locator, label: str) -> Locator:
-    """The figure that a label stands above, by which it is named."""
+    """The displayed figure with a label."""
     return place.get_by_role("button", name=re.compile(rf"^{re.escape(label)} .")).first

@@ -1,6 +1,6 @@
-"""The pictures in the documentation, recreated from a demonstration: `make screenshots`.
+"""Creates the pictures of the documentation from a demonstration: `make screenshots`.
 
-The demonstration ends at a fixed time, at which the browser's clock stands, too: the same sources make the same pictures.
+The demonstration and the browser's clock stop at a fixed time, so that equal sources yield equal pictures.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ SEED: Final = 7
 NOW: Final = datetime(2026, 11, 20, 16, 24, tzinfo=UTC)
 IMAGES: Final = Path(__file__).parents[2] / "docs" / "images"
 SIZE: Final = {"width": 1280, "height": 860}
-"""Of a window. Bigger: larger files, and text that is unreadable on a page."""
+"""Window size. A larger one makes larger files and text that is unreadable in a page."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One file."""
+    """One picture file."""
 
     name: str
     path: str
@@ -41,7 +41,7 @@ class Picture:
 
 
 def pictures(job: str) -> Iterator[Picture]:
-    """All pictures; `job` is one that has been preempted often."""
+    """Yield all pictures; `job` is one that was preempted often."""
     yield Picture("fleet", "/")
     yield Picture("job", f"/jobs/{job}", "dark")
     yield Picture("preemptions", "/preemptions")
@@ -50,11 +50,11 @@ def pictures(job: str) -> Iterator[Picture]:
 
 @contextmanager
 def demonstration() -> Iterator[str]:
-    """The address of a demonstration whose time stands still."""
+    """Run a demonstration with a stopped clock; yield its URL."""
     with history.home(Settings()) as settings:
-        with ThreadPoolExecutor(1) as aside:
+        with ThreadPoolExecutor(1) as executor:
             clock = SimulatedClock(NOW)
-            made = aside.submit(
+            made = executor.submit(
                 open_at, clock, SEED, settings, SimulatedMarketSettings(), "http://127.0.0.1:1"
             )
         services = replace(made.result().services, call_launcher=call_directly)
@@ -65,7 +65,7 @@ def demonstration() -> Iterator[str]:
 
 
 def take(browser: Browser, url: str, picture: Picture) -> Path:
-    """The file of a picture, taken now."""
+    """Take a picture; return its file."""
     theme = "dark" if picture.theme == "dark" else "light"
     context = browser.new_context(
         viewport=SIZE,
@@ -87,7 +87,7 @@ def take(browser: Browser, url: str, picture: Picture) -> Path:
 
 
 def main(chromium: str) -> None:
-    """Take all of them with the browser `chromium`."""
+    """Take all pictures with the browser `chromium`."""
     IMAGES.mkdir(exist_ok=True)
     with demonstration() as url, sync_playwright() as playwright:
         jobs = httpx2.get(f"{url}/v1/jobs", params={"limit": 200, "status": "training"}).json()

@@ -1,4 +1,4 @@
-"""Every page for everybody: without colours, without a mouse, on a telephone, and in both themes."""
+"""Accessibility of every page: contrast, keyboard, small windows, both themes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Theme = Literal["light", "dark"]
 
 
 @in_both_themes
-def test_nothing_is_wrong_with_the_pages_of_jobs(
-    theme: Theme, url: str, eventful: str, page: Page
+def test_job_pages_have_no_accessibility_violations(
+    theme: Theme, url: str, preempted_job: str, page: Page
 ) -> None:
     page.emulate_media(color_scheme=theme)
     found = []
 
-    for path in (*PAGES, *(f"/jobs/{eventful}?tab={tab}" for tab in TABS), "/jobs/nowhere"):
+    for path in (*PAGES, *(f"/jobs/{preempted_job}?tab={tab}" for tab in TABS), "/jobs/nowhere"):
         page.goto(f"{url}{path}")
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         expect(page.get_by_text("Loading")).to_have_count(0)
@@ -41,10 +41,10 @@ def test_nothing_is_wrong_with_the_pages_of_jobs(
 @pytest.mark.full
 @in_both_themes
 def test_dialog_and_tooltip_have_no_accessibility_violations(
-    theme: Theme, url: str, eventful: str, page: Page
+    theme: Theme, url: str, preempted_job: str, page: Page
 ) -> None:
     page.emulate_media(color_scheme=theme)
-    page.goto(f"{url}/jobs/{eventful}")
+    page.goto(f"{url}/jobs/{preempted_job}")
     page.get_by_role("region", name="Cost", exact=True).get_by_role("button").first.focus()
     explained = violations(page)
     page.get_by_role("button", name="Limits").click()
@@ -56,7 +56,7 @@ def test_dialog_and_tooltip_have_no_accessibility_violations(
 
 @pytest.mark.full
 @in_both_themes
-def test_nothing_is_wrong_with_the_list_of_places(theme: Theme, url: str, page: Page) -> None:
+def test_prices_page_has_no_accessibility_violations(theme: Theme, url: str, page: Page) -> None:
     page.emulate_media(color_scheme=theme)
     page.goto(url)
     expect(page.get_by_role("heading", level=1)).to_be_visible()
@@ -73,7 +73,7 @@ def test_nothing_is_wrong_with_the_list_of_places(theme: Theme, url: str, page: 
 
 @pytest.mark.full
 @in_both_themes
-def test_nothing_is_wrong_with_the_first_run(theme: Theme, url: str, page: Page) -> None:
+def test_first_run_page_has_no_accessibility_violations(theme: Theme, url: str, page: Page) -> None:
     page.emulate_media(color_scheme=theme)
     page.goto(url)
     expect(page.get_by_role("heading", name="Submit the first job")).to_be_visible()
@@ -83,7 +83,7 @@ def test_nothing_is_wrong_with_the_first_run(theme: Theme, url: str, page: Page)
 
 @pytest.mark.full
 @in_both_themes
-def test_nothing_is_wrong_with_the_login(
+def test_login_page_has_no_accessibility_violations(
     theme: Theme, world: SimulatedService, url: str, page: Page
 ) -> None:
     create_principals(world)
@@ -96,7 +96,7 @@ def test_nothing_is_wrong_with_the_login(
 
 
 @pytest.mark.full
-def test_the_theme_is_chosen_and_kept(url: str, page: Page) -> None:
+def test_selected_theme_is_kept(url: str, page: Page) -> None:
     page.goto(url)
     ground = "getComputedStyle(document.documentElement).backgroundColor"
     light = page.evaluate(ground)
@@ -114,17 +114,17 @@ at_every_width = pytest.mark.parametrize(
     [390, pytest.param(1024, marks=pytest.mark.full), pytest.param(1440, marks=pytest.mark.full)],
 )
 ROOM = "document.documentElement.clientWidth - document.documentElement.scrollWidth"
-"""Below 0 where something sticks out of the page, which then can be moved sideways."""
+"""Horizontal space right of an element; negative if it overflows the page."""
 
 
 @pytest.mark.full
 @at_every_width
-def test_a_page_is_never_wider_than_its_window(
-    width: int, url: str, eventful: str, page: Page
+def test_no_job_page_is_wider_than_its_window(
+    width: int, url: str, preempted_job: str, page: Page
 ) -> None:
     page.set_viewport_size({"width": width, "height": 800})
 
-    for path in (*PAGES, *(f"/jobs/{eventful}?tab={tab}" for tab in TABS), "/jobs/nowhere"):
+    for path in (*PAGES, *(f"/jobs/{preempted_job}?tab={tab}" for tab in TABS), "/jobs/nowhere"):
         page.goto(f"{url}{path}")
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         expect(page.get_by_text("Loading")).to_have_count(0)
@@ -134,11 +134,11 @@ def test_a_page_is_never_wider_than_its_window(
 
 @pytest.mark.full
 @at_every_width
-def test_neither_a_question_nor_an_explanation_sticks_out(
-    width: int, url: str, eventful: str, page: Page
+def test_dialogs_and_tooltips_fit_into_the_window(
+    width: int, url: str, preempted_job: str, page: Page
 ) -> None:
     page.set_viewport_size({"width": width, "height": 800})
-    page.goto(f"{url}/jobs/{eventful}")
+    page.goto(f"{url}/jobs/{preempted_job}")
     figures = page.get_by_role("region", name="Cost", exact=True).get_by_role("button")
     expect(figures).to_have_count(5)
 
@@ -178,7 +178,7 @@ def test_first_run_and_login_pages_fit_every_width(
 
 
 def test_keyboard_skips_the_bar_and_reaches_the_content(
-    url: str, eventful: str, page: Page
+    url: str, preempted_job: str, page: Page
 ) -> None:
     page.goto(url)
     link = page.get_by_role("region", name="Active jobs").get_by_role("link")

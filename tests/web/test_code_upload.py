@@ -1,4 +1,4 @@
-"""Code that is dropped on the page of a submission, and the job of real processes that runs it."""
+"""Code that is dropped on the submit page, and the real job that runs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SOON_MS = 60_000
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
-    """A folder of a person's computer."""
+    """A folder on a user's computer."""
     top = tmp_path / "project"
     for name, text in {
         ".gitignore": "data/\n",
@@ -41,7 +41,7 @@ def drop(page: Page, path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_dropped_folder_is_the_code_of_the_job(service: Service, code: Path, page: Page) -> None:
+def test_dropped_folder_is_uploaded_and_run(service: Service, code: Path, page: Page) -> None:
     page.goto(f"{service.environment['HOLDFAST_URL']}/submit")
     page.get_by_role("textbox", name="Job file").fill(
         "name: dropped\nresources: {infra: local}\nrun: ./start.sh\n"
@@ -61,7 +61,7 @@ def test_a_dropped_folder_is_the_code_of_the_job(service: Service, code: Path, p
     expect(log).to_contain_text("it says: dropped", timeout=SOON_MS)
     expect(log).to_contain_text("cannot access 'data'")
     assert not wrong
-    # The same folder again, by keyboard: the service has all of it.
+    # The same folder again, by keyboard: the service has all files already.
     page.goto(f"{service.environment['HOLDFAST_URL']}/submit")
     sent: list[str] = []
     page.on("request", lambda request: sent.append(request.url.partition("/v1/")[2]))

@@ -1,4 +1,4 @@
-"""Everywhere by keyboard."""
+"""The command palette and keyboard shortcuts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_partial_name_opens_the_job(world: SimulatedService, url: str, page: Pag
 
 @pytest.mark.full
 def test_enter_opens_the_typed_job_despite_a_slow_search(
-    world: SimulatedService, url: str, road: NetworkProxy, page: Page
+    world: SimulatedService, url: str, proxy: NetworkProxy, page: Page
 ) -> None:
     for name in ("llama", "bert-large"):
         world.submit(JOB_FILE.replace("name: tiny", f"name: {name}"))
@@ -40,7 +40,7 @@ def test_enter_opens_the_typed_job_despite_a_slow_search(
     options = page.get_by_role("listbox", name="Results").get_by_role("option")
     expect(options.filter(has_text="bert-large")).to_be_visible()
 
-    with road.holding("find=llama"):
+    with proxy.holding("find=llama"):
         with page.expect_request(re.compile("find=llama")):
             page.keyboard.type("llama")
         page.keyboard.press("Enter")
@@ -51,7 +51,7 @@ def test_enter_opens_the_typed_job_despite_a_slow_search(
 
 
 @pytest.mark.full
-def test_enter_that_comes_with_the_last_letter_is_not_lost(
+def test_enter_just_after_the_last_letter_is_handled(
     world: SimulatedService, url: str, page: Page
 ) -> None:
     world.submit(JOB_FILE.replace("name: tiny", "name: llama"))
@@ -64,7 +64,7 @@ def test_enter_that_comes_with_the_last_letter_is_not_lost(
     expect(page.get_by_role("heading", level=1, name="llama")).to_be_visible()
 
 
-def test_an_action_and_a_name_open_its_dialog(
+def test_action_and_name_open_the_dialog_of_the_job(
     world: SimulatedService, url: str, page: Page
 ) -> None:
     job = world.submit(JOB_FILE.replace("name: tiny", "name: llama"))["id"]
@@ -76,14 +76,14 @@ def test_an_action_and_a_name_open_its_dialog(
     expect(options).to_contain_text(["Cancel llama"])
     page.keyboard.press("Enter")
 
-    question = page.get_by_role("dialog", name="Cancel llama?")
-    question.get_by_role("button", name="Cancel job").click()
-    expect(question).to_be_hidden()
+    dialog = page.get_by_role("dialog", name="Cancel llama?")
+    dialog.get_by_role("button", name="Cancel job").click()
+    expect(dialog).to_be_hidden()
     world.until(job, "cancelled")
 
 
 @pytest.mark.full
-def test_arrows_choose_and_escape_closes(url: str, page: Page) -> None:
+def test_arrow_keys_select_and_escape_closes(url: str, page: Page) -> None:
     page.goto(url)
     page.get_by_role("button", name="Go to").click()
     box = page.get_by_role("combobox", name="Page, job or action")
@@ -105,7 +105,7 @@ def test_arrows_choose_and_escape_closes(url: str, page: Page) -> None:
 
 
 @pytest.mark.full
-def test_keys_go_to_pages_but_not_while_somebody_types(url: str, page: Page) -> None:
+def test_shortcuts_open_pages_except_while_typing(url: str, page: Page) -> None:
     page.goto(url)
     expect(page.get_by_role("heading", level=1, name="Fleet")).to_be_visible()
 

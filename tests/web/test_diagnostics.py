@@ -1,4 +1,4 @@
-"""The diagnosis on the page of a job."""
+"""Hints on the page of a job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.simulated_service import SimulatedService
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
-def test_hints_are_below_the_head(world: SimulatedService, url: str, page: Page) -> None:
+def test_hints_are_shown_below_the_header(world: SimulatedService, url: str, page: Page) -> None:
     job = world.services.journal.submit("careless-job", submitted())
     world.services.journal.append(job, [launched(1), ready(2), training(3), finished(60)])
 

@@ -25,10 +25,10 @@ def test_empty_home_page_shows_how_to_submit_a_job(page: Page, url: str) -> None
     expect(page.get_by_text("holdfast submit job.yaml")).to_be_visible()
 
 
-def test_the_sums_are_those_of_the_api_to_the_cent(
-    world: SimulatedService, url: str, eventful: str, page: Page
+def test_totals_match_the_api_to_the_cent(
+    world: SimulatedService, url: str, preempted_job: str, page: Page
 ) -> None:
-    world.until(eventful, "succeeded")
+    world.until(preempted_job, "succeeded")
     other = world.submit()["id"]
     world.until(other, "succeeded")
     total = world.http.get("/v1/costs", params={"by": "day", "since": "30d"}).json()["total"]
@@ -48,49 +48,49 @@ def test_the_sums_are_those_of_the_api_to_the_cent(
 
 @pytest.mark.full
 def test_figure_tooltip_shows_its_calculation(
-    world: SimulatedService, url: str, eventful: str, page: Page
+    world: SimulatedService, url: str, preempted_job: str, page: Page
 ) -> None:
-    world.until(eventful, "succeeded")
+    world.until(preempted_job, "succeeded")
     total = world.http.get("/v1/costs", params={"since": "30d"}).json()["total"]
     page.goto(url)
 
     figure(page, "Saved").focus()
 
-    says = page.get_by_role("tooltip").filter(visible=True)
-    expect(says).to_be_visible()
-    expect(says).to_contain_text("saved = on demand")
-    expect(says).to_contain_text(f"${total['saved_micros'] / 1e6:.6f}")
+    tooltip = page.get_by_role("tooltip").filter(visible=True)
+    expect(tooltip).to_be_visible()
+    expect(tooltip).to_contain_text("saved = on demand")
+    expect(tooltip).to_contain_text(f"${total['saved_micros'] / 1e6:.6f}")
     page.keyboard.press("Escape")
-    expect(says).to_be_hidden()
+    expect(tooltip).to_be_hidden()
 
 
 @pytest.mark.full
 def test_table_figure_tooltip_shows_its_calculation(
-    world: SimulatedService, url: str, eventful: str, page: Page
+    world: SimulatedService, url: str, preempted_job: str, page: Page
 ) -> None:
-    world.until(eventful, "succeeded")
+    world.until(preempted_job, "succeeded")
     (cost,) = world.http.get("/v1/costs", params={"by": "project"}).json()["costs"]
 
     page.goto(url)
 
     table = page.get_by_role("region", name="Cost by project")
     table.get_by_role("button", name="Saved").focus()
-    says = page.get_by_role("tooltip").filter(visible=True)
-    expect(says).to_have_text(re.compile("^saved = on demand . paid$"))
+    tooltip = page.get_by_role("tooltip").filter(visible=True)
+    expect(tooltip).to_have_text(re.compile("^saved = on demand . paid$"))
     page.keyboard.press("ArrowDown")
     paid, full = cost["paid_micros"] / 1e6, cost["on_demand_micros"] / 1e6
-    expect(says).to_contain_text(f"${cost['saved_micros'] / 1e6:.6f}")
-    expect(says).to_contain_text(re.compile(rf"= on demand \${full:.6f} . paid \${paid:.6f}"))
+    expect(tooltip).to_contain_text(f"${cost['saved_micros'] / 1e6:.6f}")
+    expect(tooltip).to_contain_text(re.compile(rf"= on demand \${full:.6f} . paid \${paid:.6f}"))
     saved = table.get_by_role("row", name="default").get_by_role("cell").nth(4)
     expect(saved.get_by_role("button", name=f"~{dollars(cost['saved_micros'])}")).to_be_focused()
-    expect(says).to_be_in_viewport()
+    expect(tooltip).to_be_in_viewport()
     page.keyboard.press("Escape")
-    expect(says).to_be_hidden()
+    expect(tooltip).to_be_hidden()
     page.keyboard.press("ArrowUp")
     expect(table.get_by_role("button", name="Saved")).to_be_focused()
 
 
-def test_a_job_that_is_submitted_appears_by_itself(
+def test_submitted_job_appears_without_a_reload(
     world: SimulatedService, url: str, page: Page
 ) -> None:
     page.goto(url)
@@ -164,13 +164,13 @@ def test_jobs_are_sorted_by_url_searched_and_exported_as_csv(
     jobs = page.get_by_role("region", name="Active jobs")
     expect(jobs.get_by_role("row").nth(2)).to_contain_text("alpha")
 
-    with page.expect_download() as everything:
+    with page.expect_download() as download:
         page.get_by_role("button", name="CSV of Active jobs").click()
     page.get_by_role("searchbox", name="Find jobs").fill("BET")
 
     expect(jobs.get_by_role("row")).to_have_count(2)
     expect(page).to_have_url(re.compile(r"find=BET"))
-    everything.value.save_as(tmp_path / "jobs.csv")
+    download.value.save_as(tmp_path / "jobs.csv")
     rows = list(csv.DictReader((tmp_path / "jobs.csv").read_text().splitlines()))
     assert [row["name"] for row in rows] == ["'=SUM(A1)", "alpha", "beta", "gamma"]
     page.get_by_role("searchbox", name="Find jobs").fill("nobody")
@@ -178,7 +178,7 @@ def test_jobs_are_sorted_by_url_searched_and_exported_as_csv(
 
 
 @pytest.mark.full
-def test_jobs_are_filtered_by_tags_that_are_kept_in_the_address(
+def test_tag_filter_of_jobs_is_kept_in_the_url(
     world: SimulatedService, url: str, page: Page
 ) -> None:
     for name, tags in (
@@ -263,7 +263,7 @@ def test_all_attention_entries_are_shown_within_the_filter(
 
 
 @pytest.mark.full
-def test_the_days_of_a_year_are_drawn_to_the_last(
+def test_daily_costs_of_a_year_are_drawn_completely(
     world: SimulatedService, url: str, page: Page
 ) -> None:
     ended_s = 230 * 86_400.0
@@ -286,7 +286,7 @@ def test_the_days_of_a_year_are_drawn_to_the_last(
 
 
 @pytest.mark.full
-def test_of_many_jobs_only_those_are_drawn_that_are_looked_at(
+def test_only_visible_rows_of_many_jobs_are_drawn(
     world: SimulatedService, url: str, page: Page
 ) -> None:
     for number in range(210):

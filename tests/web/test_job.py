@@ -1,4 +1,4 @@
-"""The page of a job: what happened, what it cost, and what can be done."""
+"""The page of a job: its history, cost and actions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from web.expected_numbers import dollars, figure
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
-def test_the_bill_is_that_of_the_api_to_the_cent(
-    world: SimulatedService, url: str, eventful: str, page: Page
+def test_bill_matches_the_api_to_the_cent(
+    world: SimulatedService, url: str, preempted_job: str, page: Page
 ) -> None:
-    world.until(eventful, "succeeded")
-    bill = world.http.get(f"/v1/jobs/{eventful}/bill").json()
+    world.until(preempted_job, "succeeded")
+    bill = world.http.get(f"/v1/jobs/{preempted_job}/bill").json()
 
-    page.goto(f"{url}/jobs/{eventful}")
+    page.goto(f"{url}/jobs/{preempted_job}")
 
     cost = page.get_by_role("region", name="Cost", exact=True)
     for label in ("Paid", "On demand", "Saved", "Wasted"):
@@ -33,14 +33,14 @@ def test_the_bill_is_that_of_the_api_to_the_cent(
     expect(attempts.nth(1)).to_contain_text("preempted")
 
 
-def test_every_phase_and_mark_of_the_attempts_is_drawn(
-    world: SimulatedService, url: str, eventful: str, page: Page
+def test_every_phase_and_event_of_the_attempts_is_drawn(
+    world: SimulatedService, url: str, preempted_job: str, page: Page
 ) -> None:
-    world.until(eventful, "succeeded")
-    facts = world.http.get(f"/v1/jobs/{eventful}/events").json()
+    world.until(preempted_job, "succeeded")
+    facts = world.http.get(f"/v1/jobs/{preempted_job}/events").json()
     kinds = [fact["kind"] for fact in facts]
 
-    page.goto(f"{url}/jobs/{eventful}")
+    page.goto(f"{url}/jobs/{preempted_job}")
 
     lanes = page.get_by_role("img", name="Timeline of 3 attempts")
     for words, times in (
@@ -55,13 +55,13 @@ def test_every_phase_and_mark_of_the_attempts_is_drawn(
 
 
 @pytest.mark.full
-def test_money_over_time_ends_with_the_bill(
-    world: SimulatedService, url: str, eventful: str, page: Page
+def test_cost_over_time_ends_with_the_bill(
+    world: SimulatedService, url: str, preempted_job: str, page: Page
 ) -> None:
-    world.until(eventful, "succeeded")
-    bill = world.http.get(f"/v1/jobs/{eventful}/bill").json()
+    world.until(preempted_job, "succeeded")
+    bill = world.http.get(f"/v1/jobs/{preempted_job}/bill").json()
 
-    page.goto(f"{url}/jobs/{eventful}")
+    page.goto(f"{url}/jobs/{preempted_job}")
 
     paid, full = bill["paid_micros"] / 1e6, bill["on_demand_micros"] / 1e6
     course = page.get_by_role("img", name=re.compile("^Cost over time"))
@@ -99,17 +99,17 @@ def test_termination_notice_is_shown_with_the_worker_state(
 
 @pytest.mark.full
 def test_steps_are_labelled_reported_durable_or_logged(
-    world: SimulatedService, url: str, eventful: str, page: Page
+    world: SimulatedService, url: str, preempted_job: str, page: Page
 ) -> None:
     for _ in range(9):
         world.pass_time(1)
-        job = world.job(eventful)
+        job = world.job(preempted_job)
         if job["step"] > job["last_checkpoint_step"]:
             break
     reported, durable = job["step"], job["last_checkpoint_step"]
     assert reported > durable > 0
 
-    page.goto(f"{url}/jobs/{eventful}?tab=checkpoints")
+    page.goto(f"{url}/jobs/{preempted_job}?tab=checkpoints")
 
     expect(page.get_by_role("group", name="State")).to_contain_text(f"reported step {reported} of")
     expect(page.get_by_text(f"durable step {durable}, checkpoint")).to_be_visible()
@@ -122,9 +122,9 @@ def test_steps_are_labelled_reported_durable_or_logged(
 
 @pytest.mark.full
 def test_loss_and_pace_charts_mark_preemptions_and_resumes(
-    url: str, eventful: str, page: Page
+    url: str, preempted_job: str, page: Page
 ) -> None:
-    page.goto(f"{url}/jobs/{eventful}")
+    page.goto(f"{url}/jobs/{preempted_job}")
 
     training = page.get_by_role("region", name="Training")
     for mark in ("2 preemptions", "2 resumes"):
@@ -138,24 +138,24 @@ def test_loss_and_pace_charts_mark_preemptions_and_resumes(
 
 
 @pytest.mark.full
-def test_the_evidence_of_a_job_is_taken_away_as_one_file(
-    url: str, eventful: str, page: Page, tmp_path: Path
+def test_debug_bundle_is_downloaded_as_one_file(
+    url: str, preempted_job: str, page: Page, tmp_path: Path
 ) -> None:
-    page.goto(f"{url}/jobs/{eventful}")
+    page.goto(f"{url}/jobs/{preempted_job}")
 
     with page.expect_download() as result:
         page.get_by_role("link", name="Evidence as zip").click()
 
     result.value.save_as(tmp_path / "evidence.zip")
     names = zipfile.ZipFile(tmp_path / "evidence.zip").namelist()
-    assert f"holdfast-{eventful}/bill.json" in names
+    assert f"holdfast-{preempted_job}/bill.json" in names
 
 
 @pytest.mark.full
-def test_an_attempt_is_zoomed_to_by_keyboard_and_by_brush(
-    url: str, eventful: str, page: Page
+def test_attempt_is_zoomed_by_keyboard_and_by_brush(
+    url: str, preempted_job: str, page: Page
 ) -> None:
-    page.goto(f"{url}/jobs/{eventful}")
+    page.goto(f"{url}/jobs/{preempted_job}")
 
     page.get_by_role("button", name="Zoom to attempt 2").focus()
     page.keyboard.press("Enter")
@@ -172,8 +172,8 @@ def test_an_attempt_is_zoomed_to_by_keyboard_and_by_brush(
     expect(page.get_by_role("button", name="Show all")).to_be_visible()
 
 
-def names_of_charts(page: Page) -> list[str]:
-    """What all charts over time or steps say that they show: lanes, money, loss and pace."""
+def chart_names(page: Page) -> list[str]:
+    """Accessible names of all charts over time or steps: attempts, cost, loss and pace."""
     kinds = ("Timeline of", "Cost over time", "loss over", "steps per second over")
     charts = [page.get_by_role("img", name=re.compile(f"^{kind}")) for kind in kinds]
     for chart in charts:
@@ -181,8 +181,8 @@ def names_of_charts(page: Page) -> list[str]:
     return [chart.get_attribute("aria-label") or "" for chart in charts]
 
 
-def pull_across(page: Page, chart: str) -> None:
-    """Brush the middle of a chart, from a third to two thirds."""
+def brush(page: Page, chart: str) -> None:
+    """Brush the middle third of a chart."""
     it = page.get_by_role("img", name=re.compile(f"^{chart}"))
     it.scroll_into_view_if_needed()
     box = it.bounding_box()
@@ -195,50 +195,50 @@ def pull_across(page: Page, chart: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("chart", ["Timeline", "Cost over time", "loss over", "steps per second"])
-def test_whatever_chart_is_brushed_all_of_them_show_that_part(
-    chart: str, world: SimulatedService, url: str, eventful: str, page: Page
+def test_brushing_one_chart_zooms_all_charts(
+    chart: str, world: SimulatedService, url: str, preempted_job: str, page: Page
 ) -> None:
-    world.until(eventful, "succeeded")
-    page.goto(f"{url}/jobs/{eventful}")
-    whole = names_of_charts(page)
+    world.until(preempted_job, "succeeded")
+    page.goto(f"{url}/jobs/{preempted_job}")
+    whole = chart_names(page)
 
-    pull_across(page, chart)
+    brush(page, chart)
 
     expect(page.get_by_role("button", name="Show all")).to_be_visible()
-    part = names_of_charts(page)
+    part = chart_names(page)
     assert all(name != before for name, before in zip(part, whole, strict=True)), part
     shown = re.findall(r" from (.+?) to (.+?)[;:] ", " ".join(f"{name} " for name in part[:2]))
     assert len(shown) == 2
     assert shown[0] == shown[1], "lanes and money stand below each other"
     page.get_by_role("button", name="Show all").click()
     expect(page.get_by_role("button", name="Show all")).to_have_count(0)
-    assert names_of_charts(page) == whole
+    assert chart_names(page) == whole
 
 
 @pytest.mark.full
 def test_keyboard_zoom_to_an_attempt_applies_to_all_charts(
-    world: SimulatedService, url: str, eventful: str, page: Page
+    world: SimulatedService, url: str, preempted_job: str, page: Page
 ) -> None:
-    world.until(eventful, "succeeded")
-    page.goto(f"{url}/jobs/{eventful}")
-    whole = names_of_charts(page)
+    world.until(preempted_job, "succeeded")
+    page.goto(f"{url}/jobs/{preempted_job}")
+    whole = chart_names(page)
 
     page.get_by_role("button", name="Zoom to attempt 2").press("Enter")
 
     expect(page.get_by_role("button", name="Show all")).to_be_visible()
-    part = names_of_charts(page)
+    part = chart_names(page)
     assert all(name != before for name, before in zip(part, whole, strict=True)), part
     page.get_by_role("button", name="Show all").press("Enter")
     expect(page.get_by_role("button", name="Show all")).to_have_count(0)
-    assert names_of_charts(page) == whole
+    assert chart_names(page) == whole
 
 
 @pytest.mark.full
 def test_disallowed_action_shows_the_reason_of_the_service(
-    world: SimulatedService, url: str, eventful: str, page: Page
+    world: SimulatedService, url: str, preempted_job: str, page: Page
 ) -> None:
-    ended = world.until(eventful, "succeeded")
-    page.goto(f"{url}/jobs/{eventful}")
+    ended = world.until(preempted_job, "succeeded")
+    page.goto(f"{url}/jobs/{preempted_job}")
     actions = page.get_by_role("group", name="Actions")
 
     for name in ("Cancel", "Pause", "Resume", "Limits", "Preempt"):
@@ -251,42 +251,42 @@ def test_disallowed_action_shows_the_reason_of_the_service(
         )
         button.click()
         expect(page.get_by_role("dialog")).to_have_count(0)
-        page.mouse.move(0, 0)  # Else this reason stays beside the next one.
+        page.mouse.move(0, 0)  # Otherwise this reason stays visible beside the next one.
 
 
-def test_a_job_is_cancelled_with_a_reason(
-    world: SimulatedService, url: str, eventful: str, page: Page
+def test_job_is_cancelled_with_a_reason(
+    world: SimulatedService, url: str, preempted_job: str, page: Page
 ) -> None:
-    page.goto(f"{url}/jobs/{eventful}")
+    page.goto(f"{url}/jobs/{preempted_job}")
     page.get_by_role("button", name="Cancel").click()
-    question = page.get_by_role("dialog", name="Cancel tiny?")
-    question.get_by_label("Reason").fill("learned enough")
+    dialog = page.get_by_role("dialog", name="Cancel tiny?")
+    dialog.get_by_label("Reason").fill("learned enough")
 
-    question.get_by_role("button", name="Cancel job").click()
+    dialog.get_by_role("button", name="Cancel job").click()
 
-    expect(question).to_be_hidden()
+    expect(dialog).to_be_hidden()
     expect(page.get_by_role("group", name="State")).to_contain_text("stopping")
-    world.until(eventful, "cancelled")
+    world.until(preempted_job, "cancelled")
     expect(page.get_by_role("group", name="State")).to_contain_text("cancelled")
-    assert "learned enough" in world.job(eventful)["detail"]
+    assert "learned enough" in world.job(preempted_job)["detail"]
 
 
 def test_limit_is_raised_and_an_invalid_one_is_refused(
-    world: SimulatedService, url: str, eventful: str, page: Page
+    world: SimulatedService, url: str, preempted_job: str, page: Page
 ) -> None:
-    page.goto(f"{url}/jobs/{eventful}")
+    page.goto(f"{url}/jobs/{preempted_job}")
     page.get_by_role("button", name="Limits").click()
-    question = page.get_by_role("dialog", name="Limits of tiny")
-    maximum = question.get_by_label("Maximum cost (USD)", exact=True)
+    dialog = page.get_by_role("dialog", name="Limits of tiny")
+    maximum = dialog.get_by_label("Maximum cost (USD)", exact=True)
 
     maximum.fill("a lot")
-    question.get_by_role("button", name="Limits").click()
+    dialog.get_by_role("button", name="Limits").click()
 
-    expect(question.get_by_role("alert")).to_contain_text("max_cost_usd")
+    expect(dialog.get_by_role("alert")).to_contain_text("max_cost_usd")
     maximum.fill("25")
-    question.get_by_role("button", name="Limits").click()
-    expect(question).to_be_hidden()
-    limits = world.job(eventful)["limits"]
+    dialog.get_by_role("button", name="Limits").click()
+    expect(dialog).to_be_hidden()
+    limits = world.job(preempted_job)["limits"]
     assert limits["max_cost_usd"].startswith("25")
     assert limits["max_failures"] == 3
 
@@ -299,19 +299,19 @@ def test_clone_has_the_requested_name_limits_values_and_secrets(
     job = world.submit(secret)["id"]
     page.goto(f"{url}/jobs/{job}")
     page.get_by_role("button", name="Clone").click()
-    question = page.get_by_role("dialog", name="Clone tiny?")
+    dialog = page.get_by_role("dialog", name="Clone tiny?")
 
-    question.get_by_label("Name", exact=True).fill("other")
-    question.get_by_text("Change limits").click()
-    question.get_by_label("Maximum cost (USD)", exact=True).fill("7")
-    question.get_by_label("Maximum run time").fill("3h")
-    question.get_by_text("Change environment variables").click()
-    question.get_by_label("LR", exact=True).fill("0.2")
-    question.get_by_label("More variables").fill("EXTRA=a=b\n")
-    token = question.get_by_label("Secret TOKEN")
+    dialog.get_by_label("Name", exact=True).fill("other")
+    dialog.get_by_text("Change limits").click()
+    dialog.get_by_label("Maximum cost (USD)", exact=True).fill("7")
+    dialog.get_by_label("Maximum run time").fill("3h")
+    dialog.get_by_text("Change environment variables").click()
+    dialog.get_by_label("LR", exact=True).fill("0.2")
+    dialog.get_by_label("More variables").fill("EXTRA=a=b\n")
+    token = dialog.get_by_label("Secret TOKEN")
     expect(token).to_have_attribute("type", "password")
     token.fill("brand new")
-    question.get_by_role("button", name="Clone").click()
+    dialog.get_by_role("button", name="Clone").click()
 
     expect(page.get_by_role("heading", level=1, name="other")).to_be_visible()
     copy = page.url.rsplit("/", 1)[-1]
@@ -331,26 +331,26 @@ def test_reopened_dialog_has_no_earlier_input(
     job = world.submit(f"{JOB_FILE}secrets: {{TOKEN: old}}\n")["id"]
     page.goto(f"{url}/jobs/{job}")
     page.get_by_role("button", name="Clone").click()
-    question = page.get_by_role("dialog", name="Clone tiny?")
-    question.get_by_text("Change environment variables").click()
-    question.get_by_label("Variables").fill("nothing")
-    question.get_by_label("Secret TOKEN").fill("brand new")
-    question.get_by_role("button", name="Clone").click()
-    expect(question.get_by_role("alert")).to_contain_text("write NAME=value")
+    dialog = page.get_by_role("dialog", name="Clone tiny?")
+    dialog.get_by_text("Change environment variables").click()
+    dialog.get_by_label("Variables").fill("nothing")
+    dialog.get_by_label("Secret TOKEN").fill("brand new")
+    dialog.get_by_role("button", name="Clone").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("write NAME=value")
 
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Clone").click()
 
-    expect(question.get_by_label("Secret TOKEN")).to_have_value("")
-    expect(question.get_by_label("Variables")).to_have_value("")
-    expect(question.get_by_role("alert")).to_have_count(0)
-    question.get_by_role("button", name="Clone").click()
-    expect(question.get_by_label("Secret TOKEN")).to_be_focused()
+    expect(dialog.get_by_label("Secret TOKEN")).to_have_value("")
+    expect(dialog.get_by_label("Variables")).to_have_value("")
+    expect(dialog.get_by_role("alert")).to_have_count(0)
+    dialog.get_by_role("button", name="Clone").click()
+    expect(dialog.get_by_label("Secret TOKEN")).to_be_focused()
     assert len(world.http.get("/v1/jobs").json()["jobs"]) == 1
 
 
 @pytest.mark.full
-def test_a_job_that_failed_is_retried_under_other_limits(
+def test_failed_job_is_retried_with_changed_limits(
     world: SimulatedService, url: str, page: Page
 ) -> None:
     job = world.submit(JOB_FILE)["id"]
@@ -360,11 +360,11 @@ def test_a_job_that_failed_is_retried_under_other_limits(
     world.until(job, "cancelled")
     page.goto(f"{url}/jobs/{job}")
     page.get_by_role("button", name="Retry").click()
-    question = page.get_by_role("dialog", name="Retry tiny?")
+    dialog = page.get_by_role("dialog", name="Retry tiny?")
 
-    question.get_by_text("Change limits").click()
-    question.get_by_label("Deadline").fill("48h")
-    question.get_by_role("button", name="Retry").click()
+    dialog.get_by_text("Change limits").click()
+    dialog.get_by_label("Deadline").fill("48h")
+    dialog.get_by_role("button", name="Retry").click()
 
     expect(page.get_by_role("group", name="State")).to_be_visible()
     expect(page).not_to_have_url(re.compile(job))
@@ -373,18 +373,16 @@ def test_a_job_that_failed_is_retried_under_other_limits(
     assert copy["limits"]["deadline"] is not None
 
 
-def test_a_job_is_preempted_on_purpose_and_comes_back(
-    world: SimulatedService, url: str, page: Page
-) -> None:
+def test_manually_preempted_job_resumes(world: SimulatedService, url: str, page: Page) -> None:
     job = world.submit()["id"]
     world.until(job, "training")
     page.goto(f"{url}/jobs/{job}")
     page.get_by_role("button", name="Preempt").click()
-    question = page.get_by_role("dialog", name="Preempt one node of tiny?")
-    question.get_by_label("Notice (seconds)").fill("")
+    dialog = page.get_by_role("dialog", name="Preempt one node of tiny?")
+    dialog.get_by_label("Notice (seconds)").fill("")
 
-    question.get_by_role("button", name="Preempt").click()
-    expect(question).to_be_hidden()
+    dialog.get_by_role("button", name="Preempt").click()
+    expect(dialog).to_be_hidden()
     world.pass_time(2)
 
     expect(page.get_by_role("group", name="State")).to_contain_text("1 preemption")
@@ -393,7 +391,7 @@ def test_a_job_is_preempted_on_purpose_and_comes_back(
 
 
 @pytest.mark.full
-def test_facts_come_while_one_looks(world: SimulatedService, url: str, page: Page) -> None:
+def test_new_events_appear_without_a_reload(world: SimulatedService, url: str, page: Page) -> None:
     job = world.submit()["id"]
     page.goto(f"{url}/jobs/{job}?tab=events")
     expect(page.get_by_text("● live")).to_be_visible()
@@ -404,17 +402,17 @@ def test_facts_come_while_one_looks(world: SimulatedService, url: str, page: Pag
 
 
 @pytest.mark.full
-def test_tabs_move_by_arrows_and_stay_in_the_address(
-    world: SimulatedService, url: str, eventful: str, page: Page
+def test_arrow_keys_change_the_tab_and_the_url(
+    world: SimulatedService, url: str, preempted_job: str, page: Page
 ) -> None:
-    page.goto(f"{url}/jobs/{eventful}")
+    page.goto(f"{url}/jobs/{preempted_job}")
     page.get_by_role("tab", name="Timeline").focus()
 
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
 
     expect(page.get_by_role("tab", name="Checkpoints")).to_be_focused()
-    kept = world.http.get(f"/v1/jobs/{eventful}/checkpoints").json()["checkpoints"]
+    kept = world.http.get(f"/v1/jobs/{preempted_job}/checkpoints").json()["checkpoints"]
     rows = page.get_by_role("tabpanel").get_by_role("row")
     expect(rows).to_have_count(len(kept) + 1)
     page.reload()
@@ -422,15 +420,17 @@ def test_tabs_move_by_arrows_and_stay_in_the_address(
 
 
 @pytest.mark.full
-def test_missing_manifest_explains_how_to_report_one(url: str, eventful: str, page: Page) -> None:
-    page.goto(f"{url}/jobs/{eventful}?tab=manifest")
+def test_missing_manifest_explains_how_to_report_one(
+    url: str, preempted_job: str, page: Page
+) -> None:
+    page.goto(f"{url}/jobs/{preempted_job}?tab=manifest")
 
     expect(page.get_by_text("No manifest yet. A script reports it when it enters")).to_be_visible()
 
 
 @pytest.mark.full
-def test_times_are_those_of_utc_or_of_the_reader(url: str, eventful: str, page: Page) -> None:
-    page.goto(f"{url}/jobs/{eventful}?tab=events")
+def test_times_are_shown_in_utc_or_local_time(url: str, preempted_job: str, page: Page) -> None:
+    page.goto(f"{url}/jobs/{preempted_job}?tab=events")
     expect(page.get_by_role("cell", name="2026-01-01 00:00:00 UTC")).to_be_visible()
 
     page.get_by_role("button", name="Times are UTC; switch").click()

@@ -1,4 +1,4 @@
-"""Logging in: a token becomes a session, which may change things from its own page, and ends."""
+"""Login: a token becomes a session that may change data from its own page, until logout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 @pytest.fixture
 def principals(world: SimulatedService) -> Principals:
-    """Users; from here on every request needs a token, also from this machine."""
+    """Users; every request requires a token, including those from this machine."""
     principals = create_principals(world)
     world.services = replace(world.services, trust_loopback=False)
     world.app.state.services = world.services
@@ -48,9 +48,9 @@ def test_login_shows_own_jobs_and_allows_actions_of_the_role(
     page.reload()
 
     page.get_by_role("button", name="Cancel").click()
-    question = page.get_by_role("dialog")
-    question.get_by_role("button", name="Cancel job").click()
-    expect(question).to_be_hidden()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Cancel job").click()
+    expect(dialog).to_be_hidden()
 
     state = principals.world.services.journal.read(principals.own).status
     assert state in {"stopping", "cancelled"}
@@ -74,7 +74,7 @@ def test_viewer_sees_that_the_role_is_read_only(
 
 
 @pytest.mark.full
-def test_after_a_logout_nothing_is_shown_any_more(
+def test_logout_removes_all_data_from_the_page(
     principals: Principals, url: str, page: Page
 ) -> None:
     page.goto(url)
@@ -108,16 +108,16 @@ def test_logout_discards_an_unsubmitted_job_file(
 
 @pytest.mark.full
 def test_failed_logout_is_reported(
-    principals: Principals, url: str, road: NetworkProxy, page: Page
+    principals: Principals, url: str, proxy: NetworkProxy, page: Page
 ) -> None:
     page.goto(url)
     log_in(page, principals.token("member")[0])
-    leave = page.get_by_role("button", name="Log out")
-    expect(leave).to_be_visible()
+    logout = page.get_by_role("button", name="Log out")
+    expect(logout).to_be_visible()
 
-    with road.cut("^DELETE /v1/session$"):
-        leave.click()
+    with proxy.cut("^DELETE /v1/session$"):
+        logout.click()
         expect(page.get_by_role("alert")).to_contain_text("You may still be logged in")
 
-    leave.click()
+    logout.click()
     expect(page.get_by_label("Access token")).to_be_visible()

@@ -1,4 +1,4 @@
-"""Logs of real processes: a million lines, words in them, and what comes while one looks."""
+"""Logs of real processes: a million lines, search, and lines printed while reading."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from support.live_service import Service
 SOON_MS = 60_000
 LINES = 1_000_000
 MOST_ELEMENTS = 400
-"""Of which a log in the page is made, however long it is."""
+"""Maximum number of elements of a displayed log of any length."""
 
 
 def log_of(service: Service, page: Page, job: str, line: str) -> Locator:
-    """The log of a job in the page, once it shows this line."""
+    """The displayed log of a job, once it contains this line."""
     page.goto(f"{service.environment['HOLDFAST_URL']}/jobs/{job}?tab=logs")
     log = page.get_by_role("region", name="Log", exact=True)
     expect(log).to_contain_text(line, timeout=SOON_MS)
@@ -70,7 +70,7 @@ def test_invalid_pattern_and_missing_text_are_reported(service: Service, page: P
 
 
 @pytest.mark.full
-def test_the_lines_of_one_job_are_never_shown_under_another(service: Service, page: Page) -> None:
+def test_log_lines_are_never_shown_for_another_job(service: Service, page: Page) -> None:
     first = service.submit(name="first", run="echo the first one; sleep 600")
     service.submit(name="second", run="seq 1 100; echo the second one; sleep 600")
     log = log_of(service, page, first, "the first one")
@@ -105,7 +105,7 @@ def test_interrupted_search_is_reported_and_continues(service: Service, page: Pa
 
     expect(found.get_by_role("alert")).to_contain_text("unreachable")
     service.start()
-    # By hand, unless the page was quicker: it asks once more for what it shows, as soon as the service is there again.
+    # By hand, unless the page was faster: it repeats the request once the service responds.
     found.get_by_role("button", name=re.compile("Try again|Continue search")).first.click()
     expect(found.get_by_role("status")).to_have_text("150 lines match “line”.")
     expect(found.get_by_role("alert")).to_have_count(0)

@@ -1,4 +1,4 @@
-"""The pages about nodes and their prices, over a demonstration: what they tell is what the API tells, to the cent."""
+"""The prices and preemptions pages of a demonstration show the values of the API."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ in_both_themes = pytest.mark.parametrize(
 
 @dataclass
 class Demo:
-    """A demonstration whose time stands still, as no reconciler beats."""
+    """A demonstration whose time is stopped, since no controller runs."""
 
     url: str
     http: TestClient
-    road: NetworkProxy
+    proxy: NetworkProxy
 
     def get(self, path: str, **words: str) -> Any:
         return self.http.get(path, params=words).json()
@@ -45,27 +45,27 @@ class Demo:
 @pytest.fixture(scope="module")
 def demo() -> Iterator[Demo]:
     with history.home(Settings()) as settings:
-        # Aside, as the browser's event loop runs in the thread of the test.
-        with ThreadPoolExecutor(1) as aside:
-            made = aside.submit(
+        # In another thread, since the browser's event loop runs in that of the test.
+        with ThreadPoolExecutor(1) as executor:
+            made = executor.submit(
                 open_at, SystemClock(), 7, settings, SimulatedMarketSettings(), "http://127.0.0.1:1"
             )
-        house = made.result()
-        app = create_app(house.services)
-        road = NetworkProxy(app)
-        with at_a_port(road) as url, client(app) as http:
-            yield Demo(url, http, road)
-            house.services.stopping.set()
-        house.services.engine.dispose()
+        composed = made.result()
+        app = create_app(composed.services)
+        proxy = NetworkProxy(app)
+        with at_a_port(proxy) as url, client(app) as http:
+            yield Demo(url, http, proxy)
+            composed.services.stopping.set()
+        composed.services.engine.dispose()
 
 
 def tile(page: Page, label: str) -> str:
-    """The figure that stands below a label."""
+    """The figure below a label."""
     found = page.locator(".tile", has=page.get_by_text(label, exact=True))
     return found.locator(".value").inner_text()
 
 
-def test_sums_are_those_of_the_api(demo: Demo, page: Page) -> None:
+def test_totals_match_the_api(demo: Demo, page: Page) -> None:
     page.goto(f"{demo.url}/preemptions")
     expect(page.get_by_role("region", name="Totals")).to_be_visible()
     expect(page.get_by_text("Loading")).to_have_count(0)
@@ -84,7 +84,7 @@ def test_sums_are_those_of_the_api(demo: Demo, page: Page) -> None:
 
 
 @pytest.mark.full
-def test_every_field_of_the_grid_has_its_count_and_its_interval(demo: Demo, page: Page) -> None:
+def test_every_grid_cell_has_its_count_and_interval(demo: Demo, page: Page) -> None:
     page.goto(f"{demo.url}/preemptions?hours=6")
     grid = page.get_by_role("img", name=re.compile("Preemptions per 100 node-hours in 5 zones"))
     expect(grid).to_be_visible()
@@ -112,7 +112,7 @@ def test_old_figures_are_marked_until_new_ones_load(demo: Demo, page: Page) -> N
     )
     expect(hours.filter(has_text="21:00")).to_be_visible()
 
-    with demo.road.holding("by=zone-hour&hours=1$"):
+    with demo.proxy.holding("by=zone-hour&hours=1$"):
         panel.get_by_role("combobox", name="Hours").select_option("1")
 
         expect(panel.get_by_role("status")).to_have_text("Previous selection; loading…")
@@ -124,7 +124,7 @@ def test_old_figures_are_marked_until_new_ones_load(demo: Demo, page: Page) -> N
 
 
 @pytest.mark.full
-def test_a_zone_is_chosen_by_the_address_and_all_panels_follow(demo: Demo, page: Page) -> None:
+def test_zone_in_the_url_applies_to_all_panels(demo: Demo, page: Page) -> None:
     zone = "aws/us-east-1/us-east-1a"
     page.goto(f"{demo.url}/preemptions")
     page.get_by_role("combobox", name="Zone").select_option(zone)
@@ -144,7 +144,7 @@ def test_a_zone_is_chosen_by_the_address_and_all_panels_follow(demo: Demo, page:
 
 
 @pytest.mark.full
-def test_the_curve_of_survival_has_the_measured_rate_beside_it(demo: Demo, page: Page) -> None:
+def test_survival_curve_shows_the_measured_rate(demo: Demo, page: Page) -> None:
     answer = demo.get("/v1/preemptions", since="30d")
 
     page.goto(f"{demo.url}/preemptions")
@@ -167,9 +167,9 @@ def test_worst_jobs_match_the_api_and_link_to_their_pages(demo: Demo, page: Page
     rows = page.get_by_role("region", name="Jobs by cost of lost work").get_by_role("row")
 
     expect(rows).to_have_count(len(answer) + 1)
-    for number, toll in enumerate(answer, start=1):
-        expect(rows.nth(number)).to_contain_text(toll["name"])
-        expect(rows.nth(number)).to_contain_text(f"~{dollars(toll['lost_micros'])}")
+    for number, job in enumerate(answer, start=1):
+        expect(rows.nth(number)).to_contain_text(job["name"])
+        expect(rows.nth(number)).to_contain_text(f"~{dollars(job['lost_micros'])}")
     page.get_by_role("link", name=answer[0]["name"], exact=True).click()
     expect(page.get_by_role("heading", level=1, name=answer[0]["name"])).to_be_visible()
 
@@ -207,7 +207,7 @@ def test_recovery_and_causes_are_shown_in_full(demo: Demo, page: Page) -> None:
 
 
 @pytest.mark.full
-def test_prices_over_time_are_those_of_the_api(demo: Demo, page: Page) -> None:
+def test_price_history_matches_the_api(demo: Demo, page: Page) -> None:
     page.goto(f"{demo.url}/prices")
     page.get_by_role("combobox", name="Accelerators").select_option("H100:8")
     expect(page).to_have_url(re.compile("node=H100"))
@@ -284,7 +284,7 @@ def test_missing_price_history_is_stated(page: Page, url: str) -> None:
 
 @pytest.mark.full
 @in_both_themes
-def test_nothing_is_wrong_with_either_page(theme: Theme, demo: Demo, page: Page) -> None:
+def test_both_pages_have_no_accessibility_violations(theme: Theme, demo: Demo, page: Page) -> None:
     page.emulate_media(color_scheme=theme)
     found = []
 
@@ -299,7 +299,7 @@ def test_nothing_is_wrong_with_either_page(theme: Theme, demo: Demo, page: Page)
 
 @pytest.mark.full
 @pytest.mark.parametrize("width", [390, 1024, 1440])
-def test_no_page_is_wider_than_its_window(width: int, demo: Demo, page: Page) -> None:
+def test_no_prices_page_is_wider_than_its_window(width: int, demo: Demo, page: Page) -> None:
     page.set_viewport_size({"width": width, "height": 800})
 
     for path in ("/", "/preemptions", "/prices"):
@@ -325,7 +325,7 @@ def test_manifest_of_a_job_matches_the_api(demo: Demo, page: Page) -> None:
 
 
 @pytest.mark.full
-def test_key_of_curves_counts_as_many_preemptions_as_the_head(demo: Demo, page: Page) -> None:
+def test_legend_counts_as_many_preemptions_as_the_header(demo: Demo, page: Page) -> None:
     jobs = demo.get("/v1/jobs", limit="200", status="succeeded")["jobs"]
     job = max(jobs, key=lambda one: one["preemptions"])
     attempts = demo.get(f"/v1/jobs/{job['id']}/attempts")
@@ -352,7 +352,7 @@ def test_demo_is_labelled_as_simulated(demo: Demo, page: Page) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("width", [390, 1024, 1440])
 def test_values_of_many_attempts_fit_below_their_curve(width: int, demo: Demo, page: Page) -> None:
-    """The words about three attempts that were rolled back ran over the chart beside, and out of the page."""
+    """Regression: the texts about three rolled-back attempts overlapped the next chart."""
     failed = demo.get("/v1/jobs", status="failed", limit="200")["jobs"]
     worst = max(failed, key=lambda job: job["attempt"])
     page.set_viewport_size({"width": width, "height": 900})

@@ -1,4 +1,4 @@
-"""A job of real processes, seen through the dashboard of a real service from its submission to its end."""
+"""A real job in the dashboard of a real service, from its submission to its end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SOON_MS = 60_000
 STEPS = 120
 
 
-def test_a_job_is_watched_from_its_submission_to_its_bill(service: Service, page: Page) -> None:
+def test_job_is_shown_from_its_submission_to_its_bill(service: Service, page: Page) -> None:
     page.goto(service.environment["HOLDFAST_URL"])
     expect(page.get_by_role("heading", name="Submit the first job")).to_be_visible()
 
@@ -34,7 +34,7 @@ def test_a_job_is_watched_from_its_submission_to_its_bill(service: Service, page
 
 
 @pytest.mark.full
-def test_a_day_with_a_job_from_the_form_to_the_bill(service: Service, page: Page) -> None:
+def test_job_survives_preemption_and_restart_on_its_page(service: Service, page: Page) -> None:
     store = service.folder / "store"
     address = service.environment["HOLDFAST_URL"]
     page.goto(f"{address}/submit")
@@ -50,17 +50,17 @@ def test_a_day_with_a_job_from_the_form_to_the_bill(service: Service, page: Page
     job = page.url.rsplit("/", 1)[-1]
     state = page.get_by_role("group", name="State")
 
-    # It trains, is preempted, and comes back where it was saved.
+    # The job trains, is preempted, and resumes from its checkpoint.
     expect(state).to_contain_text("training", timeout=SOON_MS)
     service.until(job, lambda job: (job["last_checkpoint_step"] or 0) >= 10)
     page.get_by_role("button", name="Preempt").click()
-    question = page.get_by_role("dialog", name="Preempt one node of through-it-all?")
-    question.get_by_label("Notice (seconds)").fill("")
-    question.get_by_role("button", name="Preempt").click()
+    dialog = page.get_by_role("dialog", name="Preempt one node of through-it-all?")
+    dialog.get_by_label("Notice (seconds)").fill("")
+    dialog.get_by_role("button", name="Preempt").click()
     expect(state).to_contain_text("1 preemption", timeout=SOON_MS)
     expect(state).to_contain_text(re.compile("training.*attempt 2"), timeout=SOON_MS)
 
-    # The service goes, and is there again; the page says so both times, and misses nothing.
+    # The service stops and starts again; the page shows both and misses no event.
     service.end(signal.SIGKILL)
     gone = page.get_by_role("status").filter(has_text="Disconnected")
     expect(gone).to_be_visible(timeout=SOON_MS)
@@ -71,7 +71,7 @@ def test_a_day_with_a_job_from_the_form_to_the_bill(service: Service, page: Page
     page.get_by_role("tab", name="Events").click()
     expect(page.get_by_role("cell", name="Finished", exact=True)).to_be_visible()
 
-    # Its bill is that of the service, attempt by attempt.
+    # The displayed bill equals that of the service for each attempt.
     bill = service.json("bill", job)
     cost = page.get_by_role("region", name="Cost", exact=True)
     for label in ("Paid", "On demand", "Wasted"):

@@ -24,8 +24,8 @@ def ended(world: SimulatedService) -> str:
 
 
 @pytest.mark.full
-def test_live_job_has_no_remove_button(url: str, eventful: str, page: Page) -> None:
-    page.goto(f"{url}/jobs/{eventful}")
+def test_live_job_has_no_remove_button(url: str, preempted_job: str, page: Page) -> None:
+    page.goto(f"{url}/jobs/{preempted_job}")
     actions = page.get_by_role("group", name="Actions")
 
     expect(actions.get_by_role("button", name="Cancel")).to_be_visible()
@@ -34,24 +34,24 @@ def test_live_job_has_no_remove_button(url: str, eventful: str, page: Page) -> N
 
 
 @pytest.mark.parametrize("with_checkpoints", [False, pytest.param(True, marks=pytest.mark.full)])
-def test_ended_job_is_removed_after_a_question(
+def test_ended_job_is_removed_after_confirmation(
     with_checkpoints: bool, world: SimulatedService, url: str, ended: str, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{ended}")
     page.get_by_role("button", name="Remove").click()
-    question = page.get_by_role("dialog", name="Remove tiny permanently?")
-    expect(question).to_contain_text("This cannot be undone")
-    expect(question).to_contain_text("Its cost stays in totals")
-    expect(question).to_contain_text("Its checkpoints stay in the store unless you select")
-    box = question.get_by_label("Delete its checkpoints")
+    dialog = page.get_by_role("dialog", name="Remove tiny permanently?")
+    expect(dialog).to_contain_text("This cannot be undone")
+    expect(dialog).to_contain_text("Its cost stays in totals")
+    expect(dialog).to_contain_text("Its checkpoints stay in the store unless you select")
+    box = dialog.get_by_label("Delete its checkpoints")
     expect(box).not_to_be_checked()
     box.set_checked(with_checkpoints)
 
-    question.get_by_role("button", name="Remove").click()
+    dialog.get_by_role("button", name="Remove").click()
 
     done = page.get_by_role("status").filter(has_text=f"Job tiny ({ended}) was removed")
-    fate = "are being deleted" if with_checkpoints else f"stay in s3://bucket/prefix/{ended}"
-    expect(done).to_contain_text(fate)
+    response = "are being deleted" if with_checkpoints else f"stay in s3://bucket/prefix/{ended}"
+    expect(done).to_contain_text(response)
     expect(page).to_have_url(f"{url}/")
     assert world.http.get(f"/v1/jobs/{ended}").status_code == 404
     again = world.http.delete(f"/v1/jobs/{ended}").json()
@@ -59,7 +59,7 @@ def test_ended_job_is_removed_after_a_question(
 
 
 @pytest.mark.full
-def test_removal_that_is_thought_better_of_removes_nothing(
+def test_cancelled_removal_keeps_the_job(
     world: SimulatedService, url: str, ended: str, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{ended}")
@@ -73,22 +73,24 @@ def test_removal_that_is_thought_better_of_removes_nothing(
 
 @pytest.mark.full
 def test_removal_fails_at_once_while_the_service_is_silent(
-    world: SimulatedService, url: str, ended: str, road: NetworkProxy, page: Page
+    world: SimulatedService, url: str, ended: str, proxy: NetworkProxy, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{ended}")
     page.get_by_role("button", name="Remove").click()
-    question = page.get_by_role("dialog")
+    dialog = page.get_by_role("dialog")
 
-    with road.cut(""):
-        question.get_by_role("button", name="Remove").click()
-        expect(question.get_by_role("alert")).to_contain_text("Nothing was sent")
+    with proxy.cut(""):
+        dialog.get_by_role("button", name="Remove").click()
+        expect(dialog.get_by_role("alert")).to_contain_text("Nothing was sent")
 
     assert world.job(ended)["state"] == "cancelled"
 
 
-@pytest.mark.parametrize(("who", "may"), [("member", False), ("viewer", False), ("lead", True)])
-def test_remove_button_is_shown_to_who_may(
-    who: str, may: bool, world: SimulatedService, url: str, page: Page
+@pytest.mark.parametrize(
+    ("user", "is_permitted"), [("member", False), ("viewer", False), ("lead", True)]
+)
+def test_remove_button_requires_the_permission(
+    user: str, is_permitted: bool, world: SimulatedService, url: str, page: Page
 ) -> None:
     principals: Principals = create_principals(world)
     world.http.post(f"/v1/jobs/{principals.own}/cancel")
@@ -96,9 +98,9 @@ def test_remove_button_is_shown_to_who_may(
     world.services = replace(world.services, trust_loopback=False)
     world.app.state.services = world.services
     page.goto(f"{url}/jobs/{principals.own}")
-    log_in(page, principals.token(who)[0])
+    log_in(page, principals.token(user)[0])
     actions = page.get_by_role("group", name="Actions")
 
     expect(page.get_by_role("heading", level=1, name=re.compile(OWN))).to_be_visible()
 
-    expect(actions.get_by_role("button", name="Remove")).to_have_count(int(may))
+    expect(actions.get_by_role("button", name="Remove")).to_have_count(int(is_permitted))

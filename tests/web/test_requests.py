@@ -1,4 +1,4 @@
-"""What pages ask of the service, and when: nothing that somebody still types, and again what changes by itself."""
+"""Requests of pages: only for complete input, and repeated for changing values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from web.network_proxy import NetworkProxy
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 KEY_MS = 50
-"""From one letter to the next of a fast typist."""
+"""Time between two letters of a fast typist."""
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def principals(world: SimulatedService) -> Principals:
     return create_principals(world)
 
 
-def test_prices_are_asked_for_once_an_accelerator_is_typed(url: str, page: Page) -> None:
+def test_prices_are_requested_after_typing_has_ended(url: str, page: Page) -> None:
     page.clock.install()
     page.goto(f"{url}/submit")
     page.get_by_label("Where", exact=True).fill("")
@@ -41,8 +41,8 @@ def test_prices_are_asked_for_once_an_accelerator_is_typed(url: str, page: Page)
     page.clock.pause_at(page.evaluate("Date.now()") + 1_000)
     page.get_by_label("Accelerators per node").focus()
 
-    for letter in "A100:8":
-        page.keyboard.type(letter)
+    for character in "A100:8":
+        page.keyboard.type(character)
         page.clock.run_for(KEY_MS)
 
     assert asked == []
@@ -76,7 +76,7 @@ def test_recent_event_is_shown_as_now_if_the_clock_is_behind(
 
 
 @pytest.mark.full
-def test_a_message_that_waits_is_seen_to_have_gone(
+def test_delivery_of_a_queued_message_is_shown(
     principals: Principals, url: str, page: Page
 ) -> None:
     world, channels = principals.world, f"/v1/projects/{OWN}/channels"
@@ -119,16 +119,16 @@ def test_budget_spending_updates_while_displayed(
 
 @pytest.mark.full
 def test_unavailable_attempts_are_not_shown_as_none(
-    world: SimulatedService, url: str, eventful: str, road: NetworkProxy, page: Page
+    world: SimulatedService, url: str, preempted_job: str, proxy: NetworkProxy, page: Page
 ) -> None:
     row = page.get_by_role("region", name="Active jobs").get_by_role("row", name="tiny")
 
-    with road.holding("/attempts$") as held:
+    with proxy.holding("/attempts$") as held:
         page.goto(url)
         expect(row).to_contain_text("loading")
-        with road.cut("/attempts$"):
-            held.cut_off()
+        with proxy.cut("/attempts$"):
+            held.drop()
             expect(row).to_contain_text("unavailable: The service is unreachable")
 
-    world.take_node(eventful, notice_s=None, then_s=3)
+    world.take_node(preempted_job, notice_s=None, then_s=3)
     expect(row).not_to_contain_text("unavailable")

@@ -1,4 +1,4 @@
-"""A job on its way: the form and the file are one, mistakes are told in words, and what is submitted is what is shown."""
+"""The submit page: form and file agree, errors are explained, and the preview is submitted."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ COLUMNS = """task => [...task.querySelectorAll('.line')].filter(line => line.inn
   const { left, width } = range.getBoundingClientRect()
   return Math.round(left - first * width)
 })"""
-"""Where each line would begin if its indentation were shown: one place for all."""
+"""The columns of the first characters with visible indentation; equal for all lines."""
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
-def test_the_form_writes_the_file_and_the_file_fills_the_form(url: str, page: Page) -> None:
+def test_form_and_file_update_each_other(url: str, page: Page) -> None:
     page.goto(f"{url}/submit")
     file = page.get_by_role("textbox", name="Job file")
 
@@ -67,7 +67,7 @@ def test_rendered_task_updates_with_changes_marked(
 
 
 @pytest.mark.full
-def test_changed_lines_keep_the_indentation_of_their_neighbours(url: str, page: Page) -> None:
+def test_changed_lines_keep_the_indentation(url: str, page: Page) -> None:
     page.goto(f"{url}/submit")
     task = page.get_by_role("region", name="Rendered task")
     expect(task).to_contain_text("infra: local")
@@ -105,7 +105,7 @@ def test_errors_are_shown_at_their_fields_and_in_a_list(url: str, page: Page) ->
     expect(page.get_by_label("Name", exact=True)).to_be_disabled()
 
 
-def test_a_job_is_submitted_and_shown(world: SimulatedService, url: str, page: Page) -> None:
+def test_submitted_job_is_shown(world: SimulatedService, url: str, page: Page) -> None:
     page.goto(f"{url}/submit")
     page.get_by_label("Name", exact=True).fill("fresh")
 
@@ -165,7 +165,7 @@ def test_expected_cost_follows_from_price_nodes_and_hours(
 
 
 @pytest.mark.full
-def test_the_same_is_copied_as_a_command_and_as_a_request(url: str, page: Page) -> None:
+def test_job_is_copied_as_a_command_and_as_a_request(url: str, page: Page) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.goto(f"{url}/submit")
     page.get_by_label("Name", exact=True).fill("o'clock")

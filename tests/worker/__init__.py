@@ -1,1 +1,1 @@
-"""Tests of the worker: in this process where it can be, in processes that are really killed where it must be."""
+"""Tests of the worker, in this process where possible, and in processes that are killed."""

@@ -1,4 +1,4 @@
-"""What all tests of the worker stand on."""
+"""Fixtures of all tests of the worker."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDriver:
 
 @pytest.fixture
 def s3(one_s3: FakeS3) -> FakeS3:
-    """An S3 server with nothing in it, and nothing wrong with it until a test says so."""
+    """An empty S3 server, without faults until a test injects them."""
     one_s3.renew()
     return one_s3
 
 
 @pytest.fixture
 def bucket(s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """Where the fake S3 keeps the checkpoints of a job."""
+    """The store of a job in the fake S3."""
     return open_bucket(s3.endpoint, monkeypatch)
 
 
 @pytest.fixture
 def service() -> ReportServer:
-    """A service that takes reports, and is not open yet."""
+    """A service that accepts reports once it listens."""
     return ReportServer()
 
 
@@ -54,6 +54,6 @@ def port() -> int:
 
 @pytest.fixture
 def opened(service: ReportServer, port: int) -> Iterator[ReportServer]:
-    """The service, open."""
+    """The service, listening."""
     with service.opened(port):
         yield service

@@ -1,4 +1,4 @@
-"""What the environment asks of a worker: who removes old checkpoints."""
+"""Worker configuration from the environment: removal of old checkpoints."""
 
 from __future__ import annotations
 

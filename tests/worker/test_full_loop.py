@@ -1,4 +1,4 @@
-"""What a training loop usually has (parts of batches, clipped gradients, half precision, shards) continues bit for bit."""
+"""Training loops with accumulation, clipping, half precision and shards resume bit for bit."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ from worker.support.run_driver import RunDriver, wait_until
 MIXED = str(Path(__file__).parent / "scripts/full_loop.py")
 TRAIN = str(EXAMPLE / "train.py")
 PASS = 100
-"""Samples that a rank of the mixed loop takes in a pass: thirteen steps, the last of them with four."""
+"""Samples of a rank in a pass of the full loop: 13 steps, of which the last has four samples."""
 
 
 def test_loop_killed_in_pass_two_keeps_order_and_loss_scale(
     tmp_path: Path,
 ) -> None:
-    calm, fallen = RunDriver(tmp_path / "calm"), RunDriver(tmp_path / "fallen", "20 steps")
+    uninterrupted, fallen = (
+        RunDriver(tmp_path / "uninterrupted"),
+        RunDriver(tmp_path / "fallen", "20 steps"),
+    )
 
-    assert calm.run_ranks(2, MIXED, "27") == [0, 0]
+    assert uninterrupted.run_ranks(2, MIXED, "27") == [0, 0]
     codes = fallen.run_ranks(2, MIXED, "27", "--fall", f"1:24:{signal.SIGKILL}")
     assert fallen.run_ranks(2, MIXED, "27") == [0, 0]
 
-    parsed, known = json.loads(fallen.result), json.loads(calm.result)
+    parsed, known = json.loads(fallen.result), json.loads(uninterrupted.result)
     begun = fallen.reports(ReportKind.TRAINING_STARTED)[-1].body["step"]
     assert codes == [1, -signal.SIGKILL]
     assert begun == 20
@@ -35,7 +38,7 @@ def test_loop_killed_in_pass_two_keeps_order_and_loss_scale(
     assert parsed["scaler"] == known["scaler"]
     assert parsed["scales"] == known["scales"][20:]
     assert known["scales"][6:14] == [2.0**15] * 7 + [2.0**16]
-    assert len(set(known["scales"][20:])) == 2  # It grew, was too large for a step, and fell.
+    assert len(set(known["scales"][20:])) == 2  # It grew, was too large for a step, and shrank.
     assert parsed["order"] == known["order"][PASS + 7 * 8 :]
     assert known["order"][:PASS] != known["order"][PASS : 2 * PASS]
 
@@ -48,12 +51,12 @@ def test_example_with_all_features_ends_with_equal_weights(
     tmp_path: Path, switches: tuple[str, ...]
 ) -> None:
     usual = ("--steps=8", "--batch-size=6", "--accumulate=3", "--clip=0.5")
-    calm, killed = (
-        RunDriver(tmp_path / "calm", "2 steps"),
+    uninterrupted, killed = (
+        RunDriver(tmp_path / "uninterrupted", "2 steps"),
         RunDriver(tmp_path / "killed", "2 steps"),
     )
 
-    assert calm.run_ranks(2, TRAIN, *usual, *switches) == [0, 0]
+    assert uninterrupted.run_ranks(2, TRAIN, *usual, *switches) == [0, 0]
     one, other = killed.start_ranks(2, TRAIN, *usual, *switches, "--step-seconds=0.5")
     wait_until(lambda: bool(killed.reports(ReportKind.CHECKPOINT_COMMITTED)))
     other.kill()
@@ -61,7 +64,9 @@ def test_example_with_all_features_ends_with_equal_weights(
     assert killed.run_ranks(2, TRAIN, *usual, *switches) == [0, 0]
 
     begun = killed.reports(ReportKind.TRAINING_STARTED)[-1].body["step"]
-    saved = [driver.reports(ReportKind.CHECKPOINT_COMMITTED)[-1] for driver in (calm, killed)]
+    saved = [
+        driver.reports(ReportKind.CHECKPOINT_COMMITTED)[-1] for driver in (uninterrupted, killed)
+    ]
     assert 0 < int(str(begun)) < 8
     assert saved[0].body["step"] == saved[1].body["step"] == 8
     assert saved[0].body["weights_sha256"] == saved[1].body["weights_sha256"]

@@ -1,4 +1,4 @@
-"""Models come to their devices in one order: built, wrapped, optimized, tracked."""
+"""The order of model setup: built, wrapped, optimized, tracked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Layered(nn.Module):
         self.layers = nn.ModuleList(rows)
 
 
-def test_each_block_that_has_parameters_is_fetched_by_itself() -> None:
+def test_each_block_with_parameters_is_fetched_separately() -> None:
     model = Layered()
 
     assert list(shardable_blocks(model)) == [model.layers[0], model.layers[2]]
@@ -37,7 +37,7 @@ def test_optimizer_of_replaced_parameters_is_detected() -> None:
     assert not has_unsharded_parameters(optimizer, before)
 
 
-def test_a_model_that_is_wrapped_after_it_was_loaded_is_refused(tmp_path: Path) -> None:
+def test_model_wrapped_after_its_load_is_refused(tmp_path: Path) -> None:
     run = Run(Config.read({}), ProcessGroup.single(), Reporter(None), None, HeartbeatWriter())
     run.track(model=nn.Linear(2, 2))
 
@@ -53,8 +53,8 @@ def test_track_after_steps_began_is_refused(tmp_path: Path) -> None:
             run.track(model=nn.Linear(2, 2))
 
 
-def test_eight_small_batches_make_the_step_of_a_large_one() -> None:
-    """Gradient accumulation: one batch of `steps` is one optimizer step, however it is split inside."""
+def test_eight_micro_batches_equal_one_large_batch() -> None:
+    """Gradient accumulation: one batch of `steps` is one optimizer step, however it is split."""
     x, y = torch.randn(128, 4, dtype=torch.float64), torch.randn(128, 1, dtype=torch.float64)
     whole, split = nn.Linear(4, 1).double(), nn.Linear(4, 1).double()
     split.load_state_dict(whole.state_dict())

@@ -1,4 +1,4 @@
-"""Processes that die with their parent, also if it dies before the call."""
+"""Processes that end with their parent, also if it ends before the call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ print("tied", flush=True)
 
 
 def output_of(child: str, starter: str, when: str) -> str:
-    """What a child prints whose starter ends at once where it is `late`, and waits for it elsewhere."""
+    """Output of a child whose parent exits at once if `when` is `late`, and waits otherwise."""
     script = f'"{sys.executable}" "{child}" {starter} {when}' + (
         " &" if when == "late" else "; true"
     )
@@ -40,26 +40,26 @@ def test_process_orphaned_before_being_tied_exits(tmp_path: Path) -> None:
     assert too_late == ""
 
 
-def test_the_ranks_of_an_agent_know_it(tmp_path: Path) -> None:
-    words = (
+def test_ranks_know_the_process_of_their_agent(tmp_path: Path) -> None:
+    program = (
         "import os; from holdfast_worker.config import AGENT, Config, export_variable, environment; "
         "export_variable(AGENT, str(os.getpid())); print(Config.read(environment()).agent == os.getpid())"
     )
 
     output = subprocess.run(
-        [sys.executable, "-c", words], capture_output=True, text=True, timeout=60, check=True,
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True,
         env={"PATH": os.environ["PATH"]}, cwd=tmp_path,
     )  # fmt: skip
 
     assert output.stdout == "True\n"
 
 
-def test_rank_that_failed_ends_without_taking_its_memory_apart(tmp_path: Path) -> None:
+def test_failed_rank_exits_without_interpreter_teardown(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import atexit, sys\n"
         "class Large:\n"
-        "    def __del__(self): print('taken apart')\n"
+        "    def __del__(self): print('torn down')\n"
         "large = sys.modules['large'] = Large()\n"
         "atexit.register(print, 'handled')\n"
         "if len(sys.argv) > 1: raise ValueError('it failed')\n"
@@ -72,7 +72,7 @@ def test_rank_that_failed_ends_without_taking_its_memory_apart(tmp_path: Path) -
     ]
 
     assert [(end.returncode, end.stdout.split("\n")[:-1]) for end in ends] == [
-        (0, ["handled", "taken apart"]),
+        (0, ["handled", "torn down"]),
         (1, ["handled"]),
     ]
     assert "ValueError: it failed" in ends[1].stderr

@@ -1,4 +1,4 @@
-"""Whole runs under a launcher that recovers the job by itself, without attempt numbers."""
+"""Whole runs under a launcher that recovers jobs itself, without attempt numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast_worker.protocol.reports import ReportKind
 from holdfast_worker.run_dir import RunDir
 from holdfast_worker.storage.directory import LOCK, DirectoryStore
 
-from worker.support.metadata_servers import Ec2, over
+from worker.support.metadata_servers import Ec2, serve
 from worker.support.recovering_launcher import RecoveringLauncher
 from worker.support.report_server import ReportServer
 from worker.support.run_driver import DDP_SCRIPT, TOTAL, RunDriver, free_port, wait_until
@@ -29,61 +29,61 @@ def store_of(driver: RunDriver) -> DirectoryStore:
     return DirectoryStore(driver.path / "store" / "lesson")
 
 
-def read_until(wrapper: subprocess.Popen[str], words: str) -> str:
-    """What a wrapper says, up to the line with these words."""
+def read_until(wrapper: subprocess.Popen[str], message: str) -> str:
+    """Output of a wrapper, up to the line with `message`."""
     assert wrapper.stderr
     result = ""
     for line in wrapper.stderr:
         result += line
-        if words in line:
+        if message in line:
             return result
-    raise AssertionError(f"it ended without a word of {words!r}: {result}")
+    raise AssertionError(f"the wrapper ended without {message!r}: {result}")
 
 
 def all_reports_arrived(driver: RecoveringLauncher, service: ReportServer, attempt: int) -> bool:
-    """Whether the service has all that the placement said."""
-    return service.told.get(attempt) == [report.n for report in driver.reports()]
+    """Whether the service has all reports of the attempt."""
+    return service.received.get(attempt) == [report.n for report in driver.reports()]
 
 
-def test_a_recovered_job_ends_as_if_it_had_been_left_alone(
-    tmp_path: Path, undisturbed: RunDriver
-) -> None:
+def test_recovered_job_equals_an_uninterrupted_one(tmp_path: Path, undisturbed: RunDriver) -> None:
     service, port = ReportServer(refusals=[503]), free_port()
-    vms = RecoveringLauncher(tmp_path, extra={"HOLDFAST_URL": f"http://127.0.0.1:{port}"})
+    launcher = RecoveringLauncher(tmp_path, extra={"HOLDFAST_URL": f"http://127.0.0.1:{port}"})
 
     with service.opened(port):
         fall = ("--fall", f"1:26:{signal.SIGKILL}")
-        killed, _, _ = vms.run_wrapper(*TWO_RANKS, DDP_SCRIPT, TOTAL, *fall)
-        is_first_told = all_reports_arrived(vms, service, 1)
-        [first] = vms.reports(ReportKind.TRAINING_STARTED)
-        code, _, _ = vms.run_wrapper(*TWO_RANKS, DDP_SCRIPT, TOTAL)
-        is_second_told = all_reports_arrived(vms, service, 2)
-    [second] = vms.reports(ReportKind.TRAINING_STARTED)
+        killed, _, _ = launcher.run_wrapper(*TWO_RANKS, DDP_SCRIPT, TOTAL, *fall)
+        is_first_reported = all_reports_arrived(launcher, service, 1)
+        [first] = launcher.reports(ReportKind.TRAINING_STARTED)
+        code, _, _ = launcher.run_wrapper(*TWO_RANKS, DDP_SCRIPT, TOTAL)
+        is_second_reported = all_reports_arrived(launcher, service, 2)
+    [second] = launcher.reports(ReportKind.TRAINING_STARTED)
 
     assert killed == 128 + signal.SIGKILL
     assert code == Exit.DONE
-    assert vms.result == undisturbed.result
+    assert launcher.result == undisturbed.result
     assert first.body["restored_from"] is None
     assert re.match(r"step-\d+-e1-", str(second.body["restored_from"]))
-    assert is_first_told
-    assert is_second_told
-    assert list(service.roll.values()) == [1, 2]
-    assert store_of(vms).list("claims/") == ["claims/000000000002"]
+    assert is_first_reported
+    assert is_second_reported
+    assert list(service.attempts.values()) == [1, 2]
+    assert store_of(launcher).list("claims/") == ["claims/000000000002"]
 
 
-def test_a_service_that_cannot_be_reached_stops_no_training(tmp_path: Path) -> None:
-    vms = RecoveringLauncher(tmp_path, extra={"HOLDFAST_URL": f"http://127.0.0.1:{free_port()}"})
+def test_unreachable_service_does_not_stop_training(tmp_path: Path) -> None:
+    launcher = RecoveringLauncher(
+        tmp_path, extra={"HOLDFAST_URL": f"http://127.0.0.1:{free_port()}"}
+    )
 
-    wrapper = vms.start_wrapper(DDP_SCRIPT, "20")
-    wait_until(lambda: bool(vms.reports(ReportKind.WORKER_LEFT)))
+    wrapper = launcher.start_wrapper(DDP_SCRIPT, "20")
+    wait_until(lambda: bool(launcher.reports(ReportKind.WORKER_LEFT)))
     wrapper.kill()
 
-    [left] = vms.reports(ReportKind.WORKER_LEFT)
+    [left] = launcher.reports(ReportKind.WORKER_LEFT)
     assert left.body["reason"] == "finished"
 
 
-def test_a_zombie_commits_nothing_and_gives_way(tmp_path: Path) -> None:
-    """Both ranks are stopped, their successor begins, and they are let continue: as a machine that was thought lost."""
+def test_resumed_stale_attempt_commits_nothing_and_exits(tmp_path: Path) -> None:
+    """Both ranks are suspended while their successor starts, like a machine that seemed lost."""
     driver = RunDriver(tmp_path)
     old = driver.start_ranks(2, DDP_SCRIPT, ENDLESS)
     old_dir = driver.run_dir
@@ -114,7 +114,7 @@ def test_a_zombie_commits_nothing_and_gives_way(tmp_path: Path) -> None:
     archive = CheckpointRepository(store_of(driver))
     late = [n for n in archive.names(float("inf")) if n.epoch == 1 and n.step > begun]
     lineage = archive.tokens.lineage(float("inf"))
-    # A save may have been in progress when it was stopped. It is never used.
+    # A save may have been in progress when it was suspended. It is never used.
     assert len(late) <= 1
     assert all(lineage.superseding_start(name) for name in late)
 
@@ -149,13 +149,13 @@ def test_lower_attempt_number_is_fenced_before_the_first_step(tmp_path: Path) ->
 
 def test_replaced_worker_ends_on_all_nodes(tmp_path: Path) -> None:
     service, port = ReportServer(), free_port()
-    gang = {
+    ranks = {
         "HOLDFAST_URL": f"http://127.0.0.1:{port}",
         "SKYPILOT_NUM_NODES": "2",
         "SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.1",
         "HOLDFAST_MASTER_PORT": str(free_port()),
     }
-    nodes = [RecoveringLauncher(tmp_path, extra=gang, node=rank) for rank in (0, 1)]
+    nodes = [RecoveringLauncher(tmp_path, extra=ranks, node=rank) for rank in (0, 1)]
 
     with service.opened(port):
         wrappers = [node.start_wrapper(DDP_SCRIPT, ENDLESS) for node in nodes]
@@ -167,7 +167,7 @@ def test_replaced_worker_ends_on_all_nodes(tmp_path: Path) -> None:
             wrapper.send_signal(signal.SIGTERM)
             wrapper.communicate(timeout=60)
 
-    assert len(service.musters) == 1
+    assert len(service.registrations) == 1
     assert [wrapper.returncode for wrapper in wrappers] == [Exit.FENCED, Exit.FENCED]
     assert "or its job has ended: another worker has mustered since\n" in errs[0]
     assert "holdfast: ending all ranks: another worker has mustered since\n" in errs[1]
@@ -178,75 +178,75 @@ def test_service_request_saves_and_exits_before_release(
     tmp_path: Path,
 ) -> None:
     service, port = ReportServer(), free_port()
-    vms = RecoveringLauncher(tmp_path, extra={"HOLDFAST_URL": f"http://127.0.0.1:{port}"})
+    launcher = RecoveringLauncher(tmp_path, extra={"HOLDFAST_URL": f"http://127.0.0.1:{port}"})
 
     with service.opened(port):
-        wrapper = vms.start_wrapper(*TWO_RANKS, DDP_SCRIPT, ENDLESS)
-        wait_until((vms.run_dir / "trained").exists)
+        wrapper = launcher.start_wrapper(*TWO_RANKS, DDP_SCRIPT, ENDLESS)
+        wait_until((launcher.run_dir / "trained").exists)
         service.leave_within_s = 600.0
         err = read_until(wrapper, "for the termination of the node")
-        wait_until(lambda: all_reports_arrived(vms, service, 1))
+        wait_until(lambda: all_reports_arrived(launcher, service, 1))
         wrapper.send_signal(signal.SIGTERM)
         wrapper.communicate(timeout=30)
 
-    [left] = vms.reports(ReportKind.WORKER_LEFT)
-    [noticed] = vms.reports(ReportKind.PREEMPTION_NOTICED)
+    [left] = launcher.reports(ReportKind.WORKER_LEFT)
+    [noticed] = launcher.reports(ReportKind.PREEMPTION_NOTICED)
     assert wrapper.returncode == Exit.PREEMPTED
     assert left.body["reason"] == "preempted"
     assert 300 < float(str(noticed.body["left_s"])) <= 600
-    newest, *_ = CheckpointRepository(store_of(vms)).names(float("inf"))
+    newest, *_ = CheckpointRepository(store_of(launcher)).names(float("inf"))
     assert newest.step == left.body["step"]
     assert "holdfast: the service asks this job to save its work and exit by " in err
 
 
-def test_a_notice_of_the_cloud_makes_all_ranks_save_and_leave(tmp_path: Path) -> None:
-    sky = Ec2()
-    told_aws = {"SKYPILOT_CLUSTER_INFO": '{"cloud": "AWS"}'}
-    vms = RecoveringLauncher(tmp_path, extra=told_aws)
+def test_cloud_notice_makes_all_ranks_save_and_exit(tmp_path: Path) -> None:
+    metadata = Ec2()
+    aws_reported = {"SKYPILOT_CLUSTER_INFO": '{"cloud": "AWS"}'}
+    launcher = RecoveringLauncher(tmp_path, extra=aws_reported)
 
-    with over(sky) as address:
-        wrapper = vms.start_watched(address, 2, DDP_SCRIPT, ENDLESS)
-        wait_until((vms.run_dir / "trained").exists)
-        sky.action_at = now() + timedelta(seconds=600)
+    with serve(metadata) as address:
+        wrapper = launcher.start_with_metadata(address, 2, DDP_SCRIPT, ENDLESS)
+        wait_until((launcher.run_dir / "trained").exists)
+        metadata.action_at = now() + timedelta(seconds=600)
         err = read_until(wrapper, "for the termination of the node")
         wrapper.send_signal(signal.SIGTERM)
         wrapper.communicate(timeout=30)
 
-    [noticed] = vms.reports(ReportKind.PREEMPTION_NOTICED)
-    [left] = vms.reports(ReportKind.WORKER_LEFT)
+    [noticed] = launcher.reports(ReportKind.PREEMPTION_NOTICED)
+    [left] = launcher.reports(ReportKind.WORKER_LEFT)
     assert wrapper.returncode == Exit.PREEMPTED
     held = re.search(r"waiting up to (\d+) s", err)
     assert held
     assert 480 < int(held[1]) < 780
     assert 300 < float(str(noticed.body["left_s"])) < 600
     assert left.body["reason"] == "preempted"
-    newest, *_ = CheckpointRepository(store_of(vms)).names(float("inf"))
+    newest, *_ = CheckpointRepository(store_of(launcher)).names(float("inf"))
     assert newest.step == left.body["step"] == noticed.body["step"]
-    assert f"termination notice: this node stops at {sky.action_at:%H:%M:%S} UTC;" in err
+    assert f"termination notice: this node stops at {metadata.action_at:%H:%M:%S} UTC;" in err
 
 
 def test_rebalance_recommendation_saves_without_exiting(tmp_path: Path) -> None:
-    sky = Ec2(rebalance_at=now())
-    vms = RecoveringLauncher(
+    metadata = Ec2(rebalance_at=now())
+    launcher = RecoveringLauncher(
         tmp_path, every="1000h", extra={"SKYPILOT_CLUSTER_INFO": '{"cloud": "AWS"}'}
     )
 
-    with over(sky) as address:
-        wrapper = vms.start_watched(address, 1, DDP_SCRIPT, ENDLESS)
-        wait_until(lambda: bool(vms.reports(ReportKind.CHECKPOINT_COMMITTED)))
+    with serve(metadata) as address:
+        wrapper = launcher.start_with_metadata(address, 1, DDP_SCRIPT, ENDLESS)
+        wait_until(lambda: bool(launcher.reports(ReportKind.CHECKPOINT_COMMITTED)))
         wrapper.send_signal(signal.SIGTERM)
         _, err = wrapper.communicate(timeout=30)
 
-    assert len(vms.reports(ReportKind.CHECKPOINT_COMMITTED)) == 2
+    assert len(launcher.reports(ReportKind.CHECKPOINT_COMMITTED)) == 2
     assert wrapper.returncode == Exit.PREEMPTED
     assert "rebalance recommendation: this node may be preempted soon" in err
     assert "waiting" not in err
 
 
-def test_a_signal_ends_a_placement_without_a_wait(tmp_path: Path) -> None:
-    vms = RecoveringLauncher(tmp_path)
-    wrapper = vms.start_wrapper(DDP_SCRIPT, ENDLESS)
-    wait_until((vms.run_dir / "trained").exists)
+def test_signal_ends_an_attempt_without_delay(tmp_path: Path) -> None:
+    launcher = RecoveringLauncher(tmp_path)
+    wrapper = launcher.start_wrapper(DDP_SCRIPT, ENDLESS)
+    wait_until((launcher.run_dir / "trained").exists)
 
     wrapper.send_signal(signal.SIGTERM)
     _, err = wrapper.communicate(timeout=60)

@@ -1,4 +1,4 @@
-"""Whole runs of two ranks that are really killed, and end with the weights of a run that was left alone."""
+"""Whole runs of two ranks that are killed and end with the weights of an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if os.environ["RANK"] == rank:
     os.environ["HOLDFAST_STORE"] = store
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-"""A script, one rank of which looks for the checkpoints elsewhere."""
+"""A script in which one rank reads checkpoints from another store."""
 
 
 def test_undisturbed_run_reports_its_lifecycle(undisturbed: RunDriver) -> None:
@@ -49,7 +49,7 @@ def test_undisturbed_run_reports_its_lifecycle(undisturbed: RunDriver) -> None:
     assert last_point.body["step"] == 40
 
 
-def test_a_notice_at_one_rank_makes_all_leave_on_the_same_step(
+def test_notice_at_one_rank_ends_all_ranks_at_the_same_step(
     tmp_path: Path, undisturbed: RunDriver
 ) -> None:
     driver = RunDriver(tmp_path)
@@ -86,7 +86,7 @@ def test_killed_rank_loses_only_the_steps_since_the_checkpoint(
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_another_number_of_ranks_goes_on(
+def test_run_resumes_with_another_number_of_ranks(
     tmp_path: Path, undisturbed: RunDriver, ranks: int
 ) -> None:
     driver = RunDriver(tmp_path, attempt=undisturbed.attempt)
@@ -103,7 +103,7 @@ def test_another_number_of_ranks_goes_on(
 def test_resume_without_a_step_left_restores_the_generators(
     tmp_path: Path, undisturbed: RunDriver
 ) -> None:
-    """What the script draws after its loop is what it would have drawn."""
+    """Random numbers that the script draws after its loop are unchanged."""
     driver = RunDriver(tmp_path, attempt=undisturbed.attempt)
     shutil.copytree(undisturbed.path / "store", tmp_path / "store")
 
@@ -124,13 +124,13 @@ def test_service_retention_needs_no_delete_permission_on_nodes(
         driver = RunDriver(tmp_path, extra={**to_bucket, "HOLDFAST_TIDY": "service"})
         codes = driver.run_ranks(2, DDP_SCRIPT, TOTAL)
         commits = s3.keys(BUCKET, "runs/lesson/commits/")
-        asked_to_delete = s3.struck(denied)
+        delete_requests = s3.triggered(denied)
         probes = s3.keys(BUCKET, "runs/lesson/probes/")
 
     reports = driver.reports(ReportKind.CHECKPOINT_COMMITTED)
     assert codes == [0, 0]
     assert len(commits) == len(reports)
-    assert (asked_to_delete, len(probes)) == (1, 1)
+    assert (delete_requests, len(probes)) == (1, 1)
     assert driver.result == undisturbed.result
     metrics = reports[-1].body["metrics"]
     assert isinstance(metrics, dict)
@@ -140,7 +140,7 @@ def test_service_retention_needs_no_delete_permission_on_nodes(
 def test_kill_during_an_upload_resumes_from_the_previous_commit(
     tmp_path: Path, undisturbed: RunDriver
 ) -> None:
-    """The second save: the first is complete, and the rank that leads has done its part of the second."""
+    """The kill is in the second save; the first is complete, and rank 0 has written its shard."""
     with moto() as (endpoint, gate):
         to_bucket = {**credentials(endpoint), "HOLDFAST_STORE": f"s3://{BUCKET}/runs"}
         driver = RunDriver(tmp_path, extra=to_bucket)
@@ -162,9 +162,7 @@ def test_kill_during_an_upload_resumes_from_the_previous_commit(
     assert driver.result == undisturbed.result
 
 
-def test_a_damaged_checkpoint_is_passed_over_by_all_ranks(
-    tmp_path: Path, undisturbed: RunDriver
-) -> None:
+def test_damaged_checkpoint_is_skipped_by_all_ranks(tmp_path: Path, undisturbed: RunDriver) -> None:
     driver = RunDriver(tmp_path, attempt=undisturbed.attempt)
     shutil.copytree(undisturbed.path / "store", tmp_path / "store")
     [newest] = (tmp_path / "store" / "lesson").glob("step-40-*")
@@ -188,29 +186,32 @@ def test_a_damaged_checkpoint_is_passed_over_by_all_ranks(
 def test_twice_preempted_user_script_ends_with_equal_weights(
     tmp_path: Path,
 ) -> None:
-    calm, stormy = RunDriver(tmp_path / "calm"), RunDriver(tmp_path / "stormy", every="auto")
+    uninterrupted, interrupted = (
+        RunDriver(tmp_path / "uninterrupted"),
+        RunDriver(tmp_path / "interrupted", every="auto"),
+    )
     steps = "3000"
 
-    assert calm.run_ranks(1, STRANGER, steps) == [0]
+    assert uninterrupted.run_ranks(1, STRANGER, steps) == [0]
     for _ in range(2):
-        [rank] = stormy.start_ranks(1, STRANGER, steps)
-        wait_until((stormy.run_dir / "trained").exists)
+        [rank] = interrupted.start_ranks(1, STRANGER, steps)
+        wait_until((interrupted.run_dir / "trained").exists)
         rank.send_signal(signal.SIGTERM)
         assert rank.wait(60) == Exit.PREEMPTED
-    assert stormy.run_ranks(1, STRANGER, steps) == [0]
+    assert interrupted.run_ranks(1, STRANGER, steps) == [0]
 
-    begun = [r.body["step"] for r in stormy.reports(ReportKind.TRAINING_STARTED)]
-    left = [r.body["step"] for r in stormy.reports(ReportKind.WORKER_LEFT)]
+    begun = [r.body["step"] for r in interrupted.reports(ReportKind.TRAINING_STARTED)]
+    left = [r.body["step"] for r in interrupted.reports(ReportKind.WORKER_LEFT)]
     assert begun == [0, *left[:2]]
     assert 0 < left[0] < left[1] < left[2] == 3000
     weights = [
         driver.reports(ReportKind.CHECKPOINT_COMMITTED)[-1].body["weights_sha256"]
-        for driver in (calm, stormy)
+        for driver in (uninterrupted, interrupted)
     ]
     assert weights[0] == weights[1]
 
 
-def test_a_script_with_nothing_around_it_just_runs(tmp_path: Path) -> None:
+def test_script_runs_without_a_launcher(tmp_path: Path) -> None:
     clean = {k: v for k, v in RunDriver(tmp_path).environment().items() if "HOLDFAST" not in k}
 
     bare = subprocess.run(
@@ -239,7 +240,7 @@ def test_unusable_store_is_reported_in_one_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("blind", [0, 1])
 def test_checkpoint_unreadable_by_one_rank_fails_all_ranks(tmp_path: Path, blind: int) -> None:
-    """The others wait for its vote, and would fall over its absence: with another reason, or after half an hour."""
+    """Without a common error the other ranks would fail later, for a different reason."""
     driver = RunDriver(tmp_path)
     assert driver.run_ranks(2, DDP_SCRIPT, "10") == [0, 0]
     script = tmp_path / "half_blind.py"
@@ -260,7 +261,7 @@ def test_checkpoint_unreadable_by_one_rank_fails_all_ranks(tmp_path: Path, blind
 
 
 def _without_data(store: Path, elsewhere: Path) -> Path:
-    """The same store as one sees it to whom all data of checkpoints is refused."""
+    """A view of the store without read permission for the data of checkpoints."""
     (store / "probes").mkdir()
     (store / "probes" / "kept").touch()
     elsewhere.mkdir(parents=True)

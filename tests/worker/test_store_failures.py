@@ -1,4 +1,4 @@
-"""Whole runs of two ranks over a failing store: training continues, reports are true, and failures are reported."""
+"""Whole runs of two ranks over a failing store: training continues, failures are reported."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from worker.support.s3_servers import RUNS, credentials
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 LONG = "400"
-"""Steps of a lesson in which many saves may fail."""
+"""Steps of a training that is long enough for many failing saves."""
 ENDLESS = "1000000"
 DATA = "*/step-*"
 FIRST = 4
-"""Objects that two ranks write for a checkpoint, beside the commit."""
+"""Objects of a checkpoint of two ranks, without the commit."""
 
 
 @pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> RunDriver:
-    """The long lesson without anything in its way."""
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> RunDriver:
+    """The long training script without failures."""
     driver = RunDriver(tmp_path_factory.mktemp("calm"))
     assert driver.run_ranks(2, DDP_SCRIPT, LONG) == [0, 0]
     return driver
@@ -41,28 +41,28 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> RunDriver:
 
 @pytest.fixture
 def driver(s3: FakeS3, tmp_path: Path) -> RunDriver:
-    """A job whose checkpoints the stand keeps."""
+    """A job with its checkpoints in the fake S3."""
     return RunDriver(tmp_path, extra={**credentials(s3.endpoint), "HOLDFAST_STORE": RUNS})
 
 
 def bodies(driver: RunDriver, kind: ReportKind) -> list[dict[str, Any]]:
-    """What was said of one kind, over all attempts."""
+    """Bodies of the reports of one kind, over all attempts."""
     return [dict(report.body) for report in driver.reports(kind)]
 
 
 def committed(driver: RunDriver) -> list[int]:
-    """Steps of which a checkpoint was reported."""
+    """Steps with a reported checkpoint."""
     return [body["step"] for body in bodies(driver, ReportKind.CHECKPOINT_COMMITTED)]
 
 
 def step_of(driver: RunDriver) -> int:
-    """How far it is, as it told last."""
+    """The last reported step."""
     return max((body["step"] for body in bodies(driver, ReportKind.PROGRESS)), default=0)
 
 
 @pytest.mark.full
 def test_store_failing_a_third_of_all_requests_costs_no_work(
-    driver: RunDriver, s3: FakeS3, bucket: Store, calm: RunDriver
+    driver: RunDriver, s3: FakeS3, bucket: Store, uninterrupted: RunDriver
 ) -> None:
     s3.fault("error", code="SlowDown", chance=0.2)
     s3.fault("error", code="InternalError", chance=0.05)
@@ -76,40 +76,40 @@ def test_store_failing_a_third_of_all_requests_costs_no_work(
     kept = list_checkpoints(archive)
     reported = [body["checkpoint"] for body in bodies(driver, ReportKind.CHECKPOINT_COMMITTED)]
     assert codes == [0, 0]
-    assert driver.result == calm.result
+    assert driver.result == uninterrupted.result
     assert reported[-1].startswith(f"step-{LONG}-")
-    # Nothing that was reported is lost but what newer ones have replaced, and each is whole.
+    # Reported checkpoints exist and are whole, except those that newer ones replaced.
     assert [item.checkpoint for item in kept] == reported[::-1][: len(kept)]
     assert [verify(archive, name) for name in archive.names(float("inf"))] == [None] * len(kept)
     assert len(kept) >= min(3, len(reported))
 
 
 def test_training_continues_while_the_store_hangs(driver: RunDriver, s3: FakeS3) -> None:
-    """A request hangs for as long as a hundred steps take, and no step waits for it."""
-    silence = s3.fault("stall", on="PutObject", key=f"{DATA}/rank-1/*", skip=1, count=1)
+    """A request hangs for the time of a hundred steps, and no step waits for it."""
+    hang = s3.fault("stall", on="PutObject", key=f"{DATA}/rank-1/*", skip=1, count=1)
 
     ranks = driver.start_ranks(2, DDP_SCRIPT, ENDLESS)
-    assert s3.struck(silence, times=1, timeout_s=60) == 1
+    assert s3.triggered(hang, times=1, timeout_s=60) == 1
     saved, begun = len(committed(driver)), step_of(driver)
     wait_until(lambda: step_of(driver) >= begun + 100)
-    is_saved_meanwhile = len(committed(driver)) > saved + 1
-    s3.calm(silence)
+    is_saved_during_hang = len(committed(driver)) > saved + 1
+    s3.calm(hang)
     wait_until(lambda: len(committed(driver)) >= saved + 2)
     for rank in ranks:
         rank.send_signal(signal.SIGTERM)
 
     assert [rank.wait(60) for rank in ranks] == [Exit.PREEMPTED, Exit.PREEMPTED]
-    assert not is_saved_meanwhile
+    assert not is_saved_during_hang
     assert bodies(driver, ReportKind.CHECKPOINT_FAILED) == []
 
 
 def test_three_failed_saves_stop_a_run_and_a_restart_resumes(
-    driver: RunDriver, s3: FakeS3, calm: RunDriver
+    driver: RunDriver, s3: FakeS3, uninterrupted: RunDriver
 ) -> None:
     s3.fault("error", code="AccessDenied", status=403, on="PutObject", key=DATA, skip=FIRST)
 
     codes = driver.run_ranks(2, DDP_SCRIPT, LONG)
-    [alarm] = bodies(driver, ReportKind.SAVING_FAILED)
+    [warning] = bodies(driver, ReportKind.SAVING_FAILED)
     [left] = bodies(driver, ReportKind.WORKER_LEFT)
     log = driver.log(0)
     s3.calm()
@@ -118,43 +118,43 @@ def test_three_failed_saves_stop_a_run_and_a_restart_resumes(
     sentence = "3 consecutive checkpoints failed; the last durable checkpoint is step 10: "
     assert codes == [Exit.UNSAVED, Exit.UNSAVED]
     assert len(bodies(driver, ReportKind.CHECKPOINT_FAILED)) == 3
-    assert (alarm["failures"], alarm["safe_step"], alarm["policy"]) == (3, 10, "stop")
-    assert "AccessDenied" in alarm["detail"]
+    assert (warning["failures"], warning["safe_step"], warning["policy"]) == (3, 10, "stop")
+    assert "AccessDenied" in warning["detail"]
     assert (left["reason"], left["exit_code"]) == ("failed", Exit.UNSAVED)
     assert left["detail"].startswith(sentence)
     assert f"holdfast: {sentence}" in log
     assert "Traceback" not in log
     assert again == [0, 0]
     assert bodies(driver, ReportKind.TRAINING_STARTED)[-1]["step"] == 10
-    assert driver.result == calm.result
+    assert driver.result == uninterrupted.result
 
 
 def test_continue_policy_keeps_training_and_logs_the_recovery(
-    driver: RunDriver, s3: FakeS3, calm: RunDriver
+    driver: RunDriver, s3: FakeS3, uninterrupted: RunDriver
 ) -> None:
     driver.extra = {**driver.extra, Env.ON_SAVE_FAILURE: "continue"}
-    failing = 4  # Saves, in each of which two ranks are refused their part.
+    failing = 4  # Saves in which the writes of both ranks are refused.
     s3.fault(
         "error", code="AccessDenied", status=403, on="PutObject", key=DATA, skip=FIRST, count=2 * failing
     )  # fmt: skip
 
     codes = driver.run_ranks(2, DDP_SCRIPT, LONG)
 
-    [alarm] = bodies(driver, ReportKind.SAVING_FAILED)
+    [warning] = bodies(driver, ReportKind.SAVING_FAILED)
     kinds = [r.kind for r in driver.reports() if r.kind is not ReportKind.PROGRESS]
     after = kinds[kinds.index(ReportKind.SAVING_FAILED) :]
     assert codes == [0, 0]
-    assert (alarm["failures"], alarm["safe_step"], alarm["policy"]) == (3, 10, "continue")
+    assert (warning["failures"], warning["safe_step"], warning["policy"]) == (3, 10, "continue")
     assert len(bodies(driver, ReportKind.CHECKPOINT_FAILED)) == failing
     assert ReportKind.CHECKPOINT_COMMITTED in after
     assert (
         f"holdfast: saving checkpoints works again after {failing} consecutive failures"
         in driver.log(0)
     )
-    assert driver.result == calm.result
+    assert driver.result == uninterrupted.result
 
 
-def test_a_last_step_that_cannot_be_saved_is_no_success(driver: RunDriver, s3: FakeS3) -> None:
+def test_failed_save_of_the_last_step_fails_the_run(driver: RunDriver, s3: FakeS3) -> None:
     s3.fault("error", code="AccessDenied", status=403, on="PutObject", key=DATA)
 
     codes = driver.run_ranks(2, DDP_SCRIPT, "10")
@@ -166,7 +166,7 @@ def test_a_last_step_that_cannot_be_saved_is_no_success(driver: RunDriver, s3: F
 
 
 def test_failing_script_does_not_hang_on_a_failing_store(driver: RunDriver, s3: FakeS3) -> None:
-    """The threads that sent the checkpoint kept the process for as long as they had patience: ten minutes."""
+    """A regression test: upload threads kept the process alive for ten minutes."""
     s3.fault("error", code="SlowDown", on="PutObject", key=DATA)
 
     codes = driver.run_ranks(1, DDP_SCRIPT, ENDLESS, "--error", "30")
@@ -177,15 +177,15 @@ def test_failing_script_does_not_hang_on_a_failing_store(driver: RunDriver, s3: 
 
 
 def test_notice_lets_the_running_save_finish_and_saves_again(driver: RunDriver, s3: FakeS3) -> None:
-    silence = s3.fault("stall", on="PutObject", key=f"{DATA}/rank-1/*", skip=1, count=1)
+    hang = s3.fault("stall", on="PutObject", key=f"{DATA}/rank-1/*", skip=1, count=1)
 
     ranks = driver.start_ranks(2, DDP_SCRIPT, ENDLESS)
-    assert s3.struck(silence, times=1, timeout_s=60) == 1
+    assert s3.triggered(hang, times=1, timeout_s=60) == 1
     wait_until(lambda: step_of(driver) > 30)
     RunDir(driver.run_dir).record_notice(now() + timedelta(seconds=600))
     ranks[0].send_signal(signal.SIGTERM)
     wait_until(lambda: bool(bodies(driver, ReportKind.PREEMPTION_NOTICED)))
-    s3.calm(silence)
+    s3.calm(hang)
     codes = [rank.wait(60) for rank in ranks]
 
     [noticed] = bodies(driver, ReportKind.PREEMPTION_NOTICED)
@@ -212,7 +212,7 @@ def test_store_guarantee_is_reported_at_the_start(driver: RunDriver, s3: FakeS3)
 def test_interrupted_attempts_are_counted_from_the_store_alone(
     tmp_path: Path,
 ) -> None:
-    """An error of the script, a rank that is killed, and an end: only the second was taken away."""
+    """Of a script error, a killed rank and a normal end, only the second is an interruption."""
     driver = RunDriver(tmp_path, every="auto")
 
     assert driver.run_ranks(2, DDP_SCRIPT, ENDLESS, "--error", "20") == [1, 1]
@@ -235,7 +235,7 @@ def test_interrupted_attempts_are_counted_from_the_store_alone(
     )
 
 
-def test_a_policy_that_is_none_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_invalid_policy_is_refused_with_a_message(tmp_path: Path) -> None:
     driver = RunDriver(tmp_path, extra={Env.ON_SAVE_FAILURE: "pray"})
 
     code, _, err = driver.run_wrapper(DDP_SCRIPT, "10")

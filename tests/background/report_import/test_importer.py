@@ -1,4 +1,7 @@
-"""The report importer: archives are imported once and in order; unreadable ones stay and are logged."""
+"""The report importer imports archives once and in order.
+
+Unreadable archives stay and are logged.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +33,16 @@ def test_posted_reports_are_imported_and_removed(harness: ReportImportHarness) -
     harness.post(sender_of(1), *words(harness.clock, 1, 3))
     harness.post(sender_of(1), *words(harness.clock, 4, 2))
 
-    taken = harness.visit()
+    imported = harness.visit()
     harness.post(sender_of(1), leaving(harness.clock, 6))
     again = harness.visit()
 
-    assert (taken, again) == (2, 1)
+    assert (imported, again) == (2, 1)
     assert harness.kinds() == ["TrainingStarted", "WorkerLeft"]
     assert harness.steps() == [(1, 2), (1, 3), (1, 4), (1, 5)]
     assert harness.bucket_objects.keys() == []
     assert harness.journal.read(JOB).state is State.TRAINING
-    assert harness.watches.next_due() == harness.clock.now(), "as its nodes can go"
+    assert harness.watches.next_due() == harness.clock.now(), "because its nodes can be released"
 
 
 def test_reports_also_sent_over_http_are_imported_once(harness: ReportImportHarness) -> None:
@@ -73,7 +76,7 @@ def test_stop_before_removal_imports_nothing_twice(
     assert harness.steps() == [(1, 2), (1, 3)]
 
 
-def test_a_long_silence_is_taken_in_several_transactions(harness: ReportImportHarness) -> None:
+def test_long_backlog_is_imported_in_several_transactions(harness: ReportImportHarness) -> None:
     harness.post(sender_of(1), *words(harness.clock, 1, 2500))
 
     harness.visit()
@@ -85,17 +88,17 @@ def test_a_long_silence_is_taken_in_several_transactions(harness: ReportImportHa
 def test_two_unregistered_incarnations_are_distinguished(
     harness: ReportImportHarness,
 ) -> None:
-    """Neither has a number. All of it was posted while the service was away."""
+    """Neither worker has a number. All reports were posted during an outage of the service."""
     harness.post("aa", *words(harness.clock, 1, 3))
     harness.clock.advance(60)
     harness.post("aa", leaving(harness.clock, 4))
     harness.clock.advance(60)
-    gone, here = harness.seconds(), harness.seconds() + 60
+    earlier, here = harness.seconds(), harness.seconds() + 60
     harness.clock.advance(120)
     harness.post("bb", *words(harness.clock, 1, 2))
 
     before = harness.visit()
-    harness.look(lost(gone), ready(here, attempt=2))
+    harness.look(lost(earlier), ready(here, attempt=2))
     after = harness.visit()
 
     assert (before, after) == (0, 3)
@@ -142,7 +145,7 @@ def test_archives_of_a_replaced_worker_are_discarded(
 def test_torn_archive_stays_and_blocks_its_successors(
     harness: ReportImportHarness, caplog: pytest.LogCaptureFixture, size: int
 ) -> None:
-    """Its worker writes it again, the same, after a while."""
+    """Its worker later writes the same archive again."""
     harness.post(sender_of(1), *words(harness.clock, 1, 2))
     torn = harness.post(sender_of(1), *words(harness.clock, 3, 2))
     harness.post(sender_of(1), *words(harness.clock, 5, 2))
@@ -163,7 +166,7 @@ def test_torn_archive_stays_and_blocks_its_successors(
     assert harness.bucket_objects.keys() == []
 
 
-def test_a_parcel_that_is_too_long_is_not_read(
+def test_oversized_archive_is_not_read(
     harness: ReportImportHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness.bucket_objects.put(ArchiveKey("attempt-1", 1, 1).path, b"x" * (MAX_ARCHIVE_BYTES + 1))
@@ -187,7 +190,10 @@ def test_a_parcel_that_is_too_long_is_not_read(
 def test_archive_of_an_impossible_position_blocks_no_other(
     harness: ReportImportHarness, caplog: pytest.LogCaptureFixture, place: str
 ) -> None:
-    """Below 1 its reports would be passed over and removed; what no number of the database is ends the visit."""
+    """The importer would skip and delete reports below number 1.
+
+    A number beyond the database's range would abort the import.
+    """
     key = harness.post("aa", *words(harness.clock, 1, 2), place=(1, 0))
     whole = harness.bucket_objects.objects[key][0]
     harness.bucket_objects.put(key, whole.replace(b'"attempt":1,"before":0', place.encode(), 1))
@@ -213,10 +219,10 @@ def test_archive_with_an_absurd_report_count_is_rejected(
     assert "it does not contain the reports 1 to 999999999999" in caplog.text
 
 
-def test_a_gap_is_waited_for(
+def test_reports_after_a_gap_are_deferred(
     harness: ReportImportHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It may be on its way over HTTP."""
+    """The missing report may still arrive over HTTP."""
     found = [*words(harness.clock, 1, 6)]
     harness.post(sender_of(1), *found[3:])
     harness.visit()
@@ -231,7 +237,7 @@ def test_a_gap_is_waited_for(
     assert harness.steps() == [(1, step) for step in range(2, 7)]
 
 
-def test_reports_that_make_no_sense_hold_up_no_other_worker(
+def test_malformed_reports_do_not_block_other_workers(
     harness: ReportImportHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad = report(1, ReportKind.TRAINING_STARTED, harness.clock.now(), step="three")
@@ -256,8 +262,8 @@ def test_reporting_job_causes_no_store_requests(harness: ReportImportHarness) ->
 
 
 def test_database_statements_do_not_grow_with_reporting_jobs(harness: ReportImportHarness) -> None:
-    """One after the other, a thousand took the service so long that concurrent reports waited for a fifth of a second."""
-    asked_of, result = [], list[str]([JOB])
+    """A thousand jobs, one after the other, delayed concurrent reports by a fifth of a second."""
+    polled, result = [], list[str]([JOB])
     for count in (1, 20):
         for job_id in (f"job-{count}-{i}" for i in range(count)):
             job = harness.journal.submit(
@@ -270,14 +276,14 @@ def test_database_statements_do_not_grow_with_reporting_jobs(harness: ReportImpo
             n = 1 + harness.journal.marks(job_id).get(1, 0)
             point = report(n, ReportKind.PROGRESS, harness.clock.now(), step=n, values={})
             harness.journal.ingest(job_id, 1, [Report(1, n, point.at, point.kind, point.body)])
-        with statements(harness.engine) as asked:
+        with statements(harness.engine) as executed:
             harness.visit(600)
-        asked_of.append(len(asked))
+        polled.append(len(executed))
 
-    assert asked_of[0] == asked_of[1]
+    assert polled[0] == polled[1]
 
 
-def test_empty_inbox_is_polled_less_and_less(
+def test_empty_store_is_polled_at_growing_intervals(
     harness: ReportImportHarness,
 ) -> None:
     for _ in range(120):
@@ -286,7 +292,7 @@ def test_empty_inbox_is_polled_less_and_less(
     assert 12 <= len(harness.looks) <= 16
 
 
-def test_new_nodes_are_looked_after_soon(harness: ReportImportHarness) -> None:
+def test_store_is_polled_soon_after_new_nodes(harness: ReportImportHarness) -> None:
     for _ in range(60):
         harness.visit()
     harness.looks.clear()
@@ -318,13 +324,13 @@ def test_last_archives_are_imported_after_the_end(harness: ReportImportHarness) 
     harness.clock.advance(60)
     harness.post(sender_of(1), *words(harness.clock, 1, 2))
 
-    taken = sum(harness.visit() for _ in range(20))
+    imported = sum(harness.visit() for _ in range(20))
     for _ in range(120):
         harness.visit()
     harness.looks.clear()
     harness.visit(3600)
 
-    assert taken == 1
+    assert imported == 1
     assert harness.looks == []
     assert harness.journal.read(JOB).state is State.ENDED
 
@@ -356,16 +362,16 @@ def test_store_error_is_logged_once_and_retried(
             harness.visit()
     harness.weather.error = None
 
-    taken = sum(harness.visit() for _ in range(40))
+    imported = sum(harness.visit() for _ in range(40))
 
-    assert taken == 1
+    assert imported == 1
     assert [r.getMessage() for r in caplog.records] == [
         f"reports of {JOB} cannot be imported: {error.detail}"
     ]
 
 
-def test_the_clock_of_the_store_may_be_wrong(engine: Engine, clock: FixedClock) -> None:
-    """It dates what is posted; an hour more or less would give it to another attempt."""
+def test_wrong_store_clock_does_not_change_the_attempt(engine: Engine, clock: FixedClock) -> None:
+    """The store dates posted reports. An error of an hour would assign them to another attempt."""
     harness = ReportImportHarness(engine, clock)
     harness.look(
         launched(0), ready(1), lost(5), ready(6, attempt=2), lost(50), ready(60, attempt=3)

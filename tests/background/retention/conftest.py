@@ -1,4 +1,4 @@
-"""A job whose checkpoints are in memory, and the checkpoint collector."""
+"""A job with checkpoints in memory, and the checkpoint collector."""
 
 from support.retention import new_harness
 

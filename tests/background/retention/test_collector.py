@@ -1,4 +1,4 @@
-"""The janitor: what goes, in which order, and what is written down of it."""
+"""The checkpoint collector: which checkpoints it deletes, in which order, and its events."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from support.fakes import FixedClock
 from support.retention import GRACE_S, JOB, NewRetentionHarness, RetentionHarness, name
 
 
-class Gone(BaseException):
-    """The process is gone; no code remains that could catch this."""
+class ProcessKilled(BaseException):
+    """The process was killed; no code remains that could catch this exception."""
 
 
 def test_superseded_checkpoints_are_deleted_after_grace(
@@ -37,12 +37,12 @@ def test_superseded_checkpoints_are_deleted_after_grace(
     assert at_once == [10, 20, 30, 40, 50]
     assert harness.committed() == harness.data() == [40, 50]
     assert [step for _, steps in harness.told_gone() for step in steps] == [10, 20, 30]
-    assert {fact.removal for fact in harness.removals()} == {Removal.SUPERSEDED}
-    assert sum(fact.size_bytes for fact in harness.removals()) == 60
+    assert {event.removal for event in harness.removals()} == {Removal.SUPERSEDED}
+    assert sum(event.size_bytes for event in harness.removals()) == 60
     assert harness.tidiness.error is None
 
 
-def test_many_that_go_in_one_visit_are_one_fact(new_harness: NewRetentionHarness) -> None:
+def test_deletions_of_one_run_are_one_event(new_harness: NewRetentionHarness) -> None:
     harness = new_harness()
     harness.save_five()
 
@@ -89,10 +89,10 @@ def test_unreadable_commit_does_not_count(
 
 
 @pytest.mark.parametrize("step", [10, 50])
-def test_nothing_goes_while_a_format_cannot_be_read(
+def test_unknown_checkpoint_format_blocks_all_deletions(
     new_harness: NewRetentionHarness, step: int
 ) -> None:
-    """Reported or not, and whether it is the newest or one that was to go."""
+    """This holds for reported and unreported checkpoints, newest or due for deletion."""
     harness = new_harness()
     harness.save_five()
     harness.bucket_objects.put(
@@ -123,7 +123,7 @@ def test_incomplete_checkpoint_does_not_count_as_kept(
     assert harness.committed() == [30, 40, 50]
 
 
-def test_quarantined_checkpoint_goes_with_its_mark(
+def test_quarantined_checkpoint_is_deleted_with_its_mark(
     new_harness: NewRetentionHarness,
 ) -> None:
     harness = new_harness()
@@ -144,7 +144,10 @@ def test_quarantined_checkpoint_goes_with_its_mark(
 def test_quarantine_mark_of_a_parent_stays_until_a_commit(
     new_harness: NewRetentionHarness,
 ) -> None:
-    """A job that continues from another one's has to know, however long it waits, which of them it cannot read."""
+    """A job that continues from a parent's checkpoint has to know which of them is unreadable.
+
+    It may wait for long.
+    """
     harness = new_harness()
     harness.bucket_objects.put(quarantine_key(name(90)), b'{"reason": "does not have the digest"}')
 
@@ -157,7 +160,7 @@ def test_quarantine_mark_of_a_parent_stays_until_a_commit(
     assert harness.bucket_objects.keys("flawed/") == []
 
 
-def test_while_a_placement_looks_for_a_checkpoint_none_goes(
+def test_no_checkpoint_is_deleted_during_a_restore(
     new_harness: NewRetentionHarness,
 ) -> None:
     harness = new_harness()
@@ -165,11 +168,11 @@ def test_while_a_placement_looks_for_a_checkpoint_none_goes(
     harness.tell(lost(400), ready(500, attempt=2), restoring(510, attempt=2))
 
     harness.visit(GRACE_S)
-    meanwhile = harness.committed()
+    before_end = harness.committed()
     harness.tell(training(900, attempt=2, step=50))
     harness.visit(600)
 
-    assert meanwhile == [10, 20, 30, 40, 50]
+    assert before_end == [10, 20, 30, 40, 50]
     assert harness.committed() == [40, 50]
 
 
@@ -181,15 +184,15 @@ def test_fencing_token_without_a_start_blocks_deletion(
     harness.bucket_objects.put("claims/000000000002")
 
     harness.visit(GRACE_S)
-    meanwhile = harness.committed()
+    before_end = harness.committed()
     harness.bucket_objects.begin(2, 50)
     harness.visit(600)
 
-    assert meanwhile == [10, 20, 30, 40, 50]
+    assert before_end == [10, 20, 30, 40, 50]
     assert harness.committed() == [40, 50]
 
 
-def test_parts_of_dead_uploads_go_and_the_upload_under_way_stays(
+def test_orphaned_uploads_are_deleted_and_active_ones_stay(
     new_harness: NewRetentionHarness,
 ) -> None:
     harness = new_harness()
@@ -197,28 +200,28 @@ def test_parts_of_dead_uploads_go_and_the_upload_under_way_stays(
     harness.upload(35)
     harness.clock.advance(GRACE_S)
     harness.upload(60)
-    stray = "commits/.draft-ab12-000000000070-e1-00000001.json"
-    harness.bucket_objects.put(stray)
+    orphan = "commits/.draft-ab12-000000000070-e1-00000001.json"
+    harness.bucket_objects.put(orphan)
     harness.bucket_objects.put("probes/ab12")
 
     harness.visit(0)
-    first, strays = harness.data(), harness.bucket_objects.keys("probes/")
+    first, probes = harness.data(), harness.bucket_objects.keys("probes/")
     harness.visit(86_400)
 
     assert first == [40, 50, 60]
-    assert strays == ["probes/ab12"]
+    assert probes == ["probes/ab12"]
     assert harness.data() == [40, 50]
-    assert not {stray, "probes/ab12"} & set(harness.bucket_objects.keys())
+    assert not {orphan, "probes/ab12"} & set(harness.bucket_objects.keys())
     assert [each for each in harness.told_gone() if each[0] == "dead_upload"] == [
         ("dead_upload", [35]),
         ("dead_upload", [60]),
     ]
 
 
-def test_an_upload_that_was_committed_after_all_is_a_checkpoint(
+def test_late_commit_of_an_upload_is_not_deleted(
     new_harness: NewRetentionHarness,
 ) -> None:
-    """A list that comes late does not name it; the store itself does."""
+    """A stale listing does not name the checkpoint; the store itself does."""
     harness = new_harness()
     harness.save_five()
     late = harness.upload(60)
@@ -248,7 +251,7 @@ def test_off_lineage_checkpoints_are_deleted_as_such(
     assert harness.told_gone() == [("superseded", [10]), ("off_lineage", [30, 40, 50])]
 
 
-# Cut off anywhere
+# Killed at any operation
 
 
 def test_collector_killed_anywhere_leaves_whole_checkpoints(
@@ -264,13 +267,13 @@ def test_collector_killed_anywhere_leaves_whole_checkpoints(
 
         def die(operation: str, key: str, countdown: Any = countdown, deadly: int = deadly) -> None:
             if next(countdown) == deadly:
-                raise Gone
+                raise ProcessKilled
 
         harness.clock.advance(GRACE_S)
-        turn, *_ = harness.upkeep.claim(harness.clock.now(), 600, 9)
+        lease, *_ = harness.upkeep.claim(harness.clock.now(), 600, 9)
         try:
-            harness.new_janitor(die).collect(turn)
-        except Gone:
+            harness.new_janitor(die).collect(lease)
+        except ProcessKilled:
             pass
         else:
             break
@@ -334,39 +337,39 @@ def test_just_reported_checkpoint_is_not_yet_missing(new_harness: NewRetentionHa
     assert harness.told_gone() == []
 
 
-def test_a_worker_that_speaks_meanwhile_is_not_overrun(new_harness: NewRetentionHarness) -> None:
+def test_concurrent_worker_report_is_not_overwritten(new_harness: NewRetentionHarness) -> None:
     harness = new_harness()
     harness.save_five()
-    spoken = iter([saved(600, step=55, name=str(name(55)))])
+    reports = iter([saved(600, step=55, name=str(name(55)))])
 
-    class Busy(Journal):
-        """A worker speaks just before the first thing that the janitor has to say."""
+    class InterleavingJournal(Journal):
+        """A worker reports just before the collector appends its first event."""
 
         def append(self, job: Job, events: Sequence[Event]) -> Job:
-            if fact := next(spoken, None):
-                super().append(self.read(JOB), [fact])
+            if event := next(reports, None):
+                super().append(self.read(JOB), [event])
             return super().append(job, events)
 
-    harness.journal = Busy(harness.engine, harness.clock)
+    harness.journal = InterleavingJournal(harness.engine, harness.clock)
     harness.janitor = harness.new_janitor()
     harness.visit(GRACE_S)
 
-    assert next(spoken, None) is None
+    assert next(reports, None) is None
     assert harness.told_gone() == [("superseded", [10, 20, 30])]
 
 
-def test_two_that_tidy_at_once_write_everything_down_once(new_harness: NewRetentionHarness) -> None:
+def test_concurrent_collectors_record_each_deletion_once(new_harness: NewRetentionHarness) -> None:
     harness = new_harness()
     harness.save_five()
     harness.clock.advance(GRACE_S)
-    [turn] = harness.upkeep.claim(harness.clock.now(), 600, 9)
+    [lease] = harness.upkeep.claim(harness.clock.now(), 600, 9)
     other = harness.new_janitor()
 
     def interfere(operation: str, key: str) -> None:
         if (operation, key) == ("delete", name(20).commit_key):
-            other.collect(turn)
+            other.collect(lease)
 
-    harness.new_janitor(interfere).collect(turn)
+    harness.new_janitor(interfere).collect(lease)
 
     assert harness.committed() == harness.data() == [40, 50]
     gone = sorted(step for _, steps in harness.told_gone() for step in steps)

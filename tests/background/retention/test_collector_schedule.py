@@ -1,4 +1,4 @@
-"""The checkpoint collector: its schedule, its messages without access, and its persistence."""
+"""The checkpoint collector: its schedule, its messages without access, and persistence."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pytest
 from holdfast.domain.events import Outcome
@@ -14,28 +15,29 @@ from holdfast.errors import CheckpointStoreRefused, CheckpointStoreUnreachable
 from support.events import at, finished, left, lost, ready
 from support.memory_store import StoreFaults
 from support.retention import GRACE_S, NewRetentionHarness, RetentionHarness, name
+from worker.support.run_driver import wait_until
 
 
 def test_store_is_scanned_often_in_training_and_seldom_in_waits(
     new_harness: NewRetentionHarness,
 ) -> None:
-    asked: list[str] = []
-    harness = new_harness(keep=9, before=lambda operation, key: asked.append(operation))
+    requests: list[str] = []
+    harness = new_harness(keep=9, before=lambda operation, key: requests.append(operation))
     harness.save_five()
 
-    def looks(minutes: int) -> int:
-        before = asked.count("directories")
+    def scans(minutes: int) -> int:
+        before = requests.count("directories")
         for _ in range(minutes):
             harness.visit(60)
-        return asked.count("directories") - before
+        return requests.count("directories") - before
 
-    training_on = looks(5)
+    training_on = scans(5)
     harness.tell(left(1000, step=50), lost(1001))
-    result, waiting = looks(1), looks(20)
+    result, waiting = scans(1), scans(20)
     harness.tell(ready(3000, attempt=2))
-    news = looks(1)
+    new_scans = scans(1)
 
-    assert (training_on, result, waiting, news) == (5, 1, 2, 1)
+    assert (training_on, result, waiting, new_scans) == (5, 1, 2, 1)
 
 
 def test_checkpoints_are_deleted_on_time_while_a_job_waits(
@@ -61,16 +63,16 @@ def test_ended_job_is_collected_until_nothing_is_left(
 
     for _ in range(40):
         harness.visit(3600)
-    tidied_at = harness.tidiness.last_run_at
+    last_run_at = harness.tidiness.last_run_at
     last = harness.visit(10 * 86_400)
 
     assert harness.committed() == harness.data() == [40, 50]
     assert last == 0
-    assert tidied_at
-    assert tidied_at < harness.clock.now()
+    assert last_run_at
+    assert last_run_at < harness.clock.now()
 
 
-def test_a_job_that_ended_before_it_saved_is_looked_at_once_more(
+def test_job_that_ended_without_saving_is_scanned_once_more(
     new_harness: NewRetentionHarness,
 ) -> None:
     harness = new_harness()
@@ -83,25 +85,25 @@ def test_a_job_that_ended_before_it_saved_is_looked_at_once_more(
     assert visits[-1] == 0
 
 
-# Stores that cannot be used
+# Unusable stores
 
 
 def test_refused_access_is_logged_once_and_retried_rarely(
     new_harness: NewRetentionHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    weather = StoreFaults(CheckpointStoreRefused("An error occurred (AccessDenied): Access Denied"))
-    harness = new_harness(before=weather)
+    faults = StoreFaults(CheckpointStoreRefused("An error occurred (AccessDenied): Access Denied"))
+    harness = new_harness(before=faults)
     harness.save_five()
 
     with caplog.at_level(logging.WARNING, logger="holdfast.background.retention"):
         visits = [harness.visit(60) for _ in range(12 * 60)]
 
-    trouble = "s3://bucket/runs/job-1: An error occurred (AccessDenied): Access Denied"
-    assert (harness.tidiness.error, harness.tidiness.since) == (trouble, at(360))
+    message = "s3://bucket/runs/job-1: An error occurred (AccessDenied): Access Denied"
+    assert (harness.tidiness.error, harness.tidiness.since) == (message, at(360))
     assert len(caplog.records) == 1
-    assert caplog.records[0].getMessage() == f"checkpoint retention of job-1 failed: {trouble}"
+    assert caplog.records[0].getMessage() == f"checkpoint retention of job-1 failed: {message}"
     assert 10 < sum(visits) < 25
-    weather.error = None
+    faults.error = None
     harness.visit(86_400)
     assert (harness.tidiness.error, harness.tidiness.since) == (None, None)
     assert harness.committed() == [40, 50]
@@ -110,8 +112,8 @@ def test_refused_access_is_logged_once_and_retried_rarely(
 def test_unreachable_store_is_retried_soon(
     new_harness: NewRetentionHarness,
 ) -> None:
-    weather = StoreFaults(CheckpointStoreUnreachable("Could not connect"))
-    harness = new_harness(before=weather)
+    faults = StoreFaults(CheckpointStoreUnreachable("Could not connect"))
+    harness = new_harness(before=faults)
     harness.save_five()
 
     visits = [harness.visit(60) for _ in range(3)]
@@ -149,7 +151,7 @@ def test_interrupted_deletion_records_the_deleted_ones(new_harness: NewRetention
     assert harness.told_gone() == [("superseded", [10])]
 
 
-def test_another_store_than_that_of_the_nodes_is_taken_for_one(
+def test_store_missing_every_checkpoint_is_an_error(
     new_harness: NewRetentionHarness,
 ) -> None:
     harness = new_harness()
@@ -177,11 +179,11 @@ def test_missing_store_of_an_ended_job_is_not_scanned_forever(
     assert harness.tidiness.error
 
 
-# In its own tasks
+# As a background task
 
 
 @contextmanager
-def tidying(harness: RetentionHarness) -> Iterator[None]:
+def running_collector(harness: RetentionHarness) -> Iterator[None]:
     """The collector runs in the background."""
     stopped = asyncio.Event()
     loops: list[asyncio.AbstractEventLoop] = []
@@ -205,19 +207,19 @@ def tidying(harness: RetentionHarness) -> Iterator[None]:
         thread.join(30)
 
 
-def test_a_bug_in_one_visit_is_not_the_end_of_tidying(
+def test_error_in_one_run_does_not_stop_the_collector(
     new_harness: NewRetentionHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     met = threading.Semaphore(0)
 
     def stumble(operation: str, key: str) -> None:
-        harness.clock.advance(3600)  # Its lease is over at once.
+        harness.clock.advance(3600)  # Its lease has expired.
         met.release()
         raise ZeroDivisionError("a bug of ours")
 
     harness = new_harness(before=stumble)
 
-    with tidying(harness):
+    with running_collector(harness):
         assert met.acquire(timeout=30)
         assert met.acquire(timeout=30)
 
@@ -227,18 +229,37 @@ def test_a_bug_in_one_visit_is_not_the_end_of_tidying(
     )
 
 
+def test_job_whose_visit_outlasts_its_lease_is_due_again_soon(
+    new_harness: NewRetentionHarness,
+) -> None:
+    due_soon = threading.Event()
+
+    def outlast(operation: str, key: str) -> None:
+        if due_soon.is_set():
+            return
+        harness.clock.advance(3600)
+        now = harness.clock.now()
+        wait_until(lambda: now < harness.due_at() <= now + timedelta(seconds=60))
+        due_soon.set()
+
+    harness = new_harness(before=outlast)
+
+    with running_collector(harness):
+        assert due_soon.wait(30)
+
+
 def test_collector_runs_until_stopped(new_harness: NewRetentionHarness) -> None:
     gone = threading.Event()
 
     def see(operation: str, key: str) -> None:
         if (operation, key) == ("look", "probes/") and harness.data() == [40, 50]:
-            gone.set()  # In the visit after the one that has removed the others.
+            gone.set()  # In the scan after the one that has deleted the others.
 
     harness = new_harness(before=see)
     harness.save_five()
     harness.clock.advance(GRACE_S)
 
-    with tidying(harness):
+    with running_collector(harness):
         while not gone.wait(0.05):
             harness.clock.advance(600)
 

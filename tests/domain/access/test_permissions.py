@@ -1,4 +1,4 @@
-"""What a role gives and a token takes away."""
+"""Permissions of roles, and their restriction by the scopes of a token."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def caller(role: Role | None, **more: object) -> Caller:
     return Caller(name="ada", roles=roles, **more)
 
 
-def test_every_action_has_its_need() -> None:
+def test_every_action_has_a_required_permission() -> None:
     assert set(ACTION_REQUIREMENTS) == set(Action)
 
 
@@ -39,7 +39,7 @@ def test_higher_role_includes_lower_ones(action: Action) -> None:
 
 
 @for_each(action for action in Action if ACTION_REQUIREMENTS[action].role)
-def test_a_role_in_one_project_is_none_in_another(action: Action) -> None:
+def test_role_applies_to_its_own_project_only(action: Action) -> None:
     assert not caller(Role.ADMIN).may(action, "vision")
     assert not caller(Role.ADMIN).may(action)
     with pytest.raises(NotFound, match="no project vision"):
@@ -48,10 +48,10 @@ def test_a_role_in_one_project_is_none_in_another(action: Action) -> None:
 
 @for_each(itertools.product(Action, ROLES, [None, "nlp", "vision"]))
 def test_token_never_exceeds_its_user(
-    given: tuple[Action, Role | None, str | None],
+    scope_case: tuple[Action, Role | None, str | None],
 ) -> None:
-    """Over all scopes: what a narrower token may is among what the whole user may."""
-    action, role, only = given
+    """For all scopes: a narrower token has a subset of its user's permissions."""
+    action, role, only = scope_case
     whole = caller(role)
     for count in range(4):
         for scopes in itertools.combinations(TokenScope, count):
@@ -62,34 +62,35 @@ def test_token_never_exceeds_its_user(
 
 @for_each(itertools.product(Action, ROLES, [False, True], [None, "nlp", "vision"]))
 def test_exactly_the_disallowed_actions_are_refused(
-    given: tuple[Action, Role | None, bool, str | None],
+    scope_case: tuple[Action, Role | None, bool, str | None],
 ) -> None:
-    action, role, admin, only = given
-    who = caller(role, is_admin=admin, only=only)
+    action, role, admin, only = scope_case
+    user = caller(role, is_admin=admin, only=only)
 
-    refusal = _refusal(who, action)
+    refusal = _expected_error(user, action)
 
-    assert (refusal is None) is (who.may(action, "nlp") and who.may_see("nlp"))
-    # An invisible project does not exist for a caller; otherwise the missing permission is named.
+    assert (refusal is None) is (user.may(action, "nlp") and user.may_see("nlp"))
+    # A caller cannot see that an invisible project exists; otherwise the missing permission is
+    # named.
     if refusal:
-        assert refusal is (Forbidden if who.may(Action.SEE, "nlp") else NotFound)
+        assert refusal is (Forbidden if user.may(Action.SEE, "nlp") else NotFound)
 
 
-def _refusal(who: Caller, action: Action) -> type[HoldfastError] | None:
+def _expected_error(user: Caller, action: Action) -> type[HoldfastError] | None:
     try:
-        who.require(action, "nlp")
+        user.require(action, "nlp")
     except HoldfastError as error:
         return type(error)
     return None
 
 
-def test_a_confined_admin_rules_one_project_and_not_the_service() -> None:
-    who = Caller(name="ada", is_admin=True, only="nlp")
+def test_confined_admin_has_rights_in_one_project_only() -> None:
+    user = Caller(name="ada", is_admin=True, only="nlp")
 
-    assert who.may(Action.MANAGE_MEMBERS, "nlp")
-    assert not who.may(Action.SEE, "vision")
-    assert not who.may(Action.MANAGE_SERVICE)
-    assert who.visible_projects == {"nlp"}
+    assert user.may(Action.MANAGE_MEMBERS, "nlp")
+    assert not user.may(Action.SEE, "vision")
+    assert not user.may(Action.MANAGE_SERVICE)
+    assert user.visible_projects == {"nlp"}
 
 
 def test_visible_projects_follow_roles_and_scopes() -> None:
@@ -101,11 +102,11 @@ def test_visible_projects_follow_roles_and_scopes() -> None:
     assert caller(Role.ADMIN, scopes=frozenset({TokenScope.WRITE})).visible_projects == frozenset()
 
 
-def test_where_a_job_goes_that_names_no_project() -> None:
+def test_job_without_a_project_gets_the_implied_one() -> None:
     viewer_too = Caller(name="ada", roles={"nlp": Role.MEMBER, "vision": Role.VIEWER})
     both = Caller(name="ada", roles={"nlp": Role.MEMBER, "vision": Role.MEMBER})
 
-    homes = [who.default_project(Action.SUBMIT, "default") for who in (viewer_too, both, OWNER)]
+    homes = [user.default_project(Action.SUBMIT, "default") for user in (viewer_too, both, OWNER)]
 
     assert homes == ["nlp", "default", "default"]
 

@@ -1,4 +1,4 @@
-"""Every try to save and what became of it, by the facts alone."""
+"""Every save attempt and its outcome, derived from events alone."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 from support.events import at, failing, finished, left, lost, restoring, saved, training
 
 
-def recorded(*facts: Event) -> CheckpointHistory:
+def recorded(*events: Event) -> CheckpointHistory:
     saves = CheckpointHistory()
-    for seq, fact in enumerate(facts, 1):
-        saves.apply(seq, fact)
+    for seq, event in enumerate(events, 1):
+        saves.apply(seq, event)
     return saves
 
 
-def fates(saves: CheckpointHistory) -> dict[int, Fate]:
-    """By step; newest first."""
+def outcomes(saves: CheckpointHistory) -> dict[int, Fate]:
+    """Outcomes by step, newest first."""
     return {save.step: save.fate for save in saves.attempts()}
 
 
@@ -37,9 +37,9 @@ def removed(*names: str, seconds: float = 100, why: Removal = Removal.SUPERSEDED
 
 def test_save_attempt_holds_all_reported_details() -> None:
     metrics = {"loss": Metric(value=0.5, step=9)}
-    fact = saved(10, step=10, name="a", durable_s=12, stall_ms=30, metrics=metrics)
+    event = saved(10, step=10, name="a", durable_s=12, stall_ms=30, metrics=metrics)
 
-    [save] = recorded(training(), fact).attempts()
+    [save] = recorded(training(), event).attempts()
 
     assert (save.name, save.step, save.attempt, save.size_bytes) == ("a", 10, 1, 1)
     assert (save.snapshot_at, save.at, save.stall_ms) == (at(10), at(12), 30)
@@ -49,12 +49,12 @@ def test_save_attempt_holds_all_reported_details() -> None:
 def test_save_attempts_are_newest_first_and_include_failures() -> None:
     saves = recorded(training(), saved(10, step=10), failing(20, step=20), saved(30, step=30))
 
-    assert fates(saves) == {30: Fate.COMPLETE, 20: Fate.FAILED, 10: Fate.COMPLETE}
+    assert outcomes(saves) == {30: Fate.COMPLETE, 20: Fate.FAILED, 10: Fate.COMPLETE}
     assert [save.failure for save in saves.attempts()] == ["", "no room", ""]
 
 
 def test_failure_without_detail_is_a_failure() -> None:
-    assert fates(recorded(failing(20, step=20, detail=""))) == {20: Fate.FAILED}
+    assert outcomes(recorded(failing(20, step=20, detail=""))) == {20: Fate.FAILED}
 
 
 def test_checkpoint_names_the_attempts_that_restored_it() -> None:
@@ -67,13 +67,13 @@ def test_checkpoint_names_the_attempts_that_restored_it() -> None:
 
 def test_unusable_checkpoint_is_damaged_with_its_reason() -> None:
     over = (PassedOver(checkpoint="b", reason="rank-0/000000 is missing"),)
-    went_on = replace(training(30, attempt=2, step=10), restored_from="a", passed_over=over)
+    resumed = replace(training(30, attempt=2, step=10), restored_from="a", passed_over=over)
 
     saves = recorded(
-        training(), saved(10, step=10, name="a"), saved(20, step=20, name="b"), went_on
+        training(), saved(10, step=10, name="a"), saved(20, step=20, name="b"), resumed
     )
 
-    assert fates(saves) == {20: Fate.DAMAGED, 10: Fate.COMPLETE}
+    assert outcomes(saves) == {20: Fate.DAMAGED, 10: Fate.COMPLETE}
     assert saves.attempts()[0].passed_over == (UnusableCheckpoint(2, "rank-0/000000 is missing"),)
 
 
@@ -84,7 +84,7 @@ def test_steps_beyond_a_later_start_are_abandoned() -> None:
         training(), saved(10, step=10), saved(20, step=20), training(30, attempt=2, step=10), late
     )
 
-    assert fates(saves) == {25: Fate.ABANDONED, 20: Fate.ABANDONED, 10: Fate.COMPLETE}
+    assert outcomes(saves) == {25: Fate.ABANDONED, 20: Fate.ABANDONED, 10: Fate.COMPLETE}
     assert saves.attempts()[0].abandoned_by == ResumePoint(2, 10)
 
 
@@ -100,21 +100,21 @@ def test_removed_checkpoint_keeps_reason_and_time() -> None:
 
 
 def test_unreported_checkpoint_is_no_save_attempt() -> None:
-    went_on = replace(training(attempt=2), restored_from="stranger")
+    resumed = replace(training(attempt=2), restored_from="stranger")
 
-    saves = recorded(removed("stranger"), went_on)
+    saves = recorded(removed("stranger"), resumed)
 
     assert saves.attempts() == []
     assert (saves.is_removed("stranger"), saves.is_removed("other")) == (True, False)
 
 
 def test_fate_may_be_recorded_before_the_save() -> None:
-    """A node's last word comes late, or by a spool that is found afterwards."""
+    """The last report of a node arrives late, or in a spool that is found afterwards."""
     over = (PassedOver(checkpoint="b", reason="torn"),)
-    went_on = replace(training(30, attempt=2, step=10), restored_from="a", passed_over=over)
+    resumed = replace(training(30, attempt=2, step=10), restored_from="a", passed_over=over)
 
     saves = recorded(
-        went_on, removed("b"), saved(10, step=10, name="a"), saved(20, step=20, name="b")
+        resumed, removed("b"), saved(10, step=10, name="a"), saved(20, step=20, name="b")
     )
 
     [b, a] = saves.attempts()
@@ -123,8 +123,8 @@ def test_fate_may_be_recorded_before_the_save() -> None:
 
 
 def test_pruned_checkpoints_are_still_known_as_removed() -> None:
-    facts = [saved(10, step=10, name="a"), saved(20, step=20, name="b"), failing(25, step=25)]
-    saves = recorded(training(), *facts, removed("a"))
+    events = [saved(10, step=10, name="a"), saved(20, step=20, name="b"), failing(25, step=25)]
+    saves = recorded(training(), *events, removed("a"))
 
     saves.prune()
 
@@ -134,8 +134,8 @@ def test_pruned_checkpoints_are_still_known_as_removed() -> None:
     assert (saves.is_removed("a"), saves.find("a")) == (True, None)
 
 
-def test_a_resume_goes_on_from_the_furthest_that_is_complete() -> None:
-    facts = [
+def test_resume_uses_the_furthest_complete_checkpoint() -> None:
+    events = [
         training(),
         saved(10, step=10, name="a"),
         saved(20, step=20, name="b"),
@@ -143,8 +143,8 @@ def test_a_resume_goes_on_from_the_furthest_that_is_complete() -> None:
         saved(40, attempt=2, step=15, name="c"),
     ]
 
-    newest = recorded(*facts).newest()
-    without = recorded(*facts, removed("c")).newest()
+    newest = recorded(*events).newest()
+    without = recorded(*events, removed("c")).newest()
 
     assert newest
     assert without
@@ -153,23 +153,23 @@ def test_a_resume_goes_on_from_the_furthest_that_is_complete() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "is_restoring"),
+    ("events", "is_restoring"),
     [
         ([restoring()], True),
         ([restoring(), training()], False),
         ([restoring(), left(5, step=0)], False),
         ([restoring(), lost(5)], False),
         ([restoring(), lost(5), restoring(6, attempt=2)], True),
-        ([lost(5), restoring()], False),  # Told late, by a spool that was found afterwards.
+        ([lost(5), restoring()], False),  # Reported late, by a spool found afterwards.
         ([restoring(), lost(5), restoring(6, attempt=2), training(7, attempt=2)], False),
-        ([restoring(), training(), restoring(8)], True),  # The same placement, started again.
+        ([restoring(), training(), restoring(8)], True),  # The same attempt after a restart.
         ([restoring(), finished(9)], False),
     ],
 )
 def test_restore_in_progress_is_derived_from_events(
-    facts: Iterable[Event], is_restoring: bool
+    events: Iterable[Event], is_restoring: bool
 ) -> None:
-    assert recorded(*facts).is_restoring is is_restoring
+    assert recorded(*events).is_restoring is is_restoring
 
 
 STARTS = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 9)), max_size=8)
@@ -179,7 +179,7 @@ STARTS = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 9)), max_size=8)
 def test_checkpoint_is_abandoned_iff_cut_off_by_a_later_start(
     starts: list[tuple[int, int]], attempt: int, step: int
 ) -> None:
-    """The rule by which the store itself is read: `Lineage.cut`."""
+    """The store itself is read by the same rule: `Lineage.cut`."""
     begun = [training(n, attempt=a, step=s) for n, (a, s) in enumerate(starts)]
 
     [save] = recorded(*begun, saved(50, attempt=attempt, step=step)).attempts()

@@ -1,4 +1,4 @@
-"""What may be removed from a checkpoint store: by examples, and against a definition that is read off one by one."""
+"""Deletions from a checkpoint store: examples, and a comparison with a literal definition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support.retention_oracle import is_asked_for
 
 GRACE = GracePeriods(commits=timedelta(seconds=300), uploads=timedelta(days=1))
 NOON = at(7 * 86_400)
-"""Long after all that happened at dawn."""
+"""A week after the start of the history."""
 
 
 def name(step: int, epoch: int = 1, saves: int = 1) -> CheckpointName:
@@ -48,23 +48,23 @@ def seen(
     starts: Iterable[EpochStart] = (),
     **more: object,
 ) -> Inventory:
-    """A store at noon, in which epoch 1 began at dawn, if nothing else is said."""
+    """A store at noon, in which epoch 1 began at dawn by default."""
     begun = dict.fromkeys([*starts, EpochStart(1, 0)], DAWN)
-    words = {"at": NOON, "starts": begun, "claimed_epoch": max(s.epoch for s in begun), **more}
-    return Inventory(commits=commits, uploads=tuple(uploads), **words)
+    fields = {"at": NOON, "starts": begun, "claimed_epoch": max(s.epoch for s in begun), **more}
+    return Inventory(commits=commits, uploads=tuple(uploads), **fields)
 
 
 def removed(inventory: Inventory, keep: RetentionPolicy = RetentionPolicy(last=2), *, restoring: bool = False) -> list[int]:  # fmt: skip
-    """Steps of the commits that go."""
+    """Steps of the commits to delete."""
     plan = decide(inventory, keep, GRACE, is_restoring=restoring)
-    return sorted(gone.step for gone in (*plan.superseded, *plan.off_lineage))
+    return sorted(deleted.step for deleted in (*plan.superseded, *plan.off_lineage))
 
 
 def discarded(inventory: Inventory) -> list[int]:
-    """Steps of the uploads that go."""
+    """Steps of the uploads to delete."""
     return [
-        gone.step
-        for gone in decide(inventory, RetentionPolicy(), GRACE, is_restoring=False).uploads
+        deleted.step
+        for deleted in decide(inventory, RetentionPolicy(), GRACE, is_restoring=False).uploads
     ]
 
 
@@ -72,7 +72,7 @@ FIVE = tuple(commit(step) for step in (10, 20, 30, 40, 50))
 
 
 @pytest.mark.parametrize(
-    ("keep", "gone"),
+    ("keep", "deleted"),
     [
         (RetentionPolicy(last=2), [10, 20, 30]),
         (RetentionPolicy(last=4), [10]),
@@ -82,8 +82,10 @@ FIVE = tuple(commit(step) for step in (10, 20, 30, 40, 50))
         (RetentionPolicy(last=2, every="1000 steps"), [10, 20, 30]),
     ],
 )
-def test_the_last_and_the_milestones_stay(keep: RetentionPolicy, gone: list[int]) -> None:
-    assert removed(seen(*FIVE), keep) == gone
+def test_last_checkpoints_and_milestones_are_kept(
+    keep: RetentionPolicy, deleted: list[int]
+) -> None:
+    assert removed(seen(*FIVE), keep) == deleted
 
 
 def test_first_checkpoint_of_each_stretch_is_kept() -> None:
@@ -96,7 +98,7 @@ LOSSES = (commit(10, loss=0.5), commit(20, loss=0.2), commit(30, loss=0.9), comm
 
 
 @pytest.mark.parametrize(
-    ("best", "gone"),
+    ("best", "deleted"),
     [
         (Best(metric="loss", mode=Mode.MIN), [10, 30]),
         (Best(metric="loss", mode=Mode.MAX), [10, 20]),
@@ -104,8 +106,8 @@ LOSSES = (commit(10, loss=0.5), commit(20, loss=0.2), commit(30, loss=0.9), comm
         (Best(metric="loss", mode=Mode.MIN, count=9), []),
     ],
 )
-def test_best_checkpoints_are_kept_and_must_be_measured(best: Best, gone: list[int]) -> None:
-    assert removed(seen(*LOSSES), RetentionPolicy(last=2, best=best)) == gone
+def test_best_checkpoints_are_kept_and_must_be_measured(best: Best, deleted: list[int]) -> None:
+    assert removed(seen(*LOSSES), RetentionPolicy(last=2, best=best)) == deleted
 
 
 def test_best_is_the_checkpoint_nearest_to_its_validation() -> None:
@@ -120,7 +122,7 @@ def test_best_is_the_checkpoint_nearest_to_its_validation() -> None:
     assert removed(seen(*saves), RetentionPolicy(last=2, best=best)) == [110, 120, 140]
 
 
-def test_of_two_that_are_as_good_the_first_stays_the_best() -> None:
+def test_first_of_equally_good_checkpoints_is_best() -> None:
     saves = [commit(step, loss=1.0) for step in (10, 20, 30, 40)]
 
     assert removed(
@@ -129,7 +131,10 @@ def test_of_two_that_are_as_good_the_first_stays_the_best() -> None:
 
 
 def test_superseded_checkpoint_is_kept_for_the_grace_period() -> None:
-    """The third is a moment old: until it came, the first was among the last two, and somebody may be reading it."""
+    """The third is new.
+
+    Before it, the first was among the last two, and a worker may be reading it.
+    """
     saves = [commit(10), commit(20), commit(30, seconds=1000)]
 
     before = removed(seen(*saves, at=at(1299)))
@@ -138,7 +143,7 @@ def test_superseded_checkpoint_is_kept_for_the_grace_period() -> None:
     assert (before, after) == ([], [10])
 
 
-def test_while_a_placement_looks_for_a_checkpoint_none_goes() -> None:
+def test_no_checkpoint_is_deleted_during_a_restore() -> None:
     assert removed(seen(*FIVE, claimed_epoch=2)) == []
     assert removed(seen(*FIVE), restoring=True) == []
 
@@ -171,11 +176,11 @@ def test_checkpoints_of_an_unknown_epoch_are_not_deleted() -> None:
         seen(*saves, uploads=[stranger]), RetentionPolicy(last=2), GRACE, is_restoring=False
     )
 
-    assert [gone.step for gone in plan.superseded] == [10, 20, 30]
+    assert [deleted.step for deleted in plan.superseded] == [10, 20, 30]
     assert plan.uploads == ()
 
 
-def test_in_a_store_without_any_start_nothing_is_touched() -> None:
+def test_store_without_a_start_is_left_unchanged() -> None:
     inventory = Inventory(at=NOON, commits=FIVE, uploads=(upload(60),))
 
     assert decide(inventory, RetentionPolicy(last=2), GRACE, is_restoring=False) == RetentionPlan()
@@ -193,8 +198,8 @@ def test_incomplete_checkpoint_is_not_counted_or_deleted_earlier() -> None:
     [
         (upload(15, 1), 300),  # Its epoch is fenced: a later one has begun.
         (upload(90, 2, saves=0), 300),  # Its writer has committed a later one since.
-        (upload(90, 2, saves=9), 86_400),  # It may yet be finished, by a machine that was only stopped.
-        (Upload(CheckpointName(5, 2, "00000abc0001"), DAWN), 86_400),  # Of another start of the same epoch.
+        (upload(90, 2, saves=9), 86_400),  # A machine that was only suspended may still finish it.
+        (Upload(CheckpointName(5, 2, "00000abc0001"), DAWN), 86_400),  # Another start of the epoch.
     ],
 )  # fmt: skip
 def test_orphaned_uploads_are_deleted_after_their_grace(left: Upload, after_s: float) -> None:
@@ -205,7 +210,7 @@ def test_orphaned_uploads_are_deleted_after_their_grace(left: Upload, after_s: f
 
 
 def test_remains_of_an_interrupted_deletion_are_deleted() -> None:
-    """Its commit is gone already; of an earlier epoch, though nothing cuts it off."""
+    """Its commit is deleted already; its epoch is older, but no later start cuts it off."""
     inventory = seen(commit(40), commit(50, 2), uploads=[upload(10)], starts=[EpochStart(2, 40)])
 
     assert discarded(inventory) == [10]
@@ -221,7 +226,7 @@ def test_plan_states_its_next_run() -> None:
     assert [plan.next_run_at for plan in plans] == [None, at(400), at(86_400)]
 
 
-# Against a definition that is read off one by one
+# Comparison with a literal definition
 
 
 STEPS = st.integers(0, 12)
@@ -261,7 +266,7 @@ def inventories(draw: st.DrawFn) -> Inventory:
 
 
 def on_lineage(inventory: Inventory) -> list[Commit]:
-    """Commits of epochs that have begun, and that no later start cut off; newest first."""
+    """Commits of started epochs that no later start cuts off, newest first."""
     cut = Lineage(frozenset(inventory.starts)).superseding_start
     known = [
         c for c in inventory.commits if c.name.epoch <= inventory.newest_epoch and not cut(c.name)
@@ -270,25 +275,25 @@ def on_lineage(inventory: Inventory) -> list[Commit]:
 
 
 def expected_kept(inventory: Inventory, keep: RetentionPolicy) -> set[CheckpointName]:
-    """What the rule asks for by all that is there, or by all of it that is whole."""
+    """The checkpoints that the policy requires of all commits, or of the complete ones."""
     every = on_lineage(inventory)
     whole = [c for c in every if c.is_whole]
     return {c.name for among in (every, whole) for c in among if is_asked_for(c, among, keep)}
 
 
-def without(inventory: Inventory, gone: Collection[CheckpointName]) -> Inventory:
-    """The store after commits, or data without one, have gone. The data of a commit that goes stays behind."""
-    left = [Upload(c.name, c.at) for c in inventory.commits if c.name in gone]
+def without(inventory: Inventory, deleted: Collection[CheckpointName]) -> Inventory:
+    """The store after the deletion of commits or uploads. The data of a deleted commit remains."""
+    left = [Upload(c.name, c.at) for c in inventory.commits if c.name in deleted]
     return replace(
         inventory,
-        commits=tuple(c for c in inventory.commits if c.name not in gone),
-        uploads=(*(u for u in inventory.uploads if u.name not in gone), *left),
+        commits=tuple(c for c in inventory.commits if c.name not in deleted),
+        uploads=(*(u for u in inventory.uploads if u.name not in deleted), *left),
     )
 
 
-def carried_out(inventory: Inventory, plan: RetentionPlan) -> Inventory:
-    gone = {*plan.superseded, *plan.off_lineage}
-    return without(without(inventory, gone), {*gone, *plan.uploads})
+def executed(inventory: Inventory, plan: RetentionPlan) -> Inventory:
+    deleted = {*plan.superseded, *plan.off_lineage}
+    return without(without(inventory, deleted), {*deleted, *plan.uploads})
 
 
 @given(inventories(), KEEPS, st.booleans())
@@ -297,17 +302,17 @@ def test_required_checkpoints_are_never_deleted(
 ) -> None:
     plan = decide(inventory, keep, GRACE, is_restoring=restoring)
 
-    gone = {*plan.superseded, *plan.off_lineage}
+    deleted = {*plan.superseded, *plan.off_lineage}
     ages = {c.name: inventory.at - c.at for c in inventory.commits}
     ages |= {u.name: inventory.at - u.at for u in inventory.uploads}
     newest_two = {c.name for c in on_lineage(inventory)[:2]}
     newest_whole = {c.name for c in [c for c in on_lineage(inventory) if c.is_whole][:2]}
-    assert not gone & (newest_two | newest_whole)
-    assert not gone & expected_kept(inventory, keep)
-    assert all(ages[n] >= GRACE.commits for n in {*gone, *plan.uploads})
-    assert all(n.epoch <= inventory.newest_epoch for n in {*gone, *plan.uploads})
-    assert not gone or (not restoring and inventory.claimed_epoch <= inventory.newest_epoch)
-    assert gone <= {c.name for c in inventory.commits}
+    assert not deleted & (newest_two | newest_whole)
+    assert not deleted & expected_kept(inventory, keep)
+    assert all(ages[n] >= GRACE.commits for n in {*deleted, *plan.uploads})
+    assert all(n.epoch <= inventory.newest_epoch for n in {*deleted, *plan.uploads})
+    assert not deleted or (not restoring and inventory.claimed_epoch <= inventory.newest_epoch)
+    assert deleted <= {c.name for c in inventory.commits}
     assert set(plan.uploads) <= {u.name for u in inventory.uploads}
 
 
@@ -315,7 +320,7 @@ def test_required_checkpoints_are_never_deleted(
 def test_executed_plan_leaves_nothing_to_do(inventory: Inventory, keep: RetentionPolicy) -> None:
     plan = decide(inventory, keep, GRACE, is_restoring=False)
 
-    after = carried_out(inventory, plan)
+    after = executed(inventory, plan)
 
     again = decide(after, keep, GRACE, is_restoring=False)
     assert (again.superseded, again.off_lineage, again.uploads) == ((), (), ())
@@ -334,10 +339,9 @@ def test_next_run_completes_an_interrupted_deletion(
 
     assert expected_kept(torn, keep) == expected_kept(inventory, keep)
     later = replace(torn, at=torn.at + GRACE.uploads)
-    same = replace(carried_out(inventory, plan), at=later.at)
+    same = replace(executed(inventory, plan), at=later.at)
     ends = [
-        carried_out(found, decide(found, keep, GRACE, is_restoring=False))
-        for found in (later, same)
+        executed(found, decide(found, keep, GRACE, is_restoring=False)) for found in (later, same)
     ]
     assert ends[0] == ends[1]
 
@@ -348,7 +352,7 @@ def test_all_unneeded_checkpoints_are_deleted_eventually(
 ) -> None:
     later = replace(inventory, at=NOON, claimed_epoch=inventory.newest_epoch)
 
-    rest = carried_out(later, decide(later, keep, GRACE, is_restoring=False))
+    rest = executed(later, decide(later, keep, GRACE, is_restoring=False))
 
     known = {c.name for c in rest.commits if c.name.epoch <= rest.newest_epoch}
     assert known == expected_kept(inventory, keep)
@@ -359,7 +363,7 @@ def test_all_unneeded_checkpoints_are_deleted_eventually(
 @given(inventories(), KEEPS)
 def test_next_run_is_set_iff_more_becomes_due(inventory: Inventory, keep: RetentionPolicy) -> None:
     inventory = replace(inventory, claimed_epoch=inventory.newest_epoch)
-    rest = carried_out(inventory, decide(inventory, keep, GRACE, is_restoring=False))
+    rest = executed(inventory, decide(inventory, keep, GRACE, is_restoring=False))
     again_at = decide(rest, keep, GRACE, is_restoring=False).next_run_at
 
     at_noon = decide(replace(rest, at=NOON), keep, GRACE, is_restoring=False)

@@ -1,4 +1,4 @@
-"""How the saving of a job stands: what its store promises, how often it saves and why, and that it cannot."""
+"""Checkpoint health of a job: guarantee of the store, save interval with reason, failures."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def job(*events: Event) -> Job:
     return fold("job-1", [submitted(), launched(), ready(1), *events])
 
 
-def test_nothing_is_known_before_a_worker_has_spoken() -> None:
+def test_saving_health_is_unknown_before_any_report() -> None:
     assert job().saving == SaveHealth()
     assert job(training(3), saved(5, step=10)).saving == SaveHealth()
 
@@ -77,19 +77,19 @@ def test_save_interval_is_that_of_the_newest_checkpoint() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "safe_step", "words"),
+    ("policy", "safe_step", "message"),
     [
         (OnFailure.STOP, 1200, "the last durable step is 1,200; attempt 1 stopped"),
         (OnFailure.CONTINUE, 0, "none is durable; attempt 1 continues and retries"),
     ],
 )
-def test_a_job_that_cannot_save_is_one_with_a_warning(
-    policy: OnFailure, safe_step: int, words: str
+def test_job_that_cannot_save_has_a_warning(
+    policy: OnFailure, safe_step: int, message: str
 ) -> None:
     now = job(training(3), failing(9, policy=policy, safe_step=safe_step))
 
     assert now.state is State.TRAINING
-    assert now.warning == (f"3 consecutive checkpoints failed, and {words}: 403 Forbidden")
+    assert now.warning == (f"3 consecutive checkpoints failed, and {message}: 403 Forbidden")
 
 
 def test_saving_warning_lasts_until_any_attempt_saves() -> None:

@@ -11,64 +11,66 @@ from holdfast.domain.events import Event
 from holdfast.domain.jobs.lifecycle import fold
 from support.events import at, finished, launched, lost, ready, saved, submitted, training
 
-HEARD = LoggedSteps(batches=40, other_batches=0, values=20, other_values=0)
-STRAIGHT: list[Event] = [submitted(), launched(1), ready(2), training(3), saved(9, step=20), finished(10)]  # fmt: skip
-TAKEN: list[Event] = [
+COMPARED = LoggedSteps(batches=40, other_batches=0, values=20, other_values=0)
+UNINTERRUPTED: list[Event] = [submitted(), launched(1), ready(2), training(3), saved(9, step=20), finished(10)]  # fmt: skip
+PREEMPTED: list[Event] = [
     submitted(), launched(1), ready(2), training(3), lost(5), ready(6, attempt=2),
     training(7, attempt=2), saved(9, step=20, attempt=2), finished(10),
 ]  # fmt: skip
 
 
 def proof(
-    heard: LoggedSteps = HEARD, mine: list[Event] = TAKEN, other: list[Event] = STRAIGHT
+    compared: LoggedSteps = COMPARED,
+    mine: list[Event] = PREEMPTED,
+    other: list[Event] = UNINTERRUPTED,
 ) -> Any:
     return compare_runs(
-        fold("j2", mine), mine, other, heard, at(20), against="j1", by="ada", version="0.1.0"
+        fold("j2", mine), mine, other, compared, at(20), against="j1", by="ada", version="0.1.0"
     )
 
 
-def test_a_run_that_was_taken_and_came_to_the_same_is_proven() -> None:
-    fact = proof()
+def test_preempted_run_with_equal_result_is_proven() -> None:
+    event = proof()
 
-    assert fact.is_equivalent
-    assert (fact.steps, fact.preemptions, fact.against, fact.by) == (20, 1, "j1", "ada")
-    assert fact.versions == {"holdfast": "0.1.0"}
-    assert fact.explanation == (
+    assert event.is_equivalent
+    assert (event.steps, event.preemptions, event.against, event.by) == (20, 1, "j1", "ada")
+    assert event.versions == {"holdfast": "0.1.0"}
+    assert event.explanation == (
         "preempted once; after 20 steps its weights are bit-identical to those of job j1; all 40 batches are identical"
     )
-    assert proof(replace(HEARD, batches=0)).explanation.endswith(
+    assert proof(replace(COMPARED, batches=0)).explanation.endswith(
         "batches of each step were not recorded"
     )
 
 
-def changed(**words: Any) -> list[Event]:
-    """The other run, whose last checkpoint is another."""
-    *begin, save, end = STRAIGHT
-    return [*begin, replace(save, **words), end]
+def changed(**fields: Any) -> list[Event]:
+    """The other run, with a different last checkpoint."""
+    *begin, save, end = UNINTERRUPTED
+    return [*begin, replace(save, **fields), end]
 
 
 @pytest.mark.parametrize(
-    ("fact", "why"),
+    ("event", "why"),
     [
-        (proof(replace(HEARD, other_batches=3)), "3 of 40 batches differ"),
-        (proof(replace(HEARD, other_values=1)), "1 of 20 logged values differ"),
+        (proof(replace(COMPARED, other_batches=3)), "3 of 40 batches differ"),
+        (proof(replace(COMPARED, other_values=1)), "1 of 20 logged values differ"),
         (proof(other=changed(weights_sha256="bb")), "the weights differ"),
-        (proof(mine=STRAIGHT), "the run was not preempted"),
+        (proof(mine=UNINTERRUPTED), "the run was not preempted"),
         (
-            proof(mine=[e for e in TAKEN if type(e).__name__ != "CheckpointCommitted"]),
+            proof(mine=[e for e in PREEMPTED if type(e).__name__ != "CheckpointCommitted"]),
             "the weights differ; no weights were saved",
         ),
     ],
 )
-def test_any_difference_is_named_and_prevents_a_proof(fact: Any, why: str) -> None:
-    assert not fact.is_equivalent
-    assert fact.explanation == why
+def test_any_difference_is_named_and_prevents_a_proof(event: Any, why: str) -> None:
+    assert not event.is_equivalent
+    assert event.explanation == why
 
 
-def test_only_runs_that_can_be_compared_are() -> None:
-    straight, taken = fold("j1", STRAIGHT), fold("j2", TAKEN)
+def test_incomparable_runs_are_refused() -> None:
+    uninterrupted, preempted = fold("j1", UNINTERRUPTED), fold("j2", PREEMPTED)
 
-    assert comparison_refusal(taken, straight) is None
-    assert comparison_refusal(taken, taken) == "both names refer to one job; name a second run of it without preemptions"  # fmt: skip
-    assert "j2 was also preempted" in str(comparison_refusal(straight, taken))
-    assert "j1 is training" in str(comparison_refusal(taken, fold("j1", STRAIGHT[:4])))
+    assert comparison_refusal(preempted, uninterrupted) is None
+    assert comparison_refusal(preempted, preempted) == "both names refer to one job; name a second run of it without preemptions"  # fmt: skip
+    assert "j2 was also preempted" in str(comparison_refusal(uninterrupted, preempted))
+    assert "j1 is training" in str(comparison_refusal(preempted, fold("j1", UNINTERRUPTED[:4])))

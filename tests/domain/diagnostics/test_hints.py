@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from holdfast.domain.billing.ledger import compute_bill
+from holdfast.domain.billing.bill import compute_bill
 from holdfast.domain.diagnostics.hints import Hint, LogExcerpt, failed_attempt, find_hints
 from holdfast.domain.diagnostics.known_failures import ADVICE, FailurePattern
 from holdfast.domain.diagnostics.timeline import timeline
@@ -101,8 +101,8 @@ LINES = [
 ]
 
 
-def crashed(words: str = "it fell", code: int = 1) -> list[Event]:
-    """The facts of a job whose second attempt failed by itself, in these words."""
+def crashed(message: str = "it fell", code: int = 1) -> list[Event]:
+    """The events of a job whose second attempt failed with this message."""
     result = left(21, attempt=2, step=7, reason=LeftReason.FAILED, exit_code=code)
     return [
         submitted(),
@@ -112,7 +112,7 @@ def crashed(words: str = "it fell", code: int = 1) -> list[Event]:
         lost(12, attempt=1, cause=Cause.PREEMPTED),
         ready(20, attempt=2),
         replace(training(20, attempt=2, step=0), world_size=4),
-        replace(result, detail=words),
+        replace(result, detail=message),
         lost(22, attempt=2, cause=Cause.USER_ERROR),
     ]
 
@@ -131,18 +131,18 @@ def points(attempt: int = 2, count: int = 40, **curves: object) -> list[Point]:
     ]
 
 
-def troubles(found: Sequence[Hint]) -> list[FailurePattern]:
+def patterns(found: Sequence[Hint]) -> list[FailurePattern]:
     return [hint.pattern for hint in found]
 
 
-@pytest.mark.parametrize(("line", "trouble"), LINES)
-def test_log_line_matches_its_failure_pattern(line: str, trouble: FailurePattern) -> None:
+@pytest.mark.parametrize(("line", "failure"), LINES)
+def test_log_line_matches_its_failure_pattern(line: str, failure: FailurePattern) -> None:
     printed = [LogExcerpt(2, 1, None, f"step 1\n{line}\nbye\n")]
 
     [hint] = find_hints(crashed(), [], printed)
 
-    assert hint.pattern is trouble
-    assert hint.symptom == ADVICE[trouble].symptom or trouble is FailurePattern.GPU_MEMORY
+    assert hint.pattern is failure
+    assert hint.symptom == ADVICE[failure].symptom or failure is FailurePattern.GPU_MEMORY
     assert [(one.attempt, one.node, one.text) for one in hint.evidence] == [(2, 1, line)]
 
 
@@ -162,33 +162,33 @@ def test_ordinary_output_gives_no_hints(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "trouble"),
+    ("code", "failure"),
     [
         (Exit.APART, FailurePattern.DESYNC),
         (Exit.STALLED, FailurePattern.HANG),
         (137, FailurePattern.HOST_MEMORY),
     ],
 )
-def test_exit_code_hint_comes_first(code: int, trouble: FailurePattern) -> None:
+def test_exit_code_hint_comes_first(code: int, failure: FailurePattern) -> None:
     found = find_hints(crashed("so it was", code), [], [LogExcerpt(2, 0, 0, OOM.format(0))])
 
-    assert found[0].pattern is trouble
+    assert found[0].pattern is failure
     assert found[0].evidence[0].text == f"exit code {code}: so it was"
 
 
 def test_exit_report_is_used_when_there_are_no_logs() -> None:
-    assert troubles(find_hints(crashed(OOM.format(1)), [])) == [FailurePattern.GPU_MEMORY]
+    assert patterns(find_hints(crashed(OOM.format(1)), [])) == [FailurePattern.GPU_MEMORY]
 
 
 def test_recovered_failure_gives_no_hint() -> None:
-    facts = [*crashed(OOM.format(1)), ready(30, attempt=3), training(31, attempt=3, step=7)]
+    recorded = [*crashed(OOM.format(1)), ready(30, attempt=3), training(31, attempt=3, step=7)]
     again = [
-        *facts,
+        *recorded,
         replace(left(32, attempt=3, step=8, reason=LeftReason.FAILED, exit_code=1), detail="other"),
         lost(33, attempt=3, cause=Cause.USER_ERROR),
     ]
 
-    assert failed_attempt(facts) == 2
+    assert failed_attempt(recorded) == 2
     assert failed_attempt(again) == 3
     assert find_hints(again, []) == []
 
@@ -206,11 +206,11 @@ def test_out_of_memory_on_one_rank_points_at_batches() -> None:
 
 
 def test_job_without_checkpoints_gets_a_hint() -> None:
-    facts = [submitted(), launched(), ready(10, attempt=1), training(11, attempt=1, step=0)]
+    recorded = [submitted(), launched(), ready(10, attempt=1), training(11, attempt=1, step=0)]
     through = finished(20, outcome=Outcome.SUCCEEDED)
 
-    assert troubles(find_hints([*facts, through], [])) == [FailurePattern.NOT_SAVED]
-    assert find_hints([*facts, saved(15, attempt=1, step=5), through], []) == []
+    assert patterns(find_hints([*recorded, through], [])) == [FailurePattern.NOT_SAVED]
+    assert find_hints([*recorded, saved(15, attempt=1, step=5), through], []) == []
 
 
 @pytest.mark.parametrize(("threads", "is_too_many"), [("8", True), ("2", False), ("all", False)])
@@ -228,7 +228,7 @@ def test_threads_are_counted_against_cores(threads: str, is_too_many: bool) -> N
 
     found = find_hints([submitted(), launched(), ready(10, attempt=1), result], [])
 
-    assert troubles(found) == [FailurePattern.TOO_MANY_THREADS] * is_too_many
+    assert patterns(found) == [FailurePattern.TOO_MANY_THREADS] * is_too_many
 
 
 @pytest.mark.parametrize(
@@ -239,11 +239,11 @@ def test_sockets_between_nodes_give_a_hint(transport: str | None, is_slow: bool)
 
     found = find_hints([submitted(), launched(), ready(10, attempt=1), result], [])
 
-    assert troubles(found) == [FailurePattern.SOCKETS] * is_slow
+    assert patterns(found) == [FailurePattern.SOCKETS] * is_slow
 
 
 @pytest.mark.parametrize(
-    ("vital", "bad", "good", "trouble"),
+    ("vital", "bad", "good", "failure"),
     [
         (RuntimeMetricName.COMMUNICATION, 0.25, 0.19, FailurePattern.SLOW_NETWORK),
         (RuntimeMetricName.LOADING, 0.4, 0.1, FailurePattern.SLOW_LOADING),
@@ -251,18 +251,18 @@ def test_sockets_between_nodes_give_a_hint(transport: str | None, is_slow: bool)
     ],
 )
 def test_extreme_runtime_metric_gives_a_hint(
-    vital: RuntimeMetricName, bad: float, good: float, trouble: FailurePattern
+    vital: RuntimeMetricName, bad: float, good: float, failure: FailurePattern
 ) -> None:
     [hint] = find_hints([submitted()], points(**{vital: lambda _: bad}))
 
-    assert hint.pattern is trouble
+    assert hint.pattern is failure
     assert f"{bad:.0%}" in hint.evidence[0].text
     assert find_hints([submitted()], points(**{vital: lambda _: good})) == []
     assert find_hints([submitted()], points(count=6, **{vital: lambda _: bad})) == []
 
 
 @pytest.mark.parametrize(
-    ("loader", "words"),
+    ("loader", "evidence"),
     [
         ({"num_workers": 0, "pin_memory": False}, ["the data loader has num_workers=0 and pin_memory=False"]),
         ({"num_workers": 4, "pin_memory": False}, ["the data loader has pin_memory=False"]),
@@ -270,17 +270,17 @@ def test_extreme_runtime_metric_gives_a_hint(
         ({}, []),
     ],
 )  # fmt: skip
-def test_a_loader_that_is_waited_for_is_looked_at(
-    loader: dict[str, JsonValue], words: list[str]
+def test_slow_data_loader_hint_names_its_settings(
+    loader: dict[str, JsonValue], evidence: list[str]
 ) -> None:
     result = RunDescribed(at=at(11), attempt=2, manifest={"loader": loader})
 
     [hint] = find_hints([submitted(), result], points(**{RuntimeMetricName.LOADING: lambda _: 0.5}))
 
-    assert [one.text for one in hint.evidence[1:]] == words
+    assert [one.text for one in hint.evidence[1:]] == evidence
 
 
-def test_how_a_run_began_is_forgiven() -> None:
+def test_start_of_a_run_gives_no_hint() -> None:
     assert (
         find_hints(
             [submitted()], points(**{RuntimeMetricName.LOADING: lambda n: 0.9 if n < 10 else 0.02})
@@ -290,12 +290,12 @@ def test_how_a_run_began_is_forgiven() -> None:
 
 
 @pytest.mark.parametrize("vital", [RuntimeMetricName.HOST_MEMORY, RuntimeMetricName.GPU_MEMORY])
-def test_memory_that_grows_in_a_line_is_a_leak(vital: RuntimeMetricName) -> None:
+def test_linear_memory_growth_is_a_leak(vital: RuntimeMetricName) -> None:
     grows = points(**{vital: lambda n: 2**30 + n * 50e6 + (n % 3) * 1e6})
     full = points(**{vital: lambda n: min(2**30, n * 200e6)})
     wobbles = points(**{vital: lambda n: 2**30 + (n % 2) * 400e6})
 
-    assert troubles(find_hints([submitted()], grows)) == [FailurePattern.LEAK]
+    assert patterns(find_hints([submitted()], grows)) == [FailurePattern.LEAK]
     assert find_hints([submitted()], full) == []
     assert find_hints([submitted()], wobbles) == []
 
@@ -314,17 +314,17 @@ def test_non_finite_loss_hint_names_its_first_step() -> None:
 def test_exploding_gradients_are_detected_by_their_norm() -> None:
     found = find_hints([submitted()], points(grad_norm=lambda n: 1.0 if n < 38 else 10.0**n))
 
-    assert troubles(found) == [FailurePattern.EXPLODING]
+    assert patterns(found) == [FailurePattern.EXPLODING]
     assert find_hints([submitted()], points(grad_norm=lambda n: 1.0 + n % 5)) == []
 
 
-def test_older_attempts_have_no_part_in_a_curve() -> None:
+def test_older_attempts_are_excluded_from_trends() -> None:
     old = points(attempt=1, **{RuntimeMetricName.LOADING: lambda _: 0.9})
 
     assert find_hints([submitted()], [*old, *points(attempt=2, loss=lambda _: 1.0)]) == []
 
 
-def test_every_trouble_has_advice_and_a_page_that_exists() -> None:
+def test_every_hint_has_advice_and_an_existing_page() -> None:
     pages = {advice.page for advice in ADVICE.values()} - {""}
 
     assert set(ADVICE) == set(FailurePattern)
@@ -363,15 +363,15 @@ def test_each_row_of_the_troubleshooting_table_has_its_remedy(
     assert remedy in hint.remedy
 
 
-def test_five_causes_of_failure_are_told_apart() -> None:
-    """A broken GPU, a lost node, exhausted memory, a collective that hangs, and a preemption."""
+def test_five_causes_of_failure_are_distinguished() -> None:
+    """A broken GPU, a lost node, exhausted memory, a hanging collective, and a preemption."""
     lines = {
         FailurePattern.GPU_BROKEN: "CUDA error: uncorrectable ECC error encountered",
         FailurePattern.GPU_MEMORY: OOM.format(0),
         FailurePattern.COLLECTIVE_TIMEOUT: "Watchdog caught collective operation timeout: WorkNCCL",
     }
     found = {
-        pattern: troubles(find_hints(crashed(), [], [LogExcerpt(2, 0, None, line)]))
+        pattern: patterns(find_hints(crashed(), [], [LogExcerpt(2, 0, None, line)]))
         for pattern, line in lines.items()
     }
     began = [submitted(), launched(), ready(10, attempt=1), training(11, attempt=1, step=0)]
@@ -381,8 +381,11 @@ def test_five_causes_of_failure_are_told_apart() -> None:
         for events in [[*began, lost(20, attempt=1, cause=cause)]]
         for job in [fold("job-1", events)]
     }
-    told = {cause: " ".join(sentence.text for sentence in said) for cause, said in losses.items()}
+    texts = {
+        cause: " ".join(sentence.text for sentence in found_hints)
+        for cause, found_hints in losses.items()
+    }
 
     assert found == {pattern: [pattern] for pattern in lines}
-    assert told[Cause.NODE_FAILED] != told[Cause.PREEMPTED]
-    assert "preempted" in told[Cause.PREEMPTED].lower()
+    assert texts[Cause.NODE_FAILED] != texts[Cause.PREEMPTED]
+    assert "preempted" in texts[Cause.PREEMPTED].lower()

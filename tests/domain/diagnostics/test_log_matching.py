@@ -1,4 +1,4 @@
-"""What is looked for in logs: text, patterns that end in time, and lines that are cut where a person wants to read them."""
+"""Log search: literal text, patterns with bounded run time, and excerpts of long lines."""
 
 from __future__ import annotations
 
@@ -22,13 +22,11 @@ from holdfast.errors import BadRequest
         ("x", b"\xff\xfe x \xff", (3, 4)),
     ],
 )
-def test_a_text_is_found_as_it_is_written(
-    text: str, line: bytes, found: tuple[int, int] | None
-) -> None:
+def test_text_is_found_literally(text: str, line: bytes, found: tuple[int, int] | None) -> None:
     assert LogPattern.compile(text).find(line) == found
 
 
-def test_case_makes_no_difference_where_it_is_not_to() -> None:
+def test_search_ignoring_case_matches_unicode() -> None:
     needle = LogPattern.compile("Größe", ignore_case=True)
 
     assert needle.find("die GRÖßE".encode()) == (4, 11)
@@ -44,7 +42,7 @@ def test_case_makes_no_difference_where_it_is_not_to() -> None:
         ("(?i)LOSS", b"loss", (0, 4)),
     ],
 )
-def test_a_pattern_is_found(pattern: str, line: bytes, found: tuple[int, int] | None) -> None:
+def test_pattern_matches_lines(pattern: str, line: bytes, found: tuple[int, int] | None) -> None:
     needle = LogPattern.compile(pattern, is_regex=True)
 
     assert needle.find(line) == found
@@ -66,7 +64,7 @@ def test_a_pattern_is_found(pattern: str, line: bytes, found: tuple[int, int] | 
 def test_line_anchors_match_anywhere_in_a_chunk(
     pattern: str, found: tuple[int, int], newline: bytes
 ) -> None:
-    """What is read at once begins and ends anywhere among the lines."""
+    """A chunk may begin and end within a line."""
     needle = LogPattern.compile(pattern, is_regex=True)
     lines = [b"before", b"error 7", b"after"]
 
@@ -78,7 +76,7 @@ def test_line_anchors_match_anywhere_in_a_chunk(
 
 
 def test_unused_pattern_is_not_cached() -> None:
-    """Each may take 4 MiB, and RE2 would keep 128 of them."""
+    """Each pattern may take 4 MiB, and RE2 would keep 128 of them."""
     needle = LogPattern.compile("once and (never|ever) again", is_regex=True)
     kind = type(needle.pattern)
 
@@ -89,7 +87,7 @@ def test_unused_pattern_is_not_cached() -> None:
     assert not [pattern for pattern in kept if "again" in str(pattern)]
 
 
-def test_no_pattern_reaches_over_the_end_of_a_line() -> None:
+def test_pattern_does_not_match_across_lines() -> None:
     needle = LogPattern.compile(r"loss\s+0", is_regex=True)
 
     assert not needle.matches_any(b"loss\n0\n")

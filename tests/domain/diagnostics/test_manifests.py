@@ -1,4 +1,4 @@
-"""The job file in a manifest is one that can be submitted again."""
+"""The job file in a manifest can be submitted again."""
 
 from __future__ import annotations
 

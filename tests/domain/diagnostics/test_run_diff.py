@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.domain.billing.ledger import LatestPoint, compute_bill
+from holdfast.domain.billing.bill import LatestPoint, compute_bill
 from holdfast.domain.diagnostics.run_diff import differences, steps_per_hour
 from holdfast.domain.events import Event
 from support.events import at, finished, launched, ready, submitted, training
@@ -23,11 +23,11 @@ SIXTEEN: dict[str, Any] = {
     "lock": ["numpy==1.26.4", "nvidia-nccl-cu12==2.20.5", "torch==2.4.1"],
     "holdfast": {"job": "j1", "attempt": 1, "at": "2026-03-01", "zone": "us-east-1a"},
 }
-"""A number that went into a table."""
+"""The manifest of a run whose result was published."""
 
 
 def test_slower_run_is_explained_by_floating_versions() -> None:
-    """The same script on a fresh allocation: another CUDA wheel, and NCCL over sockets by mistake."""
+    """The same script on a new allocation: another CUDA wheel, and NCCL over sockets by mistake."""
     later = {
         **SIXTEEN,
         "torch": "2.5.0+cu124",
@@ -53,7 +53,7 @@ def test_slower_run_is_explained_by_floating_versions() -> None:
     assert (found[0].before, found[0].after) == ("mlx5", None)
 
 
-def test_nothing_is_other_in_a_run_that_was_repeated() -> None:
+def test_repeated_run_has_no_differences() -> None:
     again = {**SIXTEEN, "holdfast": {**SIXTEEN["holdfast"], "job": "j2", "at": "2026-04-01"}}
 
     assert differences(SIXTEEN, again) == []
@@ -74,7 +74,7 @@ def test_configuration_precedes_packages_in_differences() -> None:
     ]
 
 
-def test_the_pace_is_of_steps_that_were_kept_in_useful_time() -> None:
+def test_throughput_counts_kept_steps_per_useful_time() -> None:
     log: list[Event] = [submitted(), launched(1), ready(10), training(20, step=0)]
     ended = [*log, finished(3620)]
 

@@ -1,4 +1,4 @@
-"""Facts survive being stored, and so do those of a later version."""
+"""Stored events are read back unchanged, including events of a later version."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JSON = st.recursive(
     max_leaves=8,
 )
 COUNTS = st.integers(0, 2**63 - 1)
-WISHES = {"CancelRequested", "PauseRequested", "ResumeRequested"}
+REQUESTS = {"CancelRequested", "PauseRequested", "ResumeRequested"}
 """Requests with default values."""
 WORDS: dict[str, st.SearchStrategy[Any]] = {
     "at": TIMES,
@@ -65,7 +65,7 @@ WORDS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def facts(kind: str) -> st.SearchStrategy[Event]:
+def events(kind: str) -> st.SearchStrategy[Event]:
     cls = KINDS[kind]
     names = {item.name for item in fields(cls)}
     return st.builds(cls, **{name: WORDS[name] for name in WORDS if name in names})
@@ -73,8 +73,8 @@ def facts(kind: str) -> st.SearchStrategy[Event]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-def test_every_kind_comes_back_as_it_was_stored(kind: str, data: st.DataObject) -> None:
-    event = data.draw(facts(kind))
+def test_every_event_kind_is_read_back_unchanged(kind: str, data: st.DataObject) -> None:
+    event = data.draw(events(kind))
 
     stored = json.loads(json.dumps(encode(event)))
 
@@ -85,7 +85,7 @@ def test_every_kind_comes_back_as_it_was_stored(kind: str, data: st.DataObject) 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
 def test_unknown_fields_of_a_later_version_are_ignored(kind: str, data: st.DataObject) -> None:
-    event = data.draw(facts(kind))
+    event = data.draw(events(kind))
     stored = json.loads(json.dumps(encode(event)))
 
     later = {**stored, "weather": "stormy", "source": "elsewhere"}
@@ -93,7 +93,7 @@ def test_unknown_fields_of_a_later_version_are_ignored(kind: str, data: st.DataO
     assert decode(kind, event.at, later) == event
 
 
-def test_the_time_of_a_fact_is_its_column_and_not_its_body() -> None:
+def test_event_time_is_read_from_its_column() -> None:
     event = saved(5, step=1)
 
     assert decode("CheckpointCommitted", DAWN, {**encode(event), "at": "1999-01-01"}).at == DAWN
@@ -106,7 +106,7 @@ def test_unknown_kind_is_kept_as_it_was_stored() -> None:
     assert encode(event) == {"zone": "a"}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in WISHES])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in REQUESTS])
 def test_body_without_a_required_field_is_refused(kind: str) -> None:
     with pytest.raises(ValidationError):
         decode(kind, DAWN, {})
@@ -131,12 +131,12 @@ def test_out_of_range_numbers_and_times_are_refused(word: str, nonsense: object)
 
 
 def test_worker_and_user_events_have_their_sources() -> None:
-    tellers = {kind: event.source for kind, event in KINDS.items()}
+    sources = {kind: event.source for kind, event in KINDS.items()}
 
-    assert {kind for kind, source in tellers.items() if source is Source.WORKER} == WORKER_KINDS
-    assert {kind for kind, source in tellers.items() if source is Source.USER} == {
+    assert {kind for kind, source in sources.items() if source is Source.WORKER} == WORKER_KINDS
+    assert {kind for kind, source in sources.items() if source is Source.USER} == {
         "Submitted",
         "LimitsChanged",
         "RunsCompared",
-        *WISHES,
+        *REQUESTS,
     }

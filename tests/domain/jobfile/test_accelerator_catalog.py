@@ -1,4 +1,4 @@
-"""Sizes that no provider sells are refused with those that exist; unlisted accelerators pass."""
+"""Accelerator counts that no provider sells are refused; unlisted accelerators pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def refusals(**resources: Any) -> list[str]:
     return [flaw.message for flaw in check_accelerators(resource_options(resources), OFFERS)[0]]
 
 
-def test_the_list_is_whole() -> None:
+def test_accelerator_catalog_is_consistent() -> None:
     assert OFFERS.sizes.keys() <= set(CLOUDS)
     for cloud, offered in OFFERS.sizes.items():
         for name, sizes in offered.items():
@@ -36,7 +36,7 @@ def test_partial_machine_is_refused_with_alternatives() -> None:
 
 
 @pytest.mark.parametrize(
-    ("infra", "accelerator", "says"),
+    ("infra", "accelerator", "message"),
     [
         ("aws", "h100:4", "AWS does not sell H100:4, but H100:1 (p5.4xlarge), H100:8 (p5.48xlarge); GCP has H100:4"),
         ("gcp", "T4:8", "GCP does not sell T4:8, but T4:1 (n1), T4:2 (n1), T4:4 (n1) (as of"),
@@ -46,8 +46,8 @@ def test_partial_machine_is_refused_with_alternatives() -> None:
         ("aws", ["A100:1", "A100:2"], "AWS does not sell A100:1"),
     ],
 )  # fmt: skip
-def test_unsold_accelerator_is_refused(infra: str, accelerator: Any, says: str) -> None:
-    assert refusals(infra=infra, accelerators=accelerator)[0].startswith(says)
+def test_unsold_accelerator_is_refused(infra: str, accelerator: Any, message: str) -> None:
+    assert refusals(infra=infra, accelerators=accelerator)[0].startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_named_instance_type_skips_the_check() -> None:
     assert refusals(infra="aws", accelerators="A100:4", instance_type="p9.new") == []
 
 
-def test_one_candidate_that_can_be_had_is_enough() -> None:
+def test_one_available_candidate_is_enough() -> None:
     found = resource_options(
         {"accelerators": "A100:4", "any_of": [{"infra": "aws"}, {"infra": "gcp"}]}
     )
@@ -92,7 +92,7 @@ def test_misspelled_accelerator_is_refused_with_a_suggestion(written: str, meant
 
 
 @pytest.mark.parametrize("name", sorted(OFFERS.names))
-def test_no_known_name_is_taken_for_another(name: str) -> None:
+def test_known_names_are_not_taken_for_misspellings(name: str) -> None:
     for spelling in (name, name.lower(), name.upper()):
         assert OFFERS.correction(spelling) is None
         assert OFFERS.similar_name(spelling) is None

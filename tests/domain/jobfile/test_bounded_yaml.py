@@ -18,12 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 BODIES = int(os.environ.get("HOSTILE_BODIES", "150"))
-"""How many documents are drawn; 1000 take about half a minute."""
+"""The number of drawn documents; 1000 take about half a minute."""
 MOST_BYTES = 50 * 1024 * 1024
 
 
 def doubled(draw: random.Random) -> str:
-    """Merge keys, aliases in lists or in mappings: each line stands for several of the one before."""
+    """Merge keys, aliases in lists or in mappings.
+
+    Each line expands to several of the previous one.
+    """
     fold = draw.randrange(2, 10)
     one = draw.choice(
         [
@@ -95,7 +98,7 @@ def test_an_ordinary_merge_key_still_merges() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[" * MAX_DEPTH + "1" + "]" * MAX_DEPTH, "is nested too deeply"),
         ("&a [*a]", "is nested too deeply"),
@@ -108,11 +111,11 @@ def test_an_ordinary_merge_key_still_merges() -> None:
         ("a: [1\nb: é]}", "is not YAML: line 2, column 2: "),
     ],
 )
-def test_document_beyond_a_bound_is_refused_with_a_reason(text: str, told: str) -> None:
+def test_document_beyond_a_bound_is_refused_with_a_reason(text: str, message: str) -> None:
     with pytest.raises(NotReadable) as refusal:
         load(text)
 
-    assert str(refusal.value).startswith(told)
+    assert str(refusal.value).startswith(message)
 
 
 def test_documents_at_the_bounds_are_read() -> None:

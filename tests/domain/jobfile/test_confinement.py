@@ -1,4 +1,4 @@
-"""Job files of users without rights on the service's machine."""
+"""Job files of users without permissions on the service's machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.domain.jobfile.spec import JobSpec
 
 
 def pointers(profiles: tuple[str, ...] = (), **fields: Any) -> list[str]:
-    """The places in a job file that a confined job must not use."""
+    """The fields of a job file that a confined job must not use."""
     spec = JobSpec.model_validate({"name": "job", "run": "python train.py", **fields})
     return [flaw.pointer for flaw in confinement_flaws(spec, profiles=profiles)]
 
@@ -69,7 +69,7 @@ def test_variable_in_the_workdir_is_refused() -> None:
         ({"volumes": {"/mnt": {"host_path": "/"}}}, "#/volumes//mnt/host_path"),
     ],
 )
-def test_rights_of_the_machine_are_refused(more: dict[str, Any], pointer: str) -> None:
+def test_host_privileges_are_refused(more: dict[str, Any], pointer: str) -> None:
     assert pointers(more=more) == [pointer]
 
 

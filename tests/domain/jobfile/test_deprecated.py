@@ -91,7 +91,7 @@ def test_head_address_is_exported_before_its_use(part: str, written: str) -> Non
     assert len(job.notes) == 1
 
 
-def test_a_backend_that_never_was_is_put_right() -> None:
+def test_nonexistent_backend_is_corrected() -> None:
     job = parse_job_file("run: PYTORCH_DIST_BACKEND=glow python train.py")
 
     assert job.spec.run == "PYTORCH_DIST_BACKEND=gloo python train.py"

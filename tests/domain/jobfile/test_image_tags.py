@@ -26,7 +26,7 @@ DIGEST = "sha256:" + "9f" * 32
         ({"us-east-1": "ami-1", "us-west-2": "docker:me/book:2"}, False),
     ],
 )
-def test_a_digest_and_a_machine_image_stay_and_a_tag_does_not(image: Any, pinned: Any) -> None:
+def test_digest_and_machine_image_are_fixed_tags_are_not(image: Any, pinned: Any) -> None:
     notes = list(image_notes({"image_id": image} if image else {}))
 
     assert is_pinned(image) is pinned
@@ -34,17 +34,17 @@ def test_a_digest_and_a_machine_image_stay_and_a_tag_does_not(image: Any, pinned
 
 
 @pytest.mark.parametrize(
-    ("image", "way_out"),
+    ("image", "remedy"),
     [
         ("docker:localhost:5000/me/book:2", "docker:localhost:5000/me/book@sha256:..."),
         ("docker:book", "docker:book@sha256:..."),
         ("docker:book:2", "docker:book@sha256:..."),
     ],
 )
-def test_tag_note_suggests_the_digest_form(image: str, way_out: str) -> None:
+def test_tag_note_suggests_the_digest_form(image: str, remedy: str) -> None:
     (note,) = image_notes({"image_id": image})
 
-    assert f"write {way_out} as" in note
+    assert f"write {remedy} as" in note
     assert image.removeprefix("docker:") in note
 
 

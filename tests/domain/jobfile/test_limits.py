@@ -1,4 +1,4 @@
-"""Limits are read as people write them and counted in whole micro-dollars and seconds."""
+"""Limits are parsed with their units and counted in whole micro-dollars and seconds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_durations_are_written_with_their_units(written: str, expected_s: int) -
 
 
 @given(st.integers(1, MAX_SPAN_S))
-def test_every_number_of_seconds_can_be_written(number: int) -> None:
+def test_every_number_of_seconds_can_be_formatted(number: int) -> None:
     minutes, rest = divmod(number, 60)
 
     assert parse_seconds(f"{number}s") == number
@@ -73,7 +73,7 @@ def test_a_deadline_is_a_span_from_the_submission_or_a_time(
     "written",
     ["max_cost_usd: 12.50, deadline: 48h, max_duration: 1d, max_wait: 2h, max_failures: 5", "max_stall: off", "max_stall: 20m", "deadline: 2026-12-01T18:00:00Z", ""],
 )  # fmt: skip
-def test_limits_come_back_from_the_journal_as_they_went_in(written: str) -> None:
+def test_limits_are_read_back_unchanged_from_the_journal(written: str) -> None:
     spec = parse_job_file(f"{{run: x, holdfast: {{limits: {{{written}}}}}}}").spec
 
     stored = JobSpec.model_validate(spec.model_dump(mode="json"))
@@ -111,7 +111,7 @@ def test_limits_come_back_from_the_journal_as_they_went_in(written: str) -> None
         ("max_stall: 367d", "'367d' is not between one second and 366 days"),
     ],
 )  # fmt: skip
-def test_a_bad_limit_is_named_with_a_way_out(written: str, message: str) -> None:
+def test_invalid_limit_is_named_with_a_remedy(written: str, message: str) -> None:
     with pytest.raises(BadJobFile) as refusal:
         limits(written)
 
@@ -126,7 +126,7 @@ def test_a_bad_limit_is_named_with_a_way_out(written: str, message: str) -> None
     [("", "auto"), ("max_stall: auto", "auto"), ("max_stall: Auto", "auto"), ("max_stall: off", "off"), ("max_stall: 'off'", "off"), ("max_stall: no", "off"), ("max_stall: 20m", "1200s"), ("max_stall: 1h 30m", "5400s"), ("max_stall: 60s", "60s")],
 )  # fmt: skip
 def test_max_stall_is_converted_to_a_worker_argument(written: str, word: str) -> None:
-    """`off` is written without quotes, and YAML takes it for false."""
+    """`off` is written without quotes, and YAML parses it as false."""
     found = limits(written)
 
     assert found.max_stall_argument == word

@@ -1,4 +1,4 @@
-"""A request for many nodes with few accelerators gets the advice of fewer, larger nodes."""
+"""A request for many nodes with few accelerators gets a note that suggests larger nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_four_single_gpu_nodes_suggest_one_node_of_four() -> None:
 
 
 @pytest.mark.parametrize(
-    ("resources", "nodes", "told"),
+    ("resources", "nodes", "notes"),
     [
         ({"accelerators": "A100:8"}, 2, 0),  # No machine has sixteen.
         ({"accelerators": "A100:4"}, 1, 0),
@@ -27,5 +27,5 @@ def test_four_single_gpu_nodes_suggest_one_node_of_four() -> None:
         ({"any_of": [{"infra": "aws"}, {"infra": "gcp"}], "accelerators": "L4:1"}, 3, 1),
     ],
 )
-def test_each_node_kind_is_noted_once(resources: dict[str, Any], nodes: int, told: int) -> None:
-    assert len(list(spread_notes(resources, nodes))) == told
+def test_each_node_kind_is_noted_once(resources: dict[str, Any], nodes: int, notes: int) -> None:
+    assert len(list(spread_notes(resources, nodes))) == notes

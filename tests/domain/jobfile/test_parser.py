@@ -1,4 +1,4 @@
-"""A job file is understood as its writer meant it, or refused with every mistake, its place and a way out."""
+"""A job file is parsed as intended, or refused with every error, its position and a remedy."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 
-def understood(text: str, **overrides: object) -> ParsedJobFile:
+def parse(text: str, **overrides: object) -> ParsedJobFile:
     return parse_job_file(textwrap.dedent(text), Overrides(**overrides))
 
 
 def flaws(text: str, **overrides: object) -> dict[str, str]:
-    """What is wrong, by place."""
+    """The errors by field."""
     with pytest.raises(BadJobFile) as refusal:
-        understood(text, **overrides)
+        parse(text, **overrides)
     return {flaw.pointer: flaw.message for flaw in refusal.value.issues}
 
 
@@ -39,7 +39,7 @@ def test_complete_example_is_parsed() -> None:
           tags: {team: nlp}
     """
 
-    job = understood(text, base_dir="/home/ada/gpt")
+    job = parse(text, base_dir="/home/ada/gpt")
 
     assert job.notes == ()
     assert job.spec == JobSpec(
@@ -56,61 +56,61 @@ def test_complete_example_is_parsed() -> None:
     )
 
 
-def test_the_shortest_file_is_one_line() -> None:
-    assert understood("run: python train.py").spec == JobSpec(name="job", run="python train.py")
+def test_shortest_job_file_is_one_line() -> None:
+    assert parse("run: python train.py").spec == JobSpec(name="job", run="python train.py")
 
 
 def test_other_skypilot_keys_are_passed_through() -> None:
-    spec = understood("{run: x, file_mounts: {/d: s3://b/d}, event_callback: echo, service: }").spec
+    spec = parse("{run: x, file_mounts: {/d: s3://b/d}, event_callback: echo, service: }").spec
 
     assert spec.more == {"file_mounts": {"/d": "s3://b/d"}, "event_callback": "echo"}
 
 
-# Words as they are written
+# Literal values
 
 
 @pytest.mark.parametrize(
     "written", ["no", "1e3", "0o17", "017", "1_000", "yes", "12:30:45", "2026-03-01", "1.50", "+1"]
 )
-def test_names_and_env_values_are_taken_as_they_are_written(written: str) -> None:
-    spec = understood(f"{{run: x, name: {written}, envs: {{LR: {written}}}}}").spec
+def test_names_and_env_values_are_literal(written: str) -> None:
+    spec = parse(f"{{run: x, name: {written}, envs: {{LR: {written}}}}}").spec
 
     assert (spec.name, spec.envs) == (written, {"LR": written})
 
 
-def test_names_of_variables_are_taken_as_they_are_written() -> None:
-    assert understood("{run: x, envs: {no: a, on: b, N: c}}").spec.envs == {
+def test_variable_names_are_literal() -> None:
+    assert parse("{run: x, envs: {no: a, on: b, N: c}}").spec.envs == {
         "no": "a",
         "on": "b",
         "N": "c",
     }
 
 
-def test_env_values_may_come_from_an_anchor() -> None:
+def test_env_values_may_use_a_yaml_anchor() -> None:
     text = """
         run: x
         config: {base: &base {LR: 1e3, SEED: 07}}
         envs: {<<: *base, LR: no}
     """
 
-    assert understood(text).spec.envs == {"LR": "no", "SEED": "07"}
+    assert parse(text).spec.envs == {"LR": "no", "SEED": "07"}
 
 
 @pytest.mark.parametrize("nothing", ["", "~", "null", "{}"])
 def test_empty_envs_are_no_envs(nothing: str) -> None:
-    assert understood(f"run: x\nenvs: {nothing}").spec.envs == {}
+    assert parse(f"run: x\nenvs: {nothing}").spec.envs == {}
 
 
 def test_command_line_overrides_the_job_file() -> None:
-    spec = understood(
+    spec = parse(
         "{run: x, name: a, envs: {LR: 1, TOKEN: }}", name="b", envs={"TOKEN": "t", "MORE": "m"}
     ).spec
 
     assert (spec.name, spec.envs) == ("b", {"LR": "1", "TOKEN": "t", "MORE": "m"})
 
 
-def test_secrets_are_kept_apart_and_taken_as_they_are_written() -> None:
-    job = understood(
+def test_secrets_are_separate_and_literal() -> None:
+    job = parse(
         "{run: x, secrets: {PIN: 0123, KEY: , OLD: written}}", secrets={"KEY": "hush", "OLD": "new"}
     )
 
@@ -120,16 +120,16 @@ def test_secrets_are_kept_apart_and_taken_as_they_are_written() -> None:
 
 
 @pytest.mark.parametrize("text", ["secrets: {A: [hush, 1]}", "secrets: [hush]", "secrets: hush", "secrets: {A: &x hush, '1': *x}"])  # fmt: skip
-def test_a_mistake_about_a_secret_does_not_tell_it(text: str) -> None:
+def test_error_about_a_secret_does_not_contain_it(text: str) -> None:
     found = flaws(f"run: x\n{text}")
 
     assert "hush" not in str(found)
 
 
-def test_relative_mounts_lie_where_the_command_was_given() -> None:
+def test_relative_mounts_start_at_the_current_directory() -> None:
     mounts = "{/a: data, /b: {source: ./b, mode: COPY}, /c: s3://b/c, /d: ~/d, /e: $HERE/e}"
 
-    job = understood(
+    job = parse(
         f"{{run: x, file_mounts: {mounts}}}", base_dir="/home/ada/gpt", home_dir="/home/ada"
     )
 
@@ -142,7 +142,7 @@ def test_relative_mounts_lie_where_the_command_was_given() -> None:
     }
 
 
-# Mistakes
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -236,9 +236,7 @@ def test_relative_mounts_lie_where_the_command_was_given() -> None:
         ("{run: x, config: &a [*a]}", "#", "the job file is nested too deeply, or repeats too much through aliases; simplify it"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named_with_its_place_and_a_way_out(
-    text: str, pointer: str, message: str
-) -> None:
+def test_error_is_named_with_its_field_and_remedy(text: str, pointer: str, message: str) -> None:
     found = flaws(text)
 
     assert list(found) == [pointer]
@@ -269,7 +267,7 @@ def test_all_errors_are_reported_at_once() -> None:
     }
 
 
-def test_a_few_lines_of_aliases_cannot_stand_for_a_terabyte() -> None:
+def test_few_lines_of_aliases_cannot_expand_to_a_terabyte() -> None:
     levels = [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 12)]
 
     found = flaws("\n".join(["run: x", "l0: &l0 [x]", *levels]))
@@ -293,26 +291,26 @@ def test_a_few_lines_of_aliases_cannot_stand_for_a_terabyte() -> None:
         max_leaves=12,
     )
 )
-def test_whatever_yaml_holds_is_a_job_or_a_list_of_flaws(document: object) -> None:
+def test_any_yaml_is_a_job_or_a_list_of_flaws(document: object) -> None:
     text = yaml.safe_dump(document)
 
     try:
         spec = parse_job_file(text).spec
-        spoken = [spec.model_dump_json(), render(spec).text.encode().decode()]
+        texts = [spec.model_dump_json(), render(spec).text.encode().decode()]
     except BadJobFile as refusal:
-        spoken = [flaw.message for flaw in refusal.issues]
+        texts = [flaw.message for flaw in refusal.issues]
 
-    assert all(spoken)
+    assert all(texts)
 
 
 @given(st.text(max_size=200))
-def test_whatever_text_is_a_job_or_a_list_of_flaws(text: str) -> None:
+def test_any_text_is_a_job_or_a_list_of_flaws(text: str) -> None:
     try:
-        spoken = [parse_job_file(text).spec.run]
+        texts = [parse_job_file(text).spec.run]
     except BadJobFile as refusal:
-        spoken = [flaw.message for flaw in refusal.issues]
+        texts = [flaw.message for flaw in refusal.issues]
 
-    assert all(spoken)
+    assert all(texts)
 
 
 # Folders

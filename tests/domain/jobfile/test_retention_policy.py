@@ -1,4 +1,4 @@
-"""Checkpoint retention in a job file, and which side removes the others."""
+"""Checkpoint retention in a job file, and whether the service or the worker deletes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast_worker.protocol.policies import RetentionOwner
 
 
 def spec(checkpoint: str, more: str = "") -> JobSpec:
-    """A job whose checkpoint block holds these words beside the store."""
+    """A job with these keys in its checkpoint block, beside the store."""
     store = "" if "store:" in checkpoint else "store: s3://b, "
     return parse_job_file(
         f"{{run: x, {more} holdfast: {{checkpoint: {{{store}{checkpoint}}}}}}}"
@@ -25,10 +25,10 @@ def keep(text: str) -> RetentionPolicy:
     return checkpoint.keep
 
 
-def flaws(words: str, more: str = "") -> dict[str, str]:
-    """What is wrong, by place, also with what only shows when it is rendered."""
+def flaws(fields: str, more: str = "") -> dict[str, str]:
+    """The errors by field, including those found by rendering."""
     with pytest.raises(BadJobFile) as refusal:
-        render(spec(words, more))
+        render(spec(fields, more))
     return {flaw.pointer: flaw.message for flaw in refusal.value.issues}
 
 
@@ -87,7 +87,7 @@ def test_invalid_policy_is_refused_with_its_pointer(text: str, place: str, messa
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "more", "tidier"),
+    ("checkpoint", "more", "owner"),
     [
         ("keep: 3", "", RetentionOwner.SERVICE),
         ("tidy: worker", "", RetentionOwner.WORKER),
@@ -104,15 +104,15 @@ def test_invalid_policy_is_refused_with_its_pointer(text: str, place: str, messa
     ],
 )
 def test_service_owns_retention_unless_store_is_inaccessible(
-    checkpoint: str, more: str, tidier: RetentionOwner
+    checkpoint: str, more: str, owner: RetentionOwner
 ) -> None:
     job = spec(checkpoint, more)
 
     rendered = render(job)
 
-    assert job.retention_owner is tidier
-    assert rendered.task["envs"]["HOLDFAST_TIDY"] == tidier.value
-    was_chosen_for_them = "tidy:" not in checkpoint and tidier is RetentionOwner.WORKER
+    assert job.retention_owner is owner
+    assert rendered.task["envs"]["HOLDFAST_TIDY"] == owner.value
+    was_chosen_for_them = "tidy:" not in checkpoint and owner is RetentionOwner.WORKER
     assert any("write tidy: service" in note for note in rendered.notes) is was_chosen_for_them
 
 

@@ -1,4 +1,4 @@
-"""Which jobs would lose their work on spot nodes, and are refused for it."""
+"""Jobs that would lose their work on spot nodes are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NONE = HistoricalLifetimes()
 
 
 def spec(resources: dict[str, Any], every: str | None = "auto") -> JobSpec:
-    """A job that saves so often; None: never."""
+    """A job that saves at this interval; None: never."""
     block = {"checkpoint": {"store": "s3://bucket/prefix", "every": every}} if every else {}
     return parse_job_file(
         yaml.safe_dump({"run": "train", "resources": resources, "holdfast": block})
@@ -66,7 +66,7 @@ def test_jobs_without_spot_nodes_need_no_checkpoints(resources: dict[str, Any]) 
     assert refused(resources, None) == []
 
 
-def test_a_fixed_interval_has_to_be_shorter_than_nodes_last() -> None:
+def test_fixed_interval_must_be_shorter_than_node_lifetime() -> None:
     many, few = PRIORS_S["aws", True], PRIORS_S["aws", False]
 
     assert refused(AWS, f"{many}s") == []
@@ -122,7 +122,7 @@ def test_step_intervals_are_not_checked_but_noted() -> None:
         ({"48GB": 2}, 4),
     ],
 )
-def test_accelerators_are_counted_however_they_are_written(accelerators: Any, count: int) -> None:
+def test_accelerators_are_counted_in_every_spelling(accelerators: Any, count: int) -> None:
     file = {"run": "x", "num_nodes": 2, "resources": {"accelerators": accelerators}}
     job = JobSpec.model_validate({"name": "x", **file})
 

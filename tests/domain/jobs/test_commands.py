@@ -1,4 +1,4 @@
-"""What people may ask of a job, in each of its states, and what a resume has to bring with it."""
+"""User commands in each state of a job, and the limits required for a resume."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from support.events import (
 )
 
 PER_HOUR = 3_600_000_000
-"""A dollar for every second."""
+"""One dollar per second."""
 LIVES = (submitted(), launched(), ready(10, micros=PER_HOUR), training(20))
 WAITS = (*LIVES, pausing(100), lost(110, cause=Cause.PAUSED), paused(110))
-"""Its nodes cost a hundred dollars so far."""
+"""A job whose nodes have cost a hundred dollars so far."""
 NOW = at(1000)
 
 
@@ -54,14 +54,14 @@ def stopped(guard: Guard) -> Job:
 
 
 def resume_events(one: Job, limits: Limits = Limits(), **changes: Any) -> list[type[Event]]:
-    return [type(fact) for fact in commands.resume(one, limits, changes, NOW, reason="go on")]
+    return [type(event) for event in commands.resume(one, limits, changes, NOW, reason="go on")]
 
 
 def test_running_job_is_paused_and_a_repeat_changes_nothing() -> None:
-    [fact] = commands.pause(job(*LIVES), NOW, "a weekend")
+    [event] = commands.pause(job(*LIVES), NOW, "a weekend")
 
-    assert fact == PauseRequested(at=NOW, reason="a weekend")
-    assert commands.pause(advance(job(*LIVES), fact), NOW, "again") == ()
+    assert event == PauseRequested(at=NOW, reason="a weekend")
+    assert commands.pause(advance(job(*LIVES), event), NOW, "again") == ()
     assert commands.pause(job(*WAITS), NOW, "again") == ()
 
 
@@ -72,18 +72,18 @@ def test_ending_job_cannot_be_paused(last: Event) -> None:
 
 
 def test_a_cancel_of_a_paused_job_ends_it_at_once() -> None:
-    facts = commands.cancel(job(*WAITS), NOW, "enough")
+    recorded = commands.cancel(job(*WAITS), NOW, "enough")
 
-    ended = job(*WAITS, *facts)
-    assert [type(fact) for fact in facts] == [CancelRequested, Finished]
+    ended = job(*WAITS, *recorded)
+    assert [type(event) for event in recorded] == [CancelRequested, Finished]
     assert (ended.outcome, ended.detail) == (Outcome.CANCELLED, "enough")
     assert commands.cancel(ended, NOW, "again") == ()
 
 
 def test_pausing_job_can_be_cancelled() -> None:
-    [fact] = commands.cancel(job(*LIVES, pausing(100)), NOW, "enough")
+    [event] = commands.cancel(job(*LIVES, pausing(100)), NOW, "enough")
 
-    assert isinstance(fact, CancelRequested)
+    assert isinstance(event, CancelRequested)
 
 
 def test_only_paused_jobs_can_be_resumed() -> None:
@@ -98,12 +98,12 @@ def test_only_paused_jobs_can_be_resumed() -> None:
             resume_events(job(*events))
 
 
-def test_a_resume_brings_its_limits_with_it() -> None:
-    facts = commands.resume(job(*WAITS), Limits(max_cost_usd=100), {"max_cost_usd": 800}, NOW, reason="")  # fmt: skip
+def test_resume_records_changed_limits_first() -> None:
+    recorded = commands.resume(job(*WAITS), Limits(max_cost_usd=100), {"max_cost_usd": 800}, NOW, reason="")  # fmt: skip
 
-    assert isinstance(facts[0], LimitsChanged)
-    assert (facts[0].changed, facts[0].limits["max_cost_usd"]) == (("max_cost_usd",), "800")
-    assert isinstance(facts[1], ResumeRequested)
+    assert isinstance(recorded[0], LimitsChanged)
+    assert (recorded[0].changed, recorded[0].limits["max_cost_usd"]) == (("max_cost_usd",), "800")
+    assert isinstance(recorded[1], ResumeRequested)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_consecutive_counts_restart_after_a_pause() -> None:
     assert immediate_pause_reason(waited, Limits(max_wait="5m"), NOW) is None
 
 
-def test_the_limits_that_hold_are_those_that_were_changed_last() -> None:
+def test_most_recently_changed_limits_apply() -> None:
     one = job(*WAITS, relimited(120, max_cost_usd=90))
 
     with pytest.raises(NotPossibleNow, match="max_cost_usd"):
@@ -164,7 +164,7 @@ def test_the_limits_that_hold_are_those_that_were_changed_last() -> None:
         (Guard.BUDGET, {}, "once its budget allows it, resume with: holdfast resume job-1"),
     ],
 )  # fmt: skip
-def test_the_way_back_names_the_limit_that_has_to_be_another_one(
+def test_resume_hint_names_the_limit_to_raise(
     guard: Guard, limits: dict[str, Any], command: str
 ) -> None:
     assert command in resume_command(stopped(guard), Limits(**limits))
@@ -173,14 +173,16 @@ def test_the_way_back_names_the_limit_that_has_to_be_another_one(
 def test_limits_are_changed_by_name_and_the_others_stay() -> None:
     before = Limits(max_cost_usd=5, max_wait="2h", max_failures=7)
 
-    [fact] = commands.change_limits(job(*LIVES), before, {"max_cost_usd": 6, "max_wait": None}, NOW)
+    [event] = commands.change_limits(
+        job(*LIVES), before, {"max_cost_usd": 6, "max_wait": None}, NOW
+    )
 
-    assert isinstance(fact, LimitsChanged)
-    assert Limits.model_validate(fact.limits) == Limits(max_cost_usd=6, max_failures=7)
-    assert fact.changed == ("max_cost_usd", "max_wait")
+    assert isinstance(event, LimitsChanged)
+    assert Limits.model_validate(event.limits) == Limits(max_cost_usd=6, max_failures=7)
+    assert event.changed == ("max_cost_usd", "max_wait")
 
 
-def test_a_change_that_changes_nothing_is_no_fact() -> None:
+def test_change_to_equal_limits_records_no_event() -> None:
     assert (
         commands.change_limits(job(*LIVES), Limits(max_cost_usd=5), {"max_cost_usd": "5.00"}, NOW)
         == ()
@@ -197,7 +199,7 @@ def test_a_change_that_changes_nothing_is_no_fact() -> None:
         ({"max_cost": 5}, "#/max_cost", "did you mean 'max_cost_usd'"),
     ],
 )
-def test_limits_that_cannot_be_are_refused_each_at_its_place(
+def test_invalid_limits_are_refused_with_their_fields(
     changes: dict[str, Any], place: str, why: str
 ) -> None:
     with pytest.raises(BadLimits) as caught:

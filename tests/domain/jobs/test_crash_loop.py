@@ -1,4 +1,4 @@
-"""Which crashes are the same one, and how often one has come in a row."""
+"""Which crashes are identical, and how many have occurred in a row."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from support.events import at, launched, left, lost, ready, saved, submitted
 OOM = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB (GPU 3; 79.15 GiB total)"
 
 
-def tries(*words: str | None, cause: Cause = Cause.USER_ERROR, code: int = 1) -> list[Event]:
-    """So many attempts that were lost; what the worker of each said, None for nothing."""
+def failed_attempts(
+    *messages: str | None, cause: Cause = Cause.USER_ERROR, code: int = 1
+) -> list[Event]:
+    """A number of lost attempts with the exit report of each worker; None: no report."""
     events: list[Event] = [submitted(), launched()]
-    for attempt, item in enumerate(words, 1):
+    for attempt, item in enumerate(messages, 1):
         events.append(ready(attempt * 10, attempt=attempt))
         if item is not None:
             events.append(crash(item, attempt, code=code))
@@ -27,9 +29,9 @@ def tries(*words: str | None, cause: Cause = Cause.USER_ERROR, code: int = 1) ->
     return events
 
 
-def crash(words: str, attempt: int, *, code: int = 1, step: int = 7) -> Event:
+def crash(message: str, attempt: int, *, code: int = 1, step: int = 7) -> Event:
     result = left(attempt * 10 + 1, attempt=attempt, step=step, reason=LeftReason.FAILED, exit_code=code)  # fmt: skip
-    return replace(result, detail=words)
+    return replace(result, detail=message)
 
 
 def job(events: list[Event]) -> Job:
@@ -37,8 +39,8 @@ def job(events: list[Event]) -> Job:
 
 
 def guard(one: Job) -> Guard | None:
-    fact = trip(one, Limits(max_failures=100), at(900))
-    return fact.guard if fact else None
+    tripped = trip(one, Limits(max_failures=100), at(900))
+    return tripped.guard if tripped else None
 
 
 @pytest.mark.parametrize(
@@ -62,37 +64,37 @@ def test_variable_parts_do_not_distinguish_crashes(one: str, other: str) -> None
         ("RuntimeError: shape mismatch", "ValueError: shape mismatch"),
     ],
 )
-def test_another_error_is_another_crash(one: str, other: str) -> None:
+def test_different_error_is_a_different_crash(one: str, other: str) -> None:
     assert normalised(one) != normalised(other)
 
 
 def test_three_identical_crashes_fail_with_their_message() -> None:
-    words = [OOM.replace("2.50", f"2.{n}") for n in range(3)]
+    messages = [OOM.replace("2.50", f"2.{n}") for n in range(3)]
 
-    fact = trip(job(tries(*words)), Limits(max_failures=100), at(900))
+    tripped = trip(job(failed_attempts(*messages)), Limits(max_failures=100), at(900))
 
-    assert guard(job(tries(*words[:2]))) is None
-    assert fact is not None
-    assert (fact.guard, fact.guard.pauses) == (Guard.SAME_CRASH, False)
-    assert fact.detail == (
+    assert guard(job(failed_attempts(*messages[:2]))) is None
+    assert tripped is not None
+    assert (tripped.guard, tripped.guard.pauses) == (Guard.SAME_CRASH, False)
+    assert tripped.detail == (
         "the last 3 crashes were identical, without a checkpoint in between: "
         f"exit code 1: {OOM.replace('2.50', '2.2')}"
     )
 
 
 def test_different_crash_or_exit_code_resets_the_count() -> None:
-    assert guard(job(tries("a", "a", "b", "a", "a"))) is None
-    assert guard(job(tries("a", "a", "b", "b", "b"))) is Guard.SAME_CRASH
-    other = [*tries("a", "a"), ready(30, attempt=3), crash("a", 3, code=9)]
+    assert guard(job(failed_attempts("a", "a", "b", "a", "a"))) is None
+    assert guard(job(failed_attempts("a", "a", "b", "b", "b"))) is Guard.SAME_CRASH
+    other = [*failed_attempts("a", "a"), ready(30, attempt=3), crash("a", 3, code=9)]
     assert guard(job([*other, lost(32, attempt=3, cause=Cause.USER_ERROR)])) is None
 
 
 def test_count_continues_after_a_reset() -> None:
-    assert job(tries("a", "a", "b", "b")).crashes.count == 2
+    assert job(failed_attempts("a", "a", "b", "b")).crashes.count == 2
 
 
 def test_newer_checkpoint_resets_the_count() -> None:
-    twice = [*tries("a", "a"), ready(30, attempt=3)]
+    twice = [*failed_attempts("a", "a"), ready(30, attempt=3)]
     third = [crash("a", 3), lost(32, attempt=3, cause=Cause.USER_ERROR)]
 
     assert guard(job([*twice, *third])) is Guard.SAME_CRASH
@@ -100,7 +102,7 @@ def test_newer_checkpoint_resets_the_count() -> None:
 
 
 def test_a_checkpoint_of_the_same_step_is_no_progress() -> None:
-    start, first, *rest = tries("a", "a", "a")[1:]
+    start, first, *rest = failed_attempts("a", "a", "a")[1:]
     again = saved(25, attempt=2, step=5)
 
     one = job([submitted(), start, first, saved(10, step=5), *rest[:3], again, *rest[3:]])
@@ -109,27 +111,27 @@ def test_a_checkpoint_of_the_same_step_is_no_progress() -> None:
 
 
 def test_loss_of_peers_to_preemption_is_no_crash() -> None:
-    words = "node 1 is gone: nothing is heard of it any more"
+    message = "node 1 is gone: nothing is heard of it any more"
 
-    assert guard(job(tries(words, words, words, cause=Cause.PREEMPTED))) is None
-    assert guard(job(tries(words, words, words, cause=Cause.NODE_FAILED))) is None
+    assert guard(job(failed_attempts(message, message, message, cause=Cause.PREEMPTED))) is None
+    assert guard(job(failed_attempts(message, message, message, cause=Cause.NODE_FAILED))) is None
 
 
 def test_crashes_without_a_message_are_not_identical() -> None:
-    assert guard(job(tries(None, None, None, None))) is None
+    assert guard(job(failed_attempts(None, None, None, None))) is None
 
 
 def test_exit_report_may_follow_the_capacity_loss() -> None:
-    late = [*tries("a", "a", None), crash("a", 3)]
+    late = [*failed_attempts("a", "a", None), crash("a", 3)]
 
     assert guard(job(late)) is Guard.SAME_CRASH
 
 
-def test_a_launch_that_is_trying_again_meanwhile_is_stopped_too() -> None:
-    again = [*tries("a", "a", "a"), ready(40, attempt=4)]
+def test_launch_already_restarting_is_stopped() -> None:
+    again = [*failed_attempts("a", "a", "a"), ready(40, attempt=4)]
 
     assert guard(job(again)) is Guard.SAME_CRASH
-    assert guard(job([*tries("a", "a"), ready(30, attempt=3), crash("a", 3)])) is None
+    assert guard(job([*failed_attempts("a", "a"), ready(30, attempt=3), crash("a", 3)])) is None
 
 
 def test_restart_pause_doubles_up_to_half_an_hour() -> None:

@@ -1,4 +1,4 @@
-"""Where a job is given up: each limit at its very edge, and not before."""
+"""Limits at which a job is stopped: each one exactly at its threshold, and not earlier."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from support.events import (
 
 FRUITLESS = Limits().max_fruitless
 PER_HOUR = 3_600_000_000
-"""A dollar for every second."""
-DEAR = (submitted(), launched(), ready(10, micros=PER_HOUR))
+"""One dollar per second."""
+EXPENSIVE = (submitted(), launched(), ready(10, micros=PER_HOUR))
 
 
 def job(*events: Event) -> Job:
@@ -49,8 +49,8 @@ def tripped(one: Job, seconds: float, **limits: object) -> Guard | None:
     return fact.guard if fact else None
 
 
-def turns(count: int, *, first: int = 1, step: int | None = None) -> list[Event]:
-    """So many placements, each of which came to `step`, if at all, and was preempted."""
+def preempted_attempts(count: int, *, first: int = 1, step: int | None = None) -> list[Event]:
+    """A number of attempts, each of which reached `step`, if any, and was preempted."""
     events: list[Event] = []
     for attempt in range(first, first + count):
         events += [ready(attempt * 10, attempt=attempt)]
@@ -59,46 +59,46 @@ def turns(count: int, *, first: int = 1, step: int | None = None) -> list[Event]
     return events
 
 
-def test_a_job_within_its_limits_goes_on() -> None:
+def test_job_within_its_limits_continues() -> None:
     limits = {"max_cost_usd": 1000, "max_hourly_cost_usd": 3600, "deadline": "1h"}
 
-    assert tripped(job(*DEAR), 100, **limits, max_duration="30m", max_wait="5m") is None
+    assert tripped(job(*EXPENSIVE), 100, **limits, max_duration="30m", max_wait="5m") is None
 
 
-def test_money_runs_out_while_there_is_still_some_for_saving() -> None:
+def test_cost_limit_trips_with_enough_left_for_saving() -> None:
     last_s = 10 + 1000 - SAVE_GRACE_S
 
-    assert tripped(job(*DEAR), last_s - 0.001, max_cost_usd=1000) is None
-    assert tripped(job(*DEAR), last_s, max_cost_usd=1000) is Guard.MAX_COST
+    assert tripped(job(*EXPENSIVE), last_s - 0.001, max_cost_usd=1000) is None
+    assert tripped(job(*EXPENSIVE), last_s, max_cost_usd=1000) is Guard.MAX_COST
 
 
-def test_money_that_earlier_placements_have_cost_counts() -> None:
-    again = job(*DEAR, lost(510), ready(600, attempt=2, micros=PER_HOUR))
+def test_cost_of_earlier_placements_counts() -> None:
+    again = job(*EXPENSIVE, lost(510), ready(600, attempt=2, micros=PER_HOUR))
 
     assert tripped(again, 600 + 499 - SAVE_GRACE_S, max_cost_usd=1000) is None
     assert tripped(again, 600 + 500 - SAVE_GRACE_S, max_cost_usd=1000) is Guard.MAX_COST
 
 
 def test_spent_cost_limit_trips_while_waiting_for_nodes() -> None:
-    poor, broke = job(*DEAR, lost(1009)), job(*DEAR, lost(1010))
+    poor, broke = job(*EXPENSIVE, lost(1009)), job(*EXPENSIVE, lost(1010))
 
     assert tripped(poor, 9000, max_cost_usd=1000) is None
     assert tripped(broke, 9000, max_cost_usd=1000) is Guard.MAX_COST
 
 
-def test_nodes_that_are_too_dear_are_given_back_at_once() -> None:
-    assert tripped(job(*DEAR), 10, max_hourly_cost_usd=3600) is None
-    assert tripped(job(*DEAR), 10, max_hourly_cost_usd=3599) is Guard.MAX_HOURLY_COST
+def test_nodes_over_the_hourly_limit_are_released_at_once() -> None:
+    assert tripped(job(*EXPENSIVE), 10, max_hourly_cost_usd=3600) is None
+    assert tripped(job(*EXPENSIVE), 10, max_hourly_cost_usd=3599) is Guard.MAX_HOURLY_COST
 
 
 @pytest.mark.parametrize("deadline", ["90s", "2026-03-01T12:01:30Z"])
-def test_a_deadline_is_one_moment_however_it_was_written(deadline: str) -> None:
-    assert tripped(job(*DEAR), 89.999, deadline=deadline) is None
-    assert tripped(job(*DEAR), 90, deadline=deadline) is Guard.DEADLINE
+def test_deadline_is_one_time_in_every_spelling(deadline: str) -> None:
+    assert tripped(job(*EXPENSIVE), 89.999, deadline=deadline) is None
+    assert tripped(job(*EXPENSIVE), 90, deadline=deadline) is Guard.DEADLINE
 
 
 def test_only_time_with_nodes_is_duration() -> None:
-    again = job(*DEAR, lost(40), ready(500, attempt=2))
+    again = job(*EXPENSIVE, lost(40), ready(500, attempt=2))
 
     assert tripped(again, 529.999, max_duration="60s") is None
     assert tripped(again, 530, max_duration="60s") is Guard.MAX_DURATION
@@ -106,17 +106,17 @@ def test_only_time_with_nodes_is_duration() -> None:
 
 def test_wait_restarts_with_every_capacity_loss() -> None:
     asked = job(submitted(), launched(), denied(50))
-    recovering = job(*DEAR, lost(500))
+    recovering = job(*EXPENSIVE, lost(500))
 
     assert tripped(asked, 59.999, max_wait="1m") is None
     assert tripped(asked, 60, max_wait="1m") is Guard.MAX_WAIT
-    assert tripped(job(*DEAR), 499, max_wait="1m") is None
+    assert tripped(job(*EXPENSIVE), 499, max_wait="1m") is None
     assert tripped(recovering, 559.999, max_wait="1m") is None
     assert tripped(recovering, 560, max_wait="1m") is Guard.MAX_WAIT
 
 
 def test_only_errors_of_the_program_are_failures() -> None:
-    def lives(*causes: Cause) -> Job:
+    def job_with_losses(*causes: Cause) -> Job:
         events: list[Event] = [submitted(), launched()]
         for attempt, cause in enumerate(causes, 1):
             events += [ready(attempt, attempt=attempt), lost(attempt, attempt=attempt, cause=cause)]
@@ -125,15 +125,15 @@ def test_only_errors_of_the_program_are_failures() -> None:
     market = [Cause.PREEMPTED, Cause.NODE_FAILED, Cause.LAUNCHER_RESTARTED] * 3
     twice = [Cause.USER_ERROR] * 2
 
-    assert tripped(lives(*market, *twice), 99) is None
-    assert tripped(lives(*market, *twice, Cause.USER_ERROR), 99) is Guard.MAX_FAILURES
-    assert tripped(lives(*twice), 99, max_failures=2) is Guard.MAX_FAILURES
+    assert tripped(job_with_losses(*market, *twice), 99) is None
+    assert tripped(job_with_losses(*market, *twice, Cause.USER_ERROR), 99) is Guard.MAX_FAILURES
+    assert tripped(job_with_losses(*twice), 99, max_failures=2) is Guard.MAX_FAILURES
 
 
 def test_max_failures_detail_is_the_last_error() -> None:
     crash = lost(20, cause=Cause.USER_ERROR)
     crash = type(crash)(at=crash.at, attempt=1, cause=crash.cause, detail="exit code 3: no GPU")
-    one = job(*DEAR, crash, denied(30))
+    one = job(*EXPENSIVE, crash, denied(30))
 
     fact = trip(one, Limits(max_failures=1), at(40))
 
@@ -141,15 +141,15 @@ def test_max_failures_detail_is_the_last_error() -> None:
     assert fact.detail == "the program failed 1 time and reached max_failures: exit code 3: no GPU"
 
 
-def test_placements_that_come_no_further_are_given_up() -> None:
+def test_placements_without_progress_trip_the_guard() -> None:
     start = [submitted(), launched()]
 
-    assert tripped(job(*start, *turns(FRUITLESS - 1, step=0)), 500) is None
-    assert tripped(job(*start, *turns(FRUITLESS, step=0)), 500) is Guard.ZERO_PROGRESS
+    assert tripped(job(*start, *preempted_attempts(FRUITLESS - 1, step=0)), 500) is None
+    assert tripped(job(*start, *preempted_attempts(FRUITLESS, step=0)), 500) is Guard.ZERO_PROGRESS
 
 
 def test_zero_progress_detail_names_the_counted_step() -> None:
-    fruitless = job(submitted(), launched(), *turns(FRUITLESS, step=0))
+    fruitless = job(submitted(), launched(), *preempted_attempts(FRUITLESS, step=0))
 
     fact = trip(fruitless, Limits(), at(500))
 
@@ -159,21 +159,31 @@ def test_zero_progress_detail_names_the_counted_step() -> None:
 
 def test_progress_resets_the_fruitless_count() -> None:
     start = [submitted(), launched()]
-    forward = [*start, *turns(FRUITLESS - 1, step=0), *turns(1, first=FRUITLESS, step=1)]
+    forward = [
+        *start,
+        *preempted_attempts(FRUITLESS - 1, step=0),
+        *preempted_attempts(1, first=FRUITLESS, step=1),
+    ]
 
-    nearly = turns(FRUITLESS - 1, first=FRUITLESS + 1, step=1)
-    again = turns(FRUITLESS, first=FRUITLESS + 1, step=1)
+    nearly = preempted_attempts(FRUITLESS - 1, first=FRUITLESS + 1, step=1)
+    again = preempted_attempts(FRUITLESS, first=FRUITLESS + 1, step=1)
 
     assert tripped(job(*forward, *nearly), 900) is None
     assert tripped(job(*forward, *again), 900) is Guard.ZERO_PROGRESS
 
 
 def test_resumed_job_gets_full_count_of_attempts_again() -> None:
-    stuck = [submitted(), launched(), *turns(FRUITLESS, step=0), pausing(103), paused(104)]
+    stuck = [
+        submitted(),
+        launched(),
+        *preempted_attempts(FRUITLESS, step=0),
+        pausing(103),
+        paused(104),
+    ]
     resume = [*stuck, resumed(105), launched(106, launch=2)]
 
-    nearly = turns(FRUITLESS - 1, first=FRUITLESS + 1, step=0)
-    again = turns(FRUITLESS, first=FRUITLESS + 1, step=0)
+    nearly = preempted_attempts(FRUITLESS - 1, first=FRUITLESS + 1, step=0)
+    again = preempted_attempts(FRUITLESS, first=FRUITLESS + 1, step=0)
 
     assert tripped(job(*resume), 107) is None
     assert tripped(job(*resume, *nearly), 900) is None
@@ -181,38 +191,46 @@ def test_resumed_job_gets_full_count_of_attempts_again() -> None:
 
 
 def test_late_checkpoint_report_counts_as_progress() -> None:
-    stuck = [submitted(), launched(), *turns(FRUITLESS, step=0)]
+    stuck = [submitted(), launched(), *preempted_attempts(FRUITLESS, step=0)]
 
     assert tripped(job(*stuck, saved(500, attempt=FRUITLESS, step=5)), 600) is None
 
 
 def test_reports_count_before_their_nodes_are_recorded() -> None:
-    """As after a long outage of the launcher, during which workers reported."""
-    words: list[Event] = []
+    """This happens after a long outage of the launcher, during which workers reported."""
+    reports: list[Event] = []
     for attempt in range(1, 2 * FRUITLESS):
-        words += [training(attempt, attempt=attempt, step=attempt)]
+        reports += [training(attempt, attempt=attempt, step=attempt)]
 
-    assert tripped(job(submitted(), launched(), *words, *turns(2 * FRUITLESS - 1)), 500) is None
+    assert (
+        tripped(job(submitted(), launched(), *reports, *preempted_attempts(2 * FRUITLESS - 1)), 500)
+        is None
+    )
 
 
 def test_program_without_reports_never_trips_zero_progress() -> None:
-    assert tripped(job(submitted(), launched(), *turns(3 * FRUITLESS)), 900) is None
+    assert tripped(job(submitted(), launched(), *preempted_attempts(3 * FRUITLESS)), 900) is None
 
 
 def test_running_placement_defers_zero_progress() -> None:
-    stuck = [submitted(), launched(), *turns(FRUITLESS, step=0), ready(800, attempt=FRUITLESS + 1)]
+    stuck = [
+        submitted(),
+        launched(),
+        *preempted_attempts(FRUITLESS, step=0),
+        ready(800, attempt=FRUITLESS + 1),
+    ]
 
     assert tripped(job(*stuck), 900) is None
 
 
-def test_a_job_that_is_stopping_trips_nothing_more() -> None:
-    stopping = job(*DEAR, CancelRequested(at=at(20)))
+def test_stopping_job_trips_no_further_guard() -> None:
+    stopping = job(*EXPENSIVE, CancelRequested(at=at(20)))
 
     assert tripped(stopping, 9999, max_cost_usd=1, deadline="1s") is None
 
 
-def test_a_guard_trips_at_the_time_of_the_look() -> None:
-    fact = trip(job(*DEAR), Limits(deadline="30s"), at(31))
+def test_guard_trips_at_the_observation_time() -> None:
+    fact = trip(job(*EXPENSIVE), Limits(deadline="30s"), at(31))
 
     assert fact is not None
     assert fact.at == at(31)
@@ -223,23 +241,23 @@ def test_a_guard_trips_at_the_time_of_the_look() -> None:
 
 
 def test_cost_and_time_limits_trip_without_observation() -> None:
-    def said(seconds: float, **limits: object) -> Guard | None:
-        fact = trip_without_observation(job(*DEAR), Limits(**limits), at(seconds))
+    def guard_at(seconds: float, **limits: object) -> Guard | None:
+        fact = trip_without_observation(job(*EXPENSIVE), Limits(**limits), at(seconds))
         return fact.guard if fact else None
 
-    assert said(2000, max_cost_usd=1000) is Guard.MAX_COST
-    assert said(2000, deadline="30m") is Guard.DEADLINE
-    assert said(2000, max_duration="30m") is Guard.MAX_DURATION
+    assert guard_at(2000, max_cost_usd=1000) is Guard.MAX_COST
+    assert guard_at(2000, deadline="30m") is Guard.DEADLINE
+    assert guard_at(2000, max_duration="30m") is Guard.MAX_DURATION
 
 
 def test_wait_limit_needs_an_observation() -> None:
-    recovering = job(*DEAR, lost(500))
+    recovering = job(*EXPENSIVE, lost(500))
 
     assert trip(recovering, Limits(max_wait="1m"), at(9999))
     assert trip_without_observation(recovering, Limits(max_wait="1m"), at(9999)) is None
 
 
-# When it will be
+# Predicted trip time
 
 
 @given(
@@ -271,7 +289,7 @@ def test_free_or_unlimited_job_has_no_trip_time() -> None:
 
     assert ms_until_trip(waiting, Limits(max_cost_usd=1, max_duration="1s"), at(100)) is None
     assert ms_until_trip(free, Limits(max_cost_usd=1), at(100)) is None
-    assert ms_until_trip(job(*DEAR), Limits(), at(100)) is None
+    assert ms_until_trip(job(*EXPENSIVE), Limits(), at(100)) is None
 
 
 def test_tiny_price_gives_a_trip_time_beyond_the_calendar() -> None:
@@ -281,16 +299,16 @@ def test_tiny_price_gives_a_trip_time_beyond_the_calendar() -> None:
 
 
 def test_worker_has_two_minutes_to_save_after_a_stop_request() -> None:
-    stopping = job(*DEAR, CancelRequested(at=at(20)))
+    stopping = job(*EXPENSIVE, CancelRequested(at=at(20)))
 
-    assert grace_ms(job(*DEAR), at(20)) is None
+    assert grace_ms(job(*EXPENSIVE), at(20)) is None
     assert grace_ms(stopping, at(20)) == SAVE_GRACE_S * 1000
     assert grace_ms(stopping, at(19.5 + SAVE_GRACE_S)) == 500
     assert grace_ms(stopping, at(9999)) == 0
-    assert grace_ms(job(*DEAR, finished(20)), at(21)) == 0
+    assert grace_ms(job(*EXPENSIVE, finished(20)), at(21)) == 0
 
 
-# Last words after which another try is useless
+# Exit reports after which a retry is useless
 
 
 def worker_left(code: int, attempt: int = 1, reason: LeftReason = LeftReason.FAILED) -> Event:
@@ -298,20 +316,25 @@ def worker_left(code: int, attempt: int = 1, reason: LeftReason = LeftReason.FAI
 
 
 def test_launcher_restart_after_a_fatal_exit_code_is_stopped() -> None:
-    """SkyPilot counts restarts, and knows no exit code that makes one useless: a misspelt bucket rented three times."""
+    """SkyPilot counts restarts, and knows no exit code that makes one useless.
+
+    A misspelled bucket rented nodes three times.
+    """
     crash = lost(30, cause=Cause.USER_ERROR)
 
-    assert tripped(job(*DEAR, worker_left(78), crash), 31) is Guard.NO_RETRY
-    assert tripped(job(*DEAR, worker_left(2), crash), 31) is Guard.NO_RETRY
-    assert tripped(job(*DEAR, worker_left(1), crash), 31) is None
-    assert tripped(job(*DEAR, worker_left(75, reason=LeftReason.PREEMPTED), lost(30)), 31) is None
+    assert tripped(job(*EXPENSIVE, worker_left(78), crash), 31) is Guard.NO_RETRY
+    assert tripped(job(*EXPENSIVE, worker_left(2), crash), 31) is Guard.NO_RETRY
+    assert tripped(job(*EXPENSIVE, worker_left(1), crash), 31) is None
+    assert (
+        tripped(job(*EXPENSIVE, worker_left(75, reason=LeftReason.PREEMPTED), lost(30)), 31) is None
+    )
 
 
 def test_no_retry_detail_is_the_message_of_the_worker() -> None:
-    words = worker_left(78)
-    words = replace(words, detail="the checkpoint store s3://nowhere cannot be used")
+    reports = worker_left(78)
+    reports = replace(reports, detail="the checkpoint store s3://nowhere cannot be used")
 
-    fact = trip(job(*DEAR, words, lost(30, cause=Cause.USER_ERROR)), Limits(), at(31))
+    fact = trip(job(*EXPENSIVE, reports, lost(30, cause=Cause.USER_ERROR)), Limits(), at(31))
 
     assert fact is not None
     assert fact.detail == (
@@ -321,13 +344,13 @@ def test_no_retry_detail_is_the_message_of_the_worker() -> None:
 
 
 def test_fatal_exit_report_does_not_trip_before_the_loss() -> None:
-    """And a launcher that does not start it again ends the job by itself, in its own words."""
-    assert tripped(job(*DEAR, worker_left(78)), 31) is None
+    """A launcher that does not restart the program ends the job itself, with its own detail."""
+    assert tripped(job(*EXPENSIVE, worker_left(78)), 31) is None
 
 
 def test_untrained_retry_after_a_fatal_exit_is_stopped() -> None:
     again = [worker_left(78), lost(30, cause=Cause.USER_ERROR), ready(40, attempt=2)]
 
-    assert tripped(job(*DEAR, *again), 41) is Guard.NO_RETRY
-    assert tripped(job(*DEAR, *again, training(42, attempt=2)), 43) is None
-    assert tripped(job(*DEAR, *again, worker_left(1, attempt=2)), 43) is None
+    assert tripped(job(*EXPENSIVE, *again), 41) is Guard.NO_RETRY
+    assert tripped(job(*EXPENSIVE, *again, training(42, attempt=2)), 43) is None
+    assert tripped(job(*EXPENSIVE, *again, worker_left(1, attempt=2)), 43) is None

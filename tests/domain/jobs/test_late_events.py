@@ -1,4 +1,4 @@
-"""Facts of an older attempt that arrive after a newer one has begun: they annotate, and never move the job back."""
+"""Late events of an older attempt annotate the job, and never move it back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's state follows from its facts, by the rows of one table and by nothing else."""
+"""The state of a job follows from its events, by the rows of one table alone."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ EVENTS: dict[str, Event] = {
     "GuardTripped": tripped(9, Guard.MAX_FAILURES),
     "Finished": finished(9),
 }
-WAY_TO: dict[State, tuple[Event, ...]] = {
+EVENTS_TO: dict[State, tuple[Event, ...]] = {
     State.QUEUED: (submitted(),),
     State.PROVISIONING: (submitted(), launched()),
     State.STARTING: (submitted(), launched(), ready()),
@@ -73,7 +73,7 @@ WAY_TO: dict[State, tuple[Event, ...]] = {
     State.STOPPING: (submitted(), launched(), ready(), training(), CANCEL),
     State.ENDED: (submitted(), launched(), ready(), training(), finished()),
 }
-TOLD_BY_WORKERS: list[Event] = [
+WORKER_EVENTS: list[Event] = [
     noticed(9, step=7),
     restoring(9),
     saved(9, step=7),
@@ -97,7 +97,7 @@ def job(*events: Event) -> Job:
 
 
 def in_state(state: State) -> Job:
-    return job(*WAY_TO[state])
+    return job(*EVENTS_TO[state])
 
 
 @pytest.mark.parametrize("state", State)
@@ -106,7 +106,7 @@ def test_every_state_can_be_reached(state: State) -> None:
 
 
 @pytest.mark.parametrize(("state", "kind", "after"), [row for row in rows() if row[2] != "-"])
-def test_a_row_of_the_table_moves_the_job(state: State, kind: str, after: str) -> None:
+def test_each_table_row_moves_the_job(state: State, kind: str, after: str) -> None:
     before = in_state(state)
 
     moved = advance(before, EVENTS[kind])
@@ -135,7 +135,7 @@ def test_a_log_begins_with_a_submission(events: tuple[Event, ...]) -> None:
         job(*events)
 
 
-@pytest.mark.parametrize(("state", "event"), [*itertools.product(State, TOLD_BY_WORKERS)])
+@pytest.mark.parametrize(("state", "event"), [*itertools.product(State, WORKER_EVENTS)])
 def test_worker_reports_other_than_training_keep_the_state(state: State, event: Event) -> None:
     before = in_state(state)
 
@@ -146,7 +146,7 @@ def test_worker_reports_other_than_training_keep_the_state(state: State, event: 
 
 
 @pytest.mark.parametrize("state", [s for s in State if s is not State.STARTING])
-def test_a_late_start_of_training_moves_only_a_job_that_starts(state: State) -> None:
+def test_late_training_start_moves_only_a_starting_job(state: State) -> None:
     before = in_state(state)
 
     assert advance(before, training(9, attempt=1)).state is before.state
@@ -171,7 +171,7 @@ def test_early_training_report_applies_only_to_its_attempt() -> None:
     assert second.state is State.TRAINING
 
 
-def test_an_early_start_does_not_bring_a_stopping_job_back() -> None:
+def test_early_start_does_not_revive_a_stopping_job() -> None:
     stopping = job(submitted(), launched(), training(5), CANCEL)
 
     assert advance(stopping, ready(3)).state is State.STOPPING
@@ -239,7 +239,7 @@ def test_a_new_launch_counts_its_own_placements_and_denials() -> None:
     assert (one.launch_key, one.placements, one.attempt, one.denials) == ("job-1-2", 1, 2, 2)
 
 
-def test_a_late_fact_does_not_turn_the_time_of_a_job_back() -> None:
+def test_late_event_does_not_move_job_time_back() -> None:
     one = job(submitted(0), launched(10), ready(5))
 
     assert one.updated_at == at(10)
@@ -253,7 +253,7 @@ def test_a_cancel_may_lose_the_race() -> None:
     assert (ended.state, ended.outcome) == (State.ENDED, Outcome.SUCCEEDED)
 
 
-def test_bad_news_after_the_end_is_kept_and_changes_nothing() -> None:
+def test_worker_exit_after_the_end_has_no_effect() -> None:
     ended = in_state(State.ENDED)
 
     result = advance(ended, left(99, step=7))
@@ -312,20 +312,20 @@ def test_worker_exit_on_notice_marks_attempt_as_noticed() -> None:
     assert (gone.noticed, failed.noticed) == ((1,), ())
 
 
-def test_a_notice_that_we_gave_ourselves_proves_no_reclaim() -> None:
+def test_own_stop_request_is_no_proof_of_a_reclaim() -> None:
     stopping = job(submitted(), launched(), ready(), training(1), CANCEL)
 
     assert advance(stopping, noticed(10)).noticed == ()
     assert advance(stopping, left(10, step=7)).noticed == ()
 
 
-def test_a_late_notice_of_nodes_that_are_lost_changes_nothing() -> None:
+def test_late_notice_of_lost_nodes_has_no_effect() -> None:
     gone = job(submitted(), launched(), ready(), training(1), lost(2, cause=Cause.NODE_FAILED))
 
     assert advance(gone, noticed(3)).noticed == ()
 
 
-def test_a_job_trains_until_its_worker_leaves_or_its_nodes_go() -> None:
+def test_job_trains_until_worker_exit_or_capacity_loss() -> None:
     starts = job(submitted(), launched(), ready())
     trains = advance(starts, training(1))
     done = left(2, step=9, reason=LeftReason.FINISHED, exit_code=0)
@@ -333,7 +333,7 @@ def test_a_job_trains_until_its_worker_leaves_or_its_nodes_go() -> None:
     assert (starts.is_training, trains.is_training) == (False, True)
     assert not advance(trains, left(2, step=9)).is_training
     assert not advance(trains, lost(2)).is_training
-    assert advance(trains, done).is_training, "its success is about to be seen"
+    assert advance(trains, done).is_training, "its success will be observed next"
 
 
 def test_furthest_attempt_is_independent_of_event_order() -> None:

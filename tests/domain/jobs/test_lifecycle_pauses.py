@@ -1,4 +1,4 @@
-"""What a pause makes of a job, and other limits."""
+"""The state of a job during a pause and after changed limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIVES: list[tuple[Event, ...]] = [
     (*TRAINS, pausing(), lost(cause=Cause.PAUSED), paused()),
     (*TRAINS, CANCEL),
 ]
-"""A way to every state but the end."""
+"""Events that lead to each state except the last."""
 
 
 def job(*events: Event) -> Job:
@@ -40,14 +40,14 @@ def job(*events: Event) -> Job:
 
 @pytest.mark.parametrize("guard", Guard)
 def test_tripped_guard_pauses_job_unless_program_is_at_fault(guard: Guard) -> None:
-    leaving = job(submitted(), launched(), ready(1), tripped(3, guard))
+    stopping = job(submitted(), launched(), ready(1), tripped(3, guard))
 
     at_fault = guard in {Guard.MAX_FAILURES, Guard.NO_RETRY, Guard.SAME_CRASH}
-    assert leaving.state is (State.STOPPING if at_fault else State.PAUSING)
-    assert leaving.guard is guard
+    assert stopping.state is (State.STOPPING if at_fault else State.PAUSING)
+    assert stopping.guard is guard
 
 
-def test_a_paused_job_has_no_nodes_and_pays_for_none() -> None:
+def test_paused_job_has_no_nodes_and_no_cost() -> None:
     one = job(submitted(), launched(), ready(10), training(20), pausing(30), lost(40, cause=Cause.PAUSED), paused(41))  # fmt: skip
 
     assert (one.state, one.placed, one.is_launched) == (State.PAUSED, False, False)
@@ -92,7 +92,7 @@ def test_limits_can_be_changed_in_every_state_and_move_none(events: tuple[Event,
     assert one.limits.max_cost_micros == 800_000_000
 
 
-def test_every_state_that_is_not_the_end_is_among_them() -> None:
+def test_every_live_state_is_tested() -> None:
     assert {job(*events).state for events in LIVES} == set(State) - {State.ENDED}
 
 
@@ -101,7 +101,7 @@ def test_changing_limits_of_ended_job_is_illegal() -> None:
         advance(job(*TRAINS, finished()), relimited(9, max_cost_usd=800))
 
 
-def test_a_launch_keeps_the_limits_with_which_it_was_asked_for() -> None:
+def test_launch_keeps_the_limits_of_its_request() -> None:
     one = job(submitted(), relimited(1, max_failures=5), launched(2), relimited(3, max_failures=7))
 
     assert one.launch_limits is not None

@@ -1,11 +1,11 @@
-"""Which jobs may be continued, the response of a retry in each state, and the record of it."""
+"""Jobs that can be continued, the response to a retry in each state, and its record."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from holdfast.domain.billing.ledger import compute_bill
+from holdfast.domain.billing.bill import compute_bill
 from holdfast.domain.checkpoints.history import CheckpointAttempt, CheckpointHistory
 from holdfast.domain.diagnostics.timeline import timeline
 from holdfast.domain.events import Cause, Event, Outcome, Submitted
@@ -32,22 +32,22 @@ LIVES = (ASKED, launched(), ready(10), training(20), saved(50, step=30))
 FAILED = (*LIVES, finished(60, Outcome.FAILED, exit_code=1))
 
 
-def newest(facts: tuple[Event, ...]) -> CheckpointAttempt | None:
+def newest(events: tuple[Event, ...]) -> CheckpointAttempt | None:
     saves = CheckpointHistory()
-    for seq, fact in enumerate(facts, start=1):
-        saves.apply(seq, fact)
+    for seq, event in enumerate(events, start=1):
+        saves.apply(seq, event)
     return saves.newest()
 
 
-def retry(*facts: Event) -> str | None:
-    return retry_refusal(fold("j1", facts), newest(facts))
+def retry(*events: Event) -> str | None:
+    return retry_refusal(fold("j1", events), newest(events))
 
 
-def refusal_to_continue(*facts: Event, store: str = STORE) -> str | None:
-    submission = facts[0]
+def refusal_to_continue(*events: Event, store: str = STORE) -> str | None:
+    submission = events[0]
     assert isinstance(submission, Submitted)
     spec = JobSpec.model_validate(submission.spec)
-    return parent_refusal(fold("j1", facts), spec, newest(facts), store)
+    return parent_refusal(fold("j1", events), spec, newest(events), store)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.CANCELLED])
@@ -56,7 +56,7 @@ def test_failed_or_cancelled_job_with_checkpoint_can_be_retried(outcome: Outcome
 
 
 @pytest.mark.parametrize(
-    ("facts", "why"),
+    ("events", "why"),
     [
         ((ASKED,), "it is queued; only ended jobs can be retried"),
         (LIVES, "it is training; only ended jobs can be retried"),
@@ -78,8 +78,8 @@ def test_failed_or_cancelled_job_with_checkpoint_can_be_retried(outcome: Outcome
         ),
     ],
 )
-def test_refused_retry_states_reason_and_alternative(facts: tuple[Event, ...], why: str) -> None:
-    assert retry(*facts) == why
+def test_refused_retry_states_reason_and_alternative(events: tuple[Event, ...], why: str) -> None:
+    assert retry(*events) == why
 
 
 def test_succeeded_job_can_be_continued() -> None:
@@ -87,15 +87,15 @@ def test_succeeded_job_can_be_continued() -> None:
 
 
 def test_checkpoint_abandoned_by_later_attempt_is_unusable() -> None:
-    """Its newest attempt began at step 0 again, as what was saved could not be read."""
-    anew = (*LIVES, lost(60), ready(70, attempt=2), training(80, attempt=2))
+    """Its newest attempt started again at step 0, as the saved checkpoints were unreadable."""
+    restarted = (*LIVES, lost(60), ready(70, attempt=2), training(80, attempt=2))
 
-    assert refusal_to_continue(*anew, finished(90, Outcome.FAILED, exit_code=1)) == (
+    assert refusal_to_continue(*restarted, finished(90, Outcome.FAILED, exit_code=1)) == (
         "job j1 has no checkpoint to continue from; remove from"
     )
 
 
-def test_a_store_is_the_same_with_and_without_a_slash_at_its_end() -> None:
+def test_trailing_slash_does_not_change_a_store() -> None:
     assert refusal_to_continue(*FAILED, store=f"{STORE}/") is None
     assert refusal_to_continue(*FAILED, store=f"{STORE}-2") == (
         f"job j1 stores its checkpoints in {STORE}; set store to that"
@@ -103,7 +103,7 @@ def test_a_store_is_the_same_with_and_without_a_slash_at_its_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("origin", "step", "told"),
+    ("origin", "step", "message"),
     [
         ("j0/step-30-e1-0a", 30, "resumed at step 30 from checkpoint step-30-e1-0a of job j0;"),
         ("step-40-e1-0b", 40, "resumed at step 40 from checkpoint step-40-e1-0b;"),
@@ -111,28 +111,28 @@ def test_a_store_is_the_same_with_and_without_a_slash_at_its_end() -> None:
     ],
 )
 def test_timeline_names_the_checkpoint_of_the_resume(
-    origin: str | None, step: int, told: str
+    origin: str | None, step: int, message: str
 ) -> None:
-    asked = submitted(checkpoint={"store": STORE, "from": "j0"})
+    first_event = submitted(checkpoint={"store": STORE, "from": "j0"})
     started = replace(training(20, step=step), restored_from=origin)
-    facts = (asked, launched(), ready(10), started)
+    events = (first_event, launched(), ready(10), started)
 
-    story = timeline(fold("j1", facts), facts, compute_bill(facts, {}, at(60)))
+    items = timeline(fold("j1", events), events, compute_bill(events, {}, at(60)))
 
-    texts = [sentence.text for sentence in story]
+    texts = [sentence.text for sentence in items]
     assert 'Job "tiny-gpt" submitted to continue job j0.' in texts
-    assert any(told in text for text in texts)
+    assert any(message in text for text in texts)
 
 
-def test_steps_of_the_forebear_are_never_lost() -> None:
-    """The nodes are taken twice: before anything was saved, and 20 steps after a checkpoint."""
-    asked = submitted(checkpoint={"store": STORE, "from": "j0"})
+def test_steps_of_the_parent_job_are_never_lost() -> None:
+    """The nodes are preempted twice: before any save, and 20 steps after a checkpoint."""
+    first_event = submitted(checkpoint={"store": STORE, "from": "j0"})
     first = (ready(10), training(20, step=300), noticed(50, step=310), lost(60))
     second = (ready(70, attempt=2), training(80, attempt=2, step=300))
     saves = (saved(110, attempt=2, step=330), noticed(130, attempt=2, step=350))
-    facts = (asked, launched(), *first, *second, *saves, lost(140, attempt=2))
+    events = (first_event, launched(), *first, *second, *saves, lost(140, attempt=2))
 
-    account = compute_bill(facts, {}, at(200))
+    account = compute_bill(events, {}, at(200))
 
     assert [item.first_step for item in account.attempts] == [300, 300]
     assert [item.lost_steps for item in account.attempts] == [10, 20]

@@ -1,4 +1,4 @@
-"""What the reconciler decides, from a job and one look at its launch."""
+"""Decisions of the reconciler, from a job and one observation of its launch."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_recorded_launch_absent_from_launcher_is_resubmitted() -> None:
 
 
 def test_unknown_launch_after_denials_gets_a_new_key() -> None:
-    """The launcher had it and refused: submitting the same key again would return the launch that is lost."""
+    """The launcher accepted and then refused it. The same key would return the lost launch."""
     plan = decide(job(*ASKED, denied(5)), ABSENT, NOW)
 
     assert kinds(plan) == [CapacityLost, LaunchRequested]
@@ -109,7 +109,7 @@ def test_unknown_launch_after_denials_gets_a_new_key() -> None:
     assert plan.effect is Effect.SUBMIT
 
 
-def test_a_launch_that_is_waited_for_is_only_watched() -> None:
+def test_pending_launch_is_only_observed() -> None:
     assert decide(job(*ASKED), WAITING, NOW) == ReconcilePlan()
 
 
@@ -123,7 +123,7 @@ def test_ready_nodes_are_recorded_once_with_their_ready_time() -> None:
     assert again == ReconcilePlan()
 
 
-def test_a_healthy_job_is_left_alone() -> None:
+def test_healthy_job_is_left_unchanged() -> None:
     assert decide(job(*TRAINS), UP, NOW) == ReconcilePlan()
 
 
@@ -176,7 +176,10 @@ def test_forgotten_placements_are_recorded_with_zero_duration() -> None:
 
 
 def test_forgotten_placements_precede_reported_ones() -> None:
-    """Else a placement that is remembered would begin before its forerunners had ended, and cost nothing."""
+    """Otherwise a remembered attempt would begin before its predecessors ended.
+
+    It would cost nothing.
+    """
     seen = Observation(
         status=LaunchStatus.WAITING,
         since=at(950),
@@ -228,10 +231,10 @@ def test_denial_with_a_slow_clock_precedes_the_nodes() -> None:
 
 
 def test_late_denial_is_recorded_only_after_nodes_are_lost() -> None:
-    standing = decide(job(*TRAINS), replace(UP, denials=(denial(9),)), NOW)
+    unchanged_plan = decide(job(*TRAINS), replace(UP, denials=(denial(9),)), NOW)
     gone = decide(job(*TRAINS), replace(LOST, denials=(denial(9),)), NOW)
 
-    assert standing == ReconcilePlan()
+    assert unchanged_plan == ReconcilePlan()
     assert gone == ReconcilePlan((lost(30), denied(9)))
 
 
@@ -244,9 +247,9 @@ def test_unknown_launch_is_reported_and_not_relaunched() -> None:
 
 
 def test_unknown_launch_is_cancelled_on_request() -> None:
-    leaving = job(*TRAINS, CleanupFailed(at=at(40), detail=LEFT), CANCEL)
+    stopping_job = job(*TRAINS, CleanupFailed(at=at(40), detail=LEFT), CANCEL)
 
-    assert decide(leaving, UNKNOWN, NOW) == ReconcilePlan((), Effect.CANCEL)
+    assert decide(stopping_job, UNKNOWN, NOW) == ReconcilePlan((), Effect.CANCEL)
 
 
 def test_forgotten_launch_is_resubmitted_under_new_key() -> None:
@@ -288,7 +291,7 @@ def test_running_launch_absent_from_launcher_is_relaunched() -> None:
     assert plan.record[0].attempt == 1
 
 
-def test_the_attempts_of_a_second_launch_go_on_counting() -> None:
+def test_attempts_of_a_second_launch_continue_the_count() -> None:
     before = job(*TRAINS, lost(40, cause=Cause.LAUNCHER_FORGOT), launched(41, launch=2))
 
     plan = decide(before, replace(UP, since=at(50), recent_placements=(placement(50),)), NOW)
@@ -296,7 +299,7 @@ def test_the_attempts_of_a_second_launch_go_on_counting() -> None:
     assert plan == ReconcilePlan((ready(50, attempt=2),))
 
 
-def test_a_launcher_that_forgets_everything_is_given_up() -> None:
+def test_job_fails_if_its_launcher_forgets_every_launch() -> None:
     one = job(*QUEUED)
     launches = 0
 
@@ -314,13 +317,13 @@ def test_a_launcher_that_forgets_everything_is_given_up() -> None:
 @pytest.mark.parametrize("events", [ASKED, PLACED, TRAINS, RECOVERS])
 def test_a_job_that_stops_is_cancelled_until_it_has_ended(events: tuple[Event, ...]) -> None:
     stopping = job(*events, CANCEL)
-    standing = UP if stopping.placed else WAITING if events is ASKED else LOST
+    unchanged_plan = UP if stopping.placed else WAITING if events is ASKED else LOST
 
-    assert decide(stopping, standing, NOW) == ReconcilePlan((), Effect.CANCEL)
+    assert decide(stopping, unchanged_plan, NOW) == ReconcilePlan((), Effect.CANCEL)
 
 
-def test_a_cancel_reaches_a_launch_that_never_arrived() -> None:
-    """Its key is then spent: a submit that is still on its way can start nothing."""
+def test_cancel_covers_a_launch_that_never_arrived() -> None:
+    """Its key is then used up: a submit still in flight has no effect."""
     assert decide(job(*ASKED, CANCEL), ABSENT, NOW) == ReconcilePlan((), Effect.CANCEL)
 
 
@@ -333,7 +336,7 @@ def test_nodes_ready_while_stopping_are_recorded_and_cancelled() -> None:
     assert after(stopping, plan).state is State.STOPPING
 
 
-def test_a_preemption_during_a_cancel_brings_nothing_back() -> None:
+def test_preemption_during_a_cancel_restarts_nothing() -> None:
     plan = decide(job(*TRAINS, CANCEL), LOST, NOW)
 
     assert plan == ReconcilePlan((lost(30),), Effect.CANCEL)
@@ -341,7 +344,7 @@ def test_a_preemption_during_a_cancel_brings_nothing_back() -> None:
 
 @pytest.mark.parametrize("seen", [FORGOTTEN, ABSENT])
 def test_stopping_job_ends_when_launcher_forgets_its_launch(seen: Observation) -> None:
-    """Its nodes were paid for until they were forgotten, not until somebody looked."""
+    """Its nodes were paid for until the launcher forgot them, not until the next observation."""
     plan = decide(job(*TRAINS, CANCEL), seen, NOW)
 
     assert kinds(plan) == [CapacityLost, Finished]
@@ -356,13 +359,13 @@ def test_end_is_recorded_with_its_time_after_missed_events() -> None:
     assert plan == ReconcilePlan((ready(10), finished(60)))
 
 
-def test_a_cancel_that_came_too_late_does_not_hide_a_success() -> None:
+def test_late_cancel_does_not_hide_a_success() -> None:
     plan = decide(job(*TRAINS, CANCEL), ENDED, NOW)
 
     assert plan == ReconcilePlan((finished(60),))
 
 
-def test_the_reason_of_a_cancel_is_that_of_the_person_who_asked() -> None:
+def test_cancel_reason_is_that_of_its_user() -> None:
     asked = decide(job(*ASKED, CANCEL), CANCELLED, NOW)
     unasked = decide(job(*ASKED), CANCELLED, NOW)
 
@@ -371,17 +374,17 @@ def test_the_reason_of_a_cancel_is_that_of_the_person_who_asked() -> None:
 
 
 @pytest.mark.parametrize("seen", [None, ABSENT, WAITING, UP, LOST, FORGOTTEN, ENDED])
-def test_nothing_happens_to_a_job_that_has_ended(seen: Observation | None) -> None:
+def test_ended_job_is_left_unchanged(seen: Observation | None) -> None:
     assert decide(job(*TRAINS, finished(60)), seen, NOW) == ReconcilePlan()
 
 
 @pytest.mark.parametrize("seen", [ABSENT, WAITING, UP, LOST, FORGOTTEN, ENDED, CANCELLED])
 @pytest.mark.parametrize("events", [ASKED, PLACED, TRAINS, RECOVERS])
-@pytest.mark.parametrize("wish", [(), (CANCEL,)])
+@pytest.mark.parametrize("command", [(), (CANCEL,)])
 def test_every_decision_can_be_recorded(
-    seen: Observation, events: tuple[Event, ...], wish: tuple[Event, ...]
+    seen: Observation, events: tuple[Event, ...], command: tuple[Event, ...]
 ) -> None:
-    before = job(*events, *wish)
+    before = job(*events, *command)
 
     plan = decide(before, seen, NOW)
 

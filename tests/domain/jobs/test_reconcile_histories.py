@@ -1,7 +1,7 @@
-"""Whatever really happens to a launch, and whenever somebody looks: each thing is recorded once, and as it was.
+"""Every event of a launch is recorded once and correctly, whenever it is observed.
 
-A course is what really becomes of a launch, known in full. A watch looks at courses now and then, sees what a launcher
-would show of them, and records what is decided.
+A course is the complete, true history of a launch. A watch observes courses at some times, gets
+what a launcher would return, and records what is decided.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import accumulate, pairwise
 from typing import TypeAlias
 
-from holdfast.domain.billing.ledger import compute_bill
+from holdfast.domain.billing.bill import compute_bill
 from holdfast.domain.events import (
     CancelRequested,
     CapacityDenied,
@@ -48,16 +48,16 @@ FOREVER_S = 100 * LONG_AFTER_S
 
 @dataclass(frozen=True)
 class Course:
-    """What becomes of one launch, in seconds since it was submitted."""
+    """The true history of one launch, in seconds since it was submitted."""
 
     placements: tuple[tuple[float, float | None, Cause], ...] = ()
-    """When each stood up and was lost, and why; None for the last one if it stood until the end."""
+    """Start, loss and cause of each attempt; None if the last one ran until the end."""
     denials: tuple[float, ...] = ()
     end_s: float = 0
     forgotten: bool = False
-    """Whether it ended by being forgotten; otherwise its program succeeded."""
+    """Whether the launcher forgot it; otherwise its program succeeded."""
     remembers: int = 99
-    """Placements that the launcher can still tell about."""
+    """Placements that the launcher still remembers."""
 
 
 @st.composite
@@ -86,7 +86,7 @@ def courses(draw: st.DrawFn, *, forgetful: bool) -> Course:
 
 
 @dataclass
-class Launched:
+class StartedCourse:
     """A course that has begun, and may be cancelled."""
 
     course: Course
@@ -103,7 +103,7 @@ class Launched:
         return self.cancelled_s is not None and self.cancelled_s <= self.began_s + self.course.end_s
 
     def placements(self, now_s: float) -> list[Placement]:
-        """Those that stood up until now, as they look now."""
+        """The attempts until now, as observed now."""
         until_s, begun = min(now_s, self.end_s), []
         for ready_s, lost_s, cause in self.course.placements:
             if self.began_s + ready_s <= until_s:
@@ -118,7 +118,7 @@ class Launched:
             denial(self.began_s + s) for s in self.course.denials if self.began_s + s <= until_s
         )
 
-    def look(self, now_s: float) -> Observation:
+    def observe(self, now_s: float) -> Observation:
         trail = self.placements(now_s)
         seen = Observation(
             status=LaunchStatus.WAITING,
@@ -146,20 +146,20 @@ class Launched:
 
 
 @dataclass
-class Watch:
-    """A reconciler in miniature, over courses instead of a launcher."""
+class MiniReconciler:
+    """A small reconciler over courses instead of a launcher."""
 
     courses: list[Course]
     log: list[Event] = field(default_factory=lambda: [submitted()])
-    launches: dict[str, Launched] = field(default_factory=dict)
+    launches: dict[str, StartedCourse] = field(default_factory=dict)
     tombstones: dict[str, float] = field(default_factory=dict)
 
     @property
     def job(self) -> Job:
         return fold("job-1", self.log)
 
-    def look(self, now_s: float, *, acts: bool = True) -> tuple[Event, ...]:
-        """What one look records; without `acts` it crashes before its effect."""
+    def observe(self, now_s: float, *, acts: bool = True) -> tuple[Event, ...]:
+        """Record one observation; without `acts` the watch crashes before its effect."""
         job = self.job
         plan = decide(job, self._see(job, now_s) if job.launch else None, at(now_s))
         for event in plan.record:
@@ -171,21 +171,21 @@ class Watch:
             self._cancel(job.launch_key, now_s)
         return plan.record
 
-    def wish(self, deed: str, now_s: float) -> None:
-        """Pause or resume, if that can be."""
-        if deed == "pause" and not pause_refusal(self.job):
-            self.tell(PauseRequested(at=at(now_s)))
-        elif deed == "resume" and not resume_refusal(self.job):
-            self.tell(ResumeRequested(at=at(now_s)))
+    def request(self, request_kind: str, now_s: float) -> None:
+        """Pause or resume the job, if its state allows it."""
+        if request_kind == "pause" and not pause_refusal(self.job):
+            self.append(PauseRequested(at=at(now_s)))
+        elif request_kind == "resume" and not resume_refusal(self.job):
+            self.append(ResumeRequested(at=at(now_s)))
 
-    def tell(self, event: Event) -> None:
+    def append(self, event: Event) -> None:
         advance(self.job, event)
         self.log.append(event)
 
     def _see(self, job: Job, now_s: float) -> Observation:
         key = job.launch_key
         if key in self.launches:
-            return self.launches[key].look(now_s)
+            return self.launches[key].observe(now_s)
         if key in self.tombstones:
             since = at(self.tombstones[key])
             ending = LaunchResult(at=since, outcome=Outcome.CANCELLED)
@@ -196,7 +196,7 @@ class Watch:
         assert job.launch_key not in self.launches, "started twice under one key"
         if job.launch_key not in self.tombstones:
             course = self.courses[job.launch - 1] if job.launch <= len(self.courses) else Course()
-            self.launches[job.launch_key] = Launched(course, now_s)
+            self.launches[job.launch_key] = StartedCourse(course, now_s)
 
     def _cancel(self, key: str, now_s: float) -> None:
         if key not in self.launches:
@@ -205,11 +205,11 @@ class Watch:
             self.launches[key].cancelled_s = now_s
 
 
-Told: TypeAlias = tuple[type[Event], int, datetime, Cause | None]
+RecordedEvent: TypeAlias = tuple[type[Event], int, datetime, Cause | None]
 
 
-def recorded_of(log: list[Event], launch: int) -> Iterator[Told]:
-    """What was told of one launch: its placements, their losses, its denials."""
+def recorded_of(log: list[Event], launch: int) -> Iterator[RecordedEvent]:
+    """The recorded events of one launch: its attempts, their losses, its denials."""
     numbers = list(accumulate(isinstance(event, LaunchRequested) for event in log))
     recorded = [event for event, number in zip(log, numbers, strict=True) if number == launch]
     yield from ((NodesReady, e.attempt, e.at, None) for e in recorded if isinstance(e, NodesReady))
@@ -219,7 +219,7 @@ def recorded_of(log: list[Event], launch: int) -> Iterator[Told]:
     yield from ((CapacityDenied, 0, e.at, None) for e in recorded if isinstance(e, CapacityDenied))
 
 
-LOOKS = st.lists(
+OBSERVATIONS = st.lists(
     st.tuples(
         st.integers(1, 150), st.sampled_from(["look", "look", "crash", "train", "pause", "resume"])
     ),
@@ -227,30 +227,30 @@ LOOKS = st.lists(
 )
 
 
-def live_through(
-    truths: list[Course], looks: list[tuple[int, str]], cancel_after: int | None
-) -> Watch:
-    """Watch `truths` at some times, and then often enough for everything to have been seen."""
-    watch, now_s = Watch(truths), 0
-    for number, (wait_s, deed) in enumerate(looks):
+def watch_all(
+    truths: list[Course], observations: list[tuple[int, str]], cancel_after: int | None
+) -> MiniReconciler:
+    """Observe `truths` at some times, and then often enough to see every event."""
+    watch, now_s = MiniReconciler(truths), 0
+    for number, (wait_s, request_kind) in enumerate(observations):
         now_s += wait_s
         if number == cancel_after and watch.job.state not in (State.STOPPING, State.ENDED):
-            watch.tell(CancelRequested(at=at(now_s)))
-        if deed == "train":
-            watch.tell(training(now_s, attempt=watch.job.attempt + number % 2))
-        watch.wish(deed, now_s)
-        watch.look(now_s, acts=deed != "crash")
+            watch.append(CancelRequested(at=at(now_s)))
+        if request_kind == "train":
+            watch.append(training(now_s, attempt=watch.job.attempt + number % 2))
+        watch.request(request_kind, now_s)
+        watch.observe(now_s, acts=request_kind != "crash")
     for number in range(3 * (len(watch.launches) + len(truths)) + 6):
-        watch.wish("resume", now_s + LONG_AFTER_S * number)
-        watch.look(now_s + LONG_AFTER_S * number)
+        watch.request("resume", now_s + LONG_AFTER_S * number)
+        watch.observe(now_s + LONG_AFTER_S * number)
     return watch
 
 
-@given(st.lists(courses(forgetful=False), max_size=3), LOOKS, st.none() | st.integers(0, 14))
+@given(st.lists(courses(forgetful=False), max_size=3), OBSERVATIONS, st.none() | st.integers(0, 14))
 def test_placements_losses_and_denials_are_recorded_exactly_once(
-    truths: list[Course], looks: list[tuple[int, str]], cancel_after: int | None
+    truths: list[Course], observations: list[tuple[int, str]], cancel_after: int | None
 ) -> None:
-    watch = live_through(truths, looks, cancel_after)
+    watch = watch_all(truths, observations, cancel_after)
 
     assert watch.job.state is State.ENDED
     attempt = 0
@@ -265,7 +265,9 @@ def test_placements_losses_and_denials_are_recorded_exactly_once(
         ]
 
 
-def loss_of(watch: Watch, launch: int, attempt: int, nodes: Placement) -> Told | None:
+def loss_of(
+    watch: MiniReconciler, launch: int, attempt: int, nodes: Placement
+) -> RecordedEvent | None:
     launched = watch.launches[f"job-1-{launch}"]
     if nodes.lost_at:
         return (CapacityLost, attempt, nodes.lost_at, nodes.cause)
@@ -275,14 +277,14 @@ def loss_of(watch: Watch, launch: int, attempt: int, nodes: Placement) -> Told |
     pauses = {n for n, fact in zip(numbers, watch.log, strict=True) if isinstance(fact, Paused)}
     if launch in pauses:
         return (CapacityLost, attempt, at(launched.end_s), Cause.PAUSED)
-    return None  # Its nodes went with its end.
+    return None  # Its nodes were released at its end.
 
 
-@given(st.lists(courses(forgetful=True), max_size=3), LOOKS, st.none() | st.integers(0, 14))
-def test_a_forgetful_launcher_changes_no_count_and_no_order(
-    truths: list[Course], looks: list[tuple[int, str]], cancel_after: int | None
+@given(st.lists(courses(forgetful=True), max_size=3), OBSERVATIONS, st.none() | st.integers(0, 14))
+def test_forgetful_launcher_changes_no_count_or_order(
+    truths: list[Course], observations: list[tuple[int, str]], cancel_after: int | None
 ) -> None:
-    watch = live_through(truths, looks, cancel_after)
+    watch = watch_all(truths, observations, cancel_after)
 
     moves = [e for e in watch.log if isinstance(e, NodesReady | CapacityLost) and e.attempt]
     placed = sum(len(one.placements(FOREVER_S)) for one in watch.launches.values())
@@ -295,28 +297,28 @@ def test_a_forgetful_launcher_changes_no_count_and_no_order(
     assert {e.micros_per_hour for e in moves if isinstance(e, NodesReady)} <= {SPOT}
 
 
-@given(st.lists(courses(forgetful=True), max_size=3), LOOKS, st.none() | st.integers(0, 14))
-def test_looking_again_records_nothing_twice(
-    truths: list[Course], looks: list[tuple[int, str]], cancel_after: int | None
+@given(st.lists(courses(forgetful=True), max_size=3), OBSERVATIONS, st.none() | st.integers(0, 14))
+def test_repeated_observation_records_no_event_twice(
+    truths: list[Course], observations: list[tuple[int, str]], cancel_after: int | None
 ) -> None:
-    watch, now_s = Watch(truths), 0
-    for number, (wait_s, _) in enumerate(looks):
+    watch, now_s = MiniReconciler(truths), 0
+    for number, (wait_s, _) in enumerate(observations):
         now_s += wait_s
         if number == cancel_after and watch.job.state not in (State.STOPPING, State.ENDED):
-            watch.tell(CancelRequested(at=at(now_s)))
-        watch.look(now_s, acts=False)
+            watch.append(CancelRequested(at=at(now_s)))
+        watch.observe(now_s, acts=False)
 
-        again = watch.look(now_s, acts=False)
+        again = watch.observe(now_s, acts=False)
 
         assert again == ()
-        watch.look(now_s)
+        watch.observe(now_s)
 
 
-@given(st.lists(courses(forgetful=True), max_size=3), LOOKS, st.none() | st.integers(0, 14))
-def test_the_fold_follows_every_history_that_was_decided(
-    truths: list[Course], looks: list[tuple[int, str]], cancel_after: int | None
+@given(st.lists(courses(forgetful=True), max_size=3), OBSERVATIONS, st.none() | st.integers(0, 14))
+def test_every_decided_history_can_be_folded(
+    truths: list[Course], observations: list[tuple[int, str]], cancel_after: int | None
 ) -> None:
-    watch = live_through(truths, looks, cancel_after)
+    watch = watch_all(truths, observations, cancel_after)
 
     refolded = fold("job-1", watch.log)
 
@@ -326,11 +328,11 @@ def test_the_fold_follows_every_history_that_was_decided(
     assert refolded.launch == sum(isinstance(e, LaunchRequested) for e in watch.log)
 
 
-@given(st.lists(courses(forgetful=True), max_size=3), LOOKS, st.none() | st.integers(0, 14))
-def test_the_account_that_guards_read_is_that_of_the_bill(
-    truths: list[Course], looks: list[tuple[int, str]], cancel_after: int | None
+@given(st.lists(courses(forgetful=True), max_size=3), OBSERVATIONS, st.none() | st.integers(0, 14))
+def test_running_cost_of_guards_equals_the_bill(
+    truths: list[Course], observations: list[tuple[int, str]], cancel_after: int | None
 ) -> None:
-    watch = live_through(truths, looks, cancel_after)
+    watch = watch_all(truths, observations, cancel_after)
 
     for length in range(1, len(watch.log) + 1):
         log = watch.log[:length]

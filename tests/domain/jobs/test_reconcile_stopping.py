@@ -1,4 +1,4 @@
-"""How a job is stopped: by its limits or by a person, with its work saved, and with nothing left unsaid."""
+"""Stopping a job, by its limits or by a user: its work is saved and its nodes are released."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ GONE = replace(
 FORGOTTEN = replace(UP, status=LaunchStatus.FORGOTTEN, since=at(40))
 POOR = ReconcileContext(limits=Limits(max_cost_usd=0.5))
 """The nodes of these jobs cost 3.60 dollars an hour, so 500 s are too long."""
-ROUGH = ReconcileContext(has_store=True, saves_on_cancel=False)
+NO_SAVE_ON_CANCEL = ReconcileContext(has_store=True, saves_on_cancel=False)
 
 
 def job(*events: Event) -> Job:
@@ -82,7 +82,7 @@ def after(before: Job, plan: ReconcilePlan) -> Job:
     return before
 
 
-# Why nodes were lost
+# Causes of capacity loss
 
 
 def test_nodes_that_are_lost_after_a_notice_were_preempted() -> None:
@@ -97,7 +97,7 @@ def test_nodes_that_are_lost_after_a_notice_were_preempted() -> None:
     ]
 
 
-def test_a_notice_speaks_for_its_own_attempt_alone() -> None:
+def test_notice_applies_to_its_own_attempt_only() -> None:
     trail = (
         placement(10, 30, cause=Cause.NODE_FAILED),
         placement(40, 70, cause=Cause.NODE_FAILED),
@@ -139,14 +139,14 @@ def test_undated_loss_after_a_notice_is_a_preemption() -> None:
 # Guards
 
 
-def test_a_guard_is_written_down_and_the_launch_cancelled() -> None:
+def test_tripped_guard_is_recorded_and_cancels_the_launch() -> None:
     before = job(*TRAINS)
 
     plan = decide(before, UP, NOW, POOR)
 
-    [fact] = plan.record
-    assert isinstance(fact, GuardTripped)
-    assert (fact.guard, fact.at) == (Guard.MAX_COST, NOW)
+    [recorded] = plan.record
+    assert isinstance(recorded, GuardTripped)
+    assert (recorded.guard, recorded.at) == (Guard.MAX_COST, NOW)
     assert plan.effect is Effect.CANCEL
     assert after(before, plan).state is State.PAUSING
     assert decide(after(before, plan), UP, NOW, POOR) == ReconcilePlan((), Effect.CANCEL)
@@ -162,17 +162,17 @@ def test_guard_counts_events_of_the_current_observation() -> None:
     assert kinds == ["CapacityLost", "NodesReady", "GuardTripped"]
 
 
-def test_a_launch_that_is_over_trips_no_guard() -> None:
+def test_ended_launch_trips_no_guard() -> None:
     plan = decide(job(*TRAINS), ended(Outcome.SUCCEEDED, exit_code=0), NOW, POOR)
 
-    [fact] = plan.record
-    assert isinstance(fact, Finished)
-    assert fact.outcome is Outcome.SUCCEEDED
+    [recorded] = plan.record
+    assert isinstance(recorded, Finished)
+    assert recorded.outcome is Outcome.SUCCEEDED
 
 
-def test_a_program_that_would_fail_again_is_not_let_start_again() -> None:
-    words = left(25, step=0, reason=LeftReason.FAILED, exit_code=78)
-    before = job(*STARTS, replace(words, detail="there is no bucket nowhere"))
+def test_program_with_fatal_exit_is_not_restarted() -> None:
+    exit_report = left(25, step=0, reason=LeftReason.FAILED, exit_code=78)
+    before = job(*STARTS, replace(exit_report, detail="there is no bucket nowhere"))
     gone = replace(GONE, recent_placements=(placement(10, 30, cause=Cause.USER_ERROR),))
 
     plan = decide(before, gone, NOW)
@@ -185,7 +185,7 @@ def test_a_program_that_would_fail_again_is_not_let_start_again() -> None:
     assert end.detail.endswith("the worker exited with exit code 78: there is no bucket nowhere")
 
 
-def test_nothing_is_launched_for_a_job_whose_guard_has_tripped() -> None:
+def test_job_with_a_tripped_guard_is_not_launched() -> None:
     forgotten = decide(job(*TRAINS), replace(FORGOTTEN, since=at(900)), NOW, POOR)
     queued = decide(job(submitted()), None, NOW, ReconcileContext(limits=Limits(deadline="10s")))
 
@@ -215,22 +215,22 @@ def test_job_stopped_by_guard_before_any_launch_has_failed() -> None:
 def test_cancelled_launch_after_a_pause_does_not_end_the_job() -> None:
     before = job(*TRAINS, pausing(50))
 
-    plan = decide(before, ended(Outcome.CANCELLED), NOW, ROUGH)
+    plan = decide(before, ended(Outcome.CANCELLED), NOW, NO_SAVE_ON_CANCEL)
     after_it = after(before, plan)
 
-    assert [type(fact) for fact in plan.record] == [CapacityLost, Paused]
+    assert [type(recorded) for recorded in plan.record] == [CapacityLost, Paused]
     assert (plan.record[0].cause, plan.record[0].at) == (Cause.PAUSED, at(60))
     assert (after_it.state, after_it.account.paid_micros) == (State.PAUSED, 50_000)
     assert after_it.detail == "a long weekend; resume with: holdfast resume job-1"
-    assert decide(after_it, ended(Outcome.CANCELLED), NOW, ROUGH) == ReconcilePlan()
+    assert decide(after_it, ended(Outcome.CANCELLED), NOW, NO_SAVE_ON_CANCEL) == ReconcilePlan()
 
 
 @pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.FAILED])
 def test_job_that_ends_before_its_pause_is_finished(outcome: Outcome) -> None:
-    [fact] = decide(job(*TRAINS, pausing(50)), ended(outcome, exit_code=3), NOW).record
+    [recorded] = decide(job(*TRAINS, pausing(50)), ended(outcome, exit_code=3), NOW).record
 
-    assert isinstance(fact, Finished)
-    assert (fact.outcome, fact.exit_code, fact.detail) == (outcome, 3, "by its word")
+    assert isinstance(recorded, Finished)
+    assert (recorded.outcome, recorded.exit_code, recorded.detail) == (outcome, 3, "by its word")
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_job_that_ends_before_its_pause_is_finished(outcome: Outcome) -> None:
     ids=["the first launch", "another one"],
 )  # fmt: skip
 def test_a_launch_in_flight_is_revoked_before_a_job_is_paused(before: tuple[Event, ...]) -> None:
-    """Whether it was sent is not known; it may yet arrive."""
+    """It is unknown whether the submission was sent; it may still arrive."""
     pausing_job = job(*before, pausing(50))
 
     unseen = decide(pausing_job, Observation(status=LaunchStatus.ABSENT, since=NOW), NOW)
@@ -248,13 +248,13 @@ def test_a_launch_in_flight_is_revoked_before_a_job_is_paused(before: tuple[Even
     revoked = Observation(status=LaunchStatus.ENDED, since=at(60), result=end)
 
     assert unseen == waiting == ReconcilePlan((), Effect.CANCEL)
-    assert [type(fact) for fact in decide(pausing_job, revoked, NOW).record] == [Paused]
+    assert [type(recorded) for recorded in decide(pausing_job, revoked, NOW).record] == [Paused]
 
 
 def test_job_never_launched_is_paused_immediately() -> None:
     plan = decide(job(submitted(), pausing(50)), None, NOW)
 
-    assert [type(fact) for fact in plan.record] == [Paused]
+    assert [type(recorded) for recorded in plan.record] == [Paused]
 
 
 def test_resumed_job_is_launched_under_a_new_key() -> None:
@@ -265,19 +265,19 @@ def test_resumed_job_is_launched_under_a_new_key() -> None:
     cancelled = decide(advance(one, CANCEL), ended(Outcome.CANCELLED), NOW)
 
     assert plan == ReconcilePlan((launched(1000, launch=2),), Effect.SUBMIT)
-    [fact] = cancelled.record
-    assert (fact.outcome, fact.at, cancelled.effect) == (Outcome.CANCELLED, NOW, None)
+    [recorded] = cancelled.record
+    assert (recorded.outcome, recorded.at, cancelled.effect) == (Outcome.CANCELLED, NOW, None)
 
 
 def test_lost_launches_before_a_pause_do_not_count_after_resume() -> None:
-    facts: list[Event] = [submitted()]
+    before_pause: list[Event] = [submitted()]
     for launch in range(1, MAX_LAUNCHES + 1):
-        facts += [launched(launch, launch=launch), lost(launch, attempt=0)]
-    worn = job(*facts)
-    rested = job(*facts, pausing(50), paused(60), resumed(70))
+        before_pause += [launched(launch, launch=launch), lost(launch, attempt=0)]
+    exhausted = job(*before_pause)
+    rested = job(*before_pause, pausing(50), paused(60), resumed(70))
 
     nothing = Observation(status=LaunchStatus.FORGOTTEN, since=at(40))
-    assert [type(fact) for fact in decide(worn, nothing, NOW).record] == [Finished]
+    assert [type(recorded) for recorded in decide(exhausted, nothing, NOW).record] == [Finished]
     assert decide(rested, None, NOW).effect is Effect.SUBMIT
 
 
@@ -285,17 +285,17 @@ def test_lost_launches_before_a_pause_do_not_count_after_resume() -> None:
 def test_guard_stopped_job_fails_unless_program_succeeded(outcome: Outcome) -> None:
     stopping = job(*TRAINS, tripped(50, Guard.MAX_FAILURES, detail="too dear"))
 
-    [fact] = decide(stopping, ended(outcome), NOW).record
+    [recorded] = decide(stopping, ended(outcome), NOW).record
 
     succeeded = outcome is Outcome.SUCCEEDED
-    assert fact.outcome is (Outcome.SUCCEEDED if succeeded else Outcome.FAILED)
-    assert fact.detail == ("by its word" if succeeded else "too dear")
+    assert recorded.outcome is (Outcome.SUCCEEDED if succeeded else Outcome.FAILED)
+    assert recorded.detail == ("by its word" if succeeded else "too dear")
 
 
 def test_program_failure_during_cancel_ends_as_failed() -> None:
-    [fact] = decide(job(*TRAINS, CANCEL), ended(Outcome.FAILED, exit_code=1), NOW).record
+    [recorded] = decide(job(*TRAINS, CANCEL), ended(Outcome.FAILED, exit_code=1), NOW).record
 
-    assert (fact.outcome, fact.detail) == (Outcome.FAILED, "by its word")
+    assert (recorded.outcome, recorded.detail) == (Outcome.FAILED, "by its word")
 
 
 def test_each_leftover_is_recorded_separately_after_the_end() -> None:
@@ -306,7 +306,7 @@ def test_each_leftover_is_recorded_separately_after_the_end() -> None:
     result = after(before, plan)
     gone = advance(result, CleanedUp(at=at(70), detail="cluster hf-1 in aws"))
 
-    assert [type(fact) for fact in plan.record] == [Finished, CleanupFailed, CleanupFailed]
+    assert [type(recorded) for recorded in plan.record] == [Finished, CleanupFailed, CleanupFailed]
     assert plan.record[1] == CleanupFailed(at=at(60), detail="cluster hf-1 in aws")
     assert result.warning == "nodes may still be billed: cluster hf-1 in aws; cluster hf-2"
     assert gone.warning == "nodes may still be billed: cluster hf-2"
@@ -323,10 +323,10 @@ def test_leftovers_of_forgotten_launch_are_recorded_once(
     again = decide(result, seen, NOW) if result.state is not State.ENDED else ReconcilePlan()
 
     assert result.leftovers == ("cluster hf-1",)
-    assert not [fact for fact in again.record if isinstance(fact, CleanupFailed)]
+    assert not [recorded for recorded in again.record if isinstance(recorded, CleanupFailed)]
 
 
-# Saving first
+# Time to save
 
 
 @pytest.mark.parametrize("stop", [CANCEL, tripped(1000), pausing(1000)])
@@ -335,25 +335,27 @@ def test_training_worker_gets_time_to_save_before_release(
 ) -> None:
     stopping = job(*TRAINS, stop)
 
-    assert decide(stopping, UP, at(1000), ROUGH) == ReconcilePlan()
-    assert decide(stopping, UP, at(999 + SAVE_GRACE_S), ROUGH) == ReconcilePlan()
-    assert decide(stopping, UP, at(1000 + SAVE_GRACE_S), ROUGH) == ReconcilePlan((), Effect.CANCEL)
+    assert decide(stopping, UP, at(1000), NO_SAVE_ON_CANCEL) == ReconcilePlan()
+    assert decide(stopping, UP, at(999 + SAVE_GRACE_S), NO_SAVE_ON_CANCEL) == ReconcilePlan()
+    assert decide(stopping, UP, at(1000 + SAVE_GRACE_S), NO_SAVE_ON_CANCEL) == ReconcilePlan(
+        (), Effect.CANCEL
+    )
 
 
-def test_a_worker_that_has_left_is_waited_for_no_longer() -> None:
+def test_worker_that_has_exited_is_not_awaited() -> None:
     stopping = job(*TRAINS, CANCEL, left(1010, step=7))
 
-    assert decide(stopping, UP, at(1011), ROUGH) == ReconcilePlan((), Effect.CANCEL)
+    assert decide(stopping, UP, at(1011), NO_SAVE_ON_CANCEL) == ReconcilePlan((), Effect.CANCEL)
 
 
-def test_a_worker_that_was_done_just_now_may_still_succeed() -> None:
+def test_worker_that_just_finished_may_still_succeed() -> None:
     done = left(1010, step=7, reason=LeftReason.FINISHED, exit_code=0)
 
-    assert decide(job(*TRAINS, CANCEL, done), UP, at(1011), ROUGH) == ReconcilePlan()
+    assert decide(job(*TRAINS, CANCEL, done), UP, at(1011), NO_SAVE_ON_CANCEL) == ReconcilePlan()
 
 
 def test_cancel_with_lost_nodes_skips_saving() -> None:
-    plan = decide(job(*TRAINS, CANCEL), GONE, NOW, ROUGH)
+    plan = decide(job(*TRAINS, CANCEL), GONE, NOW, NO_SAVE_ON_CANCEL)
 
     assert [type(event) for event in plan.record] == [CapacityLost]
     assert plan.effect is Effect.CANCEL
@@ -362,12 +364,12 @@ def test_cancel_with_lost_nodes_skips_saving() -> None:
 @pytest.mark.parametrize(
     ("events", "terms"),
     [
-        (STARTS, ROUGH),
-        (TRAINS, replace(ROUGH, has_store=False)),
-        (TRAINS, replace(ROUGH, saves_on_cancel=True)),
-        ((*TRAINS, lost(30), ready(40, attempt=2)), ROUGH),
+        (STARTS, NO_SAVE_ON_CANCEL),
+        (TRAINS, replace(NO_SAVE_ON_CANCEL, has_store=False)),
+        (TRAINS, replace(NO_SAVE_ON_CANCEL, saves_on_cancel=True)),
+        ((*TRAINS, lost(30), ready(40, attempt=2)), NO_SAVE_ON_CANCEL),
     ],
-    ids=["never trained", "no store", "the launcher waits itself", "not in this attempt"],
+    ids=["never trained", "no store", "grace period of the launcher", "not in this attempt"],
 )
 def test_job_with_nothing_to_save_is_cancelled_immediately(
     events: tuple[Event, ...], terms: ReconcileContext
@@ -382,4 +384,4 @@ def test_job_with_nothing_to_save_is_cancelled_immediately(
 def test_a_launch_that_waits_for_nodes_is_cancelled_at_once() -> None:
     stopping = job(submitted(), launched(1), CANCEL)
 
-    assert decide(stopping, WAITING, NOW, ROUGH) == ReconcilePlan((), Effect.CANCEL)
+    assert decide(stopping, WAITING, NOW, NO_SAVE_ON_CANCEL) == ReconcilePlan((), Effect.CANCEL)

@@ -1,4 +1,4 @@
-"""What workers report is understood, or refused in a sentence; never half taken, never a crash."""
+"""Worker reports are parsed as a whole or rejected with a reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from holdfast_worker.protocol.reports import Json, Report, ReportKind
 from hypothesis import given
 from hypothesis import strategies as st
 
-TOLD = "2026-03-01T13:00:07+01:00"
+REPORTED_AT = "2026-03-01T13:00:07+01:00"
 AT = datetime(2026, 3, 1, 12, 0, 7, tzinfo=UTC)
 SNAPSHOT = "2026-03-01T12:00:05Z"
 CHECKPOINT: dict[str, Json] = {
@@ -124,7 +124,9 @@ UNDERSTOOD: dict[ReportKind, tuple[dict[str, Json], WorkerFact | Point]] = {
 }
 
 
-def report(kind: ReportKind, body: dict[str, Json], *, at: str = TOLD, attempt: int = 2) -> Report:
+def report(
+    kind: ReportKind, body: dict[str, Json], *, at: str = REPORTED_AT, attempt: int = 2
+) -> Report:
     return Report(attempt, 3, at, kind, body)
 
 
@@ -136,7 +138,7 @@ def test_every_report_kind_is_parsed(kind: ReportKind) -> None:
 
 
 @pytest.mark.parametrize("kind", ReportKind)
-def test_a_report_survives_its_spool(kind: ReportKind) -> None:
+def test_report_is_read_back_unchanged_from_a_spool(kind: ReportKind) -> None:
     reported = report(kind, UNDERSTOOD[kind][0])
 
     assert Report.parse(reported.line()) == reported
@@ -159,7 +161,9 @@ def test_a_report_survives_its_spool(kind: ReportKind) -> None:
         (ReportKind.PROGRESS, {"values": [1, 2]}, "names to numbers"),
     ],
 )
-def test_nonsense_is_refused_by_name(kind: ReportKind, spoilt: dict[str, Json], named: str) -> None:
+def test_malformed_report_is_refused_with_a_reason(
+    kind: ReportKind, spoilt: dict[str, Json], named: str
+) -> None:
     body = UNDERSTOOD[kind][0]
 
     with pytest.raises(BadReport, match=f"report 3.*{named}"):
@@ -174,13 +178,15 @@ def test_nonsense_is_refused_by_name(kind: ReportKind, spoilt: dict[str, Json], 
         (ReportKind.WORKER_LEFT, {"reason": "bored"}),
     ],
 )
-def test_value_of_a_newer_worker_is_passed_over(kind: ReportKind, later: dict[str, Json]) -> None:
+def test_value_of_a_newer_worker_is_skipped(kind: ReportKind, later: dict[str, Json]) -> None:
     assert parse_report(report(kind, {**UNDERSTOOD[kind][0], **later})) is None
 
 
 @pytest.mark.parametrize("kind", ["node_measured", "cancel_requested", "submitted", ""])
-def test_kind_of_a_newer_worker_is_parsed_and_passed_over(kind: str) -> None:
-    line = f'{{"attempt":2,"n":3,"at":"{TOLD}","kind":"{kind}","body":{{"later":1}},"later":2}}'
+def test_report_kind_of_a_newer_worker_is_skipped(kind: str) -> None:
+    line = (
+        f'{{"attempt":2,"n":3,"at":"{REPORTED_AT}","kind":"{kind}","body":{{"later":1}},"later":2}}'
+    )
 
     assert parse_report(Report.parse(line)) is None
 
@@ -188,19 +194,19 @@ def test_kind_of_a_newer_worker_is_parsed_and_passed_over(kind: str) -> None:
 @pytest.mark.parametrize(
     "time", ["2026-03-01T12:00:00", "soon", "", "0001-01-01T00:00:00+14:00", "2026-13-01T00:00:00Z"]
 )
-def test_a_time_that_is_no_moment_is_refused(time: str) -> None:
+def test_invalid_report_time_is_refused(time: str) -> None:
     with pytest.raises(BadReport, match="report 3"):
         parse_report(report(ReportKind.RESTORE_STARTED, {}, at=time))
 
 
 @pytest.mark.parametrize("attempt", [-1, 2**31])
-def test_an_attempt_that_cannot_be_is_refused(attempt: int) -> None:
+def test_invalid_attempt_number_is_refused(attempt: int) -> None:
     for kind in (ReportKind.RESTORE_STARTED, ReportKind.PROGRESS):
         with pytest.raises(BadReport, match="report 3"):
             parse_report(report(kind, {"step": 1}, attempt=attempt))
 
 
-def test_a_body_cannot_speak_for_another_attempt_or_time() -> None:
+def test_body_cannot_override_attempt_or_time() -> None:
     reported = parse_report(report(ReportKind.RESTORE_STARTED, {"attempt": 9, "at": "1999-01-01"}))
 
     assert reported == RestoreStarted(at=AT, attempt=2)
@@ -228,7 +234,7 @@ JSON = st.recursive(
         | st.text(),
         JSON,
     ),
-    st.just(TOLD) | st.text() | st.datetimes().map(datetime.isoformat),
+    st.just(REPORTED_AT) | st.text() | st.datetimes().map(datetime.isoformat),
     st.integers(),
 )
 def test_arbitrary_report_is_parsed_or_rejected(

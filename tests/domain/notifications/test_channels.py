@@ -1,4 +1,4 @@
-"""When a channel's next message is due, and its contents."""
+"""The due time of a channel's next message, and its contents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bodies(count: int) -> list[dict[str, str]]:
     ]
 
 
-def test_each_piece_goes_alone_while_there_is_room() -> None:
+def test_notifications_are_sent_singly_below_the_limit() -> None:
     assert batch_sizes([at(0), at(1), at(2)], [], ChannelPreferences(), at(3)) == [1, 1, 1]
 
 
@@ -56,11 +56,11 @@ def test_digest_is_due_one_interval_after_oldest_event() -> None:
     assert batch_sizes([], [], manner, at(600)) == []
 
 
-def test_a_digest_is_throttled_too() -> None:
+def test_digest_is_throttled() -> None:
     assert batch_sizes([at(0)], [at(0)], ChannelPreferences(digest_s=60, per_hour=1), at(70)) == []
 
 
-def test_tries_follow_the_schedule_and_end() -> None:
+def test_retries_follow_the_schedule_and_end() -> None:
     waits = [next_retry_at(n, at(0)) for n in range(1, len(RETRY_S) + 1)]
 
     assert waits == [at(seconds) for seconds in RETRY_S]
@@ -68,22 +68,22 @@ def test_tries_follow_the_schedule_and_end() -> None:
 
 
 def test_a_message_lists_the_newest_and_counts_the_rest() -> None:
-    letter = Message(id="m", payload=payload("vision", "ops", bodies(MAX_LISTED + 7), at(99)))
+    message = Message(id="m", payload=payload("vision", "ops", bodies(MAX_LISTED + 7), at(99)))
 
-    body = json.loads(letter.payload)
+    body = json.loads(message.payload)
 
     assert body["type"] == "holdfast.news"
     assert body["timestamp"] == at(99).isoformat()
     assert body["data"]["news"][0]["text"] == "thing 7"
     assert (len(body["data"]["news"]), body["data"]["left_out"]) == (MAX_LISTED, 7)
-    assert letter.subject == f"[vision] {MAX_LISTED + 7} notifications from Holdfast"
-    assert letter.text.splitlines()[-1] == "and 7 more; list them with holdfast events"
+    assert message.subject == f"[vision] {MAX_LISTED + 7} notifications from Holdfast"
+    assert message.text.splitlines()[-1] == "and 7 more; list them with holdfast events"
 
 
 def test_truncated_message_keeps_newest_and_counts_omitted() -> None:
-    letter = Message(id="m", payload=payload("vision", "ops", bodies(40), at(99)))
+    message = Message(id="m", payload=payload("vision", "ops", bodies(40), at(99)))
 
-    result = letter.truncated(200)
+    result = message.truncated(200)
 
     assert len(result) <= 200
     assert "thing 39" in result
@@ -92,18 +92,18 @@ def test_truncated_message_keeps_newest_and_counts_omitted() -> None:
         result.splitlines()[-1]
         == f"and {40 - (len(result.splitlines()) - 1)} more; list them with holdfast events"
     )
-    assert letter.truncated(100_000) == letter.text
-    assert len(letter.truncated(10)) == 10
+    assert message.truncated(100_000) == message.text
+    assert len(message.truncated(10)) == 10
 
 
-def test_a_single_piece_is_the_subject() -> None:
-    letter = Message(id="m", payload=payload("vision", "ops", bodies(1), at(99)))
+def test_single_notification_is_the_subject() -> None:
+    message = Message(id="m", payload=payload("vision", "ops", bodies(1), at(99)))
 
-    assert letter.subject == "[vision] thing 0"
-    assert letter.text.endswith("Z thing 0")
+    assert message.subject == "[vision] thing 0"
+    assert message.text.endswith("Z thing 0")
 
 
-def test_a_long_text_is_cut() -> None:
+def test_long_text_is_truncated() -> None:
     long = Notification(id="n", kind=NotificationKind.FAILED, at=at(0), text="x" * 9000).body()
 
     parsed = json.loads(payload("vision", "ops", [long], at(0)))
@@ -111,7 +111,7 @@ def test_a_long_text_is_cut() -> None:
     assert len(parsed["data"]["news"][0]["text"]) == MAX_TEXT_CHARS
 
 
-def test_a_channel_without_kinds_wants_all() -> None:
+def test_channel_without_kinds_receives_all() -> None:
     assert ChannelPreferences().accepts(NotificationKind.BUDGET)
     assert not ChannelPreferences(kinds=frozenset({NotificationKind.FAILED})).accepts(
         NotificationKind.BUDGET

@@ -36,7 +36,7 @@ SAVING = SavingFailed(
 
 
 @pytest.mark.parametrize(
-    ("event", "kind", "words"),
+    ("event", "kind", "text"),
     [
         (CapacityLost(at=DAWN, attempt=2, cause=Cause.PREEMPTED), "preempted", "was preempted in attempt 2"),
         (CapacityLost(at=DAWN, attempt=2, cause=Cause.NODE_FAILED, detail="gone"), "preempted", "lost a node in attempt 2: gone"),
@@ -53,12 +53,12 @@ SAVING = SavingFailed(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_notifying_events_have_kind_and_text(event: Event, kind: str, words: str) -> None:
+def test_notifying_events_have_kind_and_text(event: Event, kind: str, text: str) -> None:
     recorded = notification_for("job-1", "tiny", 7, event)
 
     assert recorded is not None
     assert type(event).__name__ in NOTIFYING_EVENTS
-    assert (recorded.id, recorded.kind, recorded.text) == ("job-1-7", kind, f"tiny (job-1) {words}")
+    assert (recorded.id, recorded.kind, recorded.text) == ("job-1-7", kind, f"tiny (job-1) {text}")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_channel_kinds_are_those_of_the_docs() -> None:
     assert all(f"`{kind}`" in page for kind in get_args(NotificationKindName))
 
 
-def test_every_kind_of_news_has_a_source() -> None:
-    """Notifications of events are above; the others come from their observers."""
+def test_every_notification_kind_has_a_source() -> None:
+    """Notifications of events are tested above; the others come from their observers."""
     assert KINDS.keys() >= NOTIFYING_EVENTS
     assert set(NotificationKind) >= {"budget", "test"}

@@ -1,10 +1,10 @@
-"""What became of each placement, and how it was come back from, worked out by hand."""
+"""The outcome of each attempt and the phases of its recovery, computed by hand."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from holdfast.domain.billing.ledger import LatestPoint, compute_bill
+from holdfast.domain.billing.bill import LatestPoint, compute_bill
 from holdfast.domain.diagnostics.timeline import timeline
 from holdfast.domain.events import Cause, Event, LeftReason, Outcome
 from holdfast.domain.jobs.lifecycle import fold
@@ -30,14 +30,14 @@ from support.events import (
 HOUR_S = 3600
 
 
-def chapters(
+def placements(
     *events: Event,
     reached: dict[int, LatestPoint] | None = None,
     known: dict[int, datetime] | None = None,
 ) -> list[PlacementRecord]:
-    facts = [submitted(), launched(0), *events]
-    account = compute_bill(facts, reached or {}, at(9000))
-    return placement_records(facts, known or {}, reached or {}, account)
+    history = [submitted(), launched(0), *events]
+    account = compute_bill(history, reached or {}, at(9000))
+    return placement_records(history, known or {}, reached or {}, account)
 
 
 PREEMPTED = [
@@ -55,12 +55,13 @@ PREEMPTED = [
 ]
 
 
-def test_a_recovery_is_cut_into_its_five_parts() -> None:
-    # The last word is of 95; the loss is written down at 104. 40 steps (30 to 70) are done again: step 50 is done at 200,
-    # step 90 at 230, so that step 70 comes half way between, 35 s after training began.
+def test_recovery_is_split_into_five_phases() -> None:
+    # The last report is of 95; the loss is recorded at 104. 40 steps (30 to 70) are repeated:
+    # step 50 is done at 200, step 90 at 230, so that step 70 lies half way between, 35 s after
+    # training began.
     reached = {1: LatestPoint(step=70, at=at(95))}
 
-    first, second = chapters(*PREEMPTED, reached=reached, known={1: at(104)})
+    first, second = placements(*PREEMPTED, reached=reached, known={1: at(104)})
 
     assert (first.detect_ms, first.wait_ms, first.setup_ms, first.restore_ms, first.redo_ms) == (
         *(9_000, 60_000, 15_000, 5_000, 35_000),
@@ -75,7 +76,7 @@ def test_a_recovery_is_cut_into_its_five_parts() -> None:
 
 
 def test_unreported_phase_durations_are_none() -> None:
-    first, second = chapters(ready(10), lost(100), ready(160, attempt=2))
+    first, second = placements(ready(10), lost(100), ready(160, attempt=2))
 
     assert (first.detect_ms, first.setup_ms, first.restore_ms) == (None, None, None)
     assert (first.wait_ms, second.is_running) == (60_000, True)
@@ -85,15 +86,15 @@ def test_notice_counts_as_used_if_saved_between_notice_and_loss() -> None:
     saves = saved(60, step=30, durable_s=61)
     before, after = noticed(62, step=31), noticed(55, step=28, left_s=12.5)
 
-    [unused] = chapters(ready(10), training(25), saves, before, lost(100))
-    [used] = chapters(ready(10), training(25), saves, after, lost(100))
+    [unused] = placements(ready(10), training(25), saves, before, lost(100))
+    [used] = placements(ready(10), training(25), saves, after, lost(100))
 
     assert (unused.is_noticed, unused.is_notice_used) == (True, False)
     assert (used.is_noticed, used.is_notice_used, used.notice_ms) == (True, True, 12_500)
 
 
-def test_hours_are_those_of_the_clock_and_count_every_node() -> None:
-    [only] = chapters(ready(HOUR_S - 10), finished(2 * HOUR_S + 5))
+def test_node_hours_are_per_clock_hour_and_node() -> None:
+    [only] = placements(ready(HOUR_S - 10), finished(2 * HOUR_S + 5))
 
     assert [(zone, hour % 24, ms) for zone, hour, ms in only.hours] == [
         ("a", 12, 10_000),
@@ -103,8 +104,11 @@ def test_hours_are_those_of_the_clock_and_count_every_node() -> None:
 
 
 def timeline_sentences(*events: Event) -> list[str]:
-    facts = [submitted(), launched(0), *events]
-    return [s.text for s in timeline(fold("job-1", facts), facts, compute_bill(facts, {}, at(400)))]
+    history = [submitted(), launched(0), *events]
+    return [
+        s.text
+        for s in timeline(fold("job-1", history), history, compute_bill(history, {}, at(400)))
+    ]
 
 
 def test_timeline_begins_with_state_and_cost() -> None:
@@ -140,29 +144,29 @@ def test_timeline_of_training_job_states_zone_and_step() -> None:
     assert result[0] == "Training in a at step 0 of 1,000. No preemptions."
 
 
-def test_story_names_the_termination_notice() -> None:
+def test_timeline_names_the_termination_notice() -> None:
     result = timeline_sentences(ready(10), training(20, step=0), noticed(30, step=9, left_s=25.0))
 
     assert "Termination notice (25 s) at step 9." in result
 
 
-def test_story_has_the_newest_reported_step() -> None:
-    facts = [submitted(), launched(0), ready(10), training(20, step=0), saved(30, step=9_990)]
-    account = compute_bill(facts, {1: LatestPoint(step=10_035, at=at(40))}, at(400))
+def test_timeline_has_the_newest_reported_step() -> None:
+    history = [submitted(), launched(0), ready(10), training(20, step=0), saved(30, step=9_990)]
+    account = compute_bill(history, {1: LatestPoint(step=10_035, at=at(40))}, at(400))
 
-    recorded = timeline(fold("job-1", facts), facts, account)
+    recorded = timeline(fold("job-1", history), history, account)
 
     assert "at step 10,035 of" in recorded[0].text
 
 
 def test_timeline_shows_pause_and_limits_changed_before_resume() -> None:
-    facts = [
+    history = [
         *(ready(10), training(20)),
         *(pausing(50), lost(55, cause=Cause.PAUSED), paused(55)),
     ]
 
-    resting = timeline_sentences(*facts)
-    again = timeline_sentences(*facts, relimited(80, max_cost_usd=800), resumed(90))
+    resting = timeline_sentences(*history)
+    again = timeline_sentences(*history, relimited(80, max_cost_usd=800), resumed(90))
 
     assert resting[0] == "Paused, without cost: a long weekend; resume it."
     assert "Pause requested: a long weekend." in resting

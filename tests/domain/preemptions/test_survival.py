@@ -1,4 +1,4 @@
-"""Rates and curves against values that others have published, and against what they are defined by."""
+"""Survival rates and curves against published values and against their definitions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from holdfast.domain.preemptions.survival import (
     ("count", "low", "high"),
     [(0, 0, 2.996), (1, 0.051, 4.744), (5, 1.970, 10.513), (10, 5.425, 16.962), (100, 84.139, 118.079)],
 )  # fmt: skip
-def test_the_interval_is_that_of_the_tables_of_chi_square(
-    count: int, low: float, high: float
-) -> None:
+def test_confidence_interval_matches_chi_square_tables(count: int, low: float, high: float) -> None:
     assert poisson_interval(count) == pytest.approx((low, high), abs=0.001)
 
 
 @pytest.mark.parametrize("count", [1, 4, 37, 1000, 100_000])
-def test_at_its_ends_the_tails_hold_a_twentieth_each(count: int) -> None:
+def test_interval_tails_hold_five_percent_each(count: int) -> None:
     low, high = poisson_interval(count)
 
     def chance(mean: float, upto: int) -> float:
@@ -36,7 +34,8 @@ def test_at_its_ends_the_tails_hold_a_twentieth_each(count: int) -> None:
 
 
 def test_censored_placements_count_until_they_leave() -> None:
-    # Ten stand. Two are taken after 10 minutes, four are done after 20, one is taken after 30, three stand for 40.
+    # Ten attempts run. Two are preempted after 10 minutes, four are done after 20, one is
+    # preempted after 30, three run for 40.
     curve = survival([(40, 0, 3), (10, 2, 0), (20, 0, 4), (30, 1, 0)])
 
     assert curve == [
@@ -46,7 +45,8 @@ def test_censored_placements_count_until_they_leave() -> None:
 
 
 def test_mean_divides_total_time_by_preempted_placements() -> None:
-    # Twelve stand: five are taken after 10 minutes, one after 40, and six leave otherwise after 20.
+    # Twelve attempts run: five are preempted after 10 minutes, one after 40, and six end
+    # otherwise after 20.
     assert mean_minutes([(10, 5, 0), (40, 1, 0), (20, 0, 6)]) == (50 + 40 + 120) / 6
     assert mean_minutes([(10, 4, 0), (20, 0, 6)]) is None
     assert mean_minutes([(0, 9, 0)]) is None

@@ -1,4 +1,4 @@
-"""A termination notice and what the worker does until its nodes are gone."""
+"""Termination notices, and the phase of the worker until its nodes are lost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_job_without_a_store_saves_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "facts",
+    "events",
     [
         TRAINING,
         [*UNDER_NOTICE, lost(70)],
@@ -55,5 +55,5 @@ def test_job_without_a_store_saves_nothing() -> None:
         [*UNDER_NOTICE, lost(70), ready(80, attempt=2), noticed(81, attempt=1)],
     ],
 )
-def test_no_notice_without_nodes_about_to_go(facts: list[Event]) -> None:
-    assert notice_of(facts, saves=True) is None
+def test_no_notice_without_nodes_about_to_go(events: list[Event]) -> None:
+    assert notice_of(events, saves=True) is None

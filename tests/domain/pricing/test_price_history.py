@@ -1,4 +1,4 @@
-"""What a price was over a time."""
+"""Prices over a time range, weighted by duration."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from holdfast.domain.pricing.quotes import PricePoint
 from support.events import at
 
 
-def test_a_price_weighs_as_long_as_it_held() -> None:
+def test_prices_are_weighted_by_duration() -> None:
     changes = [
         PricePoint(at=at(0), micros_per_hour=100),
         PricePoint(at=at(30), micros_per_hour=200),

@@ -1,4 +1,4 @@
-"""How rows of price lists become quotes, and which of them are refused or repaired, and why."""
+"""Conversion of price list rows to quotes: rejected rows, repaired rows and the reasons."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 AS_OF = datetime(2026, 11, 1, tzinfo=UTC)
 
 
-def row(**words: str) -> PriceRow:
-    """A row of AWS that can be believed, but for these words."""
+def row(**fields: str) -> PriceRow:
+    """A plausible AWS row, with these values replaced."""
     sound = {
         "cloud": "aws",
         "region": "us-east-1",
@@ -33,14 +33,14 @@ def row(**words: str) -> PriceRow:
         "on_demand": "21.957642",
         "spot": "8.1203",
     }
-    return PriceRow(**{**sound, **words})
+    return PriceRow(**{**sound, **fields})
 
 
 def read(*rows: PriceRow) -> ParsedPriceList:
     return read_rows(rows, as_of=AS_OF, source="a list", tier=QuoteSource.CATALOG)
 
 
-def test_a_sound_row_is_a_quote_in_micro_dollars() -> None:
+def test_valid_row_is_a_quote_in_micro_dollars() -> None:
     reading = read(row())
 
     [quote] = reading.quotes
@@ -51,7 +51,7 @@ def test_a_sound_row_is_a_quote_in_micro_dollars() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "words", "on_demand", "spot"),
+    ("rule", "fields", "on_demand", "spot"),
     [
         ("free", {"spot": "0"}, 21_957_642, None),
         ("free", {"on_demand": "-1"}, None, 8_120_300),
@@ -63,17 +63,17 @@ def test_a_sound_row_is_a_quote_in_micro_dollars() -> None:
         ("on-demand-below-spot", {"on_demand": "36.60258", "spot": "41.0128"}, None, 41_012_800),
     ],
 )
-def test_a_price_that_lies_is_dropped_and_the_other_stays(
-    rule: str, words: dict[str, str], on_demand: int | None, spot: int | None
+def test_implausible_price_is_dropped_and_the_other_kept(
+    rule: str, fields: dict[str, str], on_demand: int | None, spot: int | None
 ) -> None:
-    [quote] = read(row(**words)).quotes
+    [quote] = read(row(**fields)).quotes
 
     assert (quote.on_demand_micros_per_hour, quote.spot_micros_per_hour) == (on_demand, spot)
     assert quote.repairs == (rule,)
 
 
 @pytest.mark.parametrize(
-    ("rule", "words"),
+    ("rule", "fields"),
     [
         ("not-a-number", {"on_demand": "ask us"}),
         ("not-a-number", {"count": "eight"}),
@@ -87,22 +87,22 @@ def test_a_price_that_lies_is_dropped_and_the_other_stays(
         ("host-without-gpu", {"cloud": "gcp", "instance_type": "a2-highgpu-8g", "accelerator": ""}),
     ],
 )
-def test_implausible_row_is_rejected_with_a_reason(rule: str, words: dict[str, str]) -> None:
-    reading = read(row(**words))
+def test_implausible_row_is_rejected_with_a_reason(rule: str, fields: dict[str, str]) -> None:
+    reading = read(row(**fields))
 
     [refusal] = reading.rejected
     assert (refusal.rule, reading.quotes) == (rule, ())
     assert refusal.reason
-    assert refusal.row == row(**words)
+    assert refusal.row == row(**fields)
 
 
-def test_a_blank_price_is_no_market_and_no_repair() -> None:
+def test_blank_price_is_neither_quoted_nor_repaired() -> None:
     [quote] = read(row(spot="")).quotes
 
     assert (quote.spot_micros_per_hour, quote.repairs) == (None, ())
 
 
-def test_a_real_bargain_and_a_real_near_miss_are_left_alone() -> None:
+def test_plausible_extreme_prices_are_unchanged() -> None:
     for spot in ("2.4655", "20.85"):
         [quote] = read(row(spot=spot)).quotes
 
@@ -117,9 +117,9 @@ _PRICES = st.one_of(
 
 @given(st.builds(row, on_demand=_PRICES, spot=_PRICES, cloud=st.sampled_from(["aws", "gcp"])))
 def test_quotes_are_never_free_and_each_row_is_accounted_for(
-    told: PriceRow,
+    raw_row: PriceRow,
 ) -> None:
-    reading = read(told)
+    reading = read(raw_row)
 
     assert len(reading.quotes) + len(reading.rejected) == 1
     for quote in reading.quotes:
@@ -133,21 +133,23 @@ def test_quotes_are_never_free_and_each_row_is_accounted_for(
 
 
 def gpu(name: str, count: str, on_demand: str = "20", spot: str = "8") -> GcpMachine:
-    """A line of GCP about GPUs alone."""
-    words = {"accelerator": name, "count": count, "on_demand": on_demand, "spot": spot}
-    return GcpMachine(row=_gcp(instance_type="", **words), cpus=0, memory_gib=0)
+    """A GCP row for GPUs alone."""
+    fields = {"accelerator": name, "count": count, "on_demand": on_demand, "spot": spot}
+    return GcpMachine(row=_gcp(instance_type="", **fields), cpus=0, memory_gib=0)
 
 
 def host(
     kind: str, on_demand: str, spot: str, cpus: float = 8, memory_gib: float = 30
 ) -> GcpMachine:
-    """A line of GCP about a host alone."""
-    words = {"instance_type": kind, "on_demand": on_demand, "spot": spot}
-    return GcpMachine(row=_gcp(accelerator="", count="", **words), cpus=cpus, memory_gib=memory_gib)
+    """A GCP row for a host alone."""
+    fields = {"instance_type": kind, "on_demand": on_demand, "spot": spot}
+    return GcpMachine(
+        row=_gcp(accelerator="", count="", **fields), cpus=cpus, memory_gib=memory_gib
+    )
 
 
-def _gcp(**words: str) -> PriceRow:
-    return row(cloud="gcp", region="us-central1", zone="us-central1-a", **words)
+def _gcp(**fields: str) -> PriceRow:
+    return row(cloud="gcp", region="us-central1", zone="us-central1-a", **fields)
 
 
 def test_gpus_and_their_host_are_paid_together() -> None:
@@ -192,7 +194,7 @@ def test_a_host_that_is_sold_alone_keeps_its_own_price() -> None:
     assert [quote.on_demand_micros_per_hour for quote in alone] == [470_000]
 
 
-def test_the_sum_of_a_price_and_of_none_is_none() -> None:
+def test_sum_with_a_missing_price_is_missing() -> None:
     lines = [host("a2-highgpu-8g", "9.38", ""), gpu("A100", "8", "20", "8")]
 
     [quote] = read(*join_gpus_with_hosts(lines, bundled_accelerators().sizes["gcp"])).quotes

@@ -57,7 +57,7 @@ def chosen(*quotes: Quote, wanted: PriceQuery = WANTED) -> Quote:
     return found
 
 
-def test_the_zone_comes_before_the_region() -> None:
+def test_zone_price_precedes_region_price() -> None:
     other = replace(P4D, zone="us-east-1b", spot_micros_per_hour=9_000_000)
     whole = replace(P4D, zone=None, spot_micros_per_hour=10_000_000)
 
@@ -65,7 +65,7 @@ def test_the_zone_comes_before_the_region() -> None:
     assert chosen(other, whole) == whole
 
 
-def test_of_a_region_the_dearest_zone_is_taken_and_marked() -> None:
+def test_region_query_uses_its_dearest_zone_and_is_marked() -> None:
     zones = [
         replace(P4D, zone=f"use1-az{n}", spot_micros_per_hour=n * 1_000_000) for n in (2, 8, 5)
     ]
@@ -114,13 +114,13 @@ def test_newer_beats_older() -> None:
 
 
 def test_quotes_of_other_regions_or_nodes_are_ignored() -> None:
-    abroad = replace(P4D, region="eu-north-1")
+    other_region = replace(P4D, region="eu-north-1")
     bigger = replace(P4D, instance_type="p4de.24xlarge", accelerator="A100-80GB")
 
-    assert choose_quote([abroad, bigger], WANTED) is None
+    assert choose_quote([other_region, bigger], WANTED) is None
 
 
-def test_a_host_without_the_gpus_that_are_meant_is_another_node() -> None:
+def test_host_without_the_wanted_gpus_does_not_match() -> None:
     host = replace(
         P4D, cloud="gcp", instance_type="n1-highmem-8", accelerator=None, count=0, zone="z"
     )
@@ -139,9 +139,9 @@ def test_a_host_without_the_gpus_that_are_meant_is_another_node() -> None:
 
 def test_spot_without_a_market_costs_the_on_demand_price() -> None:
     closed = replace(P4D, spot_micros_per_hour=None)
-    next_door = replace(P4D, zone="us-east-1b", spot_micros_per_hour=2_000_000)
+    other_zone = replace(P4D, zone="us-east-1b", spot_micros_per_hour=2_000_000)
 
-    found = resolve([closed, next_door], WANTED, NOW)
+    found = resolve([closed, other_zone], WANTED, NOW)
 
     assert (found.spot_micros_per_hour, found.is_estimate) == (22_000_000, True)
     assert found.source.startswith("estimate: no spot price is known")
@@ -151,9 +151,9 @@ def test_unknown_node_gets_the_highest_price_of_its_accelerator() -> None:
     azure = replace(
         WANTED, cloud="azure", region="eastus", zone=None, instance_type="Standard_ND96"
     )
-    abroad = replace(P4D, region="eu-north-1", on_demand_micros_per_hour=24_000_000)
+    other_region = replace(P4D, region="eu-north-1", on_demand_micros_per_hour=24_000_000)
 
-    found = resolve([P4D, abroad], azure, NOW)
+    found = resolve([P4D, other_region], azure, NOW)
 
     assert (found.spot_micros_per_hour, found.on_demand_micros_per_hour) == (24_000_000, None)
     assert found.source == "estimate: the most expensive of its kind, in aws/eu-north-1 (list)"
@@ -183,7 +183,7 @@ def test_completely_unknown_resource_gets_a_high_price() -> None:
 
 
 def test_accelerator_price_order_matches_the_snapshot() -> None:
-    """Otherwise what stands in for an unknown accelerator could be cheaper than it is."""
+    """Otherwise the substitute for an unknown accelerator could be cheaper than the accelerator."""
     dearest: dict[str, float] = {}
     for quote in bundled_snapshot().quotes:
         if quote.accelerator in ACCELERATORS_BY_PRICE and quote.on_demand_micros_per_hour:
@@ -204,7 +204,7 @@ def test_price_at_a_time_is_the_last_change_before() -> None:
     assert price_at(CHANGES, NOW - timedelta(hours=6)) is None
 
 
-def test_a_time_begins_with_the_price_that_held_when_it_began() -> None:
+def test_range_begins_with_the_price_in_effect() -> None:
     result = price_points_within(CHANGES, NOW, NOW + timedelta(hours=2))
 
     assert result == (CHANGES[2], CHANGES[3])
@@ -244,7 +244,7 @@ def test_every_query_has_a_price_and_foreign_ones_are_marked(
 
 
 @pytest.mark.parametrize("micros", [0, -1])
-def test_a_quote_that_is_free_cannot_be_made(micros: int) -> None:
+def test_free_quote_is_invalid(micros: int) -> None:
     with pytest.raises(AssertionError):
         replace(P4D, spot_micros_per_hour=micros)
 

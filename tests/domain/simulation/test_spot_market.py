@@ -1,4 +1,4 @@
-"""The simulated weather: the same for everybody who asks."""
+"""The simulated spot market: reproducible for every caller."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def test_results_do_not_depend_on_earlier_queries() -> None:
     assert asked_once.offer(8, 0) == offers[7]
 
 
-def test_another_seed_or_key_has_other_weather() -> None:
+def test_different_seed_or_key_has_a_different_market() -> None:
     here = SpotMarket(ROUGH, "job-1").lifetime(1)
 
     assert SpotMarket(ROUGH, "job-2").lifetime(1) != here
     assert SpotMarket(replace(ROUGH, seed=4), "job-1").lifetime(1) != here
 
 
-def test_figures_are_those_of_the_climate_on_average() -> None:
-    weather = SpotMarket(ROUGH, "job-1")
+def test_averages_match_the_climate() -> None:
+    market = SpotMarket(ROUGH, "job-1")
 
-    offers = [weather.offer(placement, 0) for placement in range(1, 2_001)]
-    fates = [weather.lifetime(placement) for placement in range(1, 2_001)]
+    offers = [market.offer(placement, 0) for placement in range(1, 2_001)]
+    fates = [market.lifetime(placement) for placement in range(1, 2_001)]
 
     assert abs(mean(offer.denied for offer in offers) - 0.3) < 0.05
     assert all(5 <= offer.wait_s <= 15 for offer in offers)
@@ -52,7 +52,7 @@ def test_a_zone_has_one_price_within_a_fifth_of_the_climates() -> None:
     assert all(0.8 <= price / ROUGH.spot_micros <= 1.2 for price in prices.values())
 
 
-def test_fair_weather_takes_nothing() -> None:
+def test_calm_market_reclaims_no_nodes() -> None:
     assert SpotMarket(MarketParameters(), "job-1").lifetime(1).lifetime_s is None
     assert not SpotMarket(MarketParameters(), "job-1").offer(1, 0).denied
 
@@ -60,11 +60,11 @@ def test_fair_weather_takes_nothing() -> None:
 def test_task_without_spot_gets_no_denials_at_on_demand_price() -> None:
     rough = MarketParameters(denial_rate=0.9, mtbf_s=1.0, spot_micros=1, on_demand_micros=3_000_000)
 
-    weather = SpotMarket(rough.for_task({"resources": {"use_spot": False}}), "job-1")
+    market = SpotMarket(rough.for_task({"resources": {"use_spot": False}}), "job-1")
 
     assert rough.for_task({}) is rough.for_task({"resources": {"use_spot": True}}) is rough
-    assert weather.lifetime(1).lifetime_s is None
-    offers = [weather.offer(1, attempt) for attempt in range(20)]
+    assert market.lifetime(1).lifetime_s is None
+    offers = [market.offer(1, attempt) for attempt in range(20)]
     assert {(offer.denied, offer.micros_per_node_hour) for offer in offers} == {(False, 3_000_000)}
 
 
@@ -79,22 +79,25 @@ def test_on_demand_nodes_are_available_and_never_reclaimed() -> None:
     assert ROUGH.for_task({"resources": {"use_spot": True}}) == ROUGH
 
 
-def test_a_zone_that_is_harsher_takes_nodes_sooner() -> None:
+def test_harsher_zone_reclaims_nodes_sooner() -> None:
     climate = replace(ROUGH, zones=("calm", "rough"), zone_hazards=(0.5, 4.0))
-    weather, noon = SpotMarket(climate, "job-1"), datetime(2026, 3, 1, 12, tzinfo=UTC)
+    market, noon = SpotMarket(climate, "job-1"), datetime(2026, 3, 1, 12, tzinfo=UTC)
 
     for placement in range(1, 50):
         steady = SpotMarket(ROUGH, "job-1").lifetime(placement).lifetime_s
-        calm = weather.lifetime(placement, "calm", noon).lifetime_s
-        rough = weather.lifetime(placement, "rough", noon).lifetime_s
+        calm = market.lifetime(placement, "calm", noon).lifetime_s
+        rough = market.lifetime(placement, "rough", noon).lifetime_s
 
         assert steady
         assert (calm, rough) == (steady / 0.5, steady / 4.0)
-        assert weather.lifetime(placement, "elsewhere", noon).lifetime_s == steady
+        assert market.lifetime(placement, "elsewhere", noon).lifetime_s == steady
 
 
-def test_more_is_taken_in_hours_that_are_harsher() -> None:
-    """Of a climate in which only the afternoon is dangerous, all losses lie in it, and no more of them than before."""
+def test_harsher_hours_have_more_reclaims() -> None:
+    """In a climate with losses in the afternoon only, all losses are there.
+
+    Their number is unchanged.
+    """
     hours = tuple(2.0 if 12 <= hour < 24 else 1e-9 for hour in range(24))
     climate = replace(ROUGH, mtbf_s=30_000, hour_hazards=hours)
     dawn = datetime(2026, 3, 1, 3, 20, tzinfo=UTC)
@@ -103,14 +106,14 @@ def test_more_is_taken_in_hours_that_are_harsher() -> None:
 
     ends = [dawn + timedelta(seconds=fate.lifetime_s or 0) for fate in fates]
     assert all(end.hour >= 12 for end in ends)
-    # A day takes as many as one of a steady climate: all but exp(-86400/30000).
+    # A day has as many losses as one of a steady climate: all but exp(-86400/30000).
     survived = [sum(end.day > day for end in ends) / len(ends) for day in (1, 2)]
     assert abs(survived[0] - 0.056) < 0.03
     assert survived[1] < survived[0]
 
 
-def test_hours_that_are_all_alike_change_nothing() -> None:
-    weather, when = (
+def test_uniform_hours_change_no_reclaim() -> None:
+    market, when = (
         SpotMarket(replace(ROUGH, hour_hazards=(1.0,) * 24), "job-1"),
         datetime(2026, 3, 1, 23, 59, 30, tzinfo=UTC),
     )
@@ -119,4 +122,4 @@ def test_hours_that_are_all_alike_change_nothing() -> None:
         steady = SpotMarket(ROUGH, "job-1").lifetime(placement).lifetime_s
 
         assert steady
-        assert abs((weather.lifetime(placement, None, when).lifetime_s or 0) - steady) < 1e-6
+        assert abs((market.lifetime(placement, None, when).lifetime_s or 0) - steady) < 1e-6

@@ -1,4 +1,7 @@
-"""The cloud by hand: python -m e2e.fake_aws, with PYTHONPATH=tests. Without arguments it prints the commands."""
+"""Command line of the fake cloud: `python -m e2e.fake_aws`, with PYTHONPATH=tests.
+
+Without arguments it prints its commands.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,16 @@ from e2e.fake_aws.paths import Paths
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the command."""
     words = _parser().parse_args()
-    place = Paths.of_this_machine()
-    cloud = FakeAws(place)
+    paths = Paths.of_this_machine()
+    cloud = FakeAws(paths)
     if words.command == "environment":
-        build_environment(place)
+        build_environment(paths)
         return
     try:
         if words.command in {"build", "enter"}:
-            build(place)
+            build(paths)
         if words.command in {"build", "enter", "up"}:
             namespace.up()
     except (CannotBuild, NoCgroups, namespace.HasAWayOut) as reason:
@@ -34,18 +37,18 @@ def main() -> None:
         case "build":
             return
         case "enter":
-            _become(words.argv)
+            _exec(words.argv)
         case "exec":
-            _become(words.argv, cloud.env())
+            _exec(words.argv, cloud.env())
     if not namespace.is_inside():
-        _become([sys.executable, "-m", "e2e.fake_aws", *sys.argv[1:]])
+        _exec([sys.executable, "-m", "e2e.fake_aws", *sys.argv[1:]])
     try:
-        _inside(cloud, words)
+        _run_inside(cloud, words)
     except (CannotBuild, InUse) as reason:
         sys.exit(f"skycloud: {reason}")
 
 
-def _inside(cloud: FakeAws, words: argparse.Namespace) -> None:
+def _run_inside(cloud: FakeAws, words: argparse.Namespace) -> None:
     match words.command:
         case "up":
             cloud.start(admin_policy=words.admin_policy)
@@ -77,7 +80,7 @@ def _api(cloud: FakeAws, what: str) -> None:
             cloud.thaw_api_server()
 
 
-def _become(argv: list[str], env: dict[str, str] | None = None) -> None:
+def _exec(argv: list[str], env: dict[str, str] | None = None) -> None:
     inside = namespace.entering(argv)
     os.execvpe(inside[0], inside, {**os.environ, **(env or {})})
 
@@ -86,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m e2e.fake_aws")
     commands = parser.add_subparsers(dest="command", required=True)
 
-    def command(name: str, help: str) -> argparse.ArgumentParser:  # noqa: A002 - argparse's word
+    def command(name: str, help: str) -> argparse.ArgumentParser:  # noqa: A002 - argparse's name
         return commands.add_parser(name, help=help, description=help)
 
     command(
@@ -104,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         rest.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND")
     preempt = command("preempt", "take instances back")
     preempt.add_argument("which", nargs="?", default="", help="an id, or a part of names; all")
-    preempt.add_argument("--notice-s", type=float, help="tell them so many seconds before")
+    preempt.add_argument("--notice-s", type=float, help="seconds between notice and preemption")
     deny = command("deny", "no capacity from now on where all that is given matches")
     for what in ("region", "zone", "market"):
         deny.add_argument(f"--{what}")

@@ -1,4 +1,4 @@
-"""What an AWS account has and a fresh moto has not: a way to the internet in every region, and SkyPilot's profile."""
+"""Parts of an AWS account that moto lacks: internet gateways and SkyPilot's profile."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _TRUST = {
 
 
 def client(service: str, region: str | None = None) -> Any:
-    """A client of the fake AWS, for this process."""
-    connect: Any = boto3.client  # Its stubs know one overload for each of 400 services.
+    """Return a client of the fake AWS for this process."""
+    connect: Any = boto3.client  # The stubs have one overload for each of 400 services.
     return connect(
         service,
         region_name=region or AWS_ENVIRONMENT["AWS_DEFAULT_REGION"],
@@ -36,7 +36,7 @@ def client(service: str, region: str | None = None) -> Any:
 
 
 def furnish() -> str:
-    """The account can be used by SkyPilot. The id of a machine image that is the same in every region."""
+    """Prepare the account for SkyPilot; return the id of a machine image that all regions share."""
     for region in REGIONS:
         _open(client("ec2", region))
     _profile(client("iam"))
@@ -45,7 +45,7 @@ def furnish() -> str:
 
 
 def _open(ec2: Any) -> None:
-    """An internet gateway for the default network. Without it: "All candidate subnets are private"."""
+    """Add an internet gateway to the default network, without which all subnets are private."""
     is_default = [{"Name": "isDefault", "Values": ["true"]}]
     network = ec2.describe_vpcs(Filters=is_default)["Vpcs"][0]["VpcId"]
     gateway = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
@@ -60,7 +60,7 @@ def _open(ec2: Any) -> None:
 
 
 def _profile(iam: Any) -> None:
-    """The instance profile that SkyPilot would make, and then sleep 15 s until it has spread."""
+    """Create the instance profile; SkyPilot would sleep 15 s after it had created one."""
     iam.create_instance_profile(InstanceProfileName=PROFILE)
     iam.create_role(RoleName=PROFILE, AssumeRolePolicyDocument=json.dumps(_TRUST))
     for policy in ("AmazonEC2FullAccess", "AmazonS3FullAccess"):

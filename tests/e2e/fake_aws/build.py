@@ -1,4 +1,4 @@
-"""What the cloud is made of: SkyPilot's environment, and the image of a host. Built once, and again when a lock changes."""
+"""Builds SkyPilot's environment and the image of a host, again when a lock file changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from e2e.fake_aws.cgroup import all_cgroups
 from e2e.fake_aws.paths import CHECKOUT, HERE, Paths
 
-PROGRAMS = {  # What is looked for on PATH, and the Debian package that brings it.
+PROGRAMS = {  # Program on PATH: the Debian package that provides it.
     "sshd": "openssh-server",
     "ssh": "openssh-client",
     "sudo": "sudo",
@@ -35,65 +35,70 @@ PROGRAMS = {  # What is looked for on PATH, and the Debian package that brings i
     "ps": "procps",
 }
 DISK_BYTES = 24 << 30
-"""Of a sparse file. Hosts write some 200 MB each; a small disk ends a long test run, a large one costs nothing."""
+"""Size of a sparse file.
+
+Hosts write some 200 MB each; a small disk ends a long test run, and a large one costs nothing.
+"""
 SKYPILOT_LOCK = CHECKOUT / "requirements-skypilot.lock"
 HIDDEN = ("/dev", "/mnt", "/proc", "/run", "/sys", "/tmp")
-"""What host_init.sh mounts again on each host."""
+"""Directories that host_init.sh mounts separately on each host."""
 NOT_FOR_HOSTS = ("holdfast", "_holdfast", "__pycache__", "pip", "distutils-precedence")
 
 
 class CannotBuild(Exception):
-    """A requirement is missing that a build cannot install; the text names it."""
+    """Raised for a missing requirement that a build cannot install."""
 
 
-def build(place: Paths) -> None:
-    """Make what is not there yet. A second call looks, and does nothing.
+def build(paths: Paths) -> None:
+    """Build the missing parts; a complete build is only checked.
 
     Raises:
-        CannotBuild: not root, a Debian package is missing, or the file systems do not suit.
+        CannotBuild: not root, a Debian package is missing, or the file systems are unsuitable.
     """
     _demand_root()
-    _demand_one_file_system(place)
-    with _alone(place):
+    _demand_one_file_system(paths)
+    with _alone(paths):
         _install_packages()
-        _environment(place)
-    with _alone(place):  # Who waits for the environment alone need not wait for the image.
-        mount(place)
-        _image(place)
+        _environment(paths)
+    with _alone(
+        paths
+    ):  # A process that waits only for the environment need not wait for the image.
+        mount(paths)
+        _image(paths)
 
 
-def build_environment(place: Paths) -> None:
-    """Make SkyPilot's environment alone, which needs neither root nor Debian's packages."""
-    with _alone(place):
-        _environment(place)
+def build_environment(paths: Paths) -> None:
+    """Build only SkyPilot's environment, which requires neither root nor Debian packages."""
+    with _alone(paths):
+        _environment(paths)
 
 
 @contextmanager
-def _alone(place: Paths) -> Iterator[None]:
+def _alone(paths: Paths) -> Iterator[None]:
     """Wait until no other process builds in the same folder."""
-    place.folder.mkdir(parents=True, exist_ok=True)
-    with (place.folder / "build.lock").open("a") as file:
+    paths.folder.mkdir(parents=True, exist_ok=True)
+    with (paths.folder / "build.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def mount(place: Paths) -> None:
-    """The disk of the hosts is there; made, if it was not."""
-    place.mount.mkdir(parents=True, exist_ok=True)
-    if place.mount.is_mount():
+def mount(paths: Paths) -> None:
+    """Mount the disk of the hosts, and create it if necessary."""
+    paths.mount.mkdir(parents=True, exist_ok=True)
+    if paths.mount.is_mount():
         return
-    if not place.disk.exists():
-        blank = place.disk.with_suffix(".new")
+    if not paths.disk.exists():
+        blank = paths.disk.with_suffix(".new")
         with blank.open("wb") as file:
             file.truncate(DISK_BYTES)
         subprocess.run(["mkfs.ext4", "-q", "-F", blank], check=True)
-        blank.rename(place.disk)
-    subprocess.run(["mount", "-o", "loop,discard", place.disk, place.mount], check=True)
+        blank.rename(paths.disk)
+    subprocess.run(["mount", "-o", "loop,discard", paths.disk, paths.mount], check=True)
 
 
-def is_built(place: Paths) -> bool:
-    """Whether `build` would find SkyPilot's environment as its locks have it."""
-    return _stamp(place.venv) == _wanted_environment()
+def is_built(paths: Paths) -> bool:
+    """Whether SkyPilot's environment matches its lock files."""
+    return _stamp(paths.venv) == _wanted_environment()
 
 
 def _demand_root() -> None:
@@ -101,11 +106,11 @@ def _demand_root() -> None:
         raise CannotBuild("needs root: for network namespaces, overlay file systems and mounts")
 
 
-def _demand_one_file_system(place: Paths) -> None:
-    """Hosts see this machine's root file system, and not what is mounted on it."""
-    demand_visible(place.folder, _base_python())
-    place.folder.mkdir(parents=True, exist_ok=True)
-    for path in (place.folder, _base_python()):
+def _demand_one_file_system(paths: Paths) -> None:
+    """Require the folder on the root file system, the only one of this machine that hosts see."""
+    demand_visible(paths.folder, _base_python())
+    paths.folder.mkdir(parents=True, exist_ok=True)
+    for path in (paths.folder, _base_python()):
         if path.stat().st_dev != Path("/").stat().st_dev:
             raise CannotBuild(
                 f"{path} is not on the root file system, which is all that hosts see of this machine"
@@ -113,10 +118,10 @@ def _demand_one_file_system(place: Paths) -> None:
 
 
 def demand_visible(*paths: Path) -> None:
-    """Continue if hosts see all these paths.
+    """Return if hosts see all these paths.
 
     Raises:
-        CannotBuild: one of them is below a folder of which every host has its own.
+        CannotBuild: one of them is below a directory that every host mounts separately.
     """
     for path in paths:
         own = next((top for top in HIDDEN if path.resolve().is_relative_to(top)), None)
@@ -144,51 +149,49 @@ def _install_packages() -> None:
             raise CannotBuild(f"apt-get could not install: {' '.join(missing)}")
 
 
-def _environment(place: Paths) -> None:
-    """SkyPilot's own virtual environment."""
-    if _stamp(place.venv) == _wanted_environment():
+def _environment(paths: Paths) -> None:
+    """Build SkyPilot's virtual environment."""
+    if _stamp(paths.venv) == _wanted_environment():
         return
     print("installing SkyPilot; the first time takes some minutes")
-    python = place.venv / "bin" / "python"
+    python = paths.venv / "bin" / "python"
     if not python.exists():
-        subprocess.run([_base_python(), "-m", "venv", place.venv], check=True)
+        subprocess.run([_base_python(), "-m", "venv", paths.venv], check=True)
     locks: list[str | Path] = ["-r", SKYPILOT_LOCK, "-r", HERE / "requirements.lock"]
     pip: list[str | Path] = [python, "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
     subprocess.run([*pip, *locks], check=True)
     packages = _packages_of(python)
     shutil.copy(HERE / "probe.py", packages / "skycloud_probe.py")
     (packages / "skycloud_probe.pth").write_text("import skycloud_probe\n")
-    _set_stamp(place.venv, _wanted_environment())
+    _set_stamp(paths.venv, _wanted_environment())
 
 
-def _image(place: Paths) -> None:
-    """The upper layer of every host's root: made in a chroot over this machine's own root."""
+def _image(paths: Paths) -> None:
+    """Build the upper layer of every host's root in a chroot over this machine's root."""
     packages = _packages_for_hosts()
     wanted = _wanted_image(packages)
-    if _stamp(place.golden) == wanted:
+    if _stamp(paths.golden) == wanted:
         return
     if any(pen.pids for pen in all_cgroups()):
-        raise CannotBuild(
-            "the image has to be built anew, but hosts run from it; end them with: down"
-        )
+        raise CannotBuild("the image has changed, but hosts run from it; stop them with: down")
     print("building the image of the hosts; takes some minutes")
-    parts = place.folder / "parts"
+    parts = paths.folder / "parts"
     shutil.rmtree(parts, ignore_errors=True)
     parts.mkdir()
     for name in ("host.lock", "sshd_config", "image.sh"):
         shutil.copy(HERE / name, parts)
     for name in ("uv", "rclone"):
-        shutil.copy(place.venv / "bin" / name, parts)
+        shutil.copy(paths.venv / "bin" / name, parts)
     (parts / "packages").write_text("\n".join(packages) + "\n")
-    _skypilot_parts(place, parts)
+    _skypilot_parts(paths, parts)
 
-    new = place.mount / "golden.new"
+    new = paths.mount / "golden.new"
     shutil.rmtree(new, ignore_errors=True)
     for folder in ("upper", "work", "root"):
         (new / folder).mkdir(parents=True)
-    # A mount namespace of its own: what is mounted in it is gone with it, however it ends.
+    # A separate mount namespace: its mounts disappear with it, however it ends.
     words = [HERE / "chroot.sh", new, _base_python(), parts, sysconfig.get_path("purelib")]
-    log = place.folder / "build.log"
+    log = paths.folder / "build.log"
     with log.open("wb") as file:
         made = subprocess.run(
             ["unshare", "--mount", "bash", *words],
@@ -199,19 +202,19 @@ def _image(place: Paths) -> None:
         )
     if made.returncode != 0:
         raise CannotBuild(f"the image could not be made; {log} ends with:\n{_end_of(log)}")
-    shutil.rmtree(place.golden, ignore_errors=True)
-    (new / "upper").rename(place.golden)
+    shutil.rmtree(paths.golden, ignore_errors=True)
+    (new / "upper").rename(paths.golden)
     shutil.rmtree(new)
     shutil.rmtree(parts)
-    _set_stamp(place.golden, wanted)
+    _set_stamp(paths.golden, wanted)
 
 
-def _skypilot_parts(place: Paths, parts: Path) -> None:
-    """SkyPilot's wheel of itself, and the commands with which it sets up a host. Without a network, as always."""
-    place.home.mkdir(parents=True, exist_ok=True)
+def _skypilot_parts(paths: Paths, parts: Path) -> None:
+    """Write SkyPilot's wheel and its set-up commands for hosts, without a network."""
+    paths.home.mkdir(parents=True, exist_ok=True)
     subprocess.run(
-        ["unshare", "--net", place.venv / "bin" / "python", HERE / "setup_commands.py", parts],
-        env=place.env(),
+        ["unshare", "--net", paths.venv / "bin" / "python", HERE / "setup_commands.py", parts],
+        env=paths.env(),
         check=True,
     )
 
@@ -221,7 +224,7 @@ def _end_of(log: Path) -> str:
 
 
 def _packages_for_hosts() -> list[str]:
-    """The names in the checkout's environment, without what belongs to holdfast or to the environment itself."""
+    """Packages of the checkout's environment, except for holdfast, pip and the like."""
     found = Path(sysconfig.get_path("purelib")).iterdir()
     return sorted(path.name for path in found if not path.name.startswith(NOT_FOR_HOSTS))
 
@@ -255,7 +258,7 @@ def _digest(texts: Iterable[str]) -> str:
 
 
 def _stamp(built: Path) -> str:
-    """What `built` was made from; "" when it is not there, or was not finished."""
+    """The inputs of `built`; empty if it is missing or incomplete."""
     file = built.with_name(f"{built.name}.built")
     return file.read_text() if file.exists() and built.exists() else ""
 

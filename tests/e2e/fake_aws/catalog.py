@@ -1,4 +1,7 @@
-"""SkyPilot's price lists, as files that it takes for hand-made and never fetches again: AWS, with figures of its own catalog."""
+"""SkyPilot's price lists for AWS, as files that SkyPilot treats as hand-made.
+
+SkyPilot never downloads those again. The figures are from its own catalog.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ _IMAGE_TAGS: Final = (
     "skypilot:custom-gpu-ubuntu",
     "skypilot:custom-cpu-ubuntu",
 )
-# SkyPilot looks for the lists of all of them when it is asked for an accelerator anywhere.
+# SkyPilot reads the lists of all clouds when it searches for an accelerator.
 _OTHER_CLOUDS: Final = (
     *("azure", "cudo", "do", "fluidstack", "gcp", "hyperbolic", "ibm", "lambda", "mithril"),
     *("nebius", "oci", "paperspace", "primeintellect", "runpod", "scp", "seeweb", "shadeform"),
@@ -39,7 +42,7 @@ _OTHER_CLOUDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """An instance type with accelerators, and its prices: by region, on demand and by zone of the spot market."""
+    """An instance type with accelerators, its on-demand prices by region and spot prices by zone."""
 
     type: str
     name: str
@@ -52,7 +55,7 @@ class Gpus:
 
     @property
     def info(self) -> str:
-        """The column that describes them."""
+        """The column that describes the accelerators."""
         each = f"'SizeInMiB': {self.chip_mib}"
         chip = f"'Name': '{self.chip}', 'Manufacturer': 'NVIDIA', 'Count': {self.count}, 'MemoryInfo': {{{each}}}"
         return f"{{'Gpus': [{{{chip}}}], 'TotalGpuMemoryInMiB': {self.count * self.chip_mib}}}"
@@ -110,7 +113,7 @@ GPUS: Final = (
         prices={"us-east-1": (6.88, {"use1-az1": None})},
     ),
 )
-CPUS: Final = (  # Type, vCPUs, GiB, on demand. Spot is two fifths of it, everywhere.
+CPUS: Final = (  # Type, vCPUs, GiB, on-demand price. Spot prices are two fifths of it everywhere.
     ("m6i.large", 2, 8, 0.096),
     ("m6i.xlarge", 4, 16, 0.192),
     ("m6i.2xlarge", 8, 32, 0.384),
@@ -119,7 +122,10 @@ _SPOT_OF_CPUS: Final = 0.4
 
 
 def write(home: Path, image: str) -> None:
-    """The lists under `home`; every machine image is `image`. A running API server keeps those that it has read."""
+    """Write the lists below `home`, with `image` as every machine image.
+
+    A running API server keeps the lists that it has read.
+    """
     folder = home / ".sky" / "catalogs" / VERSION
     _table(folder / "aws" / "vms.csv", _VMS, [*_gpu_rows(), *_cpu_rows()])
     dated = ["ubuntu", "22.04", image, "20241104", image]

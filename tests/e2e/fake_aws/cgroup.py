@@ -1,4 +1,4 @@
-"""A cgroup for processes that are stopped, frozen and killed together, whatever they forked and however they are named."""
+"""Cgroups of processes that are frozen and killed together with their descendants."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ _PATIENCE_S: Final = 20.0
 _ENTER: Final = 'echo $$ > "$0" && exec "$@"'
 
 _STARTED: Final[list[subprocess.Popen[bytes]]] = []
-"""Children of this process, to be reaped when they have been killed; they may outlive it."""
+"""Child processes that are reaped after they were killed."""
 
 
 class NoCgroups(Exception):
-    """There is no cgroup2 file system that we may write to."""
+    """Raised if no writable cgroup2 file system exists."""
 
 
 class Cgroup:
-    """One cgroup of version 2. A process that is started in it, and all that it starts, stay in it."""
+    """A cgroup of version 2. Its processes and their descendants stay in it."""
 
     def __init__(self, name: str) -> None:
         self._folder = _root() / _FAMILY / name
 
     @property
     def pids(self) -> list[int]:
-        """Who is in it."""
+        """Process ids in the cgroup."""
         if not self._folder.exists():
             return []
         return [int(line) for line in (self._folder / "cgroup.procs").read_text().split()]
 
     @property
     def cpu_s(self) -> float:
-        """Seconds of a core that all who were ever in it have used."""
+        """CPU seconds used by all past and present processes of the cgroup."""
         stat = dict(line.split() for line in (self._folder / "cpu.stat").read_text().splitlines())
         return int(stat["usage_usec"]) / 1e6
 
     def start(
         self, argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None, log: Path
     ) -> None:
-        """A process in the pen, in a session of its own; what it prints goes to the end of `log`."""
+        """Start a process in the cgroup and in a new session; append its output to `log`."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
             child = subprocess.Popen(
@@ -56,16 +56,16 @@ class Cgroup:
         _STARTED.append(child)
 
     def freeze(self) -> None:
-        """Its processes are frozen until `thaw`. Their sockets stay open."""
+        """Freeze the processes until `thaw`. Their sockets stay open."""
         self._write("cgroup.freeze", "1")
         self._wait(lambda: "frozen 1" in (self._folder / "cgroup.events").read_text(), "freeze")
 
     def thaw(self) -> None:
-        """Its processes continue where they were frozen."""
+        """Let the processes continue."""
         self._write("cgroup.freeze", "0")
 
     def kill(self) -> None:
-        """SIGKILL for everybody at once; the pen is empty and gone when this returns."""
+        """Kill all processes at once (SIGKILL), and remove the cgroup."""
         if not self._folder.exists():
             return
         self._write("cgroup.kill", "1")
@@ -87,7 +87,7 @@ class Cgroup:
 
 
 def all_cgroups() -> list[Cgroup]:
-    """Every pen on this machine, also those of a session that was killed."""
+    """All cgroups of this harness on this machine, including those of killed sessions."""
     family = _root() / _FAMILY
     return (
         [Cgroup(path.name) for path in family.iterdir() if path.is_dir()] if family.exists() else []
@@ -95,10 +95,10 @@ def all_cgroups() -> list[Cgroup]:
 
 
 def _root() -> Path:
-    """Where cgroups of version 2 are: alone, or beside those of version 1.
+    """The directory of version 2 cgroups, alone or beside those of version 1.
 
     Raises:
-        NoCgroups: nowhere.
+        NoCgroups: none exists.
     """
     for line in Path("/proc/mounts").read_text().splitlines():
         _, folder, kind, options, *_ = line.split()

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Makes the image in FOLDER/upper by running image.sh in a chroot over this machine's root. In a mount namespace of its own.
+# Builds the image in FOLDER/upper: runs image.sh in a chroot over this machine's root, in a separate mount namespace.
 # chroot.sh FOLDER BASE_PYTHON PARTS PACKAGES
 set -euo pipefail
 folder=$1 python=$2 parts=$3 packages=$4 root=$1/root

@@ -1,4 +1,4 @@
-"""FakeAws: the whole of it, as tests use it."""
+"""The fake cloud with all its parts, as tests use it."""
 
 from __future__ import annotations
 
@@ -22,106 +22,109 @@ from e2e.fake_aws.hosts import all_hosts
 from e2e.fake_aws.paths import API, AWS, CHECKOUT, HERE, Paths
 
 BUCKET: Final = "holdfast"
-"""There from the start, empty, at `workplace.AWS` from here and `workplace.AWS_FROM_HOSTS` from hosts."""
+"""An initially empty bucket, at `paths.AWS` from here and `paths.AWS_FROM_HOSTS` from hosts."""
 START_S: Final = 120.0
-"""Longest wait for a server to answer. The API server takes 5 s alone, and 25 s at a load of 12."""
+"""Longest wait for a server.
+
+The API server starts in 5 s on an idle machine, and in 25 s at a load of 12.
+"""
 _SERVER, _AWS = "api-server", "fake-aws"
 
 
 class InUse(Exception):
-    """There is one cloud on a machine, and another process has it."""
+    """Raised if another process uses the cloud of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An EC2 instance, as DescribeInstances would have it."""
+    """An EC2 instance, as in DescribeInstances."""
 
     id: str
     ip: str
     state: str
-    """pending, running, terminated: AWS's words."""
+    """AWS's state: pending, running, terminated."""
     region: str
     zone: str
     type: str
     market: str
     """spot or on-demand."""
     name: str
-    """SkyPilot's: the cluster's name on the cloud, with -head or -worker."""
+    """SkyPilot's name: the cluster's name on the cloud, with -head or -worker."""
 
 
 class FakeAws:
-    """A fake AWS, a real SkyPilot over it, and the weather. Use it from a process that is in the namespace."""
+    """A fake AWS with a real SkyPilot. Use it from a process inside of the namespace."""
 
-    def __init__(self, place: Paths | None = None) -> None:
-        self.place = place or Paths.of_this_machine()
+    def __init__(self, paths: Paths | None = None) -> None:
+        self.paths = paths or Paths.of_this_machine()
         self._lock: TextIO | None = None
-        """Open from `start` to `stop`, and closed by the kernel when this process ends in another way."""
+        """Held from `start` to `stop`; the kernel releases it if this process dies."""
         self._denied: list[dict[str, str | None]] = []
 
-    # --- life
+    # --- life cycle
 
     def start(self, *, admin_policy: str | None = None) -> None:
-        """A new cloud and a new SkyPilot that remembers nothing. What an earlier one left is ended first.
+        """Start a new cloud and an empty SkyPilot, after stopping an earlier one.
 
-        `admin_policy` is what the API server asks about every request, a URL or a class; None: no policy.
+        `admin_policy` is the admission policy of the API server, a URL or a class; None: no policy.
 
         Raises:
-            InUse: another process, such as another run of the tests, uses the cloud of this folder.
+            InUse: another process, such as another test run, uses the cloud of this folder.
         """
-        self._take()
+        self._acquire_lock()
         self._sweep()
-        build(self.place)
+        build(self.paths)
         namespace.up()
         self._forget()
         self._start_aws()
         image = account.furnish()
         account.client("s3").create_bucket(Bucket=BUCKET)
-        catalog.write(self.place.home, image)
+        catalog.write(self.paths.home, image)
         self.configure(admin_policy=admin_policy)
         self.start_api_server()
 
     def stop(self) -> None:
-        """Everything has ended: servers, controllers, hosts. What was built stays, and so do logs and databases."""
+        """Stop servers, controllers and hosts. Builds, logs and databases stay."""
         self._sweep()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def configure(self, *, admin_policy: str | None = None) -> None:
-        """Write the API server's configuration, which it reads again for every request."""
+        """Write the API server's configuration, which it reads for every request."""
         settings: dict[str, Any] = {
             "allowed_clouds": ["aws"],
             "jobs": {"controller": {"consolidation_mode": True}},
         }
         if admin_policy is not None:
             settings["admin_policy"] = admin_policy
-        file = self.place.home / ".sky" / "config.yaml"
+        file = self.paths.home / ".sky" / "config.yaml"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(settings))  # JSON is YAML.
 
     # --- the API server
 
     def start_api_server(self) -> None:
-        """It answers."""
+        """Start the API server and wait until it responds."""
         command = ["sky", "api", "start", "--foreground"]
-        log = self.place.run / "api-server.log"
-        Cgroup(_SERVER).start(namespace.entering(command), env=self.place.env(), log=log)
+        log = self.paths.run / "api-server.log"
+        Cgroup(_SERVER).start(namespace.entering(command), env=self.paths.env(), log=log)
         _wait(lambda: _answers(f"{API}/api/health"), f"the API server answers; see {log}")
 
     def kill_api_server(self) -> None:
-        """SIGKILL for it, its workers and its jobs controllers, as when its machine dies. Hosts continue."""
+        """Kill the server, its workers and its jobs controllers (SIGKILL). Hosts continue."""
         Cgroup(_SERVER).kill()
 
     def freeze_api_server(self) -> None:
-        """It hangs: connections are taken by the kernel and never answered. Its controllers hang too."""
+        """Freeze the API server and its controllers: connections are accepted and never answered."""
         Cgroup(_SERVER).freeze()
 
     def thaw_api_server(self) -> None:
-        """It continues."""
+        """Let the API server continue."""
         Cgroup(_SERVER).thaw()
 
     def restore_api_server(self) -> None:
-        """It answers, whatever was done to it."""
+        """Make the API server respond, whatever was done to it."""
         if Cgroup(_SERVER).pids:
             self.thaw_api_server()
             _wait(lambda: _answers(f"{API}/api/health"), "the API server answers again")
@@ -129,30 +132,33 @@ class FakeAws:
             self.start_api_server()
 
     def api_server_cpu_s(self) -> float:
-        """Seconds of a core that the API server and its controllers have used so far."""
+        """CPU seconds used by the API server and its controllers."""
         return Cgroup(_SERVER).cpu_s
 
     def launching(self) -> int:
-        """Requests to launch a managed job that the API server has not carried out yet."""
-        database = self.place.home / ".sky" / "api_server" / "requests.db"
+        """Number of unfinished launch requests of the API server."""
+        database = self.paths.home / ".sky" / "api_server" / "requests.db"
         asked = "select count(*) from requests where name = 'sky.jobs.launch' and status in ('PENDING', 'WAITING', 'RUNNING')"
         with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as known:
             return int(known.execute(asked).fetchone()[0])
 
     @contextmanager
     def blackout(self) -> Iterator[None]:
-        """Frozen as long as the block lasts."""
+        """Freeze the API server while the block runs."""
         self.freeze_api_server()
         try:
             yield
         finally:
             self.thaw_api_server()
 
-    # --- the weather
+    # --- capacity and preemptions
 
     def instances(self, which: str = "", *, state: str | None = "running") -> list[Instance]:
-        """Instances whose id is `which` or whose name contains it. With state=None also those that are gone."""
-        found = [Instance(**item) for item in self._ask("instances")]
+        """Instances with this id or with this part of a name.
+
+        With state=None, terminated ones are included.
+        """
+        found = [Instance(**item) for item in self._request("instances")]
         return [
             i
             for i in found
@@ -160,47 +166,47 @@ class FakeAws:
         ]
 
     def preempt(self, which: str = "", notice_s: float | None = None) -> list[Instance]:
-        """Those instances are taken back: told first and killed `notice_s` later, or killed at once with None."""
-        taken = self.instances(which)
-        assert taken, f"no running instance is called {which!r}"
-        for instance in taken:
-            self._ask("preempt", id=instance.id, notice_s=notice_s)
-        return taken
+        """Preempt these instances: with a notice `notice_s` earlier, or at once with None."""
+        chosen = self.instances(which)
+        assert chosen, f"no running instance is called {which!r}"
+        for instance in chosen:
+            self._request("preempt", id=instance.id, notice_s=notice_s)
+        return chosen
 
     def advise_rebalance(self, which: str = "") -> None:
-        """Those instances are told that they are in danger. Nothing else happens."""
+        """Send a rebalance recommendation to these instances, without consequences."""
         for instance in self.instances(which):
-            self._ask("rebalance", id=instance.id)
+            self._request("rebalance", id=instance.id)
 
     def deny(
         self, *, region: str | None = None, zone: str | None = None, market: str | None = None
     ) -> None:
-        """InsufficientInstanceCapacity where all that is given matches; together with what was denied before."""
+        """Deny capacity where all given values match, in addition to earlier denials."""
         self._denied.append({"region": region, "zone": zone, "market": market})
-        self._ask("deny", rules=self._denied)
+        self._request("deny", rules=self._denied)
 
     def allow_all(self) -> None:
-        """There is capacity everywhere, as at the start."""
+        """Allow capacity everywhere, as at the start."""
         self._denied.clear()
-        self._ask("deny", rules=[])
+        self._request("deny", rules=[])
 
-    def clear_weather(self) -> None:
-        """Capacity everywhere, and nothing has happened yet."""
+    def reset(self) -> None:
+        """Allow capacity everywhere, and delete all events."""
         self.allow_all()
-        self.place.events.unlink(missing_ok=True)
+        self.paths.events.unlink(missing_ok=True)
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """What happened, oldest first: boot, notice, rebalance, preempt, terminate, nocapacity. `at` is UTC, ISO."""
-        lines = self.place.events.read_text().splitlines() if self.place.events.exists() else []
+        """Events in order: boot, notice, rebalance, preempt, terminate, nocapacity. `at` is in UTC."""
+        lines = self.paths.events.read_text().splitlines() if self.paths.events.exists() else []
         events: list[dict[str, Any]] = [json.loads(line) for line in lines]
         return [event for event in events if kind in (None, event["kind"])]
 
     # --- clients
 
     def env(self) -> dict[str, str]:
-        """The environment of a `sky` command or a program with SkyPilot's SDK. It starts no server of its own."""
+        """The environment of `sky` commands and programs with SkyPilot's SDK, which start no server."""
         return {
-            **self.place.env(),
+            **self.paths.env(),
             "SKYPILOT_API_SERVER_ENDPOINT": API,
             "SKYPILOT_DISABLE_LOCAL_API_SERVER": "1",
         }
@@ -208,7 +214,7 @@ class FakeAws:
     def exec(
         self, argv: Sequence[str | Path], *, timeout_s: float = 300, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
-        """Run something in the namespace, with SkyPilot's environment."""
+        """Run a command in the namespace with SkyPilot's environment."""
         done = subprocess.run(
             namespace.entering(argv),
             env=self.env(),
@@ -221,44 +227,44 @@ class FakeAws:
         assert not check or done.returncode == 0, f"{argv}: {done.stdout}\n{done.stderr}"
         return done
 
-    # --- within
+    # --- internals
 
-    def _take(self) -> None:
+    def _acquire_lock(self) -> None:
         if self._lock is None:
-            self.place.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.place.folder / "lock").open("a+")
+            self.paths.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.paths.folder / "lock").open("a+")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise InUse(f"another process uses the cloud in {self.place.folder}") from error
+            raise InUse(f"another process uses the cloud in {self.paths.folder}") from error
 
     def _start_aws(self) -> None:
         command: list[str | Path] = [CHECKOUT / ".venv/bin/python", "-m", "e2e.fake_aws.fakeaws"]
-        log = self.place.run / "fake-aws.log"
-        env = {**self.place.env(), "PYTHONPATH": str(HERE.parents[1])}
+        log = self.paths.run / "fake-aws.log"
+        env = {**self.paths.env(), "PYTHONPATH": str(HERE.parents[1])}
         Cgroup(_AWS).start(namespace.entering(command), env=env, log=log)
         _wait(lambda: _answers(f"{AWS}/skycloud/ping"), f"the fake AWS answers; see {log}")
 
     def _sweep(self) -> None:
-        for pen in all_cgroups():
-            pen.kill()
-        for host in all_hosts(self.place):
+        for cgroup in all_cgroups():
+            cgroup.kill()
+        for host in all_hosts(self.paths):
             host.kill()
 
     def _forget(self) -> None:
-        """All of an earlier SkyPilot but its wheel of itself, which takes 10 s to make and is always the same."""
-        wheels, kept = self.place.home / ".sky" / "wheels", self.place.folder / "wheels"
+        """Delete the files of an earlier SkyPilot except for its wheel, which takes 10 s to build."""
+        wheels, kept = self.paths.home / ".sky" / "wheels", self.paths.folder / "wheels"
         if wheels.exists():
             shutil.rmtree(kept, ignore_errors=True)
             wheels.rename(kept)
-        for folder in (self.place.run, self.place.home):
+        for folder in (self.paths.run, self.paths.home):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
         if kept.exists():
             wheels.parent.mkdir()
             kept.rename(wheels)
 
-    def _ask(self, what: str, **words: object) -> Any:
+    def _request(self, what: str, **words: object) -> Any:
         request = urllib.request.Request(f"{AWS}/skycloud/{what}", json.dumps(words).encode())
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.loads(answer.read())

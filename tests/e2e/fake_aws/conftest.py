@@ -1,4 +1,4 @@
-"""The cloud that the tests of this folder share, and what they say where it cannot be."""
+"""The shared fake cloud, or the reason why it is unavailable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_HERE = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Outside the namespace nothing runs; within, machines take their time to boot."""
+    """Skip the tests outside of the namespace; allow for the boot time of machines inside of it."""
     is_inside = namespace.is_inside()
     for item in items:
         if HERE in item.path.parents:
@@ -41,19 +41,19 @@ def the_cloud() -> Iterator[FakeAws]:
 
 @pytest.fixture
 def aws(the_cloud: FakeAws) -> Iterator[FakeAws]:
-    """A cloud without jobs or instances, with capacity everywhere and an API server that answers."""
+    """A cloud without jobs and instances, with capacity everywhere and a responding API server."""
     yield the_cloud
     try:
         the_cloud.restore_api_server()
         cancel_all(the_cloud)
     finally:
-        the_cloud.clear_weather()
+        the_cloud.reset()
 
 
 @pytest.fixture
 def service(aws: FakeAws, tmp_path: Path) -> Iterator[HoldfastService]:
-    """Holdfast over that cloud."""
-    service = HoldfastService(tmp_path, aws.place)
+    """Holdfast with that cloud."""
+    service = HoldfastService(tmp_path, aws.paths)
     service.start()
     yield service
     if service.process:

@@ -1,6 +1,6 @@
-"""A moto server whose EC2 instances are hosts of this machine. A process of its own: python -m e2e.fake_aws.fakeaws
+"""A moto server whose EC2 instances run on this machine: `python -m e2e.fake_aws.fakeaws`.
 
-Beside the APIs of AWS it has an endpoint for tests, /skycloud/..., with which they make the weather.
+Beside the APIs of AWS it has an endpoint for tests, /skycloud/..., which controls preemptions and capacity.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 from e2e.fake_aws.hosts import Host
-from e2e.fake_aws.metadata import Card, Metadata, serve
+from e2e.fake_aws.metadata import InstanceMetadata, Metadata, serve
 from e2e.fake_aws.paths import AWS_PORT, Paths
 from holdfast.clock import SystemClock
 from moto.ec2.exceptions import EC2ClientError
@@ -34,7 +34,7 @@ RECLAIMED = "Server.SpotInstanceTermination"
 
 
 class NoCapacity(EC2ClientError):
-    """The error of AWS for a zone without capacity."""
+    """AWS's error for a zone without capacity."""
 
     def __init__(self, zone: str) -> None:
         super().__init__(
@@ -44,31 +44,31 @@ class NoCapacity(EC2ClientError):
 
 
 @dataclass
-class Sky:
-    """The instances as machines: booted, given notice, taken; and where there is no capacity for more."""
+class InstanceHosts:
+    """The instances as machines: boot, notices, preemptions, and denied capacity."""
 
-    place: Paths
+    paths: Paths
     denied: list[dict[str, str | None]] = field(default_factory=list)
     _last_address: Iterator[int] = field(default_factory=lambda: itertools.count(256 + 10))
 
     def __post_init__(self) -> None:
-        self.metadata = Metadata(self.card)
+        self.metadata = Metadata(self.instance_metadata)
         self._clock = SystemClock()
-        self._writing = threading.Lock()
+        self._write_lock = threading.Lock()
 
     def next_address(self) -> str:
-        """An address that no instance ever had."""
+        """Return an address that no instance has had before."""
         number = next(self._last_address)
         return f"10.77.{number // 256}.{number % 256}"
 
-    def note(self, kind: str, **words: object) -> None:
-        """Something happened."""
-        line = json.dumps({"at": self._clock.now().isoformat(), "kind": kind, **words})
-        with self._writing, self.place.events.open("a") as file:
+    def note(self, kind: str, **args: object) -> None:
+        """Record an event."""
+        line = json.dumps({"at": self._clock.now().isoformat(), "kind": kind, **args})
+        with self._write_lock, self.paths.events.open("a") as file:
             file.write(f"{line}\n")
 
     def demand_capacity(self, region: str, zone: str, market: str) -> None:
-        """There is room for an instance.
+        """Return if there is capacity for an instance.
 
         Raises:
             NoCapacity: it was denied.
@@ -80,27 +80,27 @@ class Sky:
                 raise NoCapacity(zone)
 
     def boot(self, instance: Any, user_data: Any) -> None:
-        """The instance becomes a host, which lets in whom the user data name."""
+        """Start the host of an instance, with the user and keys of the user data."""
         result = yaml.safe_load(user_data.decode()) if user_data else {}
         user = (result.get("users") or [{"name": "ubuntu", "ssh_authorized_keys": []}])[0]
         keys = "\n".join(key.strip() for key in user["ssh_authorized_keys"])
-        Host(self.place, instance.id).start(instance.private_ip, user["name"], f"{keys}\n")
+        Host(self.paths, instance.id).start(instance.private_ip, user["name"], f"{keys}\n")
         self.note("boot", **_describe(instance))
 
-    def pull_the_plug(self, instance: Any) -> None:
-        """The machine is gone, for any reason."""
+    def kill_host(self, instance: Any) -> None:
+        """Kill the host of an instance, for any reason."""
         self.metadata.forget(instance.private_ip)
-        Host(self.place, instance.id).kill()
+        Host(self.paths, instance.id).kill()
 
     def preempt(self, instance_id: str, notice_s: float | None) -> None:
-        """AWS takes the instance back: at once, or as announced `notice_s` from now."""
+        """Preempt the instance: at once, or after a notice of `notice_s`."""
         instance = _find(lambda found: found.id == instance_id)
         if instance is None or not instance.is_running():
             return
         if notice_s is not None:
             now = self._clock.now()
             ends_at = now + timedelta(seconds=notice_s)
-            self.metadata.give_notice(instance.private_ip, now=now, ends_at=ends_at)
+            self.metadata.set_notice(instance.private_ip, now=now, ends_at=ends_at)
             self.note("notice", **_describe(instance), ends_at=ends_at.isoformat())
             timer = threading.Timer(notice_s, self.preempt, (instance_id, None))
             timer.daemon = True
@@ -110,22 +110,22 @@ class Sky:
         _terminate_of_moto(instance)
         instance._reason = RECLAIMED
         instance.state_reason = StateReason(f"{RECLAIMED}: Spot instance termination", RECLAIMED)
-        self.pull_the_plug(instance)
+        self.kill_host(instance)
 
     def advise_rebalance(self, instance_id: str) -> None:
-        """AWS recommends a rebalance of the instance, and does nothing."""
+        """Send a rebalance recommendation to the instance."""
         instance = _find(lambda found: found.id == instance_id)
         if instance is not None and instance.is_running():
-            self.metadata.advise_rebalance(instance.private_ip, now=self._clock.now())
+            self.metadata.set_rebalance_recommendation(instance.private_ip, now=self._clock.now())
             self.note("rebalance", **_describe(instance))
 
-    def card(self, ip: str) -> Card | None:
-        """What the instance at an address may know of itself; None when there is none."""
+    def instance_metadata(self, ip: str) -> InstanceMetadata | None:
+        """The metadata of the running instance with this address; None if none exists."""
         instance = _find(lambda found: found.private_ip == ip and found.is_running())
         if instance is None:
             return None
         seen = _describe(instance)
-        return Card(seen["id"], seen["ip"], seen["type"], seen["zone"], seen["market"])
+        return InstanceMetadata(seen["id"], seen["ip"], seen["type"], seen["zone"], seen["market"])
 
 
 _run_of_moto = InstanceBackend.run_instances
@@ -133,33 +133,33 @@ _terminate_of_moto = Instance.terminate
 _interface_of_moto = NetworkInterface.__init__
 
 
-def rule_moto(sky: Sky) -> None:
-    """From now on moto's instances are hosts, their only address is that of the host, and capacity can run out."""
+def patch_moto(hosts: InstanceHosts) -> None:
+    """Patch moto: instances are hosts with one address, and capacity can run out."""
 
-    def interface(self: Any, ec2_backend: Any, subnet: Any, *words: Any, **more: Any) -> None:
+    def interface(self: Any, ec2_backend: Any, subnet: Any, *args: Any, **more: Any) -> None:
         more.pop("private_ip_address", None)
-        _interface_of_moto(self, ec2_backend, subnet, sky.next_address(), *words[1:], **more)
+        _interface_of_moto(self, ec2_backend, subnet, hosts.next_address(), *args[1:], **more)
 
     def own_address_is_public(self: Any) -> None:
         self.public_ip = self.private_ip_address
 
     def run(self: Any, image_id: str, count: int, user_data: Any, groups: Any, **more: Any) -> Any:
         market = "spot" if more.get("instance_market_options") else "on-demand"
-        sky.demand_capacity(self.region_name, _zone(self, more), market)
+        hosts.demand_capacity(self.region_name, _zone(self, more), market)
         reservation = _run_of_moto(self, image_id, count, user_data, groups, **more)
         for instance in reservation.instances:
-            sky.boot(instance, user_data)
+            hosts.boot(instance, user_data)
         return reservation
 
-    def terminate(self: Any, *words: Any, **more: Any) -> Any:
+    def terminate(self: Any, *args: Any, **more: Any) -> Any:
         is_new = self.is_running()
-        answer = _terminate_of_moto(self, *words, **more)
+        answer = _terminate_of_moto(self, *args, **more)
         if is_new:
-            sky.note("terminate", **_describe(self))
-            sky.pull_the_plug(self)
+            hosts.note("terminate", **_describe(self))
+            hosts.kill_host(self)
         return answer
 
-    # Types of moto's own methods are narrower than those of what stands in for them.
+    # The types of moto's own methods are narrower than those of their replacements.
     for owner, name, stand_in in (
         (NetworkInterface, "__init__", interface),
         (NetworkInterface, "check_auto_public_ip", own_address_is_public),
@@ -169,10 +169,10 @@ def rule_moto(sky: Sky) -> None:
         setattr(owner, name, stand_in)
 
 
-class Door(DomainDispatcherApplication):
-    """Requests for the weather; all others go to moto."""
+class ControlApp(DomainDispatcherApplication):
+    """Serves the control endpoint; passes other requests to moto."""
 
-    sky: Sky
+    hosts: InstanceHosts
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """Answer one request."""
@@ -184,17 +184,17 @@ class Door(DomainDispatcherApplication):
         asked = json.loads(environ["wsgi.input"].read(length) or "{}")
         text = json.dumps(self._do(path.removeprefix("/skycloud/"), asked)).encode()
         start_response("200 OK", [("Content-Type", "application/json")])
-        # aiohttp, with which SkyPilot asks /skycloud/ping, refuses a HEAD that is answered with a body.
+        # aiohttp, which SkyPilot uses for /skycloud/ping, rejects a response to HEAD with a body.
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [text]
 
     def _do(self, what: str, asked: dict[str, Any]) -> Any:
         match what:
             case "preempt":
-                self.sky.preempt(asked["id"], asked["notice_s"])
+                self.hosts.preempt(asked["id"], asked["notice_s"])
             case "rebalance":
-                self.sky.advise_rebalance(asked["id"])
+                self.hosts.advise_rebalance(asked["id"])
             case "deny":
-                self.sky.denied = asked["rules"]
+                self.hosts.denied = asked["rules"]
             case "instances":
                 return [_describe(instance) for instance in _instances()]
         return None
@@ -225,7 +225,7 @@ def _describe(instance: Any) -> dict[str, Any]:
 
 
 def _zone(backend: Any, asked: dict[str, Any]) -> str:
-    """The zone of the subnet that an instance is to be in, or the zone that was named."""
+    """The zone of the instance's subnet, or the named zone."""
     interfaces = asked.get("nics") or {}
     listed = interfaces.values() if isinstance(interfaces, dict) else interfaces
     for subnet in (asked.get("subnet_id"), *(item.get("SubnetId") for item in listed)):
@@ -237,12 +237,14 @@ def _zone(backend: Any, asked: dict[str, Any]) -> str:
 def main() -> None:
     """Serve until killed."""
     logging.basicConfig(level=logging.INFO)
-    sky = Sky(Paths.of_this_machine())
-    rule_moto(sky)
-    serve(sky.metadata)
-    door = Door(create_backend_app)
-    door.sky = sky
-    run_simple("0.0.0.0", AWS_PORT, door, threaded=True)  # of the namespace, which has no way out
+    hosts = InstanceHosts(Paths.of_this_machine())
+    patch_moto(hosts)
+    serve(hosts.metadata)
+    app = ControlApp(create_backend_app)
+    app.hosts = hosts
+    run_simple(
+        "0.0.0.0", AWS_PORT, app, threaded=True
+    )  # Inside of the namespace, which has no route out.
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Holdfast as a tenant of the cloud: the real service and its command line, in the namespace where its nodes are."""
+"""The real Holdfast service and its command line inside of the cloud's namespace."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from holdfast.store.identity.service_tokens import ServiceTokens
 from support.live_service import EXAMPLE, Service
 
 SECRET: Final = "5e" * 32
-"""Of every tenant's service, so that SkyPilot's configuration may name the admission gate before there is one."""
+"""Secret of all services, known in advance for the admission URL in SkyPilot's configuration."""
 PORT: Final = 8710
 CLOUD_PATIENCE_S: Final = 1500.0
-"""For anything that needs machines: at a load of 25 a test machine takes 15 minutes for what takes SkyPilot 50 s alone."""
+"""Longest wait for machines: at a load of 25, 15 minutes for 50 s of work of SkyPilot."""
 S3_KEY, S3_SECRET, BUCKET = "harbour", "lantern-and-rope", "checkpoints"
 
 
 def gate_url(api: str = f"http://127.0.0.1:{PORT}") -> str:
-    """The address of the admission gate."""
-    secret = ServiceTokens(None, SECRET.encode()).for_gate()  # type: ignore[arg-type] - it asks no database
+    """Return the URL of the admission policy."""
+    secret = ServiceTokens(None, SECRET.encode()).for_gate()  # type: ignore[arg-type] - needs no database
     return f"{api}/v1/skypilot/policy/{secret}"
 
 
 def start_gated(cloud: FakeAws) -> None:
-    """A new cloud whose SkyPilot requests a tenant's admission for that tenant's launches only."""
-    build(cloud.place)
-    install_gate(next(cloud.place.venv.glob("lib/python*/site-packages")))
+    """Start a cloud whose SkyPilot requests admission for the launches of Holdfast only."""
+    build(cloud.paths)
+    install_gate(next(cloud.paths.venv.glob("lib/python*/site-packages")))
     cloud.start(admin_policy="holdfast_gate.Gate")
-    write_gate_address(cloud.place.home, gate_url())
+    write_gate_address(cloud.paths.home, gate_url())
 
 
 class HoldfastService(Service):
-    """One service over SkyPilot."""
+    """A Holdfast service that uses SkyPilot."""
 
-    def __init__(self, folder: Path, place: Paths, *, skypilot: str = API) -> None:
+    def __init__(self, folder: Path, paths: Paths, *, skypilot: str = API) -> None:
         super().__init__(folder)
         self.port = PORT
         self.words = ("serve", "--host", "0.0.0.0")
@@ -52,7 +52,7 @@ class HoldfastService(Service):
             "HOLDFAST_URL": f"http://127.0.0.1:{PORT}",
             "HOLDFAST_PUBLIC_URL": f"http://{GATE}:{PORT}",
             "HOLDFAST_SKYPILOT_URL": skypilot,
-            "HOLDFAST_SKYPILOT_HOME": str(place.home),
+            "HOLDFAST_SKYPILOT_HOME": str(paths.home),
             "HOLDFAST_SKYPILOT_SHARES_FILES": "true",
             "HOLDFAST_SKYPILOT_LOOK_EVERY_S": "5",
         }
@@ -60,7 +60,7 @@ class HoldfastService(Service):
         (self.home / "secret").write_text(SECRET)
 
     def submit_training(self, endpoint: str, *, steps: int, **words: Any) -> str:
-        """The example on two nodes, checkpoints in the S3 server at `endpoint`."""
+        """Submit the example on two nodes, with checkpoints on the S3 server at `endpoint`."""
         return self.submit(
             **{
                 "name": "tiny-gpt",
@@ -80,7 +80,7 @@ class HoldfastService(Service):
         )
 
     def events(self, job_id: str, kind: str | None = None) -> list[dict[str, Any]]:
-        """The facts of a job in their order."""
+        """The events of a job in order."""
         events: list[dict[str, Any]] = self.json("events", job_id)
         return [event for event in events if kind in (None, event["kind"])]
 
@@ -93,7 +93,7 @@ class HoldfastService(Service):
             time.sleep(1)
 
     def wait_for(self, job_id: str, kind: str, count: int = 1) -> list[dict[str, Any]]:
-        """That many facts of a kind."""
+        """Wait for this number of events of a kind."""
         self.wait_long(
             lambda: len(self.events(job_id, kind)) >= count or self._is_over(job_id, kind),
             f"{job_id} has {count} {kind}",
@@ -103,7 +103,7 @@ class HoldfastService(Service):
         return found
 
     def wait_for_log(self, job_id: str, attempt: int, text: str) -> None:
-        """Wait until the service has copied a text that an attempt printed, without a reader who would have it copied."""
+        """Wait until the service has copied a text from an attempt's log without a reader."""
         copy = f"skypilot-launches/logs/{job_id}-*/attempt-{attempt:06}.log"
         self.wait_long(
             lambda: any(text.encode() in file.read_bytes() for file in self.home.glob(copy)),
@@ -111,7 +111,7 @@ class HoldfastService(Service):
         )
 
     def listed(self, job_id: str) -> list[dict[str, Any]]:
-        """SkyPilot's managed jobs that were ever made for a job, as SkyPilot itself has them in its database."""
+        """SkyPilot's managed jobs of a job, past and present, from SkyPilot's own database."""
         database = f"file:{self.environment['HOLDFAST_SKYPILOT_HOME']}/.sky/spot_jobs.db?mode=ro"
         query = (
             "select spot.spot_job_id as id, spot.status as status, job_info.schedule_state as schedule "
@@ -127,7 +127,7 @@ class HoldfastService(Service):
 
 @contextmanager
 def s3_server(folder: Path, port: int = 8711) -> Iterator[str]:
-    """A real S3 server that hosts and this machine reach; the endpoint."""
+    """Run a real S3 server that hosts and this machine reach; yield its endpoint."""
     (folder / BUCKET).mkdir(parents=True)
     program = Path(sysconfig.get_path("scripts")) / "rclone"
     command = [program, "serve", "s3", "--addr", f"{GATE}:{port}", "--config", ""]

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The first process of a host, in namespaces of its own: puts its root together, and becomes its ssh server.
+# First process of a host, in separate namespaces: mounts its root, and becomes its ssh server.
 # host_init.sh GOLDEN DISK NAME USER PACKAGES ENVIRONMENT; DISK holds upper, work, root and the user's authorized keys.
 set -euo pipefail
 golden=$1 disk=$2 name=$3 user=$4 packages=$5 environment=$6 root=$2/root

@@ -1,4 +1,4 @@
-"""Managed jobs, by the plainest means: launched with SkyPilot's command line, watched in its own database."""
+"""Managed jobs without Holdfast, launched by SkyPilot's command line."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ from typing import Any, Final
 from e2e.fake_aws.cloud import FakeAws
 
 PATIENCE_S: Final = 600.0
-"""Longest wait for a job to get anywhere. A launch takes 50 s on an idle machine, and five minutes on a very busy one."""
-ASK_AGAIN_S: Final = 10.0
-"""Between two cancels of everything. Longer waits for a job that came late; shorter keeps the server busy with them."""
+"""Longest wait for a status.
+
+A launch takes 50 s on an idle machine, and five minutes on a busy one.
+"""
+RETRY_S: Final = 10.0
+"""Seconds between two cancellations of all jobs.
+
+A higher value waits longer for late jobs; a lower value keeps the server busy.
+"""
 ENDS: Final = frozenset(
     {
         *("SUCCEEDED", "CANCELLED", "FAILED", "FAILED_SETUP", "FAILED_PRECHECKS"),
@@ -26,18 +32,18 @@ ENDS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class StatusChange:
     """One change of a job's status."""
 
     status: str
     at: datetime
     reason: str
     code: str | None
-    """None unless SkyPilot blames somebody, as in USER_JOB_FAILURE."""
+    """None unless SkyPilot records an error, such as USER_JOB_FAILURE."""
 
 
 class ManagedJob:
-    """One job of SkyPilot's."""
+    """One managed job of SkyPilot."""
 
     def __init__(self, cloud: FakeAws, job_id: int) -> None:
         self.cloud = cloud
@@ -45,16 +51,16 @@ class ManagedJob:
 
     @classmethod
     def launch(cls, cloud: FakeAws, task: Mapping[str, Any]) -> ManagedJob:
-        """A job that was taken on; it starts later."""
-        file = cloud.place.run / f"{task['name']}.yaml"
+        """Launch a job, which starts later."""
+        file = cloud.paths.run / f"{task['name']}.yaml"
         file.write_text(json.dumps(task))  # JSON is YAML.
         result = cloud.exec(["sky", "jobs", "launch", "--yes", "--detach-run", file])
         found = re.search(r"Managed Job ID: *(?:\x1b\[\d+m)*(\d+)", result.stdout)
         assert found, result.stdout
         return cls(cloud, int(found[1]))
 
-    def history(self) -> list[Turn]:
-        """What SkyPilot wrote down of it, oldest first."""
+    def history(self) -> list[StatusChange]:
+        """The job's recorded status changes, oldest first."""
         rows = _read(
             self.cloud,
             "SELECT new_status, timestamp, reason, code FROM job_events"
@@ -62,23 +68,23 @@ class ManagedJob:
             self.id,
         )
         return [
-            Turn(status, datetime.fromisoformat(at).replace(tzinfo=UTC), reason, code)
+            StatusChange(status, datetime.fromisoformat(at).replace(tzinfo=UTC), reason, code)
             for status, at, reason, code in rows
         ]
 
     def statuses(self) -> list[str]:
-        """Every status it had, in order."""
-        return [turn.status for turn in self.history()]
+        """All statuses of the job, in order."""
+        return [change.status for change in self.history()]
 
-    def until(self, status: str, times: int = 1) -> Turn:
-        """The moment at which it had reached a status so many times.
+    def until(self, status: str, times: int = 1) -> StatusChange:
+        """Wait until the job has had a status this many times.
 
         Raises:
-            AssertionError: it has ended in another, or takes too long.
+            AssertionError: it has ended with another status, or takes too long.
         """
         deadline_s = time.monotonic() + PATIENCE_S
         while True:
-            turns = [turn for turn in self.history() if turn.status == status]
+            turns = [change for change in self.history() if change.status == status]
             if len(turns) >= times:
                 return turns[times - 1]
             ended = ENDS & set(self.statuses())
@@ -87,32 +93,32 @@ class ManagedJob:
             time.sleep(0.5)
 
     def cancel(self) -> None:
-        """Its end, and that of its machines."""
+        """Cancel the job and wait until its machines are terminated."""
         self.cloud.exec(["sky", "jobs", "cancel", "--yes", str(self.id)])
         self.until("CANCELLED")
 
     def logs(self) -> str:
-        """What its present machines have printed; those of earlier ones are gone with them."""
+        """The output of the current machines; that of earlier ones is lost with them."""
         words = ["sky", "jobs", "logs", "--no-follow", str(self.id)]
         return self.cloud.exec(words, check=False).stdout
 
 
 def cancel_all(cloud: FakeAws) -> None:
-    """Every job has ended, and no machine is left."""
+    """Cancel all jobs, and wait until no machine is left."""
     deadline_s = time.monotonic() + PATIENCE_S
-    asked_s = -ASK_AGAIN_S
+    asked_s = -RETRY_S
     while (busy := _busy(cloud)) or cloud.instances():
         assert time.monotonic() < deadline_s, f"does not end: {busy} {cloud.instances()}"
-        if busy and time.monotonic() - asked_s > ASK_AGAIN_S:
-            # Again and again: a launch request that still waits in line makes its job after all others are cancelled.
+        if busy and time.monotonic() - asked_s > RETRY_S:
+            # Repeated: a queued launch request creates its job after all others were cancelled.
             cloud.exec(["sky", "jobs", "cancel", "--yes", "--all-users"], check=False)
             asked_s = time.monotonic()
         time.sleep(0.5)
 
 
 def _busy(cloud: FakeAws) -> list[tuple[Any, ...]]:
-    """Jobs that SkyPilot still does something about."""
-    # One that was cancelled before SkyPilot began it stays INACTIVE for ever.
+    """Jobs that SkyPilot is still working on."""
+    # A job that was cancelled before SkyPilot started it stays INACTIVE.
     asked = (
         "SELECT job_info.spot_job_id, schedule_state, status FROM job_info JOIN spot USING (spot_job_id)"
         " WHERE schedule_state NOT IN ('DONE', 'INACTIVE') OR (schedule_state = 'INACTIVE' AND status != 'CANCELLED')"
@@ -121,8 +127,8 @@ def _busy(cloud: FakeAws) -> list[tuple[Any, ...]]:
 
 
 def _read(cloud: FakeAws, asked: str, *values: object) -> list[tuple[Any, ...]]:
-    """Rows of SkyPilot's database; none before there is one."""
-    database = cloud.place.home / ".sky" / "spot_jobs.db"
+    """Rows of SkyPilot's database; none before it exists."""
+    database = cloud.paths.home / ".sky" / "spot_jobs.db"
     if not database.exists():
         return []
     connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)

@@ -1,4 +1,4 @@
-"""The instance metadata service of the fake cloud, as its hosts see it: IMDSv2, and which spot notice each was given."""
+"""The instance metadata service of the fake cloud: IMDSv2 with spot notices."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _TOKEN: Final = "X-aws-ec2-metadata-token"
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """What one instance may know of itself."""
+class InstanceMetadata:
+    """The metadata of one instance."""
 
     id: str
     ip: str
@@ -31,63 +31,64 @@ class Card:
 
 
 class Metadata:
-    """Answers hosts, which it tells apart by their addresses.
+    """Answers hosts, which are identified by their addresses.
 
-    Like the real one: no answer without a token, and 404 for what is not the case, such as a notice that was not given.
+    Like the real service, it requires a token, and responds with 404 for absent values, such as a notice that
+    was not given.
     """
 
-    def __init__(self, look_up: Callable[[str], Card | None]) -> None:
-        self._look_up = look_up
+    def __init__(self, find_instance: Callable[[str], InstanceMetadata | None]) -> None:
+        self._find_instance = find_instance
         self._notices: dict[str, tuple[datetime, datetime]] = {}
         self._advice: dict[str, datetime] = {}
         self._tokens: dict[str, tuple[str, float]] = {}
         self._lock = threading.Lock()
 
-    def give_notice(self, ip: str, *, now: datetime, ends_at: datetime) -> None:
-        """The instance gets a termination notice for this time."""
+    def set_notice(self, ip: str, *, now: datetime, ends_at: datetime) -> None:
+        """Set the termination notice of an instance."""
         with self._lock:
             self._notices[ip] = (now, ends_at)
             self._advice.setdefault(ip, now)
 
-    def advise_rebalance(self, ip: str, *, now: datetime) -> None:
-        """The instance gets a rebalance recommendation, which may have no consequence."""
+    def set_rebalance_recommendation(self, ip: str, *, now: datetime) -> None:
+        """Set a rebalance recommendation, which need not have consequences."""
         with self._lock:
             self._advice[ip] = now
 
     def forget(self, ip: str) -> None:
-        """The instance is gone."""
+        """Remove all data of a terminated instance."""
         with self._lock:
             self._notices.pop(ip, None)
             self._advice.pop(ip, None)
 
     def new_token(self, ip: str, ttl_s: int) -> str:
-        """A token for the host at this address."""
+        """Create a token for the host with this address."""
         token = secrets.token_urlsafe(40)
         with self._lock:
             self._tokens[token] = (ip, time.monotonic() + ttl_s)
         return token
 
-    def knows(self, ip: str, token: str) -> bool:
-        """Whether the host was given this token, and it is still good."""
+    def has_token(self, ip: str, token: str) -> bool:
+        """Whether the token belongs to the host and is valid."""
         with self._lock:
             owner, ends_s = self._tokens.get(token, ("", 0.0))
         return owner == ip and time.monotonic() < ends_s
 
     def read(self, ip: str, path: str) -> str | None:
-        """What the host finds at `path`; None is a 404."""
-        card = self._look_up(ip)
-        if card is None:
+        """The value at `path` for the host; None is a 404."""
+        instance = self._find_instance(ip)
+        if instance is None:
             return None
         with self._lock:
             notice, advice = self._notices.get(ip), self._advice.get(ip)
         items = {
-            "instance-id": card.id,
-            "instance-type": card.type,
-            "instance-life-cycle": card.market,
-            "local-ipv4": card.ip,
-            "public-ipv4": card.ip,
-            "placement/availability-zone": card.zone,
-            "placement/region": card.zone[:-1],
+            "instance-id": instance.id,
+            "instance-type": instance.type,
+            "instance-life-cycle": instance.market,
+            "local-ipv4": instance.ip,
+            "public-ipv4": instance.ip,
+            "placement/availability-zone": instance.zone,
+            "placement/region": instance.zone[:-1],
         }
         if notice:
             items["spot/instance-action"] = _json(action="terminate", time=_seconds(notice[1]))
@@ -98,7 +99,7 @@ class Metadata:
 
 
 def serve(metadata: Metadata) -> ThreadingHTTPServer:
-    """The service, at the address that every cloud has given it."""
+    """Serve the metadata at the address that all clouds use."""
 
     class Handler(_Handler):
         source = metadata
@@ -113,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
     source: Metadata
 
     def do_PUT(self) -> None:
-        """Hand out a token."""
+        """Respond with a token."""
         ttl = self.headers.get(_TTL, "")
         if self.path != "/latest/api/token":
             self._answer(404)
@@ -125,9 +126,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, self.source.new_token(self._ip, int(ttl)), {_TTL: ttl})
 
     def do_GET(self) -> None:
-        """Answer who holds a token."""
+        """Respond to a host with a valid token."""
         top, _, path = self.path.partition("/meta-data/")
-        if not self.source.knows(self._ip, self.headers.get(_TOKEN, "")):
+        if not self.source.has_token(self._ip, self.headers.get(_TOKEN, "")):
             self._answer(401)
         elif top != "/latest" or (text := self.source.read(self._ip, path)) is None:
             self._answer(404)
@@ -135,11 +136,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, text)
 
     def version_string(self) -> str:
-        """What the real one calls itself."""
+        """The name of the real service."""
         return "EC2ws"
 
     def log_message(self, *_: object) -> None:
-        """Nothing: hosts ask every few seconds."""
+        """Log nothing: hosts send requests every few seconds."""
 
     @property
     def _ip(self) -> str:

@@ -1,4 +1,4 @@
-"""The network that the cloud is in: loopback, a bridge to its hosts, and no way out."""
+"""The network of the cloud: loopback and a bridge to the hosts, without a route out."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _FILE = Path("/run/netns") / NAME
 
 
 class HasAWayOut(Exception):
-    """The namespace has a default route: something in it could reach the internet."""
+    """Raised if the namespace has a default route, over which the internet could be reached."""
 
 
 def up() -> None:
-    """The namespace is there.
+    """Create the namespace.
 
     Raises:
-        HasAWayOut: someone has given it a default route.
+        HasAWayOut: it has a default route.
     """
     if not _FILE.exists():
         _ip("netns", "add", NAME)
@@ -38,7 +38,7 @@ def up() -> None:
 
 
 def down() -> None:
-    """The namespace is gone once its last process has ended."""
+    """Remove the namespace once its last process has ended."""
     if _FILE.exists():
         _ip("netns", "delete", NAME)
 
@@ -49,7 +49,7 @@ def is_inside() -> bool:
 
 
 def entering(argv: Sequence[str | Path]) -> list[str]:
-    """A command line that runs `argv` in the namespace, and elsewhere in nothing but this machine."""
+    """Return a command line that runs `argv` in the namespace; otherwise it sees this machine."""
     return ["nsenter", f"--net={_FILE}", "--", *map(str, argv)]
 
 

@@ -1,4 +1,4 @@
-"""A rough road between Holdfast and SkyPilot: launch requests are lost, doubled, and answered falsely."""
+"""A faulty proxy between Holdfast and SkyPilot: launch requests are lost or sent twice."""
 
 from __future__ import annotations
 
@@ -15,58 +15,69 @@ from e2e.fake_aws.paths import API_PORT
 
 PORT: Final = 8712
 LAUNCH: Final = "/jobs/launch"
-FATES: Final = ("pass", "pass", "pass", "lose the answer", "send twice", "lose", "say 503 after")
+FAULTS: Final = (
+    "pass",
+    "pass",
+    "pass",
+    "lose the response",
+    "send twice",
+    "lose",
+    "respond 503 after",
+)
 
 
 class FaultyProxy:
-    """What happened on it. The same seed makes the same weather, as far as requests come in the same order."""
+    """Draws the faults of launch requests.
+
+    Equal seeds draw equal faults in the order of requests.
+    """
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self._guard = threading.Lock()
-        self.fates: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self.faults: Counter[str] = Counter()
 
-    def fate(self, path: str) -> str:
-        """What happens to the next request."""
+    def draw_fault(self, path: str) -> str:
+        """Draw the fault of the next request."""
         if path != LAUNCH:
             return "pass"
-        with self._guard:
-            fate = self._random.choice(FATES)
-            self.fates[fate] += 1
-        return fate
+        with self._lock:
+            fault = self._random.choice(FAULTS)
+            self.faults[fault] += 1
+        return fault
 
 
-class Traveller(BaseHTTPRequestHandler):
-    """One connection over it."""
+class ProxyHandler(BaseHTTPRequestHandler):
+    """One connection through the proxy."""
 
     def do_GET(self) -> None:
-        """A request that reads."""
-        self._go()
+        """Forward a request that reads."""
+        self._handle()
 
     def do_POST(self) -> None:
-        """A request that may change something."""
-        self._go()
+        """Forward a request that may change something."""
+        self._handle()
 
     def log_message(self, *words: object) -> None:
         """Log nothing."""
 
-    def _go(self) -> None:
+    def _handle(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         assert isinstance(self.server, _Server)
-        fate = self.server.road.fate(self.path)
-        if fate == "lose":
+        fault = self.server.proxy.draw_fault(self.path)
+        if fault == "lose":
             self.close_connection = True
             return
         status, headers, answer = self._forward(body)
-        if fate == "send twice":
+        if fault == "send twice":
             status, headers, answer = self._forward(body)
-        if fate == "lose the answer":
+        if fault == "lose the response":
             self.close_connection = True
             return
-        with suppress(ConnectionError):  # The caller may have been killed.
-            self._answer(503 if fate == "say 503 after" else status, headers, answer)
+        with suppress(ConnectionError):  # The client may have been killed.
+            self._respond(503 if fault == "respond 503 after" else status, headers, answer)
 
-    def _answer(self, status: int, headers: list[tuple[str, str]], answer: bytes) -> None:
+    def _respond(self, status: int, headers: list[tuple[str, str]], answer: bytes) -> None:
         self.send_response(status)
         for name, value in headers:
             if name.lower() not in {"transfer-encoding", "content-length", "connection"}:
@@ -76,32 +87,32 @@ class Traveller(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-        onward = http.client.HTTPConnection("127.0.0.1", API_PORT, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", API_PORT, timeout=60)
         headers = {k: v for k, v in self.headers.items() if k.lower() != "host"}
         try:
-            onward.request(self.command, self.path, body, headers)
-            reply = onward.getresponse()
+            connection.request(self.command, self.path, body, headers)
+            reply = connection.getresponse()
             return reply.status, reply.getheaders(), reply.read()
         except (OSError, http.client.HTTPException):
             return 502, [], b"{}"
         finally:
-            onward.close()
+            connection.close()
 
 
 class _Server(ThreadingHTTPServer):
-    def __init__(self, road: FaultyProxy) -> None:
-        self.road = road
-        super().__init__(("127.0.0.1", PORT), Traveller)
+    def __init__(self, proxy: FaultyProxy) -> None:
+        self.proxy = proxy
+        super().__init__(("127.0.0.1", PORT), ProxyHandler)
 
 
 @contextmanager
 def faulty_proxy(seed: int) -> Iterator[FaultyProxy]:
-    """A proxy before the API server, at `PORT`."""
-    road = FaultyProxy(seed)
-    with _Server(road) as server:
+    """Run a proxy in front of the API server, at `PORT`."""
+    proxy = FaultyProxy(seed)
+    with _Server(proxy) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
-            yield road
+            yield proxy
         finally:
             server.shutdown()

@@ -1,4 +1,4 @@
-"""Trains as train.py does, but slowly from a step on, until the test says that training may end. Runs beside train.py."""
+"""Trains like train.py, but slowly from some step on, until the test lets it end."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from holdfast_worker import Run
 
 SLOW_FROM = 101
 SLOW_S = 6.0
-"""Per step. What is left of 400 steps then takes longer than a test waits for anything, and votes still come in time."""
+"""Seconds per step: the remaining steps exceed any wait of a test, and votes arrive in time."""
 BUCKET, MAY_END = "checkpoints", "may-end"
-"""The object that the test puts into its bucket."""
+"""The object that the test writes to its bucket."""
 
 _steps = Run.steps
 
 
 def may_end() -> bool:
-    """Whether the test has requested it."""
+    """Whether the test has requested the end."""
     try:
         boto3.client("s3").head_object(Bucket=BUCKET, Key=MAY_END)
     except ClientError:
@@ -30,7 +30,7 @@ def may_end() -> bool:
 
 
 def paced(run: Run, loader: Iterable[Any], *, total: int | None = None) -> Iterator[Any]:
-    """The batches of a run, in the pace of the test."""
+    """The batches of a run, at the pace of the test."""
     is_slow = True
     for batch in _steps(run, loader, total=total):
         yield batch
@@ -40,5 +40,5 @@ def paced(run: Run, loader: Iterable[Any], *, total: int | None = None) -> Itera
 
 
 if __name__ == "__main__":
-    Run.steps = paced  # type: ignore[method-assign,assignment] - in this process alone
+    Run.steps = paced  # type: ignore[method-assign,assignment] - only in this process
     train.main()

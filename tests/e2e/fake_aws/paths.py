@@ -1,4 +1,4 @@
-"""Where the cloud lives: folders outside the checkout, addresses inside its network namespace, and environments."""
+"""Directories, addresses and environments of the fake cloud."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ CHECKOUT: Final = HERE.parents[2]
 DEFAULT_FOLDER: Final = "/var/tmp/holdfast-skycloud"
 
 GATE: Final = "10.77.0.1"
-"""The namespace's own address on the bridge: what hosts call when they call home."""
+"""The namespace's address on the bridge, which hosts use to reach it."""
 METADATA: Final = "169.254.169.254"
 AWS_PORT: Final = 5577
 API_PORT: Final = 46690
-"""Not SkyPilot's 46580: `sky api stop` kills every server of that port on the machine, also other people's."""
+"""Not SkyPilot's 46580: `sky api stop` kills every server of that port on the machine."""
 
 AWS: Final = f"http://127.0.0.1:{AWS_PORT}"
 AWS_FROM_HOSTS: Final = f"http://{GATE}:{AWS_PORT}"
 API: Final = f"http://127.0.0.1:{API_PORT}"
 
 MEMORY_LIMIT_GB: Final = 8
-"""What SkyPilot believes to have. 24 GB makes it start 12 jobs controllers of 160 MB; 8 GB two."""
+"""Memory that SkyPilot assumes: 24 GB lead to 12 jobs controllers of 160 MB, 8 GB to two."""
 
 AWS_ENVIRONMENT: Final[Mapping[str, str]] = {
     "AWS_ACCESS_KEY_ID": "AKIAFAKEFAKEFAKEFAKE",
@@ -35,23 +35,23 @@ AWS_ENVIRONMENT: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """One folder for everything that is built and everything that runs."""
+    """The directory of all builds and running parts."""
 
     folder: Path
 
     @classmethod
     def of_this_machine(cls) -> Paths:
-        """The folder that HOLDFAST_SKYCLOUD names, or the usual one."""
+        """The directory that HOLDFAST_SKYCLOUD names, or the default one."""
         return cls(Path(os.environ.get("HOLDFAST_SKYCLOUD") or DEFAULT_FOLDER))
 
     @property
     def venv(self) -> Path:
-        """SkyPilot's own environment: server, controllers, command line."""
+        """SkyPilot's environment: server, controllers, command line."""
         return self.folder / "venv"
 
     @property
     def disk(self) -> Path:
-        """A file system in a file, as an overlay cannot lie on the file system that it covers."""
+        """A file system image: an overlay cannot be on the file system that it covers."""
         return self.folder / "hosts.img"
 
     @property
@@ -61,12 +61,12 @@ class Paths:
 
     @property
     def golden(self) -> Path:
-        """What every host has and this machine has not."""
+        """Files of every host that this machine lacks."""
         return self.mount / "golden"
 
     @property
     def hosts(self) -> Path:
-        """One folder for what each running host wrote."""
+        """One directory for the written files of each running host."""
         return self.mount / "hosts"
 
     @property
@@ -76,16 +76,16 @@ class Paths:
 
     @property
     def run(self) -> Path:
-        """Logs, process ids, events: everything that a new start throws away."""
+        """Logs, process ids and events, which a new start deletes."""
         return self.folder / "run"
 
     @property
     def events(self) -> Path:
-        """What happened in the cloud, one JSON object a line."""
+        """Events of the cloud, one JSON object per line."""
         return self.run / "events.jsonl"
 
     def env(self) -> dict[str, str]:
-        """The environment of everything of SkyPilot's that runs on this machine."""
+        """The environment of SkyPilot's processes on this machine."""
         return {
             **AWS_ENVIRONMENT,
             "AWS_ENDPOINT_URL": AWS,
@@ -96,5 +96,5 @@ class Paths:
             "SKYPILOT_API_SERVER_LOCAL_PORT": str(API_PORT),
             "SKYPILOT_DISABLE_USAGE_COLLECTION": "1",
             "SKYPILOT_POD_MEMORY_GB_LIMIT": str(MEMORY_LIMIT_GB),
-            "TZ": "UTC",  # SkyPilot writes naive local times into its database.
+            "TZ": "UTC",  # SkyPilot writes naive local times to its database.
         }

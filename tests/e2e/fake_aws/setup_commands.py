@@ -1,4 +1,4 @@
-"""Run by SkyPilot's own python: writes into a folder what SkyPilot does to a new host, and its wheel of itself."""
+"""Writes SkyPilot's set-up commands for hosts and its wheel. Runs in SkyPilot's Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sky.skylet import constants
 
 
 def write(folder: Path) -> None:
-    """`folder/setup.sh`, and `folder/wheels` as they lie in a host's ~/.sky."""
+    """Write `folder/setup.sh`, and `folder/wheels` as in a host's ~/.sky."""
     wheel, wheel_hash = wheel_utils.build_sky_wheel()
     shutil.copytree(wheel, folder / "wheels" / wheel_hash)
     commands = constants.UV_INSTALLATION_COMMANDS + constants.RAY_SKYPILOT_INSTALLATION_COMMANDS

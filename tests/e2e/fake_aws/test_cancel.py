@@ -1,4 +1,4 @@
-"""A cancel in the worst moment: while SkyPilot is putting the job on new nodes."""
+"""Cancellation while SkyPilot recovers the job on new nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from e2e.fake_aws.holdfast_service import HoldfastService, s3_server
 
 
 @pytest.mark.timeout(1500)
-def test_a_cancel_during_recovery_leaves_nothing_running(
+def test_cancel_during_recovery_leaves_no_job_running(
     aws: FakeAws, service: HoldfastService, tmp_path: Path
 ) -> None:
     with s3_server(tmp_path / "s3") as endpoint:
@@ -18,13 +18,13 @@ def test_a_cancel_during_recovery_leaves_nothing_running(
         service.wait_for(job_id, "CheckpointCommitted")
         aws.preempt()
         service.wait_for(job_id, "CapacityLost")
-        service.wait_long(aws.instances, "SkyPilot has begun to rent anew")
+        service.wait_long(aws.instances, "SkyPilot has requested new instances")
 
         assert service.cli("cancel", job_id).returncode == 0
         end = service.wait_for(job_id, "Finished")[0]["body"]
 
         assert end["outcome"] == "cancelled"
-        # At the moment at which the end is told nothing is left, and nothing comes later.
+        # When the job ends, nothing runs, and nothing starts later.
         assert not aws.instances()
         rows = service.listed(job_id)
         assert [row["status"] for row in rows] == ["CANCELLED"]

@@ -1,4 +1,4 @@
-"""A hundred launches over a rough road, with the service and SkyPilot killed on the way: each happens once."""
+"""A hundred launches happen once each, through a faulty proxy and kills of both servers."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ resources: {infra: aws/us-east-1/us-east-1a, instance_type: m6i.large, use_spot:
 run: "true"
 """
 SEED = 11
-TEMPESTS = ("service", "skypilot", "service", "skypilot", "service")
-"""Who is killed, each while launches are under way."""
+KILLS = ("service", "skypilot", "service", "skypilot", "service")
+"""The killed process of each round, with launches in progress."""
 
 
 @pytest.fixture
 def aws(the_cloud: FakeAws) -> Iterator[FakeAws]:
-    """A cloud that is recreated after the test: to cancel a hundred jobs takes SkyPilot longer than to launch them."""
+    """A cloud that is recreated after the test, which is faster than cancelling a hundred jobs."""
     the_cloud.restore_api_server()
     yield the_cloud
     start_gated(the_cloud)
 
 
 @pytest.fixture
-def hurried(tmp_path: Path, aws: FakeAws) -> Iterator[HoldfastService]:
-    """A service that reaches SkyPilot over the rough road."""
+def service_behind_proxy(tmp_path: Path, aws: FakeAws) -> Iterator[HoldfastService]:
+    """A service that reaches SkyPilot through the faulty proxy."""
     service = HoldfastService(
-        tmp_path, aws.place, skypilot=f"http://127.0.0.1:{network_faults.PORT}"
+        tmp_path, aws.paths, skypilot=f"http://127.0.0.1:{network_faults.PORT}"
     )
     yield service
     if service.process:
@@ -49,83 +49,86 @@ def hurried(tmp_path: Path, aws: FakeAws) -> Iterator[HoldfastService]:
 
 @pytest.fixture
 def idle_controllers(aws: FakeAws) -> Iterator[None]:
-    """SkyPilot's jobs controllers stand still: a hundred jobs that look for machines would keep this one busy for hours.
+    """Suspend SkyPilot's jobs controllers: placing a hundred jobs would take hours.
 
-    What makes a managed job are SkyPilot's server and its database; controllers begin where those have ended.
+    SkyPilot's server and its database create managed jobs; controllers act after that.
     """
-    held: dict[int, psutil.Process] = {}
-    over = threading.Event()
+    suspended: dict[int, psutil.Process] = {}
+    stop = threading.Event()
 
-    def hold() -> None:
-        while not over.wait(0.5):
+    def suspend_controllers() -> None:
+        while not stop.wait(0.5):
             for process in psutil.process_iter():
                 with suppress(psutil.Error):
                     is_controller = "-msky.jobs.controller" in process.cmdline()
-                    if is_controller and process.environ().get("HOME") == str(aws.place.home):
+                    if is_controller and process.environ().get("HOME") == str(aws.paths.home):
                         process.suspend()
-                        held[process.pid] = process
+                        suspended[process.pid] = process
 
-    keeper = threading.Thread(target=hold)
-    keeper.start()
+    thread = threading.Thread(target=suspend_controllers)
+    thread.start()
     yield
-    over.set()
-    keeper.join()
-    for process in held.values():
+    stop.set()
+    thread.join()
+    for process in suspended.values():
         with suppress(psutil.Error):
             process.resume()
 
 
 @pytest.mark.timeout(2600)
 @pytest.mark.usefixtures("idle_controllers")
-def test_a_hundred_launches_happen_once_each(aws: FakeAws, hurried: HoldfastService) -> None:
-    # Nothing is for sale, so that no machine is needed: what is counted are SkyPilot's managed jobs.
+def test_hundred_launches_happen_once_each(
+    aws: FakeAws, service_behind_proxy: HoldfastService
+) -> None:
+    # No capacity exists, so that no machine is needed: the test counts SkyPilot's managed jobs.
     aws.deny()
-    with network_faults.faulty_proxy(SEED) as road:
-        hurried.start()
-        with Client(hurried.environment["HOLDFAST_URL"]) as client:
+    with network_faults.faulty_proxy(SEED) as proxy:
+        service_behind_proxy.start()
+        with Client(service_behind_proxy.environment["HOLDFAST_URL"]) as client:
             ids = [
                 client.submit(TaskIn(task=TASK, force=True), idempotency_key=f"once-{number}").id
                 for number in range(LAUNCHES)
             ]
-        for number, tempest in enumerate(TEMPESTS, 1):
+        for number, killed in enumerate(KILLS, 1):
             known = number * LAUNCHES // 10
-            hurried.wait_long(
-                lambda known=known: len(_known(hurried)) >= known, f"{known} launches are known"
+            service_behind_proxy.wait_long(
+                lambda known=known: len(_known(service_behind_proxy)) >= known,
+                f"{known} launches are known",
             )
-            if tempest == "service":
-                hurried.end(signal.SIGKILL)
-                hurried.start()
+            if killed == "service":
+                service_behind_proxy.end(signal.SIGKILL)
+                service_behind_proxy.start()
             else:
                 aws.kill_api_server()
                 time.sleep(5)
                 aws.start_api_server()
-        hurried.wait_long(
-            lambda: len(_known(hurried)) == LAUNCHES,
+        service_behind_proxy.wait_long(
+            lambda: len(_known(service_behind_proxy)) == LAUNCHES,
             "SkyPilot's number of every launch is known",
             patience_s=1500,
         )
-        # What the road doubled may still stand in line.
-        hurried.wait_long(
+        # Duplicated requests may still be queued.
+        service_behind_proxy.wait_long(
             lambda: not aws.launching(), "SkyPilot has carried out every launch request"
         )
-        assert road.fates["lose the answer"]
-        assert road.fates["send twice"]
+        assert proxy.faults["lose the response"]
+        assert proxy.faults["send twice"]
 
     live = {
-        job_id: [row for row in hurried.listed(job_id) if row["status"] != "CANCELLED"]
+        job_id: [row for row in service_behind_proxy.listed(job_id) if row["status"] != "CANCELLED"]
         for job_id in ids
     }
     assert {job_id: len(rows) for job_id, rows in live.items()} == dict.fromkeys(ids, 1)
-    known = _known(hurried)
+    known = _known(service_behind_proxy)
     assert {job_id: rows[0]["id"] for job_id, rows in live.items()} == known
-    # What was cancelled had never begun: a request of SkyPilot's own that died between two of its steps.
+    # Cancelled jobs never started: SkyPilot's request died between two of its steps.
     for job_id in ids:
-        for row in hurried.listed(job_id):
+        for row in service_behind_proxy.listed(job_id):
             assert row["status"] != "CANCELLED" or row["schedule"] == "INACTIVE", row
 
 
 def _known(service: HoldfastService) -> dict[str, int]:
-    """SkyPilot's number of each job, as the service has it on record."""
+    """SkyPilot's number of each job, as recorded by the service."""
     with closing(sqlite3.connect(service.home / "holdfast.db", timeout=30)) as connection:
         query = "select job_id, engine_id from launches where engine_id is not null and job_id like 'j%'"
         return dict(connection.execute(query).fetchall())

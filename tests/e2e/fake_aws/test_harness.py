@@ -1,4 +1,4 @@
-"""The fake cloud is one in which the real SkyPilot rents, loses, finds and gives back machines."""
+"""The fake cloud lets the real SkyPilot rent, lose, find and release machines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from e2e.fake_aws.jobs import ManagedJob
 from e2e.fake_aws.paths import CHECKOUT
 
 CHEAP = {"infra": "aws", "instance_type": "m6i.large", "use_spot": True}
-# What a machine hears of its own end is lost with it, so it calls out at once.
+# The output of a machine is lost with it, so that it reports notices at once.
 LISTEN = """
 imds=http://169.254.169.254/latest
 echo "without a token: $(curl -s -o /dev/null -w '%{http_code}' $imds/meta-data/instance-id)"
@@ -36,7 +36,7 @@ done
 
 
 def task(name: str, run: str, **more: Any) -> dict[str, Any]:
-    """A job on one cheap spot machine."""
+    """A job on one inexpensive spot machine."""
     return {"name": name, "resources": CHEAP, "run": run, **more}
 
 
@@ -58,7 +58,7 @@ def test_job_survives_preemptions_with_and_without_notice(aws: FakeAws) -> None:
     assert first["id"] == found.id
     assert _seconds(announced, first) > 9.5
     assert job.statuses().count("RECOVERING") == 2
-    assert {turn.code for turn in job.history()} == {None}, "nobody is blamed for a preemption"
+    assert {change.code for change in job.history()} == {None}, "a preemption has no error code"
     assert "without a token: 401" in job.logs()
 
     job.cancel()
@@ -78,7 +78,7 @@ def test_without_capacity_in_a_zone_the_job_starts_in_another(aws: FakeAws) -> N
     assert instance.zone != "us-east-1a"
 
 
-def test_a_job_outlives_the_api_server(aws: FakeAws) -> None:
+def test_job_survives_a_killed_api_server(aws: FakeAws) -> None:
     job = ManagedJob.launch(aws, task("patient", "sleep 600"))
     job.until("RUNNING")
 

@@ -1,4 +1,4 @@
-"""The service is down during a preemption: SkyPilot recovers the job, and all events are recorded later."""
+"""SkyPilot recovers a job while the service is down, and all events are recorded later."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from e2e.fake_aws.holdfast_service import HoldfastService, s3_server
 from e2e.fake_aws.jobs import ManagedJob
 
 
-def test_a_job_is_recovered_while_the_service_is_dead(
+def test_job_recovers_while_the_service_is_down(
     aws: FakeAws, service: HoldfastService, tmp_path: Path
 ) -> None:
     with s3_server(tmp_path / "s3") as endpoint:

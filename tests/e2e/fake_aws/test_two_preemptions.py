@@ -1,4 +1,4 @@
-"""A job in the cloud loses its nodes twice, once with a notice, and ends where an undisturbed one ends."""
+"""A cloud job is preempted twice, once with a notice, and ends with identical weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.live_service import EXAMPLE
 
 STEPS = 400
 NOTICE_S = 600.0
-"""Longer than the ranks take to save and leave on any machine; the test takes the node as soon as they have."""
+"""Longer than ranks need to save and exit; the test preempts the node as soon as they have."""
 PACED = Path(__file__).with_name("paced.py")
 MAY_END = "may-end"
 """The object for which paced.py looks."""
@@ -24,7 +24,9 @@ def test_job_with_two_preemptions_ends_with_identical_weights(
 ) -> None:
     with s3_server(tmp_path / "s3") as endpoint:
         aws.deny(region="us-east-1", market="spot")
-        job_id = service.submit_training(endpoint, steps=STEPS, **_paced(tmp_path / "workdir"))
+        job_id = service.submit_training(
+            endpoint, steps=STEPS, **_pacing_arguments(tmp_path / "workdir")
+        )
         service.wait_for(job_id, "CheckpointCommitted")
         service.wait_for(job_id, "NodesReady")
         service.wait_for_log(job_id, 1, "step 50/400")
@@ -36,7 +38,7 @@ def test_job_with_two_preemptions_ends_with_identical_weights(
         service.wait_for(job_id, "CheckpointCommitted", 2)
         service.wait_for(job_id, "NodesReady", 2)
 
-        # The head is told, and goes later.
+        # The head node receives a notice and is preempted later.
         aws.preempt("head", notice_s=NOTICE_S)
         service.wait_for(job_id, "PreemptionNoticed")
         service.wait_long(lambda: "preempted" in _reasons(service, job_id), "the ranks have left")
@@ -48,16 +50,16 @@ def test_job_with_two_preemptions_ends_with_identical_weights(
         assert job["state"] == "succeeded", job["detail"]
         assert job["preemptions"] == 2
         assert job["failures"] == 0
-        _tells_of_the_failover(service, job_id)
-        _tells_of_both_losses(service, job_id)
-        _pays_for_everything(service, job_id)
-        _has_the_log_of_lost_nodes(service, job_id)
+        _check_failover(service, job_id)
+        _check_losses(service, job_id)
+        _check_bill(service, job_id)
+        _check_logs(service, job_id)
         assert not aws.instances(), "nothing is left running"
-        assert _final_weights(service, job_id) == _undisturbed(service, tmp_path)
+        assert _final_weights(service, job_id) == _uninterrupted_weights(service, tmp_path)
 
 
-def _paced(workdir: Path) -> dict[str, str]:
-    """What makes the job train until this test lets it end, however slow this machine is."""
+def _pacing_arguments(workdir: Path) -> dict[str, str]:
+    """The arguments with which the job trains until this test lets it end."""
     shutil.copytree(EXAMPLE, workdir)
     shutil.copy(PACED, workdir)
     run = f"holdfast-worker run paced.py --steps {STEPS} --step-seconds 0.05"
@@ -68,7 +70,7 @@ def _reasons(service: HoldfastService, job_id: str) -> list[str]:
     return [event["body"]["reason"] for event in service.events(job_id, "WorkerLeft")]
 
 
-def _tells_of_the_failover(service: HoldfastService, job_id: str) -> None:
+def _check_failover(service: HoldfastService, job_id: str) -> None:
     denied = {event["body"]["zone"] for event in service.events(job_id, "CapacityDenied")}
     assert "aws/us-east-1" in denied
     first = service.events(job_id, "NodesReady")[0]["body"]
@@ -76,7 +78,7 @@ def _tells_of_the_failover(service: HoldfastService, job_id: str) -> None:
     assert not first["zone"].startswith("aws/us-east-1")
 
 
-def _tells_of_both_losses(service: HoldfastService, job_id: str) -> None:
+def _check_losses(service: HoldfastService, job_id: str) -> None:
     lost = [event["body"] for event in service.events(job_id, "CapacityLost")]
     assert [item["cause"] for item in lost] == ["node_failed", "preempted"]
     assert [item["attempt"] for item in lost] == [1, 2]
@@ -86,11 +88,11 @@ def _tells_of_both_losses(service: HoldfastService, job_id: str) -> None:
     assert started[1]["restored_from"]
     noticed = service.events(job_id, "PreemptionNoticed")[0]["body"]
     assert 0 < noticed["left_s"] <= NOTICE_S
-    # With a notice nothing is lost: the work was saved at the very step at which it was left.
+    # With a notice no step is lost: the last step was saved.
     assert started[2]["step"] == noticed["step"]
 
 
-def _pays_for_everything(service: HoldfastService, job_id: str) -> None:
+def _check_bill(service: HoldfastService, job_id: str) -> None:
     bill = service.json("bill", job_id)
     attempts = bill["attempts"]
     assert [item["attempt"] for item in attempts] == [1, 2, 3]
@@ -109,7 +111,7 @@ def _pays_for_everything(service: HoldfastService, job_id: str) -> None:
     assert not bill["simulated"]
 
 
-def _has_the_log_of_lost_nodes(service: HoldfastService, job_id: str) -> None:
+def _check_logs(service: HoldfastService, job_id: str) -> None:
     printed = service.cli("logs", job_id, "--attempt", "1")
     assert "step 50/400" in printed.stdout, printed.stderr
     assert "sky-payload" not in printed.stdout
@@ -122,7 +124,7 @@ def _final_weights(service: HoldfastService, job_id: str) -> str:
     return weights
 
 
-def _undisturbed(service: HoldfastService, tmp_path: Path) -> str:
+def _uninterrupted_weights(service: HoldfastService, tmp_path: Path) -> str:
     """The final weights of the same job on this machine, without preemptions."""
     job_id = service.submit_training(
         "",

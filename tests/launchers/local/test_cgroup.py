@@ -1,4 +1,4 @@
-"""Control groups of local jobs, over folders that look like the kernel's."""
+"""Control groups of local jobs, on directories that imitate the kernel's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.launchers.local.sandbox import Sandboxes
 
 
 def machine(tmp_path: Path, *, controllers: str = "cpu memory pids", kind: str = "cgroup2") -> Path:
-    """The mounts of a machine, whose cgroup v2 is a folder."""
+    """Create the mounts of a machine whose cgroup v2 file system is a directory."""
     root = tmp_path / "cgroup"
     for folder in (root, root / DIRECTORY):
         folder.mkdir()
@@ -33,7 +33,7 @@ def test_groups_are_opened_with_both_controllers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "lack"),
+    ("options", "message"),
     [
         ({"kind": "cgroup"}, "this machine has no cgroup v2"),
         ({"controllers": "cpu pids"}, "has no controller memory"),
@@ -41,13 +41,13 @@ def test_groups_are_opened_with_both_controllers(tmp_path: Path) -> None:
     ],
 )
 def test_missing_cgroup_support_is_reported(
-    tmp_path: Path, words: dict[str, str], lack: str
+    tmp_path: Path, options: dict[str, str], message: str
 ) -> None:
-    groups = open_groups(machine(tmp_path, **words))
+    groups = open_groups(machine(tmp_path, **options))
 
     assert groups.folder is None
     assert groups.path("job-1") is None
-    assert lack in groups.unavailable_reason
+    assert message in groups.unavailable_reason
 
 
 def test_unusable_cgroup_directory_is_reported(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_unusable_cgroup_directory_is_reported(tmp_path: Path) -> None:
     assert "the service cannot use cgroup v2" in open_groups(mounts).unavailable_reason
 
 
-def test_a_group_has_the_limits_of_its_job(tmp_path: Path) -> None:
+def test_group_has_the_limits_of_its_job(tmp_path: Path) -> None:
     group = ControlGroup(tmp_path / "job-1")
 
     group.create(memory_bytes=2**30, processes=64)
@@ -86,10 +86,10 @@ def test_sandbox_reports_the_limits_of_its_jobs(tmp_path: Path) -> None:
             folder=tmp_path, memory_bytes=memory_bytes, processes=9, groups=groups
         ).shared_resources
 
-    grouped, lone = (
+    grouped, single = (
         ControlGroups(Path("/sys/fs/cgroup/holdfast")),
         ControlGroups(None, "it has no cgroup v2"),
     )
     assert "each with 2 GiB in total, enforced by /sys/fs/cgroup/holdfast" in shares(2**31, grouped)
-    assert "2 GiB per process but no limit per job, because it has no" in shares(2**31, lone)
+    assert "2 GiB per process but no limit per job, because it has no" in shares(2**31, single)
     assert "HOLDFAST_LOCAL_MEMORY_GB is not set" in shares(None, grouped)

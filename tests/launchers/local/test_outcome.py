@@ -1,4 +1,4 @@
-"""What the end of a placement means."""
+"""Classification of the exit codes of a placement's nodes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from holdfast.launchers.local.outcome import (
     classify_exit,
 )
 
-TAKEN = RecallReason(cancelled=False, detail="node 1 preempted without notice")
+PREEMPTED = RecallReason(cancelled=False, detail="node 1 preempted without notice")
 CANCELLED = RecallReason(cancelled=True, detail="cancelled on request")
 
 
-def judged(
+def classified(
     *codes: int | None,
     nodes: int = 2,
     call: RecallReason | None = None,
     trained: bool = True,
     failures_left: int = 3,
 ) -> PlacementOutcome:
-    """The verdict on nodes that ended with these codes, in the order of their numbers."""
+    """Classify nodes that exited with these codes, in the order of their numbers."""
     exits = [NodeExit(node, code) for node, code in enumerate(codes)]
     return classify_exit(
         exits, nodes=nodes, call=call, trained=trained, failures_left=failures_left
@@ -32,36 +32,36 @@ def judged(
 
 
 @pytest.mark.parametrize(
-    ("verdict", "expected"),
+    ("outcome", "expected"),
     [
-        (judged(0, 0), LaunchEnded(Outcome.SUCCEEDED, 0, "")),
-        (judged(0, 0, call=TAKEN), LaunchEnded(Outcome.SUCCEEDED, 0, "")),
-        (judged(0, 0, call=CANCELLED), LaunchEnded(Outcome.CANCELLED, None, CANCELLED.detail)),
-        (judged(0, call=TAKEN), PlacementLost(Cause.PREEMPTED, TAKEN.detail)),
-        (judged(75, 75, call=TAKEN), PlacementLost(Cause.PREEMPTED, TAKEN.detail)),
-        (judged(1, 1, call=TAKEN), PlacementLost(Cause.PREEMPTED, TAKEN.detail)),
-        (judged(None), PlacementLost(Cause.NODE_FAILED, "node 0 was lost")),
-        (judged(0, 1), PlacementLost(Cause.USER_ERROR, "node 1 exited with 1")),
-        (judged(75, 1), PlacementLost(Cause.USER_ERROR, "node 1 exited with 1")),
-        (judged(1, failures_left=1), LaunchEnded(Outcome.FAILED, 1, "node 0 exited with 1")),
-        (judged(1, trained=False), LaunchEnded(Outcome.FAILED, 1, "node 0 exited with 1")),
-        (judged(2), LaunchEnded(Outcome.FAILED, 2, "node 0 exited with 2")),
-        (judged(78), LaunchEnded(Outcome.FAILED, 78, "node 0 exited with 78")),
+        (classified(0, 0), LaunchEnded(Outcome.SUCCEEDED, 0, "")),
+        (classified(0, 0, call=PREEMPTED), LaunchEnded(Outcome.SUCCEEDED, 0, "")),
+        (classified(0, 0, call=CANCELLED), LaunchEnded(Outcome.CANCELLED, None, CANCELLED.detail)),
+        (classified(0, call=PREEMPTED), PlacementLost(Cause.PREEMPTED, PREEMPTED.detail)),
+        (classified(75, 75, call=PREEMPTED), PlacementLost(Cause.PREEMPTED, PREEMPTED.detail)),
+        (classified(1, 1, call=PREEMPTED), PlacementLost(Cause.PREEMPTED, PREEMPTED.detail)),
+        (classified(None), PlacementLost(Cause.NODE_FAILED, "node 0 was lost")),
+        (classified(0, 1), PlacementLost(Cause.USER_ERROR, "node 1 exited with 1")),
+        (classified(75, 1), PlacementLost(Cause.USER_ERROR, "node 1 exited with 1")),
+        (classified(1, failures_left=1), LaunchEnded(Outcome.FAILED, 1, "node 0 exited with 1")),
+        (classified(1, trained=False), LaunchEnded(Outcome.FAILED, 1, "node 0 exited with 1")),
+        (classified(2), LaunchEnded(Outcome.FAILED, 2, "node 0 exited with 2")),
+        (classified(78), LaunchEnded(Outcome.FAILED, 78, "node 0 exited with 78")),
         (
-            judged(None, trained=False, failures_left=1),
+            classified(None, trained=False, failures_left=1),
             PlacementLost(Cause.NODE_FAILED, "node 0 was lost"),
         ),
     ],
 )
-def test_the_first_true_reason_counts(
-    verdict: PlacementOutcome, expected: PlacementOutcome
+def test_first_matching_rule_determines_the_outcome(
+    outcome: PlacementOutcome, expected: PlacementOutcome
 ) -> None:
-    assert verdict == expected
+    assert outcome == expected
 
 
-def test_leaving_without_a_notice_is_no_preemption() -> None:
-    """Only a notice proves a reclaim: a signal from anybody else would spoil the time between failures."""
-    decision = judged(75, 75)
+def test_exit_as_preempted_without_notice_is_a_node_failure() -> None:
+    """Only a notice proves a reclaim; other signals would distort the time between failures."""
+    decision = classified(75, 75)
 
     assert isinstance(decision, PlacementLost)
     assert decision.cause is Cause.NODE_FAILED

@@ -1,4 +1,4 @@
-"""A launch on this machine is started once, whatever happens between two submissions of its key."""
+"""A local launch is started once, also if its key is submitted twice at the same time."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_cancelled_launch_is_not_started(
 def test_launch_cancelled_while_waiting_for_a_lock_never_starts(
     folder: LaunchDir, started: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also the case of another submitter that started the launch in the meantime."""
+    """The same applies if another submitter has started the launch in the meantime."""
 
     def acquire(path: Path) -> int | None:
         folder.tombstone(NOW)

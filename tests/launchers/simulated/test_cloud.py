@@ -1,4 +1,4 @@
-"""The simulated cloud: one past for everybody, and training that loses only what it should."""
+"""The simulated cloud: a reproducible history, and training that loses only unsaved steps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def do(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
-def order(launch: int = 1, first_attempt: int = 1) -> Launch:
+def launch_request(launch: int = 1, first_attempt: int = 1) -> Launch:
     return Launch(
         key=f"job-{launch}",
         job_id="job",
@@ -56,10 +56,10 @@ def cloud(climate: MarketParameters = STORMY) -> tuple[SimulatedCloud, Simulated
     return SimulatedCloud(clock, climate, PROGRAM), clock
 
 
-def ended(there: SimulatedCloud, clock: SimulatedClock, key: str = "job-1") -> Observation:
-    """The sighting of a launch that has ended."""
+def ended(market_cloud: SimulatedCloud, clock: SimulatedClock, key: str = "job-1") -> Observation:
+    """Observe a launch until it has ended."""
     for _ in range(10_000):
-        seen = do(there.observe(key))
+        seen = do(market_cloud.observe(key))
         if seen.status is LaunchStatus.ENDED:
             return seen
         clock.advance(30)
@@ -70,11 +70,11 @@ def steps(reports: list[Report], kind: ReportKind) -> list[int]:
     return [int(str(report.body["step"])) for report in reports if report.kind is kind]
 
 
-def test_the_world_is_the_same_however_often_it_is_looked_at() -> None:
+def test_history_is_independent_of_observations() -> None:
     watched, fast = cloud()
     unwatched, slow = cloud()
-    do(watched.submit(order()))
-    do(unwatched.submit(order()))
+    do(watched.submit(launch_request()))
+    do(unwatched.submit(launch_request()))
 
     seen = ended(watched, fast)
     slow.advance((fast.now() - slow.now()).total_seconds())
@@ -83,7 +83,7 @@ def test_the_world_is_the_same_however_often_it_is_looked_at() -> None:
     assert list(unwatched.read_new("job", {})) == list(watched.read_new("job", {}))
 
 
-def test_a_launch_that_two_threads_look_at_is_read_once() -> None:
+def test_launch_observed_by_two_threads_is_simulated_once() -> None:
     """Logs are read in one thread while the reconciler runs in another."""
     is_read, may_go_on = Event(), Event()
 
@@ -95,13 +95,13 @@ def test_a_launch_that_two_threads_look_at_is_read_once() -> None:
             may_go_on.wait(30)
             return super().__getitem__(at)
 
-    there, _ = cloud(replace(STORMY, zones=FarZones(STORMY.zones)))
-    do(there.submit(order()))
+    market_cloud, _ = cloud(replace(STORMY, zones=FarZones(STORMY.zones)))
+    do(market_cloud.submit(launch_request()))
 
     with ThreadPoolExecutor() as threads:
-        first = threads.submit(there.observe_sync, "job-1")
+        first = threads.submit(market_cloud.observe_sync, "job-1")
         assert is_read.wait(30)
-        second = threads.submit(there.observe_sync, "job-1")
+        second = threads.submit(market_cloud.observe_sync, "job-1")
         wait([second], timeout=0.2)
         may_go_on.set()
 
@@ -109,11 +109,11 @@ def test_a_launch_that_two_threads_look_at_is_read_once() -> None:
 
 
 def test_repeated_preemptions_lose_only_unsaved_steps() -> None:
-    there, clock = cloud()
-    do(there.submit(order()))
+    market_cloud, clock = cloud()
+    do(market_cloud.submit(launch_request()))
 
-    seen = ended(there, clock)
-    reports = list(there.read_new("job", {}))
+    seen = ended(market_cloud, clock)
+    reports = list(market_cloud.read_new("job", {}))
 
     assert seen.result
     assert seen.result.outcome is Outcome.SUCCEEDED
@@ -129,11 +129,11 @@ def test_repeated_preemptions_lose_only_unsaved_steps() -> None:
 
 
 def test_all_reports_are_numbered_ordered_and_parsable() -> None:
-    there, clock = cloud()
-    do(there.submit(order()))
-    ended(there, clock)
+    market_cloud, clock = cloud()
+    do(market_cloud.submit(launch_request()))
+    ended(market_cloud, clock)
 
-    reports = list(there.read_new("job", {}))
+    reports = list(market_cloud.read_new("job", {}))
 
     for attempt in {report.attempt for report in reports}:
         mine = [report for report in reports if report.attempt == attempt]
@@ -143,31 +143,31 @@ def test_all_reports_are_numbered_ordered_and_parsable() -> None:
     assert all(parse_report(report) for report in reports)
 
 
-def test_reports_are_taken_from_where_the_reader_is() -> None:
-    there, clock = cloud(MarketParameters(provision_s=1))
-    do(there.submit(order()))
+def test_reports_are_read_from_the_given_position() -> None:
+    market_cloud, clock = cloud(MarketParameters(provision_s=1))
+    do(market_cloud.submit(launch_request()))
     clock.advance(100)
-    first = list(there.read_new("job", {}))
+    first = list(market_cloud.read_new("job", {}))
 
     clock.advance(100)
-    second = list(there.read_new("job", {1: first[-1].n}))
+    second = list(market_cloud.read_new("job", {1: first[-1].n}))
 
     assert first
     assert second
-    assert first + second == list(there.read_new("job", {}))
+    assert first + second == list(market_cloud.read_new("job", {}))
 
 
-def test_the_same_step_has_the_same_weights_in_every_attempt() -> None:
-    there, clock = cloud()
+def test_step_has_equal_weights_in_every_attempt() -> None:
+    market_cloud, clock = cloud()
     other, later = cloud(MarketParameters(seed=9, provision_s=1))
-    do(there.submit(order()))
-    do(other.submit(order()))
-    ended(there, clock)
+    do(market_cloud.submit(launch_request()))
+    do(other.submit(launch_request()))
+    ended(market_cloud, clock)
     ended(other, later)
 
     digests = {
         (report.body["step"], report.body["weights_sha256"])
-        for report in [*there.read_new("job", {}), *other.read_new("job", {})]
+        for report in [*market_cloud.read_new("job", {}), *other.read_new("job", {})]
         if report.kind is ReportKind.CHECKPOINT_COMMITTED
     }
 
@@ -175,32 +175,32 @@ def test_the_same_step_has_the_same_weights_in_every_attempt() -> None:
 
 
 def test_new_launch_resumes_from_checkpoint_of_forgotten_one() -> None:
-    there, clock = cloud(MarketParameters(provision_s=1))
-    do(there.submit(order()))
+    market_cloud, clock = cloud(MarketParameters(provision_s=1))
+    do(market_cloud.submit(launch_request()))
     clock.advance(400)
-    there.forget("job-1")
+    market_cloud.forget("job-1")
     clock.advance(100)
-    saved = max(steps(list(there.read_new("job", {})), ReportKind.CHECKPOINT_COMMITTED))
+    saved = max(steps(list(market_cloud.read_new("job", {})), ReportKind.CHECKPOINT_COMMITTED))
 
-    forgotten = do(there.observe("job-1"))
-    do(there.submit(order(launch=2, first_attempt=2)))
+    forgotten = do(market_cloud.observe("job-1"))
+    do(market_cloud.submit(launch_request(launch=2, first_attempt=2)))
     clock.advance(100)
-    started = steps(list(there.read_new("job", {1: 10_000})), ReportKind.TRAINING_STARTED)
+    started = steps(list(market_cloud.read_new("job", {1: 10_000})), ReportKind.TRAINING_STARTED)
 
     assert forgotten.status is LaunchStatus.FORGOTTEN
     assert forgotten.since == clock.now() - timedelta(seconds=200)
     assert started == [saved]
 
 
-def test_a_notice_with_time_loses_no_step() -> None:
-    there, clock = cloud(MarketParameters(provision_s=1))
-    do(there.submit(order()))
+def test_notice_with_time_to_save_loses_no_step() -> None:
+    market_cloud, clock = cloud(MarketParameters(provision_s=1))
+    do(market_cloud.submit(launch_request()))
     clock.advance(150)
 
-    do(there.preempt("job-1", node=None, notice_s=60))
+    do(market_cloud.preempt("job-1", node=None, notice_s=60))
     clock.advance(60)
-    seen = do(there.observe("job-1"))
-    reports = list(there.read_new("job", {}))
+    seen = do(market_cloud.observe("job-1"))
+    reports = list(market_cloud.read_new("job", {}))
 
     assert seen.recent_placements[0].cause is Cause.PREEMPTED
     assert steps(reports, ReportKind.PREEMPTION_NOTICED) == steps(reports, ReportKind.WORKER_LEFT)
@@ -211,21 +211,21 @@ def test_a_notice_with_time_loses_no_step() -> None:
     disturbance=st.sampled_from(["cancel", "preempt", "preempt at once", "forget"]),
 )
 def test_user_actions_never_change_past_observations(looks: list[int], disturbance: str) -> None:
-    there, clock = cloud()
-    do(there.submit(order()))
+    market_cloud, clock = cloud()
+    do(market_cloud.submit(launch_request()))
     for wait_s in looks:
         clock.advance(wait_s)
-    seen, reports = do(there.observe("job-1")), list(there.read_new("job", {}))
+    seen, reports = do(market_cloud.observe("job-1")), list(market_cloud.read_new("job", {}))
 
     if disturbance == "cancel":
-        do(there.cancel("job-1"))
+        do(market_cloud.cancel("job-1"))
     elif disturbance == "forget":
-        there.forget("job-1")
+        market_cloud.forget("job-1")
     elif seen.status is LaunchStatus.UP:
         notice_s = 20.0 if disturbance == "preempt" else None
-        do(there.preempt("job-1", node=0, notice_s=notice_s))
+        do(market_cloud.preempt("job-1", node=0, notice_s=notice_s))
     clock.advance(1)
-    after = do(there.observe("job-1"))
+    after = do(market_cloud.observe("job-1"))
 
     assert after.denials[: len(seen.denials)] == seen.denials
     assert [each for each in seen.recent_placements if each.lost_at] == [
@@ -233,20 +233,20 @@ def test_user_actions_never_change_past_observations(looks: list[int], disturban
         for each in after.recent_placements[: seen.placements]
         if each.lost_at and each in seen.recent_placements
     ]
-    assert list(there.read_new("job", {}))[: len(reports)] == reports
+    assert list(market_cloud.read_new("job", {}))[: len(reports)] == reports
 
 
-# As SkyPilot does it
+# Behavior of SkyPilot
 
 
 def test_failing_program_is_restarted_on_the_same_nodes() -> None:
     clock = SimulatedClock()
     habits = LauncherBehavior(restart_on=frozenset({3}))
     program = SimulatedProgram(total_steps=100, failure=Failure(step=50, exit_code=3, times=5))
-    there = SimulatedCloud(clock, MarketParameters(provision_s=60), program, habits)
-    do(there.submit(order()))
+    market_cloud = SimulatedCloud(clock, MarketParameters(provision_s=60), program, habits)
+    do(market_cloud.submit(launch_request()))
 
-    seen = ended(there, clock)
+    seen = ended(market_cloud, clock)
 
     assert [placed.cause for placed in seen.recent_placements] == [Cause.USER_ERROR] * 5 + [None]
     assert seen.result
@@ -257,14 +257,14 @@ def test_failing_program_is_restarted_on_the_same_nodes() -> None:
         assert (after.zone, after.micros_per_hour) == (before.zone, before.micros_per_hour)
 
 
-def test_a_placement_may_be_spot_beside_on_demand() -> None:
+def test_placement_may_mix_spot_and_on_demand() -> None:
     clock = SimulatedClock()
     habits = LauncherBehavior(on_demand_nodes=1)
-    there = SimulatedCloud(clock, MarketParameters(spread=0.0), PROGRAM, habits)
-    do(there.submit(order()))
+    market_cloud = SimulatedCloud(clock, MarketParameters(spread=0.0), PROGRAM, habits)
+    do(market_cloud.submit(launch_request()))
     clock.advance(100)
 
-    [placed] = do(there.observe("job-1")).recent_placements
+    [placed] = do(market_cloud.observe("job-1")).recent_placements
 
     assert [(group.nodes, group.is_spot) for group in placed.groups] == [(1, True), (1, False)]
     assert [g.micros_per_hour for g in placed.groups] == [1_150_000, 3_670_000]
@@ -272,83 +272,83 @@ def test_a_placement_may_be_spot_beside_on_demand() -> None:
     assert placed.on_demand_micros_per_hour == 2 * 3_670_000
 
 
-def test_a_reclaim_and_a_failure_may_look_the_same() -> None:
+def test_reclaim_may_be_reported_as_a_failure() -> None:
     clock = SimulatedClock()
-    there = SimulatedCloud(clock, MarketParameters(), PROGRAM, LIKE_SKYPILOT)
-    do(there.submit(order()))
+    market_cloud = SimulatedCloud(clock, MarketParameters(), PROGRAM, LIKE_SKYPILOT)
+    do(market_cloud.submit(launch_request()))
     clock.advance(100)
-    do(there.preempt("job-1", node=0, notice_s=None))
+    do(market_cloud.preempt("job-1", node=0, notice_s=None))
     clock.advance(10)
 
-    [first, *_] = do(there.observe("job-1")).recent_placements
+    [first, *_] = do(market_cloud.observe("job-1")).recent_placements
 
     assert (first.cause, first.detail) == (Cause.NODE_FAILED, "nodes preempted or failed")
 
 
-def test_a_cancel_that_does_not_wait_takes_the_nodes_at_once() -> None:
+def test_cancel_without_saving_releases_nodes_at_once() -> None:
     clock = SimulatedClock()
-    there = SimulatedCloud(clock, MarketParameters(), PROGRAM, LIKE_SKYPILOT)
-    do(there.submit(order()))
+    market_cloud = SimulatedCloud(clock, MarketParameters(), PROGRAM, LIKE_SKYPILOT)
+    do(market_cloud.submit(launch_request()))
     clock.advance(100)
 
-    do(there.cancel("job-1"))
+    do(market_cloud.cancel("job-1"))
 
-    seen = do(there.observe("job-1"))
+    seen = do(market_cloud.observe("job-1"))
     assert (seen.status, seen.since) == (LaunchStatus.ENDED, clock.now())
-    assert not steps(list(there.read_new("job", {})), ReportKind.WORKER_LEFT)
+    assert not steps(list(market_cloud.read_new("job", {})), ReportKind.WORKER_LEFT)
 
 
 def test_cancel_at_the_loss_time_keeps_the_placement_lost() -> None:
-    """A program that had left on a notice stood again as if it had not, once the launch was cancelled then and there."""
+    """Regression: the cancellation restored a placement that had exited on a notice."""
 
     def leaving() -> tuple[SimulatedCloud, SimulatedClock]:
         clock = SimulatedClock()
-        there = SimulatedCloud(clock, MarketParameters(), PROGRAM, LIKE_SKYPILOT)
-        do(there.submit(order()))
+        market_cloud = SimulatedCloud(clock, MarketParameters(), PROGRAM, LIKE_SKYPILOT)
+        do(market_cloud.submit(launch_request()))
         clock.advance(100)
-        there.request_shutdown("job-1")
-        return there, clock
+        market_cloud.request_shutdown("job-1")
+        return market_cloud, clock
 
     oracle, later = leaving()
     later.advance(60)
     lost_at = do(oracle.observe("job-1")).recent_placements[0].lost_at
     assert lost_at
-    there, clock = leaving()
+    market_cloud, clock = leaving()
     clock.advance((lost_at - clock.now()).total_seconds())
-    result = do(there.observe("job-1")).recent_placements
+    result = do(market_cloud.observe("job-1")).recent_placements
 
-    do(there.cancel("job-1"))
+    do(market_cloud.cancel("job-1"))
 
-    seen = do(there.observe("job-1"))
+    seen = do(market_cloud.observe("job-1"))
     assert (result[0].lost_at, seen.recent_placements) == (clock.now(), result)
     assert (seen.status, seen.since) == (LaunchStatus.ENDED, clock.now())
 
 
 def test_requested_shutdown_saves_and_exits_once() -> None:
     clock = SimulatedClock()
-    there = SimulatedCloud(clock, MarketParameters(), PROGRAM, LIKE_SKYPILOT)
-    there.request_shutdown("job-1")
-    do(there.submit(order()))
+    market_cloud = SimulatedCloud(clock, MarketParameters(), PROGRAM, LIKE_SKYPILOT)
+    market_cloud.request_shutdown("job-1")
+    do(market_cloud.submit(launch_request()))
     clock.advance(100)
 
     for _ in range(3):
-        there.request_shutdown("job-1")
+        market_cloud.request_shutdown("job-1")
         clock.advance(10)
 
-    reports = list(there.read_new("job", {}))
+    reports = list(market_cloud.read_new("job", {}))
     [left] = steps(reports, ReportKind.WORKER_LEFT)
     assert left == steps(reports, ReportKind.CHECKPOINT_COMMITTED)[-1]
-    assert do(there.observe("job-1")).recent_placements[0].cause is Cause.NODE_FAILED
+    assert do(market_cloud.observe("job-1")).recent_placements[0].cause is Cause.NODE_FAILED
 
 
 def test_program_can_exit_as_if_preempted() -> None:
     clock = SimulatedClock()
     program = SimulatedProgram(failure=Failure(step=30, exit_code=75, times=2))
-    there = SimulatedCloud(clock, MarketParameters(), program)
-    do(there.submit(order()))
+    market_cloud = SimulatedCloud(clock, MarketParameters(), program)
+    do(market_cloud.submit(launch_request()))
     clock.advance(300)
 
-    seen, reports = do(there.observe("job-1")), list(there.read_new("job", {}))
+    seen, reports = do(market_cloud.observe("job-1")), list(market_cloud.read_new("job", {}))
 
     assert {placed.cause for placed in seen.recent_placements[:-1]} == {Cause.NODE_FAILED}
     assert {str(report.body["reason"]) for report in reports if "reason" in report.body} == {
@@ -357,19 +357,19 @@ def test_program_can_exit_as_if_preempted() -> None:
 
 
 def test_next_change_time_matches_the_next_new_observation() -> None:
-    there, clock = cloud()
-    do(there.submit(order()))
-    seen = do(there.observe("job-1"))
+    market_cloud, clock = cloud()
+    do(market_cloud.submit(launch_request()))
+    seen = do(market_cloud.observe("job-1"))
 
     changes = 0
-    while (at := there.next_change_at("job-1")) is not None:
+    while (at := market_cloud.next_change_at("job-1")) is not None:
         clock.advance((at - clock.now()).total_seconds() - 0.001)
-        assert do(there.observe("job-1")) == seen, "nothing new before that"
+        assert do(market_cloud.observe("job-1")) == seen, "nothing new before that"
         clock.advance(0.001)
-        fresh = do(there.observe("job-1"))
+        fresh = do(market_cloud.observe("job-1"))
         assert fresh != seen
         seen, changes = fresh, changes + 1
 
     assert seen.status is LaunchStatus.ENDED
     assert changes >= 2 * seen.placements + len(seen.denials)
-    assert there.next_change_at("job-2") is None
+    assert market_cloud.next_change_at("job-2") is None

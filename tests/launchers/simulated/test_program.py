@@ -1,4 +1,4 @@
-"""The simulated program behaves as the worker does."""
+"""The simulated program behaves like the worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.launchers.simulated.program import (
 from holdfast_worker.protocol.reports import ReportKind
 
 K = ReportKind
-# Nodes ready at 0, up at 10, training from 15; snapshots at 25, 36, 47, 58 stall 1 s and take 4 s to upload.
+# Nodes ready at 0, program started at 10, training from 15; snapshots at 25, 36, 47, 58 stall 1 s and upload in 4 s.
 PROGRAM = SimulatedProgram(
     total_steps=40,
     step_s=1,
@@ -30,7 +30,7 @@ PROGRAM = SimulatedProgram(
 )
 
 
-def played(
+def simulated(
     program: SimulatedProgram = PROGRAM,
     *,
     found: SimulatedCheckpoint | None = None,
@@ -51,22 +51,22 @@ def played(
 
 
 def reported(
-    rehearsal: SimulatedAttempt, *kinds: ReportKind
+    attempt: SimulatedAttempt, *kinds: ReportKind
 ) -> list[tuple[float, ReportKind, object]]:
-    """Time, kind and step of the reports; all but progress unless kinds are given."""
-    wanted = kinds or set(ReportKind) - {K.PROGRESS}
+    """Time, kind and step of the reports of these kinds; by default, of all but progress."""
+    expected = kinds or set(ReportKind) - {K.PROGRESS}
     return [
         (report.at_s, report.kind, report.body.get("step"))
-        for report in rehearsal.reports
-        if report.kind in wanted
+        for report in attempt.reports
+        if report.kind in expected
     ]
 
 
 def test_undisturbed_attempt_trains_saves_and_exits() -> None:
-    rehearsal = played()
+    attempt = simulated()
 
-    assert (rehearsal.ended_s, rehearsal.exit_code) == (63, 0)
-    assert reported(rehearsal) == [
+    assert (attempt.ended_s, attempt.exit_code) == (63, 0)
+    assert reported(attempt) == [
         (10, K.RESTORE_STARTED, None),
         (15, K.TRAINING_STARTED, 0),
         (30, K.CHECKPOINT_COMMITTED, 10),
@@ -75,7 +75,7 @@ def test_undisturbed_attempt_trains_saves_and_exits() -> None:
         (63, K.CHECKPOINT_COMMITTED, 40),
         (63, K.WORKER_LEFT, 40),
     ]
-    assert [step for _, _, step in reported(rehearsal, K.PROGRESS)] == [
+    assert [step for _, _, step in reported(attempt, K.PROGRESS)] == [
         1,
         5,
         10,
@@ -89,24 +89,24 @@ def test_undisturbed_attempt_trains_saves_and_exits() -> None:
 
 
 def test_attempt_resumes_from_the_found_checkpoint() -> None:
-    rehearsal = played(found=SimulatedCheckpoint(30, "step-30"))
-    started = next(report for report in rehearsal.reports if report.kind is K.TRAINING_STARTED)
+    attempt = simulated(found=SimulatedCheckpoint(30, "step-30"))
+    started = next(report for report in attempt.reports if report.kind is K.TRAINING_STARTED)
 
     assert started.body["restored_from"] == "step-30"
     assert started.body["world_size"] == 8
-    assert reported(rehearsal, K.TRAINING_STARTED, K.WORKER_LEFT) == [
+    assert reported(attempt, K.TRAINING_STARTED, K.WORKER_LEFT) == [
         (15, K.TRAINING_STARTED, 30),
         (30, K.WORKER_LEFT, 40),
     ]
 
 
-def test_a_notice_with_time_saves_the_last_step() -> None:
-    rehearsal = played(notice_s=28.5, kill_s=60)
+def test_notice_with_time_to_save_saves_the_last_step() -> None:
+    attempt = simulated(notice_s=28.5, kill_s=60)
 
-    assert (rehearsal.ended_s, rehearsal.exit_code) == (34, 75)
-    assert rehearsal.checkpoint
-    assert rehearsal.checkpoint.step == 13
-    assert reported(rehearsal)[-4:] == [
+    assert (attempt.ended_s, attempt.exit_code) == (34, 75)
+    assert attempt.checkpoint
+    assert attempt.checkpoint.step == 13
+    assert reported(attempt)[-4:] == [
         (29, K.PREEMPTION_NOTICED, 13),
         (30, K.CHECKPOINT_COMMITTED, 10),
         (34, K.CHECKPOINT_COMMITTED, 13),
@@ -115,53 +115,53 @@ def test_a_notice_with_time_saves_the_last_step() -> None:
 
 
 def test_notice_too_short_to_save_loses_steps_not_durable() -> None:
-    rehearsal = played(notice_s=28.5, kill_s=33)
+    attempt = simulated(notice_s=28.5, kill_s=33)
 
-    assert (rehearsal.ended_s, rehearsal.exit_code) == (33, None)
-    assert rehearsal.checkpoint
-    assert rehearsal.checkpoint.step == 10
-    assert reported(rehearsal)[-1] == (30, K.CHECKPOINT_COMMITTED, 10)
-
-
-def test_a_kill_in_the_middle_of_an_upload_loses_it() -> None:
-    rehearsal = played(kill_s=29.9)
-
-    assert rehearsal.checkpoint is None
-    assert rehearsal.exit_code is None
-    assert reported(rehearsal)[-1] == (15, K.TRAINING_STARTED, 0)
+    assert (attempt.ended_s, attempt.exit_code) == (33, None)
+    assert attempt.checkpoint
+    assert attempt.checkpoint.step == 10
+    assert reported(attempt)[-1] == (30, K.CHECKPOINT_COMMITTED, 10)
 
 
-def test_a_notice_during_setup_ends_it_at_once() -> None:
-    rehearsal = played(notice_s=3, kill_s=60)
+def test_kill_during_an_upload_loses_the_checkpoint() -> None:
+    attempt = simulated(kill_s=29.9)
 
-    assert (rehearsal.ended_s, rehearsal.exit_code, rehearsal.reports) == (3, 75, ())
+    assert attempt.checkpoint is None
+    assert attempt.exit_code is None
+    assert reported(attempt)[-1] == (15, K.TRAINING_STARTED, 0)
 
 
-def test_a_bug_ends_the_run_where_it_lies() -> None:
+def test_notice_during_setup_ends_the_attempt_at_once() -> None:
+    attempt = simulated(notice_s=3, kill_s=60)
+
+    assert (attempt.ended_s, attempt.exit_code, attempt.reports) == (3, 75, ())
+
+
+def test_program_error_ends_the_run_at_its_step() -> None:
     program = SimulatedProgram(total_steps=40, setup_s=10, restore_s=5, failure=Failure(12, 7))
 
-    rehearsal = played(program, fails=True)
+    attempt = simulated(program, fails=True)
 
-    assert (rehearsal.ended_s, rehearsal.exit_code, rehearsal.trained) == (27, 7, True)
-    assert reported(rehearsal)[-1] == (27, K.WORKER_LEFT, 12)
-    assert played(program).exit_code == 0, "only in the placements that it concerns"
+    assert (attempt.ended_s, attempt.exit_code, attempt.trained) == (27, 7, True)
+    assert reported(attempt)[-1] == (27, K.WORKER_LEFT, 12)
+    assert simulated(program).exit_code == 0, "only in the placements that it concerns"
 
 
-def test_a_bug_in_the_imports_comes_before_training() -> None:
+def test_import_error_ends_the_run_before_training() -> None:
     program = SimulatedProgram(setup_s=10, failure=Failure(0))
 
-    rehearsal = played(program, fails=True)
+    attempt = simulated(program, fails=True)
 
-    assert (rehearsal.ended_s, rehearsal.trained) == (10, False)
+    assert (attempt.ended_s, attempt.trained) == (10, False)
 
 
 def test_repeated_step_has_the_same_simulated_loss() -> None:
     program = replace(PROGRAM, loss_noise=0.05, tokens_per_step=1000)
 
-    once = [report.body for report in played(program).reports if report.kind is K.PROGRESS]
+    once = [report.body for report in simulated(program).reports if report.kind is K.PROGRESS]
     resumed = [
         report.body
-        for report in played(program, found=SimulatedCheckpoint(20, "step-20")).reports
+        for report in simulated(program, found=SimulatedCheckpoint(20, "step-20")).reports
         if report.kind is K.PROGRESS
     ]
 
@@ -170,7 +170,7 @@ def test_repeated_step_has_the_same_simulated_loss() -> None:
     assert again.items() - {(21, again[21])} <= losses.items()
     smooth = [
         body["values"]["loss"]
-        for body in (report.body for report in played().reports if report.kind is K.PROGRESS)
+        for body in (report.body for report in simulated().reports if report.kind is K.PROGRESS)
     ]  # type: ignore[call-overload, index]
     assert list(losses.values()) != smooth
     assert all(

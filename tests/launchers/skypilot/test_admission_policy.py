@@ -1,4 +1,4 @@
-"""The policy in SkyPilot's own environment, asked by the real SkyPilot: it counts our launches, and does not affect others."""
+"""The admission policy in the real SkyPilot: each launch is admitted once, others always."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ ELSEWHERE = (
 )
 
 
-class Sky:
-    """A process in which the real SkyPilot asks its policy, and a house that answers for Holdfast."""
+class PolicyRunner:
+    """A process with the policy in the real SkyPilot, and a server that imitates Holdfast."""
 
     def __init__(self, folder: Path, harness: SkyPilotHarness) -> None:
         self.harness = harness
         self.home = folder / "sky-home"
-        self.questions = 0
+        self.policy_requests = 0
         packages = folder / "packages"
         install_gate(packages)
         (self.home / ".sky").mkdir(parents=True)
         (self.home / ".sky/config.yaml").write_text(f"admin_policy: {GATE}\n")
-        # A network namespace without a route out: nothing that SkyPilot tries can leave this machine.
+        # A network namespace without a route: SkyPilot cannot reach other machines.
         inside = 'ip link set lo up && exec "$0" "$@"'
         program = [
             str(PYTHON),
@@ -55,31 +55,31 @@ class Sky:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self.port: int = self._heard()
+        self.port: int = self._receive()
 
-    def ask(self, name: str, task: dict[str, Any], *, at_client_side: bool = False) -> dict[str, Any]:  # fmt: skip
-        """What comes of a request: `passed` with the task, or `refused` with why."""
-        self._say({"name": name, "task": task, "at_client_side": at_client_side})
-        while "asked" in (result := self._heard()):
-            self.questions += 1
+    def run(self, name: str, task: dict[str, Any], *, at_client_side: bool = False) -> dict[str, Any]:  # fmt: skip
+        """Run the policy on a request: `passed` with the task, or `refused` with the reason."""
+        self._send({"name": name, "task": task, "at_client_side": at_client_side})
+        while "asked" in (result := self._receive()):
+            self.policy_requests += 1
             assert result["path"] == f"/v1/skypilot/policy/{SECRET}"
             status, body = self.harness.policy(result["asked"].encode())
-            self._say({"status": status, "body": body})
+            self._send({"status": status, "body": body})
         answer: dict[str, Any] = result
         return answer
 
-    def holdfast_is_at(self, port: int) -> None:
+    def set_gate_port(self, port: int) -> None:
         write_gate_address(self.home, f"http://127.0.0.1:{port}/v1/skypilot/policy/{SECRET}")
 
     def close(self) -> None:
         self._process.communicate()
 
-    def _say(self, value: Any) -> None:
+    def _send(self, value: Any) -> None:
         assert self._process.stdin
         self._process.stdin.write(json.dumps(value) + "\n")
         self._process.stdin.flush()
 
-    def _heard(self) -> Any:
+    def _receive(self) -> Any:
         assert self._process.stdout
         line = self._process.stdout.readline()
         assert line, "SkyPilot has died"
@@ -87,13 +87,13 @@ class Sky:
 
 
 @pytest.fixture
-def sky(tmp_path: Path, new_harness: NewSkyPilotHarness) -> Iterator[Sky]:
+def sky(tmp_path: Path, new_harness: NewSkyPilotHarness) -> Iterator[PolicyRunner]:
     try:
         demand_skypilot()
     except NotHere as reason:
         skip_or_fail(str(reason))
-    sky = Sky(tmp_path, new_harness())
-    sky.holdfast_is_at(sky.port)
+    sky = PolicyRunner(tmp_path, new_harness())
+    sky.set_gate_port(sky.port)
     yield sky
     sky.close()
 
@@ -107,57 +107,57 @@ def token_of(harness: SkyPilotHarness, key: str = "job-1") -> str:
     return harness.book.token(harness.book.open(key, key.rpartition("-")[0], harness.clock.now()))
 
 
-def test_launch_token_is_admitted_once_and_other_requests_pass(sky: Sky) -> None:
+def test_launch_token_is_admitted_once_and_other_requests_pass(sky: PolicyRunner) -> None:
     task = task_with(token_of(sky.harness))
 
-    first, second = sky.ask("jobs.launch", task), sky.ask("jobs.launch", task)
+    first, second = sky.run("jobs.launch", task), sky.run("jobs.launch", task)
 
     assert task.items() <= first["passed"].items()
     assert "this launch token was used" in second["refused"]
     assert SECRET not in second["refused"]
-    assert sky.questions == 2
+    assert sky.policy_requests == 2
     for name in ELSEWHERE:
-        assert "passed" in sky.ask(name, task), name
-        assert "passed" in sky.ask(name, task_with(None)), name
-    assert "passed" in sky.ask("jobs.launch", task_with(None))
-    assert "passed" in sky.ask("jobs.launch", task, at_client_side=True), "its server asks again"
-    assert sky.questions == 2
+        assert "passed" in sky.run(name, task), name
+        assert "passed" in sky.run(name, task_with(None)), name
+    assert "passed" in sky.run("jobs.launch", task_with(None))
+    assert "passed" in sky.run("jobs.launch", task, at_client_side=True), "its server asks again"
+    assert sky.policy_requests == 2
 
 
-def test_probe_is_admitted_once_but_recovery_validation_passes(sky: Sky) -> None:
-    """SkyPilot 0.14.1: a jobs controller has each recovery validated first, with the token of the launch."""
+def test_probe_is_admitted_once_but_recovery_validation_passes(sky: PolicyRunner) -> None:
+    """A jobs controller of SkyPilot 0.14.1 validates each recovery with the launch token."""
     probe, launch = task_with(token_of(sky.harness, PROBE)), task_with(token_of(sky.harness))
 
-    once, twice = sky.ask("validate", probe), sky.ask("validate", probe)
-    recovery = sky.ask("validate", launch)
+    once, twice = sky.run("validate", probe), sky.run("validate", probe)
+    recovery = sky.run("validate", launch)
 
     assert ("passed" in once, "refused" in twice, "passed" in recovery) == (True, True, True)
-    assert sky.questions == 2
+    assert sky.policy_requests == 2
 
 
-def test_launches_fail_and_recoveries_pass_while_service_is_down(sky: Sky) -> None:
+def test_launches_fail_and_recoveries_pass_while_service_is_down(sky: PolicyRunner) -> None:
     task = task_with(token_of(sky.harness))
-    sky.holdfast_is_at(1)
+    sky.set_gate_port(1)
 
-    launch = sky.ask("jobs.launch", task)
-    recovery = [sky.ask(name, task) for name in ("launch", "validate", "jobs.launch_cluster")]
-    sky.holdfast_is_at(sky.port)
-    later = sky.ask("jobs.launch", task)
+    launch = sky.run("jobs.launch", task)
+    recovery = [sky.run(name, task) for name in ("launch", "validate", "jobs.launch_cluster")]
+    sky.set_gate_port(sky.port)
+    later = sky.run("jobs.launch", task)
 
     assert "Failed to call admin policy URL" in launch["refused"]
     assert SECRET not in launch["refused"]
     assert all("passed" in answer for answer in recovery)
-    assert "passed" in later, "the token was not used up, and the address is read anew"
+    assert "passed" in later, "the token was not used up, and the address is read again"
 
 
-def test_without_an_address_no_launch_passes_and_others_launch(sky: Sky) -> None:
+def test_without_address_launches_fail_and_others_pass(sky: PolicyRunner) -> None:
     (sky.home / ".sky/holdfast-gate").unlink()
 
-    launch = sky.ask("jobs.launch", task_with(token_of(sky.harness)))
+    launch = sky.run("jobs.launch", task_with(token_of(sky.harness)))
 
     assert "holdfast-gate ([Errno 2] " in launch["refused"]
-    assert "admin policy" in launch["refused"], "the doctor knows a gate in the way by this word"
-    assert "passed" in sky.ask("jobs.launch", task_with(None))
+    assert "admin policy" in launch["refused"], "the doctor recognizes a blocking gate by this word"
+    assert "passed" in sky.run("jobs.launch", task_with(None))
 
 
 @pytest.mark.parametrize("has_module", [True, False])
@@ -165,15 +165,15 @@ def test_guarantee_probe_detects_if_skypilot_waits_for_service(
     new_harness: NewSkyPilotHarness, has_module: bool
 ) -> None:
     harness = new_harness()
-    harness.truth.has_module = has_module
+    harness.state.has_module = has_module
 
     vitals = [do(harness.launcher.engine_info()) for _ in range(2)]
 
     assert [each.guarantee for each in vitals] == ["exactly-once"] * 2
     assert [each.waits_for_service for each in vitals] == [not has_module] * 2
-    assert len(harness.posted("/validate")) == 2, "a gate that was seen is believed in for a while"
+    assert len(harness.posted("/validate")) == 2, "a positive probe is cached for a while"
     harness.clock.advance(3600)
-    harness.truth.has_module = not has_module
+    harness.state.has_module = not has_module
     assert do(harness.launcher.engine_info()).waits_for_service is has_module
 
 
@@ -184,7 +184,7 @@ def test_skypilot_without_plugin_does_not_wait_for_service(new_harness: NewSkyPi
 
 
 def test_plugin_is_standalone_and_shares_constants_with_service() -> None:
-    """It runs where Holdfast is not installed, and so says some things once more."""
+    """The plugin runs where Holdfast is not installed, so that it repeats some constants."""
     tree = ast.parse(SOURCE.read_text())
     found = {
         node.target.id: node.value.value
@@ -205,7 +205,7 @@ def test_plugin_is_standalone_and_shares_constants_with_service() -> None:
     assert f"{SOURCE.stem}.Gate" == GATE
 
 
-def test_the_module_is_written_once_and_again_when_it_differs(tmp_path: Path) -> None:
+def test_plugin_is_written_only_if_it_differs(tmp_path: Path) -> None:
     written = [install_gate(tmp_path), install_gate(tmp_path)]
     (tmp_path / SOURCE.name).write_bytes(b"\xff of yesterday")
     written.append(install_gate(tmp_path))
@@ -215,7 +215,7 @@ def test_the_module_is_written_once_and_again_when_it_differs(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == [tmp_path / SOURCE.name]
 
 
-def test_the_address_is_private(tmp_path: Path) -> None:
+def test_address_file_is_private(tmp_path: Path) -> None:
     write_gate_address(tmp_path, "http://127.0.0.1:1/x")
 
     file = tmp_path / ".sky/holdfast-gate"

@@ -1,4 +1,4 @@
-"""Cancellation at SkyPilot: lost and late cancels, forgotten jobs and duplicates."""
+"""Cancellation at SkyPilot: lost and late cancellations, forgotten jobs and duplicates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.skypilot.launcher import (
 )
 
 
-def test_a_job_that_one_listing_lacks_is_not_gone(new_harness: NewSkyPilotHarness) -> None:
+def test_job_missing_in_one_listing_is_not_lost(new_harness: NewSkyPilotHarness) -> None:
     harness = new_harness()
     harness.until(LaunchStatus.UP)
     harness.server.old_queue = []
@@ -34,8 +34,10 @@ def test_a_job_that_one_listing_lacks_is_not_gone(new_harness: NewSkyPilotHarnes
     assert row.missing_since is None
 
 
-def test_machines_are_seen_and_priced_before_the_job_runs(new_harness: NewSkyPilotHarness) -> None:
-    """SkyPilot may set them up for long, or fail to, and they are paid for all the same."""
+def test_machines_are_placed_and_priced_before_the_job_runs(
+    new_harness: NewSkyPilotHarness,
+) -> None:
+    """SkyPilot may take long to set up machines, or fail to; they cost money in any case."""
     harness = new_harness(JobSimulation(setup_s=3600))
     placed = harness.until(LaunchStatus.UP).recent_placements[0]
     [job] = harness.jobs()
@@ -55,8 +57,8 @@ def test_job_missing_from_skypilot_becomes_forgotten(
 ) -> None:
     harness = new_harness(JobSimulation(runs_s=100_000))
     harness.until(LaunchStatus.UP)
-    harness.truth.take_nodes(harness.jobs()[0])
-    harness.truth.jobs.clear()
+    harness.state.release_nodes(harness.jobs()[0])
+    harness.state.jobs.clear()
     since = harness.clock.now()
 
     seen = harness.until(LaunchStatus.FORGOTTEN)
@@ -65,7 +67,7 @@ def test_job_missing_from_skypilot_becomes_forgotten(
     assert (harness.clock.now() - since).total_seconds() <= 120
 
 
-def test_a_number_that_another_job_has_now_is_not_ours(new_harness: NewSkyPilotHarness) -> None:
+def test_number_reused_by_another_job_is_not_ours(new_harness: NewSkyPilotHarness) -> None:
     harness = new_harness(JobSimulation(runs_s=100_000))
     harness.until(LaunchStatus.UP)
     [job] = harness.jobs()
@@ -77,8 +79,8 @@ def test_a_number_that_another_job_has_now_is_not_ours(new_harness: NewSkyPilotH
     assert not harness.posted("/jobs/cancel")
 
 
-def test_a_cancel_while_recovering_is_over_when_the_job_is(new_harness: NewSkyPilotHarness) -> None:
-    """SkyPilot writes CANCELLED for a job in back-off at once, and continues trying to place it."""
+def test_cancel_during_recovery_ends_with_the_job(new_harness: NewSkyPilotHarness) -> None:
+    """SkyPilot sets a job in back-off to CANCELLED at once, and continues to place it."""
     harness = new_harness(JobSimulation(denial_rate=1, backoff_s=100_000))
     harness.until(LaunchStatus.WAITING)
     while not (harness.jobs() and harness.jobs()[0].status == "PENDING" and harness.jobs()[0].schedule != "INACTIVE"):  # fmt: skip
@@ -87,7 +89,7 @@ def test_a_cancel_while_recovering_is_over_when_the_job_is(new_harness: NewSkyPi
     [job] = harness.jobs()
 
     do(harness.launcher.cancel("job-1"))
-    harness.truth.catch_up()
+    harness.state.catch_up()
     while not any(event["new_status"] == "CANCELLED" for event in job.events):
         harness.pass_time(0.01)
     early = harness.look()
@@ -101,36 +103,36 @@ def test_a_cancel_while_recovering_is_over_when_the_job_is(new_harness: NewSkyPi
     assert ended.result.outcome is Outcome.CANCELLED
 
 
-def test_a_cancel_that_skypilot_lost_is_repeated_until_it_is_so(
+def test_cancel_lost_by_skypilot_is_repeated(
     new_harness: NewSkyPilotHarness,
 ) -> None:
-    """Every cancel ends well, whether somebody acts on it or not."""
+    """SkyPilot reports success for every cancel request, whether it takes effect or not."""
     harness = new_harness(JobSimulation(runs_s=100_000))
     harness.until(LaunchStatus.UP)
-    real, harness.truth.cancel = harness.truth.cancel, lambda numbers: iter(())  # type: ignore[method-assign]
+    real, harness.state.cancel = harness.state.cancel, lambda numbers: iter(())  # type: ignore[method-assign]
     for _ in range(10):
         do(harness.launcher.cancel("job-1"))
         harness.pass_time(10)
-    deaf = harness.look()
-    harness.truth.cancel = real  # type: ignore[method-assign]
+    ignored = harness.look()
+    harness.state.cancel = real  # type: ignore[method-assign]
 
     for _ in range(10):
         do(harness.launcher.cancel("job-1"))
         harness.pass_time(10)
 
-    assert deaf.status is LaunchStatus.UP
+    assert ignored.status is LaunchStatus.UP
     assert 3 <= len(harness.posted("/jobs/cancel")) <= 8
     assert all(body["job_ids"] == [1] and "name" not in body for body in harness.posted("/jobs/cancel"))  # fmt: skip
     assert harness.look().status is LaunchStatus.ENDED
 
 
-def test_a_job_preempted_while_it_is_cancelled_stays_cancelled(
+def test_job_preempted_during_cancel_stays_cancelled(
     new_harness: NewSkyPilotHarness,
 ) -> None:
     harness = new_harness(JobSimulation(mtbf_s=30, runs_s=100_000))
     harness.until(LaunchStatus.UP)
     do(harness.launcher.cancel("job-1"))
-    harness.truth.take_nodes(harness.jobs()[0])
+    harness.state.release_nodes(harness.jobs()[0])
 
     ended = harness.until(LaunchStatus.ENDED)
     harness.submit()
@@ -144,12 +146,12 @@ def test_a_job_preempted_while_it_is_cancelled_stays_cancelled(
 
 @pytest.mark.parametrize("wait_s", [0, 0.5, 3, 20])
 @pytest.mark.parametrize("gated", [True, False])
-def test_a_cancel_while_the_launch_is_on_its_way_wins(
+def test_cancel_during_the_launch_request_wins(
     new_harness: NewSkyPilotHarness, wait_s: float, gated: bool
 ) -> None:
-    """The request is turned away, or its job is cancelled."""
+    """The request is rejected, or its job is cancelled."""
     harness = new_harness(gated=gated)
-    harness.truth.delay_s = 10
+    harness.state.delay_s = 10
     submit_with_lost_reply(harness)
     harness.pass_time(wait_s)
 
@@ -167,7 +169,7 @@ def test_a_cancel_while_the_launch_is_on_its_way_wins(
 
     assert seen.result
     assert seen.result.outcome is Outcome.CANCELLED
-    assert not harness.truth.live(NAMES.job_name("job-1"))
+    assert not harness.state.live(NAMES.job_name("job-1"))
     row = harness.book.find("job-1")
     assert row
     assert row.state is not TokenState.ISSUED
@@ -193,13 +195,13 @@ def test_duplicate_without_admission_is_cancelled_in_a_minute(
 ) -> None:
     harness = new_harness(JobSimulation(runs_s=100_000), gated=False)
     harness.until(LaunchStatus.UP)
-    request = harness.truth.ask("sky.jobs.launch", harness.posted("/jobs/launch")[0])
-    harness.truth.run(request, harness.truth.launch(request.body), 0)
+    request = harness.state.ask("sky.jobs.launch", harness.posted("/jobs/launch")[0])
+    harness.state.run(request, harness.state.launch(request.body), 0)
     harness.pass_time(20)
-    assert len(harness.truth.live(NAMES.job_name("job-1"))) == 2
+    assert len(harness.state.live(NAMES.job_name("job-1"))) == 2
     since = harness.clock.now()
 
-    while len(harness.truth.live(NAMES.job_name("job-1"))) > 1:
+    while len(harness.state.live(NAMES.job_name("job-1"))) > 1:
         do(harness.launcher.sweep(lambda key: True))
         harness.pass_time(15)
 
@@ -211,7 +213,7 @@ def test_duplicate_without_admission_is_cancelled_in_a_minute(
 def test_replicas_with_stale_listings_never_lose_placements(
     new_harness: NewSkyPilotHarness,
 ) -> None:
-    """One had listed the jobs just before the nodes came up; what the other has told must not be taken back."""
+    """Regression: a replica with a listing from before the nodes came up undid their record."""
     harness = new_harness(JobSimulation(mtbf_s=120, runs_s=1200, losses=("preempted",)), seed=5)
     harness.until(LaunchStatus.WAITING)
     replicas = [harness.replica(), harness.replica()]

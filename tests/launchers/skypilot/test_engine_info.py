@@ -18,8 +18,8 @@ from holdfast.ports import EngineInfo
 from support.fakes import FixedClock
 
 
-class Sure:
-    """A probe of the gate that is sure."""
+class SuccessfulProbe:
+    """A successful probe of the admission plugin."""
 
     async def guarantee(self) -> LaunchGuarantee:
         return LaunchGuarantee.EXACTLY_ONCE
@@ -30,7 +30,7 @@ class Sure:
 
 @dataclass
 class Server:
-    """An API server that answers what is written down for it."""
+    """An API server with configured responses."""
 
     clock: FixedClock
     clouds: list[str] | None = field(default_factory=lambda: ["AWS", "GCP"])
@@ -56,43 +56,45 @@ class Server:
             case _:
                 return httpx2.Response(200, json={"return_value": json.dumps(self.clouds)})
 
-    def signs(self) -> EngineInfoReader:
-        door = SkyPilotClient("http://sky", user="hf", transport=httpx2.MockTransport(self.answer))
-        return EngineInfoReader(door, Sure(), self.clock)
+    def reader(self) -> EngineInfoReader:
+        client = SkyPilotClient(
+            "http://sky", user="hf", transport=httpx2.MockTransport(self.answer)
+        )
+        return EngineInfoReader(client, SuccessfulProbe(), self.clock)
 
 
-def _read(signs: EngineInfoReader) -> EngineInfo:
-    return asyncio.run(signs.read())
+def _read(reader: EngineInfoReader) -> EngineInfo:
+    return asyncio.run(reader.read())
 
 
-def test_a_server_that_is_well(clock: FixedClock) -> None:
-    vitals = _read(Server(clock, ahead=timedelta(seconds=7)).signs())
+def test_healthy_server_is_reported_with_its_clouds(clock: FixedClock) -> None:
+    vitals = _read(Server(clock, ahead=timedelta(seconds=7)).reader())
 
     assert vitals.version == "0.14.1"
     assert vitals.guarantee == "exactly-once"
     assert vitals.waits_for_service
     assert vitals.clouds == ("aws", "gcp")
-    assert vitals.clock_skew_s == pytest.approx(7, abs=1), "HTTP tells whole seconds"
+    assert vitals.clock_skew_s == pytest.approx(7, abs=1), "HTTP dates have whole seconds"
 
 
-def test_clouds_are_cached_for_a_while_unless_empty(clock: FixedClock) -> None:
+def test_clouds_are_cached_unless_empty(clock: FixedClock) -> None:
     server = Server(clock, clouds=[])
-    signs = server.signs()
-    nowhere = _read(signs).clouds
+    reader = server.reader()
+    nowhere = _read(reader).clouds
     server.clouds = ["AWS"]
-    somewhere = _read(signs).clouds
+    somewhere = _read(reader).clouds
     server.clouds = ["GCP"]
-    still = _read(signs).clouds
+    still = _read(reader).clouds
     clock.advance(180)
 
-    later = _read(signs).clouds
+    later = _read(reader).clouds
 
     assert (nowhere, somewhere, still, later) == ((), ("aws",), ("aws",), ("gcp",))
     assert server.asked.count("/enabled_clouds") == 3
 
 
-def test_a_server_that_is_slow_to_name_its_clouds_is_there(clock: FixedClock) -> None:
-    vitals = _read(Server(clock, clouds=None).signs())
+def test_server_with_slow_cloud_check_is_reachable(clock: FixedClock) -> None:
+    vitals = _read(Server(clock, clouds=None).reader())
 
     assert vitals.version == "0.14.1"
     assert vitals.clouds is None
@@ -100,4 +102,4 @@ def test_a_server_that_is_slow_to_name_its_clouds_is_there(clock: FixedClock) ->
 
 def test_unreachable_server_raises_launcher_unreachable(clock: FixedClock) -> None:
     with pytest.raises(LauncherUnreachable, match="did not respond"):
-        _read(Server(clock, is_there=False).signs())
+        _read(Server(clock, is_there=False).reader())

@@ -1,4 +1,4 @@
-"""How a launch becomes a job of SkyPilot's, a story for each way in which it does not, or seems not to."""
+"""The lookup of a launch's job at SkyPilot, including lost, duplicate and failed requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOR_LONG = JobSimulation(runs_s=100_000)
 
 
 class RefusesLaunches(FaultyTransport):
-    """A line at whose end no launch is taken."""
+    """A connection whose server rejects all launches."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.url.path == "/jobs/launch":
@@ -29,25 +29,27 @@ class RefusesLaunches(FaultyTransport):
         return await super().handle_async_request(request)
 
 
-def fails_with(harness: SkyPilotHarness, kind: str, words: str, *, asks: bool = True) -> None:
-    """From now on SkyPilot fails at every launch, after it has asked its policy, or before."""
+def fails_with(
+    harness: SkyPilotHarness, kind: str, message: str, *, calls_policy: bool = True
+) -> None:
+    """Let all launches of SkyPilot fail, after or before its policy is called."""
 
     def fail(body: dict[str, Any]) -> Iterator[float]:
-        if asks:
-            harness.truth.petition("jobs.launch", body["task"])
+        if calls_policy:
+            harness.state.call_policy("jobs.launch", body["task"])
         yield from ()
-        raise Failure(kind, words)
+        raise Failure(kind, message)
 
-    harness.truth.delay_s = 0
-    harness.truth.launch = fail  # type: ignore[method-assign]
+    harness.state.delay_s = 0
+    harness.state.launch = fail  # type: ignore[method-assign]
 
 
 def works_again(harness: SkyPilotHarness) -> None:
-    del harness.truth.launch  # type: ignore[method-assign]
+    del harness.state.launch  # type: ignore[method-assign]
 
 
 def watch(harness: SkyPilotHarness, minutes: int) -> tuple[Observation | None, set[str]]:
-    """The end, if there is one within some minutes, and the troubles that were told in the meantime."""
+    """Observe for some minutes; return the end, if any, and the errors in the meantime."""
     found = set()
     for _ in range(minutes * 4):
         try:
@@ -56,24 +58,24 @@ def watch(harness: SkyPilotHarness, minutes: int) -> tuple[Observation | None, s
                 return seen, found
             if seen.status is LaunchStatus.ABSENT:
                 harness.submit()
-        except LauncherUnreachable as trouble:
-            found.add(trouble.detail)
+        except LauncherUnreachable as error:
+            found.add(error.detail)
         harness.pass_time(15)
     return None, found
 
 
-# Of two replicas
+# Two replicas
 
 
-@pytest.mark.parametrize("asks", [0, 1])
+@pytest.mark.parametrize("submitting_replica", [0, 1])
 def test_job_of_an_older_token_is_not_matched_to_a_newer_one(
-    new_harness: NewSkyPilotHarness, asks: int
+    new_harness: NewSkyPilotHarness, submitting_replica: int
 ) -> None:
-    """It was cancelled, and the launch asked for again by either; the other replica had listed it a moment before."""
+    """One replica cancelled and sent the launch again; the other had listed the old job."""
     harness = new_harness(FOR_LONG)
     other = harness.replica()
-    harness.truth.delay_s = harness.truth.upload_s = 0
-    harness.truth.fails_after_row = 1
+    harness.state.delay_s = harness.state.upload_s = 0
+    harness.state.fails_after_row = 1
     harness.submit()
     harness.pass_time(3)
     do(harness.launcher.sweep(lambda key: True))
@@ -82,9 +84,9 @@ def test_job_of_an_older_token_is_not_matched_to_a_newer_one(
     harness.pass_time(1)
     harness.look()
     harness.pass_time(28.5)
-    harness.truth.fails_after_row, harness.truth.delay_s = 0, 20
+    harness.state.fails_after_row, harness.state.delay_s = 0, 20
     assert harness.look().status is LaunchStatus.ABSENT
-    do([harness.launcher, other][asks].submit(harness.launch()))
+    do([harness.launcher, other][submitting_replica].submit(harness.launch()))
 
     sent = len(harness.posted("/jobs/launch"))
     early = do(other.observe("job-1"))
@@ -103,7 +105,7 @@ def test_job_of_an_older_token_is_not_matched_to_a_newer_one(
 def test_launch_refused_by_one_replica_is_not_sent_by_another(
     new_harness: NewSkyPilotHarness, tmp_path: Path
 ) -> None:
-    """The job has ended as failed by then, and its cluster would be an orphan."""
+    """The job has already ended as failed, so that its cluster would be an orphan."""
     harness = new_harness()
     with pytest.raises(LaunchRefused, match="not a directory"):
         harness.submit(workdir=str(tmp_path / "late"))
@@ -123,7 +125,7 @@ def test_launch_already_sent_by_another_replica_is_found(
 ) -> None:
     harness = new_harness(FOR_LONG)
     other = harness.replica()
-    harness.truth.delay_s = 0
+    harness.state.delay_s = 0
 
     def no_wheel() -> Path:
         do(other.submit(harness.launch()))
@@ -141,13 +143,15 @@ def test_launch_already_sent_by_another_replica_is_found(
 # Failures
 
 
-@pytest.mark.parametrize("asks", [True, False])
+@pytest.mark.parametrize("calls_policy", [True, False])
 def test_server_credential_errors_are_retried_until_they_recover(
-    new_harness: NewSkyPilotHarness, asks: bool
+    new_harness: NewSkyPilotHarness, calls_policy: bool
 ) -> None:
-    """A bucket answers 403 for an hour: as often as it is asked, and whether the token was used up or not."""
+    """A bucket responds with 403 for an hour, after or before the token was used."""
     harness = new_harness()
-    fails_with(harness, "StorageBucketGetError", "Failed to access bucket: 403", asks=asks)
+    fails_with(
+        harness, "StorageBucketGetError", "Failed to access bucket: 403", calls_policy=calls_policy
+    )
     harness.submit()
     harness.pass_time(1)
 
@@ -163,17 +167,17 @@ def test_server_credential_errors_are_retried_until_they_recover(
 def test_launch_with_unexplained_failures_ends_after_five_tries(
     new_harness: NewSkyPilotHarness,
 ) -> None:
-    """SkyPilot takes each token, dies of it, and has forgotten the request when it is back."""
+    """SkyPilot accepts each token, crashes, and has forgotten the request after its restart."""
     harness = new_harness()
-    harness.truth.delay_s = harness.truth.upload_s = 0
-    harness.truth.fails_before_row = 1
-    real = harness.truth.run
+    harness.state.delay_s = harness.state.upload_s = 0
+    harness.state.fails_before_row = 1
+    real = harness.state.run
 
     def forget(request: Any, work: Any, delay_s: float | None = None) -> None:
         request.is_known = request.name != "sky.jobs.launch"
         real(request, work, delay_s)
 
-    harness.truth.run = forget  # type: ignore[method-assign]
+    harness.state.run = forget  # type: ignore[method-assign]
     harness.submit()
 
     ended, _ = watch(harness, 120)
@@ -188,9 +192,11 @@ def test_launch_with_unexplained_failures_ends_after_five_tries(
 def test_task_rejection_reason_is_returned_on_every_observation(
     new_harness: NewSkyPilotHarness,
 ) -> None:
-    """The database was away just when the end was to be recorded."""
+    """The database was unavailable when the end was to be recorded."""
     harness = new_harness()
-    fails_with(harness, "ResourcesUnavailableError", "Catalog does not contain A100:4", asks=False)
+    fails_with(
+        harness, "ResourcesUnavailableError", "Catalog does not contain A100:4", calls_policy=False
+    )
     harness.submit()
     harness.pass_time(1)
 
@@ -203,7 +209,7 @@ def test_task_rejection_reason_is_returned_on_every_observation(
 def test_rejected_launch_is_failed_for_every_replica(
     new_harness: NewSkyPilotHarness,
 ) -> None:
-    """The service was killed before it could write down why."""
+    """The service was killed before it recorded the reason."""
     harness = new_harness()
     with pytest.raises(LaunchRefused, match="field required"):
         do(harness.replica(RefusesLaunches(harness.server)).submit(harness.launch()))
@@ -215,35 +221,35 @@ def test_rejected_launch_is_failed_for_every_replica(
     assert ended.result.outcome is Outcome.FAILED
 
 
-# The guarantee
+# The launch guarantee
 
 
 @pytest.fixture
-def takes_the_gate_away() -> Callable[[SkyPilotHarness], None]:
-    """SkyPilot's configuration was changed, and its server not restarted: validations still ask."""
+def remove_plugin() -> Callable[[SkyPilotHarness], None]:
+    """SkyPilot's configuration was changed without a restart: validations still call the policy."""
 
-    def take(harness: SkyPilotHarness) -> None:
+    def remove(harness: SkyPilotHarness) -> None:
         def policy(raw: bytes) -> tuple[int, str]:
             launches = b"jobs.launch" in raw
             return (200, '"{}"') if launches else harness.policy(raw)
 
-        harness.truth.policy = policy
+        harness.state.policy = policy
 
-    return take
+    return remove
 
 
 def test_unadmitted_launch_outweighs_the_probe(
-    new_harness: NewSkyPilotHarness, takes_the_gate_away: Callable[[SkyPilotHarness], None]
+    new_harness: NewSkyPilotHarness, remove_plugin: Callable[[SkyPilotHarness], None]
 ) -> None:
     harness = new_harness(FOR_LONG)
     before = do(harness.launcher.engine_info()).guarantee
-    takes_the_gate_away(harness)
+    remove_plugin(harness)
     harness.until(LaunchStatus.UP)
 
     without = do(harness.launcher.engine_info()).guarantee
     harness.pass_time(3600)
     still = do(harness.launcher.engine_info()).guarantee
-    harness.truth.policy = harness.policy
+    harness.state.policy = harness.policy
     harness.until(LaunchStatus.UP, "other-1")
 
     assert before == LaunchGuarantee.EXACTLY_ONCE
@@ -251,10 +257,10 @@ def test_unadmitted_launch_outweighs_the_probe(
     assert do(harness.launcher.engine_info()).guarantee == LaunchGuarantee.EXACTLY_ONCE
 
 
-def test_a_gate_that_came_after_a_launch_is_not_in_doubt(new_harness: NewSkyPilotHarness) -> None:
+def test_plugin_installed_after_a_launch_is_trusted(new_harness: NewSkyPilotHarness) -> None:
     harness = new_harness(FOR_LONG, gated=False)
     harness.submit()
-    harness.truth.policy = harness.policy
+    harness.state.policy = harness.policy
     harness.launcher = harness.replica()
     assert do(harness.launcher.engine_info()).guarantee == LaunchGuarantee.EXACTLY_ONCE
 

@@ -1,4 +1,4 @@
-"""Launches at SkyPilot, a story for each thing that goes wrong."""
+"""Launch requests at SkyPilot, and every failure between request and job."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from support.skypilot.launcher import (
 
 
 def admitted(harness: SkyPilotHarness) -> list[str]:
-    return [token for token in harness.truth.admitted if token.startswith("hfl_job-1_")]
+    return [token for token in harness.state.admitted if token.startswith("hfl_job-1_")]
 
 
-def test_a_launch_whose_caller_died_is_found_by_who_comes_after(
+def test_launch_of_a_killed_process_is_found_by_its_successor(
     new_harness: NewSkyPilotHarness,
 ) -> None:
-    """SkyPilot was asked, and the process was killed before it knew the number."""
+    """The process was killed after its request to SkyPilot and before it knew the number."""
     harness = new_harness()
     submit_with_lost_reply(harness)
     harness.launcher = harness.replica()
@@ -53,49 +53,49 @@ def test_a_launch_whose_caller_died_is_found_by_who_comes_after(
         httpx2.Response(200, content=b""),
     ],
 )
-def test_a_lost_reply_is_not_a_launch_that_failed(
+def test_lost_response_is_no_failed_launch(
     new_harness: NewSkyPilotHarness, instead: httpx2.Response | None
 ) -> None:
     harness = new_harness()
     submit_with_lost_reply(harness, instead)
 
-    harness.submit()  # At once, as a reconciler that looked and saw nothing would.
+    harness.submit()  # At once, like a reconciler that observed nothing.
     harness.until(LaunchStatus.UP)
 
     assert len(harness.posted("/jobs/launch")) == 1
     assert len(harness.jobs()) == 1
 
 
-def test_a_launch_that_is_queued_for_long_is_waited_for(new_harness: NewSkyPilotHarness) -> None:
-    """For minutes it is in no listing, and SkyPilot is busy with hundreds of others."""
+def test_long_queued_launch_is_awaited(new_harness: NewSkyPilotHarness) -> None:
+    """The job is in no listing for minutes, since SkyPilot is busy with hundreds of others."""
     harness = new_harness()
-    harness.truth.delay_s = 0
+    harness.state.delay_s = 0
     submit_with_lost_reply(harness)
-    [request] = [r for r in harness.truth.requests.values() if r.name == "sky.jobs.launch"]
+    [request] = [r for r in harness.state.requests.values() if r.name == "sky.jobs.launch"]
     work = request.work
     request.work = None
     for _ in range(300):
-        harness.truth.ask("sky.status", {}).status = "SUCCEEDED"
+        harness.state.ask("sky.status", {}).status = "SUCCEEDED"
     harness.pass_time(600)
 
     seen = harness.look()
     harness.submit()
-    harness.truth.run(request, work or iter(()), 1)
+    harness.state.run(request, work or iter(()), 1)
     harness.until(LaunchStatus.UP)
 
     assert seen.status is LaunchStatus.WAITING
     assert len(harness.jobs()) == len(admitted(harness)) == 1
 
 
-def test_a_request_that_is_carried_out_twice_makes_one_job(new_harness: NewSkyPilotHarness) -> None:
-    """SkyPilot was killed in the middle of it, and begins again."""
+def test_request_executed_twice_creates_one_job(new_harness: NewSkyPilotHarness) -> None:
+    """SkyPilot was killed during the request, and repeats it."""
     harness = new_harness()
-    harness.truth.delay_s = 0
-    harness.truth.upload_s = 30
+    harness.state.delay_s = 0
+    harness.state.upload_s = 30
     harness.submit()
     harness.pass_time(1)
 
-    harness.truth.kill("again")
+    harness.state.kill("again")
     harness.until(LaunchStatus.UP)
 
     assert len(harness.jobs()) == 1
@@ -120,19 +120,19 @@ def test_launch_failed_after_admission_is_retried_with_new_token(
 
 
 def test_unknown_admitted_request_may_still_create_the_job(new_harness: NewSkyPilotHarness) -> None:  # fmt: skip
-    """The reply of the first POST was lost, the second was turned away, SkyPilot was killed, and its worker lives on."""
+    """The first response was lost, the second POST rejected; SkyPilot's worker survives a kill."""
     harness = new_harness()
-    harness.truth.delay_s = 0
-    harness.truth.upload_s = 0
+    harness.state.delay_s = 0
+    harness.state.upload_s = 0
     submit_with_lost_reply(harness)
-    [first] = [r for r in harness.truth.requests.values() if r.name == "sky.jobs.launch"]
-    work, first.work, first.is_known = harness.truth.launch(first.body), None, False
+    [first] = [r for r in harness.state.requests.values() if r.name == "sky.jobs.launch"]
+    work, first.work, first.is_known = harness.state.launch(first.body), None, False
     next(work)
     harness.pass_time(61)
     harness.submit()
     harness.pass_time(1)
     second = harness.look()
-    harness.truth.run(Request(0, "r", "sky.jobs.launch", {}, harness.clock.now()), work, 30)
+    harness.state.run(Request(0, "r", "sky.jobs.launch", {}, harness.clock.now()), work, 30)
     harness.pass_time(100)
     harness.until(LaunchStatus.UP)
 
@@ -140,38 +140,38 @@ def test_unknown_admitted_request_may_still_create_the_job(new_harness: NewSkyPi
     assert len(harness.jobs()) == 1
 
 
-def test_nothing_is_launched_while_the_gate_does_not_answer(
+def test_no_launch_is_sent_while_admission_is_unavailable(
     new_harness: NewSkyPilotHarness,
 ) -> None:
     harness = new_harness()
-    harness.gate_is_up = False
+    harness.admission_is_up = False
     with pytest.raises(LauncherUnreachable, match="refuses all launches"):
         harness.submit()
-    harness.gate_is_up = True
+    harness.admission_is_up = True
     assert do(harness.launcher.engine_info()).guarantee is LaunchGuarantee.EXACTLY_ONCE
-    harness.gate_is_up = False
+    harness.admission_is_up = False
     harness.submit()
     harness.pass_time(10)
 
     assert not harness.jobs()
-    harness.gate_is_up = True
+    harness.admission_is_up = True
     harness.until(LaunchStatus.UP)
 
     assert len(harness.jobs()) == len(admitted(harness)) == 1
 
 
 @pytest.mark.parametrize("gated", [True, False])
-def test_of_two_replicas_that_submit_at_once_one_asks(
+def test_of_two_concurrent_submits_one_sends_a_request(
     new_harness: NewSkyPilotHarness, gated: bool
 ) -> None:
     harness = new_harness(gated=gated)
     replicas = [harness.replica(), harness.replica()]
 
-    async def everybody() -> None:
+    async def submit_all() -> None:
         await asyncio.gather(*(replica.engine_info() for replica in replicas[:1]))
         await asyncio.gather(*(replica.submit(harness.launch()) for replica in replicas), return_exceptions=True)  # fmt: skip
 
-    do(everybody())
+    do(submit_all())
     harness.until(LaunchStatus.UP)
 
     assert len(harness.posted("/jobs/launch")) == 1
@@ -181,7 +181,7 @@ def test_of_two_replicas_that_submit_at_once_one_asks(
 def test_replica_resuming_after_a_long_pause_sends_no_request(
     new_harness: NewSkyPilotHarness,
 ) -> None:
-    """It had decided to ask before it fell asleep."""
+    """The replica had decided to send the request before it was paused."""
     harness = new_harness(gated=False)
     before = harness.book.open("job-1", "job", harness.clock.now())
     harness.submit()
@@ -218,15 +218,15 @@ def test_restored_database_finds_the_running_job(
 def test_job_never_started_by_its_request_is_relaunched(
     new_harness: NewSkyPilotHarness, how: str
 ) -> None:
-    """Seen live: a row PENDING and INACTIVE for ever, after a request that failed."""
+    """Observed in practice: a row stays PENDING and INACTIVE after a failed request."""
     harness = new_harness()
-    harness.truth.delay_s = 0
-    harness.truth.upload_s = 10
+    harness.state.delay_s = 0
+    harness.state.upload_s = 10
     harness.submit()
     while not harness.jobs():
         harness.pass_time(0.1)
-    harness.truth.rng.random = lambda: 0.9  # type: ignore[method-assign]
-    harness.truth.kill(how)
+    harness.state.rng.random = lambda: 0.9  # type: ignore[method-assign]
+    harness.state.kill(how)
 
     seen = harness.until(LaunchStatus.UP)
 
@@ -242,7 +242,7 @@ def test_without_plugin_a_lost_request_is_retried_after_timeout(
     harness = new_harness(gated=False)
     assert do(harness.launcher.engine_info()).guarantee is LaunchGuarantee.AT_MOST_60S_OVERLAP
     submit_with_lost_reply(harness)
-    [request] = [r for r in harness.truth.requests.values() if r.name == "sky.jobs.launch"]
+    [request] = [r for r in harness.state.requests.values() if r.name == "sky.jobs.launch"]
     request.work, request.is_known = None, False
     posts = []
     for _ in range(40):
@@ -255,15 +255,15 @@ def test_without_plugin_a_lost_request_is_retried_after_timeout(
     assert posts[-1] == 2
 
 
-def test_a_task_that_skypilot_never_takes_ends_the_launch(new_harness: NewSkyPilotHarness) -> None:
+def test_task_always_rejected_ends_the_launch(new_harness: NewSkyPilotHarness) -> None:
     harness = new_harness()
-    harness.truth.delay_s = 0
+    harness.state.delay_s = 0
 
     def refuse(body: dict[str, Any]) -> Any:
         yield from ()
         raise Failure("ResourcesUnavailableError", "Catalog does not contain A100:4")
 
-    harness.truth.launch = refuse  # type: ignore[method-assign]
+    harness.state.launch = refuse  # type: ignore[method-assign]
     harness.submit()
     harness.pass_time(1)
 
@@ -276,21 +276,21 @@ def test_a_task_that_skypilot_never_takes_ends_the_launch(new_harness: NewSkyPil
 
 def test_rejected_request_raises_launch_refused(new_harness: NewSkyPilotHarness) -> None:
     harness = new_harness()
-    line = LosesReplies(harness.server)
-    line.instead = httpx2.Response(422, json={"detail": [{"msg": "field required"}]})
+    transport = LosesReplies(harness.server)
+    transport.instead = httpx2.Response(422, json={"detail": [{"msg": "field required"}]})
 
     with pytest.raises(LaunchRefused, match="field required"):
-        do(harness.replica(line).submit(harness.launch()))
+        do(harness.replica(transport).submit(harness.launch()))
 
 
 def test_stale_replica_does_not_end_a_launch_never_started(
     new_harness: NewSkyPilotHarness,
 ) -> None:
-    """Seed 16: the other one had cancelled it and asked again, and this one read CANCELLED and ended the job."""
+    """Regression: the other replica had cancelled and sent it again; this one read CANCELLED."""
     harness = new_harness()
-    harness.truth.delay_s = 0
-    harness.truth.upload_s = 0
-    harness.truth.fails_after_row = 1
+    harness.state.delay_s = 0
+    harness.state.upload_s = 0
+    harness.state.fails_after_row = 1
     harness.submit()
     harness.pass_time(5)
     while not harness.jobs()[0].is_over:
@@ -298,7 +298,7 @@ def test_stale_replica_does_not_end_a_launch_never_started(
         harness.pass_time(31)
     late = harness.book.find("job-1")
     assert late
-    harness.truth.delay_s = 100
+    harness.state.delay_s = 100
     assert harness.look().status is LaunchStatus.ABSENT
     harness.submit()
 

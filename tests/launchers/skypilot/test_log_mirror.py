@@ -1,4 +1,4 @@
-"""Logs of jobs at SkyPilot: copied while their nodes run, and read independently of the launch."""
+"""Logs of SkyPilot's jobs: copied while their nodes run, and readable after them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.launchers.skypilot.log_mirror import MAX_CONCURRENT
 from support.skypilot.launcher import NewSkyPilotHarness, SkyPilotHarness, do
 
 
-def until_it_runs(harness: SkyPilotHarness, key: str = "job-1") -> None:
+def start_job(harness: SkyPilotHarness, key: str = "job-1") -> None:
     harness.until(LaunchStatus.UP, key)
     while harness.jobs(key)[0].status != "RUNNING":
         harness.pass_time(5)
@@ -24,20 +24,20 @@ def until_it_runs(harness: SkyPilotHarness, key: str = "job-1") -> None:
 
 @pytest.fixture
 def harness(new_harness: NewSkyPilotHarness) -> SkyPilotHarness:
-    """One whose job is up, and stays up."""
+    """A harness whose job is up and stays up."""
     harness = new_harness(JobSimulation(runs_s=100_000))
     assert list(do(harness.launcher.logs("job-1"))) == []
-    until_it_runs(harness)
+    start_job(harness)
     return harness
 
 
 def text(harness: SkyPilotHarness) -> bytes:
-    """All logs of the job, one after the other."""
+    """All logs of the job, concatenated."""
     sources = do(harness.launcher.logs("job-1"))
     return b"".join(harness.launcher.read_log("job-1", item, 0, 1000) for item in sources)
 
 
-def test_a_log_is_read_from_where_one_was(harness: SkyPilotHarness) -> None:
+def test_log_is_read_from_an_offset(harness: SkyPilotHarness) -> None:
     harness.server.prints = b"epoch 1\n"
 
     [source] = do(harness.launcher.logs("job-1"))
@@ -47,7 +47,7 @@ def test_a_log_is_read_from_where_one_was(harness: SkyPilotHarness) -> None:
     assert harness.launcher.read_log("job-1", source, 100, 3) == b""
 
 
-def test_lines_for_the_display_of_skypilot_are_not_in_a_log(harness: SkyPilotHarness) -> None:
+def test_display_lines_of_skypilot_are_not_in_a_log(harness: SkyPilotHarness) -> None:
     alive = b'<sky-payload>"<heartbeat></heartbeat>"</sky-payload>\n'
     harness.server.prints = b"epoch 1" + alive + b"\n<sky-payload>7</sky-payload>\n"
 
@@ -65,19 +65,19 @@ def test_mirrored_log_is_kept_when_server_returns_nothing(harness: SkyPilotHarne
 
 
 def test_log_is_mirrored_without_readers(harness: SkyPilotHarness) -> None:
-    """What was printed last before the nodes went is what people want to read."""
+    """Users need the last output before the nodes were lost."""
     harness.server.prints = b"epoch 1\n"
     do(harness.launcher.copy_logs("job-1"))
     harness.clock.advance(10)
     harness.server.prints += b"CUDA error\n"
     do(harness.launcher.copy_logs("job-1"))
-    harness.truth.take_nodes(harness.jobs()[0])
+    harness.state.release_nodes(harness.jobs()[0])
     harness.line.dark = True
 
     assert text(harness) == b"epoch 1\nCUDA error\n"
 
 
-def test_of_a_copied_log_only_the_newest_lines_are_asked_for(harness: SkyPilotHarness) -> None:
+def test_copied_log_requests_only_the_newest_lines(harness: SkyPilotHarness) -> None:
     lines = [b"step %d\n" % n for n in range(5000)]
     copied = []
     for count in (3000, 3001, 4500, 5000):
@@ -101,8 +101,8 @@ def test_log_tail_without_overlap_replaces_the_copy(harness: SkyPilotHarness) ->
     assert harness.launcher.read_log("job-1", source, 0, 1_000_000) == whole
 
 
-def test_a_log_is_not_asked_for_before_the_job_runs(new_harness: NewSkyPilotHarness) -> None:
-    """SkyPilot would answer once it does."""
+def test_log_is_not_requested_before_the_job_runs(new_harness: NewSkyPilotHarness) -> None:
+    """SkyPilot would respond only once the job runs."""
     harness = new_harness(JobSimulation(setup_s=3600))
     harness.until(LaunchStatus.UP)
 
@@ -111,8 +111,8 @@ def test_a_log_is_not_asked_for_before_the_job_runs(new_harness: NewSkyPilotHarn
     assert not harness.posted("/jobs/logs")
 
 
-def test_a_log_under_a_number_that_is_not_listed_is_not_ours(harness: SkyPilotHarness) -> None:
-    harness.truth.lose_everything()
+def test_log_of_an_unlisted_job_number_is_not_read(harness: SkyPilotHarness) -> None:
+    harness.state.lose_everything()
     harness.pass_time(31)
     with pytest.raises(LauncherUnreachable):
         harness.look()
@@ -122,7 +122,7 @@ def test_a_log_under_a_number_that_is_not_listed_is_not_ours(harness: SkyPilotHa
     assert not harness.posted("/jobs/logs")
 
 
-def test_every_placement_has_a_log_of_its_own(new_harness: NewSkyPilotHarness) -> None:
+def test_every_placement_has_a_separate_log(new_harness: NewSkyPilotHarness) -> None:
     harness = new_harness(JobSimulation(runs_s=100_000, mtbf_s=300), seed=3)
     for placement in (1, 2):
         while harness.until(LaunchStatus.UP).placements < placement:
@@ -139,7 +139,7 @@ def test_every_placement_has_a_log_of_its_own(new_harness: NewSkyPilotHarness) -
 def test_concurrent_log_followers_share_rate_limited_requests(
     harness: SkyPilotHarness,
 ) -> None:
-    """Ten seconds, in which two look four times a second."""
+    """Two readers poll four times a second for ten seconds."""
     before = len(harness.server.posts)
 
     for _ in range(40):
@@ -175,17 +175,17 @@ def test_reader_during_log_copy_gets_the_existing_bytes(harness: SkyPilotHarness
     assert do(read_while_it_is_copied()) == 8
 
 
-def test_to_read_a_log_does_nothing_to_a_launch(new_harness: NewSkyPilotHarness) -> None:
-    """Its request had failed after there was a job: the next observation cancels that, and submits again."""
+def test_reading_a_log_does_not_change_the_launch(new_harness: NewSkyPilotHarness) -> None:
+    """The request failed after its job was created: an observation cancels and resubmits it."""
     harness = new_harness()
-    harness.truth.delay_s = 0
-    harness.truth.upload_s = 1000
+    harness.state.delay_s = 0
+    harness.state.upload_s = 1000
     harness.submit()
     while not harness.jobs():
         harness.pass_time(1)
     harness.pass_time(31)
     harness.look()
-    harness.truth.kill("interrupted")
+    harness.state.kill("interrupted")
     row, recorded = harness.book.find("job-1"), harness.book.events("job-1")
 
     for _ in range(3):
@@ -198,18 +198,18 @@ def test_to_read_a_log_does_nothing_to_a_launch(new_harness: NewSkyPilotHarness)
     assert harness.posted("/jobs/cancel")
 
 
-@pytest.mark.parametrize("how", ["away", "forgetful"])
-def test_a_copy_can_be_read_whatever_became_of_skypilot(harness: SkyPilotHarness, how: str) -> None:
+@pytest.mark.parametrize("how", ["unreachable", "forgetful"])
+def test_log_copy_is_readable_without_skypilot(harness: SkyPilotHarness, how: str) -> None:
     whole = text(harness)
-    harness.line.dark = how == "away"
-    harness.truth.jobs.clear()
+    harness.line.dark = how == "unreachable"
+    harness.state.jobs.clear()
     harness.clock.advance(100)
 
     assert text(harness) == whole == b"hello\n"
 
 
-class LongLogs(FaultyTransport):
-    """A line on which logs come to no end until they may."""
+class LongLogTransport(FaultyTransport):
+    """A transport on which logs do not end until they may."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)
@@ -225,8 +225,8 @@ class LongLogs(FaultyTransport):
         return await super().handle_async_request(request)
 
 
-class BreaksOff(FaultyTransport):
-    """A line that is cut in the middle of a log."""
+class DisconnectingTransport(FaultyTransport):
+    """A transport that disconnects in the middle of a log."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.url.path == "/jobs/logs":
@@ -240,10 +240,10 @@ class _Cut(httpx2.AsyncByteStream):
         raise httpx2.ReadError("the connection was reset")
 
 
-def test_of_a_log_that_broke_off_nothing_is_kept(harness: SkyPilotHarness) -> None:
+def test_interrupted_log_download_is_discarded(harness: SkyPilotHarness) -> None:
     whole = text(harness)
 
-    [source] = do(harness.replica(BreaksOff(harness.server)).logs("job-1"))
+    [source] = do(harness.replica(DisconnectingTransport(harness.server)).logs("job-1"))
 
     assert source.size_bytes == len(whole)
     assert {file.name for file in harness.folder.glob("logs/job-1/*")} == {
@@ -252,24 +252,24 @@ def test_of_a_log_that_broke_off_nothing_is_kept(harness: SkyPilotHarness) -> No
     }
 
 
-def test_however_many_logs_are_read_jobs_can_be_looked_at(new_harness: NewSkyPilotHarness) -> None:
-    """They go through the same door, and some logs are long."""
+def test_many_log_downloads_do_not_block_observations(new_harness: NewSkyPilotHarness) -> None:
+    """Logs and observations share a connection limit, and some logs are long."""
     harness = new_harness(JobSimulation(runs_s=100_000))
     keys = [f"job{number}-1" for number in range(12)]
     for key in keys:
-        until_it_runs(harness, key)
-    line = LongLogs(harness.server)
-    launcher = harness.replica(line)
+        start_job(harness, key)
+    transport = LongLogTransport(harness.server)
+    launcher = harness.replica(transport)
 
-    async def read_all_and_look() -> LaunchStatus:
+    async def read_logs_and_observe() -> LaunchStatus:
         reading = [asyncio.create_task(launcher.logs(key)) for key in keys]
-        await line.is_long.wait()
+        await transport.is_long.wait()
         seen = await launcher.observe(keys[0])
-        line.is_over.set()
+        transport.is_over.set()
         await asyncio.gather(*reading)
         return seen.status
 
-    assert do(read_all_and_look()) is LaunchStatus.UP
+    assert do(read_logs_and_observe()) is LaunchStatus.UP
 
 
 def test_discarded_log_is_not_copied_again(harness: SkyPilotHarness) -> None:

@@ -1,4 +1,4 @@
-"""SkyPilot's events become an observation, and later ones never contradict it."""
+"""SkyPilot's events become an observation that later events never contradict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def event(seconds: float, status: str, reason: str, code: str | None = None) -> 
     return EngineEvent(at=at(seconds), status=status, code=code, reason=reason)
 
 
-def row(**words: object) -> ManagedJob:
+def row(**fields: object) -> ManagedJob:
     facts = {
         "engine_id": 2,
         "name": "hf-job-1",
@@ -36,7 +36,7 @@ def row(**words: object) -> ManagedJob:
         "up_since": None,
         "controller_started_at": None,
     }
-    return ManagedJob(**{**facts, **words})  # type: ignore[arg-type]
+    return ManagedJob(**{**facts, **fields})  # type: ignore[arg-type]
 
 
 def observed(*events: EngineEvent, job: ManagedJob | None = None) -> Observation:
@@ -52,7 +52,7 @@ UP = (
 )
 
 
-def test_nodes_are_ready_when_their_machines_were_there() -> None:
+def test_nodes_are_ready_when_their_machines_are_up() -> None:
     seen = observed(*UP)
 
     assert (seen.status, seen.placements, seen.since) == (LaunchStatus.UP, 1, at(40))
@@ -64,8 +64,8 @@ def test_nodes_are_ready_when_their_machines_were_there() -> None:
 
 def test_zone_is_read_from_listing_if_its_region_matches_events() -> None:
     assert observed(*UP, job=row()).recent_placements[0].zone == "aws/us-east-1/us-east-1b"
-    elsewhere = row(location="aws/eu-north-1/eu-north-1a", region="aws/eu-north-1")
-    assert observed(*UP, job=elsewhere).recent_placements[0].zone == "aws/us-east-1"
+    other_zone = row(location="aws/eu-north-1/eu-north-1a", region="aws/eu-north-1")
+    assert observed(*UP, job=other_zone).recent_placements[0].zone == "aws/us-east-1"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_restarted_program_keeps_its_nodes() -> None:
     ]
 
 
-def test_places_that_were_tried_in_vain_are_denials_in_order() -> None:
+def test_failed_provisions_are_denials_in_order() -> None:
     seen = observed(
         event(6, "STARTING", "Provisioning on aws in us-east-1"),
         event(10, "STARTING", "Provision failed: Reasons for x"),
@@ -136,7 +136,7 @@ def test_places_that_were_tried_in_vain_are_denials_in_order() -> None:
     assert (seen.status, seen.placements) == (LaunchStatus.UP, 1)
 
 
-def test_machines_are_a_placement_before_the_job_runs() -> None:
+def test_machines_are_a_placement_before_the_job_starts() -> None:
     seen = observed(*UP[:-1], job=row(status=ManagedJobStatus.STARTING))
 
     [placed] = seen.recent_placements
@@ -146,15 +146,15 @@ def test_machines_are_a_placement_before_the_job_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    "given_up",
+    "last_event",
     [
         event(600, "STARTING", "Provision failed: no ssh"),
         event(600, "STARTING", "Provisioning on aws in us-east-2"),
         event(600, "PENDING", "Job is in backoff"),
     ],
 )
-def test_machines_given_up_before_the_job_ran_are_lost(given_up: EngineEvent) -> None:
-    seen = observed(*UP[:-1], given_up)
+def test_machines_released_before_the_job_ran_are_lost(last_event: EngineEvent) -> None:
+    seen = observed(*UP[:-1], last_event)
 
     [placed] = seen.recent_placements
     assert (seen.status, seen.since) == (LaunchStatus.WAITING, at(600))
@@ -162,7 +162,7 @@ def test_machines_given_up_before_the_job_ran_are_lost(given_up: EngineEvent) ->
     assert placed.detail == "SkyPilot released the nodes before the job ran on them"
 
 
-def test_machines_that_replace_others_are_another_placement() -> None:
+def test_replacement_machines_are_another_placement() -> None:
     seen = observed(*UP[:-1], event(90, "STARTING", "Instances launched on aws in us-east-2"))
 
     assert [(p.ready_at, p.lost_at) for p in seen.recent_placements] == [
@@ -172,14 +172,14 @@ def test_machines_that_replace_others_are_another_placement() -> None:
     assert [p.zone for p in seen.recent_placements] == ["aws/us-east-1", "aws/us-east-2"]
 
 
-def test_a_cancelled_job_keeps_the_placement_it_never_ran_on() -> None:
+def test_cancelled_job_keeps_its_unused_placement() -> None:
     seen = observed(*UP[:-1], event(560, "CANCELLED", "Job is cancelled"))
 
     assert seen.result
     assert (seen.placements, seen.result.at) == (1, at(560))
 
 
-def test_machines_that_come_after_the_end_do_not_undo_it() -> None:
+def test_machines_after_the_end_do_not_undo_it() -> None:
     late = event(90, "STARTING", "Instances launched on aws in us-east-1")
 
     seen = observed(*UP[:3], event(60, "CANCELLED", "Job is cancelled"), late)
@@ -198,7 +198,7 @@ def test_machines_that_come_after_the_end_do_not_undo_it() -> None:
         ("FAILED_CONTROLLER", "boom", Outcome.FAILED, None),
     ],
 )
-def test_a_job_ends_as_skypilot_says(
+def test_outcome_follows_from_the_final_status(
     status: str, reason: str, outcome: Outcome, code: int | None
 ) -> None:
     seen = observed(*UP, event(100, status, reason))
@@ -209,14 +209,14 @@ def test_a_job_ends_as_skypilot_says(
 
 
 def test_cancelled_event_before_running_does_not_end_the_launch() -> None:
-    """SkyPilot writes CANCELLED for a job in back-off before it knows whether it can still be cancelled."""
+    """SkyPilot records CANCELLED for a job in back-off before it knows whether that is possible."""
     seen = observed(event(3, "CANCELLED", "Job has been cancelled"), *UP)
 
     assert seen.status is LaunchStatus.UP
     assert seen.result is None
 
 
-def test_a_job_without_events_waits_since_now() -> None:
+def test_job_without_events_waits_since_now() -> None:
     assert observed() == Observation(status=LaunchStatus.WAITING, since=at(9999))
 
 
@@ -238,7 +238,7 @@ def test_ansi_codes_and_policy_secret_are_stripped() -> None:
 PLACES = st.sampled_from(["us-east-1", "us-east-2"])
 PROVISION = PLACES.map(lambda p: ("STARTING", f"Provisioning on aws in {p}", None))
 LAUNCHED = PLACES.map(lambda p: ("STARTING", f"Instances launched on aws in {p}", None))
-HAPPENINGS = st.one_of(
+EVENTS = st.one_of(
     PROVISION,
     LAUNCHED,
     st.sampled_from(
@@ -256,17 +256,17 @@ HAPPENINGS = st.one_of(
         ]
     ),
 )
-STEPS = st.lists(st.tuples(st.sampled_from([0, 0, 0.4, 1, 30]), HAPPENINGS), max_size=25)
+STEPS = st.lists(st.tuples(st.sampled_from([0, 0, 0.4, 1, 30]), EVENTS), max_size=25)
 
 
 @settings(max_examples=repeat_count(100, 500))
 @given(STEPS)
 def test_observation_stays_consistent_as_events_are_added(steps: list[tuple[float, tuple[str, str, str | None]]]) -> None:  # fmt: skip
-    """A pure fold: placements never decrease, a loss never changes, denials only grow, ties in time or not."""
+    """Placements and denials only grow, and a loss never changes, also with equal times."""
     events, now = [], DAWN
     for pause_s, (status, reason, code) in steps:
         now += timedelta(seconds=pause_s)
-        # Events of a cluster have whole seconds, and so seem to come before what they followed.
+        # Cluster events have whole seconds, and may seem to precede their cause.
         stamp = now.replace(microsecond=0) if reason.startswith(("Prov", "Inst")) else now
         events.append(EngineEvent(at=stamp, status=status, code=code, reason=reason))
 

@@ -1,4 +1,4 @@
-"""Orphans at SkyPilot: found in its lists, and stopped, or left alone and reported."""
+"""Orphans at SkyPilot: found in its lists, and terminated, or only reported."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from support.skypilot.launcher import NAMES, NewSkyPilotHarness, SkyPilotHarness
 FOR_LONG = JobSimulation(runs_s=100_000)
 
 
-def sweeps(
+def sweep(
     harness: SkyPilotHarness, times: int, *, live: bool = False
 ) -> list[list[OrphanedResource]]:
-    """What so many sweeps tell, a minute between two."""
-    return sweeps_as(harness, times, lambda key: live)
+    """The orphans found by some sweeps, one minute apart."""
+    return sweep_with(harness, times, lambda key: live)
 
 
-def sweeps_as(
+def sweep_with(
     harness: SkyPilotHarness, times: int, is_live: Callable[[str], bool | None]
 ) -> list[list[OrphanedResource]]:
-    """The same, with what is known of each launch."""
+    """The same with the given liveness of each launch."""
     found = []
     for _ in range(times):
         found.append([*do(harness.launcher.sweep(is_live))])
@@ -43,9 +43,9 @@ def sweeps_as(
 
 
 def lose_jobs(harness: SkyPilotHarness) -> str:
-    """SkyPilot's database of jobs is recreated, and that of its clusters is not; the cluster is an orphan."""
+    """Recreate SkyPilot's database of jobs but not of clusters: the cluster becomes an orphan."""
     [job] = harness.jobs()
-    harness.truth.lose_jobs()
+    harness.state.lose_jobs()
     return f"SkyPilot cluster {job.cluster}"
 
 
@@ -60,26 +60,26 @@ def test_orphaned_nodes_of_ended_job_are_reported_and_terminated(
     waiting = harness.look()
     harness.pass_time(15 * 60)
     ended = harness.look()
-    strays = [stray for each in sweeps(harness, 14) for stray in each]
+    orphans = [orphan for each in sweep(harness, 14) for orphan in each]
 
     assert job.is_over
-    assert waiting.status is LaunchStatus.UP, "its nodes stand"
+    assert waiting.status is LaunchStatus.UP, "its nodes run"
     assert ended.result
     assert ended.result.outcome is Outcome.SUCCEEDED
     assert ended.leftovers == (f"SkyPilot cluster {job.cluster}",)
-    assert not harness.truth.standing()
-    assert {stray.description for stray in strays} == {*ended.leftovers}
-    assert [stray.stopped for stray in strays].index(True) == len(strays) - 1
+    assert not harness.state.running_clusters()
+    assert {orphan.description for orphan in orphans} == {*ended.leftovers}
+    assert [orphan.stopped for orphan in orphans].index(True) == len(orphans) - 1
 
 
 def test_each_leftover_is_listed_separately(new_harness: NewSkyPilotHarness) -> None:
-    """A sweep finds each gone by itself, too."""
+    """A sweep also detects the end of each orphan separately."""
     harness = new_harness(JobSimulation(runs_s=60, leaks=1), gated=False)
     harness.until(LaunchStatus.UP)
     harness.pass_time(120)
-    harness.truth.natures[NAMES.job_name("job-1")] = FOR_LONG
-    request = harness.truth.ask("sky.jobs.launch", harness.posted("/jobs/launch")[0])
-    harness.truth.run(request, harness.truth.launch(request.body), 0)
+    harness.state.simulations[NAMES.job_name("job-1")] = FOR_LONG
+    request = harness.state.ask("sky.jobs.launch", harness.posted("/jobs/launch")[0])
+    harness.state.run(request, harness.state.launch(request.body), 0)
     harness.pass_time(15 * 60)
 
     ended = harness.look()
@@ -91,24 +91,24 @@ def test_each_leftover_is_listed_separately(new_harness: NewSkyPilotHarness) -> 
 def test_lost_job_is_forgotten_after_its_cluster_is_terminated(
     new_harness: NewSkyPilotHarness,
 ) -> None:
-    """Or it would run on and be paid for beside the next launch."""
+    """Otherwise it would run and cost money beside the next launch."""
     harness = new_harness(FOR_LONG)
     harness.until(LaunchStatus.UP)
     cluster = lose_jobs(harness)
     harness.pass_time(31)
     found = []
     for _ in range(9):
-        with pytest.raises(LauncherUnreachable) as trouble:
+        with pytest.raises(LauncherUnreachable) as error:
             harness.look()
-        found.append(trouble.value.detail)
+        found.append(error.value.detail)
         harness.pass_time(10)
 
-    sweeps(harness, 1, live=True)
+    sweep(harness, 1, live=True)
     seen = harness.look()
 
     assert found[-1] == f"SkyPilot has lost the job; terminating first: {cluster}"
     assert (seen.status, seen.leftovers) == (LaunchStatus.FORGOTTEN, ())
-    assert not harness.truth.standing()
+    assert not harness.state.running_clusters()
 
 
 def test_cluster_not_terminating_in_time_becomes_a_leftover(
@@ -119,25 +119,25 @@ def test_cluster_not_terminating_in_time_becomes_a_leftover(
     cluster = lose_jobs(harness)
 
     seen = harness.until(LaunchStatus.FORGOTTEN, limit_s=20 * 60)
-    [first], *_, [last] = sweeps(harness, 2)
+    [first], *_, [last] = sweep(harness, 2)
 
     assert seen.leftovers == (cluster,)
     assert (first.key, first.description, first.stopped) == ("job-1", cluster, False)
     assert (last.description, last.stopped) == (cluster, True)
 
 
-def test_a_cluster_is_seen_though_its_job_is_in_no_listing(new_harness: NewSkyPilotHarness) -> None:
-    """The job was not observed since SkyPilot lost it: it had ended for the service."""
+def test_cluster_of_an_unlisted_job_is_found(new_harness: NewSkyPilotHarness) -> None:
+    """The job was not observed after SkyPilot lost it, since it had ended for the service."""
     harness = new_harness(FOR_LONG)
     harness.until(LaunchStatus.UP)
     lose_jobs(harness)
 
-    sweeps(harness, 5)
+    sweep(harness, 5)
     early = harness.posted("/down")
-    sweeps(harness, 8)
+    sweep(harness, 8)
 
     assert not early, "SkyPilot may be at it by itself"
-    assert not harness.truth.standing()
+    assert not harness.state.running_clusters()
 
 
 def test_sweep_lists_only_running_clusters(
@@ -148,7 +148,7 @@ def test_sweep_lists_only_running_clusters(
         harness.until(LaunchStatus.UP, f"job-{number}")
     harness.pass_time(600)
 
-    sweeps(harness, 1)
+    sweep(harness, 1)
 
     asked = harness.posted("/cost_report")[-1]
     assert (asked["days"], "cluster_names" in asked) == (0, False)
@@ -166,13 +166,13 @@ def test_cluster_listing_without_status_ends_no_launch(
         harness.look()
 
 
-# Of another database
+# Resources of another database
 
 
 def another_database(
     harness: SkyPilotHarness, open_engine: Callable[[str], Engine], folder: Path
 ) -> Journal:
-    """The service is started with an empty database."""
+    """Start the service with an empty database."""
     engine = open_engine(f"sqlite:///{folder / 'another.db'}")
     upgrade(engine)
     harness.book = LaunchBook(engine, b"secret")
@@ -181,34 +181,34 @@ def another_database(
 
 
 def liveness_in(journal: Journal) -> Callable[[str], bool | None]:
-    """Whether a service over that database considers a launch live."""
+    """Return a function that states whether a service on that database considers a launch live."""
     return OrphanCleaner(journal=journal, launchers={}, clock=FixedClock()).is_live
 
 
 def a_key(harness: SkyPilotHarness) -> str:
-    """A key such as jobs have that are submitted now."""
+    """Return a launch key of a job that is submitted now."""
     return f"{new_job_id(harness.clock.now())}-1"
 
 
 def test_jobs_of_another_database_are_listed_but_not_cancelled(
     new_harness: NewSkyPilotHarness, open_engine: Callable[[str], Engine], tmp_path: Path
 ) -> None:
-    """HOLDFAST_DATABASE_URL was changed, and all jobs that train would have been cancelled within minutes."""
+    """Regression: a changed HOLDFAST_DATABASE_URL led to the cancellation of all running jobs."""
     harness = new_harness(FOR_LONG)
     harness.until(LaunchStatus.UP, a_key(harness))
-    [job] = harness.truth.jobs.values()
+    [job] = harness.state.jobs.values()
     journal = another_database(harness, open_engine, tmp_path)
 
-    before = sweeps_as(harness, 10, liveness_in(journal))
+    before = sweep_with(harness, 10, liveness_in(journal))
     journal.submit("job", submitted())
-    after = sweeps_as(harness, 10, liveness_in(journal))
-    [stray] = harness.launcher.strangers
+    after = sweep_with(harness, 10, liveness_in(journal))
+    [orphan] = harness.launcher.strangers
 
     assert not any(before + after)
     assert not harness.posted("/jobs/cancel")
-    assert len(harness.truth.standing()) == 1
-    assert stray.description == f"SkyPilot managed job 1 ({job.name})"
-    assert NAMES.job_name(stray.key or "") == job.name
+    assert len(harness.state.running_clusters()) == 1
+    assert orphan.description == f"SkyPilot managed job 1 ({job.name})"
+    assert NAMES.job_name(orphan.key or "") == job.name
 
 
 def test_orphans_of_another_database_are_left_running(
@@ -220,18 +220,18 @@ def test_orphans_of_another_database_are_left_running(
     journal.submit("job", submitted())
     harness.pass_time(120)
 
-    sweeps_as(harness, 20, liveness_in(journal))
+    sweep_with(harness, 20, liveness_in(journal))
 
-    [cluster] = harness.truth.standing()
-    assert [stray.description for stray in harness.launcher.strangers] == [
+    [cluster] = harness.state.running_clusters()
+    assert [orphan.description for orphan in harness.launcher.strangers] == [
         f"SkyPilot cluster {cluster.name}"
     ]
 
 
-def test_a_job_from_after_a_backup_is_stopped_only_on_request(
+def test_job_newer_than_a_backup_stops_only_on_request(
     new_harness: NewSkyPilotHarness, open_engine: Callable[[str], Engine], tmp_path: Path
 ) -> None:
-    """It is younger than the oldest events of the restored database, and older than its newest."""
+    """The job is newer than the oldest event of the restored database, older than its newest."""
     harness = new_harness(FOR_LONG)
     journal = another_database(harness, open_engine, tmp_path)
     journal.submit("job", submitted())
@@ -243,18 +243,18 @@ def test_a_job_from_after_a_backup_is_stopped_only_on_request(
     harness.pass_time(60)
     journal.submit("a-later-job", submitted())
 
-    alone = sweeps_as(harness, 10, liveness_in(journal))
-    unasked = harness.posted("/jobs/cancel")
-    listed = [stray.key for stray in harness.launcher.strangers]
+    alone = sweep_with(harness, 10, liveness_in(journal))
+    unrequested = harness.posted("/jobs/cancel")
+    listed = [orphan.key for orphan in harness.launcher.strangers]
     do(harness.launcher.cancel(key))
-    sweeps_as(harness, 5, liveness_in(journal))
+    sweep_with(harness, 5, liveness_in(journal))
 
     assert not any(alone)
-    assert not unasked
+    assert not unrequested
     assert listed == [key]
     assert harness.posted("/jobs/cancel")[0]["job_ids"] == [1]
-    assert not harness.truth.live(NAMES.job_name(key))
-    assert not harness.truth.standing()
+    assert not harness.state.live(NAMES.job_name(key))
+    assert not harness.state.running_clusters()
 
 
 # Copies of files
@@ -268,24 +268,24 @@ def source(tmp_path: Path) -> str:
     return str(folder)
 
 
-def test_the_files_of_a_launch_are_kept_until_it_is_over(
+def test_files_of_a_launch_are_kept_until_it_ends(
     new_harness: NewSkyPilotHarness, source: str
 ) -> None:
-    """SkyPilot sends them to the nodes at each recovery; afterwards they would fill the disk, a copy for each launch."""
+    """SkyPilot sends them to the nodes at each recovery; later they would only fill the disk."""
     harness = new_harness(FOR_LONG)
     harness.submit(workdir=source)
     copies = harness.folder / "workdirs"
-    (copies / ".job-1.0123abcd").mkdir()  # Of a crash in the middle of a copy.
+    (copies / ".job-1.0123abcd").mkdir()  # A crash left this in the middle of a copy.
 
-    sweeps(harness, 1, live=True)
+    sweep(harness, 1, live=True)
     kept = {path.name for path in copies.iterdir()}
-    sweeps(harness, 1)
+    sweep(harness, 1)
 
     assert kept == {"job-1", ".job-1.0123abcd"}
     assert not [*copies.iterdir()]
 
 
-def test_the_files_of_launches_from_another_database_are_kept(
+def test_files_of_launches_from_another_database_are_kept(
     new_harness: NewSkyPilotHarness,
     open_engine: Callable[[str], Engine],
     tmp_path: Path,
@@ -295,6 +295,6 @@ def test_the_files_of_launches_from_another_database_are_kept(
     harness.submit(workdir=source)
     another_database(harness, open_engine, tmp_path)
 
-    sweeps(harness, 2)
+    sweep(harness, 2)
 
     assert (harness.folder / "workdirs/job-1/train.py").exists()

@@ -1,4 +1,4 @@
-"""The queue of SkyPilot: asked for as seldom as may be, waited for while SkyPilot is at it, and believed as a whole."""
+"""The cached queue of SkyPilot: rarely requested, awaited while slow, and used as a whole."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ QUEUE = "/jobs/queue/v2"
 
 @pytest.fixture
 def harness(new_harness: NewSkyPilotHarness) -> SkyPilotHarness:
-    """One whose job is up, and stays up."""
+    """A harness whose job is up and stays up."""
     harness = new_harness(JobSimulation(runs_s=100_000))
     harness.until(LaunchStatus.UP)
     return harness
 
 
 def observe_once(harness: SkyPilotHarness) -> Observation | None:
-    """What was seen; None if nothing was, after the time that the door waits for an answer."""
+    """Observe within the client's timeout; return None without a result."""
     try:
         return harness.look()
     except LauncherUnreachable:
@@ -38,7 +38,7 @@ def observe_once(harness: SkyPilotHarness) -> Observation | None:
 def test_slow_queue_listing_is_awaited_without_a_second_request(
     harness: SkyPilotHarness,
 ) -> None:
-    """To ask for another one instead makes a server still slower that is slow already."""
+    """A second request would slow down a server that is already slow."""
     harness.pass_time(31)
     harness.server.list_s = 70
     before = len(harness.posted(QUEUE))
@@ -51,7 +51,7 @@ def test_slow_queue_listing_is_awaited_without_a_second_request(
     assert len(harness.posted(QUEUE)) == before + 1
 
 
-def test_a_listing_that_never_comes_is_given_up_in_the_end(harness: SkyPilotHarness) -> None:
+def test_listing_without_response_times_out(harness: SkyPilotHarness) -> None:
     harness.pass_time(31)
     harness.server.list_s = 1e9
     before = len(harness.posted(QUEUE))
@@ -59,12 +59,12 @@ def test_a_listing_that_never_comes_is_given_up_in_the_end(harness: SkyPilotHarn
     while observe_once(harness) is None and len(harness.posted(QUEUE)) < before + 2:
         pass
 
-    first, second = (r.made_at for r in list(harness.truth.requests.values())[-50:] if r.name == "sky.jobs.queue_v2" and r.status == "PENDING")  # fmt: skip
+    first, second = (r.made_at for r in list(harness.state.requests.values())[-50:] if r.name == "sky.jobs.queue_v2" and r.status == "PENDING")  # fmt: skip
     assert second - first >= MAX_LISTING_TIME
 
 
-def test_a_listing_has_no_jobs_that_are_over(new_harness: NewSkyPilotHarness) -> None:
-    """Thousands may be, and each would cost SkyPilot's server time in every listing."""
+def test_listing_excludes_ended_jobs(new_harness: NewSkyPilotHarness) -> None:
+    """A cluster may have thousands, and each would slow down every listing."""
     harness = new_harness(JobSimulation(runs_s=60))
     for number in range(4):
         harness.until(LaunchStatus.ENDED, f"job-{number}")
@@ -77,7 +77,7 @@ def test_a_listing_has_no_jobs_that_are_over(new_harness: NewSkyPilotHarness) ->
     assert harness.posted(QUEUE)[-1]["skip_finished"]
 
 
-def test_a_job_that_is_over_is_asked_for_once(new_harness: NewSkyPilotHarness) -> None:
+def test_ended_job_is_requested_once(new_harness: NewSkyPilotHarness) -> None:
     harness = new_harness(JobSimulation(runs_s=60))
     harness.until(LaunchStatus.ENDED)
     before = len(harness.posted(QUEUE))
@@ -91,7 +91,7 @@ def test_a_job_that_is_over_is_asked_for_once(new_harness: NewSkyPilotHarness) -
 def test_ended_job_of_deleted_launch_row_is_found_and_not_rerun(
     new_harness: NewSkyPilotHarness,
 ) -> None:
-    """The database was put back to an older state, and another replica asks for what has run already."""
+    """The database was restored from a backup, and another replica submits an ended job again."""
     harness = new_harness(JobSimulation(runs_s=60))
     harness.until(LaunchStatus.ENDED)
     with harness.book._engine.begin() as connection:
@@ -103,25 +103,25 @@ def test_ended_job_of_deleted_launch_row_is_found_and_not_rerun(
     assert len(harness.posted("/jobs/launch")) == 1
 
 
-class Garbles(FaultyTransport):
-    """A line whose next result is no result."""
+class GarblingTransport(FaultyTransport):
+    """A transport whose next result is unreadable."""
 
-    garbles = False
+    is_garbling = False
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         reply = await super().handle_async_request(request)
-        if self.garbles and request.url.path == "/api/get":
+        if self.is_garbling and request.url.path == "/api/get":
             return httpx2.Response(200, json={"return_value": '{"jobs": [{'})
         return reply
 
 
 def test_unreadable_queue_listing_is_requested_again(harness: SkyPilotHarness) -> None:
-    line = Garbles(harness.server)
-    listings = harness.replica(line)._listings
-    line.garbles = True
+    transport = GarblingTransport(harness.server)
+    listings = harness.replica(transport)._listings
+    transport.is_garbling = True
     with pytest.raises(LauncherUnreachable):
         do(listings.newest())
-    line.garbles = False
+    transport.is_garbling = False
 
     listing = do(listings.newest())
 
@@ -132,7 +132,7 @@ def test_unreadable_queue_listing_is_requested_again(harness: SkyPilotHarness) -
 def test_listing_with_nameless_job_does_not_mark_job_missing(
     harness: SkyPilotHarness, name: Any
 ) -> None:
-    """What is lost is launched again, beside what runs."""
+    """A missing job is launched again, beside the running one."""
     [row] = harness.server.queue()
     odd = {**row, "job_name": name}
     if name is ...:
@@ -153,9 +153,9 @@ def test_listing_with_nameless_job_does_not_mark_job_missing(
 def test_server_outside_utc_is_rejected_with_a_hint(
     new_harness: NewSkyPilotHarness, tz: str
 ) -> None:
-    """Its events have local times, its listings seconds: after a recovery the nodes would be hidden for ever."""
+    """Events have local times and listings UTC seconds, so that a recovery would hide the nodes."""
     harness = new_harness(JobSimulation(runs_s=100_000, mtbf_s=600))
-    harness.truth.tz = ZoneInfo(tz)
+    harness.state.tz = ZoneInfo(tz)
     harness.submit()
     harness.pass_time(60)
 

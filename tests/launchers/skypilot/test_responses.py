@@ -1,4 +1,4 @@
-"""Whatever SkyPilot answers: it is understood, or nothing is concluded from it and nothing is done because of it."""
+"""Arbitrary responses of SkyPilot are understood, or have no effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 from fake_skypilot import FaultyTransport, JobSimulation
-from fake_skypilot.network_faults import bad_answers
+from fake_skypilot.network_faults import faulty_responses
 from holdfast.domain.jobs.observation import LaunchStatus
 from holdfast.errors import LauncherUnreachable
 from holdfast.store.database import open_database, upgrade
@@ -24,26 +24,26 @@ from support.skypilot.launcher import CANARY, NAMES, SkyPilotHarness, do
 
 ACTS = {"/jobs/launch", "/jobs/cancel", "/down"}
 CONCLUSIONS = {None, LaunchStatus.UP, LaunchStatus.WAITING}
-"""Of a job that is up: that it is, or is being placed again, or nothing. Never that there is none."""
+"""Valid conclusions about a job that is up: up, being placed, or unknown; never absent."""
 READS = ["/api/health", "/api/status", "/jobs/events", "/jobs/queue/v2", "/cost_report"]
-ODD: list[Any] = [
+ODD_VALUES: list[Any] = [
     None, True, -1, 0, 2.5, 1e308, float("nan"), float("inf"), 10**30, "", "-", "\0", "\ud800", "RESTARTING",
     "SUCCEEDED", "CANCELLED", "PENDING", "INACTIVE", "RECOVERING", "2026-13-01", "9999-12-31T23:59:59-23:59", "1e999", [], [[]], {}, [None], {"jobs": None}, "x" * 70_000,
 ]  # fmt: skip
 
 
 class Tampering(httpx2.AsyncBaseTransport):
-    """A connection that changes responses."""
+    """A transport that changes responses."""
 
-    def __init__(self, line: FaultyTransport) -> None:
-        self.line = line
+    def __init__(self, transport: FaultyTransport) -> None:
+        self.transport = transport
         self.change: Callable[[str, Any], Any] = lambda path, value: value
         self.change_reply: Callable[[str, httpx2.Response], httpx2.Response] = lambda path, r: r
         self._asked: dict[str, str] = {}
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         path = request.url.path
-        reply = await self.line.handle_async_request(request)
+        reply = await self.transport.handle_async_request(request)
         if request_id := reply.headers.get("X-Skypilot-Request-ID"):
             self._asked[request_id] = path
             return self.change_reply("POST " + path, reply)
@@ -57,12 +57,12 @@ class Tampering(httpx2.AsyncBaseTransport):
         return self.change_reply(asked, _json(reply.status_code, body))
 
 
-def _json(code: int, said: Any) -> httpx2.Response:
-    return httpx2.Response(code, content=json.dumps(said).encode())
+def _json(code: int, value: Any) -> httpx2.Response:
+    return httpx2.Response(code, content=json.dumps(value).encode())
 
 
-def standing_house(engine: Engine, folder: Path) -> SkyPilotHarness:
-    """One whose job is up, and stays up."""
+def harness_with_running_job(engine: Engine, folder: Path) -> SkyPilotHarness:
+    """Create a harness whose job is up and stays up."""
     upgrade(engine)
     harness = SkyPilotHarness(engine, folder, JobSimulation(runs_s=100_000, denial_rate=0.3))
     harness.submit()
@@ -72,21 +72,21 @@ def standing_house(engine: Engine, folder: Path) -> SkyPilotHarness:
 
 @pytest.fixture
 def harness(tmp_path: Path, open_engine: Callable[[str], Engine]) -> SkyPilotHarness:
-    return standing_house(open_engine(f"sqlite:///{tmp_path / 'holdfast.db'}"), tmp_path)
+    return harness_with_running_job(open_engine(f"sqlite:///{tmp_path / 'holdfast.db'}"), tmp_path)
 
 
 @pytest.fixture(scope="module")
-def shared_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SkyPilotHarness]:
-    """One for many looks, each of which is taken back."""
-    folder = tmp_path_factory.mktemp("house")
+def shared_harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SkyPilotHarness]:
+    """A harness for many observations, each of which is rolled back."""
+    folder = tmp_path_factory.mktemp("shared")
     engine = open_database(f"sqlite:///{folder / 'holdfast.db'}")
-    yield standing_house(engine, folder)
+    yield harness_with_running_job(engine, folder)
     engine.dispose()
 
 
 @contextmanager
 def rolled_back(harness: SkyPilotHarness) -> Iterator[None]:
-    """Roll back all writes to its launch store."""
+    """Roll back all writes to the launch store."""
     with closing(sqlite3.connect(":memory:")) as kept, harness.book._engine.connect() as connection:
         book = connection.connection.driver_connection
         book.backup(kept)
@@ -97,9 +97,12 @@ def rolled_back(harness: SkyPilotHarness) -> Iterator[None]:
 
 
 def concluded(harness: SkyPilotHarness, tampering: Tampering) -> LaunchStatus | None:
-    """Where the launch is by one look, of which nothing stays; None where that is unknown. A look does nothing."""
+    """Observe once and roll back; return the status, or None if unknown.
+
+    Observations have no effects.
+    """
     posts = len(harness.server.posts)
-    standing: LaunchStatus | None = None
+    status: LaunchStatus | None = None
 
     with rolled_back(harness):
         try:
@@ -107,15 +110,15 @@ def concluded(harness: SkyPilotHarness, tampering: Tampering) -> LaunchStatus | 
         except LauncherUnreachable as unknown:
             result = unknown.detail
         else:
-            result, standing = repr(seen), seen.status
+            result, status = repr(seen), seen.status
 
     assert CANARY not in result
     assert not ACTS & {path for path, _ in harness.server.posts[posts:]}
-    return standing
+    return status
 
 
 def paths_of(value: Any) -> list[tuple[Any, ...]]:
-    """Where something can be changed in a value."""
+    """All paths to values within a JSON value."""
     found: list[tuple[Any, ...]] = [()]
     inner: Any = ()
     if isinstance(value, dict):
@@ -127,12 +130,12 @@ def paths_of(value: Any) -> list[tuple[Any, ...]]:
     return found
 
 
-def changed(value: Any, place: tuple[Any, ...], new: Any) -> Any:
-    """A copy with `new` at a place; without what is there, where `new` is Ellipsis."""
-    if not place:
+def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    """Return a copy with `new` at a path; with Ellipsis, without the value there."""
+    if not path:
         return None if new is ... else new
     copy = dict(value) if isinstance(value, dict) else list(value)
-    key, *rest = place
+    key, *rest = path
     if not rest and new is ...:
         del copy[key]
     else:
@@ -143,27 +146,27 @@ def changed(value: Any, place: tuple[Any, ...], new: Any) -> Any:
 @settings(max_examples=repeat_count(100, 400))
 @given(data=st.data(), where=st.sampled_from(READS))
 def test_corrupted_json_is_parsed_or_rejected_without_effect(
-    shared_house: SkyPilotHarness, data: st.DataObject, where: str
+    shared_harness: SkyPilotHarness, data: st.DataObject, where: str
 ) -> None:
-    tampering = Tampering(shared_house.line)
+    tampering = Tampering(shared_harness.line)
 
     def change(path: str, value: Any) -> Any:
         if path != where:
             return value
-        place = data.draw(st.sampled_from(paths_of(value)))
-        return changed(value, place, data.draw(st.sampled_from([..., *ODD])))
+        target = data.draw(st.sampled_from(paths_of(value)))
+        return changed(value, target, data.draw(st.sampled_from([..., *ODD_VALUES])))
 
     tampering.change = change
 
-    assert concluded(shared_house, tampering) in CONCLUSIONS
+    assert concluded(shared_harness, tampering) in CONCLUSIONS
 
 
 @settings(max_examples=repeat_count(50, 200))
 @given(data=st.data(), where=st.sampled_from([*READS, *("POST " + path for path in READS[2:])]))
 def test_faulty_http_reply_is_parsed_or_rejected_without_effect(
-    shared_house: SkyPilotHarness, data: st.DataObject, where: str
+    shared_harness: SkyPilotHarness, data: st.DataObject, where: str
 ) -> None:
-    tampering = Tampering(shared_house.line)
+    tampering = Tampering(shared_harness.line)
 
     def change(path: str, reply: httpx2.Response) -> httpx2.Response:
         if path != where:
@@ -174,11 +177,11 @@ def test_faulty_http_reply_is_parsed_or_rejected_without_effect(
         cut = httpx2.Response(reply.status_code, content=reply.content[:number], headers=reply.headers)  # fmt: skip
         odd = httpx2.Response(200, content=b"null", headers={"X-Skypilot-Request-ID": "x" * 100})
         code = httpx2.Response(data.draw(st.integers(300, 599)), text="what")
-        return data.draw(st.sampled_from([*bad_answers(reply), deep, moved, cut, odd, code]))
+        return data.draw(st.sampled_from([*faulty_responses(reply), deep, moved, cut, odd, code]))
 
     tampering.change_reply = change
 
-    assert concluded(shared_house, tampering) in CONCLUSIONS
+    assert concluded(shared_harness, tampering) in CONCLUSIONS
 
 
 @pytest.mark.parametrize("version", ["0.15.0", "0.13.9", "1.0.0", "", "0.14"])
@@ -199,7 +202,7 @@ def test_unsupported_version_blocks_launches_but_not_observation(
 def test_unknown_job_status_raises_launcher_unreachable(
     harness: SkyPilotHarness, status: Any
 ) -> None:
-    harness.truth.jobs[1].status = status
+    harness.state.jobs[1].status = status
 
     with pytest.raises(LauncherUnreachable, match="unknown job status"):
         do(harness.replica().observe("job-1"))
@@ -223,9 +226,9 @@ def test_secrets_are_absent_from_logs_observations_and_files(
     harness: SkyPilotHarness, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     caplog.set_level("DEBUG")
-    harness.truth.policy = lambda raw: (_ for _ in ()).throw(ConnectionError("refused"))
+    harness.state.policy = lambda raw: (_ for _ in ()).throw(ConnectionError("refused"))
     harness.submit("new-1")
-    harness.truth.delay_s = 0
+    harness.state.delay_s = 0
     harness.pass_time(60)
     found = [repr(harness.look("new-1")), repr(harness.look())]
     task = harness.posted("/jobs/launch")[0]["task"]

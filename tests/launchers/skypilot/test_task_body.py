@@ -1,4 +1,4 @@
-"""What is sent to SkyPilot, under which name, at which price, and how its rows are read."""
+"""The task body, job name and prices sent to SkyPilot, and the rows read from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.skypilot.launcher import CANARY, NewSkyPilotHarness, SkyPilotHarness, do
 
-SEEN_LIVE = {
+REAL_ROW = {
     "job_id": 2, "task_id": 0, "job_name": "hfxx-j0002-1", "job_duration": 0.0, "status": "PENDING",
     "schedule_state": "LAUNCHING", "cluster_resources_full": "-", "cloud": "-", "region": "-", "zone": "-",
     "infra": "-", "recovery_count": 0, "details": "Job is in backoff", "failure_reason": None, "user_hash": "hfa1b2c3",
@@ -46,25 +46,25 @@ def launch(**task: Any) -> Launch:
     )
 
 
-def written(**task: Any) -> dict[str, Any]:
+def built_task(**task: Any) -> dict[str, Any]:
     return task_body.build_task(
         launch(**task), name="hf-job-1", token="hfl_x", nudge_url="http://n", workdir=None, wheelhouse=Path("/w")
     )  # fmt: skip
 
 
-# Orders
+# Task bodies
 
 
 def test_secrets_are_kept_out_of_plain_envs() -> None:
-    task = written()
+    task = built_task()
 
     assert task["secrets"] == {"KEY": f"{CANARY}-user", "HOLDFAST_TOKEN": f"{CANARY}-worker"}
     assert task["envs"] == {"A": "b", "HOLDFAST_JOB": "job", TOKEN_ENV: "hfl_x", NUDGE_ENV: "http://n"}  # fmt: skip
     assert task["name"] == "hf-job-1"
 
 
-def test_variables_of_a_user_are_not_exported_on_the_server() -> None:
-    """SkyPilot exports envs to the shell of event_callback, where HISTFILE alone overwrites any file."""
+def test_user_variables_are_not_exported_on_the_server() -> None:
+    """SkyPilot exports envs to the shell of event_callback; HISTFILE could overwrite any file."""
     hostile = {
         "HISTFILE": "~/.bashrc",
         "LD_PRELOAD": "/evil.so",
@@ -87,15 +87,15 @@ def test_variables_of_a_user_are_not_exported_on_the_server() -> None:
     }
 
 
-def test_the_callback_of_the_user_comes_after_ours() -> None:
-    first, second = written(event_callback="echo mine")["event_callback"].splitlines()
+def test_callback_of_the_user_runs_after_ours() -> None:
+    first, second = built_task(event_callback="echo mine")["event_callback"].splitlines()
 
     assert NUDGE_ENV in first
     assert first.endswith("|| true")
     assert second == "echo mine"
 
 
-def test_local_paths_of_workdir_and_file_mounts_are_found() -> None:
+def test_local_folders_of_workdir_and_file_mounts_are_found() -> None:
     mounts = {
         "/a": "s3://b",
         "/b": "/home/b",
@@ -108,7 +108,7 @@ def test_local_paths_of_workdir_and_file_mounts_are_found() -> None:
     assert sorted(map(str, found)) == ["/home/b", "/home/c", "/home/w"]
 
 
-def test_a_workdir_stays_as_it_was_when_it_was_first_sent(tmp_path: Path) -> None:
+def test_workdir_is_copied_once_per_launch(tmp_path: Path) -> None:
     source = tmp_path / "mine"
     source.mkdir()
     (source / "train.py").write_text("first")
@@ -149,8 +149,8 @@ def test_concurrent_workdir_copies_are_complete(
     assert [path.name for path in (tmp_path / "home/workdirs").iterdir()] == ["job-1"]
 
 
-def test_a_copy_that_the_disk_did_not_take_is_tried_again(tmp_path: Path) -> None:
-    """It may have been full for a moment; the task is not to blame."""
+def test_copy_failed_by_a_full_disk_is_retried(tmp_path: Path) -> None:
+    """The disk may have been full for a moment, which is not a fault of the task."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "home").write_text("in the way")
     files = WorkdirCopies(tmp_path / "home")
@@ -188,22 +188,22 @@ def test_foreign_job_name_has_no_launch_key(name: str) -> None:
 # Rows
 
 
-def test_a_row_as_it_was_seen_live() -> None:
-    [row] = read_listing({"jobs": [SEEN_LIVE, {**SEEN_LIVE, "task_id": 1}], "total": 2})
+def test_real_row_is_parsed() -> None:
+    [row] = read_listing({"jobs": [REAL_ROW, {**REAL_ROW, "task_id": 1}], "total": 2})
 
     assert (row.engine_id, row.name, row.status.value) == (2, "hfxx-j0002-1", "PENDING")
     assert (row.location, row.region, row.nodes, row.up_since) == (None, None, None, None)
     assert not row.never_started
 
 
-def test_a_row_with_nodes() -> None:
-    words = {
+def test_row_with_nodes_is_parsed() -> None:
+    fields = {
         "cloud": "AWS",
         "region": "us-east-1",
         "zone": "us-east-1b",
         "cluster_resources_full": "2x(gpus=A100:8)",
     }
-    [row] = read_listing({"jobs": [{**SEEN_LIVE, **words, "last_recovered_at": 1795255080.5}]})
+    [row] = read_listing({"jobs": [{**REAL_ROW, **fields, "last_recovered_at": 1795255080.5}]})
 
     assert (row.location, row.region, row.nodes) == ("aws/us-east-1/us-east-1b", "aws/us-east-1", 2)
     assert row.up_since
@@ -223,16 +223,16 @@ def test_events_are_read_oldest_first_in_utc_and_sanitized() -> None:
     assert (second.reason, second.at.isoformat()) == ("b?", "2026-11-21T09:58:12+00:00")
 
 
-@pytest.mark.parametrize("value", [None, {}, {"jobs": None}, {"jobs": [{}]}, {"jobs": [{**SEEN_LIVE, "job_id": True}]}, {"jobs": [{**SEEN_LIVE, "job_id": 2**63}]}, {"jobs": [{**SEEN_LIVE, "status": "?"}]}, {"jobs": [SEEN_LIVE, None]}, {"jobs": [SEEN_LIVE, []]}, {"jobs": [{**SEEN_LIVE, "job_name": None}]}, {"jobs": [{**SEEN_LIVE, "task_id": None}]}, {"jobs": [{**SEEN_LIVE, "task_id": "1"}]}])  # fmt: skip
-def test_of_a_listing_that_is_odd_nothing_is_believed(value: Any) -> None:
+@pytest.mark.parametrize("value", [None, {}, {"jobs": None}, {"jobs": [{}]}, {"jobs": [{**REAL_ROW, "job_id": True}]}, {"jobs": [{**REAL_ROW, "job_id": 2**63}]}, {"jobs": [{**REAL_ROW, "status": "?"}]}, {"jobs": [REAL_ROW, None]}, {"jobs": [REAL_ROW, []]}, {"jobs": [{**REAL_ROW, "job_name": None}]}, {"jobs": [{**REAL_ROW, "task_id": None}]}, {"jobs": [{**REAL_ROW, "task_id": "1"}]}])  # fmt: skip
+def test_invalid_listing_is_rejected_as_a_whole(value: Any) -> None:
     with pytest.raises(LauncherUnreachable):
         read_listing(value)
 
 
 def test_cluster_is_running_according_to_its_status() -> None:
-    words = {"cloud": "AWS", "launched_at": 7, "duration": 3600, "total_cost": 2.5}
+    fields = {"cloud": "AWS", "launched_at": 7, "duration": 3600, "total_cost": 2.5}
 
-    up, gone = read_costs([{**words, "name": "a", "status": "UP"}, {"name": "b", "status": None}])
+    up, gone = read_costs([{**fields, "name": "a", "status": "UP"}, {"name": "b", "status": None}])
 
     assert (up.cluster, up.cloud, up.is_running, up.launched_at) == ("a", "aws", True, 7)
     assert (up.usd, up.duration_s) == (2.5, 3600)
@@ -240,8 +240,8 @@ def test_cluster_is_running_according_to_its_status() -> None:
 
 
 @pytest.mark.parametrize("value", [None, {}, [None], [{}], [{"name": "a"}], [{"name": "a", "status": ""}], [{"name": "a", "status": 7}], [{"name": None, "status": "UP"}]])  # fmt: skip
-def test_of_costs_that_are_odd_nothing_is_believed(value: Any) -> None:
-    """Least of all that a cluster is gone of which no status is told."""
+def test_invalid_cost_report_is_rejected_as_a_whole(value: Any) -> None:
+    """A cluster without a status must not count as terminated."""
     with pytest.raises(LauncherUnreachable):
         read_costs(value)
 
@@ -249,20 +249,20 @@ def test_of_costs_that_are_odd_nothing_is_believed(value: Any) -> None:
 # Prices
 
 
-def report(harness: SkyPilotHarness, **words: Any) -> None:
-    """Have SkyPilot return this for every cluster."""
+def set_cost_report(harness: SkyPilotHarness, **fields: Any) -> None:
+    """Let SkyPilot return this for every cluster."""
     harness.server._costs = lambda body: (  # type: ignore[method-assign]
-        {"name": name, "status": "UP", **words} for name in body.get("cluster_names", [])
+        {"name": name, "status": "UP", **fields} for name in body.get("cluster_names", [])
     )
 
 
 P4D_MICROS = 23_715_690
-"""On demand in eu-north-1, where these jobs come to run, as the snapshot has it."""
+"""The catalog's on-demand price in eu-north-1, where these jobs are placed."""
 P4D_SPOT_MICROS = 6_165_700
-"""The dearest spot price of its zones there: of the names of zones, ids do not tell which they are."""
+"""The highest spot price there: the catalog has zone ids, and SkyPilot zone names."""
 
 
-def test_a_price_is_read_once_for_each_placement_and_stays(new_harness: NewSkyPilotHarness) -> None:
+def test_price_is_read_once_for_each_placement(new_harness: NewSkyPilotHarness) -> None:
     harness = new_harness(JobSimulation(runs_s=100_000))
     placed = harness.until(LaunchStatus.UP, limit_s=600).recent_placements[0]
     harness.pass_time(3600)
@@ -278,7 +278,7 @@ def test_a_price_is_read_once_for_each_placement_and_stays(new_harness: NewSkyPi
 def test_terminated_cluster_has_instance_type_of_cost_report(
     new_harness: NewSkyPilotHarness,
 ) -> None:
-    """The listing of a job whose cluster is gone names what was asked for, in which there is no instance type."""
+    """The listing of a job without a cluster has the requested resources, no instance type."""
     harness = new_harness(JobSimulation(runs_s=100))
     harness.submit()
     harness.pass_time(3600)
@@ -289,10 +289,10 @@ def test_terminated_cluster_has_instance_type_of_cost_report(
     assert placed.on_demand_micros_per_hour == P4D_MICROS
 
 
-def test_a_node_of_unknown_type_saves_nothing(new_harness: NewSkyPilotHarness) -> None:
-    """What SkyPilot's report says was paid is a fact; the catalog's dearest node is no fact to compare it with."""
+def test_node_of_unknown_type_has_no_savings(new_harness: NewSkyPilotHarness) -> None:
+    """A reported cost cannot be compared with the price of the catalog's most expensive node."""
     harness = new_harness(JobSimulation(runs_s=100))
-    report(harness, cloud="AWS", total_cost=6.0, duration=3600)
+    set_cost_report(harness, cloud="AWS", total_cost=6.0, duration=3600)
     harness.submit()
     harness.pass_time(3600)
 
@@ -307,7 +307,7 @@ def test_invalid_cost_report_falls_back_to_highest_price(
     new_harness: NewSkyPilotHarness, odd: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness = new_harness(JobSimulation(runs_s=100_000))
-    report(harness, total_cost=odd, duration=odd, launched_at=odd)
+    set_cost_report(harness, total_cost=odd, duration=odd, launched_at=odd)
 
     with caplog.at_level(logging.WARNING):
         placed = harness.until(LaunchStatus.UP).recent_placements[0]
@@ -332,9 +332,9 @@ def test_invalid_cost_report_falls_back_to_highest_price(
 def test_zero_price_is_accepted_only_for_self_hosted_nodes(
     new_harness: NewSkyPilotHarness, cloud: str, usd: float, micros: int
 ) -> None:
-    """Mostly nothing; for machines of a cloud, 0 means unknown."""
+    """Self-hosted nodes are mostly free; for cloud machines, 0 means unknown."""
     harness = new_harness(JobSimulation(runs_s=100_000))
-    report(harness, cloud=cloud, total_cost=usd, duration=3600)
+    set_cost_report(harness, cloud=cloud, total_cost=usd, duration=3600)
 
     assert harness.until(LaunchStatus.UP).recent_placements[0].micros_per_hour == micros
 
@@ -348,15 +348,15 @@ p4d.24xlarge,23.72,1.0,eu-north-1,a
 """
 
 
-def listed_job(size: str, **words: str) -> ManagedJob:
-    """A job in a listing that runs on such nodes in us-east-1b."""
-    words = {"cloud": "AWS", "region": "us-east-1", "zone": "us-east-1b", **words}
-    [row] = read_listing({"jobs": [{**SEEN_LIVE, **words, "cluster_resources_full": size}]})
+def listed_job(size: str, **fields: str) -> ManagedJob:
+    """A listed job on nodes of this size in us-east-1b."""
+    fields = {"cloud": "AWS", "region": "us-east-1", "zone": "us-east-1b", **fields}
+    [row] = read_listing({"jobs": [{**REAL_ROW, **fields, "cluster_resources_full": size}]})
     return row
 
 
 def prices_with(harness: SkyPilotHarness, folder: Path) -> PlacementPrices:
-    """Prices of a service whose SkyPilot has its catalog in a folder."""
+    """Prices of a service whose SkyPilot has its catalog in this folder."""
     catalog = open_catalog([folder], harness.clock, asks_aws=False)
     return PlacementPrices(harness.launcher._client, catalog, harness.clock)
 
@@ -393,11 +393,9 @@ def test_unknown_node_has_a_high_marked_price_and_no_savings(
     assert full.is_estimate
 
 
-def test_on_demand_nothing_is_saved_whatever_lists_say(
-    new_harness: NewSkyPilotHarness, tmp_path: Path
-) -> None:
+def test_on_demand_node_has_no_savings(new_harness: NewSkyPilotHarness, tmp_path: Path) -> None:
     harness = new_harness()
-    report(harness, cloud="AWS", total_cost=10.0, duration=3600)
+    set_cost_report(harness, cloud="AWS", total_cost=10.0, duration=3600)
 
     price = do(
         prices_with(harness, tmp_path).get(

@@ -1,4 +1,4 @@
-"""Files for a server elsewhere: they arrive as SkyPilot's own client would send them, and as its server takes them."""
+"""Uploads to a remote SkyPilot server, as SkyPilot's own client sends them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def harness(new_harness: NewSkyPilotHarness) -> SkyPilotHarness:
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """A folder of somebody's."""
+    """A user's working directory."""
     work = tmp_path / "work"
     work.mkdir()
     (work / "train.py").write_text("print(1)")
@@ -30,7 +30,7 @@ def work(tmp_path: Path) -> Path:
 
 
 def arrived(harness: SkyPilotHarness, *sources: Path) -> Files:
-    """What SkyPilot has after an upload, below where the first of it came from."""
+    """The files that SkyPilot has after an upload, below the parent of the first source."""
     files = harness.server.files[do(upload(harness.launcher._client, sources))]
     return {os.path.relpath(path, sources[0]): what for path, what in files.items()}
 
@@ -43,11 +43,11 @@ def test_files_are_sent_once(harness: SkyPilotHarness, work: Path) -> None:
     assert hashlib.sha256(harness.server.blobs[blob]).hexdigest() == blob
 
 
-def test_a_single_file_arrives(harness: SkyPilotHarness, work: Path) -> None:
+def test_single_file_is_uploaded(harness: SkyPilotHarness, work: Path) -> None:
     assert arrived(harness, work / "train.py") == {".": b"print(1)"}
 
 
-def test_folders_arrive_though_nothing_is_in_them(harness: SkyPilotHarness, work: Path) -> None:
+def test_empty_folders_are_uploaded(harness: SkyPilotHarness, work: Path) -> None:
     (work / "out" / "deep").mkdir(parents=True)
 
     assert arrived(harness, work) == {
@@ -58,7 +58,7 @@ def test_folders_arrive_though_nothing_is_in_them(harness: SkyPilotHarness, work
     }
 
 
-def test_links_stay_links_and_lead_where_they_led(harness: SkyPilotHarness, work: Path) -> None:
+def test_links_are_uploaded_with_their_targets(harness: SkyPilotHarness, work: Path) -> None:
     (work / "data").mkdir()
     for name, target in {
         "file": "train.py",
@@ -101,7 +101,7 @@ def test_pipes_and_sockets_are_not_uploaded(harness: SkyPilotHarness, work: Path
         assert arrived(harness, work) == {".": None, "train.py": b"print(1)"}
 
 
-def test_a_file_that_is_bigger_than_a_plain_zip_holds_arrives(
+def test_file_above_the_zip32_limit_is_uploaded(
     harness: SkyPilotHarness, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1000)
@@ -111,14 +111,12 @@ def test_a_file_that_is_bigger_than_a_plain_zip_holds_arrives(
     assert arrived(harness, work)["weights"] == weights
 
 
-def test_a_source_that_is_not_there_is_refused_by_its_name(
-    harness: SkyPilotHarness, work: Path
-) -> None:
+def test_missing_source_is_refused_with_its_name(harness: SkyPilotHarness, work: Path) -> None:
     with pytest.raises(LaunchRefused, match="nowhere is neither a file nor a directory"):
         do(upload(harness.launcher._client, [work, work / "nowhere"]))
 
 
-def test_a_disk_that_is_full_refuses_nothing(
+def test_full_disk_does_not_refuse_the_launch(
     harness: SkyPilotHarness, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(work / "no-such-folder"))

@@ -1,4 +1,4 @@
-"""Sums over many jobs: rows that follow from the log alone, and add up to the bills."""
+"""Totals over many jobs: rows derived from the log alone, which add up to the bills."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from holdfast.domain.billing.allocation import CostAllocation
-from holdfast.domain.billing.ledger import compute_bill
+from holdfast.domain.billing.bill import compute_bill
 from holdfast.domain.events import CancelRequested, Event, Outcome, PriceChanged
 from holdfast.domain.preemptions.placements import PlacementRecord
 from holdfast.store.billing.bills import (
@@ -41,7 +41,7 @@ NOW = at(60 * HOUR_S)
 
 
 def job_events(draw: random.Random) -> list[Event]:
-    """A job of some placements, which may go over midnight, and has ended or not."""
+    """A job of some placements, possibly over midnight, ended or not."""
     events: list[Event] = [launched(1)]
     seconds = draw.randrange(20 * HOUR_S)
     for attempt in range(1, draw.randint(1, 4) + 1):
@@ -60,14 +60,14 @@ def job_events(draw: random.Random) -> list[Event]:
 
 
 @pytest.fixture
-def book(engine: Engine, clock: FixedClock, journal: Journal) -> CostQueries:
-    """Thirty jobs of three people, in two projects, of which some carry a tag."""
+def costs(engine: Engine, clock: FixedClock, journal: Journal) -> CostQueries:
+    """Thirty jobs of three users in two projects; some have a tag."""
     draw = random.Random(7)
     for number in range(30):
         tags = {"team": draw.choice(["nlp", "vision"])} if number % 3 else {}
-        asked = submitted(name=f"run-{number}", tags=tags)
-        asked = replace(asked, by=f"user-{number % 3}", project=f"p{number % 2}")
-        job = journal.submit(f"job-{number:02}", asked)
+        submission = submitted(name=f"run-{number}", tags=tags)
+        submission = replace(submission, by=f"user-{number % 3}", project=f"p{number % 2}")
+        job = journal.submit(f"job-{number:02}", submission)
         journal.append(job, job_events(draw))
     clock.advance((NOW - clock.now()).total_seconds())
     return CostQueries(engine, BillRollups(engine))
@@ -79,12 +79,12 @@ def bills(engine: Engine) -> dict[str, list[Event]]:
 
 
 @pytest.mark.parametrize("by", [*GroupBy])
-def test_every_way_to_add_up_comes_to_the_sum_of_all_bills(
-    engine: Engine, book: CostQueries, by: GroupBy
+def test_every_grouping_adds_up_to_all_bills(
+    engine: Engine, costs: CostQueries, by: GroupBy
 ) -> None:
     accounts = [compute_bill(events, {}, NOW) for events in bills(engine).values()]
 
-    result = book.totals(CostRequest(by=by, tag="team" if by is GroupBy.TAG else ""), NOW)
+    result = costs.totals(CostRequest(by=by, tag="team" if by is GroupBy.TAG else ""), NOW)
 
     assert result.pending == 0
     for sums in (result.totals, [result.total]):
@@ -98,8 +98,8 @@ def test_every_way_to_add_up_comes_to_the_sum_of_all_bills(
     assert result.total.jobs == 30
 
 
-def test_sums_by_job_are_the_bills_and_carry_names(engine: Engine, book: CostQueries) -> None:
-    found = {cost.key: cost for cost in book.totals(CostRequest(by=GroupBy.JOB), NOW).totals}
+def test_totals_by_job_are_the_bills_and_have_names(engine: Engine, costs: CostQueries) -> None:
+    found = {cost.key: cost for cost in costs.totals(CostRequest(by=GroupBy.JOB), NOW).totals}
 
     for job_id, events in bills(engine).items():
         account = compute_bill(events, {}, NOW)
@@ -108,9 +108,9 @@ def test_sums_by_job_are_the_bills_and_carry_names(engine: Engine, book: CostQue
         assert (found[job_id].label, found[job_id].jobs) == (f"run-{int(job_id[-2:])}", 1)
 
 
-def test_totals_group_by_user_project_and_tag(book: CostQueries) -> None:
+def test_totals_group_by_user_project_and_tag(costs: CostQueries) -> None:
     def keys(by: GroupBy, tag: str = "", projects: frozenset[str] | None = None) -> Counter[str]:
-        sums = book.totals(CostRequest(by=by, tag=tag, projects=projects), NOW).totals
+        sums = costs.totals(CostRequest(by=by, tag=tag, projects=projects), NOW).totals
         return Counter({cost.key: cost.jobs for cost in sums})
 
     assert keys(GroupBy.USER) == {"user-0": 10, "user-1": 10, "user-2": 10}
@@ -121,11 +121,11 @@ def test_totals_group_by_user_project_and_tag(book: CostQueries) -> None:
     assert keys(GroupBy.TAG, "nobody-has-it") == {"": 30}
 
 
-def test_days_add_up_and_a_window_takes_whole_days(book: CostQueries) -> None:
-    days = book.totals(CostRequest(by=GroupBy.DAY), NOW).totals
+def test_days_add_up_and_windows_have_whole_days(costs: CostQueries) -> None:
+    days = costs.totals(CostRequest(by=GroupBy.DAY), NOW).totals
     second = DAWN.date() + timedelta(days=1)
 
-    part = book.totals(CostRequest(by=GroupBy.ZONE, since=second, until=second), NOW)
+    part = costs.totals(CostRequest(by=GroupBy.ZONE, since=second, until=second), NOW)
 
     assert [cost.key for cost in days] == sorted(cost.key for cost in days)
     assert len(days) >= 2
@@ -140,8 +140,8 @@ def rows(engine: Engine) -> dict[str, list[tuple[object, ...]]]:
         return {t.name: sorted(map(tuple, connection.execute(select(t)))) for t in tables}
 
 
-def test_rollup_rows_match_a_recomputation_from_the_log(engine: Engine, book: CostQueries) -> None:
-    book.totals(CostRequest(by=GroupBy.JOB), NOW)
+def test_rollup_rows_match_a_recomputation_from_the_log(engine: Engine, costs: CostQueries) -> None:
+    costs.totals(CostRequest(by=GroupBy.JOB), NOW)
 
     kept = [item for job in bills(engine) if (item := BillRollups(engine).recompute_job(job))]
     ended = {row[0] for row in rows(engine)["ledgers"]}
@@ -169,15 +169,15 @@ def one(journal: Journal) -> None:
 
 def test_price_change_after_the_end_updates_totals(engine: Engine, journal: Journal) -> None:
     one(journal)
-    book = CostQueries(engine, BillRollups(engine))
-    before = book.totals(CostRequest(by=GroupBy.JOB), NOW).total.paid_micros
+    costs = CostQueries(engine, BillRollups(engine))
+    before = costs.totals(CostRequest(by=GroupBy.JOB), NOW).total.paid_micros
     change = PriceChanged(
         at=at(15), attempt=1, micros_per_hour=7_200_000, on_demand_micros_per_hour=9_000_000
     )
 
     journal.append(journal.read("job-1"), [change])
 
-    assert (before, book.totals(CostRequest(by=GroupBy.JOB), NOW).total.paid_micros) == (
+    assert (before, costs.totals(CostRequest(by=GroupBy.JOB), NOW).total.paid_micros) == (
         10_000,
         15_000,
     )
@@ -187,35 +187,37 @@ def test_points_after_the_end_update_the_rollup(engine: Engine, journal: Journal
     failed = finished(30, Outcome.FAILED)
     events = [launched(1), ready(10), training(11), saved(15, step=5), lost(20), failed]
     journal.append(journal.submit("job-1", submitted()), events)
-    book = BillRollups(engine)
-    book.roll_up(9)
+    costs = BillRollups(engine)
+    costs.roll_up(9)
     report = Report(1, 1, at(19).isoformat(), ReportKind.PROGRESS, {"step": 9, "values": {}})
 
     journal.ingest("job-1", 1, [report])
 
-    assert book.pending() == 1
-    assert book.roll_up(9) == 1
+    assert costs.pending() == 1
+    assert costs.roll_up(9) == 1
     with engine.connect() as connection:
         assert connection.execute(select(ledger_placements.c.lost_steps)).scalar_one() == 4
 
 
 def test_point_arriving_during_a_rollup_is_included(engine: Engine, journal: Journal) -> None:
-    """It is no fact, so that nothing told that the rows were of before."""
+    """A point is no event, so the rollup gets no notification that its rows are outdated."""
     failed = finished(30, Outcome.FAILED)
     events = [launched(1), ready(10), training(11), saved(15, step=5), lost(20), failed]
     journal.append(journal.submit("job-1", submitted()), events)
-    last_words = [Report(1, 1, at(19).isoformat(), ReportKind.PROGRESS, {"step": 9, "values": {}})]
-    book = BillRollups(engine)
+    last_reports = [
+        Report(1, 1, at(19).isoformat(), ReportKind.PROGRESS, {"step": 9, "values": {}})
+    ]
+    costs = BillRollups(engine)
 
-    def come_late(*words: Any) -> None:
-        if "FROM job_events" in words[2] and last_words:
-            journal.ingest("job-1", 1, [last_words.pop()])
+    def add_late_point(*words: Any) -> None:
+        if "FROM job_events" in words[2] and last_reports:
+            journal.ingest("job-1", 1, [last_reports.pop()])
 
-    event.listen(engine, "after_cursor_execute", come_late)
-    book.roll_up(9)
+    event.listen(engine, "after_cursor_execute", add_late_point)
+    costs.roll_up(9)
 
-    assert not last_words
-    assert book.pending() == 0
+    assert not last_reports
+    assert costs.pending() == 0
     with engine.connect() as connection:
         assert connection.execute(select(ledger_placements.c.lost_steps)).scalar_one() == 4
 
@@ -230,19 +232,17 @@ def test_rollup_rows_of_other_rules_are_recomputed(engine: Engine, journal: Jour
 
 def test_live_job_is_billed_up_to_now(engine: Engine, journal: Journal) -> None:
     job = journal.append(journal.submit("job-1", submitted()), [launched(1), ready(10)])
-    book = CostQueries(engine, BillRollups(engine))
+    costs = CostQueries(engine, BillRollups(engine))
 
-    early, later = (book.totals(CostRequest(by=GroupBy.DAY), at(s)).total for s in (20, 30))
+    early, later = (costs.totals(CostRequest(by=GroupBy.DAY), at(s)).total for s in (20, 30))
     journal.append(job, [CancelRequested(at=at(35)), finished(40)])
-    over = book.totals(CostRequest(by=GroupBy.DAY), at(99)).total
+    over = costs.totals(CostRequest(by=GroupBy.DAY), at(99)).total
 
     assert [cost.paid_micros for cost in (early, later, over)] == [10_000, 20_000, 30_000]
     assert [cost.jobs for cost in (early, later, over)] == [1, 1, 1]
 
 
-def test_tags_without_end_do_not_keep_a_job_out_of_the_books(
-    engine: Engine, journal: Journal
-) -> None:
+def test_very_long_tags_do_not_block_the_rollup(engine: Engine, journal: Journal) -> None:
     tags = {"\u00e9" * 5000: "\u00e9" * 5000, "team": "nlp"}
     job = journal.submit("job-1", submitted(tags=tags))
     journal.append(job, [launched(1), ready(10), finished(30)])
@@ -263,7 +263,7 @@ def test_no_jobs_cost_nothing(engine: Engine) -> None:
 
 
 def test_rollup_version_matches_the_stored_fields() -> None:
-    """Change this list together with `RECKONING`; else rows that were kept before are believed."""
+    """Change this list together with `RECKONING`. Otherwise rows of an older version are used."""
     assert len(fields(CostAllocation)) == 11
     assert len(fields(PlacementRecord)) == 22
     assert len(fields(JobHistory)) == 8

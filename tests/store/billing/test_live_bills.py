@@ -1,11 +1,11 @@
-"""Cached live bills equal those from the events, after any events and any time."""
+"""Cached live bills equal those from the events, after any events and at any time."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-from holdfast.domain.billing.ledger import compute_bill
+from holdfast.domain.billing.bill import compute_bill
 from holdfast.domain.events import Event
 from holdfast.store.billing import job_summaries
 from holdfast.store.billing.bills import BillRollups, LiveJob
@@ -25,11 +25,11 @@ def shown_bill(kept: LiveJob) -> tuple[object, ...]:
     return kept.bill, rows, list(kept.placements), kept.history.name, kept.history.tags
 
 
-def lived(seed: int) -> list[Event | Report]:
-    """Facts in order of time, and points that come with them or late."""
+def random_history(seed: int) -> list[Event | Report]:
+    """Events in order of time, with points that arrive at once or late."""
     draw = random.Random(seed)
     now_s, step, ns = 10.0, 0, dict[int, int]()
-    story: list[Event | Report] = [launched(1)]
+    history: list[Event | Report] = [launched(1)]
 
     def point(attempt: int) -> Report:
         ns[attempt] = ns.get(attempt, 0) + 1
@@ -38,23 +38,23 @@ def lived(seed: int) -> list[Event | Report]:
 
     for attempt in range(1, draw.randint(2, 5)):
         now_s += draw.choice([5, 60_000])
-        story.append(ready(now_s, attempt=attempt, zone=draw.choice("ab")))
+        history.append(ready(now_s, attempt=attempt, zone=draw.choice("ab")))
         if draw.random() < 0.8:
             now_s += 3
-            story.append(training(now_s, attempt=attempt, step=step))
+            history.append(training(now_s, attempt=attempt, step=step))
             for _ in range(draw.randrange(4)):
                 now_s, step = now_s + draw.choice([7, 4000]), step + 5
-                # Clocks of workers are ahead now and then.
+                # Worker clocks are sometimes ahead.
                 ahead_s = draw.choice([0, 0, 0, 30])
-                story.append(saved(now_s + ahead_s, attempt=attempt, step=step, stall_ms=400))
-                story += [point(attempt) for _ in range(draw.randrange(3))]
+                history.append(saved(now_s + ahead_s, attempt=attempt, step=step, stall_ms=400))
+                history += [point(attempt) for _ in range(draw.randrange(3))]
         now_s += draw.choice([4, 90_000])
-        story.append(lost(now_s, attempt=attempt))
+        history.append(lost(now_s, attempt=attempt))
         if ns.get(attempt) and draw.random() < 0.3:
-            story.append(point(attempt))
+            history.append(point(attempt))
     if draw.random() < 0.5:
-        story.append(finished(now_s + 9))
-    return story
+        history.append(finished(now_s + 9))
+    return history
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -66,7 +66,7 @@ def test_cached_live_bills_match_a_recomputation(
     ledgers, digests = BillRollups(engine), JobSummaries(reading, with_rules=True)
     draw = random.Random(seed)
 
-    for item in lived(seed):
+    for item in random_history(seed):
         if isinstance(item, Report):
             journal.ingest(JOB, item.attempt, [item])
         else:
@@ -84,7 +84,7 @@ def test_cached_live_bills_match_a_recomputation(
             assert digest.seq == job.seq
 
 
-def test_as_many_are_kept_in_mind_as_there_is_room_for(engine: Engine, journal: Journal) -> None:
+def test_live_bill_cache_is_bounded(engine: Engine, journal: Journal) -> None:
     digests = JobSummaries(Queries(engine), with_rules=True, most=3)
     jobs = [journal.submit(f"job-{number}", submitted()) for number in range(5)]
 
@@ -92,7 +92,7 @@ def test_as_many_are_kept_in_mind_as_there_is_room_for(engine: Engine, journal: 
 
     assert list(found) == [job.id for job in jobs]
     assert len(digests._cache) == 3
-    assert job_summaries.MAX_CACHED_SUMMARIES >= 200  # A page of a list.
+    assert job_summaries.MAX_CACHED_SUMMARIES >= 200  # One page of a list.
 
 
 def test_a_job_file_is_parsed_once(engine: Engine, journal: Journal) -> None:

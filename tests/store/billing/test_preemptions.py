@@ -1,4 +1,7 @@
-"""Losses of many jobs, by any grouping: each is counted once, and user errors separately from preemptions."""
+"""Capacity losses of many jobs, by any grouping.
+
+Each is counted once, and user errors apart from preemptions.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,8 @@ CAUSES = [Cause.PREEMPTED, Cause.NODE_FAILED, Cause.USER_ERROR, Cause.PREEMPTED]
 
 
 @pytest.fixture
-def book(engine: Engine, clock: FixedClock, journal: Journal) -> PreemptionQueries:
-    """Four jobs with four losses each, two hours after one another; the last job lives."""
+def preemptions(engine: Engine, clock: FixedClock, journal: Journal) -> PreemptionQueries:
+    """Four jobs with four losses each, two hours apart; the last job is live."""
     for number in range(4):
         job = journal.submit(f"job-{number}", replace(submitted(), project=f"p{number % 2}"))
         log: list[Event] = [launched(1)]
@@ -41,13 +44,13 @@ def book(engine: Engine, clock: FixedClock, journal: Journal) -> PreemptionQueri
     return PreemptionQueries(BillRollups(engine))
 
 
-def loss_report(book: PreemptionQueries, by: LossBy, **more: object) -> PreemptionReport:
-    return book.report(LossRequest(by=by, **more), NOW)  # type: ignore[arg-type]
+def loss_report(preemptions: PreemptionQueries, by: LossBy, **more: object) -> PreemptionReport:
+    return preemptions.report(LossRequest(by=by, **more), NOW)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("by", [*LossBy])
-def test_every_grouping_counts_each_loss_once(book: PreemptionQueries, by: LossBy) -> None:
-    reported = loss_report(book, by)
+def test_every_grouping_counts_each_loss_once(preemptions: PreemptionQueries, by: LossBy) -> None:
+    reported = loss_report(preemptions, by)
 
     causes = sum((losses.causes for losses in reported.totals), Counter())
     assert causes == reported.total.causes == {"preempted": 8, "node_failed": 4, "user_error": 4}
@@ -58,19 +61,21 @@ def test_every_grouping_counts_each_loss_once(book: PreemptionQueries, by: LossB
         assert sum(losses.counted for losses in reported.totals) == 12
 
 
-def test_each_is_where_and_when_it_was(book: PreemptionQueries) -> None:
-    zones = {losses.zone: losses for losses in loss_report(book, LossBy.ZONE).totals}
-    hours = {losses.hour: losses for losses in loss_report(book, LossBy.HOUR).totals}
-    causes = {losses.cause: losses for losses in loss_report(book, LossBy.CAUSE).totals}
+def test_losses_have_their_zone_and_hour(preemptions: PreemptionQueries) -> None:
+    zones = {losses.zone: losses for losses in loss_report(preemptions, LossBy.ZONE).totals}
+    hours = {losses.hour: losses for losses in loss_report(preemptions, LossBy.HOUR).totals}
+    causes = {losses.cause: losses for losses in loss_report(preemptions, LossBy.CAUSE).totals}
     types = {
-        losses.instance_type: losses.preempted for losses in loss_report(book, LossBy.TYPE).totals
+        losses.instance_type: losses.preempted
+        for losses in loss_report(preemptions, LossBy.TYPE).totals
     }
 
     assert {zone: losses.causes for zone, losses in zones.items()} == {
         "a": {"node_failed": 4, "preempted": 4},
         "b": {"preempted": 4, "user_error": 4},
     }
-    # The first ones begin at 14:00 and are lost an hour later; those of the fourth job half an hour after that.
+    # The first ones begin at 14:00 and are lost an hour later; those of the fourth job half an
+    # hour after that.
     assert hours[15].causes == {"preempted": 4}
     assert hours[14].preempted == 0
     assert hours[14].node_ms > 0
@@ -79,13 +84,13 @@ def test_each_is_where_and_when_it_was(book: PreemptionQueries) -> None:
 
 
 def test_filters_apply_to_losses_and_node_hours(
-    book: PreemptionQueries,
+    preemptions: PreemptionQueries,
 ) -> None:
-    one = loss_report(book, LossBy.ZONE, projects=frozenset({"p1"})).total
-    kind = loss_report(book, LossBy.ZONE, instance_type="type-1").total
-    zone = loss_report(book, LossBy.HOUR, zone="a").total
-    later = loss_report(book, LossBy.HOUR, since=DAWN.date() + timedelta(days=1)).total
-    whole = loss_report(book, LossBy.HOUR, since=DAWN.date(), until=DAWN.date()).total
+    one = loss_report(preemptions, LossBy.ZONE, projects=frozenset({"p1"})).total
+    kind = loss_report(preemptions, LossBy.ZONE, instance_type="type-1").total
+    zone = loss_report(preemptions, LossBy.HOUR, zone="a").total
+    later = loss_report(preemptions, LossBy.HOUR, since=DAWN.date() + timedelta(days=1)).total
+    whole = loss_report(preemptions, LossBy.HOUR, since=DAWN.date(), until=DAWN.date()).total
 
     for half in (one, kind):
         assert (half.causes.total(), half.node_hours) == (8, pytest.approx(16))
@@ -95,18 +100,19 @@ def test_filters_apply_to_losses_and_node_hours(
 
 
 def test_survival_counts_all_placements_but_drops_on_preemption(
-    book: PreemptionQueries,
+    preemptions: PreemptionQueries,
 ) -> None:
-    reported = loss_report(book, LossBy.ZONE)
+    reported = loss_report(preemptions, LossBy.ZONE)
 
     [step] = reported.survival
     assert (step.minutes, step.at_risk, step.preempted, step.share) == (60, 16, 12, 0.25)
     assert reported.mean_minutes == 16 * 60 / 12
 
 
-def test_waits_are_means_of_those_that_are_known(book: PreemptionQueries) -> None:
-    total = loss_report(book, LossBy.ZONE).total
+def test_mean_wait_uses_known_waits_only(preemptions: PreemptionQueries) -> None:
+    total = loss_report(preemptions, LossBy.ZONE).total
 
-    # All but the last loss of each job are followed by nodes, an hour later; one in three of these is a user error's.
+    # Nodes follow all losses but the last of each job, an hour later; one in three losses is a
+    # user error.
     assert (total.known_counts["wait_ms"], total.mean_s("wait_ms")) == (8, HOUR_S)
     assert total.mean_s("detect_ms") is None

@@ -1,4 +1,4 @@
-"""Cached sums equal recomputed ones, after any changes in between."""
+"""Cached totals equal recomputed ones, after any changes in between."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ LOSSES = (
 
 
 def begin(journal: Journal, draw: random.Random, number: int) -> None:
-    """A new job with some placements."""
+    """Create a job with some placements."""
     tags = {"team": draw.choice(["nlp", "vision"])} if number % 3 else {}
-    asked = replace(
+    executed = replace(
         submitted(name=f"run-{number}", tags=tags),
         by=draw.choice(["ada", "bob"]),
         project=draw.choice(["p0", "p1"]),
@@ -59,11 +59,11 @@ def begin(journal: Journal, draw: random.Random, number: int) -> None:
         log.append(saved(seconds + 600, attempt=attempt, step=10, stall_ms=100))
         seconds += draw.randint(700, 9 * HOUR_S)
         log.append(lost(seconds, attempt=attempt))
-    journal.append(journal.submit(f"job-{number:02}", asked), log[: draw.choice([-1, None])])
+    journal.append(journal.submit(f"job-{number:02}", executed), log[: draw.choice([-1, None])])
 
 
 def end_or_extend(journal: Journal, draw: random.Random, number: int) -> None:
-    """Let a job end, or add events to one that has ended."""
+    """End a job, or add events to one that has ended."""
     job = journal.read(f"job-{number:02}")
     if job.state is State.ENDED and job.attempt and draw.random() < 0.5:
         n = journal.marks(job.id).get(job.attempt, 0) + 1
@@ -83,14 +83,14 @@ def end_or_extend(journal: Journal, draw: random.Random, number: int) -> None:
         )
         journal.append(job, [change])
         return
-    stands = not isinstance(journal.events(job.id)[-1].event, CapacityLost)
-    log: list[Event] = [lost(80 * HOUR_S, attempt=job.attempt)] if stands else []
+    is_running = not isinstance(journal.events(job.id)[-1].event, CapacityLost)
+    log: list[Event] = [lost(80 * HOUR_S, attempt=job.attempt)] if is_running else []
     journal.append(job, [*log, finished(80 * HOUR_S)])
 
 
 def all_answers(engine: Engine, ledgers: BillRollups) -> list[Any]:
-    """All answers. Of sums that are equal, any may be shown."""
-    costs, losses, tolls = (
+    """All responses. Of equal sums, any may be listed first."""
+    costs, losses, job_costs = (
         CostQueries(engine, ledgers),
         PreemptionQueries(ledgers),
         PreemptionCostQueries(ledgers),
@@ -98,9 +98,9 @@ def all_answers(engine: Engine, ledgers: BillRollups) -> list[Any]:
     return [
         *(costs.totals(question, NOW) for question in COSTS),
         *(losses.report(question, NOW) for question in LOSSES),
-        *(tolls.notices(question, NOW) for question in LOSSES),
-        *(tolls.most_expensive(question, NOW, 3) for question in LOSSES),
-        *(tolls.history(question, NOW, 3) for question in LOSSES),
+        *(job_costs.notices(question, NOW) for question in LOSSES),
+        *(job_costs.most_expensive(question, NOW, 3) for question in LOSSES),
+        *(job_costs.history(question, NOW, 3) for question in LOSSES),
         collect_statistics(engine, ledgers, NOW),
     ]
 
@@ -124,17 +124,17 @@ def test_cached_rollups_match_a_recomputation(
         assert all_answers(engine, ledgers) == all_answers(engine, BillRollups(engine))
 
 
-def test_of_jobs_that_came_since_alone_the_rows_are_read(
+def test_only_rows_of_new_jobs_are_read(
     engine: Engine, clock: FixedClock, journal: Journal
 ) -> None:
     clock.advance((NOW - clock.now()).total_seconds())
     ledgers = BillRollups(engine)
-    book = CostQueries(engine, ledgers)
+    queries = CostQueries(engine, ledgers)
 
     def sums() -> list[str]:
-        with statements(engine) as asked:
-            book.totals(CostRequest(by=GroupBy.PROJECT), NOW)
-        return [query for query in asked if "ledger_shares" in query and "SELECT" in query[:6]]
+        with statements(engine) as executed:
+            queries.totals(CostRequest(by=GroupBy.PROJECT), NOW)
+        return [query for query in executed if "ledger_shares" in query and "SELECT" in query[:6]]
 
     first, again = sums(), sums()
     job = journal.submit("job-1", submitted())
@@ -148,7 +148,7 @@ def test_of_jobs_that_came_since_alone_the_rows_are_read(
 def test_late_last_reports_are_counted_once(
     engine: Engine, clock: FixedClock, journal: Journal
 ) -> None:
-    """Rows that were taken away until they were made again were taken for those of another job."""
+    """Rows that were deleted for a recomputation were mistaken for rows of another job."""
     clock.advance((NOW - clock.now()).total_seconds())
     ledgers = BillRollups(engine)
     for number in range(3):
@@ -157,8 +157,8 @@ def test_late_last_reports_are_counted_once(
         journal.append(job, stood)
         all_answers(engine, ledgers)
 
-    last_word = Report(1, 1, at(1800), ReportKind.PROGRESS, {"step": 9, "values": {}})
-    journal.ingest("job-02", 1, [last_word])
+    last_report = Report(1, 1, at(1800), ReportKind.PROGRESS, {"step": 9, "values": {}})
+    journal.ingest("job-02", 1, [last_report])
     collect_statistics(engine, ledgers, NOW)
     job = journal.submit("job-03", submitted())
     journal.append(job, [launched(1), ready(10), finished(3700)])
@@ -167,7 +167,7 @@ def test_late_last_reports_are_counted_once(
     assert ledgers.pending() == 0
 
 
-def test_an_answer_with_very_many_sums_is_not_kept(engine: Engine) -> None:
+def test_very_large_response_is_not_cached(engine: Engine) -> None:
     sums, reads = BillRollups(engine).cache, list[int]()
 
     def read(size: int) -> list[int]:

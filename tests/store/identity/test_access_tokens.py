@@ -1,4 +1,4 @@
-"""Access tokens: seen once, kept as a MAC, narrowed, rotated, revoked, and at their end some day."""
+"""Access tokens: shown once, stored as a MAC, restricted, rotated, revoked and expired."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def keyring(engine: Engine) -> AccessTokens:
     return AccessTokens(engine, b"key")
 
 
-def make(keyring: AccessTokens, **wish: object) -> tuple[str, str]:
-    """The text and the id of a token of ada's."""
-    text, token = keyring.create(NewToken(**{"name": "laptop", "user": "ada", **wish}), DAWN)
+def make(keyring: AccessTokens, **fields: object) -> tuple[str, str]:
+    """The text and the id of a token of user ada."""
+    text, token = keyring.create(NewToken(**{"name": "laptop", "user": "ada", **fields}), DAWN)
     return text, token.id
 
 
@@ -41,17 +41,15 @@ def test_a_token_is_found_by_its_text_alone(keyring: AccessTokens) -> None:
         assert (found.id, found.user, found.refusal(DAWN)) == (token_id, "ada", "")
 
 
-def test_nothing_else_finds_one(keyring: AccessTokens) -> None:
+def test_altered_token_is_not_found(keyring: AccessTokens) -> None:
     token, token_id = make(keyring)
 
     for other in ("", "_", "hf__", token[:-1], token + "x", f"hf_{token_id}_", f"hf_{token_id}", "hf_000000000000_x", token.replace("hf", "hx", 1), "hf_é_ü"):  # fmt: skip
         assert keyring.find(other) is None
 
 
-def test_the_secret_is_kept_nowhere_and_its_digest_neither(
-    keyring: AccessTokens, engine: Engine
-) -> None:
-    """A copy of the database alone must not be enough to try guesses on."""
+def test_secret_and_its_digest_are_not_stored(keyring: AccessTokens, engine: Engine) -> None:
+    """A copy of the database alone must not suffice to verify guesses."""
     secret = make(keyring)[0].split("_", 2)[2]
 
     with engine.connect() as connection:
@@ -61,7 +59,7 @@ def test_the_secret_is_kept_nowhere_and_its_digest_neither(
     assert hashlib.sha256(secret.encode()).hexdigest() not in row
 
 
-def test_another_key_finds_nothing(keyring: AccessTokens, engine: Engine) -> None:
+def test_changed_key_invalidates_tokens(keyring: AccessTokens, engine: Engine) -> None:
     text, _ = make(keyring)
 
     assert AccessTokens(engine, b"other").find(text) is None
@@ -75,18 +73,18 @@ def test_token_of_the_first_version_works_after_migration(
         connection.execute(insert(table).values(**old, scopes="read write admin", created_at=DAWN))
     before = keyring.find("hf_old_hush")
 
-    seasoned = (keyring.ensure_pepper(), keyring.ensure_pepper())
+    keys = (keyring.ensure_pepper(), keyring.ensure_pepper())
 
     found = keyring.find("hf_old_hush")
     assert before is None
-    assert seasoned == (1, 0)
+    assert keys == (1, 0)
     assert found is not None
     assert (found.user, found.scopes, found.expires_at) == (None, frozenset(TokenScope), None)
     with engine.connect() as connection:
         assert connection.execute(select(table.c.sha256)).scalar() is None
 
 
-def test_a_token_has_an_end_to_the_second(keyring: AccessTokens) -> None:
+def test_token_expires_to_the_second(keyring: AccessTokens) -> None:
     text, _ = make(keyring, lifetime=DAY)
 
     token = keyring.find(text)
@@ -113,7 +111,7 @@ def test_revoked_token_is_refused_and_audited(
         keyring.revoke("nobody", DAWN, ADA)
 
 
-def test_a_rotated_token_leaves_its_successor_a_day(keyring: AccessTokens) -> None:
+def test_rotated_token_is_valid_for_another_day(keyring: AccessTokens) -> None:
     scopes = [TokenScope.READ]
     text, token_id = make(keyring, lifetime=30 * DAY, scopes=scopes, project="nlp")
 

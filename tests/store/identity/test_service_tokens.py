@@ -1,4 +1,4 @@
-"""What follows from the service's secret: the token of the workers of one job."""
+"""Tokens derived from the service's secret: the token of the workers of one job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users, projects and members: what may be, what may not, and that all of it is in the audit log."""
+"""Users, projects and members: valid and invalid changes, all of them in the audit log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def audit(engine: Engine, clock: FixedClock) -> AuditLog:
     return AuditLog(engine, clock)
 
 
-def test_a_project_is_there_from_the_beginning(people: Users) -> None:
+def test_default_project_exists_initially(people: Users) -> None:
     (project,) = people.projects()
 
     assert (project.name, project.archived_at) == ("default", None)
@@ -34,7 +34,7 @@ def test_a_project_is_there_from_the_beginning(people: Users) -> None:
     assert not people.has_users()
 
 
-def test_names_are_given_once(people: Users) -> None:
+def test_names_are_unique(people: Users) -> None:
     people.add_user("ada", is_admin=False, actor=BOSS)
     people.add_project("nlp", BOSS)
 
@@ -90,8 +90,8 @@ def test_caller_has_current_user_rights_limited_by_token(people: Users, engine: 
     people.add_user("ada", is_admin=False, actor=BOSS)
     people.set_member("default", "ada", Role.MEMBER, BOSS)
     keyring = AccessTokens(engine, b"key")
-    wish = NewToken(name="ci", user="ada", scopes=[TokenScope.READ], project="default")
-    _, token = keyring.create(wish, DAWN)
+    request = NewToken(name="ci", user="ada", scopes=[TokenScope.READ], project="default")
+    _, token = keyring.create(request, DAWN)
 
     before = people.caller(token)
     people.change_user("ada", is_admin=True, is_disabled=None, actor=BOSS)

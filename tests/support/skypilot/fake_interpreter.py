@@ -1,4 +1,7 @@
-"""An understudy for the Python that has SkyPilot: it says that it has it, and plays its API server as far as we see it."""
+"""A fake Python interpreter with SkyPilot.
+
+It imitates the API server as far as the service uses it.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", port), Api).serve_forever()
 
 
 class FakeInterpreter:
-    """A folder with a program that plays its part; what it plays can be changed between two starts."""
+    """A directory with the fake interpreter, whose behavior may change between two starts."""
 
     def __init__(self, stage: Path) -> None:
         stage.mkdir(parents=True, exist_ok=True)
@@ -91,26 +94,26 @@ class FakeInterpreter:
         leaves_worker: bool = False,
         packages: Path | None = None,
     ) -> None:
-        """What it does from now on. A version of None: it has no SkyPilot."""
+        """Set the behavior of the next start. A version of None: SkyPilot is not installed."""
         plays = {"version": version, "crashes": crashes, "leaves_worker": leaves_worker}
         plays["packages"] = str(packages or self.packages)
         (self._stage / "plays.json").write_text(json.dumps(plays))
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the newest server was given."""
+        """The environment of the newest server."""
         given: dict[str, str] = json.loads((self._stage / "environment.json").read_text())
         return given
 
 
 def configuration(home: Path) -> dict[str, Any]:
-    """What SkyPilot would read in this HOME."""
+    """Return the configuration that SkyPilot would read with this HOME."""
     text: dict[str, Any] = yaml.safe_load((home / ".sky/config.yaml").read_text())
     return text
 
 
 def end_all(home: Path) -> None:
-    """End everything that has this HOME, whatever a test left behind."""
+    """Kill all processes with this HOME that a test may have left behind."""
     for process in psutil.process_iter():
         try:
             if process.environ().get("HOME") == str(home):

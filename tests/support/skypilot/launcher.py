@@ -1,4 +1,4 @@
-"""The SkyPilot launcher over the stand-in, with a real book of launches and the gate as the API keeps it."""
+"""The SkyPilot launcher over a fake SkyPilot, with the real launch book and admission rules."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ T = TypeVar("T")
 NewSkyPilotHarness: TypeAlias = "Callable[..., SkyPilotHarness]"
 NAMES = JobNames("house")
 CANARY = "CANARY-4f1c"
-"""Is in everything that must stay secret."""
+"""Part of every value that must stay secret."""
 
 
 def do(work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns."""
+    """Run a coroutine and return its result."""
     return asyncio.run(work)
 
 
 def answer_admission(book: LaunchBook, raw: bytes, now: datetime) -> tuple[int, str]:
-    """What the gate answers, as the API keeps it."""
-    petition = AdmissionRequest.parse(raw)
-    if petition.consumes_token:
-        assert petition.token
-        if not book.admit(petition.token, now):
+    """Return the admission response, decided as in the API."""
+    call_policy = AdmissionRequest.parse(raw)
+    if call_policy.consumes_token:
+        assert call_policy.token
+        if not book.admit(call_policy.token, now):
             return 400, "this launch token was used"
-    return 200, json.dumps(petition.unchanged_reply())
+    return 200, json.dumps(call_policy.unchanged_reply())
 
 
 def launcher_over(
     line: httpx2.AsyncBaseTransport, memory: LaunchStore, folder: Path, clock: FixedClock, url: str = "http://sky"
 ) -> SkyPilotLauncher:  # fmt: skip
-    """A launcher as a process that has just started has one."""
-    door = SkyPilotClient(
+    """Create a launcher with the state of a process that has just started."""
+    client = SkyPilotClient(
         url, user=NAMES.user, transport=line, monotonic_s=lambda: clock.now().timestamp()
     )
     return SkyPilotLauncher(
-        door=door,
+        door=client,
         memory=memory,
         names=NAMES,
         files=WorkdirCopies(folder),
         wheelhouse=lambda: folder,
         nudge_url=lambda job: f"http://127.0.0.1/v1/jobs/{job}/nudge/{CANARY}-nudge",
-        prices=PlacementPrices(door, open_catalog((), clock, asks_aws=False), clock),
+        prices=PlacementPrices(client, open_catalog((), clock, asks_aws=False), clock),
         clock=clock,
         terms=SkyPilotConfig(shares_files=True),
     )
@@ -73,25 +73,27 @@ class SkyPilotHarness:
     """One service with one SkyPilot."""
 
     def __init__(
-        self, engine: Engine, folder: Path, nature: JobSimulation | None = None, *, gated: bool = True, seed: int = 1
+        self, engine: Engine, folder: Path, simulation: JobSimulation | None = None, *, gated: bool = True, seed: int = 1
     ) -> None:  # fmt: skip
         self.clock = FixedClock()
         self.folder = folder
         self.book = LaunchBook(engine, b"secret")
         policy = self.policy if gated else None
-        self.truth = SkyPilotState(self.clock, nature or JobSimulation(), seed=seed, policy=policy)
-        self.server = Server(self.truth)
+        self.state = SkyPilotState(
+            self.clock, simulation or JobSimulation(), seed=seed, policy=policy
+        )
+        self.server = Server(self.state)
         self.line = FaultyTransport(self.server)
-        self.gate_is_up = True
+        self.admission_is_up = True
         self.launcher = self.replica()
 
     def replica(self, transport: httpx2.AsyncBaseTransport | None = None) -> SkyPilotLauncher:
-        """Another launcher of this service, over a line of its own where one is given."""
+        """Create another launcher of this service, over `transport` if given."""
         return launcher_over(transport or self.line, self.book, self.folder, self.clock)
 
     def policy(self, raw: bytes) -> tuple[int, str]:
-        """The response of the gate to SkyPilot's policy."""
-        if not self.gate_is_up:
+        """Return the admission response to SkyPilot's policy."""
+        if not self.admission_is_up:
             raise ConnectionError("connection refused")
         return answer_admission(self.book, raw, self.clock.now())
 
@@ -114,35 +116,35 @@ class SkyPilotHarness:
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
-        self.truth.catch_up()
+        self.state.catch_up()
 
     def until(
-        self, standing: LaunchStatus, key: str = "job-1", limit_s: float = 7200
+        self, running_clusters: LaunchStatus, key: str = "job-1", limit_s: float = 7200
     ) -> Observation:
-        """The first sighting with this standing, submitting where nothing stands."""
+        """Observe until the launch has this status, submitting it while it is absent."""
         for _ in range(int(limit_s / 5)):
             try:
                 seen = self.look(key)
-                if seen.status is standing:
+                if seen.status is running_clusters:
                     return seen
                 if seen.status is LaunchStatus.ABSENT:
                     self.submit(key)
             except LauncherUnreachable:
                 pass
             self.pass_time(5)
-        raise AssertionError(f"it never was {standing}")
+        raise AssertionError(f"it never was {running_clusters}")
 
     def jobs(self, key: str = "job-1") -> list[Job]:
-        """All managed jobs of a launch, by the stand-in's own word."""
-        return [job for job in self.truth.jobs.values() if job.name == NAMES.job_name(key)]
+        """Return all managed jobs of a launch, as the fake server has them."""
+        return [job for job in self.state.jobs.values() if job.name == NAMES.job_name(key)]
 
     def posted(self, path: str) -> list[dict[str, Any]]:
-        """The bodies of all POSTs to a path that have arrived."""
+        """Return the bodies of all received POST requests to a path."""
         return [body for there, body in self.server.posts if there == path]
 
 
 class LosesReplies(FaultyTransport):
-    """A line on which the answers to launches never come back, or come back as something else."""
+    """A transport that loses or replaces the responses to launch requests."""
 
     instead: httpx2.Response | None = None
 
@@ -158,7 +160,7 @@ class LosesReplies(FaultyTransport):
 def submit_with_lost_reply(
     harness: SkyPilotHarness, instead: httpx2.Response | None = None
 ) -> None:
-    """A submit whose answer is lost after SkyPilot has taken it."""
+    """Submit a launch whose response is lost after SkyPilot accepted it."""
     line = LosesReplies(harness.server)
     line.instead = instead
     with pytest.raises(LauncherUnreachable):
@@ -166,15 +168,15 @@ def submit_with_lost_reply(
 
 
 def fail_after_admission(harness: SkyPilotHarness) -> None:
-    """A submit whose request the gate lets pass, and which fails before there is a job."""
-    harness.truth.delay_s = 0
-    harness.truth.fails_before_row = 1
+    """Submit a launch whose request is admitted but fails before a job exists."""
+    harness.state.delay_s = 0
+    harness.state.fails_before_row = 1
     harness.submit()
     harness.pass_time(10)
-    harness.truth.fails_before_row = 0
+    harness.state.fails_before_row = 0
 
 
 @pytest.fixture
 def new_harness(tmp_path: Path, sqlite: Engine) -> NewSkyPilotHarness:
-    """Makes a service with a fake SkyPilot, given the faults of its jobs."""
+    """Return a factory of services with a fake SkyPilot; its arguments are the faults of jobs."""
     return lambda *args, **words: SkyPilotHarness(sqlite, tmp_path / "home", *args, **words)

@@ -1,8 +1,9 @@
-"""Runs in the environment of the real SkyPilot, without a network: asks its admission policy as SkyPilot's server does.
+"""Runs the admission policy in the environment of the real SkyPilot, as its server does.
 
-In and out: one JSON value per line. First out: the port of a web server, which stands for Holdfast. Then in: a request,
-`{"name", "task", "at_client_side"}`; out: `{"asked": BODY}` each time the policy asks that server, to which the next
-line in is the answer, `{"status", "body"}`; and last `{"passed": TASK}` or `{"refused": WHY}`.
+Runs without a network. Input and output have one JSON value per line. First output: the port of a web server
+that stands in for Holdfast. Then input: a request, `{"name", "task", "at_client_side"}`; output: `{"asked":
+BODY}` for each request of the policy to that server, whose response is the next line of input, `{"status",
+"body"}`; finally `{"passed": TASK}` or `{"refused": WHY}`.
 """
 
 from __future__ import annotations
@@ -14,28 +15,26 @@ import sys
 import threading
 from typing import Any
 
-sys.path.append(
-    sys.argv[1]
-)  # Where the policy is; SkyPilot's own folder of packages is left alone.
+sys.path.append(sys.argv[1])  # The directory of the policy; SkyPilot's own packages stay unchanged.
 os.environ["SKYPILOT_DISABLE_USAGE_COLLECTION"] = "1"
 os.environ["SKYPILOT_DISABLE_LOCAL_API_SERVER"] = "1"
 os.environ["IS_SKYPILOT_SERVER"] = "true"
 os.environ["NO_PROXY"] = "*"
 
 ANSWERS = sys.stdout
-sys.stdout = sys.stderr  # Whatever SkyPilot prints, answers stay answers.
+sys.stdout = sys.stderr  # Output of SkyPilot must not mix with the protocol.
 
 
-def say(value: Any) -> None:
+def send(value: Any) -> None:
     print(json.dumps(value), file=ANSWERS, flush=True)
 
 
 class Holdfast(http.server.BaseHTTPRequestHandler):
-    """Hands each question on."""
+    """Passes each request on to the test."""
 
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers["Content-Length"]))
-        say({"asked": raw.decode(), "path": self.path})
+        send({"asked": raw.decode(), "path": self.path})
         parsed = json.loads(sys.stdin.readline())
         data = parsed["body"].encode()
         self.send_response(parsed["status"])
@@ -45,7 +44,7 @@ class Holdfast(http.server.BaseHTTPRequestHandler):
 
 
 def apply(asked: dict[str, Any]) -> dict[str, Any]:
-    """What comes of one request."""
+    """Run the policy for one request and return the result."""
     from sky import exceptions
     from sky import task as task_lib
     from sky.server.requests.request_names import AdminPolicyRequestName
@@ -61,12 +60,12 @@ def apply(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer until there is nothing more to read."""
+    """Answer requests until the input ends."""
     server = http.server.HTTPServer(("127.0.0.1", 0), Holdfast)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    say(server.server_port)
+    send(server.server_port)
     while line := sys.stdin.readline():
-        say(apply(json.loads(line)))
+        send(apply(json.loads(line)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The real SkyPilot, to be asked what it makes of a task. It runs in an environment of its own, without any network."""
+"""The real SkyPilot as a task parser, in a separate environment without a network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PYTHON = HOME / "venv/bin/python"
 
 
 class NotHere(Exception):
-    """Why SkyPilot cannot be asked on this machine."""
+    """Raised with the reason why SkyPilot cannot run on this machine."""
 
 
 def demand_skypilot() -> None:
@@ -30,11 +30,11 @@ def demand_skypilot() -> None:
 
 
 class SkyPilot:
-    """A process in which SkyPilot reads tasks."""
+    """A process in which SkyPilot parses tasks."""
 
     def __init__(self) -> None:
         demand_skypilot()
-        # A network namespace without a route out: nothing that SkyPilot tries can leave this machine.
+        # A network namespace without a route: SkyPilot cannot reach other machines.
         command = ["unshare", "-n", str(PYTHON), str(Path(__file__).with_name("task_reader.py"))]
         self._process = subprocess.Popen(
             command,
@@ -45,7 +45,7 @@ class SkyPilot:
         )
 
     def read(self, texts: Sequence[str]) -> list[dict[str, Any]]:
-        """What SkyPilot makes of each task: its parts, or `error`."""
+        """Return what SkyPilot parses from each task: its parts, or `error`."""
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(json.dumps(list(texts)) + "\n")
@@ -56,5 +56,5 @@ class SkyPilot:
         return found
 
     def close(self) -> None:
-        """Let the process end."""
+        """Close the input of the process, which then ends."""
         self._process.communicate()

@@ -1,7 +1,7 @@
-"""Runs in the environment of the real SkyPilot, without a network: reads tasks, and says what SkyPilot makes of each.
+"""Parses tasks in the environment of the real SkyPilot and reports the result.
 
-In and out: one JSON value per line. In: a list of tasks as YAML. Out: a list of `{"error": ...}` or of what the task
-holds after SkyPilot has read it.
+Runs without a network. Input and output have one JSON value per line. Input: a list of tasks as YAML. Output:
+a list of `{"error": ...}` or of the contents of the parsed task.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ os.environ["SKYPILOT_DISABLE_USAGE_COLLECTION"] = "1"
 os.environ["SKYPILOT_DISABLE_LOCAL_API_SERVER"] = "1"
 os.environ["SKYPILOT_MINIMIZE_LOGGING"] = "1"
 
-# The names of accelerators, so that SkyPilot need not fetch a list of them. Without a digest beside it, it is kept.
+# Names of accelerators, so that SkyPilot need not download a list. It keeps a list without a digest file.
 CATALOG = Path(os.environ["HOME"], ".sky/catalogs/v8/common/accelerators.csv")
 ACCELERATORS = ("A100", "A100-80GB", "H100", "H200", "L4", "T4", "V100")
 
 ANSWERS = sys.stdout
-sys.stdout = sys.stderr  # Whatever SkyPilot prints, answers stay answers.
+sys.stdout = sys.stderr  # Output of SkyPilot must not mix with the protocol.
 
 
 def read(text: str) -> dict[str, Any]:
-    """What SkyPilot makes of one task: as `sky jobs launch` reads it, and as its server checks it."""
+    """Parse a task as `sky jobs launch` does and check it as its server does."""
     import yaml
     from sky import task as task_lib
     from sky.jobs import recovery_strategy  # noqa: F401 - registers the strategies
@@ -66,7 +66,7 @@ def read(text: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer until there is nothing more to read."""
+    """Answer requests until the input ends."""
     CATALOG.parent.mkdir(parents=True)
     with CATALOG.open("w", newline="") as file:
         table = csv.writer(file)

@@ -1,4 +1,4 @@
-"""What fails one rank fails all of them, whatever the store has to say about it."""
+"""A store error of one rank is raised on all ranks, with any message."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from holdfast_worker.storage.base import StoreError, StoreUnreachable
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "message"),
     [(StoreUnreachable("no answer"), "no answer"), (StoreUnreachable(), "Unreachable")],
 )
-def test_store_error_without_a_message_is_still_raised(error: StoreError, words: str) -> None:
+def test_store_error_without_a_message_is_still_raised(error: StoreError, message: str) -> None:
     with (
-        pytest.raises(StoreError, match=words),
+        pytest.raises(StoreError, match=message),
         fail_together(ProcessGroup(0, 1, torch.device("cpu"), None)),
     ):
         raise error

@@ -1,4 +1,4 @@
-"""Two placements of one job write to one bucket at once: with conditional writes and without, the old one changes nothing."""
+"""Two attempts write to one bucket at once: the older one has no effect in any bucket."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 
 @pytest.fixture(params=["conditional", "overwrites"])
 def either(request: pytest.FixtureRequest, s3: FakeS3, bucket: Store) -> Store:
-    """A bucket of a server that knows conditions, and of one that ignores them silently."""
+    """A bucket with conditional writes, and one that silently ignores conditions."""
     s3.set(conditional=request.param == "conditional")
     return bucket
 
 
 def group(store: Store, spool: Path, epoch: int, **rules: object) -> RankGroup:
-    """A placement of one rank."""
+    """An attempt with one rank."""
     return RankGroup(store, spool, epoch=epoch, ranks=1, **rules)
 
 
@@ -47,14 +47,14 @@ def test_fenced_attempt_commits_nothing_more(either: Store, tmp_path: Path) -> N
     assert (begun.step, begun.epoch) == (10, 1)
     assert steps(either) == [(25, 2), (15, 2), (10, 1)]
     assert old.savers[0].fenced.startswith("a newer attempt of this job has taken over (epoch 2")
-    assert [len(old.said(COMMITTED)), len(old.said(FAILED))] == [1, 0]
+    assert [len(old.report_bodies(COMMITTED)), len(old.report_bodies(FAILED))] == [1, 0]
     assert newest(either, 1) == (25, [])
 
 
 def test_racing_commit_is_detected_by_its_writer_and_never_used(
     either: Store, tmp_path: Path
 ) -> None:
-    """The old one looks for claims and finds none; the new one begins and saves; the old one commits."""
+    """The old attempt finds no newer claim; the new one starts and saves; the old one commits."""
     group(either, tmp_path, 1).save(10)
 
     def take_over() -> None:
@@ -66,7 +66,7 @@ def test_racing_commit_is_detected_by_its_writer_and_never_used(
     old.save(20)
     third = resume(either, 3).name
 
-    assert old.said(COMMITTED) == []
+    assert old.report_bodies(COMMITTED) == []
     assert old.savers[0].fenced.startswith("a newer attempt of this job has saved step 12")
     assert third
     assert (third.step, third.epoch) == (12, 2)
@@ -84,7 +84,7 @@ def test_consecutive_claims_get_distinct_epochs(either: Store) -> None:
 def test_newest_epoch_is_restored_in_any_order_of_saves(
     tmp_path_factory: pytest.TempPathFactory, turns: list[tuple[int, int]]
 ) -> None:
-    """Any order of saves by two placements, each some steps further than its last one."""
+    """Any order of saves by two attempts, each some steps after its last save."""
     store, spool = MemoryStore(), tmp_path_factory.mktemp("spool")
     writers = {epoch: group(store, spool, epoch) for epoch in (1, 2)}
     CheckpointRepository(store).tokens.claim(1, "00000001", LATER_S)

@@ -1,4 +1,4 @@
-"""Two thousand ways in which objects of a store go bad: none is loaded, and each is named."""
+"""Two thousand random corruptions of stored objects: none is loaded, and each is named."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def lose(objects: Objects, key: str, _: random.Random) -> None:
 
 
 def swap(objects: Objects, key: str, chance: random.Random) -> None:
-    """With another object of any checkpoint and rank that is not the same."""
+    """Exchange an object with a different one of any checkpoint and rank."""
     others = [
         k for k in objects if objects[k] != objects[key] and k.startswith(("step-", "commits/"))
     ]
@@ -62,7 +62,7 @@ def swap(objects: Objects, key: str, chance: random.Random) -> None:
 
 
 def serve_older(objects: Objects, key: str, _: random.Random) -> None:
-    """An older checkpoint's object of the same kind is served instead."""
+    """Replace an object by the one of the same kind in an older checkpoint."""
     objects[key] = objects[_older(key, objects)]
 
 
@@ -73,7 +73,7 @@ DAMAGES: tuple[Callable[[Objects, str, random.Random], None], ...] = (
 
 
 def _older(key: str, objects: Objects) -> str:
-    """The object of the checkpoint before that has the place of this one."""
+    """The corresponding object of the previous checkpoint."""
     of = CheckpointName.of_key(key)
     assert of
     [place] = [k for k in objects if _place(k) == _place(key) and _step(k) == of.step - 10]
@@ -93,7 +93,7 @@ def _newest_objects(objects: Objects) -> Iterator[str]:
     return (key for key in sorted(objects) if _step(key) == 30)
 
 
-def test_nothing_that_went_bad_is_loaded(sound: Objects) -> None:
+def test_corrupted_objects_are_never_loaded(sound: Objects) -> None:
     chance = random.Random(4)
     seen: set[str] = set()
     for number in range(CORRUPTIONS):
@@ -103,7 +103,7 @@ def test_nothing_that_went_bad_is_loaded(sound: Objects) -> None:
         damage(objects, key, chance)
         store = MemoryStore(objects)
 
-        # What is loaded is looked at number by number: it is of one step, and of the rank that asked.
+        # Every loaded number is checked to be of one step and of the reading rank.
         step, flaws = newest(store, RANKS)
 
         is_gone = damage is lose and key.startswith("commits/")
@@ -118,17 +118,15 @@ def test_nothing_that_went_bad_is_loaded(sound: Objects) -> None:
     "pointer",
     [b"", b"{", b"[]", b'{"step": 20}', b'{"step": 90, "epoch": 1, "nonce": "0123"}', bytes(20)],
 )
-def test_a_pointer_that_misleads_costs_nothing(sound: Objects, pointer: bytes) -> None:
+def test_wrong_latest_pointer_has_no_effect(sound: Objects, pointer: bytes) -> None:
     step, _ = newest(MemoryStore({**sound, "newest.json": pointer}), RANKS)
 
     assert step == 30
 
 
-def test_a_commit_that_is_listed_late_is_found_by_the_pointer(
-    sound: Objects, tmp_path: Path
-) -> None:
-    class Late(MemoryStore):
+def test_unlisted_commit_is_found_by_the_latest_pointer(sound: Objects, tmp_path: Path) -> None:
+    class UnlistingStore(MemoryStore):
         def list(self, prefix: str) -> list[str]:
             return [key for key in super().list(prefix) if _step(key) != 30]
 
-    assert CheckpointRepository(Late(sound)).names(LATER_S)[0].step == 30
+    assert CheckpointRepository(UnlistingStore(sound)).names(LATER_S)[0].step == 30

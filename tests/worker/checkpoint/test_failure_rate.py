@@ -1,4 +1,4 @@
-"""How long nodes last is known from the store alone, and how often to save follows from it."""
+"""The failure rate of nodes, computed from the store alone, determines the save interval."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AUTO = Cadence.parse("auto")
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -47,7 +47,7 @@ class Clock:
         return self.now_s
 
 
-def live(
+def run_attempt(
     store: Store,
     epoch: int,
     hours: float,
@@ -55,33 +55,33 @@ def live(
     *,
     unsaved_hours: float = 0.0,
 ) -> FailureRate:
-    """A placement: what it found, after it saved until its end, or until some hours before."""
+    """Run an attempt with saves until its end or some hours before; return the rate it read."""
     clock = Clock()
-    diary = AttemptHistory.open(store, epoch, LATER_S, clock)
+    history = AttemptHistory.open(store, epoch, LATER_S, clock)
     clock.now_s += hours * HOUR_S
     if hours:
-        diary.record_alive(LATER_S)
+        history.record_alive(LATER_S)
     clock.now_s += unsaved_hours * HOUR_S
     if end:
-        diary.close(end)
-    return diary.before
+        history.close(end)
+    return history.before
 
 
-def lived_s(known: FailureRate) -> float:
-    """Of all attempts together."""
+def uptime_s(known: FailureRate) -> float:
+    """Uptime of all attempts together."""
     return sum(known.spans_s) + known.since_s
 
 
 @pytest.mark.parametrize(
     ("spans_h", "since_h", "between_h"),
     [
-        ([], 0, 2),  # Nothing is known.
-        ([], 20, 6),  # Nothing has happened for long: (20 h + 5 * 2 h) / 5
+        ([], 0, 2),  # No data.
+        ([], 20, 6),  # No loss in 20 hours: (20 h + 5 * 2 h) / 5
         ([1], 0, 1.8),  # (1 h + 4 * 2 h) / 5
         ([0.5] * 4, 0, 0.8),
-        ([0.4] * 5, 0, 0.4),  # From here on it is what was seen.
-        ([0.4] * 5, 1, 0.6),  # The time since then counts, too.
-        ([0] * 7, 0, SHORTEST_S / HOUR_S),  # Their lifetime is unknown.
+        ([0.4] * 5, 0, 0.4),  # From here on, observations only.
+        ([0.4] * 5, 1, 0.6),  # The time since the last loss also counts.
+        ([0] * 7, 0, SHORTEST_S / HOUR_S),  # Lifetimes are unknown.
     ],
 )
 def test_prior_mtbf_counts_until_enough_losses_are_observed(
@@ -131,22 +131,22 @@ def test_only_capacity_loss_counts_as_an_interruption(left: ExitReason, is_lost:
     assert was_interrupted(left) is is_lost
 
 
-def test_the_diary_of_a_job_goes_on_over_all_its_placements() -> None:
+def test_attempt_history_spans_all_attempts_of_a_job() -> None:
     store = MemoryStore()
 
     found = [
-        live(store, 1, 3.0, WITHOUT_A_WORD, unsaved_hours=1.0),
-        live(store, 2, 2.0, PREEMPTED, unsaved_hours=0.5),
-        live(store, 4, 1.0, BROKEN),
-        live(store, 7, 0.0, WITHOUT_A_WORD),
-        live(store, 8, 1.0, FINISHED),
-        live(store, 9, 0.0, FINISHED),
+        run_attempt(store, 1, 3.0, WITHOUT_A_WORD, unsaved_hours=1.0),
+        run_attempt(store, 2, 2.0, PREEMPTED, unsaved_hours=0.5),
+        run_attempt(store, 4, 1.0, BROKEN),
+        run_attempt(store, 7, 0.0, WITHOUT_A_WORD),
+        run_attempt(store, 8, 1.0, FINISHED),
+        run_attempt(store, 9, 0.0, FINISHED),
     ]
 
-    assert [(known.losses, lived_s(known) / HOUR_S) for known in found] == [
+    assert [(known.losses, uptime_s(known) / HOUR_S) for known in found] == [
         (0, 0.0),
-        (1, 3.0),  # Until its last checkpoint: there is no evidence of more.
-        (2, 5.5),  # It told its end.
+        (1, 3.0),  # Until its last checkpoint, without evidence of later steps.
+        (2, 5.5),  # Until its recorded end.
         (2, 6.5),
         (3, 6.5),
         (3, 7.5),
@@ -155,15 +155,15 @@ def test_the_diary_of_a_job_goes_on_over_all_its_placements() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from([FINISHED, PREEMPTED, BROKEN, None]))))
-def test_no_placement_is_counted_twice_or_never(lives: list[tuple[int, ExitReason | None]]) -> None:
+def test_each_attempt_is_counted_once(attempts: list[tuple[int, ExitReason | None]]) -> None:
     store = MemoryStore()
 
-    for epoch, (hours, end) in enumerate(lives, start=1):
-        live(store, epoch, hours, end)
-    known = live(store, len(lives) + 1, 0, None)
+    for epoch, (hours, end) in enumerate(attempts, start=1):
+        run_attempt(store, epoch, hours, end)
+    known = run_attempt(store, len(attempts) + 1, 0, None)
 
     spans, span = [], 0.0
-    for hours, end in lives:
+    for hours, end in attempts:
         span += hours * HOUR_S
         if end in {PREEMPTED, None}:
             spans.append(span)
@@ -175,33 +175,33 @@ def test_no_placement_is_counted_twice_or_never(lives: list[tuple[int, ExitReaso
 
 def test_restart_under_the_same_epoch_counts_as_interrupted() -> None:
     store = MemoryStore()
-    live(store, 3, 1.0, WITHOUT_A_WORD)
+    run_attempt(store, 3, 1.0, WITHOUT_A_WORD)
 
-    assert live(store, 3, 0.0, None).losses == 1
+    assert run_attempt(store, 3, 0.0, None).losses == 1
 
 
 def test_start_killed_between_read_and_write_loses_nothing() -> None:
     store = MemoryStore()
-    live(store, 1, 2.0, PREEMPTED)
+    run_attempt(store, 1, 2.0, PREEMPTED)
 
     with pytest.raises(Crash):
-        live(CrashingStore(store, 2), 2, 0.0, None)
+        run_attempt(CrashingStore(store, 2), 2, 0.0, None)
 
-    assert live(store, 3, 0.0, None) == FailureRate(1, (2 * HOUR_S,))
+    assert run_attempt(store, 3, 0.0, None) == FailureRate(1, (2 * HOUR_S,))
 
 
 def test_late_records_of_a_fenced_attempt_are_ignored() -> None:
     store = MemoryStore()
     clock = Clock()
-    zombie = AttemptHistory.open(store, 1, LATER_S, clock)
-    live(store, 2, 2.0, FINISHED)
+    fenced = AttemptHistory.open(store, 1, LATER_S, clock)
+    run_attempt(store, 2, 2.0, FINISHED)
 
     clock.now_s += 99 * HOUR_S
-    zombie.record_alive(LATER_S)
-    zombie.close(ExitReason("failed", Exit.FENCED, 5, "a newer attempt has taken over"))
+    fenced.record_alive(LATER_S)
+    fenced.close(ExitReason("failed", Exit.FENCED, 5, "a newer attempt has taken over"))
 
-    # The zombie was cut short, before it had saved anything.
-    assert live(store, 3, 0.0, None) == FailureRate(1, (0.0,), 2 * HOUR_S)
+    # The fenced attempt ended before its first save.
+    assert run_attempt(store, 3, 0.0, None) == FailureRate(1, (0.0,), 2 * HOUR_S)
     assert store.list("diary/") == ["diary/000000000003"]
 
 
@@ -210,20 +210,20 @@ def test_late_records_of_a_fenced_attempt_are_ignored() -> None:
     [b"", b"[]", b'{"losses": 3}', b'{"losses": 1, "spans_s": ["x"], "since_s": 0}', b"\xff"],
 )
 def test_unreadable_history_entry_is_ignored(body: bytes) -> None:
-    assert live(MemoryStore({"diary/000000000001": body}), 2, 0.0, None) == FailureRate()
+    assert run_attempt(MemoryStore({"diary/000000000001": body}), 2, 0.0, None) == FailureRate()
 
 
 def test_closed_history_records_nothing_more() -> None:
     store = MemoryStore()
-    diary = AttemptHistory.open(store, 1, LATER_S)
+    history = AttemptHistory.open(store, 1, LATER_S)
 
-    diary.close(FINISHED)
-    diary.record_alive(LATER_S)
+    history.close(FINISHED)
+    history.record_alive(LATER_S)
 
     assert json.loads(store.get("diary/000000000001"))["ended"] == "finished"
 
 
-def test_nine_checkpoints_of_ten_take_no_longer_than_is_expected() -> None:
+def test_expected_save_time_is_the_ninth_decile() -> None:
     costs = SaveCostEstimate()
     for seconds in (40, 3, 1, 2, 9, 5, 8, 6, 4, 7):
         costs.add(SaveCost(stall_s=seconds / 10, durable_s=seconds))
@@ -233,9 +233,7 @@ def test_nine_checkpoints_of_ten_take_no_longer_than_is_expected() -> None:
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40), st.sampled_from([0.1, 0.5, 0.9, 1.0]))
-def test_a_quantile_is_one_of_the_numbers_with_enough_below_it(
-    numbers: list[float], share: float
-) -> None:
+def test_quantile_is_a_sample_with_enough_smaller_ones(numbers: list[float], share: float) -> None:
     found = quantile(numbers, share)
 
     assert found in numbers
@@ -257,15 +255,15 @@ def test_throttled_upload_counts_only_if_much_slower() -> None:
 @pytest.mark.parametrize(
     ("since_s", "durable_s", "saves", "failures", "spread_s"),
     [
-        (600, 8.0, 1, 0, 150),  # A quarter of the time between two.
+        (600, 8.0, 1, 0, 150),  # A quarter of the interval.
         (600, 8.0, 4, 0, 150),
-        (600, 8.0, 5, 0, 0),  # One of five shows how fast it can be,
-        (600, None, 1, 0, 0),  # as the first one does,
-        (600, 8.0, 1, 1, 0),  # and after one that failed there is no time to lose.
-        (600, 150.0, 1, 0, 0),  # There is nothing to spare.
+        (600, 8.0, 5, 0, 0),  # One save of five measures the full speed,
+        (600, None, 1, 0, 0),  # as the first save does,
+        (600, 8.0, 1, 1, 0),  # and a save after a failure is not delayed.
+        (600, 150.0, 1, 0, 0),  # No time to spare.
     ],
 )
-def test_most_uploads_are_spread_out(
+def test_most_uploads_are_throttled(
     since_s: float, durable_s: float | None, saves: int, failures: int, spread_s: float
 ) -> None:
     pace = upload_rate(1 << 30, since_s, durable_s, saves=saves, failures=failures)
@@ -284,56 +282,56 @@ def test_old_save_costs_are_forgotten() -> None:
 
 
 def test_interval_description_states_its_reasons() -> None:
-    tempo = CheckpointSchedule(AUTO)
+    schedule = CheckpointSchedule(AUTO)
     known = FailureRate(3, (HOUR_S, HOUR_S, 2 * HOUR_S), HOUR_S)
 
     changes = [
-        tempo.observe(SaveCost(1.0, 5.0), known),
-        tempo.observe(SaveCost(1.1, 5.0), known),
-        tempo.observe(SaveCost(30.0, 400.0), known),
-        tempo.observe(SaveCost(30.0, 400.0), known),
+        schedule.observe(SaveCost(1.0, 5.0), known),
+        schedule.observe(SaveCost(1.1, 5.0), known),
+        schedule.observe(SaveCost(30.0, 400.0), known),
+        schedule.observe(SaveCost(30.0, 400.0), known),
     ]
 
     assert changes == [True, False, True, False]
-    assert tempo.interval
-    assert tempo.interval == Interval(420, 15550, 400_000, 6480, 3)
-    assert tempo.interval.description == (
+    assert schedule.interval
+    assert schedule.interval == Interval(420, 15550, 400_000, 6480, 3)
+    assert schedule.interval.description == (
         "every 7 min: a checkpoint stalls training for 15.6 s and is durable after 6.67 min; the estimated time between "
         "failures is 108 min, after 3 interrupted attempts so far"
     )
 
 
 def test_fixed_interval_is_kept_and_save_time_is_learnt() -> None:
-    tempo = CheckpointSchedule(Cadence.parse("15m"))
+    schedule = CheckpointSchedule(Cadence.parse("15m"))
 
-    is_changed = tempo.observe(SaveCost(30.0, 400.0), FailureRate())
+    is_changed = schedule.observe(SaveCost(30.0, 400.0), FailureRate())
 
     assert not is_changed
-    assert tempo.interval is None
-    assert tempo.durable_s == 400.0
-    assert [tempo.is_due(5, seconds, 0) for seconds in (899, 900)] == [False, True]
+    assert schedule.interval is None
+    assert schedule.durable_s == 400.0
+    assert [schedule.is_due(5, seconds, 0) for seconds in (899, 900)] == [False, True]
 
 
 def test_first_checkpoint_comes_early_without_measurements() -> None:
-    tempo = CheckpointSchedule(AUTO)
+    schedule = CheckpointSchedule(AUTO)
 
-    assert [tempo.is_due(5, seconds, 0) for seconds in (29, 30)] == [False, True]
-    tempo.observe(SaveCost(5.0, 30.0), FailureRate())
-    assert [tempo.is_due(5, seconds, 0) for seconds in (299, 300)] == [False, True]
+    assert [schedule.is_due(5, seconds, 0) for seconds in (29, 30)] == [False, True]
+    schedule.observe(SaveCost(5.0, 30.0), FailureRate())
+    assert [schedule.is_due(5, seconds, 0) for seconds in (299, 300)] == [False, True]
 
 
 def test_frequent_interruptions_shorten_the_interval() -> None:
-    """A day without losses, then many, known from the store alone."""
+    """A day without losses, then many, read from the store."""
     store = MemoryStore()
     chosen: list[int] = []
 
     for epoch, hours in enumerate([48.0, *[0.2] * 12], start=1):
-        known = live(store, epoch, hours, WITHOUT_A_WORD)
-        tempo = CheckpointSchedule(AUTO)
-        tempo.observe(SaveCost(5.0, 20.0), known)
-        assert tempo.interval
-        chosen.append(tempo.interval.interval_s // 60)
+        known = run_attempt(store, epoch, hours, WITHOUT_A_WORD)
+        schedule = CheckpointSchedule(AUTO)
+        schedule.observe(SaveCost(5.0, 20.0), known)
+        assert schedule.interval
+        chosen.append(schedule.interval.interval_s // 60)
 
-    storm = chosen[1:]
-    assert (chosen[0], storm[0], storm[-1]) == (5, 10, 1)
-    assert storm == sorted(storm, reverse=True)
+    interruptions = chosen[1:]
+    assert (chosen[0], interruptions[0], interruptions[-1]) == (5, 10, 1)
+    assert interruptions == sorted(interruptions, reverse=True)

@@ -1,4 +1,4 @@
-"""Of two placements of a job only the newer one writes, and what the older one wrote too late is never used."""
+"""Only the newest attempt of a job writes, and late commits of older ones are never used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> DirectoryStore:
 
 
 def group(store: Store, spool: Path, epoch: int, **rules: object) -> RankGroup:
-    """A placement of one rank."""
+    """An attempt with one rank."""
     return RankGroup(store, spool, epoch=epoch, ranks=1, **rules)
 
 
@@ -40,12 +40,12 @@ def starts(*pairs: tuple[int, int]) -> Lineage:
 @pytest.mark.parametrize(
     ("epoch", "step", "cut"),
     [
-        (1, 100, None),  # Where epoch 2 began.
-        (1, 101, 2),  # Beyond: those steps were made again.
+        (1, 100, None),  # The start of epoch 2.
+        (1, 101, 2),  # Beyond it: these steps were repeated.
         (1, 10_000, 2),
         (2, 150, None),
         (2, 151, 5),
-        (3, 150, None),  # An epoch without a recorded start.
+        (3, 150, None),  # Epoch 3 has no recorded start.
         (3, 151, 5),
         (5, 10_000, None),  # The newest.
         (6, 10_000, None),
@@ -61,7 +61,7 @@ def test_commit_beyond_a_newer_epochs_start_is_off_the_lineage(
     assert (found and found.epoch) == cut
 
 
-def test_an_epoch_that_began_twice_counts_with_the_lower_step() -> None:
+def test_epoch_with_two_starts_counts_from_the_lower_step() -> None:
     lineage = starts((2, 100), (2, 90))
 
     assert lineage.superseding_start(CheckpointName(95, 1, "ab"))
@@ -78,7 +78,7 @@ def test_start_is_redundant_if_a_later_one_cuts_off_as_much() -> None:
     }
 
 
-def test_a_start_reads_back_from_its_key() -> None:
+def test_start_key_survives_a_round_trip() -> None:
     assert EpochStart.of_key(EpochStart(3, 150).key) == EpochStart(3, 150)
     assert EpochStart.of_key("starts/.draft-ab12-000000000003-000000000150") is None
 
@@ -94,11 +94,11 @@ def test_epochs_count_up_over_gaps(store: DirectoryStore) -> None:
     assert store.list("claims/") == ["claims/000000000008"]
 
 
-def test_of_many_that_claim_at_once_each_gets_another_epoch(store: DirectoryStore) -> None:
-    taken: list[int] = []
+def test_concurrent_claims_get_distinct_epochs(store: DirectoryStore) -> None:
+    claimed: list[int] = []
 
     def claim(number: int) -> None:
-        taken.append(FencingTokens(store).acquire_next(f"{number:08x}", LATER_S))
+        claimed.append(FencingTokens(store).acquire_next(f"{number:08x}", LATER_S))
 
     threads = [threading.Thread(target=claim, args=(n,)) for n in range(8)]
     for thread in threads:
@@ -106,10 +106,10 @@ def test_of_many_that_claim_at_once_each_gets_another_epoch(store: DirectoryStor
     for thread in threads:
         thread.join()
 
-    assert len(set(taken)) == 8
+    assert len(set(claimed)) == 8
 
 
-def test_a_claim_whose_answer_was_lost_is_still_ours(tmp_path: Path) -> None:
+def test_claim_with_a_lost_response_succeeds(tmp_path: Path) -> None:
     store = FlakyStore(tmp_path, loses_answers=True)
 
     assert FencingTokens(store).acquire_next("aa", LATER_S) == 1
@@ -149,7 +149,7 @@ def test_fenced_attempt_commits_and_reports_nothing(store: DirectoryStore, tmp_p
 
     assert steps(store) == [(10, 1)]
     assert old.savers[0].fenced.startswith("a newer attempt of this job has taken over (epoch 2")
-    assert old.said(FAILED) == []
+    assert old.report_bodies(FAILED) == []
 
 
 def test_wait_for_a_shard_removed_by_the_successor_is_fenced(
@@ -162,13 +162,13 @@ def test_wait_for_a_shard_removed_by_the_successor_is_fenced(
     old.savers[0].wait(30)
 
     assert old.savers[0].fenced
-    assert old.said(FAILED) == []
+    assert old.report_bodies(FAILED) == []
 
 
 def test_commit_after_the_successor_began_is_never_used(
     store: DirectoryStore, tmp_path: Path
 ) -> None:
-    """The race: the old one looks, the new one claims and begins, the old one commits."""
+    """The old attempt checks the claims, the new one claims and starts, the old one commits."""
     group(store, tmp_path, 1).save(10)
     began: list[CheckpointName | None] = []
     late = InterruptedStore(
@@ -180,7 +180,7 @@ def test_commit_after_the_successor_began_is_never_used(
     third = resume(store, 3)
 
     assert [(n and n.step) for n in began] == [10]
-    assert len(old.said(COMMITTED)) == 2
+    assert len(old.report_bodies(COMMITTED)) == 2
     assert steps(store) == [(20, 1), (10, 1)]
     assert third.name
     assert (third.name.step, third.name.epoch) == (10, 1)
@@ -217,10 +217,8 @@ def test_late_first_commit_is_not_used_after_a_start_at_step_0(
     assert resume(store, 3).name is None
 
 
-def test_a_commit_that_comes_before_the_successor_looks_is_used(
-    store: DirectoryStore, tmp_path: Path
-) -> None:
-    """Later than the claim, but nothing was begun yet, and the work is sound."""
+def test_commit_before_the_successor_starts_is_used(store: DirectoryStore, tmp_path: Path) -> None:
+    """The commit is later than the claim, but before the start, and therefore valid."""
     late = InterruptedStore(
         store, "put_if_absent", "commits/", lambda: FencingTokens(store).claim(2, "bb", LATER_S)
     )
@@ -282,8 +280,10 @@ def test_fenced_attempt_prunes_nothing_of_its_successor(
     assert steps(store) == [(90, 1), (7, 2), (6, 2), (5, 2)]
 
 
-def test_before_all_is_given_up_somebody_looks_again(store: DirectoryStore, tmp_path: Path) -> None:
-    """The one that we replace commits once more and tidies away the checkpoint that we are about to read."""
+def test_checkpoints_are_listed_again_before_giving_up(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    """The old attempt commits again and removes the checkpoint that the new one will read."""
     old = group(store, tmp_path, 1, keep=2)
     old.save(10)
     [only] = CheckpointRepository(store).names(LATER_S)
@@ -327,10 +327,10 @@ def test_pointer_without_a_commit_fences_no_attempt(
     assert b'"step": 20, "epoch": 1' in store.get("newest.json")
 
 
-def test_claims_fence_a_zombie_whose_pointer_is_wrong(
+def test_claims_fence_an_attempt_with_a_wrong_pointer(
     store: DirectoryStore, tmp_path: Path
 ) -> None:
-    """The successor takes over between the look at the claims and the commit."""
+    """The successor claims the job between the check of the claims and the commit."""
 
     def succeed() -> None:
         resume(store, 2)
@@ -342,11 +342,13 @@ def test_claims_fence_a_zombie_whose_pointer_is_wrong(
     old.save(20)
 
     assert old.savers[0].fenced.startswith("a newer attempt of this job has taken over (epoch 2")
-    assert old.said(COMMITTED) == []
+    assert old.report_bodies(COMMITTED) == []
     assert resume(store, 3).name is None
 
 
-def test_where_every_placement_began_is_in_the_store(store: DirectoryStore, tmp_path: Path) -> None:
+def test_start_of_each_attempt_is_recorded_in_the_store(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
     resume(store)
     group(store, tmp_path, 1).save(10)
     resume(store)
@@ -359,7 +361,7 @@ def test_where_every_placement_began_is_in_the_store(store: DirectoryStore, tmp_
     assert b'"checkpoint": "step-10-e1-' in store.get("starts/000000000003-000000000010")
 
 
-def test_a_save_costs_one_look_more_than_its_objects(store: DirectoryStore, tmp_path: Path) -> None:
+def test_save_costs_one_listing_besides_its_objects(store: DirectoryStore, tmp_path: Path) -> None:
     asked: list[str] = []
 
     class Counted(DirectoryStore):
@@ -367,9 +369,9 @@ def test_a_save_costs_one_look_more_than_its_objects(store: DirectoryStore, tmp_
             asked.append(prefix)
             return super().list(prefix)
 
-    saver = group(Counted(tmp_path / "store"), tmp_path, 1).savers[0]
+    writer = group(Counted(tmp_path / "store"), tmp_path, 1).savers[0]
 
-    saver.save(snapshot(10, 0, 1))
-    saver.wait(30)
+    writer.save(snapshot(10, 0, 1))
+    writer.wait(30)
 
     assert asked == ["claims/", "commits/", "step-"]

@@ -1,4 +1,4 @@
-"""A checkpoint of another format or another job is refused in words, and nothing of it is removed."""
+"""A checkpoint of another format or job is refused with a message, and never removed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OLDER = (
 
 
 def write_as(store: Store, name: CheckpointName, number: int, *, is_sealed: bool = True) -> None:
-    """Rewrite a commit as a worker of another format would have written it."""
+    """Rewrite a commit in the format of another version."""
     body = json.loads(store.get(name.commit_key))
     del body["sha256"]
     body["format"] = number
@@ -45,7 +45,7 @@ def objects(store: DirectoryStore) -> dict[str, bytes]:
 
 
 def forget_job(store: Store, name: CheckpointName) -> None:
-    """Rewrite a commit as it was before commits stated their job."""
+    """Rewrite a commit without its job, as older versions wrote it."""
     body = json.loads(store.get(name.commit_key))
     del body["sha256"], body["job"]
     store.put(name.commit_key, json.dumps({**body, "sha256": commit_digest(body)}).encode())
@@ -83,7 +83,7 @@ def test_format_is_checked_before_the_digest(tmp_path: Path, is_sealed: bool) ->
 
 @pytest.mark.parametrize("bit", range(8))
 def test_commit_with_a_flipped_bit_in_its_format_is_damaged(tmp_path: Path, bit: int) -> None:
-    """It is passed over, where one of another format would end the job."""
+    """It is skipped, while a commit of another format would end the job."""
     store = MemoryStore()
     group = RankGroup(store, tmp_path)
     group.save(10)
@@ -146,15 +146,15 @@ def test_pruning_keeps_an_unreadable_format(
 
 
 def test_parent_with_a_newer_format_is_refused(tmp_path: Path) -> None:
-    elder, own = MemoryStore(), MemoryStore()
-    RankGroup(elder, tmp_path).save(10)
-    [name] = CheckpointRepository(elder).names(LATER_S)
-    write_as(elder, name, 3)
-    forebear = ParentJob("elder", CheckpointRepository(elder))
+    parent_store, own = MemoryStore(), MemoryStore()
+    RankGroup(parent_store, tmp_path).save(10)
+    [name] = CheckpointRepository(parent_store).names(LATER_S)
+    write_as(parent_store, name, 3)
+    parent = ParentJob("elder", CheckpointRepository(parent_store))
     tracked = Replicated({"model": Fresh()})
 
     with pytest.raises(IncompatibleCheckpoint) as refused:
-        restore(CheckpointRepository(own), alone(0, 1), tracked, 1, LATER_S, parent_job=forebear)
+        restore(CheckpointRepository(own), alone(0, 1), tracked, 1, LATER_S, parent_job=parent)
 
     assert str(refused.value) == f"parent job elder: checkpoint {name} cannot be read: {NEWER}"
     assert own.list("starts/") == []

@@ -1,4 +1,4 @@
-"""Drawn models are saved and resumed bit for bit on every rank, or refused by the name of what cannot be held."""
+"""Generated models resume bit for bit on every rank, or are refused by the unsupported name."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Final
 import pytest
 import torch.distributed as dist
 from support.repetitions import repeat_count
-from worker.support.generated_models import play
+from worker.support.generated_models import check_model
 
 MODELS: Final = int(os.environ.get("GENERATED_MODELS", repeat_count(150, 500)))
-"""More take longer, about 30 ms of a core each; fewer meet fewer combinations."""
+"""Number of models. A higher value costs 30 CPU-ms each; a lower one covers fewer combinations."""
 
 
 @pytest.fixture(autouse=True)
 def _one_rank() -> Iterator[None]:
-    """A process group, without which there is no DDP."""
+    """A process group, which DDP requires."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
@@ -25,6 +25,6 @@ def _one_rank() -> Iterator[None]:
 
 # torch calls some of the types experimental.
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_drawn_models_resume_bit_for_bit_on_every_rank() -> None:
+def test_generated_models_resume_bit_for_bit_on_every_rank() -> None:
     for seed in range(MODELS):
-        play(seed)
+        check_model(seed)

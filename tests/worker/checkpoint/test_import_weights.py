@@ -1,4 +1,4 @@
-"""Beginning from what others wrote: it is read, and never run."""
+"""Start from weights of other tools, which are read without execution of pickled code."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ def fresh() -> nn.Module:
         lambda weights: {"model": {f"module._orig_mod.{k}": v for k, v in weights.items()}},
     ],
 )
-def test_weights_are_found_where_people_put_them(
-    tmp_path: Path, fresh: nn.Module, wrap: Any
-) -> None:
+def test_weights_are_found_in_common_layouts(tmp_path: Path, fresh: nn.Module, wrap: Any) -> None:
     model, _ = trained()
     torch.save(wrap(state(model)), tmp_path / "theirs.pt")
 
@@ -61,7 +59,7 @@ def test_weights_are_found_where_people_put_them(
     assert same(state(fresh), state(model))
 
 
-def test_weights_of_safetensors_are_read(tmp_path: Path, fresh: nn.Module) -> None:
+def test_safetensors_weights_are_read(tmp_path: Path, fresh: nn.Module) -> None:
     model, _ = trained()
     save_file(state(model), tmp_path / "theirs.safetensors")
 
@@ -70,28 +68,28 @@ def test_weights_of_safetensors_are_read(tmp_path: Path, fresh: nn.Module) -> No
     assert same(state(fresh), state(model))
 
 
-def test_an_optimizer_is_begun_from_as_well(tmp_path: Path, fresh: nn.Module) -> None:
+def test_optimizer_state_is_imported(tmp_path: Path, fresh: nn.Module) -> None:
     model, optimizer = trained()
     both = {"model": model.state_dict(), "optimizer_state_dict": optimizer.state_dict()}
     torch.save(both, tmp_path / "theirs.pt")
-    anew = torch.optim.AdamW(fresh.parameters(), lr=0.5)
+    imported = torch.optim.AdamW(fresh.parameters(), lr=0.5)
 
-    begin_from(tmp_path / "theirs.pt", TrackedState({"model": fresh, "optimizer": anew}))
+    begin_from(tmp_path / "theirs.pt", TrackedState({"model": fresh, "optimizer": imported}))
 
-    assert anew.param_groups[0]["lr"] == 0.1
+    assert imported.param_groups[0]["lr"] == 0.1
     assert torch.equal(
-        anew.state_dict()["state"][0]["exp_avg"], optimizer.state_dict()["state"][0]["exp_avg"]
+        imported.state_dict()["state"][0]["exp_avg"], optimizer.state_dict()["state"][0]["exp_avg"]
     )
 
 
-class Evil:
+class MaliciousPickle:
     def __reduce__(self) -> tuple[Any, ...]:
         return (exec, ("raise SystemExit('it ran')",))
 
 
-def test_a_file_that_is_a_program_is_not_run(tmp_path: Path, fresh: nn.Module) -> None:
-    torch.save({"model": Evil()}, tmp_path / "theirs.pt")
-    (tmp_path / "bare.pt").write_bytes(pickle.dumps(Evil(), protocol=2))
+def test_pickled_code_is_not_executed(tmp_path: Path, fresh: nn.Module) -> None:
+    torch.save({"model": MaliciousPickle()}, tmp_path / "theirs.pt")
+    (tmp_path / "bare.pt").write_bytes(pickle.dumps(MaliciousPickle(), protocol=2))
 
     for name in ("theirs.pt", "bare.pt"):
         with pytest.raises(UnreadableWeights, match="would run code"):
@@ -99,7 +97,7 @@ def test_a_file_that_is_a_program_is_not_run(tmp_path: Path, fresh: nn.Module) -
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content", "message"),
     [
         ("none.pt", None, "No such file"),
         ("empty.pt", b"", "not a readable checkpoint"),
@@ -108,12 +106,12 @@ def test_a_file_that_is_a_program_is_not_run(tmp_path: Path, fresh: nn.Module) -
     ],
 )
 def test_unreadable_weights_file_is_refused(
-    tmp_path: Path, fresh: nn.Module, name: str, content: bytes | None, words: str
+    tmp_path: Path, fresh: nn.Module, name: str, content: bytes | None, message: str
 ) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
 
-    with pytest.raises(UnreadableWeights, match=words):
+    with pytest.raises(UnreadableWeights, match=message):
         begin_from(tmp_path / name, TrackedState({"model": fresh}))
 
 

@@ -1,4 +1,4 @@
-"""What happens to a checkpoint in the store is noticed, named, and never loaded."""
+"""Damage of a checkpoint in the store is detected, named, and never loaded."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def edit_commit(store: DirectoryStore, name: CheckpointName) -> None:
 def edit_pieces(
     edit: Callable[[list[list[Any]]], object],
 ) -> Callable[[DirectoryStore, CheckpointName], None]:
-    """Change the pieces of rank 0 in a commit, each a name, first byte, size, region and digest, and seal it again."""
+    """A damage that edits the pieces of rank 0 in a commit and recomputes its digest.
+
+    A piece is a name, first byte, size, region and digest.
+    """
 
     def hurt(store: DirectoryStore, name: CheckpointName) -> None:
         body = json.loads(store.get(name.commit_key))
@@ -55,7 +58,7 @@ def edit_pieces(
 
 
 def overlap(pieces: list[list[Any]]) -> None:
-    """Elements 10 to 20 twice, and as many never."""
+    """Cover elements 10 to 20 twice, and leave as many uncovered."""
     [(start, stop), *_] = (piece[3] for piece in pieces)
     pieces[0][3] = [start + 10, stop + 10]
 
@@ -90,19 +93,19 @@ DAMAGES: dict[str, tuple[Callable[[DirectoryStore, CheckpointName], object], str
         lambda s, n: s.put(n.commit_key, s.get(n.commit_key)[:99]),
         "its commit cannot be parsed",
     ),
-    "commit of another kind": (
+    "commit that is no object": (
         lambda s, n: s.put(n.commit_key, b"[1, 2]"),
         "its commit cannot be parsed",
     ),
     "edited commit": (edit_commit, "its commit does not match its own digest"),
     "elements written twice": (edit_pieces(overlap), ONCE),
-    "elements written never": (edit_pieces(lambda p: p[0].__setitem__(3, [0, 5])), ONCE),
-    "a piece far behind the end": (
+    "elements never written": (edit_pieces(lambda p: p[0].__setitem__(3, [0, 5])), ONCE),
+    "piece beyond the end": (
         edit_pieces(lambda p: p[-1].__setitem__(1, 10**9)),
         NO_STREAM,
     ),
-    "a piece that is too long": (edit_pieces(lambda p: p[0].__setitem__(2, 10**9)), NO_STREAM),
-    "a piece at half a byte": (
+    "piece that is too long": (edit_pieces(lambda p: p[0].__setitem__(2, 10**9)), NO_STREAM),
+    "piece at half a byte": (
         edit_pieces(lambda p: p[0].__setitem__(1, 0.5)),
         "its commit cannot be parsed",
     ),
@@ -119,7 +122,7 @@ DAMAGES: dict[str, tuple[Callable[[DirectoryStore, CheckpointName], object], str
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_is_passed_over_with_the_reason(
+def test_damaged_checkpoint_is_skipped_with_the_reason(
     store: DirectoryStore, tmp_path: Path, damage: str
 ) -> None:
     group = RankGroup(store, tmp_path)
@@ -135,7 +138,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_the_reason(
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 4])
-def test_another_number_of_ranks_reads_the_same(
+def test_checkpoint_is_equal_for_another_number_of_ranks(
     store: DirectoryStore, tmp_path: Path, ranks: int
 ) -> None:
     RankGroup(store, tmp_path).save(10)

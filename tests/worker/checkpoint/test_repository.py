@@ -1,4 +1,4 @@
-"""A checkpoint exists whole or not at all, whatever dies, and whatever happens to it afterwards."""
+"""A checkpoint exists completely or not at all, after any crash and any later damage."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def store(root: Path) -> DirectoryStore:
     return DirectoryStore(root)
 
 
-def test_a_checkpoint_is_read_as_it_was_written(store: DirectoryStore, tmp_path: Path) -> None:
+def test_checkpoint_is_read_as_it_was_written(store: DirectoryStore, tmp_path: Path) -> None:
     group = RankGroup(store, tmp_path)
 
     group.save(10)
 
-    [result] = group.said(COMMITTED)
+    [result] = group.report_bodies(COMMITTED)
     assert newest(store) == (10, [])
     assert result["weights_sha256"] == Scales().at(10).digest
     assert result["checkpoint"] == "step-10-e1-000000010001"
@@ -85,21 +85,21 @@ def test_commit_with_one_number_changed_is_damaged(store: DirectoryStore, tmp_pa
         CommitMetadata.parse(data.replace(b'"world_size": 2', b'"world_size": 3'))
 
 
-def test_the_same_weights_have_the_same_digest_in_any_world(tmp_path: Path) -> None:
+def test_digest_of_weights_does_not_depend_on_the_world(tmp_path: Path) -> None:
     digests = set()
     for ranks in (1, 2, 3):
         group = RankGroup(
             DirectoryStore(tmp_path / f"{ranks}"), tmp_path / f"spool-{ranks}", ranks=ranks
         )
         group.save(10)
-        digests.add(group.said(COMMITTED)[0]["weights_sha256"])
+        digests.add(group.report_bodies(COMMITTED)[0]["weights_sha256"])
 
     assert digests == {Scales().at(10).digest}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_crash_between_any_operations_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
-    """Both ranks share the fate: whatever they did until then stays, and nothing else."""
+    """Both ranks crash at the same operation; only earlier operations have an effect."""
     found = set()
     for last in range(40):
         store = DirectoryStore(tmp_path / f"{last}")
@@ -121,23 +121,23 @@ def test_crash_between_any_operations_leaves_a_whole_checkpoint(tmp_path: Path) 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("operations", [0, 1, 2])
-def test_a_rank_that_dies_while_it_writes_is_waited_for_in_vain(
+def test_save_with_a_dead_rank_is_not_committed(
     store: DirectoryStore, tmp_path: Path, operations: int
 ) -> None:
-    """Rank 1 dies after so many of its two operations; the leader lives, and commits only what is whole."""
+    """Rank 1 dies after 0 to 2 operations; the leader commits only complete checkpoints."""
     RankGroup(store, tmp_path).save(10)
     group = RankGroup(store, tmp_path, epoch=2, deadline_s=0.5)
-    mortal = RankGroup(CrashingStore(store, operations), tmp_path, epoch=2)
-    ranks = [group.savers[0], mortal.savers[1]]
+    crashing = RankGroup(CrashingStore(store, operations), tmp_path, epoch=2)
+    ranks = [group.savers[0], crashing.savers[1]]
 
-    for number, saver in enumerate(ranks):
-        saver.save(snapshot(20, number, 2))
-    for saver in ranks:
-        saver.wait(30)
+    for number, writer in enumerate(ranks):
+        writer.save(snapshot(20, number, 2))
+    for writer in ranks:
+        writer.wait(30)
 
     is_whole = operations == 2
     assert newest(store) == (20 if is_whole else 10, [])
-    failures = [f["detail"] for f in group.said(FAILED)]
+    failures = [f["detail"] for f in group.report_bodies(FAILED)]
     assert failures == ([] if is_whole else ["rank 1 wrote no shard metadata within 0 s"])
 
 
@@ -151,8 +151,8 @@ def test_without_the_leader_there_is_no_commit(store: DirectoryStore, tmp_path: 
     assert not group.savers[1].is_broken
 
 
-def test_a_shard_without_its_record_is_not_committed(store: DirectoryStore, tmp_path: Path) -> None:
-    """The record is what the leader waits for: rank 1 died between the two."""
+def test_shard_without_its_record_is_not_committed(store: DirectoryStore, tmp_path: Path) -> None:
+    """Rank 1 dies before it writes its record, which the leader waits for."""
     group = RankGroup(store, tmp_path, deadline_s=0.5)
     name = CheckpointName(20, 1, "000000010001")
     store.put(name.part_key(1, 0), b"the shard of rank 1, perhaps not all of it")
@@ -164,8 +164,8 @@ def test_a_shard_without_its_record_is_not_committed(store: DirectoryStore, tmp_
     assert store.list("commits/") == []
 
 
-def test_a_rank_that_cannot_write_is_not_waited_for(store: DirectoryStore, tmp_path: Path) -> None:
-    """The vote between two steps tells the leader."""
+def test_leader_does_not_wait_for_a_failed_rank(store: DirectoryStore, tmp_path: Path) -> None:
+    """The leader learns of the failure by the vote between two steps."""
     group = RankGroup(store, tmp_path)
     leader = group.savers[0]
     leader.save(snapshot(20, 0, 2))
@@ -173,7 +173,9 @@ def test_a_rank_that_cannot_write_is_not_waited_for(store: DirectoryStore, tmp_p
     leader.cancel()
     leader.wait(30)
 
-    assert group.said(FAILED) == [{"step": 20, "detail": "another rank failed to write its shard"}]
+    assert group.report_bodies(FAILED) == [
+        {"step": 20, "detail": "another rank failed to write its shard"}
+    ]
     assert leader.is_broken
 
 
@@ -218,9 +220,7 @@ def test_old_checkpoints_and_abandoned_uploads_are_removed(
     assert [name.step for name in CheckpointRepository(store).names(LATER_S)] == [40, 30]
 
 
-def test_where_the_service_tidies_up_the_worker_removes_nothing(
-    store: DirectoryStore, tmp_path: Path
-) -> None:
+def test_worker_removes_nothing_if_the_service_does(store: DirectoryStore, tmp_path: Path) -> None:
     leftover = CheckpointName(5, 1, "00000009")
     store.put(leftover.part_key(0, 0), b"of an upload that died")
     group = RankGroup(store, tmp_path, epoch=2, keep=None)
@@ -244,7 +244,7 @@ def test_half_written_files_of_killed_uploads_are_removed(
     assert not dead.exists()
 
 
-def test_a_damaged_checkpoint_does_not_count_as_one_to_keep(
+def test_damaged_checkpoint_does_not_count_towards_retention(
     store: DirectoryStore, tmp_path: Path
 ) -> None:
     first = RankGroup(store, tmp_path, keep=2)
@@ -259,7 +259,7 @@ def test_a_damaged_checkpoint_does_not_count_as_one_to_keep(
     assert newest(store) == (20, [])
 
 
-def test_a_store_that_hesitates_is_asked_again(root: Path, tmp_path: Path) -> None:
+def test_store_timeout_is_retried(root: Path, tmp_path: Path) -> None:
     group = RankGroup(FlakyStore(root, silences=3), tmp_path)
 
     group.save(10)
@@ -267,33 +267,33 @@ def test_a_store_that_hesitates_is_asked_again(root: Path, tmp_path: Path) -> No
     assert newest(DirectoryStore(root)) == (10, [])
 
 
-def test_silent_store_costs_only_the_checkpoint(root: Path, tmp_path: Path) -> None:
+def test_unresponsive_store_fails_only_the_checkpoint(root: Path, tmp_path: Path) -> None:
     RankGroup(DirectoryStore(root), tmp_path).save(10)
     group = RankGroup(FlakyStore(root, silences=10**6), tmp_path, epoch=2, deadline_s=0.3)
 
     group.save(20)
 
-    [failed] = group.said(FAILED)
+    [failed] = group.report_bodies(FAILED)
     assert failed == {"step": 20, "detail": "come back later"}
     assert newest(DirectoryStore(root)) == (10, [])
 
 
-def test_a_commit_whose_answer_was_lost_is_still_ours(root: Path, tmp_path: Path) -> None:
+def test_commit_with_a_lost_response_succeeds(root: Path, tmp_path: Path) -> None:
     group = RankGroup(FlakyStore(root, loses_answers=True), tmp_path)
 
     group.save(10)
 
-    assert len(group.said(COMMITTED)) == 1
-    assert group.said(FAILED) == []
+    assert len(group.report_bodies(COMMITTED)) == 1
+    assert group.report_bodies(FAILED) == []
 
 
-def test_a_second_try_at_the_same_step_uses_other_keys(root: Path, tmp_path: Path) -> None:
+def test_retry_at_the_same_step_uses_other_keys(root: Path, tmp_path: Path) -> None:
     group = RankGroup(FlakyStore(root, refused="0001/rank-0.json"), tmp_path, deadline_s=1)
 
     group.save(10)
     group.save(10)
 
-    assert [f["detail"] for f in group.said(FAILED)] == [
+    assert [f["detail"] for f in group.report_bodies(FAILED)] == [
         "no room for step-10-e1-000000010001/rank-0.json"
     ]
     assert newest(DirectoryStore(root)) == (10, [])
@@ -304,7 +304,7 @@ def test_a_second_try_at_the_same_step_uses_other_keys(root: Path, tmp_path: Pat
 
 @contextmanager
 def largest_file(size_bytes: int) -> Iterator[None]:
-    """No file may grow beyond this: a disk that is full for everything large."""
+    """Limit the size of files, like a disk that is full for large files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:
@@ -313,7 +313,7 @@ def largest_file(size_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_file_that_cannot_grow_costs_the_checkpoint_only(
+def test_file_size_limit_fails_only_the_checkpoint(
     store: DirectoryStore, root: Path, tmp_path: Path
 ) -> None:
     group = RankGroup(store, tmp_path)
@@ -321,7 +321,7 @@ def test_a_file_that_cannot_grow_costs_the_checkpoint_only(
 
     with largest_file(900):
         group.save(20)
-    failed = group.said(FAILED)
+    failed = group.report_bodies(FAILED)
     group.save(30)
 
     assert [f["step"] for f in failed] == [20]
@@ -343,12 +343,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.needs_root
-def test_a_full_disk_costs_the_checkpoint_only(small_disk: Path, tmp_path: Path) -> None:
+def test_full_disk_fails_only_the_checkpoint(small_disk: Path, tmp_path: Path) -> None:
     store = DirectoryStore(small_disk)
     group = RankGroup(store, tmp_path)
     group.save(10)
-    ballast = small_disk / "ballast"
-    with ballast.open("wb", buffering=0) as file:
+    filler = small_disk / "ballast"
+    with filler.open("wb", buffering=0) as file:
         while True:
             try:
                 file.write(bytes(4096))
@@ -356,8 +356,8 @@ def test_a_full_disk_costs_the_checkpoint_only(small_disk: Path, tmp_path: Path)
                 break
 
     group.save(20)
-    failed = group.said(FAILED)
-    ballast.unlink()
+    failed = group.report_bodies(FAILED)
+    filler.unlink()
     group.save(30)
 
     assert [f["step"] for f in failed] == [20]
@@ -366,7 +366,7 @@ def test_a_full_disk_costs_the_checkpoint_only(small_disk: Path, tmp_path: Path)
     assert newest(store) == (30, [])
 
 
-def test_a_commit_reads_back_as_it_was_dumped(store: DirectoryStore, tmp_path: Path) -> None:
+def test_commit_survives_a_round_trip(store: DirectoryStore, tmp_path: Path) -> None:
     RankGroup(store, tmp_path).save(10)
     [name] = CheckpointRepository(store).names(LATER_S)
 
@@ -376,19 +376,19 @@ def test_a_commit_reads_back_as_it_was_dumped(store: DirectoryStore, tmp_path: P
     assert CommitMetadata.parse(data).name == name
 
 
-def test_save_under_way_is_shown_to_the_wrapper(tmp_path: Path) -> None:
+def test_save_in_progress_is_visible_to_the_wrapper(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "run")
     run_dir.clear()
-    beat, beats = HeartbeatWriter.create(run_dir, 0), HeartbeatReader(run_dir, [0])
+    beat, heartbeats = HeartbeatWriter.create(run_dir, 0), HeartbeatReader(run_dir, [0])
     seen: list[bool] = []
     store = InterruptedStore(
-        MemoryStore(), "put", "", lambda: seen.append(beats.read()[0].is_saving)
+        MemoryStore(), "put", "", lambda: seen.append(heartbeats.read()[0].is_saving)
     )
 
     RankGroup(store, tmp_path, ranks=1, heartbeat=beat).save(3)
 
     assert seen == [True]
-    assert not beats.read()[0].is_saving
+    assert not heartbeats.read()[0].is_saving
 
 
 def test_commit_under_a_name_in_use_is_refused(store: DirectoryStore, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A checkpoint is read straight to where its tensors belong, and what proves damaged midway is never trained on."""
+"""A restore reads into the existing tensors, and never trains on partly damaged state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from holdfast_worker.protocol.reports import ReportKind
 from holdfast_worker.storage.base import ObjectUnreadable, StoreError, StoreRefused
 from holdfast_worker.storage.directory import DirectoryStore
 from torch import Tensor
-from worker.support.generated_models import Gathering, Kept, Together, save
+from worker.support.generated_models import StatefulObject, ThreadGroup, ThreadRendezvous, save
 from worker.support.run_driver import DDP_SCRIPT, RunDriver
 from worker.support.stores import (
     LATER_S,
@@ -47,7 +47,7 @@ def store(tmp_path: Path) -> MemoryStore:
 
 
 class Counting(MemoryStore):
-    """Counts what is read of the parts."""
+    """A store that counts reads of parts."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__()
@@ -59,8 +59,8 @@ class Counting(MemoryStore):
         return super().stream(key)
 
 
-class Unsteady(MemoryStore):
-    """Garbles one part the first time it is read, as a link may do."""
+class CorruptingStore(MemoryStore):
+    """A store that corrupts one part on its first read, like a faulty link."""
 
     def __init__(self, store: MemoryStore, key: str) -> None:
         super().__init__()
@@ -76,8 +76,8 @@ class Unsteady(MemoryStore):
                 yield stretch
 
 
-class Withholding(MemoryStore):
-    """Does not give those of its objects whose keys begin so and have `what` in them."""
+class RefusingStore(MemoryStore):
+    """A store that fails reads of keys with a prefix in `begins` that contain `what`."""
 
     def __init__(self, store: MemoryStore, error: StoreError, *begins: str, what: str) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Withholding(MemoryStore):
 
 
 def start(store: MemoryStore, fresh: Fresh) -> RestoreResult:
-    """A placement of one rank, which has no patience with an object that cannot be read."""
+    """Start an attempt of one rank without retries of unreadable objects."""
     archive = CheckpointRepository(store)
     epoch = archive.tokens.acquire_next("0a", LATER_S)
     tracked = Replicated({"model": fresh})
@@ -102,7 +102,7 @@ def names(store: MemoryStore) -> list[CheckpointName]:
     return CheckpointRepository(store).names(LATER_S)
 
 
-def test_tensors_that_are_there_are_filled_where_they_are(store: MemoryStore) -> None:
+def test_existing_tensors_are_filled_in_place(store: MemoryStore) -> None:
     fresh = Fresh()
     places = {name: tensor.data_ptr() for name, tensor in fresh.tensors.items()}
 
@@ -129,7 +129,7 @@ def test_older_checkpoint_replaces_one_damaged_midway(store: MemoryStore, rank: 
 def test_checkpoint_passed_over_is_logged_with_the_reason(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also by later starts, which know it from the mark."""
+    """Also by later starts, which read the quarantine mark."""
     newest, _ = names(store)
     garble(store, newest.part_key(1, 0))
     line = (
@@ -147,34 +147,34 @@ def test_checkpoint_passed_over_is_logged_with_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "message"),
     [(ObjectUnreadable("Input/output error"), "Input/output error"), (StoreRefused("403"), "403")],
 )
 @pytest.mark.parametrize("what", ["commits/", "rank-0.json", "rank-1/"])
 def test_older_checkpoint_replaces_one_that_cannot_be_read(
-    store: MemoryStore, what: str, error: StoreError, words: str
+    store: MemoryStore, what: str, error: StoreError, message: str
 ) -> None:
     newest, older = names(store)
     fresh = Fresh()
 
-    restored = start(Withholding(store, error, str(newest), newest.commit_key, what=what), fresh)
+    restored = start(RefusingStore(store, error, str(newest), newest.commit_key, what=what), fresh)
 
     assert restored.name == older
     [over] = restored.passed_over
     assert over.checkpoint == str(newest)
-    assert words in over.reason
+    assert message in over.reason
     assert all((tensor == 10).all() for tensor in fresh.tensors.values())
     assert store.list("flawed/") == []
 
 
 @pytest.mark.parametrize("what", ["commits/", "rank-0.json", "rank-1/"])
 def test_run_ends_if_no_checkpoint_can_be_read(store: MemoryStore, what: str) -> None:
-    """It must not begin again because of a store."""
+    """It must not restart at step 0 because of a failing store."""
     before = dict(store.objects)
-    withholding = Withholding(store, ObjectUnreadable("Input/output error"), "", what=what)
+    refusing_store = RefusingStore(store, ObjectUnreadable("Input/output error"), "", what=what)
 
     with pytest.raises(StoreError, match="Input/output error"):
-        start(withholding, Fresh())
+        start(refusing_store, Fresh())
     again = start(store, Fresh())
 
     assert (
@@ -223,7 +223,7 @@ def test_next_start_is_at_step_0_if_all_checkpoints_are_damaged(
 
 
 def test_incomplete_older_checkpoint_is_not_mixed_in(store: MemoryStore, tmp_path: Path) -> None:
-    """The newest checkpoint has a tensor more. Its values must not stay where those of the older one belong."""
+    """The newest checkpoint has one more tensor, whose values must not remain."""
 
     class Wider(Scales):
         def at(self, step: int) -> Scales:
@@ -238,22 +238,22 @@ def test_incomplete_older_checkpoint_is_not_mixed_in(store: MemoryStore, tmp_pat
 
     with pytest.raises(PartialLoadError):
         start(store, fresh)
-    restored = start(store, anew := Fresh(more=torch.zeros(50)))
+    restored = start(store, next_start := Fresh(more=torch.zeros(50)))
 
     assert restored.name
     assert restored.name.step == 20
-    assert not anew.tensors["more"].any()
+    assert not next_start.tensors["more"].any()
 
 
 def test_empty_tensors_are_saved_and_restored(tmp_path: Path) -> None:
-    class Hollow(Scales):
+    class WithEmptyTensors(Scales):
         def at(self, step: int) -> Scales:
             super().at(step)
             self.state |= {"none": torch.empty(0), "rows": torch.empty(0, 4, dtype=torch.int8)}
             return self
 
     store = MemoryStore()
-    RankGroup(store, tmp_path).save(30, Hollow())
+    RankGroup(store, tmp_path).save(30, WithEmptyTensors())
     resumed = Scales()
     archive = CheckpointRepository(store)
     archive.tokens.claim(2, "0a", LATER_S)
@@ -312,11 +312,11 @@ def test_state_of_empty_tensors_alone_is_saved(tmp_path: Path) -> None:
     assert verify(CheckpointRepository(store), names(store)[0]) is None
 
 
-def test_a_part_that_went_bad_on_the_way_is_read_again(store: MemoryStore) -> None:
+def test_part_corrupted_in_transit_is_read_again(store: MemoryStore) -> None:
     newest, _ = names(store)
     fresh = Fresh()
 
-    restored = start(Unsteady(store, newest.part_key(0, 0)), fresh)
+    restored = start(CorruptingStore(store, newest.part_key(0, 0)), fresh)
 
     assert restored.name == newest
     assert restored.passed_over == []
@@ -371,34 +371,41 @@ def test_ranks_finding_all_damaged_exit_and_restart_at_step_0(
     for part in (tmp_path / "store" / "lesson").glob("step-*/rank-1/*"):
         part.write_bytes(bytes(part.stat().st_size))
 
-    spoilt = driver.run_ranks(2, DDP_SCRIPT, "40")
-    anew = driver.run_ranks(2, DDP_SCRIPT, "40")
+    damaged = driver.run_ranks(2, DDP_SCRIPT, "40")
+    next_start = driver.run_ranks(2, DDP_SCRIPT, "40")
 
     [left, _] = driver.reports(ReportKind.WORKER_LEFT)
     [started] = driver.reports(ReportKind.TRAINING_STARTED)
-    assert spoilt == [Exit.FAILED, Exit.FAILED]
+    assert damaged == [Exit.FAILED, Exit.FAILED]
     assert "start again" in str(left.body["detail"])
-    assert anew == [0, 0]
+    assert next_start == [0, 0]
     assert started.body["restored_from"] is None
     assert len(started.body["passed_over"]) == saved  # type: ignore[arg-type]
     assert driver.result == undisturbed.result
 
 
-def ends(saves: Callable[[int], list[dict[str, Tensor]]], fresh: dict[str, Tensor]) -> list[str]:
-    """What becomes of two ranks with `fresh` state of their own, after `saves` of it, the last of which is damaged."""
-    store, gathering = MemoryStore(), Gathering(2)
+def outcomes(
+    saves: Callable[[int], list[dict[str, Tensor]]], fresh: dict[str, Tensor]
+) -> list[str]:
+    """Outcome of two ranks with `fresh` state after `saves`, of which the last is damaged."""
+    store, rendezvous = MemoryStore(), ThreadRendezvous(2)
 
-    def live(rank: int) -> str:
-        ranks, archive = Together(rank, 2, gathering), CheckpointRepository(store)
+    def run_rank(rank: int) -> str:
+        ranks, archive = ThreadGroup(rank, 2, rendezvous), CheckpointRepository(store)
         for step, own in enumerate(saves(rank)):
-            saved = {"model": Kept({"w": torch.ones(300)}), "own": Kept(dict(own))}
+            saved = {
+                "model": StatefulObject({"w": torch.ones(300)}),
+                "own": StatefulObject(dict(own)),
+            }
             save(TrackedState(saved, per_rank=["own"]), ranks, archive, step)
             ranks.all_reduce_max([0.0])
         if rank == 0:
             garble(store, archive.names(LATER_S)[0].part_key(1, 0))
         ranks.all_reduce_max([0.0])
         own = {name: tensor.clone() for name, tensor in fresh.items()}
-        begun = TrackedState({"model": Kept({}), "own": Kept(own)}, per_rank=["own"])
+        begun = TrackedState(
+            {"model": StatefulObject({}), "own": StatefulObject(own)}, per_rank=["own"]
+        )
         try:
             restore(archive, ranks, begun, 2, time.monotonic())
         except PartialLoadError as error:
@@ -406,22 +413,22 @@ def ends(saves: Callable[[int], list[dict[str, Tensor]]], fresh: dict[str, Tenso
         return "begins"
 
     with ThreadPoolExecutor(2) as threads:
-        return list(threads.map(live, range(2)))
+        return list(threads.map(run_rank, range(2)))
 
 
 def test_ranks_agree_on_state_overwritten_by_damage() -> None:
-    """Rank 0 has the tensor that it saved for itself, and what is read lands there; rank 1 begins with another one."""
-    first, second = ends(lambda rank: [{"h": torch.ones(5 + rank)}], {"h": torch.zeros(5)})
+    """Rank 0 reads into the tensor that it saved; rank 1 starts with a different one."""
+    first, second = outcomes(lambda rank: [{"h": torch.ones(5 + rank)}], {"h": torch.zeros(5)})
 
     assert "the state was partly overwritten" in first
     assert first == second
 
 
 def test_ranks_agree_on_replacing_overwritten_state() -> None:
-    """The older one has the tensor of rank 0 alone."""
+    """The older checkpoint has only the tensor of rank 0."""
     whole = {"h": torch.ones(5)}
 
-    first, second = ends(lambda rank: [{} if rank else whole, whole], {"h": torch.zeros(5)})
+    first, second = outcomes(lambda rank: [{} if rank else whole, whole], {"h": torch.zeros(5)})
 
     assert "the state was partly overwritten" in first
     assert first == second

@@ -1,4 +1,4 @@
-"""Which rank writes which part of the state, for models that DDP keeps the same on all ranks."""
+"""The ranks that write each part of the state, for models that DDP keeps equal on all ranks."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ RANKS = 3
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_rank() -> Iterator[None]:
-    """A process group, without which there is no DDP."""
+    """A process group, which DDP requires."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
 
 class Scaled(nn.Module):
-    """A model whose buffers are named like its parameters, and longer."""
+    """A model with a buffer that has the name of a parameter as prefix."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Scaled(nn.Module):
 
 
 def writers(tracked: TrackedState, name: str) -> list[int]:
-    """The ranks that write a part of a tensor."""
+    """The ranks that write parts of a tensor."""
     shares = [SavePlanner(tracked, alone(rank, RANKS)).plan() for rank in range(RANKS)]
     return [r for r, share in enumerate(shares) if any(p.name == name for p in share.pieces)]
 
@@ -122,10 +122,10 @@ def test_tensor_that_all_ranks_hold_whole_is_compared() -> None:
     assert encoder.owners["model.weight"] is Owner.VERIFIED_REPLICA
 
 
-def test_gradients_summed_over_batches_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_accumulated_gradients_cause_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     model = Scaled()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    keeper = Checkpointer(
+    checkpointer = Checkpointer(
         CheckpointRepository(MemoryStore()),
         TrackedState({"model": model}),
         alone(0, 1),
@@ -136,6 +136,6 @@ def test_gradients_summed_over_batches_are_warned_of(capsys: pytest.CaptureFixtu
     for batch in range(40):
         if batch % 4 == 3:
             optimizer.step()
-        keeper.end_step()
+        checkpointer.end_step()
 
     assert capsys.readouterr().err.count("stepped in 8 of the first 32 batches of steps()") == 1

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from worker.support.stores import Scales, snapshot
 
 
-class Slow(StagingBuffer):
-    """Memory whose first read blocks the copying thread until the test releases it."""
+class BlockingBuffer(StagingBuffer):
+    """A staging buffer whose first use blocks the copying thread until the test releases it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,26 +59,26 @@ class Training:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
         self.tracked = TrackedState({"model": self.model, "optimizer": self.optimizer})
         self.fence = OptimizerBarrier()
-        self.arena = Slow()
+        self.arena = BlockingBuffer()
         self.step()
 
     def compute(self) -> None:
-        """The first half of a step."""
+        """Run the forward and backward pass of a step."""
         self.model(torch.randn(8, 40)).square().mean().backward()
 
     def step(self) -> None:
-        """A whole one."""
+        """Run a whole step."""
         self.compute()
         self.optimizer.step()
         self.fence.end_step()
 
     def values(self) -> dict[str, bytes]:
-        """All there is now."""
+        """Current values of all tensors."""
         return {
             n: t.detach().numpy().tobytes() for n, t in self.tracked.destinations().live.items()
         }
 
-    def take(self) -> Snapshot:
+    def snapshot_now(self) -> Snapshot:
         return stage(
             1, SavePlanner(self.tracked, ProcessGroup.single()), {}, self.arena, barrier=self.fence
         )
@@ -96,11 +96,11 @@ def copied(snapshot: Snapshot) -> dict[str, bytes]:
     return {p.name: bytes(snapshot.memory[p.at : p.end]) for p in snapshot.pieces}
 
 
-def test_a_snapshot_is_of_the_moment_at_which_it_was_taken(training: Training) -> None:
+def test_snapshot_holds_the_values_of_its_step(training: Training) -> None:
     known = training.values()
 
     with training.arena:
-        snapshot = training.take()
+        snapshot = training.snapshot_now()
         training.compute()
     training.optimizer.step()
 
@@ -108,7 +108,7 @@ def test_a_snapshot_is_of_the_moment_at_which_it_was_taken(training: Training) -
     assert training.values() != known
 
 
-def test_an_optimizer_waits_for_the_copy(training: Training) -> None:
+def test_optimizer_waits_for_the_copy(training: Training) -> None:
     known = training.values()
     stepped = threading.Event()
 
@@ -117,7 +117,7 @@ def test_an_optimizer_waits_for_the_copy(training: Training) -> None:
         stepped.set()
 
     with training.arena:
-        snapshot = training.take()
+        snapshot = training.snapshot_now()
         training.compute()
         waiting = threading.Thread(target=step)
         waiting.start()
@@ -131,14 +131,12 @@ def test_an_optimizer_waits_for_the_copy(training: Training) -> None:
 
 
 @pytest.mark.parametrize("hides", [False, True])
-def test_a_state_that_is_changed_elsewhere_is_no_checkpoint(
-    training: Training, hides: bool
-) -> None:
+def test_state_changed_during_the_copy_is_not_committed(training: Training, hides: bool) -> None:
     weight = training.model[0].weight
 
     with training.arena:
-        snapshot = training.take()
-        # `data` has a version of its own, so that what is done through it is seen in the values alone.
+        snapshot = training.snapshot_now()
+        # `data` has its own version counter, so that changes through it show only in the values.
         change(weight.data if hides else weight)
 
     with pytest.raises(ConcurrentModification, match=r"outside of optimizer\.step"):
@@ -146,10 +144,10 @@ def test_a_state_that_is_changed_elsewhere_is_no_checkpoint(
 
 
 @pytest.mark.parametrize("part", [slice(0, 1), slice(500, 520), slice(1199, 1200)])
-def test_change_of_part_of_a_tensor_is_no_checkpoint(training: Training, part: slice) -> None:
-    """Both ends of 1,200 elements and some of the middle, through `data`, which counts no version."""
+def test_partly_changed_tensor_is_not_committed(training: Training, part: slice) -> None:
+    """Changes at both ends and in the middle, through `data`, which has no version counter."""
     with training.arena:
-        snapshot = training.take()
+        snapshot = training.snapshot_now()
         training.model[0].weight.data.view(-1)[part] *= 0.5
 
     with pytest.raises(ConcurrentModification):
@@ -163,7 +161,7 @@ def change(tensor: Tensor) -> None:
 
 def test_torn_snapshot_makes_the_next_copies_synchronous(training: Training) -> None:
     with training.arena:
-        torn = training.take()
+        torn = training.snapshot_now()
         change(training.model[0].weight)
     with pytest.raises(ConcurrentModification):
         torn.copying.wait()
@@ -172,31 +170,31 @@ def test_torn_snapshot_makes_the_next_copies_synchronous(training: Training) -> 
         training.step()
         known = training.values()
 
-        snapshot = training.take()
+        snapshot = training.snapshot_now()
         change(training.model[0].weight)
 
         assert copied(snapshot) == known
 
 
 def test_snapshot_after_a_step_without_optimizer_is_synchronous(training: Training) -> None:
-    """As where a CUDA graph replays the step, or the weights are changed by other means."""
+    """The case of a CUDA graph that replays the step, or of weights that are changed otherwise."""
     training.fence.end_step()
     known = training.values()
 
     with training.arena:
-        snapshot = training.take()
+        snapshot = training.snapshot_now()
         change(training.model[0].weight)
 
     assert copied(snapshot) == known
 
 
 def test_untracked_optimizer_waits_for_the_copy(training: Training) -> None:
-    """A library may wrap the one that does the work."""
+    """A library may wrap the optimizer that makes the steps."""
     other = torch.optim.SGD(training.model.parameters(), lr=0.1)
     known = training.values()
 
     with training.arena:
-        snapshot = training.take()
+        snapshot = training.snapshot_now()
         training.compute()
         waiting = threading.Thread(target=other.step)
         waiting.start()
@@ -205,7 +203,7 @@ def test_untracked_optimizer_waits_for_the_copy(training: Training) -> None:
     assert copied(snapshot) == known
 
 
-def test_the_state_is_let_go_of_after_the_copy() -> None:
+def test_state_is_released_after_the_copy() -> None:
     arena = StagingBuffer()
     arena.reserve(64)
     copying = StagingCopy(arena)
@@ -220,14 +218,14 @@ def test_the_state_is_let_go_of_after_the_copy() -> None:
     assert bytes(arena.memory(64)) == torch.ones(16).numpy().tobytes()
 
 
-def test_snapshot_lets_go_of_state_that_the_training_replaces() -> None:
-    """An upload takes minutes, in which there would be two copies of it, on a GPU perhaps."""
+def test_snapshot_releases_state_that_training_replaces() -> None:
+    """An upload takes minutes, during which two copies would exist, possibly on a GPU."""
     scales = Scales()
-    taken = snapshot(1, 0, 2, scales)
+    staged = snapshot(1, 0, 2, scales)
     seen = weakref.ref(scales.state["left"])
 
-    taken.copying.wait()
+    staged.copying.wait()
     scales.state = {}
 
     assert seen() is None
-    assert taken.memory.nbytes
+    assert staged.memory.nbytes

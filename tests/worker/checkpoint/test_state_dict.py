@@ -1,4 +1,4 @@
-"""State trees survive the way into JSON and tensors and back exactly, or are refused with the path to the reason."""
+"""State trees survive a round trip through JSON and tensors, or are refused with the path."""
 
 # ruff: noqa: NPY002 - the global generators are the point
 
@@ -46,7 +46,7 @@ TREES = st.recursive(
 
 
 def through_storage(value: object) -> Any:
-    """`value` after a stay in a checkpoint."""
+    """`value` after a round trip through a checkpoint."""
     encoder = Encoder()
     text = json.dumps(encoder.encode(value, "it"), allow_nan=False)
     copies = {
@@ -57,7 +57,7 @@ def through_storage(value: object) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:  # noqa: PLR0911 - one line per kind
-    """Whether two trees are the same in every type and bit. NaN is NaN, and -0.0 is not 0.0."""
+    """Whether two trees are equal in every type and bit. NaN equals NaN; -0.0 differs from 0.0."""
     if type(a) is not type(b):
         return False
     match a:
@@ -79,7 +79,7 @@ def same(a: Any, b: Any) -> bool:  # noqa: PLR0911 - one line per kind
 
 
 @given(TREES)
-def test_every_tree_comes_back_as_it_was(value: object) -> None:
+def test_every_tree_survives_a_round_trip(value: object) -> None:
     assert same(through_storage(value), value)
 
 
@@ -95,8 +95,8 @@ VALUES: dict[str, object] = {
     "complex": torch.tensor([1 + 2j]),
     "strided": torch.arange(10)[::3],
     "expanded": torch.ones(1).expand(7),
-    "keys that read alike": {0: torch.ones(1), "0": torch.zeros(1)},
-    "our own tag": {"$": "a key that we use ourselves"},
+    "keys of different types": {0: torch.ones(1), "0": torch.zeros(1)},
+    "reserved tag": {"$": "a key that we use ourselves"},
     "big-endian array": np.arange(6, dtype=">i2").reshape(2, 3),
     "numpy scalar": np.float32(0.1),
     "0-dim array": np.array(7),
@@ -117,7 +117,7 @@ def test_state_values_survive_a_round_trip(name: str) -> None:
     assert same(through_storage(VALUES[name]), VALUES[name])
 
 
-def test_tied_tensors_are_held_once_and_come_back_tied() -> None:
+def test_tied_tensors_are_saved_once_and_restored_tied() -> None:
     model = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 5, bias=False))
     model[1].weight = model[0].weight
     encoder = Encoder()
@@ -133,7 +133,7 @@ def test_tied_tensors_are_held_once_and_come_back_tied() -> None:
     assert back["0.weight"] is back["1.weight"]
 
 
-def test_conjugate_is_not_taken_for_the_tensor_itself() -> None:
+def test_conjugate_is_distinct_from_its_tensor() -> None:
     whole = torch.tensor([1 + 2j])
 
     plain, conjugate, negative = through_storage([whole, whole.conj(), whole.conj().imag])
@@ -143,7 +143,7 @@ def test_conjugate_is_not_taken_for_the_tensor_itself() -> None:
     assert negative.tolist() == [-2]
 
 
-def test_a_views_neighbour_is_not_taken_for_it() -> None:
+def test_adjacent_views_are_distinct() -> None:
     whole = torch.arange(6.0)
 
     first, second = through_storage([whole[:3], whole[3:]])
@@ -152,7 +152,7 @@ def test_a_views_neighbour_is_not_taken_for_it() -> None:
     assert second.tolist() == [3, 4, 5]
 
 
-def test_module_versions_come_back_with_the_state() -> None:
+def test_module_versions_are_restored_with_the_state() -> None:
     state = nn.Sequential(nn.BatchNorm1d(2)).state_dict()
 
     back = through_storage(state)
@@ -160,7 +160,7 @@ def test_module_versions_come_back_with_the_state() -> None:
     assert back._metadata == state._metadata
 
 
-def test_generators_go_on_as_if_nothing_had_happened() -> None:
+def test_generators_resume_exactly() -> None:
     rng.seed(5)
     states = rng.capture()
     drawn = (random.random(), np.random.rand(), torch.rand(3).tolist())

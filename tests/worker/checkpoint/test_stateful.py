@@ -1,4 +1,4 @@
-"""What is tracked is kept under names that do not depend on wrappers, and refused early if it cannot be kept."""
+"""Tracked state has names independent of wrappers, and is refused early if unsupported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import nn
 from worker.support.stores import alone
 
 
-def test_a_state_goes_into_other_objects_of_the_same_kind() -> None:
+def test_state_is_loaded_into_other_objects_of_the_same_type() -> None:
     def make() -> dict[str, object]:
         model = nn.Linear(2, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -31,14 +31,14 @@ def test_a_state_goes_into_other_objects_of_the_same_kind() -> None:
     assert model.weight.equal(same_model.weight)
 
 
-def test_a_wrapper_leaves_no_trace_in_the_names() -> None:
+def test_names_do_not_depend_on_wrappers() -> None:
     compiled = torch.compile(nn.Linear(2, 2), backend="eager")
     assert isinstance(compiled, nn.Module)
 
     assert list(TrackedState({"model": compiled}).state()["model"]) == ["weight", "bias"]
 
 
-def test_an_object_without_a_state_is_refused() -> None:
+def test_object_without_a_state_is_refused() -> None:
     with pytest.raises(TypeError, match="loader cannot be tracked: it has no state_dict"):
         TrackedState({"loader": [1, 2]})
 
@@ -53,7 +53,7 @@ def test_unserializable_state_is_refused_before_training() -> None:
             return {"rules": [Warm()]}
 
         def load_state_dict(self, state: object) -> None:
-            """Take it back."""
+            """Ignore the state."""
 
     with pytest.raises(
         UnserializableState, match=r"scheduler\.rules\[0\] is a \S*test_stateful\..*Warm"
@@ -61,7 +61,7 @@ def test_unserializable_state_is_refused_before_training() -> None:
         check_consistency(TrackedState({"scheduler": Schedule()}), alone(0, 1))
 
 
-def test_a_checkpoint_of_other_things_is_refused() -> None:
+def test_checkpoint_of_other_objects_is_refused() -> None:
     tracked = TrackedState({"model": nn.Linear(1, 1)})
 
     with pytest.raises(StateMismatch, match="holds ema, model, but the script tracks model"):
@@ -77,7 +77,7 @@ def test_mismatched_state_is_refused_with_a_message() -> None:
         TrackedState({"model": large}).load({"model": small.state_dict()})
 
 
-def test_points_are_reported_now_and_then_and_at_the_end(tmp_path: Path) -> None:
+def test_points_are_reported_periodically_and_at_the_end(tmp_path: Path) -> None:
     meter = MetricLogger(Reporter(Spool(tmp_path, 1)))
 
     for step in range(1, 101):

@@ -1,4 +1,4 @@
-"""What a store promises is found out by trying, told in words, and what it only says in a bad moment is not believed."""
+"""The store guarantee is probed, described in words, and unaffected by transient errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 
 
 def probe_store(store: Store) -> ConsistencyGuarantee:
-    """What a start finds out, and that it leaves nothing behind."""
+    """Probe a store and check that no object remains."""
     archive = CheckpointRepository(store)
     guarantee = archive.probe("ab12", LATER_S)
     assert archive.sees_probe("ab12", LATER_S)
@@ -33,7 +33,7 @@ def probe_store(store: Store) -> ConsistencyGuarantee:
     return guarantee
 
 
-def test_a_directory_keeps_the_first_of_two_writes(tmp_path: Path) -> None:
+def test_directory_keeps_the_first_of_two_writes(tmp_path: Path) -> None:
     assert probe_store(DirectoryStore(tmp_path)) is ConsistencyGuarantee.CONDITIONAL
 
 
@@ -67,8 +67,8 @@ def test_lost_response_does_not_change_the_guarantee(s3: FakeS3, bucket: Store) 
     assert probe_store(bucket) is ConsistencyGuarantee.CONDITIONAL
 
 
-class Stubborn(MemoryStore):
-    """Replaces nothing, whatever the condition."""
+class RejectingStore(MemoryStore):
+    """A store that refuses every replacement."""
 
     def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
         return False
@@ -76,12 +76,12 @@ class Stubborn(MemoryStore):
 
 def test_store_rejecting_replacement_is_refused_by_the_probe() -> None:
     with pytest.raises(StoreRefused, match="rejects a conditional write"):
-        CheckpointRepository(Stubborn()).probe("ab12", LATER_S)
+        CheckpointRepository(RejectingStore()).probe("ab12", LATER_S)
 
 
 def test_failed_pointer_update_raises_store_unreachable() -> None:
     with pytest.raises(StoreUnreachable, match=r"newest.json could not be replaced"):
-        LatestPointer(Stubborn(), FencingTokens(Stubborn())).advance(
+        LatestPointer(RejectingStore(), FencingTokens(RejectingStore())).advance(
             CheckpointName(10, 1, "ab"), time.monotonic()
         )
 
@@ -113,7 +113,7 @@ OPERATIONS: dict[str, tuple[str, Callable[[Store], object]]] = {
         ("RequestTimeTooSkewed", 403, 1),
         ("OperationAborted", 409, 1),
         ("WordsOfItsOwn", 429, 1),
-        ("SlowDown", 503, 3),  # boto3 has tried three times before it says so.
+        ("SlowDown", 503, 3),  # boto3 tries three times before it raises.
     ],
 )
 def test_transient_errors_are_retried(
@@ -125,7 +125,7 @@ def test_transient_errors_are_retried(
 
     retry_until(lambda: act(bucket), time.monotonic() + 60)
 
-    assert s3.struck(fault) == times
+    assert s3.triggered(fault) == times
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -137,7 +137,7 @@ def test_permanent_errors_are_not_retried(s3: FakeS3, bucket: Store, operation: 
     with pytest.raises(StoreRefused, match="AccessDenied"):
         retry_until(lambda: act(bucket), LATER_S)
 
-    assert s3.struck(fault) == 1
+    assert s3.triggered(fault) == 1
 
 
 def test_credentials_expiring_during_a_save_cost_no_checkpoint(
@@ -148,12 +148,12 @@ def test_credentials_expiring_during_a_save_cost_no_checkpoint(
 
     group.save(10)
 
-    assert group.said(ReportKind.CHECKPOINT_FAILED) == []
+    assert group.report_bodies(ReportKind.CHECKPOINT_FAILED) == []
     assert newest(bucket) == (10, [])
 
 
-def test_two_that_wait_do_not_wait_in_step() -> None:
-    """What has failed together is not tried again together: the waits of thirty differ, and none is too long."""
+def test_retries_of_several_clients_are_spread() -> None:
+    """Clients that fail together retry at different times, and no wait is too long."""
     waits: list[float] = []
 
     for _ in range(30):
@@ -170,11 +170,11 @@ def _silence() -> None:
     raise StoreUnreachable("no answer")
 
 
-class Ailing:
-    """A store that fails in one way after the other, each until some second; and its clock."""
+class FailingStore:
+    """A store with consecutive failures, each until a given second, and its clock."""
 
-    def __init__(self, *ways: tuple[float, Exception]) -> None:
-        self.ways = ways
+    def __init__(self, *failures: tuple[float, Exception]) -> None:
+        self.failures = failures
         self.now_s = 0.0
 
     def clock(self) -> float:
@@ -184,12 +184,12 @@ class Ailing:
         self.now_s += wait_s
 
     def get(self) -> str:
-        for until_s, error in self.ways:
+        for until_s, error in self.failures:
             if self.now_s < until_s:
                 raise error
         return "found"
 
-    def ask(self) -> str:
+    def try_once(self) -> str:
         return retry_until(self.get, 300, self.clock, self.sleep)
 
 
@@ -198,36 +198,36 @@ BAD = ObjectUnreadable("Input/output error")
 
 
 @pytest.mark.parametrize(
-    "ways",
+    "failures",
     [
         # The server restarts, and its disks come up a little later.
         [(60, GONE), (63, BAD)],
-        # It restarts because of its disk.
+        # The server restarts because of its disk.
         [(3, BAD), (60, GONE)],
         [(3, BAD), (60, GONE), (63, BAD), (120, GONE)],
     ],
 )
 def test_unreadable_object_is_retried_while_the_store_restarts(
-    ways: list[tuple[float, Exception]],
+    failures: list[tuple[float, Exception]],
 ) -> None:
-    assert Ailing(*ways).ask() == "found"
+    assert FailingStore(*failures).try_once() == "found"
 
 
-def test_object_that_cannot_be_read_is_given_up_early() -> None:
-    at_once, late = Ailing((1000, BAD)), Ailing((60, GONE), (1000, BAD))
+def test_unreadable_object_is_abandoned_early() -> None:
+    at_once, late = FailingStore((1000, BAD)), FailingStore((60, GONE), (1000, BAD))
 
     for store in (at_once, late):
         with pytest.raises(ObjectUnreadable):
-            store.ask()
+            store.try_once()
 
     assert at_once.now_s <= UNREADABLE_S
     assert 60 < late.now_s < 60 + LONGEST_WAIT_S + UNREADABLE_S
 
 
-def test_unreachable_store_is_given_up_at_the_deadline() -> None:
-    store = Ailing((1000, GONE))
+def test_unreachable_store_is_retried_until_the_deadline() -> None:
+    store = FailingStore((1000, GONE))
 
     with pytest.raises(StoreUnreachable):
-        store.ask()
+        store.try_once()
 
     assert 300 - LONGEST_WAIT_S < store.now_s <= 300

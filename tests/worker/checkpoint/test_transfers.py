@@ -1,4 +1,4 @@
-"""Lanes: how many transfers are under way at once."""
+"""The number of concurrent transfers."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from holdfast_worker.checkpoint.transfers import INITIAL_READS_PER_CORE, Transfe
 
 
 def _most_at_once(lanes: TransferPool, count: int, together: int = 1) -> int:
-    """How many of `count` transfers were under way at once; each of them ends only with so many others."""
-    guard, meeting = threading.Lock(), threading.Barrier(together)
+    """The most concurrent of `count` transfers; each waits for `together` transfers in flight."""
+    lock, barrier = threading.Lock(), threading.Barrier(together)
     now = most = 0
 
     def transfer() -> None:
         nonlocal now, most
-        with guard:
+        with lock:
             now += 1
             most = max(most, now)
-        meeting.wait(30)
-        with guard:
+        barrier.wait(30)
+        with lock:
             now -= 1
 
     lanes.run([transfer] * count, time.monotonic() + 60)
     return most
 
 
-def test_no_more_are_under_way_than_lanes_are_open() -> None:
+def test_concurrency_is_limited_by_the_open_lanes() -> None:
     assert _most_at_once(TransferPool(4), 20, together=4) == 4
 
 
-def test_lanes_that_begin_narrow_widen_as_transfers_succeed() -> None:
+def test_concurrency_grows_as_transfers_succeed() -> None:
     lanes = TransferPool(8, initial=2)
 
     first = _most_at_once(lanes, 2, together=2)

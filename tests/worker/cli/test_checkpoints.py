@@ -1,4 +1,4 @@
-"""`holdfast-worker checkpoints`, as typed: what is there, whether it is sound, and out of it without Holdfast."""
+"""`holdfast-worker checkpoints`: list, verify and export."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JOB = "mine"
 
 @pytest.fixture
 def place(tmp_path: Path) -> str:
-    """The address of a store in which two ranks have saved twice."""
+    """Address of a store with two checkpoints of two ranks."""
     group = RankGroup(DirectoryStore(tmp_path / "store" / JOB), tmp_path / "spool")
     group.archive.tokens.claim(1, f"{1:08x}", float("inf"))
     group.save(10)
@@ -28,10 +28,10 @@ def place(tmp_path: Path) -> str:
     return f"file://{tmp_path}/store/{JOB}"
 
 
-def run_command(*words: str | Path) -> int:
-    """The exit code of a command."""
+def run_command(*arguments: str | Path) -> int:
+    """Run a command and return its exit code."""
     with pytest.raises(SystemExit) as left:
-        main(["checkpoints", *map(str, words)])
+        main(["checkpoints", *map(str, arguments)])
     return int(left.value.code or 0)
 
 
@@ -67,7 +67,7 @@ def test_verify_reads_every_byte(
     assert second.endswith(": intact")
 
 
-def test_export_leaves_a_file_that_others_read(
+def test_exported_file_is_readable_without_holdfast(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = {form: tmp_path / form for form in ("torch", "safetensors", "dcp")}
@@ -95,9 +95,9 @@ def test_export_leaves_a_file_that_others_read(
 def test_empty_store_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, code: Exit
 ) -> None:
-    words = [tmp_path / "file"] if command == "export" else []
+    arguments = [tmp_path / "file"] if command == "export" else []
 
-    assert run_command(command, f"file://{tmp_path}/{JOB}", *words) == code
+    assert run_command(command, f"file://{tmp_path}/{JOB}", *arguments) == code
 
     output = capsys.readouterr()
     assert (output.out, f"file://{tmp_path}/{JOB} has no" in output.err) == ("", True)

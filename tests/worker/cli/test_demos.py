@@ -1,4 +1,4 @@
-"""`holdfast-worker demo`, as typed: ranks say hello, average vectors, and do so without torch, too."""
+"""`holdfast-worker demo`: greetings and averages of ranks, also without torch."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ NOT_SET = (
 )
 
 
-def shown(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """What a command of Python says, and how it ends."""
+def run_python(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python command and return its output and exit code."""
     return subprocess.run(
-        [sys.executable, *words],
+        [sys.executable, *arguments],
         env={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", **env},
         capture_output=True,
         text=True,
@@ -44,22 +44,22 @@ def shown(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_all_reduce_is_shown_by_processes_that_have_no_torch() -> None:
-    simulated = shown("-c", WITHOUT_TORCH, "demo", "simulate")
+def test_all_reduce_demo_runs_without_torch() -> None:
+    simulated = run_python("-c", WITHOUT_TORCH, "demo", "simulate")
 
     assert simulated.stdout == SIMULATED, simulated.stderr
 
 
-def test_ranks_that_the_demo_starts_have_the_mean_of_all() -> None:
-    averaged = shown("-m", "holdfast_worker", "demo", "allreduce")
+def test_ranks_of_the_demo_compute_the_mean() -> None:
+    averaged = run_python("-m", "holdfast_worker", "demo", "allreduce")
 
     assert sorted(averaged.stdout.splitlines()) == [
         f"[rank {rank}/4] averaged vector = [2.5, 2.5, 2.5, 2.5]" for rank in range(4)
     ], averaged.stderr
 
 
-def test_ranks_that_torchrun_starts_are_the_ranks_of_the_demo() -> None:
-    averaged = shown(*UNDER_TORCHRUN, "holdfast_worker", "demo", "allreduce")
+def test_ranks_of_torchrun_are_used_by_the_demo() -> None:
+    averaged = run_python(*UNDER_TORCHRUN, "holdfast_worker", "demo", "allreduce")
 
     assert sorted(averaged.stdout.splitlines()) == [
         f"[rank {rank}/2] averaged vector = [1.5, 1.5, 1.5, 1.5]" for rank in range(2)
@@ -67,7 +67,7 @@ def test_ranks_that_torchrun_starts_are_the_ranks_of_the_demo() -> None:
 
 
 def test_eight_ranks_greet_and_print_their_environment() -> None:
-    greeted = shown("-m", "holdfast_worker", "demo", "hello", "-n", "8")
+    greeted = run_python("-m", "holdfast_worker", "demo", "hello", "-n", "8")
 
     output = greeted.stdout.splitlines()
     assert sorted(output) == sorted(line for rank in range(8) for line in describe_rank(rank, {}))
@@ -87,8 +87,8 @@ def test_torchrun_environment_of_a_rank_is_printed() -> None:
     ]
 
 
-def test_a_demo_without_ranks_is_refused_in_a_sentence() -> None:
-    refused = shown("-m", "holdfast_worker", "demo", "simulate", "-n", "0")
+def test_demo_without_ranks_is_refused_with_a_message() -> None:
+    refused = run_python("-m", "holdfast_worker", "demo", "simulate", "-n", "0")
 
     assert refused.returncode == Exit.USAGE
     assert "argument -n: '0' is not a valid number of ranks: write 1 to 256" in refused.stderr

@@ -1,4 +1,4 @@
-"""What a machine trains with, and which others it reaches, as its own Python says."""
+"""`holdfast-worker doctor`: devices of this machine, and connections to others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TWO: dict[str, Any] = {
 }
 
 
-def test_four_questions_have_four_answers() -> None:
+def test_each_check_prints_one_line() -> None:
     assert summary_lines(TWO) == [
         "PyTorch   2.13.0+cu130",
         "CUDA      13.0, driver 580.65.06",
@@ -86,7 +86,7 @@ def test_all_addresses_are_printed_and_one_failure_exits_1(
     assert [(one["address"], one["is_open"]) for one in body] == [(here, True)]
 
 
-def test_a_machine_without_torch_gets_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_torch_is_reported_with_a_message(capsys: pytest.CaptureFixture[str]) -> None:
     def ask() -> dict[str, Any]:
         raise ImportError("No module named 'torch'")
 

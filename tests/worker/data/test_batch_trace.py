@@ -1,4 +1,4 @@
-"""What a run gives to each step is written down where somebody asks for a proof, and the bits are the same each time."""
+"""The batch trace, which `holdfast prove` compares, is reproducible bit for bit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from worker.support.run_driver import DDP_SCRIPT, RunDriver
 
 @dataclass
 class Pair:
-    """A batch of a kind of its own."""
+    """A batch of a custom class."""
 
     x: torch.Tensor
     name: str
@@ -43,7 +43,7 @@ def test_batch_digests_differ_by_content_type_and_structure(one: Any, other: Any
     assert batch_digest(one) != batch_digest(other)
 
 
-def test_equal_batches_have_equal_digests_wherever_they_lie() -> None:
+def test_equal_batches_have_equal_digests_in_any_layout() -> None:
     x = torch.arange(12.0).reshape(3, 4)
 
     assert batch_digest((x, "a")) == batch_digest((x.clone(), "a"))
@@ -61,14 +61,15 @@ def test_batches_are_not_read_unless_tracing_is_enabled(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("said", "asked", "goes"), [(None, "", None), (50, "", 50), (50, "20", 20), (None, "20", 20)]
+    ("total", "variable", "limit"),
+    [(None, "", None), (50, "", 50), (50, "20", 20), (None, "20", 20)],
 )
-def test_the_environment_ends_a_run_sooner_and_never_later(
-    said: int | None, asked: str, goes: int | None
+def test_environment_can_only_shorten_a_run(
+    total: int | None, variable: str, limit: int | None
 ) -> None:
-    config = Config.read({"HOLDFAST_MAX_STEPS": asked})
+    config = Config.read({"HOLDFAST_MAX_STEPS": variable})
 
-    assert config.limit_steps(said) == goes
+    assert config.limit_steps(total) == limit
 
 
 def test_cublas_setting_of_the_user_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,17 +91,17 @@ def test_cublas_setting_of_the_user_is_kept(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_equal_seeds_give_equal_batches_and_losses(tmp_path: Path) -> None:
-    asked = {
+    variable = {
         "HOLDFAST_SEED": "7",
         "HOLDFAST_DETERMINISTIC": "1",
         "HOLDFAST_MAX_STEPS": "6",
         "HOLDFAST_WITNESS": "1",
     }
 
-    def told(name: str) -> list[dict[str, Any]]:
-        """What a run of one rank wrote down, over its own log."""
+    def trace(name: str) -> list[dict[str, Any]]:
+        """The batch trace of a run with one rank."""
         (tmp_path / name).mkdir()
-        driver = RunDriver(tmp_path / name, extra=asked)
+        driver = RunDriver(tmp_path / name, extra=variable)
         assert driver.run_ranks(1, DDP_SCRIPT, "40") == [Exit.DONE]
         assert driver.reports(ReportKind.WORKER_LEFT)[0].body["step"] == 6
         log = RunDir(driver.run_dir).log_file(0).read_text()
@@ -111,7 +112,7 @@ def test_equal_seeds_give_equal_batches_and_losses(tmp_path: Path) -> None:
         ]
         return [json.loads(line) for line in lines]
 
-    once, again = told("once"), told("again")
+    once, again = trace("once"), trace("again")
 
     assert once == again
     assert [line["step"] for line in once] == [0, 1, 2, 3, 4, 5]

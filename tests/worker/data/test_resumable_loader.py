@@ -1,4 +1,4 @@
-"""A loader that stops anywhere resumes with the next batch and the next random numbers."""
+"""A loader that stops at any step resumes with the next batch and the next random numbers."""
 
 # ruff: noqa: NPY002 - the global generators are the point
 
@@ -31,8 +31,8 @@ ITEMS, BATCH, PASSES = 11, 3, 3
 BATCHES = 4 * PASSES
 
 
-class Noisy(Dataset[Tensor]):
-    """Numbers with noise, from wherever this process or worker draws."""
+class NoisyNumbers(Dataset[Tensor]):
+    """Numbers with noise from the global generators of this process or loader worker."""
 
     def __len__(self) -> int:
         return ITEMS
@@ -41,15 +41,15 @@ class Noisy(Dataset[Tensor]):
         return i + torch.rand(()) / 2
 
 
-class Whole(Dataset[list[int]]):
-    """Gives what it is asked for, batch by batch."""
+class BatchDataset(Dataset[list[int]]):
+    """Returns a batch for a list of indices."""
 
     def __getitem__(self, indices: list[int]) -> list[int]:
         return indices
 
 
 class Stream(IterableDataset[float]):
-    """Numbers shuffled on the way, with the global generators."""
+    """A stream that is shuffled with the global generators."""
 
     def __iter__(self) -> Iterator[float]:
         left = list(range(ITEMS))
@@ -62,35 +62,41 @@ def generator() -> torch.Generator:
 
 
 LOADERS: dict[str, Callable[[], Iterable[Any]]] = {
-    "shuffled": lambda: DataLoader(Noisy(), BATCH, shuffle=True),
-    "in order": lambda: DataLoader(Noisy(), BATCH),
-    "own generator": lambda: DataLoader(Noisy(), BATCH, shuffle=True, generator=generator()),
+    "shuffled": lambda: DataLoader(NoisyNumbers(), BATCH, shuffle=True),
+    "in order": lambda: DataLoader(NoisyNumbers(), BATCH),
+    "own generator": lambda: DataLoader(NoisyNumbers(), BATCH, shuffle=True, generator=generator()),
     "with replacement": lambda: DataLoader(
-        Noisy(), BATCH, sampler=RandomSampler(Noisy(), replacement=True, num_samples=ITEMS)
+        NoisyNumbers(),
+        BATCH,
+        sampler=RandomSampler(NoisyNumbers(), replacement=True, num_samples=ITEMS),
     ),
     "weighted": lambda: DataLoader(
-        Noisy(), BATCH, sampler=WeightedRandomSampler([1.0, 2.0] * 5, ITEMS, generator=generator())
+        NoisyNumbers(),
+        BATCH,
+        sampler=WeightedRandomSampler([1.0, 2.0] * 5, ITEMS, generator=generator()),
     ),
     "batch sampler": lambda: DataLoader(
-        Noisy(),
-        batch_sampler=BatchSampler(RandomSampler(Noisy(), generator=generator()), BATCH, False),
+        NoisyNumbers(),
+        batch_sampler=BatchSampler(
+            RandomSampler(NoisyNumbers(), generator=generator()), BATCH, False
+        ),
     ),
     "distributed": lambda: DataLoader(
-        Noisy(), BATCH, sampler=DistributedSampler(Noisy(), num_replicas=2, rank=1)
+        NoisyNumbers(), BATCH, sampler=DistributedSampler(NoisyNumbers(), num_replicas=2, rank=1)
     ),
     "stream": lambda: DataLoader(Stream(), BATCH),
     "list": lambda: [1, 2, 3, 4],
 }
 BUSY_LOADERS: dict[str, Callable[[], Iterable[Any]]] = {
-    "workers": lambda: DataLoader(Noisy(), BATCH, shuffle=True, num_workers=2),
+    "workers": lambda: DataLoader(NoisyNumbers(), BATCH, shuffle=True, num_workers=2),
     "workers on a stream": lambda: DataLoader(
         Stream(), BATCH, num_workers=1, generator=generator()
     ),
-    # What such workers draw is not exact, so these give no noise.
-    "workers that live on": lambda: DataLoader(
+    # Random numbers of such workers are not exact, so these data sets have no noise.
+    "persistent workers": lambda: DataLoader(
         range(ITEMS), BATCH, shuffle=True, num_workers=1, persistent_workers=True
     ),
-    "workers that live on, own generator": lambda: DataLoader(
+    "persistent workers, own generator": lambda: DataLoader(
         range(ITEMS),
         BATCH,
         shuffle=True,
@@ -102,7 +108,7 @@ BUSY_LOADERS: dict[str, Callable[[], Iterable[Any]]] = {
 
 
 def train(batches: Iterator[Any], steps: int) -> list[object]:
-    """What a training sees in so many steps: the batches, and what it draws itself in between."""
+    """Batches of `steps` steps, and the random numbers that a training draws between them."""
     seen: list[object] = []
     for _ in range(steps):
         batch = next(batches)
@@ -119,68 +125,68 @@ def through_storage(position: Position) -> Position:
 
 
 def check_resume(make: Callable[[], Iterable[Any]], cuts: Iterable[int]) -> None:
-    """Cut a run off after so many steps; all that comes after must be what it would have been."""
+    """Cut a run at each step of `cuts` and check that it resumes exactly."""
     rng.seed(3)
-    story = train(iter(ResumableLoader(make())), BATCHES)
+    expected = train(iter(ResumableLoader(make())), BATCHES)
     for cut in cuts:
         rng.seed(3)
-        feed = ResumableLoader(make())
-        before = train(iter(feed), cut)
-        position = through_storage(feed.position)
+        loader = ResumableLoader(make())
+        before = train(iter(loader), cut)
+        position = through_storage(loader.position)
         rng.seed(99)
         later = ResumableLoader(make(), position)
         after = train(iter(later), BATCHES - cut)
 
-        assert before + after == story, f"cut after {cut}"
+        assert before + after == expected, f"cut after {cut}"
 
 
 @pytest.mark.parametrize("name", LOADERS)
-def test_the_feed_goes_on_exactly_wherever_it_was_cut(name: str) -> None:
+def test_loader_resumes_exactly_at_any_cut(name: str) -> None:
     check_resume(LOADERS[name], range(1, BATCHES))
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("name", BUSY_LOADERS)
-def test_the_feed_goes_on_exactly_with_workers(name: str) -> None:
+def test_loader_with_workers_resumes_exactly(name: str) -> None:
     check_resume(BUSY_LOADERS[name], (1, 4, 6, 8))
 
 
-def test_a_feed_can_be_cut_off_again_and_again() -> None:
+def test_loader_can_be_cut_repeatedly() -> None:
     make = LOADERS["shuffled"]
     rng.seed(3)
-    story = train(iter(ResumableLoader(make())), BATCHES)
+    expected = train(iter(ResumableLoader(make())), BATCHES)
 
     rng.seed(3)
-    feed = ResumableLoader(make())
-    seen = train(iter(feed), 3)
+    loader = ResumableLoader(make())
+    seen = train(iter(loader), 3)
     for steps in (2, 4, 1, 2):
-        feed = ResumableLoader(make(), through_storage(feed.position))
-        seen += train(iter(feed), steps)
+        loader = ResumableLoader(make(), through_storage(loader.position))
+        seen += train(iter(loader), steps)
 
-    assert seen == story[: len(seen)]
+    assert seen == expected[: len(seen)]
 
 
-def test_a_position_may_be_asked_for_before_the_first_batch() -> None:
+def test_position_before_the_first_batch_is_valid() -> None:
     make = LOADERS["shuffled"]
     rng.seed(3)
-    story = train(iter(ResumableLoader(make())), BATCHES)
+    expected = train(iter(ResumableLoader(make())), BATCHES)
 
     rng.seed(3)
     position = through_storage(ResumableLoader(make()).position)
     rng.seed(99)
     again = through_storage(ResumableLoader(make(), position).position)
 
-    assert train(iter(ResumableLoader(make(), again)), BATCHES) == story
+    assert train(iter(ResumableLoader(make(), again)), BATCHES) == expected
 
 
 def test_resume_in_the_second_pass_keeps_its_order() -> None:
-    """Accelerate #2016: a resume skipped batches of the first permutation, whichever pass it was."""
+    """Accelerate #2016: a resume skipped batches of the first permutation in every pass."""
     rng.seed(3)
-    feed = ResumableLoader(DataLoader(range(ITEMS), 1, shuffle=True))
-    before = train(iter(feed), ITEMS + 4)[::2]
+    loader = ResumableLoader(DataLoader(range(ITEMS), 1, shuffle=True))
+    before = train(iter(loader), ITEMS + 4)[::2]
 
     later = ResumableLoader(
-        DataLoader(range(ITEMS), 1, shuffle=True), through_storage(feed.position)
+        DataLoader(range(ITEMS), 1, shuffle=True), through_storage(loader.position)
     )
     after = train(iter(later), ITEMS - 4)[::2]
 
@@ -190,11 +196,11 @@ def test_resume_in_the_second_pass_keeps_its_order() -> None:
 
 @pytest.mark.parametrize("name", [*LOADERS])
 def test_checkpoint_at_the_end_of_a_pass_skips_no_pass(name: str) -> None:
-    """Verl #7401: the exhausted state of a pass was restored into the next one, which then gave nothing."""
-    feed = ResumableLoader(LOADERS[name]())
-    batches = iter(feed)
-    while feed.position.passes == 0:
-        position = feed.position
+    """Verl #7401: the exhausted state of a pass was restored into the next one."""
+    loader = ResumableLoader(LOADERS[name]())
+    batches = iter(loader)
+    while loader.position.passes == 0:
+        position = loader.position
         next(batches)
 
     later = ResumableLoader(LOADERS[name](), through_storage(position))
@@ -204,66 +210,66 @@ def test_checkpoint_at_the_end_of_a_pass_skips_no_pass(name: str) -> None:
     assert (later.position.passes, later.position.taken) == (1, position.taken)
 
 
-def test_samplers_inside_of_samplers_learn_of_the_pass_too() -> None:
-    sampler = DistributedSampler(Noisy(), 1, 0)
+def test_nested_samplers_get_the_pass_number() -> None:
+    sampler = DistributedSampler(NoisyNumbers(), 1, 0)
     batches = BatchSampler(sampler, ITEMS, drop_last=False)
-    orders = train(iter(ResumableLoader(DataLoader(Whole(), None, sampler=batches))), 2)[::2]
+    orders = train(iter(ResumableLoader(DataLoader(BatchDataset(), None, sampler=batches))), 2)[::2]
 
     assert orders[0] != orders[1]
 
 
 def test_skipped_samples_are_not_read_without_workers() -> None:
-    class Counted(Noisy):
+    class Counted(NoisyNumbers):
         reads = 0
 
         def __getitem__(self, i: int) -> Tensor:
             Counted.reads += 1
             return super().__getitem__(i)
 
-    feed = ResumableLoader(DataLoader(Counted(), BATCH, shuffle=True))
-    train(iter(feed), 3)
-    position, Counted.reads = feed.position, 0
+    loader = ResumableLoader(DataLoader(Counted(), BATCH, shuffle=True))
+    train(iter(loader), 3)
+    position, Counted.reads = loader.position, 0
 
     train(iter(ResumableLoader(DataLoader(Counted(), BATCH, shuffle=True), position)), 1)
 
     assert Counted.reads == ITEMS - 3 * BATCH
 
 
-def test_nothing_is_read_ahead_of_the_step_that_needs_it() -> None:
-    taken: list[int] = []
+def test_nothing_is_read_before_its_step() -> None:
+    read_indices: list[int] = []
 
-    class Watched(Noisy):
+    class Watched(NoisyNumbers):
         def __getitem__(self, i: int) -> Tensor:
-            taken.append(i)
+            read_indices.append(i)
             return super().__getitem__(i)
 
     train(iter(ResumableLoader(DataLoader(Watched(), BATCH))), 2)
 
-    assert taken == list(range(2 * BATCH))
+    assert read_indices == list(range(2 * BATCH))
 
 
-def test_data_that_became_shorter_is_noticed() -> None:
-    feed = ResumableLoader([1, 2, 3, 4])
-    train(iter(feed), 4)
+def test_data_that_became_shorter_is_refused() -> None:
+    loader = ResumableLoader([1, 2, 3, 4])
+    train(iter(loader), 4)
 
     with pytest.raises(LoaderChanged, match="after batch 4 of a pass, but the loader has fewer"):
-        next(iter(ResumableLoader([1, 2, 3], feed.position)))
+        next(iter(ResumableLoader([1, 2, 3], loader.position)))
 
 
-def test_a_loader_without_batches_is_an_error_and_not_a_loop() -> None:
+def test_loader_without_batches_raises() -> None:
     with pytest.raises(ValueError, match="returned no batch"):
         next(iter(ResumableLoader([])))
 
 
-def test_workers_that_outlive_a_pass_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
-    ResumableLoader(DataLoader(Noisy(), BATCH, num_workers=1, persistent_workers=True))
+def test_persistent_workers_cause_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    ResumableLoader(DataLoader(NoisyNumbers(), BATCH, num_workers=1, persistent_workers=True))
 
     assert "random augmentation in the workers is not" in capsys.readouterr().err
 
 
-def test_workers_that_give_batches_out_of_order_are_warned_of(
+def test_out_of_order_workers_cause_a_warning(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    ResumableLoader(DataLoader(Noisy(), BATCH, num_workers=2, in_order=False))
+    ResumableLoader(DataLoader(NoisyNumbers(), BATCH, num_workers=2, in_order=False))
 
     assert "after a resume some batches are repeated and some are lost" in capsys.readouterr().err

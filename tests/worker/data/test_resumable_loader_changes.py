@@ -1,4 +1,4 @@
-"""The data or its loader changed since the checkpoint: the loader resumes exactly, or names what to revert."""
+"""Changed data or loaders since a checkpoint: an exact resume, or an error with advice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from worker.support.loader_resume import Noisy, Numbers, stored
 
 
 class Stream(IterableDataset[int]):
-    """Numbers, of which each worker reads its part."""
+    """A stream of numbers, divided among workers."""
 
     def __iter__(self) -> Iterator[int]:
         info = torch.utils.data.get_worker_info()
@@ -52,20 +52,20 @@ def streamed(batch: int = 3, **options: Any) -> DataLoader[int]:
 
 
 def cut(loader: Iterable[Any], steps: int) -> tuple[list[int], Position]:
-    """What a feed gave until a checkpoint, and the position that is in it."""
+    """Samples of a loader before a checkpoint, and the position in the checkpoint."""
     rng.seed(3)
-    feed = ResumableLoader(loader)
-    batches = iter(feed)
+    resumable = ResumableLoader(loader)
+    batches = iter(resumable)
     seen = [sample for _ in range(steps) for sample in next(batches).tolist()]
-    return seen, Position(**stored(feed.position))
+    return seen, Position(**stored(resumable.position))
 
 
 def rest(loader: Iterable[Any], position: Position) -> list[int]:
-    """What is left of the pass."""
-    feed = ResumableLoader(loader, position)
+    """Remaining samples of the pass."""
+    resumable = ResumableLoader(loader, position)
     seen: list[int] = []
-    for batch in feed:
-        if feed.position.passes > position.passes:
+    for batch in resumable:
+        if resumable.position.passes > position.passes:
             break
         seen += batch.tolist()
     return seen
@@ -83,7 +83,7 @@ def test_changed_batch_size_continues_the_same_order(
 
 
 @pytest.mark.parametrize("make", [shuffled, in_order])
-def test_the_last_batch_may_be_dropped_from_now_on(make: Callable[..., DataLoader[int]]) -> None:
+def test_drop_last_may_be_enabled(make: Callable[..., DataLoader[int]]) -> None:
     seen, position = cut(make(5), 2)
 
     assert len(seen + rest(make(5, drop_last=True), position)) == 20
@@ -95,17 +95,17 @@ def test_sampler_may_switch_from_padding_to_dropping() -> None:
         return DataLoader(data, 4, sampler=DistributedSampler(data, 2, 1, drop_last=drop_last))
 
     _, position = cut(make(drop_last=False), 4)
-    feed = ResumableLoader(make(drop_last=True), position)
-    next(iter(feed))
+    resumable = ResumableLoader(make(drop_last=True), position)
+    next(iter(resumable))
 
-    assert (feed.position.passes, feed.position.taken) == (1, 1)
+    assert (resumable.position.passes, resumable.position.taken) == (1, 1)
 
 
-def test_another_seed_counts_from_the_next_pass_on() -> None:
+def test_changed_seed_applies_from_the_next_pass() -> None:
     seen, position = cut(dealt(), 2)
     whole = seen + rest(dealt(), position)
-    feed = ResumableLoader(dealt(seed=9), position)
-    batches = iter(feed)
+    resumable = ResumableLoader(dealt(seed=9), position)
+    batches = iter(resumable)
 
     again = seen + [sample for _ in range(2) for sample in next(batches).tolist()]
     later = [sample for _ in range(4) for sample in next(batches).tolist()]
@@ -116,7 +116,7 @@ def test_another_seed_counts_from_the_next_pass_on() -> None:
     assert later == [sample for batch in expected for sample in batch.tolist()]
 
 
-def test_one_rank_may_change_its_sampler_in_the_middle_of_a_pass() -> None:
+def test_sampler_of_one_rank_may_change_within_a_pass() -> None:
     data = Numbers(24)
     seen, position = cut(shuffled(), 2)
     whole = seen + rest(shuffled(), position)
@@ -139,7 +139,7 @@ def test_worker_count_may_change_with_main_process_sampling(workers: int) -> Non
 def test_changed_data_length_is_refused_within_a_pass(
     make: Callable[..., DataLoader[int]],
 ) -> None:
-    """The permutation is another one: what was skipped in it would not be what was taken."""
+    """The permutation differs, so that the skipped samples would not be the consumed ones."""
     _, position = cut(make(), 2)
 
     with pytest.raises(LoaderChanged) as refused:
@@ -152,13 +152,13 @@ def test_changed_data_length_is_refused_within_a_pass(
 
 
 @pytest.mark.parametrize(("make", "steps"), [(dealt, 4), (shuffled, 8), (in_order, 8)])
-def test_data_may_grow_between_two_passes(make: Callable[..., DataLoader[int]], steps: int) -> None:
+def test_data_may_grow_between_passes(make: Callable[..., DataLoader[int]], steps: int) -> None:
     _, position = cut(make(), steps)
 
-    feed = ResumableLoader(make(length=30), position)
-    first = next(iter(feed))
+    resumable = ResumableLoader(make(length=30), position)
+    first = next(iter(resumable))
 
-    assert (feed.position.passes, feed.position.taken, len(first)) == (1, 1, 3)
+    assert (resumable.position.passes, resumable.position.taken, len(first)) == (1, 1, 3)
 
 
 def with_generators(count: int) -> DataLoader[Any]:
@@ -168,7 +168,7 @@ def with_generators(count: int) -> DataLoader[Any]:
 
 
 CHANGES: dict[str, tuple[Callable[[], Iterable[Any]], Callable[[], Iterable[Any]], str]] = {
-    "batch size of a sampler that nobody knows": (
+    "batch size of an unknown sampler": (
         weighted,
         lambda: weighted(4),
         "with batches of 3, now they have 4, and WeightedRandomSampler cannot resume between",
@@ -188,17 +188,17 @@ CHANGES: dict[str, tuple[Callable[[], Iterable[Any]], Callable[[], Iterable[Any]
         lambda: DataLoader(Numbers(24), 3, sampler=SubsetRandomSampler(range(24))),
         "was taken with WeightedRandomSampler, but the loader now uses SubsetRandomSampler",
     ),
-    "divided before, not now": (
+    "no longer divided": (
         dealt,
         shuffled,
         "was taken with DistributedSampler, but the loader now uses RandomSampler",
     ),
-    "not divided before, but now": (
+    "newly divided": (
         shuffled,
         dealt,
         "was taken with RandomSampler, but the loader now uses DistributedSampler",
     ),
-    "no loader any more": (
+    "list instead of a loader": (
         streamed,
         lambda: [1, 2, 3],
         "was taken with Stream, but the loader now uses list",
@@ -208,7 +208,7 @@ CHANGES: dict[str, tuple[Callable[[], Iterable[Any]], Callable[[], Iterable[Any]
         lambda: with_generators(1),
         "the loader and its samplers had 2 generators, now they have 1",
     ),
-    "what is dropped of a sampler that nobody knows": (
+    "drop_last of an unknown sampler": (
         weighted,
         lambda: weighted(drop_last=True),
         "the loader with WeightedRandomSampler returns its data in a different way",
@@ -219,8 +219,8 @@ CHANGES: dict[str, tuple[Callable[[], Iterable[Any]], Callable[[], Iterable[Any]
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("name", CHANGES)
 def test_change_that_would_alter_samples_is_refused(name: str) -> None:
-    before, after, words = CHANGES[name]
+    before, after, message = CHANGES[name]
     _, position = cut(before(), 2)
 
-    with pytest.raises(LoaderChanged, match=f"{words}.*: revert this, or use a new store"):
+    with pytest.raises(LoaderChanged, match=f"{message}.*: revert this, or use a new store"):
         next(iter(ResumableLoader(after(), position)))

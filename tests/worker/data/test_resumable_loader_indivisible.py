@@ -1,4 +1,4 @@
-"""What cannot be divided among another number of ranks begins its pass again, and says so; never silently wrong."""
+"""Data that a changed number of ranks cannot divide restarts its pass, with a message."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from worker.support.loader_resume import Numbers, of_pass, repeated, run_loaders
 
 
 def logged_line(capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line that all ranks together said."""
+    """The only line that the ranks logged."""
     output = capsys.readouterr().err
     assert output.count("holdfast:") == 1
     return output
 
 
 def each_its_own(rank: int, world_size: int) -> DataLoader[int]:
-    """Every rank shuffles all of the data by itself."""
+    """A loader that shuffles all data independently on each rank."""
     return DataLoader(Numbers(24), 4, shuffle=True)
 
 
-def test_ranks_that_shuffle_by_themselves_go_on_by_themselves(
+def test_independently_shuffling_ranks_resume_independently(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def make(rank: int, world_size: int) -> DataLoader[int]:
@@ -54,7 +54,7 @@ def test_ranks_that_shuffle_by_themselves_go_on_by_themselves(
     )
 
 
-def test_ranks_that_all_read_the_same_go_on_at_the_same_place() -> None:
+def test_ranks_with_equal_data_resume_at_the_same_position() -> None:
     def make(rank: int, world_size: int) -> DataLoader[int]:
         return DataLoader(Numbers(20), 4)
 
@@ -91,7 +91,7 @@ def with_replacement(rank: int, world_size: int) -> DataLoader[int]:
     return DataLoader(Numbers(20), 5, sampler=RandomSampler(Numbers(20), replacement=True))
 
 
-NOBODY_KNOWS = {
+UNKNOWN_ORDER = {
     "WeightedRandomSampler": weighted,
     "Buckets": batched,
     "Own": inherited,
@@ -100,12 +100,12 @@ NOBODY_KNOWS = {
 }
 
 
-@pytest.mark.parametrize("name", NOBODY_KNOWS)
+@pytest.mark.parametrize("name", UNKNOWN_ORDER)
 def test_unknown_order_restarts_the_pass_with_a_message(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = run_loaders(NOBODY_KNOWS[name], 2, 2)
-    after = run_loaders(NOBODY_KNOWS[name], 3, 4, before.trees)
+    before = run_loaders(UNKNOWN_ORDER[name], 2, 2)
+    after = run_loaders(UNKNOWN_ORDER[name], 3, 4, before.trees)
 
     assert logged_line(capsys) == (
         f"holdfast: the checkpoint is of 2 ranks, now there are 3, and the order of {name} is unknown: this pass over "
@@ -124,7 +124,7 @@ def test_ranks_with_own_orders_share_one_from_the_next_pass(
     assert sorted(of_pass(0, [after])) == list(range(24))
 
 
-def test_ranks_that_were_in_different_passes_begin_the_same_one(
+def test_ranks_in_different_passes_restart_the_same_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     apart = run_loaders(
@@ -158,9 +158,7 @@ def test_data_divided_by_a_script_is_not_treated_as_one_order(
 
         return DataLoader(Part(), 1, shuffle=True)
 
-    before = run_loaders(
-        make, 4, 1
-    )  # Parts of 3, 3, 2 and 2 samples become parts of 2: of another two.
+    before = run_loaders(make, 4, 1)  # Parts of 3, 3, 2 and 2 samples become different parts of 2.
     after = run_loaders(make, 5, 2, before.trees)
 
     assert "with RandomSampler each rank has a separate order: this pass" in logged_line(capsys)

@@ -1,4 +1,4 @@
-"""torchdata's StatefulDataLoader keeps its own position: it is used, exact in the same world, and never guessed at."""
+"""torchdata's StatefulDataLoader: its own position is used, and exact in the same world."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 from worker.support.loader_resume import Noisy, Numbers, draws, of_pass, run_loaders, stored
 
 BATCH, STEPS = 3, 12
-"""Of 11 samples: four batches a pass, three passes."""
+"""11 samples make four batches a pass; 12 steps are three passes."""
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
@@ -28,7 +28,7 @@ pytestmark = [
 
 
 class Counting(IterableDataset[int]):
-    """A stream that knows where it is."""
+    """A stream with its position as state."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -47,7 +47,7 @@ class Counting(IterableDataset[int]):
 
 
 class Counter(Iterator[int]):
-    """What goes through a stream, and knows that it has come to the end."""
+    """An iterator over a stream, with its position and end as state."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -66,28 +66,28 @@ class Counter(Iterator[int]):
 
 
 class Counted(IterableDataset[int]):
-    """A stream whose iterator has the state. With workers torchdata asks for that: one of them is done before another."""
+    """A stream whose iterator has the state, as torchdata requires with workers."""
 
     def __iter__(self) -> Iterator[int]:
         return Counter()
 
 
 class Drawing(Counting):
-    """One that draws on the way, and so has to be kept apart from the training."""
+    """A stream that draws random numbers, which must be separate from the training's."""
 
     def __iter__(self) -> Iterator[float]:  # type: ignore[override]
         return (i + random.random() / 2 for i in super().__iter__())
 
 
-class Forgetful(IterableDataset[float]):
-    """A stream without a state: the loader reads on to the place."""
+class StatelessStream(IterableDataset[float]):
+    """A stream without a state: the loader reads up to its position."""
 
     def __iter__(self) -> Iterator[float]:
         return (i + random.random() / 2 for i in range(11))
 
 
-class Remembering(Dataset[int]):
-    """Data with a state of its own: it counts what was asked for."""
+class StatefulDataset(Dataset[int]):
+    """A data set with a state: it counts its reads."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -120,31 +120,31 @@ LOADERS: dict[str, Callable[[], Iterable[Any]]] = {
     "shuffled": lambda: StatefulDataLoader(Noisy(), BATCH, shuffle=True),
     "generator": lambda: StatefulDataLoader(Noisy(), BATCH, shuffle=True, generator=seeded()),
     "distributed": lambda: divided(DistributedSampler),
-    "its own distributed": lambda: divided(StatefulDistributedSampler),
-    "counting": lambda: StatefulDataLoader(Counting(), BATCH),
-    "counted": lambda: StatefulDataLoader(Counted(), BATCH),
-    "drawing": lambda: StatefulDataLoader(Drawing(), BATCH),
-    "forgetful": lambda: StatefulDataLoader(Forgetful(), BATCH),
+    "sampler of torchdata": lambda: divided(StatefulDistributedSampler),
+    "stateful stream": lambda: StatefulDataLoader(Counting(), BATCH),
+    "stateful iterator": lambda: StatefulDataLoader(Counted(), BATCH),
+    "random stream": lambda: StatefulDataLoader(Drawing(), BATCH),
+    "stateless": lambda: StatefulDataLoader(StatelessStream(), BATCH),
     "nodes": lambda: nodes.Loader(
         nodes.Batcher(nodes.IterableWrapper(range(11)), BATCH, drop_last=False),
         restart_on_stop_iteration=False,
     ),
-    "remembering": lambda: StatefulDataLoader(Remembering(), BATCH, shuffle=True),
+    "stateful data": lambda: StatefulDataLoader(StatefulDataset(), BATCH, shuffle=True),
 }
 BUSY_LOADERS: dict[str, Callable[[], Iterable[Any]]] = {
     "shuffled": lambda: StatefulDataLoader(Numbers(11), BATCH, shuffle=True, num_workers=2),
     "generator": lambda: StatefulDataLoader(
         Numbers(11), BATCH, shuffle=True, num_workers=2, generator=seeded()
     ),
-    "counted": lambda: StatefulDataLoader(Counted(), BATCH, num_workers=2),
-    "sparing": lambda: StatefulDataLoader(
+    "stateful iterator": lambda: StatefulDataLoader(Counted(), BATCH, num_workers=2),
+    "snapshots every few steps": lambda: StatefulDataLoader(
         Numbers(11), BATCH, shuffle=True, num_workers=1, snapshot_every_n_steps=3
     ),
 }
 
 
 def train(batches: Iterator[Any], steps: int) -> list[object]:
-    """What a training sees in so many steps."""
+    """Batches of `steps` steps."""
     seen: list[object] = []
     for _ in range(steps):
         batch = next(batches)
@@ -153,19 +153,19 @@ def train(batches: Iterator[Any], steps: int) -> list[object]:
 
 
 def check_resume(make: Callable[[], Iterable[Any]], cuts: Iterable[int]) -> None:
-    """Cut a run off after so many steps; all that comes after must be what it would have been."""
+    """Cut a run at each step of `cuts` and check that it resumes exactly."""
     rng.seed(3)
-    story = train(iter(ResumableLoader(make())), STEPS)
+    expected = train(iter(ResumableLoader(make())), STEPS)
     for cut in cuts:
         rng.seed(3)
-        feed = ResumableLoader(make())
-        before = train(iter(feed), cut)
-        position = Position(**stored(feed.position))
-        # Made as the script makes it: torchdata's own sampler is seeded then.
+        loader = ResumableLoader(make())
+        before = train(iter(loader), cut)
+        position = Position(**stored(loader.position))
+        # Created as in a script: torchdata seeds its own sampler then.
         rng.seed(3)
         after = train(iter(ResumableLoader(make(), position)), STEPS - cut)
 
-        assert before + after == story, f"cut after {cut}"
+        assert before + after == expected, f"cut after {cut}"
 
 
 @pytest.fixture(autouse=True)
@@ -184,13 +184,13 @@ def test_resume_with_workers_is_exact(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LOADERS)
-def test_a_checkpoint_at_the_end_of_a_pass_skips_no_pass(name: str) -> None:
-    """Verl #7401, torchdata #1437: the state of a finished pass was loaded into the next one, which gave nothing."""
+def test_stateful_checkpoint_at_the_end_of_a_pass_skips_no_pass(name: str) -> None:
+    """Verl #7401, torchdata #1437: a finished pass's state was loaded into the next one."""
     rng.seed(3)
-    feed = ResumableLoader(LOADERS[name]())
-    batches = iter(feed)
-    while feed.position.passes == 0:
-        position = Position(**stored(feed.position))
+    loader = ResumableLoader(LOADERS[name]())
+    batches = iter(loader)
+    while loader.position.passes == 0:
+        position = Position(**stored(loader.position))
         next(batches)
 
     rng.seed(3)
@@ -207,9 +207,9 @@ def test_consumed_samples_are_not_read_again() -> None:
             return i
 
     read: list[int] = []
-    feed = ResumableLoader(StatefulDataLoader(Watched(30), BATCH))
-    train(iter(feed), 5)
-    position = feed.position
+    loader = ResumableLoader(StatefulDataLoader(Watched(30), BATCH))
+    train(iter(loader), 5)
+    position = loader.position
     read.clear()
 
     train(iter(ResumableLoader(StatefulDataLoader(Watched(30), BATCH), position)), 1)
@@ -230,15 +230,15 @@ def test_changed_world_divides_a_known_order(
     def make(rank: int, world_size: int) -> StatefulDataLoader[Any]:
         return stateful(rank, world_size, workers)
 
-    legs = [run_loaders(make, 3, 2)]
-    legs.append(run_loaders(make, 2, 2, legs[-1].trees))
-    # In the rest of a pass its own state counts from where the rest began.
-    legs.append(run_loaders(make, 2, 1, legs[-1].trees))
-    legs.append(run_loaders(make, 4, 2, legs[-1].trees))
+    runs = [run_loaders(make, 3, 2)]
+    runs.append(run_loaders(make, 2, 2, runs[-1].trees))
+    # In the rest of a pass, the loader's own state counts from the start of the rest.
+    runs.append(run_loaders(make, 2, 1, runs[-1].trees))
+    runs.append(run_loaders(make, 4, 2, runs[-1].trees))
 
-    seen = of_pass(0, legs)
+    seen = of_pass(0, runs)
     assert seen == of_pass(0, [run_loaders(stateful, 1, 15)])
-    assert of_pass(1, legs) == of_pass(1, [run_loaders(stateful, 4, 8)])[: len(of_pass(1, legs))]
+    assert of_pass(1, runs) == of_pass(1, [run_loaders(stateful, 4, 8)])[: len(of_pass(1, runs))]
 
 
 def test_changed_worker_count_is_exact_in_a_known_order() -> None:
@@ -249,7 +249,7 @@ def test_changed_worker_count_is_exact_in_a_known_order() -> None:
 
 
 def test_changed_worker_count_is_refused_in_an_unknown_order() -> None:
-    """Torchdata itself ends in a bare AssertionError."""
+    """Torchdata itself raises an AssertionError without a message."""
     trees = run_loaders(lambda r, w: StatefulDataLoader(Numbers(60), 4, shuffle=True), 1, 3).trees
 
     with pytest.raises(LoaderChanged) as refused:
@@ -329,7 +329,7 @@ def test_foreign_stateful_loader_is_used_in_the_same_world() -> None:
 
 
 def test_loader_with_only_apparent_state_is_replayed() -> None:
-    """Accelerate's have the methods whether or not there is a state behind them."""
+    """Loaders of accelerate have the methods also without a state."""
 
     class Adapted(DataLoader[int]):
         def state_dict(self) -> Any:

@@ -1,4 +1,4 @@
-"""Iterable data on a different number of ranks: it restarts with a warning, unless the data set is elastic."""
+"""Iterable data on a changed number of ranks: a restart with a warning, or an elastic resume."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORKED: Final = "ignore:This process .* is multi-threaded:DeprecationWarning"
 
 
 class Stripes(IterableDataset[int]):
-    """Every so-manieth number below 60."""
+    """Every `world_size`-th number below 60."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank = rank
@@ -33,7 +33,7 @@ class Stripes(IterableDataset[int]):
 
 
 class Elastic(Stripes):
-    """The same, and where all ranks together are; after each pass it begins again."""
+    """Stripes with the position of all ranks as state; each pass starts at the beginning."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         super().__init__(rank, world_size)
@@ -47,7 +47,7 @@ class Elastic(Stripes):
         self.at |= {"base": 0, "mine": 0}
 
     def state_dict(self) -> dict[str, int]:
-        return self.at  # The live one, as people do.
+        return self.at  # The live object, as scripts often do.
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.at = state
@@ -57,7 +57,7 @@ class Elastic(Stripes):
 
 
 class Noisy(Elastic):
-    """The same, with noise that is drawn on the way."""
+    """An elastic stream with random noise."""
 
     def __iter__(self) -> Iterator[float]:  # type: ignore[override]
         return (number + random.random() / 2 for number in super().__iter__())
@@ -74,7 +74,7 @@ def streamed(kind: Any, **options: Any) -> Make:
 def test_indivisible_stream_restarts_its_pass_with_one_warning(
     kind: type[Stripes], first: int, then: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Read by workers, a data set cannot be asked: what this process has of it stands still."""
+    """With workers, the data set of this process does not advance, and has no position."""
     before = run_loaders(streamed(kind, num_workers=first), 3, 2)
     after = run_loaders(streamed(kind, num_workers=then), 2, 8, before.trees)
 
@@ -85,16 +85,16 @@ def test_indivisible_stream_restarts_its_pass_with_one_warning(
     assert of_pass(0, [after]) == list(range(60))
 
 
-def test_an_elastic_stream_goes_on_with_any_number_of_ranks(
+def test_elastic_stream_resumes_with_any_number_of_ranks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     make = streamed(Elastic)
-    legs = [run_loaders(make, 3, 2)]
+    runs = [run_loaders(make, 3, 2)]
     for world_size, steps in [(2, 2), (4, 1), (1, 3), (2, 4)]:
-        legs.append(run_loaders(make, world_size, steps, legs[-1].trees))
+        runs.append(run_loaders(make, world_size, steps, runs[-1].trees))
 
-    assert of_pass(0, legs) == list(range(60))
-    assert of_pass(1, legs) == list(range(len(of_pass(1, legs))))
+    assert of_pass(0, runs) == list(range(60))
+    assert of_pass(1, runs) == list(range(len(of_pass(1, runs))))
     assert capsys.readouterr().err == ""
 
 
@@ -121,7 +121,7 @@ def test_elastic_stream_at_its_end_continues_with_the_next_pass() -> None:
     assert of_pass(1, [after]) == list(range(24))
 
 
-def test_a_stream_in_the_same_world_is_replayed_as_ever() -> None:
+def test_stream_in_the_same_world_is_replayed() -> None:
     def make(rank: int, world_size: int) -> DataLoader[Any]:
         generator = torch.Generator().manual_seed(rank)
         return DataLoader(Stripes(rank, world_size), 4, generator=generator)
@@ -134,7 +134,7 @@ def test_a_stream_in_the_same_world_is_replayed_as_ever() -> None:
 
 
 class Counter(IterableDataset[int]):
-    """One stream of numbers, of which each pass gives the next six."""
+    """One stream of numbers; each pass yields the next six."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.at = 0
@@ -146,7 +146,7 @@ class Counter(IterableDataset[int]):
 
 
 class Counting(Counter):
-    """The same, with a state."""
+    """A counter with a state."""
 
     def state_dict(self) -> dict[str, int]:
         return {"at": self.at}
@@ -173,7 +173,7 @@ def test_stream_over_passes_with_a_state_resumes_exactly(
 
 
 class Restarting(Stripes):
-    """The same numbers in each pass."""
+    """Stripes with the same numbers in each pass."""
 
 
 WARNING: Final = (
@@ -199,10 +199,10 @@ def test_stateless_stream_warns_once_in_later_passes(
 @pytest.mark.filterwarnings(FORKED)
 @pytest.mark.parametrize("is_persistent", [False, True])
 @pytest.mark.parametrize("cut", [4, 5, 8])
-def test_stream_of_workers_is_warned_of_if_the_workers_stay(
+def test_stream_of_persistent_workers_causes_a_warning(
     cut: int, is_persistent: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Four batches make a pass, as each of two workers gives two."""
+    """Four batches make a pass, as each of two workers yields two."""
     make = streamed(Counter, num_workers=2, persistent_workers=is_persistent)
     whole = run_loaders(make, 1, cut + 2)
     before = run_loaders(make, 1, cut)
@@ -218,7 +218,7 @@ def test_stream_of_workers_is_warned_of_if_the_workers_stay(
     assert (before.batches[0] + after.batches[0] == whole.batches[0]) is not is_warned
 
 
-def test_map_style_data_is_not_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_map_style_data_causes_no_warning(capsys: pytest.CaptureFixture[str]) -> None:
     before = run_loaders(striped(20, 4), 2, 7)
     run_loaders(striped(20, 4), 2, 1, before.trees)
 
@@ -227,7 +227,7 @@ def test_map_style_data_is_not_warned_of(capsys: pytest.CaptureFixture[str]) -> 
 
 
 class Drawing(Counter):
-    """Numbers that continue, in a window that is shuffled over the ends of passes, with noise."""
+    """A continuing stream with noise and a shuffle window that spans passes."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         super().__init__(rank, world_size)
@@ -257,9 +257,9 @@ def test_stream_that_continues_resumes_exactly_at_every_step(
         second = run_loaders(make, 2, 1, first.trees, continues=True)
         third = run_loaders(make, 2, steps - cut - 1, second.trees, continues=True)
         for rank in range(2):
-            legs = (first, second, third)
-            assert [b for leg in legs for b in leg.batches[rank]] == whole.batches[rank]
-            assert [d for leg in legs for d in leg.drawn[rank]] == whole.drawn[rank]
+            runs = (first, second, third)
+            assert [b for part in runs for b in part.batches[rank]] == whole.batches[rank]
+            assert [d for part in runs for d in part.drawn[rank]] == whole.drawn[rank]
     assert capsys.readouterr().err == ""
 
 
@@ -297,7 +297,7 @@ def test_later_pass_of_a_stream_warns_on_changed_rank_count(
     assert output[1:] == [WARNING.format(2)]
 
 
-def test_data_with_a_state_continues_by_it() -> None:
+def test_data_with_a_state_resumes_from_it() -> None:
     make = streamed(Counting)
     before = run_loaders(make, 2, 5, continues=True)
     after = run_loaders(make, 2, 2, before.trees, continues=True)
@@ -307,21 +307,23 @@ def test_data_with_a_state_continues_by_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "then", "said"),
+    ("first", "then", "message"),
     [
         (False, True, "pass 2 without continues=True, so it does not record how much of Counter"),
         (True, False, "taken with continues=True: revert this"),
     ],
 )
-def test_continues_option_cannot_change_in_a_later_pass(first: bool, then: bool, said: str) -> None:
+def test_continues_option_cannot_change_in_a_later_pass(
+    first: bool, then: bool, message: str
+) -> None:
     make = streamed(Counter)
     before = run_loaders(make, 1, 3, continues=first)
 
-    with pytest.raises(LoaderChanged, match=said):
+    with pytest.raises(LoaderChanged, match=message):
         run_loaders(make, 1, 1, before.trees, continues=then)
 
 
-def test_whether_a_stream_continues_may_change_in_the_first_pass() -> None:
+def test_continues_option_can_change_in_the_first_pass() -> None:
     make = streamed(Counter)
     before = run_loaders(make, 1, 2)
 
@@ -342,26 +344,26 @@ def test_stream_that_has_become_shorter_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (striped(20, 4), "continues=True requires an iterable data set"),
         (streamed(Counter, num_workers=1), "requires persistent_workers=True"),
     ],
 )
-def test_data_that_cannot_continue_is_refused(make: Make, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_data_that_cannot_continue_is_refused(make: Make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         run_loaders(make, 1, 1, continues=True)
 
 
 def test_killed_run_continues_its_stream_to_the_bit(tmp_path: Path) -> None:
-    """Five steps are a pass; the run is killed in its third one, and again in its sixth.
+    """A pass has five steps; the run is killed in its third pass, and again in its sixth.
 
-    Training waits for each save, so that both kills find the checkpoint before them.
+    Training waits for each save, so that a checkpoint exists before both kills.
     """
-    calm = RunDriver(tmp_path / "calm")
+    uninterrupted = RunDriver(tmp_path / "calm")
     fallen = RunDriver(tmp_path / "fallen", "4 steps", {"HOLDFAST_SYNC_SAVES": "1"})
 
-    assert calm.run_ranks(2, STREAMING, "33", "1") == [0, 0]
+    assert uninterrupted.run_ranks(2, STREAMING, "33", "1") == [0, 0]
     first = fallen.run_ranks(2, STREAMING, "33", "1", "--fall", f"1:14:{signal.SIGKILL}")
     second = fallen.run_ranks(2, STREAMING, "33", "1", "--fall", f"0:29:{signal.SIGKILL}")
     assert fallen.run_ranks(2, STREAMING, "33", "1") == [0, 0]
@@ -371,7 +373,7 @@ def test_killed_run_continues_its_stream_to_the_bit(tmp_path: Path) -> None:
     assert begun == [0, 12, 28]
     for rank in range(2):
         whole, resumed = (
-            json.loads((run.path / f"result-{rank}").read_text()) for run in (calm, fallen)
+            json.loads((run.path / f"result-{rank}").read_text()) for run in (uninterrupted, fallen)
         )
         assert resumed["weights"] == whole["weights"]
         assert resumed["seen"] == {n: s for n, s in whole["seen"].items() if int(n) >= 28}
@@ -379,7 +381,7 @@ def test_killed_run_continues_its_stream_to_the_bit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("total", [4, 5, 8, 10])
 def test_resume_of_an_undeclared_stream_warns_only_on_rank_0(total: int, tmp_path: Path) -> None:
-    """In the first pass, at its end, in the middle of the second one, and at its end."""
+    """Resume in the first pass, at its end, in the middle of the second one, and at its end."""
     driver = RunDriver(tmp_path)
     ranks = ("--nproc-per-node", "2", STREAMING)
     assert driver.run_wrapper(*ranks, str(total), "0")[0] == 0

@@ -1,4 +1,4 @@
-"""A different number of ranks resumes within a pass: every remaining sample once."""
+"""A different number of ranks resumes within a pass, with every remaining sample once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from worker.support.loader_resume import (
 
 
 def exact(length: int, batch: int, workers: int = 0, **options: Any) -> Make:
-    """Numbers by `ExactSampler`."""
+    """A loader of numbers with `ExactSampler`."""
 
     def make(rank: int, world_size: int) -> DataLoader[int]:
         data = Numbers(length)
@@ -35,7 +35,7 @@ def exact(length: int, batch: int, workers: int = 0, **options: Any) -> Make:
 
 
 def as_people_write_it(length: int, batch: int, **options: Any) -> Make:
-    """`DistributedSampler` where there are several ranks, plain shuffling where there is one: as in our examples."""
+    """`DistributedSampler` for several ranks, plain shuffling for one, as in the examples."""
 
     def make(rank: int, world_size: int) -> DataLoader[int]:
         if world_size > 1:
@@ -45,14 +45,14 @@ def as_people_write_it(length: int, batch: int, **options: Any) -> Make:
     return make
 
 
-LEGS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(1, 20)), max_size=4)
-"""Ranks, batch size and steps of one world after another."""
+RUNS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(1, 20)), max_size=4)
+"""Ranks, batch size and steps of consecutive worlds."""
 
 
 @settings(max_examples=repeat_count(20, 60), deadline=None)
 @given(
     length=st.integers(1, 70),
-    legs=LEGS,
+    runs=RUNS,
     shuffle=st.booleans(),
     drops_tail=st.booleans(),
     drops_batch=st.booleans(),
@@ -60,15 +60,15 @@ LEGS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(1, 2
 )
 def test_any_worlds_repeat_only_padding_and_skip_only_drops(
     length: int,
-    legs: list[tuple[int, int, int]],
+    runs: list[tuple[int, int, int]],
     shuffle: bool,
     drops_tail: bool,
     drops_batch: bool,
     is_exact: bool,
 ) -> None:
     sampler = ExactSampler if is_exact else DistributedSampler
-    worlds = [leg for leg in legs if leg[0] * leg[1] <= length]  # A whole pass has a batch.
-    story: list[LoaderRun] = []
+    worlds = [run for run in runs if run[0] * run[1] <= length]  # Each pass has a batch.
+    loader_runs: list[LoaderRun] = []
     for world_size, batch, steps in [*worlds, (1, 1, length)]:
 
         def make(rank: int, world_size: int, batch: int = batch) -> DataLoader[int]:
@@ -76,16 +76,18 @@ def test_any_worlds_repeat_only_padding_and_skip_only_drops(
             part = sampler(data, world_size, rank, shuffle=shuffle, seed=5, drop_last=drops_tail)
             return DataLoader(data, batch, sampler=part, drop_last=drops_batch)
 
-        story.append(run_loaders(make, world_size, steps, story[-1].trees if story else None))
+        loader_runs.append(
+            run_loaders(make, world_size, steps, loader_runs[-1].trees if loader_runs else None)
+        )
 
     widest = max(world_size for world_size, _, _ in [*worlds, (1, 1, 1)])
     largest = max(world_size * batch for world_size, batch, _ in [*worlds, (1, 1, 1)])
-    last = max(number for leg in story for number, _ in leg.steps())
-    for number in range(last):  # The last one is not over.
+    last = max(number for run in loader_runs for number, _ in run.steps())
+    for number in range(last):  # The last pass is incomplete.
         alone = sampler(Numbers(length), 1, 0, shuffle=shuffle, seed=5)
         alone.set_epoch(number)
         order = list(alone)
-        seen = of_pass(number, story)
+        seen = of_pass(number, loader_runs)
         padded, dropped = seen[length:], order[len(seen) :]
         assert seen[:length] == order[: len(seen)]
         assert padded == order[: len(padded)]
@@ -95,7 +97,7 @@ def test_any_worlds_repeat_only_padding_and_skip_only_drops(
 
 MAKERS = {"distributed": striped, "exact": exact}
 WORLDS = [(2, 12), (3, 8), (8, 3), (1, 24)]
-"""Ranks, and the batch size at which all of them together take 24 samples a step."""
+"""Ranks, and the batch size for a global batch of 24 samples."""
 
 
 @pytest.mark.parametrize(("world_size", "batch"), WORLDS)
@@ -109,38 +111,38 @@ def test_equal_global_batches_are_equal_in_any_world(
     before = run_loaders(make(240, 6), 4, 5)
     after = run_loaders(make(240, batch), world_size, 15, before.trees)
 
-    steps = [(number, sorted(dealt)) for leg in (before, after) for number, dealt in leg.steps()]
+    steps = [(number, sorted(dealt)) for run in (before, after) for number, dealt in run.steps()]
     assert steps == [(number, sorted(dealt)) for number, dealt in whole.steps()]
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_the_world_may_change_again_and_again_within_a_pass(name: str) -> None:
+def test_world_may_change_repeatedly_within_a_pass(name: str) -> None:
     make = MAKERS[name]
-    legs = [run_loaders(make(500, 6), 4, 5)]
+    runs = [run_loaders(make(500, 6), 4, 5)]
     for world_size, batch, steps in [(3, 8, 4), (8, 3, 2), (1, 7, 6), (2, 50, 3)]:
-        legs.append(run_loaders(make(500, batch), world_size, steps, legs[-1].trees))
+        runs.append(run_loaders(make(500, batch), world_size, steps, runs[-1].trees))
 
     [alone] = [run_loaders(make(500, 500), 1, 2)]
-    assert of_pass(0, legs) == of_pass(0, [alone])
-    assert of_pass(1, legs) == of_pass(1, [alone])[: len(of_pass(1, legs))]
+    assert of_pass(0, runs) == of_pass(0, [alone])
+    assert of_pass(1, runs) == of_pass(1, [alone])[: len(of_pass(1, runs))]
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_the_world_may_change_in_any_pass(name: str) -> None:
+def test_world_may_change_in_any_pass(name: str) -> None:
     make = MAKERS[name]
     whole = run_loaders(make(48, 4), 3, 16)
-    legs = [run_loaders(make(48, 4), 3, 10)]
-    legs.append(run_loaders(make(48, 6), 2, 2, legs[-1].trees))
-    legs.append(run_loaders(make(48, 3), 4, 2, legs[-1].trees))
+    runs = [run_loaders(make(48, 4), 3, 10)]
+    runs.append(run_loaders(make(48, 6), 2, 2, runs[-1].trees))
+    runs.append(run_loaders(make(48, 3), 4, 2, runs[-1].trees))
 
     for number in range(4):
-        seen = of_pass(number, legs)
+        seen = of_pass(number, runs)
         assert seen == of_pass(number, [whole])[: len(seen)]
-    assert sum(len(dealt) for leg in legs for _, dealt in leg.steps()) == 14 * 12
+    assert sum(len(dealt) for run in runs for _, dealt in run.steps()) == 14 * 12
 
 
 def test_no_data_is_lost_when_the_world_shrinks() -> None:
-    """Transformers #40245: the batches of a rank that was gone were skipped on all others, and never seen."""
+    """Transformers #40245: the batches of a lost rank were skipped on all other ranks."""
     before = run_loaders(striped(96, 4), 4, 3)
     after = run_loaders(striped(96, 4), 2, 6, before.trees)
 
@@ -172,21 +174,21 @@ def test_shuffled_pass_continues_on_more_or_fewer_ranks(
 
     whole = run_loaders(make, 1, 31)
 
-    legs = [run_loaders(make, 1, 17)]
-    legs.append(run_loaders(make, 3, 2, legs[-1].trees))
-    legs.append(run_loaders(make, 2, 3, legs[-1].trees))
+    runs = [run_loaders(make, 1, 17)]
+    runs.append(run_loaders(make, 3, 2, runs[-1].trees))
+    runs.append(run_loaders(make, 2, 3, runs[-1].trees))
 
-    # The first pass took 15 steps, so the worlds changed in the second one, whose order was drawn by a loader.
-    assert of_pass(0, legs) == of_pass(0, [whole])
-    begun = of_pass(1, [legs[0]])
+    # The first pass has 15 steps, so the worlds change in the second one, whose order a loader drew.
+    assert of_pass(0, runs) == of_pass(0, [whole])
+    begun = of_pass(1, [runs[0]])
     assert begun == of_pass(1, [whole])[:8]
-    assert of_pass(1, legs[:2]) == of_pass(1, [whole])[:32]
-    assert of_pass(1, legs) == of_pass(1, [whole])[:56]
+    assert of_pass(1, runs[:2]) == of_pass(1, [whole])[:32]
+    assert of_pass(1, runs) == of_pass(1, [whole])[:56]
 
-    legs.append(run_loaders(make, 1, 4, legs[-1].trees))
+    runs.append(run_loaders(make, 1, 4, runs[-1].trees))
 
-    assert of_pass(1, legs) == of_pass(1, [whole])
-    assert sorted(of_pass(1, legs)) == list(range(60))
+    assert of_pass(1, runs) == of_pass(1, [whole])
+    assert sorted(of_pass(1, runs)) == list(range(60))
 
 
 def noisy(rank: int, world_size: int, workers: int = 0) -> DataLoader[Any]:
@@ -234,8 +236,8 @@ def test_workers_of_a_resumed_pass_draw_new_numbers() -> None:
     after = run_loaders(noisy_workers, 1, 3, before.trees)
 
     noise = [
-        {round(sample % 1, 6) for _, samples in leg.batches[0] for sample in samples}
-        for leg in (before, after)
+        {round(sample % 1, 6) for _, samples in run.batches[0] for sample in samples}
+        for run in (before, after)
     ]
     assert not noise[0] & noise[1]
 
@@ -250,7 +252,7 @@ def test_ranks_keep_their_generators_and_new_ones_get_their_own() -> None:
     drawn = [rank[0] for rank in more.drawn]
     assert drawn == [rank[0] for rank in again.drawn]
     assert len({str(numbers) for numbers in drawn}) == 4
-    # Ranks that were there before drew noise for other samples, but from where they were.
+    # Existing ranks drew noise for different samples, but from the same generator state.
     assert drawn[:2] == [rank[0] for rank in on.drawn]
     assert not {str(d) for d in drawn} & {str(rank[0]) for rank in at_first.drawn}
 
@@ -273,12 +275,12 @@ def test_checkpoint_at_the_end_of_a_pass_begins_the_next_one(
     assert of_pass(1, [after]) == expected[:6]
 
 
-def test_the_end_of_the_rest_of_a_pass_is_the_end_of_the_pass() -> None:
+def test_end_of_the_remainder_ends_the_pass() -> None:
     dropping = {"drop_last": True, "drops_batch": True}
     before = run_loaders(striped(50, 4, **dropping), 3, 2)  # 24 samples, and 26 are left:
     during = run_loaders(
         striped(50, 4, **dropping), 2, 3, before.trees
-    )  # three batches of 4 for each, and two are dropped.
+    )  # three batches of 4 for each rank, and two are dropped.
 
     after = run_loaders(striped(50, 1, **dropping), 1, 1, during.trees)
 
@@ -290,7 +292,7 @@ def test_the_end_of_the_rest_of_a_pass_is_the_end_of_the_pass() -> None:
     [
         (4, {}, 1, 12),
         (4, {}, 4, 48),
-        (4, {}, 5, 50),  # The pass ends in a batch of one, which is padding for one of three ranks.
+        (4, {}, 5, 50),  # The last batch has one sample, which is padding on one of three ranks.
         (4, {"drop_last": True}, 4, 48),
         (5, {"drop_last": True}, 4, 48),
         (4, {"drops_batch": True}, 4, 48),
@@ -351,8 +353,8 @@ def test_loader_gets_its_sampler_back_after_an_early_end() -> None:
     assert all(loader.batch_sampler.sampler is loader.sampler for loader in loaders)
 
 
-def test_ranks_that_share_their_samples_with_others_count_as_one() -> None:
-    """Tensor parallelism: four ranks, of which two and two train on the same data."""
+def test_ranks_with_the_same_samples_count_as_one() -> None:
+    """Tensor parallelism: four ranks in two pairs, each with the same data."""
 
     def make(rank: int, world_size: int) -> DataLoader[int]:
         return striped(40, 5)(rank // 2, world_size // 2)  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Orders: computed permutations that are ones, and shares of ranks that are those of DistributedSampler."""
+"""Sample orders: computed permutations are valid, and ranks get DistributedSampler's shares."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def permuted(length: int, seed: int = 0, epoch: int = 0) -> list[int]:
 
 
 def deviations(counts: Counter[Any], cells: int) -> float:
-    """How many standard deviations the chi-square of these counts is from that of even ones."""
+    """Deviation of the counts' chi-square from a uniform distribution, in standard deviations."""
     expected = counts.total() / cells
     surplus = sum((n - expected) ** 2 / expected for n in counts.values())
     surplus += (cells - len(counts)) * expected
@@ -49,18 +49,18 @@ def deviations(counts: Counter[Any], cells: int) -> float:
 
 @settings(deadline=None)
 @given(length=st.integers(1, 3000), seed=SEEDS, epoch=st.integers(0, 2**40))
-def test_every_sample_comes_once(length: int, seed: int, epoch: int) -> None:
+def test_permutation_contains_every_sample_once(length: int, seed: int, epoch: int) -> None:
     assert sorted(permuted(length, seed, epoch)) == list(range(length))
 
 
 @pytest.mark.parametrize("length", [65535, 65536, 65537, 131072, 131073])
-def test_every_sample_comes_once_where_the_rounds_change(length: int) -> None:
+def test_permutation_is_complete_at_round_boundaries(length: int) -> None:
     assert sorted(permuted(length)) == list(range(length))
 
 
 @settings(deadline=None)
 @given(length=st.integers(1, LONG), seed=SEEDS, data=st.data())
-def test_of_a_long_order_any_places_are_found_at_once(
+def test_positions_of_a_long_order_are_computed_directly(
     length: int, seed: int, data: st.DataObject
 ) -> None:
     some = st.lists(st.integers(0, length - 1), min_size=1, max_size=40, unique=True)
@@ -73,8 +73,8 @@ def test_of_a_long_order_any_places_are_found_at_once(
     assert samples.max() < length
 
 
-def test_the_order_is_never_another_one() -> None:
-    """Checkpoints in the middle of a pass count on it: a change here makes resumed runs repeat and skip samples."""
+def test_order_is_stable_across_versions() -> None:
+    """Checkpoints within a pass depend on the order: a change repeats and skips samples."""
     assert permuted(12, 0, 0) == [9, 3, 0, 11, 2, 1, 5, 4, 10, 7, 8, 6]
     assert permuted(100_000, 7, 3)[:6] == [99397, 18244, 2333, 52143, 14708, 23843]
     assert Permutation(LONG, 1, 2)(np.array([0, 1, LONG - 1])).tolist() == [
@@ -85,7 +85,7 @@ def test_the_order_is_never_another_one() -> None:
 
 
 @pytest.mark.parametrize("length", [2, 3, 4, 5, 6])
-def test_all_orders_of_a_few_samples_come_equally_often(length: int) -> None:
+def test_permutations_of_few_samples_are_equally_frequent(length: int) -> None:
     orders = math.factorial(length)
     tries = max(500, 12 * orders)
 
@@ -108,7 +108,7 @@ def test_permutations_are_uniform_by_position_and_successor(length: int) -> None
 
 
 @pytest.mark.parametrize("length", [70_000, 10**6, LONG])
-def test_long_orders_are_even_too(length: int) -> None:
+def test_long_permutations_are_uniform(length: int) -> None:
     cells = 50
     places = np.arange(20_000, dtype=np.int64)
     samples = Permutation(length, 1, 1)(places)
@@ -132,7 +132,7 @@ def test_long_orders_are_even_too(length: int) -> None:
     drops=st.booleans(),
     epoch=st.integers(0, 5),
 )
-def test_shares_are_those_of_distributed_sampler(
+def test_shares_equal_those_of_distributed_sampler(
     length: int, replicas: int, shuffle: bool, drops: bool, epoch: int
 ) -> None:
     for replica in range(replicas):
@@ -149,7 +149,7 @@ def test_shares_are_those_of_distributed_sampler(
 
 @settings(max_examples=repeat_count(50, 200), deadline=None)
 @given(length=st.integers(1, 60), replicas=st.integers(1, 9), data=st.data(), drops=st.booleans())
-def test_from_any_place_on_the_rest_is_the_end_of_the_order(
+def test_remainder_from_any_position_ends_the_order(
     length: int, replicas: int, data: st.DataObject, drops: bool
 ) -> None:
     consumed = data.draw(st.integers(0, length))
@@ -169,7 +169,7 @@ def test_from_any_place_on_the_rest_is_the_end_of_the_order(
     assert abs(len(dealt) - len(left)) < replicas
 
 
-def test_another_epoch_or_seed_is_another_order() -> None:
+def test_epoch_and_seed_determine_the_order() -> None:
     sampler = ExactSampler(Numbers(1000), 1, 0, seed=1)
     orders = [list(sampler)]
     sampler.set_epoch(1)
@@ -186,7 +186,7 @@ def test_a_rank_that_does_not_exist_is_refused() -> None:
         ExactSampler(Numbers(10), 2, 2)
 
 
-def test_no_data_and_none_that_is_left_is_no_sample() -> None:
+def test_empty_or_consumed_data_yields_no_sample() -> None:
     sampler = ExactSampler(Numbers(10), 2, 1)
     sampler.set_epoch(0, 12)
 
@@ -210,7 +210,7 @@ def test_exact_sampler_seeks_without_storing_a_permutation() -> None:
 
 
 @pytest.mark.parametrize("order", [Sequential(5), Shuffled(5, 3), PermutedOrder(5, 3, 1)])
-def test_orders_come_back_from_storage(order: Any) -> None:
+def test_orders_survive_a_round_trip(order: Any) -> None:
     assert parse(to_dict(order)) == order
 
 
@@ -226,11 +226,11 @@ def test_random_order_is_redrawn_from_the_saved_generators(whose: str, workers: 
         Numbers(40), 8, sampler=sampler, generator=of_loader.get(whose), num_workers=workers
     )
     rng.seed(3)
-    feed = ResumableLoader(loader)
-    batches = iter(feed)
+    resumable = ResumableLoader(loader)
+    batches = iter(resumable)
     seen = [s for _ in range(6) for s in next(batches).tolist()]  # one batch into the second pass
 
-    tree: dict[str, Any] = stored(feed.position)["deal"]["order"]
+    tree: dict[str, Any] = stored(resumable.position)["deal"]["order"]
     before = torch.get_rng_state()
     rest = list(RemainderSampler(parse(tree), 0, 1, 0, drops_tail=False))
 
@@ -246,7 +246,7 @@ def noisy(rank: int, world_size: int, workers: int = 0) -> DataLoader[Any]:
 
 
 @pytest.mark.parametrize("cut", range(1, 20, 3))
-def test_the_exact_sampler_goes_on_bit_for_bit_in_the_same_world(cut: int) -> None:
+def test_exact_sampler_resumes_bit_for_bit_in_the_same_world(cut: int) -> None:
     whole = run_loaders(noisy, 2, 20)
     before = run_loaders(noisy, 2, cut)
     after = run_loaders(noisy, 2, 20 - cut, before.trees)
@@ -270,10 +270,10 @@ def test_exact_resume_with_workers_rereads_nothing_and_warns(
         data = Watched(600)
         return DataLoader(data, 4, sampler=ExactSampler(data, 1, 0), num_workers=1)
 
-    feed = ResumableLoader(make())
-    batches = iter(feed)
+    resumable = ResumableLoader(make())
+    batches = iter(resumable)
     seen = [s for _ in range(20) for s in next(batches).tolist()]
-    position = Position(**stored(feed.position))
+    position = Position(**stored(resumable.position))
     (tmp_path / "read").unlink()
     later = next(iter(ResumableLoader(make(), position))).tolist()
 

@@ -1,6 +1,6 @@
-"""The rehearsal of DDP's first backward pass changes nothing but the order in which gradients are summed.
+"""The warm-up of DDP's first backward pass changes only the summation order of gradients.
 
-That it makes four ranks end with the bits of an undisturbed run is told in `fault_injection/test_crash_points.py`, with real ranks.
+`fault_injection/test_crash_points.py` checks with four real ranks that resumed weights equal those of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def test_warmup_changes_no_weights_gradients_or_generators() -> None:
     ddp(torch.randn(4, 3)).sum().backward()
     inner, before = ddp.module, state_dict_digest(ddp.state_dict())
     gradients = [p.grad.clone() for p in ddp.parameters() if p.grad is not None]
-    outside = state_dict_digest({"torch": rng.capture()["torch"]})
+    generators = state_dict_digest({"torch": rng.capture()["torch"]})
 
     run_warmup_pass(ddp)
 
     assert ddp.module is inner
     assert state_dict_digest(ddp.state_dict()) == before
-    assert state_dict_digest({"torch": rng.capture()["torch"]}) == outside
+    assert state_dict_digest({"torch": rng.capture()["torch"]}) == generators
     found = [p.grad for p in ddp.parameters() if p.grad is not None]
     assert [g.tolist() for g in found] == [g.tolist() for g in gradients]
     assert ddp.require_forward_param_sync
 
 
-def test_weights_that_are_no_numbers_are_rehearsed_like_others() -> None:
+def test_warmup_supports_non_finite_weights() -> None:
     ddp = DistributedDataParallel(nn.Linear(2, 2))
     nn.init.constant_(ddp.module.weight, float("nan"))
 
@@ -78,7 +78,7 @@ def is_sparse(ddp: DistributedDataParallel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (takes_each_gradient, "parameters have hooks"),
         (looks_at_each_gradient, "parameters have hooks"),
@@ -88,11 +88,11 @@ def is_sparse(ddp: DistributedDataParallel) -> None:
     ],
 )
 def test_incompatible_ddp_features_prevent_the_warmup(
-    change: Callable[[DistributedDataParallel], None], words: str
+    change: Callable[[DistributedDataParallel], None], message: str
 ) -> None:
     ddp = DistributedDataParallel(model())
     assert warmup_obstacle(ddp) == ""
 
     change(ddp)
 
-    assert words in warmup_obstacle(ddp)
+    assert message in warmup_obstacle(ddp)

@@ -1,4 +1,4 @@
-"""Gradients that are not the same on all ranks: found, told, and an end of the run that saves nothing of it."""
+"""Desync detection: differing gradients are reported, and end the run without a save."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ APART = str(Path(__file__).parents[1] / "scripts/desync.py")
 
 
 class Wrapped(nn.Module):
-    """The interface of DDP for gradients, without ranks."""
+    """A fake of DDP's interface for gradients."""
 
     def __init__(self, module: nn.Module, *ignored: str) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Wrapped(nn.Module):
 
 
 def votes_of(*norms: float | None) -> StepVote:
-    """The votes of ranks that looked at such gradients, together."""
+    """The combined votes of ranks with these gradient norms."""
     columns = zip(*(StepVote(norm=n, least_norm=n).numbers() for n in norms), strict=True)
     return StepVote.from_numbers([max(column) for column in columns])
 
@@ -46,19 +46,19 @@ def votes_of(*norms: float | None) -> StepVote:
         ((1.0, 1.0, 1.11, 1.0), True),
         ((0.0, 0.0), False),
         ((0.0, 1e-9), True),
-        ((NOT_FINITE, NOT_FINITE), False),  # A loss that is NaN everywhere is another trouble.
+        ((NOT_FINITE, NOT_FINITE), False),  # A loss that is NaN on all ranks is no desync.
         ((NOT_FINITE, 1.0), True),
         ((None, None), False),
         ((None, 1.0), False),
     ],
 )
-def test_a_tenth_between_the_norms_of_two_ranks_parts_them(
+def test_norms_that_differ_by_a_tenth_are_a_desync(
     norms: tuple[float | None, ...], is_apart: bool
 ) -> None:
     assert votes_of(*norms).is_desynced is is_apart
 
 
-def test_weights_may_differ_by_much_less() -> None:
+def test_weights_have_a_smaller_tolerance() -> None:
     same = StepVote(norm=1.0, least_norm=1.0, weight=5.004, least_weight=5.0)
     other = StepVote(norm=1.0, least_norm=1.0, weight=5.006, least_weight=5.0)
 
@@ -69,7 +69,7 @@ def test_weights_may_differ_by_much_less() -> None:
     )
 
 
-def test_weights_are_looked_at_with_their_gradients() -> None:
+def test_weights_are_sampled_with_their_gradients() -> None:
     model = nn.Linear(2, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0)
     gradients = DesyncDetector()
@@ -90,7 +90,7 @@ def test_desynced_ranks_save_nothing_even_on_exit() -> None:
     assert decide(apart, is_saved=False) is StepDecision.STOP_DESYNC
 
 
-def test_the_odd_rank_is_named_and_of_two_both() -> None:
+def test_deviating_rank_is_named_and_of_two_ranks_both() -> None:
     assert describe_desync([1.7, 1.7, 3.4, 1.7], [9.0] * 4, step=21) == (
         "the gradients of rank 2 differ from those of the other ranks in step 21: "
         "norm 3.4 instead of 1.7"
@@ -152,7 +152,7 @@ def test_non_finite_gradients_share_one_norm_value() -> None:
     assert gradients.norms()[0] == NOT_FINITE
 
 
-def test_one_rank_of_four_with_gradients_of_its_own_ends_the_run(tmp_path: Path) -> None:
+def test_differing_gradients_on_one_of_four_ranks_end_the_run(tmp_path: Path) -> None:
     driver = RunDriver(tmp_path, every="15 steps")
 
     codes = driver.run_ranks(4, APART, "2")

@@ -1,4 +1,4 @@
-"""What NCCL says of its connections, and what is made of it."""
+"""Parsing of NCCL's log of connections, and the advice that follows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast_worker.distributed.nccl_transport import (
 from holdfast_worker.protocol.environment import Exit
 
 LOGS = Path(__file__).with_name("nccl")
-# As people have shown it of a DGX in an issue of NVIDIA/nccl-tests (#78), with fewer GPUs.
+# From a DGX, in NVIDIA/nccl-tests#78, with fewer GPUs.
 TOPOLOGY = """\
         \x1b[4mGPU0    GPU1    GPU2    GPU3    mlx5_0  CPU Affinity    NUMA Affinity\x1b[0m
 GPU0     X      NV12    SYS     SYS     PIX     0-23,48-71      0
@@ -38,7 +38,7 @@ def parse_log(name: str) -> NcclTransport:
     return parse_logs((LOGS / f"{name}.txt").read_text().splitlines())
 
 
-def test_the_fastest_there_is_needs_no_advice() -> None:
+def test_fastest_transport_needs_no_advice() -> None:
     found = parse_log("ib")
 
     assert (found.version, found.nodes) == ("2.21.5", 2)
@@ -68,18 +68,18 @@ def test_plugin_is_named_and_host_memory_is_reported_as_slow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
         ("n:1:1 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.", "NCCL_IB_DISABLE is set"),
         ("n:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_2:1/RoCE [RO]; OOB eth0:10.0.0.1<0>", "mlx5_2:1"),
     ],
 )  # fmt: skip
-def test_reason_for_sockets_is_reported_if_logged(line: str, words: str) -> None:
+def test_reason_for_sockets_is_reported_if_logged(line: str, message: str) -> None:
     sockets = "n:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/1"
 
     [result] = advice(parse_logs([line, sockets]))
 
-    assert words in result
+    assert message in result
 
 
 def test_infiniband_through_the_host_is_reported() -> None:
@@ -90,12 +90,12 @@ def test_infiniband_through_the_host_is_reported() -> None:
     assert "GDRDMA" in result
 
 
-def test_how_gpus_are_wired_is_counted_by_pairs() -> None:
+def test_gpu_links_are_counted_by_pairs() -> None:
     assert parse_topology(TOPOLOGY) == {"NV12": 2, "SYS": 4}
     assert parse_topology("nvidia-smi has failed") == {}
 
 
-def test_a_log_or_a_run_directory_is_audited_at_the_command_line(
+def test_command_audits_a_log_or_a_run_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "nccl").mkdir()
@@ -116,7 +116,7 @@ def test_a_log_or_a_run_directory_is_audited_at_the_command_line(
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "words"),
+    ("text", "code", "message"),
     [
         ("step 1 loss 4.2\n", Exit.FAILED, "no output of NCCL found"),
         (None, Exit.USAGE, "No such file or directory"),
@@ -127,7 +127,7 @@ def test_missing_nccl_output_is_reported(
     capsys: pytest.CaptureFixture[str],
     text: str | None,
     code: Exit,
-    words: str,
+    message: str,
 ) -> None:
     log = tmp_path / "train.log"
     if text is not None:
@@ -137,4 +137,4 @@ def test_missing_nccl_output_is_reported(
         main(["audit", str(log)])
 
     assert ended.value.code == code
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Sharded state is saved and read by any number of ranks, sharded or not."""
+"""Sharded state is saved and read by any number of ranks, with FSDP and DDP."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ TOTAL = "20"
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDriver]:
-    """What two ranks saved, sharded and not."""
-    stages = {kind: RunDriver(tmp_path_factory.mktemp(kind)) for kind in ("fsdp", "ddp")}
-    for kind, driver in stages.items():
+    """Runs of two ranks with saved state, sharded and replicated."""
+    drivers = {kind: RunDriver(tmp_path_factory.mktemp(kind)) for kind in ("fsdp", "ddp")}
+    for kind, driver in drivers.items():
         assert driver.run_ranks(2, SCRIPT, kind, TOTAL) == [0, 0]
-    return stages
+    return drivers
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDriver]:
         ("ddp", "ddp", 4),
     ],
 )
-def test_another_world_reads_the_same_state(
+def test_state_is_equal_in_another_world(
     saved: dict[str, RunDriver], tmp_path: Path, before: str, now: str, ranks: int
 ) -> None:
     source = saved[before]
@@ -53,7 +53,7 @@ def test_another_world_reads_the_same_state(
     assert parsed["moments"] == pytest.approx(known["moments"], rel=1e-12)
 
 
-def test_a_sharded_run_that_was_stopped_goes_on_bit_for_bit(
+def test_preempted_sharded_run_resumes_bit_for_bit(
     saved: dict[str, RunDriver], tmp_path: Path
 ) -> None:
     driver = RunDriver(tmp_path)
@@ -65,11 +65,11 @@ def test_a_sharded_run_that_was_stopped_goes_on_bit_for_bit(
     assert json.loads(driver.result)["weights"] == json.loads(saved["fsdp"].result)["weights"]
 
 
-def test_each_rank_writes_its_shards_alone(saved: dict[str, RunDriver]) -> None:
+def test_each_rank_writes_only_its_own_shards(saved: dict[str, RunDriver]) -> None:
     [*_, newest] = sorted((saved["fsdp"].path / "store" / "lesson").glob("step-20-*"))
 
     sizes = [sum(f.stat().st_size for f in (newest / f"rank-{r}").iterdir()) for r in (0, 1)]
 
-    # 3 x (33 x 5 + 33 + 33 + 1) numbers of 4 bytes: weights and two moments of each; and 4 steps.
+    # 3 x (33 x 5 + 33 + 33 + 1) numbers of 4 bytes: each weight and its two moments; and 4 steps.
     assert sum(sizes) == 3 * 232 * 4 + 4 * 4
     assert max(sizes) < 0.6 * sum(sizes)

@@ -1,4 +1,4 @@
-"""What a checkpoint holds once is the same on all ranks; what differs is kept for each rank, or refused by its name."""
+"""Shared state has to be equal on all ranks; other state is per-rank, or refused by name."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ SCRIPT = str(Path(__file__).parents[1] / "scripts/own_state.py")
 
 
 def results(driver: RunDriver, ranks: int = 2) -> list[dict[str, Any]]:
-    """What each rank had at the end."""
+    """Final state of each rank."""
     return [json.loads((driver.path / f"result-{rank}").read_text()) for rank in range(ranks)]
 
 
 @pytest.mark.parametrize("mode", ["kept", "apart"])
 def test_each_rank_resumes_with_its_own_state(tmp_path: Path, mode: str) -> None:
-    calm, cut = (
+    uninterrupted, cut = (
         RunDriver(tmp_path / "calm", every="4 steps"),
         RunDriver(tmp_path / "cut", every="4 steps"),
     )
 
     codes = [
-        *calm.run_ranks(2, SCRIPT, mode, "14"),
+        *uninterrupted.run_ranks(2, SCRIPT, mode, "14"),
         *cut.run_ranks(2, SCRIPT, mode, "7"),
         *cut.run_ranks(2, SCRIPT, mode, "14"),
     ]
 
     [_, resumed] = cut.reports(ReportKind.TRAINING_STARTED)
-    known = results(calm)
+    known = results(uninterrupted)
     assert codes == [0] * 6
     assert resumed.body["step"] == 7
     assert results(cut) == known
@@ -46,7 +46,7 @@ def test_each_rank_resumes_with_its_own_state(tmp_path: Path, mode: str) -> None
     assert (known[0]["moments"] == known[1]["moments"]) is (mode == "kept")
 
 
-def test_state_of_each_rank_is_refused_by_other_ranks(tmp_path: Path) -> None:
+def test_per_rank_state_is_refused_by_another_world_size(tmp_path: Path) -> None:
     driver = RunDriver(tmp_path)
     assert driver.run_ranks(2, SCRIPT, "kept", "5") == [0, 0]
 
@@ -79,7 +79,7 @@ def test_state_that_becomes_unfit_is_refused_at_the_save(
     assert all(int(str(step)) <= 3 for step in saved)
 
 
-def test_values_at_paths_that_read_alike_are_both_compared() -> None:
+def test_values_at_equally_printed_paths_are_both_compared() -> None:
     def digest(value: int) -> str:
         tree: Json = {"a.b": value, "a": {"b": 2}}
         return digest_of(state_statement({"kept": Owner.VERIFIED_REPLICA}, {"kept": tree}, {}, {}))
@@ -89,7 +89,7 @@ def test_values_at_paths_that_read_alike_are_both_compared() -> None:
 
 
 def test_large_values_are_compared_by_their_digest() -> None:
-    """A statement is kept until the next save."""
+    """A statement stays in memory until the next save."""
 
     def stated(last: int) -> Statement:
         array = np.zeros(1_000_000, dtype=np.uint8)

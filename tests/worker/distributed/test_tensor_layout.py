@@ -1,4 +1,4 @@
-"""How a state is divided among ranks, and where its bytes lie."""
+"""Division of a state among ranks, and the layout of its bytes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_rank_0_exclusive_data_may_exceed_an_equal_share() -> None:
 
 
 @given(st.data())
-def test_a_block_is_a_run_exactly_if_its_elements_are_neighbours(data: st.DataObject) -> None:
+def test_block_is_contiguous_only_if_its_elements_are(data: st.DataObject) -> None:
     shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
     offsets = [data.draw(st.integers(0, n - 1)) for n in shape]
     sizes = [data.draw(st.integers(1, n - o)) for n, o in zip(shape, offsets, strict=True)]
@@ -92,12 +92,12 @@ def test_a_block_is_a_run_exactly_if_its_elements_are_neighbours(data: st.DataOb
         assert block != list(range(block[0], block[0] + len(block)))
 
 
-def test_nothing_of_a_tensor_is_an_empty_run() -> None:
+def test_empty_block_of_a_tensor_is_an_empty_run() -> None:
     assert region((4, 4), (0, 0), (0, 4)) == ElementRange(0, 0)
 
 
 @given(STATES, st.integers(1, 40))
-def test_stretches_belong_to_one_piece_and_one_part_each(
+def test_each_chunk_belongs_to_one_piece_and_one_part(
     held: dict[str, LocalTensor], part_bytes: int
 ) -> None:
     pieces = divide_stream(held, 0, 1)
@@ -114,10 +114,10 @@ def test_stretches_belong_to_one_piece_and_one_part_each(
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=3),
     st.data(),
 )
-def test_shards_tile_a_tensor_and_nothing_else_does(
+def test_only_complete_shards_tile_a_tensor(
     cut: list[tuple[int, int]], data: st.DataObject
 ) -> None:
-    """Each dimension is cut into chunks as `torch.chunk` does it; then a shard is lost, doubled or moved."""
+    """Dimensions are cut as by `torch.chunk`; then a shard is removed, duplicated or moved."""
     shape = [length for length, _ in cut]
     chunks = [
         [(at, min(step, length - at)) for at in range(0, length, step)]

@@ -1,4 +1,4 @@
-"""Samples tell a mixture of ranks from the last digits of one computation, whatever tensors look like."""
+"""Weight samples distinguish desynced ranks from rounding errors, for any kind of tensor."""
 
 from __future__ import annotations
 
@@ -20,23 +20,26 @@ from worker.support.stores import MemoryStore, RankGroup, Scales, newest, snapsh
 
 STEPS: Final = 1500
 ERROR: Final = 2.0**-17
-"""64 last bits of float32. After `STEPS` such errors have added up as single last bits have after six million steps where weights
-are kept in float32, and after 100,000 where each error is most often rounded away."""
+"""64 units in the last place of float32.
+
+`STEPS` such errors add up like single units in six million steps if weights are stored in float32, and in 100,000 steps
+if most errors are rounded away.
+"""
 
 
 def apart(first: Tensor, second: Tensor) -> str:
-    """What is said of two ranks that have these."""
+    """Message about two ranks with these tensors."""
     return ranks_apart([{"model.w": first}, {"model.w": second}], step=3)
 
 
 def ranks_apart(ranks: list[dict[str, Tensor]], step: int) -> str:
-    """What is said of ranks that have these."""
+    """Message about ranks with these tensors."""
     kinds = {name: TensorSpec.from_tensor(tensor) for name, tensor in ranks[0].items()}
     return first_divergence([draw_samples(tensors, step).read() for tensors in ranks], kinds)
 
 
 class Adam:
-    """A tensor of weights, computed in float32 and kept in a type, on hardware that errs in the last bits if `errors` are drawn."""
+    """Weights computed in float32 and stored in `dtype`, with rounding errors from `errors`."""
 
     def __init__(
         self, dtype: torch.dtype, scale: float, seed: int, errors: torch.Generator | None = None
@@ -48,7 +51,7 @@ class Adam:
         self.tensors["v"] = torch.zeros_like(self.tensors["m"])
 
     def step(self, number: int, gradient: Tensor) -> None:
-        """Step with a gradient of the size of the weights."""
+        """Make a step with a gradient of the weights' shape."""
         w, m, v = (self.tensors[name].float() for name in "wmv")
         m = self._rounded(0.9 * m + 0.1 * gradient)
         v = self._rounded(0.999 * v + 0.001 * gradient**2)
@@ -64,8 +67,10 @@ class Adam:
 
 
 def trained_apart(first: Adam, second: Adam, *, alike: bool = True, steps: int = STEPS) -> set[str]:
-    """The tensors that are found to differ at any save of a training, as a whole or cut into single values; with the same gradients on
-    both ranks if `alike`."""
+    """Tensors that differ at any save of a training, as a whole or cut into single values.
+
+    Both ranks get the same gradients if `alike`.
+    """
     gradients = torch.Generator().manual_seed(5)
     found: set[str] = set()
     for number in range(1, steps + 1):
@@ -90,11 +95,11 @@ SIZES: Final = [
     *((torch.bfloat16, scale) for scale in (1e-12, 1.0, 1e12)),
     *((torch.float16, scale) for scale in (0.05, 1.0, 100.0)),
 ]
-"""Types, and sizes of weights and gradients that they hold, also squared."""
+"""Types, and magnitudes of weights and gradients that they can hold, also squared."""
 
 
 @pytest.mark.parametrize(("dtype", "scale"), SIZES)
-def test_errors_of_last_bits_add_up_and_are_no_difference(dtype: torch.dtype, scale: float) -> None:
+def test_accumulated_rounding_errors_are_no_desync(dtype: torch.dtype, scale: float) -> None:
     errors = torch.Generator().manual_seed(11)
     first, second = Adam(dtype, scale, 1), Adam(dtype, scale, 1, errors)
 
@@ -105,12 +110,12 @@ def test_errors_of_last_bits_add_up_and_are_no_difference(dtype: torch.dtype, sc
 
 
 @pytest.mark.parametrize(("dtype", "scale"), SIZES)
-def test_other_weights_are_found(dtype: torch.dtype, scale: float) -> None:
+def test_differing_weights_are_detected(dtype: torch.dtype, scale: float) -> None:
     assert "w" in trained_apart(Adam(dtype, scale, 1), Adam(dtype, scale, 2), steps=50)
 
 
 @pytest.mark.parametrize(("dtype", "scale"), SIZES)
-def test_optimizer_state_of_other_gradients_is_found(dtype: torch.dtype, scale: float) -> None:
+def test_optimizer_state_of_other_gradients_is_detected(dtype: torch.dtype, scale: float) -> None:
     found = trained_apart(Adam(dtype, scale, 1), Adam(dtype, scale, 1), alike=False, steps=50)
 
     assert "m" in found
@@ -134,33 +139,33 @@ ONES = torch.ones(20, 6)
         (ONES * torch.nan, ONES * torch.nan, False),
         (ONES, ONES * torch.inf, True),
         (ONES.t(), ONES.t() + 1, True),
-        # Values near zero among larger ones have the errors of those.
+        # Values near zero have the absolute errors of the larger values beside them.
         (torch.arange(-60, 60) / 9, torch.arange(-60, 60) / 9 + 1e-3, False),
-        # A value by itself may be passing through zero.
+        # A single value may be crossing zero.
         (torch.tensor([1e-9]), torch.tensor([-1e-9]), False),
         (torch.full((3,), 1e-9), torch.full((3,), -1e-9), False),
-        # Below the smallest normal number a GPU may have zeros.
+        # A GPU may flush subnormal numbers to zero.
         (ONES * 1e-39, ONES * 0, False),
         (ONES.half() * 3e-7, ONES.half() * 6e-7, False),
         (ONES.half(), ONES.half() * 2, True),
-        # Quantized values next to each other.
+        # Adjacent quantized values.
         (ONES.char(), (ONES + torch.tensor([0, 0, 1, 0, 0, 0])).char(), False),
         (ONES.char() * 50, ONES.char() * -50, True),
     ],
 )
-def test_only_more_than_rounding_sets_ranks_apart(
+def test_only_differences_beyond_rounding_are_a_desync(
     first: Tensor, second: Tensor, *, is_apart: bool
 ) -> None:
     assert bool(apart(first, second)) is is_apart
 
 
-def test_samples_of_a_tensor_are_at_different_places() -> None:
+def test_samples_of_a_tensor_are_at_different_positions() -> None:
     samples = draw_samples({"w": torch.arange(1.0, VALUES_PER_TENSOR + 1)}, step=1).read()
 
     assert sorted(v or 0 for v in samples["w"]) == list(range(1, VALUES_PER_TENSOR + 1))
 
 
-def test_all_of_many_tensors_are_sampled_over_some_saves() -> None:
+def test_all_tensors_are_sampled_within_some_saves() -> None:
     tensors = {f"w{i}": torch.ones(1) for i in range(3 * MAX_TENSORS)}
 
     seen = [set(draw_samples(tensors, step).names) for step in range(0, 200, 10)]
@@ -169,8 +174,8 @@ def test_all_of_many_tensors_are_sampled_over_some_saves() -> None:
     assert set.union(*seen) == tensors.keys()
 
 
-class Louder(Scales):
-    """A rank whose tensors are not those of the others."""
+class DivergingScales(Scales):
+    """State of a rank with tensors that differ from the others'."""
 
     def at(self, step: int) -> Scales:
         super().at(step)
@@ -183,10 +188,10 @@ def test_mixture_of_two_ranks_is_not_committed(tmp_path: Path) -> None:
     group = RankGroup(store, tmp_path)
     group.save(3)
 
-    for rank, scales in enumerate([Scales(), Louder()]):
+    for rank, scales in enumerate([Scales(), DivergingScales()]):
         group.savers[rank].save(snapshot(4, rank, 2, scales))
-    for saver in group.savers:
-        saver.wait(30)
+    for writer in group.savers:
+        writer.wait(30)
 
     assert group.savers[0].divergence.startswith(
         "model.left has different values on rank 0 and rank 1"

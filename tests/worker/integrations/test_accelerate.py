@@ -1,4 +1,4 @@
-"""A loop around accelerate is kept by a run: it ends where accelerate alone would have ended."""
+"""A preempted loop with accelerate ends with the weights of an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from worker.support.run_driver import RunDriver
 
 SCRIPT = str(Path(__file__).parents[1] / "scripts/accelerate_loop.py")
 STEPS = "30"
-"""With thirteen steps in a pass over the data, and a checkpoint every ten."""
+"""A pass has 13 steps, and a checkpoint is due every 10."""
 
 
 def test_preempted_loop_ends_where_plain_accelerate_does(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ for device in (1, "cpu", torch.device("cpu", 1)):
 """
 
 
-def test_a_device_that_is_set_on_a_node_without_gpus_is_no_error(tmp_path: Path) -> None:
+def test_device_setting_without_gpus_is_accepted(tmp_path: Path) -> None:
     driver = RunDriver(tmp_path)
     script = tmp_path / "train.py"
     script.write_text(SETS_DEVICE)

@@ -1,4 +1,4 @@
-"""A folder of files, kept as one thing."""
+"""A directory of files as one tracked state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast_worker.storage.base import StoreError
 
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
-    """What a framework may save."""
+    """A directory as a framework saves it."""
     path = tmp_path / "made"
     (path / "shards").mkdir(parents=True)
     (path / "weights.bin").write_bytes(bytes(range(256)) * 40)
@@ -21,7 +21,7 @@ def made(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_folder_comes_back_byte_for_byte_below_its_root(made: Path, tmp_path: Path) -> None:
+def test_directory_is_restored_byte_for_byte(made: Path, tmp_path: Path) -> None:
     packed = DirectoryCheckpoint(ProcessGroup.single(), 0, tmp_path / "old")
     packed.pack(made, 7)
     again = DirectoryCheckpoint(ProcessGroup.single(), 0, tmp_path / "new")
@@ -48,14 +48,14 @@ def test_file_removed_after_packing_is_still_held(made: Path, tmp_path: Path) ->
     assert held.numpy().tobytes() == bytes(range(256)) * 40
 
 
-def test_before_the_first_save_it_holds_nothing(tmp_path: Path) -> None:
+def test_state_is_empty_before_the_first_save(tmp_path: Path) -> None:
     assert DirectoryCheckpoint(ProcessGroup.single(), 0, tmp_path).state_dict() == {
         "step": 0,
         "files": {},
     }
 
 
-def test_a_root_that_takes_no_files_is_named(made: Path, tmp_path: Path) -> None:
+def test_unwritable_root_is_named(made: Path, tmp_path: Path) -> None:
     folder = DirectoryCheckpoint(ProcessGroup.single(), 0, made / "weights.bin")
     folder.pack(made, 1)
 

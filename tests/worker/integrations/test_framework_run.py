@@ -1,4 +1,4 @@
-"""A run whose loop belongs to a framework: what it asks of the framework, and when."""
+"""A run with the loop of a framework: when it requests a save or an end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _hear_errors_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def begin(store: Path, root: Path) -> FrameworkRun:
-    """A placement of the job, alone on its node."""
+    """An attempt of the job with one rank."""
     config = Config.read({"HOLDFAST_STORE": f"file://{store}", "HOLDFAST_EVERY": "3 steps"})
     run = FrameworkRun(config, ProcessGroup.single(), Reporter(None), None, HeartbeatWriter())
     run._initialize()
@@ -29,27 +29,27 @@ def begin(store: Path, root: Path) -> FrameworkRun:
 
 
 def train(run: FrameworkRun, folder: Path, until: int) -> list[int]:
-    """The steps at which the run had the framework save."""
-    asked = []
+    """Train and return the steps at which the run requested a save."""
+    requested = []
     while run.step < until:
         if run.end_step(run.step + 1):
-            asked.append(run.step)
+            requested.append(run.step)
             folder.mkdir()
             (folder / "state").write_text(f"after {run.step}")
             run.on_saved(folder, keep=False)
-    return asked
+    return requested
 
 
-def test_the_framework_saves_when_it_is_due_and_at_the_end(tmp_path: Path) -> None:
+def test_framework_saves_when_due_and_at_the_end(tmp_path: Path) -> None:
     run = begin(tmp_path / "store", tmp_path)
     run.start_steps(0, 8, "")
 
-    asked = train(run, tmp_path / "made", until=8)
+    requested = train(run, tmp_path / "made", until=8)
     run.finish()
 
     again = begin(tmp_path / "store", tmp_path / "elsewhere")
-    assert asked[-1] == 8
-    assert {3, 4, 5} & set(asked)  # An upload may be under way when the next one is due.
+    assert requested[-1] == 8
+    assert {3, 4, 5} & set(requested)  # An upload may be in progress when the next save is due.
     assert not (tmp_path / "made").exists()
     assert again.step == 8
     assert again.newest
@@ -84,7 +84,7 @@ def test_stop_between_saves_ends_without_another_checkpoint(
     assert "training stopped at step 2, which no checkpoint contains" in capsys.readouterr().err
 
 
-def test_a_framework_may_begin_from_a_checkpoint_of_its_own(tmp_path: Path) -> None:
+def test_framework_may_start_from_its_own_checkpoint(tmp_path: Path) -> None:
     run = begin(tmp_path / "store", tmp_path)
 
     run.start_steps(500, 600, "")

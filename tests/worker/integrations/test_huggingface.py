@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer: it resumes from the checkpoint that it saved at the vote of the ranks."""
+"""Hugging Face's Trainer resumes from the checkpoint that the ranks voted for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from worker.support.run_driver import RunDriver
 
 SCRIPT = str(Path(__file__).parents[1] / "scripts/huggingface_trainer.py")
 STEPS = "26"
-"""With six steps in a pass over the data, an evaluation every five, a checkpoint every seven."""
+"""A pass has 6 steps; an evaluation is due every 5 steps, a checkpoint every 7."""
 
 
 def test_preempted_trainer_equals_an_uninterrupted_one(
@@ -26,7 +26,7 @@ def test_preempted_trainer_equals_an_uninterrupted_one(
 
     codes = driver.run_ranks(2, SCRIPT, str(tmp_path), STEPS, "--fall", f"1:16:{signal.SIGTERM}")
     left_over = list(tmp_path.glob("node-*/*"))
-    shutil.rmtree(tmp_path / "node-0")  # The next nodes are others.
+    shutil.rmtree(tmp_path / "node-0")  # The next attempt has new nodes.
     shutil.rmtree(tmp_path / "node-1")
     again = driver.run_ranks(2, SCRIPT, str(tmp_path), STEPS)
 
@@ -35,17 +35,17 @@ def test_preempted_trainer_equals_an_uninterrupted_one(
     point = driver.reports(ReportKind.PROGRESS)[-1].body["values"]
     kept, plain = driver.result.split()
     assert codes == [Exit.PREEMPTED, Exit.PREEMPTED]
-    assert left_over == []  # What the Trainer saved on our word is gone.
+    assert left_over == []  # The local copies of requested checkpoints are removed.
     assert again == [0, 0]
     assert kept == plain
     assert (first.body["total_steps"], first.body["step"], second.body["step"]) == (26, 0, 17)
-    assert {7, 17, 26} <= set(saved)  # Others wait where the one before is still on its way.
+    assert {7, 17, 26} <= set(saved)  # Other saves may be delayed by the previous upload.
     assert isinstance(point, dict)
     assert {"loss", "eval_loss", "learning_rate"} <= point.keys()
 
 
 @pytest.mark.parametrize(
-    ("knows_of", "save_only_model", "words"),
+    ("knows_of", "save_only_model", "message"),
     [
         (1, False, "2 ranks, but the Trainer has 1: .*use_cpu=True"),
         (2, True, "write save_only_model=False"),
@@ -53,8 +53,8 @@ def test_preempted_trainer_equals_an_uninterrupted_one(
     ],
 )
 def test_unsupported_trainer_settings_are_explained(
-    knows_of: int, save_only_model: bool, words: str
+    knows_of: int, save_only_model: bool, message: str
 ) -> None:
     args = SimpleNamespace(world_size=knows_of, save_only_model=save_only_model)
 
-    assert re.search(words, unsupported_reason(args, world_size=2))
+    assert re.search(message, unsupported_reason(args, world_size=2))

@@ -1,4 +1,4 @@
-"""The example with Hugging Face's Trainer trains with nothing from the internet, and its first rank alone saves."""
+"""The example with Hugging Face's Trainer trains offline, and only rank 0 saves."""
 
 from __future__ import annotations
 

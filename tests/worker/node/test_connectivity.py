@@ -1,4 +1,4 @@
-"""Whether a node can reach the first one, and why not, over ports of this machine."""
+"""Checks whether a node reaches the first one, and the reason if not, on loopback ports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.live_service import free_port
 
 @pytest.fixture
 def listening() -> Iterator[int]:
-    """A port at which somebody listens."""
+    """A port with a listener."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 

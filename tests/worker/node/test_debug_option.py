@@ -1,4 +1,4 @@
-"""`--debug`: a run that is small and talkative, by exactly the settings that its documentation names."""
+"""`--debug`: a small run with verbose logs, with exactly the documented settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`holdfast-worker run`: what it starts, what it passes on, what it delivers, and what it says in the end."""
+"""`holdfast-worker run`: processes it starts, notices it forwards, reports and final output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from holdfast_worker.node.launch import LogTail
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import ReportKind
 from holdfast_worker.run_dir import ExitReason, RunDir
-from holdfast_worker.topology.nodes import MASTER_PORT, Topology
+from holdfast_worker.topology.nodes import Topology
+from holdfast_worker.topology.rendezvous import MASTER_PORT
 from worker.support.report_server import ReportServer
 from worker.support.run_driver import DDP_SCRIPT, RunDriver, free_port, wait_until
 
@@ -41,7 +42,7 @@ config = Config.of_node(environment())
 node = NodeLauncher(Topology.read(environment()), FullDisk(config.run_dir), config, NoticeSources(None, None), {})
 sys.exit(node.run(sys.argv[1:], RankLayout((1,))))
 """
-"""The wrapper, on a disk without room."""
+"""The wrapper, on a full disk."""
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def driver(tmp_path: Path) -> RunDriver:
     return RunDriver(tmp_path)
 
 
-def test_a_notice_reaches_the_ranks_and_the_reports_the_service(tmp_path: Path) -> None:
+def test_notice_reaches_ranks_and_reports_reach_the_service(tmp_path: Path) -> None:
     service, port = ReportServer(), free_port()
     driver = RunDriver(tmp_path, extra={"HOLDFAST_URL": f"http://127.0.0.1:{port}"})
 
@@ -65,13 +66,13 @@ def test_a_notice_reaches_the_ranks_and_the_reports_the_service(tmp_path: Path) 
     assert json.loads((driver.run_dir / "notice.json").read_text()) == {"deadline": None}
     assert left.body["reason"] == "preempted"
     assert left.body["step"] == last_saved.body["step"]
-    assert service.told == {1: [report.n for report in driver.reports()]}
+    assert service.received == {1: [report.n for report in driver.reports()]}
 
 
 def test_signal_to_all_processes_leaves_ranks_time_to_save(
     driver: RunDriver,
 ) -> None:
-    """As Slurm does. torchrun would kill the ranks on hearing it, and a rank hears it twice."""
+    """Slurm signals all processes: torchrun would kill the ranks, and a rank gets two signals."""
     wrapper = driver.start_wrapper("--nproc-per-node", "2", DDP_SCRIPT, ENDLESS)
     wait_until((driver.run_dir / "trained").exists)
 
@@ -103,10 +104,8 @@ def test_script_error_is_printed_reported_and_returned(driver: RunDriver) -> Non
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_exit_code_of_a_script_that_has_handled_an_error_is_kept(
-    driver: RunDriver, code: int
-) -> None:
-    """Shells inside of a script, as IPython has them, leave the error where unhandled ones are."""
+def test_exit_code_is_kept_after_a_handled_error(driver: RunDriver, code: int) -> None:
+    """Shells inside a script, such as IPython, leave a handled error in `sys.last_value`."""
     script = driver.path / "script.py"
     script.write_text(
         "import code, sys\n"
@@ -127,7 +126,7 @@ def test_a_killed_rank_is_reported_by_the_wrapper(driver: RunDriver) -> None:
     assert left.body["detail"] == "rank 0 was killed by signal 9"
 
 
-def test_a_script_that_fails_after_its_training_has_failed(driver: RunDriver) -> None:
+def test_script_error_after_training_fails_the_run(driver: RunDriver) -> None:
     code, _, _ = driver.run_wrapper(DDP_SCRIPT, "3", "--after", "3")
 
     [left] = driver.reports(ReportKind.WORKER_LEFT)
@@ -135,7 +134,7 @@ def test_a_script_that_fails_after_its_training_has_failed(driver: RunDriver) ->
     assert left.body["reason"] == "finished"
 
 
-def test_a_script_without_a_run_is_reported_too(driver: RunDriver) -> None:
+def test_script_without_a_run_is_reported(driver: RunDriver) -> None:
     script = driver.path / "plain.py"
     script.write_text("import sys\nprint('so far', sys.argv[1:])\nsys.exit('so good')\n")
 
@@ -147,7 +146,7 @@ def test_a_script_without_a_run_is_reported_too(driver: RunDriver) -> None:
     assert left.body["detail"] == "rank 0: so good"
 
 
-def test_a_notice_before_the_start_ends_it_before_the_start(driver: RunDriver) -> None:
+def test_notice_before_the_start_prevents_the_start(driver: RunDriver) -> None:
     run_dir = RunDir(driver.path / "run-1")
     run_dir.path.mkdir()
     run_dir.record_notice(datetime(2030, 1, 1, tzinfo=UTC))
@@ -159,8 +158,8 @@ def test_a_notice_before_the_start_ends_it_before_the_start(driver: RunDriver) -
     assert [r.body["reason"] for r in driver.reports()] == ["preempted"]
 
 
-def test_a_full_disk_turns_no_notice_into_a_loss_of_work(driver: RunDriver) -> None:
-    """The work goes to the store; the file that cannot be written says only until when."""
+def test_notice_on_a_full_disk_still_saves_a_checkpoint(driver: RunDriver) -> None:
+    """The checkpoint goes to the store; the file that cannot be written holds only the deadline."""
     wrapper = driver.start_python(FULL, DDP_SCRIPT, ENDLESS)
     wait_until((driver.run_dir / "trained").exists)
 
@@ -177,24 +176,24 @@ def test_a_full_disk_turns_no_notice_into_a_loss_of_work(driver: RunDriver) -> N
 
 def test_full_disk_for_output_and_stderr_raises_nothing(tmp_path: Path) -> None:
     log, full = tmp_path / "log", Path("/dev/full")
-    with _unclosable(full.open("w")) as words, _unclosable(full.open("wb")) as output:
-        echo = LogTail(log, output)
+    with _unclosable(full.open("w")) as stderr, _unclosable(full.open("wb")) as output:
+        log_tail = LogTail(log, output)
         log.write_text("a step\n")
 
-        with redirect_stderr(words):
+        with redirect_stderr(stderr):
             log_info("the run directory cannot be written")
-        echo.copy()
+        log_tail.copy()
 
 
 @contextmanager
 def _unclosable(file: F) -> Iterator[F]:
-    """A file whose end says once more that there was no room."""
+    """A file whose `close` raises the error of the full disk again."""
     yield file
     with suppress(OSError):
         file.close()
 
 
-def test_two_nodes_leave_together_when_one_of_them_is_taken(tmp_path: Path) -> None:
+def test_preemption_of_one_node_ends_both_nodes_together(tmp_path: Path) -> None:
     nodes = {
         "SKYPILOT_NUM_NODES": "2",
         "SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.1",
@@ -213,14 +212,14 @@ def test_two_nodes_leave_together_when_one_of_them_is_taken(tmp_path: Path) -> N
     for wrapper in wrappers:
         wrapper.communicate(timeout=60)
 
-    lefts = [json.loads((n.run_dir / "left.json").read_text()) for n in (first, second)]
+    exit_records = [json.loads((n.run_dir / "left.json").read_text()) for n in (first, second)]
     assert [wrapper.returncode for wrapper in wrappers] == [Exit.PREEMPTED, Exit.PREEMPTED]
-    assert lefts[0] == lefts[1]
+    assert exit_records[0] == exit_records[1]
     assert [r.body["world_size"] for r in first.reports(ReportKind.TRAINING_STARTED)] == [2]
     assert second.reports() == []
 
 
-def test_ranks_do_not_outlive_a_wrapper_that_is_killed(driver: RunDriver) -> None:
+def test_ranks_end_with_a_killed_wrapper(driver: RunDriver) -> None:
     wrapper = driver.start_wrapper(DDP_SCRIPT, ENDLESS)
     wait_until((driver.run_dir / "trained").exists)
     [rank] = RunDir(driver.run_dir).registered_pids().values()
@@ -258,7 +257,7 @@ def test_invalid_environment_is_reported_in_one_sentence(tmp_path: Path) -> None
     assert err.startswith("holdfast: HOLDFAST_EVERY: 'sometimes' is not a cadence: write auto")
 
 
-def test_the_nodes_are_read_as_every_launcher_describes_them() -> None:
+def test_nodes_are_parsed_for_every_launcher() -> None:
     topology = Topology.read(
         {
             "SKYPILOT_NUM_NODES": "3",
@@ -271,7 +270,7 @@ def test_the_nodes_are_read_as_every_launcher_describes_them() -> None:
     assert topology == Topology(3, 2, 8, "10.0.0.4", MASTER_PORT)
 
 
-def test_without_a_launcher_there_is_one_node_and_any_free_port() -> None:
+def test_without_a_launcher_one_node_uses_a_free_port() -> None:
     topology = Topology.read({})
 
     assert (topology.nodes, topology.node_rank, topology.gpus_per_node) == (1, 0, None)
@@ -280,18 +279,18 @@ def test_without_a_launcher_there_is_one_node_and_any_free_port() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "words"),
+    ("env", "message"),
     [
         ({"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_IPS": "10.0.0.4"}, "names 1"),
         ({"SKYPILOT_NODE_RANK": "1"}, "1 of 1 nodes"),
     ],
 )
-def test_nodes_that_contradict_each_other_are_refused(env: dict[str, str], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_contradictory_node_variables_are_refused(env: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Topology.read(env)
 
 
-def test_the_first_reason_for_leaving_is_the_one_that_stays(tmp_path: Path) -> None:
+def test_first_exit_reason_is_kept(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
 
     run_dir.record_exit(ExitReason("failed", 1, 7, "the cause"))
@@ -300,7 +299,7 @@ def test_the_first_reason_for_leaving_is_the_one_that_stays(tmp_path: Path) -> N
     assert run_dir.exit_reason() == ExitReason("failed", 1, 7, "the cause")
 
 
-def test_a_notice_with_a_deadline_is_not_overwritten(tmp_path: Path) -> None:
+def test_notice_with_a_deadline_is_not_overwritten(tmp_path: Path) -> None:
     run_dir, deadline = RunDir(tmp_path), datetime(2030, 1, 1, tzinfo=UTC)
 
     run_dir.record_notice(deadline)
@@ -312,15 +311,15 @@ def test_a_notice_with_a_deadline_is_not_overwritten(tmp_path: Path) -> None:
 def test_log_tail_copies_only_lines_written_since_its_start(tmp_path: Path) -> None:
     log, result = tmp_path / "log", io.BytesIO()
     log.write_text("of an earlier run\n")
-    echo = LogTail(log, result)
+    log_tail = LogTail(log, result)
 
     with log.open("a") as file:
         file.write("one\n")
-    echo.copy()
-    echo.copy()
+    log_tail.copy()
+    log_tail.copy()
     with log.open("a") as file:
         file.write("two\n")
-    echo.copy()
+    log_tail.copy()
 
     assert result.getvalue() == b"one\ntwo\n"
 
@@ -337,7 +336,7 @@ print(run.rank, run.world_size, dist.get_backend(), run.device, int(total))
 """
 
 
-def test_eight_ranks_without_gpus_are_one_world(driver: RunDriver) -> None:
+def test_eight_ranks_without_gpus_form_one_process_group(driver: RunDriver) -> None:
     script = driver.path / "train.py"
     script.write_text(ADDS_UP)
 

@@ -1,4 +1,4 @@
-"""An old release of `datasets` beside NumPy 2: patched in the rank that imports it, and not otherwise."""
+"""Old releases of `datasets` with NumPy 2: patched only in ranks that import them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print(formatting.as_rows([[1, 2], [3, 4]]).tolist())
 
 
 def run_rank(folder: Path, release: str) -> subprocess.CompletedProcess[str]:
-    """Run a script that formats rows as a rank of `holdfast-worker run` does, with a release of `datasets`."""
+    """Run a script that formats rows like a rank does, with a fake release of `datasets`."""
     package = folder / "datasets" / "formatting"
     package.mkdir(parents=True)
     (package / "formatting.py").write_text(FORMATTING)

@@ -1,4 +1,4 @@
-"""Real torchruns in two terminals, by the commands that are rendered for them."""
+"""Rendered torchrun commands start a run from two terminals."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ with open("rank-" + os.environ["RANK"], "w") as file:
 """
 
 
-def typed(commands: list[str], folder: Path) -> list[str]:
-    """What is printed in terminals in which these are typed at once; all of them have to end well."""
+def run_in_terminals(commands: list[str], folder: Path) -> list[str]:
+    """Run commands in terminals at the same time and return their output; all must succeed."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     terminals = [
         subprocess.Popen(
@@ -62,16 +62,16 @@ def test_unequal_nodes_are_one_run_with_one_store(
         f"holdfast: {{checkpoint: {{store: 'file://{tmp_path}/store', every: 5 steps}}}}\n"
     )
     spec = parse_job_file(file, Overrides()).spec
-    asked = TorchrunRequest(ranks=[2, 1], port=free_port())
+    requested = TorchrunRequest(ranks=[2, 1], port=free_port())
 
-    found = typed(
-        [node.command for node in torchrun_commands(spec, render(spec).task, asked)], tmp_path
+    found = run_in_terminals(
+        [node.command for node in torchrun_commands(spec, render(spec).task, requested)], tmp_path
     )
 
     ranks = sorted(line.split("-") for line in "".join(found).split() if line.count("-") == 3)
     assert [rank for rank, *_ in ranks] == ["0", "1", "2"]
     assert {world for *_, world in ranks} == {"3"}
-    # Whichever node came first has the first ranks.
+    # The node that joined first has the first ranks.
     assert [node for *_, node, _ in ranks] in (["0", "0", "1"], ["0", "1", "1"])
     [commit, *_] = sorted(tmp_path.glob("store/by-hand/commits/*.json"), reverse=True)
     assert commit.stem.split("-")[0].lstrip("0") == "10"
@@ -84,10 +84,10 @@ def test_the_same_command_on_both_nodes_starts_eight_ranks(tmp_path: Path) -> No
         "name: by hand\nnum_nodes: 2\nresources: {infra: local}\nrun: holdfast-worker run tell.py\n"
     )
     spec = parse_job_file(file, Overrides()).spec
-    asked = TorchrunRequest(ranks=[4, 4], port=free_port())
-    first, second = (node.command for node in torchrun_commands(spec, render(spec).task, asked))
+    requested = TorchrunRequest(ranks=[4, 4], port=free_port())
+    first, second = (node.command for node in torchrun_commands(spec, render(spec).task, requested))
 
-    typed([first, second], tmp_path)
+    run_in_terminals([first, second], tmp_path)
 
     assert first == second
     written = [(tmp_path / f"rank-{rank}").read_text().split() for rank in range(8)]

@@ -1,4 +1,4 @@
-"""Which rank fell first, where several have fallen by the time that anybody looks."""
+"""Attribution of the first failed rank if several have failed at the time of the check."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from holdfast_worker.run_dir import Failure, RunDir
 
 
 def ended(code: int) -> subprocess.Popen[bytes]:
-    """An unreaped child that ended with this code, or by this signal if it is below 0."""
-    words = (
+    """An unreaped child that exited with `code`, or by signal `-code` if negative."""
+    program = (
         f"import sys; sys.exit({code})"
         if code >= 0
         else f"import os; os.kill(os.getpid(), {-code})"
     )
-    child = subprocess.Popen([sys.executable, "-c", words])
+    child = subprocess.Popen([sys.executable, "-c", program])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     return child
 
 
-def fallen(path: Path, *codes: int) -> tuple[RunDir, list[subprocess.Popen[bytes]]]:
-    """A run directory whose ranks have ended so."""
+def ended_ranks(path: Path, *codes: int) -> tuple[RunDir, list[subprocess.Popen[bytes]]]:
+    """A run directory, and ranks that ended with these codes."""
     run_dir = RunDir(path)
     children = [ended(code) for code in codes]
     for rank, child in enumerate(children):
@@ -34,7 +34,7 @@ def fallen(path: Path, *codes: int) -> tuple[RunDir, list[subprocess.Popen[bytes
 
 
 def test_terminated_rank_records_the_failure_of_one_that_raised(tmp_path: Path) -> None:
-    run_dir, children = fallen(tmp_path, 1, -signal.SIGTERM)
+    run_dir, children = ended_ranks(tmp_path, 1, -signal.SIGTERM)
 
     torchrun_agent._wait_for(run_dir, 1, children[1].pid)
 
@@ -45,7 +45,7 @@ def test_terminated_rank_records_the_failure_of_one_that_raised(tmp_path: Path) 
 def test_killed_rank_counts_as_failed_before_one_that_raised(
     tmp_path: Path,
 ) -> None:
-    run_dir, children = fallen(tmp_path, 1, -signal.SIGKILL)
+    run_dir, children = ended_ranks(tmp_path, 1, -signal.SIGKILL)
 
     torchrun_agent._wait_for(run_dir, 0, children[0].pid)
 
@@ -54,7 +54,7 @@ def test_killed_rank_counts_as_failed_before_one_that_raised(
 
 
 def test_rank_that_raised_is_blamed_before_a_terminated_one(tmp_path: Path) -> None:
-    run_dir, children = fallen(tmp_path, 1, -signal.SIGTERM)
+    run_dir, children = ended_ranks(tmp_path, 1, -signal.SIGTERM)
 
     torchrun_agent._wait_for(run_dir, 0, children[0].pid)
 
@@ -63,7 +63,7 @@ def test_rank_that_raised_is_blamed_before_a_terminated_one(tmp_path: Path) -> N
 
 
 def test_no_failure_is_recorded_if_torchrun_reaped_another_rank(tmp_path: Path) -> None:
-    run_dir, children = fallen(tmp_path, 1, -signal.SIGKILL)
+    run_dir, children = ended_ranks(tmp_path, 1, -signal.SIGKILL)
     children[1].wait()
 
     torchrun_agent._wait_for(run_dir, 0, children[0].pid)
@@ -72,8 +72,8 @@ def test_no_failure_is_recorded_if_torchrun_reaped_another_rank(tmp_path: Path) 
     assert children[0].wait() == 1
 
 
-def test_a_rank_that_raised_while_the_others_train_fell_first(tmp_path: Path) -> None:
-    run_dir, [child] = fallen(tmp_path, 3)
+def test_rank_that_raised_during_training_failed_first(tmp_path: Path) -> None:
+    run_dir, [child] = ended_ranks(tmp_path, 3)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         run_dir.register(1, other.pid)
 

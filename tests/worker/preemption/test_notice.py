@@ -1,4 +1,4 @@
-"""The termination notice of one rank: when it ends the process, and how much time is left."""
+"""The termination notice of one rank: when it ends the process, and the remaining time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast_worker.protocol.environment import Exit
 
 
 class FakeRunDir:
-    """The deadline and the hint that the wrapper writes."""
+    """A run directory with the deadline and the rebalance hint of the wrapper."""
 
     def __init__(self, deadline: datetime | None = None, *, hinted: bool = False) -> None:
         self._deadline, self._hinted = deadline, hinted
@@ -29,7 +29,7 @@ class FakeRunDir:
 
 @pytest.fixture
 def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[int, Any]:
-    """Handlers that would be installed in this process."""
+    """Signal handlers that a run would install in this process."""
     installed: dict[int, Any] = {}
     monkeypatch.setattr(signal, "signal", installed.__setitem__)
     return installed
@@ -37,14 +37,14 @@ def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[int, Any]:
 
 @pytest.fixture
 def clock_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The monotonic clock of the notice, in its only element."""
+    """The monotonic clock of the notice, as the only element of a list."""
     seconds = [1000.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: seconds[0])
     return seconds
 
 
 def received(run_dir: FakeRunDir | None) -> Notice:
-    """A notice that a run has received between two steps."""
+    """A notice that a run received between two steps."""
     notice = Notice()
     notice.handle_sigterm(run_dir)  # type: ignore[arg-type]
     notice.install_handlers()

@@ -1,4 +1,4 @@
-"""Names in a checkpoint store, and what a commit says in short: what the service reads, too."""
+"""Object keys of a checkpoint store, and the commit summary, which the service also reads."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_invalid_checkpoint_name_parses_as_none(text: str) -> None:
     assert CheckpointName.parse(text) is None
 
 
-def test_a_name_reads_back() -> None:
+def test_checkpoint_name_survives_a_round_trip() -> None:
     assert CheckpointName.parse(str(NAME)) == NAME
     assert parse_epoch_key(epoch_key(12)) == 12
     assert parse_epoch_key("claims/.draft-ab12-000000000003") is None
@@ -56,10 +56,10 @@ def test_a_name_reads_back() -> None:
     [
         (CheckpointName(160, 2, "9f31c2d40002"), True),
         (CheckpointName(150, 2, "9f31c2d40002"), True),
-        (CheckpointName(10, 2, "9f31c2d40002"), True),  # It is the order of the saves that counts.
+        (CheckpointName(10, 2, "9f31c2d40002"), True),  # The order of the saves counts.
         (CheckpointName(160, 2, "9f31c2d410000"), True),  # The 65,536th.
         (CheckpointName(160, 2, "9f31c2d40001"), False),
-        (CheckpointName(160, 2, "9f31c2d50002"), False),  # Another start of the same placement.
+        (CheckpointName(160, 2, "9f31c2d50002"), False),  # A different start of the placement.
         (CheckpointName(160, 3, "9f31c2d40002"), False),
     ],
 )
@@ -73,10 +73,10 @@ def test_commit_summary_holds_size_and_metrics(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "store")
     group = RankGroup(store, tmp_path)
     logged = {"loss": MetricValue(0.25, 9), "grad": MetricValue(None, 10)}
-    for rank, saver in enumerate(group.savers):
-        saver.save(snapshot(10, rank, 2), None, lambda: logged)
-    for saver in group.savers:
-        saver.wait(30)
+    for rank, writer in enumerate(group.savers):
+        writer.save(snapshot(10, rank, 2), None, lambda: logged)
+    for writer in group.savers:
+        writer.wait(30)
     [made] = CheckpointRepository(store).names(LATER_S)
 
     summary = CommitSummary.of_commit(store.get(made.commit_key))
@@ -86,7 +86,7 @@ def test_commit_summary_holds_size_and_metrics(tmp_path: Path) -> None:
     assert CheckpointRepository(store).read_commit(made, LATER_S).metrics == logged
 
 
-def test_a_commit_of_before_there_were_metrics_is_as_good(tmp_path: Path) -> None:
+def test_commit_without_metrics_is_read(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "store")
     RankGroup(store, tmp_path).save(10)
     [made] = CheckpointRepository(store).names(LATER_S)
@@ -103,13 +103,13 @@ def test_a_commit_of_before_there_were_metrics_is_as_good(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "message"),
     [
         (b"", "Expecting value"),
         (b"[]", "cannot be parsed"),
         (b'{"size_bytes": 1, "metrics": {}, "sha256": "00"}', "does not match its digest"),
     ],
 )
-def test_invalid_commit_is_refused(data: bytes, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_invalid_commit_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         CommitSummary.of_commit(data)

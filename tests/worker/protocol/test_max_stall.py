@@ -1,4 +1,4 @@
-"""How long a run may stand still, as a worker reads it."""
+"""Parsing of the stall limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_valid_limit_is_parsed(text: str, expected: MaxStall) -> None:
 @pytest.mark.parametrize(
     "text", ["", "0s", "-5m", "1.5h", "on", "5", "5 days", "1h 30m", "seconds"]
 )
-def test_anything_else_is_refused_with_examples(text: str) -> None:
+def test_invalid_value_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a stall limit: write auto, off, or a dur"):
         MaxStall.parse(text)
 
@@ -43,6 +43,6 @@ def test_unset_limit_defaults_to_auto() -> None:
     assert Config.read({"HOLDFAST_MAX_STALL": ""}).max_stall == MaxStall(StallDetection.AUTO, 0)
 
 
-def test_a_limit_that_is_wrong_is_named() -> None:
+def test_invalid_limit_is_named() -> None:
     with pytest.raises(ValueError, match=r"^HOLDFAST_MAX_STALL: 'soon' is not a stall limit"):
         Config.read({"HOLDFAST_MAX_STALL": "soon"})

@@ -1,4 +1,4 @@
-"""How often to save, as people write it."""
+"""Parsing of checkpoint intervals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_valid_cadence_is_parsed(text: str, rhythm: CadenceUnit, amount: int) ->
 
 
 @pytest.mark.parametrize("text", ["", "0s", "0 steps", "-5m", "1.5h", "often", "5", "5 days", "m"])
-def test_anything_else_is_refused_with_examples(text: str) -> None:
+def test_invalid_value_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a cadence: write auto, a duration such as 90s"):
         Cadence.parse(text)
 

@@ -1,4 +1,4 @@
-"""Spools are kept in segments: what is acknowledged is removed, the newest stays, and every reader continues where it was."""
+"""Segments of a spool: acknowledged ones are removed, the newest is kept, readers continue."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from worker.support.run_driver import free_port, wait_until
 
 PROGRESS = ReportKind.PROGRESS
 PER_SEGMENT = 5
-"""Reports in a segment of these tests, about."""
+"""Approximate number of reports in a segment of these tests."""
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments of a few reports, of which the newest three or four are kept."""
+    """Segments of a few reports; the newest three or four are kept."""
     monkeypatch.setattr(spool, "SEGMENT_BYTES", PER_SEGMENT * 100)
     monkeypatch.setattr(spool, "MAX_RETAINED_BYTES", 3 * PER_SEGMENT * 100)
 
@@ -61,12 +61,12 @@ def files(directory: Path) -> list[Segment]:
     return [each for some in found.values() for each in some]
 
 
-def courier(port: int, directory: Path, attempt: int = 1, **more: float) -> ReportSender:
-    doorstep = ServiceClient(f"http://127.0.0.1:{port}/", "job-1", "secret")
-    return ReportSender(doorstep, directory, attempt, **more)
+def new_sender(port: int, directory: Path, attempt: int = 1, **more: float) -> ReportSender:
+    client = ServiceClient(f"http://127.0.0.1:{port}/", "job-1", "secret")
+    return ReportSender(client, directory, attempt, **more)
 
 
-def test_names_of_segments_sort_and_read_back() -> None:
+def test_segment_names_sort_and_survive_a_round_trip() -> None:
     some = [Segment(2, 1), Segment(2, 5209), Segment(10, 1), Segment(0, 7)]
 
     names = [each.name for each in some]
@@ -137,7 +137,7 @@ def test_acknowledged_segments_are_removed_except_the_newest(tmp_path: Path) -> 
 
 
 def test_bound_holds_for_all_attempts_of_a_folder(tmp_path: Path) -> None:
-    """A job that is preempted a thousand times has as many spools in one folder."""
+    """A job that was preempted a thousand times has a thousand spools in one folder."""
     for attempt in range(1, 9):
         fill(tmp_path, attempt, 40)
 
@@ -158,7 +158,7 @@ def test_removal_keeps_a_suffix_whatever_the_sizes() -> None:
     assert segments_after(list(sizes), 2) == [Segment(1, 3), Segment(1, 4)]
 
 
-def test_numbers_continue_where_all_older_segments_are_gone(tmp_path: Path) -> None:
+def test_numbers_continue_after_removal_of_older_segments(tmp_path: Path) -> None:
     fill(tmp_path, 1, 40)
     for each in files(tmp_path)[:-1]:
         (tmp_path / each.name).unlink()
@@ -182,7 +182,7 @@ def test_kill_right_after_a_rotation_loses_no_number(tmp_path: Path) -> None:
 
 
 def test_gap_between_segments_ends_one_read_and_begins_the_next(tmp_path: Path) -> None:
-    """Reports of one batch follow one another, and later ones are not waited for in vain."""
+    """Reports of one batch are consecutive, and a missing one does not block later ones."""
     fill(tmp_path, 1, 20)
     some = files(tmp_path)
     (tmp_path / some[1].name).unlink()
@@ -208,7 +208,7 @@ def test_segment_removed_while_it_is_read_ends_the_reading(tmp_path: Path) -> No
     assert len(rest) < PER_SEGMENT + 1
 
 
-def test_file_system_in_a_bad_moment_skips_no_segment(
+def test_transient_file_system_error_skips_no_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tmp_path, 1, 20)
@@ -244,12 +244,12 @@ def test_delivery_continues_after_an_error_of_the_file_system(
         return open_(path, *args, **kwargs)
 
     monkeypatch.setattr(Path, "open", unreadable)
-    bringer = courier(port, tmp_path)
-    bringer.start()
+    sender = new_sender(port, tmp_path)
+    sender.start()
     opened.wait_for(1, 20)
-    bringer.close()
+    sender.close()
 
-    assert opened.told == {1: list(range(1, 21))}
+    assert opened.received == {1: list(range(1, 21))}
     assert capsys.readouterr().err.count("the spool cannot be read; trying again") == 1
 
 
@@ -287,29 +287,29 @@ def test_sender_removes_reports_that_the_service_has(
     opened: ReportServer, port: int, tmp_path: Path
 ) -> None:
     made = fill(tmp_path, 1, 400)
-    bringer = courier(port, tmp_path)
+    sender = new_sender(port, tmp_path)
 
-    bringer.start()
+    sender.start()
     opened.wait_for(1, 400)
     for step in range(100):
         made.append(PROGRESS, {"step": step, "values": {}})
     opened.wait_for(1, 500)
     made.append(PROGRESS, {"step": 0, "values": {}})
-    bringer.close()
+    sender.close()
 
     kept = sum((tmp_path / each.name).stat().st_size for each in files(tmp_path))
-    assert opened.told == {1: list(range(1, 502))}
+    assert opened.received == {1: list(range(1, 502))}
     assert opened.oldest == []
     assert kept < spool.MAX_RETAINED_BYTES + 200 * 100
 
 
-def test_courier_removes_nothing_before_an_answer(port: int, tmp_path: Path) -> None:
+def test_sender_removes_nothing_before_a_response(port: int, tmp_path: Path) -> None:
     fill(tmp_path, 1, 400)
     before = files(tmp_path)
-    bringer = courier(port, tmp_path)
+    sender = new_sender(port, tmp_path)
 
-    bringer.start()
-    bringer.close(within_s=0.2)
+    sender.start()
+    sender.close(within_s=0.2)
 
     assert files(tmp_path) == before
 
@@ -320,76 +320,76 @@ def test_restored_service_continues_from_the_oldest_report(
     fill(tmp_path, 1, 60)
     trim(tmp_path, {1: 60})
     [oldest, *_] = numbers(tmp_path)
-    opened.told[1] = [1, 2, 3]
-    bringer = courier(port, tmp_path)
+    opened.received[1] = [1, 2, 3]
+    sender = new_sender(port, tmp_path)
 
-    bringer.start()
-    bringer.close()
+    sender.start()
+    sender.close()
 
-    assert opened.told == {1: [1, 2, 3, *range(oldest, 61)]}
+    assert opened.received == {1: [1, 2, 3, *range(oldest, 61)]}
     assert opened.oldest == [oldest]
 
 
-def test_service_of_an_earlier_version_is_asked_seldom(
+def test_service_of_an_earlier_version_is_polled_rarely(
     service: ReportServer, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It ignores the field and wants the same report again."""
+    """It ignores the field and requests the same report again."""
     fill(tmp_path, 1, 60)
     trim(tmp_path, {1: 60})
     service.knows_oldest = False
-    bringer = courier(port, tmp_path, keepalive_s=0.5)
+    sender = new_sender(port, tmp_path, keepalive_s=0.5)
 
     with service.opened(port):
         began_s = time.monotonic()
-        bringer.start()
+        sender.start()
         wait_until(lambda: len(service.oldest) >= 3)
         waited_s = time.monotonic() - began_s
-        bringer.close(within_s=5)
+        sender.close(within_s=5)
 
     assert waited_s >= 2 * 0.5, "there is a pause between two deliveries"
     assert len(service.oldest) < 10
-    assert service.told == {1: []}
+    assert service.received == {1: []}
     output = capsys.readouterr().err
     assert output.count("expects report 1 of attempt 1") == 1
     assert "upgrade the service" in output
 
 
-def test_gap_of_an_older_attempt_holds_up_no_other(
+def test_gap_of_an_older_attempt_does_not_block_others(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
     fill(tmp_path, 1, 60)
     fill(tmp_path, 2, 60)
     trim(tmp_path, {1: 60})
     service.knows_oldest = False
-    bringer = courier(port, tmp_path, attempt=2)
+    sender = new_sender(port, tmp_path, attempt=2)
 
     with service.opened(port):
-        bringer.start()
+        sender.start()
         service.wait_for(2, 60)
-        bringer.close()
+        sender.close()
 
-    assert service.told == {1: [], 2: list(range(1, 61))}
+    assert service.received == {1: [], 2: list(range(1, 61))}
     assert len(service.oldest) == 1
 
 
 def test_relayed_reports_are_removed_after_their_import(tmp_path: Path) -> None:
-    """A worker that never reaches the service: that a parcel is gone is the only acknowledgement."""
-    made, shed = fill(tmp_path, 1, 60), MemoryObjects(FixedClock())
-    doorstep = ServiceClient(f"http://127.0.0.1:{free_port()}", "job-1", "secret")
-    postbox = StoreRelay(lambda: TimedStore(shed), tmp_path, 1, quiet_s=0.1, pause_s=0.1)
-    bringer = ReportSender(doorstep, tmp_path, 1, relay=postbox)
+    """For a worker without the service, the deletion of an archive is the only acknowledgement."""
+    made, relay_objects = fill(tmp_path, 1, 60), MemoryObjects(FixedClock())
+    client = ServiceClient(f"http://127.0.0.1:{free_port()}", "job-1", "secret")
+    postbox = StoreRelay(lambda: TimedStore(relay_objects), tmp_path, 1, quiet_s=0.1, pause_s=0.1)
+    sender = ReportSender(client, tmp_path, 1, relay=postbox)
     before = files(tmp_path)
-    bringer.start()
-    wait_until(lambda: len(shed.keys()) == 1)
+    sender.start()
+    wait_until(lambda: len(relay_objects.keys()) == 1)
     made.append(PROGRESS, {"step": 60, "values": {}})
-    wait_until(lambda: len(shed.keys()) == 2)
+    wait_until(lambda: len(relay_objects.keys()) == 2)
     while_it_waits = files(tmp_path)
 
-    [oldest, _] = shed.keys()
-    del shed.objects[oldest]
+    [oldest, _] = relay_objects.keys()
+    del relay_objects.objects[oldest]
     made.append(PROGRESS, {"step": 61, "values": {}})
-    wait_until(lambda: len(shed.keys()) == 2)
-    bringer.close(within_s=5)
+    wait_until(lambda: len(relay_objects.keys()) == 2)
+    sender.close(within_s=5)
 
     assert while_it_waits[: len(before)] == before
     assert files(tmp_path)[0].first > 1
@@ -401,13 +401,13 @@ def test_missing_exit_report_is_added_after_segment_removal(tmp_path: Path) -> N
     made.append(ReportKind.WORKER_LEFT, {"step": 1})
     env = {"HOLDFAST_ATTEMPT": "1", "HOLDFAST_EPOCH": "1", "HOLDFAST_JOB": "job-1"}
     config = Config.read({**env, "HOLDFAST_SPOOL": str(tmp_path / "spool")})
-    epitaph = ExitReport(config, RunDir(tmp_path))
+    exit_report = ExitReport(config, RunDir(tmp_path))
     for step in range(60):
         made.append(PROGRESS, {"step": step, "values": {}})
     trim(tmp_path / "spool", {1: 61})
 
-    epitaph.write(Exit.FAILED)
-    epitaph.write(Exit.FAILED)
+    exit_report.write(Exit.FAILED)
+    exit_report.write(Exit.FAILED)
 
     reported = [report for report, _ in read_spool(spool_file(tmp_path / "spool", 1))]
     assert [(r.n, r.body["step"]) for r in reported if r.kind is ReportKind.WORKER_LEFT] == [

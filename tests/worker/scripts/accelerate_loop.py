@@ -1,6 +1,6 @@
-"""A loop around accelerate: python accelerate_loop.py STEPS [--fall RANK:STEP:SIGNAL]
+"""A training loop with accelerate: python accelerate_loop.py STEPS [--fall RANK:STEP:SIGNAL]
 
-At the end the same is trained once more, by accelerate alone.
+At the end the same training is repeated by accelerate alone.
 """
 
 # ruff: noqa: N806 - names of tensors end in their shapes
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from ddp import NOTHING, Fate, Noisy
+from ddp import NOTHING, InjectedSignal, Noisy
 from holdfast_worker import Run
 from holdfast_worker.checkpoint.checksums import state_dict_digest
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 
 
 class Training:
-    """Everything before the first step, always the same."""
+    """The initial training state, always the same."""
 
     def __init__(self, run: Run) -> None:
         torch.manual_seed(7 + run.rank)
@@ -42,11 +42,11 @@ class Training:
         )
 
     def tracked(self) -> dict[str, Any]:
-        """What a checkpoint is to hold."""
+        """Objects to track in a checkpoint."""
         return {"model": self.model, "optimizer": self.optimizer, "scheduler": self.scheduler}
 
-    def learn(self, batches: Batches) -> Iterator[None]:
-        """One step after another; two parts of a batch make one."""
+    def train(self, batches: Batches) -> Iterator[None]:
+        """Run step after step, each with two micro-batches."""
         for x_BC, y_B in batches:
             for x_bC, y_b in zip(x_BC.chunk(2), y_B.chunk(2), strict=True):
                 with self.accelerator.accumulate(self.model):
@@ -60,12 +60,12 @@ class Training:
             yield
 
     def digest(self) -> str:
-        """Of the weights."""
+        """Digest of the weights."""
         return state_dict_digest(self.accelerator.unwrap_model(self.model).state_dict())
 
 
 def passes(loader: DataLoader[tuple[Tensor, Tensor]]) -> Batches:
-    """Pass after pass, as a script of accelerate goes over its data."""
+    """Batches of all passes, as a script with accelerate iterates over its data."""
     for epoch in count():
         loader.sampler.set_epoch(epoch)
         yield from loader
@@ -74,18 +74,18 @@ def passes(loader: DataLoader[tuple[Tensor, Tensor]]) -> Batches:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("steps", type=int)
-    parser.add_argument("--fall", type=Fate, default=NOTHING)
+    parser.add_argument("--fall", type=InjectedSignal, default=NOTHING)
     args = parser.parse_args()
 
     torch.set_num_threads(1)
     run = Run.start()
     kept = Training(run)
     run.track(**kept.tracked())
-    for _ in kept.learn(run.steps(kept.loader, total=args.steps)):
-        args.fall.befall(run.rank, run.step + 1)
+    for _ in kept.train(run.steps(kept.loader, total=args.steps)):
+        args.fall.send(run.rank, run.step + 1)
 
     plain = Training(run)
-    for _, _step in zip(range(args.steps), plain.learn(passes(plain.loader)), strict=False):
+    for _, _step in zip(range(args.steps), plain.train(passes(plain.loader)), strict=False):
         pass
 
     if run.rank == 0:

@@ -1,4 +1,4 @@
-"""A training script that is made to fall: what the tests of whole runs run.
+"""A training script with injected failures, for the tests of whole runs.
 
 python ddp.py TOTAL [--fall RANK:STEP:SIGNAL] [--error STEP] [--after CODE]
 """
@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 
 class Noisy(Dataset[tuple[Tensor, Tensor]]):
-    """Points with noise that is drawn again each time, from the generator that the training draws from too."""
+    """Points with new noise at each read, from the generator that the training also uses."""
 
     def __init__(self) -> None:
         self.x_NC = torch.linspace(-1, 1, 200 * 8).reshape(200, 8)
@@ -35,32 +35,32 @@ class Noisy(Dataset[tuple[Tensor, Tensor]]):
 
 
 def wait_for_a_checkpoint() -> None:
-    """Return when there is one. Steps are quicker than uploads here, and to fall without one proves little."""
+    """Wait for the first checkpoint, as steps are faster than uploads here."""
     store = Path(os.environ["HOLDFAST_STORE"].removeprefix("file://"))
     while not any(store.glob("*/commits/*.json")):
         threading.Event().wait(0.01)
 
 
-class Fate:
-    """What befalls one rank after a step, once there is a checkpoint: `RANK:STEP:SIGNAL`."""
+class InjectedSignal:
+    """A signal to one rank after a step, once a checkpoint exists: `RANK:STEP:SIGNAL`."""
 
-    def __init__(self, told: str) -> None:
-        self.rank, self.step, self.number = map(int, told.split(":"))
+    def __init__(self, text: str) -> None:
+        self.rank, self.step, self.number = map(int, text.split(":"))
 
-    def befall(self, rank: int, step: int) -> None:
-        """Send the signal, if this is the rank and that the step."""
+    def send(self, rank: int, step: int) -> None:
+        """Send the signal if rank and step match."""
         if (rank, step) == (self.rank, self.step):
             wait_for_a_checkpoint()
             os.kill(os.getpid(), signal.Signals(self.number))
 
 
-NOTHING = Fate("-1:-1:0")
+NOTHING = InjectedSignal("-1:-1:0")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("total", type=int)
-    parser.add_argument("--fall", type=Fate, default=NOTHING)
+    parser.add_argument("--fall", type=InjectedSignal, default=NOTHING)
     parser.add_argument("--error", type=int, default=-1)
     parser.add_argument("--after", type=int, default=0)
     args = parser.parse_args()
@@ -85,7 +85,7 @@ def main() -> None:
         run.log(loss=loss)
         if run.step + 1 == args.error:
             raise ValueError(f"this lesson ends at step {args.error}")
-        args.fall.befall(run.rank, run.step + 1)
+        args.fall.send(run.rank, run.step + 1)
 
     if run.rank == 0:
         inner = model.module if run.world_size > 1 else model

@@ -1,4 +1,4 @@
-"""A script in which one rank, from its 16th step on, has other gradients than the others.
+"""A training script with different gradients on one rank from step 16 on.
 
 python desync.py RANK
 """

@@ -1,6 +1,6 @@
-"""A training script whose nodes come and go: it writes down which samples each step has seen.
+"""A training script for an elastic number of nodes, which records the samples of each step.
 
-python elastic.py TOTAL FOLDER: the number of steps, and where it writes. It takes its time until there is a file `hurry`.
+python elastic.py TOTAL FOLDER: the number of steps, and the output folder. Steps are slow until a file `hurry` exists.
 """
 
 # ruff: noqa: N806 - names of tensors end in their shapes
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 SAMPLES = 240
 STEP = 12
-"""Samples of a step, however many ranks share them: so that every pass comes out even."""
+"""Samples of a step on any number of ranks, so that they divide every pass evenly."""
 PAUSE_S = 0.2
 
 

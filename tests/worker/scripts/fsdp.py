@@ -1,4 +1,4 @@
-"""A training script whose model is sharded (FSDP2), or the same on all ranks (DDP): python fsdp.py {fsdp,ddp} TOTAL"""
+"""A training script with FSDP2 or DDP: python fsdp.py {fsdp,ddp} TOTAL"""
 
 # ruff: noqa: N806 - names of tensors end in their shapes
 
@@ -23,7 +23,7 @@ def main() -> None:
     torch.set_num_threads(1)
     run = Run.start()
     torch.manual_seed(7)
-    # Sizes that no number of ranks divides evenly, and a layer of which some ranks have nothing.
+    # Sizes that no number of ranks divides evenly, and a layer without elements on some ranks.
     model: nn.Module = nn.Sequential(nn.Linear(5, 33), nn.ReLU(), nn.Linear(33, 1))
     model = run.wrap(model, shard=kind == "fsdp")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -1,6 +1,6 @@
-"""A loop with all that a loop usually has: python full_loop.py TOTAL [--fall RANK:STEP:SIGNAL]
+"""A training loop with common features: python full_loop.py TOTAL [--fall RANK:STEP:SIGNAL]
 
-Half precision, with a scale that grows every few steps; gradients of two parts of a batch, summed up and clipped.
+Half precision with a loss scale that grows every few steps, gradient accumulation over two micro-batches, clipping.
 """
 
 # ruff: noqa: N806 - names of tensors end in their shapes
@@ -11,15 +11,15 @@ import os
 from pathlib import Path
 
 import torch
-from ddp import NOTHING, Fate, Noisy
+from ddp import NOTHING, InjectedSignal, Noisy
 from holdfast_worker import Run
 from holdfast_worker.checkpoint.checksums import state_dict_digest
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 
-class Seen(Noisy):
-    """Points that know in which order they were asked for."""
+class RecordedPoints(Noisy):
+    """Points that record the order in which they were read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,12 +33,12 @@ class Seen(Noisy):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("total", type=int)
-    parser.add_argument("--fall", type=Fate, default=NOTHING)
+    parser.add_argument("--fall", type=InjectedSignal, default=NOTHING)
     args = parser.parse_args()
 
     torch.set_num_threads(1)
     run = Run.start()
-    data = Seen()
+    data = RecordedPoints()
     loader = DataLoader(data, 8, sampler=DistributedSampler(data, run.world_size, run.rank))
     layers = (nn.Linear(8, 32), nn.Dropout(0.2), nn.Linear(32, 1))
     model = run.wrap(nn.Sequential(*layers))
@@ -58,7 +58,7 @@ def main() -> None:
         scaler.step(optimizer)
         scaler.update()
         scales.append(scaler.get_scale())
-        args.fall.befall(run.rank, run.step + 1)
+        args.fall.send(run.rank, run.step + 1)
 
     if run.rank == 0:
         digest = state_dict_digest(model.module.state_dict())

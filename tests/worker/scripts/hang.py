@@ -1,4 +1,4 @@
-"""A training script that comes to a stand: what the tests of the watchdog run.
+"""A training script that hangs, for the tests of the watchdog.
 
 python hang.py TOTAL [--rank R --step S --how HOW] [--other HOW]
 
@@ -32,12 +32,12 @@ def spin_around() -> None:
 
 
 def sleep_for_ever() -> None:
-    """As one that waits for a GPU, which does not notice that a connection breaks."""
+    """Sleep like a rank that waits for a GPU, which does not detect a closed connection."""
     threading.Event().wait()
 
 
 def evaluate(run: Run) -> None:
-    """For longer than the tests let a run stand still."""
+    """Evaluate for longer than the stall limit of the tests."""
     for _ in range(90):
         run.beat()
         threading.Event().wait(0.1)
@@ -48,7 +48,7 @@ def nothing() -> None:
 
 
 class Stream:
-    """Batches, the S-th of which rank R never gets."""
+    """Batches; rank R never gets the S-th one."""
 
     def __init__(self, stuck_at: int) -> None:
         self.stuck_at = stuck_at
@@ -70,7 +70,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     run = Run.start()
-    deeds = {
+    actions = {
         "stop": stop,
         "die": die,
         "spin": spin_around,
@@ -84,7 +84,7 @@ def main() -> None:
 
     for _ in run.steps(Stream(args.step if how == "load" else -1), total=args.total):
         if run.step + 1 == args.step or how == "dawdle":
-            deeds[how]()
+            actions[how]()
         if run.world_size > 1:
             distributed.all_reduce(torch.zeros(1))
         threading.Event().wait(PAUSE_S)

@@ -1,7 +1,9 @@
-"""A script around Hugging Face's Trainer: python huggingface_trainer.py FOLDER STEPS [--fall RANK:STEP:SIGNAL]
+"""A script with Hugging Face's Trainer.
 
-Every rank is a node of its own: it has its own folder, and sees no other. At the end the same is trained once more, by a
-plain Trainer without interruptions.
+python huggingface_trainer.py FOLDER STEPS [--fall RANK:STEP:SIGNAL]
+
+Each rank is a separate node with its own folder. At the end the same training is repeated by a plain Trainer without
+interruptions.
 """
 
 # ruff: noqa: N806 - names of tensors end in their shapes
@@ -11,7 +13,7 @@ import os
 from pathlib import Path
 
 import torch
-from ddp import NOTHING, Fate
+from ddp import NOTHING, InjectedSignal
 from holdfast_worker.checkpoint.checksums import state_dict_digest
 from holdfast_worker.huggingface import HoldfastCallback
 from torch import Tensor, nn
@@ -37,19 +39,19 @@ class Net(nn.Module):
         return {"loss": (self.layers(x).squeeze(1) - labels).square().mean()}
 
 
-class Fall(TrainerCallback):
-    """Has one rank fall after a step, or be told to go."""
+class SignalCallback(TrainerCallback):
+    """Kills or signals one rank after a step."""
 
-    def __init__(self, fate: Fate) -> None:
-        self.fate = fate
+    def __init__(self, injected_signal: InjectedSignal) -> None:
+        self.injected_signal = injected_signal
 
     def on_step_begin(self, args, state, control, **_) -> None:
-        self.fate.befall(int(os.environ["RANK"]), state.global_step)
+        self.injected_signal.send(int(os.environ["RANK"]), state.global_step)
 
 
 def make(folder: str, steps: int, *callbacks: TrainerCallback) -> Trainer:
-    """A Trainer before its first step, always the same."""
-    torch.manual_seed(7)  # The Trainer sets a seed of its own, but when the model is made already.
+    """A Trainer before its first step, always in the same state."""
+    torch.manual_seed(7)  # The Trainer sets its own seed, but only after the model is created.
     settings = TrainingArguments(
         folder,
         max_steps=steps,
@@ -72,14 +74,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
     parser.add_argument("steps", type=int)
-    parser.add_argument("--fall", type=Fate, default=NOTHING)
+    parser.add_argument("--fall", type=InjectedSignal, default=NOTHING)
     args = parser.parse_args()
     os.environ["LOCAL_RANK"] = "0"
     torch.set_num_threads(1)
     folder = f"{args.folder}/node-{os.environ['RANK']}"
 
     holdfast = HoldfastCallback()
-    kept = make(folder, args.steps, holdfast, Fall(args.fall))
+    kept = make(folder, args.steps, holdfast, SignalCallback(args.fall))
     kept.train(resume_from_checkpoint=holdfast.newest)
     plain = make(folder, args.steps)
     plain.train()

@@ -1,6 +1,8 @@
-"""A script around Lightning's Trainer: python lightning_trainer.py STEPS [--fall RANK:STEP:SIGNAL]
+"""A script with Lightning's Trainer.
 
-At the end the same is trained once more, by a plain Trainer without interruptions.
+python lightning_trainer.py STEPS [--fall RANK:STEP:SIGNAL]
+
+At the end the same training is repeated by a plain Trainer without interruptions.
 """
 
 # ruff: noqa: N806 - names of tensors end in their shapes
@@ -13,7 +15,7 @@ from typing import Any
 
 import pytorch_lightning
 import torch
-from ddp import NOTHING, Fate
+from ddp import NOTHING, InjectedSignal
 from holdfast_worker.checkpoint.checksums import state_dict_digest
 from holdfast_worker.integrations.framework_run import FrameworkRun
 from holdfast_worker.lightning import HoldfastCallback
@@ -43,7 +45,7 @@ class Net(LightningModule):
 
 
 class Sums(Dataset[tuple[Tensor, Tensor]]):
-    """Data that keeps a state, another one on each rank."""
+    """Data with a state, different on each rank."""
 
     def __init__(self) -> None:
         self.x_NC = torch.linspace(-1, 1, 96 * 8).reshape(96, 8)
@@ -63,18 +65,18 @@ class Sums(Dataset[tuple[Tensor, Tensor]]):
         self.shift = state["shift"]
 
 
-class Fall(Callback):
-    """Has one rank fall after a step, or be told to go."""
+class SignalCallback(Callback):
+    """Kills or signals one rank after a step."""
 
-    def __init__(self, fate: Fate) -> None:
-        self.fate = fate
+    def __init__(self, injected_signal: InjectedSignal) -> None:
+        self.injected_signal = injected_signal
 
     def on_train_batch_start(self, trainer: Trainer, *_: object) -> None:
-        self.fate.befall(trainer.global_rank, trainer.global_step)
+        self.injected_signal.send(trainer.global_rank, trainer.global_step)
 
 
-class Rehearsed(Callback):
-    """Has DDP sum gradients in the order in which it does where the run is kept: of three numbers each order has its own sum."""
+class WarmUpCallback(Callback):
+    """Warms DDP up as a run does, as the sum of three gradients depends on their order."""
 
     def __init__(self, run: FrameworkRun) -> None:
         self.run = run
@@ -83,8 +85,8 @@ class Rehearsed(Callback):
         self.run.warm_up_ddp(trainer.strategy.model)
 
 
-def fit(steps: int, callbacks: list[Callback], go_on: str | None) -> str:
-    """Digest of the weights after so many steps."""
+def fit(steps: int, callbacks: list[Callback], resume_from: str | None) -> str:
+    """Digest of the weights after `steps` steps."""
     pytorch_lightning.seed_everything(7, verbose=False)
     net = Net()
     data, ranks = Sums(), int(os.environ["WORLD_SIZE"])
@@ -101,21 +103,21 @@ def fit(steps: int, callbacks: list[Callback], go_on: str | None) -> str:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(net, loader, ckpt_path=go_on)
+    trainer.fit(net, loader, ckpt_path=resume_from)
     return state_dict_digest(net.state_dict())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("steps", type=int)
-    parser.add_argument("--fall", type=Fate, default=NOTHING)
+    parser.add_argument("--fall", type=InjectedSignal, default=NOTHING)
     args = parser.parse_args()
-    warnings.simplefilter("ignore")  # Of loaders with few workers.
+    warnings.simplefilter("ignore")  # About loaders with few workers.
     torch.set_num_threads(1)
 
     holdfast = HoldfastCallback()
-    kept = fit(args.steps, [holdfast, Fall(args.fall)], holdfast.newest)
-    plain = fit(args.steps, [Rehearsed(holdfast.run)], None)
+    kept = fit(args.steps, [holdfast, SignalCallback(args.fall)], holdfast.newest)
+    plain = fit(args.steps, [WarmUpCallback(holdfast.run)], None)
 
     if holdfast.run.rank == 0:
         Path(os.environ["LESSON_RESULT"]).write_text(f"{kept} {plain}")

@@ -1,6 +1,6 @@
-"""A script whose ranks have states of their own: python own_state.py MODE TOTAL
+"""A training script with per-rank state: python own_state.py MODE TOTAL
 
-Each rank writes what it has at the end to LESSON_RESULT-RANK.
+Each rank writes its final state to LESSON_RESULT-RANK.
 """
 
 # ruff: noqa: N806 - names of tensors end in their shapes
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 
 class Hidden:
-    """The hidden state of truncated backpropagation through time, and a mean of what this rank has seen."""
+    """Hidden state of truncated backpropagation through time, and the mean of a rank's inputs."""
 
     def __init__(self) -> None:
         self.h_C = torch.zeros(4)
@@ -31,13 +31,13 @@ class Hidden:
 
 
 def leave_residuals(optimizer: torch.optim.Optimizer, rank: int) -> None:
-    """Keep what only this rank has beside each parameter, as optimizers that compress gradients do."""
+    """Add per-rank residuals to the optimizer state, as gradient compression does."""
     for parameter, state in optimizer.state.items():
         state["residual"] = torch.full_like(parameter, rank + 1.0)
 
 
 def batches(rank: int) -> list[Tensor]:
-    """Other data on each rank."""
+    """Batches that differ between ranks."""
     return [torch.full((2, 4), float(rank + 1 + i)) for i in range(6)]
 
 

@@ -1,6 +1,8 @@
-"""A loop over a stream that continues from pass to pass: python streaming.py TOTAL CONTINUES [--fall RANK:STEP:SIGNAL]
+"""A training loop over a stream that continues from pass to pass.
 
-CONTINUES: 1 or 0, what the loop says of its data.
+python streaming.py TOTAL CONTINUES [--fall RANK:STEP:SIGNAL]
+
+CONTINUES: 1 or 0, the value of the loop's `continues` option.
 """
 # ruff: noqa: N806 - names of tensors end in their shapes
 
@@ -11,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from ddp import NOTHING, Fate
+from ddp import NOTHING, InjectedSignal
 from holdfast_worker import Run
 from holdfast_worker.checkpoint.checksums import state_dict_digest
 from torch import Tensor, nn
@@ -19,7 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 
 class Stream(IterableDataset[Tensor]):
-    """Numbers of one rank, of which each pass gives the next forty, with noise."""
+    """Numbers of one rank with noise; each pass yields the next forty."""
 
     def __init__(self, rank: int) -> None:
         self.at = 10_000 * rank
@@ -34,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("total", type=int)
     parser.add_argument("continues", type=int)
-    parser.add_argument("--fall", type=Fate, default=NOTHING)
+    parser.add_argument("--fall", type=InjectedSignal, default=NOTHING)
     args = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -50,7 +52,7 @@ def main() -> None:
         optimizer.zero_grad()
         model(x_BC / 10_000).square().mean().backward()
         optimizer.step()
-        args.fall.befall(run.rank, run.step + 1)
+        args.fall.send(run.rank, run.step + 1)
 
     inner = model.module if run.world_size > 1 else model
     found = {"weights": state_dict_digest(inner.state_dict()), "seen": seen}

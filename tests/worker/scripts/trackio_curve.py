@@ -1,4 +1,7 @@
-"""Runs in the environment of trackio: logs two attempts of a job, the second from step 20 on, and prints the steps that trackio has."""
+"""Log two attempts of a job to trackio and print the recorded steps.
+
+The second attempt starts at step 20. The program runs in the environment of trackio.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the node of `sky_tasks/smoke.yaml` finds out about a store, run here against stores of this machine."""
+"""The store check of `sky_tasks/smoke.yaml`, against stores on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def smoke(endpoint: str, store: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=env, text=True, capture_output=True, check=False)
 
 
-def test_a_store_that_can_be_used_is_praised_and_left_as_it_was() -> None:
+def test_usable_store_passes_and_is_left_unchanged() -> None:
     with moto() as (endpoint, _):
         done = smoke(endpoint, f"s3://{BUCKET}/pre/fix")
         again = smoke(endpoint, f"s3://{BUCKET}")
@@ -30,7 +30,7 @@ def test_a_store_that_can_be_used_is_praised_and_left_as_it_was() -> None:
     assert done.stdout.endswith(f"The store s3://{BUCKET}/pre/fix can be used from here.\n")
 
 
-def test_a_store_that_ignores_conditions_can_be_used(tmp_path: Path) -> None:
+def test_store_that_ignores_conditions_passes(tmp_path: Path) -> None:
     with rclone(tmp_path / "objects") as endpoint:
         done = smoke(endpoint, f"s3://{BUCKET}/pre")
 
@@ -39,7 +39,7 @@ def test_a_store_that_ignores_conditions_can_be_used(tmp_path: Path) -> None:
     assert not list((tmp_path / "objects").rglob("smoke-*"))
 
 
-def test_a_bucket_that_is_not_there_is_named() -> None:
+def test_missing_bucket_is_named() -> None:
     with moto() as (endpoint, _):
         failed = smoke(endpoint, "s3://nobody/x")
 

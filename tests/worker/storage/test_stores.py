@@ -1,4 +1,4 @@
-"""Stores of all kinds keep the same promises, and say no in words."""
+"""The contract of all stores, and their error messages."""
 
 from __future__ import annotations
 
@@ -69,9 +69,11 @@ def test_object_is_stored_listed_and_deleted(store: Store) -> None:
         store.get("a/one.json")
 
 
-def test_an_object_of_many_stretches_comes_back_whole(store: Store) -> None:
-    """The commit of a model of ten thousand tensors is one. A directory gave its last stretch again and again, so that no
-    checkpoint of such a model could be read."""
+def test_object_of_many_chunks_is_returned_whole(store: Store) -> None:
+    """The commit of a model with ten thousand tensors is such an object.
+
+    A directory store returned the last chunk forever, so that no checkpoint of such a model could be read.
+    """
     data = random.Random(3).randbytes(3 * READ_CHUNK_BYTES + 1)
 
     store.put("commits/long.json", data)
@@ -80,25 +82,25 @@ def test_an_object_of_many_stretches_comes_back_whole(store: Store) -> None:
     assert b"".join(map(bytes, store.stream("commits/long.json"))) == data
 
 
-def test_the_first_of_two_is_kept_where_the_store_can_tell(
+def test_first_of_two_writes_is_kept_if_conditional(
     store: Store, request: pytest.FixtureRequest
 ) -> None:
-    can_tell = "rclone" not in request.node.name
+    is_conditional = "rclone" not in request.node.name
 
     first, second = store.put_if_absent("x/commit", b"a"), store.put_if_absent("x/commit", b"b")
 
-    assert (first, second) == (True, not can_tell)
-    assert store.get("x/commit") == (b"a" if can_tell else b"b")
+    assert (first, second) == (True, not is_conditional)
+    assert store.get("x/commit") == (b"a" if is_conditional else b"b")
 
 
-def test_checkpoints_live_in_every_store(store: Store, tmp_path: Path) -> None:
+def test_checkpoint_is_saved_and_restored_in_every_store(store: Store, tmp_path: Path) -> None:
     group = RankGroup(store, tmp_path / "spool", keep=2)
 
     for step in (10, 20, 30):
         group.save(step)
 
     assert newest(store) == (30, [])
-    assert group.said(ReportKind.CHECKPOINT_FAILED) == []
+    assert group.report_bodies(ReportKind.CHECKPOINT_FAILED) == []
     assert len(store.list("commits/")) == 2
     assert len(store.list("step-")) == 2 * 4
 
@@ -106,8 +108,10 @@ def test_checkpoints_live_in_every_store(store: Store, tmp_path: Path) -> None:
 def test_waiting_for_a_store_leaves_the_random_state_unchanged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Uploads wait in a thread beside the training. What it drew there was missing from the augmentation of the data, so
-    that a run with a bad minute of its store, or a resumed one, ended with other weights."""
+    """Retries run in a thread beside the training.
+
+    If they draw from the global generators, a run with a failing store ends with different weights.
+    """
     with fake_s3.in_thread() as s3:
         for name, value in credentials(s3.endpoint).items():
             monkeypatch.setenv(name, value)
@@ -122,7 +126,7 @@ def test_waiting_for_a_store_leaves_the_random_state_unchanged(
         assert random.getstate() == before
 
 
-def test_of_many_writers_of_a_file_one_wins(tmp_path: Path) -> None:
+def test_one_of_many_writers_of_a_file_wins(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     won: list[int] = []
 
@@ -144,8 +148,7 @@ def test_of_many_writers_of_a_file_one_wins(tmp_path: Path) -> None:
 def test_swap_lock_held_by_a_stopped_process_times_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The ranks of a placement that was thought lost were stopped there, and those of the next one waited for the lock that
-    they held: a job that had been placed again did not begin."""
+    """Stopped ranks of a lost placement held the lock, so that the next placement never started."""
     store = DirectoryStore(tmp_path, lock_s=0.1)
     (tmp_path / LOCK).touch()
 
@@ -159,7 +162,7 @@ def test_swap_lock_held_by_a_stopped_process_times_out(
 
 
 class Forking(DirectoryStore):
-    """A loader forks a worker, which lives on, in the middle of each swap."""
+    """A store that forks a long-lived loader worker in the middle of each swap."""
 
     def __init__(self, root: Path, lock_s: float) -> None:
         super().__init__(root, lock_s)
@@ -193,13 +196,13 @@ def test_forked_loader_worker_does_not_keep_the_lock(
 @pytest.mark.parametrize(
     "url", ["/a/path", "file://host/path", "file:relative", "s3:///x", "gs://b"]
 )
-def test_an_address_of_no_store_is_refused(url: str) -> None:
+def test_invalid_store_address_is_refused(url: str) -> None:
     with pytest.raises(StoreRefused, match="must be s3://bucket/prefix or file:///path"):
         open_store(url, "job")
 
 
 @pytest.mark.parametrize(
-    ("change", "bucket", "error", "words"),
+    ("change", "bucket", "error", "message"),
     [
         ({"AWS_SECRET_ACCESS_KEY": "wrong"}, BUCKET, StoreRefused, "SignatureDoesNotMatch"),
         ({}, "no-such-bucket", StoreRefused, "NoSuchBucket"),
@@ -224,14 +227,14 @@ def test_unusable_bucket_is_refused_with_the_reason(
     change: dict[str, str],
     bucket: str,
     error: type[Exception],
-    words: str,
+    message: str,
 ) -> None:
     for name, value in {**credentials(rclone_endpoint), **change}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
 
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=message):
         open_store(f"s3://{bucket}/x", "job").put("probe", b"x")
 
 

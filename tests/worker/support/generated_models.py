@@ -1,7 +1,7 @@
-"""Models that are drawn by a seed, saved by one to three ranks and resumed by as many.
+"""Models that are generated from a seed, saved by one to three ranks and resumed by as many.
 
-What differs between ranks, or cannot be held, has to be refused by its name. The ranks are threads of one process, and their models
-are wrapped by DDP over a group of one: what is compared and divided depends on names, kinds and values alone.
+State that differs between ranks or cannot be saved has to be refused by its name. The ranks are threads of one process,
+and their models are wrapped by DDP over a group of one: comparison and division depend on names, types and values only.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ from torch import Generator, Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from worker.support.stores import LATER_S, MemoryStore
 
-UNHELD: Final = {
+UNSUPPORTED: Final = {
     *(getattr(torch, f"{sign}int{bits}") for sign in ("", "u") for bits in range(1, 8)),
     *(torch.qint8, torch.qint32, torch.quint8, torch.quint4x2, torch.quint2x4),
 }
-"""Types of which torch copies no tensor, or that need more than their bytes."""
-HELD: Final = sorted(
-    {v for v in vars(torch).values() if isinstance(v, torch.dtype)} - UNHELD, key=str
+"""Types that torch cannot copy, or that need more than their bytes."""
+SUPPORTED: Final = sorted(
+    {v for v in vars(torch).values() if isinstance(v, torch.dtype)} - UNSUPPORTED, key=str
 )
 TRAINED: Final = (torch.float32, torch.float64, torch.bfloat16)
 NAMES: Final = ("scale", "scale_ema", "scale_", "embed", "embed_avg", "h", "state", "0")
 SHAPES: Final = ((), (0,), (3, 0), (1,), (7,), (4, 6), (2, 3, 4), (70, 9))
 
 
-class Gathering:
-    """Where ranks that are threads meet."""
+class ThreadRendezvous:
+    """Rendezvous of ranks that are threads."""
 
     def __init__(self, world_size: int) -> None:
         self.barrier = Barrier(world_size, timeout=60)
         self.table: list[Any] = [None] * world_size
 
 
-class Together(ProcessGroup):
-    """A rank that is a thread."""
+class ThreadGroup(ProcessGroup):
+    """The process group of a rank that is a thread."""
 
-    def __init__(self, rank: int, world_size: int, gathering: Gathering) -> None:
+    def __init__(self, rank: int, world_size: int, rendezvous: ThreadRendezvous) -> None:
         super().__init__(rank, world_size, torch.device("cpu"), None)
-        self._gathering = gathering
+        self._rendezvous = rendezvous
 
     def all_reduce_max(self, numbers: Sequence[float]) -> list[float]:
         return [max(column) for column in zip(*self._exchange(list(numbers)), strict=True)]
@@ -71,16 +71,16 @@ class Together(ProcessGroup):
         return str(self._exchange(text)[source])
 
     def _exchange(self, mine: Any) -> list[Any]:
-        """What all ranks bring, by rank."""
-        self._gathering.table[self.rank] = mine
-        self._gathering.barrier.wait()
-        brought = list(self._gathering.table)
-        self._gathering.barrier.wait()
-        return brought
+        """Values of all ranks, by rank."""
+        self._rendezvous.table[self.rank] = mine
+        self._rendezvous.barrier.wait()
+        all_values = list(self._rendezvous.table)
+        self._rendezvous.barrier.wait()
+        return all_values
 
 
 class Net(nn.Module):
-    """A module with what was drawn for it."""
+    """A module with generated parameters and buffers."""
 
     extra: Any = None
 
@@ -91,8 +91,8 @@ class Net(nn.Module):
         self.extra = state
 
 
-class Kept:
-    """Something else with a state."""
+class StatefulObject:
+    """An object with a state that is no module."""
 
     def __init__(self, state: dict[str, Any]) -> None:
         self.state = state
@@ -104,8 +104,11 @@ class Kept:
         self.state = state
 
 
-class Drawn:
-    """What a rank tracks. The form comes of a seed, and values of another: of one for each rank where each has its own."""
+class GeneratedState:
+    """Tracked state of a rank.
+
+    One seed determines its structure, and another one its values; per-rank state has a seed for each rank.
+    """
 
     def __init__(self, seed: int, values: int, group: ProcessGroup) -> None:
         self.form = Random(seed)
@@ -118,8 +121,10 @@ class Drawn:
         optimizer = self._optimizer(net, of_weights)
         model = DistributedDataParallel(net, init_sync=False) if is_wrapped else net
         self.net, self.is_apart, self.is_divided = net, is_apart, is_wrapped and not is_apart
-        self.kept = Kept({"tree": self._tree(own if per_rank else shared, depth=3)})
-        self.plain = Kept({"w": torch.rand(9, generator=shared), "n": [1.5, {"k": values}]})
+        self.kept = StatefulObject({"tree": self._tree(own if per_rank else shared, depth=3)})
+        self.plain = StatefulObject(
+            {"w": torch.rand(9, generator=shared), "n": [1.5, {"k": values}]}
+        )
         self.tracked = TrackedState(
             {"model": model, "optimizer": optimizer, "kept": self.kept, "plain": self.plain},
             per_rank,
@@ -154,7 +159,7 @@ class Drawn:
         return optimizer
 
     def _tensor(self, values: Generator) -> Tensor:
-        dtype, shape = self.form.choice(HELD), self.form.choice(SHAPES)
+        dtype, shape = self.form.choice(SUPPORTED), self.form.choice(SHAPES)
         count = torch.Size(shape).numel() * dtype.itemsize
         bits = torch.randint(
             2 if dtype is torch.bool else 256, (count,), dtype=torch.uint8, generator=values
@@ -191,24 +196,24 @@ class Drawn:
         return self.form.choice(forms)
 
     def everything(self) -> tuple[Any, dict[str, bytes]]:
-        """All values, to the bit."""
+        """All values as bytes."""
         trees, encoder = self.tracked.encode()
         return trees, {n: bytes(tensor_bytes(local_memory(t))) for n, t in encoder.tensors.items()}
 
 
-def is_refused(drawn: Drawn, ranks: ProcessGroup, name: str) -> bool:
-    """Whether all ranks refuse to track this, by its name."""
+def is_refused(generated: GeneratedState, ranks: ProcessGroup, name: str) -> bool:
+    """Whether all ranks refuse to track the state and name the reason."""
     try:
-        check_consistency(drawn.tracked, ranks)
+        check_consistency(generated.tracked, ranks)
     except (InconsistentState, UnserializableState) as error:
         return str(error).startswith(f"{name} ")
     return False
 
 
-def change(drawn: Drawn, chance: Random) -> str:
-    """The name of what is not as on the other ranks from now on."""
-    state = drawn.plain.state
-    match chance.randrange(4 if drawn.is_apart else 5):
+def change(generated: GeneratedState, chance: Random) -> str:
+    """Change a value on this rank only and return its name."""
+    state = generated.plain.state
+    match chance.randrange(4 if generated.is_apart else 5):
         case 0:
             state["w"][chance.randrange(9)] += 1
             return "plain.w"
@@ -222,22 +227,24 @@ def change(drawn: Drawn, chance: Random) -> str:
             state["more"] = 1
             return "plain.more"
         case _:
-            drawn.net.register_buffer("late", torch.ones(2))
+            generated.net.register_buffer("late", torch.ones(2))
             return "model.late"
 
 
-def part(drawn: Drawn) -> str:
-    """The beginning of the name of what DDP keeps the same, and is not as on the other ranks from now on; empty: nothing is large
-    enough to be compared."""
-    for parameter in drawn.net.parameters():
+def part(generated: GeneratedState) -> str:
+    """Change a value that DDP keeps equal on this rank only and return the prefix of its name.
+
+    The prefix is empty if no tensor is large enough to be compared.
+    """
+    for parameter in generated.net.parameters():
         if parameter.numel() >= VALUES_PER_TENSOR:
             parameter.data += 3
             return "model."
     return ""
 
 
-def put_bad(drawn: Drawn, chance: Random) -> str:
-    """The name of something that no checkpoint can hold, and that is tracked from now on."""
+def add_unsupported(generated: GeneratedState, chance: Random) -> str:
+    """Add a value that cannot be saved and return its name."""
     bad = [
         torch.zeros(4, dtype=torch.uint8).view(chance.choice([torch.uint3, torch.int1])),
         torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
@@ -246,18 +253,18 @@ def put_bad(drawn: Drawn, chance: Random) -> str:
         torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
         torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
         nn.UninitializedParameter(),
-        Kept({}),
+        StatefulObject({}),
     ]
-    drawn.kept.state["bad"] = chance.choice(bad)
+    generated.kept.state["bad"] = chance.choice(bad)
     return "kept.bad"
 
 
 def save(
     tracked: TrackedState, ranks: ProcessGroup, archive: CheckpointRepository, seed: int
 ) -> AsyncWriter:
-    """Make a checkpoint; the first rank comes last, so that it need not wait."""
+    """Save a checkpoint; rank 0 writes last, so that it need not wait."""
     archive.tokens.claim(1, "a", LATER_S)
-    saver = AsyncWriter(
+    writer = AsyncWriter(
         archive,
         WriterIdentity(ranks.rank, ranks.world_size, 1, "00000001"),
         Reporter(None),
@@ -266,67 +273,73 @@ def save(
     snapshot = stage(seed + 1, SavePlanner(tracked, ranks), {}, StagingBuffer())
     for is_turn in (ranks.rank > 0, ranks.rank == 0):
         if is_turn:
-            saver.save(snapshot)
-            saver.wait(60)
+            writer.save(snapshot)
+            writer.wait(60)
         ranks.all_reduce_max([0.0])
-    return saver
+    return writer
 
 
-def play(seed: int) -> None:
-    """One model on all of its ranks, from its birth to its second life."""
+def check_model(seed: int) -> None:
+    """Create, save and resume one model on all of its ranks."""
     world_size = seed % 3 + 1
-    gathering, store = Gathering(world_size), MemoryStore()
+    rendezvous, store = ThreadRendezvous(world_size), MemoryStore()
 
-    def live(rank: int) -> None:
+    def run_rank(rank: int) -> None:
         with ExitStack() as failing:
-            failing.callback(gathering.barrier.abort)  # Else the others would wait for it.
-            _play(seed, Together(rank, world_size, gathering), CheckpointRepository(store))
+            failing.callback(
+                rendezvous.barrier.abort
+            )  # Otherwise the other ranks wait for this one.
+            _check_model(
+                seed, ThreadGroup(rank, world_size, rendezvous), CheckpointRepository(store)
+            )
             failing.pop_all()
 
     with ThreadPoolExecutor(world_size) as threads:
-        ends = [threads.submit(live, rank) for rank in range(world_size)]
-    # Of a rank that failed, not of those that waited for it in vain.
+        ends = [threads.submit(run_rank, rank) for rank in range(world_size)]
+    # The error of the rank that failed, not of the ranks that waited for it.
     flaws = [error for end in ends if (error := end.exception())]
     for flaw in sorted(flaws, key=lambda error: isinstance(error, BrokenBarrierError)):
         raise flaw
 
 
-def _play(seed: int, ranks: ProcessGroup, archive: CheckpointRepository) -> None:
+def _check_model(seed: int, ranks: ProcessGroup, archive: CheckpointRepository) -> None:
     chance = Random(-seed)
-    fates = ["sound"] * 4 + ["bad", "differs", "comes to differ", "comes apart"]
-    fate = chance.choice(fates)
+    outcomes = ["sound"] * 4 + ["bad", "differs", "comes to differ", "comes apart"]
+    outcome = chance.choice(outcomes)
     is_odd = ranks.rank == ranks.world_size - 1
-    drawn = Drawn(seed, seed, ranks)
-    if (ranks.world_size == 1 and fate != "bad") or (
-        fate == "comes apart" and not drawn.is_divided
+    generated = GeneratedState(seed, seed, ranks)
+    if (ranks.world_size == 1 and outcome != "bad") or (
+        outcome == "comes apart" and not generated.is_divided
     ):
-        fate = "sound"
-    other = drawn if is_odd else Drawn(seed, seed, ranks)
-    if fate == "bad":
-        assert is_refused(drawn, ranks, put_bad(drawn, chance)), f"seed {seed} held what is bad"
-        return
-    if fate == "differs":
-        name = change(other, chance)
-        assert is_refused(drawn, ranks, name), f"seed {seed}: {name} differs"
-        return
-    check_consistency(drawn.tracked, ranks)
-    name = ""
-    if fate == "comes to differ":
-        name = change(other, chance)
-    elif fate == "comes apart":
-        name = part(other)
-    known = drawn.everything()
-    saver = save(drawn.tracked, ranks, archive, seed)
-    if name:
-        assert ranks.all_reduce_max([float(saver.is_inconsistent or bool(saver.divergence))])[0], (
-            f"seed {seed}: {name}"
+        outcome = "sound"
+    other = generated if is_odd else GeneratedState(seed, seed, ranks)
+    if outcome == "bad":
+        assert is_refused(generated, ranks, add_unsupported(generated, chance)), (
+            f"seed {seed} held what is bad"
         )
-        result = ranks.first_message(saver.divergence) or first_difference(ranks, saver.statement)
+        return
+    if outcome == "differs":
+        name = change(other, chance)
+        assert is_refused(generated, ranks, name), f"seed {seed}: {name} differs"
+        return
+    check_consistency(generated.tracked, ranks)
+    name = ""
+    if outcome == "comes to differ":
+        name = change(other, chance)
+    elif outcome == "comes apart":
+        name = part(other)
+    known = generated.everything()
+    writer = save(generated.tracked, ranks, archive, seed)
+    if name:
+        assert ranks.all_reduce_max([float(writer.is_inconsistent or bool(writer.divergence))])[
+            0
+        ], f"seed {seed}: {name}"
+        result = ranks.first_message(writer.divergence) or first_difference(ranks, writer.statement)
         assert result.startswith(name), f"seed {seed}: {result}"
         assert not archive.names(LATER_S)
         return
-    fresh = Drawn(seed, seed + 10**6, ranks)
+    fresh = GeneratedState(seed, seed + 10**6, ranks)
     archive.tokens.claim(2, "b", LATER_S)
     restored = restore(archive, ranks, fresh.tracked, 2, LATER_S)
-    assert restored.name, f"seed {seed} was not saved: {saver.failure_reason}"
+    assert restored.name, f"seed {seed} was not saved: {writer.failure_reason}"
     assert fresh.everything() == known, f"seed {seed} is not as it was on rank {ranks.rank}"

@@ -1,4 +1,4 @@
-"""Feeding: ranks one after another in one process, whose positions go through storage into worlds of other sizes."""
+"""Loaders of all ranks in one process, which resume from saved positions at any world size."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 Make = Callable[[int, int], Iterable[Any]]
-"""The loader of a rank in a world, as a script makes it."""
+"""Creates the loader of a rank in a world, like a training script."""
 
 Batch = tuple[int, tuple[Any, ...]]
-"""The pass that it belongs to, and its samples."""
+"""Number of the pass, and the samples."""
 
 
 class Numbers(Dataset[int]):
@@ -39,7 +39,7 @@ class Numbers(Dataset[int]):
 
 
 class Noisy(Dataset[Tensor]):
-    """Numbers with noise, from wherever this process or worker draws."""
+    """Numbers with noise from the global generators of this process or loader worker."""
 
     def __init__(self, length: int = 11) -> None:
         self.length = length
@@ -52,7 +52,10 @@ class Noisy(Dataset[Tensor]):
 
 
 def striped(length: int, batch: int, **options: Any) -> Make:
-    """Numbers by `DistributedSampler`; `drops_batch` and `workers` are the loader's, the rest the sampler's."""
+    """A loader of numbers with `DistributedSampler`.
+
+    `drops_batch` and `workers` are options of the loader, the others of the sampler.
+    """
     drops_batch, workers = options.pop("drops_batch", False), options.pop("workers", 0)
 
     def make(rank: int, world_size: int) -> DataLoader[int]:
@@ -64,7 +67,7 @@ def striped(length: int, batch: int, **options: Any) -> Make:
 
 
 def stored(position: Position) -> dict[str, Any]:
-    """What comes back from a checkpoint."""
+    """A position after a round trip through a checkpoint."""
     encoder = Encoder()
     text = json.dumps(encoder.encode(asdict(position), "@rank"))
     tensors = {name: tensor.clone() for name, tensor in encoder.tensors.items()}
@@ -73,23 +76,23 @@ def stored(position: Position) -> dict[str, Any]:
 
 
 def draws() -> tuple[object, ...]:
-    """What a training draws itself in a step."""
+    """Random numbers that a training draws in a step."""
     return torch.rand(2).tolist(), random.random(), np.random.rand()  # noqa: NPY002 - what a script draws from
 
 
 @dataclass
 class LoaderRun:
-    """What a world of ranks saw between its start and a checkpoint."""
+    """Samples of a world of ranks between its start and a checkpoint."""
 
     batches: list[list[Batch]]
     """By rank and step."""
     drawn: list[list[object]]
-    """What each rank drew itself in each step."""
+    """Random numbers that each rank drew in each step."""
     trees: list[Any]
-    """What the checkpoint holds of each rank."""
+    """State of each rank in the checkpoint."""
 
     def steps(self) -> Iterator[tuple[int, list[Any]]]:
-        """The pass and the samples of all ranks together, step by step; in the order in which they were dealt."""
+        """Yield the pass and the samples of all ranks by step, in order of distribution."""
         for ranks in zip(*self.batches, strict=True):
             assert len({number for number, _ in ranks}) == 1, "ranks are in different passes"
             width = max(len(samples) for _, samples in ranks)
@@ -105,31 +108,31 @@ def run_loaders(
     *,
     continues: bool = False,
 ) -> LoaderRun:
-    """A world of so many ranks that continues from `trees` for so many steps."""
-    leg = LoaderRun([], [], [])
+    """Resume a world of ranks from `trees` and run it for a number of steps."""
+    run = LoaderRun([], [], [])
     for rank in range(world_size):
         rng.seed(3 + rank)
         start = reshard(trees, rank, world_size) if trees else None
-        feed = ResumableLoader(make(rank, world_size), start, continues=continues, logs=rank == 0)
+        loader = ResumableLoader(make(rank, world_size), start, continues=continues, logs=rank == 0)
         seen: list[Batch] = []
         drawn: list[object] = []
-        with closing(iter(feed)) as batches:  # type: ignore[type-var]
+        with closing(iter(loader)) as batches:  # type: ignore[type-var]
             for _ in range(steps):
                 batch = next(batches)
                 samples = batch.tolist() if isinstance(batch, Tensor) else batch
-                seen.append((feed._passes, tuple(samples)))
+                seen.append((loader._passes, tuple(samples)))
                 drawn.append(draws())
-            leg.trees.append(stored(feed.position))
-        leg.batches.append(seen)
-        leg.drawn.append(drawn)
-    return leg
+            run.trees.append(stored(loader.position))
+        run.batches.append(seen)
+        run.drawn.append(drawn)
+    return run
 
 
-def of_pass(number: int, legs: Iterable[LoaderRun]) -> list[Any]:
-    """The samples of a pass in the order in which they were dealt, over all legs."""
-    return [s for leg in legs for which, dealt in leg.steps() if which == number for s in dealt]
+def of_pass(number: int, runs: Iterable[LoaderRun]) -> list[Any]:
+    """Samples of a pass in order of distribution, over all runs."""
+    return [s for run in runs for which, dealt in run.steps() if which == number for s in dealt]
 
 
 def repeated(samples: Iterable[Any]) -> list[Any]:
-    """Samples that came more than once."""
+    """Samples that occur more than once."""
     return sorted(sample for sample, times in Counter(samples).items() if times > 1)

@@ -1,4 +1,4 @@
-"""Metadata services of three clouds on loopback, with their headers, tokens and status codes."""
+"""Metadata services of three clouds on loopback, with headers, tokens and status codes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ LATEST = "/latest/meta-data/"
 
 @dataclass
 class Ec2:
-    """AWS. Without `tokens` it is IMDSv1, which knows none."""
+    """The metadata service of AWS; without `tokens`, IMDSv1."""
 
     tokens: bool = True
     action_at: datetime | None = None
-    """When the node is taken; None: no notice."""
+    """Time of the termination; None without a notice."""
     rebalance_at: datetime | None = None
     is_advice_garbled: bool = False
     valid: str = ""
-    """The token that is accepted; clear it, and the one that is out there has expired."""
+    """The accepted token; clear it to expire the issued one."""
     given: int = 0
 
     def answer(self, method: str, path: str, headers: Any) -> Answer:
-        """What EC2 says."""
+        """Response of EC2 to a request."""
         if path == "/latest/api/token":
             return self._token(method, headers)
         token = headers.get("X-aws-ec2-metadata-token")
@@ -64,13 +64,13 @@ class Ec2:
 
 @dataclass
 class Gce:
-    """GCP."""
+    """The metadata service of GCP."""
 
     is_preempted: bool = False
     maintenance: str = "NONE"
 
     def answer(self, method: str, path: str, headers: Any) -> Answer:
-        """What Compute Engine says."""
+        """Response of Compute Engine to a request."""
         flavor = {"Metadata-Flavor": "Google"}
         if not path.startswith("/computeMetadata/v1/"):
             return 404, flavor, ""
@@ -87,14 +87,14 @@ class Gce:
 
 
 @dataclass
-class Arm:
-    """Azure."""
+class AzureServer:
+    """The metadata service of Azure."""
 
     name: str = "vm-3"
     events: list[dict[str, Any]] = field(default_factory=list)
 
     def answer(self, method: str, path: str, headers: Any) -> Answer:
-        """What Azure says."""
+        """Response of Azure to a request."""
         if headers.get("Metadata") != "true" or method != "GET" or "api-version=" not in path:
             return 400, {}, '{"error": "Bad request"}'
         match path.partition("?")[0]:
@@ -105,7 +105,7 @@ class Arm:
         return NOT_FOUND
 
     def schedule(self, kind: str, resource: str, at: datetime | None) -> None:
-        """Add an event; without a time it has begun."""
+        """Add an event; without a time it has already started."""
         self.events.append(
             {
                 "EventId": "C7061BAC-AFDC-4513-B24B-AA5F13A16123",
@@ -119,16 +119,16 @@ class Arm:
         )
 
 
-Sky: TypeAlias = Ec2 | Gce | Arm
+MetadataServer: TypeAlias = Ec2 | Gce | AzureServer
 
 
 @contextmanager
-def over(sky: Sky) -> Iterator[str]:
-    """The address at which it answers."""
+def serve(metadata: MetadataServer) -> Iterator[str]:
+    """Serve a metadata service on loopback and yield its address."""
 
     class Host(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, headers, text = sky.answer(self.command, self.path, self.headers)
+            status, headers, text = metadata.answer(self.command, self.path, self.headers)
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)

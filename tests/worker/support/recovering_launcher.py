@@ -1,4 +1,4 @@
-"""A job whose launcher recovers it by itself: other machines each time, and always the same environment."""
+"""A launcher that recovers a job itself, on new machines with an unchanged environment."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from holdfast_worker.preemption.metadata_service import MetadataService
 
 sys.exit(launch(sys.argv[3:], [int(sys.argv[2])], MetadataService(sys.argv[1])))
 """
-"""The wrapper, with another address for what a cloud has to say."""
+"""The wrapper, with a replaced address of the metadata service."""
 
 
 @dataclass
 class RecoveringLauncher(RunDriver):
-    """The job, and one node of each of its placements."""
+    """A job, and one node of each of its placements."""
 
     node: int = 0
 
     def environment(self) -> dict[str, str]:
-        """What SkyPilot gives to every placement of the job."""
+        """Environment of every placement of the job, as SkyPilot sets it."""
         same = {k: v for k, v in super().environment().items() if k not in NUMBERED}
         sky = {
             "HOME": str(self.home),
@@ -42,24 +42,24 @@ class RecoveringLauncher(RunDriver):
 
     @property
     def home(self) -> Path:
-        """The home directory of the node that is in use."""
+        """Home directory of the current node."""
         return self.path / f"vm-{self.attempt}-{self.node}"
 
     @property
     def folder(self) -> Path:
-        """What the placement keeps there."""
+        """The placement's files in the home directory."""
         return self.home / ".holdfast" / "lesson" / "1"
 
     @property
     def run_dir(self) -> Path:
-        """The run directory of the node that is in use."""
+        """Run directory of the current node."""
         return self.folder / f"node-{self.node}"
 
     def reports(self, kind: ReportKind | None = None) -> list[Report]:
-        """What was said on the machines that are in use; of one kind, if given."""
+        """Reports of the current node, optionally of one kind."""
         reported = (report for report, _ in read_spool(spool_file(self.folder / "spool", 0)))
         return [report for report in reported if kind in (None, report.kind)]
 
-    def start_watched(self, metadata: str, ranks: int, *args: str) -> subprocess.Popen[str]:
-        """The next placement, on machines of a cloud that answers at `metadata`."""
+    def start_with_metadata(self, metadata: str, ranks: int, *args: str) -> subprocess.Popen[str]:
+        """Start the next placement on a machine with a metadata service at `metadata`."""
         return self.start_python(WATCHED, metadata, str(ranks), *args)

@@ -1,4 +1,4 @@
-"""Ranks that meet as their environments say, forked by one process, as torch takes seconds to load.
+"""Ranks that join by their environments, forked from one process, as torch loads slowly.
 
 python rendezvous_ranks.py '[[{NAME: VALUE, ...}, ...], ...]': the environments of the ranks of each run.
 """
@@ -13,7 +13,7 @@ from holdfast_worker.topology.identity import RankIdentity
 
 
 def meet(env: dict[str, str]) -> None:
-    """Agree on the greatest rank, and leave."""
+    """Agree on the greatest rank and exit."""
     os.environ.update(env)
     ranks = ProcessGroup.join(RankIdentity.read(env))
     [greatest] = ranks.all_reduce_max([float(ranks.rank)])

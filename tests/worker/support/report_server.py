@@ -1,4 +1,4 @@
-"""A service on loopback that musters placements and takes reports as the real one does: once, and in order."""
+"""A fake service that registers placements and accepts reports like the real one."""
 
 from __future__ import annotations
 
@@ -20,67 +20,67 @@ REPLACED = {
 }
 FORGOTTEN = {"type": "/docs/errors#not-mustered", "title": "Muster first.", "status": 409}
 NO_ANSWER = 0
-"""Stands for a status code: the request is taken, and the connection closed."""
+"""In place of a status code: the request is processed, and the connection closed."""
 
 
 @dataclass
 class ReportServer:
-    """A service that keeps what it is told, once, and says no as often as it is made to."""
+    """A service that stores each report once, and refuses requests on demand."""
 
     refusals: list[int] = field(default_factory=list)
-    """Status codes of the next answers, before it begins to accept."""
+    """Status codes of the next responses, before the service accepts requests."""
     is_behind_a_proxy: bool = False
-    """Whether it is the proxy that refuses, in words of its own."""
-    told: dict[int, list[int]] = field(default_factory=dict)
-    """Numbers of the reports of each attempt, in the order in which they came."""
-    roll: dict[str, int] = field(default_factory=dict)
-    """The attempt of each incarnation that mustered."""
-    musters: list[Any] = field(default_factory=list)
-    """What was said to muster, each time."""
+    """Whether a proxy sends the refusals, with its own body."""
+    received: dict[int, list[int]] = field(default_factory=dict)
+    """Numbers of the reports of each attempt, in order of arrival."""
+    attempts: dict[str, int] = field(default_factory=dict)
+    """Attempt number of each registered incarnation."""
+    registrations: list[Any] = field(default_factory=list)
+    """Bodies of all registration requests."""
     replaced: set[str] = field(default_factory=set)
-    """Incarnations that are fenced; `*` is all of them."""
+    """Incarnations that are fenced; `*` for all."""
     forgotten: set[str] = field(default_factory=set)
-    """Incarnations that have to muster again."""
+    """Incarnations that have to register again."""
     leave_within_s: float | None = None
-    """How long the job may stay; None: as long as it likes."""
+    """Time that the job gets to exit; None for no exit request."""
     knows_oldest: bool = True
-    """Whether it continues at the oldest report that a worker has, unlike a service of an earlier version."""
+    """Whether a worker's oldest report is accepted as the next one; False for older services."""
     oldest: list[int] = field(default_factory=list)
-    """What workers named as the oldest report that they have, each time."""
+    """Numbers of the oldest report in all deliveries."""
     steps: list[int] = field(default_factory=list)
-    """Steps of the points that were reported."""
+    """Steps of the reported points."""
     largest: int = 0
     tokens: set[str] = field(default_factory=set)
     paths: set[str] = field(default_factory=set)
-    heard: threading.Condition = field(default_factory=threading.Condition)
+    changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def answer(self, path: str, body: Any) -> tuple[int, Any]:
-        """Status and content of the answer to a POST."""
+    def respond(self, path: str, body: Any) -> tuple[int, Any]:
+        """Status and body of the response to a POST."""
         code = self.refusals.pop(0) if self.refusals else 200
-        is_muster = path.endswith("/muster")
+        is_registration = path.endswith("/muster")
         if code not in {200, NO_ANSWER}:
             found = {"type": "/docs/errors#refused", "detail": "not now, and not later"}
             return code, {"message": "default backend"} if self.is_behind_a_proxy else found
         who = body.get("incarnation")
         if self.replaced & {who, "*"}:
             return 409, REPLACED
-        if who in self.forgotten and not is_muster:
+        if who in self.forgotten and not is_registration:
             return 409, FORGOTTEN
-        return code, self.muster(body) if is_muster else self.take(body)
+        return code, self.register(body) if is_registration else self.accept(body)
 
-    def muster(self, body: Any) -> dict[str, int]:
-        """Number a placement."""
-        with self.heard:
-            self.musters.append(body)
+    def register(self, body: Any) -> dict[str, int]:
+        """Register a placement and return its attempt number."""
+        with self.changed:
+            self.registrations.append(body)
             self.forgotten.discard(body["incarnation"])
-            attempt = self.roll.setdefault(body["incarnation"], len(self.roll) + 1)
-            self.heard.notify_all()
-            return {"attempt": attempt, "next": len(self.told.get(attempt, [])) + 1}
+            attempt = self.attempts.setdefault(body["incarnation"], len(self.attempts) + 1)
+            self.changed.notify_all()
+            return {"attempt": attempt, "next": len(self.received.get(attempt, [])) + 1}
 
-    def take(self, body: Any) -> dict[str, Any]:
-        """Accept a delivery."""
-        with self.heard:
-            kept = self.told.setdefault(body["attempt"], [])
+    def accept(self, body: Any) -> dict[str, Any]:
+        """Accept a delivery of reports."""
+        with self.changed:
+            kept = self.received.setdefault(body["attempt"], [])
             self.largest = max(self.largest, len(body["reports"]))
             if body.get("oldest"):
                 self.oldest.append(body["oldest"])
@@ -91,27 +91,27 @@ class ReportServer:
                     kept.append(report["n"])
                     if report["kind"] == "progress":
                         self.steps.append(report["body"]["step"])
-            self.heard.notify_all()
+            self.changed.notify_all()
             return {"next": kept[-1] + 1 if kept else 1, "leave_within_s": self.leave_within_s}
 
     def wait_for(self, attempt: int, count: int) -> None:
-        """Return when so many reports of an attempt are here."""
-        with self.heard:
-            assert self.heard.wait_for(lambda: len(self.told.get(attempt, [])) >= count, 30)
+        """Wait until `count` reports of an attempt have arrived."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.received.get(attempt, [])) >= count, 30)
 
     @contextmanager
     def opened(self, port: int) -> Iterator[None]:
-        """Open on a port of loopback."""
+        """Listen on a port of loopback."""
         service = self
 
-        class Door(BaseHTTPRequestHandler):
+        class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 size_bytes = int(self.headers["Content-Length"])
                 body = json.loads(self.rfile.read(size_bytes))
-                assert size_bytes <= MAX_BODY_BYTES, "nothing longer is ever taken"
+                assert size_bytes <= MAX_BODY_BYTES, "a longer body is always refused"
                 service.tokens.add(self.headers["Authorization"])
                 service.paths.add(self.path)
-                code, content = service.answer(self.path, body)
+                code, content = service.respond(self.path, body)
                 if code == NO_ANSWER:
                     self.close_connection = True
                     return
@@ -126,7 +126,7 @@ class ReportServer:
             def log_message(self, *_: object) -> None:
                 """Log nothing."""
 
-        server = ThreadingHTTPServer(("127.0.0.1", port), Door)
+        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         try:
             yield

@@ -1,4 +1,4 @@
-"""A stage for whole runs: starts ranks as torchrun would, or the wrapper as a launcher would, and reads what they leave."""
+"""Driver of whole runs: starts ranks like torchrun or the wrapper like a launcher."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from support.live_service import free_port
 
 DDP_SCRIPT = str(Path(__file__).parents[1] / "scripts/ddp.py")
 TOTAL = "40"
-"""Steps of a lesson that comes to its end."""
+"""Steps of a training that ends."""
 TIMEOUT_S = 120
 
 STARTED: list[subprocess.Popen[Any]] = []
-"""Every wrapper and rank of the test under way; those that a failed test left are ended with it."""
+"""All wrappers and ranks of the current test, which are killed at its end."""
 
 
 @dataclass
 class RunDriver:
-    """One job: its store, its spool and its attempts, in a directory."""
+    """One job with its store, spool and attempts, in a directory."""
 
     path: Path
     every: str = "10 steps"
     extra: Mapping[str, str] = field(default_factory=dict)
     attempt: int = 0
     forks: bool = True
-    """Whether wrappers, and what they start, are forked. Elsewhere they are real programs."""
+    """Whether wrappers and their children are forked instead of started as programs."""
 
     def environment(self) -> dict[str, str]:
-        """What a launcher gives to the attempt that is under way."""
+        """Environment of the current attempt, as a launcher sets it."""
         clean = {
             k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "SKYPILOT_"))
         }
@@ -59,11 +59,11 @@ class RunDriver:
 
     @property
     def run_dir(self) -> Path:
-        """The run directory of the attempt that is under way."""
+        """Run directory of the current attempt."""
         return self.path / f"run-{self.attempt}"
 
     def start_ranks(self, ranks: int, *args: str) -> list[Forked]:
-        """The next attempt, started as torchrun does it: processes that know their rank and where to meet."""
+        """Start the ranks of the next attempt with the environment that torchrun sets."""
         self.attempt += 1
         self.run_dir.mkdir(parents=True)
         meet = {
@@ -83,43 +83,43 @@ class RunDriver:
         return started
 
     def run_ranks(self, ranks: int, *args: str) -> list[int]:
-        """Exit codes of the ranks of a whole attempt."""
+        """Run a whole attempt and return the exit codes of its ranks."""
         return [process.wait(TIMEOUT_S) for process in self.start_ranks(ranks, *args)]
 
     def start_wrapper(self, *args: str) -> subprocess.Popen[str]:
-        """The next attempt, started as a launcher does it."""
+        """Start the next attempt like a launcher."""
         return self._start("-m", "holdfast_worker", "run", *args)
 
     def start_python(self, program: str, *args: str) -> subprocess.Popen[str]:
-        """The next attempt, by a wrapper of the test's own."""
+        """Start the next attempt with a Python program as its wrapper."""
         return self._start("-c", program, *args)
 
-    def _start(self, *words: str) -> subprocess.Popen[str]:
+    def _start(self, *arguments: str) -> subprocess.Popen[str]:
         self.attempt += 1
         self.run_dir.mkdir(parents=True, exist_ok=True)
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         env = self.environment()
         wrapper = (
-            Forked("worker", words, env=env, **pipes)
+            Forked("worker", arguments, env=env, **pipes)
             if self.forks
-            else subprocess.Popen([sys.executable, *words], env=env, **pipes)
+            else subprocess.Popen([sys.executable, *arguments], env=env, **pipes)
         )
         STARTED.append(wrapper)
         return wrapper
 
     def run_wrapper(self, *args: str) -> tuple[int, str, str]:
-        """Exit code, output and errors of a whole attempt."""
+        """Run a whole attempt and return its exit code, stdout and stderr."""
         wrapper = self.start_wrapper(*args)
         out, err = wrapper.communicate(timeout=TIMEOUT_S)
         return wrapper.returncode, out, err
 
     @property
     def result(self) -> str:
-        """Digest of the final weights, as the script saw them."""
+        """Digest of the final weights, as the script wrote it."""
         return (self.path / "result").read_text()
 
     def reports(self, kind: ReportKind | None = None) -> list[Report]:
-        """What the worker said, over all attempts; of one kind, if given."""
+        """Reports of all attempts, optionally of one kind."""
         spool = self.path / "spool"
         reported = [
             report
@@ -129,24 +129,24 @@ class RunDriver:
         return [report for report in reported if kind in (None, report.kind)]
 
     def log(self, rank: int) -> str:
-        """What a rank of the attempt under way wrote."""
+        """Output of a rank of the current attempt."""
         return (self.run_dir / "ranks" / f"rank-{rank}.log").read_text()
 
 
 def end_all() -> None:
-    """End what was started and still runs. The ranks of a wrapper go with it."""
+    """End all started processes that still run; ranks end with their wrapper."""
     for process in STARTED:
         if process.poll() is None:
             process.kill()
             process.communicate()
         for stream in (process.stdout, process.stderr):
-            if stream:  # Of one that a test itself has killed.
+            if stream:  # None after a test killed the process itself.
                 stream.close()
     STARTED.clear()
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Return when another process has made it true."""
+    """Wait until another process makes a condition true."""
     pause = threading.Event()
     for _ in range(TIMEOUT_S * 50):
         if condition():

@@ -1,4 +1,4 @@
-"""S3 servers on loopback: one that stores files, and one that knows conditional writes and can be made to wait."""
+"""S3 servers on loopback: rclone without conditional writes, and moto with a blocking proxy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUNS = f"s3://{BUCKET}/runs"
 
 
 def credentials(endpoint: str) -> dict[str, str]:
-    """What boto3 looks for in the environment."""
+    """Environment variables of boto3."""
     return {
         "AWS_ACCESS_KEY_ID": KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET,
@@ -35,7 +35,7 @@ def credentials(endpoint: str) -> dict[str, str]:
 
 
 def open_bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch, job: str = "lesson") -> Store:
-    """What a job has in the bucket of a server; from here on, this process has its credentials."""
+    """Open the store of a job in a server's bucket and set the credentials in this process."""
     for name, value in credentials(endpoint).items():
         monkeypatch.setenv(name, value)
     return open_store(RUNS, job)
@@ -43,7 +43,7 @@ def open_bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch, job: str = "less
 
 @contextmanager
 def rclone(directory: Path) -> Iterator[str]:
-    """The endpoint of a server that keeps buckets as folders. It ignores conditions."""
+    """Run a server that stores buckets as folders and ignores conditions; yield its endpoint."""
     (directory / BUCKET).mkdir(parents=True)
     address = f"127.0.0.1:{free_port()}"
     program = Path(sysconfig.get_path("scripts")) / "rclone"
@@ -58,7 +58,7 @@ def rclone(directory: Path) -> Iterator[str]:
 
 
 class BlockingProxy:
-    """Holds up uploads of keys that contain a word, until it is opened."""
+    """Blocks uploads of keys that contain a word until it is opened."""
 
     def __init__(self, app: Callable[..., Iterable[bytes]]) -> None:
         self._app = app
@@ -67,11 +67,11 @@ class BlockingProxy:
         self.is_reached = threading.Event()
 
     def close_for(self, word: str) -> None:
-        """From now on uploads of such a key wait."""
+        """Block uploads of keys that contain `word`."""
         self._word = word
 
     def open(self) -> None:
-        """Let them continue. Requests of clients that are gone are discarded."""
+        """Continue blocked uploads. Requests of disconnected clients are discarded."""
         self._word = None
         self._open.set()
 
@@ -87,7 +87,7 @@ class BlockingProxy:
 
 @contextmanager
 def moto() -> Iterator[tuple[str, BlockingProxy]]:
-    """The endpoint of a server that keeps objects in memory and knows `If-None-Match`, and its gate."""
+    """Run a server with objects in memory and `If-None-Match`; yield its endpoint and proxy."""
     gate = BlockingProxy(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, gate, threaded=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
@@ -105,7 +105,7 @@ def moto() -> Iterator[tuple[str, BlockingProxy]]:
 
 
 def _wait_for(url: str) -> None:
-    """Return when somebody answers there, whatever the answer."""
+    """Wait until a server responds, with any status."""
     pause = threading.Event()
     for _ in range(200):
         try:

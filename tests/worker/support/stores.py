@@ -1,4 +1,4 @@
-"""Stores for tests, and the smallest training that can be saved in them: two ranks in one process."""
+"""Stores for tests, and a minimal training to save in them: two ranks in one process."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ LATER_S = float("inf")
 
 
 class Crash(BaseException):
-    """The process is gone; nothing may catch this."""
+    """A simulated crash of the process, which no handler may catch."""
 
 
 class CrashingStore:
-    """A store whose user is killed just before its operation number `last` changes anything."""
+    """A store whose client crashes before operation number `last` has an effect."""
 
     max_concurrency = 1
     is_remote = False
@@ -92,7 +92,7 @@ class CrashingStore:
 
 
 class MemoryStore:
-    """A store that lives as long as the test."""
+    """A store in memory."""
 
     max_concurrency = 1
     is_remote = False
@@ -128,7 +128,7 @@ class MemoryStore:
 
 
 class FlakyStore(DirectoryStore):
-    """A store that does not answer the first `silences` puts, refuses keys that end so, and may lose an answer."""
+    """A store with failing first puts (`silences`), refused key suffixes and lost responses."""
 
     def __init__(
         self, root: Path, silences: int = 0, refused: str = "\0", loses_answers: bool = False
@@ -155,7 +155,7 @@ class FlakyStore(DirectoryStore):
 
 
 class Scales:
-    """Something with a state: a few tensors that say at which step they are, and a number."""
+    """A tracked object: a few tensors whose values state their step, and a number."""
 
     def __init__(self) -> None:
         self.state: dict[str, Any] = {}
@@ -180,7 +180,7 @@ class Scales:
 
 
 class Fresh:
-    """What a script has when it starts: tensors of its own, which it fills."""
+    """Initial state of a script: tensors that a restore fills."""
 
     def __init__(self, **more: Tensor) -> None:
         self.tensors = {"left": torch.zeros(300), "right": torch.zeros(20, 10), **more}
@@ -196,7 +196,7 @@ class Fresh:
 
 
 class RankGroup:
-    """The savers of all ranks of one start of a job, over one store."""
+    """Checkpoint writers of all ranks of one start of a job, over one store."""
 
     def __init__(
         self, store: Store, spool: Path, *, epoch: int = 1, ranks: int = RANKS, **rules: Any
@@ -217,39 +217,39 @@ class RankGroup:
         ]
 
     def save(self, step: int, scales: Scales | None = None) -> None:
-        """One checkpoint of all ranks, to its end, good or bad."""
-        for rank, saver in enumerate(self.savers):
-            saver.save(snapshot(step, rank, len(self.savers), scales))
-        for saver in self.savers:
-            saver.wait(30)
-            assert not saver.is_busy
+        """Save one checkpoint of all ranks and wait for its success or failure."""
+        for rank, writer in enumerate(self.savers):
+            writer.save(snapshot(step, rank, len(self.savers), scales))
+        for writer in self.savers:
+            writer.wait(30)
+            assert not writer.is_busy
 
-    def said(self, kind: ReportKind) -> list[dict[str, Json]]:
-        """Bodies of the reports of one kind."""
+    def report_bodies(self, kind: ReportKind) -> list[dict[str, Json]]:
+        """Bodies of the reports of a kind."""
         return [dict(r.body) for r, _ in read_spool(self.spool) if r.kind is kind]
 
 
 def snapshot(step: int, rank: int, ranks: int, scales: Scales | None = None) -> Snapshot:
-    """A rank's share of the state at a step. All tensors count as replicated, so that both ranks hold some."""
+    """A rank's share of the state at a step; all tensors are replicated, so that each has some."""
     tracked = Replicated({"model": (scales or Scales()).at(step)})
     own = {"rank": rank, "noise": torch.tensor([rank, step])}
     return stage(step, SavePlanner(tracked, alone(rank, ranks)), own, StagingBuffer())
 
 
 def alone(rank: int, ranks: int) -> ProcessGroup:
-    """A rank that hears nothing of the others."""
+    """The process group of a rank that does not communicate with the others."""
     return ProcessGroup(rank, ranks, torch.device("cpu"), None)
 
 
 class Replicated(TrackedState):
-    """Objects of which all tensors are the same on all ranks."""
+    """Tracked objects with replicated tensors only."""
 
     def owner_of(self, name: str) -> Callable[[str], Owner]:
         return lambda _: Owner.REPLICATED
 
 
 def newest(store: Store, ranks: int = RANKS) -> tuple[int, list[str]]:
-    """Step of the newest checkpoint that all ranks can use (0: none), and what was wrong with newer ones."""
+    """Step of the newest checkpoint that all ranks can use (0: none), and flaws of newer ones."""
     archive = CheckpointRepository(store)
     passed_over: list[str] = []
     for name in archive.names(LATER_S):
@@ -263,7 +263,7 @@ def newest(store: Store, ranks: int = RANKS) -> tuple[int, list[str]]:
 
 
 def flaws(store: Store) -> list[str]:
-    """What is wrong with any of the checkpoints."""
+    """Flaws of all checkpoints."""
     archive = CheckpointRepository(store)
     found: list[str] = []
     for name in archive.names(LATER_S):
@@ -275,12 +275,12 @@ def flaws(store: Store) -> list[str]:
 
 
 def check_whole(archive: CheckpointRepository, name: CheckpointName, ranks: int) -> None:
-    """Read a checkpoint as every rank does. All of it must be of one step: never a mix.
+    """Read a checkpoint on every rank and check that all of it is of one step.
 
     Raises:
-        Damaged: it cannot be used.
+        Damaged: The checkpoint cannot be used.
     """
-    archive.is_remote = False  # Ranks that hear nothing of each other cannot share what they read.
+    archive.is_remote = False  # Ranks that do not communicate cannot share reads.
     for rank in range(ranks):
         found = read_checkpoint(
             archive, alone(rank, ranks), DestinationTensors.empty(), name, LATER_S
@@ -294,12 +294,12 @@ def check_whole(archive: CheckpointRepository, name: CheckpointName, ranks: int)
 
 
 def garble(store: MemoryStore, key: str) -> None:
-    """Put other bytes in the place of an object."""
+    """Overwrite an object with different bytes of the same size."""
     store.objects[key] = bytes(len(store.objects[key]))
 
 
 class InterruptedStore:
-    """A store in which others do something just before the first operation of a kind on a key that begins so."""
+    """A store that runs a callback before the first operation of a kind on a key prefix."""
 
     max_concurrency = 1
     is_remote = False
@@ -347,7 +347,7 @@ class InterruptedStore:
 
 
 def resume(store: Store, epoch: int | None = None) -> RestoreResult:
-    """A new placement of one rank: it claims, restores, and has begun."""
+    """Start a new attempt of one rank: claim an epoch, restore, and record the start."""
     archive = CheckpointRepository(store)
     if epoch is None:
         epoch = archive.tokens.acquire_next(f"{secrets.token_hex(4)}", LATER_S)

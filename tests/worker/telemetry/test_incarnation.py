@@ -1,4 +1,4 @@
-"""An unnumbered attempt registers, and its reports stay in order through all failures."""
+"""An unnumbered attempt registers, and its reports stay in order through failures."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ def create_incarnation(home: Path, placement: str = "1") -> Incarnation:
     return Incarnation.create(Config.read(env))
 
 
-def spool(who: Incarnation, count: int) -> Spool:
-    reports = Spool(who.spool, 0)
+def spool(incarnation: Incarnation, count: int) -> Spool:
+    reports = Spool(incarnation.spool, 0)
     for step in range(count):
         reports.append(ReportKind.PROGRESS, {"step": step, "values": {}})
     return reports
 
 
-def courier(port: int, who: Incarnation) -> ReportSender:
-    doorstep = ServiceClient(f"http://127.0.0.1:{port}", "job-1", "secret", who.name)
-    return ReportSender(doorstep, who.spool, 0, who)
+def new_sender(port: int, incarnation: Incarnation) -> ReportSender:
+    client = ServiceClient(f"http://127.0.0.1:{port}", "job-1", "secret", incarnation.name)
+    return ReportSender(client, incarnation.spool, 0, incarnation)
 
 
-def deliver(port: int, who: Incarnation) -> ReportSender:
-    """What is spooled, by a courier of its own."""
-    bringer = courier(port, who)
-    bringer.start()
-    bringer.close()
-    return bringer
+def deliver(port: int, incarnation: Incarnation) -> ReportSender:
+    """Deliver the spool of an incarnation by its own sender."""
+    sender = new_sender(port, incarnation)
+    sender.start()
+    sender.close()
+    return sender
 
 
 def test_repeated_runs_of_a_placement_share_an_incarnation(tmp_path: Path) -> None:
@@ -68,133 +68,136 @@ def test_repeated_runs_of_a_placement_share_an_incarnation(tmp_path: Path) -> No
 def test_reports_use_the_attempt_number_from_the_service(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
-    service.roll = {"of an earlier placement": 1, "of another": 2}
-    who = create_incarnation(tmp_path)
-    spool(who, 3)
+    service.attempts = {"of an earlier placement": 1, "of another": 2}
+    incarnation = create_incarnation(tmp_path)
+    spool(incarnation, 3)
 
-    deliver(port, who)
+    deliver(port, incarnation)
 
-    assert service.musters == [{"incarnation": who.name}]
-    assert service.told == {3: [1, 2, 3]}
+    assert service.registrations == [{"incarnation": incarnation.name}]
+    assert service.received == {3: [1, 2, 3]}
     assert service.paths == {"/v1/jobs/job-1/muster", "/v1/jobs/job-1/reports"}
     assert service.tokens == {"Bearer secret"}
 
 
 @pytest.mark.parametrize(
-    ("refusals", "musters"), [([503, 503, 500], 1), ([NO_ANSWER], 2), ([200, 200, NO_ANSWER], 1)]
+    ("refusals", "registration_count"),
+    [([503, 503, 500], 1), ([NO_ANSWER], 2), ([200, 200, NO_ANSWER], 1)],
 )
 def test_failed_requests_are_retried_and_accepted_once(
-    service: ReportServer, port: int, tmp_path: Path, refusals: list[int], musters: int
+    service: ReportServer, port: int, tmp_path: Path, refusals: list[int], registration_count: int
 ) -> None:
     service.refusals = [*refusals]
-    who = create_incarnation(tmp_path)
-    spool(who, 3)
+    incarnation = create_incarnation(tmp_path)
+    spool(incarnation, 3)
 
-    deliver(port, who)
+    deliver(port, incarnation)
 
     assert service.refusals == []
-    assert [m["incarnation"] for m in service.musters] == [who.name] * musters
-    assert service.told == {1: [1, 2, 3]}
+    assert [m["incarnation"] for m in service.registrations] == [
+        incarnation.name
+    ] * registration_count
+    assert service.received == {1: [1, 2, 3]}
 
 
 def test_reports_of_a_second_command_follow_the_first(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
-    who = create_incarnation(tmp_path)
-    spool(who, 3)
-    deliver(port, who)
+    incarnation = create_incarnation(tmp_path)
+    spool(incarnation, 3)
+    deliver(port, incarnation)
 
     again = create_incarnation(tmp_path)
     spool(again, 2)
     deliver(port, again)
 
-    assert service.told == {1: [1, 2, 3, 4, 5]}
+    assert service.received == {1: [1, 2, 3, 4, 5]}
     assert service.steps == [0, 1, 2, 0, 1]
 
 
 def test_successor_in_an_attempt_is_numbered_after_the_other(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
-    """And so is its second command, although the service has some of its own reports by then."""
-    who = create_incarnation(tmp_path)
-    service.roll, service.told = {who.name: 1}, {1: [1, 2]}
-    spool(who, 3)
+    """Also its second command is, although the service has some of its reports by then."""
+    incarnation = create_incarnation(tmp_path)
+    service.attempts, service.received = {incarnation.name: 1}, {1: [1, 2]}
+    spool(incarnation, 3)
 
-    deliver(port, who)
-    spool(who, 1)
-    deliver(port, who)
+    deliver(port, incarnation)
+    spool(incarnation, 1)
+    deliver(port, incarnation)
 
-    assert service.told == {1: [1, 2, 3, 4, 5, 6]}
+    assert service.received == {1: [1, 2, 3, 4, 5, 6]}
     assert service.steps == [0, 1, 2, 0]
-    assert who.load_offset() == ReportOffset(attempt=1, before=2)
+    assert incarnation.load_offset() == ReportOffset(attempt=1, before=2)
 
 
 def test_service_that_lost_all_reports_gets_ours_again(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
-    who = create_incarnation(tmp_path)
-    service.roll, service.told = {who.name: 1}, {1: [1, 2]}
-    spool(who, 3)
-    deliver(port, who)
+    incarnation = create_incarnation(tmp_path)
+    service.attempts, service.received = {incarnation.name: 1}, {1: [1, 2]}
+    spool(incarnation, 3)
+    deliver(port, incarnation)
 
-    service.told.clear()
-    spool(who, 1)
-    deliver(port, who)
+    service.received.clear()
+    spool(incarnation, 1)
+    deliver(port, incarnation)
 
-    assert service.told == {1: [1, 2, 3, 4]}
+    assert service.received == {1: [1, 2, 3, 4]}
     assert service.steps == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_replaced_worker_is_notified_on_muster(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
-    who = create_incarnation(tmp_path)
-    spool(who, 1)
-    service.replaced = {who.name}
+    incarnation = create_incarnation(tmp_path)
+    spool(incarnation, 1)
+    service.replaced = {incarnation.name}
 
-    bringer = deliver(port, who)
+    sender = deliver(port, incarnation)
 
-    assert bringer.superseded_by == "another worker has mustered since"
-    assert service.told == {}
+    assert sender.superseded_by == "another worker has mustered since"
+    assert service.received == {}
 
 
 def test_replaced_worker_is_notified_on_report(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
-    who = create_incarnation(tmp_path)
-    reports = spool(who, 1)
-    bringer = courier(port, who)
-    bringer.start()
+    incarnation = create_incarnation(tmp_path)
+    reports = spool(incarnation, 1)
+    sender = new_sender(port, incarnation)
+    sender.start()
     service.wait_for(1, 1)
-    before = bringer.superseded_by
+    before = sender.superseded_by
 
-    service.replaced = {who.name}
+    service.replaced = {incarnation.name}
     reports.append(ReportKind.PROGRESS, {"step": 1, "values": {}})
 
-    wait_until(lambda: bringer.superseded_by is not None)
-    bringer.close()
+    wait_until(lambda: sender.superseded_by is not None)
+    sender.close()
     assert not before
-    assert service.told == {1: [1]}
+    assert service.received == {1: [1]}
 
 
 def test_worker_forgotten_by_the_service_musters_again(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
-    """As after a backup was restored. No worker is killed or stops reporting."""
-    who = create_incarnation(tmp_path)
-    reports = spool(who, 2)
-    bringer = courier(port, who)
-    bringer.start()
+    """After the restore of a backup, no worker is killed or stops reporting."""
+    incarnation = create_incarnation(tmp_path)
+    reports = spool(incarnation, 2)
+    sender = new_sender(port, incarnation)
+    sender.start()
     service.wait_for(1, 2)
 
-    service.forgotten = {who.name}
-    service.told[1] = [1]
+    service.forgotten = {incarnation.name}
+    service.received[1] = [1]
     reports.append(ReportKind.PROGRESS, {"step": 2, "values": {}})
 
     service.wait_for(1, 3)
-    bringer.close()
-    assert bringer.superseded_by is None
-    assert [m["incarnation"] for m in service.musters] == [who.name] * 2
+    sender.close()
+    assert sender.superseded_by is None
+    assert [m["incarnation"] for m in service.registrations] == [incarnation.name] * 2
     assert service.steps == [0, 1, 1, 2]
 
 
@@ -202,28 +205,28 @@ def test_worker_forgotten_by_the_service_musters_again(
 def test_request_refused_by_a_proxy_is_retried(
     service: ReportServer, port: int, tmp_path: Path, code: int
 ) -> None:
-    """A default backend answers 404. A worker that accepts this would miss every later cancel."""
+    """A default backend returns 404; a worker that accepts this would miss every later cancel."""
     service.refusals, service.is_behind_a_proxy = [code, 200, 200, code], True
-    who = create_incarnation(tmp_path)
-    spool(who, 3)
+    incarnation = create_incarnation(tmp_path)
+    spool(incarnation, 3)
 
-    deliver(port, who)
+    deliver(port, incarnation)
 
     assert service.refusals == []
-    assert service.told == {1: [1, 2, 3]}
+    assert service.received == {1: [1, 2, 3]}
 
 
-def test_another_conflict_is_no_reason_to_give_way(
+def test_other_conflict_does_not_end_the_worker(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
     service.refusals = [409]
-    who = create_incarnation(tmp_path)
-    spool(who, 3)
+    incarnation = create_incarnation(tmp_path)
+    spool(incarnation, 3)
 
-    bringer = deliver(port, who)
+    sender = deliver(port, incarnation)
 
-    assert service.told == {1: [1, 2, 3]}
-    assert bringer.superseded_by is None
+    assert service.received == {1: [1, 2, 3]}
+    assert sender.superseded_by is None
 
 
 @pytest.mark.parametrize("code", [401, 403, 404, 422])
@@ -231,45 +234,45 @@ def test_rejected_muster_is_logged_and_ends_delivery(
     service: ReportServer, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int
 ) -> None:
     service.refusals = [code]
-    who = create_incarnation(tmp_path)
-    spool(who, 1)
+    incarnation = create_incarnation(tmp_path)
+    spool(incarnation, 1)
 
-    deliver(port, who)
+    deliver(port, incarnation)
 
     assert capsys.readouterr().err.startswith(
         f"holdfast: the service rejected the registration; reports are not delivered: {code}"
     )
-    assert service.told == {}
+    assert service.received == {}
 
 
 def test_service_exit_request_arrives_without_reports(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
-    who = create_incarnation(tmp_path)
-    doorstep = ServiceClient(f"http://127.0.0.1:{port}", "job-1", "secret", who.name)
-    bringer = ReportSender(doorstep, who.spool, 0, who, keepalive_s=0.1)
-    bringer.start()
-    wait_until(lambda: 1 in service.told)
-    before, asked_at = bringer.leave_by, now()
+    incarnation = create_incarnation(tmp_path)
+    client = ServiceClient(f"http://127.0.0.1:{port}", "job-1", "secret", incarnation.name)
+    sender = ReportSender(client, incarnation.spool, 0, incarnation, keepalive_s=0.1)
+    sender.start()
+    wait_until(lambda: 1 in service.received)
+    before, asked_at = sender.leave_by, now()
 
     service.leave_within_s = 120.0
 
-    wait_until(lambda: bringer.leave_by is not None)
-    bringer.close()
+    wait_until(lambda: sender.leave_by is not None)
+    sender.close()
     assert before is None
-    assert bringer.leave_by
-    assert asked_at + timedelta(seconds=120) <= bringer.leave_by <= now() + timedelta(seconds=120)
-    assert service.told == {1: []}
+    assert sender.leave_by
+    assert asked_at + timedelta(seconds=120) <= sender.leave_by <= now() + timedelta(seconds=120)
+    assert service.received == {1: []}
 
 
-def test_reports_of_others_do_not_acknowledge_own_ones(
+def test_reports_of_other_workers_do_not_acknowledge_own_ones(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
-    who = create_incarnation(tmp_path)
-    service.roll, service.told = {who.name: 1}, {1: [1, 2]}
-    spool(who, 3)
+    incarnation = create_incarnation(tmp_path)
+    service.attempts, service.received = {incarnation.name: 1}, {1: [1, 2]}
+    spool(incarnation, 3)
 
-    sender = deliver(port, who)
+    sender = deliver(port, incarnation)
 
-    assert service.told == {1: [1, 2, 3, 4, 5]}
+    assert service.received == {1: [1, 2, 3, 4, 5]}
     assert sender._delivery.acknowledged == {0: 3}

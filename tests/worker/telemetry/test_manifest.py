@@ -1,4 +1,4 @@
-"""What a run says that it comes from."""
+"""The manifest of a run: code, packages, machines and configuration."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ run.describe(lr=3e-4, epochs=50)
 print(json.dumps(run.manifest()))
 """
 EXACT = {"config", "world_size", "gpus_per_node", "git_commit", "torch", "cuda"}
-"""Keys that others write into such a file, too, and read from it."""
+"""Keys that other tools also write to such files and read."""
 
 
 def collect_manifest(folder: Path, **env: str) -> dict[str, Any]:
@@ -48,10 +48,10 @@ def collect_manifest(folder: Path, **env: str) -> dict[str, Any]:
     return manifest
 
 
-def git(folder: Path, *words: str) -> str:
-    who = ["-c", "user.name=ada", "-c", "user.email=ada@example.com"]
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=ada", "-c", "user.email=ada@example.com"]
     done = subprocess.run(
-        ["git", *who, *words], cwd=folder, capture_output=True, text=True, check=True
+        ["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True
     )
     return done.stdout.strip()
 
@@ -106,7 +106,7 @@ def test_manifest_records_loader_options_if_available() -> None:
     assert of_a_loader == {"batch_size": 2, "num_workers": 0, "pin_memory": False}
 
 
-def test_a_lock_names_every_package_once_as_pip_compares_names() -> None:
+def test_lock_names_each_package_once_in_normalized_form() -> None:
     names = [str(line).partition("==")[0] for line in installed_packages()]
 
     assert f"torch=={torch.__version__}" in installed_packages()
@@ -133,8 +133,8 @@ def test_config_values_that_json_cannot_hold_become_text(value: object, kept: ob
     assert config["it"] == kept
 
 
-def test_configuration_that_holds_data_is_refused_on_every_rank() -> None:
-    """The first rank alone makes a manifest of it: were it refused there, the others would wait for a rank that has gone."""
+def test_configuration_with_data_is_refused_on_every_rank() -> None:
+    """Only rank 0 writes it to a manifest; a refusal there alone would leave the others waiting."""
     manifest = Manifest(Config.read({}))
 
     with pytest.raises(ValueError, match="describe settings, not data"):

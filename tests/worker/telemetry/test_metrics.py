@@ -1,4 +1,4 @@
-"""What a script logs, as points of a curve and beside a checkpoint."""
+"""Values that a script logs, as points of a series and with a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,59 +15,59 @@ from holdfast_worker.telemetry.spool import Spool, read_spool, spool_file
 
 
 @pytest.fixture
-def meter(tmp_path: Path) -> MetricLogger:
+def metric_logger(tmp_path: Path) -> MetricLogger:
     return MetricLogger(Reporter(Spool(tmp_path, 1)))
 
 
 def point_bodies(tmp_path: Path) -> list[Json]:
-    """The bodies of the points."""
+    """Bodies of the reported points."""
     return [dict(report.body) for report, _ in read_spool(spool_file(tmp_path, 1))]
 
 
-def test_readings_know_after_which_step_each_value_was_logged(meter: MetricLogger) -> None:
-    meter.log({"loss": 0.9, "val_loss": 0.7})
-    meter.end_step(1)
-    meter.log({"loss": torch.tensor([0.8])})
-    meter.end_step(2)
+def test_readings_state_the_step_of_each_value(metric_logger: MetricLogger) -> None:
+    metric_logger.log({"loss": 0.9, "val_loss": 0.7})
+    metric_logger.end_step(1)
+    metric_logger.log({"loss": torch.tensor([0.8])})
+    metric_logger.end_step(2)
 
-    readings = meter.readings()()
+    readings = metric_logger.readings()()
 
     assert readings == {"loss": MetricValue(pytest.approx(0.8), 2), "val_loss": MetricValue(0.7, 1)}
 
 
-def test_readings_are_of_their_moment_whatever_comes_later(meter: MetricLogger) -> None:
+def test_readings_are_unaffected_by_later_values(metric_logger: MetricLogger) -> None:
     total = torch.tensor(1.0)
-    meter.log({"total": total})
-    meter.end_step(1)
+    metric_logger.log({"total": total})
+    metric_logger.end_step(1)
 
-    readings = meter.readings()
+    readings = metric_logger.readings()
     total += 5
-    meter.log({"total": total})
-    meter.end_step(2)
+    metric_logger.log({"total": total})
+    metric_logger.end_step(2)
 
     assert readings() == {"total": MetricValue(1.0, 1)}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, torch.tensor(math.nan)])
-def test_non_finite_value_is_recorded_as_none(meter: MetricLogger, value: float) -> None:
-    meter.log({"loss": value})
-    meter.end_step(1)
+def test_non_finite_value_is_recorded_as_none(metric_logger: MetricLogger, value: float) -> None:
+    metric_logger.log({"loss": value})
+    metric_logger.end_step(1)
 
-    assert meter.readings()() == {"loss": MetricValue(None, 1)}
-
-
-def test_a_script_that_logs_nothing_has_empty_readings(meter: MetricLogger) -> None:
-    meter.end_step(1)
-
-    assert meter.readings()() == {}
+    assert metric_logger.readings()() == {"loss": MetricValue(None, 1)}
 
 
-def test_points_hold_the_latest_values(meter: MetricLogger, tmp_path: Path) -> None:
-    meter.log({"loss": 0.9, "grad": math.nan})
-    meter.end_step(1)
-    meter.log({"loss": 0.8})
-    meter.report(2)
-    meter.report(2)
+def test_a_script_that_logs_nothing_has_empty_readings(metric_logger: MetricLogger) -> None:
+    metric_logger.end_step(1)
+
+    assert metric_logger.readings()() == {}
+
+
+def test_points_hold_the_latest_values(metric_logger: MetricLogger, tmp_path: Path) -> None:
+    metric_logger.log({"loss": 0.9, "grad": math.nan})
+    metric_logger.end_step(1)
+    metric_logger.log({"loss": 0.8})
+    metric_logger.report(2)
+    metric_logger.report(2)
 
     assert point_bodies(tmp_path) == [
         {"step": 1, "values": {"loss": 0.9, "grad": None}},
@@ -75,6 +75,6 @@ def test_points_hold_the_latest_values(meter: MetricLogger, tmp_path: Path) -> N
     ]
 
 
-def test_many_values_are_not_one(meter: MetricLogger) -> None:
+def test_value_with_several_elements_is_refused(metric_logger: MetricLogger) -> None:
     with pytest.raises(ValueError, match="loss has 3 values; log one number"):
-        meter.log({"loss": torch.zeros(3)})
+        metric_logger.log({"loss": torch.zeros(3)})

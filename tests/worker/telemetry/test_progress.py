@@ -16,7 +16,7 @@ from worker.support.run_driver import RunDriver
 
 
 class Clock:
-    """A clock that only a test advances."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now_s = 100.0

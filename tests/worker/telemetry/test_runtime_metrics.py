@@ -1,4 +1,4 @@
-"""Vitals: shares of time that add up, and what DDP's own clock says."""
+"""Runtime metrics: shares of time that sum to 1, and the timing that DDP measures."""
 
 from __future__ import annotations
 
@@ -27,45 +27,45 @@ STEP = {
     "backward_comm_time": 500,
     "backward_compute_comm_overlap_time": 200,
 }
-"""A step as DDP measured it: its buckets travelled for 500, and the CPU had nothing else to do for 300 of them."""
+"""DDP's timing of a step: 500 of communication, of which 300 are not overlapped."""
 
 
-class Clocked:
-    """The interface of DDP for its timing."""
+class FakeDdp:
+    """A fake of DDP's timing interface."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self.told = told
+    def __init__(self, timing: dict[str, Any]) -> None:
+        self.received = timing
 
     def _get_ddp_logging_data(self) -> dict[str, Any]:
-        return self.told
+        return self.received
 
 
-def spent(beat: HeartbeatWriter, **seconds: float) -> None:
-    """Let so much time have been spent in phases."""
+def add_time(heartbeat: HeartbeatWriter, **seconds: float) -> None:
+    """Add time to phases of a heartbeat."""
     for name, amount in seconds.items():
         phase = Phase[name.upper()]
-        beat.spent_ns[phase] = beat.spent_ns.get(phase, 0) + int(amount * 1e9)
+        heartbeat.spent_ns[phase] = heartbeat.spent_ns.get(phase, 0) + int(amount * 1e9)
 
 
 def test_time_is_split_by_phase() -> None:
-    beat = HeartbeatWriter()
+    heartbeat = HeartbeatWriter()
 
     for phase in (Phase.LOADING, Phase.STEPPING, Phase.LOADING, Phase.STEPPING):
-        beat.enter(phase)
+        heartbeat.enter(phase)
 
-    assert set(beat.spent_ns) == {Phase.STARTING, Phase.LOADING, Phase.STEPPING}
-    assert all(ns > 0 for ns in beat.spent_ns.values())
+    assert set(heartbeat.spent_ns) == {Phase.STARTING, Phase.LOADING, Phase.STEPPING}
+    assert all(ns > 0 for ns in heartbeat.spent_ns.values())
 
 
 def test_data_wait_is_a_share_of_time_since_the_last_reading() -> None:
-    beat = HeartbeatWriter()
-    spent(beat, starting=100)
-    vitals = RuntimeMetrics(beat, CPU)
+    heartbeat = HeartbeatWriter()
+    add_time(heartbeat, starting=100)
+    runtime_metrics = RuntimeMetrics(heartbeat, CPU)
 
-    spent(beat, loading=1, stepping=3)
-    first = vitals.read()
-    spent(beat, loading=3, stepping=1)
-    second = vitals.read()
+    add_time(heartbeat, loading=1, stepping=3)
+    first = runtime_metrics.read()
+    add_time(heartbeat, loading=3, stepping=1)
+    second = runtime_metrics.read()
 
     assert (first[RuntimeMetricName.LOADING], second[RuntimeMetricName.LOADING]) == (0.25, 0.75)
 
@@ -76,13 +76,13 @@ def test_overlapped_communication_does_not_count_as_wait() -> None:
     assert exposed_communication({"iteration": 0}) == (0, 0)
 
 
-def test_the_waits_of_several_models_are_one() -> None:
-    vitals = RuntimeMetrics(HeartbeatWriter(), CPU)
-    none = vitals.read()
-    vitals.watch(Clocked(STEP))  # type: ignore[arg-type]
-    vitals.watch(Clocked({**STEP, "backward_comm_time": 200}))  # type: ignore[arg-type]
+def test_gradient_waits_of_several_models_are_summed() -> None:
+    runtime_metrics = RuntimeMetrics(HeartbeatWriter(), CPU)
+    none = runtime_metrics.read()
+    runtime_metrics.watch(FakeDdp(STEP))  # type: ignore[arg-type]
+    runtime_metrics.watch(FakeDdp({**STEP, "backward_comm_time": 200}))  # type: ignore[arg-type]
 
-    result = vitals.read()
+    result = runtime_metrics.read()
 
     assert RuntimeMetricName.COMMUNICATION not in none
     assert result[RuntimeMetricName.COMMUNICATION] == 300 / 1700
@@ -95,33 +95,33 @@ def test_host_memory_is_reported_without_gpu_metrics_on_cpu() -> None:
     assert not {RuntimeMetricName.GPU_MEMORY, RuntimeMetricName.GPU_UTILIZATION} & result.keys()
 
 
-def test_vitals_travel_with_a_point_when_they_are_due(tmp_path: Path) -> None:
+def test_due_runtime_metrics_are_part_of_a_point(tmp_path: Path) -> None:
     due = [{"holdfast/loading": 0.5}, {}]
-    meter = MetricLogger(Reporter(Spool(tmp_path, 1)), lambda: due.pop(0))
+    metric_logger = MetricLogger(Reporter(Spool(tmp_path, 1)), lambda: due.pop(0))
 
     for step in (1, 2):
-        meter.log({"loss": 0.5})
-        meter.report(step)
+        metric_logger.log({"loss": 0.5})
+        metric_logger.report(step)
 
     reported = [report.body["values"] for report, _ in read_spool(spool_file(tmp_path, 1))]
     assert reported == [{"loss": 0.5, "holdfast/loading": 0.5}, {"loss": 0.5}]
 
 
-def test_nothing_is_read_before_it_is_time() -> None:
+def test_nothing_is_read_before_the_interval_ends() -> None:
     assert RuntimeMetrics(HeartbeatWriter(), CPU).read_if_due() == {}
 
 
 def test_rates_count_training_time_only() -> None:
-    beat = HeartbeatWriter()
-    vitals = RuntimeMetrics(beat, CPU)
+    heartbeat = HeartbeatWriter()
+    runtime_metrics = RuntimeMetrics(heartbeat, CPU)
 
-    spent(beat, starting=60, restoring=30, loading=1, stepping=3)
+    add_time(heartbeat, starting=60, restoring=30, loading=1, stepping=3)
     for step in range(8):
-        vitals.count_step()
-        vitals.count_tokens(torch.tensor(100) if step % 2 else 100)
-    first = vitals.read()
-    spent(beat, stepping=2)
-    second = vitals.read()
+        runtime_metrics.count_step()
+        runtime_metrics.count_tokens(torch.tensor(100) if step % 2 else 100)
+    first = runtime_metrics.read()
+    add_time(heartbeat, stepping=2)
+    second = runtime_metrics.read()
 
     assert first[RuntimeMetricName.STEPS] == 8 / 4
     assert first[RuntimeMetricName.TOKENS] == 800 / 4
@@ -178,10 +178,12 @@ def test_run_reports_loss_rates_waiting_times_and_memory(tmp_path: Path) -> None
 def test_gradient_wait_over_a_fifth_of_a_step_gives_a_hint(
     overlap: int, share: str, patterns: list[FailurePattern]
 ) -> None:
-    """From DDP's own times to the words that a person reads."""
-    vitals = RuntimeMetrics(HeartbeatWriter(), CPU)
-    vitals.watch(Clocked({**STEP, "backward_compute_comm_overlap_time": overlap}))  # type: ignore[arg-type]
-    points = [Point(attempt=1, n=n, at=at(n), step=n, values=vitals.read()) for n in range(1, 41)]
+    """From DDP's timings to the message that users read."""
+    runtime_metrics = RuntimeMetrics(HeartbeatWriter(), CPU)
+    runtime_metrics.watch(FakeDdp({**STEP, "backward_compute_comm_overlap_time": overlap}))  # type: ignore[arg-type]
+    points = [
+        Point(attempt=1, n=n, at=at(n), step=n, values=runtime_metrics.read()) for n in range(1, 41)
+    ]
 
     hints = find_hints([submitted()], points)
 
@@ -193,11 +195,11 @@ def test_gpu_memory_is_the_peak_of_its_device(monkeypatch: pytest.MonkeyPatch) -
     peaks = {"cuda:0": 2e9, "cuda:1": 3e9}
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: peaks[str(device)])
     monkeypatch.setitem(sys.modules, "pynvml", None)  # Not installed.
-    vitals = RuntimeMetrics(HeartbeatWriter(), torch.device("cuda", 1))
+    runtime_metrics = RuntimeMetrics(HeartbeatWriter(), torch.device("cuda", 1))
 
-    first = vitals.read()
+    first = runtime_metrics.read()
     peaks["cuda:1"] = 5e9
-    second = vitals.read()
+    second = runtime_metrics.read()
 
     assert first[RuntimeMetricName.GPU_MEMORY] == 3e9
     assert second[RuntimeMetricName.GPU_MEMORY] == 5e9

@@ -1,4 +1,4 @@
-"""Reports wait in the spool and reach the service in order and once, whatever happens on the way."""
+"""Reports wait in the spool and reach the service in order and once, despite failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fill(directory: Path, attempt: int, count: int) -> Spool:
     return spool
 
 
-def courier(port: int, directory: Path, attempt: int = 1) -> ReportSender:
+def new_sender(port: int, directory: Path, attempt: int = 1) -> ReportSender:
     return ReportSender(
         ServiceClient(f"http://127.0.0.1:{port}/", "job-1", "secret"), directory, attempt
     )
@@ -51,7 +51,7 @@ def test_line_torn_by_a_crash_is_removed_and_its_number_reused(tmp_path: Path) -
     assert [report.n for report, _ in read_spool(file)] == [1, 2, 3]
 
 
-def test_a_spool_is_read_on_from_where_a_line_ended(tmp_path: Path) -> None:
+def test_spool_is_read_from_the_end_of_the_last_line(tmp_path: Path) -> None:
     fill(tmp_path, 1, 3)
     file = spool_file(tmp_path, 1)
 
@@ -61,20 +61,20 @@ def test_a_spool_is_read_on_from_where_a_line_ended(tmp_path: Path) -> None:
     assert places[-1] == SpoolPosition(3, 1, file.stat().st_size)
 
 
-def test_reports_are_delivered_as_they_come(
+def test_reports_are_delivered_as_they_are_written(
     opened: ReportServer, port: int, tmp_path: Path
 ) -> None:
     spool = fill(tmp_path, 1, 1)
-    bringer = courier(port, tmp_path)
+    sender = new_sender(port, tmp_path)
 
-    bringer.start()
+    sender.start()
     opened.wait_for(1, 1)
     spool.append(PROGRESS, {"step": 2, "values": {}})
     opened.wait_for(1, 2)
     spool.append(PROGRESS, {"step": 3, "values": {}})
-    bringer.close()
+    sender.close()
 
-    assert opened.told == {1: [1, 2, 3]}
+    assert opened.received == {1: [1, 2, 3]}
     assert opened.tokens == {"Bearer secret"}
     assert opened.paths == {"/v1/jobs/job-1/reports"}
 
@@ -82,46 +82,46 @@ def test_reports_are_delivered_as_they_come(
 def test_reports_that_the_service_has_are_not_resent(
     opened: ReportServer, port: int, tmp_path: Path
 ) -> None:
-    opened.told[1] = [1, 2]
+    opened.received[1] = [1, 2]
     fill(tmp_path, 1, 450)
-    bringer = courier(port, tmp_path)
+    sender = new_sender(port, tmp_path)
 
-    bringer.start()
-    bringer.close()
+    sender.start()
+    sender.close()
 
-    assert opened.told == {1: list(range(1, 451))}
+    assert opened.received == {1: list(range(1, 451))}
     assert opened.largest == 200
 
 
-def test_no_delivery_is_longer_than_the_service_takes(
+def test_delivery_size_is_within_the_limit_of_the_service(
     opened: ReportServer, port: int, tmp_path: Path
 ) -> None:
-    """A hundred metrics a second, and a service that was away for some minutes: a batch that never passes."""
+    """A service outage of minutes at 100 metrics/s would create a batch that is always refused."""
     spool = Spool(tmp_path, 1)
     values: dict[str, Json] = {f"layer-{n}/gradient-norm": n / 7 for n in range(200)}
     for step in range(300):
         spool.append(PROGRESS, {"step": step, "values": values})
-    bringer = courier(port, tmp_path)
+    sender = new_sender(port, tmp_path)
 
-    bringer.start()
-    bringer.close()
+    sender.start()
+    sender.close()
 
-    assert opened.told == {1: list(range(1, 301))}
+    assert opened.received == {1: list(range(1, 301))}
     assert opened.largest < 200
 
 
-def test_a_report_that_is_too_long_by_itself_holds_up_no_other(
+def test_oversized_report_does_not_block_others(
     opened: ReportServer, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spool = fill(tmp_path, 1, 1)
     spool.append(PROGRESS, {"step": 1, "values": {f"{n:09d}": 0.5 for n in range(100_000)}})
     spool.append(PROGRESS, {"step": 2, "values": {}})
-    bringer = courier(port, tmp_path)
+    sender = new_sender(port, tmp_path)
 
-    bringer.start()
-    bringer.close()
+    sender.start()
+    sender.close()
 
-    assert opened.told == {1: [1, 2, 3]}
+    assert opened.received == {1: [1, 2, 3]}
     assert opened.steps == [0, 1, 2]
     assert "holdfast: report 2 (progress) has " in capsys.readouterr().err
 
@@ -131,52 +131,52 @@ def test_older_attempts_are_delivered_first(
 ) -> None:
     for attempt in (10, 2, 9):
         fill(tmp_path, attempt, attempt)
-    bringer = courier(port, tmp_path, attempt=10)
+    sender = new_sender(port, tmp_path, attempt=10)
 
-    bringer.start()
-    bringer.close()
+    sender.start()
+    sender.close()
 
-    assert list(opened.told) == [2, 9, 10]
-    assert [len(each) for each in opened.told.values()] == [2, 9, 10]
+    assert list(opened.received) == [2, 9, 10]
+    assert [len(each) for each in opened.received.values()] == [2, 9, 10]
 
 
-def test_a_service_that_comes_back_gets_everything(
+def test_returning_service_gets_all_reports(
     service: ReportServer, port: int, tmp_path: Path
 ) -> None:
     fill(tmp_path, 1, 3)
     service.refusals = [503, 500, 429]
-    bringer = courier(port, tmp_path)
-    bringer.start()
+    sender = new_sender(port, tmp_path)
+    sender.start()
 
     with service.opened(port):
         service.wait_for(1, 3)
-        bringer.close()
+        sender.close()
 
-    assert service.told == {1: [1, 2, 3]}
+    assert service.received == {1: [1, 2, 3]}
 
 
-def test_a_service_that_lost_its_memory_gets_everything_again(
+def test_service_that_lost_its_data_gets_all_reports_again(
     opened: ReportServer, port: int, tmp_path: Path
 ) -> None:
     spool = fill(tmp_path, 1, 3)
-    bringer = courier(port, tmp_path)
-    bringer.start()
+    sender = new_sender(port, tmp_path)
+    sender.start()
     opened.wait_for(1, 3)
 
-    opened.told.clear()
+    opened.received.clear()
     spool.append(PROGRESS, {"step": 9, "values": {}})
     opened.wait_for(1, 4)
-    bringer.close()
+    sender.close()
 
-    assert opened.told[1][-3:] == [2, 3, 4]
+    assert opened.received[1][-3:] == [2, 3, 4]
 
 
-def test_a_service_that_is_down_is_not_waited_for(port: int, tmp_path: Path) -> None:
+def test_unreachable_service_does_not_delay_the_exit(port: int, tmp_path: Path) -> None:
     fill(tmp_path, 1, 3)
-    bringer = courier(port, tmp_path)
+    sender = new_sender(port, tmp_path)
 
-    bringer.start()
-    bringer.close(within_s=0.2)
+    sender.start()
+    sender.close(within_s=0.2)
 
     assert len(list(read_spool(spool_file(tmp_path, 1)))) == 3
 
@@ -187,28 +187,28 @@ def test_rejected_reports_are_logged_and_end_delivery(
 ) -> None:
     fill(tmp_path, 1, 3)
     opened.refusals = [code]
-    bringer = courier(port, tmp_path)
+    sender = new_sender(port, tmp_path)
 
-    bringer.start()
-    bringer.close()
+    sender.start()
+    sender.close()
 
     assert capsys.readouterr().err.startswith(
         f"holdfast: the service rejected the reports of attempt 1: {code}"
     )
-    assert opened.told == {}
+    assert opened.received == {}
 
 
-def test_a_spool_that_is_damaged_does_not_hold_up_the_others(
+def test_damaged_spool_does_not_block_others(
     opened: ReportServer, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spool_file(tmp_path, 1).write_text("not a report\n")
     fill(tmp_path, 2, 2)
-    bringer = courier(port, tmp_path, attempt=2)
+    sender = new_sender(port, tmp_path, attempt=2)
 
-    bringer.start()
-    bringer.close()
+    sender.start()
+    sender.close()
 
-    assert opened.told == {1: [], 2: [1, 2]}
+    assert opened.received == {1: [], 2: [1, 2]}
     assert "the spool of attempt 1 cannot be read" in capsys.readouterr().err
 
 
@@ -217,10 +217,10 @@ def test_service_exit_request_is_ignored_if_launcher_notifies(
 ) -> None:
     opened.leave_within_s = 120.0
     fill(tmp_path, 1, 3)
-    bringer = courier(port, tmp_path)
+    sender = new_sender(port, tmp_path)
 
-    bringer.start()
-    bringer.close()
+    sender.start()
+    sender.close()
 
-    assert opened.told == {1: [1, 2, 3]}
-    assert bringer.leave_by is None
+    assert opened.received == {1: [1, 2, 3]}
+    assert sender.leave_by is None

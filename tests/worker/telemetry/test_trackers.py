@@ -1,4 +1,4 @@
-"""What a run logs comes to a tracker as one curve over all attempts, with no step twice."""
+"""Logged values reach a tracker as one series over all attempts, with each step once."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ from worker.support.run_driver import RunDriver
 JOB = "j1abc"
 ROOT = Path(__file__).parents[3]
 TRACKIO = ROOT / "build/trackio/bin/python"
-"""An environment of its own, as trackio needs newer versions of packages that Holdfast pins."""
+"""Python of a separate environment, as trackio needs newer versions of pinned packages."""
 
 
 def attempt(tracker: Tracker, begin: int, end: int) -> None:
-    """Steps after `begin`, up to `end`, whose loss is a tenth of each."""
-    curve = TrackerRun(tracker)
-    curve.open(JOB, begin)
+    """Log the steps after `begin` up to `end`, with a tenth of the step as loss."""
+    series = TrackerRun(tracker)
+    series.open(JOB, begin)
     for step in range(begin + 1, end + 1):
-        curve.write(step, {"loss": step / 10})
-    curve.close()
+        series.write(step, {"loss": step / 10})
+    series.close()
 
 
-def need(package: str) -> None:
-    """Say that a package is not installed; where everything was to be, the test fails."""
+def require(package: str) -> None:
+    """Skip the test if a package is missing, or fail it if all tests are required."""
     if importlib.util.find_spec(package) is None:
         skip_or_fail(f"{package} is not installed: pip install {package}")
 
 
-class Broken:
-    """A tracker that has no room after its first point."""
+class FailingTracker:
+    """A tracker that raises after its first point."""
 
     errors: tuple[type[Exception], ...] = (OSError,)
 
     def __init__(self) -> None:
-        self.taken: list[int] = []
+        self.steps: list[int] = []
 
     def open(self, job: str | None, step: int) -> None:
         pass
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        if self.taken:
+        if self.steps:
             raise OSError("the disk is full")
-        self.taken.append(step)
+        self.steps.append(step)
 
     def close(self) -> None:
         raise AssertionError("who failed is not spoken to again")
@@ -64,11 +64,11 @@ class Broken:
 def test_failed_tracker_is_disabled_and_training_continues(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    tracker = Broken()
+    tracker = FailingTracker()
 
     attempt(tracker, 0, 5)
 
-    assert tracker.taken == [1]
+    assert tracker.steps == [1]
     assert capsys.readouterr().err.count("the tracker failed and is disabled") == 1
 
 
@@ -80,7 +80,7 @@ def test_missing_package_is_named_with_its_install_command() -> None:
 def test_missing_tracker_package_ends_the_run_with_advice(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    class Absent(Broken):
+    class Absent(FailingTracker):
         def open(self, job: str | None, step: int) -> None:
             import_optional("nowhere", "its-package")
 
@@ -103,15 +103,15 @@ def test_logged_values_reach_the_tracker(tmp_path: Path) -> None:
     assert read(tmp_path)[-1] == (2, 2.0)
 
 
-def test_a_curve_of_tensorboard_goes_back_with_the_run(tmp_path: Path) -> None:
+def test_tensorboard_series_is_rewound_with_the_run(tmp_path: Path) -> None:
     attempt(TensorBoard(tmp_path), 0, 30)
     attempt(TensorBoard(tmp_path), 20, 40)
 
     assert read(tmp_path / JOB) == [(step, pytest.approx(step / 10)) for step in range(1, 41)]
 
 
-def test_a_curve_of_weights_and_biases_has_each_step_once(tmp_path: Path) -> None:
-    need("wandb")
+def test_weights_and_biases_series_has_each_step_once(tmp_path: Path) -> None:
+    require("wandb")
     made = WandB("lessons", mode="offline", dir=str(tmp_path))
 
     attempt(made, 0, 3)
@@ -120,9 +120,9 @@ def test_a_curve_of_weights_and_biases_has_each_step_once(tmp_path: Path) -> Non
     assert folder.name.endswith(JOB)
 
 
-@pytest.mark.filterwarnings("ignore")  # Of its database, which says that others will change.
-def test_a_curve_of_mlflow_has_each_step_once(tmp_path: Path) -> None:
-    need("mlflow")
+@pytest.mark.filterwarnings("ignore")  # Deprecation warnings of its database.
+def test_mlflow_series_has_each_step_once(tmp_path: Path) -> None:
+    require("mlflow")
     uri = f"sqlite:///{tmp_path}/mlflow.db"
 
     attempt(MLflow(uri, "lessons"), 0, 30)
@@ -134,7 +134,7 @@ def test_a_curve_of_mlflow_has_each_step_once(tmp_path: Path) -> None:
     assert sorted(point.step for point in history) == list(range(1, 41))
 
 
-def test_a_curve_of_trackio_has_each_step_once(tmp_path: Path) -> None:
+def test_trackio_series_has_each_step_once(tmp_path: Path) -> None:
     if not TRACKIO.exists():
         skip_or_fail("trackio is not installed: make trackio")
     program = Path(__file__).parents[1] / "scripts/trackio_curve.py"

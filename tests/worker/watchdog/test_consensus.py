@@ -1,4 +1,4 @@
-"""Watchdogs of several nodes that come to one verdict, over run directories in which the ranks are only told of."""
+"""Watchdogs of several nodes agree on one failure cause, over run directories without ranks."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ from holdfast_worker.watchdog.watchdog import IDLE_GRACE_S, Watchdog
 from worker.support.run_driver import free_port, wait_until
 
 SHORT = MaxStall(StallDetection.SECONDS, 3)
-ECHO = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:29369"
+CONSEQUENCE = (
+    "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:29369"
+)
 
 
 class Node:
-    """The watchdog of one node of one rank, and its run directory."""
+    """The watchdog of a node with one rank, and its run directory."""
 
     def __init__(
         self,
@@ -40,10 +42,10 @@ class Node:
     ) -> None:
         self.run_dir = RunDir(path / f"node-{node}")
         self.run_dir.clear()
-        meeting = ChannelAddress(node, nodes, "127.0.0.1", [port], "a run")
-        self.watchdog = Watchdog(self.run_dir, [node], meeting, SHORT, clock)
+        channel_address = ChannelAddress(node, nodes, "127.0.0.1", [port], "a run")
+        self.watchdog = Watchdog(self.run_dir, [node], channel_address, SHORT, clock)
         self.rank = node
-        self.beat = HeartbeatWriter.create(self.run_dir, node)
+        self.heartbeat = HeartbeatWriter.create(self.run_dir, node)
 
     @property
     def cause(self) -> FailureCause | None:
@@ -52,8 +54,8 @@ class Node:
     def kill_rank(self, signal: int = 9) -> None:
         self.run_dir.record_failure(Failure(self.rank, 128 + signal))
 
-    def fail_rank(self, words: str) -> None:
-        self.run_dir.record_exit(ExitReason("failed", 1, 5, words, self.rank))
+    def fail_rank(self, text: str) -> None:
+        self.run_dir.record_exit(ExitReason("failed", 1, 5, text, self.rank))
         self.run_dir.record_failure(Failure(self.rank, 1))
 
 
@@ -64,7 +66,7 @@ def port() -> int:
 
 @contextmanager
 def joined(node: Node, first: Node) -> Iterator[None]:
-    """A node that is in touch with the first one, until it goes."""
+    """Connect a node to the first one, and disconnect it at the end."""
     with node.watchdog.opened():
         poll_until(lambda: first.watchdog._connected and node.watchdog._connected, first, node)
         yield
@@ -72,32 +74,32 @@ def joined(node: Node, first: Node) -> Iterator[None]:
 
 @contextmanager
 def together(first: Node, second: Node) -> Iterator[None]:
-    """Nodes that are in touch."""
+    """Connect two nodes."""
     with first.watchdog.opened(), joined(second, first):
         yield
 
 
 def poll_until(condition: Callable[[], object], *nodes: Node) -> None:
-    """Let them look, again and again, until it is true."""
+    """Poll the watchdogs of the nodes until a condition is true."""
 
-    def is_so() -> bool:
+    def is_met() -> bool:
         for node in nodes:
             node.watchdog.poll()
         return bool(condition())
 
-    wait_until(is_so)
+    wait_until(is_met)
 
 
 @contextmanager
-def looking(node: Node) -> Iterator[None]:
-    """A node that looks in a thread of its own, as an inquest waits for the answers of other nodes."""
+def polling(node: Node) -> Iterator[None]:
+    """Poll a watchdog in a thread, as a hang inspection waits for other nodes."""
     is_over = threading.Event()
 
-    def look() -> None:
+    def poll_until_stopped() -> None:
         while not is_over.wait(0.02):
             node.watchdog.poll()
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=poll_until_stopped)
     thread.start()
     try:
         yield
@@ -108,7 +110,7 @@ def looking(node: Node) -> Iterator[None]:
 
 @contextmanager
 def stopped_process() -> Iterator[int]:
-    """The id of a process that was stopped by a signal."""
+    """The id of a process that is stopped by SIGSTOP."""
     with subprocess.Popen(["sleep", "600"]) as process:
         os.kill(process.pid, signal.SIGSTOP)
         wait_until(lambda: is_stopped(process.pid))
@@ -119,9 +121,7 @@ def stopped_process() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("dead", [0, 1])
-def test_a_rank_that_is_killed_is_the_cause_on_both_nodes(
-    tmp_path: Path, port: int, dead: int
-) -> None:
+def test_killed_rank_is_the_cause_on_both_nodes(tmp_path: Path, port: int, dead: int) -> None:
     now_s = time.monotonic()
     nodes = [Node(tmp_path, node, 2, port, lambda: now_s) for node in (0, 1)]
 
@@ -129,21 +129,21 @@ def test_a_rank_that_is_killed_is_the_cause_on_both_nodes(
         nodes[dead].kill_rank()
         poll_until(lambda: all(node.cause for node in nodes), *nodes)
 
-    words = f"rank {dead} on node {dead} was killed by signal 9"
-    assert nodes[0].cause == nodes[1].cause == FailureCause(137, 0, words)
+    text = f"rank {dead} on node {dead} was killed by signal 9"
+    assert nodes[0].cause == nodes[1].cause == FailureCause(137, 0, text)
     assert [node.run_dir.exit_reason() for node in nodes] == [
-        ExitReason("failed", 137, 0, words)
+        ExitReason("failed", 137, 0, text)
     ] * 2
     assert not any(
         node.watchdog.must_kill for node in nodes
-    )  # They have some seconds to leave by themselves.
+    )  # The ranks have some seconds to exit themselves.
 
 
 def test_node_that_failed_in_consequence_reports_the_root_cause(tmp_path: Path, port: int) -> None:
     nodes = [Node(tmp_path, node, 2, port) for node in (0, 1)]
 
     with together(*nodes):
-        nodes[0].fail_rank(ECHO)
+        nodes[0].fail_rank(CONSEQUENCE)
         nodes[0].watchdog.poll()
         nodes[1].kill_rank()
         poll_until(lambda: all(node.cause for node in nodes), *nodes)
@@ -156,12 +156,12 @@ def test_node_that_failed_in_consequence_reports_the_root_cause(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("dying_s", "is_time_left"),
     [(FINAL_SAVE_S - 1, True), (FINAL_SAVE_S + 1, False)],
-    ids=["saved", "in-vain"],
+    ids=["saved", "timed-out"],
 )
-def test_ranks_end_at_once_after_one_waited_in_vain_to_save(
+def test_ranks_end_at_once_after_a_save_timeout(
     tmp_path: Path, port: int, dying_s: float, is_time_left: bool
 ) -> None:
-    """A rank that raises waits for its save, and the save for parts of other ranks that may never come."""
+    """A rank that raises waits for its save, which waits for shards that may never be written."""
     now_s = [time.monotonic()]
     nodes = [Node(tmp_path, node, 2, port, lambda: now_s[0]) for node in (0, 1)]
 
@@ -188,11 +188,11 @@ def test_only_a_save_that_can_succeed_gets_time(
     now_s = [time.monotonic()]
     run_dir = RunDir(tmp_path)
     run_dir.clear()
-    beats = [HeartbeatWriter.create(run_dir, rank) for rank in (0, 1)]
-    meeting = ChannelAddress(0, 1, "127.0.0.1", [], "a run")
-    watchdog = Watchdog(run_dir, [0, 1], meeting, SHORT, lambda: now_s[0])
+    heartbeats = [HeartbeatWriter.create(run_dir, rank) for rank in (0, 1)]
+    channel_address = ChannelAddress(0, 1, "127.0.0.1", [], "a run")
+    watchdog = Watchdog(run_dir, [0, 1], channel_address, SHORT, lambda: now_s[0])
     for rank in saving:
-        beats[rank].mark_saving(is_under_way=True)
+        heartbeats[rank].mark_saving(is_under_way=True)
 
     run_dir.record_failure(Failure(1, 137))
     watchdog.poll()
@@ -204,7 +204,7 @@ def test_only_a_save_that_can_succeed_gets_time(
     assert watchdog.must_kill is not is_time_left
 
 
-def test_of_two_causes_all_nodes_believe_the_same(tmp_path: Path, port: int) -> None:
+def test_all_nodes_agree_on_one_of_two_causes(tmp_path: Path, port: int) -> None:
     nodes = [Node(tmp_path, node, 2, port) for node in (0, 1)]
 
     with together(*nodes):
@@ -215,7 +215,7 @@ def test_of_two_causes_all_nodes_believe_the_same(tmp_path: Path, port: int) -> 
     assert nodes[0].cause == nodes[1].cause
 
 
-def test_a_node_that_left_on_notice_is_not_missed(tmp_path: Path, port: int) -> None:
+def test_node_that_left_on_notice_is_not_reported_lost(tmp_path: Path, port: int) -> None:
     first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
 
     with first.watchdog.opened():
@@ -231,7 +231,7 @@ def test_a_node_that_left_on_notice_is_not_missed(tmp_path: Path, port: int) -> 
     assert second.cause is None
 
 
-def test_a_node_that_comes_back_is_missed_no_more(tmp_path: Path, port: int) -> None:
+def test_reconnected_node_is_not_reported_lost(tmp_path: Path, port: int) -> None:
     first = Node(tmp_path, 0, 2, port)
 
     with first.watchdog.opened():
@@ -252,7 +252,7 @@ def test_node_lost_without_notice_is_reported_as_lost(tmp_path: Path, port: int)
     with first.watchdog.opened():
         with joined(second, first):
             pass
-        first.fail_rank(ECHO)
+        first.fail_rank(CONSEQUENCE)
         poll_until(lambda: first.cause, first)
 
     left = first.run_dir.exit_reason()
@@ -269,7 +269,7 @@ def test_node_lost_after_a_notice_counts_as_preempted(tmp_path: Path, port: int)
         with joined(second, first):
             pass
         first.run_dir.record_notice(None)
-        first.fail_rank(ECHO)
+        first.fail_rank(CONSEQUENCE)
         poll_until(lambda: first.cause, first)
 
     left = first.run_dir.exit_reason()
@@ -277,8 +277,8 @@ def test_node_lost_after_a_notice_counts_as_preempted(tmp_path: Path, port: int)
     assert (left.reason, left.exit_code) == ("preempted", Exit.PREEMPTED)
 
 
-def test_ranks_that_are_done_with_each_other_miss_no_node(tmp_path: Path, port: int) -> None:
-    """The first node still works on the results, and needs no other for that."""
+def test_node_lost_after_training_is_not_reported(tmp_path: Path, port: int) -> None:
+    """The first node still works on the results, without the other node."""
     first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
 
     with first.watchdog.opened():
@@ -306,7 +306,7 @@ def test_script_failing_after_its_training_ends_the_other_node(tmp_path: Path, p
     assert first.cause.detail == "node 1 ended with exit code 3"
 
 
-def test_a_node_that_was_replaced_ends_the_other(tmp_path: Path, port: int) -> None:
+def test_replaced_node_ends_the_other(tmp_path: Path, port: int) -> None:
     nodes = [Node(tmp_path, node, 2, port) for node in (0, 1)]
     replaced = FailureCause(
         Exit.FENCED, 0, "another worker has mustered since", has_rank_died=False
@@ -333,7 +333,7 @@ def test_coordinated_exit_is_not_a_failure_cause(tmp_path: Path, port: int) -> N
     assert alone.cause is None
 
 
-def test_where_torchrun_itself_fails_that_is_the_cause(tmp_path: Path, port: int) -> None:
+def test_failure_of_torchrun_is_the_cause(tmp_path: Path, port: int) -> None:
     alone = Node(tmp_path, 0, 1, port)
 
     alone.watchdog.finish(1)
@@ -347,9 +347,9 @@ def test_stalled_rank_is_identified_across_nodes(tmp_path: Path, port: int) -> N
 
     with together(first, second):
         for node in (first, second):
-            node.beat.complete_step(7)
-        second.beat.enter(Phase.LOADING)
-        with first.beat.waiting_for_ranks(), looking(first):
+            node.heartbeat.complete_step(7)
+        second.heartbeat.enter(Phase.LOADING)
+        with first.heartbeat.waiting_for_ranks(), polling(first):
             poll_until(lambda: first.cause and second.cause, second)
 
     assert first.cause == second.cause
@@ -364,22 +364,22 @@ def test_stalled_rank_is_identified_across_nodes(tmp_path: Path, port: int) -> N
     assert second.watchdog.must_kill
 
 
-def test_a_second_stall_is_blamed_by_new_answers(
+def test_second_stall_is_attributed_by_new_inspections(
     tmp_path: Path, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
 
-    def is_printed(words: str) -> bool:
-        return words in capsys.readouterr().err
+    def is_printed(text: str) -> bool:
+        return text in capsys.readouterr().err
 
     with together(first, second), stopped_process() as pid:
         second.run_dir.register(1, pid)
         for node in (first, second):
-            node.beat.enter(Phase.STEPPING)
-            node.beat.complete_step(7)
-        with looking(first):
+            node.heartbeat.enter(Phase.STEPPING)
+            node.heartbeat.complete_step(7)
+        with polling(first):
             wait_until(lambda: is_printed("no rank made a step"))
-            first.beat.complete_step(8)
+            first.heartbeat.complete_step(8)
             poll_until(lambda: is_printed("a rank has progressed"), second)
             os.kill(pid, signal.SIGCONT)
             poll_until(lambda: first.cause, second)
@@ -391,18 +391,18 @@ def test_a_second_stall_is_blamed_by_new_answers(
     )
 
 
-def test_one_rank_that_lives_keeps_those_of_all_nodes(tmp_path: Path, port: int) -> None:
+def test_one_live_rank_keeps_the_ranks_of_all_nodes(tmp_path: Path, port: int) -> None:
     first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
 
     with together(first, second):
         for node in (first, second):
-            node.beat.complete_step(7)
-        second.beat.enter(Phase.STEPPING)
-        with first.beat.waiting_for_ranks():
+            node.heartbeat.complete_step(7)
+        second.heartbeat.enter(Phase.STEPPING)
+        with first.heartbeat.waiting_for_ranks():
             until_s = time.monotonic() + 2 * SHORT.limit_s
 
             def live() -> bool:
-                second.beat.mark_alive()
+                second.heartbeat.mark_alive()
                 return time.monotonic() > until_s
 
             poll_until(live, first, second)

@@ -1,4 +1,4 @@
-"""Why a run ended: what a fall means by itself, and which of several causes is believed."""
+"""Failure causes: the classification of one failure, and the election among several."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GLOO = (
 )
 NCCL = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2, remote process exited"
 KILLED = FailureCause(137, 9, "rank 5 on node 1 was killed by signal 9")
-ECHO = FailureCause(1, 9, GLOO, is_consequence=True)
+CONSEQUENCE = FailureCause(1, 9, GLOO, is_consequence=True)
 STEP = 9
 
 
@@ -32,8 +32,8 @@ def fall(
     return cause_of_failure(Failure(5, code), left, line, STEP, where)
 
 
-def exit_reason(words: str, rank: int = 0) -> ExitReason:
-    return ExitReason("failed", 1, STEP, words, rank)
+def exit_reason(message: str, rank: int = 0) -> ExitReason:
+    return ExitReason("failed", 1, STEP, message, rank)
 
 
 def test_killed_rank_outranks_a_consequence_message() -> None:
@@ -61,14 +61,14 @@ def test_abort_after_an_error_is_reported_as_that_error() -> None:
     assert fall(128 + signal.SIGABRT).detail == "rank 5 was killed by signal 6"
 
 
-def test_a_script_without_a_run_is_known_by_its_last_line() -> None:
+def test_script_without_a_run_is_described_by_its_last_line() -> None:
     assert fall(3, line="so good").detail == "rank 5: so good"
 
 
-@pytest.mark.parametrize("words", [GLOO, NCCL])
-def test_lost_connection_message_is_a_consequence(words: str) -> None:
-    assert fall(1, exit_reason(words)).is_consequence
-    assert fall(1, line=words).is_consequence
+@pytest.mark.parametrize("message", [GLOO, NCCL])
+def test_lost_connection_message_is_a_consequence(message: str) -> None:
+    assert fall(1, exit_reason(message)).is_consequence
+    assert fall(1, line=message).is_consequence
     assert not fall(1, exit_reason("RuntimeError: shape mismatch")).is_consequence
 
 
@@ -90,48 +90,48 @@ def test_coordinated_exit_is_distinguished_from_one_failure(
     assert is_coordinated_exit(left) is agreed
 
 
-def test_the_first_node_believes_the_first_cause_at_once() -> None:
-    hearing = CauseElection(is_leader=True)
-    hearing.add(100.0, KILLED)
-    hearing.add(100.0, FailureCause(1, 9, "ValueError: another"))
+def test_first_node_elects_the_first_cause_at_once() -> None:
+    election = CauseElection(is_leader=True)
+    election.add(100.0, KILLED)
+    election.add(100.0, FailureCause(1, 9, "ValueError: another"))
 
-    assert hearing.elect(100.0, STEP) == KILLED
+    assert election.elect(100.0, STEP) == KILLED
 
 
 def test_consequence_is_elected_only_without_a_better_cause() -> None:
-    hearing = CauseElection(is_leader=True)
-    hearing.add(100.0, ECHO)
-    at_first = hearing.elect(100.0 + ELECTION_S / 2, STEP)
-    alone = hearing.elect(100.1 + ELECTION_S, STEP)
-    hearing.add(100.0 + ELECTION_S, KILLED)
+    election = CauseElection(is_leader=True)
+    election.add(100.0, CONSEQUENCE)
+    at_first = election.elect(100.0 + ELECTION_S / 2, STEP)
+    alone = election.elect(100.1 + ELECTION_S, STEP)
+    election.add(100.0 + ELECTION_S, KILLED)
 
     assert at_first is None
-    assert alone == ECHO
-    assert hearing.elect(100.0 + ELECTION_S, STEP) == KILLED
+    assert alone == CONSEQUENCE
+    assert election.elect(100.0 + ELECTION_S, STEP) == KILLED
 
 
 def test_other_nodes_wait_for_the_cause_elected_by_the_first() -> None:
-    hearing = CauseElection(is_leader=False)
-    hearing.add(100.0, KILLED)
+    election = CauseElection(is_leader=False)
+    election.add(100.0, KILLED)
 
-    assert hearing.elect(100.0 + ELECTION_S / 2, STEP) is None
-    assert hearing.elect(100.1 + ELECTION_S, STEP) == KILLED
-
-
-def test_other_nodes_do_not_wait_for_a_first_one_that_is_lost() -> None:
-    hearing = CauseElection(is_leader=False)
-    hearing.mark_disconnected(99.0, 0)
-    hearing.add(100.0, KILLED)
-
-    assert hearing.elect(100.0, STEP) == KILLED
+    assert election.elect(100.0 + ELECTION_S / 2, STEP) is None
+    assert election.elect(100.1 + ELECTION_S, STEP) == KILLED
 
 
-def test_a_node_that_is_lost_and_does_not_come_back_is_gone() -> None:
-    hearing = CauseElection(is_leader=True)
-    hearing.mark_disconnected(100.0, 2)
+def test_other_nodes_do_not_wait_for_a_lost_first_node() -> None:
+    election = CauseElection(is_leader=False)
+    election.mark_disconnected(99.0, 0)
+    election.add(100.0, KILLED)
 
-    assert hearing.elect(99.9 + NODE_LOST_S, STEP) is None
-    gone = hearing.elect(100.1 + NODE_LOST_S, STEP)
+    assert election.elect(100.0, STEP) == KILLED
+
+
+def test_node_that_does_not_reconnect_is_lost() -> None:
+    election = CauseElection(is_leader=True)
+    election.mark_disconnected(100.0, 2)
+
+    assert election.elect(99.9 + NODE_LOST_S, STEP) is None
+    gone = election.elect(100.1 + NODE_LOST_S, STEP)
     assert gone == FailureCause(
         1,
         STEP,
@@ -141,34 +141,34 @@ def test_a_node_that_is_lost_and_does_not_come_back_is_gone() -> None:
     )
 
 
-def test_a_node_that_comes_back_in_time_was_never_gone() -> None:
-    hearing = CauseElection(is_leader=True)
-    hearing.mark_disconnected(100.0, 2)
-    hearing.mark_connected(2)
-    hearing.mark_disconnected(105.0, 2)
+def test_node_that_reconnects_in_time_is_not_lost() -> None:
+    election = CauseElection(is_leader=True)
+    election.mark_disconnected(100.0, 2)
+    election.mark_connected(2)
+    election.mark_disconnected(105.0, 2)
 
-    assert hearing.elect(101.0 + NODE_LOST_S, STEP) is None
+    assert election.elect(101.0 + NODE_LOST_S, STEP) is None
 
 
 def test_node_lost_during_a_failure_is_reported_at_once() -> None:
-    hearing = CauseElection(is_leader=True)
-    hearing.mark_disconnected(100.0, 2)
-    hearing.add(100.1, ECHO)
+    election = CauseElection(is_leader=True)
+    election.mark_disconnected(100.0, 2)
+    election.add(100.1, CONSEQUENCE)
 
-    gone = hearing.elect(100.2, STEP)
+    gone = election.elect(100.2, STEP)
 
     assert gone
     assert gone.detail.startswith("node 2 is lost")
 
 
 def test_restarted_timeouts_give_lost_nodes_time_to_reconnect() -> None:
-    hearing = CauseElection(is_leader=True)
-    hearing.mark_disconnected(100.0, 2)
+    election = CauseElection(is_leader=True)
+    election.mark_disconnected(100.0, 2)
 
-    hearing.restart_timeouts(5000.0)
+    election.restart_timeouts(5000.0)
 
-    assert hearing.elect(5001.0, STEP) is None
-    assert hearing.elect(5001.0 + NODE_LOST_S, STEP)
+    assert election.elect(5001.0, STEP) is None
+    assert election.elect(5001.0 + NODE_LOST_S, STEP)
 
 
 def test_node_loss_after_a_notice_is_a_preemption() -> None:

@@ -1,4 +1,4 @@
-"""Messages between wrappers survive encoding, and other data is rejected."""
+"""Messages between wrappers survive a round trip, and other data is rejected."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOW_S, ELSEWHERE_S = 5000.0, 90_000.0
 CAUSES = st.builds(
     FailureCause, COUNTS, COUNTS, st.text(max_size=1000), st.booleans(), st.booleans()
 )
-PULSES = st.builds(
+HEARTBEATS = st.builds(
     Heartbeat,
     rank=COUNTS,
     phase=st.sampled_from(Phase),
@@ -46,8 +46,8 @@ FINDINGS = st.builds(
     is_in_torch=st.booleans(),
     collectives=st.dictionaries(st.text(max_size=20), COUNTS, max_size=3),
 )
-LETTERS = st.one_of(
-    st.builds(RankPositions, st.lists(PULSES, max_size=4).map(tuple)),
+MESSAGES = st.one_of(
+    st.builds(RankPositions, st.lists(HEARTBEATS, max_size=4).map(tuple)),
     st.builds(CauseReported, CAUSES),
     st.just(InspectRequest()),
     st.builds(InspectReply, st.lists(FINDINGS, max_size=4).map(tuple)),
@@ -61,11 +61,11 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 KEYS = st.sampled_from(["pulses", "told", "ask", "found", "end", "bye"])
 
 
-@given(LETTERS)
-def test_a_letter_arrives_as_it_was_sent(letter: Message) -> None:
-    sent = json.loads(json.dumps(messages.encode(letter, NOW_S)))
+@given(MESSAGES)
+def test_message_survives_a_round_trip(message: Message) -> None:
+    sent = json.loads(json.dumps(messages.encode(message, NOW_S)))
 
-    assert messages.decode(sent, NOW_S) == _rounded(letter)
+    assert messages.decode(sent, NOW_S) == _rounded(message)
 
 
 def test_times_are_sent_as_ages_because_clocks_differ() -> None:
@@ -77,9 +77,9 @@ def test_times_are_sent_as_ages_because_clocks_differ() -> None:
 
 
 @given(st.dictionaries(KEYS | st.text(), JSON, max_size=2))
-def test_arbitrary_input_is_refused_or_survives_a_round_trip(words: dict[str, Any]) -> None:
+def test_arbitrary_input_is_refused_or_survives_a_round_trip(data: dict[str, Any]) -> None:
     try:
-        read = messages.decode(words, NOW_S)
+        read = messages.decode(data, NOW_S)
     except ValueError:
         return
 
@@ -87,7 +87,7 @@ def test_arbitrary_input_is_refused_or_survives_a_round_trip(words: dict[str, An
 
 
 @pytest.mark.parametrize(
-    "words",
+    "data",
     [
         {},
         {"bye": -1},
@@ -100,17 +100,17 @@ def test_arbitrary_input_is_refused_or_survives_a_round_trip(words: dict[str, An
         {"found": [[0, True, "there", False, {"gloo 0": 1.5}]]},
     ],
 )
-def test_invalid_message_is_refused(words: dict[str, Any]) -> None:
+def test_invalid_message_is_refused(data: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"not a|no number|not a valid"):
-        messages.decode(words, NOW_S)
+        messages.decode(data, NOW_S)
 
 
-def _rounded(letter: Message) -> Message:
-    """As it comes out of a sum and a difference."""
-    if not isinstance(letter, RankPositions):
-        return letter
-    pulses = (
+def _rounded(message: Message) -> Message:
+    """A message with times rounded as by the conversion to ages and back."""
+    if not isinstance(message, RankPositions):
+        return message
+    positions = (
         replace(pulse, since_s=NOW_S - round(NOW_S - pulse.since_s, 3))
-        for pulse in letter.heartbeats
+        for pulse in message.heartbeats
     )
-    return RankPositions(tuple(pulses))
+    return RankPositions(tuple(positions))

@@ -1,4 +1,4 @@
-"""Stacks of a process, from py-spy, or from the process itself without permission."""
+"""Stacks of a process, from py-spy or, without permission, from the process itself."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ with beat.waiting_for_ranks():
     outer()
 """
 NO_SPY = "/bin/false"
-"""What may not look into others."""
+"""A program in place of py-spy that fails, as without permission."""
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def hanging(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     script.write_text(HANGS)
     process = subprocess.Popen([sys.executable, str(script), str(tmp_path)])
     STARTED.append(process)
-    beats = HeartbeatReader(RunDir(tmp_path), [3])
-    wait_until(lambda: beats.read()[0].is_waiting)
+    heartbeats = HeartbeatReader(RunDir(tmp_path), [3])
+    wait_until(lambda: heartbeats.read()[0].is_waiting)
     yield process
     process.kill()
     process.wait()
@@ -70,7 +70,7 @@ def test_stack_dump_shows_all_frames_and_the_location(
     assert f"process {hanging.pid}, thread {hanging.pid}" in seen.text
 
 
-def test_a_process_that_is_stopped_is_seen_too(
+def test_stacks_of_a_stopped_process_are_read(
     hanging: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     hanging.send_signal(signal.SIGSTOP)
@@ -109,13 +109,13 @@ def test_missing_stacks_of_a_stopped_process_are_explained(
 def test_heartbeat_of_a_stopped_or_killed_rank_is_readable(
     hanging: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    beats = HeartbeatReader(RunDir(tmp_path), [3])
+    heartbeats = HeartbeatReader(RunDir(tmp_path), [3])
     hanging.send_signal(signal.SIGSTOP)
     wait_until(lambda: stack_dump.is_stopped(hanging.pid))
-    [stopped] = beats.read()
+    [stopped] = heartbeats.read()
     hanging.kill()
     hanging.wait()
-    [dead] = beats.read()
+    [dead] = heartbeats.read()
 
     assert (stopped.rank, stopped.phase, stopped.step, stopped.steps_here) == (
         3,
@@ -134,16 +134,16 @@ def test_rank_without_a_run_has_an_absent_heartbeat(tmp_path: Path) -> None:
     assert not pulse.is_busy
 
 
-def test_a_beat_changes_with_each_step_and_sign_of_life(tmp_path: Path) -> None:
+def test_heartbeat_changes_with_each_step_and_beat(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
-    beat, beats = HeartbeatWriter.create(run_dir, 0), HeartbeatReader(run_dir, [0])
-    before = beats.read()[0]
+    heartbeat, heartbeats = HeartbeatWriter.create(run_dir, 0), HeartbeatReader(run_dir, [0])
+    before = heartbeats.read()[0]
 
-    beat.enter(Phase.STEPPING)
-    beat.complete_step(7)
-    after = beats.read()[0]
-    beat.mark_alive()
-    alive = beats.read()[0]
+    heartbeat.enter(Phase.STEPPING)
+    heartbeat.complete_step(7)
+    after = heartbeats.read()[0]
+    heartbeat.mark_alive()
+    alive = heartbeats.read()[0]
 
     assert (before.phase, after.phase) == (Phase.STARTING, Phase.STEPPING)
     assert (after.step, after.steps_here) == (7, 1)
@@ -151,11 +151,11 @@ def test_a_beat_changes_with_each_step_and_sign_of_life(tmp_path: Path) -> None:
 
 
 def test_heartbeat_without_a_wrapper_is_not_published(tmp_path: Path) -> None:
-    beat = HeartbeatWriter.create(None, 0)
+    heartbeat = HeartbeatWriter.create(None, 0)
 
-    beat.complete_step(1)
+    heartbeat.complete_step(1)
 
-    assert not beat.is_published
+    assert not heartbeat.is_published
     assert list(tmp_path.iterdir()) == []
 
 
@@ -164,10 +164,10 @@ def test_unwritable_run_directory_stops_only_the_watchdog(
 ) -> None:
     (tmp_path / "ranks").touch()
 
-    beat = HeartbeatWriter.create(RunDir(tmp_path), 3)
-    beat.complete_step(1)
+    heartbeat = HeartbeatWriter.create(RunDir(tmp_path), 3)
+    heartbeat.complete_step(1)
 
-    assert not beat.is_published
+    assert not heartbeat.is_published
     assert capfd.readouterr().err.startswith("holdfast: a hang of rank 3 cannot be detected: ")
 
 
@@ -175,14 +175,14 @@ def test_record_request_succeeds_only_with_an_open_pipe(tmp_path: Path) -> None:
     (tmp_path / "ranks").mkdir()
     run_dir = RunDir(tmp_path)
 
-    is_heard_before = run_dir.request_record(0)
-    ear = run_dir.open_request_pipe(0)
-    is_heard = run_dir.request_record(0)
+    is_read_before = run_dir.request_record(0)
+    pipe = run_dir.open_request_pipe(0)
+    is_read = run_dir.request_record(0)
 
-    assert not is_heard_before
-    assert is_heard
-    assert os.read(ear, 1) == b"?"
-    os.close(ear)
+    assert not is_read_before
+    assert is_read
+    assert os.read(pipe, 1) == b"?"
+    os.close(pipe)
 
 
 def test_flight_record_is_read_by_process_group() -> None:

@@ -1,4 +1,4 @@
-"""When a run stands still: told from the steps that its ranks have made, and from nothing else."""
+"""Stall detection, from the steps of the ranks only."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ LOOK_S = 1.0
 
 
 class Run:
-    """Ranks that make the same steps, and somebody who looks at them every second."""
+    """Ranks with the same steps, and a stall detector that polls them every second."""
 
     def __init__(self, max_stall: MaxStall = AUTO, *, is_whole: bool = True) -> None:
-        self.stopwatch = StallDetector(max_stall)
+        self.detector = StallDetector(max_stall)
         self.is_whole = is_whole
         self.now_s = 1000.0
-        self.pulses: list[Heartbeat] = []
+        self.heartbeats: list[Heartbeat] = []
         self.stall: Stall | None = None
 
-    def are(self, *pulses: Heartbeat) -> None:
-        """What the ranks are like from now on."""
-        self.pulses = list(pulses)
+    def set_heartbeats(self, *heartbeats: Heartbeat) -> None:
+        """Set the heartbeats of the ranks."""
+        self.heartbeats = list(heartbeats)
 
     def wait(self, for_s: float) -> float:
-        """Let time pass, until the ranks are found to stand still; how much has passed."""
+        """Advance the time until a stall is detected, and return the passed time."""
         began_s = self.now_s
         while self.now_s < began_s + for_s:
             self.now_s += LOOK_S
-            self.stall = self.stopwatch.check(self.now_s, self.pulses, is_whole=self.is_whole)
+            self.stall = self.detector.check(self.now_s, self.heartbeats, is_whole=self.is_whole)
             if self.stall:
                 break
         return self.now_s - began_s
 
     def step(self, takes_s: Iterable[float], ranks: int = 2) -> None:
-        """Steps that take so long, one after the other."""
-        made = self.pulses[0].steps_here if self.pulses else 0
+        """Make consecutive steps of the given durations."""
+        made = self.heartbeats[0].steps_here if self.heartbeats else 0
         for number, took_s in enumerate(takes_s, made + 1):
             self.wait(took_s)
             assert self.stall is None
-            self.are(*(stepping(rank, number, self.now_s) for rank in range(ranks)))
+            self.set_heartbeats(*(stepping(rank, number, self.now_s) for rank in range(ranks)))
 
 
 def stepping(
@@ -67,7 +67,7 @@ def stepping(
     )
 
 
-def test_ranks_that_step_never_stand_still() -> None:
+def test_stepping_ranks_never_stall() -> None:
     run = Run()
 
     run.step([MIN_LIMIT_S - 10] * 20)
@@ -107,7 +107,7 @@ def test_long_completed_step_raises_the_limit() -> None:
 
 def test_hour_long_first_step_does_not_raise_the_limit() -> None:
     run = Run()
-    run.are(stepping(0, 0, run.now_s, phase=Phase.LOADING))
+    run.set_heartbeats(stepping(0, 0, run.now_s, phase=Phase.LOADING))
 
     run.step([FIRST_STEP_LIMIT_S - 10, 1.0, 1.0])
     waited_s = run.wait(1e6)
@@ -115,9 +115,9 @@ def test_hour_long_first_step_does_not_raise_the_limit() -> None:
     assert waited_s <= MIN_LIMIT_S + 2 * LOOK_S
 
 
-def test_steps_of_earlier_attempts_are_none_of_this_one() -> None:
+def test_steps_of_earlier_attempts_do_not_count() -> None:
     run = Run(MaxStall(StallDetection.SECONDS, 20))
-    run.are(Heartbeat(rank=0, phase=Phase.LOADING, step=1200, since_s=run.now_s))
+    run.set_heartbeats(Heartbeat(rank=0, phase=Phase.LOADING, step=1200, since_s=run.now_s))
 
     waited_s = run.wait(1e6)
 
@@ -147,7 +147,7 @@ def test_disabled_stall_detection_reports_no_stall() -> None:
 @pytest.mark.parametrize("phase", [Phase.ABSENT, Phase.STARTING, Phase.PREPARING, Phase.FINISHED])
 def test_script_outside_its_loop_never_stalls(phase: Phase) -> None:
     run = Run()
-    run.are(*(stepping(rank, 5, run.now_s, phase=phase) for rank in (0, 1)))
+    run.set_heartbeats(*(stepping(rank, 5, run.now_s, phase=phase) for rank in (0, 1)))
 
     run.wait(10 * FIRST_STEP_LIMIT_S)
 
@@ -156,7 +156,7 @@ def test_script_outside_its_loop_never_stalls(phase: Phase) -> None:
 
 def test_wait_for_a_rank_outside_its_loop_is_limited() -> None:
     run = Run()
-    run.are(
+    run.set_heartbeats(
         stepping(0, 5, run.now_s, phase=Phase.FINISHED),
         stepping(1, 5, run.now_s, waits=True),
     )
@@ -171,7 +171,7 @@ def test_one_live_rank_prevents_a_stall() -> None:
     run.step([1.0] * 5)
     for _ in range(20):
         run.wait(MIN_LIMIT_S / 2)
-        run.are(stepping(0, 5, run.now_s), stepping(1, 5, 1005.0, waits=True))
+        run.set_heartbeats(stepping(0, 5, run.now_s), stepping(1, 5, 1005.0, waits=True))
 
     assert run.stall is None
 
@@ -179,7 +179,7 @@ def test_one_live_rank_prevents_a_stall() -> None:
 def test_partial_view_of_waiting_ranks_extends_the_limit() -> None:
     apart, whole = Run(is_whole=False), Run()
     for run in (apart, whole):
-        run.are(*(stepping(rank, 5, run.now_s, waits=True) for rank in (0, 1)))
+        run.set_heartbeats(*(stepping(rank, 5, run.now_s, waits=True) for rank in (0, 1)))
 
     apart_s, whole_s = (run.wait(1e6) for run in (apart, whole))
 
@@ -189,7 +189,7 @@ def test_partial_view_of_waiting_ranks_extends_the_limit() -> None:
 
 def test_partial_view_still_detects_a_local_hang() -> None:
     run = Run(is_whole=False)
-    run.are(stepping(0, 5, run.now_s, waits=True), stepping(1, 5, run.now_s))
+    run.set_heartbeats(stepping(0, 5, run.now_s, waits=True), stepping(1, 5, run.now_s))
 
     waited_s = run.wait(1e6)
 
@@ -218,7 +218,7 @@ def test_suspended_machine_reports_no_early_stall() -> None:
         (stepping(1, 6, 1000.0), True),
         (stepping(1, 5, 1000.0, waits=True), True),
         (stepping(1, 5, 1000.0, phase=Phase.LOADING), True),
-        (stepping(2, 5, 1000.0), False),  # Of whom nothing was known.
+        (stepping(2, 5, 1000.0), False),  # A rank without an earlier heartbeat.
     ],
 )
 def test_progress_during_inspection_is_detected(after: Heartbeat, expected: bool) -> None:
@@ -229,7 +229,7 @@ def test_progress_during_inspection_is_detected(after: Heartbeat, expected: bool
 
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=30), st.integers(0, 10**6))
 def test_limit_follows_its_documented_formula(takes_s: Sequence[int], restored: int) -> None:
-    """However the steps were, the first of which does not count, and wherever the attempt began."""
+    """For any durations, of which the first does not count, and any restored step."""
     stopwatch = StallDetector(AUTO)
     now_s = 1000.0
     for made, took_s in enumerate([1, *takes_s], 1):

@@ -1,4 +1,4 @@
-"""Whole runs that hang or lose a part, and are ended, everywhere, with the name of who was the cause."""
+"""Whole runs that hang or lose a rank end on all nodes, and name the causing rank."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import re
 import signal
 import socket
 import subprocess
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pytest
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import ReportKind
@@ -23,13 +25,13 @@ TWO_RANKS = ("--nproc-per-node", "2", SCRIPT)
 ENDLESS = "1000000"
 SHORT = {"HOLDFAST_MAX_STALL": "3s"}
 GENEROUS_S = 60
-"""For what is to take ten seconds: this machine may be busy. Without a watchdog it takes half an hour, or for ever."""
+"""Timeout for an end within ten seconds, on a busy machine; without a watchdog: half an hour."""
 
 
 def nodes_of(tmp_path: Path, port: int | None = None) -> list[RunDriver]:
-    """Two nodes of one placement, on this machine."""
+    """Two nodes of one attempt on this machine."""
     port = port or free_port()
-    gang = {
+    node_variables = {
         **SHORT,
         "SKYPILOT_NUM_NODES": "2",
         "SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.1",
@@ -37,23 +39,23 @@ def nodes_of(tmp_path: Path, port: int | None = None) -> list[RunDriver]:
         "HOLDFAST_STORE": f"file://{tmp_path}/store",
     }
     return [
-        RunDriver(tmp_path / str(node), extra={**gang, "SKYPILOT_NODE_RANK": str(node)})
+        RunDriver(tmp_path / str(node), extra={**node_variables, "SKYPILOT_NODE_RANK": str(node)})
         for node in (0, 1)
     ]
 
 
 def ends(wrappers: list[subprocess.Popen[str]]) -> list[str]:
-    """What each of them wrote to its errors, once all have ended."""
+    """Stderr of each wrapper, once all have ended."""
     return [wrapper.communicate(timeout=GENEROUS_S)[1] for wrapper in wrappers]
 
 
 def exit_record(driver: RunDriver) -> dict[str, object]:
-    words: dict[str, object] = json.loads((driver.run_dir / "left.json").read_text())
-    return words
+    exit_fields: dict[str, object] = json.loads((driver.run_dir / "left.json").read_text())
+    return exit_fields
 
 
 def detail_of(driver: RunDriver) -> str:
-    """What was reported of the end, once."""
+    """The detail of the only exit report."""
     [left] = driver.reports(ReportKind.WORKER_LEFT)
     assert left.body["reason"] == "failed"
     return str(left.body["detail"])
@@ -65,7 +67,7 @@ def have_exited(driver: RunDriver) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("how", "culprit", "doing"),
+    ("how", "blamed_rank", "doing"),
     [
         (
             "stop",
@@ -78,16 +80,16 @@ def have_exited(driver: RunDriver) -> bool:
     ids=["stop", "spin", "load"],
 )
 def test_hanging_run_ends_and_names_the_hanging_rank(
-    tmp_path: Path, how: str, culprit: int, doing: str
+    tmp_path: Path, how: str, blamed_rank: int, doing: str
 ) -> None:
     driver = RunDriver(tmp_path, extra=SHORT)
 
-    code, _, err = driver.run_wrapper(*TWO_RANKS, ENDLESS, "--rank", str(culprit), "--how", how)
+    code, _, err = driver.run_wrapper(*TWO_RANKS, ENDLESS, "--rank", str(blamed_rank), "--how", how)
 
     detail = detail_of(driver)
     assert code == Exit.STALLED
     assert re.fullmatch(
-        rf"rank {culprit} made no step for \d+ s after step 9: it was {doing}; "
+        rf"rank {blamed_rank} made no step for \d+ s after step 9: it was {doing}; "
         "the other one waited for it",
         detail,
     )
@@ -137,12 +139,12 @@ def test_killed_rank_is_named_instead_of_its_consequence(tmp_path: Path) -> None
     code, out, _ = driver.run_wrapper(*TWO_RANKS, ENDLESS, "--rank", "1", "--how", "die")
 
     assert code == 128 + signal.SIGKILL
-    assert "by peer" in out  # So rank 0, which reports, did fall over it.
+    assert "by peer" in out  # Rank 0, which reports, failed as a consequence.
     assert detail_of(driver) == "rank 1 was killed by signal 9"
 
 
 def test_ranks_unaware_of_a_dead_rank_are_ended(tmp_path: Path) -> None:
-    """As those do that wait for a GPU. torchrun alone asks them to leave, and waits for half a minute."""
+    """Such as ranks that wait for a GPU; torchrun alone would wait for 30 s after SIGTERM."""
     driver = RunDriver(tmp_path)
 
     code, _, err = driver.run_wrapper(
@@ -190,7 +192,7 @@ def test_hanging_rank_is_named_on_all_nodes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("gone", [0, 1])
 def test_killed_wrapper_ends_the_ranks_of_all_nodes(tmp_path: Path, gone: int) -> None:
-    """The ranks that are left wait in nothing that would notice: of each only its own wrapper knows."""
+    """The remaining ranks do not detect the loss; only their own wrapper can end them."""
     nodes = nodes_of(tmp_path)
     for node in nodes:
         node.extra = {**node.extra, "HOLDFAST_MAX_STALL": "1h"}
@@ -199,8 +201,11 @@ def test_killed_wrapper_ends_the_ranks_of_all_nodes(tmp_path: Path, gone: int) -
     ]
     left = wrappers[1 - gone]
     for rank, node in enumerate(nodes):
-        beats = HeartbeatReader(RunDir(node.run_dir), [rank])
-        wait_until(lambda beats=beats: _is_in_step_two(beats))  # type: ignore[misc]
+        heartbeats = HeartbeatReader(RunDir(node.run_dir), [rank])
+        wait_until(lambda heartbeats=heartbeats: _is_in_step_two(heartbeats))  # type: ignore[misc]
+
+    connected_at: list[float] = []
+    wait_until(lambda: _is_connected_for_a_second(wrappers[1].pid, connected_at))
 
     wrappers[gone].kill()
     wrappers[gone].wait()
@@ -212,18 +217,28 @@ def test_killed_wrapper_ends_the_ranks_of_all_nodes(tmp_path: Path, gone: int) -
     assert all(have_exited(node) for node in nodes)
 
 
-def _is_in_step_two(beats: HeartbeatReader) -> bool:
-    [pulse] = beats.read()
+def _is_in_step_two(heartbeats: HeartbeatReader) -> bool:
+    [pulse] = heartbeats.read()
     return pulse.steps_here == 1 and pulse.phase is Phase.STEPPING and not pulse.is_waiting
 
 
-def test_without_a_port_there_is_no_bond_and_the_run_goes_on(tmp_path: Path) -> None:
+def _is_connected_for_a_second(pid: int, connected_at: list[float]) -> bool:
+    """Whether a wrapper has an open node channel. A connection without a handshake is closed earlier."""
+    connections = psutil.Process(pid).net_connections("tcp")
+    if not any(each.status == psutil.CONN_ESTABLISHED for each in connections):
+        connected_at.clear()
+        return False
+    connected_at.append(time.monotonic())
+    return connected_at[-1] - connected_at[0] >= 1
+
+
+def test_run_continues_without_a_node_channel(tmp_path: Path) -> None:
     port = _row_of_ports()
     nodes = nodes_of(tmp_path, port)
 
-    with ExitStack() as taken:
+    with ExitStack() as busy_ports:
         for number in range(1, PORT_COUNT + 1):
-            taken.enter_context(socket.create_server(("127.0.0.1", port + number)))
+            busy_ports.enter_context(socket.create_server(("127.0.0.1", port + number)))
         wrappers = [node.start_wrapper(SCRIPT, "20") for node in nodes]
         errs = ends(wrappers)
 
@@ -236,9 +251,9 @@ def test_hang_is_ended_without_a_node_channel(tmp_path: Path) -> None:
     port = _row_of_ports()
     nodes = nodes_of(tmp_path, port)
 
-    with ExitStack() as taken:
+    with ExitStack() as busy_ports:
         for number in range(1, PORT_COUNT + 1):
-            taken.enter_context(socket.create_server(("127.0.0.1", port + number)))
+            busy_ports.enter_context(socket.create_server(("127.0.0.1", port + number)))
         wrappers = [
             node.start_wrapper(SCRIPT, ENDLESS, "--rank", "1", "--how", "load") for node in nodes
         ]
@@ -251,13 +266,13 @@ def test_hang_is_ended_without_a_node_channel(tmp_path: Path) -> None:
 
 
 def _row_of_ports() -> int:
-    """The first of some consecutive ports without a listener."""
+    """The first of several consecutive free ports."""
     while True:
         port = free_port()
-        with ExitStack() as taken:
+        with ExitStack() as busy_ports:
             try:
                 for number in range(PORT_COUNT + 1):
-                    taken.enter_context(socket.create_server(("127.0.0.1", port + number)))
+                    busy_ports.enter_context(socket.create_server(("127.0.0.1", port + number)))
             except (OSError, OverflowError):
                 continue
         return port
