@@ -7,7 +7,9 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from torch.distributed import run as torchrun
@@ -49,7 +51,7 @@ def main() -> None:
     try:
         torchrun.main(sys.argv[1:])
     except ChildFailedError as error:
-        rank, first = min(error.failures.items(), key=lambda f: _order(f[1]))
+        rank, first = _first_failure(error.failures)
         if run_dir:
             code = first.exitcode
             with _WRITE_LOCK:
@@ -94,9 +96,7 @@ def _earlier_failure(run_dir: RunDir, failed: int, end: os.waitid_result) -> Fai
         ChildProcessError: torchrun has already reaped another rank.
     """
     others = [
-        (rank, os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG))
-        for rank, pid in run_dir.registered_pids().items()
-        if rank != failed
+        (rank, _end_of(pid)) for rank, pid in run_dir.registered_pids().items() if rank != failed
     ]
     ended = [(rank, other) for rank, other in others if other and other.si_status]
     for weight in (_KILLED, _RAISED)[: _distance_from_cause(end)]:
@@ -104,6 +104,28 @@ def _earlier_failure(run_dir: RunDir, failed: int, end: os.waitid_result) -> Fai
             if _distance_from_cause(other) == weight:
                 return Failure(rank, _exit_code(other))
     return None
+
+
+def _end_of(pid: int) -> os.waitid_result | None:
+    """How a rank has ended; None while it runs.
+
+    A killed process closes its connections before it can be waited for, and on a busy machine the other ranks fail in
+    the meantime. It has no memory at that time.
+
+    Raises:
+        ChildProcessError: torchrun has already reaped it.
+    """
+    options = os.WEXITED | os.WNOWAIT
+    if _has_memory(pid):
+        options |= os.WNOHANG
+    return os.waitid(os.P_PID, pid, options)
+
+
+def _has_memory(pid: int) -> bool:
+    try:
+        return "\nVmSize:" in Path(f"/proc/{pid}/status").read_text()
+    except OSError:  # It is reaped already, or this is not Linux.
+        return True
 
 
 def _distance_from_cause(end: os.waitid_result) -> int:
@@ -117,13 +139,17 @@ def _exit_code(end: os.waitid_result) -> int:
     return end.si_status if end.si_code == os.CLD_EXITED else 128 + end.si_status
 
 
-def _order(failure: ProcessFailure) -> tuple[int, bool, int]:
-    """Sort key of failures; the first failure sorts first.
+def _first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessFailure]:
+    """The rank that failed first, with its failure.
 
-    Within a second, a rank killed by a signal is more likely the cause than one that raised. SIGTERM is excluded, as torchrun
-    sends it to the other ranks.
+    Times are in whole seconds. Among failures a second apart, a rank killed by a signal is more likely the cause than one
+    that raised. SIGTERM is excluded, as torchrun sends it to the other ranks.
     """
-    return failure.timestamp, failure.exitcode == -signal.SIGTERM, failure.exitcode
+    first_s = min(failure.timestamp for failure in failures.values())
+    early = {rank: each for rank, each in failures.items() if each.timestamp <= first_s + 1}
+    return min(
+        early.items(), key=lambda each: (each[1].exitcode == -signal.SIGTERM, each[1].exitcode)
+    )
 
 
 if __name__ == "__main__":
