@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import psutil
 import pytest
-from support.process_sweep import LOOPBACK
+from support.process_sweep import LOOPBACK, may_listen_anywhere
 from worker.support.run_driver import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -99,3 +99,16 @@ def is_ready(file: Path) -> bool:
 )
 def test_loopback_addresses_are_recognized(address: str, is_loopback: bool) -> None:
     assert bool(LOOPBACK.fullmatch(address)) == is_loopback
+
+
+@pytest.mark.parametrize(
+    ("maps", "may_listen"),
+    [
+        ("7f0000000000-7f0000001000 r-xp 00000000 08:01 1 /usr/lib/libc.so.6\n", False),
+        ("7f0000000000-7f0000001000 r-xp 00000000 08:01 1 /venv/libtorch_cpu.so\n", True),
+        ("", True),
+    ],
+    ids=["python", "torch", "terminating"],
+)
+def test_torch_and_terminating_processes_may_listen(maps: str, may_listen: bool) -> None:
+    assert may_listen_anywhere(maps) == may_listen

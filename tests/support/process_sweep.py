@@ -130,11 +130,19 @@ def _listeners_beyond_loopback(seen: set[str]) -> Iterator[str]:
     for child in psutil.Process().children(recursive=True):
         with suppress(OSError, psutil.Error):
             files = {str(file.readlink()) for file in Path(f"/proc/{child.pid}/fd").iterdir()}
-            # The rendezvous store of torch listens on all addresses, and has no setting for that.
-            if "libtorch" in Path(f"/proc/{child.pid}/maps").read_text():
+            if may_listen_anywhere(Path(f"/proc/{child.pid}/maps").read_text()):
                 continue
             for inode in files & {f"socket:[{inode}]" for inode in new}:
                 yield f"port {new[inode[8:-1]]}: {' '.join(child.cmdline())[:200]}"
+
+
+def may_listen_anywhere(maps: str) -> bool:
+    """Whether a process with this memory map may listen beyond loopback.
+
+    The rendezvous store of torch listens on all addresses, and has no setting for that. A terminating process has
+    no memory while it still has its sockets.
+    """
+    return not maps or "libtorch" in maps
 
 
 def _has_way_out() -> bool:

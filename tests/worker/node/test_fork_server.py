@@ -13,7 +13,7 @@ import pytest
 from holdfast_worker.node import fork_obstacles
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.run_dir import RunDir
-from worker.support.run_driver import DDP_SCRIPT, TOTAL, RunDriver, wait_until
+from worker.support.run_driver import DDP_SCRIPT, TOTAL, RunDriver, is_gone, wait_until
 
 ENDLESS = "1000000"
 OFF = {"HOLDFAST_WARM": "0"}
@@ -88,10 +88,6 @@ def started(driver: RunDriver) -> list[psutil.Process]:
     pids = RunDir(driver.run_dir).registered_pids()
     assert {child.pid for child in agent.children()} == {*pids.values()}
     return [agent, *map(psutil.Process, pids.values())]
-
-
-def is_gone(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 def test_forked_rank_equals_a_new_interpreter(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from holdfast_worker.run_dir import ExitReason, RunDir
 from holdfast_worker.topology.nodes import Topology
 from holdfast_worker.topology.rendezvous import MASTER_PORT
 from worker.support.report_server import ReportServer
-from worker.support.run_driver import DDP_SCRIPT, RunDriver, free_port, wait_until
+from worker.support.run_driver import DDP_SCRIPT, RunDriver, free_port, is_gone, wait_until
 
 F = TypeVar("F", bound="IO[str] | IO[bytes]")
 ENDLESS = "1000000"
@@ -223,15 +223,12 @@ def test_ranks_end_with_a_killed_wrapper(driver: RunDriver) -> None:
     wrapper = driver.start_wrapper(DDP_SCRIPT, ENDLESS)
     wait_until((driver.run_dir / "trained").exists)
     [rank] = RunDir(driver.run_dir).registered_pids().values()
+    process = psutil.Process(rank)
 
     wrapper.kill()
     wrapper.communicate(timeout=60)
 
-    wait_until(lambda: not Path(f"/proc/{rank}/cmdline").exists() or _is_zombie(rank))
-
-
-def _is_zombie(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    wait_until(lambda: is_gone(process))
 
 
 def test_missing_script_is_reported_in_one_sentence(driver: RunDriver) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 from holdfast_worker.protocol.reports import Report, ReportKind
 from holdfast_worker.telemetry.spool import read_spool, spool_file, spooled_attempts
 from support.fork_server import ENTRY, Forked
@@ -153,3 +154,11 @@ def wait_until(condition: Callable[[], bool]) -> None:
             return
         pause.wait(0.02)
     raise AssertionError("it never came")
+
+
+def is_gone(process: psutil.Process) -> bool:
+    """Whether a process has ended, whether or not its parent has reaped it."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
