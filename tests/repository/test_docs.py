@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,9 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
 COMMANDS = typer.main.get_command(app)
+GENERATED = {"service/holdfast/web"}
+"""Directories that `make setup` creates."""
+SOURCES = {".py", ".ts", ".tsx", ".md", ".json", ".yaml", ".yml", ".sbatch", ".toml"}
 
 
 def page(name: str) -> str:
@@ -81,6 +85,37 @@ def commands(group: Any, name: str = "holdfast") -> dict[str, Any]:
 def errors(parent: type[HoldfastError] = HoldfastError) -> set[type[HoldfastError]]:
     """All errors that users can receive."""
     return {parent}.union(*(errors(child) for child in parent.__subclasses__()))
+
+
+def repository_files() -> set[str]:
+    """Relative paths of all files and directories that git tracks or may track."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    files = {Path(line) for line in listed.stdout.splitlines() if (ROOT / line).exists()}
+    return {str(path) for file in files for path in (file, *file.parents)}
+
+
+def named_paths(text: str) -> set[str]:
+    """Paths and Python files in backticks, without placeholders; directories without their slash."""
+    found = re.findall(r"`((?:[\w.-]+/)+[\w.-]*|\w+\.py)`", text)
+    return {path.rstrip("/") for path in found if Path(path).suffix in SOURCES or path[-1] == "/"}
+
+
+def test_paths_in_the_contributor_pages_exist() -> None:
+    ends = {f"/{path}" for path in repository_files()}
+    for file in [ROOT / "CONTRIBUTING.md", *(DOCS / "contributing").glob("*.md")]:
+        missing = {
+            path
+            for path in named_paths(file.read_text())
+            if path not in GENERATED and not any(end.endswith(f"/{path}") for end in ends)
+        }
+
+        assert not missing, f"{file.name} names files that do not exist"
 
 
 @pytest.mark.parametrize(

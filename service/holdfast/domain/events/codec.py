@@ -10,31 +10,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from holdfast.domain.events.base import Source, UnknownEvent
 from holdfast.domain.events.launcher import LauncherFact, PriceChanged
-from holdfast.domain.events.requests import (
-    CancelRequested,
-    LimitsChanged,
-    PauseRequested,
-    ResumeRequested,
-    RunsCompared,
-    Submitted,
-)
-from holdfast.domain.events.service import CheckpointsRemoved, GuardTripped, LaunchRequested
+from holdfast.domain.events.requests import RequestFact
+from holdfast.domain.events.service import ServiceFact
 from holdfast.domain.events.worker import WorkerFact
 
 Event: TypeAlias = (
-    Submitted
-    | CancelRequested
-    | PauseRequested
-    | ResumeRequested
-    | LimitsChanged
-    | LaunchRequested
-    | GuardTripped
-    | LauncherFact
-    | PriceChanged
-    | WorkerFact
-    | CheckpointsRemoved
-    | RunsCompared
-    | UnknownEvent
+    RequestFact | LauncherFact | PriceChanged | WorkerFact | ServiceFact | UnknownEvent
 )
 
 KINDS: Final[dict[str, type[Event]]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 from holdfast.domain.events.base import EventBase, Source
 from holdfast.domain.events.values import Checkout, Count, Values, Versions
@@ -140,3 +140,8 @@ class RunsCompared(EventBase):
             "the last logged values differ" * (self.numbers != self.other_numbers),
         ]
         return "; ".join(filter(None, differences))
+
+
+RequestFact: TypeAlias = (
+    Submitted | CancelRequested | PauseRequested | ResumeRequested | LimitsChanged | RunsCompared
+)

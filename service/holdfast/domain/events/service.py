@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from holdfast.domain.events.base import EventBase, Source
 from holdfast.domain.events.values import Count
@@ -74,3 +74,6 @@ class CheckpointsRemoved(EventBase):
     removal: Removal
     size_bytes: Count
     """Total size, as far as known."""
+
+
+ServiceFact: TypeAlias = LaunchRequested | GuardTripped | CheckpointsRemoved
