@@ -119,6 +119,7 @@ def test_phases_are_logged_in_order_and_preflight_is_kept(
     assert seen.result.outcome is Outcome.SUCCEEDED
 
 
+@pytest.mark.full
 def test_four_nodes_of_four_gpus_are_sixteen_ranks(cluster: SlurmBackend, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('trained')\n")
     script_launch = cluster.script_launch(
@@ -261,6 +262,7 @@ def test_fast_reboot_of_a_node_leaves_no_endless_job(
     assert [placement.cause for placement in seen.recent_placements] == [Cause.NODE_FAILED, None]
 
 
+@pytest.mark.full
 def test_dead_node_before_the_start_is_no_program_failure(
     cluster: SlurmBackend,
 ) -> None:

@@ -105,7 +105,13 @@ def test_up_with_a_configured_server_starts_none(up_service: UpService) -> None:
 
 
 @pytest.mark.parametrize("has_gate", ["true", pytest.param("false", marks=pytest.mark.full)])
-@pytest.mark.parametrize("name", ["HOLDFAST_SKYPILOT_CALLBACK_URL", "HOLDFAST_PUBLIC_URL"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HOLDFAST_SKYPILOT_CALLBACK_URL",
+        pytest.param("HOLDFAST_PUBLIC_URL", marks=pytest.mark.full),
+    ],
+)
 def test_external_server_with_shared_files_is_only_configured(
     up_service: UpService, has_gate: str, name: str
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import re
 import subprocess
 from collections.abc import Iterator
@@ -82,6 +83,12 @@ def commands(group: Any, name: str = "holdfast") -> dict[str, Any]:
     }
 
 
+@functools.cache
+def all_commands() -> dict[str, Any]:
+    """All commands of `holdfast` by name."""
+    return commands(COMMANDS)
+
+
 def errors(parent: type[HoldfastError] = HoldfastError) -> set[type[HoldfastError]]:
     """All errors that users can receive."""
     return {parent}.union(*(errors(child) for child in parent.__subclasses__()))
@@ -143,7 +150,7 @@ def test_described_settings_exist() -> None:
 def test_every_command_has_its_section_with_every_option(name: str) -> None:
     documented = section(page("cli"), name)
 
-    for param in commands(COMMANDS)[name].params:
+    for param in all_commands()[name].params:
         for spelling in (*param.opts, *param.secondary_opts):
             if spelling.startswith("-") and spelling not in {"-h", "--help"}:
                 assert f"`{spelling}" in documented or f", {spelling}" in documented, spelling
@@ -273,7 +280,7 @@ def test_every_page_is_reachable_from_the_index() -> None:
 
 @for_each(PAGES, name=lambda path: path.relative_to(ROOT))
 def test_commands_in_the_docs_exist(path: Path) -> None:
-    known = commands(COMMANDS)
+    known = all_commands()
     for shown in re.findall(
         r"(?:^\$ |^|`)holdfast ([a-z]+(?:-[a-z]+)*(?: [a-z]+)?)", path.read_text(), re.MULTILINE
     ):

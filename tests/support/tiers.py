@@ -16,8 +16,26 @@ from holdfast.clock import SystemClock
 
 UNTIL: Final = "HOLDFAST_TEST_UNTIL"
 """Environment variable: time in seconds since the epoch after which tests are skipped."""
-POSTGRES_SPECIFIC: Final = ("tests/store/", "tests/migrations/")
-"""Tests of code that treats PostgreSQL differently from SQLite."""
+POSTGRES_SPECIFIC: Final = (
+    "tests/migrations/",
+    *(
+        f"tests/store/test_{subject}.py"
+        for subject in (
+            "backups",
+            "database",
+            "fair_lock",
+            "journal",
+            "leases",
+            "metrics",
+            "mixed_versions",
+            "postgres",
+            "queries",
+            "report_batches",
+            "report_ingest",
+        )
+    ),
+)
+"""Tests of code that treats PostgreSQL differently from SQLite: transactions, locks and SQL of its own."""
 
 
 class Tier(StrEnum):

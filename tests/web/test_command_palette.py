@@ -64,6 +64,7 @@ def test_enter_just_after_the_last_letter_is_handled(
     expect(page.get_by_role("heading", level=1, name="llama")).to_be_visible()
 
 
+@pytest.mark.full
 def test_action_and_name_open_the_dialog_of_the_job(
     world: SimulatedService, url: str, page: Page
 ) -> None:

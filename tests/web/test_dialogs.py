@@ -118,6 +118,7 @@ def test_action_hanging_after_send_is_reported_as_unknown(
         expect(alert).to_contain_text("check whether the action took effect and repeat it if not")
 
 
+@pytest.mark.full
 def test_clone_with_a_lost_response_is_created_once(
     world: SimulatedService, url: str, preempted_job: str, proxy: NetworkProxy, page: Page
 ) -> None:
@@ -170,6 +171,7 @@ def test_discarded_dialog_input_is_not_submitted_later(
     assert (limits["deadline"], limits["max_cost_usd"]) == ("48h", None)
 
 
+@pytest.mark.full
 def test_limit_changed_by_another_user_is_shown_first(
     world: SimulatedService, url: str, preempted_job: str, page: Page
 ) -> None:

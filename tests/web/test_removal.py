@@ -87,7 +87,8 @@ def test_removal_fails_at_once_while_the_service_is_silent(
 
 
 @pytest.mark.parametrize(
-    ("user", "is_permitted"), [("member", False), ("viewer", False), ("lead", True)]
+    ("user", "is_permitted"),
+    [("member", False), pytest.param("viewer", False, marks=pytest.mark.full), ("lead", True)],
 )
 def test_remove_button_requires_the_permission(
     user: str, is_permitted: bool, world: SimulatedService, url: str, page: Page

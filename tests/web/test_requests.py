@@ -26,6 +26,7 @@ def principals(world: SimulatedService) -> Principals:
     return create_principals(world)
 
 
+@pytest.mark.full
 def test_prices_are_requested_after_typing_has_ended(url: str, page: Page) -> None:
     page.clock.install()
     page.goto(f"{url}/submit")

@@ -91,9 +91,20 @@ def trained_apart(first: Adam, second: Adam, *, alike: bool = True, steps: int =
 
 
 SIZES: Final = [
-    *((torch.float32, scale) for scale in (1e-12, 1.0, 1e12)),
-    *((torch.bfloat16, scale) for scale in (1e-12, 1.0, 1e12)),
-    *((torch.float16, scale) for scale in (0.05, 1.0, 100.0)),
+    (torch.float32, 1e-12),
+    (torch.bfloat16, 1e12),
+    (torch.float16, 1.0),
+    *(
+        pytest.param(dtype, scale, marks=pytest.mark.full)
+        for dtype, scale in (
+            (torch.float32, 1.0),
+            (torch.float32, 1e12),
+            (torch.bfloat16, 1e-12),
+            (torch.bfloat16, 1.0),
+            (torch.float16, 0.05),
+            (torch.float16, 100.0),
+        )
+    ),
 ]
 """Types, and magnitudes of weights and gradients that they can hold, also squared."""
 
