@@ -17,10 +17,10 @@ JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 2 : 8)))
 # Tests that a run includes (tests/support/tiers.py).
 TIER := test
 
-.PHONY: help setup demo test test-all test-added mistakes e2e e2e-smoke skypilot trackio bench bench-checkpoint bench-dashboard bench-ingest bench-reads bench-recovery bench-slurm check clean dev lock chromium postgres slurm screenshots wheel contract
+.PHONY: help setup demo test test-all test-added mistakes e2e e2e-smoke skypilot trackio bench bench-checkpoint bench-dashboard bench-ingest bench-rank-failure bench-reads bench-recovery bench-slurm check clean dev lock chromium postgres slurm screenshots wheel contract
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) $(WEB) ## create .venv with every package at its pinned version, and build the dashboard
 
@@ -87,6 +87,9 @@ bench-reads: setup postgres ## measure lists and sums over 10,000 jobs and a mil
 
 bench-recovery: setup ## measure the CPU time of the start of a node, with forked ranks and without; BENCH="--times 1" for less
 	@PYTHONPATH=tests:bench $(BIN)/python -m recovery.cold_start $(BENCH)
+
+bench-rank-failure: setup ## measure the time from the kill of a rank to the next step, beside torchrun; BENCH="--times 1" for less
+	@PYTHONPATH=tests:bench $(BIN)/python -m recovery.rank_failure $(BENCH)
 
 bench-dashboard: setup chromium ## measure the dashboard with 10,000 jobs, 100,000 points and a million log lines; BENCH="--times 1" for less
 	@PYTHONPATH=tests:bench $(BIN)/python -m dashboard $(BENCH)

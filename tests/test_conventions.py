@@ -88,6 +88,7 @@ IMPORTERS = {  # Package: the files that may import it, and the remedy elsewhere
             f"{SERVICE}reproduce/",
             f"{SERVICE}skypilot_server/",
             f"{WORKER}node/fork_server.py",
+            f"{WORKER}node/agent_process.py",
             f"{WORKER}node/launch.py",
             f"{WORKER}telemetry/manifest.py",
             f"{WORKER}watchdog/stack_dump.py",

@@ -1,4 +1,5 @@
 """How long a node takes to start its ranks again. See README.md.
 
 cold_start   the CPU time of `holdfast-worker run` from its start to its end, with forked ranks and without
+rank_failure the time from the kill of a rank to the next new step
 """

@@ -181,8 +181,8 @@ BILLING_MISTAKES: Final = (
     Mistake(
         name="restored-step-not-lost",
         file=f"{S}domain/attempts.py",
-        old="limit = min(limit, attempt.training.step)",
-        new="limit = max(limit, attempt.training.step)",
+        old="limit = min(limit, start.training.step)",
+        new="limit = max(limit, start.training.step)",
         tests=(f"{BILLING}test_bill.py",),
     ),
     Mistake(

@@ -21,7 +21,18 @@ from holdfast.domain.events import (
     TrainingStarted,
 )
 from holdfast.domain.events.values import NodeGroup, PassedOver
-from support.events import at, finished, launched, left, lost, ready, restoring, saved, submitted
+from support.events import (
+    at,
+    finished,
+    launched,
+    left,
+    lost,
+    ready,
+    restarted,
+    restoring,
+    saved,
+    submitted,
+)
 
 MS_PER_HOUR = 3_600_000
 
@@ -42,6 +53,8 @@ class Moment:
     doing: Doing
     attempt: int
     step: int = 0
+    start: int = 0
+    """Number of the start of the ranks within the attempt, from 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +74,8 @@ class Plan:
     damaged: int
     """Number of newest checkpoints that the attempt finds damaged."""
     micros: int
+    restarts: tuple[Plan, ...] = ()
+    """Further starts of the ranks on the same nodes. Waits, prices and idle time of these plans have no effect."""
     groups: tuple[NodeGroup, ...] = ()
     """Empty: all nodes are alike and cost `micros`."""
     changes: tuple[tuple[int, int, int], ...] = ()
@@ -75,12 +90,14 @@ class Life:
     """Milliseconds after `DAWN`."""
     moments: list[Moment] = field(default_factory=list)
     log: list[Event] = field(default_factory=list)
-    starts: dict[int, int] = field(default_factory=dict)
-    """First step of each attempt that trained."""
+    starts: dict[tuple[int, int], int] = field(default_factory=dict)
+    """First step of each start of the ranks that trained, by attempt and start."""
     good: list[tuple[int, str]] = field(default_factory=list)
     """Checkpoints that are not known to be damaged, by step."""
     end: Outcome | None = None
     stands: bool = False
+    start: int = 0
+    """The current start of the ranks within the attempt."""
 
     def __post_init__(self) -> None:
         self.log += [submitted(self.now_s), launched(self.now_s)]
@@ -98,9 +115,10 @@ class Life:
         return {event.attempt for event in self.log if isinstance(event, CapacityLost)}
 
     def spend(self, amount_ms: int, doing: Doing, attempt: int, step: int = 0) -> None:
-        self.moments += [Moment(doing, attempt, step)] * amount_ms
+        self.moments += [Moment(doing, attempt, step, self.start)] * amount_ms
 
     def live(self, attempt: int, plan: Plan) -> None:
+        self.start = 0
         self.spend(plan.wait, Doing.WAITING, attempt)
         nodes = ready(self.now_s, attempt=attempt, micros=plan.micros)
         self.log.append(replace(nodes, groups=plan.groups))
@@ -114,21 +132,29 @@ class Life:
             )
             for after_ms, group, micros in plan.changes
         ]
-        self.spend(plan.setup, Doing.SETUP, attempt)
-        if plan.restore >= 0:
-            self.log.append(restoring(self.now_s, attempt=attempt))
-            self.spend(plan.restore, Doing.RESTORE, attempt)
-        if plan.restore > 0:
-            self._train(attempt, plan)
+        for again in (*plan.restarts, None):
+            self.spend(plan.setup, Doing.SETUP, attempt)
+            if plan.restore >= 0:
+                self.log.append(restoring(self.now_s, attempt=attempt))
+                self.spend(plan.restore, Doing.RESTORE, attempt)
+            step = self._train(attempt, plan) if plan.restore > 0 else 0
+            if again is None or plan.restore <= 0:
+                break  # Ranks that never trained do not start again.
+            self.log.append(restarted(self.now_s, attempt=attempt, step=step))
+            self.start, plan = self.start + 1, again
+        if plan.restore > 0 and plan.idle >= 0:
+            self.log.append(left(self.now_s, attempt=attempt, step=step))
+            self.spend(plan.idle, Doing.IDLE, attempt, step)
 
-    def _train(self, attempt: int, plan: Plan) -> None:
+    def _train(self, attempt: int, plan: Plan) -> int:
+        """Train and return the last step."""
         self.good.sort()
         passed_over = [
             PassedOver(checkpoint=name, reason="damaged")
             for _, name in self.good[::-1][: plan.damaged]
         ]
         self.good = self.good[: len(self.good) - len(passed_over)]
-        step = self.starts[attempt] = self.good[-1][0] if self.good else 0
+        step = self.starts[attempt, self.start] = self.good[-1][0] if self.good else 0
         self.log.append(
             TrainingStarted(
                 at=at(self.now_s), attempt=attempt, step=step, passed_over=tuple(passed_over)
@@ -137,13 +163,12 @@ class Life:
         for steps, stall in plan.laps:
             step = self._step(attempt, step, steps)
             result = saved(self.now_s, attempt=attempt, step=step, stall_ms=stall)
+            # Another start of the attempt may save the same step.
+            result = replace(result, checkpoint=f"{result.checkpoint}-{self.start}")
             self.log.append(result)
             self.good.append((step, result.checkpoint))
             self.spend(stall, Doing.SNAPSHOT, attempt, step)
-        step = self._step(attempt, step, plan.sprint)
-        if plan.idle >= 0:
-            self.log.append(left(self.now_s, attempt=attempt, step=step))
-            self.spend(plan.idle, Doing.IDLE, attempt, step)
+        return self._step(attempt, step, plan.sprint)
 
     def _step(self, attempt: int, step: int, steps: int) -> int:
         for _ in range(steps):
@@ -151,13 +176,13 @@ class Life:
             step += 1
         return step
 
-    def kept(self, attempt: int) -> float:
-        """The step from which the job continued after `attempt`, or would have to continue."""
-        later = [step for n, step in self.starts.items() if n > attempt]
-        last = max(n.attempt for n in self.moments)
+    def kept(self, attempt: int, start: int = 0) -> float:
+        """The step from which the job continued after a start of the ranks, or would have to."""
+        later = [step for n, step in self.starts.items() if n > (attempt, start)]
+        last = max((n.attempt, n.start) for n in self.moments)
         if later:
             return min(later)
-        if attempt == last and (self.stands or self.end is Outcome.SUCCEEDED):
+        if (attempt, start) == last and (self.stands or self.end is Outcome.SUCCEEDED):
             return math.inf
         return max((step for step, _ in self.good), default=0)
 
@@ -175,10 +200,10 @@ def end(life: Life, attempt: int, end: str | None) -> None:
 
 def walked(life: Life, attempt: int) -> Phases:
     """The phases of an attempt, counted millisecond by millisecond."""
-    kept, counted = life.kept(attempt), Counter[str]()
+    counted = Counter[str]()
     for moment in life.moments:
         if moment.attempt == attempt and moment.doing is not Doing.WAITING:
-            counted[moment_phase(moment, kept)] += 1
+            counted[moment_phase(moment, life.kept(attempt, moment.start))] += 1
     return Phases(**counted)
 
 

@@ -22,6 +22,7 @@ from holdfast.domain.events import (
     Paused,
     PauseRequested,
     PreemptionNoticed,
+    RanksRestarted,
     RestoreStarted,
     ResumeRequested,
     Submitted,
@@ -120,6 +121,12 @@ def noticed(
 
 def restoring(seconds: float = 0, *, attempt: int = 1) -> RestoreStarted:
     return RestoreStarted(at=at(seconds), attempt=attempt)
+
+
+def restarted(
+    seconds: float = 0, *, attempt: int = 1, step: int = 0, detail: str = "rank 1 was killed"
+) -> RanksRestarted:
+    return RanksRestarted(at=at(seconds), attempt=attempt, step=step, exit_code=137, detail=detail)
 
 
 def training(

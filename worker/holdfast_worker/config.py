@@ -25,6 +25,10 @@ AGENT: Final = "HOLDFAST_AGENT"
 """Set by the torchrun agent for its ranks: its process id.
 A rank with a different parent has lost its agent."""
 
+DEFAULT_RESTARTS: Final = 1
+"""Default of `Config.max_restarts`.
+A lower value needs new nodes for each failure of a rank; a higher value repeats a failure that new nodes might avoid."""
+
 STANDALONE_JOB: Final = "bare"
 """Checkpoint directory of a script that runs without a launcher.
 Also the default of an absent id."""
@@ -91,6 +95,8 @@ class Config:
     """None: the script runs without a wrapper or launcher."""
     is_warm: bool
     """Whether ranks are forked from a process that has imported torch."""
+    max_restarts: int
+    """How often ranks start again on the same nodes without getting further than before."""
     seed: int
     is_deterministic: bool
     """Whether to select deterministic algorithms, also if the script does not."""
@@ -147,6 +153,7 @@ class Config:
             spool=_path(env, Env.SPOOL),
             run_dir=_path(env, Env.RUN_DIR),
             is_warm=env.get(Env.WARM) != "0",
+            max_restarts=int_variable(env, Env.MAX_RESTARTS, DEFAULT_RESTARTS),
             seed=int_variable(env, Env.SEED, 0),
             is_deterministic=env.get(Env.DETERMINISTIC) == "1",
             max_steps=int_variable(env, Env.MAX_STEPS, 0) or None,

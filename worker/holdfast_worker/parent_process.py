@@ -15,6 +15,7 @@ from typing import Final
 
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_NAME: Final = 15
+PR_SET_CHILD_SUBREAPER: Final = 36
 PR_SET_PTRACER: Final = 0x59616D61
 
 
@@ -31,6 +32,12 @@ def die_with_parent(parent_pid: int | None = None) -> None:
     if os.getppid() != parent:
         # The parent died before the call.
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent dies; no effect except on Linux."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def allow_ptrace(pid: int) -> None:

@@ -61,8 +61,13 @@ class RunDir:
 
     def clear(self) -> None:
         """Remove the files of an earlier run, except a notice or a hint, which may precede this run."""
+        (self.path / TRAINED_FILE).unlink(missing_ok=True)
+        self.clear_ranks()
+
+    def clear_ranks(self) -> None:
+        """Remove the files of ranks that have ended, so that others can start in their place."""
         (self.path / "ranks").mkdir(parents=True, exist_ok=True)
-        for name in (LEFT_FILE, TRAINED_FILE, FAILURE_FILE):
+        for name in (LEFT_FILE, FAILURE_FILE):
             (self.path / name).unlink(missing_ok=True)
         for pattern in ("*.pid", "*.beat", "*.ask"):
             for file in (self.path / "ranks").glob(pattern):
@@ -193,6 +198,10 @@ class RunDir:
     def mark_trained(self) -> None:
         """Record that a first step has been completed."""
         (self.path / TRAINED_FILE).touch()
+
+    def has_trained(self) -> bool:
+        """Whether a first step has been completed."""
+        return (self.path / TRAINED_FILE).exists()
 
     def record_failure(self, failure: Failure) -> None:
         """Record which rank failed first."""

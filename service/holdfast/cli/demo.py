@@ -119,6 +119,8 @@ def _sentence(event: EventOut) -> str:
             text = f"{begin} notice at step {body['step']}"
         case "CapacityLost":
             text = f"{begin} nodes lost ({body['cause'].replace('_', ' ')})"
+        case "RanksRestarted":
+            text = f"{begin} ranks start again after step {body['step']}: {body['detail']}"
         case "WorkerLeft":
             text = f"{begin} worker exited at step {body['step']} ({body['reason']})"
         case "Finished":

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 
 from holdfast.domain.events import (
     CapacityLost,
@@ -17,6 +18,7 @@ from holdfast.domain.events import (
     Outcome,
     PreemptionNoticed,
     PriceChanged,
+    RanksRestarted,
     RestoreStarted,
     TrainingStarted,
     WorkerLeft,
@@ -32,6 +34,30 @@ class LatestPoint:
 
 
 @dataclass(slots=True)
+class RankStart:
+    """A start of the ranks on the nodes of an attempt, with its events.
+
+    An attempt has several if its ranks failed and started again.
+    """
+
+    restore: RestoreStarted | None = None
+    training: TrainingStarted | None = None
+    worker_exit: WorkerLeft | None = None
+    notice: PreemptionNoticed | None = None
+    checkpoints: list[CheckpointCommitted] = field(default_factory=list)
+    restart: RanksRestarted | None = None
+    """The failure after which the ranks started again; None for the last start of an attempt."""
+    point: LatestPoint | None = None
+
+    @property
+    def last_step(self) -> int | None:
+        """Newest known step; None if it did not train."""
+        sources = [*self.checkpoints, self.training, self.worker_exit, self.notice, self.restart]
+        steps = [item.step for item in (*sources, self.point) if item is not None]
+        return max(steps) if self.training and steps else None
+
+
+@dataclass(slots=True)
 class Attempt:
     """One attempt with its events."""
 
@@ -39,14 +65,10 @@ class Attempt:
     ended_at: datetime | None = None
     """End of the attempt; None while its nodes run, as far as reported."""
     lost: CapacityLost | None = None
-    restore: RestoreStarted | None = None
-    training: TrainingStarted | None = None
-    worker_exit: WorkerLeft | None = None
-    notice: PreemptionNoticed | None = None
-    checkpoints: list[CheckpointCommitted] = field(default_factory=list)
+    starts: list[RankStart] = field(default_factory=lambda: [RankStart()])
+    """Starts of the ranks in order; at least one."""
     changes: list[PriceChanged] = field(default_factory=list)
     """Price changes in order of arrival."""
-    point: LatestPoint | None = None
 
     @property
     def cause(self) -> Cause | None:
@@ -54,11 +76,30 @@ class Attempt:
         return self.lost.cause if self.lost else None
 
     @property
+    def restore(self) -> RestoreStarted | None:
+        """The first restore."""
+        return self.starts[0].restore
+
+    @property
+    def training(self) -> TrainingStarted | None:
+        """The first start of training."""
+        return next((start.training for start in self.starts if start.training), None)
+
+    @property
+    def notice(self) -> PreemptionNoticed | None:
+        """The first termination notice."""
+        return next((start.notice for start in self.starts if start.notice), None)
+
+    @property
+    def checkpoints(self) -> list[CheckpointCommitted]:
+        """All checkpoints in order."""
+        return [saved for start in self.starts for saved in start.checkpoints]
+
+    @property
     def last_step(self) -> int | None:
         """Newest known step; None if it did not train."""
-        sources = [*self.checkpoints, self.training, self.worker_exit, self.notice, self.point]
-        steps = [item.step for item in sources if item is not None]
-        return max(steps) if self.training and steps else None
+        steps = [start.last_step for start in self.starts if start.last_step is not None]
+        return max(steps, default=None)
 
 
 def collect_attempts(facts: Sequence[Event], reached: Mapping[int, LatestPoint]) -> list[Attempt]:
@@ -66,7 +107,7 @@ def collect_attempts(facts: Sequence[Event], reached: Mapping[int, LatestPoint])
     attempts: dict[int, Attempt] = {}
     for fact in facts:
         if isinstance(fact, NodesReady):
-            attempts[fact.attempt] = Attempt(fact, point=reached.get(fact.attempt))
+            attempts[fact.attempt] = Attempt(fact)
     for fact in facts:
         match fact:
             case Finished(at=at):
@@ -76,6 +117,7 @@ def collect_attempts(facts: Sequence[Event], reached: Mapping[int, LatestPoint])
                 CapacityLost()
                 | RestoreStarted()
                 | TrainingStarted()
+                | RanksRestarted()
                 | WorkerLeft()
                 | PreemptionNoticed()
                 | CheckpointCommitted()
@@ -84,6 +126,9 @@ def collect_attempts(facts: Sequence[Event], reached: Mapping[int, LatestPoint])
                 _apply_event(attempts[fact.attempt], fact)
             case _:
                 pass
+    for number, point in reached.items():
+        if number in attempts:
+            attempts[number].starts[-1].point = point
     return [attempts[number] for number in sorted(attempts)]
 
 
@@ -92,42 +137,49 @@ def _apply_event(
     fact: CapacityLost
     | RestoreStarted
     | TrainingStarted
+    | RanksRestarted
     | WorkerLeft
     | PreemptionNoticed
     | CheckpointCommitted
     | PriceChanged,
 ) -> None:
+    start = attempt.starts[-1]
     match fact:
         case CapacityLost(at=at):
             attempt.ended_at, attempt.lost = at, fact
         case RestoreStarted():
-            attempt.restore = attempt.restore or fact
+            start.restore = start.restore or fact
         case TrainingStarted():
-            attempt.training = attempt.training or fact
+            start.training = start.training or fact
+        case RanksRestarted():
+            start.restart = fact
+            attempt.starts.append(RankStart())
         case WorkerLeft():
-            attempt.worker_exit = attempt.worker_exit or fact
+            start.worker_exit = start.worker_exit or fact
         case PreemptionNoticed():
-            attempt.notice = attempt.notice or fact
+            start.notice = start.notice or fact
         case CheckpointCommitted():
-            attempt.checkpoints.append(fact)
+            start.checkpoints.append(fact)
         case PriceChanged():
             attempt.changes.append(fact)
 
 
-def retained_steps(attempts: Sequence[Attempt], finished: Finished | None) -> list[float]:
-    """Step up to which the work of each attempt counts; infinite if no work was lost."""
-    trainings = [attempt.training for attempt in attempts if attempt.training]
+def retained_steps(attempts: Sequence[Attempt], finished: Finished | None) -> list[list[float]]:
+    """Step up to which the work of each start of each attempt counts; infinite if none was lost."""
+    starts = [start for attempt in attempts for start in attempt.starts]
+    trainings = [start.training for start in starts if start.training]
     unusable = {item.checkpoint for training in trainings for item in training.passed_over}
-    checkpoints = [c for attempt in attempts for c in attempt.checkpoints]
+    checkpoints = [c for start in starts for c in start.checkpoints]
     committed = max((c.step for c in checkpoints if c.checkpoint not in unusable), default=0)
     standing = bool(attempts) and attempts[-1].ended_at is None
     safe = standing or (finished is not None and finished.outcome is Outcome.SUCCEEDED)
     steps: list[float] = []
     limit: float = math.inf if safe else committed
-    for attempt in reversed(attempts):
+    for start in reversed(starts):
         steps.append(limit)
-        if attempt.training:
-            limit = min(limit, attempt.training.step)
+        if start.training:
+            limit = min(limit, start.training.step)
         elif limit == math.inf:
-            limit = committed  # The attempt runs and has not restored yet; only the committed work is known.
-    return steps[::-1]
+            limit = committed  # The ranks run and have not restored yet; only the committed work is known.
+    in_order = iter(steps[::-1])
+    return [list(islice(in_order, len(attempt.starts))) for attempt in attempts]

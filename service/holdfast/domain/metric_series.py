@@ -64,12 +64,12 @@ class Bucket:
 def retained_steps_by_attempt(facts: Sequence[Event]) -> dict[int, float]:
     """Step up to which the work of each attempt counts, as in the bill.
 
-    It is infinite if no work was lost.
+    It is that of the last start of its ranks, and infinite if no work was lost.
     """
     attempts = collect_attempts(facts, {})
     finished = next((fact for fact in facts if isinstance(fact, Finished)), None)
     steps = retained_steps(attempts, finished)
-    return {item.ready.attempt: step for item, step in zip(attempts, steps, strict=True)}
+    return {item.ready.attempt: kept[-1] for item, kept in zip(attempts, steps, strict=True)}
 
 
 def is_partly_lost(piece: SeriesSegment, limits: Mapping[int, float]) -> bool:

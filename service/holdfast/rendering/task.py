@@ -161,6 +161,8 @@ def _worker_envs(spec: JobSpec) -> dict[str, str]:
         }
         if checkpoint.from_job:
             envs[Env.FROM.value] = checkpoint.from_job
+    if spec.holdfast.limits.max_failures == 1:
+        envs[Env.MAX_RESTARTS.value] = "0"
     if (max_stall := spec.holdfast.limits.max_stall_argument) != "auto":
         envs[Env.MAX_STALL.value] = max_stall
     return envs

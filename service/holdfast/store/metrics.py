@@ -19,6 +19,7 @@ from holdfast.domain.events import (
     Finished,
     NodesReady,
     Outcome,
+    RanksRestarted,
     TrainingStarted,
 )
 from holdfast.domain.jobs.job import Job
@@ -144,7 +145,7 @@ class MetricSeries:
 
     def retained_steps(self, job: Job) -> dict[int, float]:
         """The step up to which the work of each attempt of a job counts, as in its bill."""
-        kinds = [NodesReady, TrainingStarted, CapacityLost, Finished]
+        kinds = [NodesReady, TrainingStarted, RanksRestarted, CapacityLost, Finished]
         # While the job trains, and once it has succeeded, the checkpoint does not matter; it is
         # most of a log.
         if not (job.is_training or job.outcome is Outcome.SUCCEEDED):

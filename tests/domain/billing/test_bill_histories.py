@@ -41,7 +41,7 @@ def random_history(draw: random.Random) -> Life:
     life = Life(began_ms=draw.choice([0, 1000 * MIDNIGHT_S - draw.randrange(150)]))
     last = draw.randint(1, 5)
     for attempt in range(1, last + 1):
-        life.live(attempt, _plan(draw))
+        life.live(attempt, _with_restarts(draw, _plan(draw)))
         if draw.random() < 0.3:
             life.log.append(noticed(life.now_s, attempt=attempt, step=0))
         if attempt < last:
@@ -71,6 +71,12 @@ def _plan(draw: random.Random) -> Plan:
     return replace(plan, changes=tuple(_changes(draw, len(groups) or 1)))
 
 
+def _with_restarts(draw: random.Random, plan: Plan) -> Plan:
+    """Some attempts whose ranks fail and start again."""
+    again = [_plan(draw) for _ in range(draw.choice([0, 0, 0, 1, 2]))]
+    return replace(plan, restarts=tuple(again))
+
+
 def _group(draw: random.Random) -> NodeGroup:
     return NodeGroup(
         nodes=draw.randint(1, 4),
@@ -98,13 +104,14 @@ def paid_by_the_millisecond(life: Life) -> tuple[Cells, Cells]:
     sums = Cells(), Cells()
     run_up = Counter[tuple[int, int, int]]()
     known = {e.attempt: e for e in life.log if isinstance(e, NodesReady)}
-    kept = {attempt: life.kept(attempt) for attempt in known}
+    begun = {(moment.attempt, moment.start) for moment in life.moments}
+    kept = {start: life.kept(*start) for start in begun}
     changes = [e for e in life.log if isinstance(e, PriceChanged)]
     for number, moment in enumerate(life.moments):
         if moment.doing is Doing.WAITING:
             continue
         now, nodes = at((life.began_ms + number) / 1000), known[moment.attempt]
-        phase = moment_phase(moment, kept[moment.attempt])
+        phase = moment_phase(moment, kept[moment.attempt, moment.start])
         if not life.speaks:
             phase = "lost" if moment.attempt in life.losses else "unmeasured"
         for group, _ in enumerate(nodes.parts):

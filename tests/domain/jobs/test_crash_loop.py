@@ -11,7 +11,7 @@ from holdfast.domain.jobs.crash_loop import normalised, restart_pause_s
 from holdfast.domain.jobs.guards import trip
 from holdfast.domain.jobs.job import Job
 from holdfast.domain.jobs.lifecycle import fold
-from support.events import at, launched, left, lost, ready, saved, submitted
+from support.events import at, launched, left, lost, ready, restarted, saved, submitted, training
 
 OOM = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB (GPU 3; 79.15 GiB total)"
 
@@ -80,6 +80,24 @@ def test_three_identical_crashes_fail_with_their_message() -> None:
         "the last 3 crashes were identical, without a checkpoint in between: "
         f"exit code 1: {OOM.replace('2.50', '2.2')}"
     )
+
+
+def test_restarts_of_ranks_count_as_crashes_until_a_checkpoint() -> None:
+    begun = [submitted(), launched(), ready(), training(1)]
+    restarts = [restarted(n, step=n, detail=f"rank {n} was killed") for n in range(2, 5)]
+
+    assert guard(job([*begun, *restarts[:2]])) is None
+    assert guard(job([*begun, *restarts])) is Guard.SAME_CRASH
+    assert guard(job([*begun, *restarts[:2], saved(3, step=9), restarts[2]])) is None
+
+
+def test_restarts_of_ranks_count_towards_max_failures() -> None:
+    events = [submitted(), launched(), ready(), training(1), restarted(2), restarted(3)]
+
+    tripped = trip(job(events), Limits(max_failures=2), at(900))
+
+    assert tripped is not None
+    assert tripped.guard is Guard.MAX_FAILURES
 
 
 def test_different_crash_or_exit_code_resets_the_count() -> None:

@@ -29,6 +29,7 @@ from support.events import (
     paused,
     pausing,
     ready,
+    restarted,
     restoring,
     resumed,
     saved,
@@ -150,6 +151,26 @@ def test_late_training_start_moves_only_a_starting_job(state: State) -> None:
     before = in_state(state)
 
     assert advance(before, training(9, attempt=1)).state is before.state
+
+
+def test_restarted_ranks_train_again_in_the_same_attempt() -> None:
+    before = job(submitted(), launched(), ready(), training(5), saved(6, step=10))
+
+    ended = advance(before, restarted(9, step=14, detail="rank 1 was killed by signal 9"))
+    again = advance(ended, training(11, step=10))
+
+    assert (ended.state, ended.attempt, ended.step) == (State.STARTING, 1, 14)
+    assert ended.detail == "the ranks start again: rank 1 was killed by signal 9"
+    assert (ended.failures, ended.failure) == (1, "rank 1 was killed by signal 9")
+    assert (again.state, again.attempt, again.step) == (State.TRAINING, 1, 10)
+    assert (again.resumes, again.preemptions, again.detail) == (0, 0, "")
+
+
+@pytest.mark.parametrize("state", [s for s in State if s is not State.TRAINING])
+def test_late_restart_of_ranks_moves_only_a_training_job(state: State) -> None:
+    before = in_state(state)
+
+    assert advance(before, restarted(9)).state is before.state
 
 
 def test_early_training_report_applies_once_nodes_are_ready() -> None:

@@ -13,6 +13,7 @@ from holdfast.domain.events import (
     CheckpointFailed,
     LeftReason,
     PreemptionNoticed,
+    RanksRestarted,
     RestoreStarted,
     RunDescribed,
     SavingFailed,
@@ -116,6 +117,12 @@ UNDERSTOOD: dict[ReportKind, tuple[dict[str, Json], WorkerFact | Point]] = {
     ReportKind.PREEMPTION_NOTICED: (
         {"step": 7, "left_s": 110.5},
         PreemptionNoticed(at=AT, attempt=2, step=7, left_s=110.5),
+    ),
+    ReportKind.RANKS_RESTARTED: (
+        {"step": 7, "exit_code": 137, "detail": "rank 1 was killed by signal 9"},
+        RanksRestarted(
+            at=AT, attempt=2, step=7, exit_code=137, detail="rank 1 was killed by signal 9"
+        ),
     ),
     ReportKind.WORKER_LEFT: (
         {"step": 7, "reason": "preempted", "exit_code": 75, "detail": ""},

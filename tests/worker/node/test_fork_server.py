@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from holdfast_worker.node import fork_obstacles
+from holdfast_worker.node.fork_server import Program, Spare
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.run_dir import RunDir
 from worker.support.run_driver import DDP_SCRIPT, TOTAL, RunDriver, is_gone, wait_until
@@ -81,13 +83,13 @@ def described(folder: Path, script: Path, **extra: str) -> list[dict[str, Any]]:
 
 
 def started(driver: RunDriver) -> list[psutil.Process]:
-    """The processes of two ranks in training: the agent first, then the ranks."""
+    """The processes of two ranks in training: the agent, the ranks, and the successor of the agent."""
     wrapper = driver.start_wrapper("--nproc-per-node", "2", DDP_SCRIPT, ENDLESS)
     wait_until((driver.run_dir / "trained").exists)
     [agent] = psutil.Process(wrapper.pid).children()
     pids = RunDir(driver.run_dir).registered_pids()
-    assert {child.pid for child in agent.children()} == {*pids.values()}
-    return [agent, *map(psutil.Process, pids.values())]
+    [successor] = (child for child in agent.children() if child.pid not in pids.values())
+    return [agent, *map(psutil.Process, pids.values()), successor]
 
 
 def test_forked_rank_equals_a_new_interpreter(tmp_path: Path) -> None:
@@ -142,6 +144,28 @@ def test_fork_that_does_not_respond_is_replaced(tmp_path: Path) -> None:
     assert "a rank starts as a new interpreter, as its fork failed" in err
 
 
+def test_files_of_a_program_may_swap_their_numbers(tmp_path: Path) -> None:
+    texts = ["first", "second"]
+    files = [os.memfd_create(text) for text in texts]
+    for file, text in zip(files, texts, strict=True):
+        os.write(file, text.encode())
+    spare = Spare.fork()
+    if not spare.pid:
+        read = []
+        try:
+            spare.wait_for_program(os.getppid())
+            read = [os.pread(file, 9, 0).decode() for file in files]
+        finally:
+            os._exit(read != texts[::-1])
+
+    program = Program(
+        words=[], cwd=str(tmp_path), env={**os.environ}, files=files, is_session=False, ignored=[]
+    )
+    spare.run(program, files[::-1])
+
+    assert os.waitpid(spare.pid, 0)[1] == 0
+
+
 @pytest.mark.parametrize("killed", [0, 1], ids=["agent", "rank"])
 def test_kill_of_a_process_leaves_none(driver: RunDriver, killed: int) -> None:
     processes = started(driver)
@@ -156,7 +180,7 @@ def test_kill_of_an_agent_ends_unused_spares(driver: RunDriver) -> None:
     nodes = {"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.1"}
     driver.extra = {**nodes, "SKYPILOT_NODE_RANK": "1", "HOLDFAST_MASTER_PORT": "1"}
     wrapper = driver.start_wrapper("--nproc-per-node", "2", DDP_SCRIPT, ENDLESS)
-    wait_until(lambda: len(psutil.Process(wrapper.pid).children(recursive=True)) == 3)
+    wait_until(lambda: len(psutil.Process(wrapper.pid).children(recursive=True)) == 4)
     agent, *spares = psutil.Process(wrapper.pid).children(recursive=True)
 
     agent.kill()

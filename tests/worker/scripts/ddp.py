@@ -1,6 +1,6 @@
 """A training script with injected failures, for the tests of whole runs.
 
-python ddp.py TOTAL [--fall RANK:STEP:SIGNAL] [--error STEP] [--after CODE]
+python ddp.py TOTAL [--fall RANK:STEP:SIGNAL [--once]] [--error STEP] [--after CODE]
 """
 
 # ruff: noqa: N806 - names of tensors end in their shapes
@@ -61,6 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("total", type=int)
     parser.add_argument("--fall", type=InjectedSignal, default=NOTHING)
+    parser.add_argument("--once", action="store_true", help="fall only in a run from the beginning")
     parser.add_argument("--error", type=int, default=-1)
     parser.add_argument("--after", type=int, default=0)
     args = parser.parse_args()
@@ -76,6 +77,8 @@ def main() -> None:
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=args.total)
     run.track(model=model, optimizer=optimizer, scheduler=scheduler)
 
+    is_resumed = run.step > 0
+
     for x_BC, y_B in run.steps(loader, total=args.total):
         loss = (model(x_BC).squeeze(1) - y_B).square().mean()
         optimizer.zero_grad()
@@ -85,7 +88,8 @@ def main() -> None:
         run.log(loss=loss)
         if run.step + 1 == args.error:
             raise ValueError(f"this lesson ends at step {args.error}")
-        args.fall.send(run.rank, run.step + 1)
+        if not (args.once and is_resumed):
+            args.fall.send(run.rank, run.step + 1)
 
     if run.rank == 0:
         inner = model.module if run.world_size > 1 else model

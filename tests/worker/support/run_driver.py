@@ -54,6 +54,8 @@ class RunDriver:
             "HOLDFAST_SPOOL": str(self.path / "spool"),
             "HOLDFAST_RUN_DIR": str(self.run_dir),
             "HOLDFAST_EVERY": self.every,
+            # Each failure ends the attempt, unless a test is about restarts.
+            "HOLDFAST_MAX_RESTARTS": "0",
             "LESSON_RESULT": str(self.path / "result"),
             **self.extra,
         }

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from holdfast_worker.watchdog.failure_cause import FINAL_SAVE_S, NODE_LOST_S, Fa
 from holdfast_worker.watchdog.heartbeat import HeartbeatWriter, Phase
 from holdfast_worker.watchdog.node_channel import ChannelAddress
 from holdfast_worker.watchdog.stack_dump import is_stopped
-from holdfast_worker.watchdog.watchdog import IDLE_GRACE_S, Watchdog
+from holdfast_worker.watchdog.watchdog import IDLE_GRACE_S, RESTART_AGREEMENT_S, Watchdog
 from worker.support.run_driver import free_port, wait_until
 
 SHORT = MaxStall(StallDetection.SECONDS, 3)
@@ -50,6 +51,11 @@ class Node:
     @property
     def cause(self) -> FailureCause | None:
         return self.watchdog.cause
+
+    def finish(self, code: int) -> None:
+        """End as a wrapper does whose ranks have ended."""
+        self.watchdog.determine_cause(code)
+        self.watchdog.announce_exit(code)
 
     def kill_rank(self, signal: int = 9) -> None:
         self.run_dir.record_failure(Failure(self.rank, 128 + signal))
@@ -223,7 +229,7 @@ def test_node_that_left_on_notice_is_not_reported_lost(tmp_path: Path, port: int
             second.run_dir.record_exit(ExitReason("preempted", Exit.PREEMPTED, 5))
             second.run_dir.record_failure(Failure(1, Exit.PREEMPTED))
             second.watchdog.poll()
-            second.watchdog.finish(Exit.PREEMPTED)
+            second.finish(Exit.PREEMPTED)
         poll_until(lambda: not first.watchdog._connected, first)
         later_s = time.monotonic() + 10 * NODE_LOST_S
 
@@ -298,12 +304,51 @@ def test_script_failing_after_its_training_ends_the_other_node(tmp_path: Path, p
         second.run_dir.record_exit(ExitReason("finished", 0, 40))
         second.run_dir.record_failure(Failure(1, 3))
         second.watchdog.poll()
-        second.watchdog.finish(3)
+        second.finish(3)
         poll_until(lambda: first.cause, first)
 
     assert second.cause is None
     assert first.cause
     assert first.cause.detail == "node 1 ended with exit code 3"
+
+
+@pytest.mark.parametrize("may_restart", [True, False])
+def test_ranks_start_again_if_all_nodes_permit_it(
+    tmp_path: Path, port: int, may_restart: bool
+) -> None:
+    first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
+
+    with together(first, second), ThreadPoolExecutor() as pool:
+        decisions = [
+            pool.submit(first.watchdog.agree_on_restart, may_restart=True),
+            pool.submit(second.watchdog.agree_on_restart, may_restart=may_restart),
+        ]
+
+        assert [each.result() for each in decisions] == [may_restart, may_restart]
+
+
+def test_ranks_end_if_a_node_has_ended(tmp_path: Path, port: int) -> None:
+    first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
+
+    with together(first, second):
+        second.finish(Exit.PREEMPTED)
+
+        assert not first.watchdog.agree_on_restart(may_restart=True)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_ranks_end_if_a_node_is_lost(tmp_path: Path, port: int, lost: int) -> None:
+    nodes = [Node(tmp_path, node, 2, port) for node in (0, 1)]
+    left = nodes[1 - lost]
+
+    with left.watchdog.opened():
+        with nodes[lost].watchdog.opened():
+            poll_until(lambda: left.watchdog._connected, left)
+        began_s = time.monotonic()
+
+        assert not left.watchdog.agree_on_restart(may_restart=True)
+
+    assert time.monotonic() - began_s < RESTART_AGREEMENT_S
 
 
 def test_replaced_node_ends_the_other(tmp_path: Path, port: int) -> None:
@@ -328,7 +373,7 @@ def test_coordinated_exit_is_not_a_failure_cause(tmp_path: Path, port: int) -> N
     alone.run_dir.record_failure(Failure(0, Exit.UNUSABLE_STORE))
 
     alone.watchdog.poll()
-    alone.watchdog.finish(Exit.UNUSABLE_STORE)
+    alone.finish(Exit.UNUSABLE_STORE)
 
     assert alone.cause is None
 
@@ -336,7 +381,7 @@ def test_coordinated_exit_is_not_a_failure_cause(tmp_path: Path, port: int) -> N
 def test_failure_of_torchrun_is_the_cause(tmp_path: Path, port: int) -> None:
     alone = Node(tmp_path, 0, 1, port)
 
-    alone.watchdog.finish(1)
+    alone.finish(1)
 
     assert alone.cause
     assert alone.cause.detail == "torchrun ended with exit code 1"

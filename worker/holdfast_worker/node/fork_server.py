@@ -1,7 +1,8 @@
 """Fork server of a node: torch is imported once, and ranks are forks of the torchrun agent.
 
 `holdfast-worker run` starts this module in place of `torchrun_agent`. It imports what ranks import, and forks a *spare* for each
-rank while it has one thread and no GPU. Then it runs torchrun, which gives each rank to a spare instead of a new interpreter.
+rank while it has one thread and no GPU. Then it runs torchrun, which gives each rank to a spare instead of a new interpreter. Before that it
+forks a successor, which becomes the agent if the ranks have to start again (`agent_process.py`).
 
 A rank has the environment, arguments, files, session, signals and random state of a new interpreter, and ends as one: the spare
 returns to the top of the program and runs the rank from there. If ranks cannot be forked, torchrun starts new interpreters.
@@ -10,6 +11,7 @@ returns to the top of the program and runs the rank from there. If ranks cannot 
 from __future__ import annotations
 
 import faulthandler
+import fcntl
 import gc
 import importlib
 import json
@@ -27,7 +29,7 @@ from dataclasses import asdict, dataclass
 from itertools import dropwhile
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from holdfast_worker.config import Config, environment, replace_environment
 from holdfast_worker.console import log_info
@@ -52,6 +54,7 @@ ANSWER_S: Final = 30.0
 A lower value gives up spares on a busy machine; a higher value delays a rank whose spare was stopped."""
 
 MOST_FILES: Final = 16
+PID_BYTES: Final = 4
 IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 UNCHANGEABLE: Final = (signal.SIGKILL, signal.SIGSTOP)
 
@@ -84,7 +87,7 @@ class Spare:
 
     def __init__(self, pid: int, connection: socket.socket) -> None:
         self.pid = pid
-        """0 in the child itself."""
+        """0 in the child itself, and in a process other than its parent until it runs a program."""
         self._connection = connection
 
     @classmethod
@@ -106,20 +109,21 @@ class Spare:
         other_end.close()
         return cls(pid, connection)
 
-    def wait_for_program(self, parent: int, others: Sequence[Spare] = ()) -> Program:
+    def wait_for_program(self, parent: int | None, others: Sequence[Spare] = ()) -> Program:
         """In the child: the program, once it has been given one and become it.
 
-        `others` are the spares of the same parent.
+        It ends with `parent`; None: with the other end of its connection. `others` are the spares of the same parent.
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Its parent ends it.
-        die_with_parent(parent)
+        if parent is not None:
+            die_with_parent(parent)
         for other in others:
             other._connection.close()  # noqa: SLF001 - of this class
         with self._connection:
             program, files = receive(self._connection)
             if program.is_session:
                 os.setsid()
-            self._connection.sendall(b"\n")
+            self._connection.sendall(os.getpid().to_bytes(PID_BYTES, "big"))
         become(program, files)
         return program
 
@@ -132,8 +136,10 @@ class Spare:
         self._connection.settimeout(ANSWER_S)
         with self._connection:
             send(self._connection, program, files)
-            if not self._connection.recv(1):
-                raise ConnectionResetError("the spare process has ended")
+            pid = self._connection.recv(PID_BYTES, socket.MSG_WAITALL)
+        if len(pid) < PID_BYTES:
+            raise ConnectionResetError("the spare process has ended")
+        self.pid = int.from_bytes(pid, "big")
 
     def end(self) -> None:
         """Kill and reap it."""
@@ -161,10 +167,14 @@ def receive(connection: socket.socket) -> tuple[Program, list[int]]:
 
 def become(program: Program, files: Sequence[int]) -> None:
     """Give this process everything that a new interpreter for `program` has."""
-    for wanted, given in zip(program.files, files, strict=True):
+    # First out of the way: the number of one file may be wanted for another.
+    above = max([*files, *program.files]) + 1
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD, above) for file in files]
+    for file in files:
+        os.close(file)
+    for wanted, given in zip(program.files, moved, strict=True):
         os.dup2(given, wanted)
-        if given != wanted:
-            os.close(given)
+        os.close(given)
     replace_environment(program.env)
     os.chdir(program.cwd)
     importlib.invalidate_caches()
@@ -219,29 +229,19 @@ def run(words: Sequence[str]) -> None:
             runpy.run_path(script, run_name="__main__")
 
 
-class ForkedRank(subprocess.Popen[bytes]):
-    """A rank in a spare process: waited for, signalled and killed as any other."""
+class ForkedProcess(subprocess.Popen[bytes]):
+    """A program in a spare process: waited for, signalled and killed as any other.
 
-    def __init__(
-        self,
-        spare: Spare,
-        args: Sequence[str],
-        env: Mapping[str, str],
-        stdout: IO[str] | None,
-        stderr: IO[str] | None,
-    ) -> None:
+    Raises:
+        OSError: the spare process does not respond.
+    """
+
+    def __init__(self, spare: Spare, program: Program, files: Sequence[int]) -> None:
+        """`files` are copied to the numbers in `program`."""
         self._spare = spare
-        self._program = Program(
-            words=args[1:],
-            cwd=str(Path.cwd()),
-            env=env,
-            files=[0, 1, 2],
-            is_session=True,
-            ignored=ignored_signals(),
-        )
-        outputs = (file.fileno() if file else own for own, file in ((1, stdout), (2, stderr)))
-        self._files = [0, *outputs]
-        super().__init__(args, env=env)
+        self._program = program
+        self._files = files
+        super().__init__([sys.executable, *program.words], env=program.env)
 
     def _execute_child(self, *_: object) -> None:
         """Take the place of fork and exec."""
@@ -261,8 +261,18 @@ def use_spares(spares: list[Spare]) -> None:
         def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> subprocess.Popen[Any]:
             if spares and args[:4] == (sys.executable, "-u", "-m", ENTRYPOINT):
                 spare = spares.pop(0)
+                program = Program(
+                    words=args[1:],
+                    cwd=str(Path.cwd()),
+                    env=env,
+                    files=[0, 1, 2],
+                    is_session=True,
+                    ignored=ignored_signals(),
+                )
+                outputs = ((1, self._stdout), (2, self._stderr))
+                files = [0, *(file.fileno() if file else own for own, file in outputs)]
                 try:
-                    return ForkedRank(spare, args, env, self._stdout, self._stderr)
+                    return ForkedProcess(spare, program, files)
                 except OSError as error:
                     spare.end()
                     log_info(f"a rank starts as a new interpreter, as its fork failed: {error}")
@@ -273,7 +283,7 @@ def use_spares(spares: list[Spare]) -> None:
 
 def main() -> None:
     """Run torchrun and fork its ranks. In such a fork: run the rank."""
-    started = int(sys.argv.pop(1))
+    started, handover = (int(sys.argv.pop(1)) for _ in range(2))
     ranks = next(int(w.partition("=")[2]) for w in sys.argv if w.startswith("--nproc-per-node="))
     script = Path(sys.argv[sys.argv.index(ENTRYPOINT) + 1])
     config = Config.of_node(environment())
@@ -282,7 +292,6 @@ def main() -> None:
 
     # Before the imports, whose handlers have to run first.
     rank_entrypoint.register_exit_handler()
-    spares: list[Spare] = []
     obstacle = fork_obstacles.before_imports(environment(), script)
     if not obstacle:
         _preload(config, script, ranks)
@@ -291,7 +300,10 @@ def main() -> None:
 
     # As in the agent: the ranks get a notice from the wrapper.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if not obstacle:
+        started, obstacle = _fork_successors(started, handover)
     agent = os.getpid()
+    spares: list[Spare] = []
     while not obstacle and len(spares) < ranks:
         try:
             spare = Spare.fork()
@@ -312,6 +324,35 @@ def main() -> None:
     os.write(started, b"\n")
     os.close(started)
     torchrun_agent.main()
+
+
+def _fork_successors(started: int, handover: int) -> tuple[int, str]:
+    """Fork a process that waits until the wrapper makes it the next agent.
+
+    It waits at the socket `handover`. Returns in each agent, the successors included, with the file to which it reports its start, and with an obstacle to
+    forks: empty without one.
+    """
+    while True:
+        connection = socket.socket(fileno=handover)
+        try:
+            pid = os.fork()
+        except OSError as error:
+            connection.close()
+            return started, f"a fork failed: {error}"
+        if pid:
+            connection.close()
+            obstacle = fork_obstacles.threads()
+            if obstacle:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            return started, obstacle
+        os.close(started)
+        program = Spare(0, connection).wait_for_program(None)
+        die_with_parent(Config.of_node(program.env).wrapper)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        # After `-u`, `-c` and the program.
+        started, handover, *_ = map(int, program.words[3:5])
+        sys.argv = ["-c", *program.words[5:]]
 
 
 def _preload(config: Config, script: Path, ranks: int) -> None:

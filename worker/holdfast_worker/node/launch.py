@@ -8,6 +8,7 @@ successor, so it lingers also.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import signal
@@ -26,9 +27,10 @@ from typing import BinaryIO, Final
 from holdfast_worker.clock import now
 from holdfast_worker.config import DELIVERED_BY_WRAPPER, WRAPPER, Config, environment
 from holdfast_worker.console import log_info
-from holdfast_worker.node import fork_server
+from holdfast_worker.node.agent_process import AgentProcess
 from holdfast_worker.node.connectivity import start_connectivity_check
 from holdfast_worker.node.exit_report import ExitReport
+from holdfast_worker.node.fork_server import ENTRYPOINT
 from holdfast_worker.preemption.metadata_service import MetadataService
 from holdfast_worker.preemption.notice_sources import MetadataWatcher, NoticeSources
 from holdfast_worker.protocol.environment import Env, Exit
@@ -36,11 +38,13 @@ from holdfast_worker.run_dir import ExitReason, RunDir
 from holdfast_worker.storage import open_store
 from holdfast_worker.telemetry.delivery import ReportSender
 from holdfast_worker.telemetry.incarnation import Incarnation
+from holdfast_worker.telemetry.reporter import Reporter
 from holdfast_worker.telemetry.service_client import ServiceClient
+from holdfast_worker.telemetry.spool import Spool
 from holdfast_worker.telemetry.store_relay import StoreRelay
 from holdfast_worker.topology.nodes import RankLayout, Topology
 from holdfast_worker.topology.rendezvous import free_master_port
-from holdfast_worker.watchdog.failure_cause import FailureCause, is_coordinated_exit
+from holdfast_worker.watchdog.failure_cause import FailureCause, RestartPolicy, is_coordinated_exit
 from holdfast_worker.watchdog.node_channel import PORT_COUNT, ChannelAddress
 from holdfast_worker.watchdog.watchdog import Watchdog
 
@@ -134,6 +138,7 @@ class NodeLauncher:
         self._run_dir = run_dir
         self._config = config
         self._notice_sources = notice_sources
+        self._agent_process = AgentProcess(is_warm=config.is_warm)
         self._exit_report = None if topology.node_rank else ExitReport(config, run_dir)
 
     def run(self, script: Sequence[str], layout: RankLayout | None) -> int:
@@ -165,52 +170,68 @@ class NodeLauncher:
         return self._run_ranks(script, layout.ranks_of_node(at.node_rank))
 
     def _run_ranks(self, script: Sequence[str], ranks: range) -> int:
-        echo = LogTail(self._run_dir.log_file(ranks[0]), sys.stdout.buffer)
-        watchdog = Watchdog(
-            self._run_dir,
-            ranks,
-            _channel_address(self._topology, self._config),
-            self._config.max_stall,
-        )
+        """Run the ranks of this node, again after failures that permit it; return their exit code."""
         start_connectivity_check(self._topology)
-        with watchdog.opened():
-            code = self._run_agent([*self._options(len(ranks)), *script], echo, watchdog)
-            watchdog.finish(self._exit_code(code))
+        policy = RestartPolicy(self._config.max_restarts)
+        for start in itertools.count():
+            watchdog = Watchdog(
+                self._run_dir,
+                ranks,
+                _channel_address(self._topology, self._config, start),
+                self._config.max_stall,
+            )
+            with watchdog.opened():
+                code = self._run_ranks_once(script, ranks, watchdog)
+                may_restart = self._may_restart(watchdog.cause, policy)
+                if not watchdog.cause or not watchdog.agree_on_restart(may_restart=may_restart):
+                    watchdog.announce_exit(code)
+                    return code
+            policy.record(watchdog.cause)
+            self._prepare_restart(watchdog.cause)
+        raise AssertionError("a run ends with a return")
+
+    def _run_ranks_once(self, script: Sequence[str], ranks: range, watchdog: Watchdog) -> int:
+        echo = LogTail(self._run_dir.log_file(ranks[0]), sys.stdout.buffer)
+        code = self._agent_process.run(
+            [*self._options(len(ranks)), *script],
+            self._environment(),
+            lambda agent: self._wait(agent, echo, watchdog),
+            lambda: not (watchdog.must_kill or self._run_dir.is_noticed()),
+        )
+        watchdog.determine_cause(self._exit_code(code))
         if watchdog.cause and not is_coordinated_exit(self._run_dir.exit_reason()):
             return watchdog.cause.exit_code
         return self._exit_code(code)
 
-    def _run_agent(self, arguments: Sequence[str], echo: LogTail, watchdog: Watchdog) -> int:
-        """Run the agent to its end and return its exit code.
+    def _may_restart(self, cause: FailureCause | None, policy: RestartPolicy) -> bool:
+        """Whether this node can start its ranks again after `cause`.
 
-        If it ends before it starts a rank, it is run again without forks.
+        Not before the first step, as the same files would fail again, and not on a node that is about to be terminated.
         """
-        if self._config.is_warm:
-            started, agent_end = os.pipe()
-            os.set_blocking(started, False)
-            words = ["-u", "-c", fork_server.PROGRAM, str(agent_end), *arguments]
-            agent = self._start_agent(words, agent_end)
-            os.close(agent_end)
-            code = self._wait(agent, echo, watchdog)
-            with os.fdopen(started, "rb") as pipe:
-                has_started = bool(pipe.read(1))
-            if has_started or not code or watchdog.must_kill or self._run_dir.is_noticed():
-                return code
-            reason = f"the process that forks them ended with exit code {code}"
-        else:
-            reason = f"{Env.WARM} is 0"
-        log_info(f"ranks start as new interpreters: {reason}")
-        # -P: a module beside the script must not shadow one that torchrun imports.
-        words = ["-P", "-m", "holdfast_worker.node.torchrun_agent", *arguments]
-        return self._wait(self._start_agent(words), echo, watchdog)
-
-    def _start_agent(self, words: Sequence[str], *files: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, *words],
-            env=self._environment(),
-            pass_fds=files,
-            start_new_session=True,
+        return (
+            cause is not None
+            and policy.allows(cause)
+            and self._run_dir.has_trained()
+            and not self._run_dir.is_noticed()
+            and not is_coordinated_exit(self._run_dir.exit_reason())
+            and self._notice_sources.superseded_by is None
         )
+
+    def _prepare_restart(self, cause: FailureCause) -> None:
+        """Report the restart, and clear the files of the ranks that have ended."""
+        log_info(f"starting all ranks again on the same nodes: {cause.detail}")
+        with _log_write_errors():
+            if self._topology.node_rank == 0 and self._config.spool:
+                spool = Spool(self._config.spool, self._config.attempt)
+                Reporter(spool).ranks_restarted(cause.step, cause.exit_code, cause.detail)
+            self._run_dir.clear_ranks()
+        with suppress(ValueError):  # torchrun reports a port that stays in use.
+            port = free_master_port(
+                self._topology.master_port,
+                nodes=self._topology.nodes,
+                node_rank=self._topology.node_rank,
+            )
+            self._topology = replace(self._topology, master_port=port)
 
     def _wait(self, agent: subprocess.Popen[bytes], echo: LogTail, watchdog: Watchdog) -> int:
         while _is_running(agent):
@@ -244,7 +265,7 @@ class NodeLauncher:
             "--max-restarts=0",
             f"--signals-to-handle={TORCHRUN_SIGNALS}",
             # Without the dashes, torchrun parses arguments of the script as abbreviations of its own options.
-            *("-m", "--", fork_server.ENTRYPOINT),
+            *("-m", "--", ENTRYPOINT),
         ]
 
     def _environment(self) -> dict[str, str]:
@@ -407,13 +428,14 @@ def _nccl_variables(run_dir: RunDir) -> dict[str, str]:
     }
 
 
-def _channel_address(topology: Topology, config: Config) -> ChannelAddress:
-    """Address of the channel between wrappers, beside the rendezvous.
+def _channel_address(topology: Topology, config: Config, start: int) -> ChannelAddress:
+    """Address of the channel between wrappers for one start of the ranks, beside the rendezvous.
 
     The name contains the token as a secret.
     """
     at = topology
-    secret = (config.job, config.attempt, config.token, at.master_address, at.master_port, at.nodes)
+    run = (config.job, config.attempt, config.token)
+    secret = (*run, at.master_address, at.master_port, at.nodes, start)
     name = hashlib.sha256(json.dumps(secret).encode()).hexdigest()
     above = at.master_port + PORT_COUNT < 1 << 16
     ports = [at.master_port + (1 if above else -1) * (i + 1) for i in range(PORT_COUNT)]

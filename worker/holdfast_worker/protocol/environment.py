@@ -85,6 +85,9 @@ class Env(StrEnum):
     """`1`: training waits until a checkpoint is durable; absent: it continues during the upload."""
     WARM = "HOLDFAST_WARM"
     """`0`: each rank is a new interpreter; absent: ranks are forked from one that has imported torch."""
+    MAX_RESTARTS = "HOLDFAST_MAX_RESTARTS"
+    """How often ranks start again on the same nodes without getting further than before; absent means 1.
+    `0`: each failure of a rank ends the attempt."""
     INIT_METHOD = "HOLDFAST_INIT_METHOD"
     """Rendezvous of the ranks: `env://`, `tcp://host:port` or `file:///path`;
     absent: from the launcher of the ranks."""

@@ -82,6 +82,9 @@ class ReportKind(StrEnum):
     PREEMPTION_NOTICED = "preemption_noticed"
     """`{step, left_s | null}`: seconds until the node is terminated.
     Null if the notice named no time."""
+    RANKS_RESTARTED = "ranks_restarted"
+    """`{step, exit_code, detail}`: a rank failed after `step` completed steps, and all ranks start again on the same nodes.
+    Written after all ranks have ended. `restore_started` and `training_started` of the same attempt follow."""
     WORKER_LEFT = "worker_left"
     """`{step, reason: finished | preempted | failed, exit_code, detail}`."""
 

@@ -123,6 +123,11 @@ class Reporter:
         """Report a termination notice; `left_s` is None if it named no time."""
         self._append(ReportKind.PREEMPTION_NOTICED, {"step": step, "left_s": left_s})
 
+    def ranks_restarted(self, step: int, exit_code: int, detail: str) -> None:
+        """Report that a rank failed and that all ranks start again on the same nodes."""
+        body: dict[str, Json] = {"step": step, "exit_code": exit_code, "detail": detail}
+        self._append(ReportKind.RANKS_RESTARTED, body)
+
     def worker_left(self, left: ExitReason) -> None:
         """Report that the ranks have exited."""
         self._append(

@@ -1,10 +1,10 @@
-"""Failure causes of nodes, and the election among causes of several nodes. Pure."""
+"""Failure causes of nodes, the election among several, and restarts after them. Pure."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from signal import SIGABRT, SIGTERM
+from signal import SIGABRT, SIGHUP, SIGINT, SIGQUIT, SIGTERM
 from typing import Final
 
 from holdfast_worker.protocol.environment import Exit
@@ -27,6 +27,11 @@ FINAL_SAVE_S: Final = 10.0
 A lower value loses work; a higher value pays for a failed job."""
 COORDINATED_REASONS: Final = frozenset({"finished", "preempted"})
 """Reasons with which all ranks exit after a vote."""
+
+FINAL_CODES: Final = frozenset(Exit) - {Exit.FAILED}
+"""Exit codes with a meaning of their own: success, a preemption, or a failure for which a retry needs a different node or setting."""
+REQUESTED_ENDS: Final = frozenset(128 + number for number in (SIGHUP, SIGINT, SIGQUIT, SIGTERM))
+"""Exit codes of ranks that somebody ended on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +132,33 @@ class CauseElection:
 
     def _has_waited(self, now_s: float) -> bool:
         return now_s - self._candidates[0][0] > ELECTION_S
+
+
+class RestartPolicy:
+    """Whether failed ranks start again on their nodes, or the failure ends the attempt.
+
+    Ranks that start again on standing nodes need no provisioning and no launch. They do so after a failure that has nothing to do
+    with a node, and only while the run gets further: a program that fails at the same step again is ended, and the launcher counts
+    the failure as before. Numbers of steps are over all attempts.
+    """
+
+    def __init__(self, max_restarts: int) -> None:
+        """`max_restarts`: how often ranks start again without getting further than before."""
+        self._max_restarts = max_restarts
+        self._restarts = 0
+        """Restarts since the run got further than at an earlier failure."""
+        self._furthest_step = -1
+        """The furthest step at which the run failed; -1 before the first failure."""
+
+    def allows(self, cause: FailureCause) -> bool:
+        """Whether the ranks may start again after `cause`."""
+        if cause.exit_code in FINAL_CODES | REQUESTED_ENDS:
+            return False
+        restarts = 0 if cause.step > self._furthest_step else self._restarts
+        return restarts < self._max_restarts
+
+    def record(self, cause: FailureCause) -> None:
+        """Record that the ranks start again after `cause`."""
+        if cause.step > self._furthest_step:
+            self._furthest_step, self._restarts = cause.step, 0
+        self._restarts += 1

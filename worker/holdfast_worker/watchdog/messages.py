@@ -61,12 +61,37 @@ class NodeExited:
     exit_code: int
 
 
+@dataclass(frozen=True, slots=True)
+class RanksEnded:
+    """All ranks of a node have ended after a failure."""
+
+    may_restart: bool
+    """Whether they may start again on this node."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartDecision:
+    """The leader's decision after all ranks of all nodes have ended."""
+
+    is_restart: bool
+    """Whether they start again on the same nodes."""
+
+
 Message: TypeAlias = (
-    RankPositions | CauseReported | InspectRequest | InspectReply | StopAll | NodeExited
+    RankPositions
+    | CauseReported
+    | InspectRequest
+    | InspectReply
+    | StopAll
+    | NodeExited
+    | RanksEnded
+    | RestartDecision
 )
 
 
-def encode(message: Message, now_s: float) -> dict[str, Json]:
+def encode(  # noqa: PLR0911 - one for each kind
+    message: Message, now_s: float
+) -> dict[str, Json]:
     """Encode a message as JSON. Times become ages, as clocks of nodes differ."""
     match message:
         case RankPositions(heartbeats):
@@ -81,6 +106,10 @@ def encode(message: Message, now_s: float) -> dict[str, Json]:
             return {"end": _encode_cause(cause)}
         case NodeExited(code):
             return {"bye": code}
+        case RanksEnded(may_restart):
+            return {"ended": may_restart}
+        case RestartDecision(is_restart):
+            return {"restart": is_restart}
 
 
 def decode(body: Mapping[str, Json], now_s: float) -> Message:
@@ -89,20 +118,27 @@ def decode(body: Mapping[str, Json], now_s: float) -> Message:
     Raises:
         ValueError: the JSON is not a message.
     """
+    message: Message
     match body:
         case {"pulses": list(heartbeats)}:
-            return RankPositions(tuple(_decode_heartbeat(each, now_s) for each in heartbeats))
+            message = RankPositions(tuple(_decode_heartbeat(each, now_s) for each in heartbeats))
         case {"told": cause}:
-            return CauseReported(_decode_cause(cause))
+            message = CauseReported(_decode_cause(cause))
         case {"ask": True}:
-            return InspectRequest()
+            message = InspectRequest()
         case {"found": list(findings)}:
-            return InspectReply(tuple(_decode_finding(finding) for finding in findings))
+            message = InspectReply(tuple(_decode_finding(finding) for finding in findings))
         case {"end": cause}:
-            return StopAll(_decode_cause(cause))
+            message = StopAll(_decode_cause(cause))
         case {"bye": code}:
-            return NodeExited(_decode_int(code))
-    raise ValueError(f"not a message: {sorted(body)[:3]}")
+            message = NodeExited(_decode_int(code))
+        case {"ended": bool(may_restart)}:
+            message = RanksEnded(may_restart)
+        case {"restart": bool(is_restart)}:
+            message = RestartDecision(is_restart)
+        case _:
+            raise ValueError(f"not a message: {sorted(body)[:3]}")
+    return message
 
 
 def _encode_heartbeat(heartbeat: Heartbeat, now_s: float) -> Json:

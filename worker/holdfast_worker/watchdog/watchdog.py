@@ -33,6 +33,8 @@ from holdfast_worker.watchdog.messages import (
     Message,
     NodeExited,
     RankPositions,
+    RanksEnded,
+    RestartDecision,
     StopAll,
 )
 from holdfast_worker.watchdog.node_channel import (
@@ -60,6 +62,12 @@ A lower value may cut off the save; a higher value detects a hung exit later."""
 INSPECTION_TIMEOUT_S: Final = 30.0
 """Time for other nodes to inspect their ranks.
 A lower value decides without them; a higher value pays for nodes that hang."""
+RESTART_AGREEMENT_S: Final = 15.0
+"""Time for the ranks of all nodes to end before they start again.
+A lower value ends the attempt if one node takes longer to end its ranks; a higher value pays for nodes that wait."""
+RECONNECT_S: Final = 2.0
+"""Time for a disconnected node to reconnect before a restart.
+A lower value ends the attempt after a brief interruption of the network; a higher value pays for nodes that wait for a lost one."""
 PAUSE_S: Final = 0.1
 CLEAN_EXITS: Final = frozenset({Exit.DONE, Exit.PREEMPTED})
 """Exit codes that need no failure cause."""
@@ -88,6 +96,8 @@ class Watchdog:
         self._exited: set[int] = set()
         self._heartbeats: dict[int, tuple[Heartbeat, ...]] = {}
         self._inspections: dict[int, tuple[RankInspection, ...]] = {}
+        self._restart_votes: dict[int, bool] = {}
+        self._restart_decision: bool | None = None
         self._election = CauseElection(is_leader=self._node == LEADER)
         self._stall_detector = StallDetector(max_stall)
         self._polled_s = self._shared_s = self._clock()
@@ -135,8 +145,8 @@ class Watchdog:
             self._send(RankPositions(self._heartbeats[self._node]))
         self._evaluate(now_s)
 
-    def finish(self, code: int) -> None:
-        """Determine the cause after the ranks of this node have ended, and notify the other nodes."""
+    def determine_cause(self, code: int) -> None:
+        """Determine the cause after the ranks of this node have ended with `code`."""
         if code not in CLEAN_EXITS and not is_coordinated_exit(self._run_dir.exit_reason()):
             while self.cause is None:
                 self.poll()
@@ -146,6 +156,39 @@ class Watchdog:
                         self._clock(), FailureCause(code, self._step, detail, is_consequence=True)
                     )
                 time.sleep(PAUSE_S)
+
+    def agree_on_restart(self, *, may_restart: bool) -> bool:
+        """Whether the ranks of all nodes start again; call it once those of this node have ended.
+
+        It returns when all nodes have called it. `may_restart`: they may do so on this node.
+        """
+        if not self._channel:
+            return may_restart
+        self._restart_votes[self._node] = may_restart
+        self._resend()
+        until_s = self._clock() + RESTART_AGREEMENT_S
+        seen_all_s = self._clock()
+        while self._restart_decision is None and self._clock() < until_s:
+            self._receive(self._clock())
+            missing = self._missing_voters()
+            if not missing or not all(self._restart_votes.values()):
+                self._restart_decision = not missing and all(self._restart_votes.values())
+            if missing <= self._connected:
+                seen_all_s = self._clock()
+            elif self._clock() - seen_all_s > RECONNECT_S:
+                break
+            time.sleep(PAUSE_S / 10)
+        self._restart_decision = bool(self._restart_decision)
+        self._resend()
+        return self._restart_decision
+
+    def _missing_voters(self) -> set[int]:
+        """Nodes whose vote or decision this node waits for."""
+        voters = set(range(self._nodes)) if self._node == LEADER else {LEADER}
+        return voters - self._restart_votes.keys()
+
+    def announce_exit(self, code: int) -> None:
+        """Notify the other nodes that this one ends with `code`."""
         self._send(NodeExited(code))
 
     def stop_all(self, cause: FailureCause) -> None:
@@ -199,8 +242,21 @@ class Watchdog:
             case StopAll(cause):
                 if self.cause is None and node == LEADER:
                     self._stop_ranks(now_s, cause)
+            case NodeExited() | RanksEnded() | RestartDecision():
+                self._handle_end(now_s, node, message)
+
+    def _handle_end(
+        self, now_s: float, node: int, message: NodeExited | RanksEnded | RestartDecision
+    ) -> None:
+        match message:
+            case RanksEnded(may_restart):
+                self._restart_votes[node] = may_restart
+            case RestartDecision(is_restart):
+                if node == LEADER:
+                    self._restart_decision = is_restart
             case NodeExited(code):
                 self._exited.add(node)
+                self._restart_votes[node] = False
                 self._election.mark_connected(node)
                 if code not in CLEAN_EXITS:
                     detail = f"node {node} ended with exit code {code}"
@@ -218,11 +274,18 @@ class Watchdog:
         self._resend()
 
     def _resend(self) -> None:
-        """Send the cause again, as other nodes may have missed it while they were disconnected."""
+        """Send the cause, and the vote or decision on a restart, again.
+
+        Other nodes may have missed them while they were disconnected.
+        """
         if self._node == LEADER and self.cause:
             self._send(StopAll(self.cause))
         elif self._node != LEADER and self._own_cause:
             self._send(CauseReported(self._own_cause))
+        if self._node == LEADER and self._restart_decision is not None:
+            self._send(RestartDecision(self._restart_decision))
+        elif self._node != LEADER and self._node in self._restart_votes:
+            self._send(RanksEnded(self._restart_votes[self._node]))
 
     def _local_failure(self, now_s: float) -> FailureCause | None:
         """The failure of a rank of this node; None without one, or on a coordinated exit."""

@@ -33,7 +33,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from holdfast.domain.attempts import Attempt, LatestPoint, collect_attempts, retained_steps
+from holdfast.domain.attempts import (
+    Attempt,
+    LatestPoint,
+    RankStart,
+    collect_attempts,
+    retained_steps,
+)
 from holdfast.domain.billing.phases import (
     Phase,
     Phases,
@@ -119,6 +125,11 @@ class AttemptBill:
     last_step: int | None
     """Newest known step; None if it did not train."""
     lost_steps: int
+    """Steps that were or must be repeated: after the loss of the nodes, and after restarts of the ranks."""
+    final_lost_steps: int
+    """Part of `lost_steps` since the ranks last started."""
+    restarted_at: tuple[datetime, ...]
+    """Times at which the ranks failed and started again on the nodes."""
     notice_s: float | None
     """Notice before the loss in seconds; None without a notice or a stated duration."""
     waiting_ms: int
@@ -141,6 +152,13 @@ class AttemptBill:
     def end_ms(self) -> int:
         """End of the paid time so far, in milliseconds since 1970."""
         return self.begin_ms + self.ms.total
+
+    def final_loss(self) -> tuple[int, int]:
+        """Lost time in milliseconds, and its cost in micro-dollars, since the ranks last started."""
+        since_ms = to_ms(self.restarted_at[-1]) if self.restarted_at else self.begin_ms
+        lost = [s for s in self.spans if s.phase is Phase.LOST and s.end_ms > since_ms]
+        costs = (cost_by_phase(lost, group.rate, self.begin_ms).lost for group in self.groups)
+        return duration_by_phase(lost).lost, sum(costs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -238,14 +256,14 @@ def compute_bill(
     stays: list[BilledUsage] = []
     free_since = to_ms(submitted.at)
     pauses = list(_pauses(facts, until))
-    for attempt, step in zip(attempts, retained_steps(attempts, finished), strict=True):
+    for attempt, kept in zip(attempts, retained_steps(attempts, finished), strict=True):
         start = max(to_ms(attempt.ready.at), free_since)
         end = max(to_ms(attempt.ended_at or until), start)
         spans = (
-            phase_spans(attempt, step, start, end) if speaks else unreported(attempt, start, end)
+            phase_spans(attempt, kept, start, end) if speaks else unreported(attempt, start, end)
         )
         waiting = Waiting.within(free_since, start, pauses)
-        item = _attempt_bill(attempt, step, waiting, start, spans)
+        item = _attempt_bill(attempt, kept, waiting, start, spans)
         bills.append(item)
         stays.append(BilledUsage(attempt, start, end, [group.rate for group in item.groups]))
         free_since = end
@@ -309,16 +327,24 @@ def _groups(attempt: Attempt, spans: Sequence[Span], begin_ms: int) -> tuple[Gro
     return tuple(groups)
 
 
+def _lost_steps(start: RankStart, kept: float) -> int:
+    """Steps of a start of the ranks that were or must be repeated."""
+    if start.training is None or start.last_step is None or kept == math.inf:
+        return 0
+    return int(max(0, start.last_step - max(kept, start.training.step)))
+
+
 def _attempt_bill(
-    attempt: Attempt, kept_step: float, waiting: Waiting, begin_ms: int, spans: tuple[Span, ...]
+    attempt: Attempt,
+    kept: Sequence[float],
+    waiting: Waiting,
+    begin_ms: int,
+    spans: tuple[Span, ...],
 ) -> AttemptBill:
-    ready, training, last_step = attempt.ready, attempt.training, attempt.last_step
-    first_step = training.step if training else None
-    lost_steps = 0
-    if first_step is not None and last_step is not None:
-        lost_steps = (
-            int(max(0, last_step - max(kept_step, first_step))) if kept_step < math.inf else 0
-        )
+    ready, training = attempt.ready, attempt.training
+    lost_steps = [
+        _lost_steps(start, steps) for start, steps in zip(attempt.starts, kept, strict=True)
+    ]
     groups = _groups(attempt, spans, begin_ms)
     held = [change for change in attempt.changes if change.at > ready.at]
     return AttemptBill(
@@ -334,9 +360,11 @@ def _attempt_bill(
         price_source=ready.price_source,
         price_as_of=ready.price_as_of,
         is_price_estimate=ready.is_price_estimate or any(c.is_price_estimate for c in held),
-        first_step=first_step,
-        last_step=last_step,
-        lost_steps=lost_steps,
+        first_step=training.step if training else None,
+        last_step=attempt.last_step,
+        lost_steps=sum(lost_steps),
+        final_lost_steps=lost_steps[-1],
+        restarted_at=tuple(start.restart.at for start in attempt.starts if start.restart),
         notice_s=attempt.notice.left_s if attempt.notice else None,
         waiting_ms=waiting.ms,
         paused_ms=waiting.paused_ms,

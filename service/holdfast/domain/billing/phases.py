@@ -3,6 +3,8 @@
 setup | restore | useful, with stalls in it | lost | stalled
       ^ the program is up                   ^      ^ the worker has left
                 ^ training starts           ^ the newest state that was or may be reused
+
+Where ranks failed and started again on the nodes of the attempt, these phases follow each other once for each start.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from holdfast.domain.attempts import Attempt
+from holdfast.domain.attempts import Attempt, RankStart
 from holdfast.domain.billing.rate import RateSchedule, to_ms
 from holdfast.domain.events import CheckpointCommitted, EventBase
 
@@ -113,25 +115,33 @@ def _to_phases(amounts: dict[Phase, int]) -> Phases:
     )
 
 
-def phase_spans(attempt: Attempt, kept: float, start: int, end: int) -> tuple[Span, ...]:
+def phase_spans(attempt: Attempt, kept: Sequence[float], start: int, end: int) -> tuple[Span, ...]:
     """The phases of an attempt in order. Worker timestamps are clamped to the time of the nodes.
 
-    `kept` is the step up to which its work counts; infinite if no work was lost.
+    `kept` has the step up to which the work of each start of its ranks counts; infinite if no work was lost.
     """
+    spans: list[Span] = []
+    for ranks, steps in zip(attempt.starts, kept, strict=True):
+        ended = end if ranks.restart is None else min(max(to_ms(ranks.restart.at), start), end)
+        spans += _spans_of_start(ranks, steps, start, ended)
+        start = ended
+    return _merge_adjacent(spans)
 
+
+def _spans_of_start(ranks: RankStart, kept: float, start: int, end: int) -> tuple[Span, ...]:
     def when(fact: EventBase | None, low: int) -> int:
         return end if fact is None else min(max(to_ms(fact.at), low), end)
 
-    training = attempt.training
-    restored = when(attempt.restore or training, start)
+    training = ranks.training
+    restored = when(ranks.restore or training, start)
     trained = when(training, restored)
     setup = Span(Phase.SETUP, start, restored), Span(Phase.RESTORE, restored, trained)
     if training is None:
         # The program started but never trained: any time after startup was restore.
-        return _merge_adjacent(setup)
-    left = when(attempt.worker_exit, trained)
-    safe = [c for c in attempt.checkpoints if c.step <= kept]
-    all_told = attempt.worker_exit is not None and kept >= (attempt.last_step or 0)
+        return setup
+    left = when(ranks.worker_exit, trained)
+    safe = [c for c in ranks.checkpoints if c.step <= kept]
+    all_told = ranks.worker_exit is not None and kept >= (ranks.last_step or 0)
     if kept == math.inf or all_told:  # A worker killed without a report may have made more steps.
         keep = left
     elif safe and kept > training.step:
@@ -139,13 +149,11 @@ def phase_spans(attempt: Attempt, kept: float, start: int, end: int) -> tuple[Sp
         keep = min(max(to_ms(newest.snapshot_at) + newest.stall_ms, trained), left)
     else:
         keep = trained
-    return _merge_adjacent(
-        (
-            *setup,
-            *_with_stalls(safe, trained, keep),
-            Span(Phase.LOST, keep, left),
-            Span(Phase.STALLED, left, end),
-        )
+    return (
+        *setup,
+        *_with_stalls(safe, trained, keep),
+        Span(Phase.LOST, keep, left),
+        Span(Phase.STALLED, left, end),
     )
 
 

@@ -199,13 +199,17 @@ def _attempt_sentences(
     )
     for step in item.price_changes:
         yield Sentence(step.at, f"Price changed to {_usd(step.micros_per_hour, mark)}/h.")
-    if attempt.training is not None:
-        how = _resume_text(attempt.training.step, attempt.training.restored_from, parent)
-        paid = _usd(item.micros.setup + item.micros.restore, mark)
-        yield Sentence(
-            attempt.training.at,
-            f"{how}; startup cost {paid}.",
-        )
+    for start in attempt.starts:
+        if start.training is not None:
+            how = _resume_text(start.training.step, start.training.restored_from, parent)
+            paid = _usd(item.micros.setup + item.micros.restore, mark)
+            cost = f"; startup cost {paid}" * (len(attempt.starts) == 1)
+            yield Sentence(start.training.at, f"{how}{cost}.")
+        if start.restart is not None:
+            yield Sentence(
+                start.restart.at,
+                f"Ranks started again on the same nodes after a failure at step {start.restart.step:,}: {start.restart.detail}.",
+            )
     if attempt.notice is not None:
         left = attempt.notice.left_s
         warning = f"{left:.0f} s" if left is not None else "duration unknown"
@@ -244,10 +248,12 @@ def _parent_job(facts: Sequence[Event]) -> str | None:
 
 
 def _lost_work_text(item: AttemptBill, mark: bool) -> str:
-    if not item.ms.lost:
+    lost_ms, lost_micros = item.final_loss()
+    if not lost_ms:
         return "No work lost."
-    steps = f"{item.lost_steps:,} step{'s' * (item.lost_steps != 1)}, " if item.lost_steps else ""
-    return f"Work lost: {steps}{_duration_text(item.ms.lost)}, {_usd(item.micros.lost, mark)}."
+    lost = item.final_lost_steps
+    steps = f"{lost:,} step{'s' * (lost != 1)}, " if lost else ""
+    return f"Work lost: {steps}{_duration_text(lost_ms)}, {_usd(lost_micros, mark)}."
 
 
 def _end_sentences(facts: Sequence[Event]) -> Iterator[Sentence]:

@@ -122,6 +122,19 @@ class SavingFailed(EventBase):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RanksRestarted(EventBase):
+    """A rank failed, all ranks have ended, and they start again on the nodes of the attempt."""
+
+    source: ClassVar[Source] = Source.WORKER
+    attempt: Attempt
+    step: Count
+    """Number of completed steps at the failure."""
+    exit_code: int
+    """Exit code of the failed rank; 128 + n after signal n."""
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerLeft(EventBase):
     """The worker of an attempt stopped training."""
 
@@ -153,5 +166,6 @@ WorkerFact: TypeAlias = (
     | CheckpointCommitted
     | CheckpointFailed
     | SavingFailed
+    | RanksRestarted
     | WorkerLeft
 )

@@ -24,6 +24,7 @@ OWN: Final = frozenset(
         Env.WITNESS,
         Env.SYNC_SAVES,
         Env.WARM,
+        Env.MAX_RESTARTS,
         Env.INIT_METHOD,
         Env.BACKEND,
         SkyEnv.NUM_GPUS_PER_NODE,

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-from holdfast.domain.events import CapacityLost, Cause, LeftReason, WorkerLeft
+from holdfast.domain.events import CapacityLost, Cause, LeftReason, RanksRestarted, WorkerLeft
 
 _VOLATILE: Final = re.compile(
     r"0x[0-9a-f]+"  # Addresses.
@@ -36,7 +36,8 @@ class CrashLoop:
     """The newest crash of a job's program and its number of consecutive repeats.
 
     A crash is an attempt for which the launcher reported a program failure and the worker an error. One of the two does not
-    suffice: a rank that lost its peers also reports an error, and a launcher's message is the same for every failure.
+    suffice: a rank that lost its peers also reports an error, and a launcher's message is the same for every failure. A restart of
+    ranks on their nodes is also a crash.
     """
 
     count: int = 0
@@ -69,6 +70,10 @@ class CrashLoop:
             return self
         return _count_crash(replace(self, failed=event.attempt))
 
+    def after_restart(self, event: RanksRestarted) -> CrashLoop:
+        """The state after ranks started again on their nodes, which is a crash in itself."""
+        return _count(self, event.exit_code, event.detail)
+
     def after_progress(self) -> CrashLoop:
         """The state after a checkpoint beyond all earlier ones."""
         return replace(self, count=0)
@@ -78,13 +83,16 @@ def _count_crash(crashes: CrashLoop) -> CrashLoop:
     """Count the newest crash once launcher and worker have reported it."""
     if not crashes.said == crashes.failed > crashes.counted:
         return crashes
-    likeness = f"{crashes.exit_code} {normalised(crashes.saying)}"
+    return replace(_count(crashes, crashes.exit_code, crashes.saying), counted=crashes.failed)
+
+
+def _count(crashes: CrashLoop, exit_code: int, message: str) -> CrashLoop:
+    likeness = f"{exit_code} {normalised(message)}"
     return replace(
         crashes,
         count=crashes.count + 1 if likeness == crashes.likeness else 1,
-        words=f"exit code {crashes.exit_code}: {crashes.saying}",
+        words=f"exit code {exit_code}: {message}",
         likeness=likeness,
-        counted=crashes.failed,
     )
 
 

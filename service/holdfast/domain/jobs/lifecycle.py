@@ -2,6 +2,7 @@
 
     queued --LaunchRequested--> provisioning --NodesReady--> starting --TrainingStarted--> training
     starting | training --CapacityLost--> recovering --NodesReady--> starting
+    training --RanksRestarted--> starting                  (ranks failed and start again on their nodes)
     recovering --LaunchRequested--> provisioning           (lost by the launcher: a new launch key)
     any active state --PauseRequested, GuardTripped--> pausing --Paused--> paused --ResumeRequested--> queued
     any state but ended --CancelRequested, GuardTripped--> stopping
@@ -44,6 +45,7 @@ from holdfast.domain.events import (
     PauseRequested,
     PreemptionNoticed,
     PriceChanged,
+    RanksRestarted,
     RestoreStarted,
     ResumeRequested,
     RunDescribed,
@@ -60,7 +62,7 @@ from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.transitions import TRANSITIONS
 from holdfast.errors import IllegalTransition
 
-FOLD: Final = 8
+FOLD: Final = 9
 """Version of the fold. Raise it if the same events yield a different `Job`, so that cached rows are recomputed."""
 
 
@@ -337,6 +339,9 @@ def _apply_progress(job: Job, event: WorkerFact) -> Job:
         job = replace(job, left_attempt=attempt, hopeless=event.no_retry_reason)
     if isinstance(event, WorkerLeft):
         job = replace(job, crashes=job.crashes.after_worker_exit(event))
+    if isinstance(event, RanksRestarted):
+        crashes, failures = job.crashes.after_restart(event), job.failures + 1
+        job = replace(job, crashes=crashes, failures=failures, failure=event.detail)
     match event:
         case PreemptionNoticed() | WorkerLeft(reason=LeftReason.PREEMPTED):
             # While a job is leaving, Holdfast asked its worker to exit: that proves no preemption.
@@ -371,6 +376,14 @@ def _apply_worker_event(job: Job, event: WorkerFact) -> Job:
                 step=max(job.step, step) if current else job.step,
                 last_checkpoint_step=max(job.last_checkpoint_step or 0, step),
                 crashes=job.crashes.after_progress() if is_further else job.crashes,
+            )
+        case RanksRestarted(attempt=attempt, step=step):
+            moves = attempt == job.attempt and (job.state, RanksRestarted) in TRANSITIONS
+            return replace(
+                job,
+                state=TRANSITIONS[job.state, RanksRestarted] if moves else job.state,
+                detail=f"the ranks start again: {event.detail}" if moves else job.detail,
+                step=max(job.step, step) if current else job.step,
             )
         case WorkerLeft(step=step) | PreemptionNoticed(step=step):
             return replace(job, step=max(job.step, step)) if current else job

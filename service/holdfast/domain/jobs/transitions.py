@@ -16,6 +16,7 @@ from holdfast.domain.events import (
     NodesReady,
     Paused,
     PauseRequested,
+    RanksRestarted,
     ResumeRequested,
     TrainingStarted,
 )
@@ -38,6 +39,7 @@ TRANSITIONS: Final[Mapping[tuple[State, type[Event]], State]] = {
     (S.PAUSING, NodesReady): S.PAUSING,
     (S.STOPPING, NodesReady): S.STOPPING,
     (S.STARTING, TrainingStarted): S.TRAINING,
+    (S.TRAINING, RanksRestarted): S.STARTING,
     # A launch can be lost before it ever had nodes.
     (S.PROVISIONING, CapacityLost): S.RECOVERING,
     (S.STARTING, CapacityLost): S.RECOVERING,

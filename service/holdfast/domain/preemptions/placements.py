@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 
 from holdfast.domain.attempts import Attempt, LatestPoint, collect_attempts
-from holdfast.domain.billing.bill import AttemptBill, Bill
+from holdfast.domain.billing.bill import AttemptBill, Bill, Phase
 from holdfast.domain.billing.rate import MS_PER_HOUR, to_ms
 from holdfast.domain.events import PREEMPTION_CAUSES, CapacityLost, Cause, Event, WorkerFact
 
@@ -98,6 +99,7 @@ def _placement_record(
     restored = follower is not None and (follower[0].restore or follower[0].training)
     trained = follower is not None and follower[0].training
     notice = attempt.notice
+    lost_ms, lost_micros = item.final_loss()
     return PlacementRecord(
         attempt=item.attempt,
         zone=item.zone,
@@ -116,12 +118,12 @@ def _placement_record(
         ),
         detect_ms=detect_ms,
         wait_ms=after.waiting_ms - after.paused_ms if after else None,
-        setup_ms=after.ms.setup if after and restored else None,
-        restore_ms=after.ms.restore if after and trained else None,
-        redo_ms=_redo_ms(item, follower[0]) if follower else None,
-        lost_steps=item.lost_steps,
-        lost_ms=item.ms.lost,
-        lost_micros=item.micros.lost,
+        setup_ms=_first_ms(after, Phase.SETUP) if after and restored else None,
+        restore_ms=_first_ms(after, Phase.RESTORE) if after and trained else None,
+        redo_ms=_redo_ms(item.final_lost_steps, attempt, follower[0]) if follower else None,
+        lost_steps=item.final_lost_steps,
+        lost_ms=lost_ms,
+        lost_micros=lost_micros,
         simulated=item.simulated,
         is_price_estimate=item.is_price_estimate,
         hours=_node_ms_by_hour(item),
@@ -147,19 +149,25 @@ def _detection_ms(
     return max(0, to_ms(recorded_at[number]) - to_ms(last_report_at[number]))
 
 
-def _redo_ms(lost: AttemptBill, after: Attempt) -> int | None:
-    """Time until the next placement repeated the lost steps.
+def _first_ms(item: AttemptBill, phase: Phase) -> int:
+    """Duration of a phase before training first started."""
+    spans = takewhile(lambda span: span.phase in {Phase.SETUP, Phase.RESTORE}, item.spans)
+    return sum(span.end_ms - span.begin_ms for span in spans if span.phase is phase)
+
+
+def _redo_ms(lost_steps: int, lost: Attempt, after: Attempt) -> int | None:
+    """Time until the next placement repeated the lost steps, before any restart of its ranks.
 
     It is interpolated between reported steps.
     """
-    if not lost.lost_steps or after.training is None or lost.last_step is None:
-        return 0 if not lost.lost_steps else None
-    begun, target = after.training.at, lost.last_step
-    positions = [(saved.step, saved.snapshot_at) for saved in after.checkpoints]
-    positions += [
-        (fact.step, fact.at) for fact in (after.worker_exit, after.notice, after.point) if fact
-    ]
-    before = (after.training.step, begun)
+    again, target = after.starts[0], lost.starts[-1].last_step
+    if not lost_steps or again.training is None or target is None:
+        return 0 if not lost_steps else None
+    begun = again.training.at
+    positions = [(saved.step, saved.snapshot_at) for saved in again.checkpoints]
+    reported = (again.worker_exit, again.notice, again.restart, again.point)
+    positions += [(fact.step, fact.at) for fact in reported if fact]
+    before = (again.training.step, begun)
     for step, at in sorted(positions):
         if at < before[1] or step <= before[0]:
             continue  # Clocks and reports of workers are not always in order.
