@@ -192,4 +192,18 @@ BILLING_MISTAKES: Final = (
         new=")",
         tests=(f"{BILLING}test_bill.py",),
     ),
+    Mistake(
+        name="restarted-ranks-end-with-the-attempt",
+        file=f"{S}domain/billing/phases.py",
+        old="spans += _spans_of_start(ranks, steps, start, ended)",
+        new="spans += _spans_of_start(ranks, steps, start, end)",
+        tests=(f"{BILLING}test_bill_reference.py",),
+    ),
+    Mistake(
+        name="restart-of-ranks-loses-no-steps",
+        file=f"{S}domain/attempts.py",
+        old="sources = [*self.checkpoints, self.training, self.worker_exit, self.notice, self.restart]",
+        new="sources = [*self.checkpoints, self.training, self.worker_exit, self.notice]",
+        tests=(f"{BILLING}test_bill.py",),
+    ),
 )

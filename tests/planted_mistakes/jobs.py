@@ -303,4 +303,11 @@ STORE_MISTAKES: Final = (
         new="",
         tests=("tests/store/test_launches.py",),
     ),
+    Mistake(
+        name="restart-of-ranks-is-no-failure",
+        file=f"{S}domain/jobs/lifecycle.py",
+        old="crashes, failures = job.crashes.after_restart(event), job.failures + 1",
+        new="crashes, failures = job.crashes.after_restart(event), job.failures",
+        tests=("tests/domain/jobs/test_crash_loop.py",),
+    ),
 )

@@ -158,4 +158,32 @@ WORKER_MISTAKES: Final = (
         new="True",
         tests=("tests/worker/preemption/test_notice.py",),
     ),
+    Mistake(
+        name="failure-at-one-step-repeated-forever",
+        file=f"{W}watchdog/failure_cause.py",
+        old="restarts = 0 if cause.step > self._furthest_step",
+        new="restarts = 0 if cause.step >= self._furthest_step",
+        tests=("tests/worker/node/test_restart.py",),
+    ),
+    Mistake(
+        name="ranks-restart-although-a-node-refuses",
+        file=f"{W}watchdog/watchdog.py",
+        old="self._restart_decision = not missing and all(self._restart_votes.values())",
+        new="self._restart_decision = not missing and any(self._restart_votes.values())",
+        tests=("tests/worker/watchdog/test_consensus.py",),
+    ),
+    Mistake(
+        name="files-of-a-fork-overwrite-each-other",
+        file=f"{W}node/fork_server.py",
+        old="above = max([*files, *program.files]) + 1",
+        new="above = min([*files, *program.files])",
+        tests=("tests/worker/node/test_fork_server.py",),
+    ),
+    Mistake(
+        name="terminating-rank-taken-for-a-running-one",
+        file=f"{W}node/torchrun_agent.py",
+        old='return "\\nVmSize:" in Path(f"/proc/{pid}/status").read_text()',
+        new='return "\\nState:" in Path(f"/proc/{pid}/status").read_text()',
+        tests=("tests/worker/node/test_torchrun_agent.py",),
+    ),
 )

@@ -31,6 +31,7 @@ from support.events import (
     paused,
     pausing,
     ready,
+    restarted,
     restoring,
     resumed,
     saved,
@@ -70,6 +71,32 @@ def test_bill_of_an_uninterrupted_job() -> None:
     assert account.on_demand_micros == 3 * (63_000 + 20_000)  # Useful time, and one setup.
     assert account.saved_micros == 249_000 - 91_000
     assert account.lost_steps == 0
+
+
+def test_restart_of_ranks_divides_an_attempt() -> None:
+    # 0 submitted | 10 nodes | 30 program starts | 35 trains | 60 snapshot | 70 rank killed at step 60
+    # | 72 program starts | 73 trains at step 50 | 90 preempted at step 65
+    account = billed(
+        ready(10),
+        restoring(30),
+        training(35, step=0),
+        saved(60, step=50),
+        restarted(70, step=60),
+        restoring(72),
+        training(73, step=50),
+        lost(90),
+        ready(90, attempt=2),
+        restoring(90, attempt=2),
+        training(90, attempt=2, step=50),
+        reached={1: (65, 89)},
+    )
+
+    [first, _] = account.attempts
+    assert first.ms == s(setup=20 + 2, restore=5 + 1, useful=25, lost=10 + 17)
+    assert (first.first_step, first.last_step) == (0, 65)
+    assert (first.lost_steps, first.final_lost_steps) == (10 + 15, 15)
+    assert first.restarted_at == (at(70),)
+    assert first.final_loss() == (17_000, 17_000)
 
 
 def test_preemption_with_notice_loses_no_saved_work() -> None:
