@@ -16,6 +16,8 @@ PAGES := $(shell find dashboard -type f -not -path '*/node_modules/*' -not -name
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 2 : 8)))
 # Tests that a run includes (tests/support/tiers.py).
 TIER := test
+# Tests of make e2e and make check.
+NOT_RUN := --ignore=tests/e2e/fake_aws --ignore=tests/test_conventions.py
 
 .PHONY: help setup demo test test-all test-added mistakes e2e e2e-smoke skypilot trackio bench bench-checkpoint bench-dashboard bench-ingest bench-rank-failure bench-reads bench-recovery bench-slurm check clean dev lock chromium postgres slurm screenshots wheel contract
 
@@ -49,9 +51,9 @@ test: setup postgres slurm chromium skypilot trackio ## run every behavior once,
 	@echo "not included: repetitions (make test-all); the real SkyPilot over a fake cloud: make e2e-smoke or make e2e (root, Debian, 5 GB)"
 	@# Without compiled files, each of a thousand processes would compile everything again, and each test process all assertions.
 	@mkdir -p build; $(BIN)/python -m compileall -q service worker tests
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -q --ignore=tests/e2e/fake_aws > build/collection.txt || { cat build/collection.txt; exit 1; } & \
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -q $(NOT_RUN) > build/collection.txt || { cat build/collection.txt; exit 1; } & \
 		dashboard/npm.sh test --silent; wait $$!
-	PYTHONDONTWRITEBYTECODE= HOLDFAST_TEST_TIER=$(TIER) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore=tests/e2e/fake_aws --durations=10 --junitxml=build/tests.xml
+	PYTHONDONTWRITEBYTECODE= HOLDFAST_TEST_TIER=$(TIER) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(NOT_RUN) --durations=10 --junitxml=build/tests.xml
 
 test-all: export HOLDFAST_TEST_FULL := 1
 test-all: TIER := all

@@ -45,7 +45,14 @@ def write(root: Path, key: str, data: bytes) -> None:
     (root / key).write_bytes(data)
 
 
-@pytest.fixture(params=["memory", "folder", "bucket", "bucket without a prefix"])
+@pytest.fixture(
+    params=[
+        "memory",
+        "folder",
+        "bucket",
+        pytest.param("bucket without a prefix", marks=pytest.mark.full),
+    ]
+)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[CheckpointBucket, Put]:
     """A checkpoint store, and a function that writes to its storage from outside."""
     if request.param == "memory":

@@ -178,6 +178,7 @@ def test_configure_keeps_the_policy_url_of_a_running_server(up_service: UpServic
     assert up_service.gate_address() == before
 
 
+@pytest.mark.full
 def test_errors_are_clear_messages_without_traceback(up_service: UpService) -> None:
     up_service.interpreter.play(version=None)
     absent = up_service.cli(*up_service.words, "--port", "0")

@@ -177,6 +177,7 @@ def test_first_run_and_login_pages_fit_every_width(
     assert min(first, page.evaluate(ROOM)) >= 0
 
 
+@pytest.mark.full
 def test_keyboard_skips_the_bar_and_reaches_the_content(
     url: str, preempted_job: str, page: Page
 ) -> None:

@@ -90,6 +90,7 @@ def test_table_figure_tooltip_shows_its_calculation(
     expect(table.get_by_role("button", name="Saved")).to_be_focused()
 
 
+@pytest.mark.full
 def test_submitted_job_appears_without_a_reload(
     world: SimulatedService, url: str, page: Page
 ) -> None:
@@ -139,6 +140,7 @@ def test_attention_entry_opens_its_action_and_stays_dismissed(
     expect(page.get_by_role("region", name="Needs you (1)")).to_be_visible()
 
 
+@pytest.mark.full
 def test_active_jobs_are_filtered_by_state(world: SimulatedService, url: str, page: Page) -> None:
     job = world.submit()["id"]
     world.until(job, "training")

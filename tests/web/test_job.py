@@ -271,6 +271,7 @@ def test_job_is_cancelled_with_a_reason(
     assert "learned enough" in world.job(preempted_job)["detail"]
 
 
+@pytest.mark.full
 def test_limit_is_raised_and_an_invalid_one_is_refused(
     world: SimulatedService, url: str, preempted_job: str, page: Page
 ) -> None:
@@ -373,6 +374,7 @@ def test_failed_job_is_retried_with_changed_limits(
     assert copy["limits"]["deadline"] is not None
 
 
+@pytest.mark.full
 def test_manually_preempted_job_resumes(world: SimulatedService, url: str, page: Page) -> None:
     job = world.submit()["id"]
     world.until(job, "training")

@@ -91,6 +91,7 @@ def test_preview_shows_why_submit_refuses(url: str, page: Page) -> None:
     expect(page.get_by_role("status").filter(has_text="Invalid")).to_have_text("✕ Invalid")
 
 
+@pytest.mark.full
 def test_errors_are_shown_at_their_fields_and_in_a_list(url: str, page: Page) -> None:
     page.goto(f"{url}/submit")
     file = page.get_by_role("textbox", name="Job file")

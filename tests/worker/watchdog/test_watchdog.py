@@ -190,7 +190,7 @@ def test_hanging_rank_is_named_on_all_nodes(tmp_path: Path) -> None:
         assert (node.run_dir / "hang" / f"rank-{rank}.stacks.txt").exists()
 
 
-@pytest.mark.parametrize("gone", [0, 1])
+@pytest.mark.parametrize("gone", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_killed_wrapper_ends_the_ranks_of_all_nodes(tmp_path: Path, gone: int) -> None:
     """The remaining ranks do not detect the loss; only their own wrapper can end them."""
     nodes = nodes_of(tmp_path)
