@@ -51,9 +51,11 @@ test: setup postgres slurm chromium skypilot trackio ## run every behavior once,
 	@echo "not included: repetitions (make test-all); the real SkyPilot over a fake cloud: make e2e-smoke or make e2e (root, Debian, 5 GB)"
 	@# Without compiled files, each of a thousand processes would compile everything again, and each test process all assertions.
 	@mkdir -p build; $(BIN)/python -m compileall -q service worker tests
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -q $(NOT_RUN) > build/collection.txt || { cat build/collection.txt; exit 1; } & \
-		dashboard/npm.sh test --silent; wait $$!
-	PYTHONDONTWRITEBYTECODE= HOLDFAST_TEST_TIER=$(TIER) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(NOT_RUN) --durations=10 --junitxml=build/tests.xml
+	@test -e build/collection.txt || PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -q $(NOT_RUN) > build/collection.draft || { cat build/collection.draft; exit 1; }
+	@test -e build/collection.txt || mv build/collection.draft build/collection.txt
+	@dashboard/npm.sh test --silent > build/dashboard-tests.txt 2>&1 & dashboard=$$!; code=0; \
+		PYTHONDONTWRITEBYTECODE= HOLDFAST_TEST_TIER=$(TIER) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(NOT_RUN) --durations=10 --junitxml=build/tests.xml || code=$$?; \
+		wait $$dashboard || { cat build/dashboard-tests.txt; exit 1; }; exit $$code
 
 test-all: export HOLDFAST_TEST_FULL := 1
 test-all: TIER := all

@@ -29,6 +29,10 @@ def store_of(driver: RunDriver) -> DirectoryStore:
     return DirectoryStore(driver.path / "store" / "lesson")
 
 
+PROGRESS_REPORTS = 3
+"""Reports of a rank in three seconds of training."""
+
+
 def read_until(wrapper: subprocess.Popen[str], message: str) -> str:
     """Output of a wrapper, up to the line with `message`."""
     assert wrapper.stderr
@@ -159,7 +163,8 @@ def test_replaced_worker_ends_on_all_nodes(tmp_path: Path) -> None:
 
     with service.opened(port):
         wrappers = [node.start_wrapper(DDP_SCRIPT, ENDLESS) for node in nodes]
-        wait_until((nodes[1].run_dir / "trained").exists)
+        # The wrappers connect to each other within some seconds.
+        wait_until(lambda: len(nodes[0].reports(ReportKind.PROGRESS)) > PROGRESS_REPORTS)
         service.replaced = {"*"}
         held = "waiting up to 300 s for the termination of the node"
         errs = [read_until(wrapper, held) for wrapper in wrappers]
