@@ -201,6 +201,7 @@ def test_dashboard_metrics_are_all_exported(busy: SimulatedService) -> None:
     assert asked <= result.keys()
 
 
+@pytest.mark.full
 def test_runtime_metrics_of_training_jobs_are_exported(busy: SimulatedService) -> None:
     samples = scraped(busy)
 

@@ -209,6 +209,7 @@ def test_failed_node_ends_all_nodes_of_its_attempt(cluster: SlurmBackend) -> Non
     assert (seen.result.exit_code, seen.result.detail) == (9, "node 1 exited with 9: out of memory")
 
 
+@pytest.mark.full
 def test_job_cancelled_instead_of_requeued_is_resubmitted(
     cluster: SlurmBackend,
 ) -> None:

@@ -300,6 +300,7 @@ def test_environment_without_skypilot_is_recognized(harness: ServerDirHarness) -
         )
 
 
+@pytest.mark.full
 def test_failed_installation_names_the_failed_command(
     harness: ServerDirHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ def log_of(service: Service, page: Page, job: str, line: str) -> Locator:
     return log
 
 
+@pytest.mark.full
 def test_million_lines_are_scrolled_searched_and_followed(service: Service, page: Page) -> None:
     go = service.folder / "go"
     waits = f"until [ -e {go} ]; do sleep 0.2; done"

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from holdfast_worker.cli.torch_demos import describe_rank
 from holdfast_worker.protocol.environment import Exit
 from worker.support.run_driver import TIMEOUT_S
@@ -58,6 +59,7 @@ def test_ranks_of_the_demo_compute_the_mean() -> None:
     ], averaged.stderr
 
 
+@pytest.mark.full
 def test_ranks_of_torchrun_are_used_by_the_demo() -> None:
     averaged = run_python(*UNDER_TORCHRUN, "holdfast_worker", "demo", "allreduce")
 
