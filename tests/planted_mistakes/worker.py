@@ -173,13 +173,6 @@ WORKER_MISTAKES: Final = (
         tests=("tests/worker/watchdog/test_consensus.py",),
     ),
     Mistake(
-        name="files-of-a-fork-overwrite-each-other",
-        file=f"{W}node/fork_server.py",
-        old="above = max([*files, *program.files]) + 1",
-        new="above = min([*files, *program.files])",
-        tests=("tests/worker/node/test_fork_server.py",),
-    ),
-    Mistake(
         name="terminating-rank-taken-for-a-running-one",
         file=f"{W}node/torchrun_agent.py",
         old='return "\\nVmSize:" in Path(f"/proc/{pid}/status").read_text()',
