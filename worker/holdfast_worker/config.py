@@ -26,7 +26,7 @@ AGENT: Final = "HOLDFAST_AGENT"
 A rank with a different parent has lost its agent."""
 
 DEFAULT_RESTARTS: Final = 1
-"""Default of `Config.max_restarts`.
+"""Default of `Config.max_restarts` for jobs of a launcher.
 A lower value needs new nodes for each failure of a rank; a higher value repeats a failure that new nodes might avoid."""
 
 STANDALONE_JOB: Final = "bare"
@@ -153,7 +153,10 @@ class Config:
             spool=_path(env, Env.SPOOL),
             run_dir=_path(env, Env.RUN_DIR),
             is_warm=env.get(Env.WARM) != "0",
-            max_restarts=int_variable(env, Env.MAX_RESTARTS, DEFAULT_RESTARTS),
+            # A script that a person starts by hand ends with its first error.
+            max_restarts=int_variable(
+                env, Env.MAX_RESTARTS, DEFAULT_RESTARTS if env.get(Env.JOB) else 0
+            ),
             seed=int_variable(env, Env.SEED, 0),
             is_deterministic=env.get(Env.DETERMINISTIC) == "1",
             max_steps=int_variable(env, Env.MAX_STEPS, 0) or None,

@@ -114,6 +114,17 @@ def test_failure_before_the_first_step_ends_the_attempt(driver: RunDriver) -> No
     assert counts(driver, ReportKind.RANKS_RESTARTED, ReportKind.WORKER_LEFT) == [0, 1]
 
 
+@pytest.mark.parametrize("by_hand", [True, False], ids=["by hand", "debug"])
+def test_run_of_a_person_ends_with_its_first_error(driver: RunDriver, by_hand: bool) -> None:
+    driver.extra = {"HOLDFAST_JOB": "", "HOLDFAST_MAX_RESTARTS": ""} if by_hand else ONCE
+    debug = () if by_hand else ("--debug",)
+
+    code, _, err = driver.run_wrapper(*debug, *TWO_RANKS, TOTAL, "--error", "26")
+
+    assert code == Exit.FAILED
+    assert "starting all ranks again" not in err
+
+
 def test_ranks_do_not_start_again_after_a_notice(driver: RunDriver) -> None:
     wrapper = driver.start_wrapper(*TWO_RANKS, ENDLESS)
     wait_until((driver.run_dir / "trained").exists)

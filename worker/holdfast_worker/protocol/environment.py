@@ -86,8 +86,8 @@ class Env(StrEnum):
     WARM = "HOLDFAST_WARM"
     """`0`: each rank is a new interpreter; absent: ranks are forked from one that has imported torch."""
     MAX_RESTARTS = "HOLDFAST_MAX_RESTARTS"
-    """How often ranks start again on the same nodes without getting further than before; absent means 1.
-    `0`: each failure of a rank ends the attempt."""
+    """How often ranks start again on the same nodes without getting further than before.
+    `0`: each failure of a rank ends the attempt. Absent means 1 for jobs of a launcher, and otherwise 0."""
     INIT_METHOD = "HOLDFAST_INIT_METHOD"
     """Rendezvous of the ranks: `env://`, `tcp://host:port` or `file:///path`;
     absent: from the launcher of the ranks."""
