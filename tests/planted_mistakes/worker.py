@@ -168,8 +168,8 @@ WORKER_MISTAKES: Final = (
     Mistake(
         name="ranks-restart-although-a-node-refuses",
         file=f"{W}watchdog/watchdog.py",
-        old="self._restart_decision = not missing and all(self._restart_votes.values())",
-        new="self._restart_decision = not missing and any(self._restart_votes.values())",
+        old="if not all(self._restart_votes.values()):",
+        new="if not any(self._restart_votes.values()):",
         tests=("tests/worker/watchdog/test_consensus.py",),
     ),
     Mistake(

@@ -336,6 +336,19 @@ def test_ranks_end_if_a_node_has_ended(tmp_path: Path, port: int) -> None:
         assert not first.watchdog.agree_on_restart(may_restart=True)
 
 
+def test_vote_of_a_node_that_is_lost_since_does_not_count(tmp_path: Path, port: int) -> None:
+    first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
+
+    with first.watchdog.opened():
+        with joined(second, first):
+            second.watchdog._restart_votes[1] = True
+            second.watchdog._resend()
+            poll_until(lambda: 1 in first.watchdog._restart_votes, first)
+        poll_until(lambda: not first.watchdog._connected, first)
+
+        assert not first.watchdog.agree_on_restart(may_restart=True)
+
+
 @pytest.mark.parametrize("lost", [0, 1])
 def test_ranks_end_if_a_node_is_lost(tmp_path: Path, port: int, lost: int) -> None:
     nodes = [Node(tmp_path, node, 2, port) for node in (0, 1)]

@@ -166,13 +166,17 @@ class Watchdog:
             return may_restart
         self._restart_votes[self._node] = may_restart
         self._resend()
-        until_s = self._clock() + RESTART_AGREEMENT_S
+        # The others outwait the leader: none may give up when the leader decides.
+        waits_s = RESTART_AGREEMENT_S * (1 if self._node == LEADER else 2)
+        until_s = self._clock() + waits_s
         seen_all_s = self._clock()
         while self._restart_decision is None and self._clock() < until_s:
             self._receive(self._clock())
             missing = self._missing_voters()
-            if not missing or not all(self._restart_votes.values()):
-                self._restart_decision = not missing and all(self._restart_votes.values())
+            if not all(self._restart_votes.values()):
+                self._restart_decision = False
+            elif not missing:
+                self._restart_decision = True
             if missing <= self._connected:
                 seen_all_s = self._clock()
             elif self._clock() - seen_all_s > RECONNECT_S:
@@ -183,9 +187,12 @@ class Watchdog:
         return self._restart_decision
 
     def _missing_voters(self) -> set[int]:
-        """Nodes whose vote or decision this node waits for."""
-        voters = set(range(self._nodes)) if self._node == LEADER else {LEADER}
-        return voters - self._restart_votes.keys()
+        """Nodes whose vote or decision this node waits for.
+
+        A disconnected node would not learn the decision, whatever it has voted.
+        """
+        others = set(range(self._nodes)) - {LEADER} if self._node == LEADER else {LEADER}
+        return others - (self._restart_votes.keys() & self._connected)
 
     def announce_exit(self, code: int) -> None:
         """Notify the other nodes that this one ends with `code`."""
