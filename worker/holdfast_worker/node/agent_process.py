@@ -72,36 +72,30 @@ class AgentProcess:
         connection, agent_end = socket.socketpair()
         with agent_end:
             files = (started, agent_end.fileno())
-            agent = None
-            if successor:
-                agent = self._start_successor(successor, arguments, env, files)
-            if agent is None:
-                words = ["-u", "-c", fork_server.PROGRAM, *map(str, files), *arguments]
-                agent = _start(words, env, *files)
+            words = ["-u", "-c", fork_server.PROGRAM, *map(str, files), *arguments]
+            agent = successor and _start_successor(successor, words, env, files)
+            agent = agent or _start(words, env, *files)
         self._successor = Spare(0, connection)
         return agent
 
-    def _start_successor(
-        self,
-        successor: Spare,
-        arguments: Sequence[str],
-        env: Mapping[str, str],
-        files: Sequence[int],
-    ) -> subprocess.Popen[bytes] | None:
-        """Have the successor run an agent; None if it does not respond, or was never forked."""
-        numbers = [*OUTPUTS, *files]
-        program = Program(
-            words=["-u", "-c", fork_server.PROGRAM, *map(str, files), *arguments],
-            cwd=str(Path.cwd()),
-            env=env,
-            files=numbers,
-            is_session=True,
-            ignored=fork_server.ignored_signals(),
-        )
-        try:
-            return fork_server.ForkedProcess(successor, program, numbers)
-        except OSError:
-            return None
+
+def _start_successor(
+    successor: Spare, words: Sequence[str], env: Mapping[str, str], files: Sequence[int]
+) -> subprocess.Popen[bytes] | None:
+    """Have the successor run an agent; None if it does not respond, or was never forked."""
+    numbers = [*OUTPUTS, *files]
+    program = Program(
+        words=words,
+        cwd=str(Path.cwd()),
+        env=env,
+        files=numbers,
+        is_session=True,
+        ignored=fork_server.ignored_signals(),
+    )
+    try:
+        return fork_server.ForkedProcess(successor, program, numbers)
+    except OSError:
+        return None
 
 
 def _start(words: Sequence[str], env: Mapping[str, str], *files: int) -> subprocess.Popen[bytes]:
