@@ -1,16 +1,17 @@
-"""Exit report of ranks that could not report their exit themselves."""
+"""Exit report of ranks that could not report their exit themselves, also if they start again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from holdfast_worker.config import Config
+from holdfast_worker.console import log_info
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import Report, ReportKind
 from holdfast_worker.run_dir import ExitReason, RunDir
 from holdfast_worker.telemetry.reporter import Reporter
 from holdfast_worker.telemetry.spool import Spool, read_spool, spool_file
-from holdfast_worker.watchdog.failure_cause import cause_of_failure
+from holdfast_worker.watchdog.failure_cause import FailureCause, cause_of_failure
 
 
 class ExitReport:
@@ -33,6 +34,18 @@ class ExitReport:
         Reporter(Spool(self._spool, self._attempt)).worker_left(
             ExitReason(self._reason(code), code, step, detail)
         )
+
+    def write_restart(self, cause: FailureCause) -> None:
+        """Report that the ranks have ended and start again; a later exit is a different one."""
+        if not self._spool:
+            return
+        try:
+            reporter = Reporter(Spool(self._spool, self._attempt))
+        except (OSError, ValueError) as error:
+            log_info(f"the restart is not reported: the spool is unusable: {error}")
+            return
+        reporter.ranks_restarted(cause.step, cause.exit_code, cause.detail)
+        self._earlier_exit_report = self._last_exit_report()
 
     def _reason(self, code: int) -> str:
         if code == Exit.DONE:

@@ -38,9 +38,7 @@ from holdfast_worker.run_dir import ExitReason, RunDir
 from holdfast_worker.storage import open_store
 from holdfast_worker.telemetry.delivery import ReportSender
 from holdfast_worker.telemetry.incarnation import Incarnation
-from holdfast_worker.telemetry.reporter import Reporter
 from holdfast_worker.telemetry.service_client import ServiceClient
-from holdfast_worker.telemetry.spool import Spool
 from holdfast_worker.telemetry.store_relay import StoreRelay
 from holdfast_worker.topology.nodes import RankLayout, Topology
 from holdfast_worker.topology.rendezvous import free_master_port
@@ -220,10 +218,9 @@ class NodeLauncher:
     def _prepare_restart(self, cause: FailureCause) -> None:
         """Report the restart, and clear the files of the ranks that have ended."""
         log_info(f"starting all ranks again on the same nodes: {cause.detail}")
+        if self._exit_report:
+            self._exit_report.write_restart(cause)
         with _log_write_errors():
-            if self._topology.node_rank == 0 and self._config.spool:
-                spool = Spool(self._config.spool, self._config.attempt)
-                Reporter(spool).ranks_restarted(cause.step, cause.exit_code, cause.detail)
             self._run_dir.clear_ranks()
         with suppress(ValueError):  # torchrun reports a port that stays in use.
             port = free_master_port(
@@ -353,6 +350,7 @@ def launch(
         topology = Topology.read(environment())
         if debug:
             check_debug_topology(topology)
+            config = replace(config, max_restarts=0)
             ranks = ranks or [DEBUG_RANKS]
         layout = RankLayout.from_counts(ranks, topology.nodes) if ranks else None
         port = free_master_port(
