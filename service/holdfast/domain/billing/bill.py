@@ -156,7 +156,11 @@ class AttemptBill:
     def final_loss(self) -> tuple[int, int]:
         """Lost time in milliseconds, and its cost in micro-dollars, since the ranks last started."""
         since_ms = to_ms(self.restarted_at[-1]) if self.restarted_at else self.begin_ms
-        lost = [s for s in self.spans if s.phase is Phase.LOST and s.end_ms > since_ms]
+        lost = [
+            Span(s.phase, max(s.begin_ms, since_ms), s.end_ms)
+            for s in self.spans
+            if s.phase is Phase.LOST and s.end_ms > since_ms
+        ]
         costs = (cost_by_phase(lost, group.rate, self.begin_ms).lost for group in self.groups)
         return duration_by_phase(lost).lost, sum(costs)
 

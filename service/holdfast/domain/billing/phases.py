@@ -141,8 +141,10 @@ def _spans_of_start(ranks: RankStart, kept: float, start: int, end: int) -> tupl
         return setup
     left = when(ranks.worker_exit, trained)
     safe = [c for c in ranks.checkpoints if c.step <= kept]
-    all_told = ranks.worker_exit is not None and kept >= (ranks.last_step or 0)
-    if kept == math.inf or all_told:  # A worker killed without a report may have made more steps.
+    is_fully_reported = ranks.worker_exit is not None and kept >= (ranks.last_step or 0)
+    if (
+        kept == math.inf or is_fully_reported
+    ):  # A worker killed without a report may have made more steps.
         keep = left
     elif safe and kept > training.step:
         newest = max(safe, key=lambda c: c.step)
