@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 import pytest
+from holdfast.api.routes.billing import _loss
 from holdfast.cli.app import app
+from holdfast.domain.billing.bill import LatestPoint, compute_bill
+from support.events import at, launched, lost, ready, restarted, saved, submitted, training
 from support.simulated_service import JOB_FILE, SimulatedService, served
 from typer.testing import CliRunner
 
@@ -161,3 +164,17 @@ def test_command_line_splits_days_by_a_column(url: str, two_jobs: tuple[str, str
     assert re.search(r"^\d{4}-\d\d-\d\d +local-\w +\d ", zones, re.MULTILINE)
     assert re.match(r"DAY +USER +JOBS ", users)
     assert re.search(r"^\d{4}-\d\d-\d\d +- +2 ", users, re.MULTILINE)
+
+
+def test_loss_of_nodes_excludes_that_of_an_earlier_restart() -> None:
+    preempted = lost(90)
+    events = [
+        *(submitted(), launched(), ready(10), training(35), saved(60, step=50)),
+        *(restarted(70, step=60), training(73, step=50), saved(80, step=57), preempted),
+    ]
+
+    [item] = compute_bill(events, {1: LatestPoint(step=65, at=at(89))}, at(1000)).attempts
+    loss = _loss(preempted, item)
+
+    assert item.lost_steps == 10 + 8
+    assert (loss.lost_steps, loss.lost_ms, loss.lost_micros) == (8, 10_000, 10_000)

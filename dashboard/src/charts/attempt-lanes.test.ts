@@ -18,6 +18,16 @@ it('places the phases of an attempt end to end', () => {
   expect(spans.at(-1)?.to).toBe(READY + 7000)
 })
 
+it('repeats the phases for each start of the ranks', () => {
+  const first = { setup: 1000, restore: 0, useful: 2000, stalled: 0, lost: 800, unmeasured: 0 }
+  const second = { setup: 200, restore: 0, useful: 3000, stalled: 0, lost: 0, unmeasured: 0 }
+
+  const spans = spansOf({ ...ATTEMPT, starts: [first, second] } as Attempt)
+
+  expect(spans.map((span) => span.phase)).toEqual(['waiting', 'setup', 'useful', 'lost', 'setup', 'useful'])
+  expect(spans[4]).toEqual({ phase: 'setup', from: READY + 3800, to: READY + 4000 })
+})
+
 it('marks events of the attempt only', () => {
   const facts = [
     { kind: 'CheckpointCommitted', at: '2026-03-01T00:00:14Z', body: { attempt: 2, step: 9, snapshot_at: '2026-03-01T00:00:13Z' } },

@@ -4,6 +4,8 @@ import type { Attempt, JobEvent } from '../api/types'
 import type { Clock } from '../format'
 import { causeWords, MARKS, markOf, type MarkKind, type Phase } from '../phases'
 
+const PAID = ['setup', 'restore', 'useful', 'stalled', 'lost', 'unmeasured'] as const
+
 export interface Span {
   phase: Phase
   from: number
@@ -27,18 +29,14 @@ export interface Window {
   to: number
 }
 
-/** The phases of an attempt in the order of the bill. Stalls between steps are drawn as one span before lost work,
- * since the bill has their length and not their times. */
+/** The phases of an attempt in the order of the bill, for each start of its ranks. Stalls between steps are drawn as one
+ * span before lost work, since the bill has their length and not their times. */
 export function spansOf(attempt: Attempt): Span[] {
   let at = Date.parse(attempt.ready_at) - attempt.waiting_ms
+  const starts = attempt.starts?.length ? attempt.starts : [attempt.ms]
   const lengths: [Phase, number][] = [
     ['waiting', attempt.waiting_ms],
-    ['setup', attempt.ms.setup],
-    ['restore', attempt.ms.restore],
-    ['useful', attempt.ms.useful],
-    ['stalled', attempt.ms.stalled],
-    ['lost', attempt.ms.lost],
-    ['unmeasured', attempt.ms.unmeasured],
+    ...starts.flatMap((ms) => PAID.map((phase): [Phase, number] => [phase, ms[phase]])),
   ]
   const spans: Span[] = []
   for (const [phase, ms] of lengths) {

@@ -97,6 +97,10 @@ def test_restart_of_ranks_divides_an_attempt() -> None:
     assert (first.lost_steps, first.final_lost_steps) == (10 + 15, 15)
     assert first.restarted_at == (at(70),)
     assert first.final_loss() == (17_000, 17_000)
+    assert first.starts_ms == (
+        s(setup=20, restore=5, useful=25, lost=10),
+        s(setup=2, restore=1, lost=17),
+    )
 
 
 def test_preemption_with_notice_loses_no_saved_work() -> None:

@@ -64,6 +64,7 @@ def test_time_and_money_add_up_exactly_and_nothing_is_negative(life: Life) -> No
     rates = {e.attempt: e.micros_per_hour for e in life.log if isinstance(e, NodesReady)}
     for item in whole.attempts:
         assert item.ms.total == provisioned[item.attempt]
+        assert sum(item.starts_ms, Phases()) == item.ms
         assert item.micros.total == provisioned[item.attempt] * rates[item.attempt] // MS_PER_HOUR
         for phases in (item.ms, item.micros, item.on_demand_micros):
             assert min(getattr(phases, name) for name in Phases.__slots__) >= 0

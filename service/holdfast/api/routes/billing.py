@@ -140,6 +140,7 @@ def attempt_view(account: Bill, item: AttemptBill) -> AttemptOut:
         waiting_ms=item.waiting_ms,
         paused_ms=item.paused_ms,
         ms=PhasesOut.from_phases(item.ms),
+        starts=[PhasesOut.from_phases(ms) for ms in item.starts_ms],
         micros=PhasesOut.from_phases(item.micros),
         paid_micros=item.micros.total,
         on_demand_micros=account.on_demand_share(item),
@@ -189,15 +190,16 @@ def _group(group: GroupBill) -> GroupOut:
 
 
 def _loss(event: CapacityLost, item: AttemptBill) -> NodeLossOut:
+    lost_ms, lost_micros = item.final_loss()
     return NodeLossOut(
         attempt=item.attempt,
         at=event.at,
         cause=event.cause,
         zone=item.zone,
         notice_s=item.notice_s,
-        lost_steps=item.lost_steps,
-        lost_ms=item.ms.lost,
-        lost_micros=item.micros.lost,
+        lost_steps=item.final_lost_steps,
+        lost_ms=lost_ms,
+        lost_micros=lost_micros,
     )
 
 

@@ -95,6 +95,10 @@ class AttemptOut(Schema):
     waiting_ms: int = Field(description="Time without nodes.")
     paused_ms: int = Field(default=0, description="The part of it in which the job was paused.")
     ms: PhasesOut
+    starts: list[PhasesOut] = Field(
+        default_factory=list,
+        description="The same time for each start of its ranks, in order: several if ranks failed and started again on the nodes.",
+    )
     micros: PhasesOut
     paid_micros: int = Field(description="Total of all phases, before provider rules.")
     on_demand_micros: int = Field(

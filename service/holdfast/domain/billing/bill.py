@@ -32,6 +32,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import accumulate, pairwise
 
 from holdfast.domain.attempts import (
     Attempt,
@@ -153,16 +154,29 @@ class AttemptBill:
         """End of the paid time so far, in milliseconds since 1970."""
         return self.begin_ms + self.ms.total
 
+    @property
+    def starts_ms(self) -> tuple[Phases, ...]:
+        """The paid time for each start of the ranks, in order."""
+        return tuple(duration_by_phase(spans) for spans in self._spans_by_start())
+
     def final_loss(self) -> tuple[int, int]:
         """Lost time in milliseconds, and its cost in micro-dollars, since the ranks last started."""
-        since_ms = to_ms(self.restarted_at[-1]) if self.restarted_at else self.begin_ms
-        lost = [
-            Span(s.phase, max(s.begin_ms, since_ms), s.end_ms)
-            for s in self.spans
-            if s.phase is Phase.LOST and s.end_ms > since_ms
-        ]
+        lost = [span for span in self._spans_by_start()[-1] if span.phase is Phase.LOST]
         costs = (cost_by_phase(lost, group.rate, self.begin_ms).lost for group in self.groups)
         return duration_by_phase(lost).lost, sum(costs)
+
+    def _spans_by_start(self) -> list[list[Span]]:
+        """The spans of each start; adjacent spans of two starts may be one in `spans`."""
+        at_ms = [min(max(to_ms(at), self.begin_ms), self.end_ms) for at in self.restarted_at]
+        bounds = [self.begin_ms, *accumulate(at_ms, max), self.end_ms]
+        return [
+            [
+                Span(span.phase, max(span.begin_ms, begin), min(span.end_ms, end))
+                for span in self.spans
+                if span.begin_ms < end and span.end_ms > begin
+            ]
+            for begin, end in pairwise(bounds)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
