@@ -5,8 +5,8 @@ import { cumulativeCostOf, sumAt, within } from './cumulative-cost'
 const phases = (setup: number, useful: number, lost: number) => ({ setup, restore: 0, useful, stalled: 0, lost, unmeasured: 0 })
 const BILL = {
   attempts: [
-    { attempt: 1, ready_at: '1970-01-01T00:00:10Z', waiting_ms: 5_000, ms: phases(2_000, 6_000, 2_000), micros: phases(20, 60, 20), on_demand_micros: 160 },
-    { attempt: 2, ready_at: '1970-01-01T00:00:30Z', waiting_ms: 10_000, ms: phases(1_000, 4_000, 0), micros: phases(10, 40, 0), on_demand_micros: 80 },
+    { attempt: 1, ready_at: '1970-01-01T00:00:10Z', waiting_ms: 5_000, ms: phases(2_000, 6_000, 2_000), micros: phases(20, 60, 20), paid_micros: 100, on_demand_micros: 160 },
+    { attempt: 2, ready_at: '1970-01-01T00:00:30Z', waiting_ms: 10_000, ms: phases(1_000, 4_000, 0), micros: phases(10, 40, 0), paid_micros: 50, on_demand_micros: 80 },
   ],
   adjustments: [{ attempt: 1, micros: -7 }],
 } as unknown as Bill
@@ -31,4 +31,14 @@ it('interpolates inside the job and is null outside', () => {
   expect(sumAt(course, 15_000)).toEqual({ at: 15_000, paid_micros: 50, on_demand_micros: 80 })
   expect([sumAt(course, 1_000), sumAt(course, 99_000)]).toEqual([null, null])
   expect(within(course, { from: 15_000, to: 16_000 }).map((sum) => sum.at)).toEqual([15_000, 16_000])
+})
+
+it('divides the cost of a phase over the starts of the ranks', () => {
+  const [first, second] = BILL.attempts
+  const starts = [phases(1_000, 3_000, 1_000), phases(1_000, 3_000, 1_000)]
+
+  const course = cumulativeCostOf({ ...BILL, attempts: [{ ...first, starts }, second] } as unknown as Bill)
+
+  expect(sumAt(course, 14_000)).toEqual({ at: 14_000, paid_micros: 40, on_demand_micros: 80 })
+  expect(course.at(-1)).toEqual({ at: 35_000, paid_micros: 143, on_demand_micros: 240 })
 })

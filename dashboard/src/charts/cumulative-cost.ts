@@ -12,23 +12,27 @@ export interface Sum {
 
 /** The sums at the end of each phase, in order; the last one equals the bill.
  *
- * Within an attempt, on-demand cost accrues during useful time; adjustments apply at its end. */
+ * Within an attempt, on-demand cost accrues during useful time; adjustments apply at its end. A phase that ranks repeat after
+ * a restart has its cost in proportion to time. */
 export function cumulativeCostOf(bill: Bill): Sum[] {
   const sums: Sum[] = []
   let [paid, on_demand] = [0, 0]
   for (const attempt of bill.attempts) {
-    const useful = attempt.ms.useful > 0
+    const [paid_before, on_demand_before] = [paid, on_demand]
     for (const span of spansOf(attempt)) {
       if (sums.length === 0) sums.push({ at: span.from, paid_micros: 0, on_demand_micros: 0 })
-      if (span.phase !== 'waiting') paid += attempt.micros[span.phase]
-      if (span.phase === 'useful') on_demand += attempt.on_demand_micros
+      if (span.phase !== 'waiting') {
+        const part = (span.to - span.from) / attempt.ms[span.phase]
+        paid += part * attempt.micros[span.phase]
+        if (span.phase === 'useful') on_demand += part * attempt.on_demand_micros
+      }
       sums.push({ at: span.to, paid_micros: paid, on_demand_micros: on_demand })
     }
     const last = sums.at(-1)
     if (!last) continue
-    // An attempt without useful time has no useful span, so its on-demand cost is added here.
-    if (!useful) on_demand += attempt.on_demand_micros
-    paid += adjustedOf(bill, attempt)
+    // Exact, and with the on-demand cost of an attempt without useful time.
+    paid = paid_before + attempt.paid_micros + adjustedOf(bill, attempt)
+    on_demand = on_demand_before + attempt.on_demand_micros
     sums.push({ at: last.at, paid_micros: paid, on_demand_micros: on_demand })
   }
   return sums

@@ -1,4 +1,4 @@
-"""Exit report of ranks that could not report their exit themselves, also if they start again."""
+"""Reports of ranks that have ended without one: their exit, or that they start again."""
 
 from __future__ import annotations
 
