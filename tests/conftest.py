@@ -16,6 +16,7 @@ from holdfast.store.database import open_database, upgrade
 from holdfast.store.journal import Journal
 from local_slurm import NotPossible, SlurmCluster, start_cluster
 from sqlalchemy import Engine, event
+from support import fork_server
 from support.durations import Durations
 from support.fakes import FixedClock
 from support.hang_guard import LastResort
@@ -68,6 +69,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Tiers())
     if not hasattr(config, "workerinput"):  # Test processes of pytest-xdist descend from the run.
         config.pluginmanager.register(Sweep())
+        if config.getoption("numprocesses", None):
+            fork_server.share()
     config.pluginmanager.register(Durations(config.getoption("durations")))
     config.pluginmanager.register(LastResort())
 

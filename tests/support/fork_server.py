@@ -40,6 +40,8 @@ from holdfast_worker.parent_process import die_with_parent
 HOLDFAST: Final = str(Path(sys.executable).with_name("holdfast"))
 AGENT: Final = "holdfast_worker.node.torchrun_agent"
 ENTRY: Final = ENTRYPOINT
+SHARED: Final = "HOLDFAST_TEST_FORKS_{kind}"
+"""Environment variable: where the process listens that all test processes share."""
 IMPORTED: Final[Mapping[str, Sequence[str]]] = {
     "service": (
         "holdfast.cli.app",
@@ -127,15 +129,25 @@ def _ordered(given: Sequence[Any]) -> tuple[Program, list[int]]:
     return program, [*(own if file == -1 else file for own, file in enumerate(streams)), *passed]
 
 
+def share() -> None:
+    """Start the processes from which programs are forked, for all test processes that this one starts."""
+    for kind in IMPORTED:
+        os.environ[SHARED.format(kind=kind)] = _start(kind)
+
+
 @functools.cache
 def _address(kind: str, _owner: int) -> str:
     """Where the process listens from which programs are forked; started when this test process first needs it."""
-    server = subprocess.Popen([sys.executable, __file__, kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    return f"\0{os.environ.get(SHARED.format(kind=kind)) or _start(kind)}"
+
+
+def _start(kind: str) -> str:
+    server = subprocess.Popen([sys.executable, __file__, kind], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)  # fmt: skip
     atexit.register(_end, server)
     assert server.stdout
     address = server.stdout.readline().decode().strip()
     assert address, "the process from which programs are forked did not start"
-    return f"\0{address}"
+    return address
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
@@ -146,6 +158,11 @@ def _end(server: subprocess.Popen[bytes]) -> None:
 def main(kind: str) -> None:
     """Fork what is ordered, until the test process ends."""
     die_with_parent()
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    door.bind("")  # A free name that no file has.
+    door.listen()
+    # Callers wait for the imports, but not the test process that starts others.
+    print(door.getsockname()[1:].decode(), flush=True)
     for module in IMPORTED[kind]:
         importlib.import_module(module)
     assert threading.active_count() == 1, "a thread would be missing after the fork"
@@ -154,10 +171,7 @@ def main(kind: str) -> None:
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # It ends with the test process, which may have to end services first.
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-        door.bind("")  # A free name that no file has.
-        door.listen()
-        print(door.getsockname()[1:].decode(), flush=True)
+    with door:
         while True:
             caller, _ = door.accept()
             with caller:
