@@ -117,9 +117,8 @@ class ServiceUnderFault:
         began_s = time.monotonic()
         try:
             answer = self.http.request(method, path)
-        except (
-            httpx2.ReadError
-        ):  # The service closed an idle connection while the request was sent.
+        except (httpx2.ReadError, httpx2.RemoteProtocolError):
+            # The service closed an idle connection while the request was sent.
             answer = self.http.request(method, path)
         return answer, time.monotonic() - began_s
 
