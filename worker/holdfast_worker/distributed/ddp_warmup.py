@@ -35,12 +35,17 @@ def warm_up_ddp(objects: Iterable[object], ranks: ProcessGroup) -> None:
         if not isinstance(ddp, DistributedDataParallel) or ddp.find_unused_parameters:
             # With find_unused_parameters, DDP keeps the first buckets.
             continue
-        if dist.get_world_size(ddp.process_group) <= MAX_ORDER_FREE_RANKS:
+        is_order_free = dist.get_world_size(ddp.process_group) <= MAX_ORDER_FREE_RANKS
+        if is_order_free and not ranks.recoverable:
+            # A rank that joins later must learn the order by itself.
             continue
         # An obstacle may exist on one rank only, such as a hook that prints gradients.
         obstacle = ranks.first_message(warmup_obstacle(ddp))
         if not obstacle:
             run_warmup_pass(ddp)
+            if ranks.recoverable and ddp.reducer._rebuild_buckets():  # noqa: SLF001 - as DDP does in the next forward pass
+                # A rank that joins later does this while it is alone.
+                ddp._has_rebuilt_buckets = True  # noqa: SLF001
         elif ranks.rank == 0:
             log_info(
                 f"{obstacle}, so DDP sums the gradients of its first step in a different order than later ones: "

@@ -10,10 +10,19 @@ from typing import Final, Self
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import DebugLevel, get_debug_level, set_debug_level
+from torch._C._distributed_c10d import (
+    DebugLevel,
+    HashStore,
+    PrefixStore,
+    get_debug_level,
+    set_debug_level,
+)
 
 from holdfast_worker.config import WRAPPER, environment
 from holdfast_worker.console import log_info, print_line
+from holdfast_worker.distributed import recoverable_group
+from holdfast_worker.distributed.gloo_group import GlooGroup
+from holdfast_worker.distributed.recoverable_group import RecoverableGroup
 from holdfast_worker.parent_process import die_with_parent
 from holdfast_worker.protocol.environment import Env, Exit
 from holdfast_worker.protocol.reports import RANK_LINE
@@ -33,6 +42,8 @@ class ProcessGroup:
         device: torch.device,
         votes: dist.ProcessGroup | None,
         heartbeat: HeartbeatWriter | None = None,
+        *,
+        recoverable: RecoverableGroup | None = None,
     ) -> None:
         """`heartbeat` shows when this rank waits for others."""
         self.rank = rank
@@ -41,6 +52,8 @@ class ProcessGroup:
         self._cpu_group = votes
         """None: a single process without a process group."""
         self._heartbeat = heartbeat or HeartbeatWriter()
+        self.recoverable = recoverable
+        """The group of all ranks, if it outlives the loss of some; None if it does not."""
 
     @classmethod
     def single(cls) -> Self:
@@ -54,12 +67,15 @@ class ProcessGroup:
         *,
         heartbeat: HeartbeatWriter | None = None,
         timeout: timedelta | None = None,
+        is_recoverable: bool = False,
+        joins: bool = False,
     ) -> Self:
         """Join the ranks; reuse the default group of a framework.
 
         A script without a launcher runs alone.
 
-        `timeout` is the timeout of collectives; None: torch's default of 10 or 30 minutes.
+        `timeout` is the timeout of collectives; None: torch's default of 10 or 30 minutes. `is_recoverable`: the group outlives
+        the loss of ranks, if its backend is gloo. `joins`: the rank replaces a lost one; it connects later.
 
         Raises:
             SystemExit: this machine lacks a device for the rank.
@@ -88,6 +104,11 @@ class ProcessGroup:
                 log_info(
                     "TORCH_DISTRIBUTED_DEBUG=DETAIL is replaced by INFO, because torch crashes with DETAIL and gloo"
                 )
+        if is_recoverable and backend == "gloo" and not dist.is_initialized():
+            group = _open_recoverable(identity, heartbeat, timeout, joins=joins)
+            return cls(
+                identity.rank, identity.world_size, device, group, heartbeat, recoverable=group
+            )
         with heartbeat.waiting_for_ranks():
             if not dist.is_initialized():
                 dist.init_process_group(
@@ -156,6 +177,30 @@ class ProcessGroup:
         # Drop the last reference, so that the group's threads end here. Threads that outlive the interpreter can abort
         # the process when they release the tensors of the last vote.
         self._cpu_group = None
+
+
+def _open_recoverable(
+    identity: RankIdentity, heartbeat: HeartbeatWriter, timeout: timedelta | None, *, joins: bool
+) -> RecoverableGroup:
+    """A group that outlives the loss of ranks, beside torch's default group, which does not."""
+    recoverable_group.register()
+    rank, size = identity.rank, identity.world_size
+    if joins:
+        dist.init_process_group(
+            recoverable_group.ABSENT, store=HashStore(), rank=rank, world_size=size, timeout=timeout
+        )
+        group = dist.new_group(backend=recoverable_group.BACKEND)
+        assert isinstance(group, RecoverableGroup), "the backend is ours"
+        return group
+    with heartbeat.waiting_for_ranks():
+        dist.init_process_group(
+            "gloo", init_method=identity.init_method, rank=rank, world_size=size, timeout=timeout
+        )
+        group = dist.new_group(backend=recoverable_group.BACKEND)
+        assert isinstance(group, RecoverableGroup), "the backend is ours"
+        store = PrefixStore(recoverable_group.BACKEND, dist.distributed_c10d._get_default_store())  # noqa: SLF001 - torch has no other way to it
+        group.connect(GlooGroup(store, rank, size, timeout or dist.default_pg_timeout))
+    return group
 
 
 def device_for(identity: RankIdentity, gpus: int) -> torch.device:

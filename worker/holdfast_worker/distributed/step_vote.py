@@ -73,6 +73,12 @@ class StepVote:
     """Norm of the matching weights. Combined: the maximum."""
     least_weight: float | None = None
     """Norm of the matching weights. Combined: the minimum."""
+    own_bytes: int = 0
+    """Size of this rank's own state if the ranks exchange copies. Combined: the maximum."""
+    has_changed: bool = False
+    """Whether that state has changed since its last exchange."""
+    saves: int = 0
+    """Saves that this rank has begun. Combined: the maximum."""
 
     @property
     def is_desynced(self) -> bool:
@@ -95,12 +101,15 @@ class StepVote:
             NO_VALUE if self.least_norm is None else -self.least_norm,
             NO_VALUE if self.weight is None else self.weight,
             NO_VALUE if self.least_weight is None else -self.least_weight,
+            float(self.own_bytes),
+            float(self.has_changed),
+            float(self.saves),
         ]
 
     @classmethod
     def from_numbers(cls, numbers: Sequence[float]) -> Self:
         """The vote that `numbers` encoded."""
-        leaving, due, busy, broken, fenced, *claims = numbers
+        leaving, due, busy, broken, fenced, *claims, own_bytes, has_changed, saves = numbers
         minus_left_s, durable_s, norm, minus_norm, weight, minus_weight = (
             None if claim == NO_VALUE else claim for claim in claims
         )
@@ -116,6 +125,9 @@ class StepVote:
             least_norm=None if minus_norm is None else -minus_norm,
             weight=weight,
             least_weight=None if minus_weight is None else -minus_weight,
+            own_bytes=int(own_bytes),
+            has_changed=has_changed > 0,
+            saves=int(saves),
         )
 
 

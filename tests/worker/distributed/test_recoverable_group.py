@@ -1,0 +1,244 @@
+"""Collectives survive the loss of ranks: their results are those of an uninterrupted group."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from holdfast_worker.distributed.gloo_group import GlooGroup
+from holdfast_worker.distributed.recoverable_group import (
+    AbsentGroup,
+    BoundaryRestarted,
+    RecoverableGroup,
+    RecoverableWork,
+)
+from holdfast_worker.distributed.recovery_plan import NotRecoverable, Place, RecoveryPlan
+from torch import Tensor
+from torch._C._distributed_c10d import BroadcastOptions, HashStore, PrefixStore
+
+SIZE = 3
+TIMEOUT = timedelta(seconds=30)
+LARGE = 1024 * 1024
+"""More than is copied."""
+
+
+class Ranks:
+    """Ranks of one run, each in a thread of this process."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self._pool = pool
+        self._store = HashStore()
+        self._groups = 0
+        self.gloo: list[Any] = []
+        self.all = [RecoverableGroup(rank, SIZE) for rank in range(SIZE)]
+        self.failed = [threading.Event() for _ in range(SIZE)]
+        for group, event in zip(self.all, self.failed, strict=True):
+            group.on_failure = event.set
+        self.gloo = self.new_gloo()
+        for group, gloo in zip(self.all, self.gloo, strict=True):
+            group.connect(gloo)
+
+    def new_gloo(self) -> list[Any]:
+        self._groups += 1
+        store = PrefixStore(str(self._groups), self._store)
+        return self.each(lambda rank: GlooGroup(store, rank, SIZE, TIMEOUT))
+
+    def each(self, work: Callable[[int], Any], ranks: Sequence[int] = range(SIZE)) -> list[Any]:
+        """Run something on each of the ranks at once."""
+        futures: list[Future[Any]] = [self._pool.submit(work, rank) for rank in ranks]
+        return [future.result(60) for future in futures]
+
+    def lose(self, rank: int) -> None:
+        """End a rank as a kill does; others notice that a collective fails, or the wrapper tells them."""
+        self.gloo[rank] = None
+        self.all[rank].close(30)  # Closes its connections.
+        self.all[rank] = RecoverableGroup(rank, SIZE)
+        self.each(self._close, [r for r in range(SIZE) if r != rank])
+
+    def _close(self, rank: int) -> None:
+        if self.all[rank].unfinished():
+            assert self.failed[rank].wait(30)
+        else:
+            self.all[rank].interrupt()
+        self.gloo[rank] = None
+        self.all[rank].close(30)
+
+
+@pytest.fixture
+def ranks() -> Iterator[Ranks]:
+    with ThreadPoolExecutor(2 * SIZE) as pool:
+        ranks = Ranks(pool)
+        yield ranks
+        # Here, as a thread of gloo that collects garbage could not end itself.
+        ranks.gloo.clear()
+        for group in ranks.all:
+            group.close(30)
+
+
+def summed(group: RecoverableGroup, tensor: Tensor) -> RecoverableWork:
+    return group.allreduce([tensor])
+
+
+def plan(place: Place, entry: int = 0) -> RecoveryPlan:
+    return RecoveryPlan(source=0, place=place, step=0, entry=entry)
+
+
+def test_failed_sum_is_repeated_with_a_new_rank(ranks: Ranks) -> None:
+    tensors = [torch.full((5,), float(rank + 1)) for rank in range(SIZE)]
+    works = [summed(ranks.all[rank], tensors[rank]) for rank in (0, 1)]
+    ranks.lose(2)
+    gloo = ranks.new_gloo()
+
+    for rank in (0, 1):
+        ranks.all[rank].resume(gloo[rank], plan(Place.STEP), {})
+    ranks.all[2].start(gloo[2], Place.STEP, 0, {})
+    works.append(summed(ranks.all[2], tensors[2]))
+
+    assert all(work.wait() for work in works)
+    assert [tensor.tolist() for tensor in tensors] == [[6.0] * 5] * SIZE
+
+
+def test_collectives_begun_after_a_loss_wait_in_order(ranks: Ranks) -> None:
+    first = [torch.ones(2) for _ in range(SIZE)]
+    second = [torch.full((3,), 2.0) for _ in range(SIZE)]
+    works = [summed(ranks.all[rank], first[rank]) for rank in (0, 1)]
+    ranks.lose(2)
+    works += [summed(ranks.all[rank], second[rank]) for rank in (0, 1)]
+    gloo = ranks.new_gloo()
+
+    for rank in (1, 0):
+        ranks.all[rank].resume(gloo[rank], plan(Place.STEP), {})
+    ranks.all[2].start(gloo[2], Place.STEP, 0, {})
+    works += [summed(ranks.all[2], first[2]), summed(ranks.all[2], second[2])]
+
+    assert all(work.wait() for work in works)
+    assert first[0].tolist() == [3.0, 3.0]
+    assert second[2].tolist() == [6.0] * 3
+
+
+def test_new_rank_gets_results_that_others_have(ranks: Ranks) -> None:
+    group = RecoverableGroup(2, SIZE)
+    group.start(ranks.gloo[2], Place.STEP, 7, {7: [torch.tensor([9.0])]})
+    tensor = torch.tensor([1.0])
+
+    assert summed(group, tensor).wait()
+
+    assert tensor.item() == 9.0
+
+
+def test_survivor_gets_the_result_of_another(ranks: Ranks) -> None:
+    tensor = torch.tensor([1.0])
+    work = summed(ranks.all[0], tensor)
+    ranks.lose(2)
+    gloo = ranks.new_gloo()
+
+    ranks.all[0].resume(gloo[0], plan(Place.STEP), {0: [torch.tensor([6.0])]})
+
+    assert work.wait()
+    assert tensor.item() == 6.0
+
+
+def test_boundary_begins_again_with_the_same_numbers(ranks: Ranks) -> None:
+    for group in ranks.all:
+        group.enter(Place.BOUNDARY)
+    works = [summed(ranks.all[rank], torch.ones(1)) for rank in (0, 1)]
+    ranks.lose(2)
+    gloo = ranks.new_gloo()
+
+    for rank in (0, 1):
+        ranks.all[rank].resume(gloo[rank], plan(Place.BOUNDARY), {})
+
+    for work in works:
+        with pytest.raises(BoundaryRestarted):
+            work.wait()
+    ranks.all[2].connect(gloo[2])
+    again = [summed(group, torch.ones(1)) for group in ranks.all]
+    assert all(work.wait() for work in again)
+    assert {number for group in ranks.all for number in group.completed()} == {0}
+
+
+def test_rank_between_two_collectives_restarts_its_boundary(ranks: Ranks) -> None:
+    group = ranks.all[0]
+    group.enter(Place.BOUNDARY)
+    group.interrupt()
+    group.close(30)
+
+    group.resume(ranks.new_gloo()[0], plan(Place.BOUNDARY), {})
+
+    with pytest.raises(BoundaryRestarted):
+        group.enter(Place.STEP)
+
+
+@pytest.mark.parametrize(("size", "is_kept"), [(8, True), (LARGE, False)])
+def test_changed_result_is_kept_if_it_is_small(ranks: Ranks, size: int, is_kept: bool) -> None:
+    tensors = [torch.ones(size) for _ in range(SIZE)]
+    ranks.each(lambda rank: summed(ranks.all[rank], tensors[rank]).wait())
+
+    tensors[0].add_(1)
+
+    assert (0 in ranks.all[0].completed()) is is_kept
+    assert (0 in ranks.all[0].changed()) is not is_kept
+    assert ranks.all[1].result(0)[0].eq(SIZE).all()
+
+
+def test_results_before_the_last_boundary_are_dropped(ranks: Ranks) -> None:
+    def step(rank: int) -> frozenset[int]:
+        group = ranks.all[rank]
+        for place in (Place.BOUNDARY, Place.STEP, Place.BOUNDARY, Place.STEP):
+            group.enter(place)
+            summed(group, torch.ones(1)).wait()
+        return group.completed()
+
+    assert ranks.each(step) == [frozenset({2, 3})] * SIZE
+
+
+def test_every_collective_of_ddp_is_forwarded(ranks: Ranks) -> None:
+    def collect(rank: int) -> list[float]:
+        group = ranks.all[rank]
+        options = BroadcastOptions()
+        options.rootRank = 1
+        own = torch.tensor([float(rank)])
+        places = [torch.zeros(1) for _ in range(SIZE)]
+        sent = own.clone()
+        group.broadcast([sent], options).wait()
+        group.allgather([places], [own]).wait()
+        group.allreduce_coalesced([own]).wait()
+        group.barrier().wait()
+        return [sent.item(), *(place.item() for place in places), own.item()]
+
+    assert ranks.each(collect) == [[1.0, 0.0, 1.0, 2.0, 3.0]] * SIZE
+
+
+def test_rank_that_is_alone_sums_its_own_values() -> None:
+    group = RecoverableGroup(1, SIZE)
+    tensor = torch.tensor([4.0])
+
+    assert summed(group, tensor).wait()
+    assert (tensor.item(), group.completed()) == (4.0, frozenset())
+
+
+def test_first_sum_of_a_step_is_announced_once() -> None:
+    group, announced = RecoverableGroup(0, 1), []
+    group.before_gradients = lambda: announced.append(time.monotonic())
+
+    for place in (Place.BOUNDARY, Place.STEP):
+        group.enter(place)
+        for _ in range(3):
+            summed(group, torch.ones(1))
+
+    assert len(announced) == 1
+
+
+def test_default_group_of_a_new_rank_refuses_collectives() -> None:
+    group = AbsentGroup(1, 2)
+
+    assert group.barrier().wait()
+    with pytest.raises(NotRecoverable, match="the script calls collectives"):
+        group.allreduce([torch.ones(1)], dist.AllreduceCoalescedOptions())

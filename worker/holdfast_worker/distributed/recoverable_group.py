@@ -1,0 +1,457 @@
+"""A process group whose collectives survive the loss of ranks.
+
+It forwards collectives to a gloo group and keeps what they need to be repeated: their inputs, and their results until the next step
+boundary. After a failure it aborts the gloo group, waits for another one, and completes the failed collectives in it. The caller, such
+as a backward pass of DDP, only notices that a collective takes longer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import (
+    AllgatherOptions,
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    BarrierOptions,
+)
+from torch.futures import Future
+
+from holdfast_worker.distributed.gloo_group import GlooGroup
+from holdfast_worker.distributed.recovery_plan import NotRecoverable, Place, RecoveryPlan
+
+BACKEND: Final = "holdfast"
+"""Name of the backend, as `torch.distributed` registers it."""
+
+ABSENT: Final = "holdfast_absent"
+"""Name of the backend of `AbsentGroup`."""
+
+MAX_COPIED_BYTES: Final = 1024 * 1024
+"""Size of a result that is copied.
+A lower value excludes models that change larger buffers; a higher value copies gradients in each step."""
+
+CLOSE_POLL_S: Final = 0.005
+"""Interval at which a broken group is looked at.
+A lower value burns a core; a higher value delays the next step."""
+
+_ProcessGroup: Any = dist.ProcessGroup
+"""Its methods are overloaded for both ways in which torch calls them; a subclass in Python gets only one."""
+
+Issue = Callable[[Any], Any]
+"""Begins a collective in a gloo group and returns its work."""
+
+
+class BoundaryRestarted(Exception):
+    """Raised in a step boundary: the ranks have changed, and the boundary begins again."""
+
+
+@dataclass(slots=True, eq=False)
+class Collective:
+    """A collective, with what is needed to repeat it or to hand out its result."""
+
+    number: int
+    issue: Issue
+    tensors: list[Tensor]
+    """Where the result is."""
+    inputs: list[Tensor]
+    """Copies of `tensors` from before the collective, if it changes its inputs."""
+    future: Future[list[Tensor]]
+    versions: list[int] = field(default_factory=list)
+    """Versions of `tensors` at completion."""
+    copies: list[Tensor] = field(default_factory=list)
+    """Copies of a small result, which the caller may change at once, such as buffers of a model."""
+    is_completed: bool = False
+    is_void: bool = False
+    """Whether the boundary that began it begins again, so that it has no result."""
+    work: Any = None
+    """Its work in the current gloo group; None before it has begun there."""
+
+    def complete(self) -> None:
+        """Record the result, before the caller can change it."""
+        if sum(tensor.nbytes for tensor in self.tensors) <= MAX_COPIED_BYTES:
+            self.copies = [tensor.detach().clone() for tensor in self.tensors]
+        else:
+            self.versions = [tensor._version for tensor in self.tensors]  # noqa: SLF001 - torch has no other name for it
+        self.is_completed = True
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the result is still here."""
+        if not self.is_completed:
+            return False
+        return not self.versions or self.versions == [t._version for t in self.tensors]  # noqa: SLF001
+
+    @property
+    def result(self) -> list[Tensor]:
+        """The result, as it was at completion."""
+        return self.tensors if self.versions else self.copies
+
+    def reset(self) -> None:
+        """Restore the inputs, which a failed collective may have changed."""
+        for tensor, copy in zip(self.tensors, self.inputs, strict=False):
+            tensor.copy_(copy)
+
+
+class RecoverableWork(dist.Work):
+    """The work of a collective that may be completed in another gloo group."""
+
+    def __init__(self, collective: Collective) -> None:
+        super().__init__()
+        self._collective = collective
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:  # noqa: ARG002 - of torch
+        """Wait for the collective, also while ranks are replaced.
+
+        Raises:
+            BoundaryRestarted: the step boundary begins again.
+        """
+        self._collective.future.wait()
+        if self._collective.is_void:
+            raise BoundaryRestarted
+        return True
+
+    def get_future(self) -> Future[list[Tensor]]:
+        """The future of the result."""
+        return self._collective.future
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the result is there."""
+        return self._collective.is_completed
+
+
+class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
+    """A process group of all ranks that outlives the gloo groups in which it communicates."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self._rank, self._size = rank, size
+        self._gloo: GlooGroup | None = None
+        """None: the rank is alone, or its group is broken."""
+        self._groups = 0
+        """Number of gloo groups so far, which identifies the current one."""
+        self._is_alone = True
+        self._lock = threading.RLock()
+        self._log: dict[int, Collective] = {}
+        """Collectives since the boundary before the current step, by number."""
+        self._results: dict[int, list[Tensor]] = {}
+        """Results of collectives that a new rank has not begun yet."""
+        self._backups: dict[tuple[int, int], Tensor] = {}
+        self._next = 0
+        self._is_failed = False
+        self.generation = 0
+        """Number of gloo groups before the current one."""
+        self.place = Place.OUTSIDE
+        self.entry = 0
+        """Number of collectives before the current boundary or step."""
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called once for each broken gloo group, in any thread."""
+        self.before_gradients: Callable[[], None] = lambda: None
+        """Called before the first sum of a step."""
+        self._has_summed = False
+        self._restarts = False
+        """Whether the boundary begins again at its next collective or at its end."""
+
+    # What torch asks for.
+
+    def getBackendName(self) -> str:  # noqa: N802 - of torch
+        """The name of the backend."""
+        return BACKEND
+
+    def size(self) -> int:
+        """The number of ranks."""
+        return self._size
+
+    def rank(self) -> int:
+        """The rank of this process."""
+        return self._rank
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> RecoverableWork:
+        """Sum tensors over the ranks, in place."""
+        opts = opts or AllreduceOptions()
+        if self.place is Place.STEP and not self._has_summed:
+            self._has_summed = True
+            self.before_gradients()
+        return self._begin(lambda gloo: gloo.allreduce(tensors, opts), tensors, is_in_place=True)
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> RecoverableWork:
+        """Sum tensors over the ranks, in place."""
+        opts = opts or AllreduceCoalescedOptions()
+        return self._begin(
+            lambda gloo: gloo.allreduce_coalesced(tensors, opts), tensors, is_in_place=True
+        )
+
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> RecoverableWork:
+        """Fill tensors with those of one rank."""
+        return self._begin(lambda gloo: gloo.broadcast(tensors, opts), tensors)
+
+    def allgather(
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
+    ) -> RecoverableWork:
+        """Gather tensors of all ranks."""
+        opts = opts or AllgatherOptions()
+        return self._begin(
+            lambda gloo: gloo.allgather(outputs, inputs, opts),
+            [tensor for some in outputs for tensor in some],
+        )
+
+    def barrier(self, opts: Any = None) -> RecoverableWork:
+        """Wait for all ranks."""
+        opts = opts or BarrierOptions()
+        return self._begin(lambda gloo: gloo.barrier(opts), [])
+
+    def abort(self) -> None:
+        """Abort all collectives."""
+        if self._gloo is not None:
+            self._gloo.end_connections()
+
+    # What the recovery asks for.
+
+    def connect(self, gloo: GlooGroup) -> None:
+        """Communicate in this gloo group. Before, the rank is alone."""
+        with self._lock:
+            self._gloo, self._is_failed, self._is_alone = gloo, False, False
+            self._groups += 1
+
+    def enter(self, place: Place) -> None:
+        """Enter a boundary, a step, or leave the loop.
+
+        Raises:
+            BoundaryRestarted: the boundary that this would end begins again.
+        """
+        with self._lock:
+            if place is not Place.BOUNDARY:
+                self._restart_if_due()
+            self._restarts = False
+            if place is Place.STEP:
+                # Every rank has reached this boundary, so nobody needs earlier results.
+                for number in [n for n in self._log if n < self.entry]:
+                    del self._log[number]
+                self._has_summed = False
+            self.place, self.entry = place, self._next
+
+    def start(
+        self, gloo: GlooGroup, place: Place, entry: int, results: dict[int, list[Tensor]]
+    ) -> None:
+        """Start a new rank, with results of collectives that other ranks have completed already."""
+        with self._lock:
+            self._log.clear()
+            self._results = results
+            self._next = self.entry = entry
+            self.place, self._has_summed = place, False
+            self.connect(gloo)
+
+    def completed(self) -> frozenset[int]:
+        """Collectives whose results are still here."""
+        with self._lock:
+            return frozenset(n for n, each in self._log.items() if each.has_result)
+
+    def changed(self) -> frozenset[int]:
+        """Completed collectives whose results the script has changed in place."""
+        with self._lock:
+            return frozenset(
+                n for n, each in self._log.items() if each.is_completed and not each.has_result
+            )
+
+    def unfinished(self) -> list[Collective]:
+        """Collectives that have begun and are not completed, in order."""
+        with self._lock:
+            return [each for _, each in sorted(self._log.items()) if not each.is_completed]
+
+    def result(self, number: int) -> list[Tensor]:
+        """The result of a completed collective."""
+        return self._log[number].result
+
+    def resume(
+        self, gloo: GlooGroup, plan: RecoveryPlan, results: Mapping[int, Sequence[Tensor]]
+    ) -> None:
+        """Continue in a new gloo group.
+
+        Failed collectives get the results of other ranks, or are repeated. If the boundary begins again, they are void.
+        """
+        with self._lock:
+            for number, tensors in results.items():
+                self._accept(self._log[number], tensors)
+            unfinished = self.unfinished()
+            here = self.place, self.entry
+            is_restarted = plan.restarts_boundary and here == (Place.BOUNDARY, plan.entry)
+            self.connect(gloo)
+            if not is_restarted:
+                for collective in unfinished:
+                    collective.reset()
+                    self._issue(collective)
+                return
+            # Without a failed collective, the rank is between two of them.
+            self._restarts = not unfinished
+            self._next = plan.entry
+            for number in [n for n in self._log if n >= plan.entry]:
+                del self._log[number]
+        for collective in unfinished:
+            collective.is_void = True
+            collective.future.set_result([])
+
+    def interrupt(self) -> None:
+        """Break the current gloo group, because another rank is lost."""
+        with self._lock:
+            if self._is_failed or self._gloo is None:
+                return
+            self._is_failed = True
+        self.on_failure()
+
+    def close(self, within_s: float) -> None:
+        """Leave a broken gloo group, once it changes no tensors any more.
+
+        Other ranks notice that their connections end, and leave it as well.
+
+        Raises:
+            NotRecoverable: it still does after `within_s`.
+        """
+        if self._gloo is None:
+            return
+        until_s = time.monotonic() + within_s
+        while True:
+            # Again, as a collective that began in the meantime is not aborted by an earlier call.
+            self._gloo.end_connections()
+            running = [
+                each
+                for each in self.unfinished()
+                if each.work is not None and not each.work.get_future().done()
+            ]
+            if not running:
+                break
+            if time.monotonic() > until_s:
+                raise NotRecoverable(f"collective {running[0].number} did not end")
+            time.sleep(CLOSE_POLL_S)
+        for collective in self.unfinished():
+            collective.work = None
+        self._gloo = None  # Its destructor closes the connections.
+
+    def _restart_if_due(self) -> None:
+        if self._restarts:
+            self._restarts = False
+            raise BoundaryRestarted
+
+    def _begin(
+        self, issue: Issue, tensors: list[Tensor], *, is_in_place: bool = False
+    ) -> RecoverableWork:
+        with self._lock:
+            self._restart_if_due()
+            collective = Collective(self._next, issue, tensors, [], Future())
+            if self._is_alone:  # A sum is the value itself.
+                self._complete(collective)
+                return RecoverableWork(collective)
+            self._next += 1
+            self._log[collective.number] = collective
+            if (result := self._results.pop(collective.number, None)) is not None:
+                self._accept(collective, result)
+                return RecoverableWork(collective)
+            if is_in_place:
+                collective.inputs = self._back_up(collective.number - self.entry, tensors)
+            if not self._is_failed:
+                self._issue(collective)
+        return RecoverableWork(collective)
+
+    def _accept(self, collective: Collective, result: Sequence[Tensor]) -> None:
+        """Complete a collective with the result of another rank."""
+        for tensor, received in zip(collective.tensors, result, strict=True):
+            tensor.copy_(received)
+        self._complete(collective)
+
+    def _back_up(self, place: int, tensors: list[Tensor]) -> list[Tensor]:
+        """Copy tensors into buffers that the same collective of the last step has used."""
+        copies = []
+        for position, tensor in enumerate(tensors):
+            key = place, position
+            buffer = self._backups.get(key)
+            if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+                buffer = self._backups[key] = torch.empty_like(tensor)
+            copies.append(buffer.copy_(tensor))
+        return copies
+
+    def _issue(self, collective: Collective) -> None:
+        number, gloo = self._groups, self._gloo
+        assert gloo, "a broken group is not used"
+        try:
+            work = collective.work = collective.issue(gloo.collectives)
+            # Not with the gloo group itself: a callback runs in its thread, and must not drop the last reference to it.
+            work.get_future().add_done_callback(lambda done: self._finish(collective, done, number))
+        except RuntimeError:  # Also the subclasses of torch.distributed.
+            self._break(number)
+
+    def _finish(self, collective: Collective, done: Future[Any], number: int) -> None:
+        try:
+            done.value()
+        except RuntimeError:
+            self._break(number)
+        else:
+            self._complete(collective)
+
+    def _complete(self, collective: Collective) -> None:
+        with self._lock:
+            collective.complete()
+        collective.future.set_result(collective.tensors)
+
+    def _break(self, number: int) -> None:
+        """Leave a broken gloo group, which breaks it on all other ranks as well."""
+        if number == self._groups:
+            self.interrupt()
+
+
+class AbsentGroup(_ProcessGroup):  # type: ignore[misc]
+    """The default group of a rank that joined later: the ranks have no common one any more."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self._rank, self._size = rank, size
+
+    def getBackendName(self) -> str:  # noqa: N802 - of torch
+        """The name of the backend."""
+        return ABSENT
+
+    def rank(self) -> int:
+        """The rank of this process."""
+        return self._rank
+
+    def size(self) -> int:
+        """The number of ranks."""
+        return self._size
+
+    def barrier(self, opts: Any = None) -> RecoverableWork:  # noqa: ARG002 - of torch
+        """Return at once: the other ranks have passed the barriers before their loop."""
+        done: Future[list[Tensor]] = Future()
+        done.set_result([])
+        return RecoverableWork(Collective(0, _refuse, [], [], done))
+
+    def allreduce(self, *_given: Any) -> RecoverableWork:
+        """Refuse."""
+        return _refuse()
+
+    allreduce_coalesced = broadcast = allgather = send = recv = allreduce
+
+
+def _refuse(*_given: Any) -> RecoverableWork:
+    raise NotRecoverable(
+        "the script calls collectives of torch.distributed, in which a rank that replaces a lost one cannot take part"
+    )
+
+
+def create(_store: Any, rank: int, size: int, _timeout: timedelta) -> RecoverableGroup:
+    """Create a group, as `torch.distributed` does for a registered backend."""
+    return RecoverableGroup(rank, size)
+
+
+def register() -> None:
+    """Make the backend known to `torch.distributed`."""
+    if BACKEND.upper() not in dist.Backend._plugins:  # noqa: SLF001 - torch has no other way to ask
+        dist.Backend.register_backend(BACKEND, create, devices=["cpu"])
+        dist.Backend.register_backend(
+            ABSENT, lambda _store, rank, size, _timeout: AbsentGroup(rank, size), devices=["cpu"]
+        )
