@@ -24,6 +24,8 @@ from holdfast_worker.protocol.environment import LEFT_FILE, NOTICE_FILE, TRAINED
 HINT_FILE: Final = "hint.json"
 """Written by the wrapper on a rebalance recommendation of the cloud.
 Format: `{"at": RFC 3339 time}`."""
+GROUP_FILE: Final = "group.json"
+"""Written by the wrapper: the newest process group (`watchdog.group_files`)."""
 FAILURE_FILE: Final = "failure.json"
 """Written by the agent: `{"rank": ..., "exit_code": ...}` of the rank that failed first."""
 
@@ -63,13 +65,18 @@ class RunDir:
         """Remove the files of an earlier run, except a notice or a hint, which may precede this run."""
         (self.path / TRAINED_FILE).unlink(missing_ok=True)
         self.clear_ranks()
+        self.clear_group()
+
+    def clear_group(self) -> None:
+        """Remove the decision about the process group, because all ranks start again."""
+        (self.path / "ranks" / GROUP_FILE).unlink(missing_ok=True)
 
     def clear_ranks(self) -> None:
         """Remove the files of ranks that have ended, so that others can start in their place."""
         (self.path / "ranks").mkdir(parents=True, exist_ok=True)
         for name in (LEFT_FILE, FAILURE_FILE):
             (self.path / name).unlink(missing_ok=True)
-        for pattern in ("*.pid", "*.beat", "*.ask"):
+        for pattern in ("*.pid", "*.beat", "*.ask", "*.wait"):
             for file in (self.path / "ranks").glob(pattern):
                 file.unlink()
         shutil.rmtree(self.hang_dir, ignore_errors=True)

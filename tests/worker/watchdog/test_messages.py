@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from holdfast_worker.watchdog import messages
 from holdfast_worker.watchdog.failure_cause import FailureCause
+from holdfast_worker.watchdog.group_files import GroupAnswer, GroupRequest
 from holdfast_worker.watchdog.hang_attribution import RankInspection
 from holdfast_worker.watchdog.heartbeat import Heartbeat, Phase
 from holdfast_worker.watchdog.messages import (
     CauseReported,
+    GroupDecision,
+    GroupRequests,
     InspectReply,
     InspectRequest,
     Message,
@@ -46,6 +49,16 @@ FINDINGS = st.builds(
     is_in_torch=st.booleans(),
     collectives=st.dictionaries(st.text(max_size=20), COUNTS, max_size=3),
 )
+REQUESTS = st.builds(
+    GroupRequest,
+    rank=COUNTS,
+    generation=COUNTS,
+    address=st.text(max_size=100),
+    is_new=st.booleans(),
+)
+ANSWERS = st.builds(
+    GroupAnswer, generation=COUNTS, address=st.text(max_size=100), cause=st.text(max_size=1000)
+)
 MESSAGES = st.one_of(
     st.builds(RankPositions, st.lists(HEARTBEATS, max_size=4).map(tuple)),
     st.builds(CauseReported, CAUSES),
@@ -53,12 +66,14 @@ MESSAGES = st.one_of(
     st.builds(InspectReply, st.lists(FINDINGS, max_size=4).map(tuple)),
     st.builds(StopAll, CAUSES),
     st.builds(NodeExited, COUNTS),
+    st.builds(GroupRequests, st.lists(REQUESTS, max_size=4).map(tuple)),
+    st.builds(GroupDecision, ANSWERS),
 )
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(), inner, max_size=4),
 )
-KEYS = st.sampled_from(["pulses", "told", "ask", "found", "end", "bye"])
+KEYS = st.sampled_from(["pulses", "told", "ask", "found", "end", "bye", "waiting", "group"])
 
 
 @given(MESSAGES)
@@ -97,6 +112,7 @@ def test_arbitrary_input_is_refused_or_survives_a_round_trip(data: dict[str, Any
         {"pulses": [[0, 1, 1, 1, 99, False, 0.0]]},
         {"pulses": [[0, 1, 1, 1, 5, False, float("nan")]]},
         {"pulses": [[0, 1, 1, 1, 5, False, float("inf")]]},
+        {"waiting": [[0, 1, "host:1"]]},
         {"found": [[0, True, "there", False, {"gloo 0": 1.5}]]},
     ],
 )

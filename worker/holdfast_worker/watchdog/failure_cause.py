@@ -13,7 +13,7 @@ from holdfast_worker.run_dir import ExitReason, Failure
 MAX_DETAIL_CHARS: Final = 500
 """Characters of an error that go into a report; some carry whole tensors."""
 CONSEQUENCE: Final = re.compile(
-    r"\bgloo\b|\bNCCL\b|\bDist(Backend|Network|Store)Error\b|\bby peer\b"
+    r"\bgloo\b|\bNCCL\b|\bDist(Backend|Network|Store)Error\b|\bby peer\b|\bNotRecoverable\b"
 )
 """Text in errors of torch and its libraries after the loss of another rank."""
 ELECTION_S: Final = 3.0
@@ -104,6 +104,10 @@ class CauseElection:
         """Add a reported cause."""
         self._candidates.append((at_s, cause))
 
+    def forget(self) -> None:
+        """Forget the reported causes, because the ranks that failed are replaced."""
+        self._candidates.clear()
+
     def mark_disconnected(self, at_s: float, node: int) -> None:
         """Record that the connection to a node broke."""
         self._disconnected[node] = at_s
@@ -116,14 +120,17 @@ class CauseElection:
         """Restart the timeouts of disconnected nodes."""
         self._disconnected = dict.fromkeys(self._disconnected, at_s)
 
-    def elect(self, now_s: float, step: int) -> FailureCause | None:
-        """The elected cause; None if there is none yet. `step` is the number of completed steps."""
+    def elect(self, now_s: float, step: int, *, is_suspected: bool = False) -> FailureCause | None:
+        """The elected cause; None if there is none yet.
+
+        `step` is the number of completed steps. `is_suspected`: there is a sign that a node is lost.
+        """
         strong = [cause for _, cause in self._candidates if not cause.is_consequence]
         if strong and (self._is_leader or self._disconnected or self._has_waited(now_s)):
             return strong[0]
         for node, since_s in self._disconnected.items():
             # Two signs are enough: the node is disconnected, and a rank failed as a consequence.
-            if self._candidates or now_s - since_s > NODE_LOST_S:
+            if self._candidates or is_suspected or now_s - since_s > NODE_LOST_S:
                 detail = f"node {node} is lost: its connection broke and did not recover"
                 return FailureCause(
                     Exit.FAILED, step, detail, is_consequence=True, has_rank_died=False

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 from holdfast_worker.protocol.reports import Json
 from holdfast_worker.watchdog.failure_cause import MAX_DETAIL_CHARS, FailureCause
+from holdfast_worker.watchdog.group_files import GroupAnswer, GroupRequest
 from holdfast_worker.watchdog.hang_attribution import RankInspection
 from holdfast_worker.watchdog.heartbeat import Heartbeat, Phase
 
@@ -77,6 +78,23 @@ class RestartDecision:
     """Whether they start again on the same nodes."""
 
 
+@dataclass(frozen=True, slots=True)
+class GroupRequests:
+    """The ranks of a node that wait for a new process group."""
+
+    requests: tuple[GroupRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDecision:
+    """The leader's decision about a process group.
+
+    A node whose ranks have failed starts them again if the group is not formed yet.
+    """
+
+    answer: GroupAnswer
+
+
 Message: TypeAlias = (
     RankPositions
     | CauseReported
@@ -86,10 +104,12 @@ Message: TypeAlias = (
     | NodeExited
     | RanksEnded
     | RestartDecision
+    | GroupRequests
+    | GroupDecision
 )
 
 
-def encode(  # noqa: PLR0911 - one for each kind
+def encode(  # noqa: C901, PLR0911 - one for each kind
     message: Message, now_s: float
 ) -> dict[str, Json]:
     """Encode a message as JSON. Times become ages, as clocks of nodes differ."""
@@ -110,9 +130,15 @@ def encode(  # noqa: PLR0911 - one for each kind
             return {"ended": may_restart}
         case RestartDecision(is_restart):
             return {"restart": is_restart}
+        case GroupRequests(requests):
+            return {"waiting": [_encode_request(each) for each in requests]}
+        case GroupDecision(answer):
+            return {"group": [answer.generation, answer.address, answer.cause]}
 
 
-def decode(body: Mapping[str, Json], now_s: float) -> Message:
+def decode(  # noqa: C901 - one for each kind
+    body: Mapping[str, Json], now_s: float
+) -> Message:
     """Decode a message.
 
     Raises:
@@ -136,6 +162,16 @@ def decode(body: Mapping[str, Json], now_s: float) -> Message:
             message = RanksEnded(may_restart)
         case {"restart": bool(is_restart)}:
             message = RestartDecision(is_restart)
+        case {"waiting": list(requests)}:
+            message = GroupRequests(tuple(map(_decode_request, requests)))
+        case {"group": [generation, str(address), str(cause)]}:
+            message = GroupDecision(
+                GroupAnswer(
+                    generation=_decode_int(generation),
+                    address=address[:MAX_TEXT_CHARS],
+                    cause=cause[:MAX_TEXT_CHARS],
+                )
+            )
         case _:
             raise ValueError(f"not a message: {sorted(body)[:3]}")
     return message
@@ -205,6 +241,22 @@ def _decode_finding(raw: Json) -> RankInspection:
                 collectives={group: _decode_int(begun) for group, begun in collectives.items()},
             )
     raise ValueError("not a finding")
+
+
+def _encode_request(request: GroupRequest) -> Json:
+    return [request.rank, request.generation, request.address, request.is_new]
+
+
+def _decode_request(raw: Json) -> GroupRequest:
+    match raw:
+        case [rank, generation, str(address), bool(is_new)]:
+            return GroupRequest(
+                rank=_decode_int(rank),
+                generation=_decode_int(generation),
+                address=address[:MAX_TEXT_CHARS],
+                is_new=is_new,
+            )
+    raise ValueError("not a request")
 
 
 def _decode_int(raw: Json) -> int:

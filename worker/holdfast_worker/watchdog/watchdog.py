@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from signal import SIGKILL
 from typing import Final
 
 from holdfast_worker.console import log_info
@@ -24,10 +25,13 @@ from holdfast_worker.watchdog.failure_cause import (
     cause_of_failure,
     is_coordinated_exit,
 )
+from holdfast_worker.watchdog.group_files import GroupAnswer, GroupFiles, GroupRequest
 from holdfast_worker.watchdog.hang_attribution import RankInspection, attribute_hang
 from holdfast_worker.watchdog.heartbeat import Heartbeat, HeartbeatReader
 from holdfast_worker.watchdog.messages import (
     CauseReported,
+    GroupDecision,
+    GroupRequests,
     InspectReply,
     InspectRequest,
     Message,
@@ -45,6 +49,7 @@ from holdfast_worker.watchdog.node_channel import (
     NodeChannel,
     Received,
 )
+from holdfast_worker.watchdog.regrouping import Regrouping
 from holdfast_worker.watchdog.stall import MAX_GAP_S, Stall, StallDetector, has_progressed
 
 POSITIONS_INTERVAL_S: Final = 1.0
@@ -69,6 +74,7 @@ RECONNECT_S: Final = 2.0
 """Time for a disconnected node to reconnect before a restart.
 A lower value ends the attempt after a brief interruption of the network; a higher value pays for nodes that wait for a lost one."""
 PAUSE_S: Final = 0.1
+KILLED: Final = 128 + SIGKILL
 CLEAN_EXITS: Final = frozenset({Exit.DONE, Exit.PREEMPTED})
 """Exit codes that need no failure cause."""
 
@@ -83,8 +89,13 @@ class Watchdog:
         address: ChannelAddress,
         max_stall: MaxStall,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        world_size: int | None = None,
     ) -> None:
-        """`ranks` are those of this node; with a single node no channel is opened."""
+        """`ranks` are those of this node; with a single node no channel is opened.
+
+        `world_size`: the number of all ranks, if lost ranks are replaced while the others wait.
+        """
         self._run_dir = run_dir
         self._ranks = ranks
         self._clock = clock
@@ -103,6 +114,14 @@ class Watchdog:
         self._polled_s = self._shared_s = self._clock()
         self._exit_seen_s: float | None = None
         self._own_cause: FailureCause | None = None
+        self._group_files = GroupFiles(run_dir)
+        self._regrouping = Regrouping(world_size) if world_size else None
+        self._group_requests: list[GroupRequest] = []
+        self._opened_s = self._clock()
+        self._start_s: float | None = None
+        """Time from the start of the ranks to their first step; None before it."""
+        self.replaces_ranks = False
+        """Whether the ranks of this node have failed and start again, while others wait."""
         self._kill_s = self._idle_s = float("inf")
         self.cause: FailureCause | None = None
         """Why all ranks of all nodes have to end; None while they may continue."""
@@ -143,17 +162,28 @@ class Watchdog:
         if now_s - self._shared_s > POSITIONS_INTERVAL_S and self._node != LEADER:
             self._shared_s = now_s
             self._send(RankPositions(self._heartbeats[self._node]))
+        if self._regrouping:
+            self._regroup(now_s)
         self._evaluate(now_s)
+
+    def replace_ranks(self) -> None:
+        """Watch new ranks in place of those of this node, which have ended."""
+        self.replaces_ranks = False
+        self._own_cause = self._exit_seen_s = None
+        self._election.forget()
+        self._reader = HeartbeatReader(self._run_dir, self._ranks)
 
     def determine_cause(self, code: int) -> None:
         """Determine the cause after the ranks of this node have ended with `code`."""
         if code not in CLEAN_EXITS and not is_coordinated_exit(self._run_dir.exit_reason()):
-            while self.cause is None:
+            while self.cause is None and not self.replaces_ranks:
                 self.poll()
                 if self._own_cause is None:
                     detail = f"torchrun{self._node_suffix} ended with exit code {code}"
                     self._report_cause(
-                        self._clock(), FailureCause(code, self._step, detail, is_consequence=True)
+                        self._clock(),
+                        # torchrun ends after its ranks, unless something killed it.
+                        FailureCause(code, self._step, detail, is_consequence=code != KILLED),
                     )
                 time.sleep(PAUSE_S)
 
@@ -239,7 +269,7 @@ class Watchdog:
             case RankPositions(heartbeats):
                 self._heartbeats[node] = heartbeats
             case CauseReported(cause):
-                self._election.add(now_s, cause)
+                self._add_cause(now_s, cause, node)
             case InspectRequest():
                 self._send(
                     InspectReply(tuple(hang_inspection.inspect_ranks(self._run_dir, self._ranks)))
@@ -251,6 +281,17 @@ class Watchdog:
                     self._stop_ranks(now_s, cause)
             case NodeExited() | RanksEnded() | RestartDecision():
                 self._handle_end(now_s, node, message)
+            case GroupRequests() | GroupDecision():
+                self._handle_group(node, message)
+
+    def _handle_group(self, node: int, message: GroupRequests | GroupDecision) -> None:
+        match message:
+            case GroupRequests(requests):
+                if self._regrouping:
+                    self._regrouping.update(node, requests)
+            case GroupDecision(answer):
+                if node == LEADER:
+                    self._accept_answer(answer)
 
     def _handle_end(
         self, now_s: float, node: int, message: NodeExited | RanksEnded | RestartDecision
@@ -277,8 +318,64 @@ class Watchdog:
 
     def _report_cause(self, now_s: float, cause: FailureCause) -> None:
         self._own_cause = cause
-        self._election.add(now_s, cause)
         self._resend()
+        self._add_cause(now_s, cause, self._node)
+
+    def _add_cause(self, now_s: float, cause: FailureCause, node: int) -> None:
+        """Add the cause of a failure on a node; the leader replaces its ranks if it can."""
+        if not (self._regrouping and self._node == LEADER and self.cause is None):
+            self._election.add(now_s, cause)
+        elif self._can_replace(cause, node):
+            self._decide_group(self._regrouping.begin(now_s, cause, node))
+        else:
+            self._election.add(now_s, self._regrouping.root_cause(cause))
+
+    def _can_replace(self, cause: FailureCause, node: int) -> bool:
+        assert self._regrouping, "the run replaces ranks"
+        return (
+            self._run_dir.has_trained()
+            and not self._run_dir.is_noticed()
+            and len(self._connected) == self._nodes - 1
+            and self._regrouping.can_replace(cause, node, self._nodes)
+        )
+
+    def _regroup(self, now_s: float) -> None:
+        """Pass on the requests of this node's ranks; the leader forms a group if all are there."""
+        assert self._regrouping, "the run replaces ranks"
+        requests = self._group_files.requests()
+        if requests != self._group_requests:
+            self._group_requests = requests
+            self._regrouping.update(self._node, requests)
+            self._send_requests()
+        if self._start_s is None and self._run_dir.has_trained():
+            self._start_s = now_s - self._opened_s
+        if self._node != LEADER or self.cause:
+            return
+        if answer := self._regrouping.form():
+            self._decide_group(answer)
+        elif self._regrouping.is_overdue(now_s, self._start_s or 0.0) and (
+            loss := self._regrouping.loss
+        ):
+            log_info("some ranks did not meet the others in time")
+            self.stop_all(loss.cause)
+
+    def _send_requests(self) -> None:
+        if self._node != LEADER:
+            self._send(GroupRequests(tuple(self._group_requests)))
+
+    def _decide_group(self, answer: GroupAnswer) -> None:
+        self._send(GroupDecision(answer))
+        self._accept_answer(answer)
+
+    def _accept_answer(self, answer: GroupAnswer) -> None:
+        """Pass on an answer to the ranks of this node, and replace them if they have failed."""
+        with suppress(OSError):
+            self._group_files.answer(answer)
+        if answer.is_formed:
+            log_info(f"the ranks of all nodes continue in group {answer.generation}")
+        elif self._own_cause and not self.replaces_ranks:
+            log_info(f"starting the ranks of this node again, while others wait: {answer.cause}")
+            self.replaces_ranks = True
 
     def _resend(self) -> None:
         """Send the cause, and the vote or decision on a restart, again.
@@ -287,8 +384,10 @@ class Watchdog:
         """
         if self._node == LEADER and self.cause:
             self._send(StopAll(self.cause))
-        elif self._node != LEADER and self._own_cause:
+        elif self._node != LEADER and self._own_cause and not self.replaces_ranks:
             self._send(CauseReported(self._own_cause))
+        if self._group_requests:
+            self._send_requests()
         if self._node == LEADER and self._restart_decision is not None:
             self._send(RestartDecision(self._restart_decision))
         elif self._node != LEADER and self._node in self._restart_votes:
@@ -323,7 +422,9 @@ class Watchdog:
         stall = self._stall_detector.check(now_s, heartbeats, is_whole=self._sees_all_ranks)
         if self.cause:
             return
-        cause = self._election.elect(now_s, self._step)
+        # A rank asks for a new group when its connections to others break.
+        is_suspected = self._regrouping is not None and self._regrouping.has_waiting
+        cause = self._election.elect(now_s, self._step, is_suspected=is_suspected)
         if cause is None and stall and (self._node == LEADER or LEADER not in self._connected):
             cause = self._inspect_stall(stall, heartbeats)
         if cause:

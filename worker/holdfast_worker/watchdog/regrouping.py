@@ -1,0 +1,105 @@
+"""Forms new process groups after the loss of ranks, as the leader of the nodes. Pure.
+
+While ranks are lost, the others wait in their processes. The ranks of the nodes that lost some start again and join them. The leader
+alone decides which group is formed, so that there are never two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from holdfast_worker.watchdog.failure_cause import FailureCause, RestartPolicy
+from holdfast_worker.watchdog.group_files import GroupAnswer, GroupRequest
+
+RECOVERY_TIMEOUT_S: Final = 60.0
+"""Time for all ranks to ask for a new group, in addition to twice the time that the first start took.
+A lower value starts all ranks again although a new one only reads its data; a higher value pays for nodes that wait for a hung one."""
+MAX_RECOVERIES: Final = 2
+"""How often ranks are replaced without a step in between.
+A lower value gives up if a new rank is lost while it joins; a higher value repeats a failure that a start from a checkpoint might avoid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A loss of ranks from which the run is recovering."""
+
+    cause: FailureCause
+    since_s: float
+    nodes: frozenset[int]
+    """Nodes whose ranks start again."""
+
+
+class Regrouping:
+    """Collects the requests of all ranks, and forms a group when none is missing."""
+
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._requests: dict[int, Sequence[GroupRequest]] = {}
+        self._formed = 0
+        """Generation of the newest group; the first one is 0."""
+        self._policy = RestartPolicy(MAX_RECOVERIES)
+        self.loss: Loss | None = None
+        """The loss of which the run has not recovered yet."""
+        self._last_cause: FailureCause | None = None
+
+    def can_replace(self, cause: FailureCause, node: int, nodes: int) -> bool:
+        """Whether the ranks of a node can be replaced, after `cause`, while others wait."""
+        if cause.is_consequence or not cause.has_rank_died:
+            return False
+        lost = (self.loss.nodes if self.loss else frozenset()) | {node}
+        is_another = self.loss is not None and node not in self.loss.nodes
+        return len(lost) < nodes and (is_another or self._policy.allows(cause))
+
+    def begin(self, now_s: float, cause: FailureCause, node: int) -> GroupAnswer:
+        """Begin to replace the ranks of a node; return what all ranks have to know."""
+        self._last_cause = cause
+        if self.loss is None:
+            self._policy.record(cause)
+            self.loss = Loss(cause, now_s, frozenset({node}))
+        else:
+            self.loss = replace(self.loss, nodes=self.loss.nodes | {node})
+        return GroupAnswer(generation=self._formed + 1, cause=self.loss.cause.detail)
+
+    def root_cause(self, cause: FailureCause) -> FailureCause:
+        """The loss that led to `cause`, if ranks failed because they could not recover from it."""
+        last = self._last_cause
+        is_behind = last is not None and cause.is_consequence and cause.step <= last.step + 1
+        return last if last and is_behind else cause
+
+    def update(self, node: int, requests: Sequence[GroupRequest]) -> None:
+        """Record the requests of a node's ranks."""
+        self._requests[node] = requests
+
+    def form(self) -> GroupAnswer | None:
+        """Form a group if all ranks ask for one."""
+        waiting = {
+            request.rank: request
+            for requests in self._requests.values()
+            for request in requests
+            if request.generation > self._formed
+        }
+        survivors = [rank for rank, request in waiting.items() if not request.is_new]
+        if len(waiting) < self._world_size or not survivors:
+            return None
+        self._formed = max(request.generation for request in waiting.values())
+        cause = self.loss.cause.detail if self.loss else ""
+        self.loss = None
+        return GroupAnswer(
+            generation=self._formed, address=waiting[min(survivors)].address, cause=cause
+        )
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a rank asks for a new group, although the leader knows of no loss."""
+        return self.loss is None and any(
+            request.generation > self._formed
+            for requests in self._requests.values()
+            for request in requests
+        )
+
+    def is_overdue(self, now_s: float, start_s: float) -> bool:
+        """Whether ranks are missing for too long; the first start took `start_s`."""
+        limit_s = RECOVERY_TIMEOUT_S + 2 * start_s
+        return self.loss is not None and now_s - self.loss.since_s > limit_s
