@@ -10,8 +10,15 @@ from pathlib import Path
 from typing import Final
 
 from holdfast_worker.protocol.environment import Env, SkyEnv, int_variable
-from holdfast_worker.protocol.policies import Cadence, MaxStall, OnFailure, RetentionOwner
+from holdfast_worker.protocol.policies import (
+    Cadence,
+    MaxStall,
+    OnFailure,
+    RecoveryMode,
+    RetentionOwner,
+)
 from holdfast_worker.topology.identity import SINGLE_PROCESS, RankIdentity
+from holdfast_worker.topology.nodes import NodeRanks
 
 DELIVERED_BY_WRAPPER: Final = "HOLDFAST_COURIER"
 """Set by `holdfast-worker run` for its ranks.
@@ -24,6 +31,12 @@ It monitors them, and reports for those that failed."""
 AGENT: Final = "HOLDFAST_AGENT"
 """Set by the torchrun agent for its ranks: its process id.
 A rank with a different parent has lost its agent."""
+
+NODE_RANKS: Final = "HOLDFAST_NODE_RANKS"
+"""Set by `holdfast-worker run` for its ranks if each node has an agent of its own: a `NodeRanks` as JSON."""
+
+JOINS: Final = "HOLDFAST_JOINS"
+"""Set to 1 by `holdfast-worker run` for ranks that replace others, which wait for them."""
 
 DEFAULT_RESTARTS: Final = 1
 """Default of `Config.max_restarts` for jobs of a launcher.
@@ -95,6 +108,12 @@ class Config:
     """None: the script runs without a wrapper or launcher."""
     is_warm: bool
     """Whether ranks are forked from a process that has imported torch."""
+    recovery: RecoveryMode
+    """What happens with the other ranks if some are lost."""
+    node_ranks: NodeRanks | None
+    """The ranks of this node if its agent knows of no other node; None if it does."""
+    joins: bool
+    """Whether this rank replaces one that others wait for."""
     max_restarts: int
     """How often ranks start again on the same nodes without getting further than before."""
     seed: int
@@ -153,6 +172,9 @@ class Config:
             spool=_path(env, Env.SPOOL),
             run_dir=_path(env, Env.RUN_DIR),
             is_warm=env.get(Env.WARM) != "0",
+            recovery=_recovery(env),
+            node_ranks=NodeRanks.parse(env[NODE_RANKS]) if env.get(NODE_RANKS) else None,
+            joins=env.get(JOINS) == "1",
             # A script that a person starts by hand ends with its first error.
             max_restarts=int_variable(
                 env, Env.MAX_RESTARTS, DEFAULT_RESTARTS if env.get(Env.JOB) else 0
@@ -230,6 +252,15 @@ def _max_stall(env: Mapping[str, str]) -> MaxStall:
         return MaxStall.parse(env.get(Env.MAX_STALL) or "auto")
     except ValueError as error:
         msg = f"{Env.MAX_STALL}: {error}"
+        raise ValueError(msg) from error
+
+
+def _recovery(env: Mapping[str, str]) -> RecoveryMode:
+    text = env.get(Env.RECOVERY) or RecoveryMode.IN_PROCESS
+    try:
+        return RecoveryMode(text)
+    except ValueError as error:
+        msg = f"{Env.RECOVERY} is {text!r}; write {' or '.join(RecoveryMode)}"
         raise ValueError(msg) from error
 
 

@@ -31,13 +31,21 @@ from holdfast_worker.data.resumable_loader import LoaderChanged, Position, Resum
 from holdfast_worker.distributed import flight_recorder, sharding
 from holdfast_worker.distributed.ddp_warmup import warm_up_ddp
 from holdfast_worker.distributed.process_group import ProcessGroup
+from holdfast_worker.distributed.recovery_plan import Place
 from holdfast_worker.preemption.notice import NOTICE
 from holdfast_worker.protocol.checkpoint_keys import NONCE_DIGITS
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import Json
+from holdfast_worker.recovery.run_recovery import RunRecovery
 from holdfast_worker.run_dir import ExitReason, RunDir
 from holdfast_worker.shutdown import Shutdown
-from holdfast_worker.startup import claim_epoch, open_parent_job, open_reports, open_repository
+from holdfast_worker.startup import (
+    claim_epoch,
+    open_parent_job,
+    open_reports,
+    open_repository,
+    reopen_repository,
+)
 from holdfast_worker.step_boundary import StepBoundary
 from holdfast_worker.storage.base import StoreError
 from holdfast_worker.storage.retry import collective_timeout_s
@@ -86,6 +94,9 @@ class Run:
         self._unsynchronized: list[nn.Module] = []
         self._is_tracking = False
         self._is_stepping = False
+        self._recovery: RunRecovery | None = None
+        self._joined_at: Place | None = None
+        """Where this rank joined others; None: it started with them."""
         self.step = 0
         """Number of completed optimizer steps, over all attempts."""
 
@@ -109,13 +120,19 @@ class Run:
         beat = HeartbeatWriter.create(run_dir if config.wrapper else None, config.rank)
         if run_dir and beat.is_published:
             flight_recorder.install_dump_handler(run_dir, config.rank)
+        timeout = collective_timeout_s(config.max_stall) if beat.is_published else None
         ranks = ProcessGroup.join(
             config.identity,
             heartbeat=beat,
-            timeout=collective_timeout_s(config.max_stall) if beat.is_published else None,
+            timeout=timeout,
+            is_recoverable=config.node_ranks is not None and run_dir is not None,
+            joins=config.joins,
         )
         rng.seed_rank(config, deterministic=deterministic)
         run = cls(config, ranks, open_reports(config), run_dir, beat)
+        run._recovery = RunRecovery.open(
+            config, ranks, run_dir, run._reports, heartbeat=beat, timeout=timeout
+        )
         run._initialize()
         beat.enter(Phase.PREPARING)
         return run
@@ -156,7 +173,13 @@ class Run:
             self._sharded.append(sharding.shard(model))
             return model
         device_ids = [self.device.index] if self.device.type == "cuda" else None
-        wrapped = DistributedDataParallel(model, device_ids=device_ids)
+        wrapped = DistributedDataParallel(
+            model,
+            device_ids=device_ids,
+            process_group=self._ranks.recoverable,
+            # A rank that joins others receives their weights in track().
+            init_sync=not self._config.joins,
+        )
         self._runtime_metrics.watch(wrapped)
         if gradients_agree:
             self._step_boundary.desync_detector.watch(wrapped)
@@ -195,42 +218,14 @@ class Run:
         tracked = TrackedState(objects, per_rank, self._unsynchronized)
         self._check_optimizers(objects)
         warm_up_ddp(objects.values(), self._ranks)
-        if not self._repository:
-            return
-        config = self._config
-        self._checkpointer = Checkpointer(
-            self._repository,
-            tracked,
-            self._ranks,
-            config.cadence,
-            config.on_save_failure,
-            waits=config.sync_saves,
-            heartbeat=self._heartbeat,
-        )
-        self._step_boundary.checkpointer = self._checkpointer
-        self._shutdown.on_exit(self._checkpointer.close)
-        placement = WriterIdentity(self.rank, self.world_size, self._epoch, self._nonce)
-        self._heartbeat.enter(Phase.RESTORING)
-        try:
-            check_consistency(tracked, self._ranks)
-            parent_job = open_parent_job(config, self._ranks)
-            restored = self._checkpointer.restore(
-                placement, self._reports, config.keep_checkpoints, parent_job
-            )
-        except (UnserializableState, InconsistentState, StateMismatch) as error:
-            self._shutdown.abort(Exit.USAGE, self.step, str(error))
-        except PartialLoadError as error:
-            self._shutdown.abort(Exit.FAILED, self.step, str(error))
-        except IncompatibleCheckpoint as error:
-            self._shutdown.abort(Exit.UNUSABLE_STORE, self.step, str(error))
-        except StoreError as error:
-            self._shutdown.abort(Exit.FAILED, self.step, f"the checkpoints cannot be read: {error}")
-        self._passed_over = restored.passed_over
-        if restored.name:
-            self.step = restored.name.step
-            self._restored_from = restored.checkpoint
-            self._position = self._resume_position(restored)
-            self._heartbeat.start_at(self.step)
+        if self._recovery:
+            self._recovery.track(tracked)
+        if self._repository:
+            self._checkpointer = self._open_checkpointer(self._repository, tracked)
+        if self._recovery and self._config.joins:
+            self._join(self._recovery)
+        elif self._checkpointer:
+            self._restore(self._checkpointer, tracked)
         self._heartbeat.enter(Phase.PREPARING)
 
     def steps(
@@ -269,7 +264,9 @@ class Run:
             feed.skip_all()
         try:
             while total is None or self.step < total:
-                self._step_boundary.run(self.step)
+                if self._joined_at is not Place.STEP:
+                    self._step_boundary.run(self.step)
+                self._joined_at = None
                 self._heartbeat.enter(Phase.LOADING)
                 try:
                     batch = next(batches)
@@ -334,6 +331,9 @@ class Run:
         """Finish the start with the operations that need the other ranks."""
         atexit.register(self._close)
         self._shutdown.install_excepthook(lambda: self.step, self._wait_for_save)
+        if self._config.joins:
+            self._repository = reopen_repository(self._config)
+            return  # The others have probed the store, and tell nonce and epoch.
         self._nonce = self._ranks.broadcast(secrets.token_hex(NONCE_DIGITS // 2))
         try:
             self._repository = open_repository(self._config, self._ranks, self._nonce)
@@ -356,18 +356,91 @@ class Run:
             return Position(**owns[self.rank])
         return reshard([owns[rank] for rank in sorted(owns)], self.rank, self.world_size)
 
+    def _open_checkpointer(
+        self, repository: CheckpointRepository, tracked: TrackedState
+    ) -> Checkpointer:
+        config = self._config
+        checkpointer = Checkpointer(
+            repository,
+            tracked,
+            self._ranks,
+            config.cadence,
+            config.on_save_failure,
+            waits=config.sync_saves,
+            heartbeat=self._heartbeat,
+        )
+        self._step_boundary.checkpointer = checkpointer
+        self._shutdown.on_exit(checkpointer.close)
+        return checkpointer
+
+    def _restore(self, checkpointer: Checkpointer, tracked: TrackedState) -> None:
+        """Restore the newest complete checkpoint.
+
+        Raises:
+            SystemExit: it has different objects, or a state cannot be saved or differs between ranks.
+        """
+        config = self._config
+        placement = WriterIdentity(self.rank, self.world_size, self._epoch, self._nonce)
+        self._heartbeat.enter(Phase.RESTORING)
+        try:
+            check_consistency(tracked, self._ranks)
+            parent_job = open_parent_job(config, self._ranks)
+            restored = checkpointer.restore(
+                placement, self._reports, config.keep_checkpoints, parent_job
+            )
+        except (UnserializableState, InconsistentState, StateMismatch) as error:
+            self._shutdown.abort(Exit.USAGE, self.step, str(error))
+        except PartialLoadError as error:
+            self._shutdown.abort(Exit.FAILED, self.step, str(error))
+        except IncompatibleCheckpoint as error:
+            self._shutdown.abort(Exit.UNUSABLE_STORE, self.step, str(error))
+        except StoreError as error:
+            self._shutdown.abort(Exit.FAILED, self.step, f"the checkpoints cannot be read: {error}")
+        self._passed_over = restored.passed_over
+        if restored.name:
+            self.step = restored.name.step
+            self._restored_from = restored.checkpoint
+            self._position = self._resume_position(restored)
+            self._heartbeat.start_at(self.step)
+
+    def _join(self, recovery: RunRecovery) -> None:
+        """Join the other ranks in place of a lost one, with the state of a survivor.
+
+        Raises:
+            NotRecoverable: the ranks have to start again from a checkpoint.
+        """
+        joined = recovery.join()
+        self._nonce, self._epoch = joined.nonce, joined.epoch
+        if self._checkpointer and joined.saves:
+            identity = WriterIdentity(self.rank, self.world_size, self._epoch, self._nonce)
+            self._checkpointer.join(
+                identity, self._reports, self._config.keep_checkpoints, joined.saves
+            )
+        self.step, self._joined_at, self._position = joined.step, joined.place, joined.position
+        self._heartbeat.start_at(self.step)
+
     def _start_steps(self, feed: ResumableLoader[Any], total: int | None) -> None:
-        """Report the start of training, and start the tracker and the checkpoint timer."""
+        """Report the start, and start the tracker and the checkpoint timer."""
         self._step_boundary.loader = feed
-        self._log_missing_checkpoints()
+        if self._recovery:
+            run = self._nonce, self._epoch
+            where = (lambda: self.step), (lambda: feed.position)
+            self._step_boundary.recovery = self._recovery.start(run, *where, self._checkpointer)
+        if not self._joined_at:
+            self._report_start(total)
+        self._open_tracker()
+        if self._checkpointer:
+            self._checkpointer.start_timer()
+
+    def _report_start(self, total: int | None) -> None:
         if self.rank == 0:
+            if not self._checkpointer:
+                missing = "call of track()" if self._config.store else "HOLDFAST_STORE"
+                log_info(f"no {missing}: this run makes no checkpoints")
             self._reports.run_described(self.manifest())
         self._reports.training_started(
             self.step, total, self.world_size, self._restored_from, self._passed_over
         )
-        self._open_tracker()
-        if self._checkpointer:
-            self._checkpointer.start_timer()
 
     def _check_optimizers(self, objects: Mapping[str, object]) -> None:
         """Reject an optimizer of parameters that sharding has replaced, as it has no effect."""
@@ -393,7 +466,8 @@ class Run:
                 self._metrics.tracker = self._tracker
             except ImportError as error:
                 problem = str(error)
-        problem = self._ranks.first_message(problem)
+        # It was opened before if this rank replaces another, and the others are within a step.
+        problem = problem if self._joined_at else self._ranks.first_message(problem)
         if problem:
             self._shutdown.abort(Exit.USAGE, self.step, problem)
 
@@ -411,13 +485,7 @@ class Run:
 
     def _save_last_step(self, _checkpointer: Checkpointer) -> bool:
         """Save the last step; True if it is durable."""
-        return self._step_boundary.save_last_step(self.step)
-
-    def _log_missing_checkpoints(self) -> None:
-        if self.rank == 0 and not self._config.store:
-            log_info("no HOLDFAST_STORE: this run makes no checkpoints")
-        elif self.rank == 0 and not self._checkpointer:
-            log_info("no call of track(): this run makes no checkpoints")
+        return self._step_boundary.finish(self.step)
 
     def _wait_for_save(self) -> None:
         if self._checkpointer:
@@ -427,4 +495,6 @@ class Run:
         """Wait for the save in progress and leave the process group, at the end of the process."""
         if not self._shutdown.is_failed:
             self._wait_for_save()
+            if self._recovery:
+                self._recovery.close()
             self._ranks.destroy()

@@ -78,6 +78,18 @@ def open_repository(config: Config, ranks: ProcessGroup, nonce: str) -> Checkpoi
     return repository
 
 
+def reopen_repository(config: Config) -> CheckpointRepository | None:
+    """Open the checkpoints of this job on a rank that replaces a lost one; None without a store.
+
+    Raises:
+        StoreError: the store is unusable.
+    """
+    if not config.store:
+        return None
+    job = "" if config.job == STANDALONE_JOB else config.job
+    return CheckpointRepository(open_store(config.store, config.job), job)
+
+
 def open_parent_job(config: Config, ranks: ProcessGroup) -> ParentJob | None:
     """Open the checkpoints of the parent job, read-only; None without a parent job.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from holdfast_worker.checkpoint.checkpointer import Checkpointer
 from holdfast_worker.data.resumable_loader import ResumableLoader
@@ -14,14 +15,19 @@ from holdfast_worker.distributed.desync import (
     describe_desync,
 )
 from holdfast_worker.distributed.process_group import ProcessGroup
+from holdfast_worker.distributed.recoverable_group import BoundaryRestarted
+from holdfast_worker.distributed.recovery_plan import Place
 from holdfast_worker.distributed.step_vote import StepDecision, StepVote, decide
 from holdfast_worker.preemption.notice import NOTICE
 from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.recovery.run_recovery import RunRecovery
 from holdfast_worker.run_dir import ExitReason
 from holdfast_worker.shutdown import Shutdown
 from holdfast_worker.telemetry.metrics import MetricLogger, no_readings
 from holdfast_worker.telemetry.reporter import Reporter
 from holdfast_worker.watchdog.heartbeat import HeartbeatWriter, Phase
+
+T = TypeVar("T")
 
 
 class StepBoundary:
@@ -45,6 +51,8 @@ class StepBoundary:
         self.loader: ResumableLoader[Any] | None = None
         """The loader whose position is saved; None before the loop."""
         self.desync_detector = DesyncDetector()
+        self.recovery: RunRecovery | None = None
+        """None: lost ranks cannot be replaced while the others wait."""
 
     def run(self, step: int) -> None:
         """Vote after `step` completed steps and carry out the decision of all ranks.
@@ -52,11 +60,16 @@ class StepBoundary:
         Raises:
             SystemExit: the decision was to exit.
         """
-        self.act(step, self.decide(step))
+        if self.recovery:
+            self.recovery.enter_boundary()
+        self._repeat(lambda: self.act(step, self.decide(step)), Place.STEP)
 
     def decide(self, step: int) -> StepDecision:
         """Vote, and return the decision of all ranks."""
         votes = StepVote.from_numbers(self._ranks.all_reduce_max(self._vote(step).numbers()))
+        if self.recovery:
+            replication = self.recovery.replication
+            replication.settle(step, votes.own_bytes, has_changed=votes.has_changed)
         checkpointer = self.checkpointer
         if not checkpointer:
             return decide(votes, is_saved=True)
@@ -100,6 +113,30 @@ class StepBoundary:
         self._save(step)
         return self._wait_for_save(self.checkpointer, step)
 
+    def finish(self, step: int) -> bool:
+        """Save the last step; True if it is durable on all ranks.
+
+        Raises:
+            SystemExit: a newer attempt of the job replaced this one.
+        """
+        return self._repeat(lambda: self.save_last_step(step), Place.OUTSIDE)
+
+    def _repeat(self, work: Callable[[], T], then: Place) -> T:
+        """Do the work of a boundary, again whenever ranks have been replaced in the meantime."""
+        group = self._ranks.recoverable
+        if not group:
+            return work()
+        while True:
+            group.enter(Place.BOUNDARY)
+            try:
+                done = work()
+                group.enter(then)
+            except BoundaryRestarted:
+                if self.recovery:
+                    self.recovery.abandon()
+            else:
+                return done
+
     def _vote(self, step: int) -> StepVote:
         checkpointer = self.checkpointer
         vote = checkpointer.vote() if checkpointer else StepVote()
@@ -109,8 +146,11 @@ class StepBoundary:
         )
         left_s = NOTICE.left_s() if NOTICE.is_raised else None
         norm, weight = self.desync_detector.norms()
+        own_bytes, has_changed = self.recovery.replication.check() if self.recovery else (0, False)
         return replace(
             vote,
+            own_bytes=own_bytes,
+            has_changed=has_changed,
             is_leaving=NOTICE.is_raised,
             is_due=is_due,
             left_s=left_s,

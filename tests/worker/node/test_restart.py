@@ -79,7 +79,11 @@ def test_killed_agent_is_replaced_by_its_successor(driver: RunDriver) -> None:
 
 
 def test_ranks_of_all_nodes_start_again_together(driver: RunDriver, undisturbed: RunDriver) -> None:
-    nodes = {"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.1"}
+    nodes = {
+        "SKYPILOT_NUM_NODES": "2",
+        "SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.1",
+        "HOLDFAST_RECOVERY": "restart",
+    }
     port = str(free_port())
     wrappers = []
     for node in range(2):

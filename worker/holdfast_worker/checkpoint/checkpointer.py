@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast_worker.checkpoint.collective import fail_together
@@ -23,7 +25,9 @@ from holdfast_worker.checkpoint.writer import POLL_S, AsyncWriter, WriterIdentit
 from holdfast_worker.console import log_info
 from holdfast_worker.distributed.process_group import ProcessGroup
 from holdfast_worker.distributed.step_vote import StepVote
+from holdfast_worker.protocol.checkpoint_keys import CheckpointName
 from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.lineage import EpochStart, Lineage
 from holdfast_worker.protocol.policies import Cadence, OnFailure
 from holdfast_worker.run_dir import ExitReason
 from holdfast_worker.telemetry.metrics import Readings, no_readings
@@ -48,6 +52,22 @@ ACCUMULATION_CHECK_BATCHES: Final = 32
 """Batches after which a loop that steps its optimizer in at most half of them gets a
 warning. With a lower value, the steps that a GradScaler skips at first look like gradient accumulation; with a higher
 value, the warning comes late."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveProgress:
+    """How far the saves of a run are; equal on all ranks."""
+
+    saved_step: int
+    is_from_parent: bool
+    durable_step: int
+    durable_s: float | None
+    saves: int
+    failures: int
+    damaged: Sequence[str]
+    """Names of corrupt checkpoints."""
+    starts: Sequence[tuple[int, int]]
+    """Epoch and step of each start in the lineage."""
 
 
 class Checkpointer:
@@ -87,6 +107,8 @@ class Checkpointer:
         self._saved_step = 0
         self._is_from_parent = False
         """Whether the saved step is in a checkpoint of the parent job and in none of this job."""
+        self._is_uncertain = False
+        """Whether ranks may disagree about the last save, because one was lost since then."""
         self._saved_s = 0.0
         self._durable_step = 0
         self._is_under_way = False
@@ -128,19 +150,69 @@ class Checkpointer:
         with fail_together(self._ranks):
             if self._ranks.rank == 0:
                 self._history = self._repository.attempt_history(identity.epoch, until_s)
+        self._open_writer(identity, reports, keep, restored.damaged, restored.lineage)
+        return restored
+
+    def progress(self) -> SaveProgress:
+        """What a rank needs to take part in the saves of the others."""
+        return SaveProgress(
+            saved_step=self._saved_step,
+            is_from_parent=self._is_from_parent,
+            durable_step=self._durable_step,
+            durable_s=self._durable_s,
+            saves=self._saves,
+            failures=self._failures,
+            damaged=[str(name) for name in self._active_writer.damaged],
+            starts=[(start.epoch, start.step) for start in self._active_writer.lineage.starts],
+        )
+
+    def join(
+        self, identity: WriterIdentity, reports: Reporter, keep: int | None, progress: SaveProgress
+    ) -> None:
+        """Take part in the saves of other ranks, in place of a lost one.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        if self._ranks.rank == 0:
+            until_s = time.monotonic() + STORE_TIMEOUT_S
+            self._history = self._repository.attempt_history(identity.epoch, until_s)
+        parsed = (CheckpointName.parse(name) for name in progress.damaged)
+        damaged = [name for name in parsed if name is not None]
+        lineage = Lineage(frozenset(EpochStart(*start) for start in progress.starts))
+        self._open_writer(identity, reports, keep, damaged, lineage)
+        self._saved_step, self._is_from_parent = progress.saved_step, progress.is_from_parent
+        self._durable_step, self._durable_s = progress.durable_step, progress.durable_s
+        self._saves, self._failures = progress.saves, progress.failures
+        self._is_uncertain = True
+
+    def abandon(self) -> None:
+        """Give up the save in progress, whose shard on a lost rank is missing."""
+        self._is_uncertain = True
+        if self._is_under_way:
+            self._is_under_way = False
+            self._active_writer.cancel()
+
+    def _open_writer(
+        self,
+        identity: WriterIdentity,
+        reports: Reporter,
+        keep: int | None,
+        damaged: Collection[CheckpointName],
+        lineage: Lineage,
+    ) -> None:
         self._reports = reports
         self._writer = AsyncWriter(
             self._repository,
             identity,
             reports,
             keep=keep,
-            damaged=restored.damaged,
-            lineage=restored.lineage,
+            damaged=damaged,
+            lineage=lineage,
             schedule=self._schedule,
             history=self._history,
             heartbeat=self._heartbeat,
         )
-        return restored
 
     def end_step(self) -> None:
         """Register the end of a step.
@@ -182,11 +254,12 @@ class Checkpointer:
             is_broken=self._active_writer.is_broken,
             is_fenced=bool(self._active_writer.fenced),
             durable_s=self._schedule.durable_s,
+            saves=self._active_writer.saves,
         )
 
     def has_saved(self, step: int) -> bool:
         """Whether the state after `step` is in a checkpoint of this job or is being saved."""
-        return step == self._saved_step and not self._is_from_parent
+        return step == self._saved_step and not (self._is_from_parent or self._is_uncertain)
 
     def durable_step(self) -> int:
         """The step of the newest durable checkpoint; 0 without one."""
@@ -195,6 +268,8 @@ class Checkpointer:
     def observe_votes(self, votes: StepVote) -> None:
         """Update the save outcome from all ranks' votes; cancel a save that cannot succeed."""
         self._durable_s = votes.durable_s
+        # After the loss of a rank, some ranks may have begun a save that others have not.
+        self._active_writer.saves = votes.saves
         if votes.is_broken:
             self._active_writer.cancel()
         if self._is_under_way and not votes.is_busy and not votes.is_fenced:
@@ -220,7 +295,7 @@ class Checkpointer:
             self._active_writer.save(snapshot, rate_limit, readings)
         self._saves += 1
         self._is_under_way = True
-        self._saved_step, self._is_from_parent = step, False
+        self._saved_step, self._is_from_parent, self._is_uncertain = step, False, False
         self._saved_s = time.monotonic()
         if self._waits:
             self.wait_for_outcome()

@@ -102,10 +102,13 @@ class TrackedState:
                         f"{name}.{key} is an expanded tensor, which cannot be loaded in place: register a clone() of it"
                     )
 
-    def encode(self, *, live: bool = False) -> tuple[dict[str, Json], Encoder]:
+    def encode(
+        self, *, live: bool = False, states: Mapping[str, Any] = {}
+    ) -> tuple[dict[str, Json], Encoder]:
         """Encode the current state: one tree per object by name, and the encoder with all tensors.
 
-        `live`: collect the parameters themselves instead of the detached tensors that `state_dict` returns.
+        `live`: collect the parameters themselves instead of the detached tensors that `state_dict` returns. `states`: encode
+        these states of some objects instead of the current ones.
 
         Raises:
             UnserializableState: part of the state cannot be checkpointed.
@@ -114,7 +117,9 @@ class TrackedState:
         trees: dict[str, Json] = {}
         for name, item in self._objects.items():
             encoder.owner_of = self.owner_of(name)
-            if live and isinstance(item, nn.Module):
+            if name in states:
+                state = states[name]
+            elif live and isinstance(item, nn.Module):
                 state = item.state_dict(keep_vars=True)
             else:
                 state = item.state_dict()
@@ -136,6 +141,11 @@ class TrackedState:
         }
         own = frozenset(n for n, holder in encoder.owners.items() if holder is Owner.PER_RANK)
         return DestinationTensors(encoder.tensors, parameters, own, frozenset(self._per_rank))
+
+    @property
+    def objects(self) -> Mapping[str, Stateful]:
+        """The tracked objects by name, without their wrappers."""
+        return self._objects
 
     @property
     def names(self) -> tuple[str, ...]:

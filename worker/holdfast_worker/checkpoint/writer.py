@@ -97,8 +97,8 @@ class AsyncWriter:
         self._identity = identity
         self._reports = reports
         self._keep_checkpoints = keep
-        self._damaged = damaged
-        self._lineage = lineage
+        self.damaged = damaged
+        self.lineage = lineage
         self._deadline_s = deadline_s
         self._schedule = schedule or CheckpointSchedule(Cadence(CadenceUnit.AUTO, 0))
         self._history = history
@@ -106,7 +106,7 @@ class AsyncWriter:
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
         self._rate_limit = RateLimit()
-        self._saves = 0
+        self.saves = 0
         self._is_broken = False
         self._is_finished = False
         self.is_inconsistent = False
@@ -144,7 +144,7 @@ class AsyncWriter:
         assert not self.is_busy, "one save at a time, as the step vote ensures"
         self._is_broken = self._is_finished = self.is_inconsistent = False
         self.failure_reason = self.refusal = self.divergence = ""
-        self._saves += 1
+        self.saves += 1
         self._cancelled.clear()
         self._rate_limit = rate_limit
         self._heartbeat.mark_saving(is_under_way=True)
@@ -174,7 +174,7 @@ class AsyncWriter:
     def _save(self, snapshot: Snapshot, rate_limit: RateLimit, readings: Readings) -> None:
         began_s = time.monotonic()
         until_s = began_s + self._deadline_s
-        name = self._identity.name(snapshot.step, self._saves)
+        name = self._identity.name(snapshot.step, self.saves)
         try:
             snapshot.copying.wait()
             self.statement = self._repository.upload(name, snapshot, until_s, rate_limit)
@@ -268,7 +268,7 @@ class AsyncWriter:
                 self._history.record_alive(until_s)
             if self._keep_checkpoints is not None:
                 self._repository.prune(
-                    newest, self._keep_checkpoints, self._damaged, self._lineage, until_s
+                    newest, self._keep_checkpoints, self.damaged, self.lineage, until_s
                 )
         except StoreError as error:
             log_info(f"old checkpoints could not be deleted: {error}")

@@ -11,8 +11,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from holdfast_worker.console import log_info
 from holdfast_worker.node import fork_server
@@ -22,6 +23,28 @@ from holdfast_worker.protocol.environment import Env
 
 OUTPUTS: Final = (1, 2)
 """Files that an agent shares with the wrapper."""
+
+
+class LogTail:
+    """Copies new content of a file to a stream."""
+
+    def __init__(self, file: Path, stream: BinaryIO) -> None:
+        self._file = file
+        self._stream = stream
+        self._copied = file.stat().st_size if file.exists() else 0
+
+    def copy(self) -> None:
+        """Copy the content written since the last call."""
+        if not self._file.exists():
+            return
+        with self._file.open("rb") as log:
+            log.seek(self._copied)
+            fresh = log.read()
+        self._copied += len(fresh)
+        # A closed stream or a full disk must not end training.
+        with suppress(OSError):
+            self._stream.write(fresh)
+            self._stream.flush()
 
 
 class AgentProcess:

@@ -22,25 +22,33 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from holdfast_worker.clock import now
-from holdfast_worker.config import DELIVERED_BY_WRAPPER, WRAPPER, Config, environment
+from holdfast_worker.config import (
+    DELIVERED_BY_WRAPPER,
+    JOINS,
+    NODE_RANKS,
+    WRAPPER,
+    Config,
+    environment,
+)
 from holdfast_worker.console import log_info
-from holdfast_worker.node.agent_process import AgentProcess
+from holdfast_worker.node.agent_process import AgentProcess, LogTail
 from holdfast_worker.node.connectivity import start_connectivity_check
 from holdfast_worker.node.exit_report import ExitReport
 from holdfast_worker.node.fork_server import ENTRYPOINT
 from holdfast_worker.preemption.metadata_service import MetadataService
 from holdfast_worker.preemption.notice_sources import MetadataWatcher, NoticeSources
 from holdfast_worker.protocol.environment import Env, Exit
+from holdfast_worker.protocol.policies import RecoveryMode
 from holdfast_worker.run_dir import ExitReason, RunDir
 from holdfast_worker.storage import open_store
 from holdfast_worker.telemetry.delivery import ReportSender
 from holdfast_worker.telemetry.incarnation import Incarnation
 from holdfast_worker.telemetry.service_client import ServiceClient
 from holdfast_worker.telemetry.store_relay import StoreRelay
-from holdfast_worker.topology.nodes import RankLayout, Topology
+from holdfast_worker.topology.nodes import NodeRanks, RankLayout, Topology
 from holdfast_worker.topology.rendezvous import free_master_port
 from holdfast_worker.watchdog.failure_cause import FailureCause, RestartPolicy, is_coordinated_exit
 from holdfast_worker.watchdog.node_channel import PORT_COUNT, ChannelAddress
@@ -68,28 +76,6 @@ def check_debug_topology(topology: Topology) -> None:
         raise ValueError(
             f"--debug is for a single node, but this run has {topology.nodes}: start it on one, or omit --debug"
         )
-
-
-class LogTail:
-    """Copies new content of a file to a stream."""
-
-    def __init__(self, file: Path, stream: BinaryIO) -> None:
-        self._file = file
-        self._stream = stream
-        self._copied = file.stat().st_size if file.exists() else 0
-
-    def copy(self) -> None:
-        """Copy the content written since the last call."""
-        if not self._file.exists():
-            return
-        with self._file.open("rb") as log:
-            log.seek(self._copied)
-            fresh = log.read()
-        self._copied += len(fresh)
-        # A closed stream or a full disk must not end training.
-        with suppress(OSError):
-            self._stream.write(fresh)
-            self._stream.flush()
 
 
 LINGER_GRACE_S: Final = 180.0
@@ -165,10 +151,11 @@ class NodeLauncher:
             return Exit.USAGE
         at = self._topology
         layout = layout or RankLayout.from_counts([_default_ranks(at)], at.nodes)
-        return self._run_ranks(script, layout.ranks_of_node(at.node_rank))
+        return self._run_ranks(script, layout)
 
-    def _run_ranks(self, script: Sequence[str], ranks: range) -> int:
+    def _run_ranks(self, script: Sequence[str], layout: RankLayout) -> int:
         """Run the ranks of this node, again after failures that permit it; return their exit code."""
+        ranks = layout.ranks_of_node(self._topology.node_rank)
         start_connectivity_check(self._topology)
         policy = RestartPolicy(self._config.max_restarts)
         for start in itertools.count():
@@ -177,9 +164,15 @@ class NodeLauncher:
                 ranks,
                 _channel_address(self._topology, self._config, start),
                 self._config.max_stall,
+                world_size=layout.world_size if self._replaces_ranks else None,
             )
             with watchdog.opened():
-                code = self._run_ranks_once(script, ranks, watchdog)
+                code = self._run_ranks_once(script, layout, watchdog)
+                while watchdog.replaces_ranks:
+                    with _log_write_errors():
+                        self._run_dir.clear_ranks()
+                    watchdog.replace_ranks()
+                    code = self._run_ranks_once(script, layout, watchdog, {JOINS: "1"})
                 may_restart = self._may_restart(watchdog.cause, policy)
                 if not watchdog.cause or not watchdog.agree_on_restart(may_restart=may_restart):
                     watchdog.announce_exit(code)
@@ -188,11 +181,27 @@ class NodeLauncher:
             self._prepare_restart(watchdog.cause)
         raise AssertionError("a run ends with a return")
 
-    def _run_ranks_once(self, script: Sequence[str], ranks: range, watchdog: Watchdog) -> int:
+    @property
+    def _replaces_ranks(self) -> bool:
+        """Whether lost ranks are replaced while those of other nodes wait in their processes."""
+        return (
+            self._config.recovery is RecoveryMode.IN_PROCESS
+            and self._config.max_restarts > 0
+            and self._topology.nodes > 1
+        )
+
+    def _run_ranks_once(
+        self,
+        script: Sequence[str],
+        layout: RankLayout,
+        watchdog: Watchdog,
+        variables: Mapping[str, str] = {},
+    ) -> int:
+        ranks = layout.ranks_of_node(self._topology.node_rank)
         echo = LogTail(self._run_dir.log_file(ranks[0]), sys.stdout.buffer)
         code = self._agent_process.run(
             [*self._options(len(ranks)), *script],
-            self._environment(),
+            {**self._environment(), **self._node_ranks(ranks, layout.world_size), **variables},
             lambda agent: self._wait(agent, echo, watchdog),
             lambda: not (watchdog.must_kill or self._run_dir.is_noticed()),
         )
@@ -222,6 +231,7 @@ class NodeLauncher:
             self._exit_report.write_restart(cause)
         with _log_write_errors():
             self._run_dir.clear_ranks()
+            self._run_dir.clear_group()
         with suppress(ValueError):  # torchrun reports a port that stays in use.
             port = free_master_port(
                 self._topology.master_port,
@@ -248,17 +258,36 @@ class NodeLauncher:
                 )
             )
         watchdog.poll()
-        if watchdog.must_kill:
+        if watchdog.must_kill or watchdog.replaces_ranks:
             self._kill(agent)
+
+    def _node_ranks(self, ranks: range, world_size: int) -> dict[str, str]:
+        """The place of this node's ranks among all, if its agent does not know it."""
+        if not self._replaces_ranks:
+            return {}
+        at = self._topology
+        node_ranks = NodeRanks(
+            ranks.start,
+            world_size,
+            at.node_rank,
+            at.nodes,
+            at.master_address,
+            at.master_port,
+        )
+        return {NODE_RANKS: node_ranks.dump()}
 
     def _options(self, ranks: int) -> list[str]:
         at = self._topology
-        return [
+        nodes = [
             f"--nnodes={at.nodes}",
             f"--node-rank={at.node_rank}",
-            f"--nproc-per-node={ranks}",
             f"--master-addr={at.master_address}",
             f"--master-port={at.master_port}",
+        ]
+        return [
+            # An agent that knows all nodes cannot start ranks again while those of other nodes run.
+            *(["--standalone"] if self._replaces_ranks else nodes),
+            f"--nproc-per-node={ranks}",
             "--max-restarts=0",
             f"--signals-to-handle={TORCHRUN_SIGNALS}",
             # Without the dashes, torchrun parses arguments of the script as abbreviations of its own options.

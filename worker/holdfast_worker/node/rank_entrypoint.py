@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from holdfast_worker.config import Config, environment
+from holdfast_worker.config import Config, environment, export_variable
 from holdfast_worker.console import print_line
 from holdfast_worker.node import numpy_compat
 from holdfast_worker.parent_process import allow_ptrace, die_with_parent
@@ -37,6 +37,11 @@ def register_exit_handler() -> None:
 def main() -> None:
     """Run the script in the arguments as if it were started directly."""
     register_exit_handler()
+    node_ranks = Config.of_node(environment()).node_ranks
+    if node_ranks:
+        local_rank = int(environment()["LOCAL_RANK"])
+        for name, value in node_ranks.variables(local_rank).items():
+            export_variable(name, value)
     config = Config.read(environment())
     die_with_parent(config.agent)
     if config.wrapper:

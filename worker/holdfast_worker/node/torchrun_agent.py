@@ -54,6 +54,8 @@ def main() -> None:
         rank, first = _first_failure(error.failures)
         if run_dir:
             code = first.exitcode
+            if config.node_ranks:  # torchrun counts the ranks of this node alone.
+                rank += config.node_ranks.first
             with _WRITE_LOCK:
                 RunDir(run_dir).record_failure(Failure(rank, 128 - code if code < 0 else code))
         raise SystemExit(1) from None

@@ -88,6 +88,8 @@ class Env(StrEnum):
     MAX_RESTARTS = "HOLDFAST_MAX_RESTARTS"
     """How often ranks start again on the same nodes without getting further than before.
     `0`: each failure of a rank ends the attempt. Absent means 1 for jobs of a launcher, and otherwise 0."""
+    RECOVERY = "HOLDFAST_RECOVERY"
+    """What the ranks of other nodes do if ranks are lost: a value of `RecoveryMode`; absent means `in_process`."""
     INIT_METHOD = "HOLDFAST_INIT_METHOD"
     """Rendezvous of the ranks: `env://`, `tcp://host:port` or `file:///path`;
     absent: from the launcher of the ranks."""

@@ -10,6 +10,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
+class RecoveryMode(StrEnum):
+    """What the ranks of other nodes do if ranks are lost."""
+
+    IN_PROCESS = "in_process"
+    """They wait in their processes with their state, and continue with ranks that replace the lost ones."""
+    RESTART = "restart"
+    """They end, and all ranks start again from the newest checkpoint."""
+
+
 class RetentionOwner(StrEnum):
     """The component that deletes checkpoints outside the retention policy."""
 

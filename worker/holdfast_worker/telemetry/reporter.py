@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
@@ -127,6 +127,16 @@ class Reporter:
         """Report that a rank failed and that all ranks start again on the same nodes."""
         body: dict[str, Json] = {"step": step, "exit_code": exit_code, "detail": detail}
         self._append(ReportKind.RANKS_RESTARTED, body)
+
+    def ranks_replaced(self, step: int, ranks: Sequence[int], cause: str, paused_s: float) -> None:
+        """Report that ranks were lost and replaced, while the others waited."""
+        body: dict[str, Json] = {
+            "step": step,
+            "ranks": list(ranks),
+            "cause": cause,
+            "paused_ms": round(paused_s * 1000),
+        }
+        self._append(ReportKind.RANKS_REPLACED, body)
 
     def worker_left(self, left: ExitReason) -> None:
         """Report that the ranks have exited."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from holdfast_worker.console import log_info, print_line
 from holdfast_worker.protocol.environment import Exit, SkyEnv, int_variable
@@ -130,3 +131,39 @@ class Topology:
             master_address=address,
             master_port=rendezvous.master_port(env, nodes),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRanks:
+    """The ranks of a node among all, for an agent that knows of no other node."""
+
+    first: int
+    world_size: int
+    node_rank: int
+    nodes: int
+    master_address: str
+    master_port: int
+
+    @classmethod
+    def parse(cls, text: str) -> NodeRanks:
+        """Parse what `dump` returned."""
+        return cls(**json.loads(text))
+
+    def dump(self) -> str:
+        """As JSON, for the environment."""
+        return json.dumps(asdict(self))
+
+    def variables(self, local_rank: int) -> dict[str, str]:
+        """The variables that torchrun would set if it knew all nodes."""
+        return {
+            "RANK": str(self.first + local_rank),
+            "ROLE_RANK": str(self.first + local_rank),
+            "WORLD_SIZE": str(self.world_size),
+            "ROLE_WORLD_SIZE": str(self.world_size),
+            "GROUP_RANK": str(self.node_rank),
+            "GROUP_WORLD_SIZE": str(self.nodes),
+            "MASTER_ADDR": self.master_address,
+            "MASTER_PORT": str(self.master_port),
+            # The agent's store is on this node alone.
+            "TORCHELASTIC_USE_AGENT_STORE": "False",
+        }

@@ -1,0 +1,151 @@
+"""Ranks of other nodes keep their state while lost ones are replaced, and no step is lost."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.run_dir import RunDir
+from worker.support.run_driver import RunDriver, free_port, wait_until
+
+SCRIPT = str(Path(__file__).parents[1] / "scripts/lost_ranks.py")
+TOTAL = "24"
+FALL_AT = 13
+NODES = 3
+KILLED = "rank {0} on node {0} was killed by signal 9"
+
+
+class Nodes:
+    """A run on several nodes of this machine, with one rank each."""
+
+    def __init__(self, path: Path, **extra: str) -> None:
+        self.driver = RunDriver(path, every="5 steps")
+        self._extra = {"HOLDFAST_MAX_RESTARTS": "1", **extra}
+
+    def start(self, *arguments: str) -> None:
+        port = str(free_port())
+        self.wrappers = []
+        for node in range(NODES):
+            self.driver.extra = {
+                "HOLDFAST_MASTER_PORT": port,
+                "HOLDFAST_RUN_DIR": str(self.run_dir(node).path),
+                "SKYPILOT_NUM_NODES": str(NODES),
+                "SKYPILOT_NODE_IPS": "\n".join(["127.0.0.1"] * NODES),
+                "SKYPILOT_NODE_RANK": str(node),
+                **self._extra,
+            }
+            self.driver.attempt = 0
+            words = ("--nproc-per-node", "1", SCRIPT, TOTAL, str(self.driver.path), *arguments)
+            self.wrappers.append(self.driver.start_wrapper(*words))
+
+    def run(self, *arguments: str) -> str:
+        """Run to the end, and return what the wrappers logged."""
+        self.start(*arguments)
+        logs = [wrapper.communicate(timeout=120)[1] for wrapper in self.wrappers]
+        assert [wrapper.returncode for wrapper in self.wrappers] == [Exit.DONE] * NODES, logs
+        return "".join(logs)
+
+    def run_dir(self, node: int) -> RunDir:
+        return RunDir(self.driver.path / f"n{node}")
+
+    @property
+    def results(self) -> list[str]:
+        return [(self.driver.path / f"result-{rank}").read_text() for rank in range(NODES)]
+
+    def losses(self, rank: int) -> list[str]:
+        """The loss of each step, of all processes of a rank."""
+        return (self.driver.path / f"losses-{rank}").read_text().splitlines()
+
+    def counts(self, *kinds: ReportKind) -> list[int]:
+        return [len(self.driver.reports(kind)) for kind in kinds]
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Nodes:
+    return Nodes(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
+    nodes = Nodes(tmp_path_factory.mktemp("undisturbed"))
+    nodes.run()
+    return nodes
+
+
+@pytest.mark.parametrize("rank", [1, 0])
+@pytest.mark.parametrize("moment", ["forward", "backward", "step", "end"])
+def test_lost_rank_costs_no_step(nodes: Nodes, undisturbed: Nodes, rank: int, moment: str) -> None:
+    nodes.run("--fall", f"{rank}:{FALL_AT}:{moment}")
+
+    assert nodes.results == undisturbed.results
+    for other in {*range(NODES)} - {rank}:
+        assert nodes.losses(other) == undisturbed.losses(other)
+    assert nodes.counts(ReportKind.TRAINING_STARTED, ReportKind.RANKS_RESTARTED) == [1, 0]
+    [replaced] = nodes.driver.reports(ReportKind.RANKS_REPLACED)
+    assert (replaced.body["ranks"], replaced.body["cause"]) == ([rank], KILLED.format(rank))
+    assert replaced.body["step"] in {FALL_AT, FALL_AT + 1}
+
+
+def test_state_that_ranks_have_alone_is_restored(nodes: Nodes, undisturbed: Nodes) -> None:
+    nodes.run("--fall", f"1:{FALL_AT}:backward")
+
+    # The losses depend on the generators of each rank, through dropout and noise in the data.
+    expected = undisturbed.losses(1)
+    del expected[FALL_AT]  # The rank falls before it writes this one.
+    assert nodes.losses(1) == expected
+
+
+def test_optimizer_that_has_stepped_leads_to_a_restart(nodes: Nodes) -> None:
+    nodes.run("--fall", f"1:{FALL_AT}:between", "--two-optimizers")
+
+    logs = [nodes.run_dir(rank).log_file(rank).read_text() for rank in range(NODES)]
+    assert "an optimizer had stepped within the step" in "".join(logs)
+    assert nodes.counts(ReportKind.RANKS_REPLACED, ReportKind.RANKS_RESTARTED) == [0, 1]
+    [restart] = nodes.driver.reports(ReportKind.RANKS_RESTARTED)
+    assert restart.body["detail"] == KILLED.format(1)
+
+
+def test_error_of_the_script_ends_in_a_restart_and_a_failure(nodes: Nodes) -> None:
+    nodes.start("--error", f"1:{FALL_AT}")
+    logs = [wrapper.communicate(timeout=120)[1] for wrapper in nodes.wrappers]
+
+    assert {wrapper.returncode for wrapper in nodes.wrappers} == {Exit.FAILED}, logs
+    assert nodes.counts(ReportKind.RANKS_RESTARTED, ReportKind.WORKER_LEFT) == [1, 1]
+    [left] = nodes.driver.reports(ReportKind.WORKER_LEFT)
+    assert "ValueError: an error" in str(left.body["detail"])
+
+
+def test_all_ranks_restart_if_the_job_asks_for_it(tmp_path: Path, undisturbed: Nodes) -> None:
+    nodes = Nodes(tmp_path, HOLDFAST_RECOVERY="restart")
+
+    nodes.run("--fall", f"1:{FALL_AT}:forward")
+
+    assert nodes.results == undisturbed.results
+    assert nodes.counts(ReportKind.RANKS_REPLACED, ReportKind.RANKS_RESTARTED) == [0, 1]
+
+
+def test_lost_node_ends_the_attempt_at_once(nodes: Nodes) -> None:
+    nodes.start("--pause", "0.05")
+    wait_until(lambda: all(nodes.run_dir(node).has_trained() for node in range(NODES)))
+
+    nodes.wrappers[2].send_signal(signal.SIGKILL)
+    nodes.wrappers[2].wait()
+    logs = [wrapper.communicate(timeout=60)[1] for wrapper in nodes.wrappers[:2]]
+
+    assert all("node 2 is lost: its connection broke" in log for log in logs), logs
+    assert nodes.counts(ReportKind.RANKS_REPLACED) == [0]
+
+
+def test_script_without_tracked_objects_starts_again(nodes: Nodes) -> None:
+    nodes.run("--fall", f"1:{FALL_AT}:forward", "--untracked")
+
+    assert nodes.counts(ReportKind.RANKS_REPLACED, ReportKind.RANKS_RESTARTED) == [0, 1]
+
+
+def test_sharded_model_starts_again_from_its_checkpoint(nodes: Nodes) -> None:
+    nodes.run("--fall", f"1:{FALL_AT}:forward", "--shard")
+
+    assert nodes.counts(ReportKind.RANKS_REPLACED, ReportKind.RANKS_RESTARTED) == [0, 1]

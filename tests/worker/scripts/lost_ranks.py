@@ -1,0 +1,109 @@
+"""A training script in which one process falls at a given moment within a step, once.
+
+python lost_ranks.py TOTAL FOLDER [--fall RANK:STEP:MOMENT] [--error RANK:STEP] [--two-optimizers] [--shard] [--untracked]
+    [--pause SECONDS]
+"""
+
+import argparse
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+from holdfast_worker import Run
+from holdfast_worker.checkpoint.checksums import state_dict_digest
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+
+class Noisy(Dataset[tuple[Tensor, Tensor]]):
+    """Points with new noise at each read, from the generator that the training also uses."""
+
+    def __init__(self) -> None:
+        self.points = torch.linspace(-1, 1, 240 * 8).reshape(240, 8)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        point = self.points[i] + 0.1 * torch.randn(8)
+        return point, point.sum().sin()
+
+
+class Fall:
+    """Kills a rank at one moment of one step, in its first process."""
+
+    def __init__(self, text: str, rank: int, folder: Path) -> None:
+        falling, step, self._moment = text.split(":")
+        self._step = int(step) if int(falling) == rank else -1
+        self._flag = folder / "has-fallen"
+
+    def at(self, step: int, moment: str) -> None:
+        """Fall if the moment is there."""
+        if (step, moment) == (self._step, self._moment) and not self._flag.exists():
+            self._flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("total", type=int)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--fall", default="-1:-1:never")
+    parser.add_argument("--error", default="-1:-1")
+    parser.add_argument("--two-optimizers", action="store_true")
+    parser.add_argument("--shard", action="store_true")
+    parser.add_argument("--untracked", action="store_true")
+    parser.add_argument("--pause", type=float, default=0.0)
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
+    torch.set_num_threads(1)
+    run = Run.start(deterministic=True)
+    fall = Fall(args.fall, run.rank, args.folder)
+    data = Noisy()
+    loader = DataLoader(data, 4, sampler=DistributedSampler(data, run.world_size, run.rank))
+    head = run.wrap(nn.Linear(8, 8)) if args.two_optimizers else nn.Identity()
+    norm = nn.Identity() if args.shard else nn.BatchNorm1d(32)
+    body = nn.Sequential(nn.Linear(8, 32), norm, nn.Dropout(0.2), nn.Linear(32, 1))
+    model = run.wrap(body, shard=args.shard)
+    optimizer = torch.optim.AdamW(model.parameters())
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=args.total)
+    tracked = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    if args.two_optimizers:
+        second = torch.optim.SGD(head.parameters(), lr=0.01)
+        tracked |= {"head": head, "second": second}
+    if not args.untracked:
+        run.track(**tracked)
+    with (args.folder / f"losses-{run.rank}").open("a") as losses:
+        for inputs, targets in run.steps(loader, total=args.total):
+            step = run.step
+            if args.error == f"{run.rank}:{step}":
+                raise ValueError("an error")
+            loss = (model(head(inputs)).squeeze(-1) - targets).square().mean()
+            fall.at(step, "forward")
+            loss.backward()
+            fall.at(step, "backward")
+            optimizer.step()
+            fall.at(step, "step")
+            optimizer.zero_grad()
+            if args.two_optimizers:
+                second.step()
+                second.zero_grad()
+                fall.at(step, "between")
+                head(inputs).square().mean().backward()
+                second.step()
+                second.zero_grad()
+            scheduler.step()
+            losses.write(f"{step} {loss.item().hex()}\n")
+            losses.flush()
+            time.sleep(args.pause)
+            fall.at(step, "end")
+    digest = "" if args.shard else state_dict_digest(model.state_dict())
+    (args.folder / f"result-{run.rank}").write_text(digest)
+
+
+main()

@@ -1,0 +1,1 @@
+"""In-process recovery: surviving ranks keep their state, and new ranks join them."""

@@ -1,0 +1,357 @@
+"""In-process recovery of a rank: joins a new process group after the loss of other ranks.
+
+A thread waits for a broken group. It asks the wrapper for a new one, which is formed when all ranks are there; then the ranks tell
+each other their positions, hand out results and state as planned, and continue. Nobody but the wrappers decides which ranks are lost.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import (
+    BarrierOptions,
+    PrefixStore,
+    Store,
+    TCPStore,
+)
+
+from holdfast_worker.console import log_info
+from holdfast_worker.distributed.gloo_group import GlooGroup
+from holdfast_worker.distributed.recoverable_group import RecoverableGroup
+from holdfast_worker.distributed.recovery_plan import (
+    NotRecoverable,
+    Place,
+    RankPosition,
+    RecoveryPlan,
+    plan_recovery,
+)
+from holdfast_worker.distributed.tensor_layout import DTYPES, NAMES
+from holdfast_worker.protocol.reports import Json
+from holdfast_worker.recovery.replication import Replication
+from holdfast_worker.watchdog.group_files import GroupAnswer, GroupFiles, GroupRequest
+
+CLOSE_TIMEOUT_S: Final = 10.0
+"""Time for the collectives of a broken group to end.
+A lower value gives up on a busy machine; a higher value pays for nodes that wait for a hung one."""
+CONNECT_TIMEOUT: Final = timedelta(seconds=20)
+"""Time for all ranks to connect and to exchange state.
+A lower value fails on a slow network; a higher value pays for nodes that wait after another loss."""
+INTERRUPT_POLL_S: Final = 0.2
+"""Interval at which a rank looks whether the wrappers know of a loss that it has not noticed.
+A lower value burns a core; a higher value delays the recovery from a node that is lost without closing its connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedState:
+    """What a new rank needs to continue."""
+
+    plan: RecoveryPlan
+    tree: Any
+    tensors: Sequence[Tensor]
+    """What `Hooks.capture` returned on a survivor."""
+    own: bytes
+    """The state that was the former rank's alone, as `Replication` captures it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A recovery from the loss of ranks."""
+
+    step: int
+    ranks: Sequence[int]
+    """The ranks that were replaced."""
+    cause: str
+    paused_s: float
+    """The longest time for which a survivor waited."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """What the recovery needs of a run."""
+
+    step: Callable[[], int]
+    """Number of completed steps."""
+    obstacle: Callable[[], str]
+    """Why a new rank cannot start from this rank's state now; empty if it can."""
+    abandon: Callable[[], None]
+    """Gives up what depends on a lost rank, such as a save in progress."""
+    capture: Callable[[], tuple[Json, Sequence[Tensor]]]
+    """The shared state, as a tree and tensors."""
+    report: Callable[[Recovered], None]
+    """Reports a recovery."""
+
+
+class Recovery:
+    """Keeps a rank in its process group."""
+
+    def __init__(
+        self,
+        group: RecoverableGroup,
+        files: GroupFiles,
+        *,
+        address: str,
+        timeout: timedelta | None,
+        is_new: bool,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`address`: the address of this node for other nodes.
+
+        `timeout`: of collectives. `on_wait` is called while the rank waits.
+        """
+        self.group = group
+        self.is_new = is_new
+        """Whether this rank has not joined yet."""
+        self.run = ("", 0)
+        """Nonce and epoch of the run; see `WriterIdentity`."""
+        self.hooks: Hooks | None = None
+        self.recovered: Recovered | None = None
+        """The last recovery."""
+        self.replication: Replication | None = None
+        self._files = files
+        self._address = address
+        self._timeout = timeout or dist.default_pg_timeout
+        self._on_wait = on_wait
+        self._give_up: Callable[[str], None] = print
+        self._failed_s = 0.0
+        self._wakes = threading.Event()
+        self._is_closed = False
+        self._stores: list[TCPStore] = []
+        """The stores of the current group; the group needs them."""
+        group.on_failure = self._notice_failure
+
+    def start(self, give_up: Callable[[str], None]) -> None:
+        """Recover in the background from now on.
+
+        `give_up` ends this rank if the ranks cannot continue in their processes. It is called with the reason.
+        """
+        self._give_up = give_up
+        threading.Thread(target=self._run, name="holdfast-recovery", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop recovering: the rank ends."""
+        self._is_closed = True
+        self._wakes.set()
+
+    def join(self) -> ReceivedState:
+        """Wait for the other ranks as a new rank, and receive the state.
+
+        Raises:
+            NotRecoverable: the ranks have to start again from a checkpoint.
+        """
+        self._failed_s = time.monotonic()
+        self.group.generation = self._files.generation() - 1
+        received = self._regroup()
+        assert received, "a new rank receives a state"
+        self.is_new = False
+        return received
+
+    def _notice_failure(self) -> None:
+        self._failed_s = time.monotonic()
+        self._wakes.set()
+
+    def _run(self) -> None:
+        while True:
+            if not self._wakes.wait(INTERRUPT_POLL_S) and self._is_lost_unnoticed():
+                self.group.interrupt()
+            if self._is_closed:
+                return
+            if self._wakes.is_set():
+                self._wakes.clear()
+                self._recover()
+
+    def _is_lost_unnoticed(self) -> bool:
+        """Whether the wrappers wait for a new group, and this rank still is in the former one."""
+        answer = self._files.read_answer()
+        return answer is not None and answer.generation > self.group.generation
+
+    def _recover(self) -> None:
+        try:
+            self.group.close(CLOSE_TIMEOUT_S)
+            self._abandon()
+            self._regroup()
+        except NotRecoverable as reason:
+            self._give_up(str(reason))
+
+    def _abandon(self) -> None:
+        if not self.hooks or self.group.place is Place.OUTSIDE:
+            raise NotRecoverable("a rank was lost outside of the training loop")
+        self.hooks.abandon()
+
+    def _regroup(self) -> ReceivedState | None:
+        """Join a new group, and another one if a rank is lost in the meantime."""
+        while True:
+            self.group.generation += 1
+            answer = self._ask()
+            self.group.generation = answer.generation
+            try:
+                gloo, store = self._connect(answer)
+                return self._continue(gloo, store, answer)
+            except NotRecoverable:
+                raise
+            except (RuntimeError, OSError) as error:
+                if self._is_closed:
+                    raise NotRecoverable("the rank ends") from error
+                log_info(f"another rank was lost while the ranks met: {str(error)[:200]}")
+
+    def _ask(self) -> GroupAnswer:
+        """Ask the wrapper for a group, and wait for it."""
+        store = TCPStore(
+            "0.0.0.0",  # noqa: S104 - other nodes connect to it, as to any rendezvous of torch
+            0,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=CONNECT_TIMEOUT,
+        )
+        self._stores = [store]
+        request = GroupRequest(
+            rank=self.group.rank(),
+            generation=self.group.generation,
+            address=f"{self._address}:{store.port}",
+            is_new=self.is_new,
+        )
+        self._files.request(request)
+        return self._files.wait(self.group.generation, self._on_wait)
+
+    def _connect(self, answer: GroupAnswer) -> tuple[GlooGroup, Store]:
+        host, _, port = answer.address.rpartition(":")
+        client = TCPStore(host, int(port), is_master=False, timeout=CONNECT_TIMEOUT)
+        self._stores.append(client)
+        store = PrefixStore(str(answer.generation), client)
+        gloo = GlooGroup(
+            PrefixStore("gloo", store), self.group.rank(), self.group.size(), CONNECT_TIMEOUT
+        )
+        return gloo, store
+
+    def _continue(self, gloo: GlooGroup, store: Store, answer: GroupAnswer) -> ReceivedState | None:
+        """Exchange what the ranks need, and resume."""
+        rank, size = self.group.rank(), self.group.size()
+        own = self._position()
+        store.set(f"position/{rank}", own.dump())
+        positions = {r: RankPosition.parse(store.get(f"position/{r}")) for r in range(size)}
+        plan = plan_recovery(positions)
+        new = [r for r, position in positions.items() if position.place is Place.NEW]
+        began_s = time.monotonic()
+        results = self._hand_out_results(gloo, store, plan, positions)
+        received = self._hand_out_state(gloo, store, plan, new)
+        # Nobody changes anything before everybody has what they need.
+        gloo.collectives.barrier(BarrierOptions()).wait()
+        gloo.collectives._set_default_timeout(self._timeout)  # noqa: SLF001 - torch has no other name for it
+        if self.is_new:
+            self.group.start(gloo, plan.place, plan.entry, results)
+        else:
+            self.group.resume(gloo, plan, results)
+        waited_s = max(position.waited_s for position in positions.values())
+        self.recovered = Recovered(
+            plan.step, new, answer.cause, waited_s + time.monotonic() - began_s
+        )
+        if self.hooks:
+            self.hooks.report(self.recovered)
+        return received
+
+    def _position(self) -> RankPosition:
+        if self.is_new:
+            return RankPosition(place=Place.NEW)
+        assert self.hooks, "a survivor has begun its loop"
+        assert self.replication, "a survivor has begun its loop"
+        step, place = self.hooks.step(), self.group.place
+        copies = self.replication.copies(step, is_settled=place is Place.STEP)
+        return RankPosition(
+            place=place,
+            step=step,
+            entry=self.group.entry,
+            completed=self.group.completed(),
+            changed=self.group.changed(),
+            failed=frozenset(each.number for each in self.group.unfinished()),
+            obstacle=self.hooks.obstacle(),
+            holds=frozenset(copies),
+            waited_s=time.monotonic() - self._failed_s,
+        )
+
+    def _hand_out_results(
+        self,
+        gloo: GlooGroup,
+        store: Store,
+        plan: RecoveryPlan,
+        positions: Mapping[int, RankPosition],
+    ) -> dict[int, list[Tensor]]:
+        """Send results to ranks that lack them, or receive those that this rank lacks."""
+        rank = self.group.rank()
+        results: dict[int, list[Tensor]] = {}
+        for number, owner in plan.results.items():
+            takers = [
+                r
+                for r, position in sorted(positions.items())
+                if number in position.failed
+                or (position.place is Place.NEW and number >= plan.entry)
+            ]
+            key = f"result/{number}"
+            if owner == rank:
+                tensors = self.group.result(number)
+                store.set(key, _dump_forms(tensors))
+                for taker in takers:
+                    _send(gloo, tensors, taker)
+            elif rank in takers:
+                results[number] = _receive(gloo, store.get(key), owner)
+        return results
+
+    def _hand_out_state(
+        self, gloo: GlooGroup, store: Store, plan: RecoveryPlan, new: Sequence[int]
+    ) -> ReceivedState | None:
+        """Send the state to new ranks, or receive it."""
+        rank = self.group.rank()
+        if rank == plan.source and new:
+            assert self.hooks, "a survivor has begun its loop"
+            tree, tensors = self.hooks.capture()
+            store.set("state", json.dumps([tree, *self.run]))
+            store.set("forms", _dump_forms(tensors))
+            for taker in new:
+                _send(gloo, tensors, taker)
+        for taker, holder in plan.holders.items():
+            if holder == rank:
+                assert self.replication, "a survivor has begun its loop"
+                copies = self.replication.copies(plan.step, is_settled=plan.place is Place.STEP)
+                store.set(f"own/{taker}", copies[taker].decode())
+        if rank not in new:
+            return None
+        tree, nonce, epoch = json.loads(store.get("state"))
+        self.run = nonce, epoch
+        tensors = _receive(gloo, store.get("forms"), plan.source)
+        return ReceivedState(plan, tree, tensors, store.get(f"own/{rank}"))
+
+
+def _send(gloo: GlooGroup, tensors: Sequence[Tensor], taker: int) -> None:
+    for tensor in tensors:
+        if tensor.numel():
+            gloo.collectives.send([tensor.detach().contiguous()], taker, 0).wait()
+
+
+def _dump_forms(tensors: Sequence[Tensor]) -> str:
+    return json.dumps([[list(tensor.shape), NAMES[tensor.dtype]] for tensor in tensors])
+
+
+def _receive(gloo: GlooGroup, forms: bytes, owner: int) -> list[Tensor]:
+    tensors = [torch.empty(shape, dtype=DTYPES[name]) for shape, name in json.loads(forms)]
+    for tensor in tensors:
+        if tensor.numel():
+            gloo.collectives.recv([tensor], owner, 0).wait()
+    return tensors
+
+
+def address_of_this_node(master_address: str) -> str:
+    """The address at which other nodes reach this one: that of the interface towards the master."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((master_address, 9))  # Sends nothing.
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()

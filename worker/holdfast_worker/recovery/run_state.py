@@ -1,0 +1,110 @@
+"""The state that a new rank receives: what all ranks share, and what the lost one had alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import fields
+from typing import Any, Final
+
+from torch import Tensor, nn
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from holdfast_worker.checkpoint.state_dict import InlineEncoder, decode
+from holdfast_worker.checkpoint.stateful import TrackedState
+from holdfast_worker.data.resumable_loader import Position
+from holdfast_worker.distributed.recoverable_group import RecoverableGroup
+from holdfast_worker.distributed.recovery_plan import Place
+from holdfast_worker.distributed.tensor_layout import Owner
+from holdfast_worker.protocol.reports import Json
+from holdfast_worker.recovery.replication import MAX_OWN_BYTES
+
+HAS_STEPPED: Final = "an optimizer had stepped within the step"
+
+
+class RunState:
+    """Captures the state of a rank, and loads it in a new one."""
+
+    def __init__(self, tracked: TrackedState, group: RecoverableGroup) -> None:
+        self._tracked = tracked
+        self._group = group
+        self._at_boundary: dict[str, Any] = {}
+        """States of objects other than models and optimizers, as a step may change them."""
+        self._has_stepped = False
+        self._pass_start: object = None
+        self._pass_start_json: Json = None
+        _, encoder = tracked.encode()
+        self._own_objects = [n for n, owner in tracked.owners.items() if owner is Owner.PER_RANK]
+        own = {n: t for n, t in encoder.tensors.items() if encoder.owners[n] is Owner.PER_RANK}
+        prefixes = tuple(f"{name}{sign}" for name in self._own_objects for sign in ".[")
+        self._own_buffers = {n: t for n, t in own.items() if not n.startswith(prefixes)}
+        size = sum(t.numel() * t.element_size() for t in own.values())
+        self.obstacle = (
+            f"each rank has {size:,} bytes of its own, which is too much to copy in each step"
+            if size > MAX_OWN_BYTES
+            else ""
+        )
+        """Why a lost rank can never be replaced; empty if it can."""
+        self.before_optimizer: Callable[[], None] = lambda: None
+        """Called before each step of an optimizer."""
+        register_optimizer_step_pre_hook(lambda *_: self.before_optimizer())
+        register_optimizer_step_post_hook(self._after_step)
+
+    def enter_boundary(self) -> None:
+        """Copy what a step may change before the parameters."""
+        self._at_boundary = {
+            name: deepcopy(item.state_dict())
+            for name, item in self._tracked.objects.items()
+            if not isinstance(item, nn.Module | Optimizer) and name not in self._own_objects
+        }
+        self._has_stepped = False
+
+    def why_not(self) -> str:
+        """Why a new rank cannot start from this rank's state now; empty if it can."""
+        has_changed = self._group.place is Place.STEP and self._has_stepped
+        return self.obstacle or (HAS_STEPPED if has_changed else "")
+
+    def capture(self) -> tuple[Json, Sequence[Tensor]]:
+        """The state as of the last boundary: trees and names of tensors, and the tensors."""
+        trees, encoder = self._tracked.encode(states=self._at_boundary)
+        names = list(encoder.tensors)
+        tree: dict[str, Json] = {"trees": dict(trees), "names": list[Json](names)}
+        return tree, [encoder.tensors[n].detach() for n in names]
+
+    def capture_own(self, position: Position) -> bytes:
+        """The state of this rank alone."""
+        if position.dawn is not self._pass_start:
+            # It is the same during a pass over the data, and most of the bytes.
+            self._pass_start = position.dawn
+            self._pass_start_json = InlineEncoder().encode(position.dawn, "own.dawn")
+        encoder = InlineEncoder()
+        rest = {
+            each.name: encoder.encode(getattr(position, each.name), f"own.{each.name}")
+            for each in fields(position)
+            if each.name not in ("dawn", "move")
+        }
+        buffers = {name: encoder.encode(t.detach(), name) for name, t in self._own_buffers.items()}
+        objects = {
+            name: encoder.encode(self._tracked.objects[name].state_dict(), name)
+            for name in self._own_objects
+        }
+        own = [rest, self._pass_start_json, buffers, objects]
+        return json.dumps(own, separators=(",", ":")).encode()
+
+    def load(self, tree: Mapping[str, Any], tensors: Sequence[Tensor], own: bytes) -> Position:
+        """Load the state that a survivor captured and the state of a lost rank; return its position."""
+        rest, pass_start, buffers, objects = json.loads(own)
+        named = dict(zip(tree["names"], tensors, strict=True))
+        named |= {name: decode(raw, {}) for name, raw in buffers.items()}
+        trees = {**tree["trees"], **objects}
+        self._tracked.load({name: decode(trees[name], named) for name in self._tracked.names})
+        position = {name: decode(raw, {}) for name, raw in rest.items()}
+        return Position(dawn=decode(pass_start, {}), **position)
+
+    def _after_step(self, *_given: object) -> None:
+        self._has_stepped = True
