@@ -84,6 +84,43 @@ def test_invalid_report_rejects_its_whole_batch(world: SimulatedService) -> None
     assert world.http.get(f"/v1/jobs/{job}/metrics").json() == []
 
 
+def test_replaced_ranks_keep_the_job_training(world: SimulatedService) -> None:
+    job = world.submit()["id"]
+    world.until(job, "training")
+    before = world.http.get(f"/v1/jobs/{job}").json()
+    n = world.services.journal.marks(job)[1] + 1
+    at = world.clock.now().isoformat()
+    body = {"step": before["step"] + 5, "ranks": [1, 3], "cause": "rank 1 was killed"}
+    report = _report(n, "ranks_replaced", **body, paused_ms=800) | {"at": at}
+
+    answer = _send(world, job, report)
+
+    after = world.http.get(f"/v1/jobs/{job}").json()
+    assert answer.json() == {"next": n + 1, "leave_within_s": None}
+    assert (after["state"], after["step"]) == ("training", body["step"])
+    assert [after[name] for name in ("attempt", "failures", "preemptions")] == [1, 0, 0]
+    [event] = [
+        event
+        for event in world.http.get(f"/v1/jobs/{job}/events").json()
+        if event["kind"] == "RanksReplaced"
+    ]
+    assert event["body"] == {"attempt": 1, **body, "paused_ms": 800}
+    texts = [item["text"] for item in world.http.get(f"/v1/jobs/{job}/story").json()]
+    assert any(text.startswith("Ranks 1, 3 were replaced after step") for text in texts)
+
+
+def test_report_of_too_many_replaced_ranks_is_refused(world: SimulatedService) -> None:
+    job = world.submit()["id"]
+    ranks = [*range(4097)]
+
+    answer = _send(
+        world, job, _report(1, "ranks_replaced", step=5, ranks=ranks, cause="", paused_ms=800)
+    )
+
+    assert answer.status_code == 422
+    assert "report 1 (ranks_replaced): ranks: " in answer.json()["detail"]
+
+
 def test_known_reports_of_a_newer_worker_are_accepted(world: SimulatedService) -> None:
     job = world.submit()["id"]
     known = _report(3, step=2, values={"loss": 1.0}) | {"priority": "high"}

@@ -200,6 +200,20 @@ BILLING_MISTAKES: Final = (
         tests=(f"{BILLING}test_bill_reference.py",),
     ),
     Mistake(
+        name="wait-for-replaced-ranks-is-useful",
+        file=f"{S}domain/billing/phases.py",
+        old="_stalls(safe, ranks.replacements)",
+        new="_stalls(safe, ())",
+        tests=(f"{BILLING}test_bill.py",),
+    ),
+    Mistake(
+        name="replacement-of-ranks-has-no-step",
+        file=f"{S}domain/attempts.py",
+        old="reported = (*sources, *self.replacements, self.point)",
+        new="reported = (*sources, self.point)",
+        tests=(f"{BILLING}test_bill.py",),
+    ),
+    Mistake(
         name="restart-of-ranks-loses-no-steps",
         file=f"{S}domain/attempts.py",
         old="sources = [*self.checkpoints, self.training, self.worker_exit, self.notice, self.restart]",

@@ -28,6 +28,7 @@ from support.events import (
     left,
     lost,
     ready,
+    replaced,
     restarted,
     restoring,
     saved,
@@ -43,6 +44,7 @@ class Doing(StrEnum):
     RESTORE = "restore"
     STEP = "step"
     SNAPSHOT = "snapshot"
+    REPLACEMENT = "replacement"
     IDLE = "idle"
 
 
@@ -74,6 +76,8 @@ class Plan:
     damaged: int
     """Number of newest checkpoints that the attempt finds damaged."""
     micros: int
+    pause: int = 0
+    """Milliseconds for which the ranks wait for a replaced one, after the first step of each lap and sprint."""
     restarts: tuple[Plan, ...] = ()
     """Further starts of the ranks on the same nodes. Waits, prices and idle time of these plans have no effect."""
     groups: tuple[NodeGroup, ...] = ()
@@ -161,17 +165,20 @@ class Life:
             )
         )
         for steps, stall in plan.laps:
-            step = self._step(attempt, step, steps)
+            step = self._step(attempt, step, steps, plan.pause)
             result = saved(self.now_s, attempt=attempt, step=step, stall_ms=stall)
             # Another start of the attempt may save the same step.
             result = replace(result, checkpoint=f"{result.checkpoint}-{self.start}")
             self.log.append(result)
             self.good.append((step, result.checkpoint))
             self.spend(stall, Doing.SNAPSHOT, attempt, step)
-        return self._step(attempt, step, plan.sprint)
+        return self._step(attempt, step, plan.sprint, plan.pause)
 
-    def _step(self, attempt: int, step: int, steps: int) -> int:
-        for _ in range(steps):
+    def _step(self, attempt: int, step: int, steps: int, pause: int) -> int:
+        for number in range(steps):
+            if number == 1 and pause:
+                self.spend(pause, Doing.REPLACEMENT, attempt, step)
+                self.log.append(replaced(self.now_s, attempt=attempt, step=step, paused_ms=pause))
             self.spend(1, Doing.STEP, attempt, step)
             step += 1
         return step
@@ -211,7 +218,7 @@ def moment_phase(moment: Moment, kept: float) -> str:
     match moment.doing:
         case Doing.STEP:
             return "useful" if moment.step < kept else "lost"
-        case Doing.SNAPSHOT:
+        case Doing.SNAPSHOT | Doing.REPLACEMENT:
             return "stalled" if moment.step <= kept else "lost"
         case Doing.IDLE:
             return "stalled"

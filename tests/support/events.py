@@ -22,6 +22,7 @@ from holdfast.domain.events import (
     Paused,
     PauseRequested,
     PreemptionNoticed,
+    RanksReplaced,
     RanksRestarted,
     RestoreStarted,
     ResumeRequested,
@@ -127,6 +128,24 @@ def restarted(
     seconds: float = 0, *, attempt: int = 1, step: int = 0, detail: str = "rank 1 was killed"
 ) -> RanksRestarted:
     return RanksRestarted(at=at(seconds), attempt=attempt, step=step, exit_code=137, detail=detail)
+
+
+def replaced(
+    seconds: float = 0,
+    *,
+    attempt: int = 1,
+    step: int = 0,
+    ranks: tuple[int, ...] = (1,),
+    paused_ms: int = 0,
+) -> RanksReplaced:
+    return RanksReplaced(
+        at=at(seconds),
+        attempt=attempt,
+        step=step,
+        ranks=ranks,
+        cause="rank 1 was killed",
+        paused_ms=paused_ms,
+    )
 
 
 def training(

@@ -121,6 +121,9 @@ def _sentence(event: EventOut) -> str:
             text = f"{begin} nodes lost ({body['cause'].replace('_', ' ')})"
         case "RanksRestarted":
             text = f"{begin} ranks start again after step {body['step']}: {body['detail']}"
+        case "RanksReplaced":
+            ranks = ", ".join(map(str, body["ranks"])) or "none"
+            text = f"{begin} ranks replaced after step {body['step']} ({ranks}): {body['cause']}"
         case "WorkerLeft":
             text = f"{begin} worker exited at step {body['step']} ({body['reason']})"
         case "Finished":

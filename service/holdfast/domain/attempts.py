@@ -18,6 +18,7 @@ from holdfast.domain.events import (
     Outcome,
     PreemptionNoticed,
     PriceChanged,
+    RanksReplaced,
     RanksRestarted,
     RestoreStarted,
     TrainingStarted,
@@ -45,6 +46,7 @@ class RankStart:
     worker_exit: WorkerLeft | None = None
     notice: PreemptionNoticed | None = None
     checkpoints: list[CheckpointCommitted] = field(default_factory=list)
+    replacements: list[RanksReplaced] = field(default_factory=list)
     restart: RanksRestarted | None = None
     """The failure after which the ranks started again; None for the last start of an attempt."""
     point: LatestPoint | None = None
@@ -53,7 +55,8 @@ class RankStart:
     def last_step(self) -> int | None:
         """Newest known step; None if it did not train."""
         sources = [*self.checkpoints, self.training, self.worker_exit, self.notice, self.restart]
-        steps = [item.step for item in (*sources, self.point) if item is not None]
+        reported = (*sources, *self.replacements, self.point)
+        steps = [item.step for item in reported if item is not None]
         return max(steps) if self.training and steps else None
 
 
@@ -118,6 +121,7 @@ def collect_attempts(facts: Sequence[Event], reached: Mapping[int, LatestPoint])
                 | RestoreStarted()
                 | TrainingStarted()
                 | RanksRestarted()
+                | RanksReplaced()
                 | WorkerLeft()
                 | PreemptionNoticed()
                 | CheckpointCommitted()
@@ -138,6 +142,7 @@ def _apply_event(
     | RestoreStarted
     | TrainingStarted
     | RanksRestarted
+    | RanksReplaced
     | WorkerLeft
     | PreemptionNoticed
     | CheckpointCommitted
@@ -154,6 +159,8 @@ def _apply_event(
         case RanksRestarted():
             start.restart = fact
             attempt.starts.append(RankStart())
+        case RanksReplaced():
+            start.replacements.append(fact)
         case WorkerLeft():
             start.worker_exit = start.worker_exit or fact
         case PreemptionNoticed():

@@ -31,6 +31,7 @@ from support.events import (
     paused,
     pausing,
     ready,
+    replaced,
     restarted,
     restoring,
     resumed,
@@ -101,6 +102,56 @@ def test_restart_of_ranks_divides_an_attempt() -> None:
         s(setup=20, restore=5, useful=25, lost=10),
         s(setup=2, restore=1, lost=17),
     )
+
+
+def test_wait_for_replaced_ranks_is_stalled_and_loses_no_steps() -> None:
+    # 0 submitted | 10 nodes, trains | 40-45 ranks wait | 60 snapshot | 70-73 ranks wait | 100 ended
+    account = billed(
+        ready(10),
+        restoring(10),
+        training(10, step=0),
+        replaced(45, step=30, paused_ms=5000),
+        saved(60, step=40, stall_ms=1000),
+        replaced(73, step=50, paused_ms=3000),
+        left(100, step=80, reason=LeftReason.FINISHED, exit_code=0),
+        finished(100),
+    )
+
+    assert account.ms == s(useful=90 - 9, stalled=5 + 1 + 3)
+    assert (account.lost_steps, len(account.attempts)) == (0, 1)
+
+
+def test_wait_for_replaced_ranks_overlaps_a_snapshot_only_once() -> None:
+    account = billed(
+        ready(10),
+        restoring(10),
+        training(10, step=0),
+        saved(40, step=30, stall_ms=4000),
+        replaced(46, step=30, paused_ms=5000),
+        left(100, step=80, reason=LeftReason.FINISHED, exit_code=0),
+        finished(100),
+    )
+
+    assert account.ms == s(useful=90 - 6, stalled=6)
+
+
+def test_replaced_ranks_count_the_step_before_a_loss() -> None:
+    # The steps after the checkpoint are lost with the nodes, and so is the wait in them.
+    account = billed(
+        ready(10),
+        restoring(10),
+        training(10, step=0),
+        saved(40, step=30),
+        replaced(60, step=45, paused_ms=5000),
+        lost(70),
+        ready(70, attempt=2),
+        restoring(70, attempt=2),
+        training(70, attempt=2, step=30),
+    )
+
+    [first, _] = account.attempts
+    assert first.ms == s(useful=30, lost=30)
+    assert (first.last_step, first.lost_steps) == (45, 15)
 
 
 def test_preemption_with_notice_loses_no_saved_work() -> None:

@@ -63,6 +63,7 @@ def _plan(draw: random.Random) -> Plan:
         restore=draw.randint(-1, 9),
         laps=[(draw.randint(1, 9), draw.randrange(5)) for _ in range(draw.randrange(4))],
         sprint=draw.randrange(10),
+        pause=draw.choice([0, 0, 1, 3]),
         idle=draw.randint(-2, 4),
         damaged=draw.choice([0, 0, 0, 1, 2]),
         micros=draw.choice(PRICES),

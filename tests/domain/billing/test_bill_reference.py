@@ -26,6 +26,7 @@ def lives(draw: st.DrawFn) -> Life:
         "restore": st.integers(-1, 9),
         "laps": st.lists(st.tuples(st.integers(1, 9), st.integers(0, 4)), max_size=3),
         "sprint": short,
+        "pause": st.sampled_from([0, 0, 1, 3]),
         "idle": st.integers(-2, 4),
         "damaged": st.sampled_from([0, 0, 0, 1, 2]),
         "micros": st.sampled_from([MS_PER_HOUR, 1, 7_777_777, 123_456_789]),

@@ -41,6 +41,8 @@ WORDS: dict[str, st.SearchStrategy[Any]] = {
     "size_bytes": COUNTS,
     "stall_ms": COUNTS,
     "upload_ms": COUNTS,
+    "paused_ms": COUNTS,
+    "ranks": st.lists(COUNTS, max_size=3).map(tuple),
     "failures": COUNTS,
     "safe_step": COUNTS,
     "interval": st.none() | st.builds(Interval, *[COUNTS] * 5),

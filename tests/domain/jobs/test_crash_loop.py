@@ -11,7 +11,18 @@ from holdfast.domain.jobs.crash_loop import normalised, restart_pause_s
 from holdfast.domain.jobs.guards import trip
 from holdfast.domain.jobs.job import Job
 from holdfast.domain.jobs.lifecycle import fold
-from support.events import at, launched, left, lost, ready, restarted, saved, submitted, training
+from support.events import (
+    at,
+    launched,
+    left,
+    lost,
+    ready,
+    replaced,
+    restarted,
+    saved,
+    submitted,
+    training,
+)
 
 OOM = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB (GPU 3; 79.15 GiB total)"
 
@@ -98,6 +109,25 @@ def test_restarts_of_ranks_count_towards_max_failures() -> None:
 
     assert tripped is not None
     assert tripped.guard is Guard.MAX_FAILURES
+
+
+def test_replaced_ranks_count_as_no_crash_and_no_failure() -> None:
+    begun = [submitted(), launched(), ready(), training(1)]
+    calm = [replaced(n, step=n) for n in range(2, 12)]
+
+    result = job([*begun, *calm])
+
+    assert (result.failures, result.failure, result.crashes) == (0, "", job(begun).crashes)
+    assert guard(result) is None
+
+
+def test_replaced_ranks_do_not_reset_the_count_of_crashes() -> None:
+    begun = [submitted(), launched(), ready(), training(1)]
+    restarts = [restarted(n, step=n, detail=f"rank {n} was killed") for n in range(2, 5)]
+
+    result = job([*begun, *restarts[:2], replaced(3, step=9), restarts[2]])
+
+    assert guard(result) is Guard.SAME_CRASH
 
 
 def test_different_crash_or_exit_code_resets_the_count() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from holdfast.domain.events import (
@@ -29,6 +30,7 @@ from support.events import (
     paused,
     pausing,
     ready,
+    replaced,
     restarted,
     restoring,
     resumed,
@@ -78,6 +80,7 @@ WORKER_EVENTS: list[Event] = [
     noticed(9, step=7),
     restoring(9),
     saved(9, step=7),
+    replaced(9, step=7),
     left(9, step=7),
 ]
 
@@ -173,6 +176,15 @@ def test_late_restart_of_ranks_moves_only_a_training_job(state: State) -> None:
     assert advance(before, restarted(9)).state is before.state
 
 
+def test_replaced_ranks_advance_only_the_step() -> None:
+    before = job(submitted(), launched(), ready(), training(5), saved(6, step=10))
+
+    after = advance(before, replaced(9, step=14, paused_ms=800))
+
+    advanced = {"step": 14, "furthest_step": 14, "advanced_attempt": 1}
+    assert after == replace(before, seq=before.seq + 1, updated_at=at(9), **advanced)
+
+
 def test_early_training_report_applies_once_nodes_are_ready() -> None:
     early = job(submitted(), launched(), training(5, attempt=1, step=0))
 
@@ -201,7 +213,12 @@ def test_early_start_does_not_revive_a_stopping_job() -> None:
 def test_an_old_attempt_only_annotates() -> None:
     current = job(submitted(), launched(), ready(), training(1), lost(2), ready(3, attempt=2))
 
-    for late in (training(9, step=500), noticed(9, step=500), left(9, step=500)):
+    for late in (
+        training(9, step=500),
+        noticed(9, step=500),
+        replaced(9, step=500),
+        left(9, step=500),
+    ):
         result = advance(current, late)
 
         assert (result.state, result.step, result.detail) == (State.STARTING, 0, current.detail)

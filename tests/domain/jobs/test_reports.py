@@ -13,6 +13,7 @@ from holdfast.domain.events import (
     CheckpointFailed,
     LeftReason,
     PreemptionNoticed,
+    RanksReplaced,
     RanksRestarted,
     RestoreStarted,
     RunDescribed,
@@ -124,6 +125,17 @@ UNDERSTOOD: dict[ReportKind, tuple[dict[str, Json], WorkerFact | Point]] = {
             at=AT, attempt=2, step=7, exit_code=137, detail="rank 1 was killed by signal 9"
         ),
     ),
+    ReportKind.RANKS_REPLACED: (
+        {"step": 7, "ranks": [1, 3], "cause": "rank 1 was killed by signal 9", "paused_ms": 800},
+        RanksReplaced(
+            at=AT,
+            attempt=2,
+            step=7,
+            ranks=(1, 3),
+            cause="rank 1 was killed by signal 9",
+            paused_ms=800,
+        ),
+    ),
     ReportKind.WORKER_LEFT: (
         {"step": 7, "reason": "preempted", "exit_code": 75, "detail": ""},
         WorkerLeft(at=AT, attempt=2, step=7, reason=LeftReason.PREEMPTED, exit_code=75),
@@ -163,6 +175,15 @@ def test_report_is_read_back_unchanged_from_a_spool(kind: ReportKind) -> None:
         (ReportKind.PREEMPTION_NOTICED, {"left_s": math.nan}, "left_s"),
         (ReportKind.PREEMPTION_NOTICED, {"left_s": 1e300}, "left_s"),
         (ReportKind.TRAINING_STARTED, {"passed_over": [{"checkpoint": "x"}]}, "passed_over"),
+        (ReportKind.RANKS_REPLACED, {"step": -1}, "step: .*greater than or equal to 0"),
+        (ReportKind.RANKS_REPLACED, {"ranks": None}, "ranks: .*valid tuple"),
+        (ReportKind.RANKS_REPLACED, {"ranks": "1, 3"}, "ranks: .*valid tuple"),
+        (ReportKind.RANKS_REPLACED, {"ranks": [1, -3]}, "ranks.1: .*greater than or equal to 0"),
+        (ReportKind.RANKS_REPLACED, {"ranks": [2**70]}, "ranks.0: "),
+        (ReportKind.RANKS_REPLACED, {"ranks": [*range(4097)]}, "ranks: .*at most 4096 items"),
+        (ReportKind.RANKS_REPLACED, {"cause": None}, "cause: .*valid string"),
+        (ReportKind.RANKS_REPLACED, {"paused_ms": -1}, "paused_ms: "),
+        (ReportKind.RANKS_REPLACED, {"paused_ms": math.inf}, "paused_ms: "),
         (ReportKind.PROGRESS, {"step": "many"}, "valid integer"),
         (ReportKind.PROGRESS, {"step": 2**70}, "less than"),
         (ReportKind.PROGRESS, {"values": [1, 2]}, "names to numbers"),
@@ -175,6 +196,16 @@ def test_malformed_report_is_refused_with_a_reason(
 
     with pytest.raises(BadReport, match=f"report 3.*{named}"):
         parse_report(report(kind, {**body, **spoilt}))
+
+
+@pytest.mark.parametrize("count", [0, 4096])
+def test_report_of_few_or_many_replaced_ranks_is_accepted(count: int) -> None:
+    body = UNDERSTOOD[ReportKind.RANKS_REPLACED][0]
+
+    event = parse_report(report(ReportKind.RANKS_REPLACED, {**body, "ranks": [*range(count)]}))
+
+    assert isinstance(event, RanksReplaced)
+    assert event.ranks == tuple(range(count))
 
 
 @pytest.mark.parametrize(
@@ -238,6 +269,7 @@ JSON = st.recursive(
     st.sampled_from(ReportKind),
     st.dictionaries(
         st.sampled_from([*CHECKPOINT, "values", "reason", "exit_code", "left_s", "passed_over"])
+        | st.sampled_from(["ranks", "cause", "paused_ms"])
         | st.text(),
         JSON,
     ),

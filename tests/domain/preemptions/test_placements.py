@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import pytest
 from holdfast.domain.billing.bill import LatestPoint, compute_bill
 from holdfast.domain.diagnostics.timeline import timeline
 from holdfast.domain.events import Cause, Event, LeftReason, Outcome
@@ -20,6 +21,7 @@ from support.events import (
     pausing,
     ready,
     relimited,
+    replaced,
     restoring,
     resumed,
     saved,
@@ -73,6 +75,19 @@ def test_recovery_is_split_into_five_phases() -> None:
         None,
         False,
     )
+
+
+def test_replacement_of_ranks_reports_repeated_steps() -> None:
+    # As above, and training waits from 200 to 210 with step 50 done. Step 70 lies 10 s after that.
+    reached = {1: LatestPoint(step=70, at=at(95))}
+    again = [
+        replaced(210, attempt=2, step=50, paused_ms=10_000),
+        saved(230, attempt=2, step=90),
+    ]
+
+    [first, _] = placements(*PREEMPTED[:8], *again, reached=reached)
+
+    assert first.redo_ms == 40_000
 
 
 def test_unreported_phase_durations_are_none() -> None:
@@ -148,6 +163,33 @@ def test_timeline_names_the_termination_notice() -> None:
     result = timeline_sentences(ready(10), training(20, step=0), noticed(30, step=9, left_s=25.0))
 
     assert "Termination notice (25 s) at step 9." in result
+
+
+@pytest.mark.parametrize(
+    ("ranks", "paused_ms", "sentence"),
+    [
+        ((1,), 800, "Rank 1 was replaced after step 1,200 while the others waited 0.8 s"),
+        (
+            (1, 3),
+            59_000,
+            "Ranks 1, 3 were replaced after step 1,200 while the others waited 59.0 s",
+        ),
+        (
+            tuple(range(8, 17)),
+            120_000,
+            "Ranks 8, 9, 10, 11, 12, 13, 14, 15 and 1 other were replaced after step 1,200 while the others waited 2 min",
+        ),
+        ((), 800, "All ranks waited 0.8 s after step 1,200 and continued"),
+    ],
+)
+def test_timeline_names_replaced_ranks_and_the_wait(
+    ranks: tuple[int, ...], paused_ms: int, sentence: str
+) -> None:
+    event = replaced(300, step=1200, ranks=ranks, paused_ms=paused_ms)
+
+    result = timeline_sentences(ready(10), training(20, step=0), event)
+
+    assert f"{sentence}: rank 1 was killed. No step lost." in result
 
 
 def test_timeline_has_the_newest_reported_step() -> None:

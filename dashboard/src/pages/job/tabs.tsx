@@ -53,9 +53,11 @@ const EVENTS: Column<JobEvent>[] = [
   { name: 'body', title: 'Details', cell: (event) => <code className="body">{brief(event)}</code>, value: (event) => JSON.stringify(event.body) },
 ]
 
+const isNumbers = (value: unknown): boolean => Array.isArray(value) && value.length > 0 && value.every((one) => typeof one === 'number')
+
 function brief(event: JobEvent): string {
   return Object.entries(event.body)
-    .filter(([name, value]) => !['at', 'source', 'spec', 'task'].includes(name) && value !== null && value !== '' && typeof value !== 'object')
+    .filter(([name, value]) => !['at', 'source', 'spec', 'task'].includes(name) && value !== null && value !== '' && (typeof value !== 'object' || isNumbers(value)))
     .map(([name, value]) => `${name}=${String(value)}`)
     .join('  ')
 }

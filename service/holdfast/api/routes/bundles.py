@@ -77,7 +77,7 @@ The bill is a pure function of `events.jsonl`, `newest-points.json` and, for a r
 2. An attempt is divided in this order: *setup* until `RestoreStarted`, *restore* until `TrainingStarted`, then steps.
    Steps are *useful* if a later attempt resumed from a checkpoint that contains them (`restored_from`), or if the final model does.
    Steps after that are *lost*; the last attempt of a job that is running or has succeeded has lost none.
-   `stall_ms` of `CheckpointCommitted`, and the time after `WorkerLeft`, is *stalled*.
+   `stall_ms` of `CheckpointCommitted`, `paused_ms` before `RanksReplaced`, and the time after `WorkerLeft`, is *stalled*.
    An attempt whose program reported nothing is *lost* if it ended with a capacity loss, and *unmeasured* otherwise.
 3. The phases add up to the time with nodes, in integer milliseconds. Each millisecond has the price of its time:
    `micros_per_hour` of `NodesReady`, and of each later `PriceChanged` of the same attempt and group from its `at` on.

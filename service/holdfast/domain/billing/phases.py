@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from holdfast.domain.attempts import Attempt, RankStart
 from holdfast.domain.billing.rate import RateSchedule, to_ms
-from holdfast.domain.events import CheckpointCommitted, EventBase
+from holdfast.domain.events import CheckpointCommitted, EventBase, RanksReplaced
 
 
 class Phase(StrEnum):
@@ -38,7 +38,8 @@ class Phases:
     restore: int = 0
     useful: int = 0
     stalled: int = 0
-    """Nodes ran without progress: snapshots, and the time after the worker exited."""
+    """Nodes ran without progress: snapshots, waits for replaced ranks, and the time after the worker
+    exited."""
     lost: int = 0
     unmeasured: int = 0
     """The program sent no reports, so its progress is unknown."""
@@ -153,7 +154,7 @@ def _spans_of_start(ranks: RankStart, kept: float, start: int, end: int) -> tupl
         keep = trained
     return (
         *setup,
-        *_with_stalls(safe, trained, keep),
+        *_with_stalls(_stalls(safe, ranks.replacements), trained, keep),
         Span(Phase.LOST, keep, left),
         Span(Phase.STALLED, left, end),
     )
@@ -167,14 +168,22 @@ def unreported(attempt: Attempt, start: int, end: int) -> tuple[Span, ...]:
     return _merge_adjacent([Span(Phase.LOST if attempt.cause else Phase.UNMEASURED, start, end)])
 
 
-def _with_stalls(
-    saved: Iterable[CheckpointCommitted], begin_ms: int, end_ms: int
-) -> Iterator[Span]:
-    """Useful time split by its snapshots. Overlapping snapshots count once."""
+def _stalls(
+    saved: Iterable[CheckpointCommitted], replaced: Iterable[RanksReplaced]
+) -> Iterator[tuple[int, int]]:
+    """Begin and length of each snapshot, and of each wait for replaced ranks."""
+    for snapshot in saved:
+        yield to_ms(snapshot.snapshot_at), snapshot.stall_ms
+    for replacement in replaced:
+        yield to_ms(replacement.at) - replacement.paused_ms, replacement.paused_ms
+
+
+def _with_stalls(stalls: Iterable[tuple[int, int]], begin_ms: int, end_ms: int) -> Iterator[Span]:
+    """Useful time split by its stalls. Overlapping stalls count once."""
     at = begin_ms
-    for snapshot in sorted(saved, key=lambda c: c.snapshot_at):
-        begin = min(max(to_ms(snapshot.snapshot_at), at), end_ms)
-        end = min(max(to_ms(snapshot.snapshot_at) + snapshot.stall_ms, begin), end_ms)
+    for begun_ms, stall_ms in sorted(stalls):
+        begin = min(max(begun_ms, at), end_ms)
+        end = min(max(begun_ms + stall_ms, begin), end_ms)
         yield Span(Phase.USEFUL, at, begin)
         yield Span(Phase.STALLED, begin, end)
         at = end

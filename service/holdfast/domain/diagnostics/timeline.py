@@ -25,6 +25,7 @@ from holdfast.domain.events import (
     Outcome,
     Paused,
     PauseRequested,
+    RanksReplaced,
     ResumeRequested,
     RunsCompared,
     Submitted,
@@ -41,6 +42,8 @@ CAUSE_TEXT: Final = {
     Cause.USER_ERROR: "the program failed",
     Cause.PAUSED: "nodes released for a pause",
 }
+MAX_NAMED_RANKS: Final = 8
+"""Ranks that a sentence names. A lower value hides more of them; a higher value makes it long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +208,8 @@ def _attempt_sentences(
             paid = _usd(item.micros.setup + item.micros.restore, mark)
             cost = f"; startup cost {paid}" * (len(attempt.starts) == 1)
             yield Sentence(start.training.at, f"{how}{cost}.")
+        for replacement in start.replacements:
+            yield Sentence(replacement.at, _replacement_text(replacement))
         if start.restart is not None:
             yield Sentence(
                 start.restart.at,
@@ -228,6 +233,22 @@ def _attempt_sentences(
             attempt.lost.at,
             f"Attempt {item.attempt} ended: {CAUSE_TEXT[attempt.lost.cause]}{detail}. {_lost_work_text(item, mark)}",
         )
+
+
+def _replacement_text(event: RanksReplaced) -> str:
+    """How a run continued after a loss of ranks without a restart."""
+    ms, ranks = event.paused_ms, event.ranks
+    paused = f"{ms / 1000:.1f} s" if ms < 60_000 else _duration_text(ms)
+    where = f"after step {event.step:,}"
+    what = f"All ranks waited {paused} {where} and continued"
+    if ranks:
+        named = ", ".join(map(str, ranks[:MAX_NAMED_RANKS]))
+        more = len(ranks) - MAX_NAMED_RANKS
+        named += f" and {more:,} other{'s' * (more != 1)}" if more > 0 else ""
+        subject = f"Ranks {named} were" if len(ranks) > 1 else f"Rank {named} was"
+        what = f"{subject} replaced {where} while the others waited {paused}"
+    why = f": {event.cause}" if event.cause else ""
+    return f"{what}{why}. No step lost."
 
 
 def _resume_text(step: int, checkpoint: str | None, parent: str | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 from holdfast_worker.protocol import policies
 from pydantic import BeforeValidator, Field
@@ -14,6 +14,11 @@ Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
 """A nonnegative count that fits into a 64-bit column."""
 Attempt: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
 """Number of an attempt within its job, from 1."""
+MAX_REPLACED_RANKS: Final = 4096
+"""Ranks that one event names. A lower value refuses reports of large runs; a higher value
+makes events longer."""
+Ranks: TypeAlias = Annotated[tuple[Count, ...], Field(max_length=MAX_REPLACED_RANKS)]
+"""Numbers of ranks within a run, from 0."""
 Seconds: TypeAlias = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
 """A time span that fits into a column of milliseconds; negative if its end had already passed."""
 

@@ -12,7 +12,15 @@ from holdfast_worker.protocol.policies import ConsistencyGuarantee, OnFailure
 from pydantic import AwareDatetime, JsonValue
 
 from holdfast.domain.events.base import EventBase, Source
-from holdfast.domain.events.values import Attempt, Count, Interval, Metric, PassedOver, Seconds
+from holdfast.domain.events.values import (
+    Attempt,
+    Count,
+    Interval,
+    Metric,
+    PassedOver,
+    Ranks,
+    Seconds,
+)
 
 
 class LeftReason(StrEnum):
@@ -135,6 +143,22 @@ class RanksRestarted(EventBase):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RanksReplaced(EventBase):
+    """Ranks were lost and replaced while the others waited with their state; training continues."""
+
+    source: ClassVar[Source] = Source.WORKER
+    attempt: Attempt
+    step: Count
+    """Number of completed steps; all of them are kept."""
+    ranks: Ranks
+    """The replaced ranks; empty if all ranks waited and none was replaced."""
+    cause: str
+    """Description of the loss."""
+    paused_ms: Count
+    """Longest time for which a rank waited, in milliseconds; it ends at `at`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerLeft(EventBase):
     """The worker of an attempt stopped training."""
 
@@ -167,5 +191,6 @@ WorkerFact: TypeAlias = (
     | CheckpointFailed
     | SavingFailed
     | RanksRestarted
+    | RanksReplaced
     | WorkerLeft
 )

@@ -3,6 +3,7 @@
     queued --LaunchRequested--> provisioning --NodesReady--> starting --TrainingStarted--> training
     starting | training --CapacityLost--> recovering --NodesReady--> starting
     training --RanksRestarted--> starting                  (ranks failed and start again on their nodes)
+    training --RanksReplaced--> training                   (ranks were replaced while the others waited)
     recovering --LaunchRequested--> provisioning           (lost by the launcher: a new launch key)
     any active state --PauseRequested, GuardTripped--> pausing --Paused--> paused --ResumeRequested--> queued
     any state but ended --CancelRequested, GuardTripped--> stopping
@@ -45,6 +46,7 @@ from holdfast.domain.events import (
     PauseRequested,
     PreemptionNoticed,
     PriceChanged,
+    RanksReplaced,
     RanksRestarted,
     RestoreStarted,
     ResumeRequested,
@@ -385,7 +387,7 @@ def _apply_worker_event(job: Job, event: WorkerFact) -> Job:
                 detail=f"the ranks start again: {event.detail}" if moves else job.detail,
                 step=max(job.step, step) if current else job.step,
             )
-        case WorkerLeft(step=step) | PreemptionNoticed(step=step):
+        case WorkerLeft(step=step) | PreemptionNoticed(step=step) | RanksReplaced(step=step):
             return replace(job, step=max(job.step, step)) if current else job
         case CheckpointFailed() | SavingFailed() | RestoreStarted() | RunDescribed():
             return job

@@ -165,7 +165,8 @@ def _redo_ms(lost_steps: int, lost: Attempt, after: Attempt) -> int | None:
         return 0 if not lost_steps else None
     begun = again.training.at
     positions = [(saved.step, saved.snapshot_at) for saved in again.checkpoints]
-    reported = (again.worker_exit, again.notice, again.restart, again.point)
+    single = (again.worker_exit, again.notice, again.restart, again.point)
+    reported = (*single, *again.replacements)
     positions += [(fact.step, fact.at) for fact in reported if fact]
     before = (again.training.step, begun)
     for step, at in sorted(positions):
