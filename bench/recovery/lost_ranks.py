@@ -1,0 +1,128 @@
+"""Cost of a lost rank on one of three nodes, for several ways to recover. See README.md."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import os
+import random
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from recovery.lost_ranks_plot import plot
+from recovery.lost_ranks_run import NODES, PHASES, WAYS, Loss, Moment, NotRecovered, Settings, Way
+from recovery.lost_ranks_scripts import SAVE_EVERY
+
+OUT = Path(__file__).parents[2] / "build" / "bench-lost-ranks"
+OURS = "in_process"
+"""The way with which the others are compared."""
+INSTALL_TORCHFT = (
+    "torchft is left out, as it cannot be imported: pip install torchft==0.2.0 installs it, "
+    "and keeps an installed torch of version 2.7 or later"
+)
+
+
+def main() -> None:
+    """Kill, measure, print and plot."""
+    parser = argparse.ArgumentParser(prog="python -m recovery.lost_ranks", description=__doc__)
+    parser.add_argument("--times", type=int, default=5, help="kills for each way")
+    parser.add_argument("--price", type=float, default=30.0, help="dollars per node-hour")
+    parser.add_argument("--step-ms", type=float, default=50.0, help="duration of a step")
+    parser.add_argument("--width", type=int, default=256, help="hidden size of the model")
+    parser.add_argument("--seed", type=int, default=0, help="selects the nodes and moments")
+    names = [way.name for way in WAYS]
+    parser.add_argument("--only", nargs="+", choices=names, default=names)
+    parser.add_argument("--out", type=Path, default=OUT, help="folder for figures and plot")
+    arguments = parser.parse_args()
+    ways = [way for way in WAYS if way.name in arguments.only]
+    if importlib.util.find_spec("torchft") is None:
+        print(INSTALL_TORCHFT)
+        ways = [way for way in ways if not way.name.startswith("torchft")]
+    settings = Settings(step_s=arguments.step_ms / 1000, width=arguments.width)
+    print(f"{os.cpu_count()} cores, load {_load()} at the start", flush=True)
+    losses = _losses(ways, arguments.times, random.Random(arguments.seed), settings)
+    print(f"load {_load()} at the end\n")
+    _print_results(ways, losses, arguments.price)
+    _print_phases(ways, losses)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    raw = {name: [asdict(loss) for loss in some] for name, some in losses.items()}
+    (arguments.out / "figures.json").write_text(json.dumps(raw, indent=1), encoding="utf-8")
+    title = f"From the kill of a rank to the next new step; medians of {arguments.times} kills"
+    labels = {way.name: way.label for way in ways}
+    (arguments.out / "figures.svg").write_text(plot(title, labels, losses), encoding="utf-8")
+    print(f"\nfigures and plot: {arguments.out}")
+
+
+def _losses(
+    ways: Sequence[Way], times: int, chance: random.Random, settings: Settings
+) -> dict[str, list[Loss]]:
+    """Measure in turns, as the machine may get busier; all ways of a turn lose the same node."""
+    losses: dict[str, list[Loss]] = {way.name: [] for way in ways}
+    for number in range(times):
+        moment = Moment(chance.randrange(NODES), chance.uniform(0, SAVE_EVERY))
+        for way in ways:
+            print(f"\r{number + 1} of {times}: {way.label:<45}", end="", file=sys.stderr)
+            with tempfile.TemporaryDirectory() as home:
+                try:
+                    losses[way.name].append(way.measure(Path(home), moment, settings))
+                except NotRecovered as problem:
+                    print(f"\n{way.label}, node {moment.node}: {problem}", file=sys.stderr)
+    print(f"\r{'':<60}\r", end="", file=sys.stderr)
+    return losses
+
+
+def _print_results(ways: Sequence[Way], losses: dict[str, list[Loss]], price: float) -> None:
+    print(f"{'':<36}{'new step':>18}{'all nodes':>18}{'repeated':>10}{'dropped':>9}", end="")
+    print(f"{'dollars':>10}{'ratio':>7}{'kills':>7}")
+    print(f"{'':<36}{'median':>9}{'p95':>9}{'median':>9}{'p95':>9}{'steps':>10}{'batches':>9}")
+    ours = losses.get(OURS)
+    reference = statistics.median(loss.new_step_s for loss in ours) if ours else None
+    for way in ways:
+        some = losses[way.name]
+        if not some:
+            print(f"{way.label:<36}{'never recovered':>18}")
+            continue
+        new, whole = [loss.new_step_s for loss in some], [loss.all_nodes_s for loss in some]
+        dollars = statistics.median(loss.lost_node_s for loss in some) * price / 3600
+        row = f"{way.label:<36}{statistics.median(new):>8.2f}s{_p95(new):>8.2f}s"
+        row += f"{statistics.median(whole):>8.2f}s{_p95(whole):>8.2f}s"
+        row += f"{statistics.median(loss.repeated_steps for loss in some):>10g}"
+        row += f"{statistics.median(loss.dropped_batches for loss in some):>9g}{dollars:>10.4f}"
+        print(row + (f"{statistics.median(new) / reference:>7.1f}" if reference else ""), end="")
+        print(f"{len(some):>7}")
+    for way in ways:
+        if count := sum(loss.has_fallen_back for loss in losses[way.name]):
+            print(f"{way.label}: all ranks started again after {count} of the kills")
+
+
+def _print_phases(ways: Sequence[Way], losses: dict[str, list[Loss]]) -> None:
+    print("\nmedians of the phases in seconds; `-`: not observed, part of the next phase")
+    print(f"{'':<36}" + "".join(f"{phase:>14}" for phase in PHASES))
+    for way in ways:
+        some = [loss.phases for loss in losses[way.name] if not loss.has_fallen_back]
+        if not some:
+            continue
+        cells = []
+        for phase in PHASES:
+            known = [phases[phase] for phases in some if phase in phases]
+            cells.append(f"{statistics.median(known):>14.3f}" if known else f"{'-':>14}")
+        print(f"{way.label:<36}" + "".join(cells))
+
+
+def _p95(values: Sequence[float]) -> float:
+    """The 95th percentile by the nearest rank: the highest value of fewer than 20."""
+    return sorted(values)[math.ceil(0.95 * len(values)) - 1]
+
+
+def _load() -> str:
+    return ", ".join(f"{each:.1f}" for each in os.getloadavg())
+
+
+if __name__ == "__main__":
+    main()
