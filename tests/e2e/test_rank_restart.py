@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 from holdfast_worker.run_dir import RunDir
 from support.live_service import EXAMPLE, Service
@@ -11,7 +12,8 @@ from support.live_service import EXAMPLE, Service
 STEPS = 60
 
 
-def test_killed_rank_costs_no_attempt(service: Service) -> None:
+def kill_a_rank(service: Service, recovery: str) -> tuple[str, dict[str, Any]]:
+    """Run a job in which rank 1 is killed; return the job and its end."""
     job = service.submit(
         name="restarted",
         workdir=str(EXAMPLE),
@@ -19,14 +21,35 @@ def test_killed_rank_costs_no_attempt(service: Service) -> None:
         run=f"holdfast-worker run train.py --steps {STEPS} --step-seconds 0.1",
         holdfast={
             "checkpoint": {"store": f"file://{service.folder}/store", "every": "10 steps"},
+            "recovery": recovery,
         },
     )
     service.until(job, lambda job: (job["last_checkpoint_step"] or 0) >= 20)
-    [run_dir] = service.home.rglob("attempts/1/node-1/run")
-
+    [run_dir] = service.home.rglob(f"{job}-*/attempts/1/node-1/run")
     [rank] = RunDir(run_dir).registered_pids().values()
     os.kill(rank, signal.SIGKILL)
-    done = service.ended(job)
+    return job, service.ended(job)
+
+
+def test_killed_rank_costs_no_step(service: Service) -> None:
+    job, done = kill_a_rank(service, "in_process")
+
+    assert (done["state"], done["step"], done["attempt"]) == ("succeeded", STEPS, 1)
+    assert (done["preemptions"], done["failures"]) == (0, 0)
+    events = service.json("events", job)
+    kinds = [event["kind"] for event in events]
+    assert kinds.count("TrainingStarted") == kinds.count("NodesReady") == 1
+    [replaced] = (event["body"] for event in events if event["kind"] == "RanksReplaced")
+    assert replaced["ranks"] == [1]
+    assert replaced["cause"] == "rank 1 on node 1 was killed by signal 9"
+    bill = service.json("bill", job)
+    assert (bill["lost_steps"], bill["losses"]) == (0, [])
+    sentences = [item["text"] for item in service.json("why", job)]
+    assert any(text.startswith("Rank 1 was replaced") for text in sentences)
+
+
+def test_killed_rank_costs_no_attempt(service: Service) -> None:
+    job, done = kill_a_rank(service, "restart")
 
     assert (done["state"], done["step"], done["attempt"]) == ("succeeded", STEPS, 1)
     assert (done["preemptions"], done["failures"]) == (0, 1)

@@ -72,6 +72,16 @@ def test_spot_job_is_rendered_completely() -> None:
     assert task["envs"]["HOLDFAST_NAME"] == "tiny gpt"
 
 
+@pytest.mark.parametrize(
+    ("block", "variable"),
+    [({}, None), ({"recovery": "in_process"}, None), ({"recovery": "restart"}, "restart")],
+)
+def test_recovery_mode_is_passed_to_the_worker(block: dict[str, str], variable: str | None) -> None:
+    task = rendered(holdfast=block).task
+
+    assert task["envs"].get("HOLDFAST_RECOVERY") == variable
+
+
 def test_accelerators_are_not_added_by_default() -> None:
     task = rendered().task
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast_worker.protocol.environment import Env
-from holdfast_worker.protocol.policies import RetentionOwner
+from holdfast_worker.protocol.policies import RecoveryMode, RetentionOwner
 
 from holdfast.domain.jobfile.parser import Overrides, ParsedJobFile, parse_job_file
 from holdfast.domain.jobfile.spec import Engine, JobSpec
@@ -163,6 +163,8 @@ def _worker_envs(spec: JobSpec) -> dict[str, str]:
             envs[Env.FROM.value] = checkpoint.from_job
     if spec.holdfast.limits.max_failures == 1:
         envs[Env.MAX_RESTARTS.value] = "0"
+    if spec.holdfast.recovery is not RecoveryMode.IN_PROCESS:
+        envs[Env.RECOVERY.value] = spec.holdfast.recovery.value
     if (max_stall := spec.holdfast.limits.max_stall_argument) != "auto":
         envs[Env.MAX_STALL.value] = max_stall
     return envs

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Final
 from urllib.parse import unquote
 
-from holdfast_worker.protocol.policies import Cadence, OnFailure, RetentionOwner
+from holdfast_worker.protocol.policies import Cadence, OnFailure, RecoveryMode, RetentionOwner
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from holdfast.domain.access.permissions import PROJECT_NAME
@@ -215,6 +215,8 @@ class HoldfastBlock(SpecModel):
     checkpoint: Checkpoint | None = None
     """Checkpoint settings; None disables checkpoints, so every preemption restarts at step 0."""
     limits: Limits = Limits()
+    recovery: RecoveryMode = RecoveryMode.IN_PROCESS
+    """What the ranks of other nodes do if ranks are lost."""
     project: Annotated[str, Field(pattern=PROJECT_NAME)] | None = None
     """Project of the job; None if the submission or the service sets it."""
     tags: dict[str, Text] = Field(default_factory=dict)
