@@ -401,6 +401,7 @@ class Nodes:
             "HOLDFAST_RUN_DIR": str(self.home / f"run-{node}"),
             "HOLDFAST_STORE": f"file://{self.home}/store",
             "HOLDFAST_EVERY": f"{SAVE_EVERY} steps",
+            "SKYPILOT_NUM_GPUS_PER_NODE": "0",
             "SKYPILOT_NUM_NODES": str(NODES),
             "SKYPILOT_NODE_RANK": str(node),
             "SKYPILOT_NODE_IPS": "\n".join(["127.0.0.1"] * NODES),

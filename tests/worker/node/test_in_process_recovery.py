@@ -75,8 +75,24 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
     return nodes
 
 
-@pytest.mark.parametrize("rank", [1, 0])
-@pytest.mark.parametrize("moment", ["forward", "backward", "step", "end"])
+@pytest.mark.parametrize(
+    ("rank", "moment"),
+    [
+        (1, "forward"),
+        (0, "backward"),
+        (1, "end"),
+        *(
+            pytest.param(rank, moment, marks=pytest.mark.full)
+            for rank, moment in (
+                (0, "forward"),
+                (1, "backward"),
+                (1, "step"),
+                (0, "step"),
+                (0, "end"),
+            )
+        ),
+    ],
+)
 def test_lost_rank_costs_no_step(nodes: Nodes, undisturbed: Nodes, rank: int, moment: str) -> None:
     nodes.run("--fall", f"{rank}:{FALL_AT}:{moment}")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from holdfast_worker.run_dir import RunDir
-from holdfast_worker.watchdog.failure_cause import FailureCause
+from holdfast_worker.watchdog.failure_cause import ELECTION_S, FailureCause
 from holdfast_worker.watchdog.group_files import GroupAnswer, GroupFiles, GroupRequest
 from holdfast_worker.watchdog.regrouping import (
     MAX_RECOVERIES,
@@ -111,10 +111,29 @@ def test_cause_that_new_ranks_do_not_mend_is_refused(
 
 
 def test_missing_ranks_are_awaited_for_as_long_as_a_start(regrouping: Regrouping) -> None:
-    regrouping.begin(100.0, KILLED, 1)
+    regrouping.update(0, [request(0)])
+    first = regrouping.is_overdue(100.0, 10.0, is_isolated=False)
 
-    assert not regrouping.is_overdue(100.0 + RECOVERY_TIMEOUT_S + 19, 10.0)
-    assert regrouping.is_overdue(100.0 + RECOVERY_TIMEOUT_S + 21, 10.0)
+    assert not first
+    assert not regrouping.is_overdue(100.0 + RECOVERY_TIMEOUT_S + 19, 10.0, is_isolated=False)
+    assert regrouping.is_overdue(100.0 + RECOVERY_TIMEOUT_S + 21, 10.0, is_isolated=False)
+
+
+def test_ranks_of_an_isolated_node_wait_briefly(regrouping: Regrouping) -> None:
+    regrouping.update(0, [request(0)])
+    regrouping.is_overdue(100.0, 10.0, is_isolated=True)
+
+    assert regrouping.is_overdue(100.0 + ELECTION_S + 1, 10.0, is_isolated=True)
+
+
+def test_answered_request_is_not_overdue(regrouping: Regrouping) -> None:
+    regrouping.update(0, [request(0)])
+    regrouping.is_overdue(100.0, 0.0, is_isolated=False)
+
+    regrouping.accept(GroupAnswer(generation=1, address="host:1"))
+
+    assert not regrouping.is_overdue(1000.0, 0.0, is_isolated=False)
+    assert not regrouping.has_waiting
 
 
 def test_waiting_rank_is_a_sign_of_an_unknown_loss(regrouping: Regrouping) -> None:

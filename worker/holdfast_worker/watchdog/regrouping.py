@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from holdfast_worker.watchdog.failure_cause import FailureCause, RestartPolicy
+from holdfast_worker.watchdog.failure_cause import ELECTION_S, FailureCause, RestartPolicy
 from holdfast_worker.watchdog.group_files import GroupAnswer, GroupRequest
 
 RECOVERY_TIMEOUT_S: Final = 60.0
@@ -43,6 +43,7 @@ class Regrouping:
         self.loss: Loss | None = None
         """The loss of which the run has not recovered yet."""
         self._last_cause: FailureCause | None = None
+        self._waiting_since_s: float | None = None
 
     def can_replace(self, cause: FailureCause, node: int, nodes: int) -> bool:
         """Whether the ranks of a node can be replaced, after `cause`, while others wait."""
@@ -90,16 +91,34 @@ class Regrouping:
             generation=self._formed, address=waiting[min(survivors)].address, cause=cause
         )
 
+    def accept(self, answer: GroupAnswer) -> None:
+        """Record a group that the leader has formed."""
+        if answer.is_formed:
+            self._formed = answer.generation
+            self.loss = None
+
     @property
     def has_waiting(self) -> bool:
-        """Whether a rank asks for a new group, although the leader knows of no loss."""
-        return self.loss is None and any(
+        """Whether a rank asks for a new group, although no loss is known here."""
+        return self.loss is None and self._is_waiting
+
+    def is_overdue(self, now_s: float, start_s: float, *, is_isolated: bool) -> bool:
+        """Whether ranks have asked in vain for too long.
+
+        `start_s`: the duration of the first start. `is_isolated`: this node cannot reach the leader, or as the leader some node.
+        """
+        if not self._is_waiting:
+            self._waiting_since_s = None
+            return False
+        if self._waiting_since_s is None:
+            self._waiting_since_s = now_s
+        limit_s = ELECTION_S if is_isolated else RECOVERY_TIMEOUT_S + 2 * start_s
+        return now_s - self._waiting_since_s > limit_s
+
+    @property
+    def _is_waiting(self) -> bool:
+        return any(
             request.generation > self._formed
             for requests in self._requests.values()
             for request in requests
         )
-
-    def is_overdue(self, now_s: float, start_s: float) -> bool:
-        """Whether ranks are missing for too long; the first start took `start_s`."""
-        limit_s = RECOVERY_TIMEOUT_S + 2 * start_s
-        return self.loss is not None and now_s - self.loss.since_s > limit_s

@@ -74,6 +74,7 @@ RECONNECT_S: Final = 2.0
 """Time for a disconnected node to reconnect before a restart.
 A lower value ends the attempt after a brief interruption of the network; a higher value pays for nodes that wait for a lost one."""
 PAUSE_S: Final = 0.1
+IN_VAIN: Final = "ranks lost their connections to others, which did not return in time"
 KILLED: Final = 128 + SIGKILL
 CLEAN_EXITS: Final = frozenset({Exit.DONE, Exit.PREEMPTED})
 """Exit codes that need no failure cause."""
@@ -349,15 +350,15 @@ class Watchdog:
             self._send_requests()
         if self._start_s is None and self._run_dir.has_trained():
             self._start_s = now_s - self._opened_s
-        if self._node != LEADER or self.cause:
+        if self.cause:
             return
-        if answer := self._regrouping.form():
+        connected = len(self._connected) == self._nodes - 1
+        is_isolated = not (connected if self._node == LEADER else LEADER in self._connected)
+        if self._node == LEADER and (answer := self._regrouping.form()):
             self._decide_group(answer)
-        elif self._regrouping.is_overdue(now_s, self._start_s or 0.0) and (
-            loss := self._regrouping.loss
-        ):
-            log_info("some ranks did not meet the others in time")
-            self.stop_all(loss.cause)
+        elif self._regrouping.is_overdue(now_s, self._start_s or 0.0, is_isolated=is_isolated):
+            waited = FailureCause(Exit.FAILED, self._step, IN_VAIN, is_consequence=True)
+            self.stop_all(self._regrouping.root_cause(waited))
 
     def _send_requests(self) -> None:
         if self._node != LEADER:
@@ -371,6 +372,8 @@ class Watchdog:
         """Pass on an answer to the ranks of this node, and replace them if they have failed."""
         with suppress(OSError):
             self._group_files.answer(answer)
+        if self._regrouping:
+            self._regrouping.accept(answer)
         if answer.is_formed:
             log_info(f"the ranks of all nodes continue in group {answer.generation}")
         elif self._own_cause and not self.replaces_ranks:
