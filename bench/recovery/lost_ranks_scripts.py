@@ -54,7 +54,7 @@ def marked(name, call):
     return calls
 
 mark("imported")
-recovery.ProcessGroupGloo = marked("connected", recovery.ProcessGroupGloo)
+recovery.GlooGroup = marked("connected", recovery.GlooGroup)
 recovery.GroupFiles.request = marked("asked", recovery.GroupFiles.request)
 run = Run.start()
 mark("joined")
