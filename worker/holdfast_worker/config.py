@@ -6,8 +6,9 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from holdfast_worker.protocol.environment import Env, SkyEnv, int_variable
 from holdfast_worker.protocol.policies import (
@@ -49,6 +50,9 @@ Also the default of an absent id."""
 MIN_KEPT_CHECKPOINTS: Final = 2
 """Minimum number of checkpoints that a worker keeps, whatever the setting.
 A lower value would lose the job to a single corrupt checkpoint; a higher value costs storage."""
+
+
+C = TypeVar("C", bound=StrEnum)
 
 
 def environment() -> Mapping[str, str]:
@@ -165,14 +169,14 @@ class Config:
             cadence=_cadence(env),
             keep_checkpoints=_keep_checkpoints(env),
             max_stall=_max_stall(env),
-            on_save_failure=_on_save_failure(env),
+            on_save_failure=_choice(env, Env.ON_SAVE_FAILURE, OnFailure.STOP),
             sync_saves=env.get(Env.SYNC_SAVES) == "1",
             url=env.get(Env.URL) or None,
             token=env.get(Env.TOKEN, ""),
             spool=_path(env, Env.SPOOL),
             run_dir=_path(env, Env.RUN_DIR),
             is_warm=env.get(Env.WARM) != "0",
-            recovery=_recovery(env),
+            recovery=_choice(env, Env.RECOVERY, RecoveryMode.IN_PROCESS),
             node_ranks=NodeRanks.parse(env[NODE_RANKS]) if env.get(NODE_RANKS) else None,
             joins=env.get(JOINS) == "1",
             # A script that a person starts by hand ends with its first error.
@@ -255,21 +259,14 @@ def _max_stall(env: Mapping[str, str]) -> MaxStall:
         raise ValueError(msg) from error
 
 
-def _recovery(env: Mapping[str, str]) -> RecoveryMode:
-    text = env.get(Env.RECOVERY) or RecoveryMode.IN_PROCESS
+def _choice(env: Mapping[str, str], name: str, default: C) -> C:
+    """The value of a variable that names a member of the default's class."""
+    text = env.get(name) or default
+    kind = type(default)
     try:
-        return RecoveryMode(text)
+        return kind(text)
     except ValueError as error:
-        msg = f"{Env.RECOVERY} is {text!r}; write {' or '.join(RecoveryMode)}"
-        raise ValueError(msg) from error
-
-
-def _on_save_failure(env: Mapping[str, str]) -> OnFailure:
-    text = env.get(Env.ON_SAVE_FAILURE) or OnFailure.STOP
-    try:
-        return OnFailure(text)
-    except ValueError as error:
-        msg = f"{Env.ON_SAVE_FAILURE} is {text!r}; write {' or '.join(OnFailure)}"
+        msg = f"{name} is {text!r}; write {' or '.join(kind)}"
         raise ValueError(msg) from error
 
 
