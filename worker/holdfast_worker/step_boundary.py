@@ -128,6 +128,7 @@ class StepBoundary:
             return work()
         while True:
             group.enter(Place.BOUNDARY)
+            generation = group.generation
             try:
                 done = work()
                 group.enter(then)
@@ -135,6 +136,9 @@ class StepBoundary:
                 if self.recovery:
                     self.recovery.abandon()
             else:
+                if self.recovery and group.generation != generation:
+                    # The others have given up the save that this rank may have begun in the meantime.
+                    self.recovery.abandon()
                 return done
 
     def _vote(self, step: int) -> StepVote:

@@ -255,6 +255,7 @@ class Checkpointer:
             is_fenced=bool(self._active_writer.fenced),
             durable_s=self._schedule.durable_s,
             saves=self._active_writer.saves,
+            failures=self._failures,
         )
 
     def has_saved(self, step: int) -> bool:
@@ -268,8 +269,8 @@ class Checkpointer:
     def observe_votes(self, votes: StepVote) -> None:
         """Update the save outcome from all ranks' votes; cancel a save that cannot succeed."""
         self._durable_s = votes.durable_s
-        # After the loss of a rank, some ranks may have begun a save that others have not.
-        self._active_writer.saves = votes.saves
+        # After the loss of a rank, some ranks may have begun or ended a save that others have not.
+        self._active_writer.saves, self._failures = votes.saves, votes.failures
         if votes.is_broken:
             self._active_writer.cancel()
         if self._is_under_way and not votes.is_busy and not votes.is_fenced:

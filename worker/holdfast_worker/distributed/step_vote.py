@@ -79,6 +79,8 @@ class StepVote:
     """Whether that state has changed since its last exchange."""
     saves: int = 0
     """Saves that this rank has begun. Combined: the maximum."""
+    failures: int = 0
+    """Consecutive failed saves that this rank knows of. Combined: the maximum."""
 
     @property
     def is_desynced(self) -> bool:
@@ -104,12 +106,15 @@ class StepVote:
             float(self.own_bytes),
             float(self.has_changed),
             float(self.saves),
+            float(self.failures),
         ]
 
     @classmethod
     def from_numbers(cls, numbers: Sequence[float]) -> Self:
         """The vote that `numbers` encoded."""
-        leaving, due, busy, broken, fenced, *claims, own_bytes, has_changed, saves = numbers
+        leaving, due, busy, broken, fenced, *claims, own_bytes, has_changed, saves, failures = (
+            numbers
+        )
         minus_left_s, durable_s, norm, minus_norm, weight, minus_weight = (
             None if claim == NO_VALUE else claim for claim in claims
         )
@@ -128,6 +133,7 @@ class StepVote:
             own_bytes=int(own_bytes),
             has_changed=has_changed > 0,
             saves=int(saves),
+            failures=int(failures),
         )
 
 
