@@ -144,7 +144,7 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
         """Collectives since the boundary before the current step, by number."""
         self._results: dict[int, list[Tensor]] = {}
         """Results of collectives that a new rank has not begun yet."""
-        self._backups: dict[tuple[int, int], Tensor] = {}
+        self._backups: dict[tuple[Place, int, int], Tensor] = {}
         self._next = 0
         self._is_failed = False
         self.generation = 0
@@ -232,7 +232,7 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
                 self._restart_if_due()
             self._restarts = False
             if place is Place.STEP:
-                # Every rank has reached this boundary, so nobody needs earlier results.
+                # Every rank has reached this boundary, so none needs earlier results.
                 for number in [n for n in self._log if n < self.entry]:
                     del self._log[number]
                 self._has_summed = False
@@ -365,11 +365,11 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
             tensor.copy_(received)
         self._complete(collective)
 
-    def _back_up(self, place: int, tensors: list[Tensor]) -> list[Tensor]:
+    def _back_up(self, number: int, tensors: list[Tensor]) -> list[Tensor]:
         """Copy tensors into buffers that the same collective of the last step has used."""
         copies = []
         for position, tensor in enumerate(tensors):
-            key = place, position
+            key = self.place, number, position
             buffer = self._backups.get(key)
             if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
                 buffer = self._backups[key] = torch.empty_like(tensor)

@@ -1,7 +1,7 @@
 """In-process recovery of a rank: joins a new process group after the loss of other ranks.
 
 A thread waits for a broken group. It asks the wrapper for a new one, which is formed when all ranks are there; then the ranks tell
-each other their positions, hand out results and state as planned, and continue. Nobody but the wrappers decides which ranks are lost.
+each other their positions, hand out results and state as planned, and continue. Only the wrappers decide which ranks are lost.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class Recovery:
         began_s = time.monotonic()
         results = self._hand_out_results(gloo, store, plan, positions)
         received = self._hand_out_state(gloo, store, plan, new)
-        # Nobody changes anything before everybody has what they need.
+        # No rank changes anything before all have what they need.
         gloo.collectives.barrier(BarrierOptions()).wait()
         gloo.collectives._set_default_timeout(self._timeout)  # noqa: SLF001 - torch has no other name for it
         if self.is_new:
