@@ -118,6 +118,8 @@ class Config:
     """The ranks of this node if its agent knows of no other node; None if it does."""
     joins: bool
     """Whether this rank replaces one that others wait for."""
+    node_start: int | None
+    """How often the launcher has replaced this node within its attempt; None if it replaces no single nodes."""
     max_restarts: int
     """How often ranks start again on the same nodes without getting further than before."""
     seed: int
@@ -179,6 +181,7 @@ class Config:
             recovery=_choice(env, Env.RECOVERY, RecoveryMode.IN_PROCESS),
             node_ranks=NodeRanks.parse(env[NODE_RANKS]) if env.get(NODE_RANKS) else None,
             joins=env.get(JOINS) == "1",
+            node_start=int_variable(env, Env.NODE_START, 0) if env.get(Env.NODE_START) else None,
             # A script that a person starts by hand ends with its first error.
             max_restarts=int_variable(
                 env, Env.MAX_RESTARTS, DEFAULT_RESTARTS if env.get(Env.JOB) else 0

@@ -19,7 +19,12 @@ from typing import Final
 
 from holdfast_worker.clock import to_iso
 from holdfast_worker.console import PREFIX, STEP
-from holdfast_worker.protocol.environment import LEFT_FILE, NOTICE_FILE, TRAINED_FILE
+from holdfast_worker.protocol.environment import (
+    LEFT_FILE,
+    NOTICE_FILE,
+    TRAINED_FILE,
+    WAITS_FILE,
+)
 
 HINT_FILE: Final = "hint.json"
 """Written by the wrapper on a rebalance recommendation of the cloud.
@@ -64,6 +69,7 @@ class RunDir:
     def clear(self) -> None:
         """Remove the files of an earlier run, except a notice or a hint, which may precede this run."""
         (self.path / TRAINED_FILE).unlink(missing_ok=True)
+        self.withdraw_waiting()
         self.clear_ranks()
         self.clear_group()
 
@@ -209,6 +215,15 @@ class RunDir:
     def has_trained(self) -> bool:
         """Whether a first step has been completed."""
         return (self.path / TRAINED_FILE).exists()
+
+    def announce_waiting(self) -> None:
+        """Record that the ranks would wait for the replacement of a lost node, once they have trained."""
+        if self.has_trained() and not (self.path / WAITS_FILE).exists():
+            (self.path / WAITS_FILE).touch()
+
+    def withdraw_waiting(self) -> None:
+        """Record that the ranks would not wait for the replacement of a lost node."""
+        (self.path / WAITS_FILE).unlink(missing_ok=True)
 
     def record_failure(self, failure: Failure) -> None:
         """Record which rank failed first."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
-from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.environment import WAITS_FILE, Exit
 from holdfast_worker.protocol.reports import ReportKind
 from holdfast_worker.run_dir import RunDir
 from worker.support.run_driver import RunDriver, free_port, wait_until
@@ -26,24 +29,40 @@ class Nodes:
         self._extra = {"HOLDFAST_MAX_RESTARTS": "1", **extra}
 
     def start(self, *arguments: str) -> None:
-        port = str(free_port())
-        self.wrappers = []
-        for node in range(NODES):
-            self.driver.extra = {
-                "HOLDFAST_MASTER_PORT": port,
-                "HOLDFAST_RUN_DIR": str(self.run_dir(node).path),
-                "SKYPILOT_NUM_NODES": str(NODES),
-                "SKYPILOT_NODE_IPS": "\n".join(["127.0.0.1"] * NODES),
-                "SKYPILOT_NODE_RANK": str(node),
-                **self._extra,
-            }
-            self.driver.attempt = 0
-            words = ("--nproc-per-node", "1", SCRIPT, TOTAL, str(self.driver.path), *arguments)
-            self.wrappers.append(self.driver.start_wrapper(*words))
+        self._port = str(free_port())
+        self.wrappers = [self._start_wrapper(node, *arguments) for node in range(NODES)]
+
+    def _start_wrapper(self, node: int, *arguments: str, **extra: str) -> subprocess.Popen[str]:
+        self.driver.extra = {
+            "HOLDFAST_MASTER_PORT": self._port,
+            "HOLDFAST_RUN_DIR": str(self.run_dir(node).path),
+            "SKYPILOT_NUM_NODES": str(NODES),
+            "SKYPILOT_NODE_IPS": "\n".join(["127.0.0.1"] * NODES),
+            "SKYPILOT_NODE_RANK": str(node),
+            **self._extra,
+            **extra,
+        }
+        self.driver.attempt = 0
+        words = ("--nproc-per-node", "1", SCRIPT, TOTAL, str(self.driver.path), *arguments)
+        return self.driver.start_wrapper(*words)
+
+    def replace(self, node: int, start: int, *arguments: str) -> None:
+        """Kill all processes of a node, and start it again as a launcher does."""
+        wrapper = self.wrappers[node]
+        for process in [*psutil.Process(wrapper.pid).children(recursive=True), wrapper]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        wrapper.communicate()
+        again = self._start_wrapper(node, *arguments, HOLDFAST_NODE_START=str(start))
+        self.wrappers[node] = again
 
     def run(self, *arguments: str) -> str:
         """Run to the end, and return what the wrappers logged."""
         self.start(*arguments)
+        return self.finish()
+
+    def finish(self) -> str:
+        """Wait for the end, and return what the wrappers logged."""
         logs = [wrapper.communicate(timeout=120)[1] for wrapper in self.wrappers]
         assert [wrapper.returncode for wrapper in self.wrappers] == [Exit.DONE] * NODES, logs
         return "".join(logs)
@@ -153,6 +172,23 @@ def test_lost_node_ends_the_attempt_at_once(nodes: Nodes) -> None:
 
     assert all("node 2 is lost: its connection broke" in log for log in logs), logs
     assert nodes.counts(ReportKind.RANKS_REPLACED) == [0]
+
+
+def test_replaced_node_costs_no_step(tmp_path: Path, undisturbed: Nodes) -> None:
+    nodes = Nodes(tmp_path, HOLDFAST_NODE_START="0")
+    nodes.start("--pause", "0.05")
+    wait_until(lambda: all(nodes.run_dir(node).has_trained() for node in range(NODES)))
+    wait_until((nodes.run_dir(0).path / WAITS_FILE).exists)
+
+    nodes.replace(2, 1, "--pause", "0.05")
+    nodes.finish()
+
+    assert nodes.results == undisturbed.results
+    for rank in range(2):
+        assert nodes.losses(rank) == undisturbed.losses(rank)
+    assert nodes.counts(ReportKind.TRAINING_STARTED, ReportKind.RANKS_RESTARTED) == [1, 0]
+    [replaced] = nodes.driver.reports(ReportKind.RANKS_REPLACED)
+    assert (replaced.body["ranks"], replaced.body["cause"]) == ([2], "node 2 was lost")
 
 
 def test_script_without_tracked_objects_starts_again(nodes: Nodes) -> None:

@@ -72,8 +72,9 @@ def connect(port: int) -> socket.socket:
             threading.Event().wait(0.02)
 
 
-def greeting(name: str = NAME, node: object = 1) -> bytes:
-    return json.dumps({"bond": name, "node": node}).encode() + b"\n"
+def greeting(name: str = NAME, node: object = 1, restarts: object = 0, start: object = 0) -> bytes:
+    said = {"bond": name, "node": node, "restarts": restarts, "start": start}
+    return json.dumps(said).encode() + b"\n"
 
 
 def test_messages_reach_the_first_node_and_its_own_reach_all(port: int) -> None:

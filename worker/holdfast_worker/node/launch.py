@@ -8,7 +8,6 @@ successor, so it lingers also.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 import signal
@@ -158,16 +157,21 @@ class NodeLauncher:
         ranks = layout.ranks_of_node(self._topology.node_rank)
         start_connectivity_check(self._topology)
         policy = RestartPolicy(self._config.max_restarts)
-        for start in itertools.count():
+        is_new = bool(self._config.node_start)
+        restarts = None if is_new else 0
+        while True:
             watchdog = Watchdog(
                 self._run_dir,
                 ranks,
-                _channel_address(self._topology, self._config, start),
+                _channel_address(self._topology, self._config, restarts),
                 self._config.max_stall,
                 world_size=layout.world_size if self._replaces_ranks else None,
+                replaces_nodes=self._config.node_start is not None,
             )
             with watchdog.opened():
-                code = self._run_ranks_once(script, layout, watchdog)
+                code = self._run_ranks_once(
+                    script, layout, watchdog, {JOINS: "1"} if is_new else {}
+                )
                 while watchdog.replaces_ranks:
                     with _log_write_errors():
                         self._run_dir.clear_ranks()
@@ -179,7 +183,7 @@ class NodeLauncher:
                     return code
             policy.record(watchdog.cause)
             self._prepare_restart(watchdog.cause)
-        raise AssertionError("a run ends with a return")
+            is_new, restarts = False, watchdog.restarts + 1
 
     @property
     def _replaces_ranks(self) -> bool:
@@ -457,18 +461,20 @@ def _nccl_variables(run_dir: RunDir) -> dict[str, str]:
     }
 
 
-def _channel_address(topology: Topology, config: Config, start: int) -> ChannelAddress:
-    """Address of the channel between wrappers for one start of the ranks, beside the rendezvous.
+def _channel_address(topology: Topology, config: Config, restarts: int | None) -> ChannelAddress:
+    """Address of the channel between wrappers, beside the rendezvous.
 
-    The name contains the token as a secret.
+    `restarts`: how often the ranks of all nodes have started again; None if this node does not know. The name contains the token as a secret.
     """
     at = topology
     run = (config.job, config.attempt, config.token)
-    secret = (*run, at.master_address, at.master_port, at.nodes, start)
+    secret = (*run, at.master_address, at.master_port, at.nodes)
     name = hashlib.sha256(json.dumps(secret).encode()).hexdigest()
     above = at.master_port + PORT_COUNT < 1 << 16
     ports = [at.master_port + (1 if above else -1) * (i + 1) for i in range(PORT_COUNT)]
-    return ChannelAddress(at.node_rank, at.nodes, at.master_address, ports, name)
+    return ChannelAddress(
+        at.node_rank, at.nodes, at.master_address, ports, name, restarts, config.node_start or 0
+    )
 
 
 @contextmanager

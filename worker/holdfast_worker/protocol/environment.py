@@ -90,6 +90,8 @@ class Env(StrEnum):
     `0`: each failure of a rank ends the attempt. Absent means 1 for jobs of a launcher, and otherwise 0."""
     RECOVERY = "HOLDFAST_RECOVERY"
     """What the ranks of other nodes do if ranks are lost: a value of `RecoveryMode`; absent means `in_process`."""
+    NODE_START = "HOLDFAST_NODE_START"
+    """How often the launcher has replaced this node within its attempt: `0` for the first one. Absent: it replaces no single nodes."""
     INIT_METHOD = "HOLDFAST_INIT_METHOD"
     """Rendezvous of the ranks: `env://`, `tcp://host:port` or `file:///path`;
     absent: from the launcher of the ranks."""
@@ -160,5 +162,7 @@ Format: `{"deadline": RFC 3339 time or null}`."""
 LEFT_FILE: Final = "left.json"
 """Written by a rank as it exits.
 Format: `{"reason": ..., "exit_code": ..., "step": ..., "detail": ...}`."""
+WAITS_FILE: Final = "waits-for-nodes"
+"""Exists on node 0 while its ranks, and those of the other nodes, would wait for the replacement of a lost node."""
 TRAINED_FILE: Final = "trained"
 """Exists once a first step has been completed: a later failure is worth a restart."""

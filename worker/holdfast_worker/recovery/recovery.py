@@ -149,6 +149,8 @@ class Recovery:
             NotRecoverable: the ranks have to start again from a checkpoint.
         """
         self._failed_s = time.monotonic()
+        # The wrapper of a node that replaces another one has to reach node 0 first.
+        self._files.wait_for_decision(self._on_wait)
         self.group.generation = self._files.generation() - 1
         received = self._regroup()
         assert received, "a new rank receives a state"

@@ -128,14 +128,21 @@ class CauseElection:
         strong = [cause for _, cause in self._candidates if not cause.is_consequence]
         if strong and (self._is_leader or self._disconnected or self._has_waited(now_s)):
             return strong[0]
-        for node, since_s in self._disconnected.items():
-            # Two signs are enough: the node is disconnected, and a rank failed as a consequence.
-            if self._candidates or is_suspected or now_s - since_s > NODE_LOST_S:
-                detail = f"node {node} is lost: its connection broke and did not recover"
-                return FailureCause(
-                    Exit.FAILED, step, detail, is_consequence=True, has_rank_died=False
-                )
+        for node in self.lost_nodes(now_s, is_suspected=is_suspected):
+            detail = f"node {node} is lost: its connection broke and did not recover"
+            return FailureCause(Exit.FAILED, step, detail, is_consequence=True, has_rank_died=False)
         return self._candidates[0][1] if self._candidates and self._has_waited(now_s) else None
+
+    def lost_nodes(self, now_s: float, *, is_suspected: bool) -> list[int]:
+        """Nodes that are disconnected and will not return.
+
+        Two signs are enough: a node is disconnected, and a rank failed as a consequence or suspects a loss.
+        """
+        return [
+            node
+            for node, since_s in self._disconnected.items()
+            if self._candidates or is_suspected or now_s - since_s > NODE_LOST_S
+        ]
 
     def _has_waited(self, now_s: float) -> bool:
         return now_s - self._candidates[0][0] > ELECTION_S

@@ -80,6 +80,12 @@ class GroupFiles:
         answer = self.read_answer()
         return 0 if answer is None else answer.generation + answer.is_formed
 
+    def wait_for_decision(self, on_poll: Callable[[], None]) -> None:
+        """Wait until the wrapper has written a decision of the leader."""
+        while self.read_answer() is None:
+            on_poll()
+            time.sleep(POLL_S)
+
     def wait(self, generation: int, on_poll: Callable[[], None]) -> GroupAnswer:
         """Wait until the group of this generation, or a later one, is formed.
 

@@ -71,6 +71,8 @@ class Connected:
     """A node has connected."""
 
     node: int
+    start: int = 0
+    """Number of earlier starts of this node; see `ChannelAddress`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,10 @@ class ChannelAddress:
     """Ports to try, in this order."""
     name: str
     """Secret name, the same on all nodes of this run."""
+    restarts: int | None = 0
+    """How often the ranks of all nodes have started again. None on a node that replaces another: node 0 knows it."""
+    start: int = 0
+    """How often this node has been replaced before. Node 0 accepts only the newest."""
 
 
 class NodeChannel:
@@ -112,6 +118,9 @@ class NodeChannel:
         self._closing = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="holdfast-channel", daemon=True)
         self._is_open = threading.Event()
+        self._starts: dict[int, int] = {}
+        self.restarts = address.restarts or 0
+        """How often the ranks of all nodes have started again, as node 0 counts."""
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -215,15 +224,20 @@ class NodeChannel:
         try:
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                 greeting = parse_line(await reader.readline())
-            node = greeting.get("node")
+            node, start = greeting.get("node"), greeting.get("start", 0)
             if (
                 greeting.get("bond") != self._address.name
+                or greeting.get("restarts") not in {None, self.restarts}
                 or not isinstance(node, int)
                 or not LEADER < node < self._address.nodes
+                # A node that was replaced must not take the place of its successor.
+                or not isinstance(start, int)
+                or start < self._starts.get(node, 0)
             ):
                 return
+            self._starts[node] = start
             writer.write(_handshake(self._address))
-            await self._read_messages(node, reader, writer)
+            await self._read_messages(node, reader, writer, start)
         except (OSError, ValueError):
             return
         finally:
@@ -250,8 +264,14 @@ class NodeChannel:
             writer.write(_handshake(self._address))
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                 answer = parse_line(await reader.readline())
-            if answer.get("bond") != self._address.name or answer.get("node") != LEADER:
+            restarts = answer.get("restarts")
+            if (
+                answer.get("bond") != self._address.name
+                or answer.get("node") != LEADER
+                or not isinstance(restarts, int)
+            ):
                 return
+            self.restarts = restarts
             is_late.cancel()
             await self._read_messages(LEADER, reader, writer)
         except (OSError, ValueError):
@@ -266,14 +286,18 @@ class NodeChannel:
         )
 
     async def _read_messages(
-        self, node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        node: int,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        start: int = 0,
     ) -> None:
         """Read messages of a node until it disconnects or sends a malformed line."""
         former = self._writers.get(node)
         if former:
             former.transport.abort()
         self._writers[node] = writer
-        self._events.put(Connected(node))
+        self._events.put(Connected(node, start))
         try:
             while True:
                 async with asyncio.timeout(IDLE_TIMEOUT_S):
@@ -308,4 +332,10 @@ def parse_line(line: bytes) -> dict[str, Json]:
 
 
 def _handshake(address: ChannelAddress) -> bytes:
-    return f"{json.dumps({'bond': address.name, 'node': address.node})}\n".encode()
+    greeting = {
+        "bond": address.name,
+        "node": address.node,
+        "restarts": address.restarts,
+        "start": address.start,
+    }
+    return f"{json.dumps(greeting)}\n".encode()

@@ -1,7 +1,7 @@
 """Forms new process groups after the loss of ranks, as the leader of the nodes. Pure.
 
-While ranks are lost, the others wait in their processes. The ranks of the nodes that lost some start again and join them. The leader
-alone decides which group is formed, so that there are never two.
+While ranks are lost, the others wait in their processes. The ranks of the nodes that lost some start again and join them, on the same node or on
+one that the launcher has put in its place. The leader alone decides which group is formed, so that there are never two.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from holdfast_worker.watchdog.group_files import GroupAnswer, GroupRequest
 RECOVERY_TIMEOUT_S: Final = 60.0
 """Time for all ranks to ask for a new group, in addition to twice the time that the first start took.
 A lower value starts all ranks again although a new one only reads its data; a higher value pays for nodes that wait for a hung one."""
+NODE_TIMEOUT_S: Final = 300.0
+"""Time for a launcher to replace a lost node.
+A lower value ends the attempt although a node is available soon; a higher value pays for nodes that wait while there is no capacity."""
 MAX_RECOVERIES: Final = 2
 """How often ranks are replaced without a step in between.
 A lower value gives up if a new rank is lost while it joins; a higher value repeats a failure that a start from a checkpoint might avoid."""
@@ -42,6 +45,8 @@ class Regrouping:
         self._policy = RestartPolicy(MAX_RECOVERIES)
         self.loss: Loss | None = None
         """The loss of which the run has not recovered yet."""
+        self.missing: set[int] = set()
+        """Lost nodes whose replacements have not connected yet."""
         self._last_cause: FailureCause | None = None
         self._waiting_since_s: float | None = None
 
@@ -62,6 +67,21 @@ class Regrouping:
         else:
             self.loss = replace(self.loss, nodes=self.loss.nodes | {node})
         return GroupAnswer(generation=self._formed + 1, cause=self.loss.cause.detail)
+
+    def begin_node(self, now_s: float, cause: FailureCause, node: int) -> GroupAnswer:
+        """Begin to replace a whole node, of whose processes none is left."""
+        self.missing.add(node)
+        # Its ranks may have asked for a group before they were lost.
+        self._requests.pop(node, None)
+        return self.begin(now_s, cause, node)
+
+    def mark_present(self, node: int) -> None:
+        """Record that a missing node, or its replacement, has connected."""
+        if node in self.missing:
+            self.missing.discard(node)
+            self._waiting_since_s = (
+                None  # Its ranks now have as much time as those of a standing node.
+            )
 
     def root_cause(self, cause: FailureCause) -> FailureCause:
         """The loss that led to `cause`, if ranks failed because they could not recover from it."""
@@ -91,8 +111,12 @@ class Regrouping:
             generation=self._formed, address=waiting[min(survivors)].address, cause=cause
         )
 
+    def has_formed(self, answer: GroupAnswer) -> bool:
+        """Whether the group of an answer, or a later one, is formed."""
+        return answer.generation <= self._formed
+
     def accept(self, answer: GroupAnswer) -> None:
-        """Record a group that the leader has formed."""
+        """Record the leader's decision about a group."""
         if answer.is_formed:
             self._formed = answer.generation
             self.loss = None
@@ -102,10 +126,13 @@ class Regrouping:
         """Whether a rank asks for a new group, although no loss is known here."""
         return self.loss is None and self._is_waiting
 
-    def is_overdue(self, now_s: float, start_s: float, *, is_isolated: bool) -> bool:
+    def is_overdue(
+        self, now_s: float, start_s: float, *, is_isolated: bool, waits_for_node: bool = False
+    ) -> bool:
         """Whether ranks have asked in vain for too long.
 
-        `start_s`: the duration of the first start. `is_isolated`: this node cannot reach the leader, or as the leader some node.
+        `start_s`: the duration of the first start. `is_isolated`: this node cannot reach the leader, or as the leader some node that
+        is not missing. `waits_for_node`: a node may be missing, as far as this one knows.
         """
         if not self._is_waiting:
             self._waiting_since_s = None
@@ -113,6 +140,8 @@ class Regrouping:
         if self._waiting_since_s is None:
             self._waiting_since_s = now_s
         limit_s = ELECTION_S if is_isolated else RECOVERY_TIMEOUT_S + 2 * start_s
+        if waits_for_node and not is_isolated:
+            limit_s = max(limit_s, NODE_TIMEOUT_S)
         return now_s - self._waiting_since_s > limit_s
 
     @property

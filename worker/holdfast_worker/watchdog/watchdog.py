@@ -25,7 +25,6 @@ from holdfast_worker.watchdog.failure_cause import (
     cause_of_failure,
     is_coordinated_exit,
 )
-from holdfast_worker.watchdog.group_files import GroupAnswer, GroupFiles, GroupRequest
 from holdfast_worker.watchdog.hang_attribution import RankInspection, attribute_hang
 from holdfast_worker.watchdog.heartbeat import Heartbeat, HeartbeatReader
 from holdfast_worker.watchdog.messages import (
@@ -49,7 +48,7 @@ from holdfast_worker.watchdog.node_channel import (
     NodeChannel,
     Received,
 )
-from holdfast_worker.watchdog.regrouping import Regrouping
+from holdfast_worker.watchdog.replacement import Replacement, Surroundings
 from holdfast_worker.watchdog.stall import MAX_GAP_S, Stall, StallDetector, has_progressed
 
 POSITIONS_INTERVAL_S: Final = 1.0
@@ -74,7 +73,6 @@ RECONNECT_S: Final = 2.0
 """Time for a disconnected node to reconnect before a restart.
 A lower value ends the attempt after a brief interruption of the network; a higher value pays for nodes that wait for a lost one."""
 PAUSE_S: Final = 0.1
-IN_VAIN: Final = "ranks lost their connections to others, which did not return in time"
 KILLED: Final = 128 + SIGKILL
 CLEAN_EXITS: Final = frozenset({Exit.DONE, Exit.PREEMPTED})
 """Exit codes that need no failure cause."""
@@ -92,10 +90,12 @@ class Watchdog:
         clock: Callable[[], float] = time.monotonic,
         *,
         world_size: int | None = None,
+        replaces_nodes: bool = False,
     ) -> None:
         """`ranks` are those of this node; with a single node no channel is opened.
 
-        `world_size`: the number of all ranks, if lost ranks are replaced while the others wait.
+        `world_size`: the number of all ranks, if lost ranks are replaced while the others wait. `replaces_nodes`: the launcher
+        replaces a lost node.
         """
         self._run_dir = run_dir
         self._ranks = ranks
@@ -115,14 +115,12 @@ class Watchdog:
         self._polled_s = self._shared_s = self._clock()
         self._exit_seen_s: float | None = None
         self._own_cause: FailureCause | None = None
-        self._group_files = GroupFiles(run_dir)
-        self._regrouping = Regrouping(world_size) if world_size else None
-        self._group_requests: list[GroupRequest] = []
-        self._opened_s = self._clock()
-        self._start_s: float | None = None
-        """Time from the start of the ranks to their first step; None before it."""
-        self.replaces_ranks = False
-        """Whether the ranks of this node have failed and start again, while others wait."""
+        self._replacement: Replacement | None = None
+        if world_size:
+            around = self._surroundings()
+            self._replacement = Replacement(
+                run_dir, around, world_size, replaces_nodes=replaces_nodes
+            )
         self._kill_s = self._idle_s = float("inf")
         self.cause: FailureCause | None = None
         """Why all ranks of all nodes have to end; None while they may continue."""
@@ -134,6 +132,28 @@ class Watchdog:
             if self._channel:
                 closing.enter_context(self._channel.opened())
             yield
+
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(
+            node=self._node,
+            nodes=self._nodes,
+            connected=self._connected,
+            election=self._election,
+            send=self._send,
+            step=lambda: self._step,
+            has_failed=lambda: self._own_cause is not None,
+            is_ending=lambda: self.cause is not None,
+        )
+
+    @property
+    def replaces_ranks(self) -> bool:
+        """Whether the ranks of this node have failed and start again, while others wait."""
+        return self._replacement is not None and self._replacement.is_requested
+
+    @property
+    def restarts(self) -> int:
+        """How often the ranks of all nodes have started again, as node 0 counts."""
+        return self._channel.restarts if self._channel else 0
 
     @property
     def must_kill(self) -> bool:
@@ -163,13 +183,14 @@ class Watchdog:
         if now_s - self._shared_s > POSITIONS_INTERVAL_S and self._node != LEADER:
             self._shared_s = now_s
             self._send(RankPositions(self._heartbeats[self._node]))
-        if self._regrouping:
-            self._regroup(now_s)
+        if self._replacement and (overdue := self._replacement.poll(now_s)):
+            self.stop_all(overdue)
         self._evaluate(now_s)
 
     def replace_ranks(self) -> None:
         """Watch new ranks in place of those of this node, which have ended."""
-        self.replaces_ranks = False
+        assert self._replacement, "the run replaces ranks"
+        self._replacement.is_requested = False
         self._own_cause = self._exit_seen_s = None
         self._election.forget()
         self._reader = HeartbeatReader(self._run_dir, self._ranks)
@@ -253,9 +274,11 @@ class Watchdog:
     def _receive(self, now_s: float) -> None:
         for event in self._channel.receive() if self._channel else ():
             match event:
-                case Connected(node):
+                case Connected(node, start):
                     self._connected.add(node)
                     self._election.mark_connected(node)
+                    if self._replacement:
+                        self._replacement.mark_connected(now_s, node, start)
                     self._resend()
                 case Disconnected(node):
                     self._connected.discard(node)
@@ -283,16 +306,8 @@ class Watchdog:
             case NodeExited() | RanksEnded() | RestartDecision():
                 self._handle_end(now_s, node, message)
             case GroupRequests() | GroupDecision():
-                self._handle_group(node, message)
-
-    def _handle_group(self, node: int, message: GroupRequests | GroupDecision) -> None:
-        match message:
-            case GroupRequests(requests):
-                if self._regrouping:
-                    self._regrouping.update(node, requests)
-            case GroupDecision(answer):
-                if node == LEADER:
-                    self._accept_answer(answer)
+                if self._replacement:
+                    self._replacement.handle(node, message)
 
     def _handle_end(
         self, now_s: float, node: int, message: NodeExited | RanksEnded | RestartDecision
@@ -324,61 +339,11 @@ class Watchdog:
 
     def _add_cause(self, now_s: float, cause: FailureCause, node: int) -> None:
         """Add the cause of a failure on a node; the leader replaces its ranks if it can."""
-        if not (self._regrouping and self._node == LEADER and self.cause is None):
-            self._election.add(now_s, cause)
-        elif self._can_replace(cause, node):
-            self._decide_group(self._regrouping.begin(now_s, cause, node))
-        else:
-            self._election.add(now_s, self._regrouping.root_cause(cause))
-
-    def _can_replace(self, cause: FailureCause, node: int) -> bool:
-        assert self._regrouping, "the run replaces ranks"
-        return (
-            self._run_dir.has_trained()
-            and not self._run_dir.is_noticed()
-            and len(self._connected) == self._nodes - 1
-            and self._regrouping.can_replace(cause, node, self._nodes)
-        )
-
-    def _regroup(self, now_s: float) -> None:
-        """Pass on the requests of this node's ranks; the leader forms a group if all are there."""
-        assert self._regrouping, "the run replaces ranks"
-        requests = self._group_files.requests()
-        if requests != self._group_requests:
-            self._group_requests = requests
-            self._regrouping.update(self._node, requests)
-            self._send_requests()
-        if self._start_s is None and self._run_dir.has_trained():
-            self._start_s = now_s - self._opened_s
-        if self.cause:
-            return
-        connected = len(self._connected) == self._nodes - 1
-        is_isolated = not (connected if self._node == LEADER else LEADER in self._connected)
-        if self._node == LEADER and (answer := self._regrouping.form()):
-            self._decide_group(answer)
-        elif self._regrouping.is_overdue(now_s, self._start_s or 0.0, is_isolated=is_isolated):
-            waited = FailureCause(Exit.FAILED, self._step, IN_VAIN, is_consequence=True)
-            self.stop_all(self._regrouping.root_cause(waited))
-
-    def _send_requests(self) -> None:
-        if self._node != LEADER:
-            self._send(GroupRequests(tuple(self._group_requests)))
-
-    def _decide_group(self, answer: GroupAnswer) -> None:
-        self._send(GroupDecision(answer))
-        self._accept_answer(answer)
-
-    def _accept_answer(self, answer: GroupAnswer) -> None:
-        """Pass on an answer to the ranks of this node, and replace them if they have failed."""
-        with suppress(OSError):
-            self._group_files.answer(answer)
-        if self._regrouping:
-            self._regrouping.accept(answer)
-        if answer.is_formed:
-            log_info(f"the ranks of all nodes continue in group {answer.generation}")
-        elif self._own_cause and not self.replaces_ranks:
-            log_info(f"starting the ranks of this node again, while others wait: {answer.cause}")
-            self.replaces_ranks = True
+        remaining: FailureCause | None = cause
+        if self._replacement and self._node == LEADER and self.cause is None:
+            remaining = self._replacement.begin(now_s, cause, node)
+        if remaining:
+            self._election.add(now_s, remaining)
 
     def _resend(self) -> None:
         """Send the cause, and the vote or decision on a restart, again.
@@ -389,8 +354,8 @@ class Watchdog:
             self._send(StopAll(self.cause))
         elif self._node != LEADER and self._own_cause and not self.replaces_ranks:
             self._send(CauseReported(self._own_cause))
-        if self._group_requests:
-            self._send_requests()
+        if self._replacement:
+            self._replacement.resend()
         if self._node == LEADER and self._restart_decision is not None:
             self._send(RestartDecision(self._restart_decision))
         elif self._node != LEADER and self._node in self._restart_votes:
@@ -425,8 +390,7 @@ class Watchdog:
         stall = self._stall_detector.check(now_s, heartbeats, is_whole=self._sees_all_ranks)
         if self.cause:
             return
-        # A rank asks for a new group when its connections to others break.
-        is_suspected = self._regrouping is not None and self._regrouping.has_waiting
+        is_suspected = self._replacement is not None and self._replacement.is_suspected
         cause = self._election.elect(now_s, self._step, is_suspected=is_suspected)
         if cause is None and stall and (self._node == LEADER or LEADER not in self._connected):
             cause = self._inspect_stall(stall, heartbeats)
@@ -457,6 +421,8 @@ class Watchdog:
 
     def _stop_ranks(self, now_s: float, cause: FailureCause) -> None:
         self.cause = cause
+        with suppress(OSError):
+            self._run_dir.withdraw_waiting()
         self._kill_s = now_s + SAVE_GRACE_S if cause.has_rank_died else now_s
         self._idle_s = now_s + IDLE_GRACE_S
         self._resend()

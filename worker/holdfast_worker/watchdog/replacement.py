@@ -1,0 +1,203 @@
+"""Replacement of lost ranks and nodes on one node, as the wrapper of node 0 decides.
+
+`Regrouping` holds the decisions of node 0. This class passes the requests of ranks on to it, and its answers to the ranks of
+each node. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from holdfast_worker.console import log_info
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.run_dir import RunDir
+from holdfast_worker.watchdog.failure_cause import CauseElection, FailureCause
+from holdfast_worker.watchdog.group_files import GroupAnswer, GroupFiles, GroupRequest
+from holdfast_worker.watchdog.messages import GroupDecision, GroupRequests, Message
+from holdfast_worker.watchdog.node_channel import LEADER
+from holdfast_worker.watchdog.regrouping import Regrouping
+
+IN_VAIN: Final = "ranks lost their connections to others, which did not return in time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the replacement needs of the watchdog of its node."""
+
+    node: int
+    nodes: int
+    connected: AbstractSet[int]
+    """Nodes with a connection to this one; the watchdog keeps it up to date."""
+    election: CauseElection
+    send: Callable[[Message], None]
+    step: Callable[[], int]
+    """Number of completed steps of all ranks."""
+    has_failed: Callable[[], bool]
+    """Whether a rank of this node has failed."""
+    is_ending: Callable[[], bool]
+    """Whether all ranks of all nodes have to end."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node decides."""
+        return self.node == LEADER
+
+
+class Replacement:
+    """Replaces the ranks of nodes while those of the others wait in their processes."""
+
+    def __init__(
+        self, run_dir: RunDir, around: Surroundings, world_size: int, *, replaces_nodes: bool
+    ) -> None:
+        """`replaces_nodes`: the launcher replaces a lost node."""
+        self._run_dir = run_dir
+        self._around = around
+        self._files = GroupFiles(run_dir)
+        self._regrouping = Regrouping(world_size)
+        self._requests: list[GroupRequest] = []
+        self._decision: GroupAnswer | None = None
+        self._replaces_nodes = replaces_nodes
+        self._starts: dict[int, int] = {}
+        """How often each node has been replaced, as far as this one knows."""
+        self._opened_s: float | None = None
+        self._start_s: float | None = None
+        """Time from the start of the ranks to their first step; None before it."""
+        self.is_requested = False
+        """Whether the ranks of this node have failed and start again, while others wait."""
+
+    @property
+    def is_suspected(self) -> bool:
+        """Whether a rank asks for a new group, which it does when its connections to others break."""
+        return self._regrouping.has_waiting
+
+    def begin(self, now_s: float, cause: FailureCause, node: int) -> FailureCause | None:
+        """As the leader: begin to replace the ranks of a node.
+
+        Returns the cause for which all ranks have to end if that is impossible, and otherwise None.
+        """
+        if self._around.is_ending() or not self._can_replace(cause, node):
+            return self._regrouping.root_cause(cause)
+        self._decide(self._regrouping.begin(now_s, cause, node))
+        return None
+
+    def mark_connected(self, now_s: float, node: int, start: int) -> None:
+        """Record that a node has connected, which has been replaced `start` times."""
+        if start > self._starts.get(node, 0):
+            self._starts[node] = start
+            # A connection to a machine without power seems to stand. Its successor proves that it is lost.
+            if node not in self._regrouping.missing:
+                self._begin_node(now_s, node)
+        self._regrouping.mark_present(node)
+
+    def handle(self, node: int, message: GroupRequests | GroupDecision) -> None:
+        """Handle a message of a node."""
+        match message:
+            case GroupRequests(requests):
+                self._regrouping.update(node, requests)
+            case GroupDecision(answer):
+                if node == LEADER:
+                    self._accept(answer)
+
+    def resend(self) -> None:
+        """Send what a node may have missed while it was disconnected."""
+        if self._requests:
+            self._send_requests()
+        if self._decision:
+            self._around.send(GroupDecision(self._decision))
+
+    def poll(self, now_s: float) -> FailureCause | None:
+        """Pass on requests; as the leader, replace lost nodes, and form a group if all ranks are there.
+
+        Returns the cause for which all ranks have to end if they have waited for too long, and otherwise None.
+        """
+        requests = self._files.requests()
+        if requests != self._requests:
+            self._requests = requests
+            self._regrouping.update(self._around.node, requests)
+            self._send_requests()
+        self._opened_s = self._opened_s or now_s
+        if self._start_s is None and self._run_dir.has_trained():
+            self._start_s = now_s - self._opened_s
+        if self._around.is_ending():
+            return None
+        if self._around.is_leader and self._replaces_nodes:
+            self._begin_lost_nodes(now_s)
+        if self._around.is_leader and (answer := self._regrouping.form()):
+            self._decide(answer)
+        elif self._is_overdue(now_s):
+            waited = FailureCause(Exit.FAILED, self._around.step(), IN_VAIN, is_consequence=True)
+            return self._regrouping.root_cause(waited)
+        return None
+
+    def _is_overdue(self, now_s: float) -> bool:
+        may_miss_node = not self._around.is_leader or bool(self._regrouping.missing)
+        return self._regrouping.is_overdue(
+            now_s,
+            self._start_s or 0.0,
+            is_isolated=not self._sees_all_standing_nodes,
+            waits_for_node=self._replaces_nodes and may_miss_node,
+        )
+
+    def _can_replace(self, cause: FailureCause, node: int) -> bool:
+        return (
+            self._run_dir.has_trained()
+            and not self._run_dir.is_noticed()
+            and self._sees_all_standing_nodes
+            and self._regrouping.can_replace(cause, node, self._around.nodes)
+        )
+
+    @property
+    def _sees_all_standing_nodes(self) -> bool:
+        """Whether the leader is connected to all nodes that are not missing, or this node to the leader."""
+        if not self._around.is_leader:
+            return LEADER in self._around.connected
+        return len(self._around.connected | self._regrouping.missing) == self._around.nodes - 1
+
+    def _begin_lost_nodes(self, now_s: float) -> None:
+        """Begin to replace lost nodes, and tell the launcher whether another one can be replaced."""
+        is_suspected = self.is_suspected or self._regrouping.loss is not None
+        for node in self._around.election.lost_nodes(now_s, is_suspected=is_suspected):
+            self._begin_node(now_s, node)
+        with suppress(OSError):
+            self._run_dir.announce_waiting()
+
+    def _begin_node(self, now_s: float, node: int) -> None:
+        """As the leader: begin to replace a node of which no process is left, if that is possible."""
+        if not (self._around.is_leader and self._replaces_nodes) or self._around.is_ending():
+            return
+        cause = FailureCause(Exit.FAILED, self._around.step(), f"node {node} was lost")
+        is_first = node not in self._regrouping.missing
+        self._regrouping.missing.add(node)
+        if self._can_replace(cause, node):
+            log_info(f"node {node} was lost: the ranks of the others wait for its replacement")
+            self._around.election.mark_connected(node)
+            self._decide(self._regrouping.begin_node(now_s, cause, node))
+        elif is_first:
+            self._regrouping.missing.discard(node)
+            self._around.election.add(now_s, replace(cause, is_consequence=True))
+
+    def _send_requests(self) -> None:
+        if not self._around.is_leader:
+            self._around.send(GroupRequests(tuple(self._requests)))
+
+    def _decide(self, answer: GroupAnswer) -> None:
+        self._decision = answer
+        self._around.send(GroupDecision(answer))
+        self._accept(answer)
+
+    def _accept(self, answer: GroupAnswer) -> None:
+        """Pass on an answer to the ranks of this node, and replace them if they have failed."""
+        with suppress(OSError):
+            self._files.answer(answer)
+        is_known = self._regrouping.has_formed(answer)
+        self._regrouping.accept(answer)
+        if answer.is_formed:
+            if not is_known:
+                log_info(f"the ranks of all nodes continue in group {answer.generation}")
+        elif self._around.has_failed() and not self.is_requested:
+            log_info(f"starting the ranks of this node again, while others wait: {answer.cause}")
+            self.is_requested = True
