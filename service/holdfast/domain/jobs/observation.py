@@ -28,6 +28,23 @@ class LaunchStatus(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NodeChange:
+    """A node of a placement was lost or replaced while the other nodes kept running."""
+
+    at: datetime
+    node: int
+    """Index of the node in its placement, from 0."""
+    nodes: int
+    """Number of nodes that run from then on."""
+    micros_per_hour: int
+    """Price of these nodes together, in micro-dollars an hour."""
+    on_demand_micros_per_hour: int
+    cause: Cause | None = None
+    """Cause of a loss as far as the launcher knows; None if the node was replaced."""
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Placement:
     """One set of nodes that ran together."""
 
@@ -57,6 +74,8 @@ class Placement:
     cause: Cause | None = None
     """Cause of the loss as far as the launcher knows; None while the nodes run."""
     detail: str = ""
+    node_changes: tuple[NodeChange, ...] = ()
+    """All losses and replacements of single nodes, oldest first. Only launchers without price changes report them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
