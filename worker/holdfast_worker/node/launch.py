@@ -196,6 +196,18 @@ class NodeLauncher:
             and (self._topology.gpus_per_node == 0 or environment().get(Env.BACKEND) == "gloo")
         )
 
+    @property
+    def _is_replaced_alone(self) -> bool:
+        """Whether a notice is for this node alone, which the launcher replaces while the others wait."""
+        return (
+            self._replaces_ranks
+            and self._config.node_start is not None
+            and self._topology.node_rank > 0
+            and self._run_dir.has_trained()
+            # Written by the launcher if all nodes end.
+            and not self._run_dir.is_noticed()
+        )
+
     def _run_ranks_once(
         self,
         script: Sequence[str],
@@ -321,7 +333,13 @@ class NodeLauncher:
             with _log_write_errors():
                 self._run_dir.record_hint(hinted_at)
         notice = self._notice_sources.notice()
-        if notice:
+        if notice and self._is_replaced_alone:
+            log_info(
+                "this node is about to be preempted: saving a checkpoint; other nodes will wait for its replacement"
+            )
+            with _log_write_errors():
+                self._run_dir.record_hint(now())
+        elif notice:
             with _log_write_errors():
                 self._run_dir.record_notice(notice.deadline)
             self._signal_ranks(signal.SIGTERM)

@@ -81,9 +81,12 @@ class SpotMarket:
     parameters: MarketParameters
     key: str
 
-    def offer(self, placement: int, attempt: int) -> Offer:
-        """The answer to request `attempt` (from 0) for placement `placement` (from 1)."""
-        draw = self._random("offer", placement, attempt)
+    def offer(self, placement: int, attempt: int, *, replacements: int = 0) -> Offer:
+        """The answer to request `attempt` (from 0) for placement `placement` (from 1).
+
+        `replacements`: number of the node that is replaced within the placement (from 1); 0: the request is for all nodes.
+        """
+        draw = self._random("offer", placement, attempt, *_numbered(replacements))
         zone = self.parameters.zones[draw.randrange(len(self.parameters.zones))]
         return Offer(
             zone=zone,
@@ -93,13 +96,18 @@ class SpotMarket:
         )
 
     def lifetime(
-        self, placement: int, zone: str | None = None, ready_at: datetime | None = None
+        self,
+        placement: int,
+        zone: str | None = None,
+        ready_at: datetime | None = None,
+        *,
+        replacements: int = 0,
     ) -> Lifetime:
         """End of placement `placement` (from 1) if the program does not end earlier.
 
-        Zone and start time matter only in markets whose zones or hours differ.
+        `replacements`: number of nodes that were replaced in it; the lifetime then begins with the last replacement. Zone and start time matter only in markets whose zones or hours differ.
         """
-        climate, draw = self.parameters, self._random("fate", placement)
+        climate, draw = self.parameters, self._random("fate", placement, *_numbered(replacements))
         lifetime_s = draw.expovariate(1 / climate.mtbf_s) if climate.mtbf_s else None
         silent = draw.random() < climate.no_notice_rate
         if lifetime_s is not None and zone in climate.zones and climate.zone_hazards:
@@ -115,6 +123,11 @@ class SpotMarket:
 
     def _random(self, *what: str | int) -> random.Random:
         return random.Random("/".join(map(str, (self.parameters.seed, self.key, *what))))
+
+
+def _numbered(replacements: int) -> tuple[int, ...]:
+    """What distinguishes draws for single nodes from those for all nodes."""
+    return (replacements,) if replacements else ()
 
 
 def _scale_by_hour(lifetime_s: float, since: datetime, hazards: tuple[float, ...]) -> float:

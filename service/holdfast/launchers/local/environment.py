@@ -34,9 +34,12 @@ def supervisor_env(folder: LaunchDir) -> dict[str, str]:
 
 
 def node_env(
-    spec: LaunchSpec, folder: LaunchDir, *, attempt: int, node: int, port: int
+    spec: LaunchSpec, folder: LaunchDir, *, attempt: int, node: int, port: int, start: int = 0
 ) -> dict[str, str]:
-    """Return the variables of one node; the task's own values win where SkyPilot allows it."""
+    """Return the variables of one node; the task's own values win where SkyPilot allows it.
+
+    `start`: how often this node of the attempt has been started before.
+    """
     gpus = _gpu_share(_visible_gpus(), node, spec.nodes)
     offered = {
         "GLOO_SOCKET_IFNAME": "lo",
@@ -58,6 +61,7 @@ def node_env(
         Env.RUN_DIR: str(here.run),
         Env.SPOOL: str(here.spool if spec.cell else folder.spool),
         Env.MASTER_PORT: str(port),
+        Env.NODE_START: str(start),
         MARK_ENV: str(folder.path),
     }
     known = _confined_env(here) if spec.cell else supervisor_env(folder)

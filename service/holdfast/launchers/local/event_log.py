@@ -18,6 +18,7 @@ from holdfast.domain.jobs.observation import (
     Denial,
     LaunchResult,
     LaunchStatus,
+    NodeChange,
     Observation,
     Placement,
 )
@@ -33,6 +34,10 @@ class LaunchEntryKind(StrEnum):
     """`{zone, detail}`"""
     PLACED = "placed"
     """`{zone, nodes, micros_per_hour, on_demand_micros_per_hour}`: written before the start."""
+    NODE_LOST = "node_lost"
+    """`{node, nodes, micros_per_hour, on_demand_micros_per_hour, cause, detail}`: the nodes that remain, which wait."""
+    NODE_REPLACED = "node_replaced"
+    """`{node, nodes, micros_per_hour, on_demand_micros_per_hour}`: written before its start."""
     LOST = "lost"
     """`{cause, detail}`: written after all processes of the placement have ended."""
     ENDED = "ended"
@@ -107,6 +112,9 @@ def observe(lines: Sequence[LaunchEntry]) -> Observation:
             case LaunchEntryKind.PLACED:
                 trail.append(_placement(line))
                 status, since = LaunchStatus.UP, line.at
+            case LaunchEntryKind.NODE_LOST | LaunchEntryKind.NODE_REPLACED:
+                changes = (*trail[-1].node_changes, _node_change(line))
+                trail[-1] = replace(trail[-1], node_changes=changes)
             case LaunchEntryKind.LOST:
                 cause = Cause(_str(line, "cause"))
                 trail[-1] = replace(
@@ -145,6 +153,19 @@ def _placement(line: LaunchEntry) -> Placement:
         on_demand_micros_per_hour=_int(line, "on_demand_micros_per_hour"),
         simulated=True,
         instance_type="local",
+    )
+
+
+def _node_change(line: LaunchEntry) -> NodeChange:
+    is_loss = line.kind is LaunchEntryKind.NODE_LOST
+    return NodeChange(
+        at=line.at,
+        node=_int(line, "node"),
+        nodes=_int(line, "nodes"),
+        micros_per_hour=_int(line, "micros_per_hour"),
+        on_demand_micros_per_hour=_int(line, "on_demand_micros_per_hour"),
+        cause=Cause(_str(line, "cause")) if is_loss else None,
+        detail=_str(line, "detail") if is_loss else "",
     )
 
 

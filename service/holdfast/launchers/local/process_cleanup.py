@@ -10,7 +10,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -73,6 +73,23 @@ def kill_descendants() -> None:
             os.waitpid(-1, 0)
         except ChildProcessError:
             return
+
+
+def kill_orphans(keep: Collection[int]) -> None:
+    """Kill all descendants of this process except the children `keep` and what is below them.
+
+    Returns when they have ended.
+    """
+    here = psutil.Process()
+    while orphans := [child for child in here.children() if child.pid not in keep]:
+        for orphan in orphans:
+            with suppress(psutil.NoSuchProcess):
+                for process in (*orphan.children(recursive=True), orphan):
+                    process.kill()
+        # Those below an orphan become children of this process when it has ended.
+        for orphan in orphans:
+            with suppress(ChildProcessError):
+                os.waitpid(orphan.pid, 0)
 
 
 def _prctl(option: int, value: int) -> None:

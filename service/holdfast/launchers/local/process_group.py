@@ -34,6 +34,7 @@ class NodeProcesses:
         self.folders = [folder for folder, _ in nodes]
         self.exits: list[NodeExit] = []
         """Nodes that ended by themselves, in order."""
+        self._cell = cell
         self._guards = {
             node_guard.start(folder, env, cell): rank for rank, (folder, env) in enumerate(nodes)
         }
@@ -48,11 +49,36 @@ class NodeProcesses:
         """Whether the program has finished a step."""
         return any(os.path.lexists(folder.run / TRAINED_FILE) for folder in self.folders)
 
+    def is_running(self, node: int) -> bool:
+        """Whether a node has not ended."""
+        return node in self._guards.values()
+
+    def restart(self, node: int, env: Mapping[str, str]) -> None:
+        """Start a node again that has ended, with the same directory."""
+        process_cleanup.kill_orphans(self._guards)
+        self._guards[node_guard.start(self.folders[node], env, self._cell)] = node
+
+    def end(self, node: int) -> None:
+        """Kill all processes of one node."""
+        for pid in [pid for pid, each in self._guards.items() if each == node]:
+            del self._guards[pid]
+            os.kill(
+                pid, signal.SIGKILL
+            )  # The kernel kills its program, and this process adopts the rest.
+            os.waitpid(pid, 0)
+        process_cleanup.kill_orphans(self._guards)
+
     def reap(self) -> None:
         """Record nodes that have ended since the last call."""
         for pid, code in process_cleanup.ended_children():
             if (node := self._guards.pop(pid, None)) is not None:
                 self.exits.append(_node_exit(node, code, self.folders[node]))
+
+    def signal_notice(self, node: int) -> None:
+        """Signal one node that it is about to be preempted."""
+        for pid, each in self._guards.items():
+            if each == node:
+                os.kill(pid, node_guard.NOTICE_SIGNAL)
 
     def send_notice(self, deadline: datetime, leaving: Collection[int]) -> None:
         """Write the notice for all nodes and signal those of `leaving`."""
@@ -60,9 +86,8 @@ class NodeProcesses:
         for folder in self.folders:
             with suppress(OSError):  # On a full disk the signal has to suffice.
                 write_atomically(folder.run / NOTICE_FILE, notice)
-        for pid, node in self._guards.items():
-            if node in leaving:
-                os.kill(pid, node_guard.NOTICE_SIGNAL)
+        for node in leaving:
+            self.signal_notice(node)
 
     def kill(self) -> None:
         """Kill the remaining processes; return when none is left."""

@@ -22,6 +22,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from holdfast_worker.protocol.environment import NOTICE_FILE
+from holdfast_worker.protocol.reports import Json
+
 from holdfast.clock import SystemClock
 from holdfast.domain.events import Cause, Outcome
 from holdfast.domain.jobs.crash_loop import restart_pause_s
@@ -31,6 +34,7 @@ from holdfast.launchers.local.event_log import LaunchEntry, LaunchEntryKind
 from holdfast.launchers.local.launch_dir import LaunchDir, NodeDir
 from holdfast.launchers.local.launch_spec import LaunchSpec
 from holdfast.launchers.local.node_guard import SCRIPTS
+from holdfast.launchers.local.node_replacement import NodeReplacements
 from holdfast.launchers.local.outcome import (
     LaunchEnded,
     PlacementLost,
@@ -60,12 +64,15 @@ class AttemptMonitor:
     def __init__(
         self,
         processes: NodeProcesses,
+        replacements: NodeReplacements,
         folder: LaunchDir,
+        clock: Clock,
+        *,
         placement: int,
         lifetime: Lifetime,
-        clock: Clock,
     ) -> None:
         self.nodes = processes
+        self.replacements = replacements
         self.folder = folder
         self.placement = placement
         self.clock = clock
@@ -88,6 +95,8 @@ class AttemptMonitor:
 
     def _has_ended(self) -> bool:
         self.nodes.reap()
+        if self.recall is None:
+            self.replacements.poll()
         exits = self.nodes.exits
         if self.recall is None and any(end.has_failed for end in exits):
             return True  # A failed node ends the whole placement.
@@ -105,11 +114,20 @@ class AttemptMonitor:
         left_s = self.reclaim_s - time.monotonic()
         if left_s <= self.notice_s:
             self.reclaim_s = math.inf
-            self._reclaim(self.placement % len(all_nodes), max(0, left_s))  # Nodes take turns.
+            number = self.placement + self.replacements.count
+            self._reclaim(number % len(all_nodes), max(0, left_s))  # Nodes take turns.
 
     def _reclaim(self, node: int, notice_s: float) -> None:
         word = f"with {notice_s:.3g} s of notice" if notice_s else "without notice"
-        self._recall(RecallReason(False, f"node {node} preempted {word}"), notice_s, [node])
+        detail = f"node {node} preempted {word}"
+        if self.recall is None and self.replacements.can_replace(node):
+            self.replacements.reclaim(node, notice_s, detail)
+            lifetime = self.replacements.next_lifetime()
+            if lifetime.lifetime_s is not None:
+                self.notice_s = lifetime.notice_s
+                self.reclaim_s = time.monotonic() + notice_s + lifetime.lifetime_s
+        else:
+            self._recall(RecallReason(False, detail), notice_s, [node])
 
     def _recall(self, call: RecallReason, notice_s: float, leaving: Collection[int]) -> None:
         """End the placement in `notice_s` seconds, or at an earlier deadline set before."""
@@ -121,7 +139,8 @@ class AttemptMonitor:
             self.nodes.send_notice(self.clock.now() + left, leaving)
 
     def _pause_s(self) -> float:
-        return max(0, min(TICK_S, self.end_s - time.monotonic()))
+        next_s = min(self.end_s, self.replacements.next_s())
+        return max(0, min(TICK_S, next_s - time.monotonic()))
 
 
 DISK_RETRY_S: Final = 30.0
@@ -142,16 +161,20 @@ class Supervisor:
         self.pause_s = 0.0
         """Pause before the next placement; above 0 after a failure of the program."""
         self.trained = False
+        self.port = 0
+        """Port of the current placement's rendezvous."""
+        self.processes: NodeProcesses | None = None
+        """Nodes of the current placement."""
 
     def supervise(self) -> None:
         """Run the launch to its end."""
-        self._append(LaunchEntryKind.BEGUN)
+        self.record(LaunchEntryKind.BEGUN)
         for placement in itertools.count(1):
             outcome = self._run_placement(placement)
             if isinstance(outcome, LaunchEnded):
-                self._append(LaunchEntryKind.ENDED, **asdict(outcome))
+                self.record(LaunchEntryKind.ENDED, **asdict(outcome))
                 return
-            self._append(LaunchEntryKind.LOST, **asdict(outcome))
+            self.record(LaunchEntryKind.LOST, **asdict(outcome))
 
     def _run_placement(self, placement: int) -> PlacementOutcome:
         """Provision nodes, run the program on them and classify the end."""
@@ -159,28 +182,46 @@ class Supervisor:
         if offer is None:
             return CANCELLED
         climate, nodes = self.spec.climate, self.spec.nodes
-        self._append(
+        self.record(
             LaunchEntryKind.PLACED,
             zone=offer.zone,
             nodes=nodes,
             micros_per_hour=nodes * offer.micros_per_node_hour,
             on_demand_micros_per_hour=nodes * climate.on_demand_micros,
         )
-        port = _free_port()
-        processes = process_group.start(
-            [self._node(placement, node, port) for node in range(nodes)], self.spec.cell
+        self.port = _free_port()
+        self.processes = processes = process_group.start(
+            [self._node(placement, node) for node in range(nodes)], self.spec.cell
+        )
+        replacements = NodeReplacements(
+            processes,
+            self,
+            self.market,
+            placement=placement,
+            prices=(offer.micros_per_node_hour, climate.on_demand_micros),
         )
         lifetime = self.market.lifetime(placement)
-        call = AttemptMonitor(processes, self.folder, placement, lifetime, self.clock).wait()
+        call = AttemptMonitor(
+            processes,
+            replacements,
+            self.folder,
+            self.clock,
+            placement=placement,
+            lifetime=lifetime,
+        ).wait()
         self.trained |= processes.trained
         processes.kill()
-        outcome = classify_exit(
-            processes.exits,
-            nodes=nodes,
-            call=call,
-            trained=self.trained,
-            failures_left=self.spec.max_failures - self.failures,
-        )
+        outcome: PlacementOutcome
+        if call is None and (loss := replacements.loss):
+            outcome = loss  # The others have ended because they waited in vain.
+        else:
+            outcome = classify_exit(
+                processes.exits,
+                nodes=nodes,
+                call=call,
+                trained=self.trained,
+                failures_left=self.spec.max_failures - self.failures,
+            )
         if self.spec.cell and (why := self.spec.cell.remove_cgroup()) and not call:
             outcome = replace(outcome, detail=f"{outcome.detail}; {why}" if outcome.detail else why)
         if isinstance(outcome, PlacementLost) and outcome.cause is Cause.USER_ERROR:
@@ -198,7 +239,7 @@ class Supervisor:
             denial = "no spot capacity" if offer.denied else self._prepare_nodes(placement)
             if not denial:
                 return offer
-            self._append(LaunchEntryKind.DENIED, zone=offer.zone, detail=denial)
+            self.record(LaunchEntryKind.DENIED, zone=offer.zone, detail=denial)
         return None
 
     def _wait(self, wait_s: float) -> bool:
@@ -237,16 +278,42 @@ class Supervisor:
         if self.spec.cell:
             _give_ownership(fresh, self.spec.cell)
 
-    def _node(self, placement: int, node: int, port: int) -> tuple[NodeDir, dict[str, str]]:
+    def renew_node(self, placement: int, node: int) -> str:
+        """Give a node that replaces another one new files, except for logs.
+
+        Return why it failed, or an empty text.
+        """
+        here = self.folder.node(self._attempt(placement), node)
+        try:
+            for path in (here.workdir, here.home, here.scratch):
+                shutil.rmtree(path, ignore_errors=True)
+            (here.run / NOTICE_FILE).unlink(missing_ok=True)
+            shutil.copytree(self.folder.snapshot, here.workdir, symlinks=True)
+            if self.spec.cell:
+                _give_ownership(here, self.spec.cell)
+        except OSError as error:
+            return f"cannot copy the files to the node: {error}"
+        return ""
+
+    def restart_node(self, placement: int, node: int, start: int) -> None:
+        """Start the program of a node for the `start`-th time after the first."""
+        _, env = self._node(placement, node, start)
+        assert self.processes, "a placement runs"
+        self.processes.restart(node, env)
+
+    def _node(self, placement: int, node: int, start: int = 0) -> tuple[NodeDir, dict[str, str]]:
         attempt = self._attempt(placement)
-        env = environment.node_env(self.spec, self.folder, attempt=attempt, node=node, port=port)
+        env = environment.node_env(
+            self.spec, self.folder, attempt=attempt, node=node, port=self.port, start=start
+        )
         return self.folder.node(attempt, node), env
 
     def _attempt(self, placement: int) -> int:
         return self.spec.first_attempt + placement - 1
 
-    def _append(self, what: LaunchEntryKind, **body: str | int | None) -> None:
-        self.folder.history.append(LaunchEntry(self.clock.now(), what, body))
+    def record(self, kind: LaunchEntryKind, **body: Json) -> None:
+        """Append an entry to the log of the launch."""
+        self.folder.history.append(LaunchEntry(self.clock.now(), kind, body))
 
 
 def _give_ownership(node: NodeDir, cell: Sandbox) -> None:
@@ -256,7 +323,7 @@ def _give_ownership(node: NodeDir, cell: Sandbox) -> None:
     """
     own = (node.home, node.scratch, node.spool)
     for path in own:
-        path.mkdir()
+        path.mkdir(exist_ok=True)
     for above in (node.path, node.path.parent):
         above.chmod(0o711)
     cell.chown(node.workdir, node.run, *own, *filter(Path.exists, map(node.script, SCRIPTS)))

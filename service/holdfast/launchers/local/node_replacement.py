@@ -1,0 +1,184 @@
+"""Replacement of single nodes of a placement while the others wait.
+
+The worker on node 0 announces whether it would wait (`WAITS_FILE`). A node that the market preempts, or whose guard was killed, is
+requested again from the market. A node whose program was killed still stands, so its program is started again at once.
+Node 0 is never replaced, because it decides for the others.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from holdfast_worker.protocol.environment import WAITS_FILE
+from holdfast_worker.protocol.reports import Json
+
+from holdfast.domain.events import Cause
+from holdfast.domain.simulation.spot_market import Lifetime, Offer, SpotMarket
+from holdfast.launchers.local.event_log import LaunchEntryKind
+from holdfast.launchers.local.outcome import PlacementLost
+from holdfast.launchers.local.process_group import NodeProcesses
+
+KILLED: Final = 128 + 9
+"""Exit code of a program that was killed. Its node stands."""
+
+
+class NodeSource(Protocol):
+    """What the supervisor does for a replacement."""
+
+    def renew_node(self, placement: int, node: int) -> str:
+        """Give a node new files. Return why that failed, or an empty text."""
+
+    def restart_node(self, placement: int, node: int, start: int) -> None:
+        """Start the program of a node for the `start`-th time after the first."""
+
+    def record(self, kind: LaunchEntryKind, **body: Json) -> None:
+        """Append an entry to the log of the launch."""
+
+
+@dataclass(slots=True)
+class _MissingNode:
+    """A node that is lost and not replaced yet."""
+
+    loss: PlacementLost
+    tries: int
+    """Requests for nodes of this launch's market that were made for it."""
+    offer: Offer | None
+    """The answer to the last request; None if the node stands."""
+    answered_s: float
+    """When the answer arrives, by the monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Notice:
+    """A node that the market takes soon."""
+
+    end_s: float
+    missing: _MissingNode
+    """The request for its replacement, which is made with the notice."""
+
+
+class NodeReplacements:
+    """The lost nodes of one placement. Seconds refer to the monotonic clock."""
+
+    def __init__(
+        self,
+        processes: NodeProcesses,
+        source: NodeSource,
+        market: SpotMarket,
+        *,
+        placement: int,
+        prices: tuple[int, int],
+    ) -> None:
+        """`prices`: spot and on-demand price of one node, in micro-dollars per hour."""
+        self._processes = processes
+        self._source = source
+        self._market = market
+        self._placement = placement
+        self._prices = prices
+        self._missing: dict[int, _MissingNode] = {}
+        self._leaving: dict[int, _Notice] = {}
+        self._starts: dict[int, int] = {}
+        self.count = 0
+        """Nodes that were taken by the market and replaced, or will be."""
+
+    @property
+    def loss(self) -> PlacementLost | None:
+        """The loss of a node that was not replaced; None if all nodes are there."""
+        return next((each.loss for each in self._missing.values()), None)
+
+    def next_lifetime(self) -> Lifetime:
+        """The market's next preemption in this placement, from now on."""
+        return self._market.lifetime(self._placement, replacements=self.count)
+
+    def can_replace(self, node: int) -> bool:
+        """Whether the other nodes would wait for the replacement of a node."""
+        return (
+            node > 0
+            and self._processes.is_running(0)
+            and (self._processes.folders[0].run / WAITS_FILE).exists()
+        )
+
+    def reclaim(self, node: int, notice_s: float, detail: str) -> None:
+        """Have the market take a node after a notice, and request another one."""
+        self.count += 1
+        loss = PlacementLost(Cause.PREEMPTED, detail)
+        notice = _Notice(time.monotonic() + notice_s, self._request(loss))
+        self._leaving[node] = notice
+        if notice_s:
+            self._processes.signal_notice(node)
+
+    def poll(self) -> None:
+        """Take over lost nodes, and start replacements that are ready."""
+        for end in [end for end in self._processes.exits if end.has_failed]:
+            if end.node in self._leaving or not self.can_replace(end.node):
+                continue
+            if end.code is None:
+                self._processes.exits.remove(end)
+                loss = PlacementLost(Cause.NODE_FAILED, f"node {end.node} was lost")
+                self._lose(end.node, self._request(loss))
+            elif end.code == KILLED:
+                self._processes.exits.remove(end)
+                loss = PlacementLost(Cause.USER_ERROR, f"the program of node {end.node} was killed")
+                self._missing[end.node] = _MissingNode(loss, 0, None, time.monotonic())
+        now_s = time.monotonic()
+        for node, notice in [*self._leaving.items()]:
+            if now_s >= notice.end_s:
+                del self._leaving[node]
+                self._processes.end(node)
+                self._lose(node, notice.missing)
+        for node, missing in [*self._missing.items()]:
+            if now_s >= missing.answered_s:
+                self._replace(node, missing)
+
+    def next_s(self) -> float:
+        """When `poll` has something to do at the latest."""
+        times = [notice.end_s for notice in self._leaving.values()]
+        return min(
+            [*times, *(each.answered_s for each in self._missing.values())], default=math.inf
+        )
+
+    def _request(self, loss: PlacementLost, tries: int = 0) -> _MissingNode:
+        offer = self._market.offer(self._placement, tries, replacements=self.count)
+        return _MissingNode(loss, tries + 1, offer, time.monotonic() + offer.wait_s)
+
+    def _lose(self, node: int, missing: _MissingNode) -> None:
+        self._missing[node] = missing
+        self._record(
+            LaunchEntryKind.NODE_LOST,
+            node,
+            cause=missing.loss.cause,
+            detail=missing.loss.detail,
+        )
+
+    def _replace(self, node: int, missing: _MissingNode) -> None:
+        """Start a node for which the market has answered, unless it was denied."""
+        if missing.offer:
+            denial = "no spot capacity" if missing.offer.denied else ""
+            denial = denial or self._source.renew_node(self._placement, node)
+            if denial:
+                zone = missing.offer.zone
+                self._source.record(LaunchEntryKind.DENIED, zone=zone, detail=denial)
+                self._missing[node] = self._request(missing.loss, missing.tries)
+                return
+        del self._missing[node]
+        self._starts[node] = self._starts.get(node, 0) + 1
+        if missing.offer:
+            self._record(LaunchEntryKind.NODE_REPLACED, node)
+        self._source.restart_node(self._placement, node, self._starts[node])
+
+    def _record(self, kind: LaunchEntryKind, node: int, **body: Json) -> None:
+        standing = len(self._processes.folders) - sum(
+            each.offer is not None for each in self._missing.values()
+        )
+        spot, on_demand = self._prices
+        self._source.record(
+            kind,
+            node=node,
+            nodes=standing,
+            micros_per_hour=standing * spot,
+            on_demand_micros_per_hour=standing * on_demand,
+            **body,
+        )

@@ -1,0 +1,77 @@
+"""A lost node of a running job is replaced alone: the other nodes wait in their processes, and no step is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+from holdfast_worker.protocol.environment import WAITS_FILE
+from support.live_service import EXAMPLE, Service
+
+STEPS = 80
+
+
+def submitted(service: Service) -> str:
+    """Submit a job on three nodes, and wait until the others would wait for a lost one."""
+    job = service.submit(
+        name="replaced",
+        workdir=str(EXAMPLE),
+        num_nodes=3,
+        run=f"holdfast-worker run train.py --steps {STEPS} --step-seconds 0.1",
+        holdfast={"checkpoint": {"store": f"file://{service.folder}/store", "every": "10 steps"}},
+    )
+    service.until(job, lambda job: (job["last_checkpoint_step"] or 0) >= 10)
+    [run_dir] = service.home.rglob(f"{job}-*/attempts/1/node-0/run")
+    assert (run_dir / WAITS_FILE).exists()
+    return job
+
+
+def guard_of(service: Service, job: str, node: int) -> psutil.Process:
+    """The guard of a node, the parent of the shell that runs its program."""
+    for process in psutil.process_iter():
+        try:
+            env = process.environ()
+        except psutil.Error:
+            continue
+        if env.get("HOLDFAST_JOB") == job and env.get("SKYPILOT_NODE_RANK") == str(node):
+            parents = process.parents()
+            return next(p for p in parents if "HOLDFAST_JOB" not in p.environ())
+    raise AssertionError(f"node {node} does not run")
+
+
+def kill_guard(service: Service, job: str) -> None:
+    os.kill(guard_of(service, job, 2).pid, signal.SIGKILL)
+
+
+def preempt(service: Service, job: str) -> None:
+    service.cli("preempt", job, "--node", "2")
+
+
+@pytest.mark.parametrize(("lose", "cause"), [(kill_guard, "node_failed"), (preempt, "preempted")])
+def test_lost_node_costs_no_step_and_no_attempt(
+    service: Service, lose: Callable[[Service, str], None], cause: str
+) -> None:
+    job = submitted(service)
+
+    lose(service, job)
+    done: dict[str, Any] = service.ended(job)
+
+    assert (done["state"], done["step"], done["attempt"]) == ("succeeded", STEPS, 1)
+    assert (done["preemptions"], done["failures"]) == (1, 0)
+    events = service.json("events", job)
+    kinds = [event["kind"] for event in events]
+    assert kinds.count("TrainingStarted") == kinds.count("NodesReady") == 1
+    assert "CapacityLost" not in kinds
+    bodies = {event["kind"]: event["body"] for event in events}
+    lost, replaced = bodies["NodeLost"], bodies["NodeReplaced"]
+    assert (lost["node"], lost["nodes"], lost["cause"]) == (2, 2, cause)
+    assert (replaced["node"], replaced["nodes"]) == (2, 3)
+    price = bodies["NodesReady"]["micros_per_hour"]
+    assert lost["micros_per_hour"] * 3 == price * 2
+    assert replaced["micros_per_hour"] == price
+    assert bodies["RanksReplaced"]["ranks"] == [2]
+    assert service.json("bill", job)["lost_steps"] == 0
