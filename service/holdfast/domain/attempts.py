@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
+from typing import TypeAlias
 
 from holdfast.domain.events import (
     CapacityLost,
@@ -14,6 +15,8 @@ from holdfast.domain.events import (
     CheckpointCommitted,
     Event,
     Finished,
+    NodeLost,
+    NodeReplaced,
     NodesReady,
     Outcome,
     PreemptionNoticed,
@@ -24,6 +27,9 @@ from holdfast.domain.events import (
     TrainingStarted,
     WorkerLeft,
 )
+
+RateChange: TypeAlias = PriceChanged | NodeLost | NodeReplaced
+"""An event that changes the price of a group of nodes from its time on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +50,8 @@ class RankStart:
     restore: RestoreStarted | None = None
     training: TrainingStarted | None = None
     worker_exit: WorkerLeft | None = None
-    notice: PreemptionNoticed | None = None
+    notices: list[PreemptionNoticed] = field(default_factory=list)
+    """Termination notices in order of arrival; several if nodes were replaced in the meantime."""
     checkpoints: list[CheckpointCommitted] = field(default_factory=list)
     replacements: list[RanksReplaced] = field(default_factory=list)
     restart: RanksRestarted | None = None
@@ -52,12 +59,26 @@ class RankStart:
     point: LatestPoint | None = None
 
     @property
+    def notice(self) -> PreemptionNoticed | None:
+        """The first termination notice."""
+        return self.notices[0] if self.notices else None
+
+    @property
     def last_step(self) -> int | None:
         """Newest known step; None if it did not train."""
-        sources = [*self.checkpoints, self.training, self.worker_exit, self.notice, self.restart]
-        reported = (*sources, *self.replacements, self.point)
+        sources = [*self.checkpoints, self.training, self.worker_exit, self.restart]
+        reported = (*sources, *self.notices, *self.replacements, self.point)
         steps = [item.step for item in reported if item is not None]
         return max(steps) if self.training and steps else None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLoss:
+    """The loss of a single node while the others kept running, and its replacement."""
+
+    lost: NodeLost
+    replaced: NodeReplaced | None
+    """None if it was not replaced, as far as reported."""
 
 
 @dataclass(slots=True)
@@ -70,8 +91,8 @@ class Attempt:
     lost: CapacityLost | None = None
     starts: list[RankStart] = field(default_factory=lambda: [RankStart()])
     """Starts of the ranks in order; at least one."""
-    changes: list[PriceChanged] = field(default_factory=list)
-    """Price changes in order of arrival."""
+    changes: list[RateChange] = field(default_factory=list)
+    """Changes of price, and of the nodes that run, in order of arrival."""
 
     @property
     def cause(self) -> Cause | None:
@@ -89,9 +110,36 @@ class Attempt:
         return next((start.training for start in self.starts if start.training), None)
 
     @property
+    def node_losses(self) -> list[NodeLoss]:
+        """Losses of single nodes in order, each with the next replacement of its node."""
+        changes = [change for change in self.changes if not isinstance(change, PriceChanged)]
+        replaced, losses = dict[int, NodeReplaced](), list[NodeLoss]()
+        for change in reversed(changes):
+            if isinstance(change, NodeReplaced):
+                replaced[change.node] = change
+            else:
+                losses.append(NodeLoss(change, replaced.get(change.node)))
+        return losses[::-1]
+
+    @property
     def notice(self) -> PreemptionNoticed | None:
-        """The first termination notice."""
-        return next((start.notice for start in self.starts if start.notice), None)
+        """The first termination notice after the last loss of a node that was replaced."""
+        replaced = [loss.lost.at for loss in self.node_losses if loss.replaced]
+        return self.notice_between(replaced[-1] if replaced else None, None)
+
+    def notice_between(
+        self, since: datetime | None, until: datetime | None
+    ) -> PreemptionNoticed | None:
+        """The first termination notice after `since` and until `until`; None: without bound."""
+        return next(
+            (
+                notice
+                for start in self.starts
+                for notice in start.notices
+                if (since is None or notice.at > since) and (until is None or notice.at <= until)
+            ),
+            None,
+        )
 
     @property
     def checkpoints(self) -> list[CheckpointCommitted]:
@@ -126,6 +174,8 @@ def collect_attempts(facts: Sequence[Event], reached: Mapping[int, LatestPoint])
                 | PreemptionNoticed()
                 | CheckpointCommitted()
                 | PriceChanged()
+                | NodeLost()
+                | NodeReplaced()
             ) if fact.attempt in attempts:
                 _apply_event(attempts[fact.attempt], fact)
             case _:
@@ -146,7 +196,7 @@ def _apply_event(
     | WorkerLeft
     | PreemptionNoticed
     | CheckpointCommitted
-    | PriceChanged,
+    | RateChange,
 ) -> None:
     start = attempt.starts[-1]
     match fact:
@@ -164,10 +214,10 @@ def _apply_event(
         case WorkerLeft():
             start.worker_exit = start.worker_exit or fact
         case PreemptionNoticed():
-            start.notice = start.notice or fact
+            start.notices.append(fact)
         case CheckpointCommitted():
             start.checkpoints.append(fact)
-        case PriceChanged():
+        case PriceChanged() | NodeLost() | NodeReplaced():
             attempt.changes.append(fact)
 
 

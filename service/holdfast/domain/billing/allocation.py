@@ -34,7 +34,7 @@ class CostAllocation:
     waiting_ms: int = 0
     ms: Phases = field(default_factory=Phases)
     node_ms: int = 0
-    """Time multiplied by the number of nodes in this zone."""
+    """Time multiplied by the number of nodes that ran in this zone."""
     micros: Phases = field(default_factory=Phases)
     adjusted_micros: int = 0
     on_demand_micros: int = 0
@@ -128,7 +128,7 @@ def _add(
         paid = cost_by_phase(spans, group.rate, item.begin_ms)
         full = cost_by_phase(spans, group.on_demand_rate, item.begin_ms)
     is_first = account.on_demand_setup[0] == item.attempt
-    total.node_ms += group.nodes * (spans[-1].end_ms - spans[0].begin_ms)
+    total.node_ms += group.node_ms(spans[0].begin_ms, spans[-1].end_ms)
     total.micros += paid
     total.on_demand_micros += full.useful + paid.unmeasured + (full.setup if is_first else 0)
 

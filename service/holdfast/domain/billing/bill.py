@@ -10,7 +10,8 @@
    The time of an attempt without reports is *unmeasured*, or lost with its nodes.
    Waiting costs nothing; the other phases add up to the provisioned time, in whole milliseconds.
 2. Each group of identical nodes has a `RateSchedule` (`rate.py`): the price of the whole group,
-   nodes x price of one, in integer micro-dollars per hour, with its changes over time.
+   nodes x price of one, in integer micro-dollars per hour, with its changes over time. A lost
+   node changes it as well, until its replacement. Of changes at one moment the last applies.
 3. `RateSchedule.accrue` adds up price x milliseconds from the start of the nodes.
    `RateSchedule.micros` divides this running sum by 3,600,000 ms per hour, rounded down.
 4. `cost_by_phase` (`phases.py`): a span costs the running sum at its end minus that at its
@@ -37,7 +38,9 @@ from itertools import accumulate, pairwise
 from holdfast.domain.attempts import (
     Attempt,
     LatestPoint,
+    NodeLoss,
     RankStart,
+    RateChange,
     collect_attempts,
     retained_steps,
 )
@@ -57,7 +60,10 @@ from holdfast.domain.events import (
     Cause,
     Event,
     Finished,
+    NodeLost,
+    NodeReplaced,
     Paused,
+    PriceChanged,
     ResumeRequested,
     Submitted,
 )
@@ -82,6 +88,7 @@ class PriceStep:
     group: int
     micros_per_hour: int
     source: str
+    """Source of the price, or the node that was lost or replaced."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,9 +100,15 @@ class GroupBill:
     is_spot: bool
     rate: RateSchedule
     on_demand_rate: RateSchedule
+    running: RateSchedule
+    """Number of nodes that ran, over time like a rate."""
     micros: Phases
     on_demand_micros: Phases
     """On-demand cost of the same phases."""
+
+    def node_ms(self, begin_ms: int, end_ms: int) -> int:
+        """Time in a span multiplied by the number of nodes that ran."""
+        return self.running.accrue(begin_ms, end_ms)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,7 +156,9 @@ class AttemptBill:
     groups: tuple[GroupBill, ...]
     """Groups of nodes by price and zone; at least one."""
     price_changes: tuple[PriceStep, ...]
-    """Price changes after the first price, in order of time."""
+    """Price changes after the first price, in order of time, also by lost and replaced nodes."""
+    node_losses: tuple[NodeLoss, ...]
+    """Losses of single nodes, in order."""
     ms: Phases
     micros: Phases
     on_demand_micros: Phases
@@ -327,10 +342,13 @@ def _groups(attempt: Attempt, spans: Sequence[Span], begin_ms: int) -> tuple[Gro
     for number, part in enumerate(attempt.ready.parts):
         paid = RateSchedule.flat(attempt.ready.at, part.micros_per_hour)
         full = RateSchedule.flat(attempt.ready.at, part.on_demand_micros_per_hour)
+        running = RateSchedule.flat(attempt.ready.at, part.nodes)
         for change in attempt.changes:
             if change.group == number:
                 paid = paid.with_price_change(change.at, change.micros_per_hour)
                 full = full.with_price_change(change.at, change.on_demand_micros_per_hour)
+            if change.group == number and not isinstance(change, PriceChanged):
+                running = running.with_price_change(change.at, change.nodes)
         groups.append(
             GroupBill(
                 zone=part.zone,
@@ -338,11 +356,26 @@ def _groups(attempt: Attempt, spans: Sequence[Span], begin_ms: int) -> tuple[Gro
                 is_spot=part.is_spot,
                 rate=paid,
                 on_demand_rate=full,
+                running=running,
                 micros=cost_by_phase(spans, paid, begin_ms),
                 on_demand_micros=cost_by_phase(spans, full, begin_ms),
             )
         )
     return tuple(groups)
+
+
+def _price_source(change: RateChange) -> str:
+    match change:
+        case PriceChanged(price_source=source):
+            return source
+        case NodeLost(node=node):
+            return f"node {node} was lost"
+        case NodeReplaced(node=node):
+            return f"node {node} was replaced"
+
+
+def _is_estimate(change: RateChange) -> bool:
+    return isinstance(change, PriceChanged) and change.is_price_estimate
 
 
 def _lost_steps(start: RankStart, kept: float) -> int:
@@ -377,7 +410,7 @@ def _attempt_bill(
         simulated=ready.simulated,
         price_source=ready.price_source,
         price_as_of=ready.price_as_of,
-        is_price_estimate=ready.is_price_estimate or any(c.is_price_estimate for c in held),
+        is_price_estimate=ready.is_price_estimate or any(map(_is_estimate, held)),
         first_step=training.step if training else None,
         last_step=attempt.last_step,
         lost_steps=sum(lost_steps),
@@ -394,10 +427,11 @@ def _attempt_bill(
                 at=change.at,
                 group=change.group,
                 micros_per_hour=change.micros_per_hour,
-                source=change.price_source,
+                source=_price_source(change),
             )
             for change in sorted(held, key=lambda c: c.at)
         ),
+        node_losses=tuple(attempt.node_losses),
         ms=duration_by_phase(spans),
         micros=sum((group.micros for group in groups), Phases()),
         on_demand_micros=sum((group.on_demand_micros for group in groups), Phases()),

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from typing import Final
 
-from holdfast.domain.attempts import Attempt, collect_attempts
+from holdfast.domain.attempts import Attempt, NodeLoss, collect_attempts
 from holdfast.domain.billing.bill import AttemptBill, Bill, current_step
 from holdfast.domain.billing.rate import to_ms
 from holdfast.domain.events import (
@@ -25,6 +26,7 @@ from holdfast.domain.events import (
     Outcome,
     Paused,
     PauseRequested,
+    PriceChanged,
     RanksReplaced,
     ResumeRequested,
     RunsCompared,
@@ -41,6 +43,10 @@ CAUSE_TEXT: Final = {
     Cause.LAUNCHER_FORGOT: "lost by the launcher",
     Cause.USER_ERROR: "the program failed",
     Cause.PAUSED: "nodes released for a pause",
+}
+NODE_CAUSE_TEXT: Final = {
+    Cause.PREEMPTED: "was preempted",
+    Cause.NODE_FAILED: "was lost without notice",
 }
 MAX_NAMED_RANKS: Final = 8
 """Ranks that a sentence names. A lower value hides more of them; a higher value makes it long."""
@@ -83,18 +89,24 @@ def _status_text(job: Job, account: Bill) -> str:
         return _outcome_text(job, account, why)
     if job.warning:
         return f"The job is {job.state} and needs action: {job.warning}."
+    if job.state is State.PAUSED:
+        return f"Paused, without cost{why}."
+    if job.placed:
+        return _placed_text(job, account, why)
+    waited = _duration_text(to_ms(account.until) - to_ms(job.account.free_since))
+    return f"Without nodes for {waited}{why}."
+
+
+def _placed_text(job: Job, account: Bill, why: str) -> str:
+    if job.lost_nodes and not job.is_leaving:
+        return f"Waiting in {job.zone}: {job.lost_nodes_text}. {_preemptions_text(job.preemptions)}"
     if job.state is State.TRAINING:
         total = f" of {job.total_steps:,}" if job.total_steps is not None else ""
         step = current_step(job.attempt, job.step, account)
         return (
             f"Training in {job.zone} at step {step:,}{total}. {_preemptions_text(job.preemptions)}"
         )
-    if job.state is State.PAUSED:
-        return f"Paused, without cost{why}."
-    if job.placed:
-        return f"Starting on {job.zone}{why}."
-    waited = _duration_text(to_ms(account.until) - to_ms(job.account.free_since))
-    return f"Without nodes for {waited}{why}."
+    return f"Starting on {job.zone}{why}."
 
 
 def _outcome_text(job: Job, account: Bill, why: str) -> str:
@@ -200,8 +212,11 @@ def _attempt_sentences(
         f"Attempt {item.attempt}: {nodes} provisioned in {item.zone} after {_duration_text(item.waiting_ms - item.paused_ms)}, "
         f"{_usd(ready.micros_per_hour, mark)}/h.",
     )
-    for step in item.price_changes:
-        yield Sentence(step.at, f"Price changed to {_usd(step.micros_per_hour, mark)}/h.")
+    for change in attempt.changes:
+        if isinstance(change, PriceChanged) and change.at > ready.at:
+            yield Sentence(change.at, f"Price changed to {_usd(change.micros_per_hour, mark)}/h.")
+    for loss in attempt.node_losses:
+        yield from _node_loss_sentences(loss)
     for start in attempt.starts:
         if start.training is not None:
             how = _resume_text(start.training.step, start.training.restored_from, parent)
@@ -215,18 +230,7 @@ def _attempt_sentences(
                 start.restart.at,
                 f"Ranks started again on the same nodes after a failure at step {start.restart.step:,}: {start.restart.detail}.",
             )
-    if attempt.notice is not None:
-        left = attempt.notice.left_s
-        warning = f"{left:.0f} s" if left is not None else "duration unknown"
-        yield Sentence(
-            attempt.notice.at,
-            f"Termination notice ({warning}) at step {attempt.notice.step:,}.",
-        )
-        in_time = [saved for saved in attempt.checkpoints if saved.at >= attempt.notice.at]
-        for saved in in_time[-1:]:
-            yield Sentence(
-                saved.at, f"Checkpoint committed at step {saved.step:,} within the notice."
-            )
+    yield from _notice_sentences(attempt)
     if attempt.lost is not None:
         detail = f" ({attempt.lost.detail})" if attempt.lost.detail else ""
         yield Sentence(
@@ -235,10 +239,46 @@ def _attempt_sentences(
         )
 
 
+def _node_loss_sentences(loss: NodeLoss) -> Iterator[Sentence]:
+    """The loss of a single node and its replacement."""
+    lost, replaced = loss.lost, loss.replaced
+    detail = f" ({lost.detail})" if lost.detail else ""
+    yield Sentence(
+        lost.at,
+        f"Node {lost.node} {NODE_CAUSE_TEXT.get(lost.cause, 'was lost')}{detail}; the others wait for its replacement.",
+    )
+    if replaced is not None:
+        waited_ms = max(0, to_ms(replaced.at) - to_ms(lost.at))
+        yield Sentence(
+            replaced.at, f"Node {lost.node} was replaced after {_short_duration_text(waited_ms)}."
+        )
+
+
+def _notice_sentences(attempt: Attempt) -> Iterator[Sentence]:
+    """The notice of each lost node and the last one, with the newest checkpoint within each."""
+    lost = [loss.lost.at for loss in attempt.node_losses]
+    found = {
+        notice.at: (notice, until)
+        for since, until in pairwise([None, *lost, None])
+        if (notice := attempt.notice_between(since, until))
+    }
+    for notice, until in found.values():
+        left = f"{notice.left_s:.0f} s" if notice.left_s is not None else "duration unknown"
+        yield Sentence(notice.at, f"Termination notice ({left}) at step {notice.step:,}.")
+        in_time = [
+            saved
+            for saved in attempt.checkpoints
+            if saved.at >= notice.at and (until is None or saved.at <= until)
+        ]
+        for saved in in_time[-1:]:
+            yield Sentence(
+                saved.at, f"Checkpoint committed at step {saved.step:,} within the notice."
+            )
+
+
 def _replacement_text(event: RanksReplaced) -> str:
     """How a run continued after a loss of ranks without a restart."""
-    ms, ranks = event.paused_ms, event.ranks
-    paused = f"{ms / 1000:.1f} s" if ms < 60_000 else _duration_text(ms)
+    ranks, paused = event.ranks, _short_duration_text(event.paused_ms)
     where = f"after step {event.step:,}"
     what = f"All ranks waited {paused} {where} and continued"
     if ranks:
@@ -297,6 +337,10 @@ def _usd(micros: int, mark: bool) -> str:
     dollars = abs(micros) / MICROS_PER_USD
     text = f"${dollars:,.2f}" if dollars >= 1 or not micros else f"${dollars:.4f}"
     return f"{'~' * mark}{'-' * (micros < 0)}{text}"
+
+
+def _short_duration_text(ms: int) -> str:
+    return f"{ms / 1000:.1f} s" if ms < 60_000 else _duration_text(ms)
 
 
 def _duration_text(ms: int) -> str:

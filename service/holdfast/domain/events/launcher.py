@@ -125,6 +125,47 @@ class CapacityLost(EventBase):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NodeLost(EventBase):
+    """A node of an attempt is lost; the others keep their processes and wait for its replacement.
+
+    Only launchers without `PriceChanged` record it, for placements without `groups`.
+    """
+
+    source: ClassVar[Source] = Source.LAUNCHER
+    group: ClassVar[int] = 0
+    """The group whose price changes, as in `PriceChanged`."""
+    attempt: Attempt
+    node: int
+    """Index of the node in its placement, from 0."""
+    nodes: int
+    """Number of nodes that run from then on."""
+    micros_per_hour: int
+    """Price of these nodes together, in micro-dollars per hour."""
+    on_demand_micros_per_hour: int
+    """On-demand price of the same nodes."""
+    cause: Cause
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeReplaced(EventBase):
+    """A lost node of an attempt was replaced, and the new node is billed from now on."""
+
+    source: ClassVar[Source] = Source.LAUNCHER
+    group: ClassVar[int] = 0
+    """The group whose price changes, as in `PriceChanged`."""
+    attempt: Attempt
+    node: int
+    """Index of the node in its placement, from 0."""
+    nodes: int
+    """Number of nodes that run from then on."""
+    micros_per_hour: int
+    """Price of these nodes together, in micro-dollars per hour."""
+    on_demand_micros_per_hour: int
+    """On-demand price of the same nodes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Finished(EventBase):
     """The job has ended and nothing of it runs."""
 
@@ -163,5 +204,13 @@ class CleanedUp(EventBase):
 
 
 LauncherFact: TypeAlias = (
-    CapacityDenied | NodesReady | CapacityLost | Paused | Finished | CleanupFailed | CleanedUp
+    CapacityDenied
+    | NodesReady
+    | CapacityLost
+    | NodeLost
+    | NodeReplaced
+    | Paused
+    | Finished
+    | CleanupFailed
+    | CleanedUp
 )

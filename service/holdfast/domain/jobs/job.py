@@ -79,6 +79,12 @@ class Job:
     """Capacity denials recorded in the newest launch."""
     placed: bool = False
     """Whether the nodes of the newest attempt are running, as far as reported."""
+    node_changes: int = 0
+    """Losses and replacements of single nodes recorded in the newest attempt."""
+    lost_nodes: tuple[int, ...] = ()
+    """Nodes of the newest attempt that are lost while the others wait for their replacement."""
+    preempted_nodes: tuple[int, ...] = ()
+    """Those of them whose loss counts as a preemption."""
     started_attempt: int = 0
     """Newest attempt that reported training; may precede its NodesReady."""
     noticed: tuple[int, ...] = ()
@@ -102,9 +108,12 @@ class Job:
     zone: str | None = None
     """Zone of the newest attempt; None before the first."""
     micros_per_hour: int = 0
-    """Hourly price of the newest attempt's nodes, kept after their loss; 0 before the first."""
+    """Hourly price of all nodes of the newest attempt, kept after their loss; 0 before the first.
+
+    It is what the next nodes cost, so the loss of a single node does not change it.
+    """
     preemptions: int = 0
-    """Attempts lost to preemption or to a node failure without known cause."""
+    """Attempts and single nodes lost to preemption or to a node failure without known cause."""
     failures: int = 0
     """Attempts that ended with a user error."""
     failure: str = ""
@@ -130,6 +139,17 @@ class Job:
         left = "; ".join(self.leftovers)
         billed = f"nodes may still be billed: {left}" if left else ""
         return "; ".join(filter(None, (billed, self.saving.trouble)))
+
+    @property
+    def lost_nodes_text(self) -> str:
+        """A sentence about the nodes that are being replaced; empty if all run."""
+        if not self.lost_nodes:
+            return ""
+        *others, last = map(str, self.lost_nodes)
+        if not others:
+            return f"node {last} was lost; the others wait for its replacement"
+        named = f"{', '.join(others)} and {last}"
+        return f"nodes {named} were lost; the others wait for their replacement"
 
     @property
     def is_leaving(self) -> bool:

@@ -4,6 +4,7 @@
     starting | training --CapacityLost--> recovering --NodesReady--> starting
     training --RanksRestarted--> starting                  (ranks failed and start again on their nodes)
     training --RanksReplaced--> training                   (ranks were replaced while the others waited)
+    starting | training --NodeLost, NodeReplaced--> the same state       (the other nodes keep running)
     recovering --LaunchRequested--> provisioning           (lost by the launcher: a new launch key)
     any active state --PauseRequested, GuardTripped--> pausing --Paused--> paused --ResumeRequested--> queued
     any state but ended --CancelRequested, GuardTripped--> stopping
@@ -40,6 +41,8 @@ from holdfast.domain.events import (
     LaunchRequested,
     LeftReason,
     LimitsChanged,
+    NodeLost,
+    NodeReplaced,
     NodesReady,
     Outcome,
     Paused,
@@ -64,7 +67,7 @@ from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.transitions import TRANSITIONS
 from holdfast.errors import IllegalTransition
 
-FOLD: Final = 9
+FOLD: Final = 10
 """Version of the fold. Raise it if the same events yield a different `Job`, so that cached rows are recomputed."""
 
 
@@ -112,6 +115,8 @@ def advance(job: Job, event: Event) -> Job:
             | CapacityDenied()
             | NodesReady()
             | CapacityLost()
+            | NodeLost()
+            | NodeReplaced()
             | PauseRequested()
             | Paused()
             | ResumeRequested()
@@ -188,6 +193,8 @@ def _apply_transition(  # noqa: PLR0911 - one for each kind
     | CapacityDenied
     | NodesReady
     | CapacityLost
+    | NodeLost
+    | NodeReplaced
     | PauseRequested
     | Paused
     | ResumeRequested
@@ -221,14 +228,20 @@ def _apply_transition(  # noqa: PLR0911 - one for each kind
             )
         case NodesReady():
             return _placed(job, event, state, reason or "")
-        case CapacityLost():
-            return _lost(job, event, state, reason)
+        case CapacityLost() | NodeLost() | NodeReplaced():
+            return _with_capacity_change(job, event, state, reason)
         case PauseRequested() | CancelRequested() | GuardTripped():
             return _leaving(job, event, state)
         case Paused(detail=detail):
-            account = job.account.closed(event.at)
             return replace(
-                job, state=state, is_launched=False, placed=False, detail=detail, account=account
+                job,
+                state=state,
+                is_launched=False,
+                placed=False,
+                lost_nodes=(),
+                preempted_nodes=(),
+                detail=detail,
+                account=job.account.closed(event.at),
             )
         case ResumeRequested():
             return _resumed(job, event, state)
@@ -277,6 +290,9 @@ def _placed(job: Job, event: NodesReady, state: State, detail: str) -> Job:
         attempt=event.attempt,
         zone=event.zone,
         placed=True,
+        node_changes=0,
+        lost_nodes=(),
+        preempted_nodes=(),
         detail=detail,
         micros_per_hour=event.micros_per_hour,
         account=job.account.opened(
@@ -299,13 +315,55 @@ def _repriced(job: Job, event: PriceChanged) -> Job:
     return replace(job, account=changed)
 
 
+def _with_capacity_change(
+    job: Job,
+    event: CapacityLost | NodeLost | NodeReplaced,
+    state: State,
+    reason: str | None,
+) -> Job:
+    if isinstance(event, CapacityLost):
+        return _lost(job, event, state, reason)
+    return _with_node_change(job, event, state)
+
+
+def _with_node_change(job: Job, event: NodeLost | NodeReplaced, state: State) -> Job:
+    """The job after the loss or replacement of a node, with the new price in its account."""
+    missing, preempted = set(job.lost_nodes) - {event.node}, set(job.preempted_nodes) - {event.node}
+    changed = replace(
+        job,
+        state=state,
+        node_changes=job.node_changes + 1,
+        account=job.account.with_price_change(
+            event.attempt, event.group, event.at, event.micros_per_hour
+        ),
+    )
+    if isinstance(event, NodeLost):
+        missing.add(event.node)
+        # The notice of this node proves nothing about a later loss.
+        noticed = tuple(attempt for attempt in job.noticed if attempt != event.attempt)
+        changed = replace(changed, noticed=noticed)
+    if isinstance(event, NodeLost) and event.cause in PREEMPTION_CAUSES:
+        preempted.add(event.node)
+        changed = replace(changed, preemptions=job.preemptions + 1)
+    lost_nodes, preempted_nodes = tuple(sorted(missing)), tuple(sorted(preempted))
+    changed = replace(changed, lost_nodes=lost_nodes, preempted_nodes=preempted_nodes)
+    # Keep the reason of a stop, and what ranks have reported since the loss.
+    is_shown = isinstance(event, NodeLost) or job.detail == job.lost_nodes_text
+    is_shown = is_shown and not job.is_leaving
+    return replace(changed, detail=changed.lost_nodes_text) if is_shown else changed
+
+
 def _lost(job: Job, event: CapacityLost, state: State, reason: str | None) -> Job:
     failed = event.cause is Cause.USER_ERROR
+    # Nodes that were not replaced in time are counted already; the others are released for them.
+    is_preemption = event.cause in PREEMPTION_CAUSES and not job.preempted_nodes
     return replace(
         job,
         state=state,
         placed=False,
-        preemptions=job.preemptions + (event.cause in PREEMPTION_CAUSES),
+        lost_nodes=(),
+        preempted_nodes=(),
+        preemptions=job.preemptions + is_preemption,
         failures=job.failures + failed,
         failure=event.detail if failed else job.failure,
         crashes=job.crashes.after_loss(event),
@@ -322,6 +380,8 @@ def _ended(job: Job, event: Finished) -> Job:
         state=TRANSITIONS[job.state, Finished],
         is_launched=False,
         placed=False,
+        lost_nodes=(),
+        preempted_nodes=(),
         outcome=event.outcome,
         exit_code=event.exit_code,
         detail=event.detail,

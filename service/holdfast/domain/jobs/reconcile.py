@@ -19,7 +19,7 @@ any time, any number of times. A step after a crash is an ordinary step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -33,6 +33,8 @@ from holdfast.domain.events import (
     Event,
     Finished,
     LaunchRequested,
+    NodeLost,
+    NodeReplaced,
     NodesReady,
     Outcome,
     Paused,
@@ -52,6 +54,7 @@ from holdfast.domain.jobs.observation import (
     Denial,
     LaunchResult,
     LaunchStatus,
+    NodeChange,
     Observation,
     Placement,
 )
@@ -251,24 +254,29 @@ def _forgotten(job: Job, seen: Observation) -> CapacityLost | None:
 
 def _observed_events(
     job: Job, seen: Observation
-) -> Iterator[CapacityDenied | NodesReady | CapacityLost]:
+) -> Iterator[CapacityDenied | NodesReady | NodeLost | NodeReplaced | CapacityLost]:
     """Launcher events since the last observation, in order.
 
-    Each placement starts and is lost once.
+    Each placement starts and is lost once, and each of its node changes occurs once.
     """
     denials = list(seen.denials[job.denials :])
     is_placed = job.placed
-    if is_placed and (lost := _lost(job, seen, job.placements)):
-        yield lost
-        is_placed = False
+    if is_placed:
+        changes = _node_changes(job, seen, job.placements, job.node_changes)
+        yield from changes
+        if lost := _lost(job, seen, job.placements, changes):
+            yield lost
+            is_placed = False
     for number in range(job.placements + 1, seen.placements + 1):
         placement = _placement(seen, number)
         ready_at = placement.ready_at if placement else _forgotten_at(seen)
-        lost = _lost(job, seen, number)
+        changes = _node_changes(job, seen, number)
+        lost = _lost(job, seen, number, changes)
         # Denials precede nodes that are running, whatever the launcher's clocks report.
         while denials and (denials[0].at <= ready_at or lost is None):
             yield _denied(denials.pop(0))
         yield _ready(job, seen, number, ready_at)
+        yield from changes
         if lost:
             yield lost
         is_placed = lost is None
@@ -312,18 +320,71 @@ def _ready(job: Job, seen: Observation, number: int, ready_at: datetime) -> Node
     )
 
 
-def _lost(job: Job, seen: Observation, number: int) -> CapacityLost | None:
-    """Loss of placement `number`.
+def _node_changes(
+    job: Job, seen: Observation, number: int, recorded: int = 0
+) -> list[NodeLost | NodeReplaced]:
+    """Losses and replacements of single nodes of placement `number`, after the recorded ones.
+
+    A change after the loss of the placement concerns nodes that are released.
+    """
+    placement = _placement(seen, number)
+    if placement is None:
+        return []
+    attempt, events = job.attempts_before_launch + number, list[NodeLost | NodeReplaced]()
+    for change in placement.node_changes[recorded:]:
+        if placement.lost_at is None or change.at <= placement.lost_at:
+            cause = _cause(change.cause, _unexplained_cause(job, attempt, events))
+            events.append(_node_change(change, attempt, cause))
+    return events
+
+
+def _node_change(change: NodeChange, attempt: int, cause: Cause) -> NodeLost | NodeReplaced:
+    if change.cause is None:
+        return NodeReplaced(
+            at=change.at,
+            attempt=attempt,
+            node=change.node,
+            nodes=change.nodes,
+            micros_per_hour=change.micros_per_hour,
+            on_demand_micros_per_hour=change.on_demand_micros_per_hour,
+        )
+    return NodeLost(
+        at=change.at,
+        attempt=attempt,
+        node=change.node,
+        nodes=change.nodes,
+        micros_per_hour=change.micros_per_hour,
+        on_demand_micros_per_hour=change.on_demand_micros_per_hour,
+        cause=cause,
+        detail=change.detail,
+    )
+
+
+def _unexplained_cause(job: Job, attempt: int, earlier: Iterable[Event]) -> Cause:
+    """Cause of a loss that its launcher does not explain.
+
+    Only a notice proves a preemption, and it explains the first loss after it.
+    """
+    is_explained = any(isinstance(event, NodeLost) for event in earlier)
+    return Cause.PREEMPTED if attempt in job.noticed and not is_explained else Cause.NODE_FAILED
+
+
+def _cause(reported: Cause | None, unexplained: Cause) -> Cause:
+    return unexplained if reported is None or reported is Cause.NODE_FAILED else reported
+
+
+def _lost(
+    job: Job, seen: Observation, number: int, changes: Sequence[Event]
+) -> CapacityLost | None:
+    """Loss of placement `number` after the `changes` of its nodes.
 
     None while it runs, if it ended with the job or was lost with its launch.
     """
     placement = _placement(seen, number)
     attempt = job.attempts_before_launch + number
-    # Only a notice proves a preemption; without one, the cause of the loss is unknown.
-    unexplained = Cause.PREEMPTED if attempt in job.noticed else Cause.NODE_FAILED
+    unexplained = _unexplained_cause(job, attempt, changes)
     if placement is not None and placement.lost_at is not None:
-        reported = placement.cause or Cause.NODE_FAILED
-        cause = unexplained if reported is Cause.NODE_FAILED else reported
+        cause = _cause(placement.cause, unexplained)
         return CapacityLost(
             at=placement.lost_at, attempt=attempt, cause=cause, detail=placement.detail
         )

@@ -13,6 +13,8 @@ from holdfast.domain.events import (
     Finished,
     GuardTripped,
     LaunchRequested,
+    NodeLost,
+    NodeReplaced,
     NodesReady,
     Paused,
     PauseRequested,
@@ -26,6 +28,8 @@ S = State
 LIVE: Final = frozenset(State) - {S.ENDED}
 ACTIVE: Final = LIVE - {S.PAUSING, S.PAUSED, S.STOPPING}
 """States of jobs that were not asked to pause or stop."""
+WITH_NODES: Final = (S.STARTING, S.TRAINING, S.PAUSING, S.STOPPING)
+"""States in which nodes can run."""
 
 TRANSITIONS: Final[Mapping[tuple[State, type[Event]], State]] = {
     (S.QUEUED, LaunchRequested): S.PROVISIONING,
@@ -46,6 +50,8 @@ TRANSITIONS: Final[Mapping[tuple[State, type[Event]], State]] = {
     (S.TRAINING, CapacityLost): S.RECOVERING,
     (S.PAUSING, CapacityLost): S.PAUSING,
     (S.STOPPING, CapacityLost): S.STOPPING,
+    # The other nodes keep running.
+    **{(state, event): state for state in WITH_NODES for event in (NodeLost, NodeReplaced)},
     **{(state, PauseRequested): S.PAUSING for state in ACTIVE},
     (S.PAUSING, Paused): S.PAUSED,
     (S.PAUSED, ResumeRequested): S.QUEUED,

@@ -16,6 +16,8 @@ from holdfast.domain.events import (
     Event,
     Finished,
     GuardTripped,
+    NodeLost,
+    NodeReplaced,
     Outcome,
     Paused,
     SavingFailed,
@@ -31,7 +33,7 @@ class NotificationKind(StrEnum):
     LOST = "lost"
     """Nodes were lost for another reason."""
     RECOVERED = "recovered"
-    """A job trains again after a capacity loss or pause."""
+    """A job trains again after a capacity loss or pause, or has all its nodes again."""
     SAVING_FAILED = "saving_failed"
     GUARD = "guard"
     """A guard tripped; the job is pausing or stopping."""
@@ -51,6 +53,8 @@ NOTIFYING_EVENTS: Final = frozenset(
     cls.__name__
     for cls in (
         CapacityLost,
+        NodeLost,
+        NodeReplaced,
         TrainingStarted,
         SavingFailed,
         GuardTripped,
@@ -111,15 +115,8 @@ def body_text(item: Mapping[str, Any]) -> str:
 
 def _describe(event: Event) -> tuple[NotificationKind, str] | None:  # noqa: PLR0911 - a row for each fact
     match event:
-        case CapacityLost(cause=Cause.PAUSED):
-            return None  # `Paused` follows and contains the reason.
-        case CapacityLost(cause=cause, detail=detail) if cause in PREEMPTION_CAUSES:
-            what = "was preempted" if cause is Cause.PREEMPTED else "lost a node"
-            return NotificationKind.PREEMPTED, _with_detail(
-                f"{what} in attempt {event.attempt}", detail
-            )
-        case CapacityLost(cause=cause, detail=detail):
-            return NotificationKind.LOST, _with_detail(f"lost its nodes ({cause})", detail)
+        case CapacityLost() | NodeLost() | NodeReplaced():
+            return _describe_capacity(event)
         case TrainingStarted(attempt=attempt, step=step) if attempt > 1:
             return (
                 NotificationKind.RECOVERED,
@@ -149,6 +146,27 @@ def _describe(event: Event) -> tuple[NotificationKind, str] | None:  # noqa: PLR
             )
         case _:
             return None
+
+
+def _describe_capacity(
+    event: CapacityLost | NodeLost | NodeReplaced,
+) -> tuple[NotificationKind, str] | None:
+    match event:
+        case CapacityLost(cause=Cause.PAUSED):
+            return None  # `Paused` follows and contains the reason.
+        case CapacityLost(cause=cause, detail=detail) if cause in PREEMPTION_CAUSES:
+            what = "was preempted" if cause is Cause.PREEMPTED else "lost a node"
+            words = _with_detail(f"{what} in attempt {event.attempt}", detail)
+            return NotificationKind.PREEMPTED, words
+        case CapacityLost(cause=cause, detail=detail):
+            return NotificationKind.LOST, _with_detail(f"lost its nodes ({cause})", detail)
+        case NodeLost(node=node, cause=cause, detail=detail):
+            is_preemption = cause in PREEMPTION_CAUSES
+            kind = NotificationKind.PREEMPTED if is_preemption else NotificationKind.LOST
+            words = f"lost node {node} in attempt {event.attempt} ({cause.replace('_', ' ')})"
+            return kind, f"{_with_detail(words, detail)}; the others wait for its replacement"
+        case NodeReplaced(node=node, attempt=attempt):
+            return NotificationKind.RECOVERED, f"replaced node {node} in attempt {attempt}"
 
 
 def _with_detail(words: str, detail: str) -> str:

@@ -1,5 +1,9 @@
 """Placement records of a job: lifetime, end, and recovery of each placement.
 
+The loss of a single node, after which the other nodes keep running, has a record of its own: it ends one part of the placement and
+begins the next, so that the parts add up to the placement. Its wait is the time until the node was replaced, or until the placement
+ended. If the placement is preempted before that, its last lost node and its end are one preemption with one record.
+
 A recovery consists of detect, wait, setup, restore and redo. Detect begins with the last report of the lost placement and ends
 when its loss is recorded; wait is the time without nodes. The others belong to the next placement: until its program is up, until
 it trains, and until it has repeated the lost work. Unknown durations are None.
@@ -8,26 +12,37 @@ it trains, and until it has repeated the lost work. Unknown durations are None.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
 
-from holdfast.domain.attempts import Attempt, LatestPoint, collect_attempts
+from holdfast.domain.attempts import Attempt, LatestPoint, NodeLoss, collect_attempts
 from holdfast.domain.billing.bill import AttemptBill, Bill, Phase
 from holdfast.domain.billing.rate import MS_PER_HOUR, to_ms
-from holdfast.domain.events import PREEMPTION_CAUSES, CapacityLost, Cause, Event, WorkerFact
+from holdfast.domain.events import (
+    PREEMPTION_CAUSES,
+    CapacityLost,
+    Cause,
+    Event,
+    PreemptionNoticed,
+    WorkerFact,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacementRecord:
-    """Record of one placement."""
+    """Record of one placement, or of its part before the loss of a single node."""
 
     attempt: int
+    part: int = 0
+    """0 for the end of the placement; the losses of single nodes before it are numbered from 1."""
+    node: int | None = None
+    """Index of the lost node; None if all nodes were lost or released at once."""
     zone: str
     instance_type: str
     nodes: int
     begin_ms: int
-    """Start in milliseconds since 1970."""
+    """Start, or the preceding loss of a node, in milliseconds since 1970."""
     end_ms: int
     """End in milliseconds since 1970; time of the query while it runs."""
     is_running: bool
@@ -51,7 +66,7 @@ class PlacementRecord:
     is_price_estimate: bool
     """Whether its price is a high estimate."""
     hours: tuple[tuple[str, int, int], ...]
-    """Zone, hour since 1970, and milliseconds of all nodes within it."""
+    """Zone, hour since 1970, and milliseconds of all nodes within it; empty but for part 0."""
 
     @property
     def is_preempted(self) -> bool:
@@ -78,27 +93,103 @@ def placement_records(
         *zip(attempts[1:], bills[1:], strict=True),
         None,
     ]
-    return [
-        _placement_record(
-            attempt,
-            item,
-            follower if attempt.lost else None,
-            _detection_ms(attempt, last_report_at, recorded_at),
+    records: list[PlacementRecord] = []
+    for attempt, item, follower in zip(attempts, bills, followers[: len(attempts)], strict=True):
+        last = _final_node_loss(item)
+        losses = [loss for loss in item.node_losses if loss is not last]
+        parts = _node_records(attempt, item, losses)
+        noticed_after = losses[-1].lost.at if losses else None
+        detect_ms = _detection_ms(attempt, last_report_at, recorded_at)
+        end = _placement_record(
+            attempt, item, follower if attempt.lost else None, noticed_after, detect_ms
         )
-        for attempt, item, follower in zip(attempts, bills, followers[: len(attempts)], strict=True)
-    ]
+        begin_ms = parts[-1].end_ms if parts else end.begin_ms
+        node = last.lost.node if last else None
+        records += [*parts, replace(end, begin_ms=begin_ms, node=node)]
+    return records
+
+
+def _final_node_loss(item: AttemptBill) -> NodeLoss | None:
+    """The last preempted node without a replacement, with which a placement was preempted."""
+    if item.cause not in PREEMPTION_CAUSES:
+        return None
+    lost = [loss for loss in item.node_losses if loss.lost.cause in PREEMPTION_CAUSES]
+    return next((loss for loss in reversed(lost) if loss.replaced is None), None)
+
+
+def _node_records(
+    attempt: Attempt, item: AttemptBill, losses: Sequence[NodeLoss]
+) -> list[PlacementRecord]:
+    """One record for each loss of a single node."""
+    records, since, begin_ms = list[PlacementRecord](), None, item.begin_ms
+    for number, loss in enumerate(losses, 1):
+        end_ms = min(max(to_ms(loss.lost.at), begin_ms), item.end_ms)
+        notice = attempt.notice_between(since, loss.lost.at)
+        records.append(
+            PlacementRecord(
+                attempt=item.attempt,
+                part=number,
+                node=loss.lost.node,
+                zone=item.zone,
+                instance_type=item.instance_type,
+                nodes=item.nodes,
+                begin_ms=begin_ms,
+                end_ms=end_ms,
+                is_running=False,
+                cause=loss.lost.cause,
+                is_noticed=notice is not None,
+                notice_ms=_notice_ms(notice),
+                is_notice_used=_is_notice_used(attempt, notice, loss.lost.at),
+                detect_ms=None,
+                wait_ms=replacement_ms(loss, item),
+                setup_ms=None,
+                restore_ms=None,
+                redo_ms=None,
+                lost_steps=0,
+                lost_ms=0,
+                lost_micros=0,
+                simulated=item.simulated,
+                is_price_estimate=item.is_price_estimate,
+                hours=(),
+            )
+        )
+        since, begin_ms = loss.lost.at, end_ms
+    return records
+
+
+def replacement_ms(loss: NodeLoss, item: AttemptBill) -> int | None:
+    """Time until a node was replaced or its placement ended; None while the others wait."""
+    if loss.replaced is None and item.ended_at is None:
+        return None
+    until_ms = to_ms(loss.replaced.at) if loss.replaced else item.end_ms
+    return max(0, until_ms - to_ms(loss.lost.at))
+
+
+def _notice_ms(notice: PreemptionNoticed | None) -> int | None:
+    return round(notice.left_s * 1000) if notice and notice.left_s is not None else None
+
+
+def _is_notice_used(
+    attempt: Attempt, notice: PreemptionNoticed | None, ended_at: datetime | None
+) -> bool:
+    """Whether a checkpoint was committed between the notice and the loss."""
+    return notice is not None and any(
+        notice.at <= saved.at and (ended_at is None or saved.at <= ended_at)
+        for saved in attempt.checkpoints
+    )
 
 
 def _placement_record(
     attempt: Attempt,
     item: AttemptBill,
     follower: tuple[Attempt, AttemptBill] | None,
+    noticed_after: datetime | None,
     detect_ms: int | None,
 ) -> PlacementRecord:
     after = follower[1] if follower else None
     restored = follower is not None and (follower[0].restore or follower[0].training)
     trained = follower is not None and follower[0].training
-    notice = attempt.notice
+    notice = attempt.notice_between(noticed_after, None)
     lost_ms, lost_micros = item.final_loss()
     return PlacementRecord(
         attempt=item.attempt,
@@ -110,12 +201,8 @@ def _placement_record(
         is_running=item.ended_at is None,
         cause=item.cause,
         is_noticed=notice is not None,
-        notice_ms=round(notice.left_s * 1000) if notice and notice.left_s is not None else None,
-        is_notice_used=notice is not None
-        and any(
-            notice.at <= saved.at and (item.ended_at is None or saved.at <= item.ended_at)
-            for saved in attempt.checkpoints
-        ),
+        notice_ms=_notice_ms(notice),
+        is_notice_used=_is_notice_used(attempt, notice, item.ended_at),
         detect_ms=detect_ms,
         wait_ms=after.waiting_ms - after.paused_ms if after else None,
         setup_ms=_first_ms(after, Phase.SETUP) if after and restored else None,
@@ -181,15 +268,16 @@ def _redo_ms(lost_steps: int, lost: Attempt, after: Attempt) -> int | None:
 
 
 def _node_ms_by_hour(item: AttemptBill) -> tuple[tuple[str, int, int], ...]:
-    nodes: dict[str, int] = {}
-    for group in item.groups:
-        nodes[group.zone] = nodes.get(group.zone, 0) + group.nodes
     hours = []
     at_ms = item.begin_ms
     while at_ms < item.end_ms:
         hour = at_ms // MS_PER_HOUR
         end_ms = min((hour + 1) * MS_PER_HOUR, item.end_ms)
-        hours += [(zone, hour, count * (end_ms - at_ms)) for zone, count in sorted(nodes.items())]
+        node_ms: dict[str, int] = {}
+        for group in item.groups:
+            known_ms = node_ms.get(group.zone, 0)
+            node_ms[group.zone] = known_ms + group.node_ms(at_ms, end_ms)
+        hours += [(zone, hour, total_ms) for zone, total_ms in sorted(node_ms.items())]
         at_ms = end_ms
     return tuple(hours)
 

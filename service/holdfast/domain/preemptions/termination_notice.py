@@ -12,6 +12,7 @@ from holdfast.domain.events import (
     CheckpointCommitted,
     Event,
     Finished,
+    NodeLost,
     Paused,
     PreemptionNoticed,
     WorkerLeft,
@@ -55,6 +56,8 @@ def notice_of(facts: Iterable[Event], *, saves: bool) -> Notice | None:
             case CapacityLost():
                 gone = max(gone, fact.attempt)
                 noticed = None if noticed and noticed.attempt <= gone else noticed
+            case NodeLost() if noticed and fact.attempt == noticed.attempt:
+                noticed = None  # The other nodes run without a notice.
             case Finished() | Paused():
                 noticed = None
             case _:
