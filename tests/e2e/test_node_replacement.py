@@ -48,7 +48,7 @@ def kill_guard(service: Service, job: str) -> None:
 
 
 def preempt(service: Service, job: str) -> None:
-    service.cli("preempt", job, "--node", "2")
+    service.cli("preempt", job, "--node", "2", "--notice", "3s")
 
 
 @pytest.mark.parametrize(("lose", "cause"), [(kill_guard, "node_failed"), (preempt, "preempted")])

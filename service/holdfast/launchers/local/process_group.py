@@ -22,6 +22,7 @@ from holdfast.launchers.local.sandbox import Sandbox
 
 _DETAIL_LIMIT: Final = 200
 _TAIL_BYTES: Final = 4096
+_NOTIFIED: Final = 128 + signal.SIGTERM
 _LEFT_BYTES: Final = 65_536
 
 
@@ -110,6 +111,8 @@ def _node_exit(node: int, code: int, folder: NodeDir) -> NodeExit:
     if reason is LeftReason.PREEMPTED:
         # torchrun would turn it into 1, and a pipe such as `holdfast-worker run ... | tee log` into 0.
         code = Exit.PREEMPTED
+    elif reason is LeftReason.FINISHED and code == _NOTIFIED:
+        code = Exit.DONE  # The notice ended the shell, and the program has completed since.
     return NodeExit(node, code, words or _last_line(folder))
 
 
