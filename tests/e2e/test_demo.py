@@ -33,7 +33,7 @@ def test_demo_result_is_identical_to_the_uninterrupted_run(idle: Service) -> Non
         *("job_id", "state", "steps", "preemptions", "resumes", "lost_steps", "paid_micros"),
         *("on_demand_micros", "weights_sha256", "uninterrupted_sha256", "identical"),
     }
-    assert (outcome["state"], outcome["preemptions"], outcome["resumes"]) == ("succeeded", 2, 2)
+    assert (outcome["state"], outcome["preemptions"], outcome["resumes"]) == ("succeeded", 3, 2)
     assert outcome["identical"] is True
     assert outcome["weights_sha256"] == outcome["uninterrupted_sha256"]
     assert outcome["paid_micros"] > 0

@@ -1,4 +1,4 @@
-"""The command that demonstrates a job that survives two preemptions."""
+"""The command that demonstrates a job that survives three preemptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.settings import read_settings
 
 
 def demo(as_json: AsJson = False) -> None:
-    """Run a job, preempt it twice, and prove that its weights equal those of an undisturbed run."""
+    """Run a job, preempt it three times, and prove that its weights equal those of an undisturbed run."""
     from holdfast.demo.scenario import STEPS, run_scenario  # noqa: PLC0415
     from holdfast.demo.services import set_up  # noqa: PLC0415 - the bare client has no demo
 
@@ -135,8 +135,8 @@ def _sentence(event: EventOut) -> str:
 
 def _print_result(ours: str | None, theirs: str | None, folder: Path) -> None:
     output.console.print()
-    output.console.print(f"final weights, preempted twice : {ours}", markup=False)
-    output.console.print(f"final weights, undisturbed     : {theirs}", markup=False)
+    output.console.print(f"final weights, preempted 3 times : {ours}", markup=False)
+    output.console.print(f"final weights, undisturbed       : {theirs}", markup=False)
     same = ours is not None and ours == theirs
     output.console.print(
         "bit for bit the same" if same else "DIFFERENT",

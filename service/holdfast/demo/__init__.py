@@ -1,4 +1,4 @@
 """The main scenario end to end on one machine.
 
-A job is submitted, preempted twice, resumed, finished and billed.
+A job is submitted, preempted three times, resumed, finished and billed.
 """

@@ -1,4 +1,4 @@
-"""Scenario of the demo: a job preempted twice, and an uninterrupted copy.
+"""Scenario of the demo: a job preempted three times, and an uninterrupted copy.
 
 Their weights are compared.
 """
@@ -22,10 +22,12 @@ STEPS: Final = 120
 NODES: Final = 2
 SAVE_EVERY: Final = 15
 NOTICE_S: Final = 30.0
-NOTICED_AT: Final = 40
-"""Step at which a node is preempted with notice: the worker saves and exits without losing work."""
+REPLACED_AT: Final = 25
+"""Step at which node 1 is preempted without notice: node 0 waits for its replacement, and no step is lost."""
+NOTICED_AT: Final = 55
+"""Step at which node 0 is preempted with notice: the worker saves and exits without losing work."""
 KILLED_AT: Final = 85
-"""Step at which a node is preempted without notice, ten steps after a checkpoint; those steps are recomputed."""
+"""Step at which node 0 is preempted without notice, ten steps after a checkpoint; those steps are recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class ScenarioResult:
     def succeeded(self) -> bool:
         """Whether all promises of the demo held."""
         as_promised = (self.job.state, self.job.step, self.job.preemptions, self.job.resumes)
-        return self.identical and as_promised == ("succeeded", STEPS, 2, 2)
+        return self.identical and as_promised == ("succeeded", STEPS, 3, 2)
 
 
 def run_scenario(services: DemoServices, report_progress: ReportProgress) -> ScenarioResult:
@@ -63,10 +65,14 @@ def run_scenario(services: DemoServices, report_progress: ReportProgress) -> Sce
         job,
         f"submitted job {job.id} on {NODES} local nodes, checkpoints to S3 every {SAVE_EVERY} steps",
     )
+    wait_until(client, job.id, report_progress, lambda job: job.step >= REPLACED_AT)
+    report_progress(
+        client.preempt(job.id, node=1, notice_s=None), "preempted node 1 without notice"
+    )
     job = wait_until(client, job.id, report_progress, lambda job: job.step >= NOTICED_AT)
     report_progress(
-        client.preempt(job.id, node=1, notice_s=NOTICE_S),
-        f"preempted node 1 with {NOTICE_S:g} s notice",
+        client.preempt(job.id, node=0, notice_s=NOTICE_S),
+        f"preempted node 0 with {NOTICE_S:g} s notice",
     )
     wait_until(
         client, job.id, report_progress, lambda job: job.attempt == 2 and job.step >= KILLED_AT
