@@ -86,7 +86,7 @@ export const lossKind = (cause: string): LossKind => LOSSES[cause] ?? 'loss'
 export function markOf(kind: string, body: Record<string, unknown>): MarkKind | null {
   if (kind === 'CheckpointCommitted') return 'checkpoint'
   if (kind === 'PreemptionNoticed') return 'notice'
-  if (kind === 'CapacityLost') return lossKind(String(body.cause))
+  if (kind === 'CapacityLost' || kind === 'NodeLost') return lossKind(String(body.cause))
   return kind === 'TrainingStarted' && Number(body.attempt) > 1 ? 'resume' : null
 }
 

@@ -15,6 +15,7 @@ from holdfast.domain.access.audit import Actor
 from holdfast.domain.preemptions.survival import SurvivalPoint
 from holdfast.errors import BadRequest
 from holdfast.store.billing.preemptions import LossTotal
+from support.events import SPOT, at, node_lost, node_replaced
 from support.simulated_service import JOB_FILE, SimulatedService, served
 from typer.testing import CliRunner
 
@@ -138,6 +139,38 @@ def test_history_lists_single_preemptions_newest_first(
     assert sum(one["is_noticed"] for one in found) == total["noticed"]
     assert all((one["notice_s"] is not None) == one["is_noticed"] for one in found)
     assert history["left_out"] == 0
+
+
+def test_lost_node_is_in_history_bill_and_timeline(world: SimulatedService, url: str) -> None:
+    job_id = world.submit()["id"]
+    world.until(job_id, "training")
+    journal, now = world.services.journal, world.clock.now()
+    after = (now - at(0)).total_seconds()
+    changes = [node_lost(after, nodes=1), node_replaced(after + 3.2, micros=3 * SPOT)]
+    journal.append(journal.read(job_id), changes[:1])
+    waiting = world.http.get(f"/v1/jobs/{job_id}").json()
+    journal.append(journal.read(job_id), changes[1:])
+    world.pass_time(5)
+
+    bill = world.http.get(f"/v1/jobs/{job_id}/bill").json()
+    [one] = world.http.get("/v1/preemptions/history").json()["preemptions"]
+    story = [line["text"] for line in world.http.get(f"/v1/jobs/{job_id}/story").json()]
+    result = CliRunner().invoke(app, ["bill", job_id])
+
+    assert waiting["detail"] == "node 1 was lost; the others wait for its replacement"
+    assert (waiting["state"], waiting["preemptions"]) == ("training", 1)
+    [loss] = bill["losses"]
+    assert (loss["node"], loss["replaced_after_ms"], loss["cause"]) == (1, 3_200, "preempted")
+    steps = bill["attempts"][0]["price_changes"]
+    assert [(step["micros_per_hour"], step["source"]) for step in steps] == [
+        (SPOT, "node 1 was lost"),
+        (3 * SPOT, "node 1 was replaced"),
+    ]
+    assert (one["node"], one["wait_ms"], one["attempt"]) == (1, 3_200, 1)
+    assert "Node 1 was preempted; the others wait for its replacement." in story
+    assert "Node 1 was replaced after 3.2 s." in story
+    assert "attempt 1 node 1 preempted" in result.output
+    assert "replaced after 3.2 s" in result.output
 
 
 def test_history_days_include_losses_beyond_the_limit(

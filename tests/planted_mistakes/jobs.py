@@ -62,7 +62,7 @@ JOB_MISTAKES: Final = (
     Mistake(
         name="loss-without-notice-is-preemption",
         file=f"{S}domain/jobs/reconcile.py",
-        old="Cause.PREEMPTED if attempt in job.noticed else Cause.NODE_FAILED",
+        old="Cause.PREEMPTED if attempt in job.noticed and not is_explained else Cause.NODE_FAILED",
         new="Cause.PREEMPTED",
         tests=(f"{JOBS}test_reconcile.py",),
     ),
@@ -188,6 +188,27 @@ JOB_MISTAKES: Final = (
         old="    except BlockingIOError:\n        os.close(holder)\n        return None\n    return holder",
         new="    except BlockingIOError:\n        pass\n    return holder",
         tests=("tests/launchers/local/test_submission.py",),
+    ),
+    Mistake(
+        name="node-changes-recorded-again",
+        file=f"{S}domain/jobs/reconcile.py",
+        old="for change in placement.node_changes[recorded:]:",
+        new="for change in placement.node_changes:",
+        tests=(f"{JOBS}test_node_changes.py",),
+    ),
+    Mistake(
+        name="lost-node-counted-again-with-its-attempt",
+        file=f"{S}domain/jobs/lifecycle.py",
+        old="event.cause in PREEMPTION_CAUSES and not job.preempted_nodes",
+        new="event.cause in PREEMPTION_CAUSES",
+        tests=(f"{JOBS}test_node_changes.py",),
+    ),
+    Mistake(
+        name="running-cost-includes-lost-nodes",
+        file=f"{S}domain/jobs/lifecycle.py",
+        old="event.attempt, event.group, event.at, event.micros_per_hour\n        ),\n    )",
+        new="event.attempt, event.group, event.at, job.micros_per_hour\n        ),\n    )",
+        tests=(f"{JOBS}test_node_changes.py",),
     ),
 )
 

@@ -14,7 +14,10 @@ from enum import StrEnum
 from holdfast.domain.billing.phases import Phases
 from holdfast.domain.events import (
     CapacityLost,
+    Cause,
     Event,
+    NodeLost,
+    NodeReplaced,
     Outcome,
     PriceChanged,
     RestoreStarted,
@@ -84,6 +87,9 @@ class Plan:
     """Empty: all nodes are alike and cost `micros`."""
     changes: tuple[tuple[int, int, int], ...] = ()
     """Price changes: milliseconds after the nodes are ready, group, micro-dollars an hour."""
+    nodes: int = 1
+    node_changes: tuple[tuple[int, int, int], ...] = ()
+    """Lost and replaced nodes: milliseconds after the nodes are ready, nodes that run, micro-dollars an hour."""
 
 
 @dataclass
@@ -125,7 +131,8 @@ class Life:
         self.start = 0
         self.spend(plan.wait, Doing.WAITING, attempt)
         nodes = ready(self.now_s, attempt=attempt, micros=plan.micros)
-        self.log.append(replace(nodes, groups=plan.groups))
+        self.log.append(replace(nodes, nodes=plan.nodes, groups=plan.groups))
+        self._change_nodes(attempt, plan)
         self.log += [
             PriceChanged(
                 at=at(self.now_s + after_ms / 1000),
@@ -149,6 +156,23 @@ class Life:
         if plan.restore > 0 and plan.idle >= 0:
             self.log.append(left(self.now_s, attempt=attempt, step=step))
             self.spend(plan.idle, Doing.IDLE, attempt, step)
+
+    def _change_nodes(self, attempt: int, plan: Plan) -> None:
+        running = plan.nodes
+        for after_ms, nodes, micros in plan.node_changes:
+            same = {
+                "at": at(self.now_s + after_ms / 1000),
+                "attempt": attempt,
+                "node": min(running, nodes),
+                "nodes": nodes,
+                "micros_per_hour": micros,
+                "on_demand_micros_per_hour": 3 * micros,
+            }
+            if nodes < running:
+                self.log.append(NodeLost(**same, cause=Cause.PREEMPTED))
+            else:
+                self.log.append(NodeReplaced(**same))
+            running = nodes
 
     def _train(self, attempt: int, plan: Plan) -> int:
         """Train and return the last step."""

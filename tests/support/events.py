@@ -17,6 +17,8 @@ from holdfast.domain.events import (
     LaunchRequested,
     LeftReason,
     LimitsChanged,
+    NodeLost,
+    NodeReplaced,
     NodesReady,
     Outcome,
     Paused,
@@ -31,7 +33,7 @@ from holdfast.domain.events import (
     WorkerLeft,
 )
 from holdfast.domain.jobfile.limits import Limits
-from holdfast.domain.jobs.observation import Denial, Placement
+from holdfast.domain.jobs.observation import Denial, NodeChange, Placement
 
 DAWN = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -83,6 +85,39 @@ def ready(
 
 def lost(seconds: float = 0, *, attempt: int = 1, cause: Cause = Cause.PREEMPTED) -> CapacityLost:
     return CapacityLost(at=at(seconds), attempt=attempt, cause=cause)
+
+
+def node_lost(
+    seconds: float = 0,
+    *,
+    attempt: int = 1,
+    node: int = 1,
+    nodes: int = 1,
+    micros: int = SPOT,
+    cause: Cause = Cause.PREEMPTED,
+) -> NodeLost:
+    return NodeLost(
+        at=at(seconds),
+        attempt=attempt,
+        node=node,
+        nodes=nodes,
+        micros_per_hour=micros,
+        on_demand_micros_per_hour=ON_DEMAND,
+        cause=cause,
+    )
+
+
+def node_replaced(
+    seconds: float = 0, *, attempt: int = 1, node: int = 1, nodes: int = 2, micros: int = 2 * SPOT
+) -> NodeReplaced:
+    return NodeReplaced(
+        at=at(seconds),
+        attempt=attempt,
+        node=node,
+        nodes=nodes,
+        micros_per_hour=micros,
+        on_demand_micros_per_hour=2 * ON_DEMAND,
+    )
 
 
 def finished(
@@ -215,6 +250,21 @@ def placement(
         simulated=False,
         lost_at=None if lost_s is None else at(lost_s),
         cause=None if lost_s is None else cause,
+    )
+
+
+def node_change(
+    seconds: float, cause: Cause | None = None, *, node: int = 1, nodes: int | None = None
+) -> NodeChange:
+    """The loss of a node of two for a cause, or its replacement without one."""
+    count = nodes if nodes is not None else 2 - (cause is not None)
+    return NodeChange(
+        at=at(seconds),
+        node=node,
+        nodes=count,
+        micros_per_hour=count * SPOT,
+        on_demand_micros_per_hour=count * ON_DEMAND,
+        cause=cause,
     )
 
 

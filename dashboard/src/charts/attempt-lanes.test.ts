@@ -51,6 +51,14 @@ it('names losses, notices and resumes by their marks', () => {
   expect(lane?.marks.map(({ words }) => words)).toEqual(['resume at step 9', 'termination notice at step 12, 30 s left', 'preemption: nodes lost without notice'])
 })
 
+it('names the lost node whose attempt continues', () => {
+  const facts = [{ kind: 'NodeLost', at: '2026-03-01T00:00:14Z', body: { attempt: 2, node: 1, cause: 'preempted' } }] as unknown as JobEvent[]
+
+  const [lane] = lanesOf([ATTEMPT], facts)
+
+  expect(lane?.marks).toEqual([{ kind: 'preemption', at: READY + 4000, words: 'preemption of node 1' }])
+})
+
 it('computes the extent of all lanes', () => {
   expect(extentOf(lanesOf([ATTEMPT], []))).toEqual({ from: READY - 4000, to: READY + 7000 })
   expect(extentOf([])).toBeNull()

@@ -63,7 +63,8 @@ function marksOf(event: JobEvent): Mark[] {
   if (kind === 'checkpoint') return [{ kind, at: snapshot_at ? Date.parse(String(snapshot_at)) : at, words: `${one} at step ${step}` }]
   if (kind === 'notice') return [{ kind, at, words: `${one} at step ${step}${left_s === null ? '' : `, ${Math.round(Number(left_s))} s left`}` }]
   if (kind === 'resume') return [{ kind, at, words: `${one} at step ${step}` }]
-  return [{ kind, at, words: cause === 'preempted' ? one : `${one}: ${causeWords(String(cause))}` }]
+  const what = event.kind === 'NodeLost' ? `${one} of node ${event.body.node}` : one
+  return [{ kind, at, words: cause === 'preempted' ? what : `${what}: ${causeWords(String(cause))}` }]
 }
 
 /** From the start of the first attempt to the end of the newest. */

@@ -170,6 +170,7 @@ const ANNOUNCED: Record<string, { one: string; more: string }> = {
   TrainingStarted: { one: 'job started training', more: 'jobs started training' },
   resume: MARKS.resume,
   RanksRestarted: { one: 'restart of ranks', more: 'restarts of ranks' },
+  NodeReplaced: { one: 'node replaced', more: 'nodes replaced' },
   RanksReplaced: { one: 'replacement of ranks', more: 'replacements of ranks' },
   Finished: { one: 'job ended', more: 'jobs ended' },
   GuardTripped: { one: 'limit reached', more: 'limits reached' },

@@ -6,7 +6,14 @@ from typing import Annotated, Final
 
 import typer
 
-from holdfast.api.schemas.billing import AttemptOut, BillOut, CostOut, CostsOut, PhasesOut
+from holdfast.api.schemas.billing import (
+    AttemptOut,
+    BillOut,
+    CostOut,
+    CostsOut,
+    NodeLossOut,
+    PhasesOut,
+)
 from holdfast.cli import output
 from holdfast.cli.diagnostics import print_hints
 from holdfast.cli.output import AsJson, OnlyProject, Since, Until, clock, money, saved, span
@@ -143,6 +150,9 @@ def _summary(account: BillOut) -> list[str]:
         words.append(f"paused for {span(account.paused_ms)} of the waiting time")
     lines = [" · ".join(words)]
     for loss in account.losses:
+        if loss.node is not None:
+            lines.append(_node_loss_text(loss))
+            continue
         notice = f"{loss.notice_s:.1f} s notice" if loss.notice_s is not None else "no notice"
         lines.append(
             f"{clock(loss.at)} attempt {loss.attempt} {loss.cause.replace('_', ' ')} in {loss.zone}, {notice}: lost "
@@ -151,6 +161,14 @@ def _summary(account: BillOut) -> list[str]:
     if account.simulated:
         lines.append("~ simulated price: local processes, nothing is billed")
     return [*lines, *_price_notes(account), *_rule_notes(account)]
+
+
+def _node_loss_text(loss: NodeLossOut) -> str:
+    """Describe the loss of a single node while the others kept running."""
+    after = loss.replaced_after_ms
+    how = "not replaced" if after is None else f"replaced after {after / 1000:.1f} s"
+    what = f"node {loss.node} {loss.cause.replace('_', ' ')}"
+    return f"{clock(loss.at)} attempt {loss.attempt} {what} in {loss.zone}, {how}"
 
 
 def _price_notes(account: BillOut) -> list[str]:

@@ -117,13 +117,13 @@ def _sentence(event: EventOut) -> str:
             text = f"{begin} training at step {body['step']} from {body['restored_from'] or 'the beginning'}"
         case "PreemptionNoticed":
             text = f"{begin} notice at step {body['step']}"
-        case "CapacityLost":
-            text = f"{begin} nodes lost ({body['cause'].replace('_', ' ')})"
+        case "CapacityLost" | "NodeLost":
+            which = f"node {body['node']}" if event.kind == "NodeLost" else "nodes"
+            text = f"{begin} {which} lost ({body['cause'].replace('_', ' ')})"
         case "RanksRestarted":
             text = f"{begin} ranks start again after step {body['step']}: {body['detail']}"
-        case "RanksReplaced":
-            ranks = ", ".join(map(str, body["ranks"])) or "none"
-            text = f"{begin} ranks replaced after step {body['step']} ({ranks}): {body['cause']}"
+        case "NodeReplaced" | "RanksReplaced":
+            text = f"{begin} {_replacement_text(event)}"
         case "WorkerLeft":
             text = f"{begin} worker exited at step {body['step']} ({body['reason']})"
         case "Finished":
@@ -131,6 +131,14 @@ def _sentence(event: EventOut) -> str:
         case _:
             text = ""
     return text
+
+
+def _replacement_text(event: EventOut) -> str:
+    body = event.body
+    if event.kind == "NodeReplaced":
+        return f"node {body['node']} replaced"
+    ranks = ", ".join(map(str, body["ranks"])) or "none"
+    return f"ranks replaced after step {body['step']} ({ranks}): {body['cause']}"
 
 
 def _print_result(ours: str | None, theirs: str | None, folder: Path) -> None:

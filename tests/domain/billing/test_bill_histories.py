@@ -1,6 +1,6 @@
 """Costs of a bill against a slow and simple ledger that pays for each millisecond alone.
 
-Histories are random: mixed groups of nodes, and prices that change before, during and after their
+Histories are random: mixed groups of nodes, nodes that are lost and replaced while others run, and prices that change before, during and after their
 lifetime, at the edges of phases and over midnight. Changes are reported late and twice, by
 launchers whose clocks overlap. A seed always produces the same history. LEDGER_HISTORIES sets the
 number of histories.
@@ -20,9 +20,17 @@ import pytest
 from holdfast.domain.billing.allocation import CostAllocation, allocate_costs
 from holdfast.domain.billing.bill import AttemptBill, Bill, Phases, compute_bill
 from holdfast.domain.billing.running_cost import RETAINED_METERS
-from holdfast.domain.events import Event, NodesReady, Outcome, PriceChanged
+from holdfast.domain.events import (
+    Event,
+    NodeLost,
+    NodeReplaced,
+    NodesReady,
+    Outcome,
+    PriceChanged,
+)
 from holdfast.domain.events.values import NodeGroup
 from holdfast.domain.jobs.lifecycle import advance, fold
+from holdfast.domain.preemptions.placements import placement_records
 from holdfast.errors import IllegalTransition
 from support.billing_oracle import MS_PER_HOUR, Doing, Life, Plan, end, moment_phase
 from support.events import DAWN, at, guard_end, launched, lost, noticed, ready, submitted
@@ -31,6 +39,7 @@ from support.repetitions import repeat_count
 HISTORIES = int(os.environ.get("LEDGER_HISTORIES", repeat_count(400, 2000)))
 MIDNIGHT_S = 12 * 3600
 """Seconds from the start of the history, at noon, to midnight."""
+RateChange: TypeAlias = PriceChanged | NodeLost | NodeReplaced
 Cells: TypeAlias = Counter[tuple[int, int, str, date]]
 """Micro-dollars by attempt, group, phase and day."""
 PRICES = (1, 7, MS_PER_HOUR, 7_777_777, 123_456_789, 99_999_999_999)
@@ -69,7 +78,21 @@ def _plan(draw: random.Random) -> Plan:
         micros=draw.choice(PRICES),
         groups=groups,
     )
-    return replace(plan, changes=tuple(_changes(draw, len(groups) or 1)))
+    plan = replace(plan, changes=tuple(_changes(draw, len(groups) or 1)))
+    # Launchers that report lost nodes have no groups and report no price changes.
+    return plan if plan.groups or plan.changes else _with_node_changes(draw, plan)
+
+
+def _with_node_changes(draw: random.Random, plan: Plan) -> Plan:
+    """Some attempts whose nodes are lost and replaced, also at the same time and after their end."""
+    running = nodes = draw.randint(1, 4)
+    changes, after_ms = [], draw.randint(-2, 9)
+    for _ in range(draw.choice([0, 2, 3, 6])):
+        is_loss = running == nodes or (running > 0 and draw.random() < 0.5)
+        running += -1 if is_loss else 1
+        changes.append((after_ms, running, running * draw.choice(PRICES)))
+        after_ms += draw.choice([0, 1, 7, 30])
+    return replace(plan, nodes=nodes, node_changes=tuple(changes))
 
 
 def _with_restarts(draw: random.Random, plan: Plan) -> Plan:
@@ -107,7 +130,7 @@ def paid_by_the_millisecond(life: Life) -> tuple[Cells, Cells]:
     known = {e.attempt: e for e in life.log if isinstance(e, NodesReady)}
     begun = {(moment.attempt, moment.start) for moment in life.moments}
     kept = {start: life.kept(*start) for start in begun}
-    changes = [e for e in life.log if isinstance(e, PriceChanged)]
+    changes = [e for e in life.log if isinstance(e, RateChange)]
     for number, moment in enumerate(life.moments):
         if moment.doing is Doing.WAITING:
             continue
@@ -126,13 +149,14 @@ def paid_by_the_millisecond(life: Life) -> tuple[Cells, Cells]:
 
 
 def _prices(
-    changes: list[PriceChanged], nodes: NodesReady, group: int, now: datetime
+    changes: list[RateChange], nodes: NodesReady, group: int, now: datetime
 ) -> tuple[int, int]:
     """Paid and on-demand price at a time, from a full scan of the log."""
     part, since = nodes.parts[group], nodes.at
     prices = part.micros_per_hour, part.on_demand_micros_per_hour
     for price_change in changes:
-        mine = (price_change.attempt, price_change.group) == (nodes.attempt, group)
+        changed = price_change.group if isinstance(price_change, PriceChanged) else 0
+        mine = (price_change.attempt, changed) == (nodes.attempt, group)
         if mine and nodes.at < price_change.at and since <= price_change.at <= now:
             prices, since = (
                 (price_change.micros_per_hour, price_change.on_demand_micros_per_hour),
@@ -190,6 +214,36 @@ def _check_shares(life: Life, account: Bill, expected: Cells) -> None:
         [share] = [s for s in shares if (s.attempt, s.zone, s.day) == (attempt, zone, day)]
         assert getattr(share.micros, phase) == micros
     _check_days(life, shares)
+    _check_node_time(life, account, shares)
+
+
+def _check_node_time(life: Life, account: Bill, shares: list[CostAllocation]) -> None:
+    """Node time is counted by the millisecond, in the bill by zone and day, and by the hour."""
+    expected = Counter[tuple[int, str, date]]()
+    known = {e.attempt: e for e in life.log if isinstance(e, NodesReady)}
+    for number, moment in enumerate(life.moments):
+        now = at((life.began_ms + number) / 1000)
+        for part in known[moment.attempt].parts if moment.doing is not Doing.WAITING else ():
+            count = _running_nodes(life, known[moment.attempt], now)
+            place = moment.attempt, part.zone, now.date()
+            expected[place] += part.nodes if count is None else count
+    assert +Counter({(s.attempt, s.zone, s.day): s.node_ms for s in shares}) == +expected
+    records = placement_records(life.log, {}, {}, account)
+    by_hour = sum(node_ms for record in records for _, _, node_ms in record.hours)
+    assert by_hour == expected.total()
+    lasted = sum(record.end_ms - record.begin_ms for record in records)
+    assert lasted == sum(item.ms.total for item in account.attempts)
+    preempted = sum(record.is_preempted for record in records)
+    assert preempted == fold("job-1", life.log).preemptions
+
+
+def _running_nodes(life: Life, nodes: NodesReady, now: datetime) -> int | None:
+    """Running nodes at a time; None if no node of the attempt was lost alone."""
+    mine = [
+        e for e in life.log if isinstance(e, NodeLost | NodeReplaced) and e.attempt == nodes.attempt
+    ]
+    past = [e for e in mine if nodes.at < e.at <= now]
+    return (past[-1].nodes if past else nodes.nodes) if mine else None
 
 
 def _check_days(life: Life, shares: list[CostAllocation]) -> None:

@@ -26,6 +26,8 @@ from support.events import (
     launched,
     left,
     lost,
+    node_lost,
+    node_replaced,
     noticed,
     paused,
     pausing,
@@ -41,16 +43,16 @@ from support.events import (
 )
 
 TABLE = """
-                LaunchRequested CapacityDenied NodesReady CapacityLost PauseRequested Paused ResumeRequested CancelRequested GuardTripped Finished
-queued          provisioning    -              -          -            pausing        -      -               stopping        stopping     ended
-provisioning    -               provisioning   starting   recovering   pausing        -      -               stopping        stopping     ended
-starting        -               -              -          recovering   pausing        -      -               stopping        stopping     ended
-training        -               -              -          recovering   pausing        -      -               stopping        stopping     ended
-recovering      provisioning    recovering     starting   -            pausing        -      -               stopping        stopping     ended
-pausing         -               pausing        pausing    pausing      -              paused -               stopping        -            ended
-paused          -               -              -          -            -              -      queued          stopping        -            -
-stopping        -               stopping       stopping   stopping     -              -      -               -               -            ended
-ended           -               -              -          -            -              -      -               -               -            -
+                LaunchRequested CapacityDenied NodesReady CapacityLost PauseRequested Paused ResumeRequested CancelRequested GuardTripped Finished NodeLost NodeReplaced
+queued          provisioning    -              -          -            pausing        -      -               stopping        stopping     ended    -        -
+provisioning    -               provisioning   starting   recovering   pausing        -      -               stopping        stopping     ended    -        -
+starting        -               -              -          recovering   pausing        -      -               stopping        stopping     ended    starting starting
+training        -               -              -          recovering   pausing        -      -               stopping        stopping     ended    training training
+recovering      provisioning    recovering     starting   -            pausing        -      -               stopping        stopping     ended    -        -
+pausing         -               pausing        pausing    pausing      -              paused -               stopping        -            ended    pausing  pausing
+paused          -               -              -          -            -              -      queued          stopping        -            -        -        -
+stopping        -               stopping       stopping   stopping     -              -      -               -               -            ended    stopping stopping
+ended           -               -              -          -            -              -      -               -               -            -        -        -
 """
 CANCEL = CancelRequested(at=at(9))
 EVENTS: dict[str, Event] = {
@@ -64,6 +66,8 @@ EVENTS: dict[str, Event] = {
     "CancelRequested": CANCEL,
     "GuardTripped": tripped(9, Guard.MAX_FAILURES),
     "Finished": finished(9),
+    "NodeLost": node_lost(9),
+    "NodeReplaced": node_replaced(9),
 }
 EVENTS_TO: dict[State, tuple[Event, ...]] = {
     State.QUEUED: (submitted(),),

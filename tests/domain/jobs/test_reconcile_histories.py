@@ -21,6 +21,8 @@ from holdfast.domain.events import (
     Event,
     Finished,
     LaunchRequested,
+    NodeLost,
+    NodeReplaced,
     NodesReady,
     Outcome,
     Paused,
@@ -40,7 +42,7 @@ from holdfast.domain.jobs.observation import (
 from holdfast.domain.jobs.reconcile import Effect, decide
 from hypothesis import given
 from hypothesis import strategies as st
-from support.events import SPOT, at, denial, placement, submitted, training
+from support.events import SPOT, at, denial, node_change, placement, submitted, training
 
 LONG_AFTER_S = 100_000
 FOREVER_S = 100 * LONG_AFTER_S
@@ -52,6 +54,8 @@ class Course:
 
     placements: tuple[tuple[float, float | None, Cause], ...] = ()
     """Start, loss and cause of each attempt; None if the last one ran until the end."""
+    node_changes: tuple[tuple[tuple[float, Cause | None], ...], ...] = ()
+    """For each attempt: time of each loss of a single node with its cause, and of each replacement."""
     denials: tuple[float, ...] = ()
     end_s: float = 0
     forgotten: bool = False
@@ -62,7 +66,7 @@ class Course:
 
 @st.composite
 def courses(draw: st.DrawFn, *, forgetful: bool) -> Course:
-    now_s, placements, denials = 0.0, [], []
+    now_s, placements, denials, node_changes = 0.0, [], [], []
     spans = st.integers(0, 60)
     for _ in range(draw(st.integers(0, 4))):
         for _ in range(draw(st.integers(0, 2))):
@@ -72,16 +76,29 @@ def courses(draw: st.DrawFn, *, forgetful: bool) -> Course:
         now_s = ready_s + draw(st.integers(1, 100))
         cause = draw(st.sampled_from([Cause.PREEMPTED, Cause.NODE_FAILED, Cause.USER_ERROR]))
         placements.append((ready_s, now_s, cause))
+        node_changes.append(draw(changes_after(ready_s)))
     if placements and draw(st.booleans()):
         placements[-1] = (placements[-1][0], None, placements[-1][2])
     else:
         now_s += draw(spans)
     return Course(
         placements=tuple(placements),
+        node_changes=tuple(node_changes),
         denials=tuple(denials),
         end_s=now_s,
         forgotten=draw(st.booleans()),
         remembers=draw(st.integers(1, 2)) if forgetful else 99,
+    )
+
+
+@st.composite
+def changes_after(draw: st.DrawFn, ready_s: float) -> tuple[tuple[float, Cause | None], ...]:
+    """Losses and replacements of a node, some of them after the loss of the attempt."""
+    times = sorted(draw(st.lists(st.integers(0, 120), max_size=4)))
+    causes = st.sampled_from([Cause.PREEMPTED, Cause.NODE_FAILED])
+    return tuple(
+        (ready_s + after_s, None if number % 2 else draw(causes))
+        for number, after_s in enumerate(times)
     )
 
 
@@ -105,11 +122,20 @@ class StartedCourse:
     def placements(self, now_s: float) -> list[Placement]:
         """The attempts until now, as observed now."""
         until_s, begun = min(now_s, self.end_s), []
-        for ready_s, lost_s, cause in self.course.placements:
+        all_changes = self.course.node_changes
+        for (ready_s, lost_s, cause), changes in zip(
+            self.course.placements, all_changes, strict=True
+        ):
             if self.began_s + ready_s <= until_s:
                 gone = lost_s is not None and self.began_s + lost_s <= until_s
                 lost_at = self.began_s + (lost_s or 0) if gone else None
-                begun.append(placement(self.began_s + ready_s, lost_at, cause=cause))
+                nodes = placement(self.began_s + ready_s, lost_at, cause=cause)
+                past = [
+                    node_change(self.began_s + s, why)
+                    for s, why in changes
+                    if self.began_s + s <= until_s
+                ]
+                begun.append(replace(nodes, node_changes=tuple(past)))
         return begun
 
     def denials(self, now_s: float) -> tuple[Denial, ...]:
@@ -217,6 +243,10 @@ def recorded_of(log: list[Event], launch: int) -> Iterator[RecordedEvent]:
         if isinstance(event, CapacityLost) and event.attempt:
             yield (CapacityLost, event.attempt, event.at, event.cause)
     yield from ((CapacityDenied, 0, e.at, None) for e in recorded if isinstance(e, CapacityDenied))
+    for event in recorded:
+        if isinstance(event, NodeLost | NodeReplaced):
+            cause = event.cause if isinstance(event, NodeLost) else None
+            yield (type(event), event.attempt, event.at, cause)
 
 
 OBSERVATIONS = st.lists(
@@ -262,6 +292,12 @@ def test_placements_losses_and_denials_are_recorded_exactly_once(
             *((NodesReady, n, nodes.ready_at, None) for n, nodes in placements),
             *(loss for n, nodes in placements if (loss := loss_of(watch, number, n, nodes))),
             *((CapacityDenied, 0, denial.at, None) for denial in launched.denials(FOREVER_S)),
+            *(
+                (NodeLost if change.cause else NodeReplaced, n, change.at, change.cause)
+                for n, nodes in placements
+                for change in nodes.node_changes
+                if nodes.lost_at is None or change.at <= nodes.lost_at
+            ),
         ]
 
 

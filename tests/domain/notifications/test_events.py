@@ -28,7 +28,7 @@ from holdfast.domain.notifications.events import (
     notification_for,
 )
 from holdfast_worker.protocol.policies import OnFailure
-from support.events import DAWN
+from support.events import DAWN, node_lost, node_replaced
 
 SAVING = SavingFailed(
     at=DAWN, attempt=1, step=9, failures=3, safe_step=5, policy=OnFailure.STOP, detail="full"
@@ -41,6 +41,9 @@ SAVING = SavingFailed(
         (CapacityLost(at=DAWN, attempt=2, cause=Cause.PREEMPTED), "preempted", "was preempted in attempt 2"),
         (CapacityLost(at=DAWN, attempt=2, cause=Cause.NODE_FAILED, detail="gone"), "preempted", "lost a node in attempt 2: gone"),
         (CapacityLost(at=DAWN, attempt=2, cause=Cause.USER_ERROR), "lost", "lost its nodes (user_error)"),
+        (node_lost(attempt=2), "preempted", "lost node 1 in attempt 2 (preempted); the others wait for its replacement"),
+        (node_lost(attempt=2, cause=Cause.LAUNCHER_RESTARTED), "lost", "lost node 1 in attempt 2 (launcher restarted); the others wait for its replacement"),
+        (node_replaced(attempt=2), "recovered", "replaced node 1 in attempt 2"),
         (TrainingStarted(at=DAWN, attempt=2, step=7), "recovered", "resumed training at step 7 in attempt 2"),
         (SAVING, "saving_failed", "failed to save 3 checkpoints in a row; the last durable step is 5: full"),
         (GuardTripped(at=DAWN, guard=Guard.MAX_COST, detail="$5"), "guard", "is being paused (max_cost): $5"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
@@ -11,11 +12,14 @@ from holdfast.domain.events import Cause, Event, LeftReason, Outcome
 from holdfast.domain.jobs.lifecycle import fold
 from holdfast.domain.preemptions.placements import PlacementRecord, placement_records
 from support.events import (
+    SPOT,
     at,
     finished,
     launched,
     left,
     lost,
+    node_lost,
+    node_replaced,
     noticed,
     paused,
     pausing,
@@ -115,6 +119,69 @@ def test_node_hours_are_per_clock_hour_and_node() -> None:
         ("a", 12, 10_000),
         ("a", 13, 3_600_000),
         ("a", 14, 5_000),
+    ]
+
+
+TWO_NODES = replace(ready(0, micros=2 * SPOT), nodes=2)
+REPLACED = [
+    TWO_NODES,
+    training(10),
+    noticed(90, step=80, left_s=5),
+    saved(92, step=82),
+    node_lost(100),
+    node_replaced(103.2),
+]
+
+
+def test_lost_node_has_a_record_and_divides_its_placement() -> None:
+    node, end = placements(*REPLACED, lost(HOUR_S), ready(HOUR_S + 60, attempt=2))[:2]
+
+    assert (node.part, node.node, node.cause, node.wait_ms) == (1, 1, Cause.PREEMPTED, 3_200)
+    assert (node.is_noticed, node.notice_ms, node.is_notice_used) == (True, 5_000, True)
+    assert (node.lost_steps, node.lost_micros, node.detect_ms, node.redo_ms) == (0, 0, None, None)
+    assert (end.part, end.node, end.is_noticed, end.wait_ms) == (0, None, False, 60_000)
+    assert (node.end_ms, end.begin_ms) == (node.begin_ms + 100_000, node.end_ms)
+    assert end.end_ms - node.begin_ms == 1000 * HOUR_S
+
+
+def test_node_time_excludes_lost_nodes() -> None:
+    node, end = placements(*REPLACED, finished(HOUR_S - 10))
+
+    assert node.hours == ()
+    assert end.hours == (("a", at(0).timestamp() // HOUR_S, 2 * 1000 * (HOUR_S - 10) - 3_200),)
+
+
+def test_unreplaced_node_waits_until_its_placement_ends() -> None:
+    waiting = placements(*REPLACED[:5])
+    [failed, _] = placements(*REPLACED[:5], lost(130, cause=Cause.USER_ERROR))
+
+    assert [(item.node, item.wait_ms, item.is_running) for item in waiting] == [
+        (1, None, False),
+        (None, None, True),
+    ]
+    assert (failed.node, failed.wait_ms) == (1, 30_000)
+
+
+def test_placement_preempted_with_a_missing_node_is_one_record() -> None:
+    [only, _] = placements(*REPLACED[:5], lost(130), ready(190, attempt=2))
+
+    assert (only.part, only.node, only.is_preempted, only.wait_ms) == (0, 1, True, 60_000)
+    assert (only.is_noticed, only.begin_ms) == (True, 1000 * at(0).timestamp())
+
+
+def test_timeline_describes_loss_and_replacement_of_a_node() -> None:
+    result = timeline_sentences(*REPLACED, node_lost(200, cause=Cause.NODE_FAILED))
+
+    assert result[0] == (
+        "Waiting in a: node 1 was lost; the others wait for its replacement. 2 preemptions."
+    )
+    assert result[4:] == [
+        "Training started at step 0 without a checkpoint; startup cost $0.0200.",
+        "Termination notice (5 s) at step 80.",
+        "Checkpoint committed at step 82 within the notice.",
+        "Node 1 was preempted; the others wait for its replacement.",
+        "Node 1 was replaced after 3.2 s.",
+        "Node 1 was lost without notice; the others wait for its replacement.",
     ]
 
 

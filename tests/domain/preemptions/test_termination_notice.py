@@ -10,6 +10,7 @@ from support.events import (
     launched,
     left,
     lost,
+    node_lost,
     noticed,
     ready,
     saved,
@@ -52,8 +53,16 @@ def test_job_without_a_store_saves_nothing() -> None:
         TRAINING,
         [*UNDER_NOTICE, lost(70)],
         [*UNDER_NOTICE, finished(70)],
+        [*UNDER_NOTICE, node_lost(70)],
         [*UNDER_NOTICE, lost(70), ready(80, attempt=2), noticed(81, attempt=1)],
     ],
 )
 def test_no_notice_without_nodes_about_to_go(events: list[Event]) -> None:
     assert notice_of(events, saves=True) is None
+
+
+def test_notice_after_the_loss_of_a_node_is_current() -> None:
+    notice = notice_of([*UNDER_NOTICE, node_lost(70), noticed(80, step=200)], saves=True)
+
+    assert notice is not None
+    assert notice.step == 200

@@ -33,7 +33,19 @@ from holdfast.store.tables.billing import (
 )
 from holdfast_worker.protocol.reports import Report, ReportKind
 from sqlalchemy import Engine, event, select
-from support.events import DAWN, at, finished, launched, lost, ready, saved, submitted, training
+from support.events import (
+    DAWN,
+    at,
+    finished,
+    launched,
+    lost,
+    node_lost,
+    node_replaced,
+    ready,
+    saved,
+    submitted,
+    training,
+)
 from support.fakes import FixedClock
 
 HOUR_S = 3600
@@ -50,6 +62,9 @@ def job_events(draw: random.Random) -> list[Event]:
         events.append(ready(seconds, attempt=attempt, zone=draw.choice("abc"), micros=micros))
         events.append(training(seconds + 60, attempt=attempt, step=0))
         events.append(saved(seconds + 600, attempt=attempt, step=10, stall_ms=100))
+        if attempt != 2:
+            events.append(node_lost(seconds + 620, attempt=attempt))
+            events.append(node_replaced(seconds + 650, attempt=attempt))
         seconds += draw.randint(700, 9 * HOUR_S)
         events.append(lost(seconds, attempt=attempt))
     if draw.random() < 0.2:
@@ -263,9 +278,9 @@ def test_no_jobs_cost_nothing(engine: Engine) -> None:
 
 
 def test_rollup_version_matches_the_stored_fields() -> None:
-    """Change this list together with `RECKONING`. Otherwise rows of an older version are used."""
+    """Change this list together with `ROLLUP_VERSION`. Otherwise rows of an older version are used."""
     assert len(fields(CostAllocation)) == 11
-    assert len(fields(PlacementRecord)) == 22
+    assert len(fields(PlacementRecord)) == 24
     assert len(fields(JobHistory)) == 8
-    assert ROLLUP_VERSION == 2
+    assert ROLLUP_VERSION == 3
     assert date.fromisoformat("2026-03-01") == DAWN.date()

@@ -12,15 +12,28 @@ from datetime import timedelta
 import pytest
 from holdfast.domain.events import Cause, Event, Outcome
 from holdfast.store.billing.bills import BillRollups
+from holdfast.store.billing.preemption_costs import PreemptionCostQueries, PreemptionHistory
 from holdfast.store.billing.preemptions import (
     LossBy,
     LossRequest,
     PreemptionQueries,
     PreemptionReport,
 )
+from holdfast.store.billing.statistics import collect_statistics
 from holdfast.store.journal import Journal
 from sqlalchemy import Engine
-from support.events import DAWN, at, finished, launched, lost, ready, submitted
+from support.events import (
+    DAWN,
+    SPOT,
+    at,
+    finished,
+    launched,
+    lost,
+    node_lost,
+    node_replaced,
+    ready,
+    submitted,
+)
 from support.fakes import FixedClock
 
 HOUR_S = 3600
@@ -116,3 +129,40 @@ def test_mean_wait_uses_known_waits_only(preemptions: PreemptionQueries) -> None
     # user error.
     assert (total.known_counts["wait_ms"], total.mean_s("wait_ms")) == (8, HOUR_S)
     assert total.mean_s("detect_ms") is None
+
+
+def test_lost_node_is_counted_once_live_and_closed(
+    engine: Engine, clock: FixedClock, journal: Journal
+) -> None:
+    nodes = replace(ready(HOUR_S, micros=2 * SPOT), nodes=2)
+    changes = [node_lost(2 * HOUR_S), node_replaced(2 * HOUR_S + 60)]
+    log = [launched(1), nodes, *changes, lost(4 * HOUR_S)]
+    journal.append(journal.submit("job-1", submitted()), log)
+    question = LossRequest(by=LossBy.ZONE)
+
+    def answers() -> list[object]:
+        rollups = BillRollups(engine)
+        costs = PreemptionCostQueries(rollups)
+        return [
+            PreemptionQueries(rollups).report(question, NOW),
+            costs.history(question, NOW, 9),
+            costs.notices(question, NOW),
+            costs.most_expensive(question, NOW, 9),
+            collect_statistics(engine, rollups, NOW).losses,
+        ]
+
+    live = answers()
+    journal.append(journal.read("job-1"), [finished(4 * HOUR_S)])
+    report, history, *_, losses = closed = answers()
+
+    assert closed == live
+    assert isinstance(report, PreemptionReport)
+    assert isinstance(history, PreemptionHistory)
+    assert report.total.causes == losses == {"preempted": 2}
+    assert report.total.node_ms == 1000 * (2 * 3 * HOUR_S - 60)
+    assert [(step.minutes, step.at_risk) for step in report.survival] == [(60, 2), (120, 1)]
+    assert [(one.at_ms, one.node, one.wait_ms) for one in history.newest] == [
+        (1000 * at(4 * HOUR_S).timestamp(), None, None),
+        (1000 * at(2 * HOUR_S).timestamp(), 1, 60_000),
+    ]
+    assert sum(day.taken for day in history.days) == 2

@@ -19,7 +19,19 @@ from holdfast.store.billing.statistics import collect_statistics
 from holdfast.store.journal import Journal
 from holdfast_worker.protocol.reports import Report, ReportKind
 from sqlalchemy import Engine
-from support.events import DAWN, at, finished, launched, lost, ready, saved, submitted, training
+from support.events import (
+    DAWN,
+    at,
+    finished,
+    launched,
+    lost,
+    node_lost,
+    node_replaced,
+    ready,
+    saved,
+    submitted,
+    training,
+)
 from support.fakes import FixedClock
 from support.repetitions import repeat_count
 from support.sql_log import statements
@@ -57,6 +69,9 @@ def begin(journal: Journal, draw: random.Random, number: int) -> None:
         log.append(ready(seconds, attempt=attempt, zone=draw.choice("abc"), micros=micros))
         log.append(training(seconds + 60, attempt=attempt, step=0))
         log.append(saved(seconds + 600, attempt=attempt, step=10, stall_ms=100))
+        if attempt != 2:
+            log.append(node_lost(seconds + 620, attempt=attempt))
+            log.append(node_replaced(seconds + 650, attempt=attempt))
         seconds += draw.randint(700, 9 * HOUR_S)
         log.append(lost(seconds, attempt=attempt))
     journal.append(journal.submit(f"job-{number:02}", executed), log[: draw.choice([-1, None])])

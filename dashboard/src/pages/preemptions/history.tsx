@@ -19,7 +19,7 @@ export function History({ query }: { query: Query<PreemptionHistory> }) {
       {(history) => (
         <>
           <PreemptionDays history={history} today={today} />
-          <Table name="history" caption="Preemptions" searchable columns={COLUMNS} rows={history.preemptions} keyOf={(one) => `${one.job_id} ${one.attempt}`}
+          <Table name="history" caption="Preemptions" searchable columns={COLUMNS} rows={history.preemptions} keyOf={(one) => `${one.job_id} ${one.attempt} ${one.node ?? ''} ${one.at}`}
             foot={history.left_out > 0 && <p className="note">{many(history.left_out, 'older preemption')} not listed; choose a shorter period or a zone.</p>} />
         </>
       )}
@@ -31,6 +31,7 @@ const COLUMNS: Column<PreemptionRecord>[] = [
   { name: 'at', title: 'When', value: (one) => one.at, cell: (one) => <At at={one.at} brief /> },
   { name: 'job', title: 'Job', value: (one) => one.name, cell: (one) => <><Link to={`/jobs/${one.job_id}`}>{one.name}</Link> <small className="id">{one.job_id}</small></> },
   { name: 'attempt', title: 'Attempt', numeric: true, value: (one) => one.attempt, cell: (one) => one.attempt },
+  { name: 'node', title: 'Node', numeric: true, by: 'the lost node, if the others waited for its replacement', value: (one) => one.node ?? null, cell: (one) => one.node ?? <span className="quiet">all</span> },
   { name: 'zone', title: 'Zone', value: (one) => one.zone, cell: (one) => one.zone },
   { name: 'instance_type', title: 'Node type', value: (one) => one.instance_type, cell: (one) => one.instance_type ?? <Absent why="not reported" /> },
   { name: 'cause', title: 'Cause', value: (one) => one.cause, cell: (one) => causeWords(one.cause) },
@@ -41,5 +42,5 @@ const COLUMNS: Column<PreemptionRecord>[] = [
     name: 'lost_usd', title: 'Lost work', numeric: true, by: 'cost of nodes during steps that were recomputed', value: (one) => one.lost_micros / 1e6,
     cell: (one) => <Money micros={one.lost_micros} simulated={one.simulated} estimate={one.is_price_estimate} by={`${many(one.lost_steps, 'step')}, ${duration(one.lost_ms)}`} />,
   },
-  { name: 'wait_s', title: 'Without nodes', numeric: true, by: 'from the preemption until the next nodes; h:mm:ss', value: (one) => (one.wait_ms === null ? null : one.wait_ms / 1000), cell: (one) => (one.wait_ms === null ? <Absent why="no nodes since" /> : elapsed(one.wait_ms)) },
+  { name: 'wait_s', title: 'Without nodes', numeric: true, by: 'from the preemption until the next nodes, or the replacement of the node; h:mm:ss', value: (one) => (one.wait_ms === null ? null : one.wait_ms / 1000), cell: (one) => (one.wait_ms === null ? <Absent why="no nodes since" /> : elapsed(one.wait_ms)) },
 ]

@@ -34,8 +34,9 @@ from holdfast.domain.billing.bill import (
     compute_bill,
 )
 from holdfast.domain.billing.phases import Phase
+from holdfast.domain.billing.rate import to_ms
 from holdfast.domain.diagnostics.timeline import timeline
-from holdfast.domain.events import CapacityLost
+from holdfast.domain.events import CapacityLost, NodeLost
 from holdfast.domain.jobs.job import Job
 from holdfast.errors import BadRequest
 from holdfast.services import Services
@@ -87,12 +88,12 @@ def bill_now(
 
 
 def bill_view(job: Job, account: Bill, facts: Iterable[RecordedEvent]) -> BillOut:
-    """Convert a bill, with one line for each capacity loss."""
+    """Convert a bill, with one line for each capacity loss and each loss of a single node."""
     by_attempt = {item.attempt: item for item in account.attempts}
     lost = [
         fact.event
         for fact in facts
-        if isinstance(fact.event, CapacityLost) and fact.event.attempt in by_attempt
+        if isinstance(fact.event, CapacityLost | NodeLost) and fact.event.attempt in by_attempt
     ]
     return BillOut(
         job_id=job.id,
@@ -189,7 +190,9 @@ def _group(group: GroupBill) -> GroupOut:
     )
 
 
-def _loss(event: CapacityLost, item: AttemptBill) -> NodeLossOut:
+def _loss(event: CapacityLost | NodeLost, item: AttemptBill) -> NodeLossOut:
+    if isinstance(event, NodeLost):
+        return _node_loss(event, item)
     lost_ms, lost_micros = item.final_loss()
     return NodeLossOut(
         attempt=item.attempt,
@@ -200,6 +203,23 @@ def _loss(event: CapacityLost, item: AttemptBill) -> NodeLossOut:
         lost_steps=item.final_lost_steps,
         lost_ms=lost_ms,
         lost_micros=lost_micros,
+    )
+
+
+def _node_loss(event: NodeLost, item: AttemptBill) -> NodeLossOut:
+    """The loss of a node after which the others continue with their steps."""
+    replaced = next((x.replaced for x in item.node_losses if x.lost == event), None)
+    return NodeLossOut(
+        attempt=item.attempt,
+        node=event.node,
+        replaced_after_ms=to_ms(replaced.at) - to_ms(event.at) if replaced else None,
+        at=event.at,
+        cause=event.cause,
+        zone=item.zone,
+        notice_s=None,
+        lost_steps=0,
+        lost_ms=0,
+        lost_micros=0,
     )
 
 

@@ -32,6 +32,8 @@ from holdfast.domain.diagnostics.timeline import timeline
 from holdfast.domain.events import (
     Event,
     LaunchRequested,
+    NodeLost,
+    NodeReplaced,
     NodesReady,
     PriceChanged,
     RunsCompared,
@@ -81,6 +83,7 @@ The bill is a pure function of `events.jsonl`, `newest-points.json` and, for a r
    An attempt whose program reported nothing is *lost* if it ended with a capacity loss, and *unmeasured* otherwise.
 3. The phases add up to the time with nodes, in integer milliseconds. Each millisecond has the price of its time:
    `micros_per_hour` of `NodesReady`, and of each later `PriceChanged` of the same attempt and group from its `at` on.
+   `NodeLost` and `NodeReplaced` of the attempt change the price of its nodes, group 0, in the same way.
    Fractions are carried, so that the phases add up to the cost of the nodes, in integer micro-dollars.
 4. `adjustments` in `bill.json` are provider rules, such as minimums; the amount paid is the sum of both.
 5. `on_demand_micros` is the on-demand cost of the useful work, with one setup, plus the amount paid for *unmeasured* time. The savings are
@@ -210,7 +213,7 @@ def _manifests(job_id: str, spec: JobSpec, events: list[Event]) -> Iterator[tupl
 
 
 def _has_price(fact: RecordedEvent) -> bool:
-    return isinstance(fact.event, NodesReady | PriceChanged)
+    return isinstance(fact.event, NodesReady | PriceChanged | NodeLost | NodeReplaced)
 
 
 def _timeline(job: Job, events: list[Event], account: Bill) -> str:

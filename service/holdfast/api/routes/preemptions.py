@@ -153,6 +153,7 @@ def list_preemption_history(
 def _record(one: Preemption) -> PreemptionRecordOut:
     values = asdict(one)
     at_ms, notice_ms = values.pop("at_ms"), values.pop("notice_ms")
+    values.pop("part")
     values["instance_type"] = one.instance_type or None
     return PreemptionRecordOut(
         at=datetime.fromtimestamp(at_ms / 1000, UTC),

@@ -113,9 +113,17 @@ class AttemptOut(Schema):
 
 
 class NodeLossOut(Schema):
-    """The cost of one capacity loss."""
+    """The cost of one capacity loss, or of the loss of a single node."""
 
     attempt: int
+    node: int | None = Field(
+        default=None,
+        description="The lost node, if the others kept running and waited for its replacement; otherwise null.",
+    )
+    replaced_after_ms: int | None = Field(
+        default=None,
+        description="Time until that node was replaced; null if it was not, and for other losses.",
+    )
     at: datetime
     cause: str
     zone: str

@@ -220,7 +220,7 @@ class JobOut(Schema):
         description="Accelerators of all nodes together, by the first choice of its job file; 0 without any.",
     )
     preemptions: int = Field(
-        description="Attempts that were preempted or failed without a notice; the attempts show which."
+        description="Attempts that were preempted or failed without a notice, and single nodes that were replaced; the bill shows which."
     )
     resumes: int
     failures: int

@@ -62,7 +62,9 @@ class SurvivalOut(Schema):
 
     hours: float
     share: float = Field(description="Share of placements that last longer, 0 to 1.")
-    at_risk: int = Field(description="Placements that had reached this lifetime.")
+    at_risk: int = Field(
+        description="Placements that had reached this lifetime; the loss of a single node begins a new one."
+    )
     taken: int
 
 
@@ -125,6 +127,10 @@ class PreemptionRecordOut(Schema):
     name: str
     project: str
     attempt: int
+    node: int | None = Field(
+        default=None,
+        description="The lost node, if the others kept running and waited for its replacement; otherwise null.",
+    )
     zone: str
     instance_type: str | None = Field(description="Null where the launcher did not report it.")
     cause: str
@@ -139,7 +145,7 @@ class PreemptionRecordOut(Schema):
     lost_ms: int
     lost_micros: int
     wait_ms: int | None = Field(
-        description="Time without nodes after it; null while the job waits, or if it ended."
+        description="Time without nodes after it; null while the job waits, or if it ended. If `node` is set: until that node was replaced, or the others ended."
     )
     simulated: bool = Field(description="True if its price is simulated.")
     is_price_estimate: bool = Field(description="True if its price is an estimate.")

@@ -4,7 +4,7 @@
     starting | training --CapacityLost--> recovering --NodesReady--> starting
     training --RanksRestarted--> starting                  (ranks failed and start again on their nodes)
     training --RanksReplaced--> training                   (ranks were replaced while the others waited)
-    starting | training --NodeLost, NodeReplaced--> the same state       (the other nodes keep running)
+    starting | training --NodeLost, NodeReplaced--> same   (a node is replaced while the others wait)
     recovering --LaunchRequested--> provisioning           (lost by the launcher: a new launch key)
     any active state --PauseRequested, GuardTripped--> pausing --Paused--> paused --ResumeRequested--> queued
     any state but ended --CancelRequested, GuardTripped--> stopping

@@ -60,7 +60,7 @@ _MS_PER_DAY: Final = 24 * MS_PER_HOUR
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _FLAGS: Final = ("is_noticed", "is_notice_used", "simulated", "is_price_estimate")
 _SAME: Final = (
-    *("job_id", "attempt", "zone", "instance_type", "cause", "notice_ms"),
+    *("job_id", "attempt", "part", "node", "zone", "instance_type", "cause", "notice_ms"),
     *("lost_steps", "lost_ms", "lost_micros", "wait_ms", *_FLAGS),
 )
 """Columns of `ledger_placements` that a preemption has under the same name."""
@@ -104,11 +104,15 @@ class Preemption:
     """One preemption of one job. A field is None where its value is unknown."""
 
     at_ms: int
-    """End of the placement, since 1970."""
+    """Loss of the nodes, since 1970."""
     job_id: str
     name: str
     project: str
     attempt: int
+    part: int
+    """0 for the end of the placement; the losses of single nodes before it are numbered from 1."""
+    node: int | None
+    """The lost node; None if all were lost at once."""
     zone: str
     instance_type: str
     cause: str
@@ -119,7 +123,7 @@ class Preemption:
     lost_ms: int
     lost_micros: int
     wait_ms: int | None
-    """Time without nodes after it."""
+    """Time without nodes after it; for a single node, until it was replaced or the others ended."""
     simulated: bool
     is_price_estimate: bool
 
@@ -243,7 +247,9 @@ def _read_newest(
     query = query.join(ledgers, ledgers.c.job_id == table.job_id).where(
         *_conditions(question, only)
     )
-    query = query.order_by(table.end_ms.desc(), table.job_id, table.attempt).limit(limit)
+    query = query.order_by(table.end_ms.desc(), table.job_id, table.attempt, table.part).limit(
+        limit
+    )
     return [_preemption(row) for row in connection.execute(query).mappings()]
 
 
@@ -261,7 +267,7 @@ def _preemption_of(item: LiveJob, placement: PlacementRecord) -> Preemption:
 def _newest(
     limit: int, known: Iterable[Preemption], more: Iterable[Preemption]
 ) -> list[Preemption]:
-    order = sorted([*known, *more], key=lambda one: (-one.at_ms, one.job_id, one.attempt))
+    order = sorted([*known, *more], key=lambda one: (-one.at_ms, one.job_id, one.attempt, one.part))
     return order[:limit]
 
 

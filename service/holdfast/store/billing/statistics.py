@@ -34,7 +34,7 @@ class ServiceStatistics:
     jobs: Mapping[str, int]
     """By state, or outcome once ended; without zeros."""
     losses: Mapping[str, int]
-    """Lost placements, by cause."""
+    """Lost placements and single nodes, by cause."""
     amounts: Mapping[bool, Mapping[str, int]]
     """The sums of `store.billing.costs`, by whether prices are simulated."""
     running_rates: Mapping[bool, int]
@@ -61,7 +61,7 @@ def collect_statistics(engine: Engine, ledgers: BillRollups, now: datetime) -> S
     for kept in live:
         whole.add(kept.cached("tally", partial(_money, kept.closed_rows)))
         whole.add(_money(kept.open_rows))
-        whole.losses.update(item.cause.value for item in kept.bill.attempts if item.cause)
+        whole.losses.update(item.cause.value for item in kept.placements if item.cause)
     with reading(engine) as connection:
         states = _by(connection, jobs.c.status)
     return ServiceStatistics(
@@ -115,7 +115,7 @@ def _read(connection: Connection, only: Only) -> CostSums:
 
 
 def _money(rows: Iterable[AllocationRow]) -> CostSums:
-    """The costs of a live job; its bill contains its losses."""
+    """The costs of a live job; its placements contain its losses."""
     money = CostSums({}, Counter())
     for share, row in rows:
         amounts = Counter({name: row[name] for name in AMOUNTS})

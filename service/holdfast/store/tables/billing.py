@@ -73,6 +73,15 @@ ledger_placements = Table(
     metadata,
     Column("job_id", String(32), primary_key=True),
     Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column(
+        "part",
+        Integer,
+        primary_key=True,
+        autoincrement=False,
+        server_default="0",
+        doc="0: the end of the placement; from 1: losses of single nodes before it.",
+    ),
+    Column("node", Integer, nullable=True, doc="The lost node; NULL if all ended at once."),
     Column("zone", Text, nullable=False),
     Column("instance_type", Text, nullable=False, doc="Empty if unknown."),
     Column("project", Text, nullable=False),
@@ -99,7 +108,7 @@ ledger_placements = Table(
     Column("simulated", Integer, nullable=False, doc="1 if its price is simulated."),
     Column("is_price_estimate", Integer, nullable=False, doc="1 if its price is an estimate."),
 )
-"""One row per placement: the fields of `domain.preemptions.placements.PlacementRecord`."""
+"""One row per placement and loss of a single node: `domain.preemptions.placements.PlacementRecord`."""
 
 ledger_hours = Table(
     "ledger_hours",
