@@ -126,7 +126,7 @@ class CapacityLost(EventBase):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeLost(EventBase):
-    """A node of an attempt is lost; the others keep their processes and wait for its replacement.
+    """A node of an attempt is lost; the others keep running and wait for its replacement.
 
     Only launchers without `PriceChanged` record it, for placements without `groups`.
     """

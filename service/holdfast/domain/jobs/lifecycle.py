@@ -232,17 +232,8 @@ def _apply_transition(  # noqa: PLR0911 - one for each kind
             return _with_capacity_change(job, event, state, reason)
         case PauseRequested() | CancelRequested() | GuardTripped():
             return _leaving(job, event, state)
-        case Paused(detail=detail):
-            return replace(
-                job,
-                state=state,
-                is_launched=False,
-                placed=False,
-                lost_nodes=(),
-                preempted_nodes=(),
-                detail=detail,
-                account=job.account.closed(event.at),
-            )
+        case Paused():
+            return _paused(job, event, state)
         case ResumeRequested():
             return _resumed(job, event, state)
         case Finished():
@@ -261,6 +252,19 @@ def _leaving(job: Job, event: PauseRequested | CancelRequested | GuardTripped, s
         stop_asked_at=(job.stop_asked_at if job.is_leaving else None) or event.at,
         tripped=event.detail if isinstance(event, GuardTripped) else "",
         guard=guard,
+    )
+
+
+def _paused(job: Job, event: Paused, state: State) -> Job:
+    return replace(
+        job,
+        state=state,
+        is_launched=False,
+        placed=False,
+        lost_nodes=(),
+        preempted_nodes=(),
+        detail=event.detail,
+        account=job.account.closed(event.at),
     )
 
 
