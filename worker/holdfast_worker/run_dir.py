@@ -217,12 +217,12 @@ class RunDir:
         return (self.path / TRAINED_FILE).exists()
 
     def announce_waiting(self) -> None:
-        """Record that the ranks would wait for the replacement of a lost node, once they have trained."""
+        """Record that the ranks would wait for a lost node's replacement, once they have trained."""
         if self.has_trained() and not (self.path / WAITS_FILE).exists():
             (self.path / WAITS_FILE).touch()
 
     def withdraw_waiting(self) -> None:
-        """Record that the ranks would not wait for the replacement of a lost node."""
+        """Record that the ranks would not wait for a lost node's replacement."""
         (self.path / WAITS_FILE).unlink(missing_ok=True)
 
     def record_failure(self, failure: Failure) -> None:

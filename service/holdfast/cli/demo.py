@@ -19,7 +19,7 @@ from holdfast.settings import read_settings
 
 
 def demo(as_json: AsJson = False) -> None:
-    """Run a job, preempt it three times, and prove that its weights equal those of an undisturbed run."""
+    """Run a job, preempt it three times, and compare it with an undisturbed run."""
     from holdfast.demo.scenario import STEPS, run_scenario  # noqa: PLC0415
     from holdfast.demo.services import set_up  # noqa: PLC0415 - the bare client has no demo
 

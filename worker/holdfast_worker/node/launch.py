@@ -7,8 +7,6 @@ successor, so it lingers also.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import signal
 import subprocess
@@ -50,7 +48,7 @@ from holdfast_worker.telemetry.store_relay import StoreRelay
 from holdfast_worker.topology.nodes import NodeRanks, RankLayout, Topology
 from holdfast_worker.topology.rendezvous import free_master_port
 from holdfast_worker.watchdog.failure_cause import FailureCause, RestartPolicy, is_coordinated_exit
-from holdfast_worker.watchdog.node_channel import PORT_COUNT, ChannelAddress
+from holdfast_worker.watchdog.node_channel import ChannelAddress
 from holdfast_worker.watchdog.watchdog import Watchdog
 
 DEBUG_RANKS: Final = 2
@@ -157,21 +155,19 @@ class NodeLauncher:
         ranks = layout.ranks_of_node(self._topology.node_rank)
         start_connectivity_check(self._topology)
         policy = RestartPolicy(self._config.max_restarts)
-        is_new = bool(self._config.node_start)
-        restarts = None if is_new else 0
+        variables = {JOINS: "1"} if self._config.node_start else {}
+        restarts = None if variables else 0
         while True:
             watchdog = Watchdog(
                 self._run_dir,
                 ranks,
-                _channel_address(self._topology, self._config, restarts),
+                ChannelAddress.of_node(self._topology, self._config, restarts),
                 self._config.max_stall,
                 world_size=layout.world_size if self._replaces_ranks else None,
                 replaces_nodes=self._config.node_start is not None,
             )
             with watchdog.opened():
-                code = self._run_ranks_once(
-                    script, layout, watchdog, {JOINS: "1"} if is_new else {}
-                )
+                code = self._run_ranks_once(script, layout, watchdog, variables)
                 while watchdog.replaces_ranks:
                     with _log_write_errors():
                         self._run_dir.clear_ranks()
@@ -183,7 +179,7 @@ class NodeLauncher:
                     return code
             policy.record(watchdog.cause)
             self._prepare_restart(watchdog.cause)
-            is_new, restarts = False, watchdog.restarts + 1
+            variables, restarts = {}, watchdog.restarts + 1
 
     @property
     def _replaces_ranks(self) -> bool:
@@ -198,7 +194,7 @@ class NodeLauncher:
 
     @property
     def _is_replaced_alone(self) -> bool:
-        """Whether a notice is for this node alone, which the launcher replaces while the others wait."""
+        """Whether a notice is for this node alone, for whose replacement the others wait."""
         return (
             self._replaces_ranks
             and self._config.node_start is not None
@@ -334,9 +330,7 @@ class NodeLauncher:
                 self._run_dir.record_hint(hinted_at)
         notice = self._notice_sources.notice()
         if notice and self._is_replaced_alone:
-            log_info(
-                "this node is about to be preempted: saving a checkpoint; other nodes will wait for its replacement"
-            )
+            log_info("preemption notice: saving; other nodes will wait for a replacement")
             with _log_write_errors():
                 self._run_dir.record_hint(now())
         elif notice:
@@ -477,22 +471,6 @@ def _nccl_variables(run_dir: RunDir) -> dict[str, str]:
         "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH",
         "NCCL_DEBUG_FILE": str(run_dir.nccl_dir / "%p.log"),
     }
-
-
-def _channel_address(topology: Topology, config: Config, restarts: int | None) -> ChannelAddress:
-    """Address of the channel between wrappers, beside the rendezvous.
-
-    `restarts`: how often the ranks of all nodes have started again; None if this node does not know. The name contains the token as a secret.
-    """
-    at = topology
-    run = (config.job, config.attempt, config.token)
-    secret = (*run, at.master_address, at.master_port, at.nodes)
-    name = hashlib.sha256(json.dumps(secret).encode()).hexdigest()
-    above = at.master_port + PORT_COUNT < 1 << 16
-    ports = [at.master_port + (1 if above else -1) * (i + 1) for i in range(PORT_COUNT)]
-    return ChannelAddress(
-        at.node_rank, at.nodes, at.master_address, ports, name, restarts, config.node_start or 0
-    )
 
 
 @contextmanager

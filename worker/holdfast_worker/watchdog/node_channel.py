@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import json
 import socket
 import threading
@@ -19,8 +20,10 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Final, TypeAlias
 
+from holdfast_worker.config import Config
 from holdfast_worker.console import log_info
 from holdfast_worker.protocol.reports import Json
+from holdfast_worker.topology.nodes import Topology
 
 LEADER: Final = 0
 """The node that listens."""
@@ -101,6 +104,26 @@ class ChannelAddress:
     """How often the ranks of all nodes have started again. None on a node that replaces another: node 0 knows it."""
     start: int = 0
     """How often this node has been replaced before. Node 0 accepts only the newest."""
+
+    @classmethod
+    def of_node(cls, topology: Topology, config: Config, restarts: int | None) -> ChannelAddress:
+        """Address of the channel of a run, beside its rendezvous.
+
+        The name contains the token as a secret.
+        """
+        at = topology
+        run = (config.job, config.attempt, config.token)
+        secret = (*run, at.master_address, at.master_port, at.nodes)
+        above = at.master_port + PORT_COUNT < 1 << 16
+        return cls(
+            node=at.node_rank,
+            nodes=at.nodes,
+            address=at.master_address,
+            ports=[at.master_port + (1 if above else -1) * (i + 1) for i in range(PORT_COUNT)],
+            name=hashlib.sha256(json.dumps(secret).encode()).hexdigest(),
+            restarts=restarts,
+            start=config.node_start or 0,
+        )
 
 
 class NodeChannel:

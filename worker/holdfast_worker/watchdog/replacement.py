@@ -110,7 +110,7 @@ class Replacement:
             self._around.send(GroupDecision(self._decision))
 
     def poll(self, now_s: float) -> FailureCause | None:
-        """Pass on requests; as the leader, replace lost nodes, and form a group if all ranks are there.
+        """Pass on requests; as the leader, replace lost nodes and form groups.
 
         Returns the cause for which all ranks have to end if they have waited for too long, and otherwise None.
         """
@@ -152,7 +152,7 @@ class Replacement:
 
     @property
     def _sees_all_standing_nodes(self) -> bool:
-        """Whether the leader is connected to all nodes that are not missing, or this node to the leader."""
+        """Whether the leader is connected to all nodes that are there, or this node to the leader."""
         if not self._around.is_leader:
             return LEADER in self._around.connected
         return len(self._around.connected | self._regrouping.missing) == self._around.nodes - 1
