@@ -1,4 +1,4 @@
-"""Cost of a lost rank on one of three nodes, for several ways to recover. See README.md."""
+"""Cost of a lost rank or node of three, for several ways to recover. See README.md."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ INSTALL_TORCHFT = (
 def main() -> None:
     """Kill, measure, print and plot."""
     parser = argparse.ArgumentParser(prog="python -m recovery.lost_ranks", description=__doc__)
+    parser.add_argument("--lose", choices=("rank", "node"), default="rank", help="what is killed")
     parser.add_argument("--times", type=int, default=5, help="kills for each way")
     parser.add_argument("--price", type=float, default=30.0, help="dollars per node-hour")
     parser.add_argument("--step-ms", type=float, default=50.0, help="duration of a step")
@@ -46,28 +47,37 @@ def main() -> None:
         ways = [way for way in ways if not way.name.startswith("torchft")]
     settings = Settings(step_s=arguments.step_ms / 1000, width=arguments.width)
     print(f"{os.cpu_count()} cores, load {_load()} at the start", flush=True)
-    losses = _losses(ways, arguments.times, random.Random(arguments.seed), settings)
+    chance = random.Random(arguments.seed)
+    moments = [
+        _moment(chance, is_whole_node=arguments.lose == "node") for _ in range(arguments.times)
+    ]
+    losses = _losses(ways, moments, settings)
     print(f"load {_load()} at the end\n")
     _print_results(ways, losses, arguments.price)
     _print_phases(ways, losses)
     arguments.out.mkdir(parents=True, exist_ok=True)
     raw = {name: [asdict(loss) for loss in some] for name, some in losses.items()}
     (arguments.out / "figures.json").write_text(json.dumps(raw, indent=1), encoding="utf-8")
-    title = f"From the kill of a rank to the next new step; medians of {arguments.times} kills"
+    title = f"From the kill of a {arguments.lose} to the next new step; medians of {arguments.times} kills"
     labels = {way.name: way.label for way in ways}
     (arguments.out / "figures.svg").write_text(plot(title, labels, losses), encoding="utf-8")
     print(f"\nfigures and plot: {arguments.out}")
 
 
+def _moment(chance: random.Random, *, is_whole_node: bool) -> Moment:
+    """A random moment. The first node has the rendezvous, so it is never lost as a whole."""
+    node = chance.randrange(1 if is_whole_node else 0, NODES)
+    return Moment(node, is_whole_node, chance.uniform(0, SAVE_EVERY))
+
+
 def _losses(
-    ways: Sequence[Way], times: int, chance: random.Random, settings: Settings
+    ways: Sequence[Way], moments: Sequence[Moment], settings: Settings
 ) -> dict[str, list[Loss]]:
     """Measure in turns, as the machine may get busier; all ways of a turn lose the same node."""
     losses: dict[str, list[Loss]] = {way.name: [] for way in ways}
-    for number in range(times):
-        moment = Moment(chance.randrange(NODES), chance.uniform(0, SAVE_EVERY))
+    for number, moment in enumerate(moments):
         for way in ways:
-            print(f"\r{number + 1} of {times}: {way.label:<45}", end="", file=sys.stderr)
+            print(f"\r{number + 1} of {len(moments)}: {way.label:<45}", end="", file=sys.stderr)
             with tempfile.TemporaryDirectory() as home:
                 try:
                     losses[way.name].append(way.measure(Path(home), moment, settings))

@@ -1,4 +1,4 @@
-"""One measurement of `lost_ranks.py`: one of three ranks is killed, and training continues."""
+"""One measurement of `lost_ranks.py`: one of three ranks or nodes is killed, and training continues."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+import psutil
 
 from recovery.lost_ranks_scripts import FLOOR, HOLDFAST, LIGHTHOUSE, PLAIN, SAVE_EVERY, TORCHFT
 
@@ -53,16 +55,18 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a rank is killed."""
+    """When a rank or a node is killed."""
 
     node: int
+    is_whole_node: bool
+    """Whether all processes of the node are killed, and another one is started at once in its place."""
     after_steps: float
     """Time from a certain step on, in steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What the kill of a rank cost."""
+    """What a kill cost."""
 
     new_step_s: float
     """Seconds from the kill to the end of the first step that had not been made before."""
@@ -181,6 +185,11 @@ def _replaced(course: Course) -> Mapping[str, float | None]:
     }
 
 
+def _replaced_node(course: Course) -> Mapping[str, float | None]:
+    waits = course.logged_s("the ranks of the others wait for its replacement", 0)
+    return {**_replaced(course), "detect": waits, "decide": None}
+
+
 def _restarted(course: Course) -> Mapping[str, float | None]:
     return {
         "detect": course.agent_noticed_s,
@@ -209,9 +218,30 @@ def _floor(course: Course) -> Mapping[str, float | None]:
     }
 
 
+ReplaceNode = Callable[["Nodes", int, Callable[[int, Mapping[str, str]], None]], None]
+"""Replaces a node, with a function that starts one with additional variables."""
+
+
+def _start_again(_nodes: Nodes, node: int, start: Callable[[int, Mapping[str, str]], None]) -> None:
+    start(node, {"HOLDFAST_NODE_START": "1"})
+
+
+def _start_all_again(
+    nodes: Nodes, _node: int, start: Callable[[int, Mapping[str, str]], None]
+) -> None:
+    """As the next attempt, on the same machines and without any delay."""
+    nodes.wait_for_ends()
+    for each in range(NODES):
+        start(each, {"HOLDFAST_ATTEMPT": "2", "HOLDFAST_EPOCH": "2"})
+
+
+def _use_spare(_nodes: Nodes, _node: int, _start: object) -> None:
+    """The spare process is there already."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """A way to recover from the loss of a rank."""
+    """A way to recover from the loss of a rank or a node."""
 
     name: str
     label: str
@@ -220,6 +250,8 @@ class Way:
     """Command of each node, from the script and a free port."""
     ends: Ends
     variables: Mapping[str, str] = field(default_factory=dict)
+    replace_node: ReplaceNode
+    """Starts another node in the place of a lost one, as its launcher would."""
     lighthouse: Sequence[str] | None = None
     """Options of torchft's lighthouse; None: it is not needed."""
     processes: int = NODES
@@ -233,13 +265,23 @@ class Way:
         """
         nodes = Nodes(home)
         try:
-            self._start(nodes, settings)
-            course = nodes.kill(moment, settings.step_s)
+            shared, port = self._start(nodes, settings)
+
+            def start_node(node: int, variables: Mapping[str, str]) -> None:
+                command = self.command(home / "script.py", port)
+                nodes.start(node, command, {**shared, **variables})
+
+            course = nodes.kill(
+                moment,
+                settings.step_s,
+                lambda: moment.is_whole_node and self.replace_node(nodes, moment.node, start_node),
+            )
             return self._loss(course)
         finally:
             nodes.end()
 
-    def _start(self, nodes: Nodes, settings: Settings) -> None:
+    def _start(self, nodes: Nodes, settings: Settings) -> tuple[dict[str, str], int]:
+        """Start all nodes; return their common variables, and a port."""
         port = _free_port()
         script = nodes.home / "script.py"
         script.write_text(self.script)
@@ -258,13 +300,17 @@ class Way:
         }
         for node in range(self.processes):
             nodes.start(node, self.command(script, port), shared)
+        return shared, port
 
     def _loss(self, course: Course) -> Loss:
         at_s, whole_s = course.killed_s, course.all_nodes_at_s()
         assert whole_s, "all nodes train again"
         new_s = course.survivors_at_s() if self.continues_with_fewer else whole_s
         phases, from_s = {}, at_s
-        for phase, end_s in self.ends(course).items():
+        ends = self.ends
+        if course.moment.is_whole_node and ends is _replaced:
+            ends = _replaced_node
+        for phase, end_s in ends(course).items():
             if end_s is not None:
                 phases[phase], from_s = end_s - from_s, end_s
         before = {(m.node, m.step) for m in course.marks if m.name == "step" and m.at_s <= at_s}
@@ -300,6 +346,7 @@ class Nodes:
         self._marks = home / "marks"
         self._marks.mkdir()
         self._processes: list[subprocess.Popen[str]] = []
+        self._of_node: dict[int, subprocess.Popen[str]] = {}
         self._lines: list[tuple[float, int, str]] = []
 
     def start(self, node: int, command: Sequence[str], variables: Mapping[str, str]) -> None:
@@ -315,10 +362,18 @@ class Nodes:
             errors="replace",
         )
         self._processes.append(process)
+        self._of_node[node] = process
         threading.Thread(target=self._collect, args=(node, process), daemon=True).start()
 
-    def kill(self, moment: Moment, step_s: float) -> Course:
-        """Kill the rank of a node during training; return what has happened when all train again.
+    def wait_for_ends(self) -> None:
+        """Wait until the processes of all nodes have ended."""
+        for process in self._of_node.values():
+            process.wait(TIMEOUT_S)
+
+    def kill(self, moment: Moment, step_s: float, replace: Callable[[], object]) -> Course:
+        """Kill a rank or a node during training; return what has happened when all train again.
+
+        `replace` is called after the kill.
 
         Raises:
             NotRecovered: training did not start or did not continue in time.
@@ -328,11 +383,16 @@ class Nodes:
         marks = [m for m in self._read() if m.name == "step"]
         pid = [m.pid for m in marks if m.node == moment.node][-1]
         os.kill(pid, signal.SIGKILL)
+        if moment.is_whole_node:
+            wrapper = self._of_node[moment.node]
+            for process in [*psutil.Process(wrapper.pid).children(recursive=True), wrapper]:
+                process.kill()
         killed_s = time.time()
         furthest = max(m.step for m in self._read() if m.name == "step" and m.at_s <= killed_s)
         draft = self.home / "lost.draft"
         draft.write_text(f"{moment.node} {furthest} 1")
         draft.replace(self.home / "lost")
+        replace()
         course = Course(moment, killed_s, furthest, pid)
         failure = self.home / f"run-{moment.node}" / "failure.json"
 
@@ -404,6 +464,7 @@ class Nodes:
             "SKYPILOT_NUM_GPUS_PER_NODE": "0",
             "SKYPILOT_NUM_NODES": str(NODES),
             "SKYPILOT_NODE_RANK": str(node),
+            "HOLDFAST_NODE_START": "0",
             "SKYPILOT_NODE_IPS": "\n".join(["127.0.0.1"] * NODES),
             "NODE": str(node),
             "MARKS": str(self._marks),
@@ -444,6 +505,7 @@ def _free_port() -> int:
 WAYS: Final = (
     Way(
         name="in_process",
+        replace_node=_start_again,
         label="Holdfast, in_process",
         script=HOLDFAST,
         command=_wrapper,
@@ -452,6 +514,7 @@ WAYS: Final = (
     ),
     Way(
         name="restart",
+        replace_node=_start_all_again,
         label="Holdfast, restart",
         script=HOLDFAST,
         command=_wrapper,
@@ -460,6 +523,7 @@ WAYS: Final = (
     ),
     Way(
         name="torchrun",
+        replace_node=_start_again,
         label="torchrun --max-restarts",
         script=PLAIN,
         command=_torchrun,
@@ -469,6 +533,7 @@ WAYS: Final = (
     ),
     Way(
         name="torchft",
+        replace_node=_start_again,
         label="torchft, defaults",
         script=TORCHFT,
         command=_replica_group,
@@ -478,6 +543,7 @@ WAYS: Final = (
     ),
     Way(
         name="torchft-short",
+        replace_node=_start_again,
         label="torchft, heartbeat timeout of 1 s",
         script=TORCHFT,
         command=_replica_group,
@@ -487,6 +553,7 @@ WAYS: Final = (
     ),
     Way(
         name="floor",
+        replace_node=_use_spare,
         label="floor: a new gloo group",
         script=FLOOR,
         command=_process,

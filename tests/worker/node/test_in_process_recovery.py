@@ -46,15 +46,19 @@ class Nodes:
         words = ("--nproc-per-node", "1", SCRIPT, TOTAL, str(self.driver.path), *arguments)
         return self.driver.start_wrapper(*words)
 
-    def replace(self, node: int, start: int, *arguments: str) -> None:
-        """Kill all processes of a node, and start it again as a launcher does."""
+    def signal(self, node: int, number: signal.Signals) -> subprocess.Popen[str]:
+        """Signal all processes of a node; return its wrapper."""
         wrapper = self.wrappers[node]
-        for process in [*psutil.Process(wrapper.pid).children(recursive=True), wrapper]:
+        process = psutil.Process(wrapper.pid)
+        for each in [process, *process.children(recursive=True)]:
             with suppress(psutil.NoSuchProcess):
-                process.kill()
-        wrapper.communicate()
-        again = self._start_wrapper(node, *arguments, HOLDFAST_NODE_START=str(start))
-        self.wrappers[node] = again
+                each.send_signal(number)
+        return wrapper
+
+    def replace(self, node: int, *arguments: str) -> None:
+        """Start another node in the place of one, as a launcher does."""
+        extra = {"HOLDFAST_NODE_START": "1", "HOLDFAST_RUN_DIR": str(self.driver.path / "other")}
+        self.wrappers[node] = self._start_wrapper(node, *arguments, **extra)
 
     def run(self, *arguments: str) -> str:
         """Run to the end, and return what the wrappers logged."""
@@ -180,7 +184,8 @@ def test_replaced_node_costs_no_step(tmp_path: Path, undisturbed: Nodes) -> None
     wait_until(lambda: all(nodes.run_dir(node).has_trained() for node in range(NODES)))
     wait_until((nodes.run_dir(0).path / WAITS_FILE).exists)
 
-    nodes.replace(2, 1, "--pause", "0.05")
+    nodes.signal(2, signal.SIGKILL).communicate()
+    nodes.replace(2, "--pause", "0.05")
     nodes.finish()
 
     assert nodes.results == undisturbed.results
@@ -189,6 +194,29 @@ def test_replaced_node_costs_no_step(tmp_path: Path, undisturbed: Nodes) -> None
     assert nodes.counts(ReportKind.TRAINING_STARTED, ReportKind.RANKS_RESTARTED) == [1, 0]
     [replaced] = nodes.driver.reports(ReportKind.RANKS_REPLACED)
     assert (replaced.body["ranks"], replaced.body["cause"]) == ([2], "node 2 was lost")
+
+
+def test_node_that_was_replaced_takes_no_part_when_it_returns(
+    tmp_path: Path, undisturbed: Nodes
+) -> None:
+    nodes = Nodes(tmp_path, HOLDFAST_NODE_START="0")
+    nodes.start("--pause", "0.2")
+    wait_until((nodes.run_dir(0).path / WAITS_FILE).exists)
+    wait_until(nodes.run_dir(2).has_trained)
+    # As if its network was down: its connections stand, and nothing comes.
+    frozen = nodes.signal(2, signal.SIGSTOP)
+
+    nodes.replace(2, "--pause", "0.2")
+    wait_until(lambda: nodes.counts(ReportKind.RANKS_REPLACED) == [1])
+    for process in psutil.Process(frozen.pid).children(recursive=True):
+        process.resume()
+    frozen.send_signal(signal.SIGCONT)
+    nodes.finish()
+
+    assert frozen.wait(60) != Exit.DONE
+    assert nodes.results == undisturbed.results
+    assert nodes.losses(0) == undisturbed.losses(0)
+    assert nodes.counts(ReportKind.RANKS_REPLACED, ReportKind.RANKS_RESTARTED) == [1, 0]
 
 
 def test_script_without_tracked_objects_starts_again(nodes: Nodes) -> None:

@@ -263,3 +263,44 @@ def _all_of(connection: socket.socket) -> bytes:
         while chunk := connection.recv(65_536):
             result += chunk
     return result
+
+
+def test_replaced_node_cannot_take_the_place_of_its_successor(port: int) -> None:
+    first = Member(0, 2, port)
+
+    with opened(first), connect(port) as successor:
+        successor.sendall(greeting(restarts=None, start=1))
+        wait_until(lambda: first.has(Connected(1, 1)))
+        with connect(port) as predecessor:
+            predecessor.sendall(greeting(start=0))
+            answer = _all_of(predecessor)
+        successor.sendall(b'{"bye": 1}\n')
+        wait_until(lambda: first.has(Received(1, {"bye": 1})))
+
+    assert answer == b""
+    assert Connected(1, 0) not in first.events
+
+
+def test_replacement_learns_how_often_all_ranks_started_again(port: int) -> None:
+    addresses = [
+        ChannelAddress(0, 2, LOOPBACK, [port], NAME, restarts=3),
+        ChannelAddress(1, 2, LOOPBACK, [port], NAME, restarts=None, start=1),
+    ]
+    leader, replacement = (NodeChannel(address) for address in addresses)
+    events: list[ChannelEvent] = []
+
+    with leader.opened(), replacement.opened():
+        wait_until(lambda: bool(events.extend(replacement.receive()) or events))
+
+    assert replacement.restarts == 3
+
+
+def test_node_of_another_start_of_the_ranks_is_rejected(port: int) -> None:
+    first = Member(0, 2, port)
+
+    with opened(first), connect(port) as peer:
+        peer.sendall(greeting(restarts=1))
+        answer = _all_of(peer)
+
+    assert answer == b""
+    assert not first.has(Connected(1))

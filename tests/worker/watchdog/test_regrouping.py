@@ -10,6 +10,7 @@ from holdfast_worker.watchdog.failure_cause import ELECTION_S, FailureCause
 from holdfast_worker.watchdog.group_files import GroupAnswer, GroupFiles, GroupRequest
 from holdfast_worker.watchdog.regrouping import (
     MAX_RECOVERIES,
+    NODE_TIMEOUT_S,
     RECOVERY_TIMEOUT_S,
     Regrouping,
 )
@@ -173,3 +174,42 @@ def test_files_of_ended_ranks_are_cleared(tmp_path: Path) -> None:
     assert files.read_answer() == GroupAnswer(generation=1)
     run_dir.clear_group()
     assert files.read_answer() is None
+
+
+def test_requests_of_a_lost_node_do_not_count(regrouping: Regrouping) -> None:
+    regrouping.update(1, [request(1)])  # It asked because of another loss, and was lost itself.
+    regrouping.begin_node(0.0, KILLED, 1)
+    for rank in (0, 2):
+        regrouping.update(rank, [request(rank)])
+    early = regrouping.form()
+    regrouping.mark_present(1)
+    regrouping.update(1, [request(1, is_new=True)])
+
+    formed = regrouping.form()
+
+    assert early is None
+    assert formed
+    assert not regrouping.missing
+
+
+def test_missing_node_is_awaited_for_longer_than_ranks(regrouping: Regrouping) -> None:
+    def is_overdue(now_s: float) -> bool:
+        missing = bool(regrouping.missing)
+        return regrouping.is_overdue(now_s, 0.0, is_isolated=False, waits_for_node=missing)
+
+    regrouping.begin_node(0.0, KILLED, 1)
+    regrouping.update(0, [request(0)])
+    first, late = is_overdue(0.0), is_overdue(NODE_TIMEOUT_S - 1)
+    regrouping.mark_present(1)
+    back, soon = is_overdue(NODE_TIMEOUT_S), is_overdue(NODE_TIMEOUT_S + RECOVERY_TIMEOUT_S - 1)
+
+    assert [first, late, back, soon] == [False] * 4
+    assert is_overdue(NODE_TIMEOUT_S + RECOVERY_TIMEOUT_S + 1)
+
+
+def test_node_that_is_missing_for_too_long_is_given_up(regrouping: Regrouping) -> None:
+    regrouping.begin_node(0.0, KILLED, 1)
+    regrouping.update(0, [request(0)])
+    regrouping.is_overdue(0.0, 0.0, is_isolated=False, waits_for_node=True)
+
+    assert regrouping.is_overdue(NODE_TIMEOUT_S + 1, 0.0, is_isolated=False, waits_for_node=True)
