@@ -50,10 +50,11 @@ demo: setup ## run a job on this machine, preempt it twice, and compare it with 
 test: setup postgres slurm chromium skypilot trackio ## run every behavior once, in about ten minutes on two idle cores; prints the ten slowest files
 	@echo "not included: repetitions (make test-all); the real SkyPilot over a fake cloud: make e2e-smoke or make e2e (root, Debian, 5 GB)"
 	@# Without compiled files, each of a thousand processes would compile everything again, and each test process all assertions.
-	@mkdir -p build; $(BIN)/python -m compileall -q service worker tests
-	@test -e build/collection.txt || PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -q $(NOT_RUN) > build/collection.draft || { cat build/collection.draft; exit 1; }
-	@test -e build/collection.txt || mv build/collection.draft build/collection.txt
-	@dashboard/npm.sh test --silent > build/dashboard-tests.txt 2>&1 & dashboard=$$!; code=0; \
+	@# The tests of the dashboard run beside that.
+	@mkdir -p build; dashboard/npm.sh test --silent > build/dashboard-tests.txt 2>&1 & dashboard=$$!; code=0; \
+		$(BIN)/python -m compileall -q service worker tests; \
+		test -e build/collection.txt || PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -q $(NOT_RUN) > build/collection.draft || { cat build/collection.draft; exit 1; }; \
+		test -e build/collection.txt || mv build/collection.draft build/collection.txt; \
 		PYTHONDONTWRITEBYTECODE= HOLDFAST_TEST_TIER=$(TIER) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(NOT_RUN) --durations=10 --junitxml=build/tests.xml || code=$$?; \
 		wait $$dashboard || { cat build/dashboard-tests.txt; exit 1; }; exit $$code
 

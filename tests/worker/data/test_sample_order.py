@@ -84,7 +84,7 @@ def test_order_is_stable_across_versions() -> None:
     ]
 
 
-@pytest.mark.parametrize("length", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("length", [2, 3, 4, 5, pytest.param(6, marks=pytest.mark.full)])
 def test_permutations_of_few_samples_are_equally_frequent(length: int) -> None:
     orders = math.factorial(length)
     tries = max(500, 12 * orders)
@@ -94,7 +94,7 @@ def test_permutations_of_few_samples_are_equally_frequent(length: int) -> None:
     assert abs(deviations(counts, orders)) < 4
 
 
-@pytest.mark.parametrize("length", [7, 16, 33, 100])
+@pytest.mark.parametrize("length", [7, 16, pytest.param(33, marks=pytest.mark.full), 100])
 def test_permutations_are_uniform_by_position_and_successor(length: int) -> None:
     places: Counter[tuple[int, int]] = Counter()
     followers: Counter[tuple[int, int]] = Counter()
