@@ -3,87 +3,17 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
-from holdfast_worker.protocol.environment import WAITS_FILE, Exit
+from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import ReportKind
-from holdfast_worker.run_dir import RunDir
-from worker.support.run_driver import RunDriver, free_port, wait_until
+from worker.support.nodes_driver import Nodes
+from worker.support.run_driver import wait_until
 
-SCRIPT = str(Path(__file__).parents[1] / "scripts/lost_ranks.py")
-TOTAL = "24"
 FALL_AT = 13
 NODES = 3
 KILLED = "rank {0} on node {0} was killed by signal 9"
-
-
-class Nodes:
-    """A run on several nodes of this machine, with one rank each."""
-
-    def __init__(self, path: Path, **extra: str) -> None:
-        self.driver = RunDriver(path, every="5 steps")
-        self._extra = {"HOLDFAST_MAX_RESTARTS": "1", **extra}
-
-    def start(self, *arguments: str) -> None:
-        self._port = str(free_port())
-        self.wrappers = [self._start_wrapper(node, *arguments) for node in range(NODES)]
-
-    def _start_wrapper(self, node: int, *arguments: str, **extra: str) -> subprocess.Popen[str]:
-        self.driver.extra = {
-            "HOLDFAST_MASTER_PORT": self._port,
-            "HOLDFAST_RUN_DIR": str(self.run_dir(node).path),
-            "SKYPILOT_NUM_NODES": str(NODES),
-            "SKYPILOT_NODE_IPS": "\n".join(["127.0.0.1"] * NODES),
-            "SKYPILOT_NODE_RANK": str(node),
-            **self._extra,
-            **extra,
-        }
-        self.driver.attempt = 0
-        words = ("--nproc-per-node", "1", SCRIPT, TOTAL, str(self.driver.path), *arguments)
-        return self.driver.start_wrapper(*words)
-
-    def signal(self, node: int, number: signal.Signals) -> subprocess.Popen[str]:
-        """Signal all processes of a node; return its wrapper."""
-        wrapper = self.wrappers[node]
-        process = psutil.Process(wrapper.pid)
-        for each in [process, *process.children(recursive=True)]:
-            with suppress(psutil.NoSuchProcess):
-                each.send_signal(number)
-        return wrapper
-
-    def replace(self, node: int, *arguments: str) -> None:
-        """Start another node in the place of one, as a launcher does."""
-        extra = {"HOLDFAST_NODE_START": "1", "HOLDFAST_RUN_DIR": str(self.driver.path / "other")}
-        self.wrappers[node] = self._start_wrapper(node, *arguments, **extra)
-
-    def run(self, *arguments: str) -> str:
-        """Run to the end, and return what the wrappers logged."""
-        self.start(*arguments)
-        return self.finish()
-
-    def finish(self) -> str:
-        """Wait for the end, and return what the wrappers logged."""
-        logs = [wrapper.communicate(timeout=120)[1] for wrapper in self.wrappers]
-        assert [wrapper.returncode for wrapper in self.wrappers] == [Exit.DONE] * NODES, logs
-        return "".join(logs)
-
-    def run_dir(self, node: int) -> RunDir:
-        return RunDir(self.driver.path / f"n{node}")
-
-    @property
-    def results(self) -> list[str]:
-        return [(self.driver.path / f"result-{rank}").read_text() for rank in range(NODES)]
-
-    def losses(self, rank: int) -> list[str]:
-        """The loss of each step, of all processes of a rank."""
-        return (self.driver.path / f"losses-{rank}").read_text().splitlines()
-
-    def counts(self, *kinds: ReportKind) -> list[int]:
-        return [len(self.driver.reports(kind)) for kind in kinds]
 
 
 @pytest.fixture
@@ -179,10 +109,10 @@ def test_replaced_node_costs_no_step(tmp_path: Path, undisturbed: Nodes) -> None
     nodes = Nodes(tmp_path, HOLDFAST_NODE_START="0")
     nodes.start("--pause", "0.05")
     wait_until(lambda: all(nodes.run_dir(node).has_trained() for node in range(NODES)))
-    wait_until((nodes.run_dir(0).path / WAITS_FILE).exists)
+    wait_until(lambda: nodes.would_wait)
 
-    nodes.signal(2, signal.SIGKILL).communicate()
-    nodes.replace(2, "--pause", "0.05")
+    nodes.kill(2)
+    nodes.replace(2)
     nodes.finish()
 
     assert nodes.results == undisturbed.results
@@ -198,16 +128,15 @@ def test_node_that_was_replaced_takes_no_part_when_it_returns(
 ) -> None:
     nodes = Nodes(tmp_path, HOLDFAST_NODE_START="0")
     nodes.start("--pause", "0.2")
-    wait_until((nodes.run_dir(0).path / WAITS_FILE).exists)
+    wait_until(lambda: nodes.would_wait)
     wait_until(nodes.run_dir(2).has_trained)
     # As if its network was down: its connections stand, and nothing comes.
-    frozen = nodes.signal(2, signal.SIGSTOP)
+    frozen = nodes.wrappers[2]
+    nodes.signal_processes(frozen, signal.SIGSTOP)
 
-    nodes.replace(2, "--pause", "0.2")
+    nodes.replace(2)
     wait_until(lambda: nodes.counts(ReportKind.RANKS_REPLACED) == [1])
-    for process in psutil.Process(frozen.pid).children(recursive=True):
-        process.resume()
-    frozen.send_signal(signal.SIGCONT)
+    nodes.signal_processes(frozen, signal.SIGCONT)
     nodes.finish()
 
     assert frozen.wait(60) != Exit.DONE

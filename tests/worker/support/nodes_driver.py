@@ -1,0 +1,111 @@
+"""Driver of runs on several nodes of this machine, with one rank each."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+from holdfast_worker.protocol.environment import WAITS_FILE, Exit
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.run_dir import RunDir
+from worker.support.run_driver import RunDriver, free_port
+
+SCRIPT = str(Path(__file__).parents[1] / "scripts/lost_ranks.py")
+
+
+class Nodes:
+    """A run on several nodes, and the launcher that starts and replaces them."""
+
+    def __init__(self, path: Path, nodes: int = 3, steps: int = 24, **extra: str) -> None:
+        self.driver = RunDriver(path, every="5 steps")
+        self.nodes = nodes
+        self.wrappers: list[subprocess.Popen[str]] = []
+        self.attempt = 0
+        self._steps = steps
+        self._extra = {"HOLDFAST_MAX_RESTARTS": "1", **extra}
+        self._starts = [0] * nodes
+
+    def start(self, *arguments: str) -> None:
+        """Start the next attempt."""
+        self._port = str(free_port())
+        self._arguments = arguments
+        self._starts = [0] * self.nodes
+        self.attempt += 1
+        self.wrappers = [self._start_wrapper(node) for node in range(self.nodes)]
+
+    def _start_wrapper(self, node: int) -> subprocess.Popen[str]:
+        own = {}
+        if "HOLDFAST_NODE_START" in self._extra:
+            own["HOLDFAST_NODE_START"] = str(self._starts[node])
+        self.driver.extra = {
+            "HOLDFAST_MASTER_PORT": self._port,
+            "HOLDFAST_RUN_DIR": str(self.run_dir(node).path),
+            "SKYPILOT_NUM_NODES": str(self.nodes),
+            "SKYPILOT_NODE_IPS": "\n".join(["127.0.0.1"] * self.nodes),
+            "SKYPILOT_NODE_RANK": str(node),
+            **self._extra,
+            **own,
+        }
+        # The driver counts each wrapper as an attempt.
+        self.driver.attempt = self.attempt - 1
+        folder = str(self.driver.path)
+        words = ("--nproc-per-node", "1", SCRIPT, str(self._steps), folder, *self._arguments)
+        return self.driver.start_wrapper(*words)
+
+    def run(self, *arguments: str) -> str:
+        """Run to the end, and return what the wrappers logged."""
+        self.start(*arguments)
+        return self.finish()
+
+    def finish(self) -> str:
+        """Wait for the end, and return what the wrappers logged."""
+        logs = [wrapper.communicate(timeout=120)[1] for wrapper in self.wrappers]
+        assert [wrapper.returncode for wrapper in self.wrappers] == [Exit.DONE] * self.nodes, logs
+        return "".join(logs)
+
+    def run_dir(self, node: int) -> RunDir:
+        """The run directory of a node, or of the newest one in its place."""
+        start = f"-{self._starts[node]}" if self._starts[node] else ""
+        return RunDir(self.driver.path / f"n{node}-{self.attempt}{start}")
+
+    @property
+    def would_wait(self) -> bool:
+        """Whether the ranks would wait for the replacement of a lost node, as the first one announces."""
+        return (self.run_dir(0).path / WAITS_FILE).exists()
+
+    @staticmethod
+    def signal_processes(wrapper: subprocess.Popen[str], number: signal.Signals) -> None:
+        """Signal all processes of a node."""
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(wrapper.pid)
+            for each in [process, *process.children(recursive=True)]:
+                with suppress(psutil.NoSuchProcess):
+                    each.send_signal(number)
+
+    def kill(self, node: int) -> None:
+        """Kill all processes of a node."""
+        wrapper = self.wrappers[node]
+        self.signal_processes(wrapper, signal.SIGKILL)
+        wrapper.communicate()
+
+    def replace(self, node: int) -> None:
+        """Start another node in the place of one, as a launcher does."""
+        self._starts[node] += 1
+        self.wrappers[node] = self._start_wrapper(node)
+
+    @property
+    def results(self) -> list[str]:
+        """Digests of the weights of all ranks."""
+        folder = self.driver.path
+        return [(folder / f"result-{rank}").read_text() for rank in range(self.nodes)]
+
+    def losses(self, rank: int) -> list[str]:
+        """The loss of each step, of all processes of a rank."""
+        return (self.driver.path / f"losses-{rank}").read_text().splitlines()
+
+    def counts(self, *kinds: ReportKind) -> list[int]:
+        """Number of reports of each kind."""
+        return [len(self.driver.reports(kind)) for kind in kinds]
