@@ -11,6 +11,7 @@ import psutil
 import pytest
 from holdfast_worker.protocol.environment import WAITS_FILE
 from support.live_service import EXAMPLE, Service
+from worker.support.run_driver import wait_until
 
 STEPS = 80
 
@@ -51,7 +52,23 @@ def preempt(service: Service, job: str) -> None:
     service.cli("preempt", job, "--node", "2", "--notice", "3s")
 
 
-@pytest.mark.parametrize(("lose", "cause"), [(kill_guard, "node_failed"), (preempt, "preempted")])
+def kill_guard_without_service(service: Service, job: str) -> None:
+    """Kill the guard of a node while the service is away; it returns when the node is replaced."""
+    service.end(signal.SIGKILL)
+    kill_guard(service, job)
+    [history] = service.home.rglob(f"{job}-1/history.jsonl")
+    wait_until(lambda: "node_replaced" in history.read_text())
+    service.start()
+
+
+@pytest.mark.parametrize(
+    ("lose", "cause"),
+    [
+        (kill_guard, "node_failed"),
+        (preempt, "preempted"),
+        (kill_guard_without_service, "node_failed"),
+    ],
+)
 def test_lost_node_costs_no_step_and_no_attempt(
     service: Service, lose: Callable[[Service, str], None], cause: str
 ) -> None:
@@ -64,7 +81,8 @@ def test_lost_node_costs_no_step_and_no_attempt(
     assert (done["preemptions"], done["failures"]) == (1, 0)
     events = service.json("events", job)
     kinds = [event["kind"] for event in events]
-    assert kinds.count("TrainingStarted") == kinds.count("NodesReady") == 1
+    once = ("NodesReady", "TrainingStarted", "NodeLost", "NodeReplaced", "RanksReplaced")
+    assert {kind: kinds.count(kind) for kind in once} == dict.fromkeys(once, 1)
     assert "CapacityLost" not in kinds
     bodies = {event["kind"]: event["body"] for event in events}
     lost, replaced = bodies["NodeLost"], bodies["NodeReplaced"]
