@@ -34,7 +34,8 @@ OLD = {
 FIELDS = (
     "id seq name state owner project submitted_at updated_at outcome exit_code detail leftovers account stop_asked_at tripped guard "
     "limits launch_limits launch launches_before_resume is_launched "
-    "attempt attempts_before_launch denials placed started_attempt noticed left_attempt hopeless furthest_step advanced_attempt "
+    "attempt attempts_before_launch denials placed node_changes lost_nodes preempted_nodes "
+    "started_attempt noticed left_attempt hopeless furthest_step advanced_attempt "
     "step total_steps last_checkpoint_step saving crashes zone micros_per_hour preemptions failures failure resumes passed_over"
 )
 
@@ -123,4 +124,4 @@ def test_fold_version_matches_the_cached_fields() -> None:
     assert [item.name for item in fields(AttemptMeter)] == ["attempt", "since", "until", "tariffs"]
     assert [item.name for item in fields(RateSchedule)] == ["steps"]
     assert [item.name for item in fields(SaveHealth)] == ["guarantee", "interval", "trouble"]
-    assert FOLD == 9
+    assert FOLD == 10

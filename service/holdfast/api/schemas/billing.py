@@ -50,7 +50,9 @@ class PriceStepOut(Schema):
     at: datetime
     group: int = Field(description="Number of the group, from 0.")
     micros_per_hour: int
-    source: str
+    source: str = Field(
+        description="Source of the price, or the node that was lost or replaced, such as `node 1 was lost`."
+    )
 
 
 class AdjustmentOut(Schema):
