@@ -21,6 +21,9 @@ from holdfast_worker.watchdog.messages import GroupDecision, GroupRequests, Mess
 from holdfast_worker.watchdog.node_channel import LEADER
 from holdfast_worker.watchdog.regrouping import Regrouping
 
+LEADER_TIMEOUT_S: Final = 60.0
+"""Time for a node that replaces another one to reach node 0.
+A lower value gives up on a busy machine; a higher value pays for a node for which nobody waits."""
 IN_VAIN: Final = "ranks lost their connections to others, which did not return in time"
 
 
@@ -51,9 +54,15 @@ class Replacement:
     """Replaces the ranks of nodes while those of the others wait in their processes."""
 
     def __init__(
-        self, run_dir: RunDir, around: Surroundings, world_size: int, *, replaces_nodes: bool
+        self,
+        run_dir: RunDir,
+        around: Surroundings,
+        world_size: int,
+        *,
+        replaces_nodes: bool,
+        is_new: bool,
     ) -> None:
-        """`replaces_nodes`: the launcher replaces a lost node."""
+        """`replaces_nodes`: the launcher replaces a lost node. `is_new`: this node replaces one."""
         self._run_dir = run_dir
         self._around = around
         self._files = GroupFiles(run_dir)
@@ -62,7 +71,8 @@ class Replacement:
         self._decision: GroupAnswer | None = None
         self._replaces_nodes = replaces_nodes
         self._starts: dict[int, int] = {}
-        """How often each node has been replaced, as far as this one knows."""
+        """How often each node had been replaced when it connected."""
+        self._waits_for_leader = is_new
         self._opened_s: float | None = None
         self._start_s: float | None = None
         """Time from the start of the ranks to their first step; None before it."""
@@ -86,7 +96,8 @@ class Replacement:
 
     def mark_connected(self, now_s: float, node: int, start: int) -> None:
         """Record that a node has connected, which has been replaced `start` times."""
-        if start > self._starts.get(node, 0):
+        before = self._starts.setdefault(node, start)
+        if start > before:
             self._starts[node] = start
             # A connection to a machine without power seems to stand. Its successor proves that it is lost.
             if node not in self._regrouping.missing:
@@ -124,6 +135,8 @@ class Replacement:
             self._start_s = now_s - self._opened_s
         if self._around.is_ending():
             return None
+        if self._waits_for_leader and now_s - self._opened_s > LEADER_TIMEOUT_S:
+            return FailureCause(Exit.FAILED, 0, "node 0 does not wait for this node")
         if self._around.is_leader and self._replaces_nodes:
             self._begin_lost_nodes(now_s)
         if self._around.is_leader and (answer := self._regrouping.form()):
@@ -193,6 +206,7 @@ class Replacement:
         """Pass on an answer to the ranks of this node, and replace them if they have failed."""
         with suppress(OSError):
             self._files.answer(answer)
+        self._waits_for_leader = False
         is_known = self._regrouping.has_formed(answer)
         self._regrouping.accept(answer)
         if answer.is_formed:

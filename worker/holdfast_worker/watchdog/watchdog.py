@@ -119,7 +119,11 @@ class Watchdog:
         if world_size:
             around = self._surroundings()
             self._replacement = Replacement(
-                run_dir, around, world_size, replaces_nodes=replaces_nodes
+                run_dir,
+                around,
+                world_size,
+                replaces_nodes=replaces_nodes,
+                is_new=address.restarts is None,
             )
         self._kill_s = self._idle_s = float("inf")
         self.cause: FailureCause | None = None

@@ -98,6 +98,8 @@ class NodeReplacements:
         return (
             node > 0
             and self._processes.is_running(0)
+            # Nodes that have completed wait for none.
+            and not any(end.has_succeeded for end in self._processes.exits)
             and (self._processes.folders[0].run / WAITS_FILE).exists()
         )
 

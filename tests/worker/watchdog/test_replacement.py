@@ -1,0 +1,145 @@
+"""Wrappers begin the replacement of lost nodes, and a replacement gives up if nobody waits for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from holdfast_worker.protocol.environment import WAITS_FILE
+from holdfast_worker.run_dir import RunDir
+from holdfast_worker.watchdog.failure_cause import CauseElection, FailureCause
+from holdfast_worker.watchdog.group_files import GroupFiles, GroupRequest
+from holdfast_worker.watchdog.messages import GroupDecision, GroupRequests, Message
+from holdfast_worker.watchdog.replacement import LEADER_TIMEOUT_S, Replacement, Surroundings
+
+NODES = 3
+KILLED = FailureCause(137, 5, "rank 1 on node 1 was killed by signal 9")
+
+
+class Wrapper:
+    """A wrapper, the nodes that it is connected to, and what it has sent."""
+
+    def __init__(self, path: Path, node: int = 0, *, is_new: bool = False) -> None:
+        self.run_dir = RunDir(path / f"node-{node}")
+        self.run_dir.path.mkdir()
+        self.run_dir.clear()
+        self.connected = {*range(NODES)} - {node} if node == 0 else {0}
+        self.election = CauseElection(is_leader=node == 0)
+        self.sent: list[Message] = []
+        around = Surroundings(
+            node=node,
+            nodes=NODES,
+            connected=self.connected,
+            election=self.election,
+            send=self.sent.append,
+            step=lambda: 5,
+            has_failed=lambda: False,
+            is_ending=lambda: False,
+        )
+        self.replacement = Replacement(
+            self.run_dir, around, NODES, replaces_nodes=True, is_new=is_new
+        )
+
+    @property
+    def decisions(self) -> list[int]:
+        """Generations of the groups about which it has decided."""
+        return [each.answer.generation for each in self.sent if isinstance(each, GroupDecision)]
+
+    def lose(self, node: int, now_s: float) -> None:
+        self.connected.discard(node)
+        self.election.mark_disconnected(now_s, node)
+
+
+@pytest.fixture
+def leader(tmp_path: Path) -> Wrapper:
+    wrapper = Wrapper(tmp_path)
+    wrapper.run_dir.mark_trained()
+    for node in (1, 2):
+        wrapper.replacement.mark_connected(0.0, node, 0)
+    return wrapper
+
+
+def request(rank: int, *, is_new: bool = False) -> GroupRequest:
+    return GroupRequest(rank=rank, generation=1, address=f"host:{rank}", is_new=is_new)
+
+
+def test_disconnected_node_is_replaced_when_a_rank_misses_it(leader: Wrapper) -> None:
+    leader.lose(2, 1.0)
+    nothing = leader.replacement.poll(1.0), leader.decisions
+    leader.replacement.handle(1, GroupRequests((request(1),)))
+
+    leader.replacement.poll(1.1)
+
+    assert nothing == (None, [])
+    assert leader.decisions == [1]
+    assert leader.election.elect(60.0, 5) is None, "the loss no longer ends the attempt"
+
+
+def test_group_is_formed_with_the_replacement(leader: Wrapper) -> None:
+    leader.lose(2, 1.0)
+    leader.replacement.handle(1, GroupRequests((request(1),)))
+    GroupFiles(leader.run_dir).request(request(0))
+    leader.replacement.poll(1.0)
+    leader.connected.add(2)
+    leader.replacement.mark_connected(4.0, 2, 1)
+    leader.replacement.handle(2, GroupRequests((request(2, is_new=True),)))
+
+    leader.replacement.poll(4.1)
+
+    last = leader.sent[-1]
+    assert isinstance(last, GroupDecision)
+    assert last.answer.is_formed
+    assert last.answer.cause == "node 2 was lost"
+
+
+def test_successor_proves_the_loss_of_a_silent_node(leader: Wrapper) -> None:
+    leader.replacement.mark_connected(1.0, 2, 1)
+
+    assert leader.decisions == [1]
+
+
+def test_replaced_node_is_not_lost_when_all_ranks_start_again(tmp_path: Path) -> None:
+    # All ranks have started again since: the watchdog is new, and the node was replaced before.
+    leader = Wrapper(tmp_path)
+    leader.run_dir.mark_trained()
+
+    leader.replacement.mark_connected(0.0, 2, 1)
+
+    assert leader.decisions == []
+
+
+def test_launcher_learns_when_a_lost_node_would_be_awaited(tmp_path: Path) -> None:
+    leader = Wrapper(tmp_path)
+    announced = leader.run_dir.path / WAITS_FILE
+    leader.replacement.poll(0.0)
+    early = announced.exists()
+    leader.run_dir.mark_trained()
+
+    leader.replacement.poll(1.0)
+
+    assert not early
+    assert announced.exists()
+
+
+def test_notice_for_all_nodes_rules_out_a_replacement(leader: Wrapper) -> None:
+    leader.run_dir.record_notice(None)
+    leader.lose(2, 1.0)
+    leader.replacement.handle(1, GroupRequests((request(1),)))
+
+    leader.replacement.poll(1.1)
+
+    assert leader.decisions == []
+    cause = leader.election.elect(1.2, 5)
+    assert cause
+    assert "node 2 " in cause.detail
+
+
+def test_replacement_gives_up_if_nobody_waits_for_it(tmp_path: Path) -> None:
+    wrapper = Wrapper(tmp_path, node=2, is_new=True)
+    early = wrapper.replacement.poll(1.0), wrapper.replacement.poll(LEADER_TIMEOUT_S)
+
+    cause = wrapper.replacement.poll(LEADER_TIMEOUT_S + 2)
+
+    assert early == (None, None)
+    assert cause
+    assert cause.detail == "node 0 does not wait for this node"
