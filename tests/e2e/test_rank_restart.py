@@ -6,6 +6,7 @@ import os
 import signal
 from typing import Any
 
+import pytest
 from holdfast_worker.run_dir import RunDir
 from support.live_service import EXAMPLE, Service
 
@@ -48,6 +49,7 @@ def test_killed_rank_costs_no_step(service: Service) -> None:
     assert any(text.startswith("Rank 1 was replaced") for text in sentences)
 
 
+@pytest.mark.full
 def test_killed_rank_costs_no_attempt(service: Service) -> None:
     job, done = kill_a_rank(service, "restart")
 

@@ -163,7 +163,7 @@ def processes() -> Iterator[None]:
     end_all()
 
 
-@pytest.mark.parametrize("seed", range(max(2, FAULT_SEEDS // 10)))
+@pytest.mark.parametrize("seed", range(max(1, FAULT_SEEDS // 10 - 1)))
 def test_random_losses_change_no_weight(
     tmp_path: Path, undisturbed: Callable[[int], list[str]], seed: int
 ) -> None:

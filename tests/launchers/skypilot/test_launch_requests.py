@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
 from fake_skypilot import JobSimulation
 from fake_skypilot.state import Failure, Request
 from holdfast.domain.events import Outcome
+from holdfast.domain.jobs.launch_admission import Admission, TokenState
 from holdfast.domain.jobs.observation import LaunchStatus
 from holdfast.errors import LauncherUnreachable, LaunchRefused
 from holdfast.launchers.skypilot.admission import LaunchGuarantee
+from holdfast.launchers.skypilot.api_client import SkyPilotClient
+from holdfast.launchers.skypilot.launch_requests import LaunchRequests, RequestStatus, Unknown
+from holdfast.launchers.skypilot.responses import ApiRequest
+from support.events import at
 from support.skypilot.launcher import (
     LosesReplies,
     NewSkyPilotHarness,
@@ -305,3 +310,45 @@ def test_stale_replica_does_not_end_a_launch_never_started(
     seen = do(harness.replica()._observe_job(late))
 
     assert seen.status is LaunchStatus.WAITING
+
+
+class _SlowLists:
+    """An API server without requests, whose lists take a moment."""
+
+    def __init__(self) -> None:
+        self.lists = 0
+
+    async def list_pending(self) -> list[ApiRequest]:
+        self.lists += 1
+        await asyncio.sleep(0.01)
+        return []
+
+    list_recent = list_pending
+
+
+def test_launches_that_wait_for_a_list_share_it() -> None:
+    server = _SlowLists()
+    rows = [
+        Admission(
+            key=f"job-{n}",
+            job_id=f"job-{n}",
+            generation=1,
+            state=TokenState.ISSUED,
+            state_at=at(0),
+            posted_at=at(0),
+        )
+        for n in range(100)
+    ]
+
+    async def look() -> list[RequestStatus]:
+        requests = LaunchRequests(cast("SkyPilotClient", server))
+        first = asyncio.create_task(requests.status(rows[0], "job-0"))
+        await asyncio.sleep(0.005)
+        # The list under way may lack what these ask for, so that they share the next one.
+        others = await asyncio.gather(*(requests.status(row, row.key) for row in rows[1:]))
+        return [await first, *others]
+
+    seen = asyncio.run(look())
+
+    assert seen == [Unknown()] * 100
+    assert server.lists == 4

@@ -33,12 +33,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
     [
         (1, "forward"),
         (0, "backward"),
-        (1, "end"),
         *(
             pytest.param(rank, moment, marks=pytest.mark.full)
             for rank, moment in (
                 (0, "forward"),
                 (1, "backward"),
+                (1, "end"),
                 (1, "step"),
                 (0, "step"),
                 (0, "end"),

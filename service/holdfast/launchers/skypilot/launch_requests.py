@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -89,6 +91,11 @@ class LaunchRequests:
 
     def __init__(self, door: SkyPilotClient) -> None:
         self._client = door
+        self._lock = asyncio.Lock()
+        self._numbers = itertools.count(1)
+        self._listed: list[ApiRequest] = []
+        self._listed_number = 0
+        """Number of the newest list; it contains what was requested before callers with lower numbers asked."""
 
     async def status(self, row: Admission, name: str, *, alone: bool = False) -> RequestStatus:
         """Return the status of this launch's requests; `alone`: only of the one whose id is known.
@@ -110,8 +117,7 @@ class LaunchRequests:
 
     async def _other_requests(self, row: Admission, name: str) -> RequestStatus | None:
         found: RequestStatus | None = None
-        # All pending requests are needed, however busy the server is.
-        for item in [*await self._client.list_pending(), *await self._client.list_recent()]:
+        for item in await self._list():
             if item.name != LAUNCH or item.body.get("name") != name:
                 continue
             if item.request_id == row.request_id:
@@ -123,6 +129,21 @@ class LaunchRequests:
             if f"hfl_{row.key}_{row.generation}_" in str(item.body.get("task")):
                 found = found or status
         return found if row.request_id is None else None
+
+    async def _list(self) -> list[ApiRequest]:
+        """List all pending and the newest requests, from this call on.
+
+        One list serves all callers that wait for one: each carries hundreds of tasks and costs the server seconds.
+        """
+        number = next(self._numbers)
+        async with self._lock:
+            if self._listed_number < number:
+                begun = next(self._numbers)
+                # All pending requests are needed, however busy the server is.
+                pending = await self._client.list_pending()
+                self._listed = [*pending, *await self._client.list_recent()]
+                self._listed_number = begun
+            return self._listed
 
     async def _outcome(self, item: ApiRequest) -> RequestStatus:
         if not item.is_finished:
