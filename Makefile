@@ -44,7 +44,7 @@ $(WEB): $(PAGES) | $(READY)
 dev: setup ## serve the dashboard from its sources, with live reload, in front of a running service (HOLDFAST_URL)
 	@dashboard/npm.sh run dev
 
-demo: setup ## run a job on this machine, preempt it twice, and compare it with an uninterrupted run
+demo: setup ## run a job on this machine, preempt it three times, and compare it with an uninterrupted run
 	@$(BIN)/holdfast demo
 
 test: setup postgres slurm chromium skypilot trackio ## run every behavior once, in about ten minutes on two idle cores; prints the ten slowest files

@@ -35,6 +35,8 @@ class Fault(StrEnum):
 
     RANK_KILLED = "rank killed"
     AGENT_KILLED = "agent killed"
+    WRAPPER_KILLED = "wrapper killed"
+    """Its ranks end with it. The node stands, and its program is started again."""
     NODE_LOST = "node lost"
     TWO_NODES_LOST = "two nodes lost"
     NODE_FROZEN = "node frozen"
@@ -110,6 +112,10 @@ class Disturbed:
             case Fault.AGENT_KILLED:
                 with suppress(psutil.NoSuchProcess):
                     _kill([child.pid for child in psutil.Process(wrapper.pid).children()][:1])
+            case Fault.WRAPPER_KILLED:
+                wrapper.kill()
+                wrapper.communicate()  # Its output ends with the last of its ranks.
+                self.lose([node])
             case Fault.NODE_LOST:
                 self.lose([node])
             case Fault.TWO_NODES_LOST:
