@@ -134,8 +134,9 @@ def test_all_nodes_are_lost_if_the_others_do_not_wait(
 
 
 def test_placement_is_lost_if_the_others_wait_in_vain(tmp_path: Path) -> None:
-    slow = replace(NO_PREEMPTIONS, provision_s=3.0)
-    with local_backend(tmp_path, ProgramKind.RUNS, slow) as machine:
+    # With this seed, the market has nodes once, and then denies 247 requests.
+    scarce = replace(NO_PREEMPTIONS, provision_s=0.2, denial_rate=0.97, seed=3452)
+    with local_backend(tmp_path, ProgramKind.RUNS, scarce) as machine:
         stop = machine.home / "stop"
         start(machine, f"{WAITS}\n{SAY}\nuntil [ -e {stop} ]; do sleep 0.05; done; exit 1")
 
@@ -143,6 +144,7 @@ def test_placement_is_lost_if_the_others_wait_in_vain(tmp_path: Path) -> None:
         changes(machine, 1)
         stop.touch()
         seen = machine.until("job-1", lambda seen: seen.recent_placements[0].lost_at is not None)
+        do(machine.launcher.cancel("job-1"))
 
         assert seen.recent_placements[0].cause is Cause.NODE_FAILED, "not a failure of the program"
         assert seen.recent_placements[0].detail == "node 2 was lost"
@@ -160,7 +162,8 @@ def test_cancel_ends_a_launch_with_a_missing_node(machine: LocalBackend) -> None
 
 
 def test_denied_replacement_is_requested_again(tmp_path: Path) -> None:
-    scarce = replace(NO_PREEMPTIONS, denial_rate=0.7, seed=3)
+    # With this seed, the market has nodes once, and then denies three requests.
+    scarce = replace(NO_PREEMPTIONS, denial_rate=0.5, seed=8)
     with local_backend(tmp_path, ProgramKind.RUNS, scarce) as machine:
         start(machine)
 
@@ -168,5 +171,5 @@ def test_denied_replacement_is_requested_again(tmp_path: Path) -> None:
         changes(machine, 2)
         seen = do(machine.launcher.observe("job-1"))
 
-        placed = seen.recent_placements[0].ready_at
-        assert any(denial.at > placed for denial in seen.denials)
+        assert len(seen.denials) == 3
+        assert seen.recent_placements[0].ready_at < seen.denials[0].at

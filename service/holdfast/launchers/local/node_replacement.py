@@ -43,6 +43,8 @@ class _MissingNode:
     """A node that is lost and not replaced yet."""
 
     loss: PlacementLost
+    number: int
+    """Number of the loss within the placement, from 1."""
     tries: int
     """Requests for nodes of this launch's market that were made for it."""
     offer: Offer | None
@@ -82,7 +84,7 @@ class NodeReplacements:
         self._leaving: dict[int, _Notice] = {}
         self._starts: dict[int, int] = {}
         self.count = 0
-        """Nodes that were taken by the market and replaced, or will be."""
+        """Nodes that were lost and replaced, or will be."""
 
     @property
     def loss(self) -> PlacementLost | None:
@@ -105,9 +107,8 @@ class NodeReplacements:
 
     def reclaim(self, node: int, notice_s: float, detail: str) -> None:
         """Have the market take a node after a notice, and request another one."""
-        self.count += 1
         loss = PlacementLost(Cause.PREEMPTED, detail)
-        notice = _Notice(time.monotonic() + notice_s, self._request(loss))
+        notice = _Notice(time.monotonic() + notice_s, self._request_new(loss))
         self._leaving[node] = notice
         if notice_s:
             self._processes.signal_notice(node)
@@ -120,11 +121,11 @@ class NodeReplacements:
             if end.code is None:
                 self._processes.exits.remove(end)
                 loss = PlacementLost(Cause.NODE_FAILED, f"node {end.node} was lost")
-                self._lose(end.node, self._request(loss))
+                self._lose(end.node, self._request_new(loss))
             elif end.code == KILLED:
                 self._processes.exits.remove(end)
                 loss = PlacementLost(Cause.USER_ERROR, f"the program of node {end.node} was killed")
-                self._missing[end.node] = _MissingNode(loss, 0, None, time.monotonic())
+                self._missing[end.node] = _MissingNode(loss, 0, 0, None, time.monotonic())
         now_s = time.monotonic()
         for node, notice in [*self._leaving.items()]:
             if now_s >= notice.end_s:
@@ -142,9 +143,13 @@ class NodeReplacements:
             [*times, *(each.answered_s for each in self._missing.values())], default=math.inf
         )
 
-    def _request(self, loss: PlacementLost, tries: int = 0) -> _MissingNode:
-        offer = self._market.offer(self._placement, tries, replacements=self.count)
-        return _MissingNode(loss, tries + 1, offer, time.monotonic() + offer.wait_s)
+    def _request_new(self, loss: PlacementLost) -> _MissingNode:
+        self.count += 1
+        return self._request(loss, self.count)
+
+    def _request(self, loss: PlacementLost, number: int, tries: int = 0) -> _MissingNode:
+        offer = self._market.offer(self._placement, tries, replacements=number)
+        return _MissingNode(loss, number, tries + 1, offer, time.monotonic() + offer.wait_s)
 
     def _lose(self, node: int, missing: _MissingNode) -> None:
         self._missing[node] = missing
@@ -163,7 +168,7 @@ class NodeReplacements:
             if denial:
                 zone = missing.offer.zone
                 self._source.record(LaunchEntryKind.DENIED, zone=zone, detail=denial)
-                self._missing[node] = self._request(missing.loss, missing.tries)
+                self._missing[node] = self._request(missing.loss, missing.number, missing.tries)
                 return
         del self._missing[node]
         self._starts[node] = self._starts.get(node, 0) + 1
