@@ -123,3 +123,13 @@ def test_uniform_hours_change_no_reclaim() -> None:
 
         assert steady
         assert abs((market.lifetime(placement, None, when).lifetime_s or 0) - steady) < 1e-6
+
+
+def test_each_lost_node_has_an_answer_and_a_lifetime_of_its_own() -> None:
+    market = SpotMarket(ROUGH, "job-1")
+
+    waits = {market.offer(1, 0, replacements=number).wait_s for number in range(4)}
+    lifetimes = {market.lifetime(1, replacements=number).lifetime_s for number in range(4)}
+
+    assert len(waits) == len(lifetimes) == 4
+    assert market.offer(1, 0, replacements=0) == market.offer(1, 0)
