@@ -23,7 +23,7 @@ from holdfast_worker.watchdog.regrouping import Regrouping
 
 LEADER_TIMEOUT_S: Final = 60.0
 """Time for a node that replaces another one to reach node 0.
-A lower value gives up on a busy machine; a higher value pays for a node for which nobody waits."""
+A lower value gives up on a busy machine; a higher value pays for a node for which no other waits."""
 IN_VAIN: Final = "ranks lost their connections to others, which did not return in time"
 
 
@@ -130,7 +130,8 @@ class Replacement:
             self._requests = requests
             self._regrouping.update(self._around.node, requests)
             self._send_requests()
-        self._opened_s = self._opened_s or now_s
+        if self._opened_s is None:
+            self._opened_s = now_s
         if self._start_s is None and self._run_dir.has_trained():
             self._start_s = now_s - self._opened_s
         if self._around.is_ending():

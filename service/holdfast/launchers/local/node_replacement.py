@@ -8,6 +8,7 @@ Node 0 is never replaced, because it decides for the others.
 from __future__ import annotations
 
 import math
+import signal
 import time
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -21,7 +22,7 @@ from holdfast.launchers.local.event_log import LaunchEntryKind
 from holdfast.launchers.local.outcome import PlacementLost
 from holdfast.launchers.local.process_group import NodeProcesses
 
-KILLED: Final = 128 + 9
+KILLED: Final = 128 + signal.SIGKILL
 """Exit code of a program that was killed. Its node stands."""
 
 
@@ -47,8 +48,8 @@ class _MissingNode:
     """Number of the loss within the placement, from 1."""
     tries: int
     """Requests for nodes of this launch's market that were made for it."""
-    offer: Offer | None
-    """The answer to the last request; None if the node stands."""
+    offer: Offer
+    """The answer to the last request."""
     answered_s: float
     """When the answer arrives, by the monotonic clock."""
 
@@ -124,8 +125,7 @@ class NodeReplacements:
                 self._lose(end.node, self._request_new(loss))
             elif end.code == KILLED:
                 self._processes.exits.remove(end)
-                loss = PlacementLost(Cause.USER_ERROR, f"the program of node {end.node} was killed")
-                self._missing[end.node] = _MissingNode(loss, 0, 0, None, time.monotonic())
+                self._start_again(end.node)
         now_s = time.monotonic()
         for node, notice in [*self._leaving.items()]:
             if now_s >= notice.end_s:
@@ -162,24 +162,23 @@ class NodeReplacements:
 
     def _replace(self, node: int, missing: _MissingNode) -> None:
         """Start a node for which the market has answered, unless it was denied."""
-        if missing.offer:
-            denial = "no spot capacity" if missing.offer.denied else ""
-            denial = denial or self._source.renew_node(self._placement, node)
-            if denial:
-                zone = missing.offer.zone
-                self._source.record(LaunchEntryKind.DENIED, zone=zone, detail=denial)
-                self._missing[node] = self._request(missing.loss, missing.number, missing.tries)
-                return
+        denial = "no spot capacity" if missing.offer.denied else ""
+        denial = denial or self._source.renew_node(self._placement, node)
+        if denial:
+            zone = missing.offer.zone
+            self._source.record(LaunchEntryKind.DENIED, zone=zone, detail=denial)
+            self._missing[node] = self._request(missing.loss, missing.number, missing.tries)
+            return
         del self._missing[node]
+        self._record(LaunchEntryKind.NODE_REPLACED, node)
+        self._start_again(node)
+
+    def _start_again(self, node: int) -> None:
         self._starts[node] = self._starts.get(node, 0) + 1
-        if missing.offer:
-            self._record(LaunchEntryKind.NODE_REPLACED, node)
         self._source.restart_node(self._placement, node, self._starts[node])
 
     def _record(self, kind: LaunchEntryKind, node: int, **body: Json) -> None:
-        standing = len(self._processes.folders) - sum(
-            each.offer is not None for each in self._missing.values()
-        )
+        standing = len(self._processes.folders) - len(self._missing)
         spot, on_demand = self._prices
         self._source.record(
             kind,
