@@ -90,7 +90,7 @@ def test_preempted_node_runs_until_its_notice_ends(machine: LocalBackend) -> Non
     assert replaced.at > lost.at
     eventually(lambda: "start 1 of 1" in machine.log("job-1", node=1))
     notice = machine.folder("job-1").node(1, 0).run / "notice.json"
-    assert not notice.exists(), "only the worker of the node is told"
+    assert not notice.exists(), "only the worker of the node gets the notice"
 
 
 def test_node_can_be_lost_repeatedly(machine: LocalBackend) -> None:
@@ -118,7 +118,7 @@ def test_killed_program_starts_again_on_its_node(machine: LocalBackend) -> None:
 @pytest.mark.parametrize(
     ("run", "node"),
     [(RUN, 0), (f"{SAY}\nexec sleep 1000", 1)],
-    ids=["node-0", "nobody-waits"],
+    ids=["node-0", "others-do-not-wait"],
 )
 def test_all_nodes_are_lost_if_the_others_do_not_wait(
     machine: LocalBackend, run: str, node: int

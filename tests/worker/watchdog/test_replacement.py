@@ -1,4 +1,4 @@
-"""Wrappers begin the replacement of lost nodes, and a replacement gives up if nobody waits for it."""
+"""Wrappers begin the replacement of lost nodes, and a replacement gives up if no other node waits for it."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_notice_for_all_nodes_rules_out_a_replacement(leader: Wrapper) -> None:
     assert "node 2 " in cause.detail
 
 
-def test_replacement_gives_up_if_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_replacement_gives_up_if_no_other_node_waits(tmp_path: Path) -> None:
     wrapper = Wrapper(tmp_path, node=2, is_new=True)
     early = wrapper.replacement.poll(1.0), wrapper.replacement.poll(LEADER_TIMEOUT_S)
 
