@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from recovery.lost_ranks_nodes import NODES, Moment, NotRecovered
 from recovery.lost_ranks_plot import plot
-from recovery.lost_ranks_run import NODES, PHASES, WAYS, Loss, Moment, NotRecovered, Settings, Way
+from recovery.lost_ranks_run import PHASES, WAYS, Loss, Settings, Way
 from recovery.lost_ranks_scripts import SAVE_EVERY
 
 OUT = Path(__file__).parents[2] / "build" / "bench-lost-ranks"

@@ -1,0 +1,256 @@
+"""Three nodes of this machine that train, one of which loses its rank or all of its processes. Used by `lost_ranks_run.py`."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from recovery.lost_ranks_scripts import SAVE_EVERY
+
+NODES: Final = 3
+TIMEOUT_S: Final = 150.0
+"""Time for the start, and for the recovery.
+A lower value gives up on a busy machine; a higher value waits for a way that never recovers."""
+POLL_S: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a rank or a node is killed."""
+
+    node: int
+    is_whole_node: bool
+    """Whether all processes of the node are killed, and another one is started at once in its place."""
+    after_steps: float
+    """Time from a certain step on, in steps."""
+
+
+class NotRecovered(Exception):
+    """Training did not start or did not continue; the message has the end of the output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A mark of a script."""
+
+    node: int
+    pid: int
+    name: str
+    at_s: float
+    step: int
+
+
+@dataclass(slots=True)
+class Course:
+    """What happened around a kill."""
+
+    moment: Moment
+    killed_s: float
+    furthest: int
+    """The furthest step that a rank had completed before."""
+    lost_pid: int
+    marks: Sequence[Mark] = ()
+    agent_noticed_s: float | None = None
+    """When the agent of the lost rank recorded its failure."""
+    lines: Sequence[tuple[float, int, str]] = ()
+    """Output of the nodes: time, node and line."""
+
+    @property
+    def survivors(self) -> list[int]:
+        """The other nodes."""
+        return [node for node in range(NODES) if node != self.moment.node]
+
+    def after(self, name: str, nodes: Sequence[int] = range(NODES)) -> list[Mark]:
+        """Marks of this name after the kill."""
+        return [
+            m for m in self.marks if m.name == name and m.at_s > self.killed_s and m.node in nodes
+        ]
+
+    def last_of_first(self, name: str, nodes: Sequence[int] = range(NODES)) -> float | None:
+        """When each of the nodes had its first mark of this name; None if one has none."""
+        found = [min((m.at_s for m in self.after(name, [n])), default=math.inf) for n in nodes]
+        return None if math.inf in found else max(found)
+
+    def all_nodes_at_s(self) -> float | None:
+        """When all nodes had completed the same new step; None before."""
+        new = [
+            m
+            for m in self.after("step")
+            if m.step > self.furthest and (m.node != self.moment.node or m.pid != self.lost_pid)
+        ]
+        for step in sorted({m.step for m in new}):
+            ends = {m.node: m.at_s for m in new if m.step == step}
+            if len(ends) == NODES:
+                return max(ends.values())
+        return None
+
+    def survivors_at_s(self) -> float:
+        """When the survivors had completed their first step without the lost rank.
+
+        A step to which the lost rank had contributed may end right after the kill, so the longer of the first two pauses counts.
+        """
+        ends = []
+        for node in self.survivors:
+            before = max(
+                m.at_s
+                for m in self.marks
+                if m.node == node and m.name == "step" and m.at_s <= self.killed_s
+            )
+            first, second = [m.at_s for m in self.after("step", [node])][:2]
+            ends.append(first if first - before >= second - first else second)
+        return max(ends)
+
+    def logged_s(self, text: str, node: int | None = None) -> float | None:
+        """When the last of the nodes logged this for the first time; None if none did."""
+        first: dict[int, float] = {}
+        for at_s, from_node, line in self.lines:
+            if text in line and at_s > self.killed_s and node in (None, from_node):
+                first.setdefault(from_node, at_s)
+        return max(first.values(), default=None)
+
+
+class Nodes:
+    """The processes of one measurement, their output and their marks."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._marks = home / "marks"
+        self._marks.mkdir()
+        self._processes: list[subprocess.Popen[str]] = []
+        self._of_node: dict[int, subprocess.Popen[str]] = {}
+        self._lines: list[tuple[float, int, str]] = []
+
+    def start(self, node: int, command: Sequence[str], variables: Mapping[str, str]) -> None:
+        """Start the process of a node, and collect its output."""
+        process = subprocess.Popen(
+            command,
+            env={**self._environment(node), **variables},
+            cwd=self.home,
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        self._processes.append(process)
+        self._of_node[node] = process
+        threading.Thread(target=self._collect, args=(node, process), daemon=True).start()
+
+    def wait_for_ends(self) -> None:
+        """Wait until the processes of all nodes have ended."""
+        for process in self._of_node.values():
+            process.wait(TIMEOUT_S)
+
+    def kill(self, moment: Moment, step_s: float, replace: Callable[[], object]) -> Course:
+        """Kill a rank or a node during training; return what has happened when all train again.
+
+        `replace` is called after the kill.
+
+        Raises:
+            NotRecovered: training did not start or did not continue in time.
+        """
+        self._wait(lambda: self._has_come_to(SAVE_EVERY + 5), "training did not start")
+        time.sleep(moment.after_steps * step_s)
+        marks = [m for m in self._read() if m.name == "step"]
+        pid = [m.pid for m in marks if m.node == moment.node][-1]
+        os.kill(pid, signal.SIGKILL)
+        if moment.is_whole_node:
+            wrapper = self._of_node[moment.node]
+            for process in [*psutil.Process(wrapper.pid).children(recursive=True), wrapper]:
+                process.kill()
+        killed_s = time.time()
+        furthest = max(m.step for m in self._read() if m.name == "step" and m.at_s <= killed_s)
+        draft = self.home / "lost.draft"
+        draft.write_text(f"{moment.node} {furthest} 1")
+        draft.replace(self.home / "lost")
+        replace()
+        course = Course(moment, killed_s, furthest, pid)
+        failure = self.home / f"run-{moment.node}" / "failure.json"
+
+        def is_over() -> bool:
+            with suppress(FileNotFoundError):
+                course.agent_noticed_s = course.agent_noticed_s or failure.stat().st_mtime
+            course.marks = self._read()
+            return course.all_nodes_at_s() is not None
+
+        self._wait(is_over, "training did not continue on all nodes")
+        # Two more steps of each, to tell apart the pauses of those that continue with fewer nodes.
+        time.sleep(3 * step_s)
+        course.marks, course.lines = self._read(), list(self._lines)
+        return course
+
+    def end(self) -> None:
+        """End all processes."""
+        for process in self._processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+        time.sleep(0.5)
+        for process in self._processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for pid in {m.pid for m in self._read()}:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.home / "store", ignore_errors=True)
+
+    def _has_come_to(self, step: int) -> bool:
+        return len({m.node for m in self._read() if m.name == "step" and m.step > step}) == NODES
+
+    def _wait(self, condition: Callable[[], bool], problem: str) -> None:
+        until_s = time.monotonic() + TIMEOUT_S
+        while not condition():
+            if time.monotonic() > until_s or all(p.poll() is not None for p in self._processes):
+                output = "\n".join(f"{node}: {line}" for _, node, line in self._lines[-20:])
+                raise NotRecovered(f"{problem}\n{output}")
+            time.sleep(POLL_S)
+
+    def _collect(self, node: int, process: subprocess.Popen[str]) -> None:
+        assert process.stdout, "it is a pipe"
+        for line in process.stdout:
+            self._lines.append((time.time(), node, line.rstrip()))
+
+    def _read(self) -> list[Mark]:
+        """The marks by time; the last line of a file may be incomplete."""
+        marks = []
+        for file in self._marks.iterdir():
+            node, pid = map(int, file.name.split("-"))
+            for line in file.read_text().split("\n")[:-1]:
+                name, at_s, *values = line.split()
+                marks.append(Mark(node, pid, name, float(at_s), int(values[0]) if values else 0))
+        return sorted(marks, key=lambda mark: mark.at_s)
+
+    def _environment(self, node: int) -> dict[str, str]:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "SKYPILOT"))}
+        return {
+            **clean,
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            "HOLDFAST_ATTEMPT": "1",
+            "HOLDFAST_EPOCH": "1",
+            "HOLDFAST_JOB": "bench",
+            "HOLDFAST_RUN_DIR": str(self.home / f"run-{node}"),
+            "HOLDFAST_STORE": f"file://{self.home}/store",
+            "HOLDFAST_EVERY": f"{SAVE_EVERY} steps",
+            "SKYPILOT_NUM_GPUS_PER_NODE": "0",
+            "SKYPILOT_NUM_NODES": str(NODES),
+            "SKYPILOT_NODE_RANK": str(node),
+            "HOLDFAST_NODE_START": "0",
+            "SKYPILOT_NODE_IPS": "\n".join(["127.0.0.1"] * NODES),
+            "NODE": str(node),
+            "MARKS": str(self._marks),
+            "LOST": str(self.home / "lost"),
+            "SAVED": str(self.home / "saved.pt"),
+        }
