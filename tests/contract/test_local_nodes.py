@@ -86,7 +86,7 @@ def test_preempted_node_runs_until_its_notice_ends(machine: LocalBackend) -> Non
     lost, replaced = changes(machine, 2)
 
     assert (lost.node, lost.cause) == (1, Cause.PREEMPTED)
-    assert lost.detail == "node 1 preempted with 1 s of notice"
+    assert lost.detail == "with 1 s of notice"
     assert replaced.at > lost.at
     eventually(lambda: "start 1 of 1" in machine.log("job-1", node=1))
     notice = machine.folder("job-1").node(1, 0).run / "notice.json"

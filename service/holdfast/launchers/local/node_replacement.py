@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from holdfast_worker.protocol.environment import WAITS_FILE
@@ -90,7 +90,10 @@ class NodeReplacements:
     @property
     def loss(self) -> PlacementLost | None:
         """The loss of a node that was not replaced; None if all nodes are there."""
-        return next((each.loss for each in self._missing.values()), None)
+        for node, missing in self._missing.items():
+            how = f"preempted {missing.loss.detail}" if missing.loss.detail else "was lost"
+            return replace(missing.loss, detail=f"node {node} {how}")
+        return None
 
     def next_lifetime(self) -> Lifetime:
         """The market's next preemption in this placement, from now on."""
@@ -106,11 +109,13 @@ class NodeReplacements:
             and (self._processes.folders[0].run / WAITS_FILE).exists()
         )
 
-    def reclaim(self, node: int, notice_s: float, detail: str) -> None:
-        """Have the market take a node after a notice, and request another one."""
-        loss = PlacementLost(Cause.PREEMPTED, detail)
-        notice = _Notice(time.monotonic() + notice_s, self._request_new(loss))
-        self._leaving[node] = notice
+    def reclaim(self, node: int, notice_s: float, notice: str) -> None:
+        """Have the market take a node after a notice, and request another one.
+
+        `notice` describes it, such as `without notice`.
+        """
+        loss = PlacementLost(Cause.PREEMPTED, notice)
+        self._leaving[node] = _Notice(time.monotonic() + notice_s, self._request_new(loss))
         if notice_s:
             self._processes.signal_notice(node)
 
@@ -121,7 +126,7 @@ class NodeReplacements:
                 continue
             if end.code is None:
                 self._processes.exits.remove(end)
-                loss = PlacementLost(Cause.NODE_FAILED, f"node {end.node} was lost")
+                loss = PlacementLost(Cause.NODE_FAILED, "")
                 self._lose(end.node, self._request_new(loss))
             elif end.code == KILLED:
                 self._processes.exits.remove(end)

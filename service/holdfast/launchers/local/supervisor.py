@@ -119,15 +119,14 @@ class AttemptMonitor:
 
     def _reclaim(self, node: int, notice_s: float) -> None:
         word = f"with {notice_s:.3g} s of notice" if notice_s else "without notice"
-        detail = f"node {node} preempted {word}"
         if self.recall is None and self.replacements.can_replace(node):
-            self.replacements.reclaim(node, notice_s, detail)
+            self.replacements.reclaim(node, notice_s, word)
             lifetime = self.replacements.next_lifetime()
             if lifetime.lifetime_s is not None:
                 self.notice_s = lifetime.notice_s
                 self.reclaim_s = time.monotonic() + notice_s + lifetime.lifetime_s
         else:
-            self._recall(RecallReason(False, detail), notice_s, [node])
+            self._recall(RecallReason(False, f"node {node} preempted {word}"), notice_s, [node])
 
     def _recall(self, call: RecallReason, notice_s: float, leaving: Collection[int]) -> None:
         """End the placement in `notice_s` seconds, or at an earlier deadline set before."""
