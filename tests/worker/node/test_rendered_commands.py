@@ -13,21 +13,16 @@ from holdfast.rendering import TorchrunRequest, render, torchrun_commands
 from support.live_service import free_port
 from worker.support.run_driver import DDP_SCRIPT, STARTED, TIMEOUT_S
 
-TELL = """
-import os
-print("-".join(os.environ[name] for name in ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE")))
-"""
-
-
+# A file for each rank: output of two ranks can mix within one line.
 WRITE = """
 import os
 with open("rank-" + os.environ["RANK"], "w") as file:
-    file.write(os.environ["WORLD_SIZE"] + " " + os.environ["LOCAL_RANK"])
+    print(*(os.environ[name] for name in ("WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK")), file=file)
 """
 
 
-def run_in_terminals(commands: list[str], folder: Path) -> list[str]:
-    """Run commands in terminals at the same time and return their output; all must succeed."""
+def run_in_terminals(commands: list[str], folder: Path) -> None:
+    """Run commands in terminals at the same time; all must succeed."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     terminals = [
         subprocess.Popen(
@@ -39,15 +34,16 @@ def run_in_terminals(commands: list[str], folder: Path) -> list[str]:
                 "OMP_NUM_THREADS": "1",
                 "LESSON_RESULT": str(folder / "result"),
             },
-            stdout=subprocess.PIPE,
-            text=True,
         )
         for command in commands
     ]
     STARTED.extend(terminals)
-    found = [terminal.communicate(timeout=TIMEOUT_S)[0] for terminal in terminals]
-    assert [terminal.returncode for terminal in terminals] == [0, 0]
-    return found
+    assert [terminal.wait(TIMEOUT_S) for terminal in terminals] == [0, 0]
+
+
+def read_ranks(folder: Path, number: int) -> list[list[str]]:
+    """Return world size, local rank and node of each rank; each must have written its file."""
+    return [(folder / f"rank-{rank}").read_text().split() for rank in range(number)]
 
 
 @pytest.mark.full
@@ -55,7 +51,7 @@ def test_unequal_nodes_are_one_run_with_one_store(
     tmp_path: Path,
 ) -> None:
     script = tmp_path / "tell.py"
-    script.write_text(TELL + Path(DDP_SCRIPT).read_text())
+    script.write_text(WRITE + Path(DDP_SCRIPT).read_text())
     file = (
         "name: by hand\nnum_nodes: 2\nresources: {infra: local}\n"
         "run: holdfast-worker run tell.py 10\n"
@@ -64,15 +60,14 @@ def test_unequal_nodes_are_one_run_with_one_store(
     spec = parse_job_file(file, Overrides()).spec
     requested = TorchrunRequest(ranks=[2, 1], port=free_port())
 
-    found = run_in_terminals(
+    run_in_terminals(
         [node.command for node in torchrun_commands(spec, render(spec).task, requested)], tmp_path
     )
 
-    ranks = sorted(line.split("-") for line in "".join(found).split() if line.count("-") == 3)
-    assert [rank for rank, *_ in ranks] == ["0", "1", "2"]
-    assert {world for *_, world in ranks} == {"3"}
+    ranks = read_ranks(tmp_path, 3)
+    assert {world for world, *_ in ranks} == {"3"}
     # The node that joined first has the first ranks.
-    assert [node for *_, node, _ in ranks] in (["0", "0", "1"], ["0", "1", "1"])
+    assert [node for *_, node in ranks] in (["0", "0", "1"], ["0", "1", "1"])
     [commit, *_] = sorted(tmp_path.glob("store/by-hand/commits/*.json"), reverse=True)
     assert commit.stem.split("-")[0].lstrip("0") == "10"
     assert (tmp_path / "result").is_file()
@@ -90,6 +85,6 @@ def test_the_same_command_on_both_nodes_starts_eight_ranks(tmp_path: Path) -> No
     run_in_terminals([first, second], tmp_path)
 
     assert first == second
-    written = [(tmp_path / f"rank-{rank}").read_text().split() for rank in range(8)]
-    assert {world for world, _ in written} == {"8"}
-    assert [local for _, local in written] == [*"01230123"]
+    ranks = read_ranks(tmp_path, 8)
+    assert {world for world, *_ in ranks} == {"8"}
+    assert [local for _, local, _ in ranks] == [*"01230123"]
