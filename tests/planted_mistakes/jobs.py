@@ -298,6 +298,13 @@ STORE_MISTAKES: Final = (
         tests=("tests/store/test_launches.py",),
     ),
     Mistake(
+        name="queued-job-starts-unobserved",
+        file=f"{S}launchers/skypilot/cached_reads.py",
+        old="if self._queued.get(key) == job:",
+        new="if key in self._queued:",
+        tests=("tests/launchers/skypilot/test_event_cache.py",),
+    ),
+    Mistake(
         name="launch-token-passes-twice",
         file=f"{S}store/launches.py",
         old=(

@@ -34,15 +34,25 @@ class EventCache:
     def __init__(self, door: SkyPilotClient, memory: LaunchStore) -> None:
         self._client = door
         self._store = memory
+        self._queued: dict[str, ManagedJob] = {}
+        """Rows of queued jobs whose events have been read, by launch."""
 
-    async def read(self, key: str, engine_id: int) -> tuple[EngineEvent, ...]:
+    async def read(self, key: str, job: ManagedJob) -> tuple[EngineEvent, ...]:
         """Return the events of a launch so far, oldest first, and store new ones.
+
+        A queued job gets no events until a listing shows another row, so that they are read once.
 
         Raises:
             LauncherUnreachable: the read failed.
         """
         known = self._store.events(key)
-        news = await self._new_events(known, engine_id)
+        if self._queued.get(key) == job:
+            return known
+        news = await self._new_events(known, job.engine_id)
+        if job.is_queued:
+            self._queued[key] = job
+        else:
+            self._queued.pop(key, None)
         return self._store.append_events(key, news) if news else known
 
     async def peek(self, key: str, engine_id: int) -> tuple[EngineEvent, ...]:

@@ -271,7 +271,7 @@ class SkyPilotLauncher:
             return await self._observe_missing(row)
         if row.lost:
             self._store.record_lost(row.key, None)
-        events = await self._events.read(row.key, row.engine_id)
+        events = await self._events.read(row.key, job)
         # The listing may be older than the events, and another replica's listing newer than this one.
         launched = launched_at(events)
         is_old = launched is not None and listing.requested_at <= launched

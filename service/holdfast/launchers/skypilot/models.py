@@ -93,6 +93,11 @@ class ManagedJob:
     controller_started_at: datetime | None
 
     @property
+    def is_queued(self) -> bool:
+        """Whether no controller has taken the job yet."""
+        return self.status is ManagedJobStatus.PENDING and self.started_at is None
+
+    @property
     def never_started(self) -> bool:
         """Whether the job ended before SkyPilot started it."""
         return self.status is ManagedJobStatus.CANCELLED and self.schedule_state == "INACTIVE"
