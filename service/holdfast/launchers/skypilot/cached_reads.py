@@ -1,4 +1,4 @@
-"""Caches SkyPilot's job events and queue listings.
+"""Caches SkyPilot's job events and queue listings, and shares other reads.
 
 Events are read by the page and stored, because SkyPilot deletes them after thirty days. One queue listing serves all
 jobs, because each costs the server seconds. It contains active jobs only, so that it stays small; ended jobs are looked
@@ -8,13 +8,15 @@ up by number or name.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from holdfast.domain.jobs.launch_admission import EngineEvent
+from holdfast.errors import LauncherUnreachable
 from holdfast.launchers.skypilot.api_client import SkyPilotClient
 from holdfast.launchers.skypilot.launch_store import LaunchStore
 from holdfast.launchers.skypilot.models import FIELDS, ManagedJob, read_events, read_listing
@@ -73,6 +75,44 @@ class EventCache:
         ):  # Events between this page and the stored ones may be missing.
             events = read_events(await self._client.read("/jobs/events", {**query, "limit": None}))
         return [event for event in events if event not in seen]
+
+
+T = TypeVar("T")
+
+
+class SharedRead(Generic[T]):
+    """A read that serves all callers that wait for it. Each gets a result requested after its call.
+
+    SkyPilot's server starts a process of its own for each request if many arrive at once, which costs it seconds.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
+        self._read = read
+        self._lock = asyncio.Lock()
+        self._numbers = itertools.count(1)
+        self._newest_number = 0
+        """Number of the newest result, which exceeds those of all calls before its request."""
+        self._newest: T | LauncherUnreachable | None = None
+
+    async def get(self) -> T:
+        """Return a result that was requested after this call, by any caller.
+
+        Raises:
+            LauncherUnreachable: the read failed.
+        """
+        number = next(self._numbers)
+        async with self._lock:
+            if self._newest_number < number:
+                begun = next(self._numbers)
+                try:
+                    self._newest = await self._read()
+                except LauncherUnreachable as error:
+                    self._newest = error
+                self._newest_number = begun
+            if isinstance(self._newest, LauncherUnreachable):
+                raise self._newest
+            assert self._newest is not None
+            return self._newest
 
 
 PATH: Final = "/jobs/queue/v2"

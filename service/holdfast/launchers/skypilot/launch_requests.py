@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from holdfast.domain.jobs.launch_admission import Admission
 from holdfast.errors import LauncherUnreachable
 from holdfast.launchers.skypilot.api_client import SkyPilotClient
+from holdfast.launchers.skypilot.cached_reads import SharedRead
 from holdfast.launchers.skypilot.models import read_number
 from holdfast.launchers.skypilot.observe import strip_ansi
 from holdfast.launchers.skypilot.responses import ApiRequest, RequestFailed, RequestNotFound
@@ -91,11 +90,8 @@ class LaunchRequests:
 
     def __init__(self, door: SkyPilotClient) -> None:
         self._client = door
-        self._lock = asyncio.Lock()
-        self._numbers = itertools.count(1)
-        self._listed: list[ApiRequest] = []
-        self._listed_number = 0
-        """Number of the newest list; it contains what was requested before callers with lower numbers asked."""
+        self._listed = SharedRead(self._list)
+        """Each list carries hundreds of tasks."""
 
     async def status(self, row: Admission, name: str, *, alone: bool = False) -> RequestStatus:
         """Return the status of this launch's requests; `alone`: only of the one whose id is known.
@@ -117,7 +113,7 @@ class LaunchRequests:
 
     async def _other_requests(self, row: Admission, name: str) -> RequestStatus | None:
         found: RequestStatus | None = None
-        for item in await self._list():
+        for item in await self._listed.get():
             if item.name != LAUNCH or item.body.get("name") != name:
                 continue
             if item.request_id == row.request_id:
@@ -131,19 +127,10 @@ class LaunchRequests:
         return found if row.request_id is None else None
 
     async def _list(self) -> list[ApiRequest]:
-        """List all pending and the newest requests, from this call on.
-
-        One list serves all callers that wait for one: each carries hundreds of tasks and costs the server seconds.
-        """
-        number = next(self._numbers)
-        async with self._lock:
-            if self._listed_number < number:
-                begun = next(self._numbers)
-                # All pending requests are needed, however busy the server is.
-                pending = await self._client.list_pending()
-                self._listed = [*pending, *await self._client.list_recent()]
-                self._listed_number = begun
-            return self._listed
+        """List all pending and the newest requests."""
+        # All pending requests are needed, however busy the server is.
+        pending = await self._client.list_pending()
+        return [*pending, *await self._client.list_recent()]
 
     async def _outcome(self, item: ApiRequest) -> RequestStatus:
         if not item.is_finished:

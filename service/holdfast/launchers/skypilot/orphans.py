@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from holdfast.launchers.skypilot.api_client import SkyPilotClient
-from holdfast.launchers.skypilot.cached_reads import Listing, QueueCache
+from holdfast.launchers.skypilot.cached_reads import Listing, QueueCache, SharedRead
 from holdfast.launchers.skypilot.launch_store import LaunchStore
 from holdfast.launchers.skypilot.models import ManagedJob, read_costs
 from holdfast.launchers.skypilot.naming import JobNames, cluster_of
@@ -42,15 +42,18 @@ class Clusters:
     def __init__(self, door: SkyPilotClient, names: JobNames) -> None:
         self._client = door
         self._names = names
+        self._running = SharedRead(self._list_running)
 
     async def list_running(self) -> dict[str, Cluster]:
         """List this service's running clusters by name.
 
-        SkyPilot's report without names and days lists only current ones.
-
         Raises:
             LauncherUnreachable: the result is unknown.
         """
+        return await self._running.get()
+
+    async def _list_running(self) -> dict[str, Cluster]:
+        # SkyPilot's report without names and days lists only current clusters.
         query = {"days": 0, "dashboard_summary_response": True}
         costs = read_costs(await self._client.read("/cost_report", query))
         found = [self._cluster(cost.cluster) for cost in costs if cost.is_running]
