@@ -20,6 +20,7 @@ from sqlalchemy import (
     Engine,
     Update,
     delete,
+    func,
     insert,
     select,
     update,
@@ -132,6 +133,18 @@ class LaunchBook:
         with writing(self._engine) as connection:
             asked = connection.execute(update(launches).where(*as_read).values(**change))
         return asked.rowcount == 1
+
+    def count_requested(self, since: datetime, *, besides: str) -> int:
+        """Launches requested after `since` without a number, a cancel or a refusal, except one key."""
+        query = select(func.count()).where(
+            launches.c.posted_at > since,
+            launches.c.engine_id.is_(None),
+            launches.c.cancelled_at.is_(None),
+            launches.c.state != TokenState.REVOKED.value,
+            launches.c.key != besides,
+        )
+        with reading(self._engine) as connection:
+            return connection.execute(query).scalar_one()
 
     def record_request_id(self, key: str, generation: int, request_id: str) -> None:
         """Record the engine's id of a launch request."""

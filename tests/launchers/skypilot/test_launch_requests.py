@@ -17,7 +17,9 @@ from holdfast.domain.jobs.observation import LaunchStatus
 from holdfast.errors import LauncherUnreachable, LaunchRefused
 from holdfast.launchers.skypilot.admission import LaunchGuarantee
 from holdfast.launchers.skypilot.api_client import SkyPilotClient
+from holdfast.launchers.skypilot.job_lookup import QUARANTINE
 from holdfast.launchers.skypilot.launch_requests import LaunchRequests, RequestStatus, Unknown
+from holdfast.launchers.skypilot.launcher import MAX_REQUESTED
 from holdfast.launchers.skypilot.responses import ApiRequest
 from support.events import at
 from support.skypilot.launcher import (
@@ -352,3 +354,53 @@ def test_launches_that_wait_for_a_list_share_it() -> None:
 
     assert seen == [Unknown()] * 100
     assert server.lists == 4
+
+
+def test_launches_beyond_the_limit_wait_for_earlier_requests(
+    new_harness: NewSkyPilotHarness,
+) -> None:
+    harness = new_harness()
+    keys = [f"job-{n}" for n in range(MAX_REQUESTED + 4)]
+
+    for key in keys:
+        harness.submit(key)
+    at_first = len(harness.posted("/jobs/launch"))
+    harness.pass_time(60)
+    waiting = [harness.look(key).status for key in keys[MAX_REQUESTED:]]
+    for key in keys:
+        harness.look(key)
+        harness.submit(key)
+
+    assert at_first == MAX_REQUESTED
+    assert waiting == [LaunchStatus.ABSENT] * 4
+    assert len(harness.posted("/jobs/launch")) == len(keys)
+
+
+def test_requests_without_a_job_do_not_block_others_for_long(
+    new_harness: NewSkyPilotHarness,
+) -> None:
+    harness = new_harness()
+    line = LosesReplies(harness.server)
+    for n in range(MAX_REQUESTED):
+        with pytest.raises(LauncherUnreachable):
+            do(harness.replica(line).submit(harness.launch(f"job-{n}")))
+
+    harness.submit("job-100")
+    at_first = len(harness.jobs("job-100"))
+    harness.pass_time(QUARANTINE.total_seconds() + 1)
+    harness.submit("job-100")
+    harness.pass_time(10)
+
+    assert at_first == 0
+    assert len(harness.jobs("job-100")) == 1
+
+
+def test_cancelled_launches_make_room_for_others(new_harness: NewSkyPilotHarness) -> None:
+    harness = new_harness()
+    for n in range(MAX_REQUESTED):
+        harness.submit(f"job-{n}")
+    do(harness.launcher.cancel("job-0"))
+
+    harness.submit("job-100")
+
+    assert len(harness.posted("/jobs/launch")) == MAX_REQUESTED + 1

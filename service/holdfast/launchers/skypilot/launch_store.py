@@ -47,6 +47,10 @@ class LaunchStore(Protocol):
         """Record an imminent request; False if the row changed since `admission` was read."""
         ...
 
+    def count_requested(self, since: datetime, *, besides: str) -> int:
+        """Count launches requested after `since` that may still become jobs, except one key."""
+        ...
+
     def record_request_id(self, key: str, generation: int, request_id: str) -> None:
         """Record the engine's id of the request."""
         ...

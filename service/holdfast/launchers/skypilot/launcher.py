@@ -42,6 +42,10 @@ PRICED_AFTER: Final = timedelta(seconds=MIN_DURATION_S)
 """Minimum age of nodes before they are reported, together with the start of their billing.
 A lower value uses catalog prices where SkyPilot's cost report would be more accurate; a higher value delays cost
 limits."""
+MAX_REQUESTED: Final = 16
+"""Limit of launch requests that SkyPilot works on at once; others wait for the next poll.
+A lower value delays launches of many jobs; with a higher value, SkyPilot's server starts so many processes of 150 MB that
+it may respond to nothing else for minutes."""
 REPORT_LEFTOVERS_AFTER: Final = timedelta(minutes=15)
 """Time after a launch's end until leftovers are reported.
 It covers SkyPilot's cleanup, then Holdfast's."""
@@ -215,6 +219,8 @@ class SkyPilotLauncher:
         row = self._store.open(launch.key, launch.job_id, now)
         if row.state is not TokenState.ISSUED or row.engine_id is not None or row.cancelled_at:
             return
+        if self._has_enough_requests(row):
+            return
         await check_version(self._client)
         self._check_lost_launches()
         pause = RETRY_AFTER if await self._probe.is_exactly_once() else QUARANTINE
@@ -227,7 +233,7 @@ class SkyPilotLauncher:
         body = await self._body(launch, self._store.token(row))
         # From here on, a crash leaves a launch that may have been requested. The row is written before the request for
         # this reason.
-        if not self._store.mark_posting(row, self._clock.now()):
+        if self._has_enough_requests(row) or not self._store.mark_posting(row, self._clock.now()):
             return
         try:
             request_id = await self._client.launch(body)
@@ -236,6 +242,11 @@ class SkyPilotLauncher:
                 f"SkyPilot rejected the task: {strip_ansi(refusal.detail)}"
             ) from refusal
         self._store.record_request_id(launch.key, row.generation, request_id)
+
+    def _has_enough_requests(self, row: Admission) -> bool:
+        """Whether SkyPilot works on as many other launch requests as it should at once."""
+        since = self._clock.now() - QUARANTINE
+        return self._store.count_requested(since, besides=row.key) >= MAX_REQUESTED
 
     async def _body(self, launch: Launch, token: str) -> dict[str, object]:
         name = self._names.job_name(launch.key)
