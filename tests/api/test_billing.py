@@ -14,12 +14,17 @@ from holdfast.cli.app import app
 from holdfast.domain.billing.bill import LatestPoint, compute_bill
 from support.events import at, launched, lost, ready, restarted, saved, submitted, training
 from support.simulated_service import JOB_FILE, SimulatedService, served
+from support.snapshots import created_once
 from typer.testing import CliRunner
 
 
 @pytest.fixture
 def two_jobs(world: SimulatedService) -> tuple[str, str]:
     """A job that has ended, and one with running nodes."""
+    return created_once(world, run_two_jobs)
+
+
+def run_two_jobs(world: SimulatedService) -> tuple[str, str]:
     ended = world.submit()["id"]
     world.until(ended, "succeeded")
     live = world.submit(JOB_FILE.replace("name: tiny", "name: '=SUM(A1)'").replace("nlp", "'@a'"))

@@ -23,6 +23,7 @@ from holdfast.domain.jobs.lifecycle import fold
 from holdfast.errors import NotFound
 from holdfast.ports import LogSource
 from support.simulated_service import JOB_FILE, HidingCloud, SimulatedService, served
+from support.snapshots import created_once
 from typer.testing import CliRunner
 
 SECRET = JOB_FILE + "secrets: {HF_TOKEN: hf_abcdefgh}\n"
@@ -52,6 +53,10 @@ def lines(text: str) -> list[dict[str, Any]]:
 @pytest.fixture
 def ended(world: SimulatedService) -> str:
     """A job that has ended after one preemption."""
+    return created_once(world, end_job)
+
+
+def end_job(world: SimulatedService) -> str:
     job_id: str = world.submit(SECRET)["id"]
     world.until(job_id, "training")
     world.pass_time(20)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.principals import create_principals
 from support.simulated_service import SimulatedService
+from support.snapshots import created_once
 
 HEARD = {"batches": 60, "other_batches": 0, "values": 10, "other_values": 0}
 
@@ -17,6 +18,10 @@ HEARD = {"batches": 60, "other_batches": 0, "values": 10, "other_values": 0}
 @pytest.fixture
 def pair(world: SimulatedService) -> tuple[str, str]:
     """A job that ran without interruption, and one that was preempted."""
+    return created_once(world, run_pair)
+
+
+def run_pair(world: SimulatedService) -> tuple[str, str]:
     uninterrupted = world.submit()["id"]
     world.until(uninterrupted, "succeeded")
     preempted = world.submit()["id"]

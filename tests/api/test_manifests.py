@@ -12,6 +12,7 @@ from holdfast.cli.app import app
 from holdfast_worker.protocol.reports import Json, Report, ReportKind
 from support.principals import create_principals
 from support.simulated_service import SimulatedService, served
+from support.snapshots import created_once
 from typer.testing import CliRunner
 
 
@@ -26,6 +27,10 @@ def describe(world: SimulatedService, job_id: str, attempt: int, **manifest: Jso
 @pytest.fixture
 def ended(world: SimulatedService) -> str:
     """A job that has ended after one preemption."""
+    return created_once(world, end_job)
+
+
+def end_job(world: SimulatedService) -> str:
     job_id: str = world.submit()["id"]
     world.until(job_id, "training")
     world.take_node(job_id, notice_s=30)

@@ -17,6 +17,7 @@ from holdfast.errors import BadRequest
 from holdfast.store.billing.preemptions import LossTotal
 from support.events import SPOT, at, node_lost, node_replaced
 from support.simulated_service import JOB_FILE, SimulatedService, served
+from support.snapshots import created_once
 from typer.testing import CliRunner
 
 
@@ -31,6 +32,10 @@ def url(world: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Iterator[st
 @pytest.fixture
 def survivor(world: SimulatedService) -> str:
     """A job that was preempted once with notice, and succeeded."""
+    return created_once(world, preempt_once)
+
+
+def preempt_once(world: SimulatedService) -> str:
     job_id: str = world.submit()["id"]
     world.until(job_id, "training")
     world.pass_time(25)
@@ -75,6 +80,10 @@ def preempted_job(world: SimulatedService) -> str:
 
     The first notice was sufficient, the second was too short, and the third loss had no notice.
     """
+    return created_once(world, preempt_three_times)
+
+
+def preempt_three_times(world: SimulatedService) -> str:
     job_id: str = world.submit(JOB_FILE.replace("tiny", "bereft"))["id"]
     for notice_s in (10, 1.2, None):
         world.until(job_id, "training")

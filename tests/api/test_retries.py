@@ -9,6 +9,7 @@ from holdfast.domain.events import CheckpointsRemoved, Removal
 from holdfast.store.ids import new_job_id
 from support.principals import OWN, Principals, create_principals
 from support.simulated_service import JOB_FILE, SimulatedService
+from support.snapshots import created_once
 
 SECRET = f"{JOB_FILE}secrets: {{TOKEN: a}}\n"
 
@@ -49,7 +50,7 @@ def flaws(answer: Any) -> list[tuple[str, str]]:
 
 
 def test_retry_resumes_from_newest_checkpoint(world: SimulatedService) -> None:
-    job = ended_early(world)
+    job = created_once(world, ended_early)
     step, paid = job["last_checkpoint_step"], job["paid_micros"]
 
     answer = retry(world, job["id"], name="again", limits={"max_failures": 9})
@@ -79,7 +80,7 @@ def test_retried_job_counts_only_its_own_work(world: SimulatedService) -> None:
 
     It lost only its own work, not that of its parent.
     """
-    job = ended_early(world)
+    job = created_once(world, ended_early)
     step = job["last_checkpoint_step"]
     again = retry(world, job["id"]).json()["id"]
     while world.job(again)["step"] < step + 3:
@@ -99,7 +100,7 @@ def test_retried_job_counts_only_its_own_work(world: SimulatedService) -> None:
 def test_retry_without_checkpoints_can_only_be_copied(
     world: SimulatedService,
 ) -> None:
-    job = ended_early(world)
+    job = created_once(world, ended_early)
     second = retry(world, job["id"]).json()["id"]
     world.pass_time(1)
     world.http.post(f"/v1/jobs/{second}/cancel")
@@ -146,7 +147,7 @@ def test_live_and_succeeded_jobs_are_not_retried(
 
 
 def test_the_same_request_makes_one_job(world: SimulatedService) -> None:
-    job = ended_early(world)
+    job = created_once(world, ended_early)
 
     first, second = retry(world, job["id"], "k"), retry(world, job["id"], "k")
     copy = world.http.post(f"/v1/jobs/{job['id']}/clone", headers={"Idempotency-Key": "k"})
@@ -158,7 +159,7 @@ def test_the_same_request_makes_one_job(world: SimulatedService) -> None:
 def test_repeated_retry_key_returns_the_first_job(
     world: SimulatedService,
 ) -> None:
-    job = ended_early(world)
+    job = created_once(world, ended_early)
     first = retry(world, job["id"], "k").json()["id"]
     names = [
         saved["checkpoint"]
@@ -192,7 +193,7 @@ def test_retry_requires_secrets_again_and_is_audited(world: SimulatedService) ->
 
 
 def test_job_file_may_name_the_job_to_continue_from(world: SimulatedService) -> None:
-    job = ended_early(world)
+    job = created_once(world, ended_early)
 
     answer = submit(world, job["id"], store="s3://bucket/prefix/")
     done = world.until(answer.json()["id"], "succeeded")
@@ -205,7 +206,7 @@ def test_unusable_parent_job_in_a_job_file_is_refused(
     world: SimulatedService,
 ) -> None:
     place = "#/holdfast/checkpoint/from"
-    ended = ended_early(world)["id"]
+    ended = created_once(world, ended_early)["id"]
     bare = world.submit(JOB_FILE[: JOB_FILE.index("holdfast:\n")])["id"]
     world.until(bare, "succeeded")
     runs = world.submit()["id"]
@@ -235,7 +236,7 @@ def test_unusable_parent_job_in_a_job_file_is_refused(
 def test_render_checks_the_parent_job_like_a_submit(
     world: SimulatedService,
 ) -> None:
-    running, ended = world.submit()["id"], ended_early(world)["id"]
+    running, ended = world.submit()["id"], created_once(world, ended_early)["id"]
     with_from = JOB_FILE.replace("every: 10 steps", "from: {}")
 
     refused = world.http.post("/v1/render", json={"task": with_from.replace("{}", running)})

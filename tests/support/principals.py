@@ -13,6 +13,7 @@ from holdfast.domain.access.permissions import Role, TokenScope
 from holdfast.rate_limit import RateLimiter, RateLimits
 from holdfast.store.identity.access_tokens import NewToken, Token
 from support.simulated_service import JOB_FILE, SimulatedService, client
+from support.snapshots import created_once
 
 STAGE = Actor(name="stage")
 FAR = "192.0.2.7"
@@ -70,6 +71,11 @@ def create_principals(world: SimulatedService) -> Principals:
     traffic = RateLimiter(time.monotonic, PATIENT)
     world.services = replace(world.services, rate_limiter=traffic, trust_loopback=True)
     world.app.state.services = world.services
+    return Principals(world, **created_once(world, _add_users_and_jobs))
+
+
+def _add_users_and_jobs(world: SimulatedService) -> dict[str, str]:
+    """Add users, projects and a job in each, and return the ids of the jobs."""
     people = world.services.users
     for name in (OWN, FOREIGN):
         people.add_project(name, STAGE)
@@ -83,4 +89,4 @@ def create_principals(world: SimulatedService) -> Principals:
     }
     for job_id in jobs.values():
         world.until(job_id, "training")  # Tests can then preempt a node.
-    return Principals(world, **jobs)
+    return jobs

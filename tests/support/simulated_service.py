@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from holdfast.domain.simulation.spot_market import MarketParameters
 from holdfast.errors import LauncherUnreachable
 from holdfast.host.allowed_folders import Folders
 from holdfast.launchers.simulated import SimulatedClock, SimulatedCloud, SimulatedProgram
+from holdfast.launchers.simulated.cloud import _SimulatedLaunch
+from holdfast.launchers.simulated.timeline import Timeline
 from holdfast.launchers.skypilot.admission import AdmissionRequest
 from holdfast.notifications import open_dispatcher
 from holdfast.ports import Launch
@@ -68,9 +71,26 @@ class HidingCloud(SimulatedCloud):
         self._answer()
         await super().cancel(key)
 
+    def timelines(self) -> dict[str, Timeline]:
+        """Return the launches by key, each from its submission to its end."""
+        return {key: course.timeline for key, course in self._launches.items()}
+
+    def replay(self, timelines: Mapping[str, Timeline]) -> None:
+        """Replace the launches by others, as if those had run here."""
+        self._launches = {key: _SimulatedLaunch(each) for key, each in timelines.items()}
+
     def _answer(self) -> None:
         if self.dark:
             raise LauncherUnreachable("no answer for 30 s")
+
+
+@dataclass(frozen=True)
+class WorldState:
+    """The outside world of a service at one moment."""
+
+    now: datetime
+    timelines: Mapping[str, Timeline]
+    """Launches by key."""
 
 
 @dataclass
@@ -105,6 +125,21 @@ class SimulatedService:
         while self.clock.now().timestamp() < end:
             self.clock.advance(tick_s)
             asyncio.run(self.reconciler.sweep())
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was submitted, launched or waited for."""
+        is_idle = self.clock.now() == SimulatedClock().now() and not self.cloud.timelines()
+        return is_idle and not self.services.queries.jobs(limit=1).jobs
+
+    def state(self) -> WorldState:
+        """What this service has beside its database."""
+        return WorldState(self.clock.now(), self.cloud.timelines())
+
+    def restore(self, state: WorldState) -> None:
+        """Continue from a state; the database must already be of that time."""
+        self.clock.advance((state.now - self.clock.now()).total_seconds())
+        self.cloud.replay(state.timelines)
 
     def take_node(self, job_id: str, notice_s: float | None, then_s: float = 0) -> None:
         """Preempt a node of the job, with or without a notice, and advance the clock."""
