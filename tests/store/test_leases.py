@@ -56,6 +56,19 @@ def test_jobs_are_claimed_per_launcher(
     assert [watches.count(kind) for kind in Kind] == [3, 0, 1]
 
 
+def test_only_engines_with_due_jobs_are_returned(
+    watches: LeaseTable, engine: Engine, clock: FixedClock
+) -> None:
+    at_first = watches.due_engines(at(5))
+    Journal(engine, clock).submit("cloud-1", submitted(infra="aws"))
+    then = watches.due_engines(at(5))
+    for kind in Kind:
+        watches.claim(kind, at(5), 10, limit=9)
+
+    assert (at_first, then) == ({Kind.LOCAL}, {Kind.LOCAL, Kind.SKYPILOT})
+    assert (watches.due_engines(at(14)), watches.due_engines(at(15))) == (set(), then)
+
+
 def test_released_job_is_due_at_its_given_time(watches: LeaseTable) -> None:
     watches.claim(Kind.LOCAL, at(5), 100, limit=9)
     watches.release("job-1", leased_until=at(105), due_at=at(7), seen_at=at(6), trouble=None)

@@ -162,9 +162,11 @@ class Reconciler:
         until = now + timedelta(seconds=lease_s)
         busy = Counter(lease.engine for lease in under_way)
         without = {lease.job_id for lease in under_way}
+        due = self._leases.due_engines(now)
         return [
             Lease(job_id, engine, until)
             for engine in Engine
+            if engine in due
             for job_id in self._leases.claim(engine, now, lease_s, BATCH - busy[engine], without)
         ]
 

@@ -25,6 +25,12 @@ class LeaseTable:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    def due_engines(self, now: datetime) -> frozenset[Engine]:
+        """Return the engines with due jobs: usually none, so that no replica needs a write transaction."""
+        query = select(watches.c.engine).where(watches.c.due_at <= now).distinct()
+        with reading(self._database) as connection:
+            return frozenset(map(Engine, connection.execute(query).scalars()))
+
     def claim(
         self,
         engine: Engine,
@@ -37,6 +43,8 @@ class LeaseTable:
 
         Jobs in `without` are not leased.
         """
+        if limit <= 0:
+            return []
         due = (
             select(watches.c.job_id)
             .where(
@@ -47,9 +55,6 @@ class LeaseTable:
             .order_by(watches.c.due_at)
             .limit(limit)
         )
-        with reading(self._database) as connection:
-            if not connection.execute(due).first():
-                return []  # The usual case needs no write transaction.
         with writing(self._database) as connection:
             claimed = list(connection.execute(due).scalars())
             until = now + timedelta(seconds=lease_s)
