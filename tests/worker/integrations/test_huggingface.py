@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from holdfast_worker.huggingface import unsupported_reason
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import ReportKind
 from worker.support.run_driver import RunDriver
@@ -55,6 +54,9 @@ def test_preempted_trainer_equals_an_uninterrupted_one(
 def test_unsupported_trainer_settings_are_explained(
     knows_of: int, save_only_model: bool, message: str
 ) -> None:
+    # Imported here, because every test process collects this file, and transformers takes a second.
+    from holdfast_worker.huggingface import unsupported_reason
+
     args = SimpleNamespace(world_size=knows_of, save_only_model=save_only_model)
 
     assert re.search(message, unsupported_reason(args, world_size=2))
