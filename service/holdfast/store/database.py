@@ -9,6 +9,7 @@ by the journal's key alone.
 
 from __future__ import annotations
 
+import functools
 import os
 import sqlite3
 import time
@@ -327,8 +328,7 @@ def revision_in(connection: Connection) -> str | None:
 
 def is_known(revision: str) -> bool:
     """Whether this version of Holdfast knows a revision."""
-    every = ScriptDirectory.from_config(_alembic(None)).walk_revisions()
-    return revision in {script.revision for script in every}
+    return revision in _revisions()
 
 
 def is_newer(revision: str | None) -> bool:
@@ -348,9 +348,14 @@ def downgrade_to(connection: Connection, revision: str) -> None:
 
 def newest_revision() -> str:
     """The revision that this version of Holdfast needs."""
-    head = ScriptDirectory.from_config(_alembic(None)).get_current_head()
-    assert head is not None
-    return head
+    return _revisions()[0]
+
+
+@functools.cache
+def _revisions() -> tuple[str, ...]:
+    """All revisions, newest first; reading them executes every migration's module."""
+    every = ScriptDirectory.from_config(_alembic(None)).walk_revisions()
+    return tuple(script.revision for script in every)
 
 
 def _alembic(connection: Connection | None) -> Config:
