@@ -32,8 +32,9 @@ ELSEWHERE = (
 class PolicyRunner:
     """A process with the policy in the real SkyPilot, and a server that imitates Holdfast."""
 
-    def __init__(self, folder: Path, harness: SkyPilotHarness) -> None:
-        self.harness = harness
+    harness: SkyPilotHarness
+
+    def __init__(self, folder: Path) -> None:
         self.home = folder / "sky-home"
         self.policy_requests = 0
         packages = folder / "packages"
@@ -56,6 +57,11 @@ class PolicyRunner:
             text=True,
         )
         self.port: int = self._receive()
+
+    def begin_test(self, harness: SkyPilotHarness) -> None:
+        """Answer the policy's requests by another service from now on."""
+        self.harness, self.policy_requests = harness, 0
+        self.set_gate_port(self.port)
 
     def run(self, name: str, task: dict[str, Any], *, at_client_side: bool = False) -> dict[str, Any]:  # fmt: skip
         """Run the policy on a request: `passed` with the task, or `refused` with the reason."""
@@ -86,16 +92,22 @@ class PolicyRunner:
         return json.loads(line)
 
 
-@pytest.fixture
-def sky(tmp_path: Path, new_harness: NewSkyPilotHarness) -> Iterator[PolicyRunner]:
+@pytest.fixture(scope="module")
+def one_sky(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PolicyRunner]:
+    """A process for all tests, because importing SkyPilot takes seconds."""
     try:
         demand_skypilot()
     except NotHere as reason:
         skip_or_fail(str(reason))
-    sky = PolicyRunner(tmp_path, new_harness())
-    sky.set_gate_port(sky.port)
+    sky = PolicyRunner(tmp_path_factory.mktemp("sky"))
     yield sky
     sky.close()
+
+
+@pytest.fixture
+def sky(one_sky: PolicyRunner, new_harness: NewSkyPilotHarness) -> PolicyRunner:
+    one_sky.begin_test(new_harness())
+    return one_sky
 
 
 def task_with(token: str | None) -> dict[str, Any]:
