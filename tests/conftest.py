@@ -40,7 +40,7 @@ hypothesis.settings.register_profile(
     derandomize=True,
     database=None,
     suppress_health_check=_QUIET,
-    max_examples=repeat_count(30, 100),
+    max_examples=repeat_count(20, 100),
 )
 hypothesis.settings.register_profile(
     "explore", hypothesis.settings.get_profile("steady"), derandomize=False, max_examples=2000

@@ -14,7 +14,7 @@ from holdfast.api.app import describe
 from support.repetitions import FULL, repeat_count
 from support.simulated_service import SimulatedService, served
 
-CASES = repeat_count(300, 2000)
+CASES = repeat_count(150, 2000)
 """Minimum number of valid, invalid and stateful requests."""
 PHASES = "examples,coverage,fuzzing,stateful" if FULL else "examples,fuzzing,stateful"
 COPY = Path(__file__).parents[2] / "docs" / "reference" / "openapi.json"
@@ -45,7 +45,7 @@ def test_answers_conform_to_the_openapi_description(world: SimulatedService) -> 
                 # A job file is text with a grammar of its own, which the description cannot
                 # express.
                 *("--exclude-checks", "positive_data_acceptance"),
-                *("--max-examples", str(repeat_count(4, 15)), "--seed", "1", "--no-color"),
+                *("--max-examples", str(repeat_count(3, 15)), "--seed", "1", "--no-color"),
             ],
             capture_output=True,
             text=True,

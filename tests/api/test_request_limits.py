@@ -19,7 +19,7 @@ from support.simulated_service import JOB_FILE, SimulatedService, client
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
-BODIES = int(os.environ.get("HOSTILE_BODIES", str(repeat_count(60, 1000))))
+BODIES = int(os.environ.get("HOSTILE_BODIES", str(repeat_count(30, 1000))))
 """The number of drawn bodies."""
 MARGIN = 5
 JSON = {"Content-Type": "application/json"}

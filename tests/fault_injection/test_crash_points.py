@@ -116,7 +116,7 @@ def test_kill_at_any_line_of_a_store_request_is_survived(
 ) -> None:
     reached: list[str] = []
 
-    for line in range(1, OPERATIONS[operation].lines + 1, 1 if EVERY_LINE else repeat_count(15, 6)):
+    for line in range(1, OPERATIONS[operation].lines + 1, 1 if EVERY_LINE else repeat_count(30, 6)):
         point = CrashPoint(operation, 2, line, FaultAction.KILL)
         schedule = FaultSchedule("ddp", on_s3, (AttemptPlan(1, ((0, point),)),), AttemptPlan(1))
         reached += run_schedule(schedule, tmp_path / f"{line}", forks, s3, uninterrupted_run)

@@ -20,7 +20,7 @@ from support.postgres import Cluster, NotInstalled
 from support.repetitions import repeat_count
 from support.requirements import skip_or_fail
 
-KILLS = repeat_count(4, 10)
+KILLS = repeat_count(3, 10)
 WORKERS = 6
 BATCH = 20
 """Points of one request."""

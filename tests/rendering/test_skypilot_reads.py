@@ -262,7 +262,7 @@ JOB_FILE = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=repeat_count(50, 150))
+@settings(max_examples=repeat_count(25, 150))
 @given(st.lists(JOB_FILE, min_size=1, max_size=6))
 def test_skypilot_parses_every_task_not_refused(sky: SkyPilot, files: list[dict[str, Any]]) -> None:
     parsed: list[tuple[dict[str, Any], str]] = []

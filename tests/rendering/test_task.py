@@ -51,7 +51,7 @@ def output_of(task: dict[str, Any]) -> list[str]:
     return done.stdout.decode().split("\0")[:-1]
 
 
-@settings(max_examples=repeat_count(50, 200))
+@settings(max_examples=repeat_count(25, 200))
 @given(st.lists(TEXT, min_size=1, max_size=12))
 @example(HOSTILE_TEXTS)
 def test_command_arguments_reach_the_program_unchanged(arguments: list[str]) -> None:
@@ -60,7 +60,7 @@ def test_command_arguments_reach_the_program_unchanged(arguments: list[str]) -> 
     assert output_of(launched) == arguments
 
 
-@settings(max_examples=repeat_count(50, 200))
+@settings(max_examples=repeat_count(25, 200))
 @given(TEXT.filter(bool), ENVS)
 @example("no", {f"X_{n}": text for n, text in enumerate(HOSTILE_TEXTS)})
 def test_name_and_env_reach_the_program_byte_for_byte(name: str, envs: dict[str, str]) -> None:

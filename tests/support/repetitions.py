@@ -8,7 +8,7 @@ from typing import Final
 FULL: Final = "HOLDFAST_TEST_FULL" in os.environ
 """Whether all repetitions run."""
 FAULT_SEEDS: Final = int(
-    os.environ.get("FAULT_SEEDS") or os.environ.get("STORM_SEEDS") or (100 if FULL else 20)
+    os.environ.get("FAULT_SEEDS") or os.environ.get("STORM_SEEDS") or (100 if FULL else 8)
 )
 """Number of seeds of each fault injection test, or the base of its number.
 

@@ -36,7 +36,7 @@ from support.billing_oracle import MS_PER_HOUR, Doing, Life, Plan, end, moment_p
 from support.events import DAWN, at, guard_end, launched, lost, noticed, ready, submitted
 from support.repetitions import repeat_count
 
-HISTORIES = int(os.environ.get("LEDGER_HISTORIES", repeat_count(400, 2000)))
+HISTORIES = int(os.environ.get("LEDGER_HISTORIES", repeat_count(200, 2000)))
 MIDNIGHT_S = 12 * 3600
 """Seconds from the start of the history, at noon, to midnight."""
 RateChange: TypeAlias = PriceChanged | NodeLost | NodeReplaced

@@ -259,7 +259,7 @@ EVENTS = st.one_of(
 STEPS = st.lists(st.tuples(st.sampled_from([0, 0, 0.4, 1, 30]), EVENTS), max_size=25)
 
 
-@settings(max_examples=repeat_count(100, 500))
+@settings(max_examples=repeat_count(40, 500))
 @given(STEPS)
 def test_observation_stays_consistent_as_events_are_added(steps: list[tuple[float, tuple[str, str, str | None]]]) -> None:  # fmt: skip
     """Placements and denials only grow, and a loss never changes, also with equal times."""

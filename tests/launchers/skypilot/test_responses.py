@@ -143,7 +143,7 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
     return copy
 
 
-@settings(max_examples=repeat_count(100, 400))
+@settings(max_examples=repeat_count(40, 400))
 @given(data=st.data(), where=st.sampled_from(READS))
 def test_corrupted_json_is_parsed_or_rejected_without_effect(
     shared_harness: SkyPilotHarness, data: st.DataObject, where: str
@@ -161,7 +161,7 @@ def test_corrupted_json_is_parsed_or_rejected_without_effect(
     assert concluded(shared_harness, tampering) in CONCLUSIONS
 
 
-@settings(max_examples=repeat_count(50, 200))
+@settings(max_examples=repeat_count(25, 200))
 @given(data=st.data(), where=st.sampled_from([*READS, *("POST " + path for path in READS[2:])]))
 def test_faulty_http_reply_is_parsed_or_rejected_without_effect(
     shared_harness: SkyPilotHarness, data: st.DataObject, where: str

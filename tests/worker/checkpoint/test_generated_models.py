@@ -11,7 +11,7 @@ import torch.distributed as dist
 from support.repetitions import repeat_count
 from worker.support.generated_models import check_model
 
-MODELS: Final = int(os.environ.get("GENERATED_MODELS", repeat_count(150, 500)))
+MODELS: Final = int(os.environ.get("GENERATED_MODELS", repeat_count(60, 500)))
 """Number of models. A higher value costs 30 CPU-ms each; a lower one covers fewer combinations."""
 
 

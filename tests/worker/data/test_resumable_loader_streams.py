@@ -379,7 +379,9 @@ def test_killed_run_continues_its_stream_to_the_bit(tmp_path: Path) -> None:
         assert resumed["seen"] == {n: s for n, s in whole["seen"].items() if int(n) >= 28}
 
 
-@pytest.mark.parametrize("total", [4, 5, 8, 10])
+@pytest.mark.parametrize(
+    "total", [5, 8, *(pytest.param(total, marks=pytest.mark.full) for total in (4, 10))]
+)
 def test_resume_of_an_undeclared_stream_warns_only_on_rank_0(total: int, tmp_path: Path) -> None:
     """Resume in the first pass, at its end, in the middle of the second one, and at its end."""
     driver = RunDriver(tmp_path)

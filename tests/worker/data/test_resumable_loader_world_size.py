@@ -49,7 +49,7 @@ RUNS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(1, 2
 """Ranks, batch size and steps of consecutive worlds."""
 
 
-@settings(max_examples=repeat_count(20, 60), deadline=None)
+@settings(max_examples=repeat_count(12, 60), deadline=None)
 @given(
     length=st.integers(1, 70),
     runs=RUNS,

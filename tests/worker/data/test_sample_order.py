@@ -124,7 +124,7 @@ def test_long_permutations_are_uniform(length: int) -> None:
         assert abs(deviations(counts, cells)) < 4
 
 
-@settings(max_examples=repeat_count(50, 200), deadline=None)
+@settings(max_examples=repeat_count(25, 200), deadline=None)
 @given(
     length=st.integers(1, 60),
     replicas=st.integers(1, 9),
@@ -147,7 +147,7 @@ def test_shares_equal_those_of_distributed_sampler(
         assert len(rest) == len(torchs)
 
 
-@settings(max_examples=repeat_count(50, 200), deadline=None)
+@settings(max_examples=repeat_count(25, 200), deadline=None)
 @given(length=st.integers(1, 60), replicas=st.integers(1, 9), data=st.data(), drops=st.booleans())
 def test_remainder_from_any_position_ends_the_order(
     length: int, replicas: int, data: st.DataObject, drops: bool

@@ -28,11 +28,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDriver]:
     [
         ("fsdp", "fsdp", 2),
         ("fsdp", "fsdp", 1),
-        ("fsdp", "fsdp", 3),
+        pytest.param("fsdp", "fsdp", 3, marks=pytest.mark.full),
         ("fsdp", "ddp", 2),
-        ("fsdp", "ddp", 4),
+        pytest.param("fsdp", "ddp", 4, marks=pytest.mark.full),
         ("ddp", "fsdp", 2),
-        ("ddp", "fsdp", 3),
+        pytest.param("ddp", "fsdp", 3, marks=pytest.mark.full),
         ("ddp", "ddp", 4),
     ],
 )

@@ -193,7 +193,9 @@ def test_kill_of_an_agent_ends_unused_spares(driver: RunDriver) -> None:
     ("program", "reason"),
     [
         ("os.kill(os.getpid(), 9)", "the process that forks them ended with exit code -9"),
-        ("1 / 0", "the process that forks them ended with exit code 1"),
+        pytest.param(
+            "1 / 0", "the process that forks them ended with exit code 1", marks=pytest.mark.full
+        ),
         ("threading.Thread(target=time.sleep, args=(9,), daemon=True).start()", "1 threads"),
         ("os.fork = lambda: open('/none')", "a fork failed: [Errno 2]"),
     ],

@@ -31,12 +31,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
 @pytest.mark.parametrize(
     ("rank", "moment"),
     [
-        (1, "forward"),
         (0, "backward"),
         *(
             pytest.param(rank, moment, marks=pytest.mark.full)
             for rank, moment in (
                 (0, "forward"),
+                (1, "forward"),
                 (1, "backward"),
                 (1, "end"),
                 (1, "step"),
