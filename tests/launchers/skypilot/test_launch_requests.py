@@ -315,14 +315,15 @@ def test_stale_replica_does_not_end_a_launch_never_started(
 
 
 class _SlowLists:
-    """An API server without requests, whose lists take a moment."""
+    """An API server without requests, which answers once that is allowed."""
 
     def __init__(self) -> None:
         self.lists = 0
+        self.may_answer = asyncio.Event()
 
     async def list_pending(self) -> list[ApiRequest]:
         self.lists += 1
-        await asyncio.sleep(0.01)
+        await self.may_answer.wait()
         return []
 
     list_recent = list_pending
@@ -344,11 +345,13 @@ def test_launches_that_wait_for_a_list_share_it() -> None:
 
     async def look() -> list[RequestStatus]:
         requests = LaunchRequests(cast("SkyPilotClient", server))
-        first = asyncio.create_task(requests.status(rows[0], "job-0"))
-        await asyncio.sleep(0.005)
+        calls = [asyncio.create_task(requests.status(rows[0], "job-0"))]
+        await asyncio.sleep(0)
         # The list under way may lack what these ask for, so that they share the next one.
-        others = await asyncio.gather(*(requests.status(row, row.key) for row in rows[1:]))
-        return [await first, *others]
+        calls += [asyncio.create_task(requests.status(row, row.key)) for row in rows[1:]]
+        await asyncio.sleep(0)
+        server.may_answer.set()
+        return await asyncio.gather(*calls)
 
     seen = asyncio.run(look())
 

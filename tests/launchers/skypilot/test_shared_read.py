@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import pytest
 from holdfast.errors import LauncherUnreachable
 from holdfast.launchers.skypilot.cached_reads import SharedRead
 from holdfast.launchers.skypilot.orphans import Clusters
