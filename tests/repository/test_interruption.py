@@ -47,6 +47,7 @@ def test_nothing_outlives_an_interrupted_run(
     assert not alive
 
 
+@pytest.mark.full
 def test_nothing_outlives_ctrl_c_with_several_test_processes(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     command, given = interrupted_run("test_with_a_daemon", tmp_path, ready)

@@ -64,6 +64,7 @@ def test_lost_rank_costs_no_step(nodes: Nodes, undisturbed: Nodes, rank: int, mo
     assert replaced.body["step"] in {FALL_AT, FALL_AT + 1}
 
 
+@pytest.mark.full
 def test_optimizer_that_has_stepped_leads_to_a_restart(nodes: Nodes) -> None:
     nodes.run("--fall", f"1:{FALL_AT}:between", "--two-optimizers")
 
@@ -105,6 +106,7 @@ def test_lost_node_ends_the_attempt_at_once(nodes: Nodes) -> None:
     assert nodes.counts(ReportKind.RANKS_REPLACED) == [0]
 
 
+@pytest.mark.full
 def test_replaced_node_costs_no_step(tmp_path: Path, undisturbed: Nodes) -> None:
     nodes = Nodes(tmp_path, HOLDFAST_NODE_START="0")
     nodes.start("--pause", "0.05")
@@ -145,6 +147,7 @@ def test_node_that_was_replaced_takes_no_part_when_it_returns(
     assert nodes.counts(ReportKind.RANKS_REPLACED, ReportKind.RANKS_RESTARTED) == [1, 0]
 
 
+@pytest.mark.full
 def test_script_without_tracked_objects_starts_again(nodes: Nodes) -> None:
     nodes.run("--fall", f"1:{FALL_AT}:forward", "--untracked")
 
