@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,25 @@ def test_manifest_records_loader_options_if_available() -> None:
 
     assert of_a_list == {}
     assert of_a_loader == {"batch_size": 2, "num_workers": 0, "pin_memory": False}
+
+
+def test_lock_has_the_versions_that_python_reports() -> None:
+    found = dict(str(line).split("==") for line in installed_packages())
+
+    assert found == {name: metadata.version(name) for name in found}
+    assert len(found) > 50
+
+
+def test_lock_reads_fields_in_any_case_and_ignores_descriptions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "odd-1.dist-info").mkdir()
+    text = "Metadata-Version: 2.1\nname: Odd_Package\nVERSION:  1.0 \n\nName: other\nVersion: 2\n"
+    (tmp_path / "odd-1.dist-info/METADATA").write_text(text)
+    (tmp_path / "nameless-1.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+
+    assert installed_packages() == ["odd-package==1.0"]
 
 
 def test_lock_names_each_package_once_in_normalized_form() -> None:
