@@ -26,7 +26,7 @@ class LeaseTable:
         self._database = database
 
     def due_engines(self, now: datetime) -> frozenset[Engine]:
-        """Return the engines with due jobs: usually none, so that no replica needs a write transaction."""
+        """Return the engines with due jobs; usually there are none, and nothing is to be claimed."""
         query = select(watches.c.engine).where(watches.c.due_at <= now).distinct()
         with reading(self._database) as connection:
             return frozenset(map(Engine, connection.execute(query).scalars()))

@@ -81,9 +81,10 @@ T = TypeVar("T")
 
 
 class SharedRead(Generic[T]):
-    """A read that serves all callers that wait for it. Each gets a result requested after its call.
+    """A read that serves all callers that wait for it.
 
-    SkyPilot's server starts a process of its own for each request if many arrive at once, which costs it seconds.
+    Each gets a result that was requested after its call. SkyPilot's server starts a process of its own for each
+    request if many arrive at once, which costs it seconds.
     """
 
     def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
