@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -148,10 +149,14 @@ class Nodes:
         self._of_node[node] = process
         threading.Thread(target=self._collect, args=(node, process), daemon=True).start()
 
-    def wait_for_ends(self) -> None:
+    def wait_for_ends(self, within_s: float = TIMEOUT_S) -> None:
         """Wait until the processes of all nodes have ended."""
         for process in self._of_node.values():
-            process.wait(TIMEOUT_S)
+            process.wait(within_s)
+
+    def output(self) -> str:
+        """The last lines that the nodes have printed."""
+        return "\n".join(f"{node}: {line}" for _, node, line in self._lines[-20:])
 
     def kill(self, moment: Moment, step_s: float, replace: Callable[[], object]) -> Course:
         """Kill a rank or a node during training; return what has happened when all train again.
@@ -213,8 +218,7 @@ class Nodes:
         until_s = time.monotonic() + TIMEOUT_S
         while not condition():
             if time.monotonic() > until_s or all(p.poll() is not None for p in self._processes):
-                output = "\n".join(f"{node}: {line}" for _, node, line in self._lines[-20:])
-                raise NotRecovered(f"{problem}\n{output}")
+                raise NotRecovered(f"{problem}\n{self.output()}")
             time.sleep(POLL_S)
 
     def _collect(self, node: int, process: subprocess.Popen[str]) -> None:
@@ -254,3 +258,10 @@ class Nodes:
             "LOST": str(self.home / "lost"),
             "SAVED": str(self.home / "saved.pt"),
         }
+
+
+def free_port() -> int:
+    """A port of this machine that no process uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

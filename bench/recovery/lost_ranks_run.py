@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import socket
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from recovery.lost_ranks_nodes import NODES, Course, Moment, Nodes
+from recovery.lost_ranks_nodes import NODES, Course, Moment, Nodes, free_port
 from recovery.lost_ranks_scripts import FLOOR, HOLDFAST, LIGHTHOUSE, PLAIN, TORCHFT
 
 PHASES: Final = (
@@ -173,7 +172,7 @@ class Way:
 
     def _start(self, nodes: Nodes, settings: Settings) -> tuple[dict[str, str], int]:
         """Start all nodes; return their common variables, and a port."""
-        port = _free_port()
+        port = free_port()
         script = nodes.home / "script.py"
         script.write_text(self.script)
         if self.lighthouse is not None:
@@ -250,12 +249,6 @@ def _replica_group(script: Path, _port: int) -> list[str]:
 
 def _process(script: Path, _port: int) -> list[str]:
     return [sys.executable, str(script)]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 WAYS: Final = (
