@@ -241,6 +241,8 @@ def _child_path(path: str, key: object) -> str:
 
 
 def _encode_items(encoder: Encoder, items: Any, path: str) -> list[Json]:
+    if set(map(type, items)) == {int}:  # The 625 numbers of Python's generator, among others.
+        return list(items)
     return [encoder.encode(item, f"{path}[{i}]") for i, item in enumerate(items)]
 
 
