@@ -242,3 +242,24 @@ def test_default_group_of_a_new_rank_refuses_collectives() -> None:
     assert group.barrier().wait()
     with pytest.raises(NotRecoverable, match="the script calls collectives"):
         group.allreduce([torch.ones(1)], dist.AllreduceCoalescedOptions())
+
+
+def test_sums_before_the_loop_leave_no_copies(ranks: Ranks) -> None:
+    tensors = [torch.ones(5) for _ in range(SIZE)]
+
+    ranks.each(lambda rank: summed(ranks.all[rank], tensors[rank]).wait())
+
+    assert not any(group._backups for group in ranks.all)
+
+
+def test_sums_of_a_step_reuse_the_copies_of_the_last_one(ranks: Ranks) -> None:
+    addresses = []
+    for _ in range(2):
+        for group in ranks.all:
+            group.enter(Place.BOUNDARY)
+            group.enter(Place.STEP)
+        ranks.each(lambda rank: summed(ranks.all[rank], torch.ones(5)).wait())
+        addresses.append({copy.data_ptr() for g in ranks.all for copy in g._backups.values()})
+
+    assert len(addresses[0]) == SIZE
+    assert addresses[0] == addresses[1]

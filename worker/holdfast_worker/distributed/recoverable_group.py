@@ -367,6 +367,9 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
 
     def _back_up(self, number: int, tensors: list[Tensor]) -> list[Tensor]:
         """Copy tensors into buffers that the same collective of the last step has used."""
+        if self.place is Place.OUTSIDE:
+            # Not kept, as these collectives are not those of a step. One of them is the warm-up of DDP, with all gradients.
+            return [tensor.detach().clone() for tensor in tensors]
         copies = []
         for position, tensor in enumerate(tensors):
             key = self.place, number, position
