@@ -75,6 +75,8 @@ class ResumableLoader(Generic[B]):
         self._pass_start: rng.RngStates = {}
         self._scheme: SamplingScheme | None = None
         """None: no pass has begun here."""
+        self._deal: rng.RngStates = {}
+        """The scheme as a tree. It is the same object during a pass, which makes it cheap to compare."""
         self._data_at_pass_start: Any = None
         self._data_rng: rng.RngStream | None = None
         self._parts = _parts(loader)
@@ -120,7 +122,7 @@ class ResumableLoader(Generic[B]):
         if self._scheme is None:
             return Position(self._passes, 0, present, present)
         position = Position(
-            self._passes, self._consumed, self._pass_start, present, deal=self._scheme.to_dict()
+            self._passes, self._consumed, self._pass_start, present, deal=self._deal
         )
         if self._continues:
             return replace(position, first_pass=self._first_pass, earlier=self._earlier)
@@ -221,6 +223,7 @@ class ResumableLoader(Generic[B]):
         """Begin a pass now, or the rest of an `inherited` one."""
         self._pass_start = self._capture()
         self._scheme = inherited or self._inspect()
+        self._deal = self._scheme.to_dict()
         if inherited:
             exit_stack.enter_context(
                 loader_introspection.apply_sampler(self._loader, inherited.remainder())

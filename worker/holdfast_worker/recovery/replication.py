@@ -123,8 +123,9 @@ class Replication:
         fits = LENGTH_BYTES + len(self._sent) <= self._slot_bytes
         state = self._sent if fits else b""
         slot = torch.zeros(self._slot_bytes, dtype=torch.uint8)
-        raw = len(state).to_bytes(LENGTH_BYTES, "little") + state
-        slot[: len(raw)] = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+        raw = memoryview(slot.numpy())  # type: ignore[arg-type]  # an array is a buffer, despite its stubs
+        raw[:LENGTH_BYTES] = len(state).to_bytes(LENGTH_BYTES, "little")
+        raw[LENGTH_BYTES : LENGTH_BYTES + len(state)] = state
         slots = [torch.empty_like(slot) for _ in range(self._group.size())]
         work = self._group.allgather([slots], [slot])
         kept = [each for each in self._exchanges if each.step == step - 1]

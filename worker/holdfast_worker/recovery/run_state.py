@@ -22,9 +22,13 @@ from holdfast_worker.distributed.recoverable_group import RecoverableGroup
 from holdfast_worker.distributed.recovery_plan import Place
 from holdfast_worker.distributed.tensor_layout import Owner
 from holdfast_worker.protocol.reports import Json
+from holdfast_worker.recovery.cached_encoder import CachedEncoder, dump
 from holdfast_worker.recovery.replication import MAX_OWN_BYTES
 
 HAS_STEPPED: Final = "an optimizer had stepped within the step"
+
+CONSTANT: Final = ("dawn", "deal")
+"""Fields of a position that are the same objects during a pass over the data, and have most of its bytes."""
 
 
 class RunState:
@@ -36,8 +40,9 @@ class RunState:
         self._at_boundary: dict[str, Any] = {}
         """States of objects other than models and optimizers, as a step may change them."""
         self._has_stepped = False
-        self._pass_start: object = None
-        self._pass_start_json: Json = None
+        self._encoder = CachedEncoder()
+        self._constants: dict[str, tuple[object, str]] = {}
+        """Constant fields of the position, with their JSON."""
         _, encoder = tracked.encode()
         self._own_objects = [n for n, owner in tracked.owners.items() if owner is Owner.PER_RANK]
         own = {n: t for n, t in encoder.tensors.items() if encoder.owners[n] is Owner.PER_RANK}
@@ -78,33 +83,33 @@ class RunState:
 
     def capture_own(self, position: Position) -> bytes:
         """The state of this rank alone."""
-        if position.dawn is not self._pass_start:
-            # It is the same during a pass over the data, and most of the bytes.
-            self._pass_start = position.dawn
-            self._pass_start_json = InlineEncoder().encode(position.dawn, "own.dawn")
-        encoder = InlineEncoder()
+        constants = [self._encode_constant(name, getattr(position, name)) for name in CONSTANT]
         rest = {
-            each.name: encoder.encode(getattr(position, each.name), f"own.{each.name}")
+            each.name: getattr(position, each.name)
             for each in fields(position)
-            if each.name not in ("dawn", "move")
+            if each.name not in {*CONSTANT, "move"}
         }
-        buffers = {name: encoder.encode(t.detach(), name) for name, t in self._own_buffers.items()}
-        objects = {
-            name: encoder.encode(self._tracked.objects[name].state_dict(), name)
-            for name in self._own_objects
-        }
-        own = [rest, self._pass_start_json, buffers, objects]
-        return json.dumps(own, separators=(",", ":")).encode()
+        buffers = {name: tensor.detach() for name, tensor in self._own_buffers.items()}
+        objects = {name: self._tracked.objects[name].state_dict() for name in self._own_objects}
+        changing = self._encoder.encode([rest, buffers, objects], "own")
+        return f"[{changing},{','.join(constants)}]".encode()
 
     def load(self, tree: Mapping[str, Any], tensors: Sequence[Tensor], own: bytes) -> Position:
         """Load the state that a survivor captured and the state of a lost rank; return its position."""
-        rest, pass_start, buffers, objects = json.loads(own)
+        (rest, buffers, objects), *constants = json.loads(own)
         named = dict(zip(tree["names"], tensors, strict=True))
         named |= {name: decode(raw, {}) for name, raw in buffers.items()}
         trees = {**tree["trees"], **objects}
         self._tracked.load({name: decode(trees[name], named) for name in self._tracked.names})
-        position = {name: decode(raw, {}) for name, raw in rest.items()}
-        return Position(dawn=decode(pass_start, {}), **position)
+        rest |= dict(zip(CONSTANT, constants, strict=True))
+        return Position(**{name: decode(raw, {}) for name, raw in rest.items()})
+
+    def _encode_constant(self, name: str, value: object) -> str:
+        known = self._constants.get(name)
+        if known is None or known[0] is not value:
+            known = value, dump(InlineEncoder().encode(value, f"own.{name}"))
+            self._constants[name] = known
+        return known[1]
 
     def _after_step(self, *_given: object) -> None:
         self._has_stepped = True
