@@ -11,7 +11,7 @@ from holdfast.domain.billing.rate import RateSchedule
 from holdfast.domain.billing.running_cost import AttemptMeter, RunningCost
 from holdfast.domain.checkpoints.history import SaveHealth
 from holdfast.domain.events import CancelRequested, Cause
-from holdfast.domain.jobs.job import Job
+from holdfast.domain.jobs.job import Job, PendingDrill
 from holdfast.domain.jobs.lifecycle import FOLD
 from holdfast.store.journal import Journal
 from holdfast.store.queries import Queries
@@ -34,9 +34,9 @@ OLD = {
 FIELDS = (
     "id seq name state owner project submitted_at updated_at outcome exit_code detail leftovers account stop_asked_at tripped guard "
     "limits launch_limits launch launches_before_resume is_launched "
-    "attempt attempts_before_launch denials placed node_changes lost_nodes preempted_nodes "
+    "attempt attempts_before_launch denials placed node_changes lost_nodes preempted_nodes drilled_nodes "
     "started_attempt noticed left_attempt hopeless furthest_step advanced_attempt "
-    "step total_steps last_checkpoint_step saving crashes zone micros_per_hour preemptions failures failure resumes passed_over"
+    "step total_steps last_checkpoint_step saving crashes zone micros_per_hour preemptions drills pending_drills failures failure resumes passed_over"
 )
 
 
@@ -122,6 +122,7 @@ def test_fold_version_matches_the_cached_fields() -> None:
         *("free_since", "node_ms", "settled_micros", "settled_months", "meters"),
     ]
     assert [item.name for item in fields(AttemptMeter)] == ["attempt", "since", "until", "tariffs"]
+    assert [item.name for item in fields(PendingDrill)] == ["at", "node"]
     assert [item.name for item in fields(RateSchedule)] == ["steps"]
     assert [item.name for item in fields(SaveHealth)] == ["guarantee", "interval", "trouble"]
-    assert FOLD == 10
+    assert FOLD == 11

@@ -11,6 +11,7 @@ from holdfast.domain.events import (
     Cause,
     CheckpointCommitted,
     CheckpointFailed,
+    DrillRequested,
     Finished,
     Guard,
     GuardTripped,
@@ -83,8 +84,16 @@ def ready(
     )
 
 
-def lost(seconds: float = 0, *, attempt: int = 1, cause: Cause = Cause.PREEMPTED) -> CapacityLost:
-    return CapacityLost(at=at(seconds), attempt=attempt, cause=cause)
+def lost(
+    seconds: float = 0, *, attempt: int = 1, cause: Cause = Cause.PREEMPTED, drill: bool = False
+) -> CapacityLost:
+    return CapacityLost(at=at(seconds), attempt=attempt, cause=cause, drill=drill)
+
+
+def drill_requested(
+    seconds: float = 0, *, node: int | None = None, notice_s: float | None = None, by: str = ""
+) -> DrillRequested:
+    return DrillRequested(at=at(seconds), attempt=1, node=node, notice_s=notice_s, by=by)
 
 
 def node_lost(
@@ -95,6 +104,7 @@ def node_lost(
     nodes: int = 1,
     micros: int = SPOT,
     cause: Cause = Cause.PREEMPTED,
+    drill: bool = False,
 ) -> NodeLost:
     return NodeLost(
         at=at(seconds),
@@ -104,6 +114,7 @@ def node_lost(
         micros_per_hour=micros,
         on_demand_micros_per_hour=ON_DEMAND,
         cause=cause,
+        drill=drill,
     )
 
 

@@ -100,6 +100,11 @@ class Attempt:
         return self.lost.cause if self.lost else None
 
     @property
+    def is_drill(self) -> bool:
+        """Whether a user requested the loss of the nodes."""
+        return self.lost is not None and self.lost.drill
+
+    @property
     def restore(self) -> RestoreStarted | None:
         """The first restore."""
         return self.starts[0].restore

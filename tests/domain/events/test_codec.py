@@ -47,6 +47,9 @@ WORDS: dict[str, st.SearchStrategy[Any]] = {
     "safe_step": COUNTS,
     "interval": st.none() | st.builds(Interval, *[COUNTS] * 5),
     "snapshot_at": TIMES,
+    "node": COUNTS,
+    "notice_s": st.none() | st.floats(0, 3600),
+    "drill": st.booleans(),
     "left_s": st.none() | st.floats(-1e12, 1e12),
     "spec": st.dictionaries(st.text(), JSON, max_size=3),
     "limits": st.dictionaries(st.text(), JSON, max_size=3),
@@ -138,6 +141,7 @@ def test_worker_and_user_events_have_their_sources() -> None:
     assert {kind for kind, source in sources.items() if source is Source.WORKER} == WORKER_KINDS
     assert {kind for kind, source in sources.items() if source is Source.USER} == {
         "Submitted",
+        "DrillRequested",
         "LimitsChanged",
         "RunsCompared",
         *REQUESTS,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from holdfast.domain.events.base import EventBase, Source, UnknownEvent
 from holdfast.domain.events.codec import KINDS, WORKER_KINDS, Event, decode, encode
 from holdfast.domain.events.launcher import (
+    DRILL,
     PREEMPTION_CAUSES,
     CapacityDenied,
     CapacityLost,
@@ -27,6 +28,7 @@ from holdfast.domain.events.launcher import (
 from holdfast.domain.events.requests import (
     DEFAULT_PROJECT,
     CancelRequested,
+    DrillRequested,
     LimitsChanged,
     PauseRequested,
     ResumeRequested,
@@ -57,6 +59,7 @@ from holdfast.domain.events.worker import (
 
 __all__ = [
     "DEFAULT_PROJECT",
+    "DRILL",
     "KINDS",
     "PREEMPTION_CAUSES",
     "WORKER_KINDS",
@@ -69,6 +72,7 @@ __all__ = [
     "CheckpointsRemoved",
     "CleanedUp",
     "CleanupFailed",
+    "DrillRequested",
     "Event",
     "EventBase",
     "Finished",

@@ -30,6 +30,11 @@ PREEMPTION_CAUSES: Final = frozenset({Cause.PREEMPTED, Cause.NODE_FAILED})
 """Causes that reflect the spot market or its machines. Without a notice the two are indistinguishable."""
 
 
+DRILL: Final = "drill"
+"""Listed instead of the cause of a loss that a user requested. It is no `Cause`: events have the field `drill`
+beside the cause, so that older versions, which skip unknown causes, still see the loss."""
+
+
 class Outcome(StrEnum):
     """Outcome of a job."""
 
@@ -122,6 +127,13 @@ class CapacityLost(EventBase):
     """Number of the attempt; 0 if the launch was lost before it had nodes."""
     cause: Cause
     detail: str = ""
+    drill: bool = False
+    """Whether a user requested the preemption. It says nothing about the spot market."""
+
+    @property
+    def is_preemption(self) -> bool:
+        """Whether the spot market or its machines caused the loss."""
+        return self.cause in PREEMPTION_CAUSES and not self.drill
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,6 +157,13 @@ class NodeLost(EventBase):
     """On-demand price of the same nodes."""
     cause: Cause
     detail: str = ""
+    drill: bool = False
+    """Whether a user requested the preemption. It says nothing about the spot market."""
+
+    @property
+    def is_preemption(self) -> bool:
+        """Whether the spot market or its machine caused the loss."""
+        return self.cause in PREEMPTION_CAUSES and not self.drill
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeAlias
 
 from holdfast.domain.events.base import EventBase, Source
-from holdfast.domain.events.values import Checkout, Count, Values, Versions
+from holdfast.domain.events.values import Attempt, Checkout, Count, Values, Versions
 
 DEFAULT_PROJECT: Final = "default"
 """Project of jobs whose submission names none."""
@@ -81,6 +81,24 @@ class LimitsChanged(EventBase):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class DrillRequested(EventBase):
+    """A user requested the preemption of a node, to test how the job recovers.
+
+    Changes no state; the loss that follows has `drill` set.
+    """
+
+    source: ClassVar[Source] = Source.USER
+    attempt: Attempt
+    """The attempt that was running, as far as recorded."""
+    node: int | None = None
+    """Index of the node in its placement, from 0; None: the launcher chose one."""
+    notice_s: float | None = None
+    """Notice in seconds; None: without notice."""
+    by: str = ""
+    """Name of the user; empty as in `Submitted`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunsCompared(EventBase):
     """A user compared this preempted job with an uninterrupted run of it. Changes no state."""
 
@@ -143,5 +161,11 @@ class RunsCompared(EventBase):
 
 
 RequestFact: TypeAlias = (
-    Submitted | CancelRequested | PauseRequested | ResumeRequested | LimitsChanged | RunsCompared
+    Submitted
+    | CancelRequested
+    | PauseRequested
+    | ResumeRequested
+    | LimitsChanged
+    | DrillRequested
+    | RunsCompared
 )

@@ -33,6 +33,15 @@ LEAVING: Final = frozenset({State.PAUSING, State.STOPPING})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PendingDrill:
+    """A requested preemption whose loss is not recorded yet."""
+
+    at: datetime
+    node: int | None = None
+    """The node that the user named; None if the launcher chose one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """A job after a prefix of its log; all fields follow from its events."""
 
@@ -85,6 +94,8 @@ class Job:
     """Nodes of the newest attempt that are lost while the others wait for their replacement."""
     preempted_nodes: tuple[int, ...] = ()
     """Those of them whose loss counts as a preemption."""
+    drilled_nodes: tuple[int, ...] = ()
+    """Those of the preempted nodes whose loss was a drill."""
     started_attempt: int = 0
     """Newest attempt that reported training; may precede its NodesReady."""
     noticed: tuple[int, ...] = ()
@@ -113,7 +124,14 @@ class Job:
     It is what the next nodes cost, so the loss of a single node does not change it.
     """
     preemptions: int = 0
-    """Attempts and single nodes lost to preemption or to a node failure without known cause."""
+    """Attempts and single nodes lost to preemption or to a node failure without known cause.
+
+    Drills are included, because the job recovers from them in the same way.
+    """
+    drills: int = 0
+    """Those of them that users requested."""
+    pending_drills: tuple[PendingDrill, ...] = ()
+    """Drills of the running nodes whose loss is not recorded yet, oldest first."""
     failures: int = 0
     """Attempts that ended with a user error."""
     failure: str = ""

@@ -35,6 +35,7 @@ from holdfast.domain.events import (
     CheckpointsRemoved,
     CleanedUp,
     CleanupFailed,
+    DrillRequested,
     Event,
     Finished,
     GuardTripped,
@@ -63,11 +64,12 @@ from holdfast.domain.events import (
     WorkerLeft,
 )
 from holdfast.domain.jobfile.limits import Limits
-from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.drills import without_drill
+from holdfast.domain.jobs.job import Job, PendingDrill, State
 from holdfast.domain.jobs.transitions import TRANSITIONS
 from holdfast.errors import IllegalTransition
 
-FOLD: Final = 10
+FOLD: Final = 11
 """Version of the fold. Raise it if the same events yield a different `Job`, so that cached rows are recomputed."""
 
 
@@ -103,6 +105,7 @@ def advance(job: Job, event: Event) -> Job:
             | CheckpointsRemoved()
             | PriceChanged()
             | LimitsChanged()
+            | DrillRequested()
             | RunsCompared()
         ):
             return _apply_annotation(job, event)
@@ -136,6 +139,7 @@ def _apply_annotation(
     | CheckpointsRemoved
     | PriceChanged
     | LimitsChanged
+    | DrillRequested
     | RunsCompared,
 ) -> Job:
     """The job after an event that does not change its state."""
@@ -150,6 +154,9 @@ def _apply_annotation(
             if job.state is State.ENDED:
                 raise IllegalTransition(f"{job.id} is {job.status}: LimitsChanged cannot follow")
             return replace(job, limits=Limits.model_validate(limits, extra="ignore"))
+        case DrillRequested(at=at, node=node):
+            pending = (*job.pending_drills, PendingDrill(at=at, node=node))
+            return replace(job, pending_drills=pending)
         case CheckpointsRemoved() | RunsCompared():
             return job
         case _:
@@ -263,6 +270,8 @@ def _paused(job: Job, event: Paused, state: State) -> Job:
         placed=False,
         lost_nodes=(),
         preempted_nodes=(),
+        drilled_nodes=(),
+        pending_drills=(),
         detail=event.detail,
         account=job.account.closed(event.at),
     )
@@ -297,6 +306,9 @@ def _placed(job: Job, event: NodesReady, state: State, detail: str) -> Job:
         node_changes=0,
         lost_nodes=(),
         preempted_nodes=(),
+        drilled_nodes=(),
+        # A drill concerns the nodes that were running when it was requested.
+        pending_drills=tuple(drill for drill in job.pending_drills if drill.at >= event.at),
         detail=detail,
         micros_per_hour=event.micros_per_hour,
         account=job.account.opened(
@@ -333,6 +345,7 @@ def _with_capacity_change(
 def _with_node_change(job: Job, event: NodeLost | NodeReplaced, state: State) -> Job:
     """The job after the loss or replacement of a node, with the new price in its account."""
     missing, preempted = set(job.lost_nodes) - {event.node}, set(job.preempted_nodes) - {event.node}
+    drilled = set(job.drilled_nodes) - {event.node}
     changed = replace(
         job,
         state=state,
@@ -348,9 +361,15 @@ def _with_node_change(job: Job, event: NodeLost | NodeReplaced, state: State) ->
         changed = replace(changed, noticed=noticed)
     if isinstance(event, NodeLost) and event.cause in PREEMPTION_CAUSES:
         preempted.add(event.node)
-        changed = replace(changed, preemptions=job.preemptions + 1)
-    lost_nodes, preempted_nodes = tuple(sorted(missing)), tuple(sorted(preempted))
-    changed = replace(changed, lost_nodes=lost_nodes, preempted_nodes=preempted_nodes)
+        changed = _with_preemption(changed, event)
+        if event.drill:
+            drilled.add(event.node)
+    changed = replace(
+        changed,
+        lost_nodes=tuple(sorted(missing)),
+        preempted_nodes=tuple(sorted(preempted)),
+        drilled_nodes=tuple(sorted(drilled)),
+    )
     # Keep the reason of a stop, and what ranks have reported since the loss.
     is_shown = isinstance(event, NodeLost) or job.detail == job.lost_nodes_text
     is_shown = is_shown and not job.is_leaving
@@ -361,19 +380,33 @@ def _lost(job: Job, event: CapacityLost, state: State, reason: str | None) -> Jo
     failed = event.cause is Cause.USER_ERROR
     # Nodes that were not replaced in time are counted already; the others are released for them.
     is_preemption = event.cause in PREEMPTION_CAUSES and not job.preempted_nodes
+    if is_preemption:
+        job = _with_preemption(job, event)
     return replace(
         job,
         state=state,
         placed=False,
         lost_nodes=(),
         preempted_nodes=(),
-        preemptions=job.preemptions + is_preemption,
+        drilled_nodes=(),
         failures=job.failures + failed,
         failure=event.detail if failed else job.failure,
         crashes=job.crashes.after_loss(event),
         detail=reason or event.detail or event.cause.replace("_", " "),
         noticed=tuple(attempt for attempt in job.noticed if attempt > event.attempt),
         account=job.account.closed(event.at),
+    )
+
+
+def _with_preemption(job: Job, event: CapacityLost | NodeLost) -> Job:
+    """The job with one more preemption; a drill is no longer pending."""
+    return replace(
+        job,
+        preemptions=job.preemptions + 1,
+        drills=job.drills + event.drill,
+        pending_drills=without_drill(job.pending_drills, event)
+        if event.drill
+        else job.pending_drills,
     )
 
 
@@ -386,6 +419,8 @@ def _ended(job: Job, event: Finished) -> Job:
         placed=False,
         lost_nodes=(),
         preempted_nodes=(),
+        drilled_nodes=(),
+        pending_drills=(),
         outcome=event.outcome,
         exit_code=event.exit_code,
         detail=event.detail,

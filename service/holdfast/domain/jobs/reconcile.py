@@ -41,6 +41,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.jobfile.limits import Limits
 from holdfast.domain.jobs.commands import resume_command
+from holdfast.domain.jobs.drills import with_drill_mark
 from holdfast.domain.jobs.guards import (
     BudgetLike,
     grace_ms,
@@ -109,8 +110,10 @@ def decide(
     if not job.is_launched:
         seen = None  # The outcome of the launch before a pause is known.
     is_known = seen is not None and seen.status is not LaunchStatus.UNKNOWN
-    events: tuple[Event, ...] = tuple(_observed_events(job, seen)) if seen and is_known else ()
-    job = _advance_all(job, events)
+    events: tuple[Event, ...] = ()
+    for event in _observed_events(job, seen) if seen and is_known else ():
+        marked = with_drill_mark(job, event)
+        events, job = (*events, marked), advance(job, marked)
     if seen and (lost := _forgotten(job, seen)):
         events, job = (*events, lost), advance(job, lost)
     over = seen is not None and seen.status is LaunchStatus.ENDED
@@ -135,12 +138,6 @@ def ms_until_decision(job: Job, now: datetime, context: ReconcileContext) -> int
     if not job.is_leaving:
         return ms_until_trip(job, context.limits, now, context.budgets)
     return grace_ms(job, now) if _waits_for_save(job, now, context) else None
-
-
-def _advance_all(job: Job, events: Iterable[Event]) -> Job:
-    for event in events:
-        job = advance(job, event)
-    return job
 
 
 def _next_step(

@@ -1,0 +1,112 @@
+"""Drills: preemptions that users request, to test how a job recovers. Pure.
+
+A loss says something about the spot market unless a user requested it. A launcher reports both in the
+same way, so the reconciler compares each loss with the requests in the log and marks those that
+follow one. The mark is a field of the loss, so that readers of the log need not compare them again.
+
+A drill that would lose work is refused unless the user accepts the loss: the test of one job shall not
+cost hours of it by mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+
+from holdfast.domain.events import (
+    PREEMPTION_CAUSES,
+    CapacityLost,
+    CheckpointCommitted,
+    DrillRequested,
+    Event,
+    NodeLost,
+    TrainingStarted,
+)
+from holdfast.domain.jobs.job import Job, PendingDrill
+
+
+def request_drill(
+    job: Job, now: datetime, *, node: int | None, notice_s: float | None, by: str = ""
+) -> tuple[Event, ...]:
+    """Request the preemption of a node.
+
+    It is recorded before the launcher receives it, so that the loss is never taken for one of the market.
+    If the launcher refuses it, it stays without effect: it explains no loss of later nodes.
+    """
+    request = DrillRequested(at=now, attempt=job.attempt, node=node, notice_s=notice_s, by=by)
+    return (request,)
+
+
+def lost_work_refusal(
+    facts: Iterable[Event], step: int, *, notice_s: float | None, has_store: bool
+) -> str | None:
+    """Why a drill would lose work, with the remedy; None if it would not.
+
+    `facts` are the events of the job, and `step` is the newest step that it has reached.
+    """
+    if not has_store:
+        lost = f" and lose {_steps(step)}" if step else ""
+        return (
+            f"it has no checkpoint store, so it would start again from the beginning{lost}; "
+            "set holdfast.checkpoint.store in its job file, or accept the loss with --force"
+        )
+    kept_step, saving_s, where = 0, 0.0, "the start"
+    for fact in facts:
+        match fact:
+            case TrainingStarted(step=restored) if restored > kept_step:
+                kept_step, where = restored, f"the checkpoint at step {restored:,}"
+            case CheckpointCommitted(at=at, snapshot_at=snapshot_at, step=saved):
+                saving_s = max(0.0, (at - snapshot_at).total_seconds())
+                if saved >= kept_step:
+                    kept_step, where = saved, f"the checkpoint at step {saved:,}"
+            case _:
+                pass
+    at_risk = step - kept_step
+    if at_risk <= 0 or (notice_s and notice_s >= saving_s):
+        return None
+    since = f"{_steps(at_risk)} since {where}"
+    if not notice_s:
+        return (
+            f"without notice it would lose {since}; give it notice, such as --notice 30s, "
+            "or accept the loss with --force"
+        )
+    return (
+        f"its newest checkpoint took {saving_s:.1f} s to save, so that a notice of {notice_s:g} s may lose "
+        f"{since}; give it more notice, or accept the loss with --force"
+    )
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step{'s' * (count != 1)}"
+
+
+def with_drill_mark(job: Job, event: Event) -> Event:
+    """The event, with `drill` set if it is a loss that a user requested.
+
+    `job` is the job before the event.
+    """
+    if not isinstance(event, CapacityLost | NodeLost) or event.cause not in PREEMPTION_CAUSES:
+        return event  # A program that fails during a drill has failed.
+    is_drill = any(_explains(drill, event) for drill in job.pending_drills)
+    if isinstance(event, CapacityLost) and job.preempted_nodes:
+        # The nodes that were not replaced end the attempt: it is one loss with theirs.
+        is_drill = set(job.preempted_nodes) == set(job.drilled_nodes)
+    return replace(event, drill=True) if is_drill else event
+
+
+def without_drill(
+    pending: tuple[PendingDrill, ...], loss: CapacityLost | NodeLost
+) -> tuple[PendingDrill, ...]:
+    """The drills that are pending after a loss. One drill explains the loss of one node."""
+    explained = [drill for drill in pending if _explains(drill, loss)]
+    if isinstance(loss, NodeLost):
+        # A request for this node is a better explanation than one for any node.
+        explained = sorted(explained, key=lambda drill: drill.node is None)[:1]
+    return tuple(drill for drill in pending if drill not in explained)
+
+
+def _explains(drill: PendingDrill, loss: CapacityLost | NodeLost) -> bool:
+    """Whether a drill can have caused a loss: it is of that node, and was requested before."""
+    is_same_node = not isinstance(loss, NodeLost) or drill.node in (None, loss.node)
+    return is_same_node and drill.at <= loss.at
