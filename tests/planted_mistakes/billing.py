@@ -241,4 +241,11 @@ BILLING_MISTAKES: Final = (
         new="losses = [*item.node_losses]",
         tests=("tests/domain/preemptions/test_placements.py",),
     ),
+    Mistake(
+        name="drill-counts-as-a-preemption-of-the-market",
+        file=f"{S}domain/preemptions/placements.py",
+        old="return self.cause in PREEMPTION_CAUSES and not self.is_drill",
+        new="return self.cause in PREEMPTION_CAUSES",
+        tests=("tests/api/test_drills.py",),
+    ),
 )

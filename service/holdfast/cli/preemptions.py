@@ -157,10 +157,16 @@ def _cells(item: PreemptionOut) -> list[str]:
 
 def _notes(response: PreemptionsOut) -> list[str]:
     total = response.total
-    others = {c: n for c, n in total.causes.items() if c not in ("preempted", "node_failed")}
+    counted = ("preempted", "node_failed", "drill")
+    others = {c: n for c, n in total.causes.items() if c not in counted}
     lines = [
         "preemptions include nodes lost without notice; hours are in UTC; recovery times are averages"
     ]
+    if total.drills:
+        several = total.drills != 1
+        lines.append(
+            f"{total.drills} drill{'s' * several} that users requested {'are' if several else 'is'} not included above"
+        )
     if others:
         words = ", ".join(f"{n} {cause.replace('_', ' ')}" for cause, n in others.items())
         lines.append(f"other capacity losses, not included above: {words}")

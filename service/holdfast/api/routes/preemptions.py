@@ -146,7 +146,8 @@ def list_preemption_history(
         until=window.until,
         days=[PreemptionDayOut(**asdict(day)) for day in found.days],
         preemptions=[_record(one) for one in found.newest],
-        left_out=sum(day.taken for day in found.days) - len(found.newest),
+        left_out=sum(day.taken for day in found.days)
+        - sum(not one.is_drill for one in found.newest),
     )
 
 
@@ -158,6 +159,7 @@ def _record(one: Preemption) -> PreemptionRecordOut:
     return PreemptionRecordOut(
         at=datetime.fromtimestamp(at_ms / 1000, UTC),
         notice_s=None if notice_ms is None else notice_ms / 1000,
+        drill=one.is_drill,
         **values,
     )
 
@@ -182,6 +184,7 @@ def _view(losses: LossTotal) -> PreemptionOut:
         cause=losses.cause,
         taken=losses.preempted,
         causes=dict(sorted(losses.causes.items())),
+        drills=losses.drills,
         node_hours=losses.node_hours,
         per_100_node_hours=rate,
         per_100_node_hours_low=low,

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from holdfast.api.dependencies import TheServices
 from holdfast.api.routing import Router
 from holdfast.domain.billing.phases import Phase
-from holdfast.domain.events import Cause, Outcome
+from holdfast.domain.events import DRILL, Cause, Outcome
 from holdfast.domain.jobfile.limits import MICROS_PER_USD
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.jobs.job import State
@@ -96,7 +96,8 @@ def _figures(services: Services) -> Iterator[Metric]:
 def _jobs(found: ServiceStatistics) -> Iterator[Metric]:
     yield _labelled_gauge("holdfast_jobs", "Jobs, by state.", "state", STATES, found.jobs)
     words = "Attempts lost so far, by cause."
-    yield _labelled_gauge("holdfast_losses", words, "cause", Cause, found.losses)
+    causes = (*Cause, DRILL)
+    yield _labelled_gauge("holdfast_losses", words, "cause", causes, found.losses)
     words = "Ended jobs that are not in the totals yet."
     yield _gauge("holdfast_jobs_pending", words, found.pending)
 

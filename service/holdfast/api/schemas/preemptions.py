@@ -32,7 +32,13 @@ class PreemptionOut(Schema):
     instance_type: str | None
     cause: str | None = Field(description="Null if not grouped by cause.")
     taken: int = Field(description="Preempted, or failed without a notice.")
-    causes: dict[str, int] = Field(description="All capacity losses, by cause.")
+    causes: dict[str, int] = Field(
+        description="All capacity losses, by cause; those that users requested as `drill`."
+    )
+    drills: int = Field(
+        default=0,
+        description="Losses that users requested. They say nothing about the market, so no other figure includes them.",
+    )
     node_hours: float
     per_100_node_hours: float | None = Field(
         description="Preemptions per 100 node-hours; null below 5 of them, and for other causes."
@@ -134,6 +140,10 @@ class PreemptionRecordOut(Schema):
     zone: str
     instance_type: str | None = Field(description="Null where the launcher did not report it.")
     cause: str
+    drill: bool = Field(
+        default=False,
+        description="True if a user requested it; `cause` is then `drill`, and no day counts it.",
+    )
     is_noticed: bool
     notice_s: float | None = Field(
         description="Length of the notice; null without a notice, or where it was not reported."

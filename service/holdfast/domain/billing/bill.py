@@ -127,6 +127,8 @@ class AttemptBill:
     """End of the attempt; None while the nodes run."""
     cause: Cause | None
     """Cause of the loss; None while the nodes run or if the job ended with them."""
+    is_drill: bool
+    """Whether a user requested the loss."""
     simulated: bool
     price_source: str
     """Source of the price; empty if the launcher sets it."""
@@ -407,6 +409,7 @@ def _attempt_bill(
         ready_at=ready.at,
         ended_at=attempt.ended_at,
         cause=attempt.cause,
+        is_drill=attempt.is_drill,
         simulated=ready.simulated,
         price_source=ready.price_source,
         price_as_of=ready.price_as_of,

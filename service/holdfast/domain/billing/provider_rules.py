@@ -130,7 +130,7 @@ def _first_hour(tenure: Sequence[BilledUsage], terms: BillingTerms) -> Adjustmen
     """
     last = tenure[-1]
     lasted_ms = last.end_ms - tenure[0].begin_ms
-    proven = last.attempt.cause is Cause.PREEMPTED
+    proven = last.attempt.cause is Cause.PREEMPTED and not last.attempt.is_drill
     if not proven or lasted_ms >= terms.free_if_reclaimed_within_ms:
         return None
     spot = [

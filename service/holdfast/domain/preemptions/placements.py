@@ -20,6 +20,7 @@ from holdfast.domain.attempts import Attempt, LatestPoint, NodeLoss, collect_att
 from holdfast.domain.billing.bill import AttemptBill, Bill, Phase
 from holdfast.domain.billing.rate import MS_PER_HOUR, to_ms
 from holdfast.domain.events import (
+    DRILL,
     PREEMPTION_CAUSES,
     CapacityLost,
     Cause,
@@ -48,6 +49,8 @@ class PlacementRecord:
     is_running: bool
     cause: Cause | None
     """Cause of the loss; None while it runs or if the job ended with its nodes."""
+    is_drill: bool
+    """Whether a user requested the loss."""
     is_noticed: bool
     notice_ms: int | None
     """Duration of the notice; None without a notice or a stated duration."""
@@ -70,8 +73,13 @@ class PlacementRecord:
 
     @property
     def is_preempted(self) -> bool:
-        """Whether its loss counts as a preemption."""
-        return self.cause in PREEMPTION_CAUSES
+        """Whether its loss counts as a preemption. A drill says nothing about the market."""
+        return self.cause in PREEMPTION_CAUSES and not self.is_drill
+
+    @property
+    def listed_cause(self) -> str | None:
+        """The cause under which statistics list its loss."""
+        return DRILL if self.is_drill else self.cause and self.cause.value
 
 
 def placement_records(
@@ -137,6 +145,7 @@ def _node_records(
                 end_ms=end_ms,
                 is_running=False,
                 cause=loss.lost.cause,
+                is_drill=loss.lost.drill,
                 is_noticed=notice is not None,
                 notice_ms=_notice_ms(notice),
                 is_notice_used=_is_notice_used(attempt, notice, loss.lost.at),
@@ -200,6 +209,7 @@ def _placement_record(
         end_ms=item.end_ms,
         is_running=item.ended_at is None,
         cause=item.cause,
+        is_drill=item.is_drill,
         is_noticed=notice is not None,
         notice_ms=_notice_ms(notice),
         is_notice_used=_is_notice_used(attempt, notice, item.ended_at),

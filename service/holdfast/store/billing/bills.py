@@ -44,7 +44,7 @@ from holdfast.store.tables.jobs import jobs
 
 T = TypeVar("T")
 
-ROLLUP_VERSION: Final = 3
+ROLLUP_VERSION: Final = 4
 """Raised whenever the same events result in different rows, so that older rows are computed again."""
 BATCH: Final = 20
 """Jobs whose rows are written in one transaction. A lower value adds transactions; a higher value
@@ -346,7 +346,7 @@ def placement_row(known: JobHistory, placement: PlacementRecord) -> dict[str, An
         "project": known.project,
         "minutes": (placement.end_ms - placement.begin_ms) // 60_000,
         "end_hour": placement.end_ms // MS_PER_HOUR % 24,
-        "cause": placement.cause.value if placement.cause else None,
+        "cause": placement.listed_cause,
         "is_noticed": int(placement.is_noticed),
         "is_notice_used": int(placement.is_notice_used),
         "simulated": int(placement.simulated),

@@ -13,6 +13,7 @@ from sqlalchemy import BigInteger, ColumnElement, Connection, case, func, litera
 from sqlalchemy import Engine as Database
 
 from holdfast.domain.billing.rate import MS_PER_HOUR
+from holdfast.domain.events import DRILL
 from holdfast.domain.jobfile.spec import Engine, engine_of
 from holdfast.domain.jobfile.spot_safety import HistoricalLifetimes, node_kind
 from holdfast.domain.preemptions.placements import PlacementRecord
@@ -49,7 +50,7 @@ def historical_lifetimes(database: Database, kind: str) -> HistoricalLifetimes:
                 continue
             job = event_log.load(connection, row.id, row.fold)
             node_ms += job.account.node_ms
-            losses += job.preemptions
+            losses += job.preemptions - job.drills
     return HistoricalLifetimes(node_ms / 1000, losses)
 
 
@@ -127,6 +128,11 @@ class Preemption:
     simulated: bool
     is_price_estimate: bool
 
+    @property
+    def is_drill(self) -> bool:
+        """Whether a user requested it."""
+        return self.cause == DRILL
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreemptionDay:
@@ -185,18 +191,21 @@ class PreemptionCostQueries:
         return _most_expensive(limit, ended, [cost for cost in live if cost.taken])
 
     def history(self, question: LossRequest, now: datetime, limit: int) -> PreemptionHistory:
-        """Preemptions by day, and the newest `limit` single ones."""
+        """Preemptions by day, and the newest `limit` single ones.
+
+        Drills are among the single ones, and no day counts them.
+        """
         self._ledgers.roll_up(MAX_PER_REQUEST)
         days = self._ledgers.cache.get(("days", question), partial(_read_days, question), _by_day)
         read, more = partial(_read_newest, question, limit), partial(_newest, limit)
         newest = self._ledgers.cache.get(("newest", question, limit), read, more)
         for item in self._ledgers.live_jobs(now):
-            taken = [
+            listed = [
                 _preemption_of(item, placement)
-                for placement in _preempted_placements(item, question)
+                for placement in _preempted_placements(item, question, with_drills=True)
             ]
-            newest = _newest(limit, newest, taken)
-            days = _by_day(days, _days_of(taken))
+            newest = _newest(limit, newest, listed)
+            days = _by_day(days, _days_of(one for one in listed if not one.is_drill))
         return PreemptionHistory(
             days=tuple(
                 PreemptionDay(
@@ -245,7 +254,7 @@ def _read_newest(
     same = [table[name] for name in _SAME]
     query = select(table.end_ms.label("at_ms"), ledgers.c.name, ledgers.c.project, *same)
     query = query.join(ledgers, ledgers.c.job_id == table.job_id).where(
-        *_conditions(question, only)
+        *_conditions(question, only, with_drills=True)
     )
     query = query.order_by(table.end_ms.desc(), table.job_id, table.attempt, table.part).limit(
         limit
@@ -313,8 +322,11 @@ def _read_costs(
     return [_cost_from_row(*row) for row in connection.execute(query)]
 
 
-def _conditions(question: LossRequest, only: Only) -> Iterator[ColumnElement[bool]]:
-    yield ledger_placements.c.cause.in_(PREEMPTION_CAUSE_VALUES)
+def _conditions(
+    question: LossRequest, only: Only, *, with_drills: bool = False
+) -> Iterator[ColumnElement[bool]]:
+    causes = (*PREEMPTION_CAUSE_VALUES, DRILL) if with_drills else PREEMPTION_CAUSE_VALUES
+    yield ledger_placements.c.cause.in_(causes)
     yield from conditions(ledger_placements, question, only)
     yield from ends_within(question)
 
@@ -327,14 +339,16 @@ def _most_expensive(
     return order[:limit]
 
 
-def _preempted_placements(item: LiveJob, question: LossRequest) -> list[PlacementRecord]:
+def _preempted_placements(
+    item: LiveJob, question: LossRequest, *, with_drills: bool = False
+) -> list[PlacementRecord]:
     """The preempted placements of a live job within the request."""
     if question.projects is not None and item.history.project not in question.projects:
         return []
     return [
         placement
         for placement in item.placements
-        if placement.is_preempted
+        if (placement.is_preempted or (with_drills and placement.is_drill))
         and question.zone in (None, placement.zone)
         and question.instance_type in (None, placement.instance_type)
         and question.includes(placement.end_ms)

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from sqlalchemy import ColumnElement, Connection, Select, Table, case, func, null, select
 
 from holdfast.domain.billing.rate import MS_PER_HOUR, to_ms
-from holdfast.domain.events import PREEMPTION_CAUSES
+from holdfast.domain.events import DRILL, PREEMPTION_CAUSES
 from holdfast.domain.preemptions.placements import PlacementRecord
 from holdfast.domain.preemptions.survival import SurvivalPoint, mean_minutes, survival
 from holdfast.store.billing.bills import MAX_PER_REQUEST, BillRollups, LiveJob, placement_row
@@ -115,6 +115,11 @@ class LossTotal:
     def preempted(self) -> int:
         """Losses caused by the market."""
         return sum(self.causes[cause] for cause in PREEMPTION_CAUSE_VALUES)
+
+    @property
+    def drills(self) -> int:
+        """Losses that users requested, which no other figure includes."""
+        return self.causes[DRILL]
 
     @property
     def node_hours(self) -> float:
@@ -297,11 +302,11 @@ def _live_counts(
         if placement.is_running or is_within:
             ends = (1, 0) if placement.is_preempted else (0, 1)
             counts.add(LossCounts({}, {}, {row["minutes"]: ends}))
-        if placement.cause is not None and is_within:
+        if placement.listed_cause is not None and is_within:
             place = question.group_key(placement.zone, row["end_hour"], placement.instance_type)
             known = (int(row[name] is not None) for name in SPANS)
             values = (1, *(row[name] or 0 for name in (*COUNTS, *SPANS, *PRICE_FLAGS)), *known)
-            counts.add(LossCounts({}, {(place, placement.cause.value): values}, {}))
+            counts.add(LossCounts({}, {(place, placement.listed_cause): values}, {}))
     return counts
 
 

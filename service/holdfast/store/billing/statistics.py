@@ -61,7 +61,7 @@ def collect_statistics(engine: Engine, ledgers: BillRollups, now: datetime) -> S
     for kept in live:
         whole.add(kept.cached("tally", partial(_money, kept.closed_rows)))
         whole.add(_money(kept.open_rows))
-        whole.losses.update(item.cause.value for item in kept.placements if item.cause)
+        whole.losses.update(item.listed_cause for item in kept.placements if item.listed_cause)
     with reading(engine) as connection:
         states = _by(connection, jobs.c.status)
     return ServiceStatistics(
