@@ -99,4 +99,5 @@ const CAUSES: Record<string, string> = {
   user_error: 'program failed',
 }
 
-export const causeWords = (cause: string): string => CAUSES[cause] ?? cause.replaceAll('_', ' ')
+/** Words for a cause. A loss that a user requested is called a drill, whatever its cause. */
+export const causeWords = (cause: string, drill = false): string => (drill ? 'drill' : CAUSES[cause] ?? cause.replaceAll('_', ' '))

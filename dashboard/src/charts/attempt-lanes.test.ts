@@ -59,6 +59,14 @@ it('names the lost node whose attempt continues', () => {
   expect(lane?.marks).toEqual([{ kind: 'preemption', at: READY + 4000, words: 'preemption of node 1' }])
 })
 
+it('names the loss of a node in a drill', () => {
+  const facts = [{ kind: 'NodeLost', at: '2026-03-01T00:00:14Z', body: { attempt: 2, node: 1, cause: 'preempted', drill: true } }] as unknown as JobEvent[]
+
+  const [lane] = lanesOf([ATTEMPT], facts)
+
+  expect(lane?.marks.map(({ words }) => words)).toEqual(['preemption of node 1: drill'])
+})
+
 it('computes the extent of all lanes', () => {
   expect(extentOf(lanesOf([ATTEMPT], []))).toEqual({ from: READY - 4000, to: READY + 7000 })
   expect(extentOf([])).toBeNull()

@@ -64,7 +64,8 @@ function marksOf(event: JobEvent): Mark[] {
   if (kind === 'notice') return [{ kind, at, words: `${one} at step ${step}${left_s === null ? '' : `, ${Math.round(Number(left_s))} s left`}` }]
   if (kind === 'resume') return [{ kind, at, words: `${one} at step ${step}` }]
   const what = event.kind === 'NodeLost' ? `${one} of node ${event.body.node}` : one
-  return [{ kind, at, words: cause === 'preempted' ? what : `${what}: ${causeWords(String(cause))}` }]
+  const drill = event.body.drill === true
+  return [{ kind, at, words: cause === 'preempted' && !drill ? what : `${what}: ${causeWords(String(cause), drill)}` }]
 }
 
 /** From the start of the first attempt to the end of the newest. */

@@ -90,6 +90,7 @@ def print_bill(account: BillOut) -> None:
 
     for item in account.attempts:
         ended_by = (item.cause or ("end of the job" if item.ended_at else "-")).replace("_", " ")
+        ended_by += " (drill)" * item.drill
         paid = money(item.paid_micros, simulated=item.simulated or item.is_price_estimate)
         table.add_row(
             str(item.attempt),
@@ -155,7 +156,7 @@ def _summary(account: BillOut) -> list[str]:
             continue
         notice = f"{loss.notice_s:.1f} s notice" if loss.notice_s is not None else "no notice"
         lines.append(
-            f"{clock(loss.at)} attempt {loss.attempt} {loss.cause.replace('_', ' ')} in {loss.zone}, {notice}: lost "
+            f"{clock(loss.at)} attempt {loss.attempt} {_cause_text(loss)} in {loss.zone}, {notice}: lost "
             f"{loss.lost_steps:,} steps, {span(loss.lost_ms)}, {money(loss.lost_micros, simulated=mark)}"
         )
     if account.simulated:
@@ -163,11 +164,15 @@ def _summary(account: BillOut) -> list[str]:
     return [*lines, *_price_notes(account), *_rule_notes(account)]
 
 
+def _cause_text(loss: NodeLossOut) -> str:
+    return loss.cause.replace("_", " ") + " (drill)" * loss.drill
+
+
 def _node_loss_text(loss: NodeLossOut) -> str:
     """Describe the loss of a single node while the others kept running."""
     after = loss.replaced_after_ms
     how = "not replaced" if after is None else f"replaced after {after / 1000:.1f} s"
-    what = f"node {loss.node} {loss.cause.replace('_', ' ')}"
+    what = f"node {loss.node} {_cause_text(loss)}"
     return f"{clock(loss.at)} attempt {loss.attempt} {what} in {loss.zone}, {how}"
 
 

@@ -61,8 +61,8 @@ export function AttemptsView({ attempts, events }: { attempts: Attempt[]; events
       ),
     },
     {
-      name: 'ended_by', title: 'Ended by', value: (one) => one.cause ?? (one.ended_at ? 'job ended' : 'running'),
-      cell: (one) => (one.cause ? `✕ ${causeWords(one.cause)}` : one.ended_at ? 'job ended' : '● running'),
+      name: 'ended_by', title: 'Ended by', value: (one) => (one.drill ? 'drill' : one.cause) ?? (one.ended_at ? 'job ended' : 'running'),
+      cell: (one) => (one.cause ? `✕ ${causeWords(one.cause, one.drill)}` : one.ended_at ? 'job ended' : '● running'),
     },
   ]
   return (

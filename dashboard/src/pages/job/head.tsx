@@ -130,7 +130,7 @@ function Sentence({ job, bill }: { job: Job; bill: Bill | null }) {
         'no preemptions or failures so far'
       ) : (
         <>
-          {many(job.preemptions, 'preemption')} and {job.failures} of {many(job.max_failures, 'allowed failure')} so far; lost {many(job.lost_steps, 'step')}
+          {many(job.preemptions, 'preemption')}{job.drills > 0 && <> ({many(job.drills, 'drill')})</>} and {job.failures} of {many(job.max_failures, 'allowed failure')} so far; lost {many(job.lost_steps, 'step')}
           {lost && lost.ms > 0 && <> and {duration(lost.ms)} for <Money micros={lost.micros} {...soft} /></>}
         </>
       )}

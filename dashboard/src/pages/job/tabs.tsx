@@ -42,7 +42,7 @@ function Sentences({ sentences }: { sentences: Sentence[] }) {
 /** The kind of an event, with the name of its chart mark. */
 function EventKind({ event }: { event: JobEvent }) {
   const mark = markOf(event.kind, event.body)
-  return <><strong>{event.kind}</strong>{mark && <small> {MARKS[mark].one}</small>}</>
+  return <><strong>{event.kind}</strong>{mark && <small> {MARKS[mark].one}{event.body.drill === true && ': drill'}</small>}</>
 }
 
 const EVENTS: Column<JobEvent>[] = [

@@ -78,6 +78,7 @@ class AttemptOut(Schema):
     cause: str | None = Field(
         description="Why the nodes were lost; null while they are running or if the job ended."
     )
+    drill: bool = Field(default=False, description="True if a user requested their loss.")
     simulated: bool
     price_source: str | None = Field(
         default=None, description="Source of the price; null if the launcher sets it."
@@ -128,6 +129,7 @@ class NodeLossOut(Schema):
     )
     at: datetime
     cause: str
+    drill: bool = Field(default=False, description="True if a user requested it.")
     zone: str
     notice_s: float | None
     lost_steps: int

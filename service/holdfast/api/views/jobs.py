@@ -123,6 +123,7 @@ def _job(
         nodes=spec.num_nodes,
         gpus=accelerator_count(spec),
         preemptions=job.preemptions,
+        drills=job.drills,
         resumes=job.resumes,
         failures=job.failures,
         max_failures=limits.max_failures,

@@ -19,6 +19,7 @@ from holdfast.domain.events import (
     CapacityDenied,
     Cause,
     CleanupFailed,
+    DrillRequested,
     Event,
     Finished,
     GuardTripped,
@@ -48,6 +49,7 @@ NODE_CAUSE_TEXT: Final = {
     Cause.PREEMPTED: "was preempted",
     Cause.NODE_FAILED: "was lost without notice",
 }
+DRILL_TEXT: Final = "preempted in a drill"
 MAX_NAMED_RANKS: Final = 8
 """Ranks that a sentence names. A lower value hides more of them; a higher value makes it long."""
 
@@ -120,6 +122,18 @@ def _actor_text(by: str) -> str:
     return f" by {by}" if by else ""
 
 
+def _change_text(fact: LimitsChanged | DrillRequested) -> str:
+    who = _actor_text(fact.by)
+    if isinstance(fact, LimitsChanged):
+        new = ", ".join(
+            f"{name} is now {_limit_text(fact.limits.get(name))}" for name in fact.changed
+        )
+        return f"Limits changed{who}: {new}."
+    node = "a node" if fact.node is None else f"node {fact.node}"
+    how = f"with {fact.notice_s:g} s of notice" if fact.notice_s else "without notice"
+    return f"Drill requested{who}: preempt {node} {how}."
+
+
 def _limit_text(limit: object) -> str:
     return "none" if limit is None else str(limit)
 
@@ -171,11 +185,8 @@ def _request_sentences(facts: Sequence[Event]) -> Iterator[Sentence]:
                 yield Sentence(at, "Paused: all nodes are released, and no costs accrue.")
             case ResumeRequested(at=at, reason=reason, by=by):
                 yield Sentence(at, f"Resume requested{_actor_text(by)}: {reason}.")
-            case LimitsChanged(at=at, changed=changed, limits=limits, by=by):
-                new = ", ".join(
-                    f"{name} is now {_limit_text(limits.get(name))}" for name in changed
-                )
-                yield Sentence(at, f"Limits changed{_actor_text(by)}: {new}.")
+            case LimitsChanged() | DrillRequested():
+                yield Sentence(fact.at, _change_text(fact))
             case CleanupFailed(at=at, detail=detail):
                 yield Sentence(at, f"Cleanup failed, and resources may still be billed: {detail}.")
             case _:
@@ -233,9 +244,10 @@ def _attempt_sentences(
     yield from _notice_sentences(attempt)
     if attempt.lost is not None:
         detail = f" ({attempt.lost.detail})" if attempt.lost.detail else ""
+        cause = DRILL_TEXT if attempt.is_drill else CAUSE_TEXT[attempt.lost.cause]
         yield Sentence(
             attempt.lost.at,
-            f"Attempt {item.attempt} ended: {CAUSE_TEXT[attempt.lost.cause]}{detail}. {_lost_work_text(item, mark)}",
+            f"Attempt {item.attempt} ended: {cause}{detail}. {_lost_work_text(item, mark)}",
         )
 
 
@@ -243,9 +255,10 @@ def _node_loss_sentences(loss: NodeLoss) -> Iterator[Sentence]:
     """The loss of a single node and its replacement."""
     lost, replaced = loss.lost, loss.replaced
     detail = f" ({lost.detail})" if lost.detail else ""
+    cause = f"was {DRILL_TEXT}" if lost.drill else NODE_CAUSE_TEXT.get(lost.cause, "was lost")
     yield Sentence(
         lost.at,
-        f"Node {lost.node} {NODE_CAUSE_TEXT.get(lost.cause, 'was lost')}{detail}; the others wait for its replacement.",
+        f"Node {lost.node} {cause}{detail}; the others wait for its replacement.",
     )
     if replaced is not None:
         waited_ms = max(0, to_ms(replaced.at) - to_ms(lost.at))

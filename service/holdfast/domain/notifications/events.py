@@ -156,6 +156,7 @@ def _describe_capacity(
             return None  # `Paused` follows and contains the reason.
         case CapacityLost(cause=cause, detail=detail) if cause in PREEMPTION_CAUSES:
             what = "was preempted" if cause is Cause.PREEMPTED else "lost a node"
+            what = "was preempted in a drill" if event.drill else what
             words = _with_detail(f"{what} in attempt {event.attempt}", detail)
             return NotificationKind.PREEMPTED, words
         case CapacityLost(cause=cause, detail=detail):
@@ -163,7 +164,7 @@ def _describe_capacity(
         case NodeLost(node=node, cause=cause, detail=detail):
             is_preemption = cause in PREEMPTION_CAUSES
             kind = NotificationKind.PREEMPTED if is_preemption else NotificationKind.LOST
-            words = f"lost node {node} in attempt {event.attempt} ({cause.replace('_', ' ')})"
+            words = f"lost node {node} in attempt {event.attempt} ({'drill' if event.drill else cause.replace('_', ' ')})"
             return kind, f"{_with_detail(words, detail)}; the others wait for its replacement"
         case NodeReplaced(node=node, attempt=attempt):
             return NotificationKind.RECOVERED, f"replaced node {node} in attempt {attempt}"
