@@ -109,6 +109,10 @@ class Preemptible(Protocol):
         """
         ...
 
+    async def replaces_alone(self, key: str, *, node: int | None) -> bool:
+        """Whether `node` (None: the one that `preempt` chooses) would be replaced while the others keep the state."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrphanedResource:

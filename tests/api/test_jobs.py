@@ -98,7 +98,7 @@ def test_preemption_is_billed_with_its_lost_steps(world: SimulatedService) -> No
     world.until(job["id"], "training")
     world.pass_time(15)
 
-    answer = world.http.post(f"/v1/jobs/{job['id']}/preempt", json={"node": 1})
+    answer = world.http.post(f"/v1/jobs/{job['id']}/preempt", json={"node": 1, "force": True})
     done = world.until(job["id"], "succeeded")
 
     assert answer.status_code == 202

@@ -50,7 +50,7 @@ def test_demo_continues_and_runs_submitted_jobs(service: Service) -> None:
 
     assert later["simulated"]
     assert later["zone"].startswith("aws/")
-    assert service.cli("preempt", job, "--notice", "10s").returncode == 0
+    assert service.cli("preempt", job, "--notice", "10s", "--force").returncode == 0
     service.until(job, lambda shown: shown["preemptions"] == 1)
     assert service.cli("cancel", job).returncode == 0
     assert service.ended(job)["state"] == "cancelled"

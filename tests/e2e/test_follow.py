@@ -53,7 +53,7 @@ def test_logs_by_attempt_node_and_rank(service: Service) -> None:
     service.wait(
         lambda: "attempt 1 node 1" in service.cli("logs", job, "--node", "1").stdout, "it prints"
     )
-    service.cli("preempt", job, "--no-notice")
+    service.cli("preempt", job, "--no-notice", "--force")
     service.ended(job)
 
     texts = {

@@ -338,4 +338,18 @@ STORE_MISTAKES: Final = (
         new="crashes, failures = job.crashes.after_restart(event), job.failures",
         tests=("tests/domain/jobs/test_crash_loop.py",),
     ),
+    Mistake(
+        name="request-after-a-preemption-makes-it-a-drill",
+        file=f"{S}domain/jobs/drills.py",
+        old="return is_same_node and drill.at <= loss.at",
+        new="return is_same_node",
+        tests=(f"{JOBS}test_drills.py",),
+    ),
+    Mistake(
+        name="short-notice-is-long-enough-to-save",
+        file=f"{S}domain/jobs/drills.py",
+        old="(notice_s and notice_s >= saving_s)",
+        new="notice_s",
+        tests=(f"{JOBS}test_drills.py",),
+    ),
 )

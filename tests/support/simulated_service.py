@@ -39,6 +39,7 @@ from holdfast.store.launches import LaunchBook
 from holdfast.store.leases import LeaseTable
 from holdfast.store.queries import Queries
 from holdfast.store.secrets import Secrets
+from httpx import Response
 from sqlalchemy import Engine
 
 CODE_BYTES = 16 * 1024 * 1024
@@ -141,10 +142,16 @@ class SimulatedService:
         self.clock.advance((state.now - self.clock.now()).total_seconds())
         self.cloud.replay(state.timelines)
 
+    def drill(self, job_id: str, notice_s: float | None = None, **asked: Any) -> Response:
+        """Request the preemption of a node, as a user does."""
+        body = {"notice_s": notice_s, **asked}
+        return self.http.post(f"/v1/jobs/{job_id}/preempt", json=body)
+
     def take_node(self, job_id: str, notice_s: float | None, then_s: float = 0) -> None:
-        """Preempt a node of the job, with or without a notice, and advance the clock."""
-        answer = self.http.post(f"/v1/jobs/{job_id}/preempt", json={"notice_s": notice_s})
-        assert answer.status_code == 202, answer.text
+        """Let the market preempt a node of the job, and advance the clock."""
+        key = self.services.journal.read(job_id).launch_key
+        asyncio.run(self.cloud.preempt(key, node=None, notice_s=notice_s))
+        self.services.leases.make_due(job_id, self.clock.now())
         self.pass_time(then_s)
 
     def until(self, job_id: str, state: str, limit_s: float = 3600) -> dict[str, Any]:

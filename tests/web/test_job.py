@@ -382,6 +382,7 @@ def test_manually_preempted_job_resumes(world: SimulatedService, url: str, page:
     page.get_by_role("button", name="Preempt").click()
     dialog = page.get_by_role("dialog", name="Preempt one node of tiny?")
     dialog.get_by_label("Notice (seconds)").fill("")
+    dialog.get_by_label("Accept the loss of steps that are not saved").check()
 
     dialog.get_by_role("button", name="Preempt").click()
     expect(dialog).to_be_hidden()

@@ -56,6 +56,7 @@ def test_job_survives_preemption_and_restart_on_its_page(service: Service, page:
     page.get_by_role("button", name="Preempt").click()
     dialog = page.get_by_role("dialog", name="Preempt one node of through-it-all?")
     dialog.get_by_label("Notice (seconds)").fill("")
+    dialog.get_by_label("Accept the loss of steps that are not saved").check()
     dialog.get_by_role("button", name="Preempt").click()
     expect(state).to_contain_text("1 preemption", timeout=SOON_MS)
     expect(state).to_contain_text(re.compile("training.*attempt 2"), timeout=SOON_MS)

@@ -264,6 +264,7 @@ def cancel(
 
 def preempt(
     job_id: JobId,
+    *,
     node: Annotated[
         int | None,
         typer.Option("--node", min=0, help="Node to preempt; default: chosen at random."),
@@ -272,12 +273,15 @@ def preempt(
         str, typer.Option("--notice", help="Notice before the node stops, such as 120s.")
     ] = "120s",
     no_notice: Annotated[bool, typer.Option("--no-notice", help="Preempt without notice.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Accept the loss of steps that are not saved.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Preempt a node of a local job, as a spot market would."""
     notice_s = None if no_notice else seconds_of(notice)
     with connect() as client:
-        job = client.preempt(job_id, node=node, notice_s=notice_s)
+        job = client.preempt(job_id, node=node, notice_s=notice_s, force=force)
     if as_json:
         output.print_json(job)
     else:
@@ -286,6 +290,10 @@ def preempt(
             f"preempting {'one node' if node is None else f'node {node}'} of job {job.id} ({how})",
             markup=False,
         )
+
+
+def _drills(job: JobOut) -> str:
+    return f" ({job.drills} drill{'s' * (job.drills != 1)})" if job.drills else ""
 
 
 def _under_notice(job: JobOut) -> str:
@@ -324,7 +332,7 @@ def _print_job(job: JobOut) -> None:
         "continues": f"from job {job.from_job}" if job.from_job else None,
         "step": steps(job.step, job.total_steps),
         "attempt": f"{job.attempt} in {job.zone}" if job.zone else "none yet",
-        "budgets": f"failures {job.failures}/{job.max_failures} · preemptions {job.preemptions}/∞ · resumes {job.resumes}",
+        "budgets": f"failures {job.failures}/{job.max_failures} · preemptions {job.preemptions}/∞{_drills(job)} · resumes {job.resumes}",
         "checkpoint": _checkpoint(job),
         "saves": job.saves,
         "store": job.store_promise,

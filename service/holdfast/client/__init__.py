@@ -243,9 +243,15 @@ class Client:
         """Change the limits of a job as in `resume` and return it."""
         return self._request(JobOut, "PATCH", f"/v1/jobs/{job_id}/limits", json=dict(limits))
 
-    def preempt(self, job_id: str, *, node: int | None, notice_s: float | None) -> JobOut:
-        """Request the preemption of a node and return the job."""
-        body = {"node": node, "notice_s": notice_s}
+    def preempt(
+        self, job_id: str, *, node: int | None, notice_s: float | None, force: bool = False
+    ) -> JobOut:
+        """Request the preemption of a node and return the job.
+
+        `force` accepts the loss of steps that are not saved.
+        """
+        body: dict[str, Any] = {"node": node, "notice_s": notice_s}
+        body |= {"force": True} if force else {}  # Older services do not know the field.
         return self._request(JobOut, "POST", f"/v1/jobs/{job_id}/preempt", json=body)
 
     def bill(self, job_id: str) -> BillOut:

@@ -67,18 +67,18 @@ def run_scenario(services: DemoServices, report_progress: ReportProgress) -> Sce
     )
     wait_until(client, job.id, report_progress, lambda job: job.step >= REPLACED_AT)
     report_progress(
-        client.preempt(job.id, node=1, notice_s=None), "preempted node 1 without notice"
+        client.preempt(job.id, node=1, notice_s=None, force=True), "preempted node 1 without notice"
     )
     job = wait_until(client, job.id, report_progress, lambda job: job.step >= NOTICED_AT)
     report_progress(
-        client.preempt(job.id, node=0, notice_s=NOTICE_S),
+        client.preempt(job.id, node=0, notice_s=NOTICE_S, force=True),
         f"preempted node 0 with {NOTICE_S:g} s notice",
     )
     wait_until(
         client, job.id, report_progress, lambda job: job.attempt == 2 and job.step >= KILLED_AT
     )
     report_progress(
-        client.preempt(job.id, node=0, notice_s=None), "preempted node 0 without notice"
+        client.preempt(job.id, node=0, notice_s=None, force=True), "preempted node 0 without notice"
     )
     job = wait_until(client, job.id, report_progress, lambda job: job.state in FINAL_STATES)
     report_progress(job, f"finished after {job.preemptions} preemptions and {job.resumes} resumes")

@@ -135,7 +135,10 @@ class EquivalenceExperiment:
         if job.state in FINAL_STATES:
             raise Unavailable(late)
         try:
-            job = self.client.preempt(job_id, node=attempt % job.nodes, notice_s=notice_s)
+            # Lost steps are part of the experiment.
+            job = self.client.preempt(
+                job_id, node=attempt % job.nodes, notice_s=notice_s, force=True
+            )
         except Refused as refusal:
             raise Unavailable(f"{late} ({refusal.detail})") from refusal
         how = "without notice" if notice_s is None else f"with {notice_s:g} s notice"

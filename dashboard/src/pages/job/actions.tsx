@@ -25,7 +25,9 @@ export function Actions({ job }: { job: Job }) {
   const reason = <Field name="reason" label="Reason" hint="Recorded in the events. Optional." />
   const preempt = (form: FormData) => {
     const seconds = String(form.get('notice_s') ?? '').trim()
-    return post('preempt')({ node: null, notice_s: seconds === '' ? null : Number(seconds) })
+    // Older services do not know the field.
+    const force = form.has('force') ? { force: true } : {}
+    return post('preempt')({ node: null, notice_s: seconds === '' ? null : Number(seconds), ...force })
   }
   const again = (verb: 'clone' | 'retry') => async (form: FormData) => {
     const body = copyOf(form, submitted)
@@ -56,8 +58,9 @@ export function Actions({ job }: { job: Job }) {
         <LimitFields limits={job.limits} />
       </Action>
       <Action title="Preempt" opens="preempt" asks={`Preempt one node of ${job.name}?`} can={job.can.preempt} act={preempt}>
-        <p>Simulates a spot preemption, to check that the job recovers.</p>
+        <p>Simulates a spot preemption, to check that the job recovers. It is recorded as a drill.</p>
         <Field name="notice_s" label="Notice (seconds)" type="number" value={30} hint="Empty: no notice." />
+        <label><input type="checkbox" name="force" /> Accept the loss of steps that are not saved</label>
       </Action>
       <Action title="Retry" opens="retry" asks={`Retry ${job.name}?`} can={job.can.retry} act={again('retry')}>
         <p>Submits a new job with the same file and limits, starting from step {count(job.last_checkpoint_step ?? 0)}.</p>

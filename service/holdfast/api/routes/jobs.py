@@ -34,10 +34,12 @@ from holdfast.api.views.jobs import (
     submitted_view,
     with_permissions,
 )
+from holdfast.domain.events import Event
 from holdfast.domain.events.values import Checkout
 from holdfast.domain.jobfile.parser import Overrides
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobs import commands
+from holdfast.domain.jobs.drills import lost_work_refusal, request_drill
 from holdfast.domain.jobs.job import Job
 from holdfast.errors import (
     BadRequest,
@@ -197,20 +199,52 @@ def cancel_job(
     return job_views(services, [job])[0]
 
 
+def _lost_work_refusal(services: Services, job: Job, spec: JobSpec, body: PreemptIn) -> str | None:
+    """Return why a drill would lose work of a job with nodes; None if it would not."""
+    launcher = services.launchers[spec.engine]
+    assert isinstance(launcher, Preemptible)
+    if asyncio.run(launcher.replaces_alone(job.launch_key, node=body.node)):
+        return None
+    facts = [fact.event for fact in services.journal.events(job.id)]
+    return lost_work_refusal(
+        facts,
+        job_views(services, [job])[0].step,
+        notice_s=body.notice_s,
+        has_store=spec.holdfast.checkpoint is not None,
+    )
+
+
 @jobs_router.post("/jobs/{job_id}/preempt", status_code=202, response_model=JobOut, tags=["jobs"])
-def preempt_job(job: TheJob, services: TheServices, actor: TheActor, body: PreemptIn) -> JobOut:
-    """Preempt a node as a spot market would, with or without notice, to test recovery."""
+def preempt_job(
+    job: TheJob, services: TheServices, caller: TheCaller, actor: TheActor, body: PreemptIn
+) -> JobOut:
+    """Preempt a node as a spot market would, with or without notice, to test recovery.
+
+    It is recorded as a drill, and statistics of the spot market exclude it.
+    """
     spec = JobSpec.from_stored(services.journal.submission(job.id).spec)
-    if reason := preemption_refusal(services, job, spec):
-        raise NotPossibleNow(f"job {job.id} cannot be preempted: {reason}")
     if body.node is not None and body.node >= spec.num_nodes:
         raise NotPossibleNow(
             f"job {job.id} has nodes 0 to {spec.num_nodes - 1}; node {body.node} does not exist"
         )
+
+    def request(job: Job) -> tuple[Event, ...]:
+        reason = preemption_refusal(services, job, spec)
+        if reason is None and not body.force:
+            reason = _lost_work_refusal(services, job, spec, body)
+        if reason:
+            raise NotPossibleNow(f"job {job.id} cannot be preempted: {reason}")
+        now = services.clock.now()
+        return request_drill(
+            job, now, node=body.node, notice_s=body.notice_s or None, by=caller.name
+        )
+
+    asked = body.model_dump()
+    job = services.append_with_retry(
+        job, request, lambda job: actor.audit_action("job.preempt", job.id, after=asked)
+    )
     launcher = services.launchers[spec.engine]
     assert isinstance(launcher, Preemptible)
-    asked = body.model_dump()
-    services.audit.record(actor.audit_action("job.preempt", job.id, after=asked))
     asyncio.run(launcher.preempt(job.launch_key, node=body.node, notice_s=body.notice_s))
     services.leases.make_due(job.id, services.clock.now())
     services.nudge()

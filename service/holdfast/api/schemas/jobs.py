@@ -222,6 +222,7 @@ class JobOut(Schema):
     preemptions: int = Field(
         description="Attempts that were preempted or failed without a notice, and single nodes that were replaced; the bill shows which."
     )
+    drills: int = Field(default=0, description="Those of the preemptions that users requested.")
     resumes: int
     failures: int
     max_failures: int
@@ -297,6 +298,10 @@ class PreemptIn(Schema):
     )
     notice_s: float | None = Field(
         default=None, ge=0, le=3600, description="Notice in seconds; null gives none."
+    )
+    force: bool = Field(
+        default=False,
+        description="Preempt the node even if the job would lose steps that it has not saved.",
     )
 
 

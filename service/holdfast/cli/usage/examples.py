@@ -35,7 +35,7 @@ EXAMPLES: Final = {
     "clone": ("holdfast clone bert-large --name bert-large-2 --env SEED=2",),
     "preempt": (
         "holdfast preempt bert-large --notice 30s",
-        "holdfast preempt bert-large --node 0 --no-notice",
+        "holdfast preempt bert-large --node 0 --no-notice --force",
     ),
     "rm": (
         "holdfast rm j1mnb7qz8w3td j1mnc0r8k2v5a",

@@ -127,6 +127,10 @@ class DemoLauncher:
             raise NotPossibleNow(f"{key} has no running nodes")
         await stage.cloud.preempt(_cloud_key(key, stage), node=node, notice_s=notice_s)
 
+    async def replaces_alone(self, key: str, *, node: int | None) -> bool:  # noqa: ARG002 - the port
+        """Return False: a simulated placement is always lost as a whole."""
+        return False
+
     def forget(self, key: str) -> None:
         """Lose a launch, as after the failure of a launcher."""
         stage = self._job(key)

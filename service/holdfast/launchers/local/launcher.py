@@ -9,6 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from holdfast_worker.protocol.environment import WAITS_FILE
+
 from holdfast.clock import SystemClock
 from holdfast.domain.events import Outcome
 from holdfast.domain.jobs.observation import LaunchResult, LaunchStatus, Observation
@@ -75,6 +77,10 @@ class LocalLauncher:
             NotPossibleNow: no placement is running under this key, or it has no such node.
         """
         await asyncio.to_thread(self._preempt, key, node, notice_s)
+
+    async def replaces_alone(self, key: str, *, node: int | None) -> bool:
+        """Whether the other nodes would wait for the replacement of a node (None: the last)."""
+        return await asyncio.to_thread(self._replaces_alone, key, node)
 
     async def logs(self, key: str) -> Sequence[LogSource]:
         """List the logs of all attempts of `key`, by attempt, node and rank."""
@@ -204,6 +210,14 @@ class LocalLauncher:
         if not 0 <= chosen < nodes:
             raise NotPossibleNow(f"{key} has no node {chosen}; its nodes are 0 to {nodes - 1}")
         self._folder(key).request_preemption(PreemptRequest(seen.placements, chosen, notice_s))
+
+    def _replaces_alone(self, key: str, node: int | None) -> bool:
+        """Whether the supervisor would replace a node alone, as in `NodeReplacements.can_replace`."""
+        seen = self._observe(key)
+        if seen.status is not LaunchStatus.UP or seen.recent_placements[-1].nodes == 1 or node == 0:
+            return False
+        first = self._folder(key).node(seen.placements, 0)
+        return (first.run / WAITS_FILE).exists()
 
     def _logs(self, key: str) -> list[LogSource]:
         folder = self._folder(key)

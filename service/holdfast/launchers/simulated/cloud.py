@@ -154,6 +154,10 @@ class SimulatedCloud:
                 key, reclaim(now, now + timedelta(seconds=notice_s or 0), node=chosen)
             )
 
+    async def replaces_alone(self, key: str, *, node: int | None) -> bool:  # noqa: ARG002 - the port
+        """Return False: a simulated placement is always lost as a whole."""
+        return False
+
     def request_shutdown(self, key: str) -> None:
         """Ask the worker to save and exit, once per placement, like the response to a report."""
         with self._lock:
