@@ -14,7 +14,7 @@ test('places few round ticks', () => {
 })
 
 const losses = (rate: number | null): Losses => ({
-  zone: 'a', hour: 3, instance_type: null, cause: null, taken: 7, causes: {}, node_hours: 12.5,
+  zone: 'a', hour: 3, instance_type: null, cause: null, taken: 7, drills: 0, causes: {}, node_hours: 12.5,
   per_100_node_hours: rate, per_100_node_hours_low: rate && rate / 2, per_100_node_hours_high: rate && rate * 2,
   node_hours_between: null, node_hours_between_low: null, node_hours_between_high: null, noticed: 0, notice_used: 0, notice_s: null,
   recovery: { detect_s: null, wait_s: 90, setup_s: null, restore_s: null, redo_s: null },
