@@ -110,7 +110,10 @@ class Preemptible(Protocol):
         ...
 
     async def replaces_alone(self, key: str, *, node: int | None) -> bool:
-        """Whether `node` (None: the one that `preempt` chooses) would be replaced while the others keep the state."""
+        """Whether the other nodes would keep the state until `node` is replaced.
+
+        None: the node that `preempt` chooses.
+        """
         ...
 
 

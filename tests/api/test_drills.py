@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import pytest
+from holdfast.domain.jobfile.spec import Engine
 from support.simulated_service import JOB_FILE, SimulatedService
 from support.snapshots import created_once
 
@@ -41,7 +43,13 @@ def test_request_and_loss_are_marked_in_the_events(world: SimulatedService, dril
     [request] = [event for event in events if event["kind"] == "DrillRequested"]
     lost = [event["body"]["drill"] for event in events if event["kind"] == "CapacityLost"]
     assert request["source"] == "user"
-    assert request["body"] == {"attempt": 1, "node": 1, "notice_s": 10.0, "by": ""}
+    assert request["body"] == {
+        "attempt": 1,
+        "node": 1,
+        "notice_s": 10.0,
+        "by": "",
+        "through_worker": False,
+    }
     assert lost == [True, False]
 
 
@@ -168,3 +176,73 @@ def test_drill_of_a_node_that_is_replaced_alone_needs_no_force(
 
     assert world.drill(job, node=0).status_code == 409
     assert world.drill(job, node=1).status_code == 202
+
+
+class WithoutPreemption:
+    """A launcher that cannot preempt nodes, and whose worker leaves on request, as SkyPilot's."""
+
+    saves_on_cancel = False
+
+
+@pytest.fixture
+def trained(world: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A job in training whose launcher cannot preempt nodes."""
+    job: str = world.submit()["id"]
+    world.until(job, "training")
+    launchers = cast("dict[Engine, object]", world.services.launchers)
+    monkeypatch.setitem(launchers, Engine.LOCAL, WithoutPreemption())
+    return job
+
+
+def leave_within_s(world: SimulatedService, job: str, attempt: int = 1) -> float | None:
+    """The request in the response to a delivery of reports."""
+    body: Mapping[str, object] = {"attempt": attempt, "reports": []}
+    path, token = f"/v1/jobs/{job}/reports", world.worker_token(job)
+    within_s: float | None = world.http.post(path, json=body, headers=token).json()[
+        "leave_within_s"
+    ]
+    return within_s
+
+
+def test_worker_is_asked_to_leave_if_the_launcher_cannot(
+    world: SimulatedService, trained: str
+) -> None:
+    before = leave_within_s(world, trained)
+
+    accepted = world.drill(trained, 30)
+    asked = leave_within_s(world, trained)
+    world.clock.advance(10)
+
+    assert accepted.status_code == 202
+    assert (before, asked, leave_within_s(world, trained)) == (None, 30, 20)
+
+
+def test_next_worker_is_not_asked_to_leave(world: SimulatedService, trained: str) -> None:
+    world.drill(trained, 30)
+
+    assert leave_within_s(world, trained, attempt=2) is None
+
+
+def test_worker_is_not_asked_after_its_notice(world: SimulatedService, trained: str) -> None:
+    """It would have no time to save."""
+    world.drill(trained, 30)
+    world.clock.advance(30)
+
+    assert leave_within_s(world, trained) is None
+
+
+@pytest.mark.parametrize(
+    ("notice_s", "node", "words"),
+    [
+        (None, None, "needs a notice of at least 30 s"),
+        (29, None, "needs a notice of at least 30 s"),
+        (30, 1, "omit the node"),
+    ],
+)
+def test_worker_needs_notice_and_leaves_on_all_nodes(
+    world: SimulatedService, trained: str, notice_s: float | None, node: int | None, words: str
+) -> None:
+    refused = world.drill(trained, notice_s, node=node, force=True)
+
+    assert refused.status_code == 409
+    assert words in refused.json()["detail"]

@@ -341,8 +341,8 @@ STORE_MISTAKES: Final = (
     Mistake(
         name="request-after-a-preemption-makes-it-a-drill",
         file=f"{S}domain/jobs/drills.py",
-        old="return is_same_node and drill.at <= loss.at",
-        new="return is_same_node",
+        old="return is_same_node and is_in_time and drill.at <= loss.at",
+        new="return is_same_node and is_in_time",
         tests=(f"{JOBS}test_drills.py",),
     ),
     Mistake(
@@ -351,5 +351,12 @@ STORE_MISTAKES: Final = (
         old="(notice_s and notice_s >= saving_s)",
         new="notice_s",
         tests=(f"{JOBS}test_drills.py",),
+    ),
+    Mistake(
+        name="next-worker-leaves-for-the-drill-of-the-last",
+        file=f"{S}domain/jobs/drills.py",
+        old="if drill.leave_at and drill.leaving_attempt == attempt and drill.leave_at > now",
+        new="if drill.leave_at and drill.leave_at > now",
+        tests=("tests/api/test_drills.py",),
     ),
 )

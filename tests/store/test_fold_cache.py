@@ -122,7 +122,9 @@ def test_fold_version_matches_the_cached_fields() -> None:
         *("free_since", "node_ms", "settled_micros", "settled_months", "meters"),
     ]
     assert [item.name for item in fields(AttemptMeter)] == ["attempt", "since", "until", "tariffs"]
-    assert [item.name for item in fields(PendingDrill)] == ["at", "node"]
+    assert [item.name for item in fields(PendingDrill)] == [
+        *("at", "node", "leaving_attempt", "leave_at"),
+    ]
     assert [item.name for item in fields(RateSchedule)] == ["steps"]
     assert [item.name for item in fields(SaveHealth)] == ["guarantee", "interval", "trouble"]
     assert FOLD == 11

@@ -278,7 +278,7 @@ def preempt(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Preempt a node of a local job, as a spot market would."""
+    """Preempt a node, as a spot market would, to test recovery."""
     notice_s = None if no_notice else seconds_of(notice)
     with connect() as client:
         job = client.preempt(job_id, node=node, notice_s=notice_s, force=force)

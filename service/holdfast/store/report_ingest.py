@@ -44,6 +44,8 @@ class IngestState:
     """Number of this incarnation's registration; None: none."""
     attempt: int | None
     """Its assigned attempt; None: none yet."""
+    drills: int = 0
+    """Number of the job's pending drills, which may ask its worker to leave."""
 
 
 IngestKey = tuple[str, int, str | None]
@@ -56,11 +58,11 @@ def read_states(
     """The state of each key."""
     asked = list(dict.fromkeys(questions))
     found = connection.execute(_READ_STATES[connection.dialect.name], {"asked": json.dumps(asked)})
-    rows: list[tuple[int, str | None, int | None, int | None, int | None, int | None]]
+    rows: list[tuple[int, str | None, int | None, int | None, int | None, int | None, int | None]]
     rows = json.loads(found.scalar() or "[]")
     return {
-        asked[place]: IngestState(status, mark or 0, newest, muster, attempt)
-        for place, status, mark, newest, muster, attempt in rows
+        asked[place]: IngestState(status, mark or 0, newest, muster, attempt, drills or 0)
+        for place, status, mark, newest, muster, attempt, drills in rows
     }
 
 
@@ -92,7 +94,8 @@ def _both(sqlite: str, postgresql: str) -> dict[str, TextClause]:
 _READ_STATES: Final = _both(
     """
     SELECT json_group_array(json_array(asked.key, jobs.status, marks.n,
-        (SELECT max(n) FROM musters WHERE job_id = jobs.id), mine.n, mine.attempt))
+        (SELECT max(n) FROM musters WHERE job_id = jobs.id), mine.n, mine.attempt,
+        json_array_length(jobs.fold, '$.pending_drills')))
     FROM json_each(:asked) AS asked
     LEFT JOIN jobs ON jobs.id = json_extract(asked.value, '$[0]')
     LEFT JOIN report_marks AS marks ON marks.job_id = jobs.id AND marks.attempt = json_extract(asked.value, '$[1]')
@@ -100,7 +103,8 @@ _READ_STATES: Final = _both(
     """,
     """
     SELECT CAST(json_agg(json_build_array(asked.place - 1, jobs.status, marks.n,
-        (SELECT max(n) FROM musters WHERE job_id = jobs.id), mine.n, mine.attempt)) AS text)
+        (SELECT max(n) FROM musters WHERE job_id = jobs.id), mine.n, mine.attempt,
+        json_array_length(jobs.fold -> 'pending_drills'))) AS text)
     FROM json_array_elements(CAST(:asked AS json)) WITH ORDINALITY AS asked(value, place)
     LEFT JOIN jobs ON jobs.id = asked.value ->> 0
     LEFT JOIN report_marks AS marks
@@ -171,7 +175,7 @@ class Accepted:
     next: int
     """Number of the next expected report of this attempt."""
     job: Job | None
-    """The current job if the batch contained an event of it or its workers are to exit; None: it
+    """The current job if the batch contained an event of it, or its workers may have to exit; None: it
     continues unchanged."""
 
 
@@ -207,6 +211,8 @@ class _IngestTransaction:
     """State before this transaction."""
     status: dict[str, str] = field(default_factory=dict)
     """The current status of existing jobs."""
+    drilled: set[str] = field(default_factory=set)
+    """Jobs with pending drills."""
     marks: dict[tuple[str, int], int] = field(default_factory=dict)
     """The last report recorded in this transaction, by job and attempt."""
     points: list[tuple[str, Point]] = field(default_factory=list)
@@ -220,6 +226,8 @@ class _IngestTransaction:
         for (job_id, _, _), known in self.states.items():
             if known.status is not None:
                 self.status[job_id] = known.status
+            if known.drills:
+                self.drilled.add(job_id)
         late = {b.job_id for b in batches if b.grace is not None and self._has_ended(b.job_id)}
         if late:
             end = select(job_events.c.job_id, func.min(job_events.c.recorded_at))
@@ -295,7 +303,9 @@ class _IngestTransaction:
             self.folded[job_id], self.status[job_id] = job, job.status
 
     def _job_for_reply(self, job_id: str, facts: Sequence[Event]) -> Job | None:
-        is_to_go = self.status[job_id] in _EXIT_STATES or self._has_ended(job_id)
+        is_to_go = (
+            self.status[job_id] in _EXIT_STATES or job_id in self.drilled or self._has_ended(job_id)
+        )
         return self._job(job_id) if facts or is_to_go else None
 
     def _job(self, job_id: str) -> Job:

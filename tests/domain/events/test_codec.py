@@ -50,6 +50,7 @@ WORDS: dict[str, st.SearchStrategy[Any]] = {
     "node": COUNTS,
     "notice_s": st.none() | st.floats(0, 3600),
     "drill": st.booleans(),
+    "through_worker": st.booleans(),
     "left_s": st.none() | st.floats(-1e12, 1e12),
     "spec": st.dictionaries(st.text(), JSON, max_size=3),
     "limits": st.dictionaries(st.text(), JSON, max_size=3),

@@ -6,7 +6,12 @@ from dataclasses import replace
 
 import pytest
 from holdfast.domain.events import CapacityLost, Cause, Event, NodeLost
-from holdfast.domain.jobs.drills import lost_work_refusal, request_drill
+from holdfast.domain.jobs.drills import (
+    LEAVE_LATE,
+    lost_work_refusal,
+    request_drill,
+    worker_drill_refusal,
+)
 from holdfast.domain.jobs.job import Job
 from holdfast.domain.jobs.lifecycle import fold
 from holdfast.domain.jobs.observation import LaunchStatus, Observation, Placement
@@ -197,4 +202,22 @@ def test_job_without_a_store_would_start_again(notice_s: float | None) -> None:
     assert reason is not None
     assert reason.startswith(
         "it has no checkpoint store, so it would start again from the beginning and lose 12 steps"
+    )
+
+
+def test_loss_long_after_a_request_to_the_worker_is_no_drill() -> None:
+    """The request did not arrive, and the market took the nodes."""
+    asked = replace(drill_requested(20, notice_s=30), through_worker=True)
+    in_time, late = 50 + LEAVE_LATE.total_seconds(), 51 + LEAVE_LATE.total_seconds()
+
+    assert losses((asked,), placement(10, in_time)) == [(in_time, True)]
+    assert losses((asked,), placement(10, late)) == [(late, False)]
+
+
+def test_worker_without_reports_cannot_be_asked_to_leave() -> None:
+    starting = fold("job-1", TRAINS[:-1])
+
+    assert worker_drill_refusal(job(), node=None, notice_s=30) is None
+    assert "has not reported training" in (
+        worker_drill_refusal(starting, node=None, notice_s=30) or ""
     )

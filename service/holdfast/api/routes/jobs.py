@@ -39,7 +39,11 @@ from holdfast.domain.events.values import Checkout
 from holdfast.domain.jobfile.parser import Overrides
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobs import commands
-from holdfast.domain.jobs.drills import lost_work_refusal, request_drill
+from holdfast.domain.jobs.drills import (
+    lost_work_refusal,
+    request_drill,
+    worker_drill_refusal,
+)
 from holdfast.domain.jobs.job import Job
 from holdfast.errors import (
     BadRequest,
@@ -202,8 +206,9 @@ def cancel_job(
 def _lost_work_refusal(services: Services, job: Job, spec: JobSpec, body: PreemptIn) -> str | None:
     """Return why a drill would lose work of a job with nodes; None if it would not."""
     launcher = services.launchers[spec.engine]
-    assert isinstance(launcher, Preemptible)
-    if asyncio.run(launcher.replaces_alone(job.launch_key, node=body.node)):
+    if isinstance(launcher, Preemptible) and asyncio.run(
+        launcher.replaces_alone(job.launch_key, node=body.node)
+    ):
         return None
     facts = [fact.event for fact in services.journal.events(job.id)]
     return lost_work_refusal(
@@ -228,24 +233,33 @@ def preempt_job(
             f"job {job.id} has nodes 0 to {spec.num_nodes - 1}; node {body.node} does not exist"
         )
 
+    launcher = services.launchers.get(spec.engine)
+    through_worker = not isinstance(launcher, Preemptible)
+
     def request(job: Job) -> tuple[Event, ...]:
         reason = preemption_refusal(services, job, spec)
+        if reason is None and through_worker:
+            reason = worker_drill_refusal(job, node=body.node, notice_s=body.notice_s)
         if reason is None and not body.force:
             reason = _lost_work_refusal(services, job, spec, body)
         if reason:
             raise NotPossibleNow(f"job {job.id} cannot be preempted: {reason}")
         now = services.clock.now()
         return request_drill(
-            job, now, node=body.node, notice_s=body.notice_s or None, by=caller.name
+            job,
+            now,
+            node=body.node,
+            notice_s=body.notice_s or None,
+            by=caller.name,
+            through_worker=through_worker,
         )
 
     asked = body.model_dump()
     job = services.append_with_retry(
         job, request, lambda job: actor.audit_action("job.preempt", job.id, after=asked)
     )
-    launcher = services.launchers[spec.engine]
-    assert isinstance(launcher, Preemptible)
-    asyncio.run(launcher.preempt(job.launch_key, node=body.node, notice_s=body.notice_s))
+    if isinstance(launcher, Preemptible):
+        asyncio.run(launcher.preempt(job.launch_key, node=body.node, notice_s=body.notice_s))
     services.leases.make_due(job.id, services.clock.now())
     services.nudge()
     return job_views(services, [services.journal.read(job.id)])[0]

@@ -8,6 +8,7 @@ from holdfast.api.dependencies import TheServices
 from holdfast.api.routing import Router
 from holdfast.api.schemas.workers import RegistrationIn, RegistrationOut, ReportsIn, ReportsOut
 from holdfast.domain.access.permissions import WORKER_GRACE
+from holdfast.domain.jobs.drills import ms_until_drill
 from holdfast.domain.jobs.guards import grace_ms
 from holdfast.errors import HoldfastError, NotObservedYet
 from holdfast.services import Services
@@ -62,9 +63,12 @@ def reports_reply(services: Services, body: ReportsIn, taken: Accepted) -> tuple
 
     Then its nodes wait only for this reply.
     """
-    left_ms = None if taken.job is None else grace_ms(taken.job, services.clock.now())
+    now = services.clock.now()
+    left_ms = None if taken.job is None else grace_ms(taken.job, now)
     if left_ms is None:
-        return ReportsOut(next=taken.next, leave_within_s=None), False
+        drill_ms = None if taken.job is None else ms_until_drill(taken.job, body.attempt, now)
+        within_s = None if drill_ms is None else drill_ms / 1000
+        return ReportsOut(next=taken.next, leave_within_s=within_s), False
     is_goodbye = any(item.kind == ReportKind.WORKER_LEFT for item in body.reports)
     return ReportsOut(next=taken.next, leave_within_s=left_ms / 1000), is_goodbye
 

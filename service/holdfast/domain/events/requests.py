@@ -96,6 +96,8 @@ class DrillRequested(EventBase):
     """Notice in seconds; None: without notice."""
     by: str = ""
     """Name of the user; empty as in `Submitted`."""
+    through_worker: bool = False
+    """Whether the worker is asked to leave, because the launcher cannot preempt nodes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

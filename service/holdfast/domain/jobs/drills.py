@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from holdfast.domain.events import (
     PREEMPTION_CAUSES,
@@ -25,17 +26,80 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.jobs.job import Job, PendingDrill
 
+MIN_WORKER_NOTICE_S: Final = 30.0
+"""Least notice of a worker that is asked to leave. A worker without reports fetches requests every 20 s: with a lower
+value, the notice may be over before it arrives; a higher value forbids drills that leave little time to save."""
+LEAVE_LATE: Final = timedelta(minutes=10)
+"""Time after the notice within which a loss is that of the drill. A lower value takes the loss of a slow launcher for
+one of the market; a higher value takes a preemption after a request that did not arrive for a drill."""
+
 
 def request_drill(
-    job: Job, now: datetime, *, node: int | None, notice_s: float | None, by: str = ""
+    job: Job,
+    now: datetime,
+    *,
+    node: int | None,
+    notice_s: float | None,
+    by: str = "",
+    through_worker: bool = False,
 ) -> tuple[Event, ...]:
     """Request the preemption of a node.
 
     It is recorded before the launcher receives it, so that the loss is never taken for one of the market.
     If the launcher refuses it, it stays without effect: it explains no loss of later nodes.
     """
-    request = DrillRequested(at=now, attempt=job.attempt, node=node, notice_s=notice_s, by=by)
+    request = DrillRequested(
+        at=now,
+        attempt=job.attempt,
+        node=node,
+        notice_s=notice_s,
+        by=by,
+        through_worker=through_worker,
+    )
     return (request,)
+
+
+def pending_drill(event: DrillRequested) -> PendingDrill:
+    """The drill that an event requests."""
+    if not event.through_worker:
+        return PendingDrill(at=event.at, node=event.node)
+    return PendingDrill(
+        at=event.at,
+        node=event.node,
+        leaving_attempt=event.attempt,
+        leave_at=event.at + timedelta(seconds=event.notice_s or 0),
+    )
+
+
+def worker_drill_refusal(job: Job, *, node: int | None, notice_s: float | None) -> str | None:
+    """Why the worker of a job cannot leave as in a preemption now; None if it can.
+
+    It receives the notice in the response to its reports, and leaves on all nodes.
+    """
+    if node:
+        return "its launcher replaces all nodes together; omit the node"
+    if not notice_s or notice_s < MIN_WORKER_NOTICE_S:
+        return (
+            "its launcher cannot take a node away, so that the worker has to leave by itself, and "
+            f"needs a notice of at least {MIN_WORKER_NOTICE_S:g} s; without notice, terminate a machine at the provider"
+        )
+    if not job.is_training:
+        return "its worker has not reported training in this attempt, so that it cannot be asked to leave"
+    return None
+
+
+def ms_until_drill(job: Job, attempt: int, now: datetime) -> int | None:
+    """Milliseconds in which the worker of an attempt has to leave for a drill; None without one.
+
+    The worker of a later attempt, which may report before its nodes are recorded, is not asked. Nor is one whose
+    time is over: it would lose the steps that its notice was to save.
+    """
+    times = [
+        drill.leave_at
+        for drill in job.pending_drills
+        if drill.leave_at and drill.leaving_attempt == attempt and drill.leave_at > now
+    ]
+    return (min(times) - now) // timedelta(milliseconds=1) if times else None
 
 
 def lost_work_refusal(
@@ -109,4 +173,5 @@ def without_drill(
 def _explains(drill: PendingDrill, loss: CapacityLost | NodeLost) -> bool:
     """Whether a drill can have caused a loss: it is of that node, and was requested before."""
     is_same_node = not isinstance(loss, NodeLost) or drill.node in (None, loss.node)
-    return is_same_node and drill.at <= loss.at
+    is_in_time = drill.leave_at is None or loss.at <= drill.leave_at + LEAVE_LATE
+    return is_same_node and is_in_time and drill.at <= loss.at

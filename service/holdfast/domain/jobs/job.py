@@ -39,6 +39,10 @@ class PendingDrill:
     at: datetime
     node: int | None = None
     """The node that the user named; None if the launcher chose one."""
+    leaving_attempt: int = 0
+    """The attempt whose worker is asked to leave; 0 if the launcher preempts the node."""
+    leave_at: datetime | None = None
+    """Time by which that worker has to leave; None without one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

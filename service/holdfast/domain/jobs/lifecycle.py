@@ -64,8 +64,8 @@ from holdfast.domain.events import (
     WorkerLeft,
 )
 from holdfast.domain.jobfile.limits import Limits
-from holdfast.domain.jobs.drills import without_drill
-from holdfast.domain.jobs.job import Job, PendingDrill, State
+from holdfast.domain.jobs.drills import pending_drill, without_drill
+from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.transitions import TRANSITIONS
 from holdfast.errors import IllegalTransition
 
@@ -154,9 +154,8 @@ def _apply_annotation(
             if job.state is State.ENDED:
                 raise IllegalTransition(f"{job.id} is {job.status}: LimitsChanged cannot follow")
             return replace(job, limits=Limits.model_validate(limits, extra="ignore"))
-        case DrillRequested(at=at, node=node):
-            pending = (*job.pending_drills, PendingDrill(at=at, node=node))
-            return replace(job, pending_drills=pending)
+        case DrillRequested():
+            return replace(job, pending_drills=(*job.pending_drills, pending_drill(event)))
         case CheckpointsRemoved() | RunsCompared():
             return job
         case _:
