@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,7 +40,7 @@ from holdfast.store.launches import LaunchBook
 from holdfast.store.leases import LeaseTable
 from holdfast.store.queries import Queries
 from holdfast.store.secrets import Secrets
-from httpx import Response
+from httpx2 import Response
 from sqlalchemy import Engine
 
 CODE_BYTES = 16 * 1024 * 1024
@@ -150,7 +151,9 @@ class SimulatedService:
     def take_node(self, job_id: str, notice_s: float | None, then_s: float = 0) -> None:
         """Let the market preempt a node of the job, and advance the clock."""
         key = self.services.journal.read(job_id).launch_key
-        asyncio.run(self.cloud.preempt(key, node=None, notice_s=notice_s))
+        with ThreadPoolExecutor(1) as executor:  # A browser's event loop may run in this thread.
+            preempt = self.cloud.preempt(key, node=None, notice_s=notice_s)
+            executor.submit(asyncio.run, preempt).result()
         self.services.leases.make_due(job_id, self.clock.now())
         self.pass_time(then_s)
 
