@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import psutil
 import pytest
 from support.process_sweep import LOOPBACK, may_listen_anywhere
+from support.tiers import TIER, UNTIL
 from worker.support.run_driver import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -77,8 +78,12 @@ def interrupted_run(test: str, folder: Path, ready: Path) -> tuple[list[str], di
         f"--basetemp={folder / 'inner'}",
         f"{Path(__file__).with_name('interrupted_run.py')}::{test}",
     ]
-    given = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "READY": str(ready)}
-    return [*command, *words], given
+    outer = {name: value for name, value in os.environ.items() if name not in (TIER, UNTIL)}
+    return [*command, *words], {
+        **outer,
+        "PYTHONPATH": str(ROOT / "tests"),
+        "READY": str(ready),
+    }
 
 
 def is_ready(file: Path) -> bool:

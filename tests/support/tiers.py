@@ -14,6 +14,8 @@ from typing import Final
 import pytest
 from holdfast.clock import SystemClock
 
+TIER: Final = "HOLDFAST_TEST_TIER"
+"""Environment variable: the tier that runs."""
 UNTIL: Final = "HOLDFAST_TEST_UNTIL"
 """Environment variable: time in seconds since the epoch after which tests are skipped."""
 POSTGRES_SPECIFIC: Final = (
@@ -52,7 +54,7 @@ class Tiers:
     """A plugin that deselects tests of the other tier and skips tests that would start too late."""
 
     def __init__(self) -> None:
-        self._tier = Tier(os.environ.get("HOLDFAST_TEST_TIER", Tier.ALL))
+        self._tier = Tier(os.environ.get(TIER, Tier.ALL))
         self._until = float(os.environ.get(UNTIL) or "inf")
 
     @pytest.hookimpl(trylast=True)
