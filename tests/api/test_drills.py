@@ -101,9 +101,11 @@ def test_running_job_has_the_same_statistics(world: SimulatedService) -> None:
     world.pass_time(15)
     world.until(job, "training")
 
-    total = get(world, "/v1/preemptions")["total"]
+    body = get(world, "/v1/preemptions")
     history = get(world, "/v1/preemptions/history")
-    assert (total["taken"], total["drills"]) == (0, 1)
+    assert (body["total"]["taken"], body["total"]["drills"]) == (0, 1)
+    assert sum(step["taken"] for step in body["survival"]) == 0
+    assert get(world, "/v1/preemptions/jobs")["jobs"] == []
     assert [one["drill"] for one in history["preemptions"]] == [True]
     assert history["days"] == []
 
