@@ -62,10 +62,12 @@ def test_only_engines_with_due_jobs_are_returned(
     at_first = watches.due_engines(at(5))
     Journal(engine, clock).submit("cloud-1", submitted(infra="aws"))
     then = watches.due_engines(at(5))
+    without_the_job_under_way = watches.due_engines(at(5), ["cloud-1"])
     for kind in Kind:
         watches.claim(kind, at(5), 10, limit=9)
 
     assert (at_first, then) == ({Kind.LOCAL}, {Kind.LOCAL, Kind.SKYPILOT})
+    assert without_the_job_under_way == {Kind.LOCAL}
     assert (watches.due_engines(at(14)), watches.due_engines(at(15))) == (set(), then)
 
 

@@ -162,7 +162,7 @@ class Reconciler:
         until = now + timedelta(seconds=lease_s)
         busy = Counter(lease.engine for lease in under_way)
         without = {lease.job_id for lease in under_way}
-        due = self._leases.due_engines(now)
+        due = self._leases.due_engines(now, without)
         return [
             Lease(job_id, engine, until)
             for engine in Engine

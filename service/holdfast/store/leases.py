@@ -25,9 +25,10 @@ class LeaseTable:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def due_engines(self, now: datetime) -> frozenset[Engine]:
+    def due_engines(self, now: datetime, without: Collection[str] = ()) -> frozenset[Engine]:
         """Return the engines with due jobs; usually there are none, and nothing is to be claimed."""
-        query = select(watches.c.engine).where(watches.c.due_at <= now).distinct()
+        due = watches.c.due_at <= now, watches.c.job_id.not_in(without)
+        query = select(watches.c.engine).where(*due).distinct()
         with reading(self._database) as connection:
             return frozenset(map(Engine, connection.execute(query).scalars()))
 
