@@ -267,7 +267,7 @@ def preempt(
     *,
     node: Annotated[
         int | None,
-        typer.Option("--node", min=0, help="Node to preempt; default: chosen at random."),
+        typer.Option("--node", min=0, help="Node to preempt; default: the last one."),
     ] = None,
     notice: Annotated[
         str, typer.Option("--notice", help="Notice before the node stops, such as 120s.")

@@ -1,4 +1,4 @@
-"""Preemptions that a user requested are told apart from those of the spot market."""
+"""Preemptions that a user requested are distinguished from those of the spot market."""
 
 from __future__ import annotations
 
