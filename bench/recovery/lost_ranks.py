@@ -47,13 +47,13 @@ def main() -> None:
         print(INSTALL_TORCHFT)
         ways = [way for way in ways if not way.name.startswith("torchft")]
     settings = Settings(step_s=arguments.step_ms / 1000, width=arguments.width)
-    print(f"{os.cpu_count()} cores, load {_load()} at the start", flush=True)
+    print(f"{os.cpu_count()} cores, load {load()} at the start", flush=True)
     chance = random.Random(arguments.seed)
     moments = [
         _moment(chance, is_whole_node=arguments.lose == "node") for _ in range(arguments.times)
     ]
     losses = _losses(ways, moments, settings)
-    print(f"load {_load()} at the end\n")
+    print(f"load {load()} at the end\n")
     _print_results(ways, losses, arguments.price)
     _print_phases(ways, losses)
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -101,8 +101,8 @@ def _print_results(ways: Sequence[Way], losses: dict[str, list[Loss]], price: fl
             continue
         new, whole = [loss.new_step_s for loss in some], [loss.all_nodes_s for loss in some]
         dollars = statistics.median(loss.lost_node_s for loss in some) * price / 3600
-        row = f"{way.label:<36}{statistics.median(new):>8.2f}s{_p95(new):>8.2f}s"
-        row += f"{statistics.median(whole):>8.2f}s{_p95(whole):>8.2f}s"
+        row = f"{way.label:<36}{statistics.median(new):>8.2f}s{p95(new):>8.2f}s"
+        row += f"{statistics.median(whole):>8.2f}s{p95(whole):>8.2f}s"
         row += f"{statistics.median(loss.repeated_steps for loss in some):>10g}"
         row += f"{statistics.median(loss.dropped_batches for loss in some):>9g}{dollars:>10.4f}"
         print(row + (f"{statistics.median(new) / reference:>7.1f}" if reference else ""), end="")
@@ -126,12 +126,13 @@ def _print_phases(ways: Sequence[Way], losses: dict[str, list[Loss]]) -> None:
         print(f"{way.label:<36}" + "".join(cells))
 
 
-def _p95(values: Sequence[float]) -> float:
+def p95(values: Sequence[float]) -> float:
     """The 95th percentile by the nearest rank: the highest value of fewer than 20."""
     return sorted(values)[math.ceil(0.95 * len(values)) - 1]
 
 
-def _load() -> str:
+def load() -> str:
+    """Load averages of this machine over 1, 5 and 15 minutes."""
     return ", ".join(f"{each:.1f}" for each in os.getloadavg())
 
 

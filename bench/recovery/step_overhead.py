@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import os
 import statistics
 import sys
@@ -15,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from recovery.lost_ranks import load, p95
 from recovery.lost_ranks_nodes import Nodes, free_port
 
 NODES: Final = 2
@@ -110,9 +110,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=tuple(SIZES), default=list(SIZES))
     parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     arguments = parser.parse_args()
-    print(f"{os.cpu_count()} cores, load {_load()} at the start", flush=True)
+    print(f"{os.cpu_count()} cores, load {load()} at the start", flush=True)
     found = _measure_all(arguments.only, arguments.times)
-    print(f"load {_load()} at the end\n")
+    print(f"load {load()} at the end\n")
     if arguments.out:
         figures = {
             size: {way: [asdict(one) for one in all_] for way, all_ in ways.items()}
@@ -183,7 +183,7 @@ def _print_results(size: str, ways: Results) -> None:
         wall = [s for each in trainings for s in each.wall_s]
         cpu = statistics.median(s for each in trainings for s in each.cpu_s)
         peak = statistics.median(each.peak_bytes for each in trainings)
-        row = f"{way:<14}{_ms(statistics.median(wall))}{_ms(_p95(wall))}{_ms(cpu)}"
+        row = f"{way:<14}{_ms(statistics.median(wall))}{_ms(p95(wall))}{_ms(cpu)}"
         print(f"{row}{peak / 1e6:>12.1f} MB")
     added_s, share = _added(ways, "wall_s")
     cpu_s, cpu_share = _added(ways, "cpu_s")
@@ -211,15 +211,6 @@ def _added(ways: Results, name: str) -> tuple[float, float]:
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:>9.2f} ms"
-
-
-def _p95(values: Sequence[float]) -> float:
-    """The 95th percentile by the nearest rank."""
-    return sorted(values)[math.ceil(0.95 * len(values)) - 1]
-
-
-def _load() -> str:
-    return ", ".join(f"{each:.1f}" for each in os.getloadavg())
 
 
 if __name__ == "__main__":
