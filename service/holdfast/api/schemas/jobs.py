@@ -293,9 +293,7 @@ class CancelIn(Schema):
 class PreemptIn(Schema):
     """A deliberate preemption."""
 
-    node: int | None = Field(
-        default=None, ge=0, description="Node to preempt; null: the last one."
-    )
+    node: int | None = Field(default=None, ge=0, description="Node to preempt; null: the last one.")
     notice_s: float | None = Field(
         default=None, ge=0, le=3600, description="Notice in seconds; null gives none."
     )
