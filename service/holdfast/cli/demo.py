@@ -119,7 +119,8 @@ def _sentence(event: EventOut) -> str:
             text = f"{begin} notice at step {body['step']}"
         case "CapacityLost" | "NodeLost":
             which = f"node {body['node']}" if event.kind == "NodeLost" else "nodes"
-            text = f"{begin} {which} lost ({body['cause'].replace('_', ' ')})"
+            cause = body["cause"].replace("_", " ") + (" in a drill" if body["drill"] else "")
+            text = f"{begin} {which} lost ({cause})"
         case "RanksRestarted":
             text = f"{begin} ranks start again after step {body['step']}: {body['detail']}"
         case "NodeReplaced" | "RanksReplaced":
