@@ -15,10 +15,10 @@ import { NoticeLegend } from './notices'
 export function History({ query }: { query: Query<PreemptionHistory> }) {
   const today = new Date(useNow(60_000)).toISOString().slice(0, 10)
   return (
-    <Panel title="History" query={query} height="tall" aside={<NoticeLegend />} empty={({ days }) => (days.length === 0 ? <p>No preemptions.</p> : null)}>
+    <Panel title="History" query={query} height="tall" aside={<NoticeLegend />} empty={({ preemptions }) => (preemptions.length === 0 ? <p>No preemptions.</p> : null)}>
       {(history) => (
         <>
-          <PreemptionDays history={history} today={today} />
+          {history.days.length > 0 && <PreemptionDays history={history} today={today} />}
           <Table name="history" caption="Preemptions" searchable columns={COLUMNS} rows={history.preemptions} keyOf={(one) => `${one.job_id} ${one.attempt} ${one.node ?? ''} ${one.at}`}
             foot={history.left_out > 0 && <p className="note">{many(history.left_out, 'older preemption')} not listed; choose a shorter period or a zone.</p>} />
         </>
