@@ -7,6 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -34,10 +36,10 @@ def test_nothing_outlives_an_interrupted_run(
 ) -> None:
     ready = tmp_path / "ready"
     command, given = interrupted_run(test, tmp_path, ready)
-    with subprocess.Popen(command, env=given, stdout=subprocess.DEVNULL) as run:
+    with started_run(command, given) as run:
         wait_until(lambda: is_ready(ready))
         started = psutil.Process(run.pid).children(recursive=True)
-        found = {process.name() for process in started}
+        found = names_of(started)
 
         run.send_signal(by)
         _, alive = psutil.wait_procs(started, timeout=GONE_WITHIN_S)
@@ -53,12 +55,7 @@ def test_nothing_outlives_ctrl_c_with_several_test_processes(tmp_path: Path) -> 
     ready = tmp_path / "ready"
     command, given = interrupted_run("test_with_a_daemon", tmp_path, ready)
     several = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
-    with subprocess.Popen(
-        [*AT_TERMINAL, *command, *several],
-        env=given,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-    ) as run:
+    with started_run([*AT_TERMINAL, *command, *several], given, stdin=subprocess.PIPE) as run:
         assert run.stdin
         wait_until(lambda: is_ready(ready))
         started = psutil.Process(run.pid).children(recursive=True)
@@ -84,6 +81,27 @@ def interrupted_run(test: str, folder: Path, ready: Path) -> tuple[list[str], di
         "PYTHONPATH": str(ROOT / "tests"),
         "READY": str(ready),
     }
+
+
+@contextmanager
+def started_run(
+    command: list[str], given: dict[str, str], stdin: int | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A run that ends with the block, also when the test fails."""
+    with subprocess.Popen(command, env=given, stdin=stdin, stdout=subprocess.DEVNULL) as run:
+        try:
+            yield run
+        finally:
+            run.kill()
+
+
+def names_of(processes: list[psutil.Process]) -> set[str]:
+    """Names of the processes that still run. PostgreSQL starts some that end at once."""
+    names = set()
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            names.add(process.name())
+    return names
 
 
 def is_ready(file: Path) -> bool:
