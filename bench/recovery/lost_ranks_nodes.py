@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import threading
 import time
@@ -149,14 +151,25 @@ class Nodes:
         self._of_node[node] = process
         threading.Thread(target=self._collect, args=(node, process), daemon=True).start()
 
-    def wait_for_ends(self, within_s: float = TIMEOUT_S) -> None:
-        """Wait until the processes of all nodes have ended."""
-        for process in self._of_node.values():
-            process.wait(within_s)
+    def wait_for_ends(self, within_s: float = TIMEOUT_S) -> list[int]:
+        """Wait until the processes of all nodes have ended; return their exit codes.
 
-    def output(self) -> str:
+        Raises:
+            NotRecovered: one has not ended in time.
+        """
+        try:
+            return [process.wait(within_s) for process in self._of_node.values()]
+        except subprocess.TimeoutExpired:
+            raise NotRecovered(f"training did not end within {within_s:.0f} s") from None
+
+    def output(self, lines: int = 20) -> str:
         """The last lines that the nodes have printed."""
-        return "\n".join(f"{node}: {line}" for _, node, line in self._lines[-20:])
+        return "\n".join(f"{node}: {line}" for _, node, line in self._lines[-lines:])
+
+    def median_step_s(self, skipped: int) -> float:
+        """The median duration of the steps of the first node, without the first ones."""
+        ends = [m.at_s for m in self._read() if m.name == "step" and m.node == 0][skipped:]
+        return statistics.median(end - start for start, end in itertools.pairwise(ends))
 
     def kill(self, moment: Moment, step_s: float, replace: Callable[[], object]) -> Course:
         """Kill a rank or a node during training; return what has happened when all train again.

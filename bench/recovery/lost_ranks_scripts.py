@@ -54,7 +54,7 @@ def marked(name, call):
     return calls
 
 mark("imported")
-recovery.GlooGroup = marked("connected", recovery.GlooGroup)
+recovery.ConnectedGroup = marked("connected", recovery.ConnectedGroup)
 recovery.GroupFiles.request = marked("asked", recovery.GroupFiles.request)
 run = Run.start()
 mark("joined")

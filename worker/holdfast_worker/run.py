@@ -172,7 +172,11 @@ class Run:
         if shard:
             self._sharded.append(sharding.shard(model))
             return model
-        device_ids = [self.device.index] if self.device.type == "cuda" else None
+        device_ids = None
+        if self.device.type == "cuda":
+            device_ids = [self.device.index]
+            if self._ranks.recoverable:
+                self._ranks.recoverable.use_gpu(self.device)
         wrapped = DistributedDataParallel(
             model,
             device_ids=device_ids,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from holdfast_worker.distributed.gloo_group import GlooGroup
+from holdfast_worker.distributed.connected_group import ConnectedGroup
 from holdfast_worker.distributed.recoverable_group import (
     AbsentGroup,
     BoundaryRestarted,
@@ -35,20 +35,20 @@ class Ranks:
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool = pool
         self._store = HashStore()
-        self._groups = 0
-        self.gloo: list[Any] = []
+        self._count = 0
+        self.groups: list[Any] = []
         self.all = [RecoverableGroup(rank, SIZE) for rank in range(SIZE)]
         self.failed = [threading.Event() for _ in range(SIZE)]
         for group, event in zip(self.all, self.failed, strict=True):
             group.on_failure = event.set
-        self.gloo = self.new_gloo()
-        for group, gloo in zip(self.all, self.gloo, strict=True):
-            group.connect(gloo)
+        self.groups = self.connected_groups()
+        for group, connected in zip(self.all, self.groups, strict=True):
+            group.connect(connected)
 
-    def new_gloo(self) -> list[Any]:
-        self._groups += 1
-        store = PrefixStore(str(self._groups), self._store)
-        return self.each(lambda rank: GlooGroup(store, rank, SIZE, TIMEOUT))
+    def connected_groups(self) -> list[Any]:
+        self._count += 1
+        store = PrefixStore(str(self._count), self._store)
+        return self.each(lambda rank: ConnectedGroup(store, rank, SIZE, TIMEOUT))
 
     def each(self, work: Callable[[int], Any], ranks: Sequence[int] = range(SIZE)) -> list[Any]:
         """Run something on each of the ranks at once."""
@@ -57,7 +57,7 @@ class Ranks:
 
     def lose(self, rank: int) -> None:
         """End a rank as a kill does; others notice that a collective fails, or the wrapper tells them."""
-        self.gloo[rank] = None
+        self.groups[rank] = None
         self.all[rank].close(30)  # Closes its connections.
         self.all[rank] = RecoverableGroup(rank, SIZE)
         self.each(self._close, [r for r in range(SIZE) if r != rank])
@@ -67,7 +67,7 @@ class Ranks:
             assert self.failed[rank].wait(30)
         else:
             self.all[rank].interrupt()
-        self.gloo[rank] = None
+        self.groups[rank] = None
         self.all[rank].close(30)
 
 
@@ -77,7 +77,7 @@ def ranks() -> Iterator[Ranks]:
         ranks = Ranks(pool)
         yield ranks
         # Here, as a thread of gloo that collects garbage could not end itself.
-        ranks.gloo.clear()
+        ranks.groups.clear()
         for group in ranks.all:
             group.close(30)
 
@@ -94,11 +94,11 @@ def test_failed_sum_is_repeated_with_a_new_rank(ranks: Ranks) -> None:
     tensors = [torch.full((5,), float(rank + 1)) for rank in range(SIZE)]
     works = [summed(ranks.all[rank], tensors[rank]) for rank in (0, 1)]
     ranks.lose(2)
-    gloo = ranks.new_gloo()
+    groups = ranks.connected_groups()
 
     for rank in (0, 1):
-        ranks.all[rank].resume(gloo[rank], plan(Place.STEP), {})
-    ranks.all[2].start(gloo[2], Place.STEP, 0, {})
+        ranks.all[rank].resume(groups[rank], plan(Place.STEP), {})
+    ranks.all[2].start(groups[2], Place.STEP, 0, {})
     works.append(summed(ranks.all[2], tensors[2]))
 
     assert all(work.wait() for work in works)
@@ -111,11 +111,11 @@ def test_collectives_begun_after_a_loss_wait_in_order(ranks: Ranks) -> None:
     works = [summed(ranks.all[rank], first[rank]) for rank in (0, 1)]
     ranks.lose(2)
     works += [summed(ranks.all[rank], second[rank]) for rank in (0, 1)]
-    gloo = ranks.new_gloo()
+    groups = ranks.connected_groups()
 
     for rank in (1, 0):
-        ranks.all[rank].resume(gloo[rank], plan(Place.STEP), {})
-    ranks.all[2].start(gloo[2], Place.STEP, 0, {})
+        ranks.all[rank].resume(groups[rank], plan(Place.STEP), {})
+    ranks.all[2].start(groups[2], Place.STEP, 0, {})
     works += [summed(ranks.all[2], first[2]), summed(ranks.all[2], second[2])]
 
     assert all(work.wait() for work in works)
@@ -125,7 +125,7 @@ def test_collectives_begun_after_a_loss_wait_in_order(ranks: Ranks) -> None:
 
 def test_new_rank_gets_results_that_others_have(ranks: Ranks) -> None:
     group = RecoverableGroup(2, SIZE)
-    group.start(ranks.gloo[2], Place.STEP, 7, {7: [torch.tensor([9.0])]})
+    group.start(ranks.groups[2], Place.STEP, 7, {7: [torch.tensor([9.0])]})
     tensor = torch.tensor([1.0])
 
     assert summed(group, tensor).wait()
@@ -137,9 +137,9 @@ def test_survivor_gets_the_result_of_another(ranks: Ranks) -> None:
     tensor = torch.tensor([1.0])
     work = summed(ranks.all[0], tensor)
     ranks.lose(2)
-    gloo = ranks.new_gloo()
+    groups = ranks.connected_groups()
 
-    ranks.all[0].resume(gloo[0], plan(Place.STEP), {0: [torch.tensor([6.0])]})
+    ranks.all[0].resume(groups[0], plan(Place.STEP), {0: [torch.tensor([6.0])]})
 
     assert work.wait()
     assert tensor.item() == 6.0
@@ -150,15 +150,15 @@ def test_boundary_begins_again_with_the_same_numbers(ranks: Ranks) -> None:
         group.enter(Place.BOUNDARY)
     works = [summed(ranks.all[rank], torch.ones(1)) for rank in (0, 1)]
     ranks.lose(2)
-    gloo = ranks.new_gloo()
+    groups = ranks.connected_groups()
 
     for rank in (0, 1):
-        ranks.all[rank].resume(gloo[rank], plan(Place.BOUNDARY), {})
+        ranks.all[rank].resume(groups[rank], plan(Place.BOUNDARY), {})
 
     for work in works:
         with pytest.raises(BoundaryRestarted):
             work.wait()
-    ranks.all[2].connect(gloo[2])
+    ranks.all[2].connect(groups[2])
     again = [summed(group, torch.ones(1)) for group in ranks.all]
     assert all(work.wait() for work in again)
     assert {number for group in ranks.all for number in group.completed()} == {0}
@@ -170,7 +170,7 @@ def test_rank_between_two_collectives_restarts_its_boundary(ranks: Ranks) -> Non
     group.interrupt()
     group.close(30)
 
-    group.resume(ranks.new_gloo()[0], plan(Place.BOUNDARY), {})
+    group.resume(ranks.connected_groups()[0], plan(Place.BOUNDARY), {})
 
     with pytest.raises(BoundaryRestarted):
         group.enter(Place.STEP)

@@ -21,7 +21,8 @@ from torch._C._distributed_c10d import (
 from holdfast_worker.config import WRAPPER, environment
 from holdfast_worker.console import log_info, print_line
 from holdfast_worker.distributed import recoverable_group
-from holdfast_worker.distributed.gloo_group import GlooGroup
+from holdfast_worker.distributed.connected_group import ConnectedGroup
+from holdfast_worker.distributed.nccl_group import NO_DUMPS, variables
 from holdfast_worker.distributed.recoverable_group import RecoverableGroup
 from holdfast_worker.parent_process import die_with_parent
 from holdfast_worker.protocol.environment import Env, Exit
@@ -75,7 +76,7 @@ class ProcessGroup:
         A script without a launcher runs alone.
 
         `timeout` is the timeout of collectives; None: torch's default of 10 or 30 minutes. `is_recoverable`: the group outlives
-        the loss of ranks, if its backend is gloo. `joins`: the rank replaces a lost one; it connects later.
+        the loss of ranks. `joins`: the rank replaces a lost one; it connects later.
 
         Raises:
             SystemExit: this machine lacks a device for the rank.
@@ -104,8 +105,8 @@ class ProcessGroup:
                 log_info(
                     "TORCH_DISTRIBUTED_DEBUG=DETAIL is replaced by INFO, because torch crashes with DETAIL and gloo"
                 )
-        if is_recoverable and backend == "gloo" and not dist.is_initialized():
-            group = _open_recoverable(identity, heartbeat, timeout, joins=joins)
+        if is_recoverable and not dist.is_initialized():
+            group = _open_recoverable(identity, backend, heartbeat, timeout, joins=joins)
             return cls(
                 identity.rank, identity.world_size, device, group, heartbeat, recoverable=group
             )
@@ -160,7 +161,8 @@ class ProcessGroup:
             if self.device.type == "cuda":
                 # Over the links between GPUs, which are ten times faster than the network of the hosts.
                 carried = buffer.to(self.device)
-                dist.broadcast(carried, source)
+                uses_gpu = self.recoverable is not None and self.recoverable.gpu is not None
+                dist.broadcast(carried, source, group=self.recoverable if uses_gpu else None)
                 buffer.copy_(carried)
             else:
                 dist.broadcast(buffer, source, group=self._cpu_group)
@@ -172,6 +174,8 @@ class ProcessGroup:
 
     def destroy(self) -> None:
         """Destroy the process group. Call only without errors: this waits for the other ranks."""
+        if self.recoverable is not None:
+            self.recoverable.disconnect_gpu()
         if self._cpu_group is not None and dist.is_initialized():
             dist.destroy_process_group()
         # Drop the last reference, so that the group's threads end here. Threads that outlive the interpreter can abort
@@ -180,7 +184,12 @@ class ProcessGroup:
 
 
 def _open_recoverable(
-    identity: RankIdentity, heartbeat: HeartbeatWriter, timeout: timedelta | None, *, joins: bool
+    identity: RankIdentity,
+    backend: str,
+    heartbeat: HeartbeatWriter,
+    timeout: timedelta | None,
+    *,
+    joins: bool,
 ) -> RecoverableGroup:
     """A group that outlives the loss of ranks, beside torch's default group, which does not."""
     recoverable_group.register()
@@ -193,13 +202,19 @@ def _open_recoverable(
         assert isinstance(group, RecoverableGroup), "the backend is ours"
         return group
     with heartbeat.waiting_for_ranks():
-        dist.init_process_group(
-            "gloo", init_method=identity.init_method, rank=rank, world_size=size, timeout=timeout
-        )
+        # Without a device, NCCL connects the default group only if the script uses it.
+        with variables(NO_DUMPS):
+            dist.init_process_group(
+                backend,
+                init_method=identity.init_method,
+                rank=rank,
+                world_size=size,
+                timeout=timeout,
+            )
         group = dist.new_group(backend=recoverable_group.BACKEND)
         assert isinstance(group, RecoverableGroup), "the backend is ours"
         store = PrefixStore(recoverable_group.BACKEND, dist.distributed_c10d._get_default_store())  # noqa: SLF001 - torch has no other way to it
-        group.connect(GlooGroup(store, rank, size, timeout or dist.default_pg_timeout))
+        group.connect(ConnectedGroup(store, rank, size, timeout or dist.default_pg_timeout))
     return group
 
 

@@ -1,8 +1,9 @@
 """A process group whose collectives survive the loss of ranks.
 
-It forwards collectives to a gloo group and keeps what they need to be repeated: their inputs, and their results until the next step
-boundary. After a failure it aborts the gloo group, waits for another one, and completes the failed collectives in it. The caller, such
-as a backward pass of DDP, only notices that a collective takes longer.
+It forwards collectives to a connected group and keeps what they need to be repeated: their inputs, and their results until the next step
+boundary. After a failure it ends the connected group, waits for another one, and completes the failed collectives in it. The caller, such
+as a backward pass of DDP, only notices that a collective takes longer. On a GPU, the host waits for each collective, as the GPU would
+otherwise continue with the result of a failed one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torch._C._distributed_c10d import (
 )
 from torch.futures import Future
 
-from holdfast_worker.distributed.gloo_group import GlooGroup
+from holdfast_worker.distributed.connected_group import BegunCollective, ConnectedGroup, Issue
 from holdfast_worker.distributed.recovery_plan import NotRecoverable, Place, RecoveryPlan
 
 BACKEND: Final = "holdfast"
@@ -33,6 +34,9 @@ BACKEND: Final = "holdfast"
 
 ABSENT: Final = "holdfast_absent"
 """Name of the backend of `AbsentGroup`."""
+
+DEVICES: Final = ["cpu", "cuda"]
+"""Devices of the tensors for which torch uses both backends."""
 
 MAX_COPIED_BYTES: Final = 1024 * 1024
 """Size of a result that is copied.
@@ -44,9 +48,6 @@ A lower value burns a core; a higher value delays the next step."""
 
 _ProcessGroup: Any = dist.ProcessGroup
 """Its methods are overloaded for both ways in which torch calls them; a subclass in Python gets only one."""
-
-Issue = Callable[[Any], Any]
-"""Begins a collective in a gloo group and returns its work."""
 
 
 class BoundaryRestarted(Exception):
@@ -71,8 +72,8 @@ class Collective:
     is_completed: bool = False
     is_void: bool = False
     """Whether the boundary that began it begins again, so that it has no result."""
-    work: Any = None
-    """Its work in the current gloo group; None before it has begun there."""
+    begun: BegunCollective | None = None
+    """None: it has not begun in the current group."""
 
     def complete(self) -> None:
         """Record the result, before the caller can change it."""
@@ -101,7 +102,7 @@ class Collective:
 
 
 class RecoverableWork(dist.Work):
-    """The work of a collective that may be completed in another gloo group."""
+    """The work of a collective that may be completed in another connected group."""
 
     def __init__(self, collective: Collective) -> None:
         super().__init__()
@@ -129,15 +130,15 @@ class RecoverableWork(dist.Work):
 
 
 class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
-    """A process group of all ranks that outlives the gloo groups in which it communicates."""
+    """A process group of all ranks that outlives the connected groups in which it communicates."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)
         self._rank, self._size = rank, size
-        self._gloo: GlooGroup | None = None
+        self._connected: ConnectedGroup | None = None
         """None: the rank is alone, or its group is broken."""
         self._groups = 0
-        """Number of gloo groups so far, which identifies the current one."""
+        """Number of connected groups so far, which identifies the current one."""
         self._is_alone = True
         self._lock = threading.RLock()
         self._log: dict[int, Collective] = {}
@@ -148,17 +149,19 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
         self._next = 0
         self._is_failed = False
         self.generation = 0
-        """Number of gloo groups before the current one."""
+        """Number of connected groups before the current one."""
         self.place = Place.OUTSIDE
         self.entry = 0
         """Number of collectives before the current boundary or step."""
         self.on_failure: Callable[[], None] = lambda: None
-        """Called once for each broken gloo group, in any thread."""
+        """Called once for each broken connected group, in any thread."""
         self.before_gradients: Callable[[], None] = lambda: None
         """Called before the first sum of a step."""
         self._has_summed = False
         self._restarts = False
         """Whether the boundary begins again at its next collective or at its end."""
+        self.gpu: torch.device | None = None
+        """The GPU of this rank, if it has collectives of tensors there."""
 
     # What torch asks for.
 
@@ -180,18 +183,18 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
         if self.place is Place.STEP and not self._has_summed:
             self._has_summed = True
             self.before_gradients()
-        return self._begin(lambda gloo: gloo.allreduce(tensors, opts), tensors, is_in_place=True)
+        return self._begin(lambda to: to.allreduce(tensors, opts), tensors, is_in_place=True)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> RecoverableWork:
         """Sum tensors over the ranks, in place."""
         opts = opts or AllreduceCoalescedOptions()
         return self._begin(
-            lambda gloo: gloo.allreduce_coalesced(tensors, opts), tensors, is_in_place=True
+            lambda to: to.allreduce_coalesced(tensors, opts), tensors, is_in_place=True
         )
 
     def broadcast(self, tensors: list[Tensor], opts: Any) -> RecoverableWork:
         """Fill tensors with those of one rank."""
-        return self._begin(lambda gloo: gloo.broadcast(tensors, opts), tensors)
+        return self._begin(lambda to: to.broadcast(tensors, opts), tensors)
 
     def allgather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
@@ -199,26 +202,41 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
         """Gather tensors of all ranks."""
         opts = opts or AllgatherOptions()
         return self._begin(
-            lambda gloo: gloo.allgather(outputs, inputs, opts),
+            lambda to: to.allgather(outputs, inputs, opts),
             [tensor for some in outputs for tensor in some],
         )
 
     def barrier(self, opts: Any = None) -> RecoverableWork:
         """Wait for all ranks."""
         opts = opts or BarrierOptions()
-        return self._begin(lambda gloo: gloo.barrier(opts), [])
+        return self._begin(lambda to: to.barrier(opts), [])
 
     def abort(self) -> None:
         """Abort all collectives."""
-        if self._gloo is not None:
-            self._gloo.end_connections()
+        if self._connected is not None:
+            self._connected.end()
 
     # What the recovery asks for.
 
-    def connect(self, gloo: GlooGroup) -> None:
-        """Communicate in this gloo group. Before, the rank is alone."""
+    def use_gpu(self, device: torch.device) -> None:
+        """Communicate between the GPUs of all ranks, too; a collective call, unless this rank is alone.
+
+        Raises:
+            RuntimeError: a rank is missing.
+        """
+        self.gpu = device
+        if self._connected is not None:
+            self._connected.connect_gpu(device)
+
+    def disconnect_gpu(self) -> None:
+        """Leave the group of the GPUs, after the last collective of all ranks."""
+        if self._connected is not None:
+            self._connected.disconnect_gpu()
+
+    def connect(self, connected: ConnectedGroup) -> None:
+        """Communicate in this group. Before, the rank is alone."""
         with self._lock:
-            self._gloo, self._is_failed, self._is_alone = gloo, False, False
+            self._connected, self._is_failed, self._is_alone = connected, False, False
             self._groups += 1
 
     def enter(self, place: Place) -> None:
@@ -239,7 +257,7 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
             self.place, self.entry = place, self._next
 
     def start(
-        self, gloo: GlooGroup, place: Place, entry: int, results: dict[int, list[Tensor]]
+        self, connected: ConnectedGroup, place: Place, entry: int, results: dict[int, list[Tensor]]
     ) -> None:
         """Start a new rank, with results of collectives that other ranks have completed already."""
         with self._lock:
@@ -247,7 +265,7 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
             self._results = results
             self._next = self.entry = entry
             self.place, self._has_summed = place, False
-            self.connect(gloo)
+            self.connect(connected)
 
     def completed(self) -> frozenset[int]:
         """Collectives whose results are still here."""
@@ -271,9 +289,12 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
         return self._log[number].result
 
     def resume(
-        self, gloo: GlooGroup, plan: RecoveryPlan, results: Mapping[int, Sequence[Tensor]]
+        self,
+        connected: ConnectedGroup,
+        plan: RecoveryPlan,
+        results: Mapping[int, Sequence[Tensor]],
     ) -> None:
-        """Continue in a new gloo group.
+        """Continue in a new connected group.
 
         Failed collectives get the results of other ranks, or are repeated. If the boundary begins again, they are void.
         """
@@ -283,7 +304,7 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
             unfinished = self.unfinished()
             here = self.place, self.entry
             is_restarted = plan.restarts_boundary and here == (Place.BOUNDARY, plan.entry)
-            self.connect(gloo)
+            self.connect(connected)
             if not is_restarted:
                 for collective in unfinished:
                     collective.reset()
@@ -299,31 +320,29 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
             collective.future.set_result([])
 
     def interrupt(self) -> None:
-        """Break the current gloo group, because another rank is lost."""
+        """Break the current group, because another rank is lost."""
         with self._lock:
-            if self._is_failed or self._gloo is None:
+            if self._is_failed or self._connected is None:
                 return
             self._is_failed = True
         self.on_failure()
 
     def close(self, within_s: float) -> None:
-        """Leave a broken gloo group, once it changes no tensors any more.
+        """Leave a broken group, once it changes no tensors any more.
 
         Other ranks notice that their connections end, and leave it as well.
 
         Raises:
             NotRecoverable: it still does after `within_s`.
         """
-        if self._gloo is None:
+        if self._connected is None:
             return
         until_s = time.monotonic() + within_s
         while True:
             # Again, as a collective that began in the meantime is not aborted by an earlier call.
-            self._gloo.end_connections()
+            self._connected.end()
             running = [
-                each
-                for each in self.unfinished()
-                if each.work is not None and not each.work.get_future().done()
+                each for each in self.unfinished() if each.begun and not each.begun.has_ended
             ]
             if not running:
                 break
@@ -331,8 +350,8 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
                 raise NotRecoverable(f"collective {running[0].number} did not end")
             time.sleep(CLOSE_POLL_S)
         for collective in self.unfinished():
-            collective.work = None
-        self._gloo = None  # Its destructor closes the connections.
+            collective.begun = None
+        self._connected = None  # Its destructor closes the connections.
 
     def _restart_if_due(self) -> None:
         if self._restarts:
@@ -344,7 +363,7 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
     ) -> RecoverableWork:
         with self._lock:
             self._restart_if_due()
-            collective = Collective(self._next, issue, tensors, [], Future())
+            collective = Collective(self._next, issue, tensors, [], _future_of(tensors))
             if self._is_alone:  # A sum is the value itself.
                 self._complete(collective)
                 return RecoverableWork(collective)
@@ -380,22 +399,19 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
         return copies
 
     def _issue(self, collective: Collective) -> None:
-        number, gloo = self._groups, self._gloo
-        assert gloo, "a broken group is not used"
+        number, connected = self._groups, self._connected
+        assert connected, "a broken group is not used"
+
+        def end(is_complete: bool) -> None:
+            if is_complete:
+                self._complete(collective)
+            else:
+                self._break(number)
+
         try:
-            work = collective.work = collective.issue(gloo.collectives)
-            # Not with the gloo group itself: a callback runs in its thread, and must not drop the last reference to it.
-            work.get_future().add_done_callback(lambda done: self._finish(collective, done, number))
+            collective.begun = connected.begin(collective.issue, collective.tensors, end)
         except RuntimeError:  # Also the subclasses of torch.distributed.
             self._break(number)
-
-    def _finish(self, collective: Collective, done: Future[Any], number: int) -> None:
-        try:
-            done.value()
-        except RuntimeError:
-            self._break(number)
-        else:
-            self._complete(collective)
 
     def _complete(self, collective: Collective) -> None:
         with self._lock:
@@ -403,7 +419,7 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
         collective.future.set_result(collective.tensors)
 
     def _break(self, number: int) -> None:
-        """Leave a broken gloo group, which breaks it on all other ranks as well."""
+        """Leave a broken group, which breaks it on all other ranks as well."""
         if number == self._groups:
             self.interrupt()
 
@@ -440,6 +456,11 @@ class AbsentGroup(_ProcessGroup):  # type: ignore[misc]
     allreduce_coalesced = broadcast = allgather = send = recv = allreduce
 
 
+def _future_of(tensors: Sequence[Tensor]) -> Future[list[Tensor]]:
+    """A future of these tensors; for those on a GPU, it must name the device."""
+    return Future(devices=sorted({t.device for t in tensors if t.is_cuda}, key=str))
+
+
 def _refuse(*_given: Any) -> RecoverableWork:
     raise NotRecoverable(
         "the script calls collectives of torch.distributed, in which a rank that replaces a lost one cannot take part"
@@ -454,7 +475,7 @@ def create(_store: Any, rank: int, size: int, _timeout: timedelta) -> Recoverabl
 def register() -> None:
     """Make the backend known to `torch.distributed`."""
     if BACKEND.upper() not in dist.Backend._plugins:  # noqa: SLF001 - torch has no other way to ask
-        dist.Backend.register_backend(BACKEND, create, devices=["cpu"])
+        dist.Backend.register_backend(BACKEND, create, devices=DEVICES)
         dist.Backend.register_backend(
-            ABSENT, lambda _store, rank, size, _timeout: AbsentGroup(rank, size), devices=["cpu"]
+            ABSENT, lambda _store, rank, size, _timeout: AbsentGroup(rank, size), devices=DEVICES
         )

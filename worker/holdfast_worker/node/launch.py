@@ -188,8 +188,6 @@ class NodeLauncher:
             self._config.recovery is RecoveryMode.IN_PROCESS
             and self._config.max_restarts > 0
             and self._topology.nodes > 1
-            # Groups of NCCL end with the ranks. Without a number, a node may have GPUs.
-            and (self._topology.gpus_per_node == 0 or environment().get(Env.BACKEND) == "gloo")
         )
 
     @property

@@ -18,15 +18,10 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import (
-    BarrierOptions,
-    PrefixStore,
-    Store,
-    TCPStore,
-)
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from holdfast_worker.console import log_info
-from holdfast_worker.distributed.gloo_group import GlooGroup
+from holdfast_worker.distributed.connected_group import ConnectedGroup
 from holdfast_worker.distributed.recoverable_group import RecoverableGroup
 from holdfast_worker.distributed.recovery_plan import (
     NotRecoverable,
@@ -177,6 +172,8 @@ class Recovery:
         return answer is not None and answer.generation > self.group.generation
 
     def _recover(self) -> None:
+        if self.group.gpu:
+            torch.cuda.set_device(self.group.gpu)  # Each thread has its own.
         try:
             self.group.close(CLOSE_TIMEOUT_S)
             self._abandon()
@@ -195,12 +192,17 @@ class Recovery:
             self.group.generation += 1
             answer = self._ask()
             self.group.generation = answer.generation
+            connected = None
             try:
-                gloo, store = self._connect(answer)
-                return self._continue(gloo, store, answer)
+                store = self._open_store(answer)
+                rank, size = self.group.rank(), self.group.size()
+                connected = ConnectedGroup(store, rank, size, CONNECT_TIMEOUT)
+                return self._continue(connected, store, answer)
             except NotRecoverable:
                 raise
             except (RuntimeError, OSError) as error:
+                if connected:
+                    connected.end()
                 if self._is_closed:
                     raise NotRecoverable("the rank ends") from error
                 log_info(f"another rank was lost while the ranks met: {str(error)[:200]}")
@@ -224,17 +226,15 @@ class Recovery:
         self._files.request(request)
         return self._files.wait(self.group.generation, self._on_wait)
 
-    def _connect(self, answer: GroupAnswer) -> tuple[GlooGroup, Store]:
+    def _open_store(self, answer: GroupAnswer) -> PrefixStore:
         host, _, port = answer.address.rpartition(":")
         client = TCPStore(host, int(port), is_master=False, timeout=CONNECT_TIMEOUT)
         self._stores.append(client)
-        store = PrefixStore(str(answer.generation), client)
-        gloo = GlooGroup(
-            PrefixStore("gloo", store), self.group.rank(), self.group.size(), CONNECT_TIMEOUT
-        )
-        return gloo, store
+        return PrefixStore(str(answer.generation), client)
 
-    def _continue(self, gloo: GlooGroup, store: Store, answer: GroupAnswer) -> ReceivedState | None:
+    def _continue(
+        self, connected: ConnectedGroup, store: Store, answer: GroupAnswer
+    ) -> ReceivedState | None:
         """Exchange what the ranks need, and resume."""
         rank, size = self.group.rank(), self.group.size()
         own = self._position()
@@ -243,15 +243,19 @@ class Recovery:
         plan = plan_recovery(positions)
         new = [r for r, position in positions.items() if position.place is Place.NEW]
         began_s = time.monotonic()
-        results = self._hand_out_results(gloo, store, plan, positions)
-        received = self._hand_out_state(gloo, store, plan, new)
+        if self.group.gpu and not self.is_new:
+            _wait_for_gpu(self.group.gpu)
+        results = self._hand_out_results(connected, store, plan, positions)
+        received = self._hand_out_state(connected, store, plan, new)
+        if self.group.gpu:
+            connected.connect_gpu(self.group.gpu)
         # No rank changes anything before all have what they need.
-        gloo.collectives.barrier(BarrierOptions()).wait()
-        gloo.collectives._set_default_timeout(self._timeout)  # noqa: SLF001 - torch has no other name for it
+        connected.barrier()
+        connected.set_timeout(self._timeout)
         if self.is_new:
-            self.group.start(gloo, plan.place, plan.entry, results)
+            self.group.start(connected, plan.place, plan.entry, results)
         else:
-            self.group.resume(gloo, plan, results)
+            self.group.resume(connected, plan, results)
         waited_s = max(position.waited_s for position in positions.values())
         self.recovered = Recovered(
             plan.step, new, answer.cause, waited_s + time.monotonic() - began_s
@@ -281,7 +285,7 @@ class Recovery:
 
     def _hand_out_results(
         self,
-        gloo: GlooGroup,
+        connected: ConnectedGroup,
         store: Store,
         plan: RecoveryPlan,
         positions: Mapping[int, RankPosition],
@@ -301,13 +305,13 @@ class Recovery:
                 tensors = self.group.result(number)
                 store.set(key, _dump_forms(tensors))
                 for taker in takers:
-                    _send(gloo, tensors, taker)
+                    connected.send(tensors, taker)
             elif rank in takers:
-                results[number] = _receive(gloo, store.get(key), owner)
+                results[number] = _receive(connected, store.get(key), owner)
         return results
 
     def _hand_out_state(
-        self, gloo: GlooGroup, store: Store, plan: RecoveryPlan, new: Sequence[int]
+        self, connected: ConnectedGroup, store: Store, plan: RecoveryPlan, new: Sequence[int]
     ) -> ReceivedState | None:
         """Send the state to new ranks, or receive it."""
         rank = self.group.rank()
@@ -317,7 +321,7 @@ class Recovery:
             store.set("state", json.dumps([tree, *self.run]))
             store.set("forms", _dump_forms(tensors))
             for taker in new:
-                _send(gloo, tensors, taker)
+                connected.send(tensors, taker)
         for taker, holder in plan.holders.items():
             if holder == rank:
                 assert self.replication, "a survivor has begun its loop"
@@ -327,26 +331,33 @@ class Recovery:
             return None
         tree, nonce, epoch = json.loads(store.get("state"))
         self.run = nonce, epoch
-        tensors = _receive(gloo, store.get("forms"), plan.source)
+        tensors = _receive(connected, store.get("forms"), plan.source)
         return ReceivedState(plan, tree, tensors, store.get(f"own/{rank}"))
-
-
-def _send(gloo: GlooGroup, tensors: Sequence[Tensor], taker: int) -> None:
-    for tensor in tensors:
-        if tensor.numel():
-            gloo.collectives.send([tensor.detach().contiguous()], taker, 0).wait()
 
 
 def _dump_forms(tensors: Sequence[Tensor]) -> str:
     return json.dumps([[list(tensor.shape), NAMES[tensor.dtype]] for tensor in tensors])
 
 
-def _receive(gloo: GlooGroup, forms: bytes, owner: int) -> list[Tensor]:
+def _receive(connected: ConnectedGroup, forms: bytes, owner: int) -> list[Tensor]:
     tensors = [torch.empty(shape, dtype=DTYPES[name]) for shape, name in json.loads(forms)]
-    for tensor in tensors:
-        if tensor.numel():
-            gloo.collectives.recv([tensor], owner, 0).wait()
+    connected.receive(tensors, owner)
     return tensors
+
+
+def _wait_for_gpu(device: torch.device) -> None:
+    """Wait until the GPU has done what the script has asked for.
+
+    Raises:
+        NotRecoverable: it does not, as it waits for a lost rank in a group of the script.
+    """
+    thread = threading.Thread(target=torch.cuda.synchronize, args=(device,), daemon=True)
+    thread.start()
+    thread.join(CLOSE_TIMEOUT_S)
+    if thread.is_alive():
+        raise NotRecoverable(
+            "the GPU waits for a collective of the script, in which a lost rank takes part"
+        )
 
 
 def address_of_this_node(master_address: str) -> str:
