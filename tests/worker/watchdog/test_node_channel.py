@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -9,6 +10,8 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from io import StringIO
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from holdfast_worker.watchdog import node_channel
@@ -236,6 +239,19 @@ def test_first_node_of_another_run_is_skipped(port: int) -> None:
         wait_until(lambda: first.has(Connected(1)))
 
     assert not any(isinstance(events, Connected) for events in stranger.channel.receive())
+
+
+def test_connection_that_is_never_served_is_closed(port: int) -> None:
+    channel = Member(0, 2, port).channel
+    is_closed = threading.Event()
+    writer: Any = SimpleNamespace(close=is_closed.set)
+
+    async def accept_and_end() -> None:
+        channel._accept(asyncio.StreamReader(), writer)
+
+    asyncio.run(accept_and_end())
+
+    assert is_closed.is_set()
 
 
 def test_node_that_does_not_read_loses_only_its_connection(port: int) -> None:

@@ -241,6 +241,8 @@ class NodeChannel:
         connection = asyncio.create_task(self._serve(reader, writer))
         self._connections.add(connection)
         connection.add_done_callback(self._connections.discard)
+        # A task that is cancelled before it begins does not close it.
+        connection.add_done_callback(lambda _: writer.close())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a node of this run; any other connection is closed without a reply."""
@@ -263,8 +265,6 @@ class NodeChannel:
             await self._read_messages(node, reader, writer, start)
         except (OSError, ValueError):
             return
-        finally:
-            writer.close()
 
     async def _connect(self) -> None:
         """Connect to node 0, with retries until the end."""
