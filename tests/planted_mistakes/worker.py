@@ -179,4 +179,25 @@ WORKER_MISTAKES: Final = (
         new='return "\\nState:" in Path(f"/proc/{pid}/status").read_text()',
         tests=("tests/worker/node/test_torchrun_agent.py",),
     ),
+    Mistake(
+        name="aborted-sum-taken-for-a-complete-one",
+        file=f"{W}distributed/nccl_group.py",
+        old="on_end(not has_failed and not self._is_aborted)",
+        new="on_end(not has_failed)",
+        tests=("tests/worker/distributed/test_nccl_group.py",),
+    ),
+    Mistake(
+        name="gpu-tensors-summed-over-gloo",
+        file=f"{W}distributed/connected_group.py",
+        old="if self._nccl and any(",
+        new="if self._nccl and not any(",
+        tests=("tests/worker/distributed/test_nccl_group.py",),
+    ),
+    Mistake(
+        name="unserved-connection-stays-open",
+        file=f"{W}watchdog/node_channel.py",
+        old="connection.add_done_callback(lambda _: writer.close())",
+        new="connection.add_done_callback(lambda _: None)",
+        tests=("tests/worker/watchdog/test_node_channel.py",),
+    ),
 )

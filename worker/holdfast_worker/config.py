@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -72,6 +73,21 @@ def replace_environment(env: Mapping[str, str]) -> None:
     for name in os.environ.keys() - given.keys():
         del os.environ[name]
     os.environ.update(given)
+
+
+@contextmanager
+def temporary_variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment in this block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def enable_deterministic_cublas() -> None:

@@ -172,14 +172,9 @@ class Run:
         if shard:
             self._sharded.append(sharding.shard(model))
             return model
-        device_ids = None
-        if self.device.type == "cuda":
-            device_ids = [self.device.index]
-            if self._ranks.recoverable:
-                self._ranks.recoverable.use_gpu(self.device)
         wrapped = DistributedDataParallel(
             model,
-            device_ids=device_ids,
+            device_ids=self._ranks.connect_gpu(),
             process_group=self._ranks.recoverable,
             # A rank that joins others receives their weights in track().
             init_sync=not self._config.joins,

@@ -1,4 +1,7 @@
-"""The groups in which connected ranks communicate: gloo for tensors on the CPU, NCCL for those on a GPU."""
+"""The groups in which connected ranks communicate.
+
+They use gloo for tensors on the CPU, and NCCL for those on a GPU.
+"""
 
 from __future__ import annotations
 

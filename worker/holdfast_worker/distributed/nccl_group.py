@@ -1,4 +1,4 @@
-"""An NCCL group whose collectives end when the rank asks for it, even if other ranks are gone.
+"""An NCCL group whose collectives can be ended at any time, even if other ranks are gone.
 
 NCCL notices the loss of a rank late or never: its kernels wait on the GPU, and the host continues without their results. Therefore
 a thread waits for each collective on behalf of the host, and `end` aborts the communicator, which ends the kernels that wait.
@@ -6,17 +6,17 @@ a thread waits for each collective on behalf of the host, and `end` aborts the c
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
+
+from holdfast_worker.config import temporary_variables
 
 ERRORS_ARE_IGNORED: Final = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
@@ -47,7 +47,7 @@ class NcclGroup:
         self._device = device
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = timeout  # noqa: SLF001 - torch has no other name for it
-        with variables(ERRORS_ARE_IGNORED):
+        with temporary_variables(ERRORS_ARE_IGNORED):
             self.collectives: Any = dist.ProcessGroupNCCL(store, rank, size, options)
         """The process group of torch."""
         self._connect(timeout)
@@ -116,18 +116,3 @@ class NcclGroup:
                 del work, begun
                 # An aborted kernel ends like a complete one. A complete one may count as aborted, and is repeated.
                 on_end(not has_failed and not self._is_aborted)
-
-
-@contextmanager
-def variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment in this block."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -18,11 +18,11 @@ from torch._C._distributed_c10d import (
     set_debug_level,
 )
 
-from holdfast_worker.config import WRAPPER, environment
+from holdfast_worker.config import WRAPPER, environment, temporary_variables
 from holdfast_worker.console import log_info, print_line
 from holdfast_worker.distributed import recoverable_group
 from holdfast_worker.distributed.connected_group import ConnectedGroup
-from holdfast_worker.distributed.nccl_group import NO_DUMPS, variables
+from holdfast_worker.distributed.nccl_group import NO_DUMPS
 from holdfast_worker.distributed.recoverable_group import RecoverableGroup
 from holdfast_worker.parent_process import die_with_parent
 from holdfast_worker.protocol.environment import Env, Exit
@@ -123,6 +123,17 @@ class ProcessGroup:
             votes = dist.new_group(backend="gloo", timeout=timeout)
         return cls(identity.rank, identity.world_size, device, votes, heartbeat)
 
+    def connect_gpu(self) -> list[int] | None:
+        """Connect this rank's GPU to the others for DDP; return its number, None without a GPU.
+
+        A collective call, unless this rank replaces a lost one.
+        """
+        if self.device.type != "cuda":
+            return None
+        if self.recoverable is not None:
+            self.recoverable.use_gpu(self.device)
+        return [self.device.index]
+
     def all_reduce_max(self, numbers: Sequence[float]) -> list[float]:
         """The maximum of each number over all ranks."""
         if self._cpu_group is None:
@@ -203,7 +214,7 @@ def _open_recoverable(
         return group
     with heartbeat.waiting_for_ranks():
         # Without a device, NCCL connects the default group only if the script uses it.
-        with variables(NO_DUMPS):
+        with temporary_variables(NO_DUMPS):
             dist.init_process_group(
                 backend,
                 init_method=identity.init_method,

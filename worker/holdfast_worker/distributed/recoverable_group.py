@@ -219,7 +219,9 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
     # What the recovery asks for.
 
     def use_gpu(self, device: torch.device) -> None:
-        """Communicate between the GPUs of all ranks, too; a collective call, unless this rank is alone.
+        """Communicate between the GPUs of all ranks, too.
+
+        A collective call, unless this rank is alone.
 
         Raises:
             RuntimeError: a rank is missing.
