@@ -15,6 +15,31 @@ STEPS = 24
 
 
 @pytest.mark.full
+def test_node_replaced_alone_is_part_of_the_proof(service: Service) -> None:
+    """Node 1 is replaced while node 0 waits; then node 0 is lost, and both start again."""
+    file = service.folder / "job.yaml"
+    job = {
+        "name": "pair",
+        "num_nodes": 2,
+        "workdir": str(EXAMPLE),
+        "run": "holdfast-worker run train.py --steps 5000",
+        "holdfast": {"checkpoint": {"store": f"file://{service.folder}/store", "every": "15m"}},
+    }
+    file.write_text(yaml.safe_dump(job))
+
+    certificate = service.json("prove", str(file), "--steps", f"{3 * STEPS}", "--kills", "2")
+    [straight, proven] = sorted(service.json("ps"), key=lambda job: str(job["submitted_at"]))
+    shown = " ".join(service.cli("show", proven["id"]).stdout.split())
+
+    assert certificate["holds"] is True
+    assert certificate["against"] == straight["id"]
+    assert (certificate["preemptions"], certificate["replaced_nodes"]) == (2, 1)
+    assert (certificate["batches"], certificate["other_batches"]) == (2 * 3 * STEPS, 0)
+    assert proven["attempt"] == 2
+    assert "preempted 2 times, a node replaced while the others waited; after" in shown
+
+
+@pytest.mark.full
 def test_proven_resume_yields_certificate_in_the_debug_bundle(
     service: Service,
 ) -> None:

@@ -66,6 +66,8 @@ def _print(proof: Proof) -> None:
     rows = {
         "undisturbed": f"job {shown.against}",
         "interrupted": f"job {proof.job.id}, {shown.preemptions} time{'s' * (shown.preemptions != 1)}",
+        "replaced": f"{shown.replaced_nodes} node{'s' * (shown.replaced_nodes != 1)}, while the others waited"
+        * bool(shown.replaced_nodes),
         "weights": f"{shown.other_weights_sha256[:16]} and {shown.weights_sha256[:16]}",
         "numbers": f"{shown.values - shown.other_values:,} of {shown.values:,} identical",
         "batches": f"{shown.batches - shown.other_batches:,} of {shown.batches:,} identical",

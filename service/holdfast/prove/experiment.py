@@ -15,6 +15,7 @@ import yaml
 from holdfast.api.schemas.diagnostics import ProofIn, ProofOut
 from holdfast.api.schemas.jobs import JobOut
 from holdfast.client import Client, Refused
+from holdfast.domain.events import CapacityLost, NodeLost, NodeReplaced
 from holdfast.errors import Unavailable
 from holdfast.prove.step_logs import StepComparison, StepLogs, compare_steps
 
@@ -123,32 +124,46 @@ class EquivalenceExperiment:
             )
         return job
 
-    def _preempt(self, job_id: str, attempt: int, step: int, notice_s: float | None) -> None:
-        """Preempt a node of an attempt once it has reached a step."""
-        late = f"job {job_id} ended before {attempt} preemptions; give it more work, with --steps or --step-ms"
+    def _preempt(self, job_id: str, number: int, step: int, notice_s: float | None) -> None:
+        """Preempt a node once the job has reached a step with all its nodes.
+
+        The first node last: the job starts again without it, and its other nodes are replaced alone.
+        """
+        late = f"job {job_id} ended before {number} preemptions; give it more work, with --steps or --step-ms"
         job = wait_until(
             self.client,
             job_id,
             self.report_progress,
-            lambda job: (job.attempt >= attempt and job.step >= step) or job.state in FINAL_STATES,
+            lambda job: (
+                (job.state == "training" and job.step >= step and self._has_all_nodes(job_id))
+                or job.state in FINAL_STATES
+            ),
         )
         if job.state in FINAL_STATES:
             raise Unavailable(late)
+        node = number % job.nodes
         try:
             # Lost steps are part of the experiment.
-            job = self.client.preempt(
-                job_id, node=attempt % job.nodes, notice_s=notice_s, force=True
-            )
+            job = self.client.preempt(job_id, node=node, notice_s=notice_s, force=True)
         except Refused as refusal:
             raise Unavailable(f"{late} ({refusal.detail})") from refusal
         how = "without notice" if notice_s is None else f"with {notice_s:g} s notice"
-        self.report_progress(job, f"preempted node {attempt % job.nodes} {how}")
+        self.report_progress(job, f"preempted node {node} {how}")
         wait_until(
             self.client,
             job_id,
             self.report_progress,
-            lambda job: job.attempt > attempt or job.state in FINAL_STATES,
+            lambda job: job.preemptions >= number or job.state in FINAL_STATES,
         )
+
+    def _has_all_nodes(self, job_id: str) -> bool:
+        """Whether each node that was lost alone has been replaced."""
+        missing = 0
+        for event in self.client.events(job_id):
+            if event.kind == CapacityLost.__name__:
+                missing = 0
+            missing += (event.kind == NodeLost.__name__) - (event.kind == NodeReplaced.__name__)
+        return not missing
 
     def _step_logs(self, job: JobOut) -> StepLogs:
         logs = StepLogs()

@@ -37,7 +37,7 @@ def shortened_job(text: str, *, name: str, steps: int, step_ms: int) -> dict[str
             "the job file names no checkpoint store, so a resume starts at step 0 and proves nothing; write "
             "holdfast: {checkpoint: {store: ...}}, such as file:///tmp/proofs for a trial"
         )
-    kept = {word: value for word, value in block.items() if word in {"project", "tags"}}
+    kept = {word: value for word, value in block.items() if word in {"project", "tags", "recovery"}}
     return {
         **{word: value for word, value in data.items() if word not in _ELSEWHERE},
         "name": name,

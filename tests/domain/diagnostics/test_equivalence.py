@@ -9,7 +9,18 @@ import pytest
 from holdfast.domain.diagnostics.equivalence import LoggedSteps, compare_runs, comparison_refusal
 from holdfast.domain.events import Event
 from holdfast.domain.jobs.lifecycle import fold
-from support.events import at, finished, launched, lost, ready, saved, submitted, training
+from support.events import (
+    at,
+    finished,
+    launched,
+    lost,
+    node_lost,
+    node_replaced,
+    ready,
+    saved,
+    submitted,
+    training,
+)
 
 COMPARED = LoggedSteps(batches=40, other_batches=0, values=20, other_values=0)
 UNINTERRUPTED: list[Event] = [submitted(), launched(1), ready(2), training(3), saved(9, step=20), finished(10)]  # fmt: skip
@@ -40,6 +51,24 @@ def test_preempted_run_with_equal_result_is_proven() -> None:
     )
     assert proof(replace(COMPARED, batches=0)).explanation.endswith(
         "batches of each step were not recorded"
+    )
+
+
+def test_nodes_replaced_alone_are_part_of_the_proof() -> None:
+    events = [
+        *(submitted(), launched(1), ready(2), training(3)),
+        *(node_lost(4), node_replaced(5), node_lost(6), node_replaced(7)),
+        *(saved(9, step=20), finished(10)),
+    ]
+
+    event = proof(mine=events)
+
+    assert (event.is_equivalent, event.preemptions, event.replaced_nodes) == (True, 2, 2)
+    assert event.explanation.startswith(
+        "preempted 2 times, 2 nodes replaced while the others waited; after 20 steps"
+    )
+    assert proof(mine=events[:6] + events[8:]).explanation.startswith(
+        "preempted once, a node replaced while the others waited; after"
     )
 
 

@@ -127,6 +127,10 @@ class ProofOut(Schema):
     why: str = Field(description="The result as a sentence.")
     steps: int
     preemptions: int = Field(description="Of the interrupted job.")
+    replaced_nodes: int = Field(
+        default=0,
+        description="Its nodes that were replaced alone, while the processes of the others waited.",
+    )
     weights_sha256: str = Field(description="Hash of its last step; empty if none was saved.")
     other_weights_sha256: str
     numbers: dict[str, float | None] = Field(description="Last logged values, by name.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from holdfast.domain.checkpoints.history import CheckpointAttempt, CheckpointHistory
-from holdfast.domain.events import Event, Outcome, RunDescribed, RunsCompared
+from holdfast.domain.events import Event, NodeReplaced, Outcome, RunDescribed, RunsCompared
 from holdfast.domain.events.values import Versions
 from holdfast.domain.jobs.job import Job
 
@@ -67,6 +67,7 @@ def compare_runs(
         other_batches=steps.other_batches,
         values=steps.values,
         other_values=steps.other_values,
+        replaced_nodes=sum(isinstance(fact, NodeReplaced) for fact in facts),
         versions=_versions(facts, version),
         by=by,
     )

@@ -123,6 +123,8 @@ class RunsCompared(EventBase):
     """Values that both runs logged at the same step."""
     other_values: Count = 0
     """Compared values that differ."""
+    replaced_nodes: Count = 0
+    """Nodes that were replaced while the others waited, each after one of the preemptions."""
     versions: Versions = field(default_factory=dict)
     by: str = ""
     """Name of the user; empty as in `Submitted`."""
@@ -140,6 +142,9 @@ class RunsCompared(EventBase):
     def explanation(self) -> str:
         """The comparison result as a sentence without full stop."""
         times = "once" if self.preemptions == 1 else f"{self.preemptions} times"
+        if self.replaced_nodes:
+            nodes = "a node" if self.replaced_nodes == 1 else f"{self.replaced_nodes} nodes"
+            times += f", {nodes} replaced while the others waited"
         if self.is_equivalent:
             data = (
                 f"; all {self.batches:,} batches are identical"
