@@ -39,6 +39,10 @@ class Fault(StrEnum):
     """Its ranks end with it. The node stands, and its program is started again."""
     NODE_LOST = "node lost"
     TWO_NODES_LOST = "two nodes lost"
+    NODE_LOST_AFTER_NOTICE = "node lost after notice"
+    """Its program gets SIGTERM, as from a provider that announces the loss."""
+    REPLACEMENT_LOST = "replacement lost"
+    """A node is lost, and soon after that the one in its place: before it joins, while it receives the state, or later."""
     NODE_FROZEN = "node frozen"
     """Its processes stop for a moment, as behind a broken network."""
     NODE_REPLACED_WHILE_FROZEN = "node replaced while frozen"
@@ -120,16 +124,27 @@ class Disturbed:
                 self.lose([node])
             case Fault.TWO_NODES_LOST:
                 self.lose(sorted({node, (node + 1) % self.run.nodes}))
+            case Fault.NODE_LOST_AFTER_NOTICE:
+                wrapper.send_signal(signal.SIGTERM)
+                self.pause(0.3)
+                self.lose([node])
+            case Fault.REPLACEMENT_LOST:
+                self.lose([node])
+                self.pause(3 * planned.pause_s)
+                self.lose([node])
             case Fault.NODE_FROZEN:
-                Nodes.signal_processes(wrapper, signal.SIGSTOP)
-                self.pause(0.5)
-                Nodes.signal_processes(wrapper, signal.SIGCONT)
+                self.freeze(node, 0.5, is_replaced=False)
             case Fault.NODE_REPLACED_WHILE_FROZEN:
-                Nodes.signal_processes(wrapper, signal.SIGSTOP)
-                if self.run.would_wait and node:
-                    self.run.replace(node)
-                    self.pause(1.0)
-                Nodes.signal_processes(wrapper, signal.SIGCONT)
+                self.freeze(node, 1.0, is_replaced=self.run.would_wait and node > 0)
+
+    def freeze(self, node: int, seconds: float, *, is_replaced: bool) -> None:
+        """Stop the processes of a node for a while."""
+        wrapper = self.run.wrappers[node]
+        Nodes.signal_processes(wrapper, signal.SIGSTOP)
+        if is_replaced:
+            self.run.replace(node)
+        self.pause(seconds)
+        Nodes.signal_processes(wrapper, signal.SIGCONT)
 
     def finish(self) -> None:
         """Wait for the end, with as many attempts as it takes."""
