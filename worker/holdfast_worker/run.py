@@ -218,7 +218,7 @@ class Run:
         self._check_optimizers(objects)
         warm_up_ddp(objects.values(), self._ranks)
         if self._recovery:
-            self._recovery.track(tracked)
+            self._recovery.track(tracked, objects.values())
         if self._repository:
             self._checkpointer = self._open_checkpointer(self._repository, tracked)
         if self._recovery and self._config.joins:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from holdfast_worker import rng
 from holdfast_worker.checkpoint.stateful import TrackedState
 from holdfast_worker.data.resumable_loader import Position
 from holdfast_worker.distributed.recoverable_group import RecoverableGroup
 from holdfast_worker.distributed.recovery_plan import Place
 from holdfast_worker.recovery.replication import MAX_OWN_BYTES
-from holdfast_worker.recovery.run_state import HAS_STEPPED, RunState
+from holdfast_worker.recovery.run_state import HAS_STEPPED, OTHER_GROUP, SHARDED, RunState
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
 
 
 class Meter:
@@ -120,3 +126,40 @@ def test_large_state_of_each_rank_is_an_obstacle() -> None:
     state = RunState(TrackedState({"model": model}, per_rank=True), RecoverableGroup(0, 2))
 
     assert "which is too much to copy in each step" in state.why_not()
+
+
+def test_sharded_model_is_an_obstacle() -> None:
+    with single_rank():
+        mesh = init_device_mesh("cpu", (1,))
+        weight = distribute_tensor(torch.ones(4), mesh, [Shard(0)])
+        model = nn.Module()
+        model.weight = nn.Parameter(weight)
+
+        state = RunState(TrackedState({"model": model}), RecoverableGroup(0, 2))
+
+    assert state.why_not() == SHARDED
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_ddp_with_another_process_group_is_an_obstacle(is_nested: bool) -> None:
+    with single_rank():
+        ddp: Any = DistributedDataParallel(nn.Linear(2, 2))
+        ours = RecoverableGroup(0, 1)
+        ours_too = DistributedDataParallel(nn.Linear(2, 2), process_group=ours, init_sync=False)
+        item = nn.Sequential(ddp) if is_nested else ddp
+
+        states = [
+            RunState(TrackedState({"model": model}), ours, [model]) for model in (item, ours_too)
+        ]
+
+    assert [state.why_not() for state in states] == [OTHER_GROUP, ""]
+
+
+@contextmanager
+def single_rank() -> Iterator[None]:
+    """A default group of one rank."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()

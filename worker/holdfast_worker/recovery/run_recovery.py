@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -90,9 +90,9 @@ class RunRecovery:
         assert self._replication, "the loop has begun"
         return self._replication
 
-    def track(self, tracked: TrackedState) -> None:
-        """Keep what a new rank needs of these objects."""
-        self._run_state = RunState(tracked, self._recovery.group)
+    def track(self, tracked: TrackedState, objects: Iterable[object]) -> None:
+        """Keep what a new rank needs of these objects, which still have their wrappers."""
+        self._run_state = RunState(tracked, self._recovery.group, objects)
 
     def join(self) -> Joined:
         """Join the other ranks in place of a lost one, with the state of a survivor.

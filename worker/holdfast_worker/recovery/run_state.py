@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields
 from typing import Any, Final
 
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
@@ -27,6 +28,12 @@ from holdfast_worker.recovery.replication import MAX_OWN_BYTES
 
 HAS_STEPPED: Final = "an optimizer had stepped within the step"
 
+SHARDED: Final = "the model is sharded, so that no other rank has the part of a lost one"
+
+OTHER_GROUP: Final = (
+    "a model sums its gradients in a process group of the script: wrap it with run.wrap()"
+)
+
 CONSTANT: Final = ("dawn", "deal")
 """Fields of a position that are the same objects during a pass over the data, and have most of its bytes."""
 
@@ -34,7 +41,10 @@ CONSTANT: Final = ("dawn", "deal")
 class RunState:
     """Captures the state of a rank, and loads it in a new one."""
 
-    def __init__(self, tracked: TrackedState, group: RecoverableGroup) -> None:
+    def __init__(
+        self, tracked: TrackedState, group: RecoverableGroup, objects: Iterable[object] = ()
+    ) -> None:
+        """`objects`: the tracked ones with their wrappers, such as DDP."""
         self._tracked = tracked
         self._group = group
         self._at_boundary: dict[str, Any] = {}
@@ -49,11 +59,14 @@ class RunState:
         prefixes = tuple(f"{name}{sign}" for name in self._own_objects for sign in ".[")
         self._own_buffers = {n: t for n, t in own.items() if not n.startswith(prefixes)}
         size = sum(t.numel() * t.element_size() for t in own.values())
-        self.obstacle = (
-            f"each rank has {size:,} bytes of its own, which is too much to copy in each step"
-            if size > MAX_OWN_BYTES
-            else ""
-        )
+        obstacles = {
+            SHARDED: Owner.SHARDED in encoder.owners.values(),
+            OTHER_GROUP: any(ddp.process_group is not group for ddp in _ddp_models(objects)),
+            f"each rank has {size:,} bytes of its own, which is too much to copy in each step": (
+                size > MAX_OWN_BYTES
+            ),
+        }
+        self.obstacle = next((reason for reason, is_so in obstacles.items() if is_so), "")
         """Why a lost rank can never be replaced; empty if it can."""
         self.before_optimizer: Callable[[], None] = lambda: None
         """Called before each step of an optimizer."""
@@ -113,3 +126,10 @@ class RunState:
 
     def _after_step(self, *_given: object) -> None:
         self._has_stepped = True
+
+
+def _ddp_models(objects: Iterable[object]) -> Iterator[DistributedDataParallel]:
+    for item in objects:
+        for module in item.modules() if isinstance(item, nn.Module) else ():
+            if isinstance(module, DistributedDataParallel):
+                yield module
