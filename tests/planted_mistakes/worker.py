@@ -200,4 +200,18 @@ WORKER_MISTAKES: Final = (
         new="connection.add_done_callback(lambda _: None)",
         tests=("tests/worker/watchdog/test_node_channel.py",),
     ),
+    Mistake(
+        name="ranks-replaced-although-the-script-rules-it-out",
+        file=f"{W}watchdog/replacement.py",
+        old="            self._run_dir.can_replace_ranks()\n",
+        new="            self._run_dir.has_trained()\n",
+        tests=("tests/worker/watchdog/test_replacement.py",),
+    ),
+    Mistake(
+        name="ddp-with-another-group-recovered",
+        file=f"{W}recovery/run_state.py",
+        old="ddp.process_group is not group",
+        new="ddp.process_group is None",
+        tests=("tests/worker/recovery/test_run_state.py",),
+    ),
 )

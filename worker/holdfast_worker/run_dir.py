@@ -31,6 +31,8 @@ HINT_FILE: Final = "hint.json"
 Format: `{"at": RFC 3339 time}`."""
 GROUP_FILE: Final = "group.json"
 """Written by the wrapper: the newest process group (`watchdog.group_files`)."""
+REPLACEABLE_FILE: Final = "replaceable"
+"""Written by ranks whose script does nothing that rules out a new rank in the place of a lost one."""
 FAILURE_FILE: Final = "failure.json"
 """Written by the agent: `{"rank": ..., "exit_code": ...}` of the rank that failed first."""
 
@@ -74,8 +76,9 @@ class RunDir:
         self.clear_group()
 
     def clear_group(self) -> None:
-        """Remove the decision about the process group, because all ranks start again."""
+        """Remove what is known of the process group, because all ranks start again."""
         (self.path / "ranks" / GROUP_FILE).unlink(missing_ok=True)
+        (self.path / REPLACEABLE_FILE).unlink(missing_ok=True)
 
     def clear_ranks(self) -> None:
         """Remove the files of ranks that have ended, so that others can start in their place."""
@@ -216,9 +219,17 @@ class RunDir:
         """Whether a first step has been completed."""
         return (self.path / TRAINED_FILE).exists()
 
+    def mark_replaceable(self) -> None:
+        """Record that a new rank can take the place of a lost one, as far as the script is known."""
+        (self.path / REPLACEABLE_FILE).touch()
+
+    def can_replace_ranks(self) -> bool:
+        """Whether a new rank can take the place of a lost one, after the first step."""
+        return self.has_trained() and (self.path / REPLACEABLE_FILE).exists()
+
     def announce_waiting(self) -> None:
-        """Record that the ranks would wait for a lost node's replacement, once they have trained."""
-        if self.has_trained() and not (self.path / WAITS_FILE).exists():
+        """Record that the ranks would wait for a lost node's replacement, if they would."""
+        if self.can_replace_ranks() and not (self.path / WAITS_FILE).exists():
             (self.path / WAITS_FILE).touch()
 
     def withdraw_waiting(self) -> None:

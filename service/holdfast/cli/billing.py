@@ -157,7 +157,7 @@ def _summary(account: BillOut) -> list[str]:
         notice = f"{loss.notice_s:.1f} s notice" if loss.notice_s is not None else "no notice"
         lines.append(
             f"{clock(loss.at)} attempt {loss.attempt} {_cause_text(loss)} in {loss.zone}, {notice}: lost "
-            f"{loss.lost_steps:,} steps, {span(loss.lost_ms)}, {money(loss.lost_micros, simulated=mark)}"
+            f"{output.counted(loss.lost_steps, 'step')}, {span(loss.lost_ms)}, {money(loss.lost_micros, simulated=mark)}"
         )
     if account.simulated:
         lines.append("~ simulated price: local processes, nothing is billed")

@@ -122,7 +122,7 @@ def _print_estimate(client: Client, task: TaskIn) -> None:
 def estimate_line(engine: str, estimate: LaunchEstimateOut) -> str:
     """Describe where a job will run and what it may cost."""
     count = estimate.nodes
-    nodes = f"{count} node{'s' * (count != 1)}"
+    nodes = output.counted(count, "node")
     if estimate.node:
         nodes = f"{count} × {estimate.node}"  # noqa: RUF001
     parts = [output.NAMES.get(engine, engine)]
@@ -293,7 +293,7 @@ def preempt(
 
 
 def _drills(job: JobOut) -> str:
-    return f" ({job.drills} drill{'s' * (job.drills != 1)})" if job.drills else ""
+    return f" ({output.counted(job.drills, 'drill')})" if job.drills else ""
 
 
 def _under_notice(job: JobOut) -> str:
@@ -338,7 +338,7 @@ def _print_job(job: JobOut) -> None:
         "store": job.store_promise,
         "retention": retention_failure(job.tidying),
         "proof": _proof(job.proof),
-        "lost": f"{job.lost_steps:,} steps",
+        "lost": output.counted(job.lost_steps, "step"),
         "money": f"paid {money(job.paid_micros, simulated=mark)} · on demand {money(job.on_demand_micros, simulated=mark)}"
         f" · {output.saved(job.on_demand_micros - job.paid_micros, simulated=mark)}"
         + _price_note(job),

@@ -245,4 +245,4 @@ def _value(value: object) -> str:
 
 
 def _count(values: Sized, what: str) -> str:
-    return f"{len(values):,} {what}{'s' * (len(values) != 1)}"
+    return output.counted(len(values), what)

@@ -194,6 +194,11 @@ def marks(*sums: Priced) -> list[str]:
     return lines + ["~ some prices are unknown and assumed high"] * guessed
 
 
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: `1 step`, `2,000 steps`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def span(ms: int) -> str:
     """Format a duration in its two largest units."""
     seconds = ms / 1000

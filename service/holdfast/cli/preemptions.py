@@ -151,7 +151,7 @@ def _cells(item: PreemptionOut) -> list[str]:
         str(item.noticed),
         str(item.notice_used),
         *("-" if seconds is None else span(round(1000 * seconds)) for seconds in spans),
-        f"{item.lost_steps:,} steps, {money(item.lost_micros, simulated=mark)}",
+        f"{output.counted(item.lost_steps, 'step')}, {money(item.lost_micros, simulated=mark)}",
     ]
 
 

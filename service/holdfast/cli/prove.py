@@ -65,8 +65,8 @@ def _print(proof: Proof) -> None:
     shown = proof.certificate
     rows = {
         "undisturbed": f"job {shown.against}",
-        "interrupted": f"job {proof.job.id}, {shown.preemptions} time{'s' * (shown.preemptions != 1)}",
-        "replaced": f"{shown.replaced_nodes} node{'s' * (shown.replaced_nodes != 1)}, while the others waited"
+        "interrupted": f"job {proof.job.id}, {output.counted(shown.preemptions, 'time')}",
+        "replaced": f"{output.counted(shown.replaced_nodes, 'node')}, while the others waited"
         * bool(shown.replaced_nodes),
         "weights": f"{shown.other_weights_sha256[:16]} and {shown.weights_sha256[:16]}",
         "numbers": f"{shown.values - shown.other_values:,} of {shown.values:,} identical",

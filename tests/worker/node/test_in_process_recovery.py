@@ -155,6 +155,7 @@ def test_script_without_tracked_objects_starts_again(nodes: Nodes) -> None:
 
 
 def test_sharded_model_starts_again_from_its_checkpoint(nodes: Nodes) -> None:
-    nodes.run("--fall", f"1:{FALL_AT}:forward", "--shard")
+    log = nodes.run("--fall", f"1:{FALL_AT}:forward", "--shard")
 
+    assert "while others wait" not in log
     assert nodes.counts(ReportKind.RANKS_REPLACED, ReportKind.RANKS_RESTARTED) == [0, 1]

@@ -53,6 +53,7 @@ class Wrapper:
 @pytest.fixture
 def leader(tmp_path: Path) -> Wrapper:
     wrapper = Wrapper(tmp_path)
+    wrapper.run_dir.mark_replaceable()
     wrapper.run_dir.mark_trained()
     for node in (1, 2):
         wrapper.replacement.mark_connected(0.0, node, 0)
@@ -101,6 +102,7 @@ def test_successor_proves_the_loss_of_a_silent_node(leader: Wrapper) -> None:
 def test_replaced_node_is_not_lost_when_all_ranks_start_again(tmp_path: Path) -> None:
     # All ranks have started again since: the watchdog is new, and the node was replaced before.
     leader = Wrapper(tmp_path)
+    leader.run_dir.mark_replaceable()
     leader.run_dir.mark_trained()
 
     leader.replacement.mark_connected(0.0, 2, 1)
@@ -113,12 +115,30 @@ def test_launcher_learns_when_a_lost_node_would_be_awaited(tmp_path: Path) -> No
     announced = leader.run_dir.path / WAITS_FILE
     leader.replacement.poll(0.0)
     early = announced.exists()
+    leader.run_dir.mark_replaceable()
     leader.run_dir.mark_trained()
 
     leader.replacement.poll(1.0)
 
     assert not early
     assert announced.exists()
+
+
+def test_script_that_rules_it_out_is_not_waited_for(tmp_path: Path) -> None:
+    leader = Wrapper(tmp_path)
+    leader.run_dir.mark_trained()
+    for node in (1, 2):
+        leader.replacement.mark_connected(0.0, node, 0)
+    cause = FailureCause(1, 5, "rank 1 was killed by signal 9")
+
+    assert leader.replacement.begin(1.0, cause, 1) == cause
+    leader.replacement.poll(1.0)
+    leader.run_dir.mark_replaceable()
+    leader.run_dir.clear_group()
+
+    assert leader.decisions == []
+    assert not (leader.run_dir.path / WAITS_FILE).exists()
+    assert not leader.run_dir.can_replace_ranks()
 
 
 def test_notice_for_all_nodes_rules_out_a_replacement(leader: Wrapper) -> None:

@@ -197,7 +197,7 @@ class NodeLauncher:
             self._replaces_ranks
             and self._config.node_start is not None
             and self._topology.node_rank > 0
-            and self._run_dir.has_trained()
+            and self._run_dir.can_replace_ranks()
             # Written by the launcher if all nodes end.
             and not self._run_dir.is_noticed()
         )

@@ -145,6 +145,8 @@ class RunRecovery:
             capture=self._capture,
             report=self._report,
         )
+        if not run_state.obstacle:
+            self._run_dir.mark_replaceable()
         if recovery.recovered:
             self._report(recovery.recovered)
         if self._slots:

@@ -158,7 +158,7 @@ class Replacement:
 
     def _can_replace(self, cause: FailureCause, node: int) -> bool:
         return (
-            self._run_dir.has_trained()
+            self._run_dir.can_replace_ranks()
             and not self._run_dir.is_noticed()
             and self._sees_all_standing_nodes
             and self._regrouping.can_replace(cause, node, self._around.nodes)
