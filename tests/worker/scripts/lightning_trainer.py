@@ -90,11 +90,13 @@ def fit(steps: int, callbacks: list[Callback], resume_from: str | None) -> str:
     pytorch_lightning.seed_everything(7, verbose=False)
     net = Net()
     data, ranks = Sums(), int(os.environ["WORLD_SIZE"])
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
     sampler = DistributedSampler(data) if ranks > 1 else None
     loader = StatefulDataLoader(data, batch_size=4, shuffle=sampler is None, sampler=sampler)
     trainer = Trainer(
         accelerator="cpu",
-        devices=ranks,
+        devices=local_ranks,
+        num_nodes=ranks // local_ranks,
         max_steps=steps,
         accumulate_grad_batches=2,
         callbacks=callbacks,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,12 +20,20 @@ SCRIPT = str(Path(__file__).parents[1] / "scripts/lost_ranks.py")
 class Nodes:
     """A run on several nodes, and the launcher that starts and replaces them."""
 
-    def __init__(self, path: Path, nodes: int = 3, steps: int = 24, **extra: str) -> None:
+    def __init__(
+        self,
+        path: Path,
+        nodes: int = 3,
+        steps: int = 24,
+        script: Sequence[str] | None = None,
+        **extra: str,
+    ) -> None:
+        """`script`: another script with its first arguments."""
+        self._script = script or (SCRIPT, str(steps), str(path))
         self.driver = RunDriver(path, every="5 steps")
         self.nodes = nodes
         self.wrappers: list[subprocess.Popen[str]] = []
         self.attempt = 0
-        self._steps = steps
         self._extra = {"HOLDFAST_MAX_RESTARTS": "1", **extra}
         self._starts = [0] * nodes
 
@@ -51,9 +60,7 @@ class Nodes:
         }
         # The driver counts each wrapper as an attempt.
         self.driver.attempt = self.attempt - 1
-        folder = str(self.driver.path)
-        words = ("--nproc-per-node", "1", SCRIPT, str(self._steps), folder, *self._arguments)
-        return self.driver.start_wrapper(*words)
+        return self.driver.start_wrapper("--nproc-per-node", "1", *self._script, *self._arguments)
 
     def run(self, *arguments: str) -> str:
         """Run to the end, and return what the wrappers logged."""

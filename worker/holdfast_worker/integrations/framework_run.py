@@ -49,6 +49,8 @@ class FrameworkRun(Run):
 
     def track_directory(self, root: Path) -> None:
         """Track the framework's checkpoints, and restore the newest one below `root` on each node."""
+        if self._recovery:
+            self._recovery.rule_out()
         self._directory = DirectoryCheckpoint(self._ranks, self._config.local_rank, root)
         with rng.preserved():
             self.track(checkpoint=self._directory)

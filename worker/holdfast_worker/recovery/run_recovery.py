@@ -53,6 +53,7 @@ class RunRecovery:
         self._run_dir = run_dir
         self._reports = reports
         self._run_state: RunState | None = None
+        self._is_ruled_out = False
         self._replication: Replication | None = None
         self._slots: tuple[int, bool] | None = None
         self._checkpointer: Checkpointer | None = None
@@ -90,9 +91,17 @@ class RunRecovery:
         assert self._replication, "the loop has begun"
         return self._replication
 
+    def rule_out(self) -> None:
+        """Start all ranks again after a loss.
+
+        Another program owns the loop, and a new rank cannot enter it. Call this before `track`.
+        """
+        self._is_ruled_out = True
+
     def track(self, tracked: TrackedState, objects: Iterable[object]) -> None:
         """Keep what a new rank needs of these objects, which still have their wrappers."""
-        self._run_state = RunState(tracked, self._recovery.group, objects)
+        if not self._is_ruled_out:
+            self._run_state = RunState(tracked, self._recovery.group, objects)
 
     def join(self) -> Joined:
         """Join the other ranks in place of a lost one, with the state of a survivor.
