@@ -76,7 +76,7 @@ class ProcessGroup:
         A script without a launcher runs alone.
 
         `timeout` is the timeout of collectives; None: torch's default of 10 or 30 minutes. `is_recoverable`: the group outlives
-        the loss of ranks. `joins`: the rank replaces a lost one; it connects later.
+        the loss of ranks, if it can. `joins`: the rank replaces a lost one; it connects later.
 
         Raises:
             SystemExit: this machine lacks a device for the rank.
@@ -105,7 +105,7 @@ class ProcessGroup:
                 log_info(
                     "TORCH_DISTRIBUTED_DEBUG=DETAIL is replaced by INFO, because torch crashes with DETAIL and gloo"
                 )
-        if is_recoverable and not dist.is_initialized():
+        if is_recoverable and _can_recover(backend, device) and not dist.is_initialized():
             group = _open_recoverable(identity, backend, heartbeat, timeout, joins=joins)
             return cls(
                 identity.rank, identity.world_size, device, group, heartbeat, recoverable=group
@@ -192,6 +192,14 @@ class ProcessGroup:
         # Drop the last reference, so that the group's threads end here. Threads that outlive the interpreter can abort
         # the process when they release the tensors of the last vote.
         self._cpu_group = None
+
+
+def _can_recover(backend: str, device: torch.device) -> bool:
+    """Whether collectives of tensors on a device can be repeated.
+
+    gloo copies a result to the GPU after the collective has ended.
+    """
+    return backend == "nccl" or device.type == "cpu"
 
 
 def _open_recoverable(
