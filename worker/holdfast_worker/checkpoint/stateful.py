@@ -265,12 +265,18 @@ def _refuse_shards(holders: Mapping[str, Owner], name: str) -> None:
             )
 
 
-def _replicated(item: object) -> Iterator[nn.Parameter]:
-    """The parameters that DDP keeps equal on all ranks, also in compiled or nested models."""
+def ddp_models(item: object) -> Iterator[DistributedDataParallel]:
+    """The models in an object that DDP wraps, also in compiled or nested ones."""
     for module in item.modules() if isinstance(item, nn.Module) else ():
         if isinstance(module, DistributedDataParallel):
-            ignored = module.parameters_to_ignore
-            yield from (p for n, p in module.module.named_parameters() if n not in ignored)
+            yield module
+
+
+def _replicated(item: object) -> Iterator[nn.Parameter]:
+    """The parameters that DDP keeps equal on all ranks."""
+    for ddp in ddp_models(item):
+        ignored = ddp.parameters_to_ignore
+        yield from (p for n, p in ddp.module.named_parameters() if n not in ignored)
 
 
 def _own_buffers(item: object) -> Iterator[Tensor]:

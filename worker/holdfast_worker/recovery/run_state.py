@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields
 from typing import Any, Final
 
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
@@ -17,7 +16,7 @@ from torch.optim.optimizer import (
 )
 
 from holdfast_worker.checkpoint.state_dict import InlineEncoder, decode
-from holdfast_worker.checkpoint.stateful import TrackedState
+from holdfast_worker.checkpoint.stateful import TrackedState, ddp_models
 from holdfast_worker.data.resumable_loader import Position
 from holdfast_worker.distributed.recoverable_group import RecoverableGroup
 from holdfast_worker.distributed.recovery_plan import Place
@@ -61,7 +60,9 @@ class RunState:
         size = sum(t.numel() * t.element_size() for t in own.values())
         obstacles = {
             SHARDED: Owner.SHARDED in encoder.owners.values(),
-            OTHER_GROUP: any(ddp.process_group is not group for ddp in _ddp_models(objects)),
+            OTHER_GROUP: any(
+                ddp.process_group is not group for item in objects for ddp in ddp_models(item)
+            ),
             f"each rank has {size:,} bytes of its own, which is too much to copy in each step": (
                 size > MAX_OWN_BYTES
             ),
@@ -126,10 +127,3 @@ class RunState:
 
     def _after_step(self, *_given: object) -> None:
         self._has_stepped = True
-
-
-def _ddp_models(objects: Iterable[object]) -> Iterator[DistributedDataParallel]:
-    for item in objects:
-        for module in item.modules() if isinstance(item, nn.Module) else ():
-            if isinstance(module, DistributedDataParallel):
-                yield module
