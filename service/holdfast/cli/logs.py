@@ -6,7 +6,7 @@ Ctrl-C stops the command and leaves the job running.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Final
 
@@ -235,14 +235,18 @@ def _value(value: object) -> str:
         entries = [f"{key}={item}" for key, item in value.items()]
         is_flat = not any(isinstance(item, dict | list) for item in value.values())
         text = "{" + " ".join(entries) + "}"
-        return text if is_flat and len(text) <= LONGEST_VALUE else f"({_count(value, 'value')})"
+        return (
+            text
+            if is_flat and len(text) <= LONGEST_VALUE
+            else f"({output.counted(len(value), 'value')})"
+        )
     if isinstance(value, list):
         text = ",".join(map(str, value))
         is_flat = not any(isinstance(item, dict | list) for item in value)
-        return text if is_flat and len(text) <= LONGEST_VALUE else f"({_count(value, 'item')})"
+        return (
+            text
+            if is_flat and len(text) <= LONGEST_VALUE
+            else f"({output.counted(len(value), 'item')})"
+        )
     text = " ".join(str(value).split())
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
-
-
-def _count(values: Sized, what: str) -> str:
-    return output.counted(len(values), what)
