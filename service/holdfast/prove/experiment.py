@@ -127,7 +127,7 @@ class EquivalenceExperiment:
     def _preempt(self, job_id: str, number: int, step: int, notice_s: float | None) -> None:
         """Preempt a node once the job has reached a step with all its nodes.
 
-        The first node last: the job starts again without it, and its other nodes are replaced alone.
+        Node 1 is the first and node 0 the last: after its loss all ranks start again, and other nodes are replaced alone.
         """
         late = f"job {job_id} ended before {number} preemptions; give it more work, with --steps or --step-ms"
         job = wait_until(
