@@ -86,8 +86,9 @@ class ReportKind(StrEnum):
     """`{step, exit_code, detail}`: a rank failed after `step` completed steps, and all ranks start again on the same nodes.
     Written after all ranks have ended. `restore_started` and `training_started` of the same attempt follow."""
     RANKS_REPLACED = "ranks_replaced"
-    """`{step, ranks, cause, paused_ms}`: ranks were lost within step `step` + 1 and replaced, while the others waited with their state.
-    `paused_ms`: the longest time for which one waited. No step is lost, and no other report follows."""
+    """`{step, ranks, cause, paused_ms, hosted_nodes}`: ranks were lost within step `step` + 1 and replaced, while the others waited with
+    their state. `paused_ms`: the longest time for which one waited. `hosted_nodes`: the missing nodes whose ranks run on others from now
+    on; absent without one. No step is lost, and no other report follows."""
     WORKER_LEFT = "worker_left"
     """`{step, reason: finished | preempted | failed, exit_code, detail}`."""
 
