@@ -40,6 +40,9 @@ NODE_RANKS: Final = "HOLDFAST_NODE_RANKS"
 JOINS: Final = "HOLDFAST_JOINS"
 """Set to 1 by `holdfast-worker run` for ranks that replace others, which wait for them."""
 
+HOSTED_START: Final = "HOLDFAST_HOSTED_START"
+"""Set by `holdfast-worker run` for the wrapper of a missing node that it hosts: the number of that node's start."""
+
 DEFAULT_RESTARTS: Final = 1
 """Default of `Config.max_restarts` for jobs of a launcher.
 A lower value needs new nodes for each failure of a rank; a higher value repeats a failure that new nodes might avoid."""
@@ -136,6 +139,10 @@ class Config:
     """Whether this rank replaces one that others wait for."""
     node_start: int | None
     """How often the launcher has replaced this node within its attempt; None if it replaces no single nodes."""
+    min_nodes: int | None
+    """With at least this many nodes, the ranks of lost ones run on the others; None: all nodes are needed."""
+    hosted_start: int | None
+    """Number of this node's start on a node that hosts it; None if it is a node of its own."""
     max_restarts: int
     """How often ranks start again on the same nodes without getting further than before."""
     seed: int
@@ -198,6 +205,8 @@ class Config:
             node_ranks=NodeRanks.parse(env[NODE_RANKS]) if env.get(NODE_RANKS) else None,
             joins=env.get(JOINS) == "1",
             node_start=int_variable(env, Env.NODE_START, 0) if env.get(Env.NODE_START) else None,
+            min_nodes=int_variable(env, Env.MIN_NODES, 0) or None,
+            hosted_start=int_variable(env, HOSTED_START, 0) or None,
             # A script that a person starts by hand ends with its first error.
             max_restarts=int_variable(
                 env, Env.MAX_RESTARTS, DEFAULT_RESTARTS if env.get(Env.JOB) else 0

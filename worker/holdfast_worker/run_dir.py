@@ -33,6 +33,8 @@ GROUP_FILE: Final = "group.json"
 """Written by the wrapper: the newest process group (`watchdog.group_files`)."""
 REPLACEABLE_FILE: Final = "replaceable"
 """Written by ranks whose script does nothing that rules out a new rank in the place of a lost one."""
+MOVE_FILE: Final = "move"
+"""Written by the wrapper of node 0 to have all ranks meet again between two steps."""
 FAILURE_FILE: Final = "failure.json"
 """Written by the agent: `{"rank": ..., "exit_code": ...}` of the rank that failed first."""
 
@@ -77,6 +79,7 @@ class RunDir:
 
     def clear_group(self) -> None:
         """Remove what is known of the process group, because all ranks start again."""
+        self.withdraw_move()
         (self.path / "ranks" / GROUP_FILE).unlink(missing_ok=True)
         (self.path / REPLACEABLE_FILE).unlink(missing_ok=True)
 
@@ -235,6 +238,18 @@ class RunDir:
     def withdraw_waiting(self) -> None:
         """Record that the ranks would not wait for a lost node's replacement."""
         (self.path / WAITS_FILE).unlink(missing_ok=True)
+
+    def request_move(self) -> None:
+        """Have all ranks meet again between two steps, so that some can move to another node."""
+        (self.path / MOVE_FILE).touch()
+
+    def withdraw_move(self) -> None:
+        """Record that the ranks have met, or need not."""
+        (self.path / MOVE_FILE).unlink(missing_ok=True)
+
+    def is_move_requested(self) -> bool:
+        """Whether all ranks have to meet again between two steps."""
+        return (self.path / MOVE_FILE).exists()
 
     def record_failure(self, failure: Failure) -> None:
         """Record which rank failed first."""

@@ -68,14 +68,28 @@ class StepBoundary:
         """Vote, and return the decision of all ranks."""
         votes = StepVote.from_numbers(self._ranks.all_reduce_max(self._vote(step).numbers()))
         if self.recovery:
-            replication = self.recovery.replication
-            replication.settle(step, votes.own_bytes, has_changed=votes.has_changed)
+            self._settle(self.recovery, step, votes)
         checkpointer = self.checkpointer
         if not checkpointer:
             return decide(votes, is_saved=True)
         checkpointer.observe_votes(votes)
         is_saved = checkpointer.has_saved(step) and not votes.is_broken
         return decide(votes, is_saved=is_saved, has_save_failed=bool(checkpointer.fatal_error))
+
+    def _settle(self, recovery: RunRecovery, step: int, votes: StepVote) -> None:
+        """Have each rank's own state exchanged, and have all ranks meet again if some move to another node.
+
+        Raises:
+            BoundaryRestarted: they have met again.
+        """
+        moves = votes.moves and not (votes.is_busy or votes.is_leaving)
+        recovery.replication.settle(
+            step, votes.own_bytes, has_changed=votes.has_changed or moves, is_late=votes.is_late
+        )
+        if moves:
+            self._ranks.all_reduce_max([0.0])  # Every rank has every state.
+            recovery.leave_group()
+            self._ranks.all_reduce_max([0.0])  # Waits for the new group.
 
     def act(self, step: int, decision: StepDecision) -> None:
         """Carry out a decision, as all ranks do.
@@ -150,11 +164,15 @@ class StepBoundary:
         )
         left_s = NOTICE.left_s() if NOTICE.is_raised else None
         norm, weight = self.desync_detector.norms()
-        own_bytes, has_changed = self.recovery.replication.check() if self.recovery else (0, False)
+        own_bytes, has_changed, is_late = (
+            self.recovery.replication.check() if self.recovery else (0, False, False)
+        )
         return replace(
             vote,
             own_bytes=own_bytes,
             has_changed=has_changed,
+            is_late=is_late,
+            moves=self.recovery is not None and self.recovery.moves,
             is_leaving=NOTICE.is_raised,
             is_due=is_due,
             left_s=left_s,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from holdfast_worker.node.launch import DEBUG_RANKS, DEBUG_VARIABLES
+from holdfast_worker.node.rank_variables import DEBUG_RANKS, DEBUG_VARIABLES
 from holdfast_worker.protocol.environment import Exit
 from worker.support.run_driver import RunDriver
 

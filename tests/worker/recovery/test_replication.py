@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from holdfast_worker.distributed.recoverable_group import Collective, RecoverableWork
+from holdfast_worker.distributed.recoverable_group import (
+    BoundaryRestarted,
+    Collective,
+    RecoverableWork,
+)
 from holdfast_worker.recovery.replication import Replication
 from torch import Tensor
 from torch.futures import Future
@@ -18,6 +22,7 @@ class EchoGroup:
 
     def __init__(self, *, is_broken: bool = False) -> None:
         self.is_broken = is_broken
+        self.is_restarted = False
         self.exchanges = 0
 
     def size(self) -> int:
@@ -33,6 +38,7 @@ class EchoGroup:
             raw = len(THERE).to_bytes(8, "little") + THERE
             outputs[0][1][: len(raw)] = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
             collective.is_completed = True
+        collective.is_void = self.is_restarted
         return RecoverableWork(collective)
 
 
@@ -45,8 +51,13 @@ class Rank:
         self.replication = Replication(self.group, lambda: self.state)  # type: ignore[arg-type]
 
     def pass_boundary(self, step: int) -> None:
-        size, has_changed = self.replication.check()
-        self.replication.settle(step, size, has_changed=has_changed)
+        size, has_changed, is_late = self.replication.check()
+        self.replication.settle(step, size, has_changed=has_changed, is_late=is_late)
+
+    def pass_boundary_again(self, step: int) -> None:
+        """Pass a boundary in which the states are exchanged again, as for ranks that move."""
+        size, _, is_late = self.replication.check()
+        self.replication.settle(step, size, has_changed=True, is_late=is_late)
 
 
 @pytest.fixture
@@ -96,6 +107,20 @@ def test_states_that_change_late_count_only_at_boundaries(rank: Rank) -> None:
 
     assert rank.replication.copies(2, is_settled=False) == {}
     assert rank.replication.copies(1, is_settled=True) != {}
+
+
+def test_repeated_boundary_does_not_look_like_a_late_change(rank: Rank) -> None:
+    rank.replication.exchange(1)
+    rank.group.is_restarted = True
+    with pytest.raises(BoundaryRestarted):
+        rank.pass_boundary_again(1)
+    rank.group.is_restarted = False
+    rank.pass_boundary_again(1)
+
+    rank.state = b"mine 2"
+    rank.replication.exchange(2)
+
+    assert rank.replication.copies(2, is_settled=False)[0] == b"mine 2"
 
 
 def test_larger_state_gets_a_larger_slot(rank: Rank) -> None:

@@ -73,6 +73,13 @@ class Nodes:
         assert [wrapper.returncode for wrapper in self.wrappers] == [Exit.DONE] * self.nodes, logs
         return "".join(logs)
 
+    def finish_without(self, *missing: int) -> str:
+        """Wait for the end without nodes that are lost, and return what the other wrappers logged."""
+        standing = [self.wrappers[node] for node in range(self.nodes) if node not in missing]
+        logs = [wrapper.communicate(timeout=120)[1] for wrapper in standing]
+        assert {wrapper.returncode for wrapper in standing} == {Exit.DONE}, logs
+        return "".join(logs)
+
     def run_dir(self, node: int) -> RunDir:
         """The run directory of a node, or of the newest one in its place."""
         start = f"-{self._starts[node]}" if self._starts[node] else ""

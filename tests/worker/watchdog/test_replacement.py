@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from holdfast_worker.protocol.environment import WAITS_FILE
 from holdfast_worker.run_dir import RunDir
 from holdfast_worker.watchdog.failure_cause import CauseElection, FailureCause
 from holdfast_worker.watchdog.group_files import GroupFiles, GroupRequest
+from holdfast_worker.watchdog.hosting import Hosting
 from holdfast_worker.watchdog.messages import GroupDecision, GroupRequests, Message
 from holdfast_worker.watchdog.replacement import LEADER_TIMEOUT_S, Replacement, Surroundings
 
@@ -19,25 +21,35 @@ KILLED = FailureCause(137, 5, "rank 1 on node 1 was killed by signal 9")
 class Wrapper:
     """A wrapper, the nodes that it is connected to, and what it has sent."""
 
-    def __init__(self, path: Path, node: int = 0, *, is_new: bool = False) -> None:
+    def __init__(
+        self, path: Path, node: int = 0, *, is_new: bool = False, min_nodes: int | None = None
+    ) -> None:
         self.run_dir = RunDir(path / f"node-{node}")
         self.run_dir.path.mkdir()
         self.run_dir.clear()
         self.connected = {*range(NODES)} - {node} if node == 0 else {0}
         self.election = CauseElection(is_leader=node == 0)
         self.sent: list[Message] = []
+        self.held: list[Iterable[int]] = []
         around = Surroundings(
             node=node,
             nodes=NODES,
+            ranks=1,
             connected=self.connected,
             election=self.election,
             send=self.sent.append,
+            hold=self.held.append,
             step=lambda: 5,
             has_failed=lambda: False,
             is_ending=lambda: False,
         )
         self.replacement = Replacement(
-            self.run_dir, around, NODES, replaces_nodes=True, is_new=is_new
+            self.run_dir,
+            around,
+            NODES,
+            Hosting(NODES, min_nodes),
+            replaces_nodes=True,
+            is_new=is_new,
         )
 
     @property
@@ -156,10 +168,12 @@ def test_notice_for_all_nodes_rules_out_a_replacement(leader: Wrapper) -> None:
 
 def test_replacement_gives_up_if_no_other_node_waits(tmp_path: Path) -> None:
     wrapper = Wrapper(tmp_path, node=2, is_new=True)
-    early = wrapper.replacement.poll(1.0), wrapper.replacement.poll(LEADER_TIMEOUT_S)
+    loading = wrapper.replacement.poll(1.0), wrapper.replacement.poll(2 * LEADER_TIMEOUT_S)
+    GroupFiles(wrapper.run_dir).announce_ready(2)
+    ready = wrapper.replacement.poll(200.0), wrapper.replacement.poll(200 + LEADER_TIMEOUT_S)
 
-    cause = wrapper.replacement.poll(LEADER_TIMEOUT_S + 2)
+    cause = wrapper.replacement.poll(201 + LEADER_TIMEOUT_S)
 
-    assert early == (None, None)
+    assert loading == ready == (None, None)
     assert cause
     assert cause.detail == "node 0 does not wait for this node"

@@ -76,7 +76,11 @@ class StepVote:
     own_bytes: int = 0
     """Size of this rank's own state if the ranks exchange copies. Combined: the maximum."""
     has_changed: bool = False
-    """Whether that state has changed since its last exchange."""
+    """Whether that state has to be exchanged again."""
+    is_late: bool = False
+    """Whether it has changed since its exchange in the step."""
+    moves: bool = False
+    """Whether ranks of a missing node move to its replacement."""
     saves: int = 0
     """Saves that this rank has begun. Combined: the maximum."""
     failures: int = 0
@@ -105,6 +109,8 @@ class StepVote:
             NO_VALUE if self.least_weight is None else -self.least_weight,
             float(self.own_bytes),
             float(self.has_changed),
+            float(self.is_late),
+            float(self.moves),
             float(self.saves),
             float(self.failures),
         ]
@@ -112,9 +118,8 @@ class StepVote:
     @classmethod
     def from_numbers(cls, numbers: Sequence[float]) -> Self:
         """The vote that `numbers` encoded."""
-        leaving, due, busy, broken, fenced, *claims, own_bytes, has_changed, saves, failures = (
-            numbers
-        )
+        leaving, due, busy, broken, fenced, *rest = numbers
+        *claims, own_bytes, has_changed, is_late, moves, saves, failures = rest
         minus_left_s, durable_s, norm, minus_norm, weight, minus_weight = (
             None if claim == NO_VALUE else claim for claim in claims
         )
@@ -132,6 +137,8 @@ class StepVote:
             least_weight=None if minus_weight is None else -minus_weight,
             own_bytes=int(own_bytes),
             has_changed=has_changed > 0,
+            is_late=is_late > 0,
+            moves=moves > 0,
             saves=int(saves),
             failures=int(failures),
         )

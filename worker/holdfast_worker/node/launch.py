@@ -35,6 +35,15 @@ from holdfast_worker.node.agent_process import AgentProcess, LogTail
 from holdfast_worker.node.connectivity import start_connectivity_check
 from holdfast_worker.node.exit_report import ExitReport
 from holdfast_worker.node.fork_server import ENTRYPOINT
+from holdfast_worker.node.hosted_nodes import HostedNodes
+from holdfast_worker.node.rank_variables import (
+    DEBUG_RANKS,
+    DEBUG_VARIABLES,
+    check_debug_topology,
+    nccl_variables,
+    torch_variables,
+)
+from holdfast_worker.parent_process import die_with_parent
 from holdfast_worker.preemption.metadata_service import MetadataService
 from holdfast_worker.preemption.notice_sources import MetadataWatcher, NoticeSources
 from holdfast_worker.protocol.environment import Env, Exit
@@ -48,32 +57,9 @@ from holdfast_worker.telemetry.store_relay import StoreRelay
 from holdfast_worker.topology.nodes import NodeRanks, RankLayout, Topology
 from holdfast_worker.topology.rendezvous import free_master_port
 from holdfast_worker.watchdog.failure_cause import FailureCause, RestartPolicy, is_coordinated_exit
+from holdfast_worker.watchdog.hosting import Hosting
 from holdfast_worker.watchdog.node_channel import ChannelAddress
 from holdfast_worker.watchdog.watchdog import Watchdog
-
-DEBUG_RANKS: Final = 2
-"""The smallest number of ranks that communicate."""
-
-DEBUG_VARIABLES: Final[Mapping[str, str]] = {
-    "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
-    "NCCL_DEBUG": "INFO",
-    Env.SYNC_SAVES.value: "1",
-}
-"""Additional variables of `--debug`, so that an error appears at its cause.
-Torch checks that all ranks call the same collectives, NCCL logs its transports, and training waits for its checkpoints."""
-
-
-def check_debug_topology(topology: Topology) -> None:
-    """Check that `--debug` is used on a single node.
-
-    Raises:
-        ValueError: the run has several nodes.
-    """
-    if topology.nodes > 1:
-        raise ValueError(
-            f"--debug is for a single node, but this run has {topology.nodes}: start it on one, or omit --debug"
-        )
-
 
 LINGER_GRACE_S: Final = 180.0
 """Time to linger beyond the deadline of the notice.
@@ -121,6 +107,8 @@ class NodeLauncher:
         self._notice_sources = notice_sources
         self._agent_process = AgentProcess(is_warm=config.is_warm)
         self._exit_report = None if topology.node_rank else ExitReport(config, run_dir)
+        self._hosting = Hosting(topology.nodes, config.min_nodes)
+        self._hosted: HostedNodes | None = None
 
     def run(self, script: Sequence[str], layout: RankLayout | None) -> int:
         """Run `script` and return its exit code.
@@ -148,7 +136,13 @@ class NodeLauncher:
             return Exit.USAGE
         at = self._topology
         layout = layout or RankLayout.from_counts([_default_ranks(at)], at.nodes)
-        return self._run_ranks(script, layout)
+        self._hosted = HostedNodes(self._run_dir.path, script, layout)
+        code: int = Exit.FAILED
+        try:
+            code = self._run_ranks(script, layout)
+        finally:
+            self._hosted.close(waits=code in {Exit.DONE, Exit.PREEMPTED})
+        return code
 
     def _run_ranks(self, script: Sequence[str], layout: RankLayout) -> int:
         """Run the ranks of this node, again after failures that permit it; return their exit code."""
@@ -165,6 +159,7 @@ class NodeLauncher:
                 self._config.max_stall,
                 world_size=layout.world_size if self._replaces_ranks else None,
                 replaces_nodes=self._config.node_start is not None,
+                hosting=self._hosting,
             )
             with watchdog.opened():
                 code = self._run_ranks_once(script, layout, watchdog, variables)
@@ -270,6 +265,8 @@ class NodeLauncher:
                 )
             )
         watchdog.poll()
+        if self._hosted:
+            self._hosted.update(self._hosting.hosted_by(self._topology.node_rank))
         if watchdog.must_kill or watchdog.replaces_ranks:
             self._kill(agent)
 
@@ -308,8 +305,8 @@ class NodeLauncher:
 
     def _environment(self) -> dict[str, str]:
         env = {
-            **_torch_variables(self._run_dir),
-            **_nccl_variables(self._run_dir),
+            **torch_variables(self._run_dir),
+            **nccl_variables(self._run_dir),
             **environment(),
             **self._extra_variables,
             Env.RUN_DIR: str(self._run_dir.path),
@@ -392,6 +389,8 @@ def launch(
     """
     try:
         config = Config.of_node(environment())
+        if config.hosted_start:
+            die_with_parent(config.wrapper)
         topology = Topology.read(environment())
         if debug:
             check_debug_topology(topology)
@@ -447,28 +446,6 @@ def _open_store_relay(
     return StoreRelay(
         partial(open_store, config.store, config.job), spool, config.attempt, incarnation
     )
-
-
-def _torch_variables(run_dir: RunDir) -> dict[str, str]:
-    """Variables that direct torch's dumps, as of a collective timeout, to the run directory."""
-    if any(
-        name in environment()
-        for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-    ):
-        return {}
-    file = str(run_dir.hang_dir / "torch_rank_")
-    return {"TORCH_FR_DUMP_TEMP_FILE": file, "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
-
-
-def _nccl_variables(run_dir: RunDir) -> dict[str, str]:
-    """Variables that direct NCCL's log of its start to the run directory, unless they are set."""
-    if any(name in environment() for name in ("NCCL_DEBUG", "NCCL_DEBUG_FILE")):
-        return {}
-    return {
-        "NCCL_DEBUG": "INFO",
-        "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH",
-        "NCCL_DEBUG_FILE": str(run_dir.nccl_dir / "%p.log"),
-    }
 
 
 @contextmanager

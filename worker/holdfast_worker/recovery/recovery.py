@@ -68,6 +68,8 @@ class Recovered:
     cause: str
     paused_s: float
     """The longest time for which a survivor waited."""
+    hosted_nodes: Sequence[int] = ()
+    """Missing nodes whose ranks run on others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,8 @@ class Recovery:
         self._on_wait = on_wait
         self._give_up: Callable[[str], None] = print
         self._failed_s = 0.0
+        self._moves = False
+        """Whether the ranks have left their group so that some can move."""
         self._wakes = threading.Event()
         self._is_closed = False
         self._stores: list[TCPStore] = []
@@ -144,13 +148,19 @@ class Recovery:
             NotRecoverable: the ranks have to start again from a checkpoint.
         """
         self._failed_s = time.monotonic()
-        # The wrapper of a node that replaces another one has to reach node 0 first.
+        # The wrapper of a node that replaces another one has to reach node 0 first, and node 0 may wait for this rank.
+        self._files.announce_ready(self.group.rank())
         self._files.wait_for_decision(self._on_wait)
         self.group.generation = self._files.generation() - 1
         received = self._regroup()
         assert received, "a new rank receives a state"
         self.is_new = False
         return received
+
+    def leave_group(self) -> None:
+        """Leave the group, as all ranks do at the same boundary, so that some can move to another node."""
+        self._moves = True
+        self.group.interrupt()
 
     def _notice_failure(self) -> None:
         self._failed_s = time.monotonic()
@@ -222,6 +232,7 @@ class Recovery:
             generation=self.group.generation,
             address=f"{self._address}:{store.port}",
             is_new=self.is_new,
+            moves=self._moves,
         )
         self._files.request(request)
         return self._files.wait(self.group.generation, self._on_wait)
@@ -249,6 +260,7 @@ class Recovery:
         received = self._hand_out_state(connected, store, plan, new)
         if self.group.gpu:
             connected.connect_gpu(self.group.gpu)
+        self._moves = False
         # No rank changes anything before all have what they need.
         connected.barrier()
         connected.set_timeout(self._timeout)
@@ -258,7 +270,7 @@ class Recovery:
             self.group.resume(connected, plan, results)
         waited_s = max(position.waited_s for position in positions.values())
         self.recovered = Recovered(
-            plan.step, new, answer.cause, waited_s + time.monotonic() - began_s
+            plan.step, new, answer.cause, waited_s + time.monotonic() - began_s, answer.hosted
         )
         if self.hooks:
             self.hooks.report(self.recovered)

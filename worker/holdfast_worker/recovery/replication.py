@@ -72,15 +72,22 @@ class Replication:
         if self._exchanges:
             self._exchanges[-1].work.wait()
 
-    def check(self) -> tuple[int, bool]:
-        """The size of this rank's state, and whether it has changed since the exchange."""
-        state = self._capture()
-        has_changed = state != self._sent
-        self._sent = state
-        return len(state), has_changed
+    def check(self) -> tuple[int, bool, bool]:
+        """The size of this rank's state, whether to exchange it again, and whether it has changed since the exchange in the step.
 
-    def settle(self, step: int, size: int, *, has_changed: bool) -> None:
-        """Exchange the states again if one of them has changed; `size` is the largest of them."""
+        It is also exchanged again if there was no exchange, or if it failed.
+        """
+        state, sent = self._capture(), self._sent
+        self._sent = state
+        return len(state), state != sent, bool(sent) and state != sent
+
+    def settle(self, step: int, size: int, *, has_changed: bool, is_late: bool = False) -> None:
+        """Exchange the states again if one of them has changed; `size` is the largest of them.
+
+        `is_late`: one has changed since the exchange in the step.
+        """
+        is_known = any(each.step == step for each in self._exchanges)
+        self._changes_late = self._changes_late or (is_late and is_known)
         needed = LENGTH_BYTES + size
         if needed > self._slot_bytes:
             self._slot_bytes = -(-needed // SLOT_STEP_BYTES) * SLOT_STEP_BYTES
@@ -92,7 +99,6 @@ class Replication:
                 if each.step == step
             ]
             return
-        self._changes_late = self._changes_late or any(e.step == step for e in self._exchanges)
         work = self._begin(step, is_final=True)
         self._sent, sent = b"", self._sent  # If the boundary begins again, so does the exchange.
         work.wait()

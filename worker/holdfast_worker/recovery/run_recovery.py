@@ -162,6 +162,15 @@ class RunRecovery:
             recovery.start(self._give_up)
         return self
 
+    @property
+    def moves(self) -> bool:
+        """Whether the wrapper of this node asks all ranks to meet again, as some move to another node."""
+        return self._run_dir.is_move_requested()
+
+    def leave_group(self) -> None:
+        """Leave the group at a boundary, as all ranks do, so that some can move to another node."""
+        self._recovery.leave_group()
+
     def enter_boundary(self) -> None:
         """Copy what the next step may change before it changes the parameters."""
         if self._run_state:
@@ -207,5 +216,9 @@ class RunRecovery:
             f"training continues at step {recovered.step} after {recovered.paused_s:.1f} s; replaced ranks: {ranks}"
         )
         self._reports.ranks_replaced(
-            recovered.step, recovered.ranks, recovered.cause, recovered.paused_s
+            recovered.step,
+            recovered.ranks,
+            recovered.cause,
+            recovered.paused_s,
+            recovered.hosted_nodes,
         )

@@ -128,14 +128,26 @@ class Reporter:
         body: dict[str, Json] = {"step": step, "exit_code": exit_code, "detail": detail}
         self._append(ReportKind.RANKS_RESTARTED, body)
 
-    def ranks_replaced(self, step: int, ranks: Sequence[int], cause: str, paused_s: float) -> None:
-        """Report that ranks were lost and replaced, while the others waited."""
+    def ranks_replaced(
+        self,
+        step: int,
+        ranks: Sequence[int],
+        cause: str,
+        paused_s: float,
+        hosted_nodes: Sequence[int] = (),
+    ) -> None:
+        """Report that ranks were lost and replaced, while the others waited.
+
+        `hosted_nodes`: missing nodes whose ranks run on others.
+        """
         body: dict[str, Json] = {
             "step": step,
             "ranks": list(ranks),
             "cause": cause,
             "paused_ms": round(paused_s * 1000),
         }
+        if hosted_nodes:
+            body["hosted_nodes"] = list(hosted_nodes)
         self._append(ReportKind.RANKS_REPLACED, body)
 
     def worker_left(self, left: ExitReason) -> None:

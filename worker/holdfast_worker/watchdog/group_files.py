@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -32,6 +32,8 @@ class GroupRequest:
     """`host:port` of a store that this rank offers to the new group."""
     is_new: bool
     """Whether the rank is a new process."""
+    moves: bool = False
+    """Whether all ranks have left their group between two steps, so that some can move to another node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,8 @@ class GroupAnswer:
     """`host:port` of its store; empty while ranks are missing."""
     cause: str = ""
     """Why ranks were lost."""
+    hosted: Sequence[int] = ()
+    """Missing nodes whose ranks run on others."""
 
     @property
     def is_formed(self) -> bool:
@@ -60,6 +64,10 @@ class GroupFiles:
         """Write the request of a rank."""
         _replace(self._folder / f"rank-{request.rank}.wait", json.dumps(asdict(request)))
 
+    def announce_ready(self, rank: int) -> None:
+        """Write that a new rank waits for the first decision of the leader."""
+        self.request(GroupRequest(rank=rank, generation=0, address="", is_new=True))
+
     def requests(self) -> list[GroupRequest]:
         """The requests of this node's ranks."""
         files = sorted(self._folder.glob("rank-*.wait"))
@@ -73,7 +81,9 @@ class GroupFiles:
     def read_answer(self) -> GroupAnswer | None:
         """The newest answer; None without one."""
         raw = read_json(self._folder / GROUP_FILE)
-        return None if raw is None else GroupAnswer(**raw)  # type: ignore[arg-type]
+        if raw is None:
+            return None
+        return GroupAnswer(**{**raw, "hosted": tuple(raw["hosted"])})  # type: ignore[arg-type]
 
     def generation(self) -> int:
         """The generation of the next group that a new rank can join."""

@@ -14,10 +14,13 @@ from holdfast_worker.watchdog.failure_cause import MAX_DETAIL_CHARS, FailureCaus
 from holdfast_worker.watchdog.group_files import GroupAnswer, GroupRequest
 from holdfast_worker.watchdog.hang_attribution import RankInspection
 from holdfast_worker.watchdog.heartbeat import Heartbeat, Phase
+from holdfast_worker.watchdog.hosting import Host
 
 MAX_TEXT_CHARS: Final = 2 * MAX_DETAIL_CHARS
 """Characters of a text.
 A lower value cuts sentences; a higher value lets strangers fill logs."""
+READY: Final = "ready"
+"""The key of `RanksReady`, which the channel reads as well."""
 MAX_INTEGER: Final = 2**53
 """Upper bound of an integer, below which a float is exact."""
 
@@ -95,6 +98,18 @@ class GroupDecision:
     answer: GroupAnswer
 
 
+@dataclass(frozen=True, slots=True)
+class RanksReady:
+    """The ranks of a node that replaces a hosted one can take over."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostingDecision:
+    """The leader's decision about which nodes run the ranks of missing ones."""
+
+    hosts: Mapping[int, Host]
+
+
 Message: TypeAlias = (
     RankPositions
     | CauseReported
@@ -106,6 +121,8 @@ Message: TypeAlias = (
     | RestartDecision
     | GroupRequests
     | GroupDecision
+    | RanksReady
+    | HostingDecision
 )
 
 
@@ -133,10 +150,15 @@ def encode(  # noqa: C901, PLR0911 - one for each kind
         case GroupRequests(requests):
             return {"waiting": [_encode_request(each) for each in requests]}
         case GroupDecision(answer):
-            return {"group": [answer.generation, answer.address, answer.cause]}
+            hosted: list[Json] = [*answer.hosted]
+            return {"group": [answer.generation, answer.address, answer.cause, hosted]}
+        case RanksReady():
+            return {READY: True}
+        case HostingDecision(hosts):
+            return {"hosts": [[node, host.node, host.start] for node, host in hosts.items()]}
 
 
-def decode(  # noqa: C901 - one for each kind
+def decode(  # noqa: C901, PLR0912 - one for each kind
     body: Mapping[str, Json], now_s: float
 ) -> Message:
     """Decode a message.
@@ -164,14 +186,19 @@ def decode(  # noqa: C901 - one for each kind
             message = RestartDecision(is_restart)
         case {"waiting": list(requests)}:
             message = GroupRequests(tuple(map(_decode_request, requests)))
-        case {"group": [generation, str(address), str(cause)]}:
+        case {"group": [generation, str(address), str(cause), list(hosted)]}:
             message = GroupDecision(
                 GroupAnswer(
                     generation=_decode_int(generation),
                     address=address[:MAX_TEXT_CHARS],
                     cause=cause[:MAX_TEXT_CHARS],
+                    hosted=tuple(map(_decode_int, hosted)),
                 )
             )
+        case {"ready": True}:
+            message = RanksReady()
+        case {"hosts": list(hosts)}:
+            message = HostingDecision(dict(map(_decode_host, hosts)))
         case _:
             raise ValueError(f"not a message: {sorted(body)[:3]}")
     return message
@@ -244,19 +271,27 @@ def _decode_finding(raw: Json) -> RankInspection:
 
 
 def _encode_request(request: GroupRequest) -> Json:
-    return [request.rank, request.generation, request.address, request.is_new]
+    return [request.rank, request.generation, request.address, request.is_new, request.moves]
 
 
 def _decode_request(raw: Json) -> GroupRequest:
     match raw:
-        case [rank, generation, str(address), bool(is_new)]:
+        case [rank, generation, str(address), bool(is_new), bool(moves)]:
             return GroupRequest(
                 rank=_decode_int(rank),
                 generation=_decode_int(generation),
                 address=address[:MAX_TEXT_CHARS],
                 is_new=is_new,
+                moves=moves,
             )
     raise ValueError("not a request")
+
+
+def _decode_host(raw: Json) -> tuple[int, Host]:
+    match raw:
+        case [node, host, start]:
+            return _decode_int(node), Host(_decode_int(host), _decode_int(start))
+    raise ValueError("not a host")
 
 
 def _decode_int(raw: Json) -> int:

@@ -14,7 +14,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -24,6 +24,8 @@ from holdfast_worker.config import Config
 from holdfast_worker.console import log_info
 from holdfast_worker.protocol.reports import Json
 from holdfast_worker.topology.nodes import Topology
+from holdfast_worker.watchdog.hosting import STARTS_PER_NODE
+from holdfast_worker.watchdog.messages import READY
 
 LEADER: Final = 0
 """The node that listens."""
@@ -48,6 +50,9 @@ A lower value drops a node that is paused, as for a live migration; a higher val
 HANDSHAKE_TIMEOUT_S: Final = 5.0
 """Timeout of a connection and of its first line.
 A lower value fails on a slow network; a higher value lets strangers block connections of nodes."""
+STANDBY_POLL_S: Final = 0.05
+"""Interval at which a replacement on standby is looked at.
+A lower value burns a core; a higher value delays it after its predecessor is lost."""
 RETRY_S: Final = 1.0
 """Pause between rounds of connection attempts.
 A lower value adds traffic; a higher value finds a node later."""
@@ -75,7 +80,7 @@ class Connected:
 
     node: int
     start: int = 0
-    """Number of earlier starts of this node; see `ChannelAddress`."""
+    """Number of the node's start; see `hosting`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,16 @@ class Disconnected:
     node: int
 
 
-ChannelEvent: TypeAlias = Received | Connected | Disconnected
+@dataclass(frozen=True, slots=True)
+class ReadyOnStandby:
+    """The ranks of a replacement that waits are ready to take over."""
+
+    node: int
+    is_ready: bool = True
+    """False: the replacement has disconnected."""
+
+
+ChannelEvent: TypeAlias = Received | Connected | Disconnected | ReadyOnStandby
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +117,7 @@ class ChannelAddress:
     restarts: int | None = 0
     """How often the ranks of all nodes have started again. None on a node that replaces another: node 0 knows it."""
     start: int = 0
-    """How often this node has been replaced before. Node 0 accepts only the newest."""
+    """Number of this node's start; see `hosting`. Node 0 accepts only the newest."""
 
     @classmethod
     def of_node(cls, topology: Topology, config: Config, restarts: int | None) -> ChannelAddress:
@@ -122,7 +136,7 @@ class ChannelAddress:
             ports=[at.master_port + (1 if above else -1) * (i + 1) for i in range(PORT_COUNT)],
             name=hashlib.sha256(json.dumps(secret).encode()).hexdigest(),
             restarts=restarts,
-            start=config.node_start or 0,
+            start=config.hosted_start or (config.node_start or 0) * STARTS_PER_NODE,
         )
 
 
@@ -130,8 +144,13 @@ class NodeChannel:
     """One node's end of the channel. Its errors never end training, which only loses messages."""
 
     def __init__(
-        self, address: ChannelAddress, warn_after_s: float = UNREACHABLE_WARNING_S
+        self,
+        address: ChannelAddress,
+        warn_after_s: float = UNREACHABLE_WARNING_S,
+        *,
+        held: Iterable[int] = (),
     ) -> None:
+        """`held`: see `hold`."""
         self._address = address
         self._warn_after_s = warn_after_s
         self._events = SimpleQueue[ChannelEvent]()
@@ -142,6 +161,9 @@ class NodeChannel:
         self._thread = threading.Thread(target=self._run, name="holdfast-channel", daemon=True)
         self._is_open = threading.Event()
         self._starts: dict[int, int] = {}
+        self._held = frozenset(held)
+        self._standby: set[asyncio.StreamWriter] = set()
+        """Connections of such replacements."""
         self.restarts = address.restarts or 0
         """How often the ranks of all nodes have started again, as node 0 counts."""
 
@@ -157,11 +179,18 @@ class NodeChannel:
             self._loop.call_soon_threadsafe(self._closing.set)
             self._thread.join()
 
-    def send(self, body: Mapping[str, Json]) -> None:
-        """Send a message to all connected nodes: to node 0, or from node 0 to all others."""
+    def send(self, body: Mapping[str, Json], *, to_standby: bool = False) -> None:
+        """Send a message to all connected nodes: to node 0, or from node 0 to all others.
+
+        `to_standby`: also to replacements that wait.
+        """
         assert self._loop, "the channel is open"
         line = f"{json.dumps(body, separators=(',', ':'))}\n".encode()
-        self._loop.call_soon_threadsafe(self._broadcast, line)
+        self._loop.call_soon_threadsafe(self._broadcast, line, to_standby)
+
+    def hold(self, nodes: Iterable[int]) -> None:
+        """Have replacements of these nodes wait, because their ranks run elsewhere. Thread-safe."""
+        self._held = frozenset(nodes)
 
     def receive(self) -> Iterator[ChannelEvent]:
         """Events since the last call, in order."""
@@ -198,11 +227,11 @@ class NodeChannel:
 
     async def _send_keepalives(self) -> None:
         while True:
-            self._broadcast(b"{}\n")
+            self._broadcast(b"{}\n", to_standby=True)
             await asyncio.sleep(KEEPALIVE_S)
 
-    def _broadcast(self, line: bytes) -> None:
-        for writer in self._writers.values():
+    def _broadcast(self, line: bytes, to_standby: bool) -> None:
+        for writer in (*self._writers.values(), *(self._standby if to_standby else ())):
             if writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
                 writer.transport.abort()
             elif not writer.is_closing():
@@ -260,11 +289,40 @@ class NodeChannel:
                 or start < self._starts.get(node, 0)
             ):
                 return
-            self._starts[node] = start
             writer.write(_handshake(self._address))
+            if not await self._wait_on_standby(node, reader, writer, start):
+                return
+            self._starts[node] = start
             await self._read_messages(node, reader, writer, start)
         except (OSError, ValueError):
             return
+
+    async def _wait_on_standby(
+        self, node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, start: int
+    ) -> bool:
+        """Wait until a replacement may take over, if the ranks of its predecessor run on another node.
+
+        Return False if it is lost before.
+        """
+        self._standby.add(writer)
+        heard_s, is_ready, may_take_over = time.monotonic(), False, False
+        try:
+            while node in self._held and start > self._starts.get(node, 0):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(STANDBY_POLL_S):
+                        line = await reader.readline()
+                    heard_s = time.monotonic()
+                    if not is_ready and parse_line(line).get(READY) is True:
+                        is_ready = True
+                        self._events.put(ReadyOnStandby(node))
+                if time.monotonic() - heard_s > IDLE_TIMEOUT_S:
+                    return False
+            may_take_over = True
+        finally:
+            self._standby.discard(writer)
+            if is_ready and not may_take_over:
+                self._events.put(ReadyOnStandby(node, is_ready=False))
+        return start >= self._starts.get(node, 0)
 
     async def _connect(self) -> None:
         """Connect to node 0, with retries until the end."""

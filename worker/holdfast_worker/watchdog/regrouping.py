@@ -122,6 +122,15 @@ class Regrouping:
             self.loss = None
 
     @property
+    def has_moving(self) -> bool:
+        """Whether all ranks have left their group between two steps, so that some can move."""
+        return self.loss is None and any(
+            request.moves and request.generation > self._formed
+            for requests in self._requests.values()
+            for request in requests
+        )
+
+    @property
     def has_waiting(self) -> bool:
         """Whether a rank asks for a new group, although no loss is known here."""
         return self.loss is None and self._is_waiting

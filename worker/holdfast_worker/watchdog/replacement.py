@@ -6,7 +6,7 @@ each node. Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,7 +17,14 @@ from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.run_dir import RunDir
 from holdfast_worker.watchdog.failure_cause import CauseElection, FailureCause
 from holdfast_worker.watchdog.group_files import GroupAnswer, GroupFiles, GroupRequest
-from holdfast_worker.watchdog.messages import GroupDecision, GroupRequests, Message
+from holdfast_worker.watchdog.hosting import Hosting
+from holdfast_worker.watchdog.messages import (
+    GroupDecision,
+    GroupRequests,
+    HostingDecision,
+    Message,
+    RanksReady,
+)
 from holdfast_worker.watchdog.node_channel import LEADER
 from holdfast_worker.watchdog.regrouping import Regrouping
 
@@ -33,10 +40,14 @@ class Surroundings:
 
     node: int
     nodes: int
+    ranks: int
+    """Number of this node's ranks."""
     connected: AbstractSet[int]
     """Nodes with a connection to this one; the watchdog keeps it up to date."""
     election: CauseElection
     send: Callable[[Message], None]
+    hold: Callable[[Iterable[int]], None]
+    """See `NodeChannel.hold`."""
     step: Callable[[], int]
     """Number of completed steps of all ranks."""
     has_failed: Callable[[], bool]
@@ -58,11 +69,13 @@ class Replacement:
         run_dir: RunDir,
         around: Surroundings,
         world_size: int,
+        hosting: Hosting,
         *,
         replaces_nodes: bool,
         is_new: bool,
     ) -> None:
         """`replaces_nodes`: the launcher replaces a lost node. `is_new`: this node replaces one."""
+        self._hosting = hosting
         self._run_dir = run_dir
         self._around = around
         self._files = GroupFiles(run_dir)
@@ -71,8 +84,13 @@ class Replacement:
         self._decision: GroupAnswer | None = None
         self._replaces_nodes = replaces_nodes
         self._starts: dict[int, int] = {}
-        """How often each node had been replaced when it connected."""
-        self._waits_for_leader = is_new
+        """The start of each node that has connected; see `hosting`."""
+        self._moving: set[int] = set()
+        """Hosted nodes whose replacements are ready to take over."""
+        self._ready_s: float | None = None
+        """When all ranks of a new node were ready to take over."""
+        self.waits_for_leader = is_new
+        """Whether node 0 has not decided yet what the ranks of this new node do."""
         self._opened_s: float | None = None
         self._start_s: float | None = None
         """Time from the start of the ranks to their first step; None before it."""
@@ -89,22 +107,41 @@ class Replacement:
 
         Returns the cause for which all ranks have to end if that is impossible, and otherwise None.
         """
+        if self._is_unable_to_host(cause, node):
+            host = self._hosting.hosts[node].node
+            log_info(f"node {host} cannot run the ranks of node {node}: {cause.detail}")
+            self._hosting.fail(node, now_s)
+            self._around.send(HostingDecision(self._hosting.hosts))
+            self._decide(self._regrouping.begin_node(now_s, cause, node))
+            return None
         if self._around.is_ending() or not self._can_replace(cause, node):
             return self._regrouping.root_cause(cause)
         self._decide(self._regrouping.begin(now_s, cause, node))
         return None
 
     def mark_connected(self, now_s: float, node: int, start: int) -> None:
-        """Record that a node has connected, which has been replaced `start` times."""
+        """Record that a node has connected, with the number of its start."""
         before = self._starts.setdefault(node, start)
         if start > before:
             self._starts[node] = start
+            host = self._hosting.hosts.get(node)
+            if host and host.start < start:
+                self._end_hosting(node)
             # A connection to a machine without power seems to stand. Its successor proves that it is lost.
             if node not in self._regrouping.missing:
                 self._begin_node(now_s, node)
         self._regrouping.mark_present(node)
 
-    def handle(self, node: int, message: GroupRequests | GroupDecision) -> None:
+    def mark_ready(self, node: int, *, is_ready: bool) -> None:
+        """Record that the replacement of a hosted node is ready to take over, or is lost again."""
+        if is_ready:
+            self._moving.add(node)
+        else:
+            self._moving.discard(node)
+
+    def handle(
+        self, node: int, message: GroupRequests | GroupDecision | HostingDecision | RanksReady
+    ) -> None:
         """Handle a message of a node."""
         match message:
             case GroupRequests(requests):
@@ -112,6 +149,11 @@ class Replacement:
             case GroupDecision(answer):
                 if node == LEADER:
                     self._accept(answer)
+            case HostingDecision(hosts):
+                if node == LEADER:
+                    self._hosting.accept(hosts)
+            case RanksReady():
+                pass  # The channel has waited for it.
 
     def resend(self) -> None:
         """Send what a node may have missed while it was disconnected."""
@@ -119,6 +161,10 @@ class Replacement:
             self._send_requests()
         if self._decision:
             self._around.send(GroupDecision(self._decision))
+        if self._around.is_leader and self._hosting.is_elastic:
+            self._around.send(HostingDecision(self._hosting.hosts))
+        if self._ready_s is not None and self.waits_for_leader:
+            self._around.send(RanksReady())
 
     def poll(self, now_s: float) -> FailureCause | None:
         """Pass on requests; as the leader, replace lost nodes and form groups.
@@ -136,16 +182,26 @@ class Replacement:
             self._start_s = now_s - self._opened_s
         if self._around.is_ending():
             return None
-        if self._waits_for_leader and now_s - self._opened_s > LEADER_TIMEOUT_S:
+        if self.waits_for_leader and self._has_waited_for_leader(now_s):
             return FailureCause(Exit.FAILED, 0, "node 0 does not wait for this node")
         if self._around.is_leader and self._replaces_nodes:
             self._begin_lost_nodes(now_s)
+            self._host_missing_nodes(now_s)
         if self._around.is_leader and (answer := self._regrouping.form()):
             self._decide(answer)
         elif self._is_overdue(now_s):
             waited = FailureCause(Exit.FAILED, self._around.step(), IN_VAIN, is_consequence=True)
             return self._regrouping.root_cause(waited)
         return None
+
+    def _has_waited_for_leader(self, now_s: float) -> bool:
+        """Whether a new node has waited for node 0 for too long, once it was ready."""
+        assert self._opened_s is not None, "the first poll has begun"
+        if self._ready_s is None and len(self._requests) == self._around.ranks:
+            self._ready_s = now_s
+            self._around.send(RanksReady())
+        since_s = self._ready_s if LEADER in self._around.connected else self._opened_s
+        return since_s is not None and now_s - since_s > LEADER_TIMEOUT_S
 
     def _is_overdue(self, now_s: float) -> bool:
         may_miss_node = not self._around.is_leader or bool(self._regrouping.missing)
@@ -174,31 +230,84 @@ class Replacement:
     def _begin_lost_nodes(self, now_s: float) -> None:
         """Begin to replace lost nodes, and tell the launcher whether another one can be replaced."""
         is_suspected = self.is_suspected or self._regrouping.loss is not None
-        for node in self._around.election.lost_nodes(now_s, is_suspected=is_suspected):
-            self._begin_node(now_s, node)
+        lost = self._around.election.lost_nodes(now_s, is_suspected=is_suspected)
+        for node in lost:
+            if self._begin_node(now_s, node, also=lost):
+                self._hosting.lose(node, now_s)
         with suppress(OSError):
             self._run_dir.announce_waiting()
 
-    def _begin_node(self, now_s: float, node: int) -> None:
-        """As the leader: begin to replace a node of which no process is left, if that is possible."""
+    def _begin_node(
+        self, now_s: float, node: int, also: Sequence[int] = (), *, is_move: bool = False
+    ) -> bool:
+        """As the leader: begin to replace a node of which no process is left. Return whether that is possible.
+
+        `also`: nodes that are lost at the same time. `is_move`: its ranks run elsewhere, and its replacement is there.
+        """
         if not (self._around.is_leader and self._replaces_nodes) or self._around.is_ending():
-            return
-        cause = FailureCause(Exit.FAILED, self._around.step(), f"node {node} was lost")
-        is_first = node not in self._regrouping.missing
-        self._regrouping.missing.add(node)
-        if self._can_replace(cause, node):
-            log_info(f"node {node} was lost: the ranks of the others wait for its replacement")
+            return False
+        detail = f"node {node} is replaced" if is_move else f"node {node} was lost"
+        cause = FailureCause(Exit.FAILED, self._around.step(), detail)
+        known = {*self._regrouping.missing}
+        self._regrouping.missing |= {node, *also}
+        can_replace = self._can_replace(cause, node)
+        self._regrouping.missing = known | {node} if can_replace else known
+        if can_replace:
+            effect = "its ranks move there" if is_move else "the ranks of the others wait"
+            log_info(f"{detail}: {effect}")
             self._around.election.mark_connected(node)
             self._decide(self._regrouping.begin_node(now_s, cause, node))
-        elif is_first:
-            self._regrouping.missing.discard(node)
+        elif node not in known:
             self._around.election.add(now_s, replace(cause, is_consequence=True))
+        return can_replace
+
+    def _host_missing_nodes(self, now_s: float) -> None:
+        """Have other nodes run the ranks of missing ones, and replacements wait until they are ready."""
+        missing, hosts = self._regrouping.missing, self._hosting.hosts
+        chosen = self._hosting.choose(now_s, missing, self._starts, self._around.step())
+        for node, host in chosen.items():
+            log_info(f"node {host.node} runs the ranks of node {node} until it is replaced")
+        if chosen:
+            self._around.send(HostingDecision(hosts))
+        self._move_ranks(now_s)
+        self._around.hold(hosts.keys() - missing)
+
+    def _move_ranks(self, now_s: float) -> None:
+        """Have ranks move to replacements that are ready, once all ranks meet between two steps for that."""
+        self._moving &= self._hosting.hosts.keys() - self._regrouping.missing
+        with suppress(OSError):
+            if not self._moving or self._regrouping.loss:
+                self._run_dir.withdraw_move()
+            elif not self.is_suspected:
+                self._run_dir.request_move()
+        if self._moving and self._regrouping.has_moving:
+            for node in sorted(self._moving):
+                if self._begin_node(now_s, node, is_move=True):
+                    self._end_hosting(node)
+                    self._hosting.lose(node, now_s)
+
+    def _end_hosting(self, node: int) -> None:
+        """Have the host of a node end its ranks there, as the node is replaced."""
+        if self._hosting.end(node):
+            self._around.send(HostingDecision(self._hosting.hosts))
+
+    def _is_unable_to_host(self, cause: FailureCause, node: int) -> bool:
+        """Whether ranks failed on a host before they came any further, as without enough memory."""
+        host = self._hosting.hosts.get(node)
+        return (
+            host is not None
+            and cause.step <= host.step + 1
+            and cause.has_rank_died
+            and not cause.is_consequence
+            and not self._around.is_ending()
+        )
 
     def _send_requests(self) -> None:
         if not self._around.is_leader:
             self._around.send(GroupRequests(tuple(self._requests)))
 
     def _decide(self, answer: GroupAnswer) -> None:
+        answer = replace(answer, hosted=tuple(sorted(self._hosting.hosts)))
         self._decision = answer
         self._around.send(GroupDecision(answer))
         self._accept(answer)
@@ -207,7 +316,7 @@ class Replacement:
         """Pass on an answer to the ranks of this node, and replace them if they have failed."""
         with suppress(OSError):
             self._files.answer(answer)
-        self._waits_for_leader = False
+        self.waits_for_leader = False
         is_known = self._regrouping.has_formed(answer)
         self._regrouping.accept(answer)
         if answer.is_formed:

@@ -27,16 +27,19 @@ from holdfast_worker.watchdog.failure_cause import (
 )
 from holdfast_worker.watchdog.hang_attribution import RankInspection, attribute_hang
 from holdfast_worker.watchdog.heartbeat import Heartbeat, HeartbeatReader
+from holdfast_worker.watchdog.hosting import Hosting
 from holdfast_worker.watchdog.messages import (
     CauseReported,
     GroupDecision,
     GroupRequests,
+    HostingDecision,
     InspectReply,
     InspectRequest,
     Message,
     NodeExited,
     RankPositions,
     RanksEnded,
+    RanksReady,
     RestartDecision,
     StopAll,
 )
@@ -46,6 +49,7 @@ from holdfast_worker.watchdog.node_channel import (
     Connected,
     Disconnected,
     NodeChannel,
+    ReadyOnStandby,
     Received,
 )
 from holdfast_worker.watchdog.replacement import Replacement, Surroundings
@@ -91,19 +95,21 @@ class Watchdog:
         *,
         world_size: int | None = None,
         replaces_nodes: bool = False,
+        hosting: Hosting | None = None,
     ) -> None:
         """`ranks` are those of this node; with a single node no channel is opened.
 
         `world_size`: the number of all ranks, if lost ranks are replaced while the others wait. `replaces_nodes`: the launcher
-        replaces a lost node.
+        replaces a lost node. `hosting`: nodes whose ranks run on others.
         """
+        hosting = hosting or Hosting(address.nodes, None)
         self._run_dir = run_dir
         self._ranks = ranks
         self._clock = clock
         self._node, self._nodes = address.node, address.nodes
         self._node_suffix = f" on node {self._node}" if self._nodes > 1 else ""
         self._reader = HeartbeatReader(run_dir, ranks)
-        self._channel = NodeChannel(address) if self._nodes > 1 else None
+        self._channel = NodeChannel(address, held=hosting.hosts) if self._nodes > 1 else None
         self._connected: set[int] = set()
         self._exited: set[int] = set()
         self._heartbeats: dict[int, tuple[Heartbeat, ...]] = {}
@@ -122,6 +128,7 @@ class Watchdog:
                 run_dir,
                 around,
                 world_size,
+                hosting,
                 replaces_nodes=replaces_nodes,
                 is_new=address.restarts is None,
             )
@@ -141,9 +148,11 @@ class Watchdog:
         return Surroundings(
             node=self._node,
             nodes=self._nodes,
+            ranks=len(self._ranks),
             connected=self._connected,
             election=self._election,
             send=self._send,
+            hold=lambda nodes: self._channel.hold(nodes) if self._channel else None,
             step=lambda: self._step,
             has_failed=lambda: self._own_cause is not None,
             is_ending=lambda: self.cause is not None,
@@ -288,6 +297,9 @@ class Watchdog:
                     self._connected.discard(node)
                     if node not in self._exited:
                         self._election.mark_disconnected(now_s, node)
+                case ReadyOnStandby(node, is_ready):
+                    if self._replacement:
+                        self._replacement.mark_ready(node, is_ready=is_ready)
                 case Received(node, body, at_s):
                     with suppress(ValueError):  # From a different version or program.
                         self._handle(now_s, node, messages.decode(body, at_s))
@@ -309,7 +321,7 @@ class Watchdog:
                     self._stop_ranks(now_s, cause)
             case NodeExited() | RanksEnded() | RestartDecision():
                 self._handle_end(now_s, node, message)
-            case GroupRequests() | GroupDecision():
+            case GroupRequests() | GroupDecision() | HostingDecision() | RanksReady():
                 if self._replacement:
                     self._replacement.handle(node, message)
 
@@ -326,7 +338,10 @@ class Watchdog:
                 self._exited.add(node)
                 self._restart_votes[node] = False
                 self._election.mark_connected(node)
-                if code not in CLEAN_EXITS:
+                if self._replacement and self._replacement.waits_for_leader and node == LEADER:
+                    detail = "the run has ended without this node, whose ranks ran elsewhere"
+                    self.stop_all(FailureCause(code, self._step, detail, has_rank_died=False))
+                elif code not in CLEAN_EXITS:
                     detail = f"node {node} ended with exit code {code}"
                     self._election.add(
                         now_s, FailureCause(code, self._step, detail, is_consequence=True)
@@ -334,7 +349,8 @@ class Watchdog:
 
     def _send(self, message: Message) -> None:
         if self._channel:
-            self._channel.send(messages.encode(message, self._clock()))
+            ends = isinstance(message, NodeExited | StopAll)
+            self._channel.send(messages.encode(message, self._clock()), to_standby=ends)
 
     def _report_cause(self, now_s: float, cause: FailureCause) -> None:
         self._own_cause = cause

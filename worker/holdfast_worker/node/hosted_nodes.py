@@ -1,0 +1,95 @@
+"""Wrappers of missing nodes that run on this one, as the leader of the nodes decides (`watchdog.hosting`).
+
+Each is a `holdfast-worker run` with the place of the missing node and a run directory of its own, so that other nodes see a
+replacement. Its ranks share the devices of this node with the ranks of this node itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from holdfast_worker.config import HOSTED_START, WRAPPER, environment
+from holdfast_worker.console import log_info
+from holdfast_worker.protocol.environment import Env, SkyEnv
+from holdfast_worker.topology.nodes import RankLayout
+
+END_S: Final = 20.0
+"""Time for the ranks of hosted nodes to end after those of this node.
+A lower value cuts off exit handlers of scripts; a higher value pays for ranks that hang."""
+POLL_S: Final = 0.05
+HOST_ID: Final = "NCCL_HOSTID"
+"""NCCL refuses two ranks on one GPU, unless they claim to be on different machines."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Hosted:
+    start: int
+    wrapper: subprocess.Popen[bytes]
+
+
+class HostedNodes:
+    """The hosted nodes of one wrapper."""
+
+    def __init__(self, run_dir: Path, script: Sequence[str], layout: RankLayout) -> None:
+        """`run_dir`: the run directory of this node. `script`: with its arguments."""
+        self._run_dir = run_dir
+        self._script = script
+        self._layout = layout
+        self._running: dict[int, _Hosted] = {}
+
+    def update(self, wanted: Mapping[int, int]) -> None:
+        """Host these nodes, given the number of each one's start, and no others."""
+        for node, hosted in [*self._running.items()]:
+            if wanted.get(node) != hosted.start:
+                del self._running[node]
+                _kill(hosted.wrapper)
+        for node, start in wanted.items():
+            if node not in self._running:
+                try:
+                    self._running[node] = _Hosted(start, self._start(node, start))
+                except OSError as error:
+                    log_info(f"the ranks of node {node} cannot run here: {error}")
+
+    def close(self, *, waits: bool) -> None:
+        """End all hosted nodes. `waits`: their ranks end by themselves, together with those of this node."""
+        until_s = time.monotonic() + (END_S if waits else 0.0)
+        for hosted in self._running.values():
+            while hosted.wrapper.poll() is None and time.monotonic() < until_s:
+                time.sleep(POLL_S)
+        self.update({})
+
+    def _start(self, node: int, start: int) -> subprocess.Popen[bytes]:
+        run_dir = self._run_dir / f"hosted-{node}-{start}"
+        run_dir.mkdir(parents=True, exist_ok=True)
+        env = {
+            HOST_ID: f"{socket.gethostname()}-{node}-{start}",
+            **environment(),
+            SkyEnv.NODE_RANK.value: str(node),
+            Env.RUN_DIR.value: str(run_dir),
+            Env.NODE_START.value: "1",
+            HOSTED_START: str(start),
+            WRAPPER: str(os.getpid()),
+        }
+        counts = ",".join(map(str, self._layout.ranks))
+        # -P: a module beside the script must not shadow one that the wrapper imports.
+        command = [sys.executable, "-P", "-m", "holdfast_worker", "run", "--nproc-per-node", counts]
+        return subprocess.Popen(
+            [*command, *self._script], env=env, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+
+
+def _kill(wrapper: subprocess.Popen[bytes]) -> None:
+    """Kill a wrapper, with which its agent and its ranks end."""
+    with suppress(ProcessLookupError):
+        os.killpg(wrapper.pid, signal.SIGKILL)
+    wrapper.wait()

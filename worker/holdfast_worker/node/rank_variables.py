@@ -1,0 +1,56 @@
+"""Environment variables that a wrapper adds for its ranks: logs and dumps of torch and NCCL, and those of `--debug`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from holdfast_worker.config import environment
+from holdfast_worker.protocol.environment import Env
+from holdfast_worker.run_dir import RunDir
+from holdfast_worker.topology.nodes import Topology
+
+DEBUG_RANKS: Final = 2
+"""The smallest number of ranks that communicate."""
+
+DEBUG_VARIABLES: Final[Mapping[str, str]] = {
+    "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+    "NCCL_DEBUG": "INFO",
+    Env.SYNC_SAVES.value: "1",
+}
+"""Additional variables of `--debug`, so that an error appears at its cause.
+Torch checks that all ranks call the same collectives, NCCL logs its transports, and training waits for its checkpoints."""
+
+
+def check_debug_topology(topology: Topology) -> None:
+    """Check that `--debug` is used on a single node.
+
+    Raises:
+        ValueError: the run has several nodes.
+    """
+    if topology.nodes > 1:
+        raise ValueError(
+            f"--debug is for a single node, but this run has {topology.nodes}: start it on one, or omit --debug"
+        )
+
+
+def torch_variables(run_dir: RunDir) -> dict[str, str]:
+    """Variables that direct torch's dumps, as of a collective timeout, to the run directory."""
+    if any(
+        name in environment()
+        for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+    ):
+        return {}
+    file = str(run_dir.hang_dir / "torch_rank_")
+    return {"TORCH_FR_DUMP_TEMP_FILE": file, "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+
+
+def nccl_variables(run_dir: RunDir) -> dict[str, str]:
+    """Variables that direct NCCL's log of its start to the run directory, unless they are set."""
+    if any(name in environment() for name in ("NCCL_DEBUG", "NCCL_DEBUG_FILE")):
+        return {}
+    return {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH",
+        "NCCL_DEBUG_FILE": str(run_dir.nccl_dir / "%p.log"),
+    }
