@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
     return nodes
 
 
-def elastic(path: Path, least: int = 1) -> Nodes:
+def elastic(path: Path, *arguments: str, least: int = 1, pause_s: float = 0.2) -> Nodes:
     """A run in training that continues with fewer nodes."""
     nodes = Nodes(path, 3, STEPS, HOLDFAST_NODE_START="0", HOLDFAST_MIN_NODES=str(least))
-    nodes.start("--pause", "0.2")
+    nodes.start("--pause", str(pause_s), *arguments)
     wait_until(lambda: nodes.would_wait)
     return nodes
 
@@ -61,3 +62,77 @@ def test_ranks_move_to_the_replacement(tmp_path: Path, undisturbed: Nodes) -> No
     assert "node 2 is replaced: its ranks move there" in logs
     assert_equal(nodes, undisturbed)
     assert hosted(nodes) == [[2], None]
+
+
+def test_host_is_lost_as_well(tmp_path: Path, undisturbed: Nodes) -> None:
+    nodes = elastic(tmp_path)
+    nodes.kill(2)
+    wait_until(lambda: hosted(nodes) == [[2]])
+
+    nodes.kill(1)
+    nodes.finish_without(1, 2)
+
+    assert_equal(nodes, undisturbed)
+    assert hosted(nodes) == [[2], [1, 2]]
+
+
+def test_too_few_nodes_wait_for_a_replacement(tmp_path: Path, undisturbed: Nodes) -> None:
+    nodes = elastic(tmp_path, least=2)
+    nodes.kill(2)
+    wait_until(lambda: hosted(nodes) == [[2]])
+
+    nodes.kill(1)
+    time.sleep(4)
+    waiting = hosted(nodes)
+    nodes.replace(1)
+    nodes.finish_without(2)
+
+    assert waiting == [[2]]
+    assert_equal(nodes, undisturbed)
+    assert hosted(nodes)[-1] == [2]
+
+
+def test_host_without_room_waits_for_a_replacement(tmp_path: Path, undisturbed: Nodes) -> None:
+    nodes = elastic(tmp_path, "--no-room")
+    nodes.kill(2)
+    run_dir = nodes.run_dir(1).path
+    wait_until(lambda: len([*run_dir.glob("hosted-2-*")]) == 2)
+    time.sleep(4)
+
+    nodes.replace(2)
+    logs = nodes.finish()
+
+    assert logs.count("node 1 cannot run the ranks of node 2") == 2
+    assert_equal(nodes, undisturbed)
+    assert hosted(nodes)[-1] is None
+
+
+def test_replacement_is_lost_before_it_takes_over(tmp_path: Path, undisturbed: Nodes) -> None:
+    nodes = elastic(tmp_path)
+    nodes.kill(2)
+    wait_until(lambda: hosted(nodes) == [[2]])
+
+    for moment_s in (0.3, 1.5):
+        nodes.replace(2)
+        time.sleep(moment_s)
+        nodes.kill(2)
+    nodes.replace(2)
+    nodes.finish()
+
+    assert_equal(nodes, undisturbed)
+    assert hosted(nodes)[-1] is None
+
+
+def test_replacement_that_comes_too_late_ends_with_the_run(
+    tmp_path: Path, undisturbed: Nodes
+) -> None:
+    nodes = elastic(tmp_path, pause_s=0.05)
+    nodes.kill(2)
+    wait_until(lambda: nodes.counts(ReportKind.RANKS_REPLACED) == [1])
+
+    # Its ranks wait for longer than the run takes.
+    nodes.replace(2, "--wait", "20")
+    logs = nodes.finish()
+
+    assert "the run has ended without this node" in logs
+    assert_equal(nodes, undisturbed)

@@ -55,6 +55,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--two-optimizers", action="store_true")
     parser.add_argument("--shard", action="store_true")
     parser.add_argument("--untracked", action="store_true")
+    parser.add_argument("--no-room", action="store_true")
+    parser.add_argument("--wait", type=float, default=0.0)
     parser.add_argument("--pause", type=float, default=0.0)
     return parser.parse_args()
 
@@ -63,6 +65,7 @@ def main() -> None:
     args = arguments()
     torch.set_num_threads(1)
     run = Run.start(deterministic=True)
+    time.sleep(args.wait)
     fall = Fall(args.fall, run.rank, args.folder)
     data = Noisy()
     loader = DataLoader(data, 4, sampler=DistributedSampler(data, run.world_size, run.rank))
@@ -83,6 +86,8 @@ def main() -> None:
             step = run.step
             if args.error == f"{run.rank}:{step}":
                 raise ValueError("an error")
+            if args.no_room and "HOLDFAST_HOSTED_START" in os.environ:
+                raise MemoryError("no room for two ranks")
             loss = (model(head(inputs)).squeeze(-1) - targets).square().mean()
             fall.at(step, "forward")
             loss.backward()

@@ -105,9 +105,10 @@ class Nodes:
         self.signal_processes(wrapper, signal.SIGKILL)
         wrapper.communicate()
 
-    def replace(self, node: int) -> None:
-        """Start another node in the place of one, as a launcher does."""
+    def replace(self, node: int, *arguments: str) -> None:
+        """Start another node in the place of one, as a launcher does; `arguments`: additional ones of its script."""
         self._starts[node] += 1
+        self._arguments = (*self._arguments, *arguments)
         self.wrappers[node] = self._start_wrapper(node)
 
     @property

@@ -134,6 +134,8 @@ class Replication:
         raw[LENGTH_BYTES : LENGTH_BYTES + len(state)] = state
         slots = [torch.empty_like(slot) for _ in range(self._group.size())]
         work = self._group.allgather([slots], [slot])
-        kept = [each for each in self._exchanges if each.step == step - 1]
-        self._exchanges = [*kept[-1:], Exchange(step, slots, work, is_final)]
+        last = [each for each in self._exchanges if each.step == step - 1]
+        # An earlier exchange at this boundary holds until the next one is complete.
+        same = [each for each in self._exchanges if each.step == step and each.work.is_done]
+        self._exchanges = [*last[-1:], *same[-1:], Exchange(step, slots, work, is_final)]
         return work

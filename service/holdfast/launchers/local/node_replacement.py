@@ -84,6 +84,8 @@ class NodeReplacements:
         self._missing: dict[int, _MissingNode] = {}
         self._leaving: dict[int, _Notice] = {}
         self._starts: dict[int, int] = {}
+        self._unneeded = 0
+        """Replacements that failed because they came too late."""
         self.count = 0
         """Nodes that were lost and replaced, or will be."""
 
@@ -94,6 +96,21 @@ class NodeReplacements:
             how = f"preempted {missing.loss.detail}" if missing.loss.detail else "was lost"
             return replace(missing.loss, detail=f"node {node} {how}")
         return None
+
+    @property
+    def absent(self) -> int:
+        """Number of nodes without which the program has ended."""
+        running = [node for node in self._starts if self._processes.is_running(node)]
+        late = running if self.are_unneeded else []
+        return len(self._missing) + len(late) + self._unneeded
+
+    @property
+    def are_unneeded(self) -> bool:
+        """Whether the program has completed on node 0, and therefore on all, while replacements may still start."""
+        return any(end.node == 0 and end.has_succeeded for end in self._processes.exits) and all(
+            node in self._starts or not self._processes.is_running(node)
+            for node in range(len(self._processes.folders))
+        )
 
     def next_lifetime(self) -> Lifetime:
         """The market's next preemption in this placement, from now on."""
@@ -121,6 +138,8 @@ class NodeReplacements:
 
     def poll(self) -> None:
         """Take over lost nodes, and start replacements that are ready."""
+        if self.are_unneeded:
+            self._forget_failures()
         for end in [end for end in self._processes.exits if end.has_failed]:
             if end.node in self._leaving or not self.can_replace(end.node):
                 continue
@@ -140,6 +159,13 @@ class NodeReplacements:
         for node, missing in [*self._missing.items()]:
             if now_s >= missing.answered_s:
                 self._replace(node, missing)
+
+    def _forget_failures(self) -> None:
+        """Ignore how replacements end that have come too late."""
+        for end in [end for end in self._processes.exits if end.has_failed]:
+            if end.node in self._starts:
+                self._processes.exits.remove(end)
+                self._unneeded += 1
 
     def next_s(self) -> float:
         """When `poll` has something to do at the latest."""

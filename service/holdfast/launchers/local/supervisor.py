@@ -97,6 +97,8 @@ class AttemptMonitor:
         self.nodes.reap()
         if self.recall is None:
             self.replacements.poll()
+            if self.replacements.are_unneeded:
+                self.end_s = min(self.end_s, time.monotonic() + LEAVE_S)
         exits = self.nodes.exits
         if self.recall is None and any(end.has_failed for end in exits):
             return True  # A failed node ends the whole placement.
@@ -209,14 +211,17 @@ class Supervisor:
             lifetime=lifetime,
         ).wait()
         self.trained |= processes.trained
+        absent = replacements.absent
         processes.kill()
         outcome: PlacementOutcome
-        if call is None and (loss := replacements.loss):
+        # Ranks of missing nodes may have run on others, which then have completed without them.
+        has_completed = processes.exits and all(end.has_succeeded for end in processes.exits)
+        if call is None and not has_completed and (loss := replacements.loss):
             outcome = loss  # The others have ended because they waited in vain.
         else:
             outcome = classify_exit(
                 processes.exits,
-                nodes=nodes,
+                nodes=nodes - absent,
                 call=call,
                 trained=self.trained,
                 failures_left=self.spec.max_failures - self.failures,

@@ -1,0 +1,110 @@
+"""Which replacements a placement still needs when its program completes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from holdfast.domain.simulation.spot_market import MarketParameters, SpotMarket
+from holdfast.launchers.local.event_log import LaunchEntryKind
+from holdfast.launchers.local.launch_dir import NodeDir
+from holdfast.launchers.local.node_replacement import NodeReplacements
+from holdfast.launchers.local.outcome import NodeExit
+from holdfast_worker.protocol.environment import WAITS_FILE, Exit
+from holdfast_worker.protocol.reports import Json
+
+NODES = 3
+
+
+@dataclass
+class Processes:
+    """Nodes of a placement, as far as replacements need them."""
+
+    folders: list[NodeDir]
+    running: set[int] = field(default_factory=lambda: {*range(NODES)})
+    exits: list[NodeExit] = field(default_factory=list)
+
+    def is_running(self, node: int) -> bool:
+        return node in self.running
+
+    def exit(self, node: int, code: int | None) -> None:
+        self.running.discard(node)
+        self.exits.append(NodeExit(node, code))
+
+
+@dataclass
+class Source:
+    """Starts the programs of replacements."""
+
+    processes: Processes
+    kinds: list[LaunchEntryKind] = field(default_factory=list)
+
+    def renew_node(self, _placement: int, _node: int) -> str:
+        return ""
+
+    def restart_node(self, _placement: int, node: int, _start: int) -> None:
+        self.processes.running.add(node)
+
+    def record(self, kind: LaunchEntryKind, **_body: Json) -> None:
+        self.kinds.append(kind)
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Processes:
+    folders = [NodeDir(tmp_path / f"node-{node}") for node in range(NODES)]
+    folders[0].run.mkdir(parents=True)
+    (folders[0].run / WAITS_FILE).touch()
+    return Processes(folders)
+
+
+def replacements(processes: Processes, *, denial_rate: float) -> NodeReplacements:
+    market = SpotMarket(MarketParameters(provision_s=0, denial_rate=denial_rate), "job-1")
+    source = Source(processes)
+    found = NodeReplacements(processes, source, market, placement=1, prices=(1, 2))  # type: ignore[arg-type]
+    processes.exit(2, None)
+    found.poll()
+    return found
+
+
+def test_program_completes_without_a_missing_node(processes: Processes) -> None:
+    found = replacements(processes, denial_rate=1.0)
+
+    processes.exit(0, Exit.DONE)
+    processes.exit(1, Exit.DONE)
+
+    assert found.absent == 1
+    assert found.loss
+
+
+def test_replacement_that_starts_too_late_is_not_needed(processes: Processes) -> None:
+    found = replacements(processes, denial_rate=0.0)
+    assert processes.is_running(2)
+
+    processes.exit(1, Exit.DONE)
+    processes.exit(0, Exit.DONE)
+
+    assert found.are_unneeded
+    assert found.absent == 1
+
+
+def test_failure_of_a_late_replacement_does_not_count(processes: Processes) -> None:
+    found = replacements(processes, denial_rate=0.0)
+    processes.exit(1, Exit.DONE)
+    processes.exit(0, Exit.DONE)
+
+    processes.exit(2, Exit.FAILED)
+    found.poll()
+
+    assert [end.node for end in processes.exits] == [1, 0]
+    assert found.absent == 1
+
+
+def test_failure_of_a_replacement_that_is_needed_counts(processes: Processes) -> None:
+    found = replacements(processes, denial_rate=0.0)
+
+    processes.exit(2, Exit.FAILED)
+    found.poll()
+
+    assert [end.node for end in processes.exits] == [2]
+    assert found.absent == 0
