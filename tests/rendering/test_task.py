@@ -238,3 +238,62 @@ def test_infra_chooses_the_launcher(infra: str | None, engine: Engine) -> None:
     text = yaml.safe_dump({"run": "true", "resources": {"infra": infra}})
 
     assert parse_job_file(text).spec.engine is engine
+
+
+ELASTIC: dict[str, Any] = {"run": "true", "num_nodes": {"min": 2, "max": 8}}
+
+
+def test_elastic_job_is_launched_on_its_maximum_of_nodes() -> None:
+    task = rendered(**ELASTIC, resources={"infra": "local"}).task
+    fixed = rendered(run="true", num_nodes={"min": 8, "max": 8}, resources={"infra": "slurm"}).task
+
+    assert (task["num_nodes"], task["envs"]["HOLDFAST_MIN_NODES"]) == (8, "2")
+    assert fixed["num_nodes"] == 8
+    assert "HOLDFAST_MIN_NODES" not in fixed["envs"]
+
+
+@pytest.mark.parametrize(
+    ("infra", "recovery", "message"),
+    [
+        (
+            "slurm",
+            "in_process",
+            "is a range, and the Slurm launcher replaces all nodes after a loss; write the number of nodes, 8",
+        ),
+        (
+            "aws",
+            "in_process",
+            "is a range, and the SkyPilot launcher replaces all nodes after a loss; write the number of nodes, 8",
+        ),
+        (
+            "local",
+            "restart",
+            (
+                "is a range, and with holdfast.recovery: restart all ranks end after a loss; "
+                "write in_process or remove recovery, or write the number of nodes, 8"
+            ),
+        ),
+    ],
+)
+def test_elastic_job_is_refused_where_all_nodes_are_needed(
+    infra: str, recovery: str, message: str
+) -> None:
+    with pytest.raises(BadJobFile) as refusal:
+        rendered(**ELASTIC, resources={"infra": infra}, holdfast={"recovery": recovery})
+
+    assert [(one.pointer, one.message) for one in refusal.value.issues] == [
+        ("#/num_nodes", message)
+    ]
+
+
+def test_elastic_job_without_recovery_of_ranks_gets_a_note() -> None:
+    limits = {"limits": {"max_failures": 1}}
+    elastic = rendered(**ELASTIC, resources={"infra": "local"}, holdfast=limits).notes
+    fixed = rendered(run="true", resources={"infra": "local"}, holdfast=limits).notes
+
+    assert [note for note in elastic if note not in fixed] == [
+        (
+            "num_nodes: with holdfast.limits.max_failures: 1 no ranks are replaced, so a lost node ends the attempt; "
+            "write a higher max_failures to continue on fewer nodes"
+        )
+    ]

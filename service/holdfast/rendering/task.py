@@ -2,7 +2,7 @@
 
 The base task is loaded from `sky_tasks/`, typed fields are merged in, and the result is dumped. Text templates are
 avoided so that no string of a user becomes syntax. Also checks retention rules against the component that deletes old
-checkpoints, and settings that local jobs do not support.
+checkpoints, elastic numbers of nodes against the launcher, and settings that local jobs do not support.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holdfast_worker.protocol.environment import Env
 from holdfast_worker.protocol.policies import RecoveryMode, RetentionOwner
 
 from holdfast.domain.jobfile.parser import Overrides, ParsedJobFile, parse_job_file
-from holdfast.domain.jobfile.spec import Engine, JobSpec
+from holdfast.domain.jobfile.spec import Engine, JobSpec, launcher_name
 from holdfast.errors import BadJobFile, ValidationIssue
 from holdfast.rendering.base_task import REDACTED, base_task, dump
 from holdfast.rendering.skypilot import managed_task
@@ -51,6 +51,33 @@ def retention_notes(spec: JobSpec) -> Iterator[str]:
         yield (
             f"holdfast.checkpoint.tidy: {spec.store_refusal}, so the worker deletes old checkpoints; "
             "if the service has its own access, write tidy: service"
+        )
+
+
+def elastic_flaws(spec: JobSpec) -> Iterator[ValidationIssue]:
+    """Yield what prevents training on fewer nodes than an elastic job has."""
+    if spec.min_nodes is None:
+        return
+    if spec.engine is not Engine.LOCAL:
+        yield ValidationIssue(
+            "#/num_nodes",
+            f"is a range, and the {launcher_name(spec.engine)} launcher replaces all nodes after a loss; "
+            f"write the number of nodes, {spec.num_nodes}",
+        )
+    if spec.holdfast.recovery is RecoveryMode.RESTART:
+        yield ValidationIssue(
+            "#/num_nodes",
+            "is a range, and with holdfast.recovery: restart all ranks end after a loss; "
+            f"write in_process or remove recovery, or write the number of nodes, {spec.num_nodes}",
+        )
+
+
+def elastic_notes(spec: JobSpec) -> Iterator[str]:
+    """Yield a note if a limit makes the minimum of an elastic job useless."""
+    if spec.min_nodes is not None and spec.holdfast.limits.max_failures == 1:
+        yield (
+            "num_nodes: with holdfast.limits.max_failures: 1 no ranks are replaced, so a lost node ends the attempt; "
+            "write a higher max_failures to continue on fewer nodes"
         )
 
 
@@ -113,7 +140,7 @@ def render(spec: JobSpec) -> RenderedTask:
         BadJobFile: the job uses settings that its launcher, or the component that deletes its checkpoints, does not
         support.
     """
-    if flaws := tuple(retention_flaws(spec)):
+    if flaws := (*retention_flaws(spec), *elastic_flaws(spec)):
         raise BadJobFile(flaws)
     base = base_task()
     task = {
@@ -141,7 +168,7 @@ def render(spec: JobSpec) -> RenderedTask:
         notes += (
             "no checkpoint store: a preempted job restarts at step 0; add holdfast.checkpoint.store",
         )
-    return RenderedTask(task, dump(task), (*notes, *retention_notes(spec)))
+    return RenderedTask(task, dump(task), (*notes, *elastic_notes(spec), *retention_notes(spec)))
 
 
 def _without_nulls(words: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,6 +190,8 @@ def _worker_envs(spec: JobSpec) -> dict[str, str]:
             envs[Env.FROM.value] = checkpoint.from_job
     if spec.holdfast.limits.max_failures == 1:
         envs[Env.MAX_RESTARTS.value] = "0"
+    if spec.min_nodes is not None and spec.min_nodes < spec.num_nodes:
+        envs[Env.MIN_NODES.value] = str(spec.min_nodes)
     if spec.holdfast.recovery is not RecoveryMode.IN_PROCESS:
         envs[Env.RECOVERY.value] = spec.holdfast.recovery.value
     if (max_stall := spec.holdfast.limits.max_stall_argument) != "auto":

@@ -33,3 +33,13 @@ def test_job_file_of_a_manifest_parses_to_the_same_spec() -> None:
 
     assert parse_job_file(text, Overrides(secrets={"KEY": "hush"})).spec == spec
     assert "hush" not in text
+
+
+def test_job_file_of_an_elastic_job_keeps_its_range() -> None:
+    elastic = {"run": "x", "num_nodes": {"min": 2, "max": 8}, "resources": {"infra": "local"}}
+    spec = parse_job_file(yaml.safe_dump(elastic)).spec
+
+    written = job_file(spec)
+
+    assert (written["num_nodes"], "min_nodes" in written) == ({"min": 2, "max": 8}, False)
+    assert parse_job_file(yaml.safe_dump(written)).spec == spec

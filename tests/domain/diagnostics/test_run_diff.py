@@ -82,3 +82,12 @@ def test_throughput_counts_kept_steps_per_useful_time() -> None:
 
     assert steps_per_hour(account) == 1800
     assert steps_per_hour(compute_bill(log[:3], {}, at(100))) is None
+
+
+def test_ranges_of_nodes_are_part_of_the_configuration() -> None:
+    fixed, elastic = ({"holdfast": {"num_nodes": n}} for n in (8, {"min": 2, "max": 8}))
+
+    found = {one.key: one.category for one in differences(fixed, elastic)}
+
+    assert set(found.values()) == {"configuration"}
+    assert "holdfast.num_nodes.min" in found

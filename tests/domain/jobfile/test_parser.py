@@ -66,6 +66,55 @@ def test_other_skypilot_keys_are_passed_through() -> None:
     assert spec.more == {"file_mounts": {"/d": "s3://b/d"}, "event_callback": "echo"}
 
 
+# Number of nodes
+
+
+@pytest.mark.parametrize(
+    ("written", "least", "most"),
+    [
+        ("3", None, 3),
+        ("{min: 2, max: 8}", 2, 8),
+        ("{min: 1, max: 1000}", 1, 1000),
+        ("{max: 4, min: 4}", None, 4),
+    ],
+)
+def test_number_of_nodes_may_be_a_range(written: str, least: int | None, most: int) -> None:
+    spec = parse(f"{{run: x, num_nodes: {written}}}").spec
+
+    assert (spec.min_nodes, spec.num_nodes) == (least, most)
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("{min: 8, max: 2}", "has a min of 8, which is above its max of 2; write a lower min"),
+        ("{min: 0, max: 2}", "has 0 as min; write a whole number from 1 to 1000"),
+        ("{min: 1, max: 1001}", "has 1001 as max; write a whole number from 1 to 1000"),
+        ("{min: true, max: 2}", "has True as min; write a whole number from 1 to 1000"),
+        ("{min: 1, max: 2.5}", "has 2.5 as max; write a whole number from 1 to 1000"),
+        ("{min: '1', max: 2}", "has '1' as min; write a whole number from 1 to 1000"),
+        ("{max: 8}", "has no min; write a mapping such as {min: 2, max: 8}"),
+        ("{min: 2, max: }", "has no max; write a mapping such as {min: 2, max: 8}"),
+        (
+            "{min: 2, max: 8, most: 9}",
+            "has the unknown key 'most'; write a mapping such as {min: 2, max: 8}",
+        ),
+        ("[2, 8]", "[2, 8]: input should be a valid integer"),
+    ],
+)
+def test_wrong_range_of_nodes_is_explained(written: str, message: str) -> None:
+    assert flaws(f"{{run: x, num_nodes: {written}}}") == {"#/num_nodes": message}
+
+
+def test_stored_range_of_nodes_is_read_again() -> None:
+    spec = parse("{run: x, num_nodes: {min: 2, max: 8}}").spec
+    stored = spec.model_dump(mode="json")
+
+    assert JobSpec.from_stored(stored) == spec
+    del stored["min_nodes"]
+    assert JobSpec.from_stored(stored).min_nodes is None
+
+
 # Literal values
 
 

@@ -58,6 +58,8 @@ def job_file(spec: JobSpec) -> dict[str, Any]:
     """The normalized job file, ready to be submitted again; secrets appear without values."""
     values = spec.model_dump(mode="json", exclude_defaults=True)
     more = values.pop("more", {})
+    if values.pop("min_nodes", None) is not None:
+        values["num_nodes"] = spec.nodes_as_written
     if spec.secrets:
         values["secrets"] = dict.fromkeys(spec.secrets)
     return {**values, **more}
@@ -75,7 +77,7 @@ def _requested(spec: JobSpec, checkout: Checkout | None) -> dict[str, Any]:
     return {
         "name": spec.name,
         "run": spec.run,
-        "num_nodes": spec.num_nodes,
+        "num_nodes": spec.nodes_as_written,
         "resources": spec.resources,
         "image": image,
         "image_is_pinned": is_pinned(image),

@@ -86,6 +86,6 @@ def _rank_key(key: str) -> tuple[int, str]:
     for rank, (category, *keys) in enumerate(_CATEGORIES):
         if any(key.startswith(one) if one[-1] in ".-_" else key == one for one in keys):
             return rank, category
-    if key.startswith("holdfast.resources."):
+    if key.startswith(("holdfast.resources.", "holdfast.num_nodes.")):
         return _rank_key("holdfast.resources")
     return len(_CATEGORIES), _OTHER_CATEGORY

@@ -17,7 +17,7 @@ import yaml
 from holdfast.domain.jobfile.bounded_yaml import NotReadable, compose, construct
 from holdfast.domain.jobfile.deprecated import migrate_deprecated
 from holdfast.domain.jobfile.env_vars import ENVS, SECRETS, duplicate_names, parse_variables
-from holdfast.domain.jobfile.spec import JobFile, JobSpec
+from holdfast.domain.jobfile.spec import JobFile, JobSpec, NodeRange
 from holdfast.domain.jobfile.validation import validate
 from holdfast.errors import BadJobFile, ValidationIssue
 
@@ -155,9 +155,13 @@ def _spec(file: JobFile, raw: dict[str, Any], workdir: str | None) -> JobSpec:
         more["workdir"] = (
             file.workdir
         )  # A git repository: only an engine that clones can make something of it.
+    nodes = file.num_nodes
+    if isinstance(nodes, int):
+        nodes = NodeRange(min=nodes, max=nodes)
     return JobSpec(
         name=file.name or "job",
-        num_nodes=file.num_nodes,
+        num_nodes=nodes.max,
+        min_nodes=nodes.min if nodes.min < nodes.max else None,
         workdir=workdir,
         setup=file.setup,
         run=run,

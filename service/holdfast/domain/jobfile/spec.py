@@ -9,7 +9,15 @@ from typing import Annotated, Any, Final
 from urllib.parse import unquote
 
 from holdfast_worker.protocol.policies import Cadence, OnFailure, RecoveryMode, RetentionOwner
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+)
 
 from holdfast.domain.access.permissions import PROJECT_NAME
 from holdfast.domain.jobfile.limits import Limits
@@ -30,6 +38,9 @@ MAX_VARIABLES: Final = 1000
 A lower value refuses environments that are copied as a whole. A higher value costs time at each rendering, and operating
 systems limit the environment of a program.
 """
+
+MAX_NODES: Final = 1000
+"""Maximum nodes of one job. A lower value refuses large runs; a higher value lets a typing error rent as many."""
 
 NOT_TEXT: Final = "contains half of a surrogate pair, which is not text; remove it"
 
@@ -191,6 +202,38 @@ class SpecModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class NodeRange(SpecModel):
+    """Numbers of nodes of an elastic job."""
+
+    min: int
+    """Nodes with which training continues after a loss."""
+    max: int
+    """Nodes that the launcher provides."""
+
+
+def _node_range(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    way_out = "write a mapping such as {min: 2, max: 8}"
+    if odd := sorted(map(str, value.keys() - NodeRange.model_fields.keys())):
+        raise ValueError(f"has the unknown key {odd[0]!r}; {way_out}")
+    for word in NodeRange.model_fields:
+        number = value.get(word)
+        if number is None:
+            raise ValueError(f"has no {word}; {way_out}")
+        if type(number) is not int or not 1 <= number <= MAX_NODES:
+            raise ValueError(
+                f"has {number!r} as {word}; write a whole number from 1 to {MAX_NODES}"
+            )
+    low, high = value["min"], value["max"]
+    if low > high:
+        raise ValueError(f"has a min of {low}, which is above its max of {high}; write a lower min")
+    return NodeRange(min=low, max=high)
+
+
+NodeCount = Annotated[int, Field(ge=1, le=MAX_NODES)]
+
+
 class Checkpoint(SpecModel):
     """Checkpoint settings: store, interval and retention."""
 
@@ -230,7 +273,10 @@ class JobSpec(SpecModel):
     """One job, ready to be rendered."""
 
     name: Name
-    num_nodes: Annotated[int, Field(ge=1, le=1000)] = 1
+    num_nodes: NodeCount = 1
+    """Nodes that the launcher provides; the maximum of an elastic job."""
+    min_nodes: NodeCount | None = None
+    """Nodes with which training continues after a loss, below `num_nodes`; None: all are needed."""
     workdir: Text | None = None
     """Absolute folder that is copied to every node, or uploaded code (`holdfast.code_upload.upload_store`); None for an empty one."""
     setup: Text | None = None
@@ -249,6 +295,13 @@ class JobSpec(SpecModel):
     def from_stored(cls, spec: Mapping[str, Any]) -> JobSpec:
         """The specification in a stored event; keys of newer versions are ignored."""
         return cls.model_validate(spec, extra="ignore")
+
+    @property
+    def nodes_as_written(self) -> int | dict[str, int]:
+        """`num_nodes` as in a job file: a number, or the mapping of an elastic job."""
+        if self.min_nodes is None:
+            return self.num_nodes
+        return {"min": self.min_nodes, "max": self.num_nodes}
 
     @property
     def engine(self) -> Engine:
@@ -350,7 +403,12 @@ class JobFile(SpecModel):
     """Keys of a job file: those of a SkyPilot task, and `holdfast`."""
 
     name: Name | None = None
-    num_nodes: Annotated[int, Field(ge=1, le=1000)] = 1
+    num_nodes: Annotated[
+        Annotated[NodeCount, Tag("int")]
+        | Annotated[NodeRange, BeforeValidator(_node_range), Tag("dict")],
+        Discriminator(lambda value: "dict" if isinstance(value, Mapping) else "int"),
+    ] = 1
+    """Number of nodes, or the range of an elastic job."""
     workdir: Annotated[Any, _if_given(_workdir)] = None
     setup: Text | None = None
     run: Script | Annotated[list[Text], Field(min_length=1)]
