@@ -54,10 +54,13 @@ def submitted(
     name: str = "tiny-gpt",
     infra: str = "local",
     task: str | None = None,
+    nodes: tuple[int | None, int] = (None, 1),
     **holdfast: Any,
 ) -> Submitted:
-    resources = {"infra": infra}
+    """A submission; `nodes` are the minimum and number of nodes."""
+    resources, (least, most) = {"infra": infra}, nodes
     spec = {"name": name, "run": "true", "resources": resources, "holdfast": holdfast}
+    spec |= {"num_nodes": most, "min_nodes": least}
     text = task if task is not None else f"name: {name}\nnum_nodes: 1\nrun: 'true'\n"
     return Submitted(at=at(seconds), name=name, spec=spec, task=text)
 
@@ -71,13 +74,13 @@ def denied(seconds: float = 0, *, zone: str = "a") -> CapacityDenied:
 
 
 def ready(
-    seconds: float = 0, *, attempt: int = 1, zone: str = "a", micros: int = SPOT
+    seconds: float = 0, *, attempt: int = 1, zone: str = "a", micros: int = SPOT, nodes: int = 1
 ) -> NodesReady:
     return NodesReady(
         at=at(seconds),
         attempt=attempt,
         zone=zone,
-        nodes=1,
+        nodes=nodes,
         micros_per_hour=micros,
         on_demand_micros_per_hour=ON_DEMAND,
         simulated=False,
@@ -183,6 +186,7 @@ def replaced(
     step: int = 0,
     ranks: tuple[int, ...] = (1,),
     paused_ms: int = 0,
+    hosted: tuple[int, ...] = (),
 ) -> RanksReplaced:
     return RanksReplaced(
         at=at(seconds),
@@ -191,6 +195,7 @@ def replaced(
         ranks=ranks,
         cause="rank 1 was killed",
         paused_ms=paused_ms,
+        hosted_nodes=hosted,
     )
 
 

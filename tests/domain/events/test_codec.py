@@ -43,6 +43,7 @@ WORDS: dict[str, st.SearchStrategy[Any]] = {
     "upload_ms": COUNTS,
     "paused_ms": COUNTS,
     "ranks": st.lists(COUNTS, max_size=3).map(tuple),
+    "hosted_nodes": st.lists(COUNTS, max_size=3).map(tuple),
     "failures": COUNTS,
     "safe_step": COUNTS,
     "interval": st.none() | st.builds(Interval, *[COUNTS] * 5),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -156,6 +157,16 @@ def test_every_report_kind_is_parsed(kind: ReportKind) -> None:
     assert parse_report(report(kind, body)) == meaning
 
 
+def test_report_names_missing_nodes_whose_ranks_are_hosted() -> None:
+    body, meaning = UNDERSTOOD[ReportKind.RANKS_REPLACED]
+    assert isinstance(meaning, RanksReplaced)
+
+    hosted = parse_report(report(ReportKind.RANKS_REPLACED, {**body, "hosted_nodes": [2, 1]}))
+
+    assert hosted == replace(meaning, hosted_nodes=(2, 1))
+    assert meaning.hosted_nodes == (), "as in reports and events without the field"
+
+
 @pytest.mark.parametrize("kind", ReportKind)
 def test_report_is_read_back_unchanged_from_a_spool(kind: ReportKind) -> None:
     reported = report(kind, UNDERSTOOD[kind][0])
@@ -178,6 +189,8 @@ def test_report_is_read_back_unchanged_from_a_spool(kind: ReportKind) -> None:
         (ReportKind.RANKS_REPLACED, {"step": -1}, "step: .*greater than or equal to 0"),
         (ReportKind.RANKS_REPLACED, {"ranks": None}, "ranks: .*valid tuple"),
         (ReportKind.RANKS_REPLACED, {"ranks": "1, 3"}, "ranks: .*valid tuple"),
+        (ReportKind.RANKS_REPLACED, {"hosted_nodes": [-1]}, "hosted_nodes.0: .*greater than"),
+        (ReportKind.RANKS_REPLACED, {"hosted_nodes": [1] * 1001}, "hosted_nodes: .*at most 1000"),
         (ReportKind.RANKS_REPLACED, {"ranks": [1, -3]}, "ranks.1: .*greater than or equal to 0"),
         (ReportKind.RANKS_REPLACED, {"ranks": [2**70]}, "ranks.0: "),
         (ReportKind.RANKS_REPLACED, {"ranks": [*range(4097)]}, "ranks: .*at most 4096 items"),

@@ -19,6 +19,10 @@ MAX_REPLACED_RANKS: Final = 4096
 makes events longer."""
 Ranks: TypeAlias = Annotated[tuple[Count, ...], Field(max_length=MAX_REPLACED_RANKS)]
 """Numbers of ranks within a run, from 0."""
+MAX_HOSTED_NODES: Final = 1000
+"""Nodes that one event names, as in the largest job. A lower value refuses reports of large runs."""
+Nodes: TypeAlias = Annotated[tuple[Count, ...], Field(max_length=MAX_HOSTED_NODES)]
+"""Indexes of nodes in a placement, from 0."""
 Seconds: TypeAlias = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
 """A time span that fits into a column of milliseconds; negative if its end had already passed."""
 

@@ -17,6 +17,7 @@ from holdfast.domain.events.values import (
     Count,
     Interval,
     Metric,
+    Nodes,
     PassedOver,
     Ranks,
     Seconds,
@@ -156,6 +157,8 @@ class RanksReplaced(EventBase):
     """Description of the loss."""
     paused_ms: Count
     """Longest time for which a rank waited, in milliseconds; it ends at `at`."""
+    hosted_nodes: Nodes = ()
+    """The missing nodes whose ranks run on other nodes from now on, in any order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
