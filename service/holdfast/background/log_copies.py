@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from holdfast.domain.jobfile.spec import Engine
-from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.job import Job
+from holdfast.domain.jobs.transitions import WITH_NODES
 from holdfast.errors import StoreUnavailable
 from holdfast.ports import CopiesLogs, Launcher
 from holdfast.store.queries import Queries
@@ -19,7 +20,6 @@ EVERY_S: Final = 10.0
 """Seconds between two copies of a log. A lower value adds load on the engine; a higher value
 loses more of the last lines of nodes that are lost without notice."""
 PAGE_SIZE: Final = 200
-WITH_NODES: Final = (State.STARTING, State.TRAINING, State.PAUSING, State.STOPPING)
 
 
 class LogCopier:

@@ -332,6 +332,7 @@ def _print_job(job: JobOut) -> None:
         "continues": f"from job {job.from_job}" if job.from_job else None,
         "step": steps(job.step, job.total_steps),
         "attempt": f"{job.attempt} in {job.zone}" if job.zone else "none yet",
+        "nodes": f"{job.min_nodes}-{job.nodes}" if job.min_nodes else None,
         "budgets": f"failures {job.failures}/{job.max_failures} · preemptions {job.preemptions}/∞{_drills(job)} · resumes {job.resumes}",
         "checkpoint": _checkpoint(job),
         "saves": job.saves,

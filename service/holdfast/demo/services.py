@@ -138,6 +138,7 @@ def _end_jobs(client: Client) -> None:
             "provisioning",
             "starting",
             "training",
+            "degraded",
             "recovering",
             "pausing",
             "paused",

@@ -115,6 +115,16 @@ class Attempt:
         return next((start.training for start in self.starts if start.training), None)
 
     @property
+    def replacements(self) -> list[RanksReplaced]:
+        """Replacements of ranks in order of arrival."""
+        return [replaced for start in self.starts for replaced in start.replacements]
+
+    @property
+    def hosted_nodes(self) -> tuple[int, ...]:
+        """Missing nodes whose ranks run on other nodes, as last reported."""
+        return self.replacements[-1].hosted_nodes if self.replacements else ()
+
+    @property
     def node_losses(self) -> list[NodeLoss]:
         """Losses of single nodes in order, each with the next replacement of its node."""
         changes = [change for change in self.changes if not isinstance(change, PriceChanged)]

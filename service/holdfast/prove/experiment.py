@@ -125,7 +125,7 @@ class EquivalenceExperiment:
         return job
 
     def _preempt(self, job_id: str, number: int, step: int, notice_s: float | None) -> None:
-        """Preempt a node once the job has reached a step with all its nodes.
+        """Preempt a node once the job has reached a step with the ranks on all its nodes.
 
         Node 1 is the first and node 0 the last: after its loss all ranks start again, and other nodes are replaced alone.
         """

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Engine, Text, cast, exists, func, or_, sel
 
 from holdfast.domain.billing.bill import LatestPoint
 from holdfast.domain.events import Finished, Outcome, Submitted
-from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.job import IN_TRAINING, Job
 from holdfast.domain.jobs.reports import Point
 from holdfast.errors import BadRequest
 from holdfast.store import event_log
@@ -259,7 +259,7 @@ class Queries:
         query = (
             select(report_marks.c.job_id, newest.scalar_subquery())
             .join(jobs, jobs.c.id == report_marks.c.job_id)
-            .where(jobs.c.status == State.TRAINING.value)
+            .where(jobs.c.status.in_(IN_TRAINING))
             .order_by(report_marks.c.job_id, report_marks.c.attempt)
         )
         with reading(self._engine) as connection:

@@ -15,8 +15,9 @@ from holdfast.domain.events import (
     Guard,
     LeftReason,
     Outcome,
+    RanksReplaced,
 )
-from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.job import IN_TRAINING, Job, State
 from holdfast.domain.jobs.lifecycle import advance, fold
 from holdfast.errors import IllegalTransition
 from support.events import (
@@ -48,6 +49,7 @@ queued          provisioning    -              -          -            pausing  
 provisioning    -               provisioning   starting   recovering   pausing        -      -               stopping        stopping     ended    -        -
 starting        -               -              -          recovering   pausing        -      -               stopping        stopping     ended    starting starting
 training        -               -              -          recovering   pausing        -      -               stopping        stopping     ended    training training
+degraded        -               -              -          recovering   pausing        -      -               stopping        stopping     ended    degraded degraded
 recovering      provisioning    recovering     starting   -            pausing        -      -               stopping        stopping     ended    -        -
 pausing         -               pausing        pausing    pausing      -              paused -               stopping        -            ended    pausing  pausing
 paused          -               -              -          -            -              -      queued          stopping        -            -        -        -
@@ -74,6 +76,7 @@ EVENTS_TO: dict[State, tuple[Event, ...]] = {
     State.PROVISIONING: (submitted(), launched()),
     State.STARTING: (submitted(), launched(), ready()),
     State.TRAINING: (submitted(), launched(), ready(), training()),
+    State.DEGRADED: (submitted(), launched(), ready(nodes=2), training(), replaced(hosted=(1,))),
     State.RECOVERING: (submitted(), launched(), ready(), training(), lost()),
     State.PAUSING: (submitted(), launched(), ready(), training(), pausing()),
     State.PAUSED: (submitted(), launched(), ready(), training(), pausing(), lost(), paused()),
@@ -143,7 +146,14 @@ def test_a_log_begins_with_a_submission(events: tuple[Event, ...]) -> None:
         job(*events)
 
 
-@pytest.mark.parametrize(("state", "event"), [*itertools.product(State, WORKER_EVENTS)])
+@pytest.mark.parametrize(
+    ("state", "event"),
+    [
+        (state, event)
+        for state, event in itertools.product(State, WORKER_EVENTS)
+        if not (state is State.DEGRADED and isinstance(event, RanksReplaced))
+    ],
+)
 def test_worker_reports_other_than_training_keep_the_state(state: State, event: Event) -> None:
     before = in_state(state)
 
@@ -173,7 +183,7 @@ def test_restarted_ranks_train_again_in_the_same_attempt() -> None:
     assert (again.resumes, again.preemptions, again.detail) == (0, 0, "")
 
 
-@pytest.mark.parametrize("state", [s for s in State if s is not State.TRAINING])
+@pytest.mark.parametrize("state", [s for s in State if s not in IN_TRAINING])
 def test_late_restart_of_ranks_moves_only_a_training_job(state: State) -> None:
     before = in_state(state)
 

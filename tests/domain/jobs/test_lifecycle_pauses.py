@@ -16,6 +16,7 @@ from support.events import (
     pausing,
     ready,
     relimited,
+    replaced,
     resumed,
     submitted,
     training,
@@ -26,6 +27,7 @@ CANCEL = CancelRequested(at=at(9))
 TRAINS = (submitted(), launched(), ready(), training())
 LIVES: list[tuple[Event, ...]] = [
     *(TRAINS[:n] for n in range(1, len(TRAINS) + 1)),
+    (*TRAINS, replaced(hosted=(1,))),
     (*TRAINS, lost()),
     (*TRAINS, pausing()),
     (*TRAINS, pausing(), lost(cause=Cause.PAUSED), paused()),

@@ -193,7 +193,7 @@ class JobOut(Schema):
     id: str
     name: str
     state: str = Field(
-        description="queued, provisioning, starting, training, recovering, pausing, paused, stopping, succeeded, failed or cancelled."
+        description="queued, provisioning, starting, training, degraded, recovering, pausing, paused, stopping, succeeded, failed or cancelled."
     )
     detail: str = Field(description="Explanation of the state; may be empty.")
     project: str
@@ -214,7 +214,14 @@ class JobOut(Schema):
     total_steps: int | None = Field(description="Null until a worker reports it.")
     attempt: int
     zone: str | None = Field(description="Null before the first attempt.")
-    nodes: int = Field(default=1, description="Number requested by its job file.")
+    nodes: int = Field(
+        default=1,
+        description="Number requested by its job file; the maximum if it is a range.",
+    )
+    min_nodes: int | None = Field(
+        default=None,
+        description="Number with which training continues after a loss; null if it needs all.",
+    )
     gpus: int = Field(
         default=0,
         description="Accelerators of all nodes together, by the first choice of its job file; 0 without any.",

@@ -121,6 +121,7 @@ def _job(
         attempt=job.attempt,
         zone=job.zone,
         nodes=spec.num_nodes,
+        min_nodes=spec.min_nodes,
         gpus=accelerator_count(spec),
         preemptions=job.preemptions,
         drills=job.drills,

@@ -35,7 +35,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.jobfile.limits import MICROS_PER_USD
 from holdfast.domain.jobfile.spec import JobSpec
-from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.job import IN_TRAINING, Job, State, hosting_text, node_names
 
 CAUSE_TEXT: Final = {
     Cause.PREEMPTED: "preempted",
@@ -66,14 +66,14 @@ class Sentence:
 def timeline(job: Job, facts: Sequence[Event], account: Bill) -> list[Sentence]:
     """The timeline so far: current status, cost, then events in order."""
     attempts = collect_attempts(facts, {})
-    parent = _parent_job(facts)
+    spec = _spec(facts)
     happened = [
         *_request_sentences(facts),
         *_denial_sentences(facts, attempts),
         *(
             sentence
             for attempt, item in zip(attempts, account.attempts, strict=True)
-            for sentence in _attempt_sentences(attempt, item, parent)
+            for sentence in _attempt_sentences(attempt, item, spec)
         ),
         *_end_sentences(facts),
     ]
@@ -100,14 +100,17 @@ def _status_text(job: Job, account: Bill) -> str:
 
 
 def _placed_text(job: Job, account: Bill, why: str) -> str:
-    if job.lost_nodes and not job.is_leaving:
-        return f"Waiting in {job.zone}: {job.lost_nodes_text}. {_preemptions_text(job.preemptions)}"
-    if job.state is State.TRAINING:
+    preemptions = _preemptions_text(job.preemptions)
+    if job.awaited_nodes and not job.is_leaving:
+        return f"Waiting in {job.zone}: {job.lost_nodes_text}. {preemptions}"
+    if job.state in IN_TRAINING:
         total = f" of {job.total_steps:,}" if job.total_steps is not None else ""
         step = current_step(job.attempt, job.step, account)
-        return (
-            f"Training in {job.zone} at step {step:,}{total}. {_preemptions_text(job.preemptions)}"
-        )
+        where = f"in {job.zone} at step {step:,}{total}"
+        if job.state is State.DEGRADED:
+            hosts = hosting_text(job.hosted_nodes)
+            return f"Training {where} on {job.nodes_in_training} of {job.nodes} nodes: {hosts}. {preemptions}"
+        return f"Training {where}. {preemptions}"
     return f"Starting on {job.zone}{why}."
 
 
@@ -172,7 +175,7 @@ def _request_sentences(facts: Sequence[Event]) -> Iterator[Sentence]:
     for fact in facts:
         match fact:
             case Submitted(at=at, name=name, by=by):
-                parent = _parent_job([fact])
+                parent = _parent_job(_spec([fact]))
                 source = f" to continue job {parent}" if parent else ""
                 yield Sentence(at, f'Job "{name}" submitted{_actor_text(by)}{source}.')
             case CancelRequested(at=at, reason=reason, by=by):
@@ -210,9 +213,7 @@ def _denial_sentences(facts: Sequence[Event], attempts: Sequence[Attempt]) -> It
             yield Sentence(mine[-1].at, f"No capacity in {zones}{count}.")
 
 
-def _attempt_sentences(
-    attempt: Attempt, item: AttemptBill, parent: str | None
-) -> Iterator[Sentence]:
+def _attempt_sentences(attempt: Attempt, item: AttemptBill, spec: JobSpec) -> Iterator[Sentence]:
     mark = item.simulated or item.is_price_estimate
     ready = attempt.ready
     nodes = f"{ready.nodes} node{'s' * (ready.nodes != 1)}"
@@ -227,15 +228,14 @@ def _attempt_sentences(
         if isinstance(change, PriceChanged) and change.at > ready.at:
             yield Sentence(change.at, f"Price changed to {_usd(change.micros_per_hour, mark)}/h.")
     for loss in attempt.node_losses:
-        yield from _node_loss_sentences(loss)
+        yield from _node_loss_sentences(loss, waits=spec.min_nodes is None)
+    yield from _replacement_sentences(attempt)
     for start in attempt.starts:
         if start.training is not None:
-            how = _resume_text(start.training.step, start.training.restored_from, parent)
+            how = _resume_text(start.training.step, start.training.restored_from, _parent_job(spec))
             paid = _usd(item.micros.setup + item.micros.restore, mark)
             cost = f"; startup cost {paid}" * (len(attempt.starts) == 1)
             yield Sentence(start.training.at, f"{how}{cost}.")
-        for replacement in start.replacements:
-            yield Sentence(replacement.at, _replacement_text(replacement))
         if start.restart is not None:
             yield Sentence(
                 start.restart.at,
@@ -251,15 +251,16 @@ def _attempt_sentences(
         )
 
 
-def _node_loss_sentences(loss: NodeLoss) -> Iterator[Sentence]:
-    """The loss of a single node and its replacement."""
+def _node_loss_sentences(loss: NodeLoss, *, waits: bool) -> Iterator[Sentence]:
+    """The loss of a single node and its replacement.
+
+    `waits`: whether the others wait in any case, which those of an elastic job do not.
+    """
     lost, replaced = loss.lost, loss.replaced
     detail = f" ({lost.detail})" if lost.detail else ""
     cause = f"was {DRILL_TEXT}" if lost.drill else NODE_CAUSE_TEXT.get(lost.cause, "was lost")
-    yield Sentence(
-        lost.at,
-        f"Node {lost.node} {cause}{detail}; the others wait for its replacement.",
-    )
+    then = "; the others wait for its replacement" if waits else ""
+    yield Sentence(lost.at, f"Node {lost.node} {cause}{detail}{then}.")
     if replaced is not None:
         waited_ms = max(0, to_ms(replaced.at) - to_ms(lost.at))
         yield Sentence(
@@ -289,8 +290,34 @@ def _notice_sentences(attempt: Attempt) -> Iterator[Sentence]:
             )
 
 
+def _replacement_sentences(attempt: Attempt) -> Iterator[Sentence]:
+    """How training continued after each loss of ranks without a restart."""
+    hosted_since = dict[int, datetime]()
+    for event in attempt.replacements:
+        came = sorted(set(event.hosted_nodes) - hosted_since.keys())
+        went = sorted(hosted_since.keys() - set(event.hosted_nodes))
+        if not came and not went:
+            yield Sentence(event.at, _replacement_text(event))
+            continue
+        waited = _short_duration_text(event.paused_ms)
+        texts = []
+        if went:
+            hosted_ms = to_ms(event.at) - to_ms(min(hosted_since.pop(node) for node in went))
+            its = "its replacement" if len(went) == 1 else "their replacements"
+            texts.append(
+                f"The ranks of {node_names(went)} moved to {its} after {_duration_text(hosted_ms)}, while the others waited {waited}."
+            )
+        if came:
+            hosted_since |= dict.fromkeys(came, event.at)
+            left = max(0, attempt.ready.nodes - len(hosted_since))
+            texts.append(
+                f"Training continues on {left} of {attempt.ready.nodes} nodes after {waited}, at step {event.step:,}: {hosting_text(came)}."
+            )
+        yield Sentence(event.at, f"{' '.join(texts)} No step lost.")
+
+
 def _replacement_text(event: RanksReplaced) -> str:
-    """How a run continued after a loss of ranks without a restart."""
+    """How a run continued on the same nodes after a loss of ranks without a restart."""
     ranks, paused = event.ranks, _short_duration_text(event.paused_ms)
     where = f"after step {event.step:,}"
     what = f"All ranks waited {paused} {where} and continued"
@@ -314,10 +341,14 @@ def _resume_text(step: int, checkpoint: str | None, parent: str | None) -> str:
     return f"Training resumed at step {step:,} from checkpoint {name}{of_job}"
 
 
-def _parent_job(facts: Sequence[Event]) -> str | None:
+def _spec(facts: Sequence[Event]) -> JobSpec:
+    """The specification with which the job was submitted."""
+    return JobSpec.from_stored(next(fact for fact in facts if isinstance(fact, Submitted)).spec)
+
+
+def _parent_job(spec: JobSpec) -> str | None:
     """The job that this one continues until it has its own checkpoint; None without one."""
-    submitted = next(fact for fact in facts if isinstance(fact, Submitted))
-    checkpoint = JobSpec.from_stored(submitted.spec).holdfast.checkpoint
+    checkpoint = spec.holdfast.checkpoint
     return checkpoint.from_job if checkpoint else None
 
 

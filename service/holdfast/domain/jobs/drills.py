@@ -153,9 +153,9 @@ def with_drill_mark(job: Job, event: Event) -> Event:
     if not isinstance(event, CapacityLost | NodeLost) or event.cause not in PREEMPTION_CAUSES:
         return event  # A program that fails during a drill has failed.
     is_drill = any(_explains(drill, event) for drill in job.pending_drills)
-    if isinstance(event, CapacityLost) and job.preempted_nodes:
+    if isinstance(event, CapacityLost) and job.counted_nodes:
         # The nodes that were not replaced end the attempt: it is one loss with theirs.
-        is_drill = set(job.preempted_nodes) == set(job.drilled_nodes)
+        is_drill = set(job.counted_nodes) <= set(job.drilled_nodes)
     return replace(event, drill=True) if is_drill else event
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -21,6 +22,7 @@ class State(StrEnum):
     PROVISIONING = "provisioning"
     STARTING = "starting"
     TRAINING = "training"
+    DEGRADED = "degraded"
     RECOVERING = "recovering"
     PAUSING = "pausing"
     PAUSED = "paused"
@@ -30,6 +32,9 @@ class State(StrEnum):
 
 LEAVING: Final = frozenset({State.PAUSING, State.STOPPING})
 """States in which a job releases its nodes but may still have them."""
+
+IN_TRAINING: Final = frozenset({State.TRAINING, State.DEGRADED})
+"""States in which the newest attempt makes steps, on all its nodes or on fewer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +62,8 @@ class Job:
     owner: str = ""
     """Name of the submitter; empty if unknown."""
     project: str = DEFAULT_PROJECT
+    min_nodes: int | None = None
+    """Nodes with which training continues after a loss; None if it needs all."""
     submitted_at: datetime
     updated_at: datetime
     """Latest time of any event, so that late events do not move it back."""
@@ -92,14 +99,20 @@ class Job:
     """Capacity denials recorded in the newest launch."""
     placed: bool = False
     """Whether the nodes of the newest attempt are running, as far as reported."""
+    nodes: int = 0
+    """Nodes of the newest attempt, including those that are lost and not replaced yet."""
     node_changes: int = 0
     """Losses and replacements of single nodes recorded in the newest attempt."""
     lost_nodes: tuple[int, ...] = ()
-    """Nodes of the newest attempt that are lost while the others wait for their replacement."""
+    """Nodes of the newest attempt that are lost and not replaced yet."""
     preempted_nodes: tuple[int, ...] = ()
     """Those of them whose loss counts as a preemption."""
     drilled_nodes: tuple[int, ...] = ()
     """Those of the preempted nodes whose loss was a drill."""
+    hosting: tuple[int, ...] = ()
+    """Missing nodes of `hosting_attempt` whose ranks run on other nodes, as last reported."""
+    hosting_attempt: int = 0
+    """Attempt that reported them; may precede its NodesReady. 0 without any."""
     started_attempt: int = 0
     """Newest attempt that reported training; may precede its NodesReady."""
     noticed: tuple[int, ...] = ()
@@ -163,15 +176,53 @@ class Job:
         return "; ".join(filter(None, (billed, self.saving.trouble)))
 
     @property
+    def hosted_nodes(self) -> tuple[int, ...]:
+        """Nodes of the newest attempt whose ranks run on others until they have moved back."""
+        return self.hosting if self.placed and self.hosting_attempt == self.attempt else ()
+
+    @property
+    def awaited_nodes(self) -> tuple[int, ...]:
+        """Lost nodes without which the newest attempt does not train."""
+        return tuple(node for node in self.lost_nodes if node not in self.hosted_nodes)
+
+    @property
+    def counted_nodes(self) -> tuple[int, ...]:
+        """Awaited nodes whose loss counts as a preemption: if they end the attempt, it is the same one."""
+        return tuple(node for node in self.awaited_nodes if node in self.preempted_nodes)
+
+    @property
     def lost_nodes_text(self) -> str:
-        """A sentence about the nodes that are being replaced; empty if all run."""
-        if not self.lost_nodes:
+        """A sentence about nodes that are lost or whose ranks run elsewhere; empty if all run."""
+        return "; ".join(filter(None, (self._awaited_text, self._hosted_text)))
+
+    @property
+    def nodes_in_training(self) -> int:
+        """Nodes of the newest attempt that run ranks, as last reported."""
+        return max(0, self.nodes - len(self.hosted_nodes))
+
+    @property
+    def _awaited_text(self) -> str:
+        """What the ranks wait for: the new nodes, or their new hosts if enough nodes stand."""
+        if not self.awaited_nodes:
             return ""
-        *others, last = map(str, self.lost_nodes)
-        if not others:
-            return f"node {last} was lost; the others wait for its replacement"
-        named = f"{', '.join(others)} and {last}"
-        return f"nodes {named} were lost; the others wait for their replacement"
+        is_one = len(self.awaited_nodes) == 1
+        was, its = ("was", "its") if is_one else ("were", "their")
+        standing = self.nodes - len({*self.lost_nodes, *self.hosted_nodes})
+        is_elastic = self.min_nodes is not None and standing >= self.min_nodes
+        then = (
+            f"{its} ranks move to {_hosts(self.awaited_nodes)}"
+            if is_elastic
+            else f"the others wait for {its} replacement"
+        )
+        return f"{node_names(self.awaited_nodes)} {was} lost; {then}"
+
+    @property
+    def _hosted_text(self) -> str:
+        if not self.hosted_nodes:
+            return ""
+        is_training = self.state is State.DEGRADED and not self.awaited_nodes
+        where = f"training on {self.nodes_in_training} of {self.nodes} nodes: "
+        return f"{where * is_training}{hosting_text(self.hosted_nodes)}"
 
     @property
     def is_leaving(self) -> bool:
@@ -187,3 +238,18 @@ class Job:
     def status(self) -> str:
         """The displayed status: the state, or the outcome after the end."""
         return self.outcome or self.state
+
+
+def node_names(nodes: Sequence[int]) -> str:
+    """At least one node by its number: node 1, or nodes 1, 2 and 5."""
+    *others, last = map(str, nodes)
+    return f"nodes {', '.join(others)} and {last}" if others else f"node {last}"
+
+
+def hosting_text(nodes: Sequence[int]) -> str:
+    """Where the ranks of missing nodes run."""
+    return f"the ranks of {node_names(nodes)} run on {_hosts(nodes)}"
+
+
+def _hosts(nodes: Sequence[int]) -> str:
+    return "another node" if len(nodes) == 1 else "other nodes"

@@ -1,10 +1,11 @@
 """The state of a job, computed from its events.
 
     queued --LaunchRequested--> provisioning --NodesReady--> starting --TrainingStarted--> training
-    starting | training --CapacityLost--> recovering --NodesReady--> starting
-    training --RanksRestarted--> starting                  (ranks failed and start again on their nodes)
-    training --RanksReplaced--> training                   (ranks were replaced while the others waited)
-    starting | training --NodeLost, NodeReplaced--> same   (a node is replaced while the others wait)
+    starting | training | degraded --CapacityLost--> recovering --NodesReady--> starting
+    training | degraded --RanksRestarted--> starting       (ranks failed and start again on their nodes)
+    training | degraded --RanksReplaced--> training        (ranks were replaced while the others waited)
+    training | degraded --RanksReplaced--> degraded        (ranks of missing nodes run on other nodes)
+    starting | training | degraded --NodeLost, NodeReplaced--> same
     recovering --LaunchRequested--> provisioning           (lost by the launcher: a new launch key)
     any active state --PauseRequested, GuardTripped--> pausing --Paused--> paused --ResumeRequested--> queued
     any state but ended --CancelRequested, GuardTripped--> stopping
@@ -64,12 +65,18 @@ from holdfast.domain.events import (
     WorkerLeft,
 )
 from holdfast.domain.jobfile.limits import Limits
-from holdfast.domain.jobs.drills import pending_drill, without_drill
+from holdfast.domain.jobs.drills import pending_drill
 from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.node_changes import (
+    in_training,
+    with_node_change,
+    with_preemption,
+    with_replaced_ranks,
+)
 from holdfast.domain.jobs.transitions import TRANSITIONS
 from holdfast.errors import IllegalTransition
 
-FOLD: Final = 11
+FOLD: Final = 12
 """Version of the fold. Raise it if the same events yield a different `Job`, so that cached rows are recomputed."""
 
 
@@ -81,6 +88,7 @@ def create_job(job_id: str, event: Submitted) -> Job:
         name=event.name,
         owner=event.by,
         project=event.project,
+        min_nodes=event.spec.get("min_nodes"),
         state=State.QUEUED,
         submitted_at=event.at,
         updated_at=event.at,
@@ -294,14 +302,13 @@ def _resumed(job: Job, event: ResumeRequested, state: State) -> Job:
 
 
 def _placed(job: Job, event: NodesReady, state: State, detail: str) -> Job:
-    if state is State.STARTING and job.started_attempt == event.attempt:
-        state = TRANSITIONS[State.STARTING, TrainingStarted]  # The worker reported first.
-    return replace(
+    placed = replace(
         job,
         state=state,
         attempt=event.attempt,
         zone=event.zone,
         placed=True,
+        nodes=event.nodes,
         node_changes=0,
         lost_nodes=(),
         preempted_nodes=(),
@@ -316,6 +323,9 @@ def _placed(job: Job, event: NodesReady, state: State, detail: str) -> Job:
             tuple(RateSchedule.flat(event.at, part.micros_per_hour) for part in event.parts),
         ),
     )
+    # The worker may have reported first.
+    is_trained = state is State.STARTING and job.started_attempt == event.attempt
+    return in_training(placed) if is_trained else placed
 
 
 def _repriced(job: Job, event: PriceChanged) -> Job:
@@ -338,49 +348,15 @@ def _with_capacity_change(
 ) -> Job:
     if isinstance(event, CapacityLost):
         return _lost(job, event, state, reason)
-    return _with_node_change(job, event, state)
-
-
-def _with_node_change(job: Job, event: NodeLost | NodeReplaced, state: State) -> Job:
-    """The job after the loss or replacement of a node, with the new price in its account."""
-    missing, preempted = set(job.lost_nodes) - {event.node}, set(job.preempted_nodes) - {event.node}
-    drilled = set(job.drilled_nodes) - {event.node}
-    changed = replace(
-        job,
-        state=state,
-        node_changes=job.node_changes + 1,
-        account=job.account.with_price_change(
-            event.attempt, event.group, event.at, event.micros_per_hour
-        ),
-    )
-    if isinstance(event, NodeLost):
-        missing.add(event.node)
-        # The notice of this node proves nothing about a later loss.
-        noticed = tuple(attempt for attempt in job.noticed if attempt != event.attempt)
-        changed = replace(changed, noticed=noticed)
-    if isinstance(event, NodeLost) and event.cause in PREEMPTION_CAUSES:
-        preempted.add(event.node)
-        changed = _with_preemption(changed, event)
-        if event.drill:
-            drilled.add(event.node)
-    changed = replace(
-        changed,
-        lost_nodes=tuple(sorted(missing)),
-        preempted_nodes=tuple(sorted(preempted)),
-        drilled_nodes=tuple(sorted(drilled)),
-    )
-    # Keep the reason of a stop, and what ranks have reported since the loss.
-    is_shown = isinstance(event, NodeLost) or job.detail == job.lost_nodes_text
-    is_shown = is_shown and not job.is_leaving
-    return replace(changed, detail=changed.lost_nodes_text) if is_shown else changed
+    return with_node_change(job, event, state)
 
 
 def _lost(job: Job, event: CapacityLost, state: State, reason: str | None) -> Job:
     failed = event.cause is Cause.USER_ERROR
     # Nodes that were not replaced in time are counted already; the others are released for them.
-    is_preemption = event.cause in PREEMPTION_CAUSES and not job.preempted_nodes
+    is_preemption = event.cause in PREEMPTION_CAUSES and not job.counted_nodes
     if is_preemption:
-        job = _with_preemption(job, event)
+        job = with_preemption(job, event)
     return replace(
         job,
         state=state,
@@ -394,18 +370,6 @@ def _lost(job: Job, event: CapacityLost, state: State, reason: str | None) -> Jo
         detail=reason or event.detail or event.cause.replace("_", " "),
         noticed=tuple(attempt for attempt in job.noticed if attempt > event.attempt),
         account=job.account.closed(event.at),
-    )
-
-
-def _with_preemption(job: Job, event: CapacityLost | NodeLost) -> Job:
-    """The job with one more preemption; a drill is no longer pending."""
-    return replace(
-        job,
-        preemptions=job.preemptions + 1,
-        drills=job.drills + event.drill,
-        pending_drills=without_drill(job.pending_drills, event)
-        if event.drill
-        else job.pending_drills,
     )
 
 
@@ -453,7 +417,7 @@ def _apply_progress(job: Job, event: WorkerFact) -> Job:
     return job
 
 
-def _apply_worker_event(job: Job, event: WorkerFact) -> Job:
+def _apply_worker_event(job: Job, event: WorkerFact) -> Job:  # noqa: PLR0911 - one for each kind
     current = event.attempt >= max(job.attempt, job.started_attempt)
     match event:
         case TrainingStarted(attempt=attempt, step=step, total_steps=total):
@@ -461,9 +425,7 @@ def _apply_worker_event(job: Job, event: WorkerFact) -> Job:
                 return job
             moves = attempt == job.attempt and (job.state, TrainingStarted) in TRANSITIONS
             return replace(
-                job,
-                state=TRANSITIONS[job.state, TrainingStarted] if moves else job.state,
-                detail="" if moves else job.detail,
+                in_training(job) if moves else job,
                 started_attempt=attempt,
                 step=step,
                 total_steps=total,
@@ -485,7 +447,9 @@ def _apply_worker_event(job: Job, event: WorkerFact) -> Job:
                 detail=f"the ranks start again: {event.detail}" if moves else job.detail,
                 step=max(job.step, step) if current else job.step,
             )
-        case WorkerLeft(step=step) | PreemptionNoticed(step=step) | RanksReplaced(step=step):
+        case RanksReplaced():
+            return with_replaced_ranks(job, event) if current else job
+        case WorkerLeft(step=step) | PreemptionNoticed(step=step):
             return replace(job, step=max(job.step, step)) if current else job
         case CheckpointFailed() | SavingFailed() | RestoreStarted() | RunDescribed():
             return job

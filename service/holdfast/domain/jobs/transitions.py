@@ -18,6 +18,7 @@ from holdfast.domain.events import (
     NodesReady,
     Paused,
     PauseRequested,
+    RanksReplaced,
     RanksRestarted,
     ResumeRequested,
     TrainingStarted,
@@ -28,7 +29,7 @@ S = State
 LIVE: Final = frozenset(State) - {S.ENDED}
 ACTIVE: Final = LIVE - {S.PAUSING, S.PAUSED, S.STOPPING}
 """States of jobs that were not asked to pause or stop."""
-WITH_NODES: Final = (S.STARTING, S.TRAINING, S.PAUSING, S.STOPPING)
+WITH_NODES: Final = (S.STARTING, S.TRAINING, S.DEGRADED, S.PAUSING, S.STOPPING)
 """States in which nodes can run."""
 
 TRANSITIONS: Final[Mapping[tuple[State, type[Event]], State]] = {
@@ -42,12 +43,17 @@ TRANSITIONS: Final[Mapping[tuple[State, type[Event]], State]] = {
     (S.RECOVERING, NodesReady): S.STARTING,
     (S.PAUSING, NodesReady): S.PAUSING,
     (S.STOPPING, NodesReady): S.STOPPING,
+    # While ranks of missing nodes run on other nodes, the state is degraded instead of training.
     (S.STARTING, TrainingStarted): S.TRAINING,
     (S.TRAINING, RanksRestarted): S.STARTING,
+    (S.DEGRADED, RanksRestarted): S.STARTING,
+    (S.TRAINING, RanksReplaced): S.TRAINING,
+    (S.DEGRADED, RanksReplaced): S.TRAINING,
     # A launch can be lost before it ever had nodes.
     (S.PROVISIONING, CapacityLost): S.RECOVERING,
     (S.STARTING, CapacityLost): S.RECOVERING,
     (S.TRAINING, CapacityLost): S.RECOVERING,
+    (S.DEGRADED, CapacityLost): S.RECOVERING,
     (S.PAUSING, CapacityLost): S.PAUSING,
     (S.STOPPING, CapacityLost): S.STOPPING,
     # The other nodes keep running.

@@ -165,7 +165,7 @@ def _describe_capacity(
             is_preemption = cause in PREEMPTION_CAUSES
             kind = NotificationKind.PREEMPTED if is_preemption else NotificationKind.LOST
             words = f"lost node {node} in attempt {event.attempt} ({'drill' if event.drill else cause.replace('_', ' ')})"
-            return kind, f"{_with_detail(words, detail)}; the others wait for its replacement"
+            return kind, f"{_with_detail(words, detail)}; the launcher replaces it"
         case NodeReplaced(node=node, attempt=attempt):
             return NotificationKind.RECOVERED, f"replaced node {node} in attempt {attempt}"
 

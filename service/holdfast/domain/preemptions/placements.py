@@ -2,7 +2,8 @@
 
 The loss of a single node, after which the other nodes keep running, has a record of its own: it ends one part of the placement and
 begins the next, so that the parts add up to the placement. Its wait is the time until the node was replaced, or until the placement
-ended. If the placement is preempted before that, its last lost node and its end are one preemption with one record.
+ended. If the placement is preempted before that, its last lost node and its end are one preemption with one record, unless training
+had continued without that node.
 
 A recovery consists of detect, wait, setup, restore and redo. Detect begins with the last report of the lost placement and ends
 when its loss is recorded; wait is the time without nodes. The others belong to the next placement: until its program is up, until
@@ -103,7 +104,7 @@ def placement_records(
     ]
     records: list[PlacementRecord] = []
     for attempt, item, follower in zip(attempts, bills, followers[: len(attempts)], strict=True):
-        last = _final_node_loss(item)
+        last = _final_node_loss(attempt, item)
         losses = [loss for loss in item.node_losses if loss is not last]
         parts = _node_records(attempt, item, losses)
         noticed_after = losses[-1].lost.at if losses else None
@@ -117,11 +118,15 @@ def placement_records(
     return records
 
 
-def _final_node_loss(item: AttemptBill) -> NodeLoss | None:
+def _final_node_loss(attempt: Attempt, item: AttemptBill) -> NodeLoss | None:
     """The last preempted node without a replacement, with which a placement was preempted."""
     if item.cause not in PREEMPTION_CAUSES:
         return None
-    lost = [loss for loss in item.node_losses if loss.lost.cause in PREEMPTION_CAUSES]
+    lost = [
+        loss
+        for loss in item.node_losses
+        if loss.lost.cause in PREEMPTION_CAUSES and loss.lost.node not in attempt.hosted_nodes
+    ]
     return next((loss for loss in reversed(lost) if loss.replaced is None), None)
 
 
@@ -167,7 +172,7 @@ def _node_records(
 
 
 def replacement_ms(loss: NodeLoss, item: AttemptBill) -> int | None:
-    """Time until a node was replaced or its placement ended; None while the others wait."""
+    """Time until a node was replaced or its placement ended; None before either."""
     if loss.replaced is None and item.ended_at is None:
         return None
     until_ms = to_ms(loss.replaced.at) if loss.replaced else item.end_ms
