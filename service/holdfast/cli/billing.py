@@ -159,6 +159,11 @@ def _summary(account: BillOut) -> list[str]:
             f"{clock(loss.at)} attempt {loss.attempt} {_cause_text(loss)} in {loss.zone}, {notice}: lost "
             f"{output.counted(loss.lost_steps, 'step')}, {span(loss.lost_ms)}, {money(loss.lost_micros, simulated=mark)}"
         )
+    lines += [
+        f"attempt {item.attempt} trained on fewer nodes for {span(item.degraded_ms)}"
+        for item in account.attempts
+        if item.degraded_ms
+    ]
     if account.simulated:
         lines.append("~ simulated price: local processes, nothing is billed")
     return [*lines, *_price_notes(account), *_rule_notes(account)]

@@ -125,6 +125,18 @@ class Attempt:
         return self.replacements[-1].hosted_nodes if self.replacements else ()
 
     @property
+    def hosted_times(self) -> list[tuple[datetime, datetime | None]]:
+        """Times with ranks of missing nodes on other nodes; the last is open if they still are."""
+        times, since = list[tuple[datetime, datetime | None]](), None
+        for event in self.replacements:
+            if event.hosted_nodes:
+                since = since or event.at
+            elif since is not None:
+                times.append((since, event.at))
+                since = None
+        return [*times, (since, None)] if since else times
+
+    @property
     def node_losses(self) -> list[NodeLoss]:
         """Losses of single nodes in order, each with the next replacement of its node."""
         changes = [change for change in self.changes if not isinstance(change, PriceChanged)]

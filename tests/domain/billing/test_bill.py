@@ -22,11 +22,14 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.events.values import PassedOver
 from support.events import (
+    SPOT,
     at,
     finished,
     launched,
     left,
     lost,
+    node_lost,
+    node_replaced,
     noticed,
     paused,
     pausing,
@@ -119,6 +122,49 @@ def test_wait_for_replaced_ranks_is_stalled_and_loses_no_steps() -> None:
 
     assert account.ms == s(useful=90 - 9, stalled=5 + 1 + 3)
     assert (account.lost_steps, len(account.attempts)) == (0, 1)
+
+
+def test_hour_with_a_missing_node_is_useful_and_costs_less() -> None:
+    # 10 three nodes, train | 100 node 1 lost | 100-104 ranks wait | 3700 replaced | 3702-3706 ranks wait, moved | 4000 ended
+    account = compute_bill(
+        [
+            submitted(0, nodes=(2, 3)),
+            launched(0),
+            ready(10, micros=3 * SPOT, nodes=3),
+            training(10, step=0),
+            node_lost(100, nodes=2, micros=2 * SPOT),
+            replaced(104, step=30, paused_ms=4000, hosted=(1,)),
+            node_replaced(3700, nodes=3, micros=3 * SPOT),
+            replaced(3706, step=500, paused_ms=4000),
+            left(4000, step=600, reason=LeftReason.FINISHED, exit_code=0),
+            finished(4000),
+        ],
+        {},
+        at(NOW_S),
+    )
+    [item] = account.attempts
+    [group] = item.groups
+
+    assert account.ms == s(useful=3990 - 8, stalled=8)
+    assert item.degraded_ms == 1000 * (3702 - 104)
+    useful = 90 * 3 + (3700 - 104) * 2 + 2 * 3 + (4000 - 3706) * 3
+    assert account.micros == s(useful=useful, stalled=4 * 2 + 4 * 3)
+    assert group.node_ms(item.begin_ms, item.end_ms) == 1000 * (3990 * 3 - 3600)
+
+
+def test_degraded_time_ends_with_the_attempt() -> None:
+    gone = (
+        ready(10, nodes=2),
+        training(10),
+        node_lost(20),
+        replaced(24, paused_ms=4000, hosted=(1,)),
+    )
+    again = replaced(30, paused_ms=1000, ranks=(0,), hosted=(1,))
+    ends = (left(90, step=9, reason=LeftReason.FINISHED, exit_code=0), finished(100))
+
+    assert billed(*gone, again, *ends).attempts[0].degraded_ms == 66_000 - 1000
+    assert billed(*gone, again).attempts[0].degraded_ms == 1000 * (NOW_S - 24) - 1000
+    assert billed(ready(10), training(10), *ends).attempts[0].degraded_ms == 0
 
 
 def test_wait_for_replaced_ranks_overlaps_a_snapshot_only_once() -> None:

@@ -185,8 +185,71 @@ def test_timeline_describes_loss_and_replacement_of_a_node() -> None:
     ]
 
 
+def test_attempt_lost_after_training_continued_has_two_records() -> None:
+    hosted = replaced(104, step=85, hosted=(1,))
+    node, end = placements(*REPLACED[:5], hosted, lost(130), ready(190, attempt=2))[:2]
+
+    assert (node.node, node.is_preempted, node.wait_ms) == (1, True, 30_000)
+    assert (end.node, end.is_preempted, end.wait_ms) == (None, True, 60_000)
+
+
+def test_timeline_describes_training_on_fewer_nodes() -> None:
+    events = [
+        submitted(nodes=(1, 3)),
+        launched(),
+        ready(10, nodes=3),
+        training(20, total=9000),
+        node_lost(100, nodes=2),
+        replaced(103.1, step=1014, paused_ms=3100, hosted=(1,)),
+        node_lost(120, node=2),
+        replaced(125, step=1020, paused_ms=2000, hosted=(1, 2)),
+        node_replaced(300, nodes=2),
+        replaced(310, step=1200, paused_ms=1500, hosted=(2,)),
+        replaced(330, step=1210, paused_ms=900, ranks=(0,), hosted=(2,)),
+        node_replaced(800, node=2, nodes=3),
+        replaced(845, step=1700, paused_ms=1600),
+    ]
+
+    assert sentences(*events[:5])[0] == (
+        "Waiting in a: node 1 was lost; its ranks move to another node. 1 preemption."
+    )
+    assert sentences(*events[:6])[0] == (
+        "Training in a at step 1,014 of 9,000 on 2 of 3 nodes: the ranks of node 1 run on another node. 1 preemption."
+    )
+    assert sentences(*events)[5:] == [
+        "Node 1 was preempted.",
+        "Training continues on 2 of 3 nodes after 3.1 s, at step 1,014: the ranks of node 1 run on another node. No step lost.",
+        "Node 2 was preempted.",
+        "Training continues on 1 of 3 nodes after 2.0 s, at step 1,020: the ranks of node 2 run on another node. No step lost.",
+        "Node 1 was replaced after 3 min.",
+        "The ranks of node 1 moved to its replacement after 3 min, while the others waited 1.5 s. No step lost.",
+        "Rank 0 was replaced after step 1,210 while the others waited 0.9 s: rank 1 was killed. No step lost.",
+        "Node 2 was replaced after 11 min.",
+        "The ranks of node 2 moved to its replacement after 12 min, while the others waited 1.6 s. No step lost.",
+    ]
+
+
+def test_timeline_names_ranks_that_move_in_both_directions() -> None:
+    events = (
+        replaced(30, paused_ms=1000, hosted=(1, 2)),
+        replaced(90, step=7, paused_ms=2000, hosted=(3,)),
+    )
+
+    result = sentences(
+        submitted(nodes=(1, 4)), launched(), ready(10, nodes=4), training(20), *events
+    )
+
+    assert result[-1] == (
+        "The ranks of nodes 1 and 2 moved to their replacements after 1 min, while the others waited 2.0 s. "
+        "Training continues on 3 of 4 nodes after 2.0 s, at step 7: the ranks of node 3 run on another node. No step lost."
+    )
+
+
 def timeline_sentences(*events: Event) -> list[str]:
-    history = [submitted(), launched(0), *events]
+    return sentences(submitted(), launched(0), *events)
+
+
+def sentences(*history: Event) -> list[str]:
     return [
         s.text
         for s in timeline(fold("job-1", history), history, compute_bill(history, {}, at(400)))

@@ -141,6 +141,7 @@ def attempt_view(account: Bill, item: AttemptBill) -> AttemptOut:
         notice_s=item.notice_s,
         waiting_ms=item.waiting_ms,
         paused_ms=item.paused_ms,
+        degraded_ms=item.degraded_ms,
         ms=PhasesOut.from_phases(item.ms),
         starts=[PhasesOut.from_phases(ms) for ms in item.starts_ms],
         micros=PhasesOut.from_phases(item.micros),

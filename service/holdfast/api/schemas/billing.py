@@ -97,6 +97,10 @@ class AttemptOut(Schema):
     notice_s: float | None = Field(description="Notice time; null without a notice.")
     waiting_ms: int = Field(description="Time without nodes.")
     paused_ms: int = Field(default=0, description="The part of it in which the job was paused.")
+    degraded_ms: int = Field(
+        default=0,
+        description="The part of the useful time in which ranks of missing nodes ran on other nodes.",
+    )
     ms: PhasesOut
     starts: list[PhasesOut] = Field(
         default_factory=list,
@@ -121,7 +125,7 @@ class NodeLossOut(Schema):
     attempt: int
     node: int | None = Field(
         default=None,
-        description="The lost node, if the others kept running and waited for its replacement; otherwise null.",
+        description="The lost node, if the others kept running; otherwise null.",
     )
     replaced_after_ms: int | None = Field(
         default=None,

@@ -52,6 +52,7 @@ from holdfast.domain.billing.phases import (
     duration_by_phase,
     phase_spans,
     unreported,
+    useful_ms_within,
 )
 from holdfast.domain.billing.provider_rules import Adjustment, BilledUsage, adjustments
 from holdfast.domain.billing.rate import RateSchedule, to_ms
@@ -161,6 +162,8 @@ class AttemptBill:
     """Price changes after the first price, in order of time, also by lost and replaced nodes."""
     node_losses: tuple[NodeLoss, ...]
     """Losses of single nodes, in order."""
+    hosted_times: tuple[tuple[datetime, datetime | None], ...]
+    """Times in which ranks of missing nodes ran on other nodes; None until the end."""
     ms: Phases
     micros: Phases
     on_demand_micros: Phases
@@ -170,6 +173,12 @@ class AttemptBill:
     def end_ms(self) -> int:
         """End of the paid time so far, in milliseconds since 1970."""
         return self.begin_ms + self.ms.total
+
+    @property
+    def degraded_ms(self) -> int:
+        """Part of the useful time in which the job trained on fewer nodes than it asked for."""
+        times = [(to_ms(a), to_ms(b) if b else self.end_ms) for a, b in self.hosted_times]
+        return useful_ms_within(self.spans, times)
 
     @property
     def starts_ms(self) -> tuple[Phases, ...]:
@@ -435,6 +444,7 @@ def _attempt_bill(
             for change in sorted(held, key=lambda c: c.at)
         ),
         node_losses=tuple(attempt.node_losses),
+        hosted_times=tuple(attempt.hosted_times),
         ms=duration_by_phase(spans),
         micros=sum((group.micros for group in groups), Phases()),
         on_demand_micros=sum((group.on_demand_micros for group in groups), Phases()),

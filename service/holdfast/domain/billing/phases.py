@@ -92,6 +92,16 @@ def duration_by_phase(spans: Iterable[Span]) -> Phases:
     return _to_phases(ms)
 
 
+def useful_ms_within(spans: Iterable[Span], times: Sequence[tuple[int, int]]) -> int:
+    """Milliseconds of the useful spans within some times, each with its begin and end."""
+    return sum(
+        max(0, min(span.end_ms, end_ms) - max(span.begin_ms, begin_ms))
+        for span in spans
+        for begin_ms, end_ms in times
+        if span.phase is Phase.USEFUL
+    )
+
+
 def cost_by_phase(spans: Sequence[Span], tariff: RateSchedule, begin_ms: int) -> Phases:
     """Micro-dollars by phase for nodes provisioned at `begin_ms`.
 
