@@ -32,6 +32,7 @@ export const STATES: Record<string, { mark: string; tone: Tone; over?: true }> =
   provisioning: { mark: '◌', tone: 'idle' },
   starting: { mark: '◔', tone: 'busy' },
   training: { mark: '●', tone: 'good' },
+  degraded: { mark: '◑', tone: 'warn' },
   recovering: { mark: '↺', tone: 'warn' },
   pausing: { mark: '◫', tone: 'warn' },
   paused: { mark: '◫', tone: 'warn' },
@@ -40,6 +41,9 @@ export const STATES: Record<string, { mark: string; tone: Tone; over?: true }> =
   failed: { mark: '✕', tone: 'bad', over: true },
   cancelled: { mark: '⊘', tone: 'idle', over: true },
 }
+
+/** Whether a job makes steps, on all its nodes or on fewer. */
+export const isTraining = (state: string): boolean => state === 'training' || state === 'degraded'
 
 export const LIVE_STATES = Object.keys(STATES).filter((state) => !STATES[state]?.over)
 export const ENDED_STATES = Object.keys(STATES).filter((state) => STATES[state]?.over)

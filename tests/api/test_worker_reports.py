@@ -104,7 +104,7 @@ def test_replaced_ranks_keep_the_job_training(world: SimulatedService) -> None:
         for event in world.http.get(f"/v1/jobs/{job}/events").json()
         if event["kind"] == "RanksReplaced"
     ]
-    assert event["body"] == {"attempt": 1, **body, "paused_ms": 800}
+    assert event["body"] == {"attempt": 1, **body, "paused_ms": 800, "hosted_nodes": []}
     texts = [item["text"] for item in world.http.get(f"/v1/jobs/{job}/story").json()]
     assert any(text.startswith("Ranks 1, 3 were replaced after step") for text in texts)
 

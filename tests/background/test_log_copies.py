@@ -12,7 +12,7 @@ from holdfast.domain.jobfile.spec import Engine as Kind
 from holdfast.store.journal import Journal
 from holdfast.store.queries import Queries
 from sqlalchemy import Engine
-from support.events import finished, launched, lost, ready, submitted
+from support.events import finished, launched, lost, ready, replaced, submitted, training
 
 
 @dataclass
@@ -29,6 +29,7 @@ def test_logs_of_jobs_with_nodes_are_copied(engine: Engine, journal: Journal) ->
     histories: dict[str, list[Event]] = {
         "stands": [launched(1), ready(10)],
         "waits": [launched(1)],
+        "is-degraded": [launched(1), ready(10), training(11), replaced(20, hosted=(1,))],
         "lost": [launched(1), ready(10), lost(20)],
         "ended": [launched(1), ready(10), finished(20)],
     }
@@ -38,7 +39,7 @@ def test_logs_of_jobs_with_nodes_are_copied(engine: Engine, journal: Journal) ->
 
     asyncio.run(LogCopier(queries=Queries(engine), launchers={Kind.SKYPILOT: launcher}).run_once())
 
-    assert launcher.keys == ["stands-1"]
+    assert sorted(launcher.keys) == ["is-degraded-1", "stands-1"]
 
 
 def test_launchers_without_log_copies_are_skipped(engine: Engine) -> None:

@@ -12,7 +12,7 @@ from holdfast.store.leases import LeaseTable
 from holdfast.store.queries import LastObservation, Queries
 from holdfast_worker.protocol.reports import Report, ReportKind
 from sqlalchemy import Engine
-from support.events import at, finished, launched, ready, submitted, training
+from support.events import at, finished, launched, ready, replaced, submitted, training
 from support.fakes import FixedClock
 
 
@@ -149,12 +149,13 @@ def test_newest_runtime_metrics_are_those_of_jobs_in_training(
     engine: Engine, clock: FixedClock
 ) -> None:
     journal = Journal(engine, clock)
-    for job_id in ("trains", "is-silent", "has-ended"):
+    for job_id in ("trains", "is-degraded", "is-silent", "has-ended"):
         job = journal.submit(job_id, submitted(0))
         journal.append(job, [launched(1), ready(2, attempt=1), training(3, attempt=1)])
     measured = [{"holdfast/loading": 0.2}, {"holdfast/loading": 0.4}, {"loss": 1.0}]
     for job_id, points in {
         "trains": measured,
+        "is-degraded": [{"holdfast/loading": 0.6}],
         "is-silent": [{"loss": 1.0}, {"my-holdfast/loading": 1.0}],
         "has-ended": measured,
     }.items():
@@ -165,4 +166,7 @@ def test_newest_runtime_metrics_are_those_of_jobs_in_training(
         journal.ingest(job_id, 1, reports)
     journal.append(journal.read("has-ended"), [finished(9, Outcome.SUCCEEDED)])
 
-    assert Queries(engine).runtime_metrics() == [{"holdfast/loading": 0.4}]
+    journal.append(journal.read("is-degraded"), [replaced(9, hosted=(1,))])
+
+    newest = [values["holdfast/loading"] for values in Queries(engine).runtime_metrics()]
+    assert sorted(newest) == [0.4, 0.6]

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import type { Attempt, JobEvent } from '../api/types'
-import { extentOf, lanesOf, spansOf, ticksOf } from './attempt-lanes'
+import { extentOf, lanesOf, spansOf, spanWords, ticksOf } from './attempt-lanes'
 
 const ATTEMPT = {
   attempt: 2,
@@ -26,6 +26,15 @@ it('repeats the phases for each start of the ranks', () => {
 
   expect(spans.map((span) => span.phase)).toEqual(['waiting', 'setup', 'useful', 'lost', 'setup', 'useful'])
   expect(spans[4]).toEqual({ phase: 'setup', from: READY + 3800, to: READY + 4000 })
+})
+
+it('names the time on fewer nodes within training', () => {
+  const [, setup, useful] = spansOf(ATTEMPT)
+  const degraded = { ...ATTEMPT, degraded_ms: 3000 } as Attempt
+
+  expect(useful && spanWords(useful, ATTEMPT)).toBe('Training: 5.0 s')
+  expect(useful && spanWords(useful, degraded)).toBe('Training: 5.0 s; 3.0 s of the attempt on fewer nodes')
+  expect(setup && spanWords(setup, degraded)).toBe('Setup: 1.0 s')
 })
 
 it('marks events of the attempt only', () => {

@@ -1,8 +1,8 @@
 // The contents of a swimlane chart, computed from attempts and events. Pure.
 
 import type { Attempt, JobEvent } from '../api/types'
-import type { Clock } from '../format'
-import { causeWords, MARKS, markOf, type MarkKind, type Phase } from '../phases'
+import { duration, type Clock } from '../format'
+import { causeWords, MARKS, markOf, PHASES, type MarkKind, type Phase } from '../phases'
 
 const PAID = ['setup', 'restore', 'useful', 'stalled', 'lost', 'unmeasured'] as const
 
@@ -44,6 +44,12 @@ export function spansOf(attempt: Attempt): Span[] {
     at += ms
   }
   return spans
+}
+
+/** A phase and its length; for training also how much of it was on fewer nodes. */
+export function spanWords({ phase, from, to }: Span, { degraded_ms = 0 }: Attempt): string {
+  const fewer = phase === 'useful' && degraded_ms > 0 ? `; ${duration(degraded_ms)} of the attempt on fewer nodes` : ''
+  return `${PHASES[phase].word}: ${duration(to - from)}${fewer}`
 }
 
 export function lanesOf(attempts: Attempt[], events: JobEvent[]): Lane[] {

@@ -1,11 +1,11 @@
 // Attempts over time, one lane each: phases as coloured or hatched bars, events as marks.
 
 import { useId } from 'react'
-import { duration, many, shortDay, timeOfDay, zoneOf, type Clock } from '../format'
+import { many, shortDay, timeOfDay, zoneOf, type Clock } from '../format'
 import { usePreferences } from '../preferences'
 import { MARKS, PHASES, type MarkKind, type Phase } from '../phases'
 import { frameOf, useBrush, type PageFrame } from './frame'
-import { ticksOf, type Lane, type Mark, type Span, type Window } from './attempt-lanes'
+import { spanWords, ticksOf, type Lane, type Mark, type Span, type Window } from './attempt-lanes'
 import { useWidth } from './width'
 
 const LANE = 30
@@ -43,7 +43,7 @@ export function Swimlane({ lanes, part, window, zoom }: SwimlaneProps) {
           {lanes.map((lane, row) => (
             <g key={lane.attempt.attempt}>
               {lane.spans.map((span) => (
-                <Bar key={span.phase} span={span} y={row * LANE + (LANE - BAR) / 2} scale={x} />
+                <Bar key={span.phase} span={span} words={spanWords(span, lane.attempt)} y={row * LANE + (LANE - BAR) / 2} scale={x} />
               ))}
               {lane.marks.map((mark, at) => (
                 <MarkSymbol key={at} mark={mark} x={x(mark.at)} y={row * LANE} />
@@ -92,11 +92,11 @@ function tickLabel(at: number, { from, to }: Window, clock: Clock): string {
   return time.slice(0, to - from < 600_000 ? 8 : 5)
 }
 
-function Bar({ span, y, scale }: { span: Span; y: number; scale: (at: number) => number }) {
+function Bar({ span, words, y, scale }: { span: Span; words: string; y: number; scale: (at: number) => number }) {
   const x = scale(span.from)
   return (
     <rect className={`phase ${span.phase}`} x={x} y={y} width={Math.max(LEAST, scale(span.to) - x)} height={BAR}>
-      <title>{`${PHASES[span.phase].word}: ${duration(span.to - span.from)}`}</title>
+      <title>{words}</title>
     </rect>
   )
 }
@@ -154,7 +154,7 @@ export function Miniature({ lanes, window }: { lanes: Lane[]; window: Window }) 
       <title id={id}>{`${many(lanes.length, 'attempt')}, ${losses} lost`}</title>
       {lanes.flatMap((lane) =>
         lane.spans.map((span) => (
-          <Bar key={`${lane.attempt.attempt}${span.phase}`} span={span} y={-1} scale={scale} />
+          <Bar key={`${lane.attempt.attempt}${span.phase}`} span={span} words={spanWords(span, lane.attempt)} y={-1} scale={scale} />
         )),
       )}
     </svg>

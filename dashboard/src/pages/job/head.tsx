@@ -7,7 +7,7 @@ import type { Bill, Job, JobEvent, SeriesPage } from '../../api/types'
 import { etaMs, runTimeMs, stepRate } from '../../charts/progress'
 import { newestValue, tokenSeries } from '../../charts/series'
 import { count, duration, many, measured, money } from '../../format'
-import { noticeMeans } from '../../phases'
+import { isTraining, noticeMeans } from '../../phases'
 import { Badge, Progress } from '../../ui/badge'
 import { Explained, Money } from '../../ui/number'
 import { Ago, At, useNow } from '../../ui/time'
@@ -56,7 +56,7 @@ function Details({ job, bill, events, series, live }: HeadProps) {
   const now = useNow(5_000)
   const attempt = bill?.attempts.at(-1)
   const spec = events[0]?.body.spec as { run?: string } | undefined
-  const rate = job.state === 'training' ? stepRate(attempt) : null
+  const rate = isTraining(job.state) ? stepRate(attempt) : null
   const left_ms = etaMs(job, rate)
   const run_ms = runTimeMs(bill?.attempts ?? [])
   const command = spec?.run?.trim()
@@ -71,7 +71,7 @@ function Details({ job, bill, events, series, live }: HeadProps) {
           {measured(rate)} steps/s
         </Detail>
       )}
-      {job.state === 'training' && <Tokens job={job.id} series={series} live={live} />}
+      {isTraining(job.state) && <Tokens job={job.id} series={series} live={live} />}
       {left_ms !== null && rate !== null && (
         <Detail name="ETA" by={
           <Formula text="ETA = now + remaining steps ÷ speed of the newest attempt; later preemptions delay it">
@@ -81,7 +81,7 @@ function Details({ job, bill, events, series, live }: HeadProps) {
           {duration(left_ms)} <small>(<At at={new Date(now + left_ms).toISOString()} brief />)</small>
         </Detail>
       )}
-      <Detail name="Nodes">{job.nodes} × {attempt?.instance_type ?? (job.gpus > 0 ? `node, ${many(job.gpus, 'GPU')} in total` : 'node')}</Detail>
+      <Detail name="Nodes">{job.min_nodes ? `${job.min_nodes}-${job.nodes}` : job.nodes} × {attempt?.instance_type ?? (job.gpus > 0 ? `node, ${many(job.gpus, 'GPU')} in total` : 'node')}</Detail>
       {command && <Detail name="Command"><code className="command" title={command}>{command.split('\n')[0]}{command.includes('\n') && ' …'}</code></Detail>}
     </dl>
   )
