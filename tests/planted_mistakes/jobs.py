@@ -199,16 +199,44 @@ JOB_MISTAKES: Final = (
     Mistake(
         name="lost-node-counted-again-with-its-attempt",
         file=f"{S}domain/jobs/lifecycle.py",
-        old="event.cause in PREEMPTION_CAUSES and not job.preempted_nodes",
+        old="event.cause in PREEMPTION_CAUSES and not job.counted_nodes",
         new="event.cause in PREEMPTION_CAUSES",
         tests=(f"{JOBS}test_node_changes.py",),
     ),
     Mistake(
         name="running-cost-includes-lost-nodes",
-        file=f"{S}domain/jobs/lifecycle.py",
+        file=f"{S}domain/jobs/node_changes.py",
         old="event.attempt, event.group, event.at, event.micros_per_hour\n        ),\n    )",
         new="event.attempt, event.group, event.at, job.micros_per_hour\n        ),\n    )",
         tests=(f"{JOBS}test_node_changes.py",),
+    ),
+    Mistake(
+        name="replaced-node-ends-degraded-state",
+        file=f"{S}domain/jobs/node_changes.py",
+        old="    changed = replace(\n        changed,\n        lost_nodes=",
+        new="    changed = replace(\n        changed,\n        hosting=tuple(n for n in job.hosting if n in missing),\n        lost_nodes=",
+        tests=(f"{JOBS}test_degraded.py",),
+    ),
+    Mistake(
+        name="next-attempt-inherits-hosted-nodes",
+        file=f"{S}domain/jobs/job.py",
+        old="if self.placed and self.hosting_attempt == self.attempt else ()",
+        new="if self.placed else ()",
+        tests=(f"{JOBS}test_degraded.py",),
+    ),
+    Mistake(
+        name="loss-after-hosting-is-the-same-preemption",
+        file=f"{S}domain/jobs/job.py",
+        old="tuple(node for node in self.awaited_nodes if node in self.preempted_nodes)",
+        new="self.preempted_nodes",
+        tests=(f"{JOBS}test_degraded.py",),
+    ),
+    Mistake(
+        name="minimum-of-nodes-is-not-launched",
+        file=f"{S}rendering/task.py",
+        old="envs[Env.MIN_NODES.value] = str(spec.min_nodes)",
+        new="pass",
+        tests=("tests/rendering/test_task.py",),
     ),
 )
 

@@ -127,4 +127,4 @@ def test_fold_version_matches_the_cached_fields() -> None:
     ]
     assert [item.name for item in fields(RateSchedule)] == ["steps"]
     assert [item.name for item in fields(SaveHealth)] == ["guarantee", "interval", "trouble"]
-    assert FOLD == 11
+    assert FOLD == 12

@@ -138,7 +138,7 @@ class CapacityLost(EventBase):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeLost(EventBase):
-    """A node of an attempt is lost; the others keep running and wait for its replacement.
+    """A node of an attempt is lost; the others keep running until it is replaced.
 
     Only launchers without `PriceChanged` record it, for placements without `groups`.
     """

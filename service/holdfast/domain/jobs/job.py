@@ -187,7 +187,7 @@ class Job:
 
     @property
     def counted_nodes(self) -> tuple[int, ...]:
-        """Awaited nodes whose loss counts as a preemption: if they end the attempt, it is the same one."""
+        """Awaited nodes whose loss counts as a preemption, and the end of the attempt with it."""
         return tuple(node for node in self.awaited_nodes if node in self.preempted_nodes)
 
     @property
