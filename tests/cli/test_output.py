@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from holdfast.api.schemas.jobs import EventOut
 from holdfast.cli.logs import event_line
-from holdfast.cli.output import money, saved, size, span, steps
+from holdfast.cli.output import GLYPHS, STATES, money, saved, size, span, steps
+from holdfast.domain.events import Outcome
+from holdfast.domain.jobs.job import State
 from support.events import at
 
 
@@ -90,3 +92,10 @@ def test_long_value_of_an_event_is_cut() -> None:
 
     assert len(event_line(event)) < 300
     assert event_line(event).endswith("x...")
+
+
+def test_every_state_has_its_name_and_symbol() -> None:
+    shown = {str(state) for state in State if state is not State.ENDED} | set(Outcome)
+
+    assert set(STATES) == shown
+    assert shown <= GLYPHS.keys()

@@ -127,6 +127,7 @@ class EquivalenceExperiment:
     def _preempt(self, job_id: str, number: int, step: int, notice_s: float | None) -> None:
         """Preempt a node once the job has reached a step with the ranks on all its nodes.
 
+        A degraded job, whose ranks have not moved to the new node yet, does not have them.
         Node 1 is the first and node 0 the last: after its loss all ranks start again, and other nodes are replaced alone.
         """
         late = f"job {job_id} ended before {number} preemptions; give it more work, with --steps or --step-ms"

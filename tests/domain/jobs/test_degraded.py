@@ -56,7 +56,8 @@ def test_job_stays_degraded_until_the_ranks_have_moved() -> None:
 
     assert (back.state, back.detail, back.lost_nodes) == (State.DEGRADED, ON_TWO, ())
     assert (moved.state, moved.detail, moved.hosted_nodes) == (State.TRAINING, "", ())
-    assert moved == job(HOSTED, GONE, BACK, MOVED)
+    assert moved == job(HOSTED, GONE, BACK, MOVED) == job(GONE, HOSTED, MOVED, BACK)
+    assert (job(GONE, HOSTED, MOVED).state, job(GONE, HOSTED, MOVED).detail) == (State.TRAINING, "")
 
 
 def test_replacement_of_a_rank_keeps_missing_nodes_missing() -> None:

@@ -32,9 +32,12 @@ def in_training(job: Job) -> Job:
 def with_replaced_ranks(job: Job, event: RanksReplaced) -> Job:
     """The job after ranks of its newest attempt were replaced, in part on other nodes."""
     hosted = tuple(sorted(set(event.hosted_nodes)))
+    # Ranks move back only to a replacement, which the launcher may report later.
+    replaced = set(job.hosted_nodes) - set(hosted)
     changed = replace(
         job,
         step=max(job.step, event.step),
+        lost_nodes=tuple(node for node in job.lost_nodes if node not in replaced),
         hosting=hosted,
         hosting_attempt=event.attempt if hosted else 0,
     )
