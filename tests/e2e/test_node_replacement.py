@@ -1,4 +1,7 @@
-"""A lost node of a running job is replaced alone: the other nodes wait in their processes, and no step is lost."""
+"""A lost node of a running job is replaced alone: the other nodes wait in their processes, and no step is lost.
+
+In an elastic job, they train with its ranks in the meantime.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from worker.support.run_driver import wait_until
 STEPS = 80
 
 
-def submitted(service: Service) -> str:
+def submitted(service: Service, nodes: int | dict[str, int] = 2, steps: int = STEPS) -> str:
     """Submit a job on two nodes, and wait until the first one would wait for a lost one."""
     job = service.submit(
         name="replaced",
         workdir=str(EXAMPLE),
-        num_nodes=2,
-        run=f"holdfast-worker run train.py --steps {STEPS} --step-seconds 0.1",
+        num_nodes=nodes,
+        run=f"holdfast-worker run train.py --steps {steps} --step-seconds 0.1",
         holdfast={"checkpoint": {"store": f"file://{service.folder}/store", "every": "10 steps"}},
     )
     service.until(job, lambda job: (job["last_checkpoint_step"] or 0) >= 10)
@@ -93,3 +96,31 @@ def test_lost_node_costs_no_step_and_no_attempt(
     assert replaced["micros_per_hour"] == price
     assert bodies["RanksReplaced"]["ranks"] == [1]
     assert service.json("bill", job)["lost_steps"] == 0
+
+
+def test_elastic_job_trains_on_fewer_nodes(service: Service) -> None:
+    service.end(signal.SIGTERM)
+    # The replacement comes after 7 to 21 seconds.
+    service.environment["HOLDFAST_LOCAL_PROVISION_S"] = "14"
+    service.start()
+    job = submitted(service, {"min": 1, "max": 2}, 400)
+
+    kill_guard(service, job)
+    degraded = service.until(job, lambda job: job["state"] == "degraded")
+    whole = service.until(job, lambda job: job["state"] == "training")
+    done = service.ended(job)
+
+    assert (degraded["nodes"], degraded["min_nodes"]) == (2, 1)
+    assert "training on 1 of 2 nodes" in degraded["detail"]
+    assert whole["step"] < 400, "the ranks moved to the replacement before the end"
+    assert (done["state"], done["attempt"], done["preemptions"]) == ("succeeded", 1, 1)
+    events = service.json("events", job)
+    kinds = [event["kind"] for event in events]
+    once = ("NodesReady", "TrainingStarted", "NodeLost", "NodeReplaced")
+    assert {kind: kinds.count(kind) for kind in once} == dict.fromkeys(once, 1)
+    replaced = [event["body"] for event in events if event["kind"] == "RanksReplaced"]
+    assert [body["hosted_nodes"] for body in replaced] == [[1], []]
+    bill = service.json("bill", job)
+    [attempt] = bill["attempts"]
+    assert (bill["lost_steps"], attempt["ms"]["lost"]) == (0, 0)
+    assert 0 < attempt["degraded_ms"] <= attempt["ms"]["useful"]

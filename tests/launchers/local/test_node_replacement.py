@@ -24,9 +24,13 @@ class Processes:
     folders: list[NodeDir]
     running: set[int] = field(default_factory=lambda: {*range(NODES)})
     exits: list[NodeExit] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
 
     def is_running(self, node: int) -> bool:
         return node in self.running
+
+    def end(self, node: int) -> None:
+        self.ended.append(node)
 
     def exit(self, node: int, code: int | None) -> None:
         self.running.discard(node)
@@ -65,6 +69,12 @@ def replacements(processes: Processes, *, denial_rate: float) -> NodeReplacement
     processes.exit(2, None)
     found.poll()
     return found
+
+
+def test_program_of_a_lost_node_is_killed(processes: Processes) -> None:
+    replacements(processes, denial_rate=1.0)
+
+    assert processes.ended == [2]
 
 
 def test_program_completes_without_a_missing_node(processes: Processes) -> None:
