@@ -1,14 +1,17 @@
 """Ranks, agents and nodes are lost at random: the weights are those of an undisturbed run to the last bit.
 
-The test is the launcher: it replaces a lost node if the others would wait for it, and otherwise starts the next attempt.
+The test is the launcher: it replaces a lost node if the others would wait for it, and otherwise starts the next attempt. An elastic run
+continues on fewer nodes, and the replacement comes later or never.
 FAULT_SEEDS selects the number of schedules.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +29,8 @@ from worker.support.run_driver import end_all
 SIZES = (2, 3, 4)
 STEPS = 40
 PAUSE_S = 0.05
+ELASTIC_PAUSE_S = 0.2
+"""Time for a step of an elastic run, in which nodes are away for seconds."""
 MOST_ATTEMPTS = 8
 TIMEOUT_S = 150.0
 
@@ -43,6 +48,8 @@ class Fault(StrEnum):
     """Its program gets SIGTERM, as from a provider that announces the loss."""
     REPLACEMENT_LOST = "replacement lost"
     """A node is lost, and soon after that the one in its place: before it joins, while it receives the state, or later."""
+    HOSTED_RANKS_KILLED = "hosted ranks killed"
+    """Ranks of missing nodes, on the nodes that run them."""
     NODE_FROZEN = "node frozen"
     """Its processes stop for a moment, as behind a broken network."""
     NODE_REPLACED_WHILE_FROZEN = "node replaced while frozen"
@@ -57,9 +64,11 @@ class PlannedFault:
     node: int
     pause_s: float
     """Time after the last fault or the first step. Short ones hit the recovery from the last fault."""
+    returns_s: float | None = 0.0
+    """Time until a lost node is replaced; None: it is not."""
 
 
-def draw(seed: int) -> tuple[int, list[PlannedFault]]:
+def draw(seed: int, *, is_elastic: bool = False) -> tuple[int, list[PlannedFault]]:
     """Draw a number of nodes and a schedule."""
     chance = random.Random(seed)
     nodes = chance.choice(SIZES)
@@ -67,7 +76,8 @@ def draw(seed: int) -> tuple[int, list[PlannedFault]]:
         PlannedFault(
             chance.choice([*Fault]),
             chance.randrange(nodes),
-            chance.choice([0.0, 0.05, 0.2, 0.5, 1.0]) + chance.uniform(0, 0.3),
+            chance.choice([0.0, 0.05, 0.2, 0.5, 1.0, *[4.0] * is_elastic]) + chance.uniform(0, 0.3),
+            chance.choice([None, 0.0, 3.0, 6.0]) if is_elastic else 0.0,
         )
         for _ in range(chance.randint(1, 4))
     ]
@@ -77,29 +87,43 @@ def draw(seed: int) -> tuple[int, list[PlannedFault]]:
 class Disturbed:
     """A run, its faults, and a launcher."""
 
-    def __init__(self, path: Path, nodes: int) -> None:
+    def __init__(self, path: Path, nodes: int, *, is_elastic: bool = False) -> None:
         path.mkdir()
-        self.run = Nodes(path, nodes, STEPS, HOLDFAST_NODE_START="0")
+        elastic = {"HOLDFAST_MIN_NODES": "1"} if is_elastic else {}
+        self._pause_s = ELASTIC_PAUSE_S if is_elastic else PAUSE_S
+        self.run = Nodes(path, nodes, STEPS, HOLDFAST_NODE_START="0", **elastic)
         self._passed = threading.Event()
+        self._missing: dict[int, float] = {}
+        """Lost nodes, and when they are replaced."""
 
     def pause(self, seconds: float) -> None:
-        """Let the run go on."""
-        self._passed.wait(seconds)
+        """Let the run go on, and replace the nodes that are due."""
+        until_s = time.monotonic() + seconds
+        while (now_s := time.monotonic()) < until_s:
+            for node in [node for node, due_s in self._missing.items() if now_s >= due_s]:
+                del self._missing[node]
+                self.run.replace(node)
+            self._passed.wait(min(0.05, until_s - now_s))
 
     def start(self) -> None:
         """Start the next attempt."""
         assert self.run.attempt < MOST_ATTEMPTS, "the run does not come to its end"
-        self.run.start("--pause", str(PAUSE_S))
+        self._missing.clear()
+        self.run.start("--pause", str(self._pause_s))
 
-    def lose(self, nodes: list[int]) -> None:
+    def lose(self, nodes: list[int], returns_s: float | None = 0.0) -> None:
         """Lose nodes, and replace them if the others wait."""
         for node in nodes:
             self.run.kill(node)
-        if self.run.would_wait and 0 not in nodes:
+        if not self.run.would_wait or 0 in nodes:
+            self.start_again()
+        elif returns_s == 0:
             for node in nodes:
+                self._missing.pop(node, None)
                 self.run.replace(node)
         else:
-            self.start_again()
+            due_s = math.inf if returns_s is None else time.monotonic() + returns_s
+            self._missing |= dict.fromkeys(nodes, due_s)
 
     def start_again(self) -> None:
         """End what is left of the placement, and start another one."""
@@ -107,7 +131,7 @@ class Disturbed:
             self.run.kill(node)
         self.start()
 
-    def apply(self, planned: PlannedFault) -> None:
+    def apply(self, planned: PlannedFault) -> None:  # noqa: C901 - one for each kind
         """Let a fault happen."""
         node, wrapper = planned.node, self.run.wrappers[planned.node]
         match planned.fault:
@@ -121,17 +145,19 @@ class Disturbed:
                 wrapper.communicate()  # Its output ends with the last of its ranks.
                 self.lose([node])
             case Fault.NODE_LOST:
-                self.lose([node])
+                self.lose([node], planned.returns_s)
             case Fault.TWO_NODES_LOST:
-                self.lose(sorted({node, (node + 1) % self.run.nodes}))
+                self.lose(sorted({node, (node + 1) % self.run.nodes}), planned.returns_s)
             case Fault.NODE_LOST_AFTER_NOTICE:
                 wrapper.send_signal(signal.SIGTERM)
                 self.pause(0.3)
-                self.lose([node])
+                self.lose([node], planned.returns_s)
             case Fault.REPLACEMENT_LOST:
                 self.lose([node])
                 self.pause(3 * planned.pause_s)
-                self.lose([node])
+                self.lose([node], planned.returns_s)
+            case Fault.HOSTED_RANKS_KILLED:
+                _kill(self.run.hosted_pids())
             case Fault.NODE_FROZEN:
                 self.freeze(node, 0.5, is_replaced=False)
             case Fault.NODE_REPLACED_WHILE_FROZEN:
@@ -149,9 +175,13 @@ class Disturbed:
     def finish(self) -> None:
         """Wait for the end, with as many attempts as it takes."""
         for _ in range(int(TIMEOUT_S / 0.05)):
-            codes = [wrapper.poll() for wrapper in self.run.wrappers]
+            codes = {
+                wrapper.poll()
+                for node, wrapper in enumerate(self.run.wrappers)
+                if node not in self._missing
+            }
             if None not in codes:
-                if codes == [Exit.DONE] * self.run.nodes:
+                if codes == {Exit.DONE}:
                     return
                 self.start_again()
             self.pause(0.05)
@@ -192,6 +222,26 @@ def test_random_losses_change_no_weight(
     print(f"{nodes} nodes: {schedule}")
     disturbed = Disturbed(tmp_path / "run", nodes)
 
+    disturb(disturbed, schedule)
+
+    assert disturbed.run.results == undisturbed(nodes)
+
+
+@pytest.mark.parametrize("seed", range(max(1, FAULT_SEEDS // 10 - 1)))
+def test_random_losses_of_elastic_runs_change_no_weight(
+    tmp_path: Path, undisturbed: Callable[[int], list[str]], seed: int
+) -> None:
+    nodes, schedule = draw(seed, is_elastic=True)
+    print(f"{nodes} nodes: {schedule}")
+    disturbed = Disturbed(tmp_path / "run", nodes, is_elastic=True)
+
+    disturb(disturbed, schedule)
+
+    assert disturbed.run.results == undisturbed(nodes)
+
+
+def disturb(disturbed: Disturbed, schedule: list[PlannedFault]) -> None:
+    """Run to the end, with the faults of a schedule."""
     disturbed.start()
     for planned in schedule:
         for _ in range(400):  # Until it trains.
@@ -201,5 +251,3 @@ def test_random_losses_change_no_weight(
         disturbed.pause(planned.pause_s)
         disturbed.apply(planned)
     disturbed.finish()
-
-    assert disturbed.run.results == undisturbed(nodes)

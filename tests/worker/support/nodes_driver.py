@@ -99,6 +99,11 @@ class Nodes:
                 with suppress(psutil.NoSuchProcess):
                     each.send_signal(number)
 
+    def hosted_pids(self) -> list[int]:
+        """Processes of ranks that run on other nodes than their own."""
+        folders = self.driver.path.glob(f"n*-{self.attempt}*/hosted-*")
+        return [pid for folder in folders for pid in RunDir(folder).registered_pids().values()]
+
     def kill(self, node: int) -> None:
         """Kill all processes of a node."""
         wrapper = self.wrappers[node]
