@@ -51,6 +51,8 @@ class LogSource:
     rank: int | None
     """Global rank; None for output of the node itself (setup, launcher)."""
     size_bytes: int
+    is_hosted: bool = False
+    """Whether the rank is of a missing node and ran on this one."""
 
 
 class Launcher(Protocol):

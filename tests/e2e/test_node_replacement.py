@@ -120,6 +120,8 @@ def test_elastic_job_trains_on_fewer_nodes(service: Service) -> None:
     assert {kind: kinds.count(kind) for kind in once} == dict.fromkeys(once, 1)
     replaced = [event["body"] for event in events if event["kind"] == "RanksReplaced"]
     assert [body["hosted_nodes"] for body in replaced] == [[1], []]
+    logs = service.get(f"/v1/jobs/{job}/logs").json()
+    assert [log["node"] for log in logs if log["rank"] == 1] == [0, 1]
     bill = service.json("bill", job)
     [attempt] = bill["attempts"]
     assert (bill["lost_steps"], attempt["ms"]["lost"]) == (0, 0)

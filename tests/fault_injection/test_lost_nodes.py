@@ -132,7 +132,9 @@ class Disturbed:
         self.start()
 
     def apply(self, planned: PlannedFault) -> None:  # noqa: C901 - one for each kind
-        """Let a fault happen."""
+        """Let a fault happen, unless the run has ended."""
+        if self.run.wrappers[0].poll() is not None:
+            return
         node, wrapper = planned.node, self.run.wrappers[planned.node]
         match planned.fault:
             case Fault.RANK_KILLED:

@@ -20,6 +20,7 @@ from typing import Final
 from holdfast_worker.clock import to_iso
 from holdfast_worker.console import PREFIX, STEP
 from holdfast_worker.protocol.environment import (
+    HOSTED_LOG_SUFFIX,
     LEFT_FILE,
     NOTICE_FILE,
     TRAINED_FILE,
@@ -98,6 +99,10 @@ class RunDir:
     def log_file(self, rank: int) -> Path:
         """The log file of a rank's output."""
         return self.path / "ranks" / f"rank-{rank}.log"
+
+    def hosted_log_file(self, rank: int) -> Path:
+        """The log file of a rank of a missing node that runs on this one."""
+        return self.path / "ranks" / f"rank-{rank}{HOSTED_LOG_SUFFIX}"
 
     def last_line(self, rank: int) -> str:
         """The last line of a rank's output that is neither blank nor a progress line.

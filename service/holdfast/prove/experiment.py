@@ -170,6 +170,6 @@ class EquivalenceExperiment:
         logs = StepLogs()
         for log in self.client.logs(job.id):
             if log.rank is not None:
-                choice = {"attempt": log.attempt, "rank": log.rank}
+                choice = {"attempt": log.attempt, "node": log.node, "rank": log.rank}
                 logs.parse("".join(self.client.log_text(job.id, choice)).splitlines())
         return logs

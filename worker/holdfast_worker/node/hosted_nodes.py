@@ -21,6 +21,7 @@ from typing import Final
 from holdfast_worker.config import HOSTED_START, WRAPPER, environment
 from holdfast_worker.console import log_info
 from holdfast_worker.protocol.environment import Env, SkyEnv
+from holdfast_worker.run_dir import RunDir
 from holdfast_worker.topology.nodes import RankLayout
 
 END_S: Final = 20.0
@@ -71,6 +72,7 @@ class HostedNodes:
     def _start(self, node: int, start: int) -> subprocess.Popen[bytes]:
         run_dir = self._run_dir / f"hosted-{node}-{start}"
         run_dir.mkdir(parents=True, exist_ok=True)
+        self._link_logs(node, RunDir(run_dir))
         env = {
             HOST_ID: f"{socket.gethostname()}-{node}-{start}",
             **environment(),
@@ -86,6 +88,14 @@ class HostedNodes:
         return subprocess.Popen(
             [*command, *self._script], env=env, stdin=subprocess.DEVNULL, start_new_session=True
         )
+
+    def _link_logs(self, node: int, hosted: RunDir) -> None:
+        """Have the ranks of a node write to logs beside those of this node's ranks, where they are looked for."""
+        for rank in self._layout.ranks_of_node(node):
+            log, link = RunDir(self._run_dir).hosted_log_file(rank), hosted.log_file(rank)
+            log.touch()
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(Path(os.path.relpath(log, link.parent)))
 
 
 def _kill(wrapper: subprocess.Popen[bytes]) -> None:

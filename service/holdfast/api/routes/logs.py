@@ -153,10 +153,16 @@ def log_sort_key(source: LogSource) -> tuple[int, int, int]:
 def _select(
     sources: Sequence[tuple[str, LogSource]], node: int | None, rank: int | None
 ) -> list[tuple[str, LogSource]]:
-    """Select one log per attempt: the rank's, or the node's own."""
+    """Select one log per attempt: the rank's, or the node's own.
+
+    Without a node, it is that of the rank on its own node.
+    """
     return [
         (key, source)
         for key, source in sources
         if source.rank == rank
-        and ((node is None and rank is not None) or source.node == (node or 0))
+        and (
+            (node is None and rank is not None and not source.is_hosted)
+            or (source.node == (node or 0) and (node is not None or rank is None))
+        )
     ]

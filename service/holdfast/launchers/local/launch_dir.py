@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+from holdfast_worker.protocol.environment import HOSTED_LOG_SUFFIX
+
 from holdfast.launchers.local.cgroup import ControlGroup
 from holdfast.launchers.local.event_log import LaunchLog
 
@@ -82,12 +84,22 @@ class NodeDir:
         """Output of one rank, written by the worker."""
         return self.run / "ranks" / f"rank-{rank}.log"
 
+    def hosted_rank_log(self, rank: int) -> Path:
+        """Output of one rank of a missing node that ran on this one."""
+        return self.run / "ranks" / f"rank-{rank}{HOSTED_LOG_SUFFIX}"
+
     def ranks(self) -> list[int]:
-        """Global ranks that have a log in this directory."""
-        names = (path.name for path in self.rank_log(0).parent.glob("rank-*.log"))
-        return sorted(
-            int(match[1]) for name in names if (match := re.search(r"-(\d+)\.log$", name))
-        )
+        """Global ranks of this node that have a log in this directory."""
+        return self._ranks_with(".log")
+
+    def hosted_ranks(self) -> list[int]:
+        """Global ranks of missing nodes that have a log in this directory."""
+        return self._ranks_with(HOSTED_LOG_SUFFIX)
+
+    def _ranks_with(self, suffix: str) -> list[int]:
+        names = (path.name for path in self.rank_log(0).parent.glob(f"rank-*{suffix}"))
+        pattern = re.compile(rf"rank-(\d+){re.escape(suffix)}")
+        return sorted(int(match[1]) for name in names if (match := pattern.fullmatch(name)))
 
 
 @dataclass(frozen=True, slots=True)

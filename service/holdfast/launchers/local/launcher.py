@@ -19,7 +19,7 @@ from holdfast.errors import LauncherUnreachable, NotPossibleNow
 from holdfast.host.untrusted_files import opened_file
 from holdfast.launchers.local import event_log, launch_dir
 from holdfast.launchers.local.event_log import LaunchEntry, LaunchEntryKind
-from holdfast.launchers.local.launch_dir import LaunchDir, PreemptRequest
+from holdfast.launchers.local.launch_dir import LaunchDir, NodeDir, PreemptRequest
 from holdfast.launchers.local.process_cleanup import kill_marked_processes
 from holdfast.launchers.local.sandbox import Sandboxes
 from holdfast.launchers.local.submission import submit
@@ -89,7 +89,7 @@ class LocalLauncher:
     def read_log(self, key: str, source: LogSource, offset: int, limit: int) -> bytes:
         """Read at most `limit` bytes of a log from `offset`; empty at its end and for a missing log."""
         node = self._folder(key).node(source.attempt, source.node)
-        path = node.log if source.rank is None else node.rank_log(source.rank)
+        path = _log_file(node, source.rank, is_hosted=source.is_hosted)
         try:
             with opened_file(node.path, path.relative_to(node.path).parts) as log:
                 log.seek(offset)
@@ -224,13 +224,25 @@ class LocalLauncher:
         sources = []
         for attempt, node in folder.nodes():
             place = folder.node(attempt, node)
-            for rank in (None, *place.ranks()):
-                path = place.log if rank is None else place.rank_log(rank)
-                size_bytes = path.lstat().st_size if path.exists() else 0
+            own = [(rank, False) for rank in (None, *place.ranks())]
+            for rank, is_hosted in (*own, *((rank, True) for rank in place.hosted_ranks())):
+                path = _log_file(place, rank, is_hosted=is_hosted)
                 sources.append(
-                    LogSource(attempt=attempt, node=node, rank=rank, size_bytes=size_bytes)
+                    LogSource(
+                        attempt=attempt,
+                        node=node,
+                        rank=rank,
+                        size_bytes=path.lstat().st_size if path.exists() else 0,
+                        is_hosted=is_hosted,
+                    )
                 )
         return sources
+
+
+def _log_file(node: NodeDir, rank: int | None, *, is_hosted: bool) -> Path:
+    if rank is None:
+        return node.log
+    return node.hosted_rank_log(rank) if is_hosted else node.rank_log(rank)
 
 
 def _final_entry(at: datetime, *, cancelled: bool) -> LaunchEntry:

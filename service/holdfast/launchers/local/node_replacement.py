@@ -145,7 +145,9 @@ class NodeReplacements:
                 continue
             if end.code is None:
                 self._processes.exits.remove(end)
-                self._processes.end(end.node)  # Its guard was killed, and its program may still run.
+                self._processes.end(
+                    end.node
+                )  # Its guard was killed, and its program may still run.
                 loss = PlacementLost(Cause.NODE_FAILED, "")
                 self._lose(end.node, self._request_new(loss))
             elif end.code == KILLED:
