@@ -108,6 +108,11 @@ def _print_results(ways: Sequence[Way], losses: dict[str, list[Loss]], price: fl
         print(row + (f"{statistics.median(new) / reference:>7.1f}" if reference else ""), end="")
         print(f"{len(some):>7}")
     for way in ways:
+        if moved := [loss.moved_s for loss in losses[way.name] if loss.moved_s is not None]:
+            print(
+                f"{way.label}: ranks waited {statistics.median(moved):.1f} s (p95 {p95(moved):.1f} s) for others to move to the replacement"
+            )
+    for way in ways:
         if count := sum(loss.has_fallen_back for loss in losses[way.name]):
             print(f"{way.label}: all ranks started again after {count} of the kills")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
 import shutil
 import signal
 import socket
@@ -27,6 +28,7 @@ TIMEOUT_S: Final = 150.0
 """Time for the start, and for the recovery.
 A lower value gives up on a busy machine; a higher value waits for a way that never recovers."""
 POLL_S: Final = 0.005
+CONTINUED: Final = re.compile(r"training continues at step \d+ after ([0-9.]+) s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Course:
     marks: Sequence[Mark] = ()
     agent_noticed_s: float | None = None
     """When the agent of the lost rank recorded its failure."""
+    moved_s: float | None = None
+    """How long ranks waited when some moved to the replacement of a node."""
     lines: Sequence[tuple[float, int, str]] = ()
     """Output of the nodes: time, node and line."""
 
@@ -171,16 +175,25 @@ class Nodes:
         ends = [m.at_s for m in self._read() if m.name == "step" and m.node == 0][skipped:]
         return statistics.median(end - start for start, end in itertools.pairwise(ends))
 
-    def kill(self, moment: Moment, step_s: float, replace: Callable[[], object]) -> Course:
+    def kill(
+        self,
+        moment: Moment,
+        step_s: float,
+        replace: Callable[[], object],
+        *,
+        prepares_s: float = 0.0,
+        moves: bool = False,
+    ) -> Course:
         """Kill a rank or a node during training; return what has happened when all train again.
 
-        `replace` is called after the kill.
+        `replace` is called after the kill. `prepares_s`: time before it for processes that are kept ready. `moves`: it is over once ranks
+        have moved to the replacement.
 
         Raises:
             NotRecovered: training did not start or did not continue in time.
         """
         self._wait(lambda: self._has_come_to(SAVE_EVERY + 5), "training did not start")
-        time.sleep(moment.after_steps * step_s)
+        time.sleep(prepares_s + moment.after_steps * step_s)
         marks = [m for m in self._read() if m.name == "step"]
         pid = [m.pid for m in marks if m.node == moment.node][-1]
         os.kill(pid, signal.SIGKILL)
@@ -204,6 +217,11 @@ class Nodes:
             return course.all_nodes_at_s() is not None
 
         self._wait(is_over, "training did not continue on all nodes")
+        if moves:
+            self._wait(
+                lambda: len(self._pauses_s(killed_s)) > 1, "no rank moved to the replacement"
+            )
+            course.moved_s = self._pauses_s(killed_s)[1]
         # Two more steps of each, to tell apart the pauses of those that continue with fewer nodes.
         time.sleep(3 * step_s)
         course.marks, course.lines = self._read(), list(self._lines)
@@ -223,6 +241,11 @@ class Nodes:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.home / "store", ignore_errors=True)
+
+    def _pauses_s(self, since_s: float) -> list[float]:
+        """Seconds for which ranks waited for others, as node 0 has logged since then."""
+        logged = [CONTINUED.search(line) for at_s, _, line in [*self._lines] if at_s > since_s]
+        return [float(found[1]) for found in logged if found]
 
     def _has_come_to(self, step: int) -> bool:
         return len({m.node for m in self._read() if m.name == "step" and m.step > step}) == NODES
@@ -266,7 +289,6 @@ class Nodes:
             "SKYPILOT_NODE_RANK": str(node),
             "HOLDFAST_NODE_START": "0",
             "SKYPILOT_NODE_IPS": "\n".join(["127.0.0.1"] * NODES),
-            "NODE": str(node),
             "MARKS": str(self._marks),
             "LOST": str(self.home / "lost"),
             "SAVED": str(self.home / "saved.pt"),

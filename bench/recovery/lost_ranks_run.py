@@ -30,6 +30,10 @@ script: the script asks for a process group. process group: the ranks are connec
 ends on all nodes. repeated: steps that had been made before."""
 
 
+RESERVE_S: Final = 10.0
+"""Time for the nodes of an elastic run to get processes ready for the ranks of a lost one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What is the same for all ways."""
@@ -52,6 +56,8 @@ class Loss:
     """Batches of single ranks that no step used."""
     lost_node_s: float
     """Seconds of nodes without progress until all nodes took part again."""
+    moved_s: float | None
+    """Seconds for which ranks waited when some moved from another node to the replacement of a lost one."""
     has_fallen_back: bool
     """Whether all ranks were started again although only one should be replaced."""
     phases: Mapping[str, float]
@@ -76,7 +82,7 @@ def _replaced(course: Course) -> Mapping[str, float | None]:
 
 
 def _replaced_node(course: Course) -> Mapping[str, float | None]:
-    waits = course.logged_s("the ranks of the others wait for its replacement", 0)
+    waits = course.logged_s("the ranks of the others wait", 0)
     return {**_replaced(course), "detect": waits, "decide": None}
 
 
@@ -145,6 +151,8 @@ class Way:
     lighthouse: Sequence[str] | None = None
     """Options of torchft's lighthouse; None: it is not needed."""
     processes: int = NODES
+    is_elastic: bool = False
+    """Whether another node runs the ranks of a lost one until it is replaced."""
     continues_with_fewer: bool = False
 
     def measure(self, home: Path, moment: Moment, settings: Settings) -> Loss:
@@ -165,6 +173,8 @@ class Way:
                 moment,
                 settings.step_s,
                 lambda: moment.is_whole_node and self.replace_node(nodes, moment.node, start_node),
+                prepares_s=RESERVE_S if self.is_elastic else 0.0,
+                moves=self.is_elastic and moment.is_whole_node,
             )
             return self._loss(course)
         finally:
@@ -213,6 +223,7 @@ class Way:
             # The batch of the killed rank is in no step, either.
             dropped_batches=len(dropped) + self.continues_with_fewer,
             lost_node_s=_lost_node_s(course, whole_s),
+            moved_s=course.moved_s,
             has_fallen_back=self.ends is _replaced
             and course.logged_s("starting all ranks again") is not None,
             phases=phases,
@@ -260,6 +271,16 @@ WAYS: Final = (
         command=_wrapper,
         ends=_replaced,
         variables={"HOLDFAST_RECOVERY": "in_process"},
+    ),
+    Way(
+        name="elastic",
+        replace_node=_start_again,
+        label="Holdfast, elastic",
+        script=HOLDFAST,
+        command=_wrapper,
+        ends=_replaced,
+        variables={"HOLDFAST_RECOVERY": "in_process", "HOLDFAST_MIN_NODES": "1"},
+        is_elastic=True,
     ),
     Way(
         name="restart",

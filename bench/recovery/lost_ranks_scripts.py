@@ -14,7 +14,7 @@ _COMMON: Final = """
 import os, time
 from pathlib import Path
 
-NODE = os.environ["NODE"]
+NODE = os.environ["SKYPILOT_NODE_RANK"]
 
 def opened(node):
     return open(os.environ["MARKS"] + f"/{node}-{os.getpid()}", "a", buffering=1)

@@ -40,6 +40,7 @@ def assert_equal(nodes: Nodes, undisturbed: Nodes) -> None:
     assert nodes.counts(ReportKind.TRAINING_STARTED, ReportKind.RANKS_RESTARTED) == [1, 0]
 
 
+@pytest.mark.full
 def test_ranks_of_lost_node_run_on_another(tmp_path: Path, undisturbed: Nodes) -> None:
     nodes = elastic(tmp_path)
 
@@ -64,6 +65,7 @@ def test_ranks_move_to_the_replacement(tmp_path: Path, undisturbed: Nodes) -> No
     assert hosted(nodes) == [[2], None]
 
 
+@pytest.mark.full
 def test_host_is_lost_as_well(tmp_path: Path, undisturbed: Nodes) -> None:
     nodes = elastic(tmp_path)
     nodes.kill(2)
@@ -76,6 +78,7 @@ def test_host_is_lost_as_well(tmp_path: Path, undisturbed: Nodes) -> None:
     assert hosted(nodes) == [[2], [1, 2]]
 
 
+@pytest.mark.full
 def test_too_few_nodes_wait_for_a_replacement(tmp_path: Path, undisturbed: Nodes) -> None:
     nodes = elastic(tmp_path, least=2)
     nodes.kill(2)
@@ -107,8 +110,9 @@ def test_host_without_room_waits_for_a_replacement(tmp_path: Path, undisturbed: 
     assert hosted(nodes)[-1] is None
 
 
+@pytest.mark.full
 def test_replacement_is_lost_before_it_takes_over(tmp_path: Path, undisturbed: Nodes) -> None:
-    nodes = elastic(tmp_path)
+    nodes = elastic(tmp_path, pause_s=0.4)
     nodes.kill(2)
     wait_until(lambda: hosted(nodes) == [[2]])
 
@@ -123,6 +127,7 @@ def test_replacement_is_lost_before_it_takes_over(tmp_path: Path, undisturbed: N
     assert hosted(nodes)[-1] is None
 
 
+@pytest.mark.full
 def test_replacement_that_comes_too_late_ends_with_the_run(
     tmp_path: Path, undisturbed: Nodes
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,7 @@ class Wrapper:
         self.connected = {*range(NODES)} - {node} if node == 0 else {0}
         self.election = CauseElection(is_leader=node == 0)
         self.sent: list[Message] = []
-        self.held: list[Iterable[int]] = []
+        self.held: list[Mapping[int, int]] = []
         around = Surroundings(
             node=node,
             nodes=NODES,
@@ -125,14 +125,20 @@ def test_replaced_node_is_not_lost_when_all_ranks_start_again(tmp_path: Path) ->
 def test_launcher_learns_when_a_lost_node_would_be_awaited(tmp_path: Path) -> None:
     leader = Wrapper(tmp_path)
     announced = leader.run_dir.path / WAITS_FILE
-    leader.replacement.poll(0.0)
-    early = announced.exists()
-    leader.run_dir.mark_replaceable()
-    leader.run_dir.mark_trained()
+    leader.replacement.mark_connected(0.0, 1, 0)
+    early = []
+    for prepare in (
+        leader.run_dir.mark_replaceable,
+        leader.run_dir.mark_trained,
+        lambda: leader.replacement.mark_connected(0.5, 2, 0),
+    ):
+        leader.replacement.poll(0.0)
+        early.append(announced.exists())
+        prepare()
 
     leader.replacement.poll(1.0)
 
-    assert not early
+    assert early == [False] * 3
     assert announced.exists()
 
 

@@ -50,10 +50,10 @@ class LogTail:
 class AgentProcess:
     """Starts the agents of a node, one after another."""
 
-    def __init__(self, *, is_warm: bool) -> None:
-        """`is_warm`: ranks are forked from the agent."""
+    def __init__(self, *, is_warm: bool, successor: Spare | None = None) -> None:
+        """`is_warm`: ranks are forked from the agent. `successor`: a process for the first agent."""
         self._is_warm = is_warm
-        self._successor: Spare | None = None
+        self._successor = successor
         if is_warm:
             adopt_orphans()
 

@@ -141,9 +141,13 @@ class Spare:
             raise ConnectionResetError("the spare process has ended")
         self.pid = int.from_bytes(pid, "big")
 
+    def disconnect(self) -> None:
+        """Close the connection, with which it ends if another process is its parent."""
+        self._connection.close()
+
     def end(self) -> None:
         """Kill and reap it."""
-        self._connection.close()
+        self.disconnect()
         with suppress(ProcessLookupError, ChildProcessError):
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
@@ -294,7 +298,7 @@ def main() -> None:
     rank_entrypoint.register_exit_handler()
     obstacle = fork_obstacles.before_imports(environment(), script)
     if not obstacle:
-        _preload(config, script, ranks)
+        preload(config, script, ranks)
         obstacle = fork_obstacles.after_imports(script)
     from holdfast_worker.node import torchrun_agent  # noqa: PLC0415 - as above
 
@@ -355,8 +359,8 @@ def _fork_successors(started: int, handover: int) -> tuple[int, str]:
         sys.argv = ["-c", *program.words[5:]]
 
 
-def _preload(config: Config, script: Path, ranks: int) -> None:
-    """Import what the ranks import, with the number of threads that torchrun gives them."""
+def preload(config: Config, script: Path, ranks: int) -> None:
+    """Import what ranks import, with the number of threads that torchrun gives them."""
     modules = [*PRELOADED]
     if _trains(script):
         modules += PRELOADED_FOR_TRAINING

@@ -20,6 +20,7 @@ from typing import Final
 
 from holdfast_worker.config import HOSTED_START, WRAPPER, environment
 from holdfast_worker.console import log_info
+from holdfast_worker.node.hosted_reserve import HostedReserve
 from holdfast_worker.protocol.environment import Env, SkyEnv
 from holdfast_worker.run_dir import RunDir
 from holdfast_worker.topology.nodes import RankLayout
@@ -41,9 +42,13 @@ class _Hosted:
 class HostedNodes:
     """The hosted nodes of one wrapper."""
 
-    def __init__(self, run_dir: Path, script: Sequence[str], layout: RankLayout) -> None:
-        """`run_dir`: the run directory of this node. `script`: with its arguments."""
+    def __init__(
+        self, run_dir: RunDir, script: Sequence[str], layout: RankLayout, *, is_warm: bool
+    ) -> None:
+        """`run_dir`: of this node. `script`: with its arguments. `is_warm`: a process is kept ready for the ranks of a lost node."""
         self._run_dir = run_dir
+        self._is_warm = is_warm
+        self._reserve: HostedReserve | None = None
         self._script = script
         self._layout = layout
         self._running: dict[int, _Hosted] = {}
@@ -54,6 +59,9 @@ class HostedNodes:
             if wanted.get(node) != hosted.start:
                 del self._running[node]
                 _kill(hosted.wrapper)
+        if self._is_warm and self._reserve is None and self._run_dir.can_replace_ranks():
+            with suppress(OSError):  # Hosted ranks start as new interpreters then.
+                self._reserve = HostedReserve(self._script, max(self._layout.ranks))
         for node, start in wanted.items():
             if node not in self._running:
                 try:
@@ -67,10 +75,13 @@ class HostedNodes:
         for hosted in self._running.values():
             while hosted.wrapper.poll() is None and time.monotonic() < until_s:
                 time.sleep(POLL_S)
+        self._is_warm = False
         self.update({})
+        if self._reserve:
+            self._reserve.end()
 
     def _start(self, node: int, start: int) -> subprocess.Popen[bytes]:
-        run_dir = self._run_dir / f"hosted-{node}-{start}"
+        run_dir = self._run_dir.path / f"hosted-{node}-{start}"
         run_dir.mkdir(parents=True, exist_ok=True)
         self._link_logs(node, RunDir(run_dir))
         env = {
@@ -83,16 +94,20 @@ class HostedNodes:
             WRAPPER: str(os.getpid()),
         }
         counts = ",".join(map(str, self._layout.ranks))
-        # -P: a module beside the script must not shadow one that the wrapper imports.
-        command = [sys.executable, "-P", "-m", "holdfast_worker", "run", "--nproc-per-node", counts]
-        return subprocess.Popen(
-            [*command, *self._script], env=env, stdin=subprocess.DEVNULL, start_new_session=True
+        words = ["-m", "holdfast_worker", "run", "--nproc-per-node", counts, *self._script]
+        reserve, self._reserve = self._reserve, None
+        return (reserve and reserve.run(words, env)) or subprocess.Popen(
+            # -P: a module beside the script must not shadow one that the wrapper imports.
+            [sys.executable, "-P", *words],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
 
     def _link_logs(self, node: int, hosted: RunDir) -> None:
         """Have the ranks of a node write to logs beside those of this node's ranks, where they are looked for."""
         for rank in self._layout.ranks_of_node(node):
-            log, link = RunDir(self._run_dir).hosted_log_file(rank), hosted.log_file(rank)
+            log, link = self._run_dir.hosted_log_file(rank), hosted.log_file(rank)
             log.touch()
             link.parent.mkdir(exist_ok=True)
             link.symlink_to(Path(os.path.relpath(log, link.parent)))

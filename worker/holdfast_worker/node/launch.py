@@ -34,7 +34,7 @@ from holdfast_worker.console import log_info
 from holdfast_worker.node.agent_process import AgentProcess, LogTail
 from holdfast_worker.node.connectivity import start_connectivity_check
 from holdfast_worker.node.exit_report import ExitReport
-from holdfast_worker.node.fork_server import ENTRYPOINT
+from holdfast_worker.node.fork_server import ENTRYPOINT, Spare
 from holdfast_worker.node.hosted_nodes import HostedNodes
 from holdfast_worker.node.rank_variables import (
     DEBUG_RANKS,
@@ -98,14 +98,16 @@ class NodeLauncher:
         config: Config,
         notice_sources: NoticeSources,
         extra_variables: Mapping[str, str],
+        *,
+        successor: Spare | None = None,
     ) -> None:
-        """`extra_variables` are added to the environment of the ranks."""
+        """`extra_variables` are added to the environment of the ranks. `successor`: see `AgentProcess`."""
         self._extra_variables = extra_variables
         self._topology = topology
         self._run_dir = run_dir
         self._config = config
         self._notice_sources = notice_sources
-        self._agent_process = AgentProcess(is_warm=config.is_warm)
+        self._agent_process = AgentProcess(is_warm=config.is_warm, successor=successor)
         self._exit_report = None if topology.node_rank else ExitReport(config, run_dir)
         self._hosting = Hosting(topology.nodes, config.min_nodes)
         self._hosted: HostedNodes | None = None
@@ -136,7 +138,8 @@ class NodeLauncher:
             return Exit.USAGE
         at = self._topology
         layout = layout or RankLayout.from_counts([_default_ranks(at)], at.nodes)
-        self._hosted = HostedNodes(self._run_dir.path, script, layout)
+        is_warm = self._config.is_warm and self._hosting.is_elastic
+        self._hosted = HostedNodes(self._run_dir, script, layout, is_warm=is_warm)
         code: int = Exit.FAILED
         try:
             code = self._run_ranks(script, layout)
@@ -381,11 +384,13 @@ def launch(
     metadata: MetadataService = MetadataService(),
     *,
     debug: bool = False,
+    successor: Spare | None = None,
 ) -> int:
     """Run `script` on this node and return its exit code.
 
     `ranks` has one number of processes for each node, or one for all; None: one per GPU. `metadata` is polled for notices if the
-    launcher recovers the job by itself and does not forward them. `debug` adds debug logs, and runs two ranks by default.
+    launcher recovers the job by itself and does not forward them. `debug` adds debug logs, and runs two ranks by default. `successor`: see
+    `AgentProcess`.
     """
     try:
         config = Config.of_node(environment())
@@ -412,7 +417,8 @@ def launch(
     watcher = MetadataWatcher(metadata, config.cloud) if incarnation else None
     sources = NoticeSources(_open_report_sender(config, topology, incarnation), watcher)
     extra = DEBUG_VARIABLES if debug else {}
-    return NodeLauncher(topology, RunDir(path), config, sources, extra).run(script, layout)
+    launcher = NodeLauncher(topology, RunDir(path), config, sources, extra, successor=successor)
+    return launcher.run(script, layout)
 
 
 def _create_incarnation(config: Config) -> Incarnation:

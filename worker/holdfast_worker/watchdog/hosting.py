@@ -13,9 +13,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-HOST_AFTER_S: Final = 2.0
-"""Time for a replacement to connect before another node hosts the ranks.
-A lower value starts processes that are not needed; a higher value pays for nodes that wait while there is no replacement."""
+MOVE_TIMEOUT_S: Final = 5.0
+"""Time for a replacement that is ready to take over, before the ranks run on another node again.
+A lower value starts processes that are not needed; a higher value pays for nodes that wait."""
+HOST_TIMEOUT_S: Final = 15.0
+"""Time for ranks to start on their host, before a replacement takes precedence.
+A lower value ends ranks that are almost there; a higher value pays for nodes that wait for a host that hangs."""
 MAX_FAILURES: Final = 1
 """Failures of ranks on a host that are repeated.
 A lower value gives up after a coincidence; a higher value repeats a lack of memory."""
@@ -44,6 +47,7 @@ class Hosting:
         self._is_refused = min_nodes is None
         self._due_s: dict[int, float] = {}
         """When hosts are chosen for missing nodes."""
+        self._chosen_s: dict[int, float] = {}
         self._starts: dict[int, int] = {}
         """The newest start of each node on a host."""
         self._failures = 0
@@ -55,12 +59,18 @@ class Hosting:
         """Whether training continues with fewer nodes."""
         return self._min_nodes is not None
 
+    def move(self, node: int, now_s: float) -> None:
+        """Record that the ranks of a node move to its replacement."""
+        self.hosts.pop(node, None)
+        if not self._is_refused:
+            self._due_s[node] = now_s + MOVE_TIMEOUT_S
+
     def lose(self, node: int, now_s: float) -> None:
         """Record that no process of a node is left, nor of those that it hosted."""
-        was_hosted = self.hosts.pop(node, None) is not None
+        self.hosts.pop(node, None)
         if self._is_refused:
             return
-        self._due_s.setdefault(node, now_s + (0.0 if was_hosted else HOST_AFTER_S))
+        self._due_s[node] = now_s
         for each in self.hosted_by(node):
             del self.hosts[each]
             self._due_s[each] = now_s
@@ -103,8 +113,22 @@ class Hosting:
             host = min(standing, key=lambda each: (load.count(each), each == 0, each))
             start = max(starts.get(node, 0), self._starts.get(node, 0)) + 1
             self._starts[node] = start
+            self._chosen_s[node] = now_s
             chosen[node] = self.hosts[node] = Host(host, start, step)
         return chosen
+
+    @property
+    def starts(self) -> dict[int, int]:
+        """The start of each hosted node on its host."""
+        return {node: host.start for node, host in self.hosts.items()}
+
+    def held(self, now_s: float, missing: Collection[int]) -> dict[int, int]:
+        """Nodes whose replacements have to wait, because their ranks run on hosts or are about to, with their starts there."""
+        return {
+            node: start
+            for node, start in self.starts.items()
+            if node not in missing or now_s - self._chosen_s.get(node, 0.0) < HOST_TIMEOUT_S
+        }
 
     def accept(self, hosts: Mapping[int, Host]) -> None:
         """Record the leader's decision."""

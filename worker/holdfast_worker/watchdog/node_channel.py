@@ -14,7 +14,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -148,7 +148,7 @@ class NodeChannel:
         address: ChannelAddress,
         warn_after_s: float = UNREACHABLE_WARNING_S,
         *,
-        held: Iterable[int] = (),
+        held: Mapping[int, int] | None = None,
     ) -> None:
         """`held`: see `hold`."""
         self._address = address
@@ -161,7 +161,7 @@ class NodeChannel:
         self._thread = threading.Thread(target=self._run, name="holdfast-channel", daemon=True)
         self._is_open = threading.Event()
         self._starts: dict[int, int] = {}
-        self._held = frozenset(held)
+        self._held = held or {}
         self._standby: set[asyncio.StreamWriter] = set()
         """Connections of such replacements."""
         self.restarts = address.restarts or 0
@@ -188,9 +188,9 @@ class NodeChannel:
         line = f"{json.dumps(body, separators=(',', ':'))}\n".encode()
         self._loop.call_soon_threadsafe(self._broadcast, line, to_standby)
 
-    def hold(self, nodes: Iterable[int]) -> None:
-        """Have replacements of these nodes wait, because their ranks run elsewhere. Thread-safe."""
-        self._held = frozenset(nodes)
+    def hold(self, starts: Mapping[int, int]) -> None:
+        """Have later starts of nodes than these wait, because their ranks run elsewhere. Thread-safe."""
+        self._held = starts
 
     def receive(self) -> Iterator[ChannelEvent]:
         """Events since the last call, in order."""
@@ -307,7 +307,7 @@ class NodeChannel:
         self._standby.add(writer)
         heard_s, is_ready, may_take_over = time.monotonic(), False, False
         try:
-            while node in self._held and start > self._starts.get(node, 0):
+            while start > self._held.get(node, start):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(STANDBY_POLL_S):
                         line = await reader.readline()

@@ -6,7 +6,7 @@ each node. Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ class Surroundings:
     """Nodes with a connection to this one; the watchdog keeps it up to date."""
     election: CauseElection
     send: Callable[[Message], None]
-    hold: Callable[[Iterable[int]], None]
+    hold: Callable[[Mapping[int, int]], None]
     """See `NodeChannel.hold`."""
     step: Callable[[], int]
     """Number of completed steps of all ranks."""
@@ -234,8 +234,9 @@ class Replacement:
         for node in lost:
             if self._begin_node(now_s, node, also=lost):
                 self._hosting.lose(node, now_s)
-        with suppress(OSError):
-            self._run_dir.announce_waiting()
+        if len(self._starts) == self._around.nodes - 1:  # A node that never connected would not be missed.
+            with suppress(OSError):
+                self._run_dir.announce_waiting()
 
     def _begin_node(
         self, now_s: float, node: int, also: Sequence[int] = (), *, is_move: bool = False
@@ -270,7 +271,7 @@ class Replacement:
         if chosen:
             self._around.send(HostingDecision(hosts))
         self._move_ranks(now_s)
-        self._around.hold(hosts.keys() - missing)
+        self._around.hold(self._hosting.held(now_s, missing))
 
     def _move_ranks(self, now_s: float) -> None:
         """Have ranks move to replacements that are ready, once all ranks meet between two steps for that."""
@@ -283,8 +284,8 @@ class Replacement:
         if self._moving and self._regrouping.has_moving:
             for node in sorted(self._moving):
                 if self._begin_node(now_s, node, is_move=True):
-                    self._end_hosting(node)
-                    self._hosting.lose(node, now_s)
+                    self._hosting.move(node, now_s)
+                    self._around.send(HostingDecision(self._hosting.hosts))
 
     def _end_hosting(self, node: int) -> None:
         """Have the host of a node end its ranks there, as the node is replaced."""

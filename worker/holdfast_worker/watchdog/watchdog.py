@@ -109,7 +109,7 @@ class Watchdog:
         self._node, self._nodes = address.node, address.nodes
         self._node_suffix = f" on node {self._node}" if self._nodes > 1 else ""
         self._reader = HeartbeatReader(run_dir, ranks)
-        self._channel = NodeChannel(address, held=hosting.hosts) if self._nodes > 1 else None
+        self._channel = NodeChannel(address, held=hosting.starts) if self._nodes > 1 else None
         self._connected: set[int] = set()
         self._exited: set[int] = set()
         self._heartbeats: dict[int, tuple[Heartbeat, ...]] = {}
