@@ -77,7 +77,7 @@ class StepBoundary:
         return decide(votes, is_saved=is_saved, has_save_failed=bool(checkpointer.fatal_error))
 
     def _settle(self, recovery: RunRecovery, step: int, votes: StepVote) -> None:
-        """Have each rank's own state exchanged, and have all ranks meet again if some move to another node.
+        """Have each rank's own state exchanged, and all ranks meet again if some move.
 
         Raises:
             BoundaryRestarted: they have met again.

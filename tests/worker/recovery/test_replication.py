@@ -123,7 +123,7 @@ def test_repeated_boundary_does_not_look_like_a_late_change(rank: Rank) -> None:
     assert rank.replication.copies(2, is_settled=False)[0] == b"mine 2"
 
 
-def test_earlier_exchange_holds_until_the_repeated_one_is_complete(rank: Rank) -> None:
+def test_exchange_holds_until_the_repeated_one_is_complete(rank: Rank) -> None:
     rank.replication.exchange(1)
     rank.group.is_broken = rank.group.is_restarted = True
     with pytest.raises(BoundaryRestarted):

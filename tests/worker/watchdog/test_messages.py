@@ -12,15 +12,18 @@ from holdfast_worker.watchdog.failure_cause import FailureCause
 from holdfast_worker.watchdog.group_files import GroupAnswer, GroupRequest
 from holdfast_worker.watchdog.hang_attribution import RankInspection
 from holdfast_worker.watchdog.heartbeat import Heartbeat, Phase
+from holdfast_worker.watchdog.hosting import Host
 from holdfast_worker.watchdog.messages import (
     CauseReported,
     GroupDecision,
     GroupRequests,
+    HostingDecision,
     InspectReply,
     InspectRequest,
     Message,
     NodeExited,
     RankPositions,
+    RanksReady,
     StopAll,
 )
 from hypothesis import given
@@ -55,10 +58,16 @@ REQUESTS = st.builds(
     generation=COUNTS,
     address=st.text(max_size=100),
     is_new=st.booleans(),
+    moves=st.booleans(),
 )
 ANSWERS = st.builds(
-    GroupAnswer, generation=COUNTS, address=st.text(max_size=100), cause=st.text(max_size=1000)
+    GroupAnswer,
+    generation=COUNTS,
+    address=st.text(max_size=100),
+    cause=st.text(max_size=1000),
+    hosted=st.lists(COUNTS, max_size=3).map(tuple),
 )
+HOSTS = st.dictionaries(COUNTS, st.builds(Host, COUNTS, COUNTS), max_size=3)
 MESSAGES = st.one_of(
     st.builds(RankPositions, st.lists(HEARTBEATS, max_size=4).map(tuple)),
     st.builds(CauseReported, CAUSES),
@@ -68,12 +77,16 @@ MESSAGES = st.one_of(
     st.builds(NodeExited, COUNTS),
     st.builds(GroupRequests, st.lists(REQUESTS, max_size=4).map(tuple)),
     st.builds(GroupDecision, ANSWERS),
+    st.just(RanksReady()),
+    st.builds(HostingDecision, HOSTS),
 )
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(), inner, max_size=4),
 )
-KEYS = st.sampled_from(["pulses", "told", "ask", "found", "end", "bye", "waiting", "group"])
+KEYS = st.sampled_from(
+    ["pulses", "told", "ask", "found", "end", "bye", "waiting", "group", "ready", "hosts"]
+)
 
 
 @given(MESSAGES)

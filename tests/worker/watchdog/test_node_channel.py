@@ -23,6 +23,7 @@ from holdfast_worker.watchdog.node_channel import (
     Connected,
     Disconnected,
     NodeChannel,
+    ReadyOnStandby,
     Received,
 )
 from worker.support.run_driver import free_port, wait_until
@@ -320,3 +321,46 @@ def test_node_of_another_start_of_the_ranks_is_rejected(port: int) -> None:
 
     assert answer == b""
     assert not first.has(Connected(1))
+
+
+def test_replacement_waits_while_the_ranks_run_on_a_host(port: int) -> None:
+    first = Member(0, 2, port)
+
+    with opened(first), connect(port) as host:
+        first.channel.hold({1: 1})
+        host.sendall(greeting(restarts=None, start=1))
+        wait_until(lambda: first.has(Connected(1, 1)))
+        with connect(port) as replacement:
+            replacement.sendall(greeting(restarts=None, start=1000) + b'{"ready": true}\n')
+            wait_until(lambda: first.has(ReadyOnStandby(1)))
+            waiting = first.has(Connected(1, 1000))
+            first.channel.send({"group": []})
+            first.channel.send({"bye": 0}, to_standby=True)
+            lines = replacement.makefile("rb")
+            received = [lines.readline() for _ in range(2)]
+
+            first.channel.hold({})
+            wait_until(lambda: first.has(Connected(1, 1000)))
+        wait_until(lambda: first.has(Disconnected(1)))
+
+    assert not waiting
+    assert b'"bond"' in received[0]
+    assert json.loads(received[1]) in ({"bye": 0}, {}), "decisions are for the host"
+
+
+def test_replacement_that_is_lost_on_standby_is_reported(port: int) -> None:
+    first = Member(0, 2, port)
+
+    with opened(first), connect(port) as host:
+        first.channel.hold({1: 1})
+        host.sendall(greeting(restarts=None, start=1))
+        wait_until(lambda: first.has(Connected(1, 1)))
+        with connect(port) as replacement:
+            replacement.sendall(greeting(restarts=None, start=1000) + b'{"ready": true}\n')
+            wait_until(lambda: first.has(ReadyOnStandby(1)))
+        wait_until(lambda: first.has(ReadyOnStandby(1, is_ready=False)))
+
+        host.sendall(b'{"bye": 1}\n')
+        wait_until(lambda: first.has(Received(1, {"bye": 1})))
+
+    assert Connected(1, 1000) not in first.events

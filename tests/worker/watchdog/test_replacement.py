@@ -11,7 +11,12 @@ from holdfast_worker.run_dir import RunDir
 from holdfast_worker.watchdog.failure_cause import CauseElection, FailureCause
 from holdfast_worker.watchdog.group_files import GroupFiles, GroupRequest
 from holdfast_worker.watchdog.hosting import Hosting
-from holdfast_worker.watchdog.messages import GroupDecision, GroupRequests, Message
+from holdfast_worker.watchdog.messages import (
+    GroupDecision,
+    GroupRequests,
+    HostingDecision,
+    Message,
+)
 from holdfast_worker.watchdog.replacement import LEADER_TIMEOUT_S, Replacement, Surroundings
 
 NODES = 3
@@ -183,3 +188,83 @@ def test_replacement_gives_up_if_no_other_node_waits(tmp_path: Path) -> None:
     assert loading == ready == (None, None)
     assert cause
     assert cause.detail == "node 0 does not wait for this node"
+
+
+def elastic_leader(path: Path) -> Wrapper:
+    """The leader of three nodes, of which one is enough, after it has lost node 2."""
+    leader = Wrapper(path, min_nodes=1)
+    leader.run_dir.mark_replaceable()
+    leader.run_dir.mark_trained()
+    for node in (1, 2):
+        leader.replacement.mark_connected(0.0, node, 0)
+    leader.lose(2, 1.0)
+    leader.replacement.handle(1, GroupRequests((request(1),)))
+    GroupFiles(leader.run_dir).request(request(0))
+    leader.replacement.poll(1.0)
+    return leader
+
+
+def connect_host(leader: Wrapper) -> None:
+    """Connect the ranks of node 2 on their host, and form the group."""
+    leader.connected.add(2)
+    leader.replacement.mark_connected(2.0, 2, 1)
+    leader.replacement.handle(2, GroupRequests((request(2, is_new=True),)))
+    leader.replacement.poll(2.1)
+
+
+def test_leader_chooses_a_host_for_a_lost_node(tmp_path: Path) -> None:
+    leader = elastic_leader(tmp_path)
+
+    connect_host(leader)
+
+    hosting = [each.hosts for each in leader.sent if isinstance(each, HostingDecision)]
+    assert {node: host.node for node, host in hosting[-1].items()} == {2: 1}
+    assert leader.held[-1] == {2: 1}
+    assert isinstance(leader.sent[-1], GroupDecision)
+    assert (leader.sent[-1].answer.is_formed, leader.sent[-1].answer.hosted) == (True, (2,))
+
+
+def test_ranks_move_when_all_have_left_their_group(tmp_path: Path) -> None:
+    leader = elastic_leader(tmp_path)
+    connect_host(leader)
+
+    leader.replacement.mark_ready(2, is_ready=True)
+    leader.replacement.poll(3.0)
+    is_requested, decisions = leader.run_dir.is_move_requested(), leader.decisions
+    moving = GroupRequest(rank=0, generation=2, address="host:0", is_new=False, moves=True)
+    GroupFiles(leader.run_dir).request(moving)
+    leader.replacement.poll(3.1)
+
+    assert is_requested
+    assert leader.decisions == [*decisions, 2]
+    assert leader.held[-1] == {}, "the replacement may take over"
+    assert not leader.run_dir.is_move_requested()
+
+
+def test_no_rank_moves_if_the_replacement_is_lost(tmp_path: Path) -> None:
+    leader = elastic_leader(tmp_path)
+    connect_host(leader)
+    leader.replacement.mark_ready(2, is_ready=True)
+    leader.replacement.poll(3.0)
+
+    leader.replacement.mark_ready(2, is_ready=False)
+    leader.replacement.poll(3.1)
+
+    assert not leader.run_dir.is_move_requested()
+    assert leader.held[-1] == {2: 1}
+
+
+def test_two_nodes_that_are_lost_together_are_both_replaced(tmp_path: Path) -> None:
+    leader = Wrapper(tmp_path, min_nodes=1)
+    leader.run_dir.mark_replaceable()
+    leader.run_dir.mark_trained()
+    for node in (1, 2):
+        leader.replacement.mark_connected(0.0, node, 0)
+        leader.lose(node, 1.0)
+    GroupFiles(leader.run_dir).request(request(0))
+
+    leader.replacement.poll(1.0)
+
+    assert leader.election.elect(60.0, 5) is None, "no loss ends the attempt"
+    [*_, hosting] = [each.hosts for each in leader.sent if isinstance(each, HostingDecision)]
+    assert {node: host.node for node, host in hosting.items()} == {1: 0, 2: 0}

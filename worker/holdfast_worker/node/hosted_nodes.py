@@ -1,6 +1,6 @@
-"""Wrappers of missing nodes that run on this one, as the leader of the nodes decides (`watchdog.hosting`).
+"""Wrappers of missing nodes that run on this one.
 
-Each is a `holdfast-worker run` with the place of the missing node and a run directory of its own, so that other nodes see a
+The leader of the nodes decides about them (`watchdog.hosting`). Each is a `holdfast-worker run` with the place of the missing node and a run directory of its own, so that other nodes see a
 replacement. Its ranks share the devices of this node with the ranks of this node itself.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holdfast_worker.config import HOSTED_START, WRAPPER, environment
+from holdfast_worker.config import environment
 from holdfast_worker.console import log_info
 from holdfast_worker.node.hosted_reserve import HostedReserve
-from holdfast_worker.protocol.environment import Env, SkyEnv
+from holdfast_worker.node.rank_variables import hosted_node_variables
 from holdfast_worker.run_dir import RunDir
 from holdfast_worker.topology.nodes import RankLayout
 
@@ -29,8 +28,6 @@ END_S: Final = 20.0
 """Time for the ranks of hosted nodes to end after those of this node.
 A lower value cuts off exit handlers of scripts; a higher value pays for ranks that hang."""
 POLL_S: Final = 0.05
-HOST_ID: Final = "NCCL_HOSTID"
-"""NCCL refuses two ranks on one GPU, unless they claim to be on different machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,10 @@ class HostedNodes:
     def __init__(
         self, run_dir: RunDir, script: Sequence[str], layout: RankLayout, *, is_warm: bool
     ) -> None:
-        """`run_dir`: of this node. `script`: with its arguments. `is_warm`: a process is kept ready for the ranks of a lost node."""
+        """`run_dir`: of this node. `script`: with its arguments.
+
+        `is_warm`: a process is kept ready for the ranks of a lost node.
+        """
         self._run_dir = run_dir
         self._is_warm = is_warm
         self._reserve: HostedReserve | None = None
@@ -70,7 +70,10 @@ class HostedNodes:
                     log_info(f"the ranks of node {node} cannot run here: {error}")
 
     def close(self, *, waits: bool) -> None:
-        """End all hosted nodes. `waits`: their ranks end by themselves, together with those of this node."""
+        """End all hosted nodes.
+
+        `waits`: their ranks end by themselves, together with those of this node.
+        """
         until_s = time.monotonic() + (END_S if waits else 0.0)
         for hosted in self._running.values():
             while hosted.wrapper.poll() is None and time.monotonic() < until_s:
@@ -84,15 +87,7 @@ class HostedNodes:
         run_dir = self._run_dir.path / f"hosted-{node}-{start}"
         run_dir.mkdir(parents=True, exist_ok=True)
         self._link_logs(node, RunDir(run_dir))
-        env = {
-            HOST_ID: f"{socket.gethostname()}-{node}-{start}",
-            **environment(),
-            SkyEnv.NODE_RANK.value: str(node),
-            Env.RUN_DIR.value: str(run_dir),
-            Env.NODE_START.value: "1",
-            HOSTED_START: str(start),
-            WRAPPER: str(os.getpid()),
-        }
+        env = {**environment(), **hosted_node_variables(run_dir, node, start)}
         counts = ",".join(map(str, self._layout.ranks))
         words = ["-m", "holdfast_worker", "run", "--nproc-per-node", counts, *self._script]
         reserve, self._reserve = self._reserve, None
@@ -105,7 +100,7 @@ class HostedNodes:
         )
 
     def _link_logs(self, node: int, hosted: RunDir) -> None:
-        """Have the ranks of a node write to logs beside those of this node's ranks, where they are looked for."""
+        """Have the ranks of a node write to logs beside those of this node's ranks."""
         for rank in self._layout.ranks_of_node(node):
             log, link = self._run_dir.hosted_log_file(rank), hosted.log_file(rank)
             log.touch()

@@ -1,4 +1,4 @@
-"""A process that has imported torch and waits to become the wrapper of a hosted node (`hosted_nodes.py`).
+"""A process that waits to become the wrapper of a hosted node (`hosted_nodes.py`).
 
 It imports what ranks import while training runs. When it is needed, it forks the agent of the node, which forks the ranks as usual
 (`fork_server.py`), and runs the wrapper itself. Ranks of a lost node thus start without an interpreter or an import.

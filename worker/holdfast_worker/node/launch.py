@@ -101,7 +101,10 @@ class NodeLauncher:
         *,
         successor: Spare | None = None,
     ) -> None:
-        """`extra_variables` are added to the environment of the ranks. `successor`: see `AgentProcess`."""
+        """`extra_variables` are added to the environment of the ranks.
+
+        `successor`: see `AgentProcess`.
+        """
         self._extra_variables = extra_variables
         self._topology = topology
         self._run_dir = run_dir

@@ -1,14 +1,23 @@
-"""Environment variables that a wrapper adds for its ranks: logs and dumps of torch and NCCL, and those of `--debug`."""
+"""Environment variables that a wrapper adds for its ranks and for nodes that it hosts.
+
+They direct logs and dumps of torch and NCCL, and are those of `--debug`.
+"""
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
-from holdfast_worker.config import environment
-from holdfast_worker.protocol.environment import Env
+from holdfast_worker.config import HOSTED_START, WRAPPER, environment
+from holdfast_worker.protocol.environment import Env, SkyEnv
 from holdfast_worker.run_dir import RunDir
 from holdfast_worker.topology.nodes import Topology
+
+HOST_ID: Final = "NCCL_HOSTID"
+"""NCCL refuses two ranks on one GPU, unless they claim to be on different machines."""
 
 DEBUG_RANKS: Final = 2
 """The smallest number of ranks that communicate."""
@@ -53,4 +62,17 @@ def nccl_variables(run_dir: RunDir) -> dict[str, str]:
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH",
         "NCCL_DEBUG_FILE": str(run_dir.nccl_dir / "%p.log"),
+    }
+
+
+def hosted_node_variables(run_dir: Path, node: int, start: int) -> dict[str, str]:
+    """Variables of the wrapper of a node that this one hosts, with the number of its start."""
+    default = {HOST_ID: f"{socket.gethostname()}-{node}-{start}"}
+    return {
+        **(default if HOST_ID not in environment() else {}),
+        SkyEnv.NODE_RANK.value: str(node),
+        Env.RUN_DIR.value: str(run_dir),
+        Env.NODE_START.value: "1",
+        HOSTED_START: str(start),
+        WRAPPER: str(os.getpid()),
     }

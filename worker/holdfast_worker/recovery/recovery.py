@@ -158,7 +158,7 @@ class Recovery:
         return received
 
     def leave_group(self) -> None:
-        """Leave the group, as all ranks do at the same boundary, so that some can move to another node."""
+        """Leave the group at a boundary, as all ranks do, so that some can move."""
         self._moves = True
         self.group.interrupt()
 

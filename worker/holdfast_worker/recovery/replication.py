@@ -73,9 +73,9 @@ class Replication:
             self._exchanges[-1].work.wait()
 
     def check(self) -> tuple[int, bool, bool]:
-        """The size of this rank's state, whether to exchange it again, and whether it has changed since the exchange in the step.
+        """The size of this rank's state, whether to exchange it again, and whether it is late.
 
-        It is also exchanged again if there was no exchange, or if it failed.
+        It is late if it has changed since the exchange in the step. It is also exchanged again without an exchange, or after a failed one.
         """
         state, sent = self._capture(), self._sent
         self._sent = state

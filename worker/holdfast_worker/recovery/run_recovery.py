@@ -164,7 +164,7 @@ class RunRecovery:
 
     @property
     def moves(self) -> bool:
-        """Whether the wrapper of this node asks all ranks to meet again, as some move to another node."""
+        """Whether the wrapper of this node asks all ranks to meet again, so that some can move."""
         return self._run_dir.is_move_requested()
 
     def leave_group(self) -> None:

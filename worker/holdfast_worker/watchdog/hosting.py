@@ -123,7 +123,10 @@ class Hosting:
         return {node: host.start for node, host in self.hosts.items()}
 
     def held(self, now_s: float, missing: Collection[int]) -> dict[int, int]:
-        """Nodes whose replacements have to wait, because their ranks run on hosts or are about to, with their starts there."""
+        """Nodes whose replacements have to wait, with the starts of these nodes on their hosts.
+
+        Their ranks run there, or are about to.
+        """
         return {
             node: start
             for node, start in self.starts.items()

@@ -189,7 +189,7 @@ class NodeChannel:
         self._loop.call_soon_threadsafe(self._broadcast, line, to_standby)
 
     def hold(self, starts: Mapping[int, int]) -> None:
-        """Have later starts of nodes than these wait, because their ranks run elsewhere. Thread-safe."""
+        """Have later starts of nodes wait, because their ranks run elsewhere. Thread-safe."""
         self._held = starts
 
     def receive(self) -> Iterator[ChannelEvent]:
@@ -300,7 +300,7 @@ class NodeChannel:
     async def _wait_on_standby(
         self, node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, start: int
     ) -> bool:
-        """Wait until a replacement may take over, if the ranks of its predecessor run on another node.
+        """Wait until a replacement may take over, if its predecessor's ranks run elsewhere.
 
         Return False if it is lost before.
         """

@@ -234,14 +234,16 @@ class Replacement:
         for node in lost:
             if self._begin_node(now_s, node, also=lost):
                 self._hosting.lose(node, now_s)
-        if len(self._starts) == self._around.nodes - 1:  # A node that never connected would not be missed.
+        if (
+            len(self._starts) == self._around.nodes - 1
+        ):  # A node that never connected would not be missed.
             with suppress(OSError):
                 self._run_dir.announce_waiting()
 
     def _begin_node(
         self, now_s: float, node: int, also: Sequence[int] = (), *, is_move: bool = False
     ) -> bool:
-        """As the leader: begin to replace a node of which no process is left. Return whether that is possible.
+        """As the leader: begin to replace a node without processes. Return whether that is possible.
 
         `also`: nodes that are lost at the same time. `is_move`: its ranks run elsewhere, and its replacement is there.
         """
@@ -263,7 +265,7 @@ class Replacement:
         return can_replace
 
     def _host_missing_nodes(self, now_s: float) -> None:
-        """Have other nodes run the ranks of missing ones, and replacements wait until they are ready."""
+        """Have other nodes run the ranks of missing ones, and replacements wait."""
         missing, hosts = self._regrouping.missing, self._hosting.hosts
         chosen = self._hosting.choose(now_s, missing, self._starts, self._around.step())
         for node, host in chosen.items():
@@ -274,18 +276,21 @@ class Replacement:
         self._around.hold(self._hosting.held(now_s, missing))
 
     def _move_ranks(self, now_s: float) -> None:
-        """Have ranks move to replacements that are ready, once all ranks meet between two steps for that."""
+        """Have ranks move to replacements that are ready.
+
+        All ranks meet between two steps for that.
+        """
         self._moving &= self._hosting.hosts.keys() - self._regrouping.missing
-        with suppress(OSError):
-            if not self._moving or self._regrouping.loss:
-                self._run_dir.withdraw_move()
-            elif not self.is_suspected:
-                self._run_dir.request_move()
         if self._moving and self._regrouping.has_moving:
             for node in sorted(self._moving):
                 if self._begin_node(now_s, node, is_move=True):
                     self._hosting.move(node, now_s)
                     self._around.send(HostingDecision(self._hosting.hosts))
+        with suppress(OSError):
+            if not self._moving or self._regrouping.loss:
+                self._run_dir.withdraw_move()
+            elif not self.is_suspected:
+                self._run_dir.request_move()
 
     def _end_hosting(self, node: int) -> None:
         """Have the host of a node end its ranks there, as the node is replaced."""

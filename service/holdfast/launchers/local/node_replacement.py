@@ -106,7 +106,10 @@ class NodeReplacements:
 
     @property
     def are_unneeded(self) -> bool:
-        """Whether the program has completed on node 0, and therefore on all, while replacements may still start."""
+        """Whether the program has completed on node 0 while replacements may still start.
+
+        It has completed on all nodes then.
+        """
         return any(end.node == 0 and end.has_succeeded for end in self._processes.exits) and all(
             node in self._starts or not self._processes.is_running(node)
             for node in range(len(self._processes.folders))
