@@ -358,6 +358,7 @@ def test_replacement_that_is_lost_on_standby_is_reported(port: int) -> None:
         with connect(port) as replacement:
             replacement.sendall(greeting(restarts=None, start=1000) + b'{"ready": true}\n')
             wait_until(lambda: first.has(ReadyOnStandby(1)))
+            replacement.recv(MAX_LINE_BYTES)  # With unread data, the connection would be reset.
         wait_until(lambda: first.has(ReadyOnStandby(1, is_ready=False)))
 
         host.sendall(b'{"bye": 1}\n')

@@ -312,7 +312,7 @@ class NodeChannel:
                     async with asyncio.timeout(STANDBY_POLL_S):
                         line = await reader.readline()
                     heard_s = time.monotonic()
-                    if not is_ready and parse_line(line).get(READY) is True:
+                    if parse_line(line).get(READY) is True and not is_ready:
                         is_ready = True
                         self._events.put(ReadyOnStandby(node))
                 if time.monotonic() - heard_s > IDLE_TIMEOUT_S:
