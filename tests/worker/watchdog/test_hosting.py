@@ -111,3 +111,13 @@ def test_replacements_wait_while_a_host_has_the_ranks(hosting: Hosting) -> None:
     assert hosting.held(HOST_TIMEOUT_S, []) == {3: 1}, "they run there"
     assert hosting.end(3)
     assert hosting.held(0.0, []) == {}
+
+
+def test_start_on_a_host_is_never_repeated(hosting: Hosting) -> None:
+    hosting.lose(3, 0.0)
+    first = hosting.choose(0.0, [3], {3: 0}, step=10)[3]
+    hosting.lose(3, 1.0)  # The ranks have not connected from there.
+
+    second = hosting.choose(1.0, [3], {3: 0}, step=10)[3]
+
+    assert second.start > first.start, "the wrapper on the first host could still connect"

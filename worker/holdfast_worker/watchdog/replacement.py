@@ -287,10 +287,10 @@ class Replacement:
                     self._hosting.move(node, now_s)
                     self._around.send(HostingDecision(self._hosting.hosts))
         with suppress(OSError):
-            if not self._moving or self._regrouping.loss:
-                self._run_dir.withdraw_move()
-            elif not self.is_suspected:
+            if self._moving and not self._regrouping.loss and not self.is_suspected:
                 self._run_dir.request_move()
+            elif not self._moving or self._regrouping.loss:
+                self._run_dir.withdraw_move()
 
     def _end_hosting(self, node: int) -> None:
         """Have the host of a node end its ranks there, as the node is replaced."""
