@@ -224,8 +224,8 @@ WORKER_MISTAKES: Final = (
     Mistake(
         name="group-left-at-each-boundary",
         file=f"{W}watchdog/replacement.py",
-        old="elif not self._moving or self._regrouping.loss:",
-        new="elif not self._moving:",
+        old="elif not moving or self._regrouping.loss:",
+        new="elif not moving:",
         tests=("tests/worker/watchdog/test_replacement.py",),
     ),
     Mistake(

@@ -241,6 +241,19 @@ def test_ranks_move_when_all_have_left_their_group(tmp_path: Path) -> None:
     assert not leader.run_dir.is_move_requested()
 
 
+def test_replacement_is_ready_before_the_ranks_run_on_their_host(tmp_path: Path) -> None:
+    leader = elastic_leader(tmp_path)
+    leader.replacement.mark_ready(2, is_ready=True)
+    leader.replacement.poll(1.5)
+    early = leader.run_dir.is_move_requested()
+
+    connect_host(leader)
+    leader.replacement.poll(2.2)
+
+    assert not early
+    assert leader.run_dir.is_move_requested()
+
+
 def test_no_rank_moves_if_the_replacement_is_lost(tmp_path: Path) -> None:
     leader = elastic_leader(tmp_path)
     connect_host(leader)

@@ -85,8 +85,8 @@ class Replacement:
         self._replaces_nodes = replaces_nodes
         self._starts: dict[int, int] = {}
         """The start of each node that has connected; see `hosting`."""
-        self._moving: set[int] = set()
-        """Hosted nodes whose replacements are ready to take over."""
+        self._ready: set[int] = set()
+        """Nodes whose replacements wait, and are ready to take over."""
         self._ready_s: float | None = None
         """When all ranks of a new node were ready to take over."""
         self.waits_for_leader = is_new
@@ -125,7 +125,8 @@ class Replacement:
         if start > before:
             self._starts[node] = start
             host = self._hosting.hosts.get(node)
-            if host and host.start < start:
+            if host is None or host.start < start:  # It is not the host that has connected.
+                self._ready.discard(node)
                 self._end_hosting(node)
             # A connection to a machine without power seems to stand. Its successor proves that it is lost.
             if node not in self._regrouping.missing:
@@ -135,9 +136,9 @@ class Replacement:
     def mark_ready(self, node: int, *, is_ready: bool) -> None:
         """Record that the replacement of a hosted node is ready to take over, or is lost again."""
         if is_ready:
-            self._moving.add(node)
+            self._ready.add(node)
         else:
-            self._moving.discard(node)
+            self._ready.discard(node)
 
     def handle(
         self, node: int, message: GroupRequests | GroupDecision | HostingDecision | RanksReady
@@ -234,9 +235,8 @@ class Replacement:
         for node in lost:
             if self._begin_node(now_s, node, also=lost):
                 self._hosting.lose(node, now_s)
-        if (
-            len(self._starts) == self._around.nodes - 1
-        ):  # A node that never connected would not be missed.
+        # A node that never connected would not be missed.
+        if len(self._starts) == self._around.nodes - 1:
             with suppress(OSError):
                 self._run_dir.announce_waiting()
 
@@ -280,16 +280,16 @@ class Replacement:
 
         All ranks meet between two steps for that.
         """
-        self._moving &= self._hosting.hosts.keys() - self._regrouping.missing
-        if self._moving and self._regrouping.has_moving:
-            for node in sorted(self._moving):
+        moving = self._ready & self._hosting.hosts.keys() - self._regrouping.missing
+        if moving and self._regrouping.has_moving:
+            for node in sorted(moving):
                 if self._begin_node(now_s, node, is_move=True):
                     self._hosting.move(node, now_s)
                     self._around.send(HostingDecision(self._hosting.hosts))
         with suppress(OSError):
-            if self._moving and not self._regrouping.loss and not self.is_suspected:
+            if moving and not self._regrouping.loss and not self.is_suspected:
                 self._run_dir.request_move()
-            elif not self._moving or self._regrouping.loss:
+            elif not moving or self._regrouping.loss:
                 self._run_dir.withdraw_move()
 
     def _end_hosting(self, node: int) -> None:
