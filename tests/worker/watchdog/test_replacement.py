@@ -241,6 +241,26 @@ def test_ranks_move_when_all_have_left_their_group(tmp_path: Path) -> None:
     assert not leader.run_dir.is_move_requested()
 
 
+def test_ranks_on_their_former_host_join_no_group(tmp_path: Path) -> None:
+    leader = elastic_leader(tmp_path)
+    connect_host(leader)
+    leader.replacement.mark_ready(2, is_ready=True)
+    moving = [
+        GroupRequest(rank=rank, generation=2, address=f"host:{rank}", is_new=False, moves=True)
+        for rank in range(NODES)
+    ]
+    GroupFiles(leader.run_dir).request(moving[0])
+    leader.replacement.poll(3.0)
+
+    leader.replacement.handle(1, GroupRequests((moving[1],)))
+    leader.replacement.handle(2, GroupRequests((moving[2],)))
+    leader.replacement.poll(3.1)
+
+    last = leader.sent[-1]
+    assert isinstance(last, GroupDecision)
+    assert not last.answer.is_formed, "the replacement has not asked yet"
+
+
 def test_replacement_is_ready_before_the_ranks_run_on_their_host(tmp_path: Path) -> None:
     leader = elastic_leader(tmp_path)
     leader.replacement.mark_ready(2, is_ready=True)

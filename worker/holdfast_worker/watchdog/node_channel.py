@@ -383,7 +383,7 @@ class NodeChannel:
             while True:
                 async with asyncio.timeout(IDLE_TIMEOUT_S):
                     line = await reader.readline()
-                if not line:
+                if not line or self._writers.get(node) is not writer:
                     return
                 if body := parse_line(line):
                     self._events.put(Received(node, body, time.monotonic()))

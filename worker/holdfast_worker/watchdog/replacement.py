@@ -146,7 +146,9 @@ class Replacement:
         """Handle a message of a node."""
         match message:
             case GroupRequests(requests):
-                self._regrouping.update(node, requests)
+                # The host of a node whose ranks move, or a node behind a broken network, may still send requests.
+                if node not in self._regrouping.missing:
+                    self._regrouping.update(node, requests)
             case GroupDecision(answer):
                 if node == LEADER:
                     self._accept(answer)
