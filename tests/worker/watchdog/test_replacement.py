@@ -256,9 +256,8 @@ def test_ranks_on_their_former_host_join_no_group(tmp_path: Path) -> None:
     leader.replacement.handle(2, GroupRequests((moving[2],)))
     leader.replacement.poll(3.1)
 
-    last = leader.sent[-1]
-    assert isinstance(last, GroupDecision)
-    assert not last.answer.is_formed, "the replacement has not asked yet"
+    [*_, last] = [each.answer for each in leader.sent if isinstance(each, GroupDecision)]
+    assert not last.is_formed, "the replacement has not asked yet"
 
 
 def test_replacement_is_ready_before_the_ranks_run_on_their_host(tmp_path: Path) -> None:
