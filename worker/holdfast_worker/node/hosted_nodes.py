@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,7 +20,8 @@ from typing import Final
 
 from holdfast_worker.config import environment
 from holdfast_worker.console import log_info
-from holdfast_worker.node.hosted_reserve import HostedReserve
+from holdfast_worker.node import fork_server
+from holdfast_worker.node.fork_server import Program, Spare
 from holdfast_worker.node.rank_variables import hosted_node_variables
 from holdfast_worker.run_dir import RunDir
 from holdfast_worker.topology.nodes import RankLayout
@@ -28,6 +30,60 @@ END_S: Final = 20.0
 """Time for the ranks of hosted nodes to end after those of this node.
 A lower value cuts off exit handlers of scripts; a higher value pays for ranks that hang."""
 POLL_S: Final = 0.05
+
+
+PROGRAM: Final = (
+    "import sys; sys.flags.safe_path or sys.path.pop(0); "
+    "from holdfast_worker.node.hosted_reserve import main; main()"
+)
+"""The argument of `python -c`; see `fork_server.PROGRAM`. The module imports the one that imports this one."""
+OUTPUTS: Final = (1, 2)
+"""Files that it shares with the wrapper that started it."""
+
+
+class HostedReserve:
+    """The reserve of a wrapper."""
+
+    def __init__(self, script: Sequence[str], ranks: int) -> None:
+        """`ranks`: of a hosted node.
+
+        Raises:
+            OSError: no process can be created.
+        """
+        connection, other_end = socket.socketpair()
+        with other_end:
+            words = [sys.executable, "-u", "-c", PROGRAM]
+            numbers = (os.getpid(), other_end.fileno(), ranks)
+            self._process = subprocess.Popen(
+                [*words, *map(str, numbers), script[0]],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[other_end.fileno()],
+                start_new_session=True,
+            )
+        self._spare = Spare(0, connection)
+
+    def run(self, words: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
+        """Have it run `python WORDS`, a wrapper; None if it has ended or does not respond."""
+        program = Program(
+            words=words,
+            cwd=str(Path.cwd()),
+            env=env,
+            files=OUTPUTS,
+            is_session=False,
+            ignored=fork_server.ignored_signals(),
+        )
+        try:
+            self._spare.run(program, OUTPUTS)
+        except OSError:
+            self.end()
+            return None
+        return self._process
+
+    def end(self) -> None:
+        """End it."""
+        self._spare.disconnect()
+        self._process.kill()
+        self._process.wait()
 
 
 @dataclass(frozen=True, slots=True)
