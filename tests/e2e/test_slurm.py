@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from local_slurm import SlurmCluster
@@ -32,10 +33,10 @@ class LoginNodeService(Service):
         self.words = ("serve", "--host", "0.0.0.0")
         self.environment["HOLDFAST_TRUST_LOOPBACK"] = "true"
 
-    def submit_example(self, name: str, partition: str, step_s: float = 0.0) -> str:
+    def submit_example(self, name: str, partition: str, step_s: float = 0.0, nodes: Any = 2) -> str:
         return self.submit(
             name=name,
-            num_nodes=2,
+            num_nodes=nodes,
             workdir=str(EXAMPLE),
             resources={"infra": f"slurm/stand/{partition}"},
             run=f"holdfast-worker run train.py --steps {STEPS} --step-seconds {step_s}",
@@ -144,3 +145,47 @@ def test_capacity_loss_leaves_the_final_weights_unchanged(
     assert lost == [cause]
     assert service.restored_at(job) >= 6, "it resumed and did not restart"
     assert service.weights(job) == uninterrupted_weights
+
+
+def fail_second_node(service: LoginNodeService, job: str) -> None:
+    node = service.nodes(job)[1]
+    service.cluster.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+
+
+def cut_power_of_second_node(service: LoginNodeService, job: str) -> None:
+    service.cluster.cut(service.nodes(job)[1])
+
+
+@pytest.fixture(scope="module")
+def weights_of_three_nodes(service: LoginNodeService) -> str:
+    """Weights of an uninterrupted run on three nodes."""
+    job = service.submit_example("left-alone-on-three", "main", nodes=3)
+    assert service.ended(job)["state"] == "succeeded", service.cli("logs", job).stdout
+    return service.weights(job)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("lose_node", [fail_second_node, cut_power_of_second_node])
+def test_elastic_job_loses_no_step_with_its_node(
+    service: LoginNodeService,
+    slurm: SlurmCluster,
+    weights_of_three_nodes: str,
+    lose_node: Callable[[LoginNodeService, str], None],
+) -> None:
+    job = service.submit_example("elastic", "main", 1.0, {"min": 2, "max": 3})
+    service.wait_for_checkpoint(job)
+
+    lose_node(service, job)
+    service.until(job, lambda job: job["state"] == "degraded")
+    done = service.ended(job)
+
+    events = service.json("events", job)
+    bodies = {event["kind"]: event["body"] for event in events}
+    assert done["state"] == "succeeded", service.cli("logs", job).stdout
+    assert "CapacityLost" not in bodies, service.cli("logs", job).stdout
+    lost = bodies["NodeLost"]
+    assert (lost["node"], lost["nodes"], lost["cause"]) == (1, 2, "node_failed")
+    assert bodies["RanksReplaced"]["hosted_nodes"] == [1]
+    assert service.json("bill", job)["lost_steps"] == 0
+    assert service.weights(job) == weights_of_three_nodes

@@ -94,6 +94,18 @@ def test_four_nodes_of_four_gpus_are_a_script_for_sbatch() -> None:
     assert body == BY_HAND.read_text().partition(FROM_HERE)[2]
 
 
+def test_elastic_job_keeps_its_other_nodes() -> None:
+    spec, task = parse(num_nodes={"min": 2, "max": 4})
+
+    head = standalone_script(spec, task).partition(FROM_HERE)[0]
+
+    assert head.replace("#SBATCH --no-kill\n", "").replace(
+        "export HOLDFAST_MIN_NODES=2\n", ""
+    ) == GOLDEN.replace("PROBE_PACKAGES=torch\n", "PROBE_PACKAGES=torch\nHOLDFAST_MIN_NODES=2\n")
+    assert "#SBATCH --no-kill\n" in head
+    assert "export HOLDFAST_MIN_NODES=2\n" in head
+
+
 def test_both_scripts_are_valid_bash(tmp_path: Path) -> None:
     rendered = tmp_path / "job.sbatch"
     rendered.write_text(standalone_script(*parse(run="echo 'it''s' \"$HOME\"\n", setup="true")))

@@ -256,17 +256,12 @@ def test_elastic_job_is_launched_on_its_maximum_of_nodes() -> None:
     ("infra", "recovery", "message"),
     [
         (
-            "slurm",
-            "in_process",
-            "is a range, and the Slurm launcher replaces all nodes after a loss; write the number of nodes, 8",
-        ),
-        (
             "aws",
             "in_process",
             "is a range, and the SkyPilot launcher replaces all nodes after a loss; write the number of nodes, 8",
         ),
         (
-            "local",
+            "slurm",
             "restart",
             (
                 "is a range, and with holdfast.recovery: restart all ranks end after a loss; "

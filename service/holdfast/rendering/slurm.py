@@ -73,6 +73,8 @@ def sbatch_options(task: Mapping[str, Any]) -> list[str]:
         **asked.options,
         "open-mode": "append",
         ("requeue" if asked.requeue else "no-requeue"): True,
+        # Otherwise Slurm ends all nodes of a job when one fails.
+        **({"no-kill": True} if _min_nodes(task) else {}),
         # Sent to the script only, which asks the ranks to save in time before the limit.
         "signal": f"B:USR1@{asked.notice_s}",
     }
@@ -87,13 +89,25 @@ def batch_script(task: Mapping[str, Any], options: Sequence[str], words: Mapping
         "PROBE": asked.probe,
         "PROBE_PACKAGES": " ".join(needs if asked.packages is None else asked.packages),
     }
-    variables = {**words, "SETUP": str(task.get("setup") or ""), "RUN": str(task["run"]), **probe}
+    elastic = {Env.MIN_NODES.value: least} if (least := _min_nodes(task)) else {}
+    variables = {
+        **words,
+        "SETUP": str(task.get("setup") or ""),
+        "RUN": str(task["run"]),
+        **probe,
+        **elastic,
+    }
     body = (
         (sky_tasks() / "train.sbatch").read_text(encoding="utf-8").partition(_COMMON_PART_MARKER)[2]
     )
     head = [f"#SBATCH {_argument(option)}" for option in options]
     lines = [f"{name}={_quoted(value)}" for name, value in variables.items()]
     return "\n".join(["#!/bin/bash", *head, "", *lines, "", _COMMON_PART_MARKER + body])
+
+
+def _min_nodes(task: Mapping[str, Any]) -> str:
+    """Return the number of nodes with which an elastic job continues; empty for other jobs."""
+    return str((task.get("envs") or {}).get(Env.MIN_NODES.value) or "")
 
 
 def standalone_script(spec: JobSpec, task: Mapping[str, Any]) -> str:

@@ -58,7 +58,7 @@ def elastic_flaws(spec: JobSpec) -> Iterator[ValidationIssue]:
     """Yield what prevents training on fewer nodes than an elastic job has."""
     if spec.min_nodes is None:
         return
-    if spec.engine is not Engine.LOCAL:
+    if spec.engine is Engine.SKYPILOT:
         yield ValidationIssue(
             "#/num_nodes",
             f"is a range, and the {launcher_name(spec.engine)} launcher replaces all nodes after a loss; "

@@ -5,6 +5,7 @@ The job or an observer writes them.
     submitted.<n>  job                                   the n-th Slurm job of this launch
     placed.<n>     at job restart nodes partition ...    a placement has started; written by itself
     left.<n>       at code node trained why words said   a placement has ended by itself
+    node_lost.<n>.<node>  at detail                      a node of placement n is lost, and the others continue without it
     lost.<n>       at cause detail guess                 its nodes are lost, and the launch continues; written by an observer
     denied.<why>   at                                    Slurm reports this reason for waiting
     cancelled      at
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.errors import LauncherUnreachable
@@ -36,7 +37,8 @@ class LaunchState:
     job: SlurmJob | None = None
     """The newest job in Slurm; None if Slurm was not queried."""
     silent_s: int = 0
-    """Age in seconds of the newest placement's oldest heartbeat, by the shared files' clock."""
+    """Age in seconds of the newest placement's oldest heartbeat, by the shared files' clock.
+    Lost nodes of an elastic job do not count."""
 
     def numbered(self, kind: str) -> dict[int, Fact]:
         """Return the facts of a kind by number, in order."""
@@ -46,6 +48,16 @@ class LaunchState:
             if name.startswith(f"{kind}.")
         }
         return dict(sorted(found.items()))
+
+    def node_losses(self, placement: int) -> list[tuple[int, Fact]]:
+        """Return the lost nodes of a placement without which the others continue, in order."""
+        prefix = f"node_lost.{placement}."
+        found = (
+            (int(name.removeprefix(prefix)), fact)
+            for name, fact in self.facts.items()
+            if name.startswith(prefix)
+        )
+        return sorted(found, key=lambda loss: (float(loss[1]["at"]), loss[0]))
 
     @property
     def is_known(self) -> bool:
@@ -61,7 +73,7 @@ def parse(text: str) -> LaunchState:
     """
     order: Mapping[str, Any] = {}
     facts: dict[str, Fact] = {}
-    row, silent_s = None, 0
+    row, beats = None, list[tuple[int, str]]()
     for line in text.split("\n"):
         kind, _, rest = line.partition("\t")
         match kind:
@@ -77,10 +89,14 @@ def parse(text: str) -> LaunchState:
             case "trouble":
                 raise LauncherUnreachable(f"Slurm did not respond: {rest}")
             case "beat":
-                silent_s = max(silent_s, int(rest))
+                age_s, _, node = rest.partition("\t")
+                beats.append((int(age_s), node))
             case _:
                 pass
-    return LaunchState(order=order, facts=facts, job=row, silent_s=silent_s)
+    state = LaunchState(order=order, facts=facts, job=row)
+    newest = max(state.numbered("placed"), default=0)
+    lost = {str(node) for node, _ in state.node_losses(newest)}
+    return replace(state, silent_s=max((s for s, node in beats if node not in lost), default=0))
 
 
 def format_fact(fact: Mapping[str, object]) -> str:

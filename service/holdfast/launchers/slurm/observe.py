@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from holdfast.domain.events import Cause, Outcome
@@ -9,6 +10,7 @@ from holdfast.domain.jobs.observation import (
     Denial,
     LaunchResult,
     LaunchStatus,
+    NodeChange,
     Observation,
     Placement,
 )
@@ -21,7 +23,7 @@ def observe(state: LaunchState, now: datetime) -> Observation:
         return Observation(status=LaunchStatus.ABSENT, since=now)
     lost = state.numbered("lost")
     trail = tuple(
-        _placement(state, fact, lost.get(number))
+        _placement(state, number, fact, lost.get(number))
         for number, fact in state.numbered("placed").items()
     )
     status, since, ending = LaunchStatus.WAITING, now, None
@@ -49,7 +51,7 @@ def at(fact: Fact) -> datetime:
     return datetime.fromtimestamp(round(float(fact["at"]), 3), UTC)
 
 
-def _placement(state: LaunchState, fact: Fact, lost: Fact | None) -> Placement:
+def _placement(state: LaunchState, number: int, fact: Fact, lost: Fact | None) -> Placement:
     nodes, price = len(fact["nodes"].split()), int(state.order["micros_per_node_hour"])
     return Placement(
         ready_at=at(fact),
@@ -62,7 +64,25 @@ def _placement(state: LaunchState, fact: Fact, lost: Fact | None) -> Placement:
         lost_at=at(lost) if lost else None,
         cause=Cause(lost["cause"]) if lost else None,
         detail=lost.get("detail", "") if lost else "",
+        node_changes=tuple(_node_changes(state, number, nodes, price)),
     )
+
+
+def _node_changes(
+    state: LaunchState, placement: int, nodes: int, price: int
+) -> Iterator[NodeChange]:
+    """Yield the losses of single nodes, of which Slurm replaces none within a job."""
+    losses = state.node_losses(placement)
+    for standing, (node, fact) in zip(reversed(range(nodes)), losses, strict=False):
+        yield NodeChange(
+            at=at(fact),
+            node=node,
+            nodes=standing,
+            micros_per_hour=standing * price,
+            on_demand_micros_per_hour=standing * price,
+            cause=Cause.NODE_FAILED,
+            detail=fact.get("detail", ""),
+        )
 
 
 def _zone(cluster: str, partition: str) -> str:

@@ -64,7 +64,8 @@ else
 fi
 now=$(date +%s)
 for beat in "$(ls -d ../attempts/* 2>/dev/null | sort -V | tail -n 1)"/node-*/beat; do
-  [[ ! -e $beat ]] || printf 'beat\t%s\n' "$((now - $(stat -c %Y "$beat")))"
+  node=${beat%/beat}
+  [[ ! -e $beat ]] || printf 'beat\t%s\t%s\n' "$((now - $(stat -c %Y "$beat")))" "${node##*/node-}"
 done
 """
 """Prints lines of `order`, `fact`, `row`, `gone` or `trouble`, and `beat`.
