@@ -14,7 +14,10 @@ run=$HOLDFAST_RUN_DIR
 if [ $SKYPILOT_NODE_RANK = 0 ]; then touch $run/trained $run/waits-for-nodes; fi
 [ $HOLDFAST_ATTEMPT = 2 ] && exit 0
 touch $run/up
-until [ -e "$DONE" ]; do sleep 0.1; done
+until [ -e "$DONE" ]; do
+  [ ! -e "$DONE.failed" ] || exit 1
+  sleep 0.1
+done
 """
 """A program in training whose ranks wait for those of a lost node. It succeeds in its second attempt."""
 
@@ -81,3 +84,23 @@ def test_failed_program_ends_all_nodes_before_training(cluster: SlurmBackend) ->
 
     assert seen.result
     assert (seen.result.exit_code, seen.result.detail) == (9, "node 1 exited with 9: no room")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("without_service", [True, False])
+def test_loss_of_first_node_requeues_the_job(cluster: SlurmBackend, without_service: bool) -> None:
+    """Slurm itself keeps the job, of which only the other nodes are left."""
+    submit(cluster, min_nodes=1)
+    wait_until_up(cluster)
+
+    cluster.cluster.cut("n1")
+    if without_service:
+        # As the worker does without its first node.
+        (cluster.home / "done.failed").touch()
+        eventually((cluster.folder("job-1") / "facts" / "placed.2").exists, PATIENCE_S)
+    seen = cluster.until("job-1", is_ended)
+
+    assert seen.result
+    assert seen.result.outcome is Outcome.SUCCEEDED, seen.result
+    assert [placement.cause for placement in seen.recent_placements] == [Cause.NODE_FAILED, None]
+    assert [placement.nodes for placement in seen.recent_placements] == [3, 3]

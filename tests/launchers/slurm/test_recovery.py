@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from holdfast.domain.events import Cause, Outcome
@@ -199,6 +200,45 @@ def test_silent_node_requeues_the_job() -> None:
     assert decision.action is SlurmAction.REQUEUE
     assert lost(decision) is Cause.NODE_FAILED
     assert decide(launch_state(unresponsive, facts, silent_s=SILENT_S + 1), NOW_S) == SlurmPlan()
+
+
+def test_lost_first_node_of_a_running_job_requeues_it() -> None:
+    row = SlurmJob(state="RUNNING")
+    state = replace(launch_state(row, {"placed.1": placed()}), lost_first_node="n1")
+
+    decision = decide(state, NOW_S)
+
+    assert lost(decision) is Cause.NODE_FAILED
+    assert decision.action is SlurmAction.REQUEUE
+
+
+def test_lost_nodes_of_an_elastic_job_are_node_changes() -> None:
+    facts = {
+        "placed.1": {**placed(), "nodes": "n1 n2 n3 n4"},
+        "node_lost.1.3": {"at": "200", "detail": "Slurm has lost n4"},
+        "node_lost.1.1": {"at": "300", "detail": "n2 was lost to the others"},
+        "placed.2": placed(500, restart=1),
+        "node_lost.2.1": {"at": "600", "detail": "Slurm has lost n2"},
+    }
+
+    first, second = observe(
+        launch_state(SlurmJob(state="RUNNING", restarts=1), facts), FixedClock().now()
+    ).recent_placements
+
+    assert [(c.node, c.nodes, c.micros_per_hour, c.cause) for c in first.node_changes] == [
+        (3, 3, 3, Cause.NODE_FAILED),
+        (1, 2, 2, Cause.NODE_FAILED),
+    ]
+    assert [change.nodes for change in second.node_changes] == [1]
+
+
+def test_lost_node_of_an_elastic_job_may_be_silent() -> None:
+    facts = "fact\tplaced.2\tat=1\036\nfact\tnode_lost.2.1\tat=5\036\n"
+    beats = "beat\t3\t0\nbeat\t900\t1\n"
+
+    assert parse(beats).silent_s == 900
+    assert parse(facts + beats).silent_s == 3
+    assert parse(facts + beats + "headless\tn1\n").lost_first_node == "n1"
 
 
 def test_release_lost_by_slurm_is_repeated() -> None:

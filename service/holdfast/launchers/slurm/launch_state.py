@@ -36,6 +36,8 @@ class LaunchState:
     """Facts by name."""
     job: SlurmJob | None = None
     """The newest job in Slurm; None if Slurm was not queried."""
+    lost_first_node: str = ""
+    """Name of the node of the batch script if Slurm has removed it from the running job, which is elastic."""
     silent_s: int = 0
     """Age in seconds of the newest placement's oldest heartbeat, by the shared files' clock.
     Lost nodes of an elastic job do not count."""
@@ -73,7 +75,7 @@ def parse(text: str) -> LaunchState:
     """
     order: Mapping[str, Any] = {}
     facts: dict[str, Fact] = {}
-    row, beats = None, list[tuple[int, str]]()
+    row, lost_first_node, beats = None, "", list[tuple[int, str]]()
     for line in text.split("\n"):
         kind, _, rest = line.partition("\t")
         match kind:
@@ -84,6 +86,8 @@ def parse(text: str) -> LaunchState:
                 facts[name] = _fact(body)
             case "row":
                 row = SlurmJob.parse(rest)
+            case "headless":
+                lost_first_node = rest
             case "gone":
                 row = SlurmJob.forgotten(rest)
             case "trouble":
@@ -93,7 +97,7 @@ def parse(text: str) -> LaunchState:
                 beats.append((int(age_s), node))
             case _:
                 pass
-    state = LaunchState(order=order, facts=facts, job=row)
+    state = LaunchState(order=order, facts=facts, job=row, lost_first_node=lost_first_node)
     newest = max(state.numbered("placed"), default=0)
     lost = {str(node) for node, _ in state.node_losses(newest)}
     return replace(state, silent_s=max((s for s, node in beats if node not in lost), default=0))

@@ -3,7 +3,8 @@
 `decide` derives new records and at most one action from the records of the launch and Slurm's state. Pure. Slurm requeues
 a job itself after a node failure or a preemption. Where it does not, another Slurm job follows under the same launch:
 on clusters that cancel preempted jobs, and if Slurm mistook the end for the program's own. If a node falls silent while
-Slurm reports the job as running, the job is requeued (`SILENT_S`).
+Slurm reports the job as running, the job is requeued (`SILENT_S`). The same applies to an elastic job that has lost its
+first node, because Slurm keeps the others.
 """
 
 from __future__ import annotations
@@ -140,12 +141,20 @@ def _while_running(
     if not facts and not stands and newest and _is_current(state, placed[newest], state.job):
         # The placement is already recorded as lost, but Slurm did not receive the requeue.
         return SlurmPlan({}, SlurmAction.REQUEUE)
-    if stands and state.silent_s > SILENT_S and not state.job.was_suspended:
-        detail = f"a node sent no heartbeat for {state.silent_s} s although Slurm reports the job as running"
+    if stands and (detail := _unnoticed_loss(state, state.job)):
         gone = _Lost(Cause.NODE_FAILED, detail)
         facts[f"lost.{newest}"] = _loss(state, newest, gone, now_s)
         return SlurmPlan(facts, SlurmAction.REQUEUE)
     return SlurmPlan(facts)
+
+
+def _unnoticed_loss(state: LaunchState, row: SlurmJob) -> str:
+    """Describe a loss after which Slurm does not requeue the running job; empty without one."""
+    if state.lost_first_node:
+        return f"Slurm lost {state.lost_first_node}, the first node, whose script requeues the job"
+    if state.silent_s > SILENT_S and not row.was_suspended:
+        return f"a node sent no heartbeat for {state.silent_s} s although Slurm reports the job as running"
+    return ""
 
 
 def _at_end(

@@ -43,6 +43,11 @@ ask() { # The job in Slurm, and the relevant part of its state
   row=$(scontrol -o show job "$job" 2>&1)
   state="$? $(sed -n 's/.*\(JobState=[^ ]*\).*\( Restarts=[^ ]*\).*/\1\2/p' <<< "$row")"
 }
+first_node() { # The node of the script, if Slurm has removed it from a running job that continues without lost nodes
+  local host=${row#* BatchHost=} names=${row#* NodeList=}
+  [[ $row = *" JobState=RUNNING "*" BatchHost="* ]] && grep -q -- '"--no-kill"' ../order || return 0
+  names=$(scontrol show hostnames "${names%% *}") && ! grep -qxF "${host%% *}" <<< "$names" && echo "${host%% *}"
+}
 # Read records and Slurm's state from one moment: a job may start and end between the two reads.
 for try in 1 2 3 4 5; do
   submitted=$(newest)
@@ -57,6 +62,7 @@ done
 printf '%s\n' "$written"
 if [[ $state = "0 "* && $row = *JobState=* ]]; then
   printf 'row\t%s\n' "${row%%$'\n'*}"
+  printf 'headless\t%s\n' "$(first_node)"
 elif [[ $row = *"Invalid job id"* ]]; then
   printf 'gone\t%s\n' "$(sacct -X -n -P -D -j "$job" -o State 2>/dev/null | tail -n 1)"
 else
@@ -68,7 +74,7 @@ for beat in "$(ls -d ../attempts/* 2>/dev/null | sort -V | tail -n 1)"/node-*/be
   [[ ! -e $beat ]] || printf 'beat\t%s\t%s\n' "$((now - $(stat -c %Y "$beat")))" "${node##*/node-}"
 done
 """
-"""Prints lines of `order`, `fact`, `row`, `gone` or `trouble`, and `beat`.
+"""Prints lines of `order`, `fact`, `row` with `headless`, `gone` or `trouble`, and `beat`.
 Prints nothing for an unknown launch."""
 
 SUBMIT: Final = (
