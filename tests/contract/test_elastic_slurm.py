@@ -13,6 +13,7 @@ WAITS = """
 run=$HOLDFAST_RUN_DIR
 if [ $SKYPILOT_NODE_RANK = 0 ]; then touch $run/trained $run/waits-for-nodes; fi
 [ $HOLDFAST_ATTEMPT = 2 ] && exit 0
+[ $SKYPILOT_NODE_RANK = 2 ] && echo hosted > $run/ranks/rank-1.hosted.log
 touch $run/up
 until [ -e "$DONE" ]; do
   [ ! -e "$DONE.failed" ] || exit 1
@@ -63,6 +64,32 @@ def test_other_nodes_complete_without_a_lost_one(cluster: SlurmBackend) -> None:
     assert (change.node, change.nodes, change.micros_per_hour) == (1, 2, 2_000_000)
     assert (change.cause, change.detail) == (Cause.NODE_FAILED, "Slurm has lost n2")
     assert placement.lost_at is None
+
+
+def test_log_of_hosted_rank_is_listed_with_its_host(cluster: SlurmBackend) -> None:
+    submit(cluster, min_nodes=2)
+    wait_until_up(cluster)
+    do(cluster.launcher.cancel("job-1"))
+
+    (hosted,) = [log for log in do(cluster.launcher.logs("job-1")) if log.rank is not None]
+
+    assert (hosted.node, hosted.rank, hosted.is_hosted) == (2, 1, True)
+    assert cluster.launcher.read_log("job-1", hosted, 0, 100) == b"hosted\n"
+
+
+def test_degraded_job_is_cancelled_with_notice(cluster: SlurmBackend) -> None:
+    submit(cluster, min_nodes=2)
+    wait_until_up(cluster)
+    fail_node(cluster, "n2")
+    cluster.until("job-1", has_lost_node)
+
+    do(cluster.launcher.cancel("job-1"))
+    seen = cluster.until("job-1", is_ended)
+
+    assert seen.result
+    assert seen.result.outcome is Outcome.CANCELLED, seen.result
+    attempt = cluster.folder("job-1") / "attempts" / "1"
+    assert "deadline" in (attempt / "node-2" / "run" / "notice.json").read_text()
 
 
 def test_job_with_too_few_nodes_left_is_requeued(cluster: SlurmBackend) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast_worker.protocol.environment import HOSTED_LOG_SUFFIX
+
 from holdfast.domain.events import Outcome
 from holdfast.domain.jobs.crash_loop import restart_pause_s
 from holdfast.domain.jobs.observation import Observation
@@ -98,7 +100,8 @@ class SlurmLauncher:
 
     def read_log(self, key: str, source: LogSource, offset: int, limit: int) -> bytes:
         """Read at most `limit` bytes of a log from `offset`; empty at its end and for a missing log."""
-        file = "node.log" if source.rank is None else f"run/ranks/rank-{source.rank}.log"
+        suffix = HOSTED_LOG_SUFFIX if source.is_hosted else ".log"
+        file = "node.log" if source.rank is None else f"run/ranks/rank-{source.rank}{suffix}"
         path = f"{source.attempt}/node-{source.node}/{file}"
         folder = self._paths.launch(key)
         return self._run(remote_scripts.READ_LOG, folder, path, str(offset), str(limit)).out
@@ -263,10 +266,11 @@ def _sbatch_reason(words: str) -> str:
 def _log_source(line: str) -> LogSource:
     size, _, path = line.partition(" ")
     attempt, node, *_, name = path.split("/")
-    rank = re.fullmatch(r"rank-(\d+)\.log", name)
+    rank = re.fullmatch(rf"rank-(\d+)(?:\.log|({re.escape(HOSTED_LOG_SUFFIX)}))", name)
     return LogSource(
         attempt=int(attempt),
         node=int(node.removeprefix("node-")),
         rank=int(rank[1]) if rank else None,
         size_bytes=int(size),
+        is_hosted=rank is not None and rank[2] is not None,
     )
