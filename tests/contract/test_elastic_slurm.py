@@ -16,7 +16,7 @@ if [ $SKYPILOT_NODE_RANK = 0 ]; then touch $run/trained $run/waits-for-nodes; fi
 [ $SKYPILOT_NODE_RANK = 2 ] && echo hosted > $run/ranks/rank-1.hosted.log
 touch $run/up
 until [ -e "$DONE" ]; do
-  [ ! -e "$DONE.failed" ] || exit 1
+  [ ! -e "$DONE.$SKYPILOT_NODE_RANK" ] || exit 9
   sleep 0.1
 done
 """
@@ -64,6 +64,33 @@ def test_other_nodes_complete_without_a_lost_one(cluster: SlurmBackend) -> None:
     assert (change.node, change.nodes, change.micros_per_hour) == (1, 2, 2_000_000)
     assert (change.cause, change.detail) == (Cause.NODE_FAILED, "Slurm has lost n2")
     assert placement.lost_at is None
+
+
+@pytest.mark.parametrize(
+    ("is_hosted", "detail"),
+    [
+        (True, "n3 was lost to the others"),
+        pytest.param(False, "the program on n3 exited with 9", marks=pytest.mark.full),
+    ],
+)
+def test_job_completes_without_a_failed_program(
+    cluster: SlurmBackend, is_hosted: bool, detail: str
+) -> None:
+    """Slurm knows nothing of such a loss, of which the worker of another node may know."""
+    submit(cluster, min_nodes=2)
+    wait_until_up(cluster)
+
+    (cluster.home / "done.2").touch()
+    if is_hosted:
+        (cluster.folder("job-1") / "attempts/1/node-1/run/hosted-2-1").mkdir()
+    degraded = cluster.until("job-1", has_lost_node)
+    (cluster.home / "done").touch()
+    seen = cluster.until("job-1", is_ended)
+
+    (change,) = degraded.recent_placements[-1].node_changes
+    assert (change.node, change.nodes, change.detail) == (2, 2, detail)
+    assert seen.result
+    assert seen.result.outcome is Outcome.SUCCEEDED, seen.result
 
 
 def test_log_of_hosted_rank_is_listed_with_its_host(cluster: SlurmBackend) -> None:
@@ -123,7 +150,8 @@ def test_loss_of_first_node_requeues_the_job(cluster: SlurmBackend, without_serv
     cluster.cluster.cut("n1")
     if without_service:
         # As the worker does without its first node.
-        (cluster.home / "done.failed").touch()
+        for node in (1, 2):
+            (cluster.home / f"done.{node}").touch()
         eventually((cluster.folder("job-1") / "facts" / "placed.2").exists, PATIENCE_S)
     seen = cluster.until("job-1", is_ended)
 
