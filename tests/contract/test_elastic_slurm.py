@@ -130,6 +130,7 @@ def test_job_with_too_few_nodes_left_is_requeued(cluster: SlurmBackend) -> None:
     assert seen.result.outcome is Outcome.SUCCEEDED, seen.result
     assert [placement.cause for placement in seen.recent_placements] == [Cause.NODE_FAILED, None]
     assert [placement.nodes for placement in seen.recent_placements] == [3, 3]
+    assert "why=lost\n" in (cluster.folder("job-1") / "facts" / "left.1").read_text()
 
 
 def test_failed_program_ends_all_nodes_before_training(cluster: SlurmBackend) -> None:

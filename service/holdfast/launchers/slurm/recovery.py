@@ -79,6 +79,9 @@ _BY_STATE: Final[Mapping[str, _Lost | _Ended]] = {
 _BY_REASON: Final[Mapping[str, _Lost]] = {
     "preempted": _PREEMPTED,
     "time": _TIME_IS_UP,
+    "lost": _Lost(
+        Cause.NODE_FAILED, "Slurm lost a node without which the others could not continue"
+    ),
     "told": _Lost(Cause.NODE_FAILED, "Slurm ended the job, as after the loss of a node"),
 }
 """Ends whose reason was reported to the script."""
