@@ -157,8 +157,29 @@ JOB_MISTAKES: Final = (
     Mistake(
         name="suspended-slurm-job-requeued",
         file=f"{S}launchers/slurm/recovery.py",
-        old=" and not state.job.was_suspended:",
+        old=" and not row.was_suspended:",
         new=":",
+        tests=("tests/launchers/slurm/test_recovery.py",),
+    ),
+    Mistake(
+        name="lost-slurm-node-requeues-degraded-job",
+        file=f"{S}launchers/slurm/launch_state.py",
+        old=" if node not in lost)",
+        new=")",
+        tests=("tests/launchers/slurm/test_recovery.py",),
+    ),
+    Mistake(
+        name="slurm-job-without-script-never-requeued",
+        file=f"{S}launchers/slurm/recovery.py",
+        old="    if state.lost_first_node:",
+        new="    if not state.job:",
+        tests=("tests/launchers/slurm/test_recovery.py",),
+    ),
+    Mistake(
+        name="lost-slurm-node-stays-billed",
+        file=f"{S}launchers/slurm/observe.py",
+        old="zip(reversed(range(nodes)), losses",
+        new="zip(reversed(range(nodes + 1)), losses",
         tests=("tests/launchers/slurm/test_recovery.py",),
     ),
     Mistake(
