@@ -64,6 +64,7 @@ THIN = {  # Module with fewer than `LEAST_LINES` lines: its reason.
     "holdfast_worker/console.py": "the only access to standard output",
     "holdfast_worker/distributed/flight_recorder.py": "a setting of torch",
     "holdfast_worker/entry.py": "alias for launches of the previous version",
+    "holdfast_worker/node/hosted_reserve.py": "entry point",
     "holdfast_worker/optional_imports.py": "the only access to optional packages",
     "holdfast_worker/parent_process.py": "calls of the operating system",
 }

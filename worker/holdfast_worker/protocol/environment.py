@@ -91,7 +91,8 @@ class Env(StrEnum):
     RECOVERY = "HOLDFAST_RECOVERY"
     """What the ranks of other nodes do if ranks are lost: a value of `RecoveryMode`; absent means `in_process`."""
     NODE_START = "HOLDFAST_NODE_START"
-    """How often the launcher has replaced this node within its attempt: `0` for the first one. Absent: it replaces no single nodes."""
+    """How often the launcher has replaced this node within its attempt: `0` for the first one.
+    Absent: the loss of a node ends the attempt."""
     MIN_NODES = "HOLDFAST_MIN_NODES"
     """With at least this many nodes, the ranks of lost ones run on the others until they are replaced. Absent: all nodes are needed."""
     INIT_METHOD = "HOLDFAST_INIT_METHOD"
