@@ -81,7 +81,8 @@ def test_preview_shows_the_launched_number_of_nodes(world: SimulatedService) -> 
 
 
 def test_refused_range_of_nodes_names_its_field(world: SimulatedService) -> None:
-    wrong = ELASTIC.replace("infra: local", "infra: slurm")
+    job = yaml.safe_load(ELASTIC)
+    wrong = yaml.safe_dump({**job, "holdfast": {**job.get("holdfast", {}), "recovery": "restart"}})
 
     answer = world.http.post("/v1/jobs", json={"task": wrong})
 

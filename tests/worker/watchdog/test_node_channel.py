@@ -336,8 +336,8 @@ def test_replacement_waits_while_the_ranks_run_on_a_host(port: int) -> None:
             waiting = first.has(Connected(1, 1000))
             first.channel.send({"group": []})
             first.channel.send({"bye": 0}, to_standby=True)
-            lines = replacement.makefile("rb")
-            received = [lines.readline() for _ in range(2)]
+            with replacement.makefile("rb") as lines:
+                received = [lines.readline() for _ in range(2)]
 
             first.channel.hold({})
             wait_until(lambda: first.has(Connected(1, 1000)))
