@@ -273,6 +273,20 @@ def test_replacement_is_ready_before_the_ranks_run_on_their_host(tmp_path: Path)
     assert leader.run_dir.is_move_requested()
 
 
+def test_move_that_is_impossible_ends_nothing(tmp_path: Path) -> None:
+    leader = elastic_leader(tmp_path)
+    connect_host(leader)
+    leader.replacement.mark_ready(2, is_ready=True)
+    leader.run_dir.record_notice(None)
+    moving = GroupRequest(rank=0, generation=2, address="host:0", is_new=False, moves=True)
+    GroupFiles(leader.run_dir).request(moving)
+
+    leader.replacement.poll(3.0)
+
+    assert leader.election.elect(60.0, 5) is None
+    assert leader.held[-1] == {2: 1}, "the ranks stay on their host"
+
+
 def test_no_rank_moves_if_the_replacement_is_lost(tmp_path: Path) -> None:
     leader = elastic_leader(tmp_path)
     connect_host(leader)

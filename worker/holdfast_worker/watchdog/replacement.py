@@ -262,7 +262,7 @@ class Replacement:
             log_info(f"{detail}: {effect}")
             self._around.election.mark_connected(node)
             self._decide(self._regrouping.begin_node(now_s, cause, node))
-        elif node not in known:
+        elif node not in known and not is_move:  # Otherwise all ranks meet again where they are.
             self._around.election.add(now_s, replace(cause, is_consequence=True))
         return can_replace
 
