@@ -107,14 +107,7 @@ def _start_successor(
 ) -> subprocess.Popen[bytes] | None:
     """Have the successor run an agent; None if it does not respond, or was never forked."""
     numbers = [*OUTPUTS, *files]
-    program = Program(
-        words=words,
-        cwd=str(Path.cwd()),
-        env=env,
-        files=numbers,
-        is_session=True,
-        ignored=fork_server.ignored_signals(),
-    )
+    program = Program.here(words, env, numbers)
     try:
         return fork_server.ForkedProcess(successor, program, numbers)
     except OSError:

@@ -74,6 +74,25 @@ class Program:
     ignored: Sequence[int]
     """Signals that its parent ignores, as a new process ignores these too."""
 
+    @classmethod
+    def here(
+        cls,
+        words: Sequence[str],
+        env: Mapping[str, str],
+        files: Sequence[int],
+        *,
+        is_session: bool = True,
+    ) -> Program:
+        """A program as this process would start it: in its folder, and ignoring the same signals."""
+        return cls(
+            words=words,
+            cwd=str(Path.cwd()),
+            env=env,
+            files=files,
+            is_session=is_session,
+            ignored=ignored_signals(),
+        )
+
 
 def ignored_signals() -> list[int]:
     """Signals that this process ignores, and the programs that it starts."""
@@ -265,14 +284,7 @@ def use_spares(spares: list[Spare]) -> None:
         def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> subprocess.Popen[Any]:
             if spares and args[:4] == (sys.executable, "-u", "-m", ENTRYPOINT):
                 spare = spares.pop(0)
-                program = Program(
-                    words=args[1:],
-                    cwd=str(Path.cwd()),
-                    env=env,
-                    files=[0, 1, 2],
-                    is_session=True,
-                    ignored=ignored_signals(),
-                )
+                program = Program.here(args[1:], env, [0, 1, 2])
                 outputs = ((1, self._stdout), (2, self._stderr))
                 files = [0, *(file.fileno() if file else own for own, file in outputs)]
                 try:

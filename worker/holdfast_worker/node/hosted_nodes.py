@@ -1,7 +1,7 @@
 """Wrappers of missing nodes that run on this one.
 
-The leader of the nodes decides about them (`watchdog.hosting`). Each is a `holdfast-worker run` with the place of the missing node and a run directory of its own, so that other nodes see a
-replacement. Its ranks share the devices of this node with the ranks of this node itself.
+The leader of the nodes decides about them (`watchdog.hosting`). Each is a `holdfast-worker run` with the place of the missing node and a
+run directory of its own, so that other nodes see a replacement. Its ranks share the devices of this node with the ranks of this node itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Final
 
 from holdfast_worker.config import environment
 from holdfast_worker.console import log_info
-from holdfast_worker.node import fork_server
 from holdfast_worker.node.fork_server import Program, Spare
 from holdfast_worker.node.rank_variables import hosted_node_variables
 from holdfast_worker.run_dir import RunDir
@@ -64,14 +63,7 @@ class HostedReserve:
 
     def run(self, words: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
         """Have it run `python WORDS`, a wrapper; None if it has ended or does not respond."""
-        program = Program(
-            words=words,
-            cwd=str(Path.cwd()),
-            env=env,
-            files=OUTPUTS,
-            is_session=False,
-            ignored=fork_server.ignored_signals(),
-        )
+        program = Program.here(words, env, OUTPUTS, is_session=False)
         try:
             self._spare.run(program, OUTPUTS)
         except OSError:
