@@ -323,16 +323,28 @@ def test_node_of_another_start_of_the_ranks_is_rejected(port: int) -> None:
     assert not first.has(Connected(1))
 
 
+def connect_host(first: Member, port: int) -> socket.socket:
+    """Connect the host of node 1, for which a replacement has to wait."""
+    first.channel.hold({1: 1})
+    host = connect(port)
+    host.sendall(greeting(restarts=None, start=1))
+    wait_until(lambda: first.has(Connected(1, 1)))
+    return host
+
+
+def connect_replacement(first: Member, port: int) -> socket.socket:
+    """Connect the replacement of node 1, whose ranks are ready."""
+    replacement = connect(port)
+    replacement.sendall(greeting(restarts=None, start=1000) + b'{"ready": true}\n')
+    wait_until(lambda: first.has(ReadyOnStandby(1)))
+    return replacement
+
+
 def test_replacement_waits_while_the_ranks_run_on_a_host(port: int) -> None:
     first = Member(0, 2, port)
 
-    with opened(first), connect(port) as host:
-        first.channel.hold({1: 1})
-        host.sendall(greeting(restarts=None, start=1))
-        wait_until(lambda: first.has(Connected(1, 1)))
-        with connect(port) as replacement:
-            replacement.sendall(greeting(restarts=None, start=1000) + b'{"ready": true}\n')
-            wait_until(lambda: first.has(ReadyOnStandby(1)))
+    with opened(first), connect_host(first, port):
+        with connect_replacement(first, port) as replacement:
             waiting = first.has(Connected(1, 1000))
             first.channel.send({"group": []})
             first.channel.send({"bye": 0}, to_standby=True)
@@ -351,13 +363,8 @@ def test_replacement_waits_while_the_ranks_run_on_a_host(port: int) -> None:
 def test_replacement_that_is_lost_on_standby_is_reported(port: int) -> None:
     first = Member(0, 2, port)
 
-    with opened(first), connect(port) as host:
-        first.channel.hold({1: 1})
-        host.sendall(greeting(restarts=None, start=1))
-        wait_until(lambda: first.has(Connected(1, 1)))
-        with connect(port) as replacement:
-            replacement.sendall(greeting(restarts=None, start=1000) + b'{"ready": true}\n')
-            wait_until(lambda: first.has(ReadyOnStandby(1)))
+    with opened(first), connect_host(first, port) as host:
+        with connect_replacement(first, port) as replacement:
             replacement.recv(MAX_LINE_BYTES)  # With unread data, the connection would be reset.
         wait_until(lambda: first.has(ReadyOnStandby(1, is_ready=False)))
 

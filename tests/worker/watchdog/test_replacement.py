@@ -67,14 +67,19 @@ class Wrapper:
         self.election.mark_disconnected(now_s, node)
 
 
-@pytest.fixture
-def leader(tmp_path: Path) -> Wrapper:
-    wrapper = Wrapper(tmp_path)
+def whole_leader(path: Path, min_nodes: int | None = None) -> Wrapper:
+    """The leader of a run in training, to which all nodes are connected."""
+    wrapper = Wrapper(path, min_nodes=min_nodes)
     wrapper.run_dir.mark_replaceable()
     wrapper.run_dir.mark_trained()
     for node in (1, 2):
         wrapper.replacement.mark_connected(0.0, node, 0)
     return wrapper
+
+
+@pytest.fixture
+def leader(tmp_path: Path) -> Wrapper:
+    return whole_leader(tmp_path)
 
 
 def request(rank: int, *, is_new: bool = False) -> GroupRequest:
@@ -192,11 +197,7 @@ def test_replacement_gives_up_if_no_other_node_waits(tmp_path: Path) -> None:
 
 def elastic_leader(path: Path) -> Wrapper:
     """The leader of three nodes, of which one is enough, after it has lost node 2."""
-    leader = Wrapper(path, min_nodes=1)
-    leader.run_dir.mark_replaceable()
-    leader.run_dir.mark_trained()
-    for node in (1, 2):
-        leader.replacement.mark_connected(0.0, node, 0)
+    leader = whole_leader(path, min_nodes=1)
     leader.lose(2, 1.0)
     leader.replacement.handle(1, GroupRequests((request(1),)))
     GroupFiles(leader.run_dir).request(request(0))
@@ -301,11 +302,8 @@ def test_no_rank_moves_if_the_replacement_is_lost(tmp_path: Path) -> None:
 
 
 def test_two_nodes_that_are_lost_together_are_both_replaced(tmp_path: Path) -> None:
-    leader = Wrapper(tmp_path, min_nodes=1)
-    leader.run_dir.mark_replaceable()
-    leader.run_dir.mark_trained()
+    leader = whole_leader(tmp_path, min_nodes=1)
     for node in (1, 2):
-        leader.replacement.mark_connected(0.0, node, 0)
         leader.lose(node, 1.0)
     GroupFiles(leader.run_dir).request(request(0))
 
