@@ -141,8 +141,7 @@ def test_proxy_is_left_to_the_other_client(store: S3Store, monkeypatch: pytest.M
 
 
 def test_url_is_signed_as_all_regions_accept(store: S3Store) -> None:
-    url = store._direct_reads._client.generate_presigned_url(
-        "get_object", Params={"Bucket": BUCKET, "Key": KEY}
-    )
+    url = store._signed_url("x/job/parts/1")
 
+    assert url
     assert "X-Amz-Algorithm=AWS4-HMAC-SHA256" in url

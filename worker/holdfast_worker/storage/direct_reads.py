@@ -1,7 +1,7 @@
 """Reads objects from S3 straight into given memory.
 
 A client library receives an object into memory of its own, which then has to be copied: for checkpoints of gigabytes, that costs more
-than the transfer. Here the kernel copies from the socket to the destination. boto3 signs the URLs. Where this module
+than the transfer. Here the kernel copies from the socket to the destination. URLs are signed. Where this module
 does not read an object, for whatever reason, `S3Store` does with its client library, which also finds out what is wrong.
 """
 
@@ -9,19 +9,14 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from botocore.exceptions import BotoCoreError
-
 from holdfast_worker.storage.base import StoreUnreachable, cut_views
-
-if TYPE_CHECKING:
-    from mypy_boto3_s3.client import S3Client
 
 READ_BYTES: Final = 1 << 20
 """Most bytes of one read, which are verified while they are in a core's cache. A higher value
@@ -50,23 +45,19 @@ class _Connections(threading.local):
 class DirectReads:
     """Connections to the server of one bucket. Threads may share it."""
 
-    def __init__(self, client: S3Client, bucket: str) -> None:
-        """`client` signs with the fourth version of signatures, which all servers and regions accept."""
-        self._client = client
-        self._bucket = bucket
+    def __init__(self, sign: Callable[[str], str | None]) -> None:
+        """`sign` returns a URL that reads an object, or None."""
+        self._sign = sign
         self._threads = _Connections()
         self._tls: ssl.SSLContext | None = None
         self._is_possible = True
 
     def open(self, key: str) -> HTTPResponse | None:
         """Request an object; None if it cannot be read here."""
-        if not self._is_possible:
+        if not self._is_possible or not (url := self._sign(key)):
             return None
+        address = urlsplit(url)
         try:
-            url = self._client.generate_presigned_url(
-                "get_object", Params={"Bucket": self._bucket, "Key": key}
-            )
-            address = urlsplit(url)
             if getproxies().get(address.scheme) and not proxy_bypass(address.hostname or ""):
                 self._is_possible = False
                 return None
@@ -74,7 +65,7 @@ class DirectReads:
         except ssl.SSLError:
             # Only the other client may know its certificate.
             self._is_possible = False
-        except (BotoCoreError, OSError, HTTPException):
+        except (OSError, HTTPException):
             pass
         return None
 

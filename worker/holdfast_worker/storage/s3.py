@@ -98,7 +98,8 @@ class S3Store:
         session = boto3.session.Session()
         self._client = _client(session)
         self._bucket_store = _open_bucket(session, self._client, bucket)
-        self._direct_reads = DirectReads(_client(session, SIGNED_CONFIG), bucket)
+        self._signer = _client(session, SIGNED_CONFIG)
+        self._direct_reads = DirectReads(self._signed_url)
 
     def put(self, key: str, data: Bytes) -> None:
         """See `Store`."""
@@ -182,6 +183,15 @@ class S3Store:
         except (ClientError, BotoCoreError) as error:
             if not (isinstance(error, ClientError) and _error_code(error) in ABSENT):
                 raise _to_store_error(error) from error
+
+    def _signed_url(self, full_key: str) -> str | None:
+        """A URL that reads an object; None without credentials."""
+        try:
+            return self._signer.generate_presigned_url(
+                "get_object", Params={"Bucket": self._bucket, "Key": full_key}
+            )
+        except (BotoCoreError, ClientError):
+            return None
 
     def _full_key(self, key: str) -> str:
         return f"{self._prefix}/{key}"
