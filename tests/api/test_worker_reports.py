@@ -235,6 +235,50 @@ def test_replaced_worker_is_fenced(world: SimulatedService) -> None:
     assert "WorkerLeft" not in kinds
 
 
+def test_nodes_of_groups_meet_through_the_service(world: SimulatedService) -> None:
+    job = world.submit()["id"]
+    path, token = f"/v1/jobs/{job}/rendezvous", world.worker_token(job)
+    head = {"node": 0, "group": "head", "incarnation": "a1", "addresses": ["10.0.0.1", "fd00::1"]}
+    node = {"node": 2, "group": "workers", "incarnation": "c1"}
+
+    early = world.http.post(path, json=node, headers=token)
+    world.http.post(path, json={**head, "port": 29400}, headers=token)
+    late = world.http.post(path, json=node, headers=token)
+    foreign = world.http.post(
+        path, json=node, headers=world.worker_token(world.submit(name="b")["id"])
+    )
+
+    assert early.json() == {"leader": None, "start": 0}
+    leader = {key: value for key, value in head.items() if key != "node"} | {"port": 29400}
+    assert late.json() == {"leader": leader, "start": 0}
+    assert foreign.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("node", 1000),
+        ("node", -1),
+        ("group", ""),
+        ("incarnation", "a b"),
+        ("addresses", ["10.0.0.1"] * 17),
+        ("addresses", ["a" * 256]),
+        ("addresses", ["http://evil/"]),
+        ("port", 65536),
+    ],
+)
+def test_rendezvous_limits_its_input(world: SimulatedService, field: str, value: Any) -> None:
+    job = world.submit()["id"]
+    body = {"node": 0, "group": "head", "incarnation": "a1", "addresses": [], "port": 1}
+
+    answer = world.http.post(
+        f"/v1/jobs/{job}/rendezvous", json={**body, field: value}, headers=world.worker_token(job)
+    )
+
+    assert answer.status_code == 422
+    assert field in answer.text
+
+
 def test_muster_requires_the_job_token_and_a_name(world: SimulatedService) -> None:
     job, other = world.submit()["id"], world.submit()["id"]
     body = {"incarnation": "aa11"}
