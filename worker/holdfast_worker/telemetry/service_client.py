@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
@@ -16,7 +17,10 @@ from holdfast_worker.protocol.reports import (
     NOT_REGISTERED,
     PROBLEMS,
     REGISTER_PATH,
+    RENDEZVOUS_PATH,
     REPORTS_PATH,
+    Leader,
+    Meeting,
     Registration,
     Report,
 )
@@ -66,7 +70,7 @@ class DeliveryResponse:
 
 @dataclass(frozen=True, slots=True)
 class ServiceClient:
-    """Registers an attempt of a job and delivers its reports.
+    """Registers an attempt of a job, delivers its reports, and finds the leader of its nodes.
 
     Each method may raise `ServiceUnreachable`, `ReportRejected`, `UnknownIncarnation` and `Superseded`.
     """
@@ -87,6 +91,23 @@ class ServiceClient:
             return Registration(
                 int(reply["attempt"]), next_number, int(reply.get("before", next_number - 1))
             )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ServiceUnreachable(f"malformed response: {error}") from error
+
+    def meet(self, node: int, group: str, addresses: Sequence[str] = (), port: int = 0) -> Meeting:
+        """Ask where this node meets those of other groups; node 0 gives its addresses and port."""
+        assert self.incarnation, "each node has a name of its own"
+        body = {"node": node, "group": group, "incarnation": self.incarnation}
+        reply = self._post(RENDEZVOUS_PATH, {**body, "addresses": [*addresses], "port": port})
+        try:
+            found = reply["leader"]
+            leader = found and Leader(
+                str(found["group"]),
+                str(found["incarnation"]),
+                [*map(str, found["addresses"])],
+                int(found["port"]),
+            )
+            return Meeting(leader, int(reply["start"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ServiceUnreachable(f"malformed response: {error}") from error
 

@@ -1,0 +1,96 @@
+"""Agreement of all nodes on whether their ranks start again, once those of each node have ended. Pure.
+
+The leader decides. If nodes are in one placement, each of them has to be there and to agree, as the launcher replaces all of them
+otherwise. Nodes of several groups are replaced by themselves: those that are there start again, and wait for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from holdfast_worker.watchdog.messages import Message, RanksEnded, RestartDecision
+from holdfast_worker.watchdog.node_channel import LEADER
+
+RESTART_AGREEMENT_S: Final = 15.0
+"""Time for the ranks of all nodes to end before they start again.
+A lower value ends the attempt if one node takes longer to end its ranks; a higher value pays for nodes that wait."""
+RECONNECT_S: Final = 2.0
+"""Time for a disconnected node to reconnect before a restart.
+A lower value ends the attempt after a brief interruption of the network; a higher value pays for nodes that wait for a lost one."""
+
+
+class RestartAgreement:
+    """The votes of nodes, and the leader's decision."""
+
+    def __init__(
+        self,
+        node: int,
+        nodes: int,
+        connected: AbstractSet[int],
+        exited: AbstractSet[int],
+        *,
+        is_grouped: bool,
+    ) -> None:
+        """`connected`, `exited`: the other nodes, kept up to date by the caller.
+
+        `is_grouped`: the nodes are in several groups, which are replaced by themselves.
+        """
+        self._node, self._others = node, {*range(nodes)} - {node}
+        self._connected, self._exited = connected, exited
+        self._is_grouped = is_grouped
+        self._began_s = self._seen_all_s = 0.0
+        self.votes: dict[int, bool] = {}
+        """Whether the ranks of a node may start again; absent until they have ended."""
+        self.decision: bool | None = None
+        """The leader's decision; None: unknown."""
+
+    def begin(self, now_s: float, *, may_restart: bool) -> None:
+        """Vote for this node, whose ranks have ended."""
+        self._began_s = self._seen_all_s = now_s
+        self.votes[self._node] = may_restart
+
+    @property
+    def message(self) -> Message | None:
+        """What the other nodes have to know; None before the vote or decision."""
+        if self._node == LEADER:
+            return None if self.decision is None else RestartDecision(self.decision)
+        vote = self.votes.get(self._node)
+        return None if vote is None else RanksEnded(vote)
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether nothing is left to wait for; then there is a decision, or none can come."""
+        if self.decision is None:
+            self.decision = self._decide_in_groups() if self._is_grouped else self._decide()
+        missing = self._missing
+        if missing <= self._connected:
+            self._seen_all_s = now_s
+        # The others outwait the leader: none may give up when the leader decides.
+        waits_s = RESTART_AGREEMENT_S * (1 if self._node == LEADER else 2)
+        is_late = now_s - self._began_s > waits_s or now_s - self._seen_all_s > RECONNECT_S
+        if is_late and self.decision is None and self._is_grouped and self._node == LEADER:
+            self.decision = self.votes[self._node]
+        return self.decision is not None or is_late
+
+    def _decide(self) -> bool | None:
+        if not all(self.votes.values()):
+            return False
+        return None if self._missing else True
+
+    def _decide_in_groups(self) -> bool | None:
+        """The leader's vote, once the ranks of all nodes that are there have ended."""
+        if self._node != LEADER:
+            return False if LEADER in self._exited else None
+        return None if self._missing else self.votes[LEADER]
+
+    @property
+    def _missing(self) -> AbstractSet[int]:
+        """Nodes whose vote or decision this node waits for.
+
+        A disconnected node would not learn the decision, whatever it has voted.
+        """
+        if self._node != LEADER:
+            return {LEADER} - (self.votes.keys() & self._connected)
+        if self._is_grouped:
+            return self._connected - self.votes.keys() - self._exited
+        return self._others - (self.votes.keys() & self._connected)
