@@ -24,6 +24,7 @@ def upgrade() -> None:
         sa.Column("node", sa.Integer(), nullable=False),
         sa.Column("node_group", sa.String(64), nullable=False),
         sa.Column("incarnation", sa.String(64), nullable=False),
+        sa.Column("joined", sa.Integer(), nullable=False),
         sa.Column("leader", sa.String(64), nullable=True),
         sa.Column("start", sa.Integer(), nullable=False),
         sa.Column("addresses", sa.JSON(), nullable=False),

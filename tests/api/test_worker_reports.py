@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.jobs.guards import SAVE_GRACE_S
+from holdfast_worker.protocol.reports import Leader, Meeting
 from holdfast_worker.telemetry.service_client import (
     ReportRejected,
     ServiceClient,
@@ -252,6 +253,25 @@ def test_nodes_of_groups_meet_through_the_service(world: SimulatedService) -> No
     leader = {key: value for key, value in head.items() if key != "node"} | {"port": 29400}
     assert late.json() == {"leader": leader, "start": 0}
     assert foreign.status_code == 401
+
+
+def test_worker_understands_the_rendezvous_of_the_service(world: SimulatedService) -> None:
+    job = world.submit()["id"]
+    token = world.services.tokens.for_worker(job)
+    head = Leader("head", "a1", ["10.0.0.1"], 29400)
+
+    with served(world) as url:
+        client = ServiceClient(url, job, token)
+        early = client.meet(1, Leader("workers", "b1", [], 0))
+        own = client.meet(0, head)
+        late = client.meet(1, Leader("workers", "b2", [], 0))
+        with pytest.raises(Superseded, match="another machine"):
+            client.meet(1, Leader("workers", "b1", [], 0), joined=1)
+        world.http.post(f"/v1/jobs/{job}/cancel")
+        with pytest.raises(Superseded, match="no worker may start"):
+            client.meet(1, Leader("workers", "b2", [], 0))
+
+    assert (early, own, late) == (Meeting(None, 0), Meeting(head, 0), Meeting(head, 0))
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ def leader(incarnation: str, *addresses: str) -> ArrivingNode:
     )
 
 
-def other(incarnation: str, node: int = 1) -> ArrivingNode:
-    return ArrivingNode(node=node, group="workers", incarnation=incarnation)
+def other(incarnation: str, node: int = 1, joined: int = 0) -> ArrivingNode:
+    return ArrivingNode(node=node, group="workers", incarnation=incarnation, joined=joined)
 
 
 def test_node_waits_until_the_leader_has_registered(meetings: Rendezvous) -> None:
@@ -53,24 +53,29 @@ def test_repeated_requests_change_nothing(meetings: Rendezvous, engine: Engine) 
         assert connection.execute(select(func.count()).select_from(rendezvous)).scalar() == 3
 
 
-def test_start_counts_earlier_incarnations_at_this_leader(meetings: Rendezvous) -> None:
+def test_start_counts_how_often_a_node_was_sent_to_this_leader(meetings: Rendezvous) -> None:
     meetings.meet("job-1", leader("a1"))
-    starts = [meetings.meet("job-1", other(name)).start for name in ("b1", "b2", "b1", "b3")]
+    arrivals = [other("b1"), other("b1", joined=1), other("b2"), other("b2"), other("b3")]
+    starts = [meetings.meet("job-1", arriving).start for arriving in arrivals]
     of_another_node = meetings.meet("job-1", other("c1", node=2)).start
     meetings.meet("job-1", leader("a2"))
 
-    assert starts == [0, 1, 0, 2]
+    assert starts == [0, 1, 2, 2, 3]
     assert of_another_node == 0
-    assert meetings.meet("job-1", other("b3")) == Meeting(leader("a2"), 0)
+    assert meetings.meet("job-1", other("b3", joined=1)) == Meeting(leader("a2"), 0)
     assert meetings.meet("job-1", other("b4")) == Meeting(leader("a2"), 1)
 
 
-def test_leader_that_was_replaced_does_not_return(meetings: Rendezvous) -> None:
+def test_replaced_node_does_not_return(meetings: Rendezvous) -> None:
+    meetings.meet("job-1", other("b1"))
+    meetings.meet("job-1", other("b2"))
     meetings.meet("job-1", leader("a1"))
     meetings.meet("job-1", leader("a2"))
 
-    assert meetings.meet("job-1", leader("a1")) == Meeting(leader("a2"), 0)
-    assert meetings.meet("job-1", other("b1")).leader == leader("a2")
+    for node in (leader("a1"), other("b1"), other("b1", joined=1)):
+        with pytest.raises(Fenced, match="another machine"):
+            meetings.meet("job-1", node)
+    assert meetings.meet("job-1", other("b2")) == Meeting(leader("a2"), 0)
 
 
 def test_leader_of_an_earlier_launch_is_not_handed_out(
@@ -83,9 +88,10 @@ def test_leader_of_an_earlier_launch_is_not_handed_out(
     )
 
     assert journal.read("job-1").launch == 2
-    assert meetings.meet("job-1", other("b1")) == Meeting(None, 0)
-    with pytest.raises(Fenced, match="newer launch"):
-        meetings.meet("job-1", leader("a1"))
+    for node in (leader("a1"), other("b1")):
+        with pytest.raises(Fenced, match="newer launch"):
+            meetings.meet("job-1", node)
+    assert meetings.meet("job-1", other("b2")) == Meeting(None, 0)
 
 
 def test_nodes_of_a_job_that_stops_are_fenced(meetings: Rendezvous, journal: Journal) -> None:

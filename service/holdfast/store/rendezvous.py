@@ -1,10 +1,12 @@
 """Where the nodes of several groups meet: each asks for the leader, node 0.
 
 The groups of a job are started and replaced independently of each other, so that none of their nodes knows the addresses of another
-group. The leader registers its addresses; every other node asks for them, and learns how many earlier incarnations of it have done
-so: the leader accepts only the newest one. Nodes that have met need no service until a node is new, or has lost its leader.
+group. The leader registers its addresses; every other node asks for them, and learns how often the node was sent to this leader
+before: the leader accepts only the newest start of each node. Nodes that have met need no service until a node is new, or has lost its
+leader.
 
-Rows belong to a launch of the job, so that a leader of an earlier launch is never handed out. A repeated request changes nothing.
+The newest incarnation of a node takes its place for good: an earlier one, which may still run behind a broken network, is fenced. Rows
+belong to a launch of the job, so that a leader of an earlier launch is never handed out. A repeated request changes nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ LEADER: Final = 0
 """The node that all others meet."""
 
 
+_SUPERSEDED: Final = "another machine has taken the place of this node; stop without saving"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArrivingNode:
     """A node that looks for the others of its job."""
@@ -33,6 +38,8 @@ class ArrivingNode:
     node: int
     group: str
     incarnation: str
+    joined: int = 0
+    """Number of leaders that this incarnation has joined before."""
     addresses: Sequence[str] = ()
     """Those of a leader; the others need none."""
     port: int = 0
@@ -45,7 +52,7 @@ class Meeting:
     leader: ArrivingNode | None
     """None: no leader of this launch has registered yet."""
     start: int
-    """Number of earlier incarnations of the node to which this leader was handed out."""
+    """How often the node was sent to this leader before."""
 
 
 class Rendezvous:
@@ -60,7 +67,7 @@ class Rendezvous:
 
         Raises:
             NotFound: the job does not exist.
-            Fenced: the job is stopping, paused or has ended, or the leader is of an earlier launch.
+            Fenced: the job is stopping, paused or has ended, or another incarnation or launch has replaced the node.
         """
         with reading(self._engine) as connection:
             found = _find(connection, job_id, arriving)
@@ -72,15 +79,14 @@ class Rendezvous:
         return found
 
     def _record(self, connection: Connection, job_id: str, arriving: ArrivingNode) -> Meeting:
-        launch = event_log.read(connection, job_id).launch
         mine = rendezvous.c.job_id == job_id
+        launch = event_log.read(connection, job_id).launch
         leader = None if arriving.node == LEADER else _newest_leader(connection, job_id, launch)
-        start = 0
-        if leader:
-            earlier = select(func.count()).where(
-                mine, rendezvous.c.leader == leader.incarnation, rendezvous.c.node == arriving.node
-            )
-            start = connection.execute(earlier).scalar_one()
+        name = leader.incarnation if leader else None
+        sent = select(func.count()).where(
+            mine, rendezvous.c.leader == name, rendezvous.c.node == arriving.node
+        )
+        start: int = connection.execute(sent).scalar_one() if leader else 0
         newest = connection.execute(select(func.max(rendezvous.c.n)).where(mine)).scalar() or 0
         row = {
             "job_id": job_id,
@@ -89,14 +95,15 @@ class Rendezvous:
             "node": arriving.node,
             "node_group": arriving.group,
             "incarnation": arriving.incarnation,
-            "leader": leader.incarnation if leader else None,
+            "joined": arriving.joined,
+            "leader": name,
             "start": start,
             "addresses": [*arriving.addresses],
             "port": arriving.port,
             "asked_at": self._clock.now(),
         }
         connection.execute(insert(rendezvous).values(**row))
-        return Meeting(leader or arriving, start)
+        return Meeting(arriving if arriving.node == LEADER else leader, start)
 
 
 def _find(connection: Connection, job_id: str, arriving: ArrivingNode) -> Meeting | None:
@@ -104,21 +111,25 @@ def _find(connection: Connection, job_id: str, arriving: ArrivingNode) -> Meetin
     job = event_log.read(connection, job_id)
     if job.state in {State.ENDED, State.PAUSED} or job.state in LEAVING:
         raise Fenced(f"job {job_id} is {job.state}, so no worker may start; stop")
-    leader = _newest_leader(connection, job_id, job.launch)
-    asked = select(rendezvous.c.launch, rendezvous.c.start).where(
-        rendezvous.c.job_id == job_id,
-        rendezvous.c.node == arriving.node,
-        rendezvous.c.incarnation == arriving.incarnation,
+    rows = select(rendezvous).where(
+        rendezvous.c.job_id == job_id, rendezvous.c.node == arriving.node
     )
-    if arriving.node == LEADER:
-        own = connection.execute(asked).first()
-        if own and own.launch != job.launch:
-            raise Fenced(f"a newer launch of job {job_id} has begun; stop without saving")
-        return Meeting(leader, 0) if own else None
-    if leader is None:
-        return Meeting(None, 0)
-    own = connection.execute(asked.where(rendezvous.c.leader == leader.incarnation)).first()
-    return Meeting(leader, own.start) if own else None
+    newest: Any = connection.execute(rows.order_by(rendezvous.c.n.desc()).limit(1)).first()
+    own = rows.where(rendezvous.c.incarnation == arriving.incarnation)
+    if newest is None or newest.incarnation != arriving.incarnation:
+        if connection.execute(own.limit(1)).first():
+            raise Fenced(_SUPERSEDED)
+        return None
+    if newest.launch != job.launch:
+        raise Fenced(f"a newer launch of job {job_id} has begun; stop without saving")
+    leader = _newest_leader(connection, job_id, job.launch)
+    if arriving.node == LEADER or leader is None:
+        return Meeting(leader, 0)
+    sent = own.where(
+        rendezvous.c.leader == leader.incarnation, rendezvous.c.joined == arriving.joined
+    )
+    row: Any = connection.execute(sent).first()
+    return Meeting(leader, row.start) if row else None
 
 
 def _newest_leader(connection: Connection, job_id: str, launch: int) -> ArrivingNode | None:

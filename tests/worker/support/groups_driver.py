@@ -67,9 +67,7 @@ class Groups:
         """Start a group on new machines; `arguments`: additional ones of its script from now on."""
         self._lives[group] += 1
         self._arguments = (*self._arguments, *arguments)
-        self.wrappers[group] = [
-            self._start_node(group, rank) for rank in range(self.sizes[group])
-        ]
+        self.wrappers[group] = [self._start_node(group, rank) for rank in range(self.sizes[group])]
 
     def _start_node(self, group: int, rank: int) -> subprocess.Popen[str]:
         self._driver.extra = {

@@ -52,8 +52,10 @@ class ReportServer:
     largest: int = 0
     leaders: list[dict[str, Any]] = field(default_factory=list)
     """Each node 0 of a run with several groups of nodes, in the order of registration."""
-    starts: dict[tuple[str, int], list[str]] = field(default_factory=dict)
-    """Incarnations of each node that were sent to a leader, in order."""
+    arrived: dict[int, list[str]] = field(default_factory=dict)
+    """Incarnations of each node of such a run, in order."""
+    sent: dict[tuple[str, int], list[tuple[str, int]]] = field(default_factory=dict)
+    """Incarnations of each node that were sent to a leader, with the number of leaders before, in order."""
     tokens: set[str] = field(default_factory=set)
     paths: set[str] = field(default_factory=set)
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -66,7 +68,7 @@ class ReportServer:
             found = {"type": "/docs/errors#refused", "detail": "not now, and not later"}
             return code, {"message": "default backend"} if self.is_behind_a_proxy else found
         if path.endswith("/rendezvous"):
-            return (409, REPLACED) if self.replaced & {body["group"], "*"} else (200, self.meet(body))
+            return self.meet(body)
         who = body.get("incarnation")
         if self.replaced & {who, "*"}:
             return 409, REPLACED
@@ -83,22 +85,25 @@ class ReportServer:
             self.changed.notify_all()
             return {"attempt": attempt, "next": len(self.received.get(attempt, [])) + 1}
 
-    def meet(self, body: Any) -> dict[str, Any]:
+    def meet(self, body: Any) -> tuple[int, dict[str, Any]]:
         """Register node 0 of a run with several groups of nodes, or return it to another node."""
         with self.changed:
             node, name = body["node"], body["incarnation"]
-            if node == 0 and all(each["incarnation"] != name for each in self.leaders):
-                fields = ("group", "incarnation", "addresses", "port")
-                self.leaders.append({field: body[field] for field in fields})
-            if not self.leaders:
-                return {"leader": None, "start": 0}
+            arrived = self.arrived.setdefault(node, [])
+            if name not in arrived:
+                arrived.append(name)
+                if node == 0:
+                    fields = ("group", "incarnation", "addresses", "port")
+                    self.leaders.append({field: body[field] for field in fields})
+            if arrived[-1] != name or self.replaced & {body["group"], "*"}:
+                return 409, REPLACED
+            if node == 0 or not self.leaders:
+                return 200, {"leader": self.leaders[-1] if self.leaders else None, "start": 0}
             leader = self.leaders[-1]
-            if node == 0:
-                return {"leader": leader, "start": 0}
-            starts = self.starts.setdefault((leader["incarnation"], node), [])
-            if name not in starts:
-                starts.append(name)
-            return {"leader": leader, "start": starts.index(name)}
+            sent = self.sent.setdefault((leader["incarnation"], node), [])
+            if (name, body["joined"]) not in sent:
+                sent.append((name, body["joined"]))
+            return 200, {"leader": leader, "start": sent.index((name, body["joined"]))}
 
     def accept(self, body: Any) -> dict[str, Any]:
         """Accept a delivery of reports."""

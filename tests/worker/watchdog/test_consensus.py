@@ -342,9 +342,9 @@ def test_vote_of_a_node_that_is_lost_since_does_not_count(tmp_path: Path, port: 
 
     with first.watchdog.opened():
         with joined(second, first):
-            second.watchdog._agreement.votes[1] = True
+            second.watchdog.agreement.votes[1] = True
             second.watchdog._resend()
-            poll_until(lambda: 1 in first.watchdog._agreement.votes, first)
+            poll_until(lambda: 1 in first.watchdog.agreement.votes, first)
         poll_until(lambda: not first.watchdog._connected, first)
 
         assert not first.watchdog.agree_on_restart(may_restart=True)

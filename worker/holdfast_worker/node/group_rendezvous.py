@@ -12,7 +12,8 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from holdfast_worker.config import Config, environment
@@ -50,19 +51,25 @@ MAX_ADDRESSES: Final = 16
 class GroupRendezvous:
     """Finds node 0 for one node, or registers it."""
 
-    def __init__(self, topology: Topology, group: NodeGroup, config: Config) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        group: NodeGroup,
+        config: Config,
+        *,
+        no_route_s: float = NO_ROUTE_S,
+    ) -> None:
         """`topology`: of this node, before node 0 is known."""
+        self._no_route_s = no_route_s
         self._topology, self._group, self._config = topology, group, config
         self._interface = environment().get("GLOO_SOCKET_IFNAME", "")
         self._logged_s: dict[str, float] = {}
         self._unreachable_since_s: float | None = None
-        self.renew()
-
-    def renew(self) -> None:
-        """Look for another leader as another incarnation, because the last one was met."""
-        assert self._config.url, "nodes of several groups have a service"
-        name = secrets.token_hex(16)
-        self._client = ServiceClient(self._config.url, self._config.job, self._config.token, name)
+        self._own = Leader(group.name, secrets.token_hex(16), [], 0)
+        assert config.url, "nodes of several groups have a service"
+        self._client = ServiceClient(config.url, config.job, config.token)
+        self.joined = 0
+        """Number of leaders to which this node was connected."""
 
     def meet(self, is_leaving: Callable[[], bool]) -> tuple[LeaderAddress, int] | None:
         """Node 0 and the number of this node's start there; None if the node has to end before.
@@ -72,19 +79,18 @@ class GroupRendezvous:
         """
         if self._topology.node_rank != LEADER:
             return self._find_leader(is_leaving)
-        name, addresses = self._client.incarnation or "", self._own_addresses()
+        addresses, port = self._own_addresses(), self._topology.master_port
+        self._own = replace(self._own, addresses=addresses, port=port)
         threading.Thread(
-            target=self._keep_registered, args=(addresses,), name="holdfast-rendezvous", daemon=True
+            target=self._keep_registered, name="holdfast-rendezvous", daemon=True
         ).start()
-        return LeaderAddress(name, addresses[0], self._topology.master_port), 0
+        return LeaderAddress(self._own.incarnation, addresses[0], port), 0
 
-    def _keep_registered(self, addresses: Sequence[str]) -> None:
+    def _keep_registered(self) -> None:
         """Register node 0 until it is replaced. The nodes that have met it need no registration."""
         while True:
             try:
-                found = self._client.meet(
-                    LEADER, self._group.name, addresses, self._topology.master_port
-                )
+                self._client.meet(LEADER, self._own)
             except ServiceUnreachable as error:
                 self._log(f"new nodes cannot find this one: the service is unreachable: {error}")
                 time.sleep(POLL_S)
@@ -92,16 +98,13 @@ class GroupRendezvous:
             except (ReportRejected, Superseded) as error:
                 log_info(f"new nodes do not find this one any more: {error}")
                 return
-            if found.leader and found.leader.incarnation != self._client.incarnation:
-                log_info("new nodes do not find this one any more: it was replaced")
-                return
             time.sleep(REFRESH_S)
 
     def _find_leader(self, is_leaving: Callable[[], bool]) -> tuple[LeaderAddress, int] | None:
         number = self._topology.node_rank
         while not is_leaving():
             try:
-                found = self._client.meet(number, self._group.name)
+                found = self._client.meet(number, self._own, self.joined)
             except ServiceUnreachable as error:
                 self._log(f"waiting for the service, which knows node 0: {error}")
             except ReportRejected as error:
@@ -124,7 +127,7 @@ class GroupRendezvous:
                 return address
         if self._unreachable_since_s is None:
             self._unreachable_since_s = time.monotonic()
-        if time.monotonic() - self._unreachable_since_s > NO_ROUTE_S:
+        if time.monotonic() - self._unreachable_since_s > self._no_route_s:
             self._log(
                 f"node {self._topology.node_rank} of group {self._group.name} cannot reach node 0 of group {leader.group} at "
                 f"{' or '.join(leader.addresses)}, ports {min(ports)} to {max(ports)}: it is not running, or its network is "

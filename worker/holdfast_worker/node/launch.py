@@ -151,8 +151,7 @@ class NodeLauncher:
                 return code
             log_info("this node waits for the next node 0, and starts its ranks again there")
             self._run_dir.clear()
-            if run.has_met:
-                rendezvous.renew()
+            rendezvous.joined += run.has_met
 
     def _linger(self) -> None:
         """Wait for the end of the node, if the launcher would take an earlier exit for a failure."""

@@ -181,10 +181,10 @@ class NodeRun:
         group = self._topology.group
         if group is None or code == Exit.DONE or self._config.hosted_start or self.is_leaving():
             return False
-        if watchdog.cause and watchdog.has_lost_leader:
+        if watchdog.cause and watchdog.agreement.has_lost_leader:
             return True
         # The group of node 0 loses all of its nodes together.
-        is_left = watchdog.leaves_nodes or code in {Exit.PREEMPTED, Exit.FENCED}
+        is_left = watchdog.agreement.leader_leaves or code in {Exit.PREEMPTED, Exit.FENCED}
         return is_left and not group.has_leader
 
     @property
@@ -236,8 +236,8 @@ class NodeRun:
         Not before the first step, as the same files would fail again, and not on a node that is about to be terminated. A loss of
         nodes is no failure of the program.
         """
-        cause, nodes = watchdog.cause, self._topology.nodes
-        is_loss = self._topology.group is not None and len(watchdog.standing_nodes) < nodes
+        cause = watchdog.cause
+        is_loss = cause is not None and watchdog.agreement.is_loss(cause)
         may_restart = (
             cause is not None
             and (is_loss or (policy.allows(cause) and self._run_dir.has_trained()))

@@ -18,8 +18,8 @@ REGISTER_PATH: Final = "/v1/jobs/{job}/muster"
 """POST `{incarnation}`, a random name of an attempt without a number.
 200: `Registration`. 503: the launcher has not been observed since. 409: `FENCED`, the attempt was replaced."""
 RENDEZVOUS_PATH: Final = "/v1/jobs/{job}/rendezvous"
-"""POST `{node, group, incarnation, addresses, port}` of a node, if a job has several groups of them. Only node 0 has addresses.
-200: `{leader: {group, incarnation, addresses, port} | null, start}`, see `Meeting`. 409: `FENCED`, the job stops or has ended."""
+"""POST `{node, group, incarnation, joined, addresses, port}` of a node, if a job has several groups of them. Only node 0 has addresses.
+200: `{leader: {group, incarnation, addresses, port} | null, start}`, see `Meeting`. 409: `FENCED`, the node was replaced, or the job stops."""
 REPORTS_PATH: Final = "/v1/jobs/{job}/reports"
 """POST `{attempt, reports: [{n, at, kind, body}], incarnation?, oldest?}`.
 200: `{next, leave_within_s?}`. 409: `FENCED` or `NOT_REGISTERED`.
@@ -73,7 +73,7 @@ class Meeting:
     leader: Leader | None
     """None: none has registered yet."""
     start: int
-    """Number of earlier incarnations of the node that were sent to this leader, which accepts only the newest."""
+    """How often the node was sent to this leader before, which accepts only the newest start."""
 
 
 RANK_LINE: Final = "[RANK {rank}] WORLD_SIZE={world_size}"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from http.client import HTTPException
 from typing import Any, Final
@@ -94,11 +93,13 @@ class ServiceClient:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ServiceUnreachable(f"malformed response: {error}") from error
 
-    def meet(self, node: int, group: str, addresses: Sequence[str] = (), port: int = 0) -> Meeting:
-        """Ask where this node meets those of other groups; node 0 gives its addresses and port."""
-        assert self.incarnation, "each node has a name of its own"
-        body = {"node": node, "group": group, "incarnation": self.incarnation}
-        reply = self._post(RENDEZVOUS_PATH, {**body, "addresses": [*addresses], "port": port})
+    def meet(self, node: int, own: Leader, joined: int = 0) -> Meeting:
+        """Ask where node number `node` meets those of other groups.
+
+        `own` describes the node; only node 0 needs addresses. `joined`: number of leaders that it has joined before.
+        """
+        body = {**asdict(own), "addresses": [*own.addresses], "node": node, "joined": joined}
+        reply = self._post(RENDEZVOUS_PATH, body)
         try:
             found = reply["leader"]
             leader = found and Leader(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.watchdog.failure_cause import FailureCause
 from holdfast_worker.watchdog.messages import Message, RanksEnded, RestartDecision
 from holdfast_worker.watchdog.node_channel import LEADER
 
@@ -28,22 +30,30 @@ class RestartAgreement:
         node: int,
         nodes: int,
         connected: AbstractSet[int],
-        exited: AbstractSet[int],
         *,
         is_grouped: bool,
     ) -> None:
-        """`connected`, `exited`: the other nodes, kept up to date by the caller.
+        """`connected`: the other nodes that are there, kept up to date by the caller.
 
         `is_grouped`: the nodes are in several groups, which are replaced by themselves.
         """
         self._node, self._others = node, {*range(nodes)} - {node}
-        self._connected, self._exited = connected, exited
+        self._connected = connected
         self._is_grouped = is_grouped
         self._began_s = self._seen_all_s = 0.0
         self.votes: dict[int, bool] = {}
         """Whether the ranks of a node may start again; absent until they have ended."""
         self.decision: bool | None = None
         """The leader's decision; None: unknown."""
+        self.exit_codes: dict[int, int] = {}
+        """Exit codes of nodes that have announced their end."""
+        self.lost_step: int | None = None
+        """Number of completed steps when a node was last lost; None before that."""
+
+    def record_exit(self, node: int, code: int) -> None:
+        """Record that a node has announced its end."""
+        self.exit_codes[node] = code
+        self.votes[node] = False
 
     def begin(self, now_s: float, *, may_restart: bool) -> None:
         """Vote for this node, whose ranks have ended."""
@@ -57,6 +67,28 @@ class RestartAgreement:
             return None if self.decision is None else RestartDecision(self.decision)
         vote = self.votes.get(self._node)
         return None if vote is None else RanksEnded(vote)
+
+    def record_return(self, node: int) -> None:
+        """Record that a node is there, possibly another machine in the place of one that has ended."""
+        if self.exit_codes.pop(node, None) is not None:
+            self.votes.pop(node, None)
+
+    @property
+    def has_lost_leader(self) -> bool:
+        """Whether the leader left without a word, so that nobody decides."""
+        return self._node != LEADER and LEADER not in self.exit_codes and self.decision is None
+
+    @property
+    def leader_leaves(self) -> bool:
+        """Whether the leader has exited so that another one follows, unless the job ends."""
+        return self.exit_codes.get(LEADER) in {Exit.PREEMPTED, Exit.FENCED}
+
+    def is_loss(self, cause: FailureCause) -> bool:
+        """Whether nodes of other groups are missing, or were lost at the step at which the ranks ended."""
+        if not self._is_grouped:
+            return False
+        is_at_loss = self.lost_step is not None and cause.step <= self.lost_step + 1
+        return is_at_loss or not self._others <= self._connected
 
     def is_over(self, now_s: float) -> bool:
         """Whether nothing is left to wait for; then there is a decision, or none can come."""
@@ -80,7 +112,7 @@ class RestartAgreement:
     def _decide_in_groups(self) -> bool | None:
         """The leader's vote, once the ranks of all nodes that are there have ended."""
         if self._node != LEADER:
-            return False if LEADER in self._exited else None
+            return False if LEADER in self.exit_codes else None
         return None if self._missing else self.votes[LEADER]
 
     @property
@@ -92,5 +124,5 @@ class RestartAgreement:
         if self._node != LEADER:
             return {LEADER} - (self.votes.keys() & self._connected)
         if self._is_grouped:
-            return self._connected - self.votes.keys() - self._exited
+            return self._connected - self.votes.keys()
         return self._others - (self.votes.keys() & self._connected)

@@ -113,13 +113,12 @@ class Watchdog:
         self._starts: dict[int, int] = {}
         """The start of each node that has connected."""
         self._connected: set[int] = set()
-        self._exited: set[int] = set()
-        self._exit_codes: dict[int, int] = {}
         self._heartbeats: dict[int, tuple[Heartbeat, ...]] = {}
         self._inspections: dict[int, tuple[RankInspection, ...]] = {}
-        self._agreement = RestartAgreement(
-            self._node, self._nodes, self._connected, self._exited, is_grouped=is_grouped
+        self.agreement = RestartAgreement(
+            self._node, self._nodes, self._connected, is_grouped=is_grouped
         )
+        """On whether the ranks of all nodes start again."""
         self._election = CauseElection(is_leader=self._node == LEADER)
         self._stall_detector = StallDetector(max_stall)
         self._polled_s = self._shared_s = self._clock()
@@ -244,14 +243,16 @@ class Watchdog:
                 if len(self._connected) == self._nodes - 1:
                     self._begun = dict(self._starts)
                     self._channel.announce(messages.encode(RanksBegin(self._begun), now_s))
-            found = waiting.poll(now_s, self._connected, self._exited, self._begun)
+            found = waiting.poll(now_s, self._connected, self.agreement.exit_codes, self._begun)
             if found is Assembly.JOINS and not self._replacement:
                 found = None  # The leader has all ranks start again.
             if self.cause:
                 found = Assembly.STARTS_AGAIN
             if found:
                 self._is_assembling = False
-                self._election.forget()  # Nodes that left while others were missing have come back.
+                # Nodes that left while others were missing have come back.
+                self._election.forget()
+                self.agreement.lost_step = None
                 if self._replacement:
                     self._replacement.start(self._begun or {}, is_new=found is Assembly.JOINS)
                 return found
@@ -262,18 +263,6 @@ class Watchdog:
     def has_met_leader(self) -> bool:
         """Whether this node was ever connected to the leader."""
         return LEADER in self._starts
-
-    @property
-    def has_lost_leader(self) -> bool:
-        """Whether the leader left without a word, so that nobody decides any more."""
-        return (
-            self._node != LEADER and LEADER not in self._exited and self._agreement.decision is None
-        )
-
-    @property
-    def leaves_nodes(self) -> bool:
-        """Whether the leader has exited so that another one follows, unless the job ends."""
-        return self._exit_codes.get(LEADER) in {Exit.PREEMPTED, Exit.FENCED}
 
     @property
     def standing_nodes(self) -> set[int]:
@@ -287,14 +276,14 @@ class Watchdog:
         """
         if not self._channel:
             return may_restart
-        self._agreement.begin(self._clock(), may_restart=may_restart)
+        self.agreement.begin(self._clock(), may_restart=may_restart)
         self._resend()
         self._receive(self._clock())
-        while not self._agreement.is_over(self._clock()):
+        while not self.agreement.is_over(self._clock()):
             time.sleep(PAUSE_S / 10)
             self._receive(self._clock())
         self._resend()
-        return bool(self._agreement.decision)
+        return bool(self.agreement.decision)
 
     def announce_exit(self, code: int) -> None:
         """Notify the other nodes that this one ends with `code`."""
@@ -319,20 +308,21 @@ class Watchdog:
     def _sees_all_ranks(self) -> bool:
         """Whether the heartbeats of all nodes are known."""
         present = (self._connected | {self._node}) & self._heartbeats.keys()
-        return len(present | self._exited) == self._nodes
+        return len(present | self.agreement.exit_codes.keys()) == self._nodes
 
     def _receive(self, now_s: float) -> None:
         for event in self._channel.receive() if self._channel else ():
             match event:
                 case Connected(node, start):
                     self._connected.add(node)
-                    self._exited.discard(node)
+                    self.agreement.record_return(node)
                     self._election.mark_connected(node)
                     self._mark_start(now_s, node, start)
                     self._resend()
                 case Disconnected(node):
                     self._connected.discard(node)
-                    if node not in self._exited:
+                    self.agreement.lost_step = self._step
+                    if node not in self.agreement.exit_codes:
                         self._election.mark_disconnected(now_s, node)
                 case ReadyOnStandby(node, is_ready):
                     if self._replacement:
@@ -346,6 +336,8 @@ class Watchdog:
         before, self._starts[node] = self._starts.get(node, start), start
         if self._is_assembling:
             return
+        if start > before:
+            self.agreement.lost_step = self._step
         if self._replacement:
             self._replacement.mark_connected(now_s, node, start)
         elif self._is_grouped and start > before:
@@ -387,17 +379,15 @@ class Watchdog:
                 if node == LEADER and self._begun is None:
                     self._begun = starts
             case RanksEnded(may_restart):
-                self._agreement.votes[node] = may_restart
+                self.agreement.votes[node] = may_restart
             case RestartDecision(is_restart):
                 if node == LEADER:
-                    self._agreement.decision = is_restart
+                    self.agreement.decision = is_restart
             case NodeExited(code):
                 self._mark_exited(now_s, node, code)
 
     def _mark_exited(self, now_s: float, node: int, code: int) -> None:
-        self._exited.add(node)
-        self._exit_codes[node] = code
-        self._agreement.votes[node] = False
+        self.agreement.record_exit(node, code)
         self._election.mark_connected(node)
         if self._replacement and self._replacement.waits_for_leader and node == LEADER:
             detail = "the run has ended without this node, whose ranks ran elsewhere"
@@ -435,7 +425,7 @@ class Watchdog:
             self._send(CauseReported(self._own_cause))
         if self._replacement:
             self._replacement.resend()
-        if message := self._agreement.message:
+        if message := self.agreement.message:
             self._send(message)
 
     def _evaluate(self, now_s: float) -> None:

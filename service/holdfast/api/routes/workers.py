@@ -47,6 +47,7 @@ def rendezvous(job_id: str, body: RendezvousIn, services: TheServices) -> Rendez
         node=body.node,
         group=body.group,
         incarnation=body.incarnation,
+        joined=body.joined,
         addresses=body.addresses,
         port=body.port,
     )

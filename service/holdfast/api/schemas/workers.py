@@ -84,7 +84,14 @@ class RendezvousIn(WorkerSchema):
     node: int = Field(ge=0, lt=MAX_NODES, description="Its number among all nodes.")
     group: str = Field(min_length=1, max_length=64, description="Name of its group.")
     incarnation: str = Field(
-        pattern=INCARNATION, description="A random name: another one for each leader that it joins."
+        pattern=INCARNATION,
+        description="Its incarnation: a random name, one for each program that runs on it.",
+    )
+    joined: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_SEQ,
+        description="Number of leaders that this incarnation has joined before.",
     )
     addresses: list[NodeAddress] = Field(
         default=[],
@@ -110,5 +117,5 @@ class RendezvousOut(Schema):
         description="The last one to register; null while no node 0 of this launch has registered."
     )
     start: int = Field(
-        description="Number of earlier incarnations of this node to which this leader was handed out."
+        description="How often this node was sent to this leader before, which accepts only the newest start."
     )
