@@ -69,6 +69,12 @@ class Groups:
         self._arguments = (*self._arguments, *arguments)
         self.wrappers[group] = [self._start_node(group, rank) for rank in range(self.sizes[group])]
 
+    def start_next_command(self, group: int, steps: int) -> None:
+        """Start another program on the machines of a group, after the first one has ended there."""
+        self._script = (SCRIPT, str(steps), str(self.path))
+        self._arguments = ()
+        self.wrappers[group] = [self._start_node(group, rank) for rank in range(self.sizes[group])]
+
     def _start_node(self, group: int, rank: int) -> subprocess.Popen[str]:
         self._driver.extra = {
             "HOLDFAST_URL": f"http://127.0.0.1:{self.port}",

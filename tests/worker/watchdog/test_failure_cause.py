@@ -150,7 +150,7 @@ def test_node_that_reconnects_in_time_is_not_lost() -> None:
     assert election.elect(101.0 + NODE_LOST_S, STEP) is None
 
 
-def test_nodes_that_a_cloud_takes_within_seconds_are_lost_together() -> None:
+def test_nodes_taken_within_seconds_are_lost_together() -> None:
     choice = CauseElection(is_leader=True)
     choice.mark_disconnected(0.0, 1)
     choice.mark_disconnected(6.0, 2)

@@ -1,4 +1,4 @@
-"""Where the nodes of several groups meet: node 0 registers with the service, the others ask for it.
+"""Where nodes of several groups meet: node 0 registers with the service, others ask.
 
 No node knows the addresses of another group, which the launcher starts and replaces by itself. Only a new node, and one that has lost
 node 0, needs the service, and waits for it. Standard library only.

@@ -96,9 +96,9 @@ class HostedNodes:
         *,
         is_warm: bool,
     ) -> None:
-        """`run_dir`: of this node. `script`: with its arguments. `leader`: see `hosted_node_variables`.
+        """`run_dir`: of this node. `script`: with its arguments.
 
-        `is_warm`: a process is kept ready for the ranks of a lost node.
+        `leader`: see `hosted_node_variables`. `is_warm`: a process is kept ready for the ranks of a lost node.
         """
         self._leader = leader
         self._run_dir = run_dir

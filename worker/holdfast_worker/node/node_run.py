@@ -179,7 +179,11 @@ class NodeRun:
     def _is_left_by_leader(self, watchdog: Watchdog, code: int) -> bool:
         """Whether the ranks of this node ended because node 0 was lost, or leaves its node."""
         group = self._topology.group
-        if group is None or code == Exit.DONE or self._config.hosted_start or self.is_leaving():
+        if group is None or self._config.hosted_start or self.is_leaving():
+            return False
+        if watchdog.is_unused:
+            return True
+        if code == Exit.DONE:
             return False
         if watchdog.cause and watchdog.agreement.has_lost_leader:
             return True
@@ -231,7 +235,7 @@ class NodeRun:
         return self._exit_code(code)
 
     def _may_restart(self, watchdog: Watchdog, policy: RestartPolicy) -> tuple[bool, bool]:
-        """Whether this node can start its ranks again, and whether they ended with a node of another group.
+        """Whether this node can start its ranks again, and whether they ended by a loss of nodes.
 
         Not before the first step, as the same files would fail again, and not on a node that is about to be terminated. A loss of
         nodes is no failure of the program.

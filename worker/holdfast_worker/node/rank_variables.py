@@ -84,7 +84,7 @@ def hosted_node_variables(
 
 
 def _hosted_group(node: int, leader: LeaderAddress) -> dict[str, str]:
-    """The variables of a group of which a hosted node is the only one: only its number among all counts."""
+    """Variables of a group that has only this node, as only its number among all counts."""
     return {
         HOSTED_LEADER: leader.dump(),
         Env.FIRST_NODE.value: str(node),

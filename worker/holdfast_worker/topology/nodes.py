@@ -100,7 +100,7 @@ def _format_ranks(ranks: range) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """The group of a node, if the launcher starts and replaces several groups independently of each other."""
+    """The group of a node, if the launcher starts and replaces several of them one by one."""
 
     name: str
     first_node: int

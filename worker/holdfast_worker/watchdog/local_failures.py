@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from signal import SIGKILL
 from typing import Final
 
 from holdfast_worker.protocol.environment import Exit
@@ -19,6 +20,7 @@ EXIT_TIMEOUT_S: Final = 30.0
 A lower value may cut off the save; a higher value detects a hung exit later."""
 CLEAN_EXITS: Final = frozenset({Exit.DONE, Exit.PREEMPTED})
 """Exit codes that need no failure cause."""
+KILLED: Final = 128 + SIGKILL
 
 
 class LocalFailures:
@@ -31,7 +33,10 @@ class LocalFailures:
         self._exit_seen_s: float | None = None
 
     def find(self, now_s: float, step: int) -> FailureCause | None:
-        """The failure; None without one, or on a coordinated exit. `step`: number of completed steps."""
+        """The failure; None without one, or on a coordinated exit.
+
+        `step`: number of completed steps.
+        """
         left, failure = self._run_dir.exit_reason(), self._run_dir.failure()
         if is_coordinated_exit(left):
             return None
@@ -49,3 +54,13 @@ class LocalFailures:
         cause = cause_of_failure(failure, left, last_line, step, self._node_suffix)
         # After a long wait the rank's save has failed, so that the saves of the others cannot complete a checkpoint.
         return replace(cause, has_rank_died=exiting_for_s < FINAL_SAVE_S)
+
+    def of_agent(self, code: int, step: int) -> FailureCause:
+        """The failure of the agent, which has ended with `code`, if no rank has failed."""
+        return FailureCause(
+            code,
+            step,
+            f"torchrun{self._node_suffix} ended with exit code {code}",
+            # It ends after its ranks, unless something killed it.
+            is_consequence=code != KILLED,
+        )

@@ -141,7 +141,7 @@ class ChannelAddress:
 
 
 def channel_ports(master_port: int) -> list[int]:
-    """Ports of the channel beside the port of the rendezvous, in the order in which they are tried."""
+    """Ports of the channel beside that of the rendezvous, in the order of tries."""
     above = master_port + PORT_COUNT < 1 << 16
     return [master_port + (1 if above else -1) * (i + 1) for i in range(PORT_COUNT)]
 
@@ -157,7 +157,10 @@ class NodeChannel:
         held: Mapping[int, int] | None = None,
         starts: dict[int, int] | None = None,
     ) -> None:
-        """`held`: see `hold`. `starts`: the newest start of each node, which the channel keeps up to date."""
+        """`held`: see `hold`.
+
+        `starts`: the newest start of each node, which the channel keeps up to date.
+        """
         self._address = address
         self._warn_after_s = warn_after_s
         self._events = SimpleQueue[ChannelEvent]()
@@ -196,7 +199,7 @@ class NodeChannel:
         self._loop.call_soon_threadsafe(self._broadcast, _encode_line(body), to_standby)
 
     def announce(self, body: Mapping[str, Json]) -> None:
-        """Send a message to all nodes, as node 0; those that connect later receive it first. Thread-safe."""
+        """Send a message to all nodes, as node 0; those that connect later receive it first."""
         self._announced = _encode_line(body)
         self.send(body, to_standby=True)
 

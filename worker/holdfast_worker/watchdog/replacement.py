@@ -110,7 +110,10 @@ class Replacement:
         return self._regrouping.has_waiting
 
     def start(self, starts: Mapping[int, int], *, is_new: bool) -> None:
-        """Begin with ranks that start now, on nodes with these starts, or replace others if this node `is_new`."""
+        """Begin with ranks that start now, on nodes with these starts.
+
+        `is_new`: those of this node replace others.
+        """
         self._starts.update(starts)
         self.waits_for_leader = is_new
 

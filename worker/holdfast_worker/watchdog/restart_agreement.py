@@ -1,4 +1,4 @@
-"""Agreement of all nodes on whether their ranks start again, once those of each node have ended. Pure.
+"""Agreement of all nodes on whether their ranks start again, once they have ended. Pure.
 
 The leader decides. If nodes are in one placement, each of them has to be there and to agree, as the launcher replaces all of them
 otherwise. Nodes of several groups are replaced by themselves: those that are there start again, and wait for the others.
@@ -84,7 +84,7 @@ class RestartAgreement:
         return self.exit_codes.get(LEADER) in {Exit.PREEMPTED, Exit.FENCED}
 
     def is_loss(self, cause: FailureCause) -> bool:
-        """Whether nodes of other groups are missing, or were lost at the step at which the ranks ended."""
+        """Whether nodes of other groups are missing, or were lost when the ranks ended."""
         if not self._is_grouped:
             return False
         is_at_loss = self.lost_step is not None and cause.step <= self.lost_step + 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from signal import SIGKILL
 from typing import Final
 
 from holdfast_worker.console import log_info
@@ -69,7 +68,6 @@ INSPECTION_TIMEOUT_S: Final = 30.0
 """Time for other nodes to inspect their ranks.
 A lower value decides without them; a higher value pays for nodes that hang."""
 PAUSE_S: Final = 0.1
-KILLED: Final = 128 + SIGKILL
 
 
 class Watchdog:
@@ -99,17 +97,14 @@ class Watchdog:
         self._run_dir = run_dir
         self._ranks = ranks
         self._clock = clock
-        self._node, self._nodes = address.node, address.nodes
+        self._node, self._nodes, self._own_start = address.node, address.nodes, address.start
         self._node_suffix = f" on node {self._node}" if self._nodes > 1 else ""
         self._reader = HeartbeatReader(run_dir, ranks)
-        self._channel: NodeChannel | None = None
-        if self._nodes > 1:
-            self._channel = NodeChannel(address, held=hosting.starts, starts=newest_starts)
-        self._is_grouped = is_grouped
-        self._is_assembling = False
+        channel = NodeChannel(address, held=hosting.starts, starts=newest_starts)
+        self._channel = channel if self._nodes > 1 else None
+        self._is_grouped, self._is_assembling = is_grouped, False
         self._begun: Mapping[int, int] | None = None
         """The starts of the nodes that began together; None before that, and if nodes do not assemble."""
-        self._own_start = address.start
         self._starts: dict[int, int] = {}
         """The start of each node that has connected."""
         self._connected: set[int] = set()
@@ -126,10 +121,9 @@ class Watchdog:
         self._own_cause: FailureCause | None = None
         self._replacement: Replacement | None = None
         if world_size:
-            around = self._surroundings()
             self._replacement = Replacement(
                 run_dir,
-                around,
+                self._surroundings(),
                 world_size,
                 hosting,
                 replaces_nodes=replaces_nodes,
@@ -219,12 +213,8 @@ class Watchdog:
             while self.cause is None and not self.replaces_ranks:
                 self.poll()
                 if self._own_cause is None:
-                    detail = f"torchrun{self._node_suffix} ended with exit code {code}"
-                    self._report_cause(
-                        self._clock(),
-                        # torchrun ends after its ranks, unless something killed it.
-                        FailureCause(code, self._step, detail, is_consequence=code != KILLED),
-                    )
+                    now_s, step = self._clock(), self._step
+                    self._report_cause(now_s, self._failures.of_agent(code, step))
                 time.sleep(PAUSE_S)
 
     def assemble(self, is_leaving: Callable[[], bool]) -> Assembly:
@@ -260,6 +250,12 @@ class Watchdog:
         return Assembly.LEAVES
 
     @property
+    def is_unused(self) -> bool:
+        """Whether the leader has exited before the ranks of this new node took part in the run."""
+        is_waiting = self._replacement is not None and self._replacement.waits_for_leader
+        return is_waiting and LEADER in self.agreement.exit_codes
+
+    @property
     def has_met_leader(self) -> bool:
         """Whether this node was ever connected to the leader."""
         return LEADER in self._starts
@@ -287,7 +283,11 @@ class Watchdog:
 
     def announce_exit(self, code: int) -> None:
         """Notify the other nodes that this one ends with `code`."""
-        self._send(NodeExited(code))
+        if self._channel and self._node == LEADER:
+            # Also nodes that connect until the channel is closed.
+            self._channel.announce(messages.encode(NodeExited(code), self._clock()))
+        else:
+            self._send(NodeExited(code))
 
     def stop_all(self, cause: FailureCause) -> None:
         """End the ranks of all nodes for the given cause."""
@@ -315,9 +315,11 @@ class Watchdog:
             match event:
                 case Connected(node, start):
                     self._connected.add(node)
-                    self.agreement.record_return(node)
                     self._election.mark_connected(node)
-                    self._mark_start(now_s, node, start)
+                    # A node whose ranks have finished has begun another program, and waits for that of the leader.
+                    if self.agreement.exit_codes.get(node) != Exit.DONE:
+                        self.agreement.record_return(node)
+                        self._mark_start(now_s, node, start)
                     self._resend()
                 case Disconnected(node):
                     self._connected.discard(node)

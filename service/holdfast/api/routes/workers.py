@@ -1,4 +1,4 @@
-"""Routes of workers: registration, rendezvous and reports, with a token that is valid for one job."""
+"""Routes of workers: registration, rendezvous, reports; with a token for one job."""
 
 from __future__ import annotations
 

@@ -132,7 +132,10 @@ class SavingFailed(EventBase):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RanksRestarted(EventBase):
-    """A rank failed or nodes were lost, all ranks have ended, and they start again on the nodes of the attempt."""
+    """A rank failed or nodes were lost, and all ranks have ended and start again.
+
+    They do so on the nodes of the attempt.
+    """
 
     source: ClassVar[Source] = Source.WORKER
     attempt: Attempt

@@ -1,4 +1,4 @@
-"""Tables of launches, their copied history, registered workers, meeting nodes and checkpoint retention."""
+"""Tables of launches and their history, registered workers and nodes, and retention."""
 
 from __future__ import annotations
 
