@@ -167,9 +167,9 @@ WORKER_MISTAKES: Final = (
     ),
     Mistake(
         name="ranks-restart-although-a-node-refuses",
-        file=f"{W}watchdog/watchdog.py",
-        old="if not all(self._restart_votes.values()):",
-        new="if not any(self._restart_votes.values()):",
+        file=f"{W}watchdog/restart_agreement.py",
+        old="if not all(self.votes.values()):",
+        new="if not any(self.votes.values()):",
         tests=("tests/worker/watchdog/test_consensus.py",),
     ),
     Mistake(

@@ -183,6 +183,20 @@ def test_restarted_ranks_train_again_in_the_same_attempt() -> None:
     assert (again.resumes, again.preemptions, again.detail) == (0, 0, "")
 
 
+def test_restart_after_a_loss_of_nodes_is_no_failure() -> None:
+    before = job(submitted(), launched(), ready(), training(5), saved(6, step=10))
+
+    losses = [restarted(n, step=14, exit_code=75, detail="node 2 was lost") for n in (9, 12, 15)]
+    ended = job(submitted(), launched(), ready(), training(5), saved(6, step=10), *losses)
+
+    assert (ended.failures, ended.failure, ended.crashes) == (
+        before.failures,
+        before.failure,
+        before.crashes,
+    )
+    assert (ended.state, ended.step) == (State.STARTING, 14)
+
+
 @pytest.mark.parametrize("state", [s for s in State if s not in IN_TRAINING])
 def test_late_restart_of_ranks_moves_only_a_training_job(state: State) -> None:
     before = in_state(state)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, TypeAlias
 
-from holdfast_worker.protocol.environment import NO_RETRY
+from holdfast_worker.protocol.environment import NO_RETRY, Exit
 from holdfast_worker.protocol.policies import ConsistencyGuarantee, OnFailure
 from pydantic import AwareDatetime, JsonValue
 
@@ -132,15 +132,23 @@ class SavingFailed(EventBase):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RanksRestarted(EventBase):
-    """A rank failed, all ranks have ended, and they start again on the nodes of the attempt."""
+    """A rank failed or nodes were lost, and all ranks have ended and start again.
+
+    They do so on the nodes of the attempt.
+    """
 
     source: ClassVar[Source] = Source.WORKER
     attempt: Attempt
     step: Count
     """Number of completed steps at the failure."""
     exit_code: int
-    """Exit code of the failed rank; 128 + n after signal n."""
+    """Exit code of the failed rank; 128 + n after signal n. `Exit.PREEMPTED` after the loss of nodes of another group."""
     detail: str = ""
+
+    @property
+    def is_capacity_loss(self) -> bool:
+        """Whether nodes were lost, which is no failure of the program."""
+        return self.exit_code == Exit.PREEMPTED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -403,7 +403,7 @@ def _apply_progress(job: Job, event: WorkerFact) -> Job:
         job = replace(job, left_attempt=attempt, hopeless=event.no_retry_reason)
     if isinstance(event, WorkerLeft):
         job = replace(job, crashes=job.crashes.after_worker_exit(event))
-    if isinstance(event, RanksRestarted):
+    if isinstance(event, RanksRestarted) and not event.is_capacity_loss:
         crashes, failures = job.crashes.after_restart(event), job.failures + 1
         job = replace(job, crashes=crashes, failures=failures, failure=event.detail)
     match event:
