@@ -95,6 +95,13 @@ class Env(StrEnum):
     Absent: the loss of a node ends the attempt."""
     MIN_NODES = "HOLDFAST_MIN_NODES"
     """With at least this many nodes, the ranks of lost ones run on the others until they are replaced. Absent: all nodes are needed."""
+    GROUP = "HOLDFAST_GROUP"
+    """Name of the node group that this node belongs to.
+    Its presence means that the groups run as separate clusters, whose nodes meet through the service."""
+    FIRST_NODE = "HOLDFAST_FIRST_NODE"
+    """Number of the group's first node among the nodes of all groups, from 0."""
+    TOTAL_NODES = "HOLDFAST_TOTAL_NODES"
+    """Number of nodes of all groups."""
     INIT_METHOD = "HOLDFAST_INIT_METHOD"
     """Rendezvous of the ranks: `env://`, `tcp://host:port` or `file:///path`;
     absent: from the launcher of the ranks."""
