@@ -333,9 +333,11 @@ def _with_current_prices(job: Job, event: Event) -> Event:
         return event
     groups = tuple(
         replace(part, micros_per_hour=rate.newest_micros_per_hour or part.micros_per_hour)
-        if running
+        if number and running  # The loss of the first group ended the attempt before.
         else part
-        for (part, running), rate in zip(event.running_parts, before.tariffs, strict=True)
+        for number, ((part, running), rate) in enumerate(
+            zip(event.running_parts, before.tariffs, strict=True)
+        )
     )
     total = sum(part.micros_per_hour for part in groups)
     return replace(event, groups=groups, micros_per_hour=total)
