@@ -31,14 +31,11 @@ from holdfast.errors import LauncherUnreachable, LaunchRefused
 from holdfast.launchers.skypilot.naming import MAX_NAME_CHARS, group_key, job_of, launch_key
 from holdfast.ports import Launch, LogSource
 from sqlalchemy import Engine
-from support.repetitions import FULL
 from support.skypilot.launcher import do
 from support.skypilot.node_groups import GROUPS, JOB, KEY, GroupHarness, job_name
 
 NewGroups: TypeAlias = Callable[..., GroupHarness]
 HEAD, WORKERS, MORE = range(3)
-STRIDE = 1 if FULL else 9
-"""Every n-th moment at which a process is killed."""
 
 
 @pytest.fixture
@@ -267,7 +264,7 @@ def test_refusal_of_a_later_group_ends_the_earlier_ones_first(new_groups: NewGro
     harness.append(LaunchRequested(at=harness.clock.now(), launch=1))
 
     with pytest.raises(
-        LauncherUnreachable, match="group more: workdir .*; ending the other groups"
+        LauncherUnreachable, match=r"group more: workdir .*; ending the other groups"
     ):
         do(harness.launcher.submit(launch))
     harness.run()
@@ -340,22 +337,48 @@ def cancelled_story(harness: GroupHarness) -> None:
     assert harness.job.outcome is Outcome.CANCELLED
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("story", [whole_story, cancelled_story])
-@pytest.mark.parametrize("gated", [True, False])
-def test_service_killed_between_any_two_requests(
-    tmp_path: Path, new_engine: Callable[[], Engine], *, story: Callable[[GroupHarness], None], gated: bool
-) -> None:  # fmt: skip
-    first = GroupHarness(new_engine(), tmp_path / "first", gated=gated)
+def kill_at_moments(
+    new_engine: Callable[[], Engine],
+    folder: Path,
+    story: Callable[[GroupHarness], None],
+    stride: range,
+    *,
+    gated: bool = True,
+) -> None:
+    """Tell a story once for each of these moments, at which the service is killed."""
+    first = GroupHarness(new_engine(), folder / "first", gated=gated)
     story(first)
-    for moment in range(0, first.line.moments, STRIDE):
-        harness = GroupHarness(new_engine(), tmp_path / str(moment), gated=gated)
+    assert len(first.state.jobs) == len(GROUPS)
+    for moment in range(stride.start, first.line.moments, stride.step):
+        harness = GroupHarness(new_engine(), folder / str(moment), gated=gated)
         harness.line.dies_at = moment
 
         story(harness)
 
         assert harness.crashes == 1
         assert len(harness.state.jobs) == len(GROUPS), "no group was launched twice"
+
+
+@pytest.mark.parametrize("story", [whole_story, cancelled_story])
+def test_service_killed_between_some_requests(
+    tmp_path: Path, new_engine: Callable[[], Engine], story: Callable[[GroupHarness], None]
+) -> None:
+    kill_at_moments(new_engine, tmp_path, story, range(7, 400, 240))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("start", range(0, 40, 3))
+@pytest.mark.parametrize("story", [whole_story, cancelled_story])
+@pytest.mark.parametrize("gated", [True, False])
+def test_service_killed_between_any_two_requests(
+    tmp_path: Path,
+    new_engine: Callable[[], Engine],
+    *,
+    story: Callable[[GroupHarness], None],
+    gated: bool,
+    start: int,
+) -> None:
+    kill_at_moments(new_engine, tmp_path, story, range(start, 40 + start, 40), gated=gated)
 
 
 # The bill

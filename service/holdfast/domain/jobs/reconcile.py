@@ -356,7 +356,11 @@ def _node_changes(
     attempt, events = job.attempts_before_launch + number, list[NodeLost | NodeReplaced]()
     for change in placement.node_changes[recorded:]:
         if placement.lost_at is None or change.at <= placement.lost_at:
-            cause = _cause(change.cause, _unexplained_cause(job, attempt, events))
+            unexplained = _unexplained_cause(job, attempt, events)
+            if change.with_node is not None:  # It was released for the loss of that node.
+                same = (e for e in events if isinstance(e, NodeLost) and e.node == change.with_node)
+                unexplained = next((e.cause for e in same), unexplained)
+            cause = _cause(change.cause, unexplained)
             events.append(_node_change(change, attempt, cause))
     return events
 
