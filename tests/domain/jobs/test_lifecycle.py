@@ -47,9 +47,9 @@ TABLE = """
                 LaunchRequested CapacityDenied NodesReady CapacityLost PauseRequested Paused ResumeRequested CancelRequested GuardTripped Finished NodeLost NodeReplaced
 queued          provisioning    -              -          -            pausing        -      -               stopping        stopping     ended    -        -
 provisioning    -               provisioning   starting   recovering   pausing        -      -               stopping        stopping     ended    -        -
-starting        -               -              -          recovering   pausing        -      -               stopping        stopping     ended    starting starting
-training        -               -              -          recovering   pausing        -      -               stopping        stopping     ended    training training
-degraded        -               -              -          recovering   pausing        -      -               stopping        stopping     ended    degraded degraded
+starting        -               starting       -          recovering   pausing        -      -               stopping        stopping     ended    starting starting
+training        -               training       -          recovering   pausing        -      -               stopping        stopping     ended    training training
+degraded        -               degraded       -          recovering   pausing        -      -               stopping        stopping     ended    degraded degraded
 recovering      provisioning    recovering     starting   -            pausing        -      -               stopping        stopping     ended    -        -
 pausing         -               pausing        pausing    pausing      -              paused -               stopping        -            ended    pausing  pausing
 paused          -               -              -          -            -              -      queued          stopping        -            -        -        -

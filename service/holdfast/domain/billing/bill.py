@@ -96,7 +96,11 @@ class PriceStep:
 class GroupBill:
     """The identical nodes of an attempt."""
 
-    zone: str
+    name: str
+    """Name of the group in the job file; empty if the file has none."""
+    zones: tuple[tuple[int, str], ...]
+    """Zones of the nodes with the milliseconds since 1970 from which they stood there, in order; at
+    least one. Empty before absent nodes were there."""
     nodes: int
     is_spot: bool
     rate: RateSchedule
@@ -107,9 +111,22 @@ class GroupBill:
     on_demand_micros: Phases
     """On-demand cost of the same phases."""
 
+    @property
+    def zone(self) -> str:
+        """The newest zone; empty if the nodes were never there."""
+        return self.zones[-1][1]
+
     def node_ms(self, begin_ms: int, end_ms: int) -> int:
         """Time in a span multiplied by the number of nodes that ran."""
         return self.running.accrue(begin_ms, end_ms)
+
+    def stays(self, begin_ms: int, end_ms: int) -> Iterator[tuple[str, int, int]]:
+        """Split a span by the zones of the nodes, without the time before they were there."""
+        ends = (*(at_ms for at_ms, _ in self.zones[1:]), end_ms)
+        for (at_ms, zone), until_ms in zip(self.zones, ends, strict=True):
+            since, until = max(begin_ms, at_ms), min(end_ms, until_ms)
+            if zone and since < until:
+                yield zone, since, until
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -350,21 +367,31 @@ def _pauses(facts: Iterable[Event], until: datetime) -> Iterator[tuple[int, int]
 
 def _groups(attempt: Attempt, spans: Sequence[Span], begin_ms: int) -> tuple[GroupBill, ...]:
     groups = []
-    for number, part in enumerate(attempt.ready.parts):
+    for number, (part, running_nodes) in enumerate(attempt.ready.running_parts):
         paid = RateSchedule.flat(attempt.ready.at, part.micros_per_hour)
         full = RateSchedule.flat(attempt.ready.at, part.on_demand_micros_per_hour)
-        running = RateSchedule.flat(attempt.ready.at, part.nodes)
+        running = RateSchedule.flat(attempt.ready.at, running_nodes)
+        zones, is_spot = [(begin_ms, part.zone)], part.is_spot
         for change in attempt.changes:
-            if change.group == number:
+            if change.group != number:
+                continue
+            if isinstance(change, PriceChanged):
                 paid = paid.with_price_change(change.at, change.micros_per_hour)
                 full = full.with_price_change(change.at, change.on_demand_micros_per_hour)
-            if change.group == number and not isinstance(change, PriceChanged):
-                running = running.with_price_change(change.at, change.nodes)
+                continue
+            paid = paid.with_node_change(change.at, change.micros_per_hour)
+            full = full.with_node_change(change.at, change.on_demand_micros_per_hour)
+            running = running.with_node_change(change.at, change.nodes)
+            if isinstance(change, NodeReplaced) and (placed := change.placed):
+                is_spot = placed.is_spot
+                if placed.zone != zones[-1][1]:
+                    zones.append((max(to_ms(change.at), begin_ms), placed.zone))
         groups.append(
             GroupBill(
-                zone=part.zone,
+                name=part.name,
+                zones=tuple(zones),
                 nodes=part.nodes,
-                is_spot=part.is_spot,
+                is_spot=is_spot,
                 rate=paid,
                 on_demand_rate=full,
                 running=running,
@@ -375,18 +402,33 @@ def _groups(attempt: Attempt, spans: Sequence[Span], begin_ms: int) -> tuple[Gro
     return tuple(groups)
 
 
-def _price_source(change: RateChange) -> str:
-    match change:
-        case PriceChanged(price_source=source):
-            return source
-        case NodeLost(node=node):
-            return f"node {node} was lost"
-        case NodeReplaced(node=node):
-            return f"node {node} was replaced"
+def _price_steps(changes: Sequence[RateChange]) -> Iterator[PriceStep]:
+    """The price after each moment with changes of a group, as nodes of a group change together."""
+    together: dict[tuple[datetime, int], list[RateChange]] = {}
+    for change in sorted(changes, key=lambda each: each.at):
+        together.setdefault((change.at, change.group), []).append(change)
+    for (at, group), same in together.items():
+        yield PriceStep(
+            at=at,
+            group=group,
+            micros_per_hour=same[-1].micros_per_hour,
+            source=_price_source(same),
+        )
+
+
+def _price_source(changes: Sequence[RateChange]) -> str:
+    last = changes[-1]
+    if isinstance(last, PriceChanged):
+        return last.price_source
+    nodes = [str(each.node) for each in changes if isinstance(each, type(last))]
+    subject = f"node {nodes[0]} was" if len(nodes) == 1 else f"nodes {', '.join(nodes)} were"
+    if isinstance(last, NodeReplaced):
+        return f"{subject} replaced"
+    return f"{subject} {'released' if last.cause is Cause.ENDED else 'lost'}"
 
 
 def _is_estimate(change: RateChange) -> bool:
-    return isinstance(change, PriceChanged) and change.is_price_estimate
+    return not isinstance(change, NodeLost) and change.is_price_estimate
 
 
 def _lost_steps(start: RankStart, kept: float) -> int:
@@ -434,15 +476,7 @@ def _attempt_bill(
         begin_ms=begin_ms,
         spans=spans,
         groups=groups,
-        price_changes=tuple(
-            PriceStep(
-                at=change.at,
-                group=change.group,
-                micros_per_hour=change.micros_per_hour,
-                source=_price_source(change),
-            )
-            for change in sorted(held, key=lambda c: c.at)
-        ),
+        price_changes=tuple(_price_steps(held)),
         node_losses=tuple(attempt.node_losses),
         hosted_times=tuple(attempt.hosted_times),
         ms=duration_by_phase(spans),
