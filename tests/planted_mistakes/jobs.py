@@ -312,6 +312,13 @@ STORE_MISTAKES: Final = (
         tests=("tests/store/test_incarnations.py",),
     ),
     Mistake(
+        name="replaced-node-meets-the-leader-again",
+        file=f"{S}store/rendezvous.py",
+        old="            raise Fenced(_SUPERSEDED)\n",
+        new="            return None\n",
+        tests=("tests/store/test_rendezvous.py",),
+    ),
+    Mistake(
         name="worker-registered-before-observation",
         file=f"{S}store/incarnations.py",
         old="return seen_at is not None and seen_at > since",

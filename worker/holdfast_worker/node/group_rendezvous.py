@@ -31,6 +31,9 @@ from holdfast_worker.watchdog.node_channel import LEADER, channel_ports
 POLL_S: Final = 1.0
 """Interval of requests for node 0.
 A lower value adds requests; a higher value pays for nodes that wait."""
+NODES_PER_S: Final = 10
+"""Requests of all waiting nodes in a second, for which the interval is longer with many nodes.
+A lower value delays large jobs; a higher value exceeds the service's limit, and delays the reports of the job."""
 REFRESH_S: Final = 60.0
 """Interval at which node 0 registers again, as a service with a restored database may not know it.
 A lower value adds requests; a higher value delays a new node after a restore."""
@@ -116,7 +119,9 @@ class GroupRendezvous:
                     return leader, found.start
                 if not found.leader:
                     self._log("waiting for node 0 to start")
-            time.sleep(POLL_S)
+            next_s = time.monotonic() + max(POLL_S, self._group.total_nodes / NODES_PER_S)
+            while time.monotonic() < next_s and not is_leaving():
+                time.sleep(POLL_S / 10)
         return None
 
     def _reachable_address(self, leader: Leader) -> str:
