@@ -1,4 +1,4 @@
-"""The launcher of jobs with node groups: one managed job for each group, each launched at most once.
+"""The launcher of jobs with node groups: one managed job for each group, launched once.
 
 A launch has a row of its own in the launch store, which records its cancel, and one row for each group. A group has a
 launch key, a token and a managed job like a launch without groups. This launcher combines them: `group_history` has
@@ -120,7 +120,7 @@ class NodeGroupLauncher:
         return await self._cancel_all(self._keys(key, groups))
 
     async def logs(self, key: str) -> Sequence[LogSource]:
-        """List the logs of all groups; SkyPilot merges the output of a group's nodes into that of its first."""
+        """List the logs of all groups. SkyPilot merges the output of a group's nodes into one."""
         groups = self._groups_of(job_of(key))
         if not groups:
             return await self._managed.logs(key)
