@@ -89,14 +89,16 @@ class Replica:
     reconciler: Reconciler
     line: FaultyTransport
     task: asyncio.Task[Any] | None = None
-    _gate: asyncio.Future[None] | None = None
+    _gates: list[asyncio.Future[None]] = field(default_factory=list)
+    """Calls that wait; several if a task makes them concurrently."""
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def pause(self) -> None:
         """Wait until the scheduler lets this replica continue."""
-        self._gate = asyncio.get_running_loop().create_future()
+        gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._gates.append(gate)
         self._idle.set()
-        await self._gate
+        await gate
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> None:
         self.task = asyncio.create_task(work)
@@ -105,9 +107,10 @@ class Replica:
     async def resume(self) -> bool:
         """Continue until the next call or response; return False if the process crashed."""
         self._idle.clear()
-        if self._gate is not None:
-            gate, self._gate = self._gate, None
-            gate.set_result(None)
+        gates, self._gates = self._gates, []
+        for gate in gates:
+            if not gate.done():
+                gate.set_result(None)
         await self._idle.wait()
         assert self.task
         if not self.task.done():
