@@ -181,7 +181,7 @@ def test_partial_launch_is_submitted_again() -> None:
     assert decide(job(ALL), replace(seen, is_partial=False), at(60)).effect is None
 
 
-def test_group_that_kept_running_has_its_current_price_in_the_next_attempt() -> None:
+def test_group_that_kept_running_has_its_current_price() -> None:
     change = PriceChanged(at=at(30), attempt=1, group=1, micros_per_hour=7, on_demand_micros_per_hour=9)  # fmt: skip
     before = job(ALL, training(20), change)
     absent = replace(HEAD, zone="", micros_per_hour=0, on_demand_micros_per_hour=0)
@@ -228,7 +228,7 @@ def records(*events: Event, end_s: float = 100) -> list[PlacementRecord]:
     return placement_records(facts, {}, points, bill)
 
 
-def test_each_stay_of_a_group_has_a_record_with_its_zone_and_type() -> None:
+def test_each_stay_of_a_group_has_a_record() -> None:
     found = records(ALL, *gone(40), *back(60), lost(90))
 
     rows = [
