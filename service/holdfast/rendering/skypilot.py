@@ -1,4 +1,6 @@
-"""Renders the tasks of SkyPilot's managed jobs, one for each node group: name, labels, resources, mounts and setup.
+"""Renders the tasks of SkyPilot's managed jobs, one for each node group.
+
+Each has a name, labels, resources, mounts and setup.
 
 Reports everything that SkyPilot would refuse. Fills in resources where SkyPilot's defaults would cost money or lose
 work. Turns tags into labels that AWS, GCP and Kubernetes all accept.
@@ -282,7 +284,7 @@ _BREAKS_JSON: Final = re.compile(r'["\\\x00-\x1f]')
 def managed_tasks(
     spec: JobSpec, base: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    """Return what differs from the task of all nodes in each managed job, and notes for its user.
+    """Return what each managed job has instead of the task of all nodes, and notes.
 
     A job without node groups is one managed job.
 

@@ -97,7 +97,7 @@ def test_loss_of_another_group_changes_its_nodes_together() -> None:
     assert only.lost_at is None
 
 
-def test_loss_of_the_first_group_begins_the_next_placement_at_once() -> None:
+def test_loss_of_the_first_group_begins_another_placement() -> None:
     first, second = placements(up(10, 0), up(12, 1), gone(50, 0), up(95, 0, 2))
 
     assert (first.lost_at, first.cause) == (at(50), Cause.NODE_FAILED)
@@ -123,7 +123,7 @@ def test_first_group_that_ends_keeps_the_placement_of_the_others() -> None:
     ]
 
 
-def test_kept_nodes_of_a_failed_program_are_billed_from_the_failure() -> None:
+def test_kept_nodes_are_billed_from_the_failure_on() -> None:
     failed = gone(50, 0, cause=Cause.USER_ERROR)
 
     first, second = placements(up(10, 0), up(12, 1), failed, up(50, 0, 2))
@@ -140,7 +140,7 @@ def test_same_event_of_two_replicas_counts_once() -> None:
     assert placements(up(10, 0), up(10, 1), gone(40, 1), again, up(11, 1)) == once
 
 
-def test_events_are_recorded_once_in_order_of_time_and_survive_storage() -> None:
+def test_events_are_recorded_once_in_order_and_stored() -> None:
     seen = Observation(
         status=LaunchStatus.UP,
         since=at(0),

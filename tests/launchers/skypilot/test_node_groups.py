@@ -224,7 +224,7 @@ def test_lost_record_of_a_group_leads_to_a_new_launch(new_groups: NewGroups) -> 
     assert {job.status for job in harness.managed(HEAD)} == {"CANCELLED", "RUNNING"}
 
 
-def test_first_group_that_begins_again_without_the_others_is_relaunched(new_groups: NewGroups) -> None:  # fmt: skip
+def test_first_group_that_begins_again_alone_is_relaunched(new_groups: NewGroups) -> None:  # fmt: skip
     harness = new_groups()
     harness.run(GroupHarness.is_whole)
 

@@ -195,7 +195,7 @@ def _group(group: GroupBill) -> GroupOut:
 
 
 def _is_loss(event: NodeLost) -> bool:
-    """Whether an event has a line of its own: not with another one, and not at the program's end."""
+    """Whether a loss has a line of its own: not with another node, nor at the program's end."""
     return event.with_node is None and event.cause is not Cause.ENDED
 
 

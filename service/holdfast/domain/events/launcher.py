@@ -192,7 +192,10 @@ class NodeLost(EventBase):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeReplaced(EventBase):
-    """A lost node of an attempt was replaced, or an absent one is there; it is billed from now on."""
+    """A lost node of an attempt was replaced, or an absent one is there.
+
+    It is billed from now on.
+    """
 
     source: ClassVar[Source] = Source.LAUNCHER
     group: Count = 0

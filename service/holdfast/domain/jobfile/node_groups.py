@@ -1,4 +1,4 @@
-"""Node groups of a job file: what has to agree between them, and with the rest of the file. Pure."""
+"""Node groups of a job file: what has to agree between them and with the file. Pure."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ Scalar = str | int | float | None
 
 
 def listed(value: Any) -> Any:
+    """The value as a list."""
     return value if isinstance(value, list) else [value]
 
 
@@ -76,6 +77,7 @@ def _is_number(value: Any) -> bool:
 
 
 def is_text(value: Any) -> bool:
+    """Whether the value is a text."""
     return isinstance(value, str)
 
 

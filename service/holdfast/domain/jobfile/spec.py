@@ -239,7 +239,7 @@ def _without_nulls(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobPart:
-    """Nodes of a job with the same resources: a node group, or all nodes of a job without groups."""
+    """Nodes of a job with the same resources: a node group, or all nodes without groups."""
 
     name: str
     """Name of the group; empty without groups."""

@@ -322,7 +322,7 @@ def _ready(job: Job, seen: Observation, number: int, ready_at: datetime) -> Node
 
 
 def _with_current_prices(job: Job, event: Event) -> Event:
-    """A new attempt with the current prices of node groups that kept running since the one before.
+    """A new attempt with current prices of the node groups that run since the one before.
 
     Their launcher knows the price at which they began. `job` is the job before the event.
     """

@@ -39,7 +39,7 @@ from holdfast.domain.events import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacementRecord:
-    """Record of one placement, of its part before the loss of a single node, or of a node group's stay in it."""
+    """Record of a placement, of a part before the loss of a node, or of a group's stay in it."""
 
     attempt: int
     part: int = 0

@@ -1,4 +1,4 @@
-"""The state of a launch with node groups: which groups have to end, and how the launch ended. Pure.
+"""Which groups of a launch have to end, and how the launch ended. Pure.
 
 first group succeeded        the others get some time to end, and are cancelled then: succeeded
 a group failed for good      the others are cancelled: failed

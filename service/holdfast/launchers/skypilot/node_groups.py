@@ -1,4 +1,4 @@
-"""The launcher of jobs with node groups: one managed job for each group, each launched at most once.
+"""The launcher of jobs with node groups: one managed job for each group, launched once.
 
 A launch has a row of its own in the launch store, which records its cancel, and one row for each group. A group has a
 launch key, a token and a managed job like a launch without groups. This launcher combines them: `group_history` has
@@ -8,10 +8,10 @@ the placements, and `group_outcome` the end. A job without groups is passed to t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from holdfast.domain.jobs.launch_admission import EngineEvent
 from holdfast.domain.jobs.observation import LaunchStatus, Observation
@@ -30,6 +30,8 @@ from holdfast.launchers.skypilot.launch_store import LaunchStore
 from holdfast.launchers.skypilot.launcher import ManagedObservation, SkyPilotLauncher
 from holdfast.launchers.skypilot.naming import group_key, job_of
 from holdfast.ports import Clock, EngineInfo, Launch, LogSource, OrphanedResource
+
+T = TypeVar("T")
 
 SETTLING: Final = timedelta(seconds=5)
 """Age from which an event is recorded: the groups are read one after the other.
@@ -94,7 +96,7 @@ class NodeGroupLauncher:
         if row is None:
             return Observation(status=LaunchStatus.ABSENT, since=self._clock.now())
         keys = self._keys(key, groups)
-        parts = await asyncio.gather(*map(self._managed.observe_managed, keys))
+        parts = await _all(map(self._managed.observe_managed, keys))
         seen = [part.observation for part in parts]
         if unknown := [one for one in seen if one.status is LaunchStatus.UNKNOWN]:
             left = tuple(name for one in unknown for name in one.leftovers)
@@ -120,7 +122,7 @@ class NodeGroupLauncher:
         return await self._cancel_all(self._keys(key, groups))
 
     async def logs(self, key: str) -> Sequence[LogSource]:
-        """List the logs of all groups; SkyPilot merges the output of a group's nodes into that of its first."""
+        """List the logs of all groups. SkyPilot merges the output of a group's nodes into one."""
         groups = self._groups_of(job_of(key))
         if not groups:
             return await self._managed.logs(key)
@@ -141,7 +143,7 @@ class NodeGroupLauncher:
         """Copy new output of all groups; SkyPilot keeps it only as long as the nodes."""
         groups = self._groups_of(job_of(key))
         keys = self._keys(key, groups) if groups else [key]
-        await asyncio.gather(*map(self._managed.copy_logs, keys))
+        await _all(map(self._managed.copy_logs, keys))
 
     def read_log(self, key: str, source: LogSource, offset: int, limit: int) -> bytes:
         """Read at most `limit` bytes of a log from `offset`; empty at its end.
@@ -203,10 +205,7 @@ class NodeGroupLauncher:
 
     async def _cancel_all(self, keys: Iterable[str]) -> None:
         """Cancel groups, all of them even if SkyPilot does not answer about one."""
-        results = await asyncio.gather(*map(self._managed.cancel, keys), return_exceptions=True)
-        for error in results:
-            if error is not None:
-                raise error
+        await _all(map(self._managed.cancel, keys))
 
     async def _refuse(
         self, launch: Launch, number: int, detail: str, refusal: LaunchRefused
@@ -297,3 +296,12 @@ class NodeGroupLauncher:
         if placement is None:
             return None
         return self._managed.log_mirror.first_attempt(key) + placement - 1
+
+
+async def _all(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """Return the results of concurrent calls once all have ended; raise the first error then."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
