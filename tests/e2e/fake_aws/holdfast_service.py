@@ -121,7 +121,7 @@ class HoldfastService(Service):
     def _listed(self, pattern: str) -> list[dict[str, Any]]:
         database = f"file:{self.environment['HOLDFAST_SKYPILOT_HOME']}/.sky/spot_jobs.db?mode=ro"
         query = (
-            "select spot.spot_job_id as id, spot.status as status, job_info.schedule_state as schedule "
+            "select spot.spot_job_id as id, job_info.name as name, spot.status as status, job_info.schedule_state as schedule "
             "from spot join job_info on job_info.spot_job_id = spot.spot_job_id where job_info.name like ?"
         )
         with closing(sqlite3.connect(database, uri=True, timeout=30)) as connection:
