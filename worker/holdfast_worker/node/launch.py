@@ -24,6 +24,7 @@ from typing import Final
 from holdfast_worker.clock import now
 from holdfast_worker.config import (
     DELIVERED_BY_WRAPPER,
+    HOLDER,
     JOINS,
     NODE_RANKS,
     WRAPPER,
@@ -43,6 +44,7 @@ from holdfast_worker.node.rank_variables import (
     nccl_variables,
     torch_variables,
 )
+from holdfast_worker.node_memory.holder import MemoryHolder, open_holder
 from holdfast_worker.parent_process import die_with_parent
 from holdfast_worker.preemption.metadata_service import MetadataService
 from holdfast_worker.preemption.notice_sources import MetadataWatcher, NoticeSources
@@ -55,7 +57,7 @@ from holdfast_worker.telemetry.incarnation import Incarnation
 from holdfast_worker.telemetry.service_client import ServiceClient
 from holdfast_worker.telemetry.store_relay import StoreRelay
 from holdfast_worker.topology.nodes import NodeRanks, RankLayout, Topology
-from holdfast_worker.topology.rendezvous import free_master_port
+from holdfast_worker.topology.rendezvous import address_of_this_node, free_master_port
 from holdfast_worker.watchdog.failure_cause import FailureCause, RestartPolicy, is_coordinated_exit
 from holdfast_worker.watchdog.hosting import Hosting
 from holdfast_worker.watchdog.node_channel import ChannelAddress
@@ -114,6 +116,7 @@ class NodeLauncher:
         self._exit_report = None if topology.node_rank else ExitReport(config, run_dir)
         self._hosting = Hosting(topology.nodes, config.min_nodes)
         self._hosted: HostedNodes | None = None
+        self._holder: MemoryHolder | None = None
 
     def run(self, script: Sequence[str], layout: RankLayout | None) -> int:
         """Run `script` and return its exit code.
@@ -121,7 +124,14 @@ class NodeLauncher:
         `layout` is None for one rank per GPU on equal nodes.
         """
         self._run_dir.clear()
-        with self._notice_sources.opened():
+        at = self._topology
+        memory = open_holder(
+            at.node_rank,
+            address_of_this_node(at.master_address),
+            is_needed=self._config.keeps_snapshots,
+        )
+        with self._notice_sources.opened(), memory as holder:
+            self._holder = holder
             code = self._run_script(script, layout)
             if (reason := self._notice_sources.superseded_by) is not None:
                 log_info(f"this attempt was replaced or its job has ended: {reason}")
@@ -167,6 +177,9 @@ class NodeLauncher:
                 replaces_nodes=self._config.node_start is not None,
                 hosting=self._hosting,
             )
+            if self._holder:
+                address = self._holder.renew().dump()
+                self._extra_variables = {**self._extra_variables, HOLDER: address}
             with watchdog.opened():
                 code = self._run_ranks_once(script, layout, watchdog, variables)
                 while watchdog.replaces_ranks:
@@ -178,7 +191,8 @@ class NodeLauncher:
                 if not watchdog.cause or not watchdog.agree_on_restart(may_restart=may_restart):
                     watchdog.announce_exit(code)
                     return code
-            policy.record(watchdog.cause)
+            if not watchdog.cause.is_node_lost:
+                policy.record(watchdog.cause)
             self._prepare_restart(watchdog.cause)
             variables, restarts = {}, watchdog.restarts + 1
 
@@ -198,7 +212,7 @@ class NodeLauncher:
             self._replaces_ranks
             and self._config.node_start is not None
             and self._topology.node_rank > 0
-            and self._run_dir.can_replace_ranks()
+            and self._run_dir.would_wait()
             # Written by the launcher if all nodes end.
             and not self._run_dir.is_noticed()
         )
@@ -230,8 +244,9 @@ class NodeLauncher:
         """
         return (
             cause is not None
-            and policy.allows(cause)
-            and self._run_dir.has_trained()
+            and (cause.is_node_lost or policy.allows(cause))
+            # The others have trained before this node replaced one.
+            and (self._run_dir.has_trained() or bool(self._config.node_start))
             and not self._run_dir.is_noticed()
             and not is_coordinated_exit(self._run_dir.exit_reason())
             and self._notice_sources.superseded_by is None
@@ -239,7 +254,8 @@ class NodeLauncher:
 
     def _prepare_restart(self, cause: FailureCause) -> None:
         """Report the restart, and clear the files of the ranks that have ended."""
-        log_info(f"starting all ranks again on the same nodes: {cause.detail}")
+        where = "with a new node" if cause.is_node_lost else "on the same nodes"
+        log_info(f"starting all ranks again {where}: {cause.detail}")
         if self._exit_report:
             self._exit_report.write_restart(cause)
         with _log_write_errors():

@@ -95,6 +95,9 @@ class Env(StrEnum):
     Absent: the loss of a node ends the attempt."""
     MIN_NODES = "HOLDFAST_MIN_NODES"
     """With at least this many nodes, the ranks of lost ones run on the others until they are replaced. Absent: all nodes are needed."""
+    MEMORY = "HOLDFAST_MEMORY"
+    """How often snapshots are copied into the memory of the nodes: `auto`, a duration such as `30s`, `20 steps`, or `off`;
+    absent means `auto`."""
     INIT_METHOD = "HOLDFAST_INIT_METHOD"
     """Rendezvous of the ranks: `env://`, `tcp://host:port` or `file:///path`;
     absent: from the launcher of the ranks."""

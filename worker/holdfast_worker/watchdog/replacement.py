@@ -240,7 +240,10 @@ class Replacement:
         # A node that never connected would not be missed.
         if len(self._starts) == self._around.nodes - 1:
             with suppress(OSError):
-                self._run_dir.announce_waiting()
+                if self._run_dir.would_wait():
+                    self._run_dir.announce_waiting()
+                else:
+                    self._run_dir.withdraw_waiting()
 
     def _begin_node(
         self, now_s: float, node: int, also: Sequence[int] = (), *, is_move: bool = False
@@ -263,7 +266,13 @@ class Replacement:
             self._around.election.mark_connected(node)
             self._decide(self._regrouping.begin_node(now_s, cause, node))
         elif node not in known and not is_move:  # Otherwise all ranks meet again where they are.
-            self._around.election.add(now_s, replace(cause, is_consequence=True))
+            waits = self._run_dir.keeps_snapshots()
+            self._around.election.add(
+                now_s,
+                replace(
+                    cause, is_consequence=not waits, has_rank_died=not waits, is_node_lost=waits
+                ),
+            )
         return can_replace
 
     def _host_missing_nodes(self, now_s: float) -> None:

@@ -52,6 +52,7 @@ from holdfast_worker.watchdog.node_channel import (
     ReadyOnStandby,
     Received,
 )
+from holdfast_worker.watchdog.regrouping import NODE_TIMEOUT_S
 from holdfast_worker.watchdog.replacement import Replacement, Surroundings
 from holdfast_worker.watchdog.stall import MAX_GAP_S, Stall, StallDetector, has_progressed
 
@@ -121,6 +122,8 @@ class Watchdog:
         self._polled_s = self._shared_s = self._clock()
         self._exit_seen_s: float | None = None
         self._own_cause: FailureCause | None = None
+        self._is_new = address.restarts is None
+        self._replaces_nodes = replaces_nodes
         self._replacement: Replacement | None = None
         if world_size:
             around = self._surroundings()
@@ -130,7 +133,7 @@ class Watchdog:
                 world_size,
                 hosting,
                 replaces_nodes=replaces_nodes,
-                is_new=address.restarts is None,
+                is_new=self._is_new,
             )
         self._kill_s = self._idle_s = float("inf")
         self.cause: FailureCause | None = None
@@ -231,11 +234,12 @@ class Watchdog:
             return may_restart
         self._restart_votes[self._node] = may_restart
         self._resend()
+        node_s = NODE_TIMEOUT_S if self._waits_for_nodes else RECONNECT_S
         # The others outwait the leader: none may give up when the leader decides.
-        waits_s = RESTART_AGREEMENT_S * (1 if self._node == LEADER else 2)
-        until_s = self._clock() + waits_s
-        seen_all_s = self._clock()
-        while self._restart_decision is None and self._clock() < until_s:
+        end_s = RESTART_AGREEMENT_S if self._node == LEADER else 2 * RESTART_AGREEMENT_S + node_s
+        reconnect_s = node_s if self._node == LEADER else RECONNECT_S
+        began_s = seen_all_s = self._clock()
+        while self._restart_decision is None and self._clock() - began_s < end_s:
             self._receive(self._clock())
             missing = self._missing_voters()
             if not all(self._restart_votes.values()):
@@ -244,12 +248,25 @@ class Watchdog:
                 self._restart_decision = True
             if missing <= self._connected:
                 seen_all_s = self._clock()
-            elif self._clock() - seen_all_s > RECONNECT_S:
+            elif self._clock() - seen_all_s > reconnect_s:
                 break
+            elif self._node == LEADER:  # The ranks of a new node have as much time to end.
+                began_s = self._clock()
             time.sleep(PAUSE_S / 10)
         self._restart_decision = bool(self._restart_decision)
+        if not self._restart_decision:
+            self._withdraw_waiting()
         self._resend()
         return self._restart_decision
+
+    @property
+    def _waits_for_nodes(self) -> bool:
+        """Whether the ranks of all nodes start again only when lost nodes have been replaced."""
+        return self._replaces_nodes and (self._is_new or self._run_dir.keeps_snapshots())
+
+    def _withdraw_waiting(self) -> None:
+        with suppress(OSError):
+            self._run_dir.withdraw_waiting()
 
     def _missing_voters(self) -> set[int]:
         """Nodes whose vote or decision this node waits for.
@@ -441,8 +458,8 @@ class Watchdog:
 
     def _stop_ranks(self, now_s: float, cause: FailureCause) -> None:
         self.cause = cause
-        with suppress(OSError):
-            self._run_dir.withdraw_waiting()
+        if not self._waits_for_nodes:
+            self._withdraw_waiting()
         self._kill_s = now_s + SAVE_GRACE_S if cause.has_rank_died else now_s
         self._idle_s = now_s + IDLE_GRACE_S
         self._resend()
