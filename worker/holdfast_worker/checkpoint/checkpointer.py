@@ -400,6 +400,8 @@ class Checkpointer:
 
     def wait(self, within_s: float) -> None:
         """Wait up to `within_s` for this rank's save to end."""
+        if self.memory:
+            self.memory.wait(within_s)
         if self._writer:
             self._writer.wait(within_s)
 

@@ -53,7 +53,7 @@ A lower value spends processor time to save less than a restart takes; a higher 
 COPY_TIMEOUT_S: Final = 300.0
 """Time for the copies of one snapshot. A higher value keeps the staging buffer from checkpoints; a lower value never
 completes a large state over a slow network."""
-POLL_S: Final = 0.1
+POLL_S: Final = 0.05
 """How often a rank looks on its own node whether others are done. A higher value replaces copies later; a lower value adds requests."""
 METADATA_BYTES: Final = 16 << 20
 """Memory to reserve for the metadata of a shard.
@@ -152,6 +152,8 @@ class MemorySnapshots:
         self._thread: threading.Thread | None = None
         self._cancelled = threading.Event()
         self._is_finished = True
+        self._is_replacing = False
+        """Whether the copy on the own node is being replaced."""
         self._kept: CheckpointName | None = None
         """The last complete snapshot of this start."""
         self.refusal = ""
@@ -193,6 +195,14 @@ class MemorySnapshots:
     def fail(self) -> None:
         """Count a snapshot as failed that this rank could not take."""
         self._is_finished = False
+
+    def wait(self, within_s: float) -> None:
+        """Wait up to `within_s` for the copy on the own node if it is being replaced.
+
+        If a node is lost now, no other node has a copy of the shard of the rank before it.
+        """
+        if self._thread and self._is_replacing:
+            self._thread.join(within_s)
 
     def close(self) -> None:
         """End all copying, and wait for that."""
@@ -241,9 +251,11 @@ class MemorySnapshots:
             self._commit(name, snapshot, until_s)
         self._wait_for(self._own, {f"{COMMITTED}{name}"}, until_s)
         self._kept = name
+        self._is_replacing = True
         self._free(self._own, {name})
         if self._following:
             self._copy(self._own, name, snapshot, until_s)
+        self._is_replacing = False
         self.schedule.observe(snapshot.stall_s, time.monotonic() - began_s)
 
     def _repair(self, name: CheckpointName, *holders: HolderStore) -> None:

@@ -268,10 +268,7 @@ class Replacement:
         elif node not in known and not is_move:  # Otherwise all ranks meet again where they are.
             waits = self._run_dir.keeps_snapshots()
             self._around.election.add(
-                now_s,
-                replace(
-                    cause, is_consequence=not waits, has_rank_died=not waits, is_node_lost=waits
-                ),
+                now_s, replace(cause, is_consequence=not waits, is_node_lost=waits)
             )
         return can_replace
 
