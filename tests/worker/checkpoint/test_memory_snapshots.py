@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> MemoryStore:
 def restored(nodes: MemoryNodes, store: MemoryStore, epoch: int = 1) -> tuple[int, bool]:
     """The step from which all ranks continue, and whether it is from memory."""
     results = nodes.restore(store, epoch)
-    origins = {(r.name.step if r.name else 0, r.is_from_memory) for r in results}
+    origins = {(r.name.step if r.name else 0, r.held_at is not None) for r in results}
     assert len(origins) == 1
     # The ranks' own state is that of the same step.
     for rank, result in enumerate(results):

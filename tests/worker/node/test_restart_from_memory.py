@@ -41,7 +41,7 @@ def started(path: Path, *arguments: str, every: str = "1000 steps", **extra: str
 def starts(driver: RunDriver) -> list[tuple[int, bool]]:
     """The step of each start, and whether it was from memory."""
     reports = driver.reports(ReportKind.TRAINING_STARTED)
-    return [(int(str(r.body["step"])), bool(r.body.get("from_memory"))) for r in reports]
+    return [(int(str(r.body["step"])), "held_at" in r.body) for r in reports]
 
 
 def wait_for_step(nodes: Nodes, step: int) -> None:
@@ -102,7 +102,7 @@ def test_replacement_has_copies_for_the_next_loss(tmp_path: Path, undisturbed: N
         wait_for_step(nodes, 13 + 5 * lost)
         nodes.kill(lost)
         nodes.replace(lost)
-        wait_until(lambda: len(starts(nodes.driver)) == lost + 1)
+        wait_until(lambda count=lost + 1: len(starts(nodes.driver)) == count)
     nodes.finish()
 
     assert_equal(nodes, undisturbed)
@@ -185,11 +185,11 @@ def undisturbed_single(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_ranks_of_one_node_restart_from_its_memory(tmp_path: Path, undisturbed_single: str) -> None:
     driver, _ = single(tmp_path)
 
-    (first, second), weights = starts(driver), (tmp_path / "result-0").read_text()
+    first, (step, is_from_memory) = starts(driver)
     assert first == (0, False)
-    # Checkpoints at steps 7 and 14 are copied as well.
-    assert second in {(20, True), (17, True)}
-    assert weights == undisturbed_single
+    assert is_from_memory
+    assert 20 - step <= EVERY + SLACK
+    assert (tmp_path / "result-0").read_text() == undisturbed_single
 
 
 def test_memory_that_is_off_is_not_used(tmp_path: Path, undisturbed_single: str) -> None:
@@ -241,7 +241,7 @@ def test_replaced_attempt_does_not_continue_from_memory(tmp_path: Path) -> None:
     command = ("--nproc-per-node", "2", SCRIPT, "1000", str(tmp_path), "--shard", "--pause", "0.1")
     wrapper = driver.start_wrapper(*command)
     store = tmp_path / "store" / "lesson"
-    wait_until(lambda: (store / "newest.json").exists())
+    wait_until((store / "newest.json").exists)
     newest = (store / "newest.json").read_bytes()
     wait_until(lambda: (store / "newest.json").read_bytes() != newest)
     commits = len([*(store / "commits").iterdir()])

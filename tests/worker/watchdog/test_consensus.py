@@ -14,14 +14,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.environment import WAITS_FILE, Exit
 from holdfast_worker.protocol.policies import MaxStall, StallDetection
 from holdfast_worker.run_dir import ExitReason, Failure, RunDir
 from holdfast_worker.watchdog.failure_cause import FINAL_SAVE_S, NODE_LOST_S, FailureCause
 from holdfast_worker.watchdog.heartbeat import HeartbeatWriter, Phase
 from holdfast_worker.watchdog.node_channel import ChannelAddress
 from holdfast_worker.watchdog.stack_dump import is_stopped
-from holdfast_worker.watchdog.watchdog import IDLE_GRACE_S, RESTART_AGREEMENT_S, Watchdog
+from holdfast_worker.watchdog.watchdog import (
+    IDLE_GRACE_S,
+    RECONNECT_S,
+    RESTART_AGREEMENT_S,
+    Watchdog,
+)
 from worker.support.run_driver import free_port, wait_until
 
 SHORT = MaxStall(StallDetection.SECONDS, 3)
@@ -40,11 +45,28 @@ class Node:
         nodes: int,
         port: int,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        start: int = 0,
+        keeps_snapshots: bool = False,
     ) -> None:
-        self.run_dir = RunDir(path / f"node-{node}")
+        """`start`: how often the node was replaced. `keeps_snapshots`: the others wait for its replacement."""
+        self.run_dir = RunDir(path / f"node-{node}-{start}")
         self.run_dir.clear()
-        channel_address = ChannelAddress(node, nodes, "127.0.0.1", [port], "a run")
-        self.watchdog = Watchdog(self.run_dir, [node], channel_address, SHORT, clock)
+        if keeps_snapshots and not start:
+            self.run_dir.mark_snapshots(are_kept=True)
+            self.run_dir.mark_trained()
+        channel_address = ChannelAddress(
+            node, nodes, "127.0.0.1", [port], "a run", None if start else 0, start
+        )
+        self.watchdog = Watchdog(
+            self.run_dir,
+            [node],
+            channel_address,
+            SHORT,
+            clock,
+            world_size=nodes if keeps_snapshots else None,
+            replaces_nodes=keeps_snapshots,
+        )
         self.rank = node
         self.heartbeat = HeartbeatWriter.create(self.run_dir, node)
 
@@ -362,6 +384,43 @@ def test_ranks_end_if_a_node_is_lost(tmp_path: Path, port: int, lost: int) -> No
         assert not left.watchdog.agree_on_restart(may_restart=True)
 
     assert time.monotonic() - began_s < RESTART_AGREEMENT_S
+
+
+def test_ranks_start_again_once_a_lost_node_is_replaced(tmp_path: Path, port: int) -> None:
+    first, second = (Node(tmp_path, node, 2, port, keeps_snapshots=True) for node in (0, 1))
+    first.run_dir.announce_waiting()
+
+    with first.watchdog.opened():
+        with joined(second, first):
+            second.watchdog._restart_votes[1] = True  # Its ranks had ended before it was lost.
+            second.watchdog._resend()
+            poll_until(lambda: 1 in first.watchdog._restart_votes, first)
+        poll_until(lambda: first.cause, first)
+        with ThreadPoolExecutor() as pool:
+            decision = pool.submit(first.watchdog.agree_on_restart, may_restart=True)
+            time.sleep(RECONNECT_S + 0.5)
+            is_early = decision.done()
+            new = Node(tmp_path, 1, 2, port, start=1, keeps_snapshots=True)
+            with new.watchdog.opened():
+                poll_until(lambda: new.cause, new)
+                is_hasty = decision.done()
+                agreed = new.watchdog.agree_on_restart(may_restart=True)
+
+    assert (is_early, is_hasty, agreed, decision.result()) == (False, False, True, True)
+    assert first.cause == new.cause
+    assert new.cause
+    assert new.cause.is_node_lost
+    assert (first.run_dir.path / WAITS_FILE).exists(), "the launcher may replace another one"
+
+
+def test_wait_for_a_replacement_has_a_limit(tmp_path: Path, port: int) -> None:
+    hurried = Node(tmp_path, 0, 2, port, lambda: 200 * time.monotonic(), keeps_snapshots=True)
+    hurried.run_dir.announce_waiting()
+
+    with hurried.watchdog.opened():
+        assert not hurried.watchdog.agree_on_restart(may_restart=True)
+
+    assert not (hurried.run_dir.path / WAITS_FILE).exists()
 
 
 def test_replaced_node_ends_the_other(tmp_path: Path, port: int) -> None:

@@ -159,7 +159,7 @@ class Checkpointer:
         self._is_from_parent = bool(restored.parent_job)
         if self.memory and restored.name:
             self._memory_step = restored.name.step
-            if restored.is_from_memory:
+            if restored.held_at:
                 self.memory.adopt(restored.name)
                 self._is_in_memory = True
         with fail_together(self._ranks):

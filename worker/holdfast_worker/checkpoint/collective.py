@@ -91,6 +91,8 @@ class LoadedCheckpoint:
     name: CheckpointName
     world_size: int
     """Number of ranks that saved it."""
+    snapshot_at: str
+    """RFC 3339 time of its snapshot."""
     tracked: dict[str, Any]
     """State by tracked name."""
     names: frozenset[str]
@@ -157,7 +159,12 @@ def read_checkpoint(
         for n, item in found.items()
     }
     return LoadedCheckpoint(
-        name, commit.world_size, decode(trees, tensors), frozenset(requests), owns
+        name,
+        commit.world_size,
+        commit.snapshot_at,
+        decode(trees, tensors),
+        frozenset(requests),
+        owns,
     )
 
 

@@ -65,8 +65,8 @@ class RestoreResult:
     """Including this start; set only on rank 0."""
     durable_step: int = 0
     """Step of the newest checkpoint in the store that is loaded, or that is not newer than the loaded snapshot."""
-    is_from_memory: bool = False
-    """Whether it is a snapshot in the memory of the nodes."""
+    held_at: str | None = None
+    """RFC 3339 time of the snapshot if it is one in the memory of the nodes; None: it is in the store."""
 
     @property
     def checkpoint(self) -> str | None:
@@ -78,7 +78,7 @@ class RestoreResult:
         """What the report of the start says about it."""
         return TrainingOrigin(
             restored_from=self.checkpoint,
-            is_from_memory=self.is_from_memory,
+            held_at=self.held_at,
             passed_over=self.passed_over,
         )
 
@@ -138,7 +138,7 @@ def restore(
         list(own.unusable),
         own.lineage,
         durable_step,
-        held is not None,
+        held.snapshot_at if held else None,
     )
 
 

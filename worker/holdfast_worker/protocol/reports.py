@@ -65,8 +65,8 @@ class ReportKind(StrEnum):
     """`{manifest}`: sources of the run, before its first step; see `docs/reference/manifest.md`."""
     TRAINING_STARTED = "training_started"
     """`{step, total_steps | null, world_size, restored_from | null,
-    passed_over: [{checkpoint, reason}], from_memory}`. A checkpoint of the job in `Env.FROM` has the prefix `<job>/`.
-    `from_memory` is there and true if the store does not have the checkpoint, as it is a snapshot in the memory of the nodes."""
+    passed_over: [{checkpoint, reason}], held_at}`. A checkpoint of the job in `Env.FROM` has the prefix `<job>/`.
+    `held_at` is there if the store does not have the checkpoint, as it is a snapshot in the memory of the nodes: its time."""
     PROGRESS = "progress"
     """`{step, values: {name: number}}`: a metric point.
     At most about one a second, and always the last one."""

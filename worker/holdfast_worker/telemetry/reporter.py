@@ -30,8 +30,8 @@ class TrainingOrigin:
 
     restored_from: str | None = None
     """The checkpoint; None: from the beginning."""
-    is_from_memory: bool = False
-    """Whether it is a snapshot in the memory of the nodes, which the store does not have."""
+    held_at: str | None = None
+    """RFC 3339 time of the snapshot if it is one in the memory of the nodes, which the store does not have."""
     passed_over: Sequence[SkippedCheckpoint] = ()
 
 
@@ -81,7 +81,7 @@ class Reporter:
                 "world_size": world_size,
                 "restored_from": origin.restored_from,
                 "passed_over": over,
-                **({"from_memory": True} if origin.is_from_memory else {}),
+                **({"held_at": origin.held_at} if origin.held_at else {}),
             },
         )
 

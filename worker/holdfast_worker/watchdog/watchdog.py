@@ -313,6 +313,7 @@ class Watchdog:
                 case Disconnected(node):
                     self._connected.discard(node)
                     if node not in self._exited:
+                        self._restart_votes.pop(node, None)  # Its successor has one of its own.
                         self._election.mark_disconnected(now_s, node)
                 case ReadyOnStandby(node, is_ready):
                     if self._replacement:

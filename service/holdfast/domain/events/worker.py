@@ -77,6 +77,8 @@ class TrainingStarted(EventBase):
     """Name of the checkpoint; None if training started without one."""
     passed_over: tuple[PassedOver, ...] = ()
     """Newer checkpoints that were corrupt or incomplete, with reasons."""
+    held_at: AwareDatetime | None = None
+    """Time of the snapshot, if it was in the memory of the nodes and not in the store."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,6 +143,8 @@ class RanksRestarted(EventBase):
     exit_code: int
     """Exit code of the failed rank; 128 + n after signal n."""
     detail: str = ""
+    node_lost: bool = False
+    """Whether it failed with its node, in whose place there is another one: no failure of the program."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
