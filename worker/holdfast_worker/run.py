@@ -431,8 +431,6 @@ class Run:
         self._open_tracker()
         if self._checkpointer:
             self._checkpointer.start_timer()
-            if self._run_dir and self._config.min_nodes is None:
-                self._run_dir.mark_snapshots(are_kept=self._checkpointer.is_redundant)
 
     def _report_start(self, total: int | None) -> None:
         if self.rank == 0:

@@ -16,6 +16,7 @@ from holdfast_worker.console import log_info
 from holdfast_worker.distributed.process_group import ProcessGroup
 from holdfast_worker.node_memory.wire import HolderAddress
 from holdfast_worker.protocol.policies import ConsistencyGuarantee
+from holdfast_worker.run_dir import RunDir
 from holdfast_worker.storage import open_store
 from holdfast_worker.storage.base import StoreError
 from holdfast_worker.telemetry.delivery import ReportSender
@@ -116,11 +117,18 @@ def open_snapshot_memory(
     """
     address = config.holder.dump() if config.holder and config.memory and is_needed else ""
     addresses = ranks.gather_text(address)
+
+    def announce(are_kept: bool) -> None:
+        # An elastic run does not wait for the replacement of a node.
+        if config.run_dir and config.min_nodes is None:
+            RunDir(config.run_dir).mark_snapshots(are_kept=are_kept)
+
     if not (all(addresses) and config.memory):
+        announce(False)
         return None
     job = "" if config.job == STANDALONE_JOB else config.job
     ring = SnapshotRing(ranks.rank, [HolderAddress.parse(text) for text in addresses])
-    return MemorySnapshots(ring, config.memory, job)
+    return MemorySnapshots(ring, config.memory, job, announce=announce)
 
 
 def claim_epoch(

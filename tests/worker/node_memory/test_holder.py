@@ -203,7 +203,7 @@ class TestCopies:
     def test_object_is_read_from_any_node_that_has_it(
         self, store: HolderStore, others: HolderStore
     ) -> None:
-        copies = CopiesStore([[store, others], [others, store]])
+        copies = CopiesStore([[store, others], [others, store]], [store])
         store.put("step-1/rank-0/0", b"own")
         others.put("step-1/rank-1.json", b"record")
 
@@ -215,7 +215,7 @@ class TestCopies:
     def test_second_read_begins_with_the_other_copy(
         self, store: HolderStore, others: HolderStore
     ) -> None:
-        copies = CopiesStore([[store, others]])
+        copies = CopiesStore([[store, others]], [store])
         store.put("step-1/rank-0/0", b"damaged")
         others.put("step-1/rank-0/0", b"intact")
 
@@ -227,14 +227,14 @@ class TestCopies:
 
     def test_node_that_does_not_respond_has_no_objects(self, store: HolderStore) -> None:
         store.abort()
-        copies = CopiesStore([[store]])
+        copies = CopiesStore([[store]], [store])
 
         assert copies.list("") == []
         with pytest.raises(ObjectNotFound):
             copies.get("step-1/rank-0/0")
 
     def test_copies_are_written_to_one_node_at_a_time(self, store: HolderStore) -> None:
-        copies = CopiesStore([[store]])
+        copies = CopiesStore([[store]], [store])
 
         for write in (
             lambda: copies.put("key", b""),

@@ -152,4 +152,6 @@ def _rounded(message: Message) -> Message:
 def test_cause_of_the_previous_version_is_read() -> None:
     cause = FailureCause(1, 5, "a reason", has_rank_died=False)
 
-    assert messages.decode({"told": [1, 5, "a reason", False, False]}, NOW_S) == CauseReported(cause)
+    assert messages.decode({"told": [1, 5, "a reason", False, False]}, NOW_S) == CauseReported(
+        cause
+    )

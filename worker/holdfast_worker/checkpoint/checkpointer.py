@@ -120,6 +120,8 @@ class Checkpointer:
         """None: snapshots are only in the store."""
         self._is_in_memory = False
         """Whether a snapshot is being copied into memory, as far as the ranks have agreed."""
+        self._is_copy_due = False
+        """Whether the next snapshot for the store is copied into memory as well."""
         self._memory_step = 0
         self._memory_saves = 0
         self._memory_s = 0.0
@@ -251,11 +253,6 @@ class Checkpointer:
                 "have the loader return the whole batch and split it inside the loop"
             )
 
-    @property
-    def is_redundant(self) -> bool:
-        """Whether snapshots are also in the memory of other nodes."""
-        return self.memory is not None and self.memory.is_redundant
-
     def start_timer(self) -> None:
         """Start the clock for the first save, as training begins."""
         self._saved_s = self._memory_s = time.monotonic()
@@ -306,6 +303,7 @@ class Checkpointer:
         self._durable_s = votes.durable_s
         # After the loss of a rank, some ranks may have begun or ended a save that others have not.
         self._active_writer.saves, self._failures = votes.saves, votes.failures
+        self._is_copy_due = votes.is_snapshot_due
         self._observe_memory(votes)
         if votes.is_broken:
             self._active_writer.cancel()
@@ -376,7 +374,8 @@ class Checkpointer:
                 failures=self._failures,
             )
             self._active_writer.save(snapshot, rate_limit, readings)
-            self._copy(step, snapshot)
+            if self._is_copy_due:
+                self._copy(step, snapshot)
         self._saves += 1
         self._is_under_way = True
         self._saved_step, self._is_from_parent, self._is_uncertain = step, False, False

@@ -5,8 +5,7 @@ shard to the next node of a ring and then to its own, so that the loss of one no
 
     step-27-e2-9f31c2d40003/...     shards and their metadata, as in the store: on the next node, then on the own one
     copied/step-27-.../3            on node 0: rank 3 has made its first copy
-    commits/...                     on node 0: every shard has its first copy
-    committed/step-27-...           on each node: ranks may replace their second copy
+    commits/...                     on node 0 and then on each node: every shard has its first copy, and ranks may replace their second one
 
 A node has memory for two shards of each of its ranks. With several nodes, these are an own one and one of the node before it. The older of
 each is freed before the newer one is written: first the copy on the next node, and the own one only after all first copies are there. So the
@@ -61,7 +60,6 @@ A lower value refuses shards of many tensors; a higher value refuses copies for 
 COMMIT_BYTES: Final = 2 << 20
 """Memory to reserve on node 0 for the part of two commits that describes the shard of one rank. As above."""
 COPIED: Final = "copied/"
-COMMITTED: Final = "committed/"
 
 
 class MemorySchedule:
@@ -134,19 +132,23 @@ class MemorySnapshots:
         cadence: Cadence,
         job: str = "",
         *,
+        announce: Callable[[bool], None] = lambda _: None,
         deadline_s: float = COPY_TIMEOUT_S,
     ) -> None:
-        """`job`: see `CheckpointRepository`."""
+        """`job`: see `CheckpointRepository`.
+
+        `announce` is called with whether the loss of a node leaves a copy of every shard, when that becomes known.
+        """
         self._ring = ring
         self._job = job
         self._rank, self._world_size = ring.rank, len(ring.addresses)
+        self._announce = announce
         self._deadline_s = deadline_s
         self._own, *following = ring.holders(self._rank)
         self._following = following[0] if following else None
         self._leader = ring.holders(0)[0]
-        self.repository = CheckpointRepository(
-            CopiesStore([ring.holders(rank) for rank in range(self._world_size)]), job
-        )
+        copies = [ring.holders(rank) for rank in range(self._world_size)]
+        self.repository = CheckpointRepository(CopiesStore(copies, [self._own, self._leader]), job)
         """The snapshots, for reading."""
         self.schedule = MemorySchedule(cadence)
         self._thread: threading.Thread | None = None
@@ -168,11 +170,6 @@ class MemorySnapshots:
     def has_failed(self) -> bool:
         """Whether the last snapshot failed on this rank."""
         return not self.is_copying and not self._is_finished
-
-    @property
-    def is_redundant(self) -> bool:
-        """Whether the loss of a node leaves a copy of every shard."""
-        return self._following is not None
 
     def save(self, name: CheckpointName, snapshot: Snapshot) -> None:
         """Begin to copy a snapshot."""
@@ -206,6 +203,7 @@ class MemorySnapshots:
 
     def close(self) -> None:
         """End all copying, and wait for that."""
+        self._announce(False)
         self._cancelled.set()
         for store in self._ring.stores.values():
             store.abort()
@@ -249,12 +247,13 @@ class MemorySnapshots:
         self._leader.put(f"{COPIED}{name}/{self._rank}", b"")
         if self._rank == 0:
             self._commit(name, snapshot, until_s)
-        self._wait_for(self._own, {f"{COMMITTED}{name}"}, until_s)
+        self._wait_for(self._own, {name.commit_key}, until_s)
         self._kept = name
         self._is_replacing = True
         self._free(self._own, {name})
         if self._following:
             self._copy(self._own, name, snapshot, until_s)
+            self._announce(True)
         self._is_replacing = False
         self.schedule.observe(snapshot.stall_s, time.monotonic() - began_s)
 
@@ -281,11 +280,12 @@ class MemorySnapshots:
         Raises:
             NoRoom: there is too little.
         """
-        size += METADATA_BYTES
-        commits = 0 if self._rank else COMMIT_BYTES * self._world_size
+        shards = {self._own: 1 if self._following else 2}
         if self._following:
-            self._following.reserve(size)
-        self._own.reserve(commits + size * (1 if self._following else 2))
+            shards[self._following] = 1
+        commits = 0 if self._rank else COMMIT_BYTES * self._world_size
+        for store in shards if self._rank else self._ring.stores.values():
+            store.reserve(commits + shards.get(store, 0) * (size + METADATA_BYTES))
 
     def _copy(
         self, holder: HolderStore, name: CheckpointName, snapshot: Snapshot, until_s: float
@@ -314,16 +314,16 @@ class MemorySnapshots:
         found = [record for record in records if record is not None]
         if len(found) < len(records):
             raise CorruptCheckpoint("a copy was lost before it was complete")
-        old = self._leader.list(COMMITS)
         CheckpointRepository(self._leader, self._job).commit(
             name, to_iso(snapshot.staged_at), found, until_s
         )
-        for key in {*old} - {name.commit_key}:
-            self._leader.delete(key)
-        self._leader.delete(COPIED)
+        commit = self._leader.get(name.commit_key)
         for store in self._ring.stores.values():
-            store.delete(COMMITTED)
-            store.put(f"{COMMITTED}{name}", b"")
+            if store is not self._leader:
+                store.put(name.commit_key, commit)
+            for key in {*store.list(COMMITS)} - {name.commit_key}:
+                store.delete(key)
+        self._leader.delete(COPIED)
 
     def _wait_for(self, holder: HolderStore, keys: set[str], until_s: float) -> None:
         """Wait until a node has these objects."""

@@ -148,9 +148,12 @@ class CopiesStore:
 
     max_concurrency = 4
 
-    def __init__(self, holders: Sequence[Sequence[HolderStore]]) -> None:
-        """`holders`: of each rank, the nearest first. Those of rank 0 also have what belongs to no rank."""
+    def __init__(
+        self, holders: Sequence[Sequence[HolderStore]], common: Sequence[HolderStore]
+    ) -> None:
+        """`holders`: of the shard of each rank. `common`: of what belongs to no rank. The nearest first."""
         self._holders = holders
+        self._common = common
         self._reads = Counter[str]()
         self.is_remote = len({id(each) for some in holders for each in some}) > 1
 
@@ -203,8 +206,8 @@ class CopiesStore:
 
     def _holders_of(self, key: str) -> Sequence[HolderStore]:
         match = SHARD.match(key)
-        rank = int(match[1]) if match else 0
-        return self._holders[rank] if rank < len(self._holders) else self._holders[0]
+        rank = int(match[1]) if match else len(self._holders)
+        return self._holders[rank] if rank < len(self._holders) else self._common
 
 
 def _receive(connection: socket.socket, size: int) -> Iterator[memoryview]:

@@ -30,7 +30,9 @@ from holdfast_worker.protocol.reports import Json
 HUGE_BYTES: Final = 2 << 20
 """Size of a huge page. Smaller objects are mapped with small pages."""
 MAX_CONNECTIONS: Final = 256
-"""Connections at once. A lower value may reject ranks of large nodes; a higher value lets strangers start more threads."""
+"""Connections that are served at once. A lower value makes ranks wait for each other; a higher value lets strangers start more threads."""
+MAX_WAITING: Final = 4096
+"""Connections that wait for others to end. A lower value rejects ranks of a large run that start at once; a higher value has no effect on Linux."""
 
 
 class MemoryHolder:
@@ -48,7 +50,7 @@ class MemoryHolder:
         self._incoming: dict[int, int] = {}
         """Bytes that ranks are sending."""
         self._reserved: dict[int, int] = {}
-        self._connections = 0
+        self._free = threading.Semaphore(MAX_CONNECTIONS)
         self._server: socket.socket | None = None
 
     @contextmanager
@@ -58,7 +60,7 @@ class MemoryHolder:
         Raises:
             OSError: there is no port.
         """
-        with socket.create_server(("", 0)) as server:
+        with socket.create_server(("", 0), backlog=MAX_WAITING) as server:
             self._server = server
             threading.Thread(target=self._accept, args=(server,), daemon=True).start()
             try:
@@ -84,11 +86,7 @@ class MemoryHolder:
                 connection, _ = server.accept()
             except OSError:
                 return
-            if self._connections >= MAX_CONNECTIONS:
-                connection.close()
-                continue
-            with self._lock:
-                self._connections += 1
+            self._free.acquire()
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
@@ -101,8 +99,7 @@ class MemoryHolder:
                 if self._token and hmac.compare_digest(token, self._token):
                     self._answer(connection, request)
         finally:
-            with self._lock:
-                self._connections -= 1
+            self._free.release()
 
     def _answer(self, connection: socket.socket, request: Mapping[str, Json]) -> None:
         match request:
