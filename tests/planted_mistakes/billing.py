@@ -195,8 +195,8 @@ BILLING_MISTAKES: Final = (
     Mistake(
         name="restarted-ranks-end-with-the-attempt",
         file=f"{S}domain/billing/phases.py",
-        old="spans += _spans_of_start(ranks, steps, start, ended)",
-        new="spans += _spans_of_start(ranks, steps, start, end)",
+        old="spans += _spans_of_start(ranks, steps, resumed, start, ended)",
+        new="spans += _spans_of_start(ranks, steps, resumed, start, end)",
         tests=(f"{BILLING}test_bill_reference.py",),
     ),
     Mistake(

@@ -244,7 +244,7 @@ class Config:
 
     @property
     def keeps_snapshots(self) -> bool:
-        """Whether snapshots outlive the ranks in the memory of their nodes, for ranks that start again."""
+        """Whether snapshots outlive the ranks, for those that start again, in memory of the nodes."""
         return bool(self.memory and self.max_restarts and self.store)
 
     @property

@@ -246,7 +246,7 @@ class RunDir:
             (self.path / SNAPSHOTS_FILE).unlink(missing_ok=True)
 
     def keeps_snapshots(self) -> bool:
-        """Whether snapshots of the ranks are also in the memory of other nodes, after the first step."""
+        """Whether snapshots of the ranks are in the memory of other nodes, after the first step."""
         return self.has_trained() and (self.path / SNAPSHOTS_FILE).exists()
 
     def would_wait(self) -> bool:

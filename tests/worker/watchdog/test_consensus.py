@@ -8,14 +8,13 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from holdfast_worker.protocol.environment import WAITS_FILE, Exit
-from holdfast_worker.protocol.policies import MaxStall, StallDetection
+from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.run_dir import ExitReason, Failure, RunDir
 from holdfast_worker.watchdog.failure_cause import FINAL_SAVE_S, NODE_LOST_S, FailureCause
 from holdfast_worker.watchdog.heartbeat import HeartbeatWriter, Phase
@@ -23,99 +22,20 @@ from holdfast_worker.watchdog.node_channel import ChannelAddress
 from holdfast_worker.watchdog.stack_dump import is_stopped
 from holdfast_worker.watchdog.watchdog import (
     IDLE_GRACE_S,
-    RECONNECT_S,
     RESTART_AGREEMENT_S,
     Watchdog,
 )
 from worker.support.run_driver import free_port, wait_until
+from worker.support.watchdogs import SHORT, Node, joined, poll_until, together
 
-SHORT = MaxStall(StallDetection.SECONDS, 3)
 CONSEQUENCE = (
     "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:29369"
 )
 
 
-class Node:
-    """The watchdog of a node with one rank, and its run directory."""
-
-    def __init__(
-        self,
-        path: Path,
-        node: int,
-        nodes: int,
-        port: int,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        start: int = 0,
-        keeps_snapshots: bool = False,
-    ) -> None:
-        """`start`: how often the node was replaced. `keeps_snapshots`: the others wait for its replacement."""
-        self.run_dir = RunDir(path / f"node-{node}-{start}")
-        self.run_dir.clear()
-        if keeps_snapshots and not start:
-            self.run_dir.mark_snapshots(are_kept=True)
-            self.run_dir.mark_trained()
-        channel_address = ChannelAddress(
-            node, nodes, "127.0.0.1", [port], "a run", None if start else 0, start
-        )
-        self.watchdog = Watchdog(
-            self.run_dir,
-            [node],
-            channel_address,
-            SHORT,
-            clock,
-            world_size=nodes if keeps_snapshots else None,
-            replaces_nodes=keeps_snapshots,
-        )
-        self.rank = node
-        self.heartbeat = HeartbeatWriter.create(self.run_dir, node)
-
-    @property
-    def cause(self) -> FailureCause | None:
-        return self.watchdog.cause
-
-    def finish(self, code: int) -> None:
-        """End as a wrapper does whose ranks have ended."""
-        self.watchdog.determine_cause(code)
-        self.watchdog.announce_exit(code)
-
-    def kill_rank(self, signal: int = 9) -> None:
-        self.run_dir.record_failure(Failure(self.rank, 128 + signal))
-
-    def fail_rank(self, text: str) -> None:
-        self.run_dir.record_exit(ExitReason("failed", 1, 5, text, self.rank))
-        self.run_dir.record_failure(Failure(self.rank, 1))
-
-
 @pytest.fixture
 def port() -> int:
     return free_port()
-
-
-@contextmanager
-def joined(node: Node, first: Node) -> Iterator[None]:
-    """Connect a node to the first one, and disconnect it at the end."""
-    with node.watchdog.opened():
-        poll_until(lambda: first.watchdog._connected and node.watchdog._connected, first, node)
-        yield
-
-
-@contextmanager
-def together(first: Node, second: Node) -> Iterator[None]:
-    """Connect two nodes."""
-    with first.watchdog.opened(), joined(second, first):
-        yield
-
-
-def poll_until(condition: Callable[[], object], *nodes: Node) -> None:
-    """Poll the watchdogs of the nodes until a condition is true."""
-
-    def is_met() -> bool:
-        for node in nodes:
-            node.watchdog.poll()
-        return bool(condition())
-
-    wait_until(is_met)
 
 
 @contextmanager
@@ -384,43 +304,6 @@ def test_ranks_end_if_a_node_is_lost(tmp_path: Path, port: int, lost: int) -> No
         assert not left.watchdog.agree_on_restart(may_restart=True)
 
     assert time.monotonic() - began_s < RESTART_AGREEMENT_S
-
-
-def test_ranks_start_again_once_a_lost_node_is_replaced(tmp_path: Path, port: int) -> None:
-    first, second = (Node(tmp_path, node, 2, port, keeps_snapshots=True) for node in (0, 1))
-    first.run_dir.announce_waiting()
-
-    with first.watchdog.opened():
-        with joined(second, first):
-            second.watchdog._restart_votes[1] = True  # Its ranks had ended before it was lost.
-            second.watchdog._resend()
-            poll_until(lambda: 1 in first.watchdog._restart_votes, first)
-        poll_until(lambda: first.cause, first)
-        with ThreadPoolExecutor() as pool:
-            decision = pool.submit(first.watchdog.agree_on_restart, may_restart=True)
-            time.sleep(RECONNECT_S + 0.5)
-            is_early = decision.done()
-            new = Node(tmp_path, 1, 2, port, start=1, keeps_snapshots=True)
-            with new.watchdog.opened():
-                poll_until(lambda: new.cause, new)
-                is_hasty = decision.done()
-                agreed = new.watchdog.agree_on_restart(may_restart=True)
-
-    assert (is_early, is_hasty, agreed, decision.result()) == (False, False, True, True)
-    assert first.cause == new.cause
-    assert new.cause
-    assert new.cause.is_node_lost
-    assert (first.run_dir.path / WAITS_FILE).exists(), "the launcher may replace another one"
-
-
-def test_wait_for_a_replacement_has_a_limit(tmp_path: Path, port: int) -> None:
-    hurried = Node(tmp_path, 0, 2, port, lambda: 200 * time.monotonic(), keeps_snapshots=True)
-    hurried.run_dir.announce_waiting()
-
-    with hurried.watchdog.opened():
-        assert not hurried.watchdog.agree_on_restart(may_restart=True)
-
-    assert not (hurried.run_dir.path / WAITS_FILE).exists()
 
 
 def test_replaced_node_ends_the_other(tmp_path: Path, port: int) -> None:

@@ -1,4 +1,4 @@
-"""Snapshots in the memory of nodes: copies of the newest one outlive the ranks, and the loss of a node.
+"""Snapshots in the memory of nodes outlive the ranks, and the loss of a node.
 
 A snapshot in memory is a checkpoint whose objects are in the memory of the nodes' wrappers instead of the store. Each rank copies its
 shard to the next node of a ring and then to its own, so that the loss of one node leaves a copy of every shard:
@@ -307,7 +307,10 @@ class MemorySnapshots:
             holder.delete(f"{prefix}{ending}/")
 
     def _commit(self, name: CheckpointName, snapshot: Snapshot, until_s: float) -> None:
-        """Make the snapshot exist once all ranks have made their first copies, in place of the last one."""
+        """Make the snapshot exist, in place of the last one.
+
+        It does once all ranks have made their first copies.
+        """
         ranks = range(self._world_size)
         self._wait_for(self._leader, {f"{COPIED}{name}/{rank}" for rank in ranks}, until_s)
         records = [self.repository.find_record(name, rank, until_s) for rank in ranks]

@@ -138,7 +138,7 @@ def restore(
         list(own.unusable),
         own.lineage,
         durable_step,
-        held.snapshot_at if held else None,
+        held.commit.snapshot_at if held else None,
     )
 
 

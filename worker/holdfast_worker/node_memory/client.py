@@ -151,7 +151,10 @@ class CopiesStore:
     def __init__(
         self, holders: Sequence[Sequence[HolderStore]], common: Sequence[HolderStore]
     ) -> None:
-        """`holders`: of the shard of each rank. `common`: of what belongs to no rank. The nearest first."""
+        """`holders`: of each rank's shard. `common`: of what belongs to no rank.
+
+        The nearest ones first.
+        """
         self._holders = holders
         self._common = common
         self._reads = Counter[str]()

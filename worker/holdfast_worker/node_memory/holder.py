@@ -1,4 +1,6 @@
-"""Holds objects of ranks in the memory of the wrapper, so that they outlive the ranks. Standard library only.
+"""Holds objects of ranks in the memory of the wrapper, so that they outlive the ranks.
+
+Standard library only.
 
 Ranks of this node and of the one before it in the ring put their snapshots here. The memory belongs to the wrapper's process: it is
 freed when that ends, however it ends. Ranks reserve what they need first, and are refused if the machine has too little.
@@ -73,7 +75,10 @@ class MemoryHolder:
             self._objects.clear()
 
     def renew(self) -> HolderAddress:
-        """The address for new ranks. Those that had the last one are rejected from now on; objects stay."""
+        """The address for new ranks; objects stay.
+
+        Those that had the last address are rejected from now on, as on a node behind a broken network.
+        """
         assert self._server, "the holder is open"
         with self._lock:
             self._token = secrets.token_hex(16)

@@ -1,4 +1,7 @@
-"""How much memory this machine has left, within the limits of control groups. Standard library only."""
+"""How much memory this machine has left, within the limits of control groups.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def _kilobytes(meminfo: str, name: str) -> int:
 
 
 def _group_rooms(root: Path) -> list[Room]:
-    """What the control groups of this process allow, in version 2 or 1, with all groups around them."""
+    """What the control groups of this process and all around them allow, in version 2 or 1."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -101,7 +101,7 @@ class RunRecovery:
 
     @property
     def can_replace_ranks(self) -> bool:
-        """Whether a new rank can take the place of a lost one, as far as the tracked objects are known."""
+        """Whether a new rank can take the place of a lost one, judging by the tracked objects."""
         return self._run_state is not None and not self._run_state.obstacle
 
     def track(self, tracked: TrackedState, objects: Iterable[object]) -> None:
