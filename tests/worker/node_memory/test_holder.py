@@ -188,6 +188,17 @@ def test_closed_holder_is_unreachable(holder: MemoryHolder, store: HolderStore) 
         HolderStore(address, 0).list("")
 
 
+@pytest.mark.parametrize(("host", "bound"), [("127.0.0.1", "127.0.0.1"), ("192.0.2.1", "0.0.0.0")])
+def test_memory_is_reached_at_its_address_alone(host: str, bound: str) -> None:
+    """Behind a translated address, other nodes use one that the machine does not have."""
+    holder = MemoryHolder(0, host, lambda: ROOM)
+
+    with holder.opened():
+        assert holder.renew().host == host
+        assert holder._server
+        assert holder._server.getsockname()[0] == bound
+
+
 def test_memory_that_is_not_needed_opens_no_port() -> None:
     with open_holder(0, "127.0.0.1", is_needed=False) as holder:
         assert holder is None

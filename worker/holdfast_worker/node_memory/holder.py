@@ -62,7 +62,7 @@ class MemoryHolder:
         Raises:
             OSError: there is no port.
         """
-        with socket.create_server(("", 0), backlog=MAX_WAITING) as server:
+        with _listen(self._host) as server:
             self._server = server
             threading.Thread(target=self._accept, args=(server,), daemon=True).start()
             try:
@@ -198,6 +198,14 @@ def open_holder(node: int, host: str, *, is_needed: bool) -> Iterator[MemoryHold
             log_info(f"no snapshots are kept in memory: no port can be opened: {error}")
             is_needed = False
         yield holder if is_needed else None
+
+
+def _listen(host: str) -> socket.socket:
+    """Listen at the address of this node alone, or at all if it is no address of the machine."""
+    try:
+        return socket.create_server((host, 0), backlog=MAX_WAITING)
+    except OSError:
+        return socket.create_server(("", 0), backlog=MAX_WAITING)
 
 
 def _allocate(size: int) -> mmap.mmap | bytes:
