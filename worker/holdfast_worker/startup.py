@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import time
+from contextlib import suppress
 from typing import Final
 
 from holdfast_worker.checkpoint.collective import fail_together
@@ -120,8 +121,9 @@ def open_snapshot_memory(
 
     def announce(are_kept: bool) -> None:
         # An elastic run does not wait for the replacement of a node.
-        if config.run_dir and config.min_nodes is None:
-            RunDir(config.run_dir).mark_snapshots(are_kept=are_kept)
+        with suppress(OSError):
+            if config.run_dir and config.min_nodes is None:
+                RunDir(config.run_dir).mark_snapshots(are_kept=are_kept)
 
     if not (all(addresses) and config.memory):
         announce(False)

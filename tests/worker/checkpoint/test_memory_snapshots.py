@@ -260,6 +260,31 @@ def test_shard_without_room_is_refused() -> None:
         assert [nodes.keys(node) for node in range(2)] == [[], []]
 
 
+def test_discarded_shards_are_freed(nodes: MemoryNodes) -> None:
+    nodes.save(20)
+
+    for rank in nodes.ranks:
+        rank.discard()
+
+    assert not any(key.startswith("step-") for node in nodes.holders for key in node._objects)
+
+
+def test_launcher_learns_of_copies_when_they_are_complete() -> None:
+    with MemoryNodes.opened(2) as nodes:
+        announced = [list[bool]() for _ in nodes.ranks]
+        nodes.ranks = [
+            MemorySnapshots(rank._ring, Cadence.parse("auto"), announce=told.append)
+            for rank, told in zip(nodes.ranks, announced, strict=True)
+        ]
+        nodes.begin(20, only=[1])
+        before = [[*told] for told in announced]
+        nodes.begin(20, only=[0])
+        nodes.join()
+
+    assert before == [[], []]
+    assert announced == [[True, False], [True, False]]
+
+
 def test_unreachable_node_fails_the_snapshot(
     nodes: MemoryNodes, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -327,6 +327,7 @@ class Checkpointer:
                 log_info(
                     f"snapshots are not kept in memory, and a restart loads the newest checkpoint: {refusal}"
                 )
+            self.memory.discard()
             self._close_memory()
 
     def _close_memory(self) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
@@ -200,6 +201,13 @@ class MemorySnapshots:
         """
         if self._thread and self._is_replacing:
             self._thread.join(within_s)
+
+    def discard(self) -> None:
+        """Free what this rank has on all nodes, as there is too little memory."""
+        for store in (self._own, self._following):
+            if store:
+                with suppress(StoreError):
+                    self._free(store, set())
 
     def close(self) -> None:
         """End all copying, and wait for that."""
