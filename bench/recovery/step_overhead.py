@@ -104,7 +104,7 @@ SIZES: Final = {
     "small": Size(width=256, depth=2, batch=256, steps=400),
     "large": Size(width=1024, depth=12, batch=16, steps=60),
     # Long enough for several snapshots with `auto`.
-    "sharded": Size(width=1024, depth=12, batch=64, steps=150, ways=SHARDED),
+    "sharded": Size(width=768, depth=6, batch=64, steps=200, ways=SHARDED),
 }
 
 

@@ -44,7 +44,7 @@ from holdfast_worker.storage.base import StoreError
 STALL_SHARE: Final = 0.01
 """Share of the time that snapshots may stall training with `auto`.
 A higher value slows training; a lower value repeats more steps after a loss."""
-COPY_SHARE: Final = 0.1
+COPY_SHARE: Final = 0.05
 """Share of the time that copies may take with `auto`.
 A higher value disturbs training more, and a lost node finds copies incomplete more often; a lower value repeats more steps after a loss."""
 MIN_INTERVAL_S: Final = 5.0
