@@ -90,6 +90,8 @@ export const lossKind = (cause: string): LossKind => LOSSES[cause] ?? 'loss'
 export function markOf(kind: string, body: Record<string, unknown>): MarkKind | null {
   if (kind === 'CheckpointCommitted') return 'checkpoint'
   if (kind === 'PreemptionNoticed') return 'notice'
+  // A node that was released with another one of its group, or because its program had ended, was not lost itself.
+  if (kind === 'NodeLost' && (body.cause === 'ended' || typeof body.with_node === 'number')) return null
   if (kind === 'CapacityLost' || kind === 'NodeLost') return lossKind(String(body.cause))
   return kind === 'TrainingStarted' && Number(body.attempt) > 1 ? 'resume' : null
 }
@@ -99,6 +101,7 @@ const CAUSES: Record<string, string> = {
   node_failed: 'nodes lost without notice',
   launcher_restarted: 'launcher restarted',
   paused: 'paused',
+  ended: 'program ended',
   launcher_forgot: 'lost by the launcher',
   user_error: 'program failed',
 }

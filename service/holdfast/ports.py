@@ -30,7 +30,9 @@ class Launch:
     first_attempt: int
     """Number of the first attempt of this launch."""
     task: Mapping[str, Any]
-    """The rendered SkyPilot task."""
+    """The rendered SkyPilot task; with node groups that of the first one."""
+    group_tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The rendered tasks of all node groups by name, in order; empty without groups."""
     max_failures: int
     """Failures of the user's program after which the launch ends as failed; at least 1."""
     env: Mapping[str, str] = field(default_factory=dict)

@@ -48,6 +48,7 @@ from holdfast.store.leases import LeaseTable
 from holdfast.store.metrics import MetricSeries
 from holdfast.store.outbox import Outbox
 from holdfast.store.queries import Queries
+from holdfast.store.rendezvous import Rendezvous
 from holdfast.store.retention_queue import RetentionQueue
 from holdfast.store.secrets import Secrets
 from holdfast.telemetry import ProcessMetrics
@@ -211,6 +212,11 @@ class Services:
     def incarnations(self) -> Incarnations:
         """The incarnations of jobs' workers."""
         return Incarnations(self.engine, self.clock)
+
+    @property
+    def rendezvous(self) -> Rendezvous:
+        """Where the nodes of jobs' groups meet."""
+        return Rendezvous(self.engine, self.clock)
 
     @property
     def outbox(self) -> Outbox:

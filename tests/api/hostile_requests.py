@@ -53,7 +53,7 @@ class Body:
     @property
     def is_of_worker(self) -> bool:
         """Whether the route belongs to the workers of a job."""
-        return self.route.endswith(("/reports", "/muster"))
+        return self.route.endswith(("/reports", "/muster", "/rendezvous"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ open              GET /assets/{name}
 ++333333 ++333333 POST /v1/launches/{key}/stop
 ++333333 ++333333 GET /v1/audit/verdict
 worker            POST /v1/jobs/{job_id}/muster
+worker            POST /v1/jobs/{job_id}/rendezvous
 worker            POST /v1/jobs/{job_id}/reports
 address           POST /v1/skypilot/policy/{secret}
 address           POST /v1/jobs/{job_id}/nudge/{secret}

@@ -11,7 +11,7 @@ import pytest
 from api import hostile_requests
 from holdfast.api.problems import MAX_ISSUES
 from holdfast.api.routing import MOST_VALUES
-from holdfast.domain.jobfile.spec import NOT_TEXT
+from holdfast.domain.jobfile.resources import NOT_TEXT
 from holdfast.rate_limit import RateLimiter
 from support.principals import PATIENT
 from support.repetitions import repeat_count

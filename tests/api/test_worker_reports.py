@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.jobs.guards import SAVE_GRACE_S
+from holdfast_worker.protocol.reports import Leader, Meeting
 from holdfast_worker.telemetry.service_client import (
     ReportRejected,
     ServiceClient,
@@ -233,6 +234,69 @@ def test_replaced_worker_is_fenced(world: SimulatedService) -> None:
         )
     kinds = [event["kind"] for event in world.http.get(f"/v1/jobs/{job}/events").json()]
     assert "WorkerLeft" not in kinds
+
+
+def test_nodes_of_groups_meet_through_the_service(world: SimulatedService) -> None:
+    job = world.submit()["id"]
+    path, token = f"/v1/jobs/{job}/rendezvous", world.worker_token(job)
+    head = {"node": 0, "group": "head", "incarnation": "a1", "addresses": ["10.0.0.1", "fd00::1"]}
+    node = {"node": 2, "group": "workers", "incarnation": "c1"}
+
+    early = world.http.post(path, json=node, headers=token)
+    world.http.post(path, json={**head, "port": 29400}, headers=token)
+    late = world.http.post(path, json=node, headers=token)
+    foreign = world.http.post(
+        path, json=node, headers=world.worker_token(world.submit(name="b")["id"])
+    )
+
+    assert early.json() == {"leader": None, "start": 0}
+    leader = {key: value for key, value in head.items() if key != "node"} | {"port": 29400}
+    assert late.json() == {"leader": leader, "start": 0}
+    assert foreign.status_code == 401
+
+
+def test_worker_understands_the_rendezvous_of_the_service(world: SimulatedService) -> None:
+    job = world.submit()["id"]
+    token = world.services.tokens.for_worker(job)
+    head = Leader("head", "a1", ["10.0.0.1"], 29400)
+
+    with served(world) as url:
+        client = ServiceClient(url, job, token)
+        early = client.meet(1, Leader("workers", "b1", [], 0))
+        own = client.meet(0, head)
+        late = client.meet(1, Leader("workers", "b2", [], 0))
+        with pytest.raises(Superseded, match="another machine"):
+            client.meet(1, Leader("workers", "b1", [], 0), joined=1)
+        world.http.post(f"/v1/jobs/{job}/cancel")
+        with pytest.raises(Superseded, match="no worker may start"):
+            client.meet(1, Leader("workers", "b2", [], 0))
+
+    assert (early, own, late) == (Meeting(None, 0), Meeting(head, 0), Meeting(head, 0))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("node", 1000),
+        ("node", -1),
+        ("group", ""),
+        ("incarnation", "a b"),
+        ("addresses", ["10.0.0.1"] * 17),
+        ("addresses", ["a" * 256]),
+        ("addresses", ["http://evil/"]),
+        ("port", 65536),
+    ],
+)
+def test_rendezvous_limits_its_input(world: SimulatedService, field: str, value: Any) -> None:
+    job = world.submit()["id"]
+    body = {"node": 0, "group": "head", "incarnation": "a1", "addresses": [], "port": 1}
+
+    answer = world.http.post(
+        f"/v1/jobs/{job}/rendezvous", json={**body, field: value}, headers=world.worker_token(job)
+    )
+
+    assert answer.status_code == 422
+    assert field in answer.text
 
 
 def test_muster_requires_the_job_token_and_a_name(world: SimulatedService) -> None:

@@ -190,3 +190,45 @@ def test_elastic_job_loses_no_step_with_its_node(
     assert [log["node"] for log in service.json("logs", job) if log["rank"] == 1] == [1, 2]
     assert service.json("bill", job)["lost_steps"] == 0
     assert service.weights(job) == weights_of_three_nodes
+
+
+@pytest.mark.full
+@pytest.mark.timeout(400)
+def test_drill_of_all_nodes_loses_no_step(
+    service: LoginNodeService, slurm: SlurmCluster, uninterrupted_weights: str
+) -> None:
+    job = service.submit_example("drill", "main", 1.0)
+    service.wait_for_checkpoint(job)
+
+    accepted = service.cli("preempt", job, "--notice", "30s")
+    done = service.ended(job)
+
+    events = service.json("events", job)
+    (lost,) = [event["body"] for event in events if event["kind"] == "CapacityLost"]
+    assert accepted.returncode == 0, accepted.stderr
+    assert done["state"] == "succeeded", service.cli("logs", job).stdout
+    assert (lost["cause"], lost["drill"]) == ("preempted", True), "a notice proves it"
+    assert (done["preemptions"], done["drills"]) == (1, 1)
+    assert service.json("bill", job)["lost_steps"] == 0
+    assert service.weights(job) == uninterrupted_weights
+
+
+@pytest.mark.full
+@pytest.mark.timeout(400)
+def test_elastic_job_loses_no_step_in_a_drill(
+    service: LoginNodeService, slurm: SlurmCluster, weights_of_three_nodes: str
+) -> None:
+    job = service.submit_example("elastic-drill", "main", 1.0, {"min": 2, "max": 3})
+    service.wait_for_checkpoint(job)
+
+    accepted = service.cli("preempt", job, "--node", "2", "--no-notice")
+    assert accepted.returncode == 0, accepted.stderr
+    service.until(job, lambda job: job["state"] == "degraded")
+    done = service.ended(job)
+
+    bodies = {event["kind"]: event["body"] for event in service.json("events", job)}
+    assert done["state"] == "succeeded", service.cli("logs", job).stdout
+    assert "CapacityLost" not in bodies, service.cli("logs", job).stdout
+    assert (bodies["NodeLost"]["node"], bodies["NodeLost"]["drill"]) == (2, True)
+    assert service.json("bill", job)["lost_steps"] == 0
+    assert service.weights(job) == weights_of_three_nodes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from holdfast_worker.protocol.environment import Exit
@@ -104,6 +104,31 @@ class JobSimulation:
         yield 5 + rng.random() * 20
         yield from self._restart(state, job, rng, "restart", None, "Job is resuming after restart")
         yield from self._run(state, job, rng)
+
+    def preempted(self, state: SkyPilotState, job: Job) -> Iterator[float]:
+        """Simulate a job whose nodes are preempted now, also before it ran on them."""
+        rng = random.Random(f"{state.seed}/{job.number}/{job.placements}/preempted")
+        if job.status == "RUNNING":
+            yield from self._recover(state, job, rng, PREEMPTED)
+        else:
+            state.release_nodes(job)
+            yield rng.random() * 15
+            yield from self._place(state, job, rng)
+            yield from _start_running(job, "Job has started")
+        yield from self._run(state, job, rng)
+
+    def exited(
+        self, state: SkyPilotState, job: Job, code: int, *, restarts: bool
+    ) -> Iterator[float]:
+        """Simulate a job whose program exits now."""
+        rng = random.Random(f"{state.seed}/{job.number}/{job.runs}/exited")
+        broken = replace(self, breaks_with=code or None)
+        yield rng.random() * 15  # Until the controller's next check.
+        if restarts:
+            yield from broken._recover(state, job, rng, FAILED)
+            yield from self._run(state, job, rng)
+        else:
+            broken._end(state, job, rng)
 
     def _restart(
         self,

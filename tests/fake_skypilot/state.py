@@ -199,6 +199,16 @@ class SkyPilotState:
 
         advance()
 
+    def preempt(self, job: Job) -> None:
+        """Take the nodes of a job now."""
+        simulation = self.simulations.get(job.name, self.simulation)
+        self._simulate(job, simulation.preempted(self, job))
+
+    def exit_program(self, job: Job, code: int, *, restarts: bool = False) -> None:
+        """Let the program of a job exit now; `restarts`: SkyPilot starts it again."""
+        simulation = self.simulations.get(job.name, self.simulation)
+        self._simulate(job, simulation.exited(self, job, code, restarts=restarts))
+
     # Requests
 
     def ask(self, name: str, body: dict[str, Any]) -> Request:

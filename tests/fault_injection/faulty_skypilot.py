@@ -30,7 +30,7 @@ from holdfast.domain.jobfile.spec import Engine as Kind
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.lifecycle import advance, create_job
 from holdfast.errors import LauncherUnreachable, StaleWrite, StoreUnavailable
-from holdfast.launchers.skypilot import SkyPilotLauncher
+from holdfast.ports import Launcher
 from holdfast.rendering import render
 from holdfast.store.identity.service_tokens import ServiceTokens
 from holdfast.store.journal import Journal
@@ -85,18 +85,20 @@ class FaultyLaunchBook(LaunchBook):
 class Replica:
     """One process of the service and its current task."""
 
-    launcher: SkyPilotLauncher
+    launcher: Launcher
     reconciler: Reconciler
     line: FaultyTransport
     task: asyncio.Task[Any] | None = None
-    _gate: asyncio.Future[None] | None = None
+    _gates: list[asyncio.Future[None]] = field(default_factory=list)
+    """Calls that wait; several if a task makes them concurrently."""
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def pause(self) -> None:
         """Wait until the scheduler lets this replica continue."""
-        self._gate = asyncio.get_running_loop().create_future()
+        gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._gates.append(gate)
         self._idle.set()
-        await self._gate
+        await gate
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> None:
         self.task = asyncio.create_task(work)
@@ -105,9 +107,10 @@ class Replica:
     async def resume(self) -> bool:
         """Continue until the next call or response; return False if the process crashed."""
         self._idle.clear()
-        if self._gate is not None:
-            gate, self._gate = self._gate, None
-            gate.set_result(None)
+        gates, self._gates = self._gates, []
+        for gate in gates:
+            if not gate.done():
+                gate.set_result(None)
         await self._idle.wait()
         assert self.task
         if not self.task.done():
@@ -130,6 +133,9 @@ class Replica:
 
 class FaultySkyPilot:
     """Jobs, replicas and a SkyPilot server, with the faults between them."""
+
+    id_prefix = "job"
+    """Ids of jobs, without their number."""
 
     def __init__(self, seed: int, engine: Engine, faulty_engine: Engine, folder: Path, *, gated: bool) -> None:  # fmt: skip
         self.rng = random.Random(seed)
@@ -189,7 +195,7 @@ class FaultySkyPilot:
         line = FaultyTransport(self.server, self.rng)
         line.bad = 0 if self.chances.is_disabled else self.bad
         book = FaultyLaunchBook(self.faulty_engine, self.chances)
-        launcher = launcher_over(line, book, self.folder, self.clock)
+        launcher = self._launcher(line, book)
         reconciler = Reconciler(
             journal=FaultyJournal(self.faulty_engine, self.clock, self.chances),
             leases=LeaseTable(self.faulty_engine),
@@ -205,6 +211,9 @@ class FaultySkyPilot:
         if not self.chances.is_disabled:
             line.wait = replica.pause
         return replica
+
+    def _launcher(self, line: FaultyTransport, book: LaunchBook) -> Launcher:
+        return launcher_over(line, book, self.folder, self.clock)
 
     def _on_commit(self, _: Connection) -> None:
         if self.chances.occurs(0.002):
@@ -296,16 +305,21 @@ class FaultySkyPilot:
     def _submit(self) -> None:
         if len(self.folds) >= 3:
             return
-        job_id = f"job{len(self.folds)}"
+        job_id = f"{self.id_prefix}{len(self.folds)}"
         resources = {"infra": "aws", "accelerators": "A100:8"}
         limits = {"max_wait": "20m"} if self.rng.random() < 0.3 else {}
         limits |= {"max_failures": 2} if self.rng.random() < 0.3 else {}
-        fields = {"name": job_id, "run": "train", "resources": resources, "holdfast": {"limits": limits}}  # fmt: skip
-        spec = parse_job_file(yaml.safe_dump({**fields, "num_nodes": self.rng.randint(1, 3)})).spec
+        fields = {"name": job_id, "run": "train", "resources": resources, **self._nodes()}
+        fields["holdfast"] = {"limits": limits, **fields.get("holdfast", {})}
+        spec = parse_job_file(yaml.safe_dump(fields)).spec
         body = spec.model_dump(mode="json")
         submitted = Submitted(at=self.clock.now(), name=job_id, spec=body, task=render(spec).text)
         with suppress(Crash):
             self.api.submit(job_id, submitted)
+
+    def _nodes(self) -> dict[str, Any]:
+        """The keys of a job file about its nodes."""
+        return {"num_nodes": self.rng.randint(1, 3)}
 
     def _cancel(self) -> None:
         job = self.rng.choice([*self.folds.values()]) if self.folds else None
@@ -323,8 +337,12 @@ class FaultySkyPilot:
 
     def jobs_of(self, job: Job) -> list[SkyJob]:
         """The managed jobs of all launches of a job."""
-        names = {NAMES.job_name(f"{job.id}-{launch}") for launch in range(1, job.launch + 1)}
+        names = self.names_of(job, range(1, job.launch + 1))
         return [each for each in self.state.jobs.values() if each.name in names]
+
+    def names_of(self, job: Job, launches: range) -> set[str]:
+        """The names of the managed jobs of these launches."""
+        return {NAMES.job_name(f"{job.id}-{launch}") for launch in launches}
 
     def check(self) -> None:
         """Check that no launch is admitted or runs twice, and that nothing runs after its job ended."""
@@ -377,7 +395,7 @@ class FaultySkyPilot:
 
     def _clusters_of(self, job: Job, launches: range) -> list[Cluster]:
         """The clusters of these launches of a job, except for those that appeared after their end."""
-        names = {NAMES.job_name(f"{job.id}-{launch}") for launch in launches}
+        names = self.names_of(job, launches)
         clusters = (c for c in self.state.running_clusters() if not c.is_late)
         return [c for c in clusters if c.name.rpartition("-")[0] in names]
 

@@ -97,9 +97,23 @@ BILLING_MISTAKES: Final = (
     Mistake(
         name="price-change-after-the-end-recorded",
         file=f"{S}domain/pricing/price_history.py",
-        old="attempt.ended_at is None or change.at < attempt.ended_at",
-        new="attempt.ended_at is None or change.at <= attempt.ended_at",
+        old="until is None or change.at < until",
+        new="until is None or change.at <= until",
         tests=("tests/background/test_price_watcher.py",),
+    ),
+    Mistake(
+        name="late-price-resurrects-a-lost-group",
+        file=f"{S}domain/billing/rate.py",
+        old="before = (step for step in self.steps if step[0] < at_ms)",
+        new="before = (step for step in self.steps if step[0] != at_ms)",
+        tests=(f"{BILLING}test_rate.py",),
+    ),
+    Mistake(
+        name="group-that-kept-running-gets-its-first-price",
+        file=f"{S}domain/jobs/reconcile.py",
+        old="rate.newest_micros_per_hour or part.micros_per_hour",
+        new="part.micros_per_hour",
+        tests=("tests/domain/jobs/test_node_groups.py",),
     ),
     Mistake(
         name="overlapping-attempts-billed-twice",
@@ -110,9 +124,9 @@ BILLING_MISTAKES: Final = (
     ),
     Mistake(
         name="price-of-one-group-applied-to-all",
-        file=f"{S}domain/billing/bill.py",
-        old="if change.group == number:",
-        new="if change.group <= number:",
+        file=f"{S}domain/billing/group_bill.py",
+        old="if change.group != number:",
+        new="if change.group > number:",
         tests=(f"{BILLING}test_bill_histories.py",),
     ),
     Mistake(
@@ -229,16 +243,16 @@ BILLING_MISTAKES: Final = (
     ),
     Mistake(
         name="lost-node-still-costs",
-        file=f"{S}domain/billing/bill.py",
-        old="            if change.group == number:\n                paid",
-        new="            if change.group == number and isinstance(change, PriceChanged):\n                paid",
+        file=f"{S}domain/billing/group_bill.py",
+        old="paid = paid.with_node_change(change.at, change.micros_per_hour)",
+        new="paid = paid.with_node_change(change.at, part.micros_per_hour)",
         tests=(f"{BILLING}test_bill_histories.py",),
     ),
     Mistake(
         name="node-time-includes-lost-nodes",
-        file=f"{S}domain/billing/bill.py",
-        old="running = running.with_price_change(change.at, change.nodes)",
-        new="running = running.with_price_change(change.at, part.nodes)",
+        file=f"{S}domain/billing/group_bill.py",
+        old="running = running.with_node_change(change.at, change.nodes)",
+        new="running = running.with_node_change(change.at, part.nodes)",
         tests=(f"{BILLING}test_bill_histories.py",),
     ),
     Mistake(

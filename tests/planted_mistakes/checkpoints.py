@@ -247,10 +247,10 @@ MEMORY_MISTAKES: Final = (
     ),
     Mistake(
         name="vote-of-a-lost-node-counts-for-its-successor",
-        file=f"{W}watchdog/watchdog.py",
-        old="                        self._restart_votes.pop(node, None)  # Its successor has one of its own.\n",
-        new="",
-        tests=("tests/worker/watchdog/test_awaited_nodes.py",),
+        file=f"{W}watchdog/restart_agreement.py",
+        old="            self.votes.pop(node, None)  # Its successor has one of its own.\n",
+        new="            pass\n",
+        tests=("tests/worker/watchdog/test_restart_agreement.py",),
     ),
 )
 

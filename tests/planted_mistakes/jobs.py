@@ -253,6 +253,20 @@ JOB_MISTAKES: Final = (
         tests=(f"{JOBS}test_degraded.py",),
     ),
     Mistake(
+        name="each-node-of-a-lost-group-counts",
+        file=f"{S}domain/jobs/node_changes.py",
+        old="if event.with_node is None:",
+        new="if True:",
+        tests=(f"{JOBS}test_node_groups.py",),
+    ),
+    Mistake(
+        name="missing-group-is-awaited-forever",
+        file=f"{S}domain/jobs/guards.py",
+        old="since = job.missing_since if job.placed else",
+        new="since = None if job.placed else",
+        tests=(f"{JOBS}test_node_groups.py",),
+    ),
+    Mistake(
         name="minimum-of-nodes-is-not-launched",
         file=f"{S}rendering/task.py",
         old="envs[Env.MIN_NODES.value] = str(spec.min_nodes)",
@@ -310,6 +324,13 @@ STORE_MISTAKES: Final = (
         old="    if mine != newest:",
         new="    if mine > (newest or 0):",
         tests=("tests/store/test_incarnations.py",),
+    ),
+    Mistake(
+        name="replaced-node-meets-the-leader-again",
+        file=f"{S}store/rendezvous.py",
+        old="            raise Fenced(_SUPERSEDED)\n",
+        new="            return None\n",
+        tests=("tests/store/test_rendezvous.py",),
     ),
     Mistake(
         name="worker-registered-before-observation",

@@ -167,10 +167,24 @@ WORKER_MISTAKES: Final = (
     ),
     Mistake(
         name="ranks-restart-although-a-node-refuses",
-        file=f"{W}watchdog/watchdog.py",
-        old="if not all(self._restart_votes.values()):",
-        new="if not any(self._restart_votes.values()):",
+        file=f"{W}watchdog/restart_agreement.py",
+        old="if not all(self.votes.values()):",
+        new="if not any(self.votes.values()):",
         tests=("tests/worker/watchdog/test_consensus.py",),
+    ),
+    Mistake(
+        name="replacement-starts-as-if-all-started",
+        file=f"{W}watchdog/assembly.py",
+        old="begun.get(self._node) == self._start",
+        new="self._node in begun",
+        tests=("tests/worker/watchdog/test_assembly.py",),
+    ),
+    Mistake(
+        name="restart-waits-for-a-lost-group",
+        file=f"{W}watchdog/restart_agreement.py",
+        old="return self._connected - self.votes.keys()",
+        new="return self._others - self.votes.keys()",
+        tests=("tests/worker/watchdog/test_restart_agreement.py",),
     ),
     Mistake(
         name="terminating-rank-taken-for-a-running-one",

@@ -86,6 +86,16 @@ def test_malformed_step_log_lines_are_skipped(logged_line: str) -> None:
     assert parsed_logs(f"holdfast: witness: {logged_line}").batches == {}
 
 
+def test_shortened_job_has_the_nodes_of_all_groups() -> None:
+    groups = "groups: [{name: head, num_nodes: 1}, {name: workers, num_nodes: 2}]"
+    text = f"run: x\nholdfast: {{checkpoint: {{store: file:///tmp/p}}, {groups}}}"
+
+    task = shortened_job(text, name="proof", steps=60, step_ms=100)
+
+    assert task["num_nodes"] == 3
+    assert "groups" not in task["holdfast"]
+
+
 def test_shortened_job_runs_locally_without_notifications() -> None:
     task = shortened_job(FILE, name="proof", steps=60, step_ms=100)
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from holdfast.domain.jobfile.parser import parse_job_file
 from holdfast.errors import BadJobFile
-from holdfast.rendering import REDACTED, WHEEL_MOUNT, render
+from holdfast.rendering import REDACTED, WHEEL_MOUNT, dump, load_all, render
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support.repetitions import repeat_count
@@ -140,6 +140,30 @@ def test_skypilot_parses_rendered_tasks_as_intended(sky: SkyPilot, name: str) ->
     )
     for one in found["resources"]:
         assert one["job_recovery"] == task["resources"]["job_recovery"]
+
+
+def test_skypilot_parses_the_task_of_each_group(sky: SkyPilot) -> None:
+    groups = [
+        {
+            "name": "head",
+            "num_nodes": 1,
+            "resources": {"infra": "aws/us-east-1", "use_spot": False},
+        },
+        {"name": "workers", "num_nodes": 2, "resources": {"infra": "gcp", "priority": 7}},
+    ]
+    fields = {"resources": {"accelerators": "A100:8"}, "holdfast": {"groups": groups}}
+    tasks = [dump(task) for task in load_all(rendered(**fields))]
+
+    head, workers = sky.read(tasks)
+
+    assert "error" not in head, head["error"]
+    assert "error" not in workers, workers["error"]
+    assert (head["num_nodes"], workers["num_nodes"]) == (1, 2)
+    assert (head["envs"]["HOLDFAST_GROUP"], workers["envs"]["HOLDFAST_FIRST_NODE"]) == ("head", "1")
+    assert [one["use_spot"] for found in (head, workers) for one in found["resources"]] == [
+        False,
+        True,
+    ]
 
 
 def test_skypilot_reads_spot_nodes_that_recover(sky: SkyPilot) -> None:

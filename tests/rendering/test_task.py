@@ -268,7 +268,7 @@ def test_elastic_job_is_launched_on_its_maximum_of_nodes() -> None:
         (
             "aws",
             "in_process",
-            "is a range, and the SkyPilot launcher replaces all nodes after a loss; write the number of nodes, 8",
+            "is a range, and the SkyPilot launcher replaces all nodes after a loss; write the number of nodes, 8, or divide them into holdfast.groups",
         ),
         (
             "slurm",

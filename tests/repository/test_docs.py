@@ -19,13 +19,13 @@ from holdfast.cli.app import app
 from holdfast.domain.billing.bill import Phases
 from holdfast.domain.events import KINDS, Cause, Guard, Outcome
 from holdfast.domain.jobfile.parser import Overrides, parse_job_file
+from holdfast.domain.jobfile.resources import Recovery, Resources
 from holdfast.domain.jobfile.spec import (
     Checkpoint,
+    GroupSpec,
     HoldfastBlock,
     JobFile,
     Limits,
-    Recovery,
-    Resources,
 )
 from holdfast.domain.jobs.job import State
 from holdfast.errors import HoldfastError
@@ -190,7 +190,12 @@ def test_every_error_has_the_section_named_in_its_type(error: type[HoldfastError
 def test_every_job_file_field_is_documented() -> None:
     documented = page("job-file")
 
-    for word in (*JobFile.model_fields, *Resources.model_fields, *Recovery.model_fields):
+    for word in (
+        *JobFile.model_fields,
+        *Resources.model_fields,
+        *Recovery.model_fields,
+        *GroupSpec.model_fields,
+    ):
         assert f"`{word}`" in documented, word
     for model, prefix in (
         (HoldfastBlock, "holdfast"),

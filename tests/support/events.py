@@ -174,9 +174,16 @@ def restoring(seconds: float = 0, *, attempt: int = 1) -> RestoreStarted:
 
 
 def restarted(
-    seconds: float = 0, *, attempt: int = 1, step: int = 0, detail: str = "rank 1 was killed"
+    seconds: float = 0,
+    *,
+    attempt: int = 1,
+    step: int = 0,
+    exit_code: int = 137,
+    detail: str = "rank 1 was killed",
 ) -> RanksRestarted:
-    return RanksRestarted(at=at(seconds), attempt=attempt, step=step, exit_code=137, detail=detail)
+    return RanksRestarted(
+        at=at(seconds), attempt=attempt, step=step, exit_code=exit_code, detail=detail
+    )
 
 
 def replaced(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from holdfast.errors import HoldfastError
 from holdfast.ports import Clock, StoredObject, StoreListing
-from holdfast_worker.storage.base import Bytes, ObjectNotFound
+from holdfast_worker.storage.base import Bytes, ObjectNotFound, copy_chunks
 
 
 @dataclass
@@ -118,10 +118,10 @@ class TimedStore:
     def get(self, key: str) -> bytes:
         return b"".join(self.stream(key))
 
-    def stream(self, key: str) -> Iterator[memoryview]:
+    def stream(self, key: str, into: Iterable[memoryview] = ()) -> Iterator[memoryview]:
         if key not in self.bucket_objects.objects:
             raise ObjectNotFound(key)
-        yield memoryview(self.bucket_objects.objects[key][0])
+        yield from copy_chunks([memoryview(self.bucket_objects.objects[key][0])], into, 1 << 20)
 
     def list(self, prefix: str) -> list[str]:
         return self.bucket_objects.keys(prefix)

@@ -22,7 +22,7 @@ from holdfast_worker.protocol.policies import (
     parse_memory_cadence,
 )
 from holdfast_worker.topology.identity import SINGLE_PROCESS, RankIdentity
-from holdfast_worker.topology.nodes import NodeRanks
+from holdfast_worker.topology.nodes import LeaderAddress, NodeRanks
 
 DELIVERED_BY_WRAPPER: Final = "HOLDFAST_COURIER"
 """Set by `holdfast-worker run` for its ranks.
@@ -47,6 +47,9 @@ HOLDER: Final = "HOLDFAST_HOLDER"
 
 HOSTED_START: Final = "HOLDFAST_HOSTED_START"
 """Set by `holdfast-worker run` for the wrapper of a missing node that it hosts: the number of that node's start."""
+
+HOSTED_LEADER: Final = "HOLDFAST_HOSTED_LEADER"
+"""Set by `holdfast-worker run` for the wrapper of a missing node that it hosts: a `LeaderAddress` as JSON, with several groups of nodes."""
 
 DEFAULT_RESTARTS: Final = 1
 """Default of `Config.max_restarts` for jobs of a launcher.
@@ -148,6 +151,8 @@ class Config:
     """With at least this many nodes, the ranks of lost ones run on the others; None: all nodes are needed."""
     hosted_start: int | None
     """Number of this node's start on a node that hosts it; None if it is a node of its own."""
+    hosted_leader: LeaderAddress | None
+    """Node 0, as the host of this node has found it; None if it is a node of its own, or all nodes are one placement."""
     memory: Cadence | None
     """How often snapshots are copied into the memory of the nodes; None: never."""
     holder: HolderAddress | None
@@ -216,6 +221,9 @@ class Config:
             node_start=int_variable(env, Env.NODE_START, 0) if env.get(Env.NODE_START) else None,
             min_nodes=int_variable(env, Env.MIN_NODES, 0) or None,
             hosted_start=int_variable(env, HOSTED_START, 0) or None,
+            hosted_leader=LeaderAddress.parse(env[HOSTED_LEADER])
+            if env.get(HOSTED_LEADER)
+            else None,
             memory=_memory(env),
             holder=HolderAddress.parse(env[HOLDER]) if env.get(HOLDER) else None,
             # A script that a person starts by hand ends with its first error.

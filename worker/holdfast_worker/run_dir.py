@@ -260,7 +260,8 @@ class RunDir:
 
     def withdraw_waiting(self) -> None:
         """Record that the ranks would not wait for a lost node's replacement."""
-        (self.path / WAITS_FILE).unlink(missing_ok=True)
+        with suppress(OSError):
+            (self.path / WAITS_FILE).unlink(missing_ok=True)
 
     def request_move(self) -> None:
         """Have all ranks meet again between two steps, so that some can move to another node."""

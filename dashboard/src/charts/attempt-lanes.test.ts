@@ -48,6 +48,20 @@ it('marks events of the attempt only', () => {
   expect(lane?.marks).toEqual([{ kind: 'checkpoint', at: READY + 3000, words: 'checkpoint at step 9' }])
 })
 
+it('names a lost node group once', () => {
+  const attempt = { ...ATTEMPT, groups: [{ name: 'head' }, { name: 'workers' }] } as Attempt
+  const lost = { attempt: 2, group: 1, cause: 'preempted', drill: false }
+  const facts = [
+    { kind: 'NodeLost', at: '2026-03-01T00:00:14Z', body: { ...lost, node: 1, with_node: null } },
+    { kind: 'NodeLost', at: '2026-03-01T00:00:14Z', body: { ...lost, node: 2, with_node: 1 } },
+    { kind: 'NodeLost', at: '2026-03-01T00:00:17Z', body: { ...lost, node: 1, with_node: null, cause: 'ended' } },
+  ] as unknown as JobEvent[]
+
+  const [lane] = lanesOf([attempt], facts)
+
+  expect(lane?.marks.map(({ words }) => words)).toEqual(['preemption of group workers'])
+})
+
 it('names losses, notices and resumes by their marks', () => {
   const facts = [
     { kind: 'TrainingStarted', at: '2026-03-01T00:00:12Z', body: { attempt: 2, step: 9 } },

@@ -56,11 +56,17 @@ export function lanesOf(attempts: Attempt[], events: JobEvent[]): Lane[] {
   return attempts.map((attempt) => ({
     attempt,
     spans: spansOf(attempt),
-    marks: events.filter((event) => event.body.attempt === attempt.attempt).flatMap(marksOf),
+    marks: events.filter((event) => event.body.attempt === attempt.attempt).flatMap((event) => marksOf(event, attempt)),
   }))
 }
 
-function marksOf(event: JobEvent): Mark[] {
+/** What was lost alone: a node, or a node group, whose nodes are lost together. */
+function lostAlone(event: JobEvent, { groups }: Attempt): string {
+  const group = groups?.[Number(event.body.group ?? 0)]?.name
+  return group ? `group ${group}` : `node ${event.body.node}`
+}
+
+function marksOf(event: JobEvent, attempt: Attempt): Mark[] {
   const kind = markOf(event.kind, event.body)
   if (kind === null) return []
   const at = Date.parse(event.at)
@@ -69,7 +75,7 @@ function marksOf(event: JobEvent): Mark[] {
   if (kind === 'checkpoint') return [{ kind, at: snapshot_at ? Date.parse(String(snapshot_at)) : at, words: `${one} at step ${step}` }]
   if (kind === 'notice') return [{ kind, at, words: `${one} at step ${step}${left_s === null ? '' : `, ${Math.round(Number(left_s))} s left`}` }]
   if (kind === 'resume') return [{ kind, at, words: `${one} at step ${step}` }]
-  const what = event.kind === 'NodeLost' ? `${one} of node ${event.body.node}` : one
+  const what = event.kind === 'NodeLost' ? `${one} of ${lostAlone(event, attempt)}` : one
   const drill = event.body.drill === true
   return [{ kind, at, words: cause === 'preempted' && !drill ? what : `${what}: ${causeWords(String(cause), drill)}` }]
 }

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 
 from holdfast.api.schemas.service import FlawOut, Problem
 from holdfast.api.static_files import missing_page
-from holdfast.domain.jobfile.spec import NOT_TEXT
+from holdfast.domain.jobfile.resources import NOT_TEXT
 from holdfast.errors import BadJobFile, HoldfastError, TooManyRequests, Unavailable
 from holdfast.host import resources
 

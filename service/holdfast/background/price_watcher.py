@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from holdfast.domain.attempts import Attempt, collect_attempts
 from holdfast.domain.events import PriceChanged
 from holdfast.domain.jobs.job import Job, State
-from holdfast.domain.pricing.price_history import price_changes, price_query
+from holdfast.domain.pricing.price_history import places, price_changes, price_query
 from holdfast.domain.pricing.quotes import PricePoint, PriceQuery
 from holdfast.errors import StaleWrite, StoreUnavailable
 from holdfast.ports import Clock
@@ -119,11 +119,13 @@ class PriceWatcher:
 
     def _price_changes(self, attempt: Attempt) -> Iterator[PriceChanged]:
         now = self._clock.now()
-        until = attempt.ended_at or now
-        for number, part in enumerate(attempt.ready.parts):
-            if (node := price_query(attempt.ready, part)) is not None:
-                points = self._catalog.history(node, attempt.ready.at, until)
-                yield from price_changes(attempt, number, points, SOURCE, now)
+        for number in range(len(attempt.ready.parts)):
+            points = list[PricePoint]()
+            for part, since, until in places(attempt, number):
+                if (node := price_query(attempt.ready, part)) is not None:
+                    found = self._catalog.history(node, since, until or now)
+                    points += [each for each in found if since < each.at]
+            yield from price_changes(attempt, number, points, SOURCE, now)
 
 
 def _may_change(job: Job) -> bool:

@@ -129,7 +129,8 @@ def _location(item: AttemptOut) -> str:
     if len(item.groups) < 2:
         return f"{item.zone} x{item.nodes}"
     return " + ".join(
-        f"{group.zone} x{group.nodes}{'' if group.is_spot else ' on demand'}"
+        f"{f'{group.name}: ' if group.name else ''}{group.zone or 'not there'} x{group.nodes}"
+        f"{'' if group.is_spot or not group.zone else ' on demand'}"
         for group in item.groups
     )
 
@@ -177,7 +178,8 @@ def _node_loss_text(loss: NodeLossOut) -> str:
     """Describe the loss of a single node while the others kept running."""
     after = loss.replaced_after_ms
     how = "not replaced" if after is None else f"replaced after {after / 1000:.1f} s"
-    what = f"node {loss.node} {_cause_text(loss)}"
+    who = f"group {loss.group}" if loss.group else f"node {loss.node}"
+    what = f"{who} {_cause_text(loss)}"
     return f"{clock(loss.at)} attempt {loss.attempt} {what} in {loss.zone}, {how}"
 
 
@@ -196,11 +198,15 @@ def _price_notes(account: BillOut) -> list[str]:
     for item in account.attempts:
         notes += [
             f"{step.at:%Y-%m-%d %H:%M:%SZ} attempt {item.attempt}: "
-            f"the nodes {f'of group {step.group} ' if len(item.groups) > 1 else ''}cost "
+            f"the nodes {f'of group {_group_name(item, step.group)} ' if len(item.groups) > 1 else ''}cost "
             f"{money(step.micros_per_hour)} an hour from then on ({step.source})"
             for step in item.price_changes
         ]
     return notes
+
+
+def _group_name(item: AttemptOut, group: int) -> str:
+    return (item.groups[group].name if group < len(item.groups) else "") or str(group)
 
 
 def _rule_notes(account: BillOut) -> list[str]:

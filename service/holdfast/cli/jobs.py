@@ -18,6 +18,7 @@ from holdfast.api.schemas.jobs import (
     JobOut,
     LaunchEstimateOut,
     LimitsIn,
+    NodesEstimateOut,
     RenderTaskIn,
     TaskIn,
 )
@@ -121,24 +122,36 @@ def _print_estimate(client: Client, task: TaskIn) -> None:
 
 def estimate_line(engine: str, estimate: LaunchEstimateOut) -> str:
     """Describe where a job will run and what it may cost."""
-    count = estimate.nodes
-    nodes = output.counted(count, "node")
-    if estimate.node:
-        nodes = f"{count} × {estimate.node}"  # noqa: RUF001
     parts = [output.NAMES.get(engine, engine)]
     if estimate.simulated:
-        parts += [nodes, "nothing is billed"]
+        parts += [_estimated_nodes(estimate), "nothing is billed"]
+    elif estimate.groups:
+        groups = [f"{each.name}: {', '.join(_estimated_place(each))}" for each in estimate.groups]
+        total = estimate.micros_per_hour
+        sums = "total unknown" if total is None else f"total {money(total, simulated=True)}/h"
+        parts += ["; ".join([*groups, sums])]
     else:
-        place = estimate.place or "any cloud"
-        kind = "spot" if estimate.is_spot else "on-demand"
-        price = ", price unknown"
-        if estimate.micros_per_hour is not None:
-            price = f" {money(estimate.micros_per_hour, simulated=True)}/h"
-            price += " (price older than 90 days)" * estimate.is_old
-        parts += [place if estimate.is_pinned else f"{place} (cheapest)", f"{nodes} {kind}{price}"]
+        parts += _estimated_place(estimate)
     limit = estimate.max_cost_usd
     most = f"maximum {money(round(float(limit) * 1e6))}" if limit else "no maximum cost"
     return f"{', '.join(parts)}; {most}"
+
+
+def _estimated_nodes(estimate: LaunchEstimateOut | NodesEstimateOut) -> str:
+    count = estimate.nodes
+    return f"{count} × {estimate.node}" if estimate.node else output.counted(count, "node")  # noqa: RUF001
+
+
+def _estimated_place(estimate: LaunchEstimateOut | NodesEstimateOut) -> list[str]:
+    """The place of nodes, then their number, kind and price."""
+    place = estimate.place or "any cloud"
+    kind = "spot" if estimate.is_spot else "on-demand"
+    price = ", price unknown"
+    if estimate.micros_per_hour is not None:
+        price = f" {money(estimate.micros_per_hour, simulated=True)}/h"
+        price += " (price older than 90 days)" * estimate.is_old
+    where = place if estimate.is_pinned else f"{place} (cheapest)"
+    return [where, f"{_estimated_nodes(estimate)} {kind}{price}"]
 
 
 def ps(

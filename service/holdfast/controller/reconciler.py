@@ -40,7 +40,7 @@ from holdfast.errors import (
 )
 from holdfast.host.allowed_folders import Folders
 from holdfast.ports import Clock, Launch, Launcher, ReportInbox, SecretStore
-from holdfast.rendering import load, render
+from holdfast.rendering import load_all, render
 from holdfast.store.identity.service_tokens import ServiceTokens
 from holdfast.store.journal import Journal
 from holdfast.store.leases import LeaseTable
@@ -243,12 +243,15 @@ class Reconciler:
         spec = self._spec(job.id).with_limits(job.launch_limits)
         asked = self._journal.submission(job.id)
         uploaded = self._uploads.folder(spec.workdir) if self._uploads else None
-        task = self._task(job, spec)
+        sent = {"workdir": str(uploaded)} if uploaded else {}
+        tasks = [{**task, **sent} for task in self._tasks(job, spec)]
+        names = [group.name for group in spec.holdfast.groups]
         return Launch(
             key=job.launch_key,
             job_id=job.id,
             first_attempt=job.attempts_before_launch + 1,
-            task={**task, "workdir": str(uploaded)} if uploaded else task,
+            task=tasks[0],
+            group_tasks=dict(zip(names, tasks, strict=True)) if names else {},
             max_failures=spec.holdfast.limits.max_failures,
             env={
                 Env.JOB: job.id,
@@ -261,15 +264,15 @@ class Reconciler:
             ),
         )
 
-    def _task(self, job: Job, spec: JobSpec) -> Mapping[str, Any]:
-        """The task as rendered at submission.
+    def _tasks(self, job: Job, spec: JobSpec) -> list[dict[str, Any]]:
+        """The tasks as rendered at submission, one for each node group.
 
-        It is rendered again if the launcher has to apply different limits.
+        They are rendered again if the launcher has to apply different limits.
         """
         if job.launch_limits is None:
-            return load(self._journal.submission(job.id).task)
+            return load_all(self._journal.submission(job.id).task)
         try:
-            return load(render(spec).text)
+            return load_all(render(spec).text)
         except BadJobFile as error:  # Another version accepted the job.
             raise LaunchRefused(error.detail) from error
 

@@ -138,13 +138,16 @@ class Attempt:
 
     @property
     def node_losses(self) -> list[NodeLoss]:
-        """Losses of single nodes in order, each with the next replacement of its node."""
+        """Losses of nodes in order, each with the next replacement of its node.
+
+        Without nodes that were released because their program had ended.
+        """
         changes = [change for change in self.changes if not isinstance(change, PriceChanged)]
         replaced, losses = dict[int, NodeReplaced](), list[NodeLoss]()
         for change in reversed(changes):
             if isinstance(change, NodeReplaced):
                 replaced[change.node] = change
-            else:
+            elif change.cause is not Cause.ENDED:
                 losses.append(NodeLoss(change, replaced.get(change.node)))
         return losses[::-1]
 

@@ -40,6 +40,7 @@ def shortened_job(text: str, *, name: str, steps: int, step_ms: int) -> dict[str
     kept = {word: value for word, value in block.items() if word in {"project", "tags", "recovery"}}
     return {
         **{word: value for word, value in data.items() if word not in _ELSEWHERE},
+        **_nodes(data, block),
         "name": name,
         "resources": {"infra": "local"},
         "envs": {**_envs(data), **_experiment_envs(steps, step_ms)},
@@ -61,6 +62,15 @@ def preemption_steps(steps: int, kills: int) -> list[int]:
             f"--steps {steps}: too few for {kills} kills; use {3 * (kills + 1)} or more"
         )
     return [steps * (n + 1) // (kills + 1) for n in range(kills)]
+
+
+def _nodes(data: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the number of nodes of all node groups, which do not exist on this machine."""
+    groups = block.get("groups")
+    if "num_nodes" in data or not isinstance(groups, list):
+        return {}
+    counts = [group.get("num_nodes") for group in groups if isinstance(group, dict)]
+    return {"num_nodes": sum(count for count in counts if isinstance(count, int))}
 
 
 def _envs(data: Mapping[str, Any]) -> dict[str, Any]:

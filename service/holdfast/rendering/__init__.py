@@ -6,7 +6,9 @@ from holdfast.rendering.base_task import (
     WHEEL_PLACEHOLDER,
     bundled_accelerators,
     dump,
+    dump_all,
     load,
+    load_all,
     with_launch_values,
 )
 from holdfast.rendering.slurm import (
@@ -35,8 +37,10 @@ __all__ = [
     "batch_script",
     "bundled_accelerators",
     "dump",
+    "dump_all",
     "export_lines",
     "load",
+    "load_all",
     "read_and_render",
     "render",
     "sbatch_options",

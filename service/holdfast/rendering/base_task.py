@@ -6,7 +6,7 @@ The base task and its files are in `sky_tasks/`. A stored task depends on no mac
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -56,6 +56,16 @@ def load(text: str) -> dict[str, Any]:
     """Parse a task written by `dump`."""
     task: dict[str, Any] = yaml.safe_load(text)
     return task
+
+
+def dump_all(tasks: Sequence[Mapping[str, Any]]) -> str:
+    """Serialize the tasks of a job, each in a document of its own."""
+    return "---\n".join(map(dump, tasks))
+
+
+def load_all(text: str) -> list[dict[str, Any]]:
+    """Parse the tasks of a job, written by `dump_all` or `dump`."""
+    return list(yaml.safe_load_all(text))
 
 
 class _Dumper(yaml.CSafeDumper):

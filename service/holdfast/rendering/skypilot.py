@@ -1,4 +1,6 @@
-"""Renders a task for SkyPilot's managed jobs: name, labels, resources, mounts and setup.
+"""Renders the tasks of SkyPilot's managed jobs, one for each node group.
+
+Each has a name, labels, resources, mounts and setup.
 
 Reports everything that SkyPilot would refuse. Fills in resources where SkyPilot's defaults would cost money or lose
 work. Turns tags into labels that AWS, GCP and Kubernetes all accept.
@@ -12,12 +14,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.environment import Env, Exit
 
 from holdfast.domain.jobfile.accelerator_catalog import check_accelerators
 from holdfast.domain.jobfile.deprecated import EAGER_NEXT_REGION, FAILOVER
 from holdfast.domain.jobfile.limits import MICROS_PER_USD
 from holdfast.domain.jobfile.lint import image_notes, spread_notes
+from holdfast.domain.jobfile.node_groups import located
 from holdfast.domain.jobfile.resource_options import (
     CLOUDS_WITHOUT_PRICES,
     CLOUDS_WITHOUT_SPOT,
@@ -28,7 +31,7 @@ from holdfast.domain.jobfile.resource_options import (
     unknown_cloud,
     uses_spot,
 )
-from holdfast.domain.jobfile.spec import Engine, JobSpec
+from holdfast.domain.jobfile.spec import Engine, JobPart, JobSpec
 from holdfast.errors import BadJobFile, ValidationIssue
 from holdfast.rendering.base_task import WHEEL_MOUNT, WHEEL_PLACEHOLDER, bundled_accelerators
 
@@ -278,23 +281,60 @@ _VARIABLE: Final = re.compile(r"\$\{?\b([A-Za-z_][A-Za-z0-9_]*)\b\}?")
 _BREAKS_JSON: Final = re.compile(r'["\\\x00-\x1f]')
 
 
-def managed_task(spec: JobSpec, base: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the parts of a task that differ for a managed job, and notes for its user.
+def managed_tasks(
+    spec: JobSpec, base: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """Return what each managed job has instead of the task of all nodes, and notes.
+
+    A job without node groups is one managed job.
 
     Raises:
-        BadJobFile: SkyPilot would refuse the job or search forever; lists all reasons.
+        BadJobFile: SkyPilot would refuse a job or search forever; lists all reasons.
     """
-    if flaws := (*_unsupported_keys(spec), *_substitution_flaws(spec), *resource_flaws(spec)):
-        raise BadJobFile(flaws)
-    resources, notes = managed_resources(spec, base["resources"])
-    words = {
-        "name": task_name(spec.name),
+    flaws = [*_unsupported_keys(spec), *_substitution_flaws(spec)]
+    for part in spec.parts:
+        flaws += _part_flaws(spec, part)
+    if flaws:
+        raise BadJobFile(tuple(dict.fromkeys(flaws)))
+    tasks, notes = list[dict[str, Any]](), list[str]()
+    for part in spec.parts:
+        task, configured = _part_task(spec, part, base)
+        tasks.append(task)
+        notes += [f"group {part.name}: {note}" if part.name else note for note in configured]
+    return tasks, (*notes, *_node_local_store_notes(spec), *_name_notes(spec))
+
+
+def _part_flaws(spec: JobSpec, part: JobPart) -> Iterator[ValidationIssue]:
+    own = next((g.own_options for g in spec.holdfast.groups if g.name == part.name), {})
+    for issue in resource_flaws(spec.of_part(part)):
+        yield located(part, issue, frozenset(own)) if part.name else issue
+
+
+def _part_task(
+    spec: JobSpec, part: JobPart, base: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return what differs in the managed job of a part, and notes about its resources."""
+    resources, notes = managed_resources(spec.of_part(part), base["resources"])
+    task: dict[str, Any] = {
+        "name": task_name(f"{spec.name}-{part.name}" if part.name else spec.name),
+        "num_nodes": part.num_nodes,
         "resources": resources,
         "file_mounts": {**spec.more.get("file_mounts", {}), WHEEL_MOUNT: WHEEL_PLACEHOLDER},
         "setup": _setup(spec),
     }
-    configured = (*image_notes(spec.resources), *spread_notes(spec.resources, spec.num_nodes))
-    return words, (*notes, *configured, *_node_local_store_notes(spec), *_name_notes(spec))
+    configured = (*image_notes(part.resources), *spread_notes(part.resources, part.num_nodes))
+    return task, (*notes, *configured)
+
+
+def group_envs(spec: JobSpec, part: JobPart) -> dict[str, str]:
+    """Return the variables of a node group's nodes; empty without groups."""
+    if not part.name:
+        return {}
+    return {
+        Env.GROUP.value: part.name,
+        Env.FIRST_NODE.value: str(part.first_node),
+        Env.TOTAL_NODES.value: str(spec.num_nodes),
+    }
 
 
 def _name_notes(spec: JobSpec) -> Iterator[str]:

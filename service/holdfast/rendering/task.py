@@ -14,11 +14,12 @@ from typing import Any, Final
 from holdfast_worker.protocol.environment import Env
 from holdfast_worker.protocol.policies import RecoveryMode, RetentionOwner
 
+from holdfast.domain.jobfile.node_groups import launcher_flaws
 from holdfast.domain.jobfile.parser import Overrides, ParsedJobFile, parse_job_file
 from holdfast.domain.jobfile.spec import Engine, JobSpec, launcher_name
 from holdfast.errors import BadJobFile, ValidationIssue
-from holdfast.rendering.base_task import REDACTED, base_task, dump
-from holdfast.rendering.skypilot import managed_task
+from holdfast.rendering.base_task import REDACTED, base_task, dump_all
+from holdfast.rendering.skypilot import group_envs, managed_tasks, task_name
 from holdfast.rendering.slurm import slurm_notes
 
 
@@ -58,11 +59,11 @@ def elastic_flaws(spec: JobSpec) -> Iterator[ValidationIssue]:
     """Yield what prevents training on fewer nodes than an elastic job has."""
     if spec.min_nodes is None:
         return
-    if spec.engine is Engine.SKYPILOT:
+    if spec.engine is Engine.SKYPILOT and not spec.holdfast.groups:
         yield ValidationIssue(
             "#/num_nodes",
             f"is a range, and the {launcher_name(spec.engine)} launcher replaces all nodes after a loss; "
-            f"write the number of nodes, {spec.num_nodes}",
+            f"write the number of nodes, {spec.num_nodes}, or divide them into holdfast.groups",
         )
     if spec.holdfast.recovery is RecoveryMode.RESTART:
         yield ValidationIssue(
@@ -117,8 +118,9 @@ class RenderedTask:
     """A task as it will be launched, except for what `with_launch_values` adds."""
 
     task: Mapping[str, Any]
+    """The task of all nodes."""
     text: str
-    """The task as YAML."""
+    """The task as YAML; with node groups one document for the task of each."""
     notes: tuple[str, ...]
     """Settings without effect on the job's launcher, and unexpected defaults, as sentences."""
 
@@ -140,7 +142,7 @@ def render(spec: JobSpec) -> RenderedTask:
         BadJobFile: the job uses settings that its launcher, or the component that deletes its checkpoints, does not
         support.
     """
-    if flaws := (*retention_flaws(spec), *elastic_flaws(spec)):
+    if flaws := (*retention_flaws(spec), *launcher_flaws(spec), *elastic_flaws(spec)):
         raise BadJobFile(flaws)
     base = base_task()
     task = {
@@ -155,12 +157,17 @@ def render(spec: JobSpec) -> RenderedTask:
         **spec.more,
     }
     notes: tuple[str, ...] = ()
+    parts = list[Mapping[str, Any]]()
     match spec.engine:
         case Engine.LOCAL:
             notes = local_notes(spec)
         case Engine.SKYPILOT:
-            words, notes = managed_task(spec, base)
-            task |= words
+            words, notes = managed_tasks(spec, base)
+            parts = [
+                _without_nulls({**task, **own, "envs": {**task["envs"], **group_envs(spec, part)}})
+                for own, part in zip(words, spec.parts, strict=True)
+            ]
+            task |= {**words[0], "name": task_name(spec.name), "num_nodes": spec.num_nodes}
         case Engine.SLURM:
             notes = slurm_notes(spec)
     task = _without_nulls(task)
@@ -168,7 +175,8 @@ def render(spec: JobSpec) -> RenderedTask:
         notes += (
             "no checkpoint store: a preempted job restarts at step 0; add holdfast.checkpoint.store",
         )
-    return RenderedTask(task, dump(task), (*notes, *elastic_notes(spec), *retention_notes(spec)))
+    text = dump_all(parts or [task])
+    return RenderedTask(task, text, (*notes, *elastic_notes(spec), *retention_notes(spec)))
 
 
 def _without_nulls(words: Mapping[str, Any]) -> dict[str, Any]:

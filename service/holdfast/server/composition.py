@@ -36,7 +36,14 @@ from holdfast.ports import Clock, Launcher, PriceCatalog, ReportInbox
 from holdfast.pricing import open_catalog
 from holdfast.rate_limit import RateLimiter, RateLimits, Streams
 from holdfast.server.background_tasks import background_tasks
-from holdfast.server.launchers import LauncherContext, open_launchers, poll_intervals, refusals
+from holdfast.server.launchers import (
+    GroupsOf,
+    LauncherContext,
+    groups_in,
+    open_launchers,
+    poll_intervals,
+    refusals,
+)
 from holdfast.services import Services
 from holdfast.settings import Settings, SimulatedMarketSettings
 from holdfast.store.audit_log import AuditLog
@@ -72,6 +79,8 @@ def real_environment(
     market: SimulatedMarketSettings,
     launch_book: LaunchBook,
     tokens: ServiceTokens,
+    *,
+    groups_of: GroupsOf,
     address: str,
 ) -> Environment:
     """The real dependencies of a service that listens at `address`."""
@@ -84,6 +93,7 @@ def real_environment(
             launch_book=launch_book,
             tokens=tokens,
             prices=prices,
+            groups_of=groups_of,
             address=address,
         )
     )
@@ -145,7 +155,10 @@ def build(
     engine, secret = _database_and_secret(settings)
     tokens, launch_book = ServiceTokens(engine, secret), LaunchBook(engine, secret)
     worker_url = addresses.for_workers(settings, address)
-    around = around or real_environment(settings, market, launch_book, tokens, address)
+    groups_of = groups_in(Journal(engine, SystemClock()))
+    around = around or real_environment(
+        settings, market, launch_book, tokens, groups_of=groups_of, address=address
+    )
     clock, launchers, intervals = around.clock, around.launchers, poll_intervals(settings)
     journal, leases = Journal(engine, clock), LeaseTable(engine)
     secrets_of = _secrets(engine, secret)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Final, TypeAlias
 
 from holdfast import addresses
 from holdfast.clock import SystemClock
 from holdfast.confinement import why_no_local, why_no_slurm
 from holdfast.controller.reconciler import PollIntervals
 from holdfast.domain.jobfile.limits import MICROS_PER_USD
-from holdfast.domain.jobfile.spec import Engine
+from holdfast.domain.jobfile.spec import Engine, JobSpec
 from holdfast.domain.simulation.spot_market import MarketParameters
+from holdfast.errors import NotFound
 from holdfast.launchers.local import LocalLauncher
 from holdfast.launchers.local.cgroup import open_groups
 from holdfast.launchers.local.sandbox import Sandboxes
-from holdfast.launchers.skypilot import SkyPilotClient, SkyPilotLauncher
+from holdfast.launchers.skypilot import NodeGroupLauncher, SkyPilotClient, SkyPilotLauncher
+from holdfast.launchers.skypilot.group_history import GroupShape
 from holdfast.launchers.skypilot.launcher import SkyPilotConfig
 from holdfast.launchers.skypilot.naming import JobNames
 from holdfast.launchers.skypilot.placement_prices import PlacementPrices
@@ -27,7 +30,11 @@ from holdfast.packaging.wheel import own_wheel, wheelhouse
 from holdfast.ports import Launcher, PriceCatalog
 from holdfast.settings import Settings
 from holdfast.store.identity.service_tokens import ServiceTokens
+from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
+
+GroupsOf: TypeAlias = Callable[[str], Sequence[GroupShape]]
+"""Returns the node groups of a job; none if it has none, or is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +48,7 @@ class LauncherContext:
     prices: PriceCatalog
     address: str
     """Where the service listens."""
+    groups_of: GroupsOf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,7 +141,24 @@ def _slurm(context: LauncherContext) -> SlurmLauncher | None:
     return SlurmLauncher(config, SystemClock())
 
 
-def _skypilot(context: LauncherContext) -> SkyPilotLauncher | None:
+def groups_in(journal: Journal) -> GroupsOf:
+    """Return the node groups of jobs, which never change."""
+
+    @lru_cache(MAX_CACHED_GROUPS)
+    def groups_of(job_id: str) -> tuple[GroupShape, ...]:
+        spec = JobSpec.from_stored(journal.submission(job_id).spec)
+        return tuple(GroupShape(group.name, group.num_nodes) for group in spec.holdfast.groups)
+
+    def or_none(job_id: str) -> tuple[GroupShape, ...]:
+        try:
+            return groups_of(job_id)
+        except NotFound:
+            return ()
+
+    return or_none
+
+
+def _skypilot(context: LauncherContext) -> NodeGroupLauncher | None:
     settings, tokens = context.settings, context.tokens
     if not settings.skypilot_url:
         return None
@@ -146,7 +171,7 @@ def _skypilot(context: LauncherContext) -> SkyPilotLauncher | None:
     )
     reached_at = addresses.for_skypilot(settings, context.address)
     clock = SystemClock()
-    return SkyPilotLauncher(
+    managed = SkyPilotLauncher(
         door=client,
         memory=context.launch_book,
         names=names,
@@ -159,8 +184,13 @@ def _skypilot(context: LauncherContext) -> SkyPilotLauncher | None:
             shares_files=shares_files, list_every_s=settings.skypilot_list_every_s
         ),
     )
+    return NodeGroupLauncher(
+        managed, memory=context.launch_book, groups_of=context.groups_of, clock=clock
+    )
 
 
+MAX_CACHED_GROUPS: Final = 4096
+"""Jobs whose node groups are cached. A lower value reads the submissions of a large fleet at every poll; a higher value uses memory."""
 POLL_COST_S = 0.5
 """Seconds of SkyPilot's server per job and poll; reading a job's events costs 0.1 to 0.4 s
 of a core. With a lower value, polls alone keep a small server busy at a hundred jobs; a

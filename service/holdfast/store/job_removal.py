@@ -49,12 +49,18 @@ from holdfast.store.tables.jobs import (
     report_marks,
     watches,
 )
-from holdfast.store.tables.launches import launch_events, launches, musters, upkeep
+from holdfast.store.tables.launches import (
+    launch_events,
+    launches,
+    musters,
+    rendezvous,
+    upkeep,
+)
 from holdfast.store.tables.metrics import metric_block_marks, metric_blocks
 
 MAX_ROWS: Final = 2000
 """Rows that one transaction removes. A lower value adds transactions; a higher value lets other writers wait longer."""
-_WITH_JOB: Final = (watches, upkeep, musters, report_marks, job_secrets)
+_WITH_JOB: Final = (watches, upkeep, musters, rendezvous, report_marks, job_secrets)
 """Removed with the job: other parts of the service find work in them."""
 _LATER: Final = (metric_points, metric_blocks, metric_block_marks)
 

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from holdfast.addresses import is_here
 from holdfast.code_upload.upload_store import Uploads, is_upload
 from holdfast.domain.access.permissions import Action, Caller
 from holdfast.domain.jobfile.confinement import confinement_flaws, engines_of, named, store_folder
 from holdfast.domain.jobfile.spec import CONNECTED_BY, Engine, JobSpec, launcher_name
-from holdfast.domain.jobfile.spot_safety import HistoricalLifetimes, check_spot_safety, node_kind
+from holdfast.domain.jobfile.spot_safety import HistoricalLifetimes, check_spot_safety, spot_kind
 from holdfast.domain.jobs.commands import parent_refusal
 from holdfast.errors import (
     BadJobFile,
@@ -53,6 +54,7 @@ def refusals(
     """
     checks: tuple[Callable[[], object], ...] = (
         lambda: _check_engine(services, spec.engine),
+        lambda: _check_groups(services, spec),
         lambda: _check_project(services, project),
         lambda: spec.holdfast.limits.check_deadline(services.clock.now()),
         lambda: confine(services, spec, caller, project),
@@ -93,6 +95,19 @@ def _check_engine(services: Services, engine: Engine) -> None:
             f"needs the {launcher_name(engine)} launcher, which this service does not have; {way_out}write infra: {here}",
         )
         raise BadJobFile((flaw,))
+
+
+def _check_groups(services: Services, spec: JobSpec) -> None:
+    """Check that the nodes of groups reach the service, through which they meet."""
+    url = services.worker_url
+    if not spec.holdfast.groups or not (url and is_here(url)):
+        return
+    flaw = ValidationIssue(
+        "#/holdfast/groups",
+        f"need a service that nodes can reach, as they meet through it, and this one names itself {url}; set "
+        "HOLDFAST_PUBLIC_URL to an address that nodes can reach, or remove groups",
+    )
+    raise BadJobFile((flaw,))
 
 
 PARENT_POINTER = "#/holdfast/checkpoint/from"
@@ -141,7 +156,7 @@ def lifetimes_for(services: Services, spec: JobSpec) -> HistoricalLifetimes:
     """
     if spec.engine is not Engine.SKYPILOT:
         return HistoricalLifetimes()
-    return historical_lifetimes(services.engine, node_kind(spec.resources))
+    return historical_lifetimes(services.engine, spot_kind(spec))
 
 
 _SEND: Final = "; holdfast submit --upload sends a directory with the job"

@@ -154,14 +154,13 @@ def _prices(
     """Paid and on-demand price at a time, from a full scan of the log."""
     part, since = nodes.parts[group], nodes.at
     prices = part.micros_per_hour, part.on_demand_micros_per_hour
-    for price_change in changes:
-        changed = price_change.group if isinstance(price_change, PriceChanged) else 0
-        mine = (price_change.attempt, changed) == (nodes.attempt, group)
-        if mine and nodes.at < price_change.at and since <= price_change.at <= now:
-            prices, since = (
-                (price_change.micros_per_hour, price_change.on_demand_micros_per_hour),
-                price_change.at,
-            )
+    for change in changes:
+        mine = (change.attempt, change.group) == (nodes.attempt, group)
+        # Nodes that were lost or replaced before the start are so from the start.
+        is_current = not isinstance(change, PriceChanged) or nodes.at < change.at
+        moment = max(change.at, nodes.at)
+        if mine and is_current and since <= moment <= now:
+            prices, since = (change.micros_per_hour, change.on_demand_micros_per_hour), moment
     return prices
 
 
@@ -242,7 +241,7 @@ def _running_nodes(life: Life, nodes: NodesReady, now: datetime) -> int | None:
     mine = [
         e for e in life.log if isinstance(e, NodeLost | NodeReplaced) and e.attempt == nodes.attempt
     ]
-    past = [e for e in mine if nodes.at < e.at <= now]
+    past = [e for e in mine if e.at <= now]
     return (past[-1].nodes if past else nodes.nodes) if mine else None
 
 

@@ -27,6 +27,20 @@ def test_price_change_after_first_moment_is_kept() -> None:
     assert [micros for _, micros in rate.steps] == [5, 7]
 
 
+def test_late_price_of_nodes_that_were_lost_is_dropped() -> None:
+    rate = RateSchedule.flat(at(10), 5).with_price_change(at(30), 7)
+
+    assert rate.with_node_change(at(20), 0).steps == (rate.steps[0], (_at_ms(20), 0))
+    assert rate.with_node_change(at(10), 0).steps == ((_at_ms(10), 0),)
+    assert rate.with_node_change(at(40), 9).steps == (*rate.steps, (_at_ms(40), 9))
+
+
+def test_node_change_before_the_first_moment_applies_from_it() -> None:
+    rate = RateSchedule.flat(at(10), 0)
+
+    assert rate.with_node_change(at(9), 7).steps == ((_at_ms(10), 7),)
+
+
 @pytest.mark.parametrize("end_s", [MIDNIGHT_S + 1, MIDNIGHT_S + 600, 3 * MIDNIGHT_S])
 def test_last_phase_over_midnight_is_split_and_paid_once(end_s: int) -> None:
     events = [submitted(), launched(), ready(10), restoring(20), training(30), saved(40, step=5)]
@@ -44,6 +58,10 @@ def test_last_phase_over_midnight_is_split_and_paid_once(end_s: int) -> None:
 
 def _ms(seconds: float) -> int:
     return round(DAWN.timestamp() * 1000 + seconds * 1000)
+
+
+def _at_ms(seconds: float) -> int:
+    return round(at(seconds).timestamp() * 1000)
 
 
 def _paid(shares: list[CostAllocation]) -> int:

@@ -47,9 +47,9 @@ TABLE = """
                 LaunchRequested CapacityDenied NodesReady CapacityLost PauseRequested Paused ResumeRequested CancelRequested GuardTripped Finished NodeLost NodeReplaced
 queued          provisioning    -              -          -            pausing        -      -               stopping        stopping     ended    -        -
 provisioning    -               provisioning   starting   recovering   pausing        -      -               stopping        stopping     ended    -        -
-starting        -               -              -          recovering   pausing        -      -               stopping        stopping     ended    starting starting
-training        -               -              -          recovering   pausing        -      -               stopping        stopping     ended    training training
-degraded        -               -              -          recovering   pausing        -      -               stopping        stopping     ended    degraded degraded
+starting        -               starting       -          recovering   pausing        -      -               stopping        stopping     ended    starting starting
+training        -               training       -          recovering   pausing        -      -               stopping        stopping     ended    training training
+degraded        -               degraded       -          recovering   pausing        -      -               stopping        stopping     ended    degraded degraded
 recovering      provisioning    recovering     starting   -            pausing        -      -               stopping        stopping     ended    -        -
 pausing         -               pausing        pausing    pausing      -              paused -               stopping        -            ended    pausing  pausing
 paused          -               -              -          -            -              -      queued          stopping        -            -        -        -
@@ -181,6 +181,21 @@ def test_restarted_ranks_train_again_in_the_same_attempt() -> None:
     assert (ended.failures, ended.failure) == (1, "rank 1 was killed by signal 9")
     assert (again.state, again.attempt, again.step) == (State.TRAINING, 1, 10)
     assert (again.resumes, again.preemptions, again.detail) == (0, 0, "")
+
+
+def test_restart_after_a_loss_of_nodes_is_no_failure() -> None:
+    before = job(submitted(), launched(), ready(), training(5), saved(6, step=10))
+
+    loss = restarted(9, step=14, detail="node 2 was lost")
+    losses = [replace(loss, at=at(n), node_lost=True) for n in (9, 12, 15)]
+    ended = job(submitted(), launched(), ready(), training(5), saved(6, step=10), *losses)
+
+    assert (ended.failures, ended.failure, ended.crashes) == (
+        before.failures,
+        before.failure,
+        before.crashes,
+    )
+    assert (ended.state, ended.step) == (State.STARTING, 14)
 
 
 @pytest.mark.parametrize("state", [s for s in State if s not in IN_TRAINING])

@@ -112,6 +112,13 @@ class HoldfastService(Service):
 
     def listed(self, job_id: str) -> list[dict[str, Any]]:
         """SkyPilot's managed jobs of a job, past and present, from SkyPilot's own database."""
+        return self._listed(f"%{job_id}-%")
+
+    def listed_groups(self, job_id: str) -> list[dict[str, Any]]:
+        """The managed jobs of a job's node groups, past and present."""
+        return self._listed(f"%{job_id}_1")
+
+    def _listed(self, pattern: str) -> list[dict[str, Any]]:
         database = f"file:{self.environment['HOLDFAST_SKYPILOT_HOME']}/.sky/spot_jobs.db?mode=ro"
         query = (
             "select spot.spot_job_id as id, spot.status as status, job_info.schedule_state as schedule "
@@ -119,7 +126,7 @@ class HoldfastService(Service):
         )
         with closing(sqlite3.connect(database, uri=True, timeout=30)) as connection:
             connection.row_factory = sqlite3.Row
-            return [dict(row) for row in connection.execute(query, [f"%{job_id}-%"])]
+            return [dict(row) for row in connection.execute(query, [pattern])]
 
     def _is_over(self, job_id: str, kind: str) -> bool:
         return kind != "Finished" and bool(self.events(job_id, "Finished"))

@@ -309,7 +309,7 @@ def test_stale_replica_does_not_end_a_launch_never_started(
     assert harness.look().status is LaunchStatus.ABSENT
     harness.submit()
 
-    seen = do(harness.replica()._observe_job(late))
+    seen = do(harness.replica()._observe_job(late)).observation
 
     assert seen.status is LaunchStatus.WAITING
 

@@ -81,6 +81,7 @@ def test_requeued_job_is_a_node_failure_not_a_program_error() -> None:
         ("time", Cause.LAUNCHER_RESTARTED),
         ("node", Cause.NODE_FAILED),
         ("lost", Cause.NODE_FAILED),
+        ("drill", Cause.NODE_FAILED),
         ("", Cause.NODE_FAILED),
     ],
 )

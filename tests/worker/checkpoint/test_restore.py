@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -54,9 +54,9 @@ class Counting(MemoryStore):
         self.objects = store.objects
         self.read: list[str] = []
 
-    def stream(self, key: str) -> Iterator[memoryview]:
+    def stream(self, key: str, into: Iterable[memoryview] = ()) -> Iterator[memoryview]:
         self.read.append(key)
-        return super().stream(key)
+        return super().stream(key, into)
 
 
 class CorruptingStore(MemoryStore):
@@ -67,8 +67,8 @@ class CorruptingStore(MemoryStore):
         self.objects = store.objects
         self._key: str | None = key
 
-    def stream(self, key: str) -> Iterator[memoryview]:
-        for stretch in super().stream(key):
+    def stream(self, key: str, into: Iterable[memoryview] = ()) -> Iterator[memoryview]:
+        for stretch in super().stream(key, into):
             if key == self._key:
                 self._key = None
                 yield memoryview(bytes(len(stretch)))
@@ -84,10 +84,10 @@ class RefusingStore(MemoryStore):
         self.objects = store.objects
         self._error, self._begins, self._what = error, begins, what
 
-    def stream(self, key: str) -> Iterator[memoryview]:
+    def stream(self, key: str, into: Iterable[memoryview] = ()) -> Iterator[memoryview]:
         if key.startswith(self._begins) and self._what in key:
             raise self._error
-        return super().stream(key)
+        return super().stream(key, into)
 
 
 def start(store: MemoryStore, fresh: Fresh) -> RestoreResult:

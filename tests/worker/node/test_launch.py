@@ -14,7 +14,7 @@ from typing import IO, TypeVar
 import psutil
 import pytest
 from holdfast_worker.console import log_info
-from holdfast_worker.node.launch import LogTail
+from holdfast_worker.node.agent_process import LogTail
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import ReportKind
 from holdfast_worker.run_dir import ExitReason, RunDir

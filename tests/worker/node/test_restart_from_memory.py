@@ -11,6 +11,7 @@ import pytest
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import ReportKind
 from holdfast_worker.run_dir import RunDir
+from worker.support.groups_driver import Groups
 from worker.support.nodes_driver import SCRIPT, Nodes
 from worker.support.run_driver import RunDriver, wait_until
 
@@ -38,18 +39,18 @@ def started(path: Path, *arguments: str, every: str = "1000 steps", **extra: str
     return nodes
 
 
-def starts(driver: RunDriver) -> list[tuple[int, bool]]:
+def starts(driver: RunDriver | Groups) -> list[tuple[int, bool]]:
     """The step of each start, and whether it was from memory."""
     reports = driver.reports(ReportKind.TRAINING_STARTED)
     return [(int(str(r.body["step"])), "held_at" in r.body) for r in reports]
 
 
-def wait_for_step(nodes: Nodes, step: int) -> None:
+def wait_for_step(nodes: Nodes | Groups, step: int) -> None:
     wait_until(nodes.run_dir(0).has_trained)
     wait_until(lambda: len(nodes.losses(0)) > step)
 
 
-def assert_equal(nodes: Nodes, undisturbed: Nodes) -> None:
+def assert_equal(nodes: Nodes | Groups, undisturbed: Nodes) -> None:
     """The weights and the loss of each step are those of an undisturbed run, also where steps are repeated."""
     assert nodes.results == undisturbed.results
     for rank in range(3):
@@ -156,6 +157,42 @@ def test_loss_of_a_replacement_is_awaited_as_well(tmp_path: Path, undisturbed: N
 
     assert_equal(nodes, undisturbed)
     assert starts(nodes.driver)[-1][1]
+
+
+def test_lost_group_costs_few_steps(tmp_path: Path, undisturbed: Nodes) -> None:
+    groups = Groups(tmp_path, steps=STEPS, every="1000 steps", HOLDFAST_MEMORY="8 steps")
+    with groups.opened():
+        groups.start(*SHARDED)
+        wait_for_step(groups, 14)
+        groups.kill(2)
+        groups.start_group(2)
+        logs = groups.finish()
+
+    assert_equal(groups, undisturbed)
+    assert starts(groups) == [(0, False), (8, True)]
+    [restarted] = groups.reports(ReportKind.RANKS_RESTARTED)
+    assert restarted.body["node_lost"] is True
+    assert "starting all ranks again with a new node: node 2 was lost" in logs
+
+
+@pytest.mark.full
+def test_next_leader_starts_from_the_store(tmp_path: Path, undisturbed: Nodes) -> None:
+    groups = Groups(tmp_path, steps=STEPS, every="12 steps", HOLDFAST_MEMORY="7 steps")
+    with groups.opened():
+        groups.start(*SHARDED)
+        wait_for_step(groups, 17)
+        wait_until(lambda: groups.counts(ReportKind.CHECKPOINT_COMMITTED) >= [1])
+        groups.kill(0)
+        groups.start_group(0)
+        wait_until(lambda: len(starts(groups)) > 1)
+        wait_until(groups.has_trained)
+        groups.kill(2)  # What nodes 1 and 2 have in memory may be of the former leader.
+        groups.start_group(2)
+        groups.finish()
+
+    assert_equal(groups, undisturbed)
+    assert starts(groups)[1] == (12, False)
+    assert len(starts(groups)) == 3
 
 
 def single(path: Path, *arguments: str, **extra: str) -> tuple[RunDriver, str]:

@@ -29,7 +29,7 @@ def holder() -> Iterator[MemoryHolder]:
 
 @pytest.fixture
 def address(holder: MemoryHolder) -> HolderAddress:
-    return holder.renew()
+    return holder.renew("127.0.0.1")
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_objects_outlive_a_start_whose_ranks_are_rejected(
 ) -> None:
     store.put("key", b"data")
 
-    later = HolderStore(holder.renew(), 0)
+    later = HolderStore(holder.renew("127.0.0.1"), 0)
 
     assert later.get("key") == b"data"
     with pytest.raises(StoreRefused, match="memory of node 3 cannot be used"):
@@ -89,7 +89,7 @@ def test_object_of_an_earlier_start_is_dropped_while_it_arrives(
     with store._connect({"do": "put", "key": "key", "size": 2}) as connection:
         connection.sendall(b"1")
         wait_until(lambda: holder._incoming.get(0) == 2)
-        later = HolderStore(holder.renew(), 0)
+        later = HolderStore(holder.renew("127.0.0.1"), 0)
         connection.sendall(b"2")
         connection.recv(100)
 
@@ -182,19 +182,21 @@ def test_aborted_store_refuses_requests(store: HolderStore) -> None:
 def test_closed_holder_is_unreachable(holder: MemoryHolder, store: HolderStore) -> None:
     other = MemoryHolder(0, "127.0.0.1", lambda: ROOM)
     with other.opened():
-        address = other.renew()
+        address = other.renew("127.0.0.1")
 
     with pytest.raises(StoreRefused, match="memory of node 0 cannot be used"):
         HolderStore(address, 0).list("")
 
 
-@pytest.mark.parametrize(("host", "bound"), [("127.0.0.1", "127.0.0.1"), ("192.0.2.1", "0.0.0.0")])
+@pytest.mark.parametrize(
+    ("host", "bound"), [("127.0.0.1", "127.0.0.1"), ("192.0.2.1", "0.0.0.0"), ("", "0.0.0.0")]
+)
 def test_memory_is_reached_at_its_address_alone(host: str, bound: str) -> None:
     """Behind a translated address, other nodes use one that the machine does not have."""
     holder = MemoryHolder(0, host, lambda: ROOM)
 
     with holder.opened():
-        assert holder.renew().host == host
+        assert holder.renew(host).host == host
         assert holder._server
         assert holder._server.getsockname()[0] == bound
 
@@ -209,7 +211,7 @@ class TestCopies:
     def others(self) -> Iterator[HolderStore]:
         holder = MemoryHolder(4, "127.0.0.1", lambda: ROOM)
         with holder.opened():
-            store = HolderStore(holder.renew(), 0)
+            store = HolderStore(holder.renew("127.0.0.1"), 0)
             store.reserve(MB)
             yield store
 

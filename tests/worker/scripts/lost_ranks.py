@@ -1,7 +1,7 @@
 """A training script in which one process falls at a given moment within a step, once.
 
 python lost_ranks.py TOTAL FOLDER [--fall RANK:STEP:MOMENT] [--error RANK:STEP] [--two-optimizers] [--shard] [--untracked]
-    [--pause SECONDS]
+    [--pause SECONDS] [--late RANK]
 """
 
 import argparse
@@ -58,6 +58,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--untracked", action="store_true")
     parser.add_argument("--no-room", action="store_true")
     parser.add_argument("--wait", type=float, default=0.0)
+    parser.add_argument("--late", type=int, default=-1)
     parser.add_argument("--pause", type=float, default=0.0)
     return parser.parse_args()
 
@@ -110,6 +111,7 @@ def main() -> None:
             fall.at(step, "end")
     digest = state_dict_digest({n: full_tensor(t) for n, t in model.state_dict().items()})
     (args.folder / f"result-{run.rank}").write_text(digest)
+    time.sleep(3 if args.late == run.rank else 0)
 
 
 main()

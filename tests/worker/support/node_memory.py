@@ -46,7 +46,7 @@ class MemoryNodes:
     def start(self) -> None:
         """Start all ranks again."""
         self.close()
-        self.addresses = [holder.renew() for holder in self.holders]
+        self.addresses = [holder.renew("127.0.0.1") for holder in self.holders]
         self.ranks = [
             MemorySnapshots(SnapshotRing(rank, self.addresses), CADENCE)
             for rank in range(len(self.holders))

@@ -38,7 +38,7 @@ class ReportServer:
     registrations: list[Any] = field(default_factory=list)
     """Bodies of all registration requests."""
     replaced: set[str] = field(default_factory=set)
-    """Incarnations that are fenced; `*` for all."""
+    """Incarnations and groups of nodes that are fenced; `*` for all."""
     forgotten: set[str] = field(default_factory=set)
     """Incarnations that have to register again."""
     leave_within_s: float | None = None
@@ -50,6 +50,12 @@ class ReportServer:
     steps: list[int] = field(default_factory=list)
     """Steps of the reported points."""
     largest: int = 0
+    leaders: list[dict[str, Any]] = field(default_factory=list)
+    """Each node 0 of a run with several groups of nodes, in the order of registration."""
+    arrived: dict[int, list[str]] = field(default_factory=dict)
+    """Incarnations of each node of such a run, in order."""
+    sent: dict[tuple[str, int], list[tuple[str, int]]] = field(default_factory=dict)
+    """Incarnations of each node that were sent to a leader, with the number of leaders before, in order."""
     tokens: set[str] = field(default_factory=set)
     paths: set[str] = field(default_factory=set)
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -61,6 +67,8 @@ class ReportServer:
         if code not in {200, NO_ANSWER}:
             found = {"type": "/docs/errors#refused", "detail": "not now, and not later"}
             return code, {"message": "default backend"} if self.is_behind_a_proxy else found
+        if path.endswith("/rendezvous"):
+            return self.meet(body)
         who = body.get("incarnation")
         if self.replaced & {who, "*"}:
             return 409, REPLACED
@@ -76,6 +84,26 @@ class ReportServer:
             attempt = self.attempts.setdefault(body["incarnation"], len(self.attempts) + 1)
             self.changed.notify_all()
             return {"attempt": attempt, "next": len(self.received.get(attempt, [])) + 1}
+
+    def meet(self, body: Any) -> tuple[int, dict[str, Any]]:
+        """Register node 0 of a run with several groups of nodes, or return it to another node."""
+        with self.changed:
+            node, name = body["node"], body["incarnation"]
+            arrived = self.arrived.setdefault(node, [])
+            if name not in arrived:
+                arrived.append(name)
+                if node == 0:
+                    fields = ("group", "incarnation", "addresses", "port")
+                    self.leaders.append({field: body[field] for field in fields})
+            if arrived[-1] != name or self.replaced & {body["group"], "*"}:
+                return 409, REPLACED
+            if node == 0 or not self.leaders:
+                return 200, {"leader": self.leaders[-1] if self.leaders else None, "start": 0}
+            leader = self.leaders[-1]
+            sent = self.sent.setdefault((leader["incarnation"], node), [])
+            if (name, body["joined"]) not in sent:
+                sent.append((name, body["joined"]))
+            return 200, {"leader": leader, "start": sent.index((name, body["joined"]))}
 
     def accept(self, body: Any) -> dict[str, Any]:
         """Accept a delivery of reports."""

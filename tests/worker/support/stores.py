@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -31,6 +31,7 @@ from holdfast_worker.storage.base import (
     Store,
     StoreRefused,
     StoreUnreachable,
+    copy_chunks,
 )
 from holdfast_worker.storage.directory import DirectoryStore
 from holdfast_worker.telemetry.reporter import Reporter
@@ -78,9 +79,9 @@ class CrashingStore:
         self._live()
         return self._store.get(key)
 
-    def stream(self, key: str) -> Iterator[memoryview]:
+    def stream(self, key: str, into: Iterable[memoryview] = ()) -> Iterator[memoryview]:
         self._live()
-        return self._store.stream(key)
+        return self._store.stream(key, into)
 
     def list(self, prefix: str) -> list[str]:
         self._live()
@@ -115,10 +116,10 @@ class MemoryStore:
     def get(self, key: str) -> bytes:
         return b"".join(self.stream(key))
 
-    def stream(self, key: str) -> Iterator[memoryview]:
+    def stream(self, key: str, into: Iterable[memoryview] = ()) -> Iterator[memoryview]:
         if key not in self.objects:
             raise ObjectNotFound(key)
-        yield memoryview(self.objects[key])
+        yield from copy_chunks([memoryview(self.objects[key])], into, 1 << 20)
 
     def list(self, prefix: str) -> list[str]:
         return [key for key in self.objects if key.startswith(prefix)]
@@ -327,9 +328,9 @@ class InterruptedStore:
         self._listen("get", key)
         return self._store.get(key)
 
-    def stream(self, key: str) -> Iterator[memoryview]:
+    def stream(self, key: str, into: Iterable[memoryview] = ()) -> Iterator[memoryview]:
         self._listen("stream", key)
-        return self._store.stream(key)
+        return self._store.stream(key, into)
 
     def list(self, prefix: str) -> list[str]:
         self._listen("list", prefix)

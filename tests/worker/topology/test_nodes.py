@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from holdfast_worker.__main__ import main
 from holdfast_worker.protocol.environment import Exit
-from holdfast_worker.topology.nodes import RankLayout, parse_counts
+from holdfast_worker.topology.identity import RankIdentity
+from holdfast_worker.topology.nodes import NodeGroup, RankLayout, Topology, parse_counts
 from support.live_service import free_port
 from worker.support.run_driver import RunDriver
 
@@ -108,3 +110,50 @@ def test_ranks_on_unequal_nodes_match_the_rank_layout(tmp_path: Path) -> None:
     ]
     seen = [line for out, _ in found for line in out.splitlines() if line.startswith("[RANK")]
     assert sorted(seen) == [f"[RANK {rank}] WORLD_SIZE=6" for rank in range(6)]
+
+
+GROUP = {
+    "HOLDFAST_GROUP": "workers",
+    "HOLDFAST_FIRST_NODE": "1",
+    "HOLDFAST_TOTAL_NODES": "3",
+    "HOLDFAST_URL": "http://service",
+    "SKYPILOT_NUM_NODES": "2",
+    "SKYPILOT_NODE_RANK": "1",
+    "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8",
+}
+
+
+def test_nodes_of_groups_are_numbered_over_all_of_them() -> None:
+    at = Topology.read(GROUP)
+
+    assert (at.nodes, at.node_rank, at.master_address) == (3, 2, "10.0.0.8")
+    assert at.group == NodeGroup("workers", 1, 2, 3)
+    assert not at.group.has_leader
+
+
+def test_single_group_is_a_placement_like_others() -> None:
+    at = Topology.read({**GROUP, "HOLDFAST_FIRST_NODE": "0", "HOLDFAST_TOTAL_NODES": "2"})
+
+    assert (at.group, at.nodes, at.node_rank, at.master_address) == (None, 2, 1, "10.0.0.7")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("HOLDFAST_FIRST_NODE", "", "HOLDFAST_GROUP is set, but HOLDFAST_FIRST_NODE is not"),
+        ("HOLDFAST_TOTAL_NODES", "", "HOLDFAST_GROUP is set, but HOLDFAST_TOTAL_NODES is not"),
+        ("HOLDFAST_URL", "", "HOLDFAST_GROUP is set, but HOLDFAST_URL is not"),
+        ("HOLDFAST_TOTAL_NODES", "2", "HOLDFAST_TOTAL_NODES is 2, but group workers has 2 nodes"),
+        ("HOLDFAST_FIRST_NODE", "one", "HOLDFAST_FIRST_NODE is 'one', which is not a number"),
+        ("SKYPILOT_NODE_IPS", "10.0.0.7", "SKYPILOT_NODE_RANK is 1, but SKYPILOT_NODE_IPS names 1"),
+        ("SKYPILOT_NODE_RANK", "2", "SKYPILOT_NODE_RANK is 2 of 2 nodes"),
+    ],
+)
+def test_inconsistent_group_is_reported(name: str, value: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        Topology.read({**GROUP, name: value})
+
+
+def test_script_on_groups_needs_the_wrapper() -> None:
+    with pytest.raises(ValueError, match="start the script with holdfast-worker run"):
+        RankIdentity.read(GROUP)

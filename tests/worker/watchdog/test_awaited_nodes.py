@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from holdfast_worker.protocol.environment import WAITS_FILE
-from holdfast_worker.watchdog.watchdog import RECONNECT_S
+from holdfast_worker.watchdog.restart_agreement import RECONNECT_S
 from worker.support.run_driver import free_port
 from worker.support.watchdogs import Node, joined, poll_until
 
@@ -24,9 +24,9 @@ def test_ranks_start_again_once_a_lost_node_is_replaced(tmp_path: Path, port: in
 
     with first.watchdog.opened():
         with joined(second, first):
-            second.watchdog._restart_votes[1] = True  # Its ranks had ended before it was lost.
+            second.watchdog.agreement.votes[1] = True  # Its ranks had ended before it was lost.
             second.watchdog._resend()
-            poll_until(lambda: 1 in first.watchdog._restart_votes, first)
+            poll_until(lambda: 1 in first.watchdog.agreement.votes, first)
         poll_until(lambda: first.cause, first)
         with ThreadPoolExecutor() as pool:
             decision = pool.submit(first.watchdog.agree_on_restart, may_restart=True)

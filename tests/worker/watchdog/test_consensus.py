@@ -19,12 +19,9 @@ from holdfast_worker.run_dir import ExitReason, Failure, RunDir
 from holdfast_worker.watchdog.failure_cause import FINAL_SAVE_S, NODE_LOST_S, FailureCause
 from holdfast_worker.watchdog.heartbeat import HeartbeatWriter, Phase
 from holdfast_worker.watchdog.node_channel import ChannelAddress
+from holdfast_worker.watchdog.restart_agreement import RESTART_AGREEMENT_S
 from holdfast_worker.watchdog.stack_dump import is_stopped
-from holdfast_worker.watchdog.watchdog import (
-    IDLE_GRACE_S,
-    RESTART_AGREEMENT_S,
-    Watchdog,
-)
+from holdfast_worker.watchdog.watchdog import IDLE_GRACE_S, Watchdog
 from worker.support.run_driver import free_port, wait_until
 from worker.support.watchdogs import SHORT, Node, joined, poll_until, together
 
@@ -283,9 +280,9 @@ def test_vote_of_a_node_that_is_lost_since_does_not_count(tmp_path: Path, port: 
 
     with first.watchdog.opened():
         with joined(second, first):
-            second.watchdog._restart_votes[1] = True
+            second.watchdog.agreement.votes[1] = True
             second.watchdog._resend()
-            poll_until(lambda: 1 in first.watchdog._restart_votes, first)
+            poll_until(lambda: 1 in first.watchdog.agreement.votes, first)
         poll_until(lambda: not first.watchdog._connected, first)
 
         assert not first.watchdog.agree_on_restart(may_restart=True)

@@ -150,6 +150,15 @@ def test_node_that_reconnects_in_time_is_not_lost() -> None:
     assert election.elect(101.0 + NODE_LOST_S, STEP) is None
 
 
+def test_nodes_taken_within_seconds_are_lost_together() -> None:
+    choice = CauseElection(is_leader=True)
+    choice.mark_disconnected(0.0, 1)
+    choice.mark_disconnected(6.0, 2)
+
+    assert choice.lost_nodes(NODE_LOST_S, is_suspected=False) == []
+    assert choice.lost_nodes(NODE_LOST_S + 1, is_suspected=False) == [1, 2]
+
+
 def test_node_lost_during_a_failure_is_reported_at_once() -> None:
     election = CauseElection(is_leader=True)
     election.mark_disconnected(100.0, 2)

@@ -121,3 +121,18 @@ def test_start_on_a_host_is_never_repeated(hosting: Hosting) -> None:
     second = hosting.choose(1.0, [3], {3: 0}, step=10)[3]
 
     assert second.start > first.start, "the wrapper on the first host could still connect"
+
+
+def test_hosts_and_hosted_nodes_that_are_lost_are_forgotten(hosting: Hosting) -> None:
+    for node in (2, 3):
+        hosting.lose(node, 0.0)
+    chosen(hosting, 2, 3)
+    hosts = {node: host.node for node, host in hosting.hosts.items()}
+
+    kept = hosting.starts_of([3])
+    hosting.retain([0, 1, 3])
+
+    assert kept == {3: hosting.hosts[3].start}
+    assert {node: host.node for node, host in hosting.hosts.items()} == {3: hosts[3]}
+    hosting.retain({0, 1, 2, 3} - {hosts[3]})
+    assert hosting.hosts == {}

@@ -23,6 +23,7 @@ from holdfast_worker.watchdog.messages import (
     Message,
     NodeExited,
     RankPositions,
+    RanksBegin,
     RanksReady,
     StopAll,
 )
@@ -82,6 +83,7 @@ MESSAGES = st.one_of(
     st.builds(GroupRequests, st.lists(REQUESTS, max_size=4).map(tuple)),
     st.builds(GroupDecision, ANSWERS),
     st.just(RanksReady()),
+    st.builds(RanksBegin, st.dictionaries(COUNTS, COUNTS, max_size=3)),
     st.builds(HostingDecision, HOSTS),
 )
 JSON: st.SearchStrategy[Any] = st.recursive(
@@ -89,7 +91,7 @@ JSON: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(), inner, max_size=4),
 )
 KEYS = st.sampled_from(
-    ["pulses", "told", "ask", "found", "end", "bye", "waiting", "group", "ready", "hosts"]
+    ["pulses", "told", "ask", "found", "end", "bye", "waiting", "group", "ready", "hosts", "begin"]
 )
 
 
@@ -130,6 +132,8 @@ def test_arbitrary_input_is_refused_or_survives_a_round_trip(data: dict[str, Any
         {"pulses": [[0, 1, 1, 1, 5, False, float("nan")]]},
         {"pulses": [[0, 1, 1, 1, 5, False, float("inf")]]},
         {"waiting": [[0, 1, "host:1"]]},
+        {"begin": [[1, -1]]},
+        {"begin": [[1]]},
         {"found": [[0, True, "there", False, {"gloo 0": 1.5}]]},
     ],
 )

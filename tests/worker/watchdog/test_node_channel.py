@@ -372,3 +372,45 @@ def test_replacement_that_is_lost_on_standby_is_reported(port: int) -> None:
         wait_until(lambda: first.has(Received(1, {"bye": 1})))
 
     assert Connected(1, 1000) not in first.events
+
+
+def test_nodes_that_connect_later_receive_an_announcement_first(port: int) -> None:
+    first, early, late = (Member(node, 3, port) for node in range(3))
+    begin = {"begin": [[1, 0], [2, 0]]}
+
+    with opened(first, early):
+        wait_until(lambda: first.has(Connected(1)))
+        first.channel.announce(begin)
+        wait_until(lambda: early.has(Received(0, begin)))
+        with opened(late):
+            first.channel.send({"ask": True})
+            wait_until(lambda: late.has(Connected(0), Received(0, begin)))
+
+    assert late.events[1] == Received(0, begin)
+
+
+def test_announcement_reaches_a_replacement_on_standby(port: int) -> None:
+    first = Member(0, 2, port)
+    first.channel.hold({1: 1})
+
+    with opened(first), connect(port) as replacement, replacement.makefile("rb") as lines:
+        replacement.sendall(greeting(restarts=None, start=1000))
+        greeted = lines.readline()
+        first.channel.announce({"begin": []})
+        received = [lines.readline() for _ in range(2)]
+
+    assert b'"bond"' in greeted
+    assert b'{"begin":[]}\n' in received
+
+
+def test_newest_starts_outlive_a_channel(port: int) -> None:
+    starts: dict[int, int] = {}
+    address = ChannelAddress(0, 2, LOOPBACK, [port], NAME)
+
+    for start, is_accepted in ((1000, True), (0, False), (2000, True)):
+        channel = NodeChannel(address, starts=starts)
+        with channel.opened(), connect(port) as node:
+            node.sendall(greeting(start=start))
+            assert bool(node.recv(100)) is is_accepted
+
+    assert starts == {1: 2000}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,15 @@ def test_request_for_an_earlier_group_does_not_count(regrouping: Regrouping) -> 
     regrouping.update(1, [request(1, 2)])
 
     assert regrouping.form() is None
+
+
+def test_wait_for_a_node_of_another_group_has_no_limit() -> None:
+    regrouping = Regrouping(NODES, math.inf)
+    regrouping.update(0, [request(0)])
+    regrouping.is_overdue(0.0, 0.0, is_isolated=False, waits_for_node=True)
+
+    assert not regrouping.is_overdue(1e6, 0.0, is_isolated=False, waits_for_node=True)
+    assert regrouping.is_overdue(1e6, 0.0, is_isolated=True, waits_for_node=True)
 
 
 def test_broken_connections_alone_lead_to_a_new_group(regrouping: Regrouping) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from holdfast_worker.protocol.environment import WAITS_FILE
+from holdfast_worker.protocol.environment import WAITS_FILE, Exit
 from holdfast_worker.run_dir import RunDir
 from holdfast_worker.watchdog.failure_cause import CauseElection, FailureCause
 from holdfast_worker.watchdog.group_files import GroupFiles, GroupRequest
@@ -17,6 +17,7 @@ from holdfast_worker.watchdog.messages import (
     HostingDecision,
     Message,
 )
+from holdfast_worker.watchdog.regrouping import NODE_TIMEOUT_S
 from holdfast_worker.watchdog.replacement import LEADER_TIMEOUT_S, Replacement, Surroundings
 
 NODES = 3
@@ -27,7 +28,13 @@ class Wrapper:
     """A wrapper, the nodes that it is connected to, and what it has sent."""
 
     def __init__(
-        self, path: Path, node: int = 0, *, is_new: bool = False, min_nodes: int | None = None
+        self,
+        path: Path,
+        node: int = 0,
+        *,
+        is_new: bool = False,
+        min_nodes: int | None = None,
+        is_grouped: bool = False,
     ) -> None:
         self.run_dir = RunDir(path / f"node-{node}")
         self.run_dir.path.mkdir()
@@ -55,6 +62,7 @@ class Wrapper:
             Hosting(NODES, min_nodes),
             replaces_nodes=True,
             is_new=is_new,
+            is_grouped=is_grouped,
         )
 
     @property
@@ -67,9 +75,9 @@ class Wrapper:
         self.election.mark_disconnected(now_s, node)
 
 
-def whole_leader(path: Path, min_nodes: int | None = None) -> Wrapper:
+def whole_leader(path: Path, min_nodes: int | None = None, *, is_grouped: bool = False) -> Wrapper:
     """The leader of a run in training, to which all nodes are connected."""
-    wrapper = Wrapper(path, min_nodes=min_nodes)
+    wrapper = Wrapper(path, min_nodes=min_nodes, is_grouped=is_grouped)
     wrapper.run_dir.mark_replaceable()
     wrapper.run_dir.mark_trained()
     for node in (1, 2):
@@ -361,3 +369,28 @@ class TestSnapshotsInMemory:
         cause = keeper.election.elect(60.0, 5)
         assert cause is not None
         assert not cause.is_node_lost
+
+
+def test_job_that_leaves_its_nodes_waits_for_no_group(tmp_path: Path) -> None:
+    leader = whole_leader(tmp_path, is_grouped=True)
+    leader.lose(2, 1.0)
+    GroupFiles(leader.run_dir).request(request(0))
+    waiting = [leader.replacement.poll(now_s) for now_s in (1.0, NODE_TIMEOUT_S * 10)]
+
+    leader.run_dir.record_notice(None)
+    cause = leader.replacement.poll(NODE_TIMEOUT_S * 10 + 1)
+
+    assert waiting == [None, None]
+    assert cause
+    assert cause.to_exit_reason(is_noticed=True).exit_code == Exit.PREEMPTED
+
+
+def test_replacement_of_a_node_of_a_group_waits_for_its_leader(tmp_path: Path) -> None:
+    node = Wrapper(tmp_path, node=2, is_grouped=True)
+    node.replacement.start({1: 0, 2: 0}, is_new=True)
+    GroupFiles(node.run_dir).announce_ready(2)
+
+    assert node.replacement.poll(0.0) is None
+    assert node.replacement.poll(LEADER_TIMEOUT_S * 100) is None
+    node.connected.clear()
+    assert node.replacement.poll(LEADER_TIMEOUT_S * 100 + 1)

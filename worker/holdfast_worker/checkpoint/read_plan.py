@@ -7,7 +7,6 @@ for a large state, allocating, clearing and copying memory takes longer than the
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
@@ -203,18 +202,24 @@ def _view(whole: Tensor, region: Region) -> Tensor:
     return whole.view(-1)[region.start : region.stop]
 
 
-def scatter(stretches: Iterable[memoryview], targets: Sequence[ReadTarget]) -> tuple[int, int]:
-    """Write the bytes of a part to their targets; return their number and CRC64-NVME.
+def destinations_of(targets: Sequence[ReadTarget]) -> list[memoryview]:
+    """The memory for the bytes of a part, from its first byte to the last requested one."""
+    views, at = list[memoryview](), 0
+    for target in targets:
+        if target.offset > at:  # Not requested, but part of the checksum.
+            views.append(memoryview(bytearray(target.offset - at)))
+        views.append(target.into)
+        at = target.offset + len(target.into)
+    return views
 
-    If these differ from the committed values, the contents of the targets must not be used.
-    """
-    starts = [target.offset for target in targets]
-    at = value = 0
-    for stretch in stretches:
-        value = crc64(stretch, value)
-        fill(targets[max(0, bisect_right(starts, at) - 1) :], stretch, at)
-        at += len(stretch)
-    return at, value
+
+def checksum(chunks: Iterable[memoryview]) -> tuple[int, int]:
+    """Return the number of bytes and their CRC64-NVME."""
+    size = value = 0
+    for chunk in chunks:
+        value = crc64(chunk, value)
+        size += len(chunk)
+    return size, value
 
 
 def gather(targets: Sequence[ReadTarget], part: memoryview) -> None:

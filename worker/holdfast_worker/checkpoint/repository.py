@@ -30,7 +30,7 @@ from holdfast_worker.checkpoint.metadata import (
     StoredPiece,
     UnavailableObject,
 )
-from holdfast_worker.checkpoint.read_plan import PartId, ReadTarget, scatter
+from holdfast_worker.checkpoint.read_plan import PartId, ReadTarget, checksum, destinations_of
 from holdfast_worker.checkpoint.snapshot import Snapshot
 from holdfast_worker.checkpoint.state_consistency import (
     InconsistentState,
@@ -297,12 +297,15 @@ class CheckpointRepository:
     def _receive_once(
         self, commit: CommitMetadata, part: PartId, targets: list[ReadTarget]
     ) -> str | None:
-        """Read a part; return what is wrong with it, or None."""
+        """Read a part; return what is wrong with it, or None.
+
+        If something is, the contents of the targets must not be used.
+        """
         key = commit.name.part_key(part.rank, part.number)
         stream = commit.streams[part.rank]
         begin, end = stream.bounds(part.number)
         try:
-            size, value = scatter(self._store.stream(key), targets)
+            size, value = checksum(self._store.stream(key, destinations_of(targets)))
         except ObjectNotFound:
             return f"{key} is missing"
         if size != end - begin:

@@ -23,7 +23,7 @@ from holdfast_worker.console import log_info
 from holdfast_worker.node.fork_server import Program, Spare
 from holdfast_worker.node.rank_variables import hosted_node_variables
 from holdfast_worker.run_dir import RunDir
-from holdfast_worker.topology.nodes import RankLayout
+from holdfast_worker.topology.nodes import LeaderAddress, RankLayout
 
 END_S: Final = 20.0
 """Time for the ranks of hosted nodes to end after those of this node.
@@ -88,12 +88,19 @@ class HostedNodes:
     """The hosted nodes of one wrapper."""
 
     def __init__(
-        self, run_dir: RunDir, script: Sequence[str], layout: RankLayout, *, is_warm: bool
+        self,
+        run_dir: RunDir,
+        script: Sequence[str],
+        layout: RankLayout,
+        leader: LeaderAddress | None,
+        *,
+        is_warm: bool,
     ) -> None:
         """`run_dir`: of this node. `script`: with its arguments.
 
-        `is_warm`: a process is kept ready for the ranks of a lost node.
+        `leader`: see `hosted_node_variables`. `is_warm`: a process is kept ready for the ranks of a lost node.
         """
+        self._leader = leader
         self._run_dir = run_dir
         self._is_warm = is_warm
         self._reserve: HostedReserve | None = None
@@ -135,7 +142,7 @@ class HostedNodes:
         run_dir = self._run_dir.path / f"hosted-{node}-{start}"
         run_dir.mkdir(parents=True, exist_ok=True)
         self._link_logs(node, RunDir(run_dir))
-        env = {**environment(), **hosted_node_variables(run_dir, node, start)}
+        env = {**environment(), **hosted_node_variables(run_dir, node, start, self._leader)}
         counts = ",".join(map(str, self._layout.ranks))
         words = ["-m", "holdfast_worker", "run", "--nproc-per-node", counts, *self._script]
         reserve, self._reserve = self._reserve, None

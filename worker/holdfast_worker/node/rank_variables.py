@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from holdfast_worker.config import HOSTED_START, WRAPPER, environment
+from holdfast_worker.config import HOSTED_LEADER, HOSTED_START, WRAPPER, environment
 from holdfast_worker.protocol.environment import Env, SkyEnv
 from holdfast_worker.run_dir import RunDir
-from holdfast_worker.topology.nodes import Topology
+from holdfast_worker.topology.nodes import LeaderAddress, Topology
 
 HOST_ID: Final = "NCCL_HOSTID"
 """NCCL refuses two ranks on one GPU, unless they claim to be on different machines."""
@@ -65,14 +65,30 @@ def nccl_variables(run_dir: RunDir) -> dict[str, str]:
     }
 
 
-def hosted_node_variables(run_dir: Path, node: int, start: int) -> dict[str, str]:
-    """Variables of the wrapper of a node that this one hosts, with the number of its start."""
+def hosted_node_variables(
+    run_dir: Path, node: int, start: int, leader: LeaderAddress | None
+) -> dict[str, str]:
+    """Variables of the wrapper of a node that this one hosts, with the number of its start.
+
+    `leader`: node 0, if it is of another group than this node; None if all nodes are one placement.
+    """
     default = {HOST_ID: f"{socket.gethostname()}-{node}-{start}"}
     return {
         **(default if HOST_ID not in environment() else {}),
-        SkyEnv.NODE_RANK.value: str(node),
+        **(_hosted_group(node, leader) if leader else {SkyEnv.NODE_RANK.value: str(node)}),
         Env.RUN_DIR.value: str(run_dir),
         Env.NODE_START.value: "1",
         HOSTED_START: str(start),
         WRAPPER: str(os.getpid()),
+    }
+
+
+def _hosted_group(node: int, leader: LeaderAddress) -> dict[str, str]:
+    """Variables of a group that has only this node, as only its number among all counts."""
+    return {
+        HOSTED_LEADER: leader.dump(),
+        Env.FIRST_NODE.value: str(node),
+        SkyEnv.NUM_NODES.value: "1",
+        SkyEnv.NODE_RANK.value: "0",
+        SkyEnv.NODE_IPS.value: leader.address,
     }

@@ -6,7 +6,7 @@ import json
 import re
 import socket
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -18,7 +18,7 @@ from holdfast_worker.node_memory.wire import (
     send_line,
 )
 from holdfast_worker.protocol.reports import Json
-from holdfast_worker.storage.base import Bytes, ObjectNotFound, StoreRefused
+from holdfast_worker.storage.base import Bytes, ObjectNotFound, StoreRefused, cut_views
 
 CHUNK_BYTES: Final = 1 << 20
 """Bytes per read. A higher value wastes memory; a lower value adds calls."""
@@ -80,14 +80,14 @@ class HolderStore:
         """See `Store`."""
         return b"".join(map(bytes, self.stream(key)))
 
-    def stream(self, key: str) -> Iterator[memoryview]:
+    def stream(self, key: str, into: Iterable[memoryview] = ()) -> Iterator[memoryview]:
         """See `Store`."""
         try:
             with self._connect({"do": "get", "key": key}) as connection:
                 size = receive_line(connection).get("size")
                 if size is None:
                     raise ObjectNotFound(key)
-                yield from _receive(connection, int(str(size)))
+                yield from _receive(connection, int(str(size)), into)
         except (OSError, ValueError) as error:
             raise self._refused(error) from error
 
@@ -164,15 +164,16 @@ class CopiesStore:
         """See `Store`."""
         return b"".join(map(bytes, self.stream(key)))
 
-    def stream(self, key: str) -> Iterator[memoryview]:
+    def stream(self, key: str, into: Iterable[memoryview] = ()) -> Iterator[memoryview]:
         """See `Store`. A node that does not respond has no objects."""
+        into = list(into)  # The next copy goes there as well.
         holders = self._holders_of(key)
         first = self._reads[key] % len(holders)
         self._reads[key] += 1
         for holder in (*holders[first:], *holders[:first]):
             has_begun = False
             try:
-                for chunk in holder.stream(key):
+                for chunk in holder.stream(key, into):
                     has_begun = True
                     yield chunk
             except (ObjectNotFound, StoreRefused):
@@ -213,11 +214,13 @@ class CopiesStore:
         return self._holders[rank] if rank < len(self._holders) else self._common
 
 
-def _receive(connection: socket.socket, size: int) -> Iterator[memoryview]:
-    """The bytes of an object in chunks, each valid until the next one is read."""
-    buffer = memoryview(bytearray(min(size, CHUNK_BYTES)))
+def _receive(
+    connection: socket.socket, size: int, into: Iterable[memoryview] = ()
+) -> Iterator[memoryview]:
+    """The bytes of an object in chunks; see `Store.stream`."""
+    views = cut_views(into, CHUNK_BYTES)
     while size:
-        chunk = buffer[: min(size, CHUNK_BYTES)]
+        chunk = next(views)[:size]
         receive_into(connection, chunk)
         size -= len(chunk)
         yield chunk

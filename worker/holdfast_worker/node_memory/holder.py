@@ -41,7 +41,7 @@ class MemoryHolder:
     """The objects in the memory of one node."""
 
     def __init__(self, node: int, host: str, room: Callable[[], Room] = measure_room) -> None:
-        """`host`: the address at which the ranks of all nodes reach this one."""
+        """`host`: the address to listen at; empty: all of this machine."""
         self._node = node
         self._host = host
         self._room = room
@@ -74,8 +74,8 @@ class MemoryHolder:
         with self._lock:
             self._objects.clear()
 
-    def renew(self) -> HolderAddress:
-        """The address for new ranks; objects stay.
+    def renew(self, host: str) -> HolderAddress:
+        """The address for new ranks, which reach this node at `host`; objects stay.
 
         Those that had the last address are rejected from now on, as on a node behind a broken network.
         """
@@ -83,7 +83,7 @@ class MemoryHolder:
         with self._lock:
             self._token = secrets.token_hex(16)
             self._reserved.clear()
-            return HolderAddress(self._node, self._host, self._server.getsockname()[1], self._token)
+            return HolderAddress(self._node, host, self._server.getsockname()[1], self._token)
 
     def _accept(self, server: socket.socket) -> None:
         while True:

@@ -95,6 +95,13 @@ class Env(StrEnum):
     Absent: the loss of a node ends the attempt."""
     MIN_NODES = "HOLDFAST_MIN_NODES"
     """With at least this many nodes, the ranks of lost ones run on the others until they are replaced. Absent: all nodes are needed."""
+    GROUP = "HOLDFAST_GROUP"
+    """Name of this node's group, if the launcher starts and replaces several groups of nodes independently of each other.
+    SkyPilot's variables are those of the group, and the nodes meet through the service. Absent: all nodes are one placement."""
+    FIRST_NODE = "HOLDFAST_FIRST_NODE"
+    """Number of the group's first node among all nodes, with GROUP."""
+    TOTAL_NODES = "HOLDFAST_TOTAL_NODES"
+    """Number of nodes of all groups, with GROUP."""
     MEMORY = "HOLDFAST_MEMORY"
     """How often snapshots are copied into the memory of the nodes: `auto`, a duration such as `30s`, `20 steps`, or `off`;
     absent means `auto`."""

@@ -6,7 +6,7 @@ Standard library only.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
@@ -17,6 +17,9 @@ Json: TypeAlias = None | bool | int | float | str | list["Json"] | dict[str, "Js
 REGISTER_PATH: Final = "/v1/jobs/{job}/muster"
 """POST `{incarnation}`, a random name of an attempt without a number.
 200: `Registration`. 503: the launcher has not been observed since. 409: `FENCED`, the attempt was replaced."""
+RENDEZVOUS_PATH: Final = "/v1/jobs/{job}/rendezvous"
+"""POST `{node, group, incarnation, joined, addresses, port}` of a node, if a job has several groups of them. Only node 0 has addresses.
+200: `{leader: {group, incarnation, addresses, port} | null, start}`, see `Meeting`. 409: `FENCED`, the node was replaced, or the job stops."""
 REPORTS_PATH: Final = "/v1/jobs/{job}/reports"
 """POST `{attempt, reports: [{n, at, kind, body}], incarnation?, oldest?}`.
 200: `{next, leave_within_s?}`. 409: `FENCED` or `NOT_REGISTERED`.
@@ -49,6 +52,28 @@ class Registration:
     It is more than 1 if the worker has reported, or replaced a different incarnation within the attempt."""
     before: int
     """Number of reports of the attempt that other incarnations sent before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Node 0 of a job with several groups of nodes, which all others meet."""
+
+    group: str
+    incarnation: str
+    addresses: Sequence[str]
+    """The likeliest first."""
+    port: int
+    """Port of the rendezvous; the channel between the wrappers is beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where a node of a group meets the others, as the service answers."""
+
+    leader: Leader | None
+    """None: none has registered yet."""
+    start: int
+    """How often the node was sent to this leader before, which accepts only the newest start."""
 
 
 RANK_LINE: Final = "[RANK {rank}] WORLD_SIZE={world_size}"
@@ -85,7 +110,7 @@ class ReportKind(StrEnum):
     Null if the notice named no time."""
     RANKS_RESTARTED = "ranks_restarted"
     """`{step, exit_code, detail, node_lost}`: a rank failed after `step` completed steps, and all ranks start again on the same nodes.
-    `node_lost` is there and true if it failed with its node, in whose place there is another one.
+    `node_lost` is there and true if nodes were lost, in whose place there are others before they start.
     Written after all ranks have ended. `restore_started` and `training_started` of the same attempt follow."""
     RANKS_REPLACED = "ranks_replaced"
     """`{step, ranks, cause, paused_ms, hosted_nodes}`: ranks were lost within step `step` + 1 and replaced, while the others waited with

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 
@@ -62,8 +62,10 @@ class Store(Protocol):
             ObjectNotFound: the key does not exist.
         """
 
-    def stream(self, key: str) -> Iterator[memoryview]:
-        """Read an object in chunks of about a megabyte, each valid until the next one is read.
+    def stream(self, key: str, into: Iterable[memoryview] = ()) -> Iterator[memoryview]:
+        """Read an object in chunks of at most a megabyte, each valid until the next one is read.
+
+        The first bytes go into these views, in this order; a chunk is the part of one that was read.
 
         Raises:
             ObjectNotFound: the key does not exist.
@@ -74,3 +76,27 @@ class Store(Protocol):
 
     def delete(self, key: str) -> None:
         """Delete an object; a missing key is not an error."""
+
+
+def cut_views(into: Iterable[memoryview], most: int) -> Iterator[memoryview]:
+    """Cut views into pieces of at most `most` bytes; then yield the same scratch memory forever."""
+    for view in into:
+        for at in range(0, len(view), most):
+            yield view[at : at + most]
+    rest = memoryview(bytearray(most))
+    while True:
+        yield rest
+
+
+def copy_chunks(
+    chunks: Iterable[memoryview], into: Iterable[memoryview], most: int
+) -> Iterator[memoryview]:
+    """Copy chunks that a client library has received, as `Store.stream` returns them."""
+    views = cut_views(into, most)
+    view = next(views)
+    for chunk in chunks:
+        while chunk:
+            size = min(len(view), len(chunk))
+            view[:size] = chunk[:size]
+            yield view[:size]
+            view, chunk = view[size:] or next(views), chunk[size:]  # noqa: PLW2901 - the rest of it

@@ -7,7 +7,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
@@ -21,6 +21,7 @@ from holdfast_worker.storage.base import (
     StoreError,
     StoreRefused,
     StoreUnreachable,
+    cut_views,
 )
 
 LOCK: Final = ".lock"
@@ -101,13 +102,17 @@ class DirectoryStore:
         """See `Store`. Copies each chunk, because the chunks share one buffer."""
         return b"".join(map(bytes, self.stream(key)))
 
-    def stream(self, key: str) -> Iterator[memoryview]:
+    def stream(self, key: str, into: Iterable[memoryview] = ()) -> Iterator[memoryview]:
         """See `Store`."""
-        buffer = memoryview(bytearray(READ_CHUNK_BYTES))
         try:
             with (self._root / key).open("rb", buffering=0) as file:
-                while size := file.readinto(buffer):
-                    yield buffer[:size]
+                for view in cut_views(into, READ_CHUNK_BYTES):
+                    at = 0
+                    while at < len(view):
+                        if not (size := file.readinto(view[at:])):
+                            return
+                        yield view[at : at + size]
+                        at += size
         except (FileNotFoundError, IsADirectoryError) as error:
             raise ObjectNotFound(key) from error
         except OSError as error:

@@ -2,14 +2,14 @@
 
 The only module that imports boto3 and obstore.
 
-obstore transfers the data: it was the fastest client, with the lowest CPU time (see docs/decisions). boto3 finds
-credentials, region and endpoint as users expect, and makes the small conditional requests.
+obstore writes the data, and reads what `direct_reads` does not: it was the fastest client, with the lowest CPU time (see
+docs/decisions). boto3 finds credentials, region and endpoint as users expect, and makes the small conditional requests.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -33,7 +33,9 @@ from holdfast_worker.storage.base import (
     StoreError,
     StoreRefused,
     StoreUnreachable,
+    copy_chunks,
 )
+from holdfast_worker.storage.direct_reads import DirectReads
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -52,6 +54,9 @@ CLIENT_CONFIG: Final = Config(
     request_checksum_calculation="when_required",
     response_checksum_validation="when_required",
 )
+
+SIGNED_CONFIG: Final = CLIENT_CONFIG.merge(Config(signature_version="s3v4"))
+"""For URLs with signatures; boto3 would sign some of them as only old buckets accept it."""
 
 CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 READ_TIMEOUT: Final = timedelta(seconds=60)
@@ -93,6 +98,8 @@ class S3Store:
         session = boto3.session.Session()
         self._client = _client(session)
         self._bucket_store = _open_bucket(session, self._client, bucket)
+        self._signer = _client(session, SIGNED_CONFIG)
+        self._direct_reads = DirectReads(self._signed_url)
 
     def put(self, key: str, data: Bytes) -> None:
         """See `Store`."""
@@ -143,12 +150,16 @@ class S3Store:
         """See `Store`."""
         return b"".join(self.stream(key))
 
-    def stream(self, key: str) -> Iterator[memoryview]:
+    def stream(self, key: str, into: Iterable[memoryview] = ()) -> Iterator[memoryview]:
         """See `Store`."""
+        if into and (direct := self._direct_reads.open(self._full_key(key))):
+            yield from self._direct_reads.read(direct, into)
+            return
         try:
             found = obstore.get(self._bucket_store, self._full_key(key))
-            for chunk in found.stream(min_chunk_size=READ_CHUNK_BYTES):
-                yield memoryview(chunk)
+            chunks = found.stream(min_chunk_size=READ_CHUNK_BYTES)
+            received = (memoryview(chunk) for chunk in chunks)
+            yield from copy_chunks(received, into, READ_CHUNK_BYTES) if into else received
         except OBSTORE_ERRORS as error:
             if "<Code>NoSuchBucket<" not in str(error) and isinstance(error, FileNotFoundError):
                 raise ObjectNotFound(key) from error
@@ -173,22 +184,29 @@ class S3Store:
             if not (isinstance(error, ClientError) and _error_code(error) in ABSENT):
                 raise _to_store_error(error) from error
 
+    def _signed_url(self, full_key: str) -> str | None:
+        """A URL that reads an object; None without credentials."""
+        try:
+            return self._signer.generate_presigned_url(
+                "get_object", Params={"Bucket": self._bucket, "Key": full_key}
+            )
+        except (BotoCoreError, ClientError):
+            return None
+
     def _full_key(self, key: str) -> str:
         return f"{self._prefix}/{key}"
 
 
-def _client(session: boto3.session.Session) -> S3Client:
+def _client(session: boto3.session.Session, config: Config = CLIENT_CONFIG) -> S3Client:
     """Create a client.
 
     Other servers get path-style URLs: they rarely have a host name per bucket.
     """
     try:
-        client = session.client("s3", config=CLIENT_CONFIG)
+        client = session.client("s3", config=config)
         if _is_amazon(client):
             return client
-        return session.client(
-            "s3", config=CLIENT_CONFIG.merge(Config(s3={"addressing_style": "path"}))
-        )
+        return session.client("s3", config=config.merge(Config(s3={"addressing_style": "path"})))
     except (BotoCoreError, ValueError) as error:
         raise StoreRefused(str(error)) from error
 

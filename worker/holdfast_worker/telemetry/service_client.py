@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from http.client import HTTPException
 from typing import Any, Final
@@ -16,7 +16,10 @@ from holdfast_worker.protocol.reports import (
     NOT_REGISTERED,
     PROBLEMS,
     REGISTER_PATH,
+    RENDEZVOUS_PATH,
     REPORTS_PATH,
+    Leader,
+    Meeting,
     Registration,
     Report,
 )
@@ -66,7 +69,7 @@ class DeliveryResponse:
 
 @dataclass(frozen=True, slots=True)
 class ServiceClient:
-    """Registers an attempt of a job and delivers its reports.
+    """Registers an attempt of a job, delivers its reports, and finds the leader of its nodes.
 
     Each method may raise `ServiceUnreachable`, `ReportRejected`, `UnknownIncarnation` and `Superseded`.
     """
@@ -87,6 +90,25 @@ class ServiceClient:
             return Registration(
                 int(reply["attempt"]), next_number, int(reply.get("before", next_number - 1))
             )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ServiceUnreachable(f"malformed response: {error}") from error
+
+    def meet(self, node: int, own: Leader, joined: int = 0) -> Meeting:
+        """Ask where node number `node` meets those of other groups.
+
+        `own` describes the node; only node 0 needs addresses. `joined`: number of leaders that it has joined before.
+        """
+        body = {**asdict(own), "addresses": [*own.addresses], "node": node, "joined": joined}
+        reply = self._post(RENDEZVOUS_PATH, body)
+        try:
+            found = reply["leader"]
+            leader = found and Leader(
+                str(found["group"]),
+                str(found["incarnation"]),
+                [*map(str, found["addresses"])],
+                int(found["port"]),
+            )
+            return Meeting(leader, int(reply["start"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ServiceUnreachable(f"malformed response: {error}") from error
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from holdfast_worker.protocol.environment import Env, SkyEnv, int_variable
 from holdfast_worker.topology import rendezvous, slurm
-from holdfast_worker.topology.nodes import Topology
+from holdfast_worker.topology.nodes import NodeGroup, Topology
 
 
 class RankSource(StrEnum):
@@ -54,7 +54,7 @@ class RankIdentity:
             identity = _from_torchrun(env)
         elif slurm.is_task(env):
             identity = _from_slurm(env)
-        elif int_variable(env, SkyEnv.NUM_NODES, 1) > 1:
+        elif int_variable(env, SkyEnv.NUM_NODES, 1) > 1 or NodeGroup.read(env):
             identity = _from_skypilot(env)
         else:
             identity = SINGLE_PROCESS
@@ -99,6 +99,10 @@ def _from_slurm(env: Mapping[str, str]) -> RankIdentity:
 
 def _from_skypilot(env: Mapping[str, str]) -> RankIdentity:
     at = Topology.read(env)
+    if at.group:
+        raise ValueError(
+            f"{Env.GROUP} is set, so that the nodes meet through the service: start the script with holdfast-worker run"
+        )
     place = rendezvous.nodes_init_method(env, at.master_address, at.master_port)
     return RankIdentity(at.node_rank, 0, at.nodes, RankSource.SKYPILOT, place)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from holdfast_worker.console import log_info, print_line
-from holdfast_worker.protocol.environment import Exit, SkyEnv, int_variable
+from holdfast_worker.protocol.environment import Env, Exit, SkyEnv, int_variable
 from holdfast_worker.topology import rendezvous
 
 
@@ -99,6 +99,70 @@ def _format_ranks(ranks: range) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeGroup:
+    """The group of a node, if the launcher starts and replaces several of them one by one."""
+
+    name: str
+    first_node: int
+    """Number of its first node among all nodes."""
+    nodes: int
+    """Number of its nodes."""
+    total_nodes: int
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> NodeGroup | None:
+        """Read the group from the environment; None without several groups.
+
+        Raises:
+            ValueError: the variables are inconsistent or invalid.
+        """
+        name = env.get(Env.GROUP, "")
+        if not name:
+            return None
+        for required in (Env.FIRST_NODE, Env.TOTAL_NODES, Env.URL):
+            if not env.get(required):
+                raise ValueError(
+                    f"{Env.GROUP} is set, but {required} is not: let the launcher set both"
+                )
+        group = cls(
+            name,
+            int_variable(env, Env.FIRST_NODE, 0),
+            int_variable(env, SkyEnv.NUM_NODES, 1),
+            int_variable(env, Env.TOTAL_NODES, 1),
+        )
+        if group.first_node + group.nodes > group.total_nodes:
+            raise ValueError(
+                f"{Env.TOTAL_NODES} is {group.total_nodes}, but group {name} has {group.nodes} nodes, the first of which is "
+                f"node {group.first_node}: give the number of nodes of all groups"
+            )
+        return group if group.nodes < group.total_nodes else None
+
+    @property
+    def has_leader(self) -> bool:
+        """Whether node 0 is one of its nodes."""
+        return self.first_node == 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAddress:
+    """Node 0 of several groups, as another node has found it."""
+
+    incarnation: str
+    address: str
+    port: int
+    """Port of the rendezvous."""
+
+    @classmethod
+    def parse(cls, text: str) -> LeaderAddress:
+        """Parse what `dump` returned."""
+        return cls(**json.loads(text))
+
+    def dump(self) -> str:
+        """As JSON, for the environment."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
 class Topology:
     """Number of nodes, the rank of this node, and the rendezvous."""
 
@@ -107,7 +171,26 @@ class Topology:
     gpus_per_node: int | None
     """None if the launcher does not set it."""
     master_address: str
+    """Address of node 0; on other nodes of several groups their own, until they have found node 0."""
     master_port: int
+    group: NodeGroup | None = None
+    """The group of this node; None if all nodes are one placement."""
+    leader: str = ""
+    """Incarnation of node 0, with several groups; empty until it is known."""
+
+    @property
+    def leader_address(self) -> LeaderAddress:
+        """Node 0, with several groups."""
+        return LeaderAddress(self.leader, self.master_address, self.master_port)
+
+    def with_leader(self, leader: LeaderAddress) -> Topology:
+        """This topology, after node 0 was found."""
+        return replace(
+            self,
+            leader=leader.incarnation,
+            master_address=leader.address,
+            master_port=leader.port,
+        )
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> Topology:
@@ -118,13 +201,18 @@ class Topology:
         """
         nodes = int_variable(env, SkyEnv.NUM_NODES, 1)
         node_rank = int_variable(env, SkyEnv.NODE_RANK, 0)
-        address = rendezvous.master_address(env, nodes)
         if not 0 <= node_rank < nodes:
             msg = f"{SkyEnv.NODE_RANK} is {node_rank} of {nodes} nodes"
             raise ValueError(msg)
+        if group := NodeGroup.read(env):
+            address = rendezvous.own_address(env, node_rank)
+            nodes, node_rank = group.total_nodes, group.first_node + node_rank
+        else:
+            address = rendezvous.master_address(env, nodes)
         return cls(
             nodes=nodes,
             node_rank=node_rank,
+            group=group,
             gpus_per_node=int_variable(env, SkyEnv.NUM_GPUS_PER_NODE, 0)
             if env.get(SkyEnv.NUM_GPUS_PER_NODE)
             else None,

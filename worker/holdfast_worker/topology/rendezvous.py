@@ -122,6 +122,19 @@ def master_address(env: Mapping[str, str], nodes: int) -> str:
     return addresses[0] if nodes > 1 else "127.0.0.1"
 
 
+def own_address(env: Mapping[str, str], node_rank: int) -> str:
+    """The address of a node itself, from the node IPs of SkyPilot.
+
+    Raises:
+        ValueError: there are fewer IPs than nodes.
+    """
+    addresses = env.get(SkyEnv.NODE_IPS, "").split()
+    if node_rank >= len(addresses):
+        msg = f"{SkyEnv.NODE_RANK} is {node_rank}, but {SkyEnv.NODE_IPS} names {len(addresses)}"
+        raise ValueError(msg)
+    return addresses[node_rank]
+
+
 def master_port(env: Mapping[str, str], nodes: int) -> int:
     """The rendezvous port: from the environment, or else the fixed one of several nodes.
 

@@ -138,13 +138,12 @@ class CauseElection:
     def lost_nodes(self, now_s: float, *, is_suspected: bool) -> list[int]:
         """Nodes that are disconnected and will not return.
 
-        Two signs are enough: a node is disconnected, and a rank failed as a consequence or suspects a loss.
+        Two signs are enough: a node is disconnected, and a rank failed as a consequence or suspects a loss. With the first one, all
+        others that are disconnected count as lost: a cloud takes several nodes within seconds.
         """
-        return [
-            node
-            for node, since_s in self._disconnected.items()
-            if self._candidates or is_suspected or now_s - since_s > NODE_LOST_S
-        ]
+        is_suspected = is_suspected or bool(self._candidates)
+        longest_s = max((now_s - since_s for since_s in self._disconnected.values()), default=0.0)
+        return [*self._disconnected] if is_suspected or longest_s > NODE_LOST_S else []
 
     def _has_waited(self, now_s: float) -> bool:
         return now_s - self._candidates[0][0] > ELECTION_S

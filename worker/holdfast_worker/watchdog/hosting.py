@@ -92,6 +92,13 @@ class Hosting:
         self.lose(node, now_s)
         self.hosts.pop(node, None)
 
+    def retain(self, nodes: Collection[int]) -> None:
+        """Forget hosts and hosted nodes other than these, before all ranks start again."""
+        self.hosts = {
+            node: host for node, host in self.hosts.items() if {node, host.node} <= {*nodes}
+        }
+        self._due_s.clear()
+
     def choose(
         self, now_s: float, missing: Collection[int], starts: Mapping[int, int], step: int
     ) -> dict[int, Host]:
@@ -121,6 +128,10 @@ class Hosting:
     def starts(self) -> dict[int, int]:
         """The start of each hosted node on its host."""
         return {node: host.start for node, host in self.hosts.items()}
+
+    def starts_of(self, nodes: Collection[int]) -> dict[int, int]:
+        """The start of each of these nodes that is hosted."""
+        return {node: start for node, start in self.starts.items() if node in nodes}
 
     def held(self, now_s: float, missing: Collection[int]) -> dict[int, int]:
         """Nodes whose replacements have to wait, with the starts of these nodes on their hosts.

@@ -82,6 +82,14 @@ class RestartDecision:
 
 
 @dataclass(frozen=True, slots=True)
+class RanksBegin:
+    """The leader's decision that ranks start together, as the nodes of all groups are there."""
+
+    starts: Mapping[int, int]
+    """The number of each other node's start, by which a node that comes later knows that it replaces one."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupRequests:
     """The ranks of a node that wait for a new process group."""
 
@@ -119,6 +127,7 @@ Message: TypeAlias = (
     | NodeExited
     | RanksEnded
     | RestartDecision
+    | RanksBegin
     | GroupRequests
     | GroupDecision
     | RanksReady
@@ -126,7 +135,7 @@ Message: TypeAlias = (
 )
 
 
-def encode(  # noqa: C901, PLR0911 - one for each kind
+def encode(  # noqa: C901, PLR0911, PLR0912 - one for each kind
     message: Message, now_s: float
 ) -> dict[str, Json]:
     """Encode a message as JSON. Times become ages, as clocks of nodes differ."""
@@ -147,6 +156,8 @@ def encode(  # noqa: C901, PLR0911 - one for each kind
             return {"ended": may_restart}
         case RestartDecision(is_restart):
             return {"restart": is_restart}
+        case RanksBegin(starts):
+            return {"begin": [[node, start] for node, start in starts.items()]}
         case GroupRequests(requests):
             return {"waiting": [_encode_request(each) for each in requests]}
         case GroupDecision(answer):
@@ -184,6 +195,8 @@ def decode(  # noqa: C901, PLR0912 - one for each kind
             message = RanksEnded(may_restart)
         case {"restart": bool(is_restart)}:
             message = RestartDecision(is_restart)
+        case {"begin": list(starts)}:
+            message = RanksBegin(dict(map(_decode_start, starts)))
         case {"waiting": list(requests)}:
             message = GroupRequests(tuple(map(_decode_request, requests)))
         case {"group": [generation, str(address), str(cause), list(hosted)]}:
@@ -287,6 +300,13 @@ def _decode_request(raw: Json) -> GroupRequest:
                 moves=moves,
             )
     raise ValueError("not a request")
+
+
+def _decode_start(raw: Json) -> tuple[int, int]:
+    match raw:
+        case [node, start]:
+            return _decode_int(node), _decode_int(start)
+    raise ValueError("not a start")
 
 
 def _decode_host(raw: Json) -> tuple[int, Host]:

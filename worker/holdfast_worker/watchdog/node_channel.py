@@ -109,7 +109,7 @@ class ChannelAddress:
     node: int
     nodes: int
     address: str
-    """Address of node 0."""
+    """Address of node 0; empty on node 0 if it listens on all of its addresses."""
     ports: Sequence[int]
     """Ports to try, in this order."""
     name: str
@@ -123,21 +123,27 @@ class ChannelAddress:
     def of_node(cls, topology: Topology, config: Config, restarts: int | None) -> ChannelAddress:
         """Address of the channel of a run, beside its rendezvous.
 
-        The name contains the token as a secret.
+        The name contains the token as a secret. Nodes of several groups may know node 0 by different addresses.
         """
         at = topology
         run = (config.job, config.attempt, config.token)
-        secret = (*run, at.master_address, at.master_port, at.nodes)
-        above = at.master_port + PORT_COUNT < 1 << 16
+        meeting = at.leader if at.group else at.master_address
+        secret = (*run, meeting, at.master_port, at.nodes)
         return cls(
             node=at.node_rank,
             nodes=at.nodes,
-            address=at.master_address,
-            ports=[at.master_port + (1 if above else -1) * (i + 1) for i in range(PORT_COUNT)],
+            address="" if at.group and at.node_rank == LEADER else at.master_address,
+            ports=channel_ports(at.master_port),
             name=hashlib.sha256(json.dumps(secret).encode()).hexdigest(),
             restarts=restarts,
             start=config.hosted_start or (config.node_start or 0) * STARTS_PER_NODE,
         )
+
+
+def channel_ports(master_port: int) -> list[int]:
+    """Ports of the channel beside that of the rendezvous, in the order of tries."""
+    above = master_port + PORT_COUNT < 1 << 16
+    return [master_port + (1 if above else -1) * (i + 1) for i in range(PORT_COUNT)]
 
 
 class NodeChannel:
@@ -149,8 +155,12 @@ class NodeChannel:
         warn_after_s: float = UNREACHABLE_WARNING_S,
         *,
         held: Mapping[int, int] | None = None,
+        starts: dict[int, int] | None = None,
     ) -> None:
-        """`held`: see `hold`."""
+        """`held`: see `hold`.
+
+        `starts`: the newest start of each node, which the channel keeps up to date.
+        """
         self._address = address
         self._warn_after_s = warn_after_s
         self._events = SimpleQueue[ChannelEvent]()
@@ -160,7 +170,8 @@ class NodeChannel:
         self._closing = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="holdfast-channel", daemon=True)
         self._is_open = threading.Event()
-        self._starts: dict[int, int] = {}
+        self._starts = {} if starts is None else starts
+        self._announced = b""
         self._held = held or {}
         self._standby: set[asyncio.StreamWriter] = set()
         """Connections of such replacements."""
@@ -185,8 +196,12 @@ class NodeChannel:
         `to_standby`: also to replacements that wait.
         """
         assert self._loop, "the channel is open"
-        line = f"{json.dumps(body, separators=(',', ':'))}\n".encode()
-        self._loop.call_soon_threadsafe(self._broadcast, line, to_standby)
+        self._loop.call_soon_threadsafe(self._broadcast, _encode_line(body), to_standby)
+
+    def announce(self, body: Mapping[str, Json]) -> None:
+        """Send a message to all nodes, as node 0; those that connect later receive it first."""
+        self._announced = _encode_line(body)
+        self.send(body, to_standby=True)
 
     def hold(self, starts: Mapping[int, int]) -> None:
         """Have later starts of nodes wait, because their ranks run elsewhere. Thread-safe."""
@@ -251,7 +266,7 @@ class NodeChannel:
     async def _bind(self) -> asyncio.Server | None:
         for port in self._address.ports:
             # The address that other nodes use may not be an address of this machine.
-            for host in (self._address.address, None):
+            for host in (self._address.address or None, None):
                 try:
                     return await asyncio.start_server(
                         self._accept, host, port, limit=MAX_LINE_BYTES
@@ -289,7 +304,7 @@ class NodeChannel:
                 or start < self._starts.get(node, 0)
             ):
                 return
-            writer.write(_handshake(self._address))
+            writer.write(_handshake(self._address) + self._announced)
             if not await self._wait_on_standby(node, reader, writer, start):
                 return
             self._starts[node] = start
@@ -393,6 +408,10 @@ class NodeChannel:
             if self._writers.get(node) is writer:
                 del self._writers[node]
                 self._events.put(Disconnected(node))
+
+
+def _encode_line(body: Mapping[str, Json]) -> bytes:
+    return f"{json.dumps(body, separators=(',', ':'))}\n".encode()
 
 
 def parse_line(line: bytes) -> dict[str, Json]:

@@ -17,7 +17,7 @@ RECOVERY_TIMEOUT_S: Final = 60.0
 """Time for all ranks to ask for a new group, in addition to twice the time that the first start took.
 A lower value starts all ranks again although a new one only reads its data; a higher value pays for nodes that wait for a hung one."""
 NODE_TIMEOUT_S: Final = 300.0
-"""Time for a launcher to replace a lost node.
+"""Time for a launcher to replace a lost node, if it replaces all of them otherwise.
 A lower value ends the attempt although a node is available soon; a higher value pays for nodes that wait while there is no capacity."""
 MAX_RECOVERIES: Final = 2
 """How often ranks are replaced without a step in between.
@@ -37,8 +37,10 @@ class Loss:
 class Regrouping:
     """Collects the requests of all ranks, and forms a group when none is missing."""
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, world_size: int, node_timeout_s: float = NODE_TIMEOUT_S) -> None:
+        """`node_timeout_s`: the time for which ranks wait for the replacement of a node."""
         self._world_size = world_size
+        self._node_timeout_s = node_timeout_s
         self._requests: dict[int, Sequence[GroupRequest]] = {}
         self._formed = 0
         """Generation of the newest group; the first one is 0."""
@@ -150,7 +152,7 @@ class Regrouping:
             self._waiting_since_s = now_s
         limit_s = ELECTION_S if is_isolated else RECOVERY_TIMEOUT_S + 2 * start_s
         if waits_for_node and not is_isolated:
-            limit_s = max(limit_s, NODE_TIMEOUT_S)
+            limit_s = max(limit_s, self._node_timeout_s)
         return now_s - self._waiting_since_s > limit_s
 
     @property

@@ -6,6 +6,7 @@ each node. Standard library only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -26,11 +27,12 @@ from holdfast_worker.watchdog.messages import (
     RanksReady,
 )
 from holdfast_worker.watchdog.node_channel import LEADER
-from holdfast_worker.watchdog.regrouping import Regrouping
+from holdfast_worker.watchdog.regrouping import NODE_TIMEOUT_S, Regrouping
 
 LEADER_TIMEOUT_S: Final = 60.0
 """Time for a node that replaces another one to reach node 0.
 A lower value gives up on a busy machine; a higher value pays for a node for which no other waits."""
+LEAVES_WITHOUT: Final = "the job has to leave its nodes while others are missing"
 IN_VAIN: Final = "ranks lost their connections to others, which did not return in time"
 
 
@@ -73,16 +75,22 @@ class Replacement:
         *,
         replaces_nodes: bool,
         is_new: bool,
+        is_grouped: bool = False,
     ) -> None:
-        """`replaces_nodes`: the launcher replaces a lost node. `is_new`: this node replaces one."""
+        """`replaces_nodes`: the launcher replaces a lost node. `is_new`: this node replaces one.
+
+        `is_grouped`: it does so for as long as the job lives, so that nothing is gained by an end of the others.
+        """
         self._hosting = hosting
         self._run_dir = run_dir
         self._around = around
         self._files = GroupFiles(run_dir)
-        self._regrouping = Regrouping(world_size)
+        self._is_grouped = is_grouped
+        self._regrouping = Regrouping(world_size, math.inf if is_grouped else NODE_TIMEOUT_S)
         self._requests: list[GroupRequest] = []
         self._decision: GroupAnswer | None = None
         self._replaces_nodes = replaces_nodes
+        self._is_new = is_new
         self._starts: dict[int, int] = {}
         """The start of each node that has connected; see `hosting`."""
         self._ready: set[int] = set()
@@ -101,6 +109,19 @@ class Replacement:
     def is_suspected(self) -> bool:
         """Whether a rank asks for a new group, which it does when its connections to others break."""
         return self._regrouping.has_waiting
+
+    @property
+    def waits_for_nodes(self) -> bool:
+        """Whether the ranks of all nodes start again only when lost nodes have been replaced."""
+        return self._replaces_nodes and (self._is_new or self._run_dir.keeps_snapshots())
+
+    def start(self, starts: Mapping[int, int], *, is_new: bool) -> None:
+        """Begin with ranks that start now, on nodes with these starts.
+
+        `is_new`: those of this node replace others.
+        """
+        self._starts.update(starts)
+        self.waits_for_leader = is_new
 
     def begin(self, now_s: float, cause: FailureCause, node: int) -> FailureCause | None:
         """As the leader: begin to replace the ranks of a node.
@@ -190,6 +211,15 @@ class Replacement:
         if self._around.is_leader and self._replaces_nodes:
             self._begin_lost_nodes(now_s)
             self._host_missing_nodes(now_s)
+            if self._is_grouped and self._run_dir.is_noticed() and self._absent_nodes:
+                # They may be away for hours, and no rank can save without them.
+                return FailureCause(
+                    Exit.PREEMPTED,
+                    self._around.step(),
+                    LEAVES_WITHOUT,
+                    is_consequence=True,
+                    has_rank_died=False,
+                )
         if self._around.is_leader and (answer := self._regrouping.form()):
             self._decide(answer)
         elif self._is_overdue(now_s):
@@ -197,13 +227,21 @@ class Replacement:
             return self._regrouping.root_cause(waited)
         return None
 
+    @property
+    def _absent_nodes(self) -> AbstractSet[int]:
+        """Lost nodes whose ranks run nowhere."""
+        return self._regrouping.missing - self._hosting.hosts.keys()
+
     def _has_waited_for_leader(self, now_s: float) -> bool:
         """Whether a new node has waited for node 0 for too long, once it was ready."""
         assert self._opened_s is not None, "the first poll has begun"
         if self._ready_s is None and len(self._requests) == self._around.ranks:
             self._ready_s = now_s
             self._around.send(RanksReady())
-        since_s = self._ready_s if LEADER in self._around.connected else self._opened_s
+        is_connected = LEADER in self._around.connected
+        if is_connected and self._is_grouped:
+            return False  # The leader ends the wait, or is lost.
+        since_s = self._ready_s if is_connected else self._opened_s
         return since_s is not None and now_s - since_s > LEADER_TIMEOUT_S
 
     def _is_overdue(self, now_s: float) -> bool:

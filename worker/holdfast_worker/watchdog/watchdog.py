@@ -7,27 +7,25 @@ connection to the leader decides on its own observations. Standard library only.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
-from signal import SIGKILL
 from typing import Final
 
 from holdfast_worker.console import log_info
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.policies import MaxStall
-from holdfast_worker.run_dir import Failure, RunDir
+from holdfast_worker.run_dir import RunDir
 from holdfast_worker.watchdog import hang_inspection, messages
+from holdfast_worker.watchdog.assembly import Assembly, AssemblyWait
 from holdfast_worker.watchdog.failure_cause import (
-    FINAL_SAVE_S,
     CauseElection,
     FailureCause,
-    cause_of_failure,
     is_coordinated_exit,
 )
 from holdfast_worker.watchdog.hang_attribution import RankInspection, attribute_hang
 from holdfast_worker.watchdog.heartbeat import Heartbeat, HeartbeatReader
 from holdfast_worker.watchdog.hosting import Hosting
+from holdfast_worker.watchdog.local_failures import CLEAN_EXITS, LocalFailures
 from holdfast_worker.watchdog.messages import (
     CauseReported,
     GroupDecision,
@@ -38,6 +36,7 @@ from holdfast_worker.watchdog.messages import (
     Message,
     NodeExited,
     RankPositions,
+    RanksBegin,
     RanksEnded,
     RanksReady,
     RestartDecision,
@@ -52,8 +51,8 @@ from holdfast_worker.watchdog.node_channel import (
     ReadyOnStandby,
     Received,
 )
-from holdfast_worker.watchdog.regrouping import NODE_TIMEOUT_S
 from holdfast_worker.watchdog.replacement import Replacement, Surroundings
+from holdfast_worker.watchdog.restart_agreement import RestartAgreement
 from holdfast_worker.watchdog.stall import MAX_GAP_S, Stall, StallDetector, has_progressed
 
 POSITIONS_INTERVAL_S: Final = 1.0
@@ -65,22 +64,10 @@ A lower value cuts off an upload that would complete a checkpoint; a higher valu
 IDLE_GRACE_S: Final = 1.0
 """Time after a rank has died if no rank of this node saves.
 A lower value cuts off exit handlers of scripts; a higher value pays for ranks that hang."""
-EXIT_TIMEOUT_S: Final = 30.0
-"""Time from a rank's exit reason to its exit, including a save in progress.
-A lower value may cut off the save; a higher value detects a hung exit later."""
 INSPECTION_TIMEOUT_S: Final = 30.0
 """Time for other nodes to inspect their ranks.
 A lower value decides without them; a higher value pays for nodes that hang."""
-RESTART_AGREEMENT_S: Final = 15.0
-"""Time for the ranks of all nodes to end before they start again.
-A lower value ends the attempt if one node takes longer to end its ranks; a higher value pays for nodes that wait."""
-RECONNECT_S: Final = 2.0
-"""Time for a disconnected node to reconnect before a restart.
-A lower value ends the attempt after a brief interruption of the network; a higher value pays for nodes that wait for a lost one."""
 PAUSE_S: Final = 0.1
-KILLED: Final = 128 + SIGKILL
-CLEAN_EXITS: Final = frozenset({Exit.DONE, Exit.PREEMPTED})
-"""Exit codes that need no failure cause."""
 
 
 class Watchdog:
@@ -96,44 +83,52 @@ class Watchdog:
         *,
         world_size: int | None = None,
         replaces_nodes: bool = False,
+        is_grouped: bool = False,
         hosting: Hosting | None = None,
+        newest_starts: dict[int, int] | None = None,
     ) -> None:
         """`ranks` are those of this node; with a single node no channel is opened.
 
         `world_size`: the number of all ranks, if lost ranks are replaced while the others wait. `replaces_nodes`: the launcher
-        replaces a lost node. `hosting`: nodes whose ranks run on others.
+        replaces a lost node. `is_grouped`: the nodes are in several groups, which are replaced by themselves. `hosting`: nodes whose
+        ranks run on others. `newest_starts`: see `NodeChannel`.
         """
-        hosting = hosting or Hosting(address.nodes, None)
+        self._hosting = hosting = hosting or Hosting(address.nodes, None)
         self._run_dir = run_dir
         self._ranks = ranks
         self._clock = clock
-        self._node, self._nodes = address.node, address.nodes
+        self._node, self._nodes, self._own_start = address.node, address.nodes, address.start
         self._node_suffix = f" on node {self._node}" if self._nodes > 1 else ""
         self._reader = HeartbeatReader(run_dir, ranks)
-        self._channel = NodeChannel(address, held=hosting.starts) if self._nodes > 1 else None
+        channel = NodeChannel(address, held=hosting.starts, starts=newest_starts)
+        self._channel = channel if self._nodes > 1 else None
+        self._is_grouped, self._is_assembling = is_grouped, False
+        self._begun: Mapping[int, int] | None = None
+        """The starts of the nodes that began together; None before that, and if nodes do not assemble."""
+        self._starts: dict[int, int] = {}
+        """The start of each node that has connected."""
         self._connected: set[int] = set()
-        self._exited: set[int] = set()
         self._heartbeats: dict[int, tuple[Heartbeat, ...]] = {}
         self._inspections: dict[int, tuple[RankInspection, ...]] = {}
-        self._restart_votes: dict[int, bool] = {}
-        self._restart_decision: bool | None = None
+        self.agreement = RestartAgreement(
+            self._node, self._nodes, self._connected, is_grouped=is_grouped
+        )
+        """On whether the ranks of all nodes start again."""
         self._election = CauseElection(is_leader=self._node == LEADER)
         self._stall_detector = StallDetector(max_stall)
         self._polled_s = self._shared_s = self._clock()
-        self._exit_seen_s: float | None = None
+        self._failures = LocalFailures(run_dir, self._node_suffix)
         self._own_cause: FailureCause | None = None
-        self._is_new = address.restarts is None
-        self._replaces_nodes = replaces_nodes
         self._replacement: Replacement | None = None
         if world_size:
-            around = self._surroundings()
             self._replacement = Replacement(
                 run_dir,
-                around,
+                self._surroundings(),
                 world_size,
                 hosting,
                 replaces_nodes=replaces_nodes,
-                is_new=self._is_new,
+                is_new=address.restarts is None and not is_grouped,
+                is_grouped=is_grouped,
             )
         self._kill_s = self._idle_s = float("inf")
         self.cause: FailureCause | None = None
@@ -194,7 +189,7 @@ class Watchdog:
         self._polled_s = now_s
         self._receive(now_s)
         self._heartbeats[self._node] = tuple(self._reader.read())
-        if self._own_cause is None and (cause := self._local_failure(now_s)):
+        if self._own_cause is None and (cause := self._failures.find(now_s, self._step)):
             self._report_cause(now_s, cause)
         if now_s - self._shared_s > POSITIONS_INTERVAL_S and self._node != LEADER:
             self._shared_s = now_s
@@ -207,7 +202,8 @@ class Watchdog:
         """Watch new ranks in place of those of this node, which have ended."""
         assert self._replacement, "the run replaces ranks"
         self._replacement.is_requested = False
-        self._own_cause = self._exit_seen_s = None
+        self._own_cause = None
+        self._failures = LocalFailures(self._run_dir, self._node_suffix)
         self._election.forget()
         self._reader = HeartbeatReader(self._run_dir, self._ranks)
 
@@ -217,13 +213,57 @@ class Watchdog:
             while self.cause is None and not self.replaces_ranks:
                 self.poll()
                 if self._own_cause is None:
-                    detail = f"torchrun{self._node_suffix} ended with exit code {code}"
-                    self._report_cause(
-                        self._clock(),
-                        # torchrun ends after its ranks, unless something killed it.
-                        FailureCause(code, self._step, detail, is_consequence=code != KILLED),
-                    )
+                    now_s, step = self._clock(), self._step
+                    self._report_cause(now_s, self._failures.of_agent(code, step))
                 time.sleep(PAUSE_S)
+
+    def assemble(self, is_leaving: Callable[[], bool]) -> Assembly:
+        """Wait for the nodes of all groups, before the ranks start.
+
+        `is_leaving`: whether this node has to end.
+        """
+        assert self._channel, "nodes of several groups have a channel"
+        waiting = AssemblyWait(self._node, self._nodes, self._own_start, self._clock())
+        self._is_assembling = True
+        while not is_leaving():
+            now_s = self._clock()
+            self._receive(now_s)
+            if self._node == LEADER:
+                self._channel.hold(self._hosting.starts_of(self._connected))
+                if len(self._connected) == self._nodes - 1:
+                    self._begun = dict(self._starts)
+                    self._channel.announce(messages.encode(RanksBegin(self._begun), now_s))
+            found = waiting.poll(now_s, self._connected, self.agreement.exit_codes, self._begun)
+            if found is Assembly.JOINS and not self._replacement:
+                found = None  # The leader has all ranks start again.
+            if self.cause:
+                found = Assembly.STARTS_AGAIN
+            if found:
+                self._is_assembling = False
+                # Nodes that left while others were missing have come back.
+                self._election.forget()
+                self.agreement.lost_step = None
+                if self._replacement:
+                    self._replacement.start(self._begun or {}, is_new=found is Assembly.JOINS)
+                return found
+            time.sleep(PAUSE_S)
+        return Assembly.LEAVES
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether the leader has exited before the ranks of this new node took part in the run."""
+        is_waiting = self._replacement is not None and self._replacement.waits_for_leader
+        return is_waiting and LEADER in self.agreement.exit_codes
+
+    @property
+    def has_met_leader(self) -> bool:
+        """Whether this node was ever connected to the leader."""
+        return LEADER in self._starts
+
+    @property
+    def standing_nodes(self) -> set[int]:
+        """This node and those that are connected to it."""
+        return {self._node, *self._connected}
 
     def agree_on_restart(self, *, may_restart: bool) -> bool:
         """Whether the ranks of all nodes start again; call it once those of this node have ended.
@@ -232,53 +272,31 @@ class Watchdog:
         """
         if not self._channel:
             return may_restart
-        self._restart_votes[self._node] = may_restart
+        self.agreement.begin(
+            self._clock(), may_restart=may_restart, waits_for_nodes=self._waits_for_nodes
+        )
         self._resend()
-        node_s = NODE_TIMEOUT_S if self._waits_for_nodes else RECONNECT_S
-        # The others outwait the leader: none may give up when the leader decides.
-        end_s = RESTART_AGREEMENT_S if self._node == LEADER else 2 * RESTART_AGREEMENT_S + node_s
-        reconnect_s = node_s if self._node == LEADER else RECONNECT_S
-        began_s = seen_all_s = self._clock()
-        while self._restart_decision is None and self._clock() - began_s < end_s:
-            self._receive(self._clock())
-            missing = self._missing_voters()
-            if not all(self._restart_votes.values()):
-                self._restart_decision = False
-            elif not missing:
-                self._restart_decision = True
-            if missing <= self._connected:
-                seen_all_s = self._clock()
-            elif self._clock() - seen_all_s > reconnect_s:
-                break
-            elif self._node == LEADER:  # The ranks of a new node have as much time to end.
-                began_s = self._clock()
+        self._receive(self._clock())
+        while not self.agreement.is_over(self._clock()):
             time.sleep(PAUSE_S / 10)
-        self._restart_decision = bool(self._restart_decision)
-        if not self._restart_decision:
-            self._withdraw_waiting()
+            self._receive(self._clock())
+        if not self.agreement.decision:
+            self._run_dir.withdraw_waiting()
         self._resend()
-        return self._restart_decision
+        return bool(self.agreement.decision)
 
     @property
     def _waits_for_nodes(self) -> bool:
         """Whether the ranks of all nodes start again only when lost nodes have been replaced."""
-        return self._replaces_nodes and (self._is_new or self._run_dir.keeps_snapshots())
-
-    def _withdraw_waiting(self) -> None:
-        with suppress(OSError):
-            self._run_dir.withdraw_waiting()
-
-    def _missing_voters(self) -> set[int]:
-        """Nodes whose vote or decision this node waits for.
-
-        A disconnected node would not learn the decision, whatever it has voted.
-        """
-        others = set(range(self._nodes)) - {LEADER} if self._node == LEADER else {LEADER}
-        return others - (self._restart_votes.keys() & self._connected)
+        return self._replacement is not None and self._replacement.waits_for_nodes
 
     def announce_exit(self, code: int) -> None:
         """Notify the other nodes that this one ends with `code`."""
-        self._send(NodeExited(code))
+        if self._channel and self._node == LEADER:
+            # Also nodes that connect until the channel is closed.
+            self._channel.announce(messages.encode(NodeExited(code), self._clock()))
+        else:
+            self._send(NodeExited(code))
 
     def stop_all(self, cause: FailureCause) -> None:
         """End the ranks of all nodes for the given cause."""
@@ -299,7 +317,7 @@ class Watchdog:
     def _sees_all_ranks(self) -> bool:
         """Whether the heartbeats of all nodes are known."""
         present = (self._connected | {self._node}) & self._heartbeats.keys()
-        return len(present | self._exited) == self._nodes
+        return len(present | self.agreement.exit_codes.keys()) == self._nodes
 
     def _receive(self, now_s: float) -> None:
         for event in self._channel.receive() if self._channel else ():
@@ -307,13 +325,15 @@ class Watchdog:
                 case Connected(node, start):
                     self._connected.add(node)
                     self._election.mark_connected(node)
-                    if self._replacement:
-                        self._replacement.mark_connected(now_s, node, start)
+                    # A node whose ranks have finished has begun another program, and waits for that of the leader.
+                    if self.agreement.exit_codes.get(node) != Exit.DONE:
+                        self.agreement.record_return(node)
+                        self._mark_start(now_s, node, start)
                     self._resend()
                 case Disconnected(node):
                     self._connected.discard(node)
-                    if node not in self._exited:
-                        self._restart_votes.pop(node, None)  # Its successor has one of its own.
+                    self.agreement.record_loss(node, self._step)
+                    if node not in self.agreement.exit_codes:
                         self._election.mark_disconnected(now_s, node)
                 case ReadyOnStandby(node, is_ready):
                     if self._replacement:
@@ -321,6 +341,21 @@ class Watchdog:
                 case Received(node, body, at_s):
                     with suppress(ValueError):  # From a different version or program.
                         self._handle(now_s, node, messages.decode(body, at_s))
+
+    def _mark_start(self, now_s: float, node: int, start: int) -> None:
+        """Record the start of a node, which may be a replacement of the one before."""
+        before, self._starts[node] = self._starts.get(node, start), start
+        if self._is_assembling:
+            return
+        if start > before:
+            self.agreement.lost_step = self._step
+        if self._replacement:
+            self._replacement.mark_connected(now_s, node, start)
+        elif self._is_grouped and start > before:
+            detail = f"node {node} was lost"
+            self._election.add(
+                now_s, FailureCause(Exit.FAILED, self._step, detail, is_consequence=True)
+            )
 
     def _handle(self, now_s: float, node: int, message: Message) -> None:
         match message:
@@ -337,33 +372,40 @@ class Watchdog:
             case StopAll(cause):
                 if self.cause is None and node == LEADER:
                     self._stop_ranks(now_s, cause)
-            case NodeExited() | RanksEnded() | RestartDecision():
-                self._handle_end(now_s, node, message)
+            case RanksBegin() | NodeExited() | RanksEnded() | RestartDecision():
+                self._handle_phase(now_s, node, message)
             case GroupRequests() | GroupDecision() | HostingDecision() | RanksReady():
                 if self._replacement:
                     self._replacement.handle(node, message)
 
-    def _handle_end(
-        self, now_s: float, node: int, message: NodeExited | RanksEnded | RestartDecision
+    def _handle_phase(
+        self,
+        now_s: float,
+        node: int,
+        message: RanksBegin | NodeExited | RanksEnded | RestartDecision,
     ) -> None:
+        """Handle a message about the start or the end of ranks."""
         match message:
+            case RanksBegin(starts):
+                if node == LEADER and self._begun is None:
+                    self._begun = starts
             case RanksEnded(may_restart):
-                self._restart_votes[node] = may_restart
+                self.agreement.votes[node] = may_restart
             case RestartDecision(is_restart):
                 if node == LEADER:
-                    self._restart_decision = is_restart
+                    self.agreement.decision = is_restart
             case NodeExited(code):
-                self._exited.add(node)
-                self._restart_votes[node] = False
-                self._election.mark_connected(node)
-                if self._replacement and self._replacement.waits_for_leader and node == LEADER:
-                    detail = "the run has ended without this node, whose ranks ran elsewhere"
-                    self.stop_all(FailureCause(code, self._step, detail, has_rank_died=False))
-                elif code not in CLEAN_EXITS:
-                    detail = f"node {node} ended with exit code {code}"
-                    self._election.add(
-                        now_s, FailureCause(code, self._step, detail, is_consequence=True)
-                    )
+                self._mark_exited(now_s, node, code)
+
+    def _mark_exited(self, now_s: float, node: int, code: int) -> None:
+        self.agreement.record_exit(node, code)
+        self._election.mark_connected(node)
+        if self._replacement and self._replacement.waits_for_leader and node == LEADER:
+            detail = "the run has ended without this node, whose ranks ran elsewhere"
+            self.stop_all(FailureCause(code, self._step, detail, has_rank_died=False))
+        elif code not in CLEAN_EXITS:
+            detail = f"node {node} ended with exit code {code}"
+            self._election.add(now_s, FailureCause(code, self._step, detail, is_consequence=True))
 
     def _send(self, message: Message) -> None:
         if self._channel:
@@ -394,30 +436,8 @@ class Watchdog:
             self._send(CauseReported(self._own_cause))
         if self._replacement:
             self._replacement.resend()
-        if self._node == LEADER and self._restart_decision is not None:
-            self._send(RestartDecision(self._restart_decision))
-        elif self._node != LEADER and self._node in self._restart_votes:
-            self._send(RanksEnded(self._restart_votes[self._node]))
-
-    def _local_failure(self, now_s: float) -> FailureCause | None:
-        """The failure of a rank of this node; None without one, or on a coordinated exit."""
-        left, failure = self._run_dir.exit_reason(), self._run_dir.failure()
-        if is_coordinated_exit(left):
-            return None
-        if left and self._exit_seen_s is None:
-            self._exit_seen_s = now_s
-        exiting_for_s = 0.0 if self._exit_seen_s is None else now_s - self._exit_seen_s
-        last_line = ""
-        if failure and failure.exit_code not in CLEAN_EXITS:
-            last_line = self._run_dir.last_line(failure.rank)
-        elif left and exiting_for_s > EXIT_TIMEOUT_S:
-            # A rank exits once its save in progress has ended. A longer exit hangs.
-            failure = Failure(left.rank or 0, left.exit_code)
-        else:
-            return None
-        cause = cause_of_failure(failure, left, last_line, self._step, self._node_suffix)
-        # After a long wait the rank's save has failed, so that the saves of the others cannot complete a checkpoint.
-        return replace(cause, has_rank_died=exiting_for_s < FINAL_SAVE_S)
+        if message := self.agreement.message:
+            self._send(message)
 
     def _evaluate(self, now_s: float) -> None:
         """Decide whether all ranks have to end.
@@ -460,7 +480,7 @@ class Watchdog:
     def _stop_ranks(self, now_s: float, cause: FailureCause) -> None:
         self.cause = cause
         if not self._waits_for_nodes:
-            self._withdraw_waiting()
+            self._run_dir.withdraw_waiting()
         self._kill_s = now_s + SAVE_GRACE_S if cause.has_rank_died else now_s
         self._idle_s = now_s + IDLE_GRACE_S
         self._resend()

@@ -43,7 +43,7 @@ export function AttemptsView({ attempts, events }: { attempts: Attempt[]; events
   const phase = (name: (typeof PHASE_NAMES)[number], of: Attempt) => (name === 'waiting' ? of.waiting_ms : of.ms[name])
   const columns: Column<Attempt>[] = [
     { name: 'attempt', title: 'Attempt', cell: (one) => <ZoomTo attempt={one} events={events} zoom={zoom} />, value: (one) => one.attempt },
-    { name: 'zone', title: 'Where', cell: (one) => <Placement zone={one.zone} nodes={one.nodes} />, value: (one) => one.zone },
+    { name: 'zone', title: 'Where', cell: (one) => <Where attempt={one} />, value: (one) => one.zone },
     ...names.map((name) => ({
       name: `${name}_s`,
       title: PHASES[name].word,
@@ -82,6 +82,22 @@ export function AttemptsView({ attempts, events }: { attempts: Attempt[]; events
       </div>
       <Swimlane lanes={lanes} part={partWords(zoomed, clock)} window={zoomed ?? whole} zoom={zoom} />
       <Table name="attempts" caption="Phases and cost of each attempt" columns={columns} rows={attempts} keyOf={(one) => String(one.attempt)} />
+    </>
+  )
+}
+
+/** Where the nodes stand; with the name and the cost of each node group. */
+function Where({ attempt }: { attempt: Attempt }) {
+  const named = (attempt.groups ?? []).filter((group) => group.name)
+  if (named.length === 0) return <Placement zone={attempt.zone} nodes={attempt.nodes} />
+  return (
+    <>
+      {named.map((group) => (
+        <div key={group.name}>
+          {group.name}: {group.zone ? <Placement zone={group.zone} nodes={group.nodes} /> : 'not there'}{' '}
+          <Money micros={group.paid_micros} simulated={attempt.simulated} estimate={attempt.is_price_estimate} />
+        </div>
+      ))}
     </>
   )
 }

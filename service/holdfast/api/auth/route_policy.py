@@ -45,6 +45,7 @@ ROUTES: Final[Mapping[str, Access]] = {
     **{f"GET {page}": PublicAccess.OPEN for page in PAGES},
     "GET /assets/{name}": PublicAccess.OPEN,
     "POST /v1/jobs/{job_id}/muster": PublicAccess.WORKER,
+    "POST /v1/jobs/{job_id}/rendezvous": PublicAccess.WORKER,
     "POST /v1/jobs/{job_id}/reports": PublicAccess.WORKER,
     "POST /v1/skypilot/policy/{secret}": PublicAccess.ADDRESS,
     "POST /v1/jobs/{job_id}/nudge/{secret}": PublicAccess.ADDRESS,

@@ -36,7 +36,7 @@ from holdfast.domain.billing.bill import (
 from holdfast.domain.billing.phases import Phase
 from holdfast.domain.billing.rate import to_ms
 from holdfast.domain.diagnostics.timeline import timeline
-from holdfast.domain.events import CapacityLost, NodeLost
+from holdfast.domain.events import CapacityLost, Cause, NodeLost
 from holdfast.domain.jobs.job import Job
 from holdfast.errors import BadRequest
 from holdfast.services import Services
@@ -95,6 +95,7 @@ def bill_view(job: Job, account: Bill, facts: Iterable[RecordedEvent]) -> BillOu
         for fact in facts
         if isinstance(fact.event, CapacityLost | NodeLost) and fact.event.attempt in by_attempt
     ]
+    lost = [event for event in lost if isinstance(event, CapacityLost) or _is_loss(event)]
     return BillOut(
         job_id=job.id,
         until=account.until,
@@ -184,12 +185,18 @@ def bill_table(job: Job, account: Bill) -> tuple[Sequence[str], Sequence[Sequenc
 
 def _group(group: GroupBill) -> GroupOut:
     return GroupOut(
+        name=group.name,
         zone=group.zone,
         nodes=group.nodes,
         is_spot=group.is_spot,
         micros=PhasesOut.from_phases(group.micros),
         paid_micros=group.micros.total,
     )
+
+
+def _is_loss(event: NodeLost) -> bool:
+    """Whether a loss has a line of its own: not with another node, nor at the program's end."""
+    return event.with_node is None and event.cause is not Cause.ENDED
 
 
 def _loss(event: CapacityLost | NodeLost, item: AttemptBill) -> NodeLossOut:
@@ -215,16 +222,24 @@ def _node_loss(event: NodeLost, item: AttemptBill) -> NodeLossOut:
     return NodeLossOut(
         attempt=item.attempt,
         node=event.node,
+        group=item.groups[event.group].name,
         replaced_after_ms=to_ms(replaced.at) - to_ms(event.at) if replaced else None,
         at=event.at,
         cause=event.cause,
         drill=event.drill,
-        zone=item.zone,
+        zone=_zone_before(event, item),
         notice_s=None,
         lost_steps=0,
         lost_ms=0,
         lost_micros=0,
     )
+
+
+def _zone_before(event: NodeLost, item: AttemptBill) -> str:
+    """The zone in which a lost node stood."""
+    group = item.groups[event.group]
+    zones = [zone for at_ms, zone in group.zones if at_ms < to_ms(event.at) and zone]
+    return zones[-1] if group.name and zones else item.zone
 
 
 costs_router = Router(prefix="/v1")

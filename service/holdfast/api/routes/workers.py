@@ -1,4 +1,4 @@
-"""Routes of workers: registration and reports, with a token that is valid for one job."""
+"""Routes of workers: registration, rendezvous, reports; with a token for one job."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ from holdfast_worker.protocol.reports import Report, ReportKind
 
 from holdfast.api.dependencies import TheServices
 from holdfast.api.routing import Router
-from holdfast.api.schemas.workers import RegistrationIn, RegistrationOut, ReportsIn, ReportsOut
+from holdfast.api.schemas.workers import (
+    LeaderOut,
+    RegistrationIn,
+    RegistrationOut,
+    RendezvousIn,
+    RendezvousOut,
+    ReportsIn,
+    ReportsOut,
+)
 from holdfast.domain.access.permissions import WORKER_GRACE
 from holdfast.domain.jobs.drills import ms_until_drill
 from holdfast.domain.jobs.guards import grace_ms
 from holdfast.errors import HoldfastError, NotObservedYet
 from holdfast.services import Services
+from holdfast.store.rendezvous import ArrivingNode
 from holdfast.store.report_ingest import Accepted, ReportBatch
 
 router = Router(prefix="/v1/jobs/{job_id}", tags=["workers"])
@@ -29,6 +38,27 @@ def muster(job_id: str, body: RegistrationIn, services: TheServices) -> Registra
         services.nudge()
         raise
     return RegistrationOut(attempt=place.attempt, next=place.next, before=place.before)
+
+
+@router.post("/rendezvous", response_model=RendezvousOut)
+def rendezvous(job_id: str, body: RendezvousIn, services: TheServices) -> RendezvousOut:
+    """Register node 0 of a job whose nodes are in several groups, or return it to another node."""
+    arriving = ArrivingNode(
+        node=body.node,
+        group=body.group,
+        incarnation=body.incarnation,
+        joined=body.joined,
+        addresses=body.addresses,
+        port=body.port,
+    )
+    found = services.rendezvous.meet(job_id, arriving)
+    leader = found.leader and LeaderOut(
+        group=found.leader.group,
+        incarnation=found.leader.incarnation,
+        addresses=[*found.leader.addresses],
+        port=found.leader.port,
+    )
+    return RendezvousOut(leader=leader, start=found.start)
 
 
 @router.post("/reports", response_model=ReportsOut)

@@ -37,7 +37,10 @@ class PhasesOut(Schema):
 class GroupOut(Schema):
     """Nodes of one attempt with the same type and price."""
 
-    zone: str
+    name: str = Field(
+        default="", description="Name of the node group; empty if the job file has none."
+    )
+    zone: str = Field(description="Newest zone of the nodes; empty if they were never there.")
     nodes: int
     is_spot: bool
     micros: PhasesOut
@@ -125,8 +128,9 @@ class NodeLossOut(Schema):
     attempt: int
     node: int | None = Field(
         default=None,
-        description="The lost node, if the others kept running; otherwise null.",
+        description="The lost node, or the first one of a lost node group, if the others kept running; otherwise null.",
     )
+    group: str = Field(default="", description="The lost node group; empty for other losses.")
     replaced_after_ms: int | None = Field(
         default=None,
         description="Time until that node was replaced; null if it was not, and for other losses.",

@@ -398,9 +398,10 @@ class NodeCommandOut(Schema):
     command: str = Field(description="Text for a shell.")
 
 
-class LaunchEstimateOut(Schema):
-    """The cheapest known placement of a job before its launch."""
+class NodesEstimateOut(Schema):
+    """The cheapest known placement of a node group before its launch."""
 
+    name: str = Field(description="Name of the group in the job file.")
     nodes: int
     node: str | None = Field(
         description="Instance type, else accelerators of a node; null if the job file names neither."
@@ -411,11 +412,35 @@ class LaunchEstimateOut(Schema):
     )
     is_spot: bool
     micros_per_hour: int | None = Field(
+        description="Price of the group's nodes in micro-dollars; null if unknown."
+    )
+    is_old: bool = Field(description="True if the price is older than 90 days.")
+
+
+class LaunchEstimateOut(Schema):
+    """The cheapest known placement of a job before its launch."""
+
+    nodes: int
+    node: str | None = Field(
+        description="Instance type, else accelerators of a node; null if the job file names neither, or node groups differ."
+    )
+    place: str | None = Field(
+        description="Cloud and region; null if any is possible, or node groups differ."
+    )
+    is_pinned: bool = Field(
+        description="True if the job file names the place; false if it is merely the cheapest."
+    )
+    is_spot: bool
+    micros_per_hour: int | None = Field(
         description="Price of all nodes in micro-dollars; null if unknown."
     )
     is_old: bool = Field(description="True if the price is older than 90 days.")
     simulated: bool = Field(description="True if nothing is billed, as the nodes are not rented.")
     max_cost_usd: str | None = Field(description="The job's limit; null without one.")
+    groups: list[NodesEstimateOut] = Field(
+        default_factory=list,
+        description="The placement of each node group; empty if the job has none.",
+    )
 
 
 class RenderOut(Schema):

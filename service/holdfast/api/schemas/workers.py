@@ -1,8 +1,8 @@
-"""Schemas of worker registration and reports."""
+"""Schemas of worker registration, rendezvous and reports."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
@@ -14,6 +14,13 @@ MAX_COUNT: Final = 2**63 - 1
 """Largest number of a report or of an event of all jobs."""
 
 INCARNATION: Final = r"^[0-9A-Za-z_-]{1,64}$"
+MAX_NODES: Final = 1000
+"""Nodes of a job. A lower value rejects the largest jobs; a higher value lets a mistaken number through."""
+MAX_ADDRESSES: Final = 16
+"""Addresses of a node. A lower value may leave out the one that others reach; a higher value has them try more in vain."""
+
+NodeAddress = Annotated[str, Field(max_length=255, pattern=r"^[0-9A-Za-z._:-]+$")]
+"""An IP address or a host name."""
 
 
 class ReportIn(WorkerSchema):
@@ -68,4 +75,47 @@ class RegistrationOut(Schema):
     next: int = Field(description="Number of its next report.")
     before: int = Field(
         description="Number of reports of the attempt that others sent before its first."
+    )
+
+
+class RendezvousIn(WorkerSchema):
+    """A node of a group that looks for the other nodes of its job."""
+
+    node: int = Field(ge=0, lt=MAX_NODES, description="Its number among all nodes.")
+    group: str = Field(min_length=1, max_length=64, description="Name of its group.")
+    incarnation: str = Field(
+        pattern=INCARNATION,
+        description="Its incarnation: a random name, one for each program that runs on it.",
+    )
+    joined: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_SEQ,
+        description="Number of leaders that this incarnation has joined before.",
+    )
+    addresses: list[NodeAddress] = Field(
+        default=[],
+        max_length=MAX_ADDRESSES,
+        description="Addresses of node 0, the likeliest first; others need none.",
+    )
+    port: int = Field(default=0, ge=0, lt=2**16, description="Rendezvous port of node 0.")
+
+
+class LeaderOut(Schema):
+    """Node 0, which all others meet."""
+
+    group: str
+    incarnation: str
+    addresses: list[str]
+    port: int
+
+
+class RendezvousOut(Schema):
+    """Where a node meets the others."""
+
+    leader: LeaderOut | None = Field(
+        description="The last one to register; null while no node 0 of this launch has registered."
+    )
+    start: int = Field(
+        description="How often this node was sent to this leader before, which accepts only the newest start."
     )

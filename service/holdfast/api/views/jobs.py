@@ -20,7 +20,7 @@ from holdfast.domain.access.permissions import Action, Caller
 from holdfast.domain.billing.bill import Bill, compute_bill, current_step
 from holdfast.domain.checkpoints.history import CheckpointAttempt
 from holdfast.domain.events import RunsCompared, Submitted, encode
-from holdfast.domain.jobfile.spec import Engine, JobSpec, launcher_name
+from holdfast.domain.jobfile.spec import JobSpec, launcher_name
 from holdfast.domain.jobfile.spot_safety import accelerator_count
 from holdfast.domain.jobs import commands
 from holdfast.domain.jobs.commands import retry_refusal
@@ -178,11 +178,7 @@ def preemption_refusal(services: Services, job: Job, spec: JobSpec) -> str | Non
     """Return why nodes of this job cannot be preempted on request now; None if they can."""
     launcher = services.launchers.get(spec.engine)
     if not isinstance(launcher, Preemptible) and (launcher is None or launcher.saves_on_cancel):
-        return (
-            f"the {launcher_name(spec.engine)} launcher does not support preemption on request"
-            + "; scontrol requeue has the same effect, but is not recorded as a drill"
-            * (spec.engine is Engine.SLURM)
-        )
+        return f"the {launcher_name(spec.engine)} launcher does not support preemption on request"
     if not job.placed:
         return (
             "it has ended" if job.state is State.ENDED else f"it is {job.status} and has no nodes"

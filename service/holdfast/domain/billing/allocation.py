@@ -73,7 +73,8 @@ def allocate_costs(account: Bill, since: int = 1) -> list[CostAllocation]:
             total = sums[item.attempt, item.zone, day]
             total.ms += duration_by_phase(spans)
             for group in item.groups:
-                _add(sums[item.attempt, group.zone, day], account, item, group, spans)
+                for zone, part in _spans_by_zone(group, spans):
+                    _add(sums[item.attempt, zone, day], account, item, group, part)
     end = _free_since(account)
     for day, begin_ms, end_ms in split_by_day(end, end + account.tail_ms):
         sums[0, "", day].waiting_ms += end_ms - begin_ms
@@ -117,6 +118,23 @@ def _spans_by_day(spans: tuple[Span, ...]) -> list[tuple[date, list[Span]]]:
         for day, begin_ms, end_ms in split_by_day(span.begin_ms, span.end_ms):
             days[day].append(Span(span.phase, begin_ms, end_ms))
     return sorted(days.items())
+
+
+def _spans_by_zone(group: GroupBill, spans: list[Span]) -> Iterator[tuple[str, list[Span]]]:
+    """Split spans by the zones in which the group's nodes stood."""
+    if len(group.zones) == 1:
+        if group.zone:
+            yield group.zone, spans
+        return
+    for zone, since, until in group.stays(spans[0].begin_ms, spans[-1].end_ms):
+        yield (
+            zone,
+            [
+                Span(span.phase, max(span.begin_ms, since), min(span.end_ms, until))
+                for span in spans
+                if span.begin_ms < until and span.end_ms > since
+            ],
+        )
 
 
 def _add(

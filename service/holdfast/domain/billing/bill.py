@@ -40,9 +40,15 @@ from holdfast.domain.attempts import (
     LatestPoint,
     NodeLoss,
     RankStart,
-    RateChange,
     collect_attempts,
     retained_steps,
+)
+from holdfast.domain.billing.group_bill import (
+    GroupBill,
+    PriceStep,
+    group_bills,
+    is_estimate,
+    price_steps,
 )
 from holdfast.domain.billing.phases import (
     Phase,
@@ -55,16 +61,13 @@ from holdfast.domain.billing.phases import (
     useful_ms_within,
 )
 from holdfast.domain.billing.provider_rules import Adjustment, BilledUsage, adjustments
-from holdfast.domain.billing.rate import RateSchedule, to_ms
+from holdfast.domain.billing.rate import to_ms
 from holdfast.domain.events import (
     CancelRequested,
     Cause,
     Event,
     Finished,
-    NodeLost,
-    NodeReplaced,
     Paused,
-    PriceChanged,
     ResumeRequested,
     Submitted,
 )
@@ -79,37 +82,6 @@ __all__ = [
     "PriceStep",
     "compute_bill",
 ]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PriceStep:
-    """Price of nodes from a time on."""
-
-    at: datetime
-    group: int
-    micros_per_hour: int
-    source: str
-    """Source of the price, or the node that was lost or replaced."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GroupBill:
-    """The identical nodes of an attempt."""
-
-    zone: str
-    nodes: int
-    is_spot: bool
-    rate: RateSchedule
-    on_demand_rate: RateSchedule
-    running: RateSchedule
-    """Number of nodes that ran, over time like a rate."""
-    micros: Phases
-    on_demand_micros: Phases
-    """On-demand cost of the same phases."""
-
-    def node_ms(self, begin_ms: int, end_ms: int) -> int:
-        """Time in a span multiplied by the number of nodes that ran."""
-        return self.running.accrue(begin_ms, end_ms)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -348,47 +320,6 @@ def _pauses(facts: Iterable[Event], until: datetime) -> Iterator[tuple[int, int]
         yield since, to_ms(until) + 1
 
 
-def _groups(attempt: Attempt, spans: Sequence[Span], begin_ms: int) -> tuple[GroupBill, ...]:
-    groups = []
-    for number, part in enumerate(attempt.ready.parts):
-        paid = RateSchedule.flat(attempt.ready.at, part.micros_per_hour)
-        full = RateSchedule.flat(attempt.ready.at, part.on_demand_micros_per_hour)
-        running = RateSchedule.flat(attempt.ready.at, part.nodes)
-        for change in attempt.changes:
-            if change.group == number:
-                paid = paid.with_price_change(change.at, change.micros_per_hour)
-                full = full.with_price_change(change.at, change.on_demand_micros_per_hour)
-            if change.group == number and not isinstance(change, PriceChanged):
-                running = running.with_price_change(change.at, change.nodes)
-        groups.append(
-            GroupBill(
-                zone=part.zone,
-                nodes=part.nodes,
-                is_spot=part.is_spot,
-                rate=paid,
-                on_demand_rate=full,
-                running=running,
-                micros=cost_by_phase(spans, paid, begin_ms),
-                on_demand_micros=cost_by_phase(spans, full, begin_ms),
-            )
-        )
-    return tuple(groups)
-
-
-def _price_source(change: RateChange) -> str:
-    match change:
-        case PriceChanged(price_source=source):
-            return source
-        case NodeLost(node=node):
-            return f"node {node} was lost"
-        case NodeReplaced(node=node):
-            return f"node {node} was replaced"
-
-
-def _is_estimate(change: RateChange) -> bool:
-    return isinstance(change, PriceChanged) and change.is_price_estimate
-
-
 def _lost_steps(start: RankStart, kept: float) -> int:
     """Steps of a start of the ranks that were or must be repeated."""
     if start.training is None or start.last_step is None or kept == math.inf:
@@ -407,7 +338,7 @@ def _attempt_bill(
     lost_steps = [
         _lost_steps(start, steps) for start, steps in zip(attempt.starts, kept, strict=True)
     ]
-    groups = _groups(attempt, spans, begin_ms)
+    groups = group_bills(attempt, spans, begin_ms)
     held = [change for change in attempt.changes if change.at > ready.at]
     return AttemptBill(
         attempt=ready.attempt,
@@ -422,7 +353,7 @@ def _attempt_bill(
         simulated=ready.simulated,
         price_source=ready.price_source,
         price_as_of=ready.price_as_of,
-        is_price_estimate=ready.is_price_estimate or any(map(_is_estimate, held)),
+        is_price_estimate=ready.is_price_estimate or any(map(is_estimate, held)),
         first_step=training.step if training else None,
         last_step=attempt.last_step,
         lost_steps=sum(lost_steps),
@@ -434,15 +365,7 @@ def _attempt_bill(
         begin_ms=begin_ms,
         spans=spans,
         groups=groups,
-        price_changes=tuple(
-            PriceStep(
-                at=change.at,
-                group=change.group,
-                micros_per_hour=change.micros_per_hour,
-                source=_price_source(change),
-            )
-            for change in sorted(held, key=lambda c: c.at)
-        ),
+        price_changes=tuple(price_steps(held)),
         node_losses=tuple(attempt.node_losses),
         hosted_times=tuple(attempt.hosted_times),
         ms=duration_by_phase(spans),

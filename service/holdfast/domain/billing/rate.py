@@ -52,6 +52,16 @@ class RateSchedule:
         others = (step for step in self.steps if step[0] != at_ms)
         return RateSchedule(tuple(sorted((*others, (at_ms, micros_per_hour)))))
 
+    def with_node_change(self, at: datetime, micros_per_hour: int) -> RateSchedule:
+        """The schedule after nodes were lost or replaced.
+
+        These arrive in order. A change before the start applies from the start. Later price changes
+        that arrived before it concerned nodes that were gone, and are dropped.
+        """
+        at_ms = max(to_ms(at), self.steps[0][0])
+        before = (step for step in self.steps if step[0] < at_ms)
+        return RateSchedule((*before, (at_ms, micros_per_hour)))
+
     def micros_per_hour_at(self, at_ms: int) -> int:
         """The price at a time; before all changes, the first price."""
         return next(

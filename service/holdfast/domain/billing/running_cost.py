@@ -7,10 +7,10 @@ observation. They exclude provider rules: see `holdfast.domain.billing.provider_
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from holdfast.domain.billing.rate import MS_PER_HOUR, RateSchedule, to_ms, to_time
 
@@ -41,6 +41,9 @@ RETAINED_METERS: Final = 8
 """Ended placements whose price may still change. A lower value refuses late price changes; a higher value stores more meters
 with every event.
 """
+
+RateStep: TypeAlias = Callable[[RateSchedule], RateSchedule]
+"""A change of the rate of a group of nodes."""
 
 MAX_LINE_RATE: Final = 2**40
 """Upper bound in micro-dollars per hour, about a million dollars: SQL multiplies it by milliseconds per hour in 64 bits."""
@@ -94,11 +97,11 @@ class AttemptMeter:
             yield month
             month = Month.containing(month.end)
 
-    def with_price_change(self, group: int, at: datetime, micros_per_hour: int) -> AttemptMeter:
-        """The meter after a price change; unchanged if the group does not exist."""
+    def with_rate(self, group: int, change: RateStep) -> AttemptMeter:
+        """The meter after a change of a group's rate; unchanged if the group does not exist."""
         if group >= len(self.tariffs):
             return self
-        changed = self.tariffs[group].with_price_change(at, micros_per_hour)
+        changed = change(self.tariffs[group])
         return replace(self, tariffs=(*self.tariffs[:group], changed, *self.tariffs[group + 1 :]))
 
 
@@ -219,10 +222,21 @@ class RunningCost:
         self, attempt: int, group: int, at: datetime, micros_per_hour: int
     ) -> RunningCost:
         """The account after a price change of an attempt's nodes."""
+        return self._with_rate(
+            attempt, group, lambda rate: rate.with_price_change(at, micros_per_hour)
+        )
+
+    def with_node_change(
+        self, attempt: int, group: int, at: datetime, micros_per_hour: int
+    ) -> RunningCost:
+        """The account after nodes of an attempt were lost or replaced."""
+        return self._with_rate(
+            attempt, group, lambda rate: rate.with_node_change(at, micros_per_hour)
+        )
+
+    def _with_rate(self, attempt: int, group: int, change: RateStep) -> RunningCost:
         meters = tuple(
-            meter.with_price_change(group, at, micros_per_hour)
-            if meter.attempt == attempt
-            else meter
+            meter.with_rate(group, change) if meter.attempt == attempt else meter
             for meter in self.meters
         )
         return replace(self, meters=meters)

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from holdfast.domain.attempts import collect_attempts
 from holdfast.domain.checkpoints.history import CheckpointAttempt, CheckpointHistory
-from holdfast.domain.events import Event, NodeReplaced, Outcome, RunDescribed, RunsCompared
+from holdfast.domain.events import Event, Outcome, RunDescribed, RunsCompared
 from holdfast.domain.events.values import Versions
 from holdfast.domain.jobs.job import Job
 
@@ -67,7 +68,11 @@ def compare_runs(
         other_batches=steps.other_batches,
         values=steps.values,
         other_values=steps.other_values,
-        replaced_nodes=sum(isinstance(fact, NodeReplaced) for fact in facts),
+        replaced_nodes=sum(
+            loss.replaced is not None
+            for attempt in collect_attempts(facts, {})
+            for loss in attempt.node_losses
+        ),
         versions=_versions(facts, version),
         by=by,
     )

@@ -79,11 +79,22 @@ def _requested(spec: JobSpec, checkout: Checkout | None) -> dict[str, Any]:
         "run": spec.run,
         "num_nodes": spec.nodes_as_written,
         "resources": spec.resources,
+        **_groups(spec),
         "image": image,
         "image_is_pinned": is_pinned(image),
         "folder": checkout.folder if checkout else None,
         "job_file": job_file(spec),
     }
+
+
+def _groups(spec: JobSpec) -> dict[str, Any]:
+    if not spec.holdfast.groups:
+        return {}
+    groups = {
+        part.name: {"num_nodes": part.num_nodes, "resources": dict(part.resources)}
+        for part in spec.parts
+    }
+    return {"groups": groups}
 
 
 def _result(newest: CheckpointAttempt | None) -> dict[str, Any] | None:

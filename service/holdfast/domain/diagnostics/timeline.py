@@ -24,6 +24,9 @@ from holdfast.domain.events import (
     Finished,
     GuardTripped,
     LimitsChanged,
+    NodeLost,
+    NodeReplaced,
+    NodesReady,
     Outcome,
     Paused,
     PauseRequested,
@@ -35,6 +38,7 @@ from holdfast.domain.events import (
     Submitted,
     TrainingStarted,
 )
+from holdfast.domain.events.values import NodeGroup
 from holdfast.domain.jobfile.limits import MICROS_PER_USD
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobs.job import IN_TRAINING, Job, State, hosting_text, node_names
@@ -46,6 +50,7 @@ CAUSE_TEXT: Final = {
     Cause.LAUNCHER_FORGOT: "lost by the launcher",
     Cause.USER_ERROR: "the program failed",
     Cause.PAUSED: "nodes released for a pause",
+    Cause.ENDED: "its program ended",
 }
 NODE_CAUSE_TEXT: Final = {
     Cause.PREEMPTED: "was preempted",
@@ -218,19 +223,19 @@ def _denial_sentences(facts: Sequence[Event], attempts: Sequence[Attempt]) -> It
 def _attempt_sentences(attempt: Attempt, item: AttemptBill, spec: JobSpec) -> Iterator[Sentence]:
     mark = item.simulated or item.is_price_estimate
     ready = attempt.ready
-    nodes = f"{ready.nodes} node{'s' * (ready.nodes != 1)}"
-    if ready.instance_type:
-        nodes = f"{ready.nodes} \u00d7 {ready.instance_type}"
     yield Sentence(
         ready.at,
-        f"Attempt {item.attempt}: {nodes} provisioned in {item.zone} after {_duration_text(item.waiting_ms - item.paused_ms)}, "
+        f"Attempt {item.attempt}: {_nodes_text(ready)} after {_duration_text(item.waiting_ms - item.paused_ms)}, "
         f"{_usd(ready.micros_per_hour, mark)}/h.",
     )
     for change in attempt.changes:
         if isinstance(change, PriceChanged) and change.at > ready.at:
             yield Sentence(change.at, f"Price changed to {_usd(change.micros_per_hour, mark)}/h.")
-    for loss in attempt.node_losses:
-        yield from _node_loss_sentences(loss, waits=spec.min_nodes is None)
+    if ready.has_named_groups:
+        yield from _group_sentences(attempt, mark)
+    else:
+        for loss in attempt.node_losses:
+            yield from _node_loss_sentences(loss, waits=spec.min_nodes is None)
     yield from _replacement_sentences(attempt)
     for start in attempt.starts:
         if start.training is not None:
@@ -251,6 +256,49 @@ def _attempt_sentences(attempt: Attempt, item: AttemptBill, spec: JobSpec) -> It
             attempt.lost.at,
             f"Attempt {item.attempt} ended: {cause}{detail}. {_lost_work_text(item, mark)}",
         )
+
+
+def _nodes_text(ready: NodesReady) -> str:
+    """The nodes that an attempt begins with, and where they stand."""
+    if ready.has_named_groups:
+        stand = [part for part, running in ready.running_parts if running]
+        groups = [f"{part.name} ({_part_text(part, ready)})" for part in stand]
+        waits = [part.name for part, running in ready.running_parts if not running]
+        missing = f", without {' and '.join(waits)}," if waits else ""
+        return f"{', '.join(groups)} provisioned{missing}"
+    nodes = f"{ready.nodes} node{'s' * (ready.nodes != 1)}"
+    if ready.instance_type:
+        nodes = f"{ready.nodes} \u00d7 {ready.instance_type}"
+    return f"{nodes} provisioned in {ready.zone}"
+
+
+def _part_text(part: NodeGroup, ready: NodesReady) -> str:
+    kind = part.instance_type or ready.instance_type
+    nodes = f"{part.nodes} \u00d7 {kind}" if kind else f"{part.nodes} node{'s' * (part.nodes != 1)}"
+    return f"{nodes} in {part.zone}"
+
+
+def _group_sentences(attempt: Attempt, mark: bool) -> Iterator[Sentence]:
+    """When node groups were lost, released, replaced, or there for the first time."""
+    ready, lost_at = attempt.ready, dict[int, datetime]()
+    for change in attempt.changes:
+        if isinstance(change, PriceChanged):
+            continue
+        name = ready.groups[change.group].name
+        if isinstance(change, NodeLost) and not change.nodes:
+            how = "was lost without notice" if change.cause is Cause.NODE_FAILED else None
+            how = how or f"ended: {CAUSE_TEXT[change.cause]}"
+            how = f"was {DRILL_TEXT}" if change.drill else how
+            detail = f" ({change.detail})" if change.detail else ""
+            lost_at[change.group] = change.at
+            yield Sentence(change.at, f"Group {name} {how}{detail}.")
+        elif isinstance(change, NodeReplaced) and (part := change.placed) and change.nodes == part.nodes:  # fmt: skip
+            since = lost_at.pop(change.group, None)
+            waited = _short_duration_text(max(0, to_ms(change.at) - to_ms(since or ready.at)))
+            how = "was replaced" if since else "is there"
+            price = f"{_usd(part.micros_per_hour, mark or change.is_price_estimate)}/h"
+            where = _part_text(part, ready)
+            yield Sentence(change.at, f"Group {name} {how} after {waited}: {where}, {price}.")
 
 
 def _node_loss_sentences(loss: NodeLoss, *, waits: bool) -> Iterator[Sentence]:

@@ -9,7 +9,7 @@ from typing import ClassVar, Final, TypeAlias
 from pydantic import AwareDatetime
 
 from holdfast.domain.events.base import EventBase, Source
-from holdfast.domain.events.values import Attempt, Count, NodeGroup
+from holdfast.domain.events.values import Attempt, Count, NodeGroup, Nodes
 
 
 class Cause(StrEnum):
@@ -24,6 +24,8 @@ class Cause(StrEnum):
     USER_ERROR = "user_error"
     PAUSED = "paused"
     """Released because the job pauses."""
+    ENDED = "ended"
+    """Released because the program on them has ended, while nodes of other groups run."""
 
 
 PREEMPTION_CAUSES: Final = frozenset({Cause.PREEMPTED, Cause.NODE_FAILED})
@@ -54,7 +56,10 @@ class CapacityDenied(EventBase):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodesReady(EventBase):
-    """All nodes are running and billed from now on. Begins attempt number `attempt`."""
+    """The nodes are running and billed from now on. Begins attempt number `attempt`.
+
+    All nodes, except for those of node groups that are still absent.
+    """
 
     source: ClassVar[Source] = Source.LAUNCHER
     attempt: int
@@ -80,6 +85,23 @@ class NodesReady(EventBase):
     """Whether the nodes are spot instances; None if unknown."""
     groups: tuple[NodeGroup, ...] = ()
     """Node groups if the nodes differ, adding up to the sums above; empty if all are alike."""
+    absent_nodes: Nodes = ()
+    """Nodes that do not run yet, of groups with price 0. A `NodeReplaced` follows for each."""
+
+    @property
+    def has_named_groups(self) -> bool:
+        """Whether the groups are those of the job file, each lost and replaced as a whole."""
+        return any(part.name for part in self.groups)
+
+    @property
+    def running_parts(self) -> tuple[tuple[NodeGroup, int], ...]:
+        """The node groups, each with its number of nodes that are not absent."""
+        found, first = list[tuple[NodeGroup, int]](), 0
+        for part in self.parts:
+            absent = sum(first <= node < first + part.nodes for node in self.absent_nodes)
+            found.append((part, part.nodes - absent))
+            first += part.nodes
+        return tuple(found)
 
     @property
     def parts(self) -> tuple[NodeGroup, ...]:
@@ -140,17 +162,19 @@ class CapacityLost(EventBase):
 class NodeLost(EventBase):
     """A node of an attempt is lost; the others keep running until it is replaced.
 
-    Only launchers without `PriceChanged` record it, for placements without `groups`.
+    A node group that is lost as a whole has one such event for each of its nodes.
     """
 
     source: ClassVar[Source] = Source.LAUNCHER
-    group: ClassVar[int] = 0
-    """The group whose price changes, as in `PriceChanged`."""
+    group: Count = 0
+    """The group whose nodes and price change, as in `PriceChanged`."""
     attempt: Attempt
     node: int
     """Index of the node in its placement, from 0."""
+    with_node: Count | None = None
+    """The node with whose loss the launcher released this one: both are one preemption. None if it was lost itself."""
     nodes: int
-    """Number of nodes that run from then on."""
+    """Number of nodes of the group that run from then on."""
     micros_per_hour: int
     """Price of these nodes together, in micro-dollars per hour."""
     on_demand_micros_per_hour: int
@@ -168,20 +192,29 @@ class NodeLost(EventBase):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeReplaced(EventBase):
-    """A lost node of an attempt was replaced, and the new node is billed from now on."""
+    """A lost node of an attempt was replaced, or an absent one is there.
+
+    It is billed from now on.
+    """
 
     source: ClassVar[Source] = Source.LAUNCHER
-    group: ClassVar[int] = 0
-    """The group whose price changes, as in `PriceChanged`."""
+    group: Count = 0
+    """The group whose nodes and price change, as in `PriceChanged`."""
     attempt: Attempt
     node: int
     """Index of the node in its placement, from 0."""
     nodes: int
-    """Number of nodes that run from then on."""
+    """Number of nodes of the group that run from then on."""
     micros_per_hour: int
     """Price of these nodes together, in micro-dollars per hour."""
     on_demand_micros_per_hour: int
     """On-demand price of the same nodes."""
+    placed: NodeGroup | None = None
+    """Where all nodes of the group stand now, and their price; None if where they stood before."""
+    price_source: str = ""
+    """Source of the price for display; empty if the launcher sets it."""
+    is_price_estimate: bool = False
+    """Whether the price is a high estimate for lack of a source."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

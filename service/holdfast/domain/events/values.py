@@ -69,11 +69,18 @@ class NodeGroup:
 
     nodes: int
     zone: str
+    """Zone of the nodes; empty while they are absent."""
     is_spot: bool
     micros_per_hour: int
     """Price of all nodes of the group together."""
     on_demand_micros_per_hour: int
     """On-demand price of the same nodes."""
+    name: str = ""
+    """Name of the group in the job file; empty if the file has none."""
+    cloud: str = ""
+    """Cloud in SkyPilot's spelling; empty if that of the placement applies."""
+    instance_type: str = ""
+    """Instance type of a node; empty if that of the placement applies."""
 
 
 def _finite(value: Any) -> Any:

@@ -134,7 +134,10 @@ class SavingFailed(EventBase):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RanksRestarted(EventBase):
-    """A rank failed, all ranks have ended, and they start again on the nodes of the attempt."""
+    """A rank failed or nodes were lost, and all ranks have ended and start again.
+
+    They do so on the nodes of the attempt.
+    """
 
     source: ClassVar[Source] = Source.WORKER
     attempt: Attempt
@@ -144,7 +147,7 @@ class RanksRestarted(EventBase):
     """Exit code of the failed rank; 128 + n after signal n."""
     detail: str = ""
     node_lost: bool = False
-    """Whether it failed with its node, in whose place there is another one: no failure of the program."""
+    """Whether nodes were lost, in whose place there are others before the ranks start: no failure of the program."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

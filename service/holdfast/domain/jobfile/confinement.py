@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from holdfast.domain.jobfile.resource_options import resource_options
 from holdfast.domain.jobfile.spec import Engine, JobSpec
 from holdfast.errors import ValidationIssue
 
@@ -71,8 +70,8 @@ def store_folder(spec: JobSpec) -> str | None:
 
 def engines_of(spec: JobSpec) -> tuple[Engine, ...]:
     """Engines of a job: its own, and Slurm if SkyPilot would use a Slurm cluster."""
-    words = (candidate.options for candidate in resource_options(spec.resources))
-    clouds = {candidate.cloud for candidate in resource_options(spec.resources)}
+    words = (candidate.options for candidate in spec.options)
+    clouds = {candidate.cloud for candidate in spec.options}
     clouds |= {str(one.get("cloud") or "").strip().lower() for one in words}
     return (spec.engine, Engine.SLURM) if Engine.SLURM in clouds else (spec.engine,)
 

@@ -26,6 +26,9 @@ def migrate_deprecated(raw: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, 
     if isinstance(task.get("resources"), dict):
         task["resources"] = _resources(task["resources"], notes)
         _restarts(task, notes)
+    if isinstance(block := task.get("holdfast"), dict) and isinstance(block.get("groups"), list):
+        groups = [_group(group, n, notes) for n, group in enumerate(block["groups"])]
+        task["holdfast"] = {**block, "groups": groups}
     if isinstance(old := task.get("experimental"), dict) and old.keys() == {"config_overrides"}:
         del task["experimental"]
         task.setdefault("config", old["config_overrides"])
@@ -45,12 +48,21 @@ def migrate_deprecated(raw: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, 
     return task, tuple(notes)
 
 
-def _resources(resources: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    fresh = _node(resources, "resources", notes)
+def _group(group: Any, number: int, notes: list[str]) -> Any:
+    if not isinstance(group, dict) or not isinstance(group.get("resources"), dict):
+        return group
+    place = f"holdfast.groups[{number}].resources"
+    return {**group, "resources": _resources(group["resources"], notes, place)}
+
+
+def _resources(
+    resources: dict[str, Any], notes: list[str], place: str = "resources"
+) -> dict[str, Any]:
+    fresh = _node(resources, place, notes)
     for word in LISTS:
         if isinstance(entries := fresh.get(word), list):
             fresh[word] = [
-                _node(entry, f"resources.{word}[{n}]", notes) if isinstance(entry, dict) else entry
+                _node(entry, f"{place}.{word}[{n}]", notes) if isinstance(entry, dict) else entry
                 for n, entry in enumerate(entries)
             ]
     return fresh

@@ -17,6 +17,7 @@ import yaml
 from holdfast.domain.jobfile.bounded_yaml import NotReadable, compose, construct
 from holdfast.domain.jobfile.deprecated import migrate_deprecated
 from holdfast.domain.jobfile.env_vars import ENVS, SECRETS, duplicate_names, parse_variables
+from holdfast.domain.jobfile.node_groups import group_flaws, total_nodes
 from holdfast.domain.jobfile.spec import JobFile, JobSpec, NodeRange
 from holdfast.domain.jobfile.validation import validate
 from holdfast.errors import BadJobFile, ValidationIssue
@@ -88,6 +89,7 @@ def parse_job_file(text: str, overrides: Overrides = Overrides()) -> ParsedJobFi
         *secret_flaws,
         *duplicate_names(envs, secrets),
         *file_flaws,
+        *(group_flaws(file) if file else ()),
         *workdir_flaws,
         *mount_flaws,
     )
@@ -155,7 +157,7 @@ def _spec(file: JobFile, raw: dict[str, Any], workdir: str | None) -> JobSpec:
         more["workdir"] = (
             file.workdir
         )  # A git repository: only an engine that clones can make something of it.
-    nodes = file.num_nodes
+    nodes = total_nodes(file)
     if isinstance(nodes, int):
         nodes = NodeRange(min=nodes, max=nodes)
     return JobSpec(

@@ -80,16 +80,32 @@ class ResourceOption:
         return {"": None, "*": None, "k8s": "kubernetes"}.get(head, head)
 
 
-def resource_options(resources: Mapping[str, Any]) -> tuple[ResourceOption, ...]:
-    """The options of a job in the order of the file."""
+PLACES: Final = ("infra", "cloud", "region", "zone", *LISTS)
+"""Keys that say where nodes are looked for."""
+
+
+def merge_group(resources: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge the options of a node group over those of its job.
+
+    Where the group says where its nodes are looked for, nothing of the job's places applies.
+    """
+    names_place = any(own.get(word) for word in PLACES)
+    inherited = {w: v for w, v in resources.items() if not (names_place and w in PLACES)}
+    return _merge_options(inherited, own)
+
+
+def resource_options(
+    resources: Mapping[str, Any], pointer: str = "#/resources"
+) -> tuple[ResourceOption, ...]:
+    """The options of a job in the order of the file; `pointer` is that of `resources` there."""
     for word in LISTS:
         if entries := resources.get(word):
             common = {key: value for key, value in resources.items() if key not in LISTS}
             return tuple(
-                ResourceOption(f"#/resources/{word}/{n}", _merge_options(common, entry), entry)
+                ResourceOption(f"{pointer}/{word}/{n}", _merge_options(common, entry), entry)
                 for n, entry in enumerate(entries)
             )
-    return (ResourceOption("#/resources", resources, resources),)
+    return (ResourceOption(pointer, resources, resources),)
 
 
 def uses_spot(candidate: ResourceOption) -> bool:

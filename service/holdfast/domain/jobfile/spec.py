@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final
 from urllib.parse import unquote
@@ -17,7 +18,6 @@ from holdfast_worker.protocol.policies import (
 )
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Discriminator,
@@ -27,6 +27,21 @@ from pydantic import (
 
 from holdfast.domain.access.permissions import PROJECT_NAME
 from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobfile.resource_options import (
+    LISTS,
+    ResourceOption,
+    merge_group,
+    resource_options,
+)
+from holdfast.domain.jobfile.resources import (
+    Resources,
+    SpecModel,
+    Text,
+    deliverable,
+    if_given,
+    is_text,
+    listed,
+)
 from holdfast.domain.jobfile.retention_policy import RetentionPolicy
 
 STORE_PATTERN: Final = r"^(s3://[^/\s]+(/.*)?|file:///.+)$"
@@ -47,8 +62,6 @@ systems limit the environment of a program.
 
 MAX_NODES: Final = 1000
 """Maximum nodes of one job. A lower value refuses large runs; a higher value lets a typing error rent as many."""
-
-NOT_TEXT: Final = "contains half of a surrogate pair, which is not text; remove it"
 
 
 class Engine(StrEnum):
@@ -75,17 +88,6 @@ def engine_of(resources: Mapping[str, Any]) -> Engine:
     """The launcher type of a job: `local`, `slurm[/...]`, or SkyPilot for anything else."""
     head = str(resources.get("infra") or "").split("/")[0].lower()
     return Engine(head) if head in tuple(Engine) else Engine.SKYPILOT
-
-
-def _deliverable(text: str) -> str:
-    """Check that a program can receive the text."""
-    if "\0" in text:
-        raise ValueError("contains a NUL character, which programs cannot receive; remove it")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(NOT_TEXT) from error
-    return text
 
 
 def _cadence(text: str) -> str:
@@ -124,59 +126,14 @@ def _named(job_id: str) -> str:
     return job_id
 
 
-def _listed(value: Any) -> Any:
-    return value if isinstance(value, list) else [value]
-
-
-def _recovery(value: Any) -> Any:
-    return {"strategy": value} if isinstance(value, str) else value
-
-
-def _if_given(check: Callable[[Any], Any]) -> AfterValidator:
-    """A check that accepts null, which means unset everywhere."""
-    return AfterValidator(lambda value: None if value is None else check(value))
-
-
-def _accelerators(value: Any) -> Any:
-    counts = value.values() if isinstance(value, Mapping) else ()
-    numbers = all(n is None or (_is_number(n) and n > 0) for n in counts)
-    names = value if isinstance(value, list) else ()
-    if not isinstance(value, str | Mapping | list) or not numbers or not all(map(_is_text, names)):
-        raise ValueError(f"{value!r} is not an accelerator; write one such as A100:8, or a list")
-    return value
-
-
-def _ports(value: Any) -> Any:
-    items = value if isinstance(value, list) else [value]
-    if not all(isinstance(item, int | str) and not isinstance(item, bool) for item in items):
-        raise ValueError(f"{value!r} is not a port; write one such as 8080 or 8080-8090, or a list")
-    return value
-
-
-def _autostop(value: Any) -> Any:
-    words = {"idle_minutes", "down", "wait_for", "hook", "hook_timeout"}
-    if isinstance(value, Mapping):
-        if odd := sorted(map(str, value.keys() - words)):
-            raise ValueError(f"unknown key {odd[0]!r}; known keys are {', '.join(sorted(words))}")
-    elif not isinstance(value, bool | int) and not re.fullmatch(r"\d+[mhdw]?", str(value)):
-        raise ValueError(f"{value!r} is not an autostop time; write minutes such as 30, or 2h")
-    return value
-
-
-def _image(value: Any) -> Any:
-    if not isinstance(value, str | Mapping):
-        raise ValueError(f"{value!r} is not an image; write its id, or a mapping of regions to ids")  # noqa: TRY004
-    return value
-
-
 def _workdir(value: Any) -> Any:
     if isinstance(value, str):
-        return _deliverable(value)
+        return deliverable(value)
     if not isinstance(value, Mapping) or not {"url"} <= value.keys() <= {"url", "ref"}:
         raise ValueError(
             f"{value!r} is not a folder; write one, or url and ref of a git repository"
         )
-    if not all(map(_is_text, value.values())):
+    if not all(map(is_text, value.values())):
         raise ValueError("url and ref of a git repository are texts; put them in quotes")
     return value
 
@@ -198,24 +155,8 @@ def _mount(value: Any) -> Any:
     return value
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-Text = Annotated[str, AfterValidator(_deliverable)]
-Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_deliverable)]
-Scalar = str | int | float | None
-Script = Annotated[str, Field(min_length=1), AfterValidator(_deliverable)]
-
-
-class SpecModel(BaseModel):
-    """Base of frozen models that reject unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(deliverable)]
+Script = Annotated[str, Field(min_length=1), AfterValidator(deliverable)]
 
 
 class NodeRange(SpecModel):
@@ -270,18 +211,84 @@ class Checkpoint(SpecModel):
     """Action of the worker after three consecutive failed checkpoints."""
 
 
+MIN_GROUPS: Final = 2
+MAX_GROUPS: Final = 26
+"""Maximum node groups of a job: a letter identifies each. A higher value needs longer names than SkyPilot accepts."""
+GROUP_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,19}")
+
+
+def _group_name(name: str) -> str:
+    if not GROUP_NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} is not a name of a group; write at most 20 lower-case letters, digits and -, the first a letter"
+        )
+    return name
+
+
+def _group_nodes(value: Any) -> Any:
+    if type(value) is not int or not 1 <= value <= MAX_NODES:
+        raise ValueError(
+            f"{value!r} is not a number of nodes; write a whole number from 1 to {MAX_NODES}"
+        )
+    return value
+
+
+class GroupSpec(SpecModel):
+    """Nodes of a job with resources of their own, which SkyPilot runs as a managed job."""
+
+    name: Annotated[str, AfterValidator(_group_name)]
+    num_nodes: Annotated[int, BeforeValidator(_group_nodes)]
+    resources: Resources = Resources()
+    """Options that are merged over those of the job."""
+
+    @property
+    def own_options(self) -> dict[str, Any]:
+        """The options as written, without nulls."""
+        options = _without_nulls(self.resources.model_dump(mode="json"))
+        return {
+            word: [_without_nulls(entry) for entry in value] if word in LISTS else value
+            for word, value in options.items()
+        }
+
+
+def _without_nulls(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {word: value for word, value in options.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobPart:
+    """Nodes of a job with the same resources: a node group, or all nodes without groups."""
+
+    name: str
+    """Name of the group; empty without groups."""
+    pointer: str
+    """JSON pointer of its own resources in the job file."""
+    first_node: int
+    """Number of its first node in the job, from 0."""
+    num_nodes: int
+    resources: Mapping[str, Any]
+    """All options that apply: those of the group merged over those of the job."""
+
+    @property
+    def options(self) -> tuple[ResourceOption, ...]:
+        """The alternative node types, in the order of the file."""
+        return resource_options(self.resources, self.pointer)
+
+
 class HoldfastBlock(SpecModel):
     """The `holdfast:` block of a job file."""
 
     checkpoint: Checkpoint | None = None
     """Checkpoint settings; None disables checkpoints, so every preemption restarts at step 0."""
     limits: Limits = Limits()
+    groups: list[GroupSpec] = Field(default_factory=list)
+    """Groups of nodes with different resources; empty if all nodes have the same."""
     recovery: RecoveryMode = RecoveryMode.IN_PROCESS
     """What the ranks of other nodes do if ranks are lost."""
     project: Annotated[str, Field(pattern=PROJECT_NAME)] | None = None
     """Project of the job; None if the submission or the service sets it."""
     tags: dict[str, Text] = Field(default_factory=dict)
-    notify: Annotated[list[Text], BeforeValidator(_listed), Field(max_length=MAX_JOB_CHANNELS)] = (
+    notify: Annotated[list[Text], BeforeValidator(listed), Field(max_length=MAX_JOB_CHANNELS)] = (
         Field(default_factory=list, repr=False, exclude=True)
     )
     """Notification URLs of the job. They are secrets and are excluded from stored and displayed specs."""
@@ -320,6 +327,44 @@ class JobSpec(SpecModel):
         if self.min_nodes is None:
             return self.num_nodes
         return {"min": self.min_nodes, "max": self.num_nodes}
+
+    @property
+    def parts(self) -> tuple[JobPart, ...]:
+        """The node groups, or all nodes as one part without groups."""
+        if not self.holdfast.groups:
+            return (
+                JobPart(
+                    name="",
+                    pointer="#/resources",
+                    first_node=0,
+                    num_nodes=self.num_nodes,
+                    resources=self.resources,
+                ),
+            )
+        found, first = list[JobPart](), 0
+        for number, group in enumerate(self.holdfast.groups):
+            found.append(
+                JobPart(
+                    name=group.name,
+                    pointer=f"#/holdfast/groups/{number}/resources",
+                    first_node=first,
+                    num_nodes=group.num_nodes,
+                    resources=merge_group(self.resources, group.own_options),
+                )
+            )
+            first += group.num_nodes
+        return tuple(found)
+
+    @property
+    def options(self) -> tuple[ResourceOption, ...]:
+        """The alternative node types of all parts."""
+        return tuple(option for part in self.parts for option in part.options)
+
+    def of_part(self, part: JobPart) -> JobSpec:
+        """This job as if it had only the nodes of one part."""
+        block = self.holdfast.model_copy(update={"groups": []})
+        changes = {"num_nodes": part.num_nodes, "resources": dict(part.resources)}
+        return self.model_copy(update={**changes, "min_nodes": None, "holdfast": block})
 
     @property
     def engine(self) -> Engine:
@@ -366,57 +411,6 @@ class JobSpec(SpecModel):
         return ""
 
 
-class Strict(SpecModel):
-    """Base of models that keep values as written: implicit type conversion is an error."""
-
-    model_config = ConfigDict(strict=True)
-
-
-class Recovery(Strict):
-    """SkyPilot's recovery options after the loss of nodes or a program failure."""
-
-    strategy: str | None = None
-    max_restarts_on_errors: Annotated[int, Field(ge=0, le=99)] | None = None
-    recover_on_exit_codes: Annotated[
-        list[Annotated[int, Field(ge=0, le=255)]], BeforeValidator(_listed)
-    ] = Field(default_factory=list)
-
-
-class Nodes(Strict):
-    """SkyPilot 0.14 options of one node type."""
-
-    infra: str | None = None
-    use_spot: bool | None = None
-    cloud: str | None = None
-    region: str | None = None
-    zone: str | None = None
-    accelerators: Annotated[Any, _if_given(_accelerators)] = None
-    accelerator_args: dict[str, Any] | None = None
-    cpus: Scalar = None
-    memory: Scalar = None
-    instance_type: str | None = None
-    disk_size: str | int | None = None
-    disk_tier: str | None = None
-    local_disk: str | None = None
-    network_tier: str | None = None
-    ports: Annotated[Any, _if_given(_ports)] = None
-    labels: dict[str, Text] | None = None
-    autostop: Annotated[Any, _if_given(_autostop)] = None
-    image_id: Annotated[Any, _if_given(_image)] = None
-    volumes: list[dict[str, Any]] | None = None
-    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
-    priority_class: str | None = None
-    max_hourly_cost: Annotated[float, Field(gt=0)] | None = None
-    job_recovery: Annotated[Recovery, BeforeValidator(_recovery)] | None = None
-
-
-class Resources(Nodes):
-    """The `resources:` section: one node type, or several alternatives."""
-
-    any_of: list[Nodes] | None = None
-    ordered: list[Nodes] | None = None
-
-
 class JobFile(SpecModel):
     """Keys of a job file: those of a SkyPilot task, and `holdfast`."""
 
@@ -427,7 +421,7 @@ class JobFile(SpecModel):
         Discriminator(lambda value: "dict" if isinstance(value, Mapping) else "int"),
     ] = 1
     """Number of nodes, or the range of an elastic job."""
-    workdir: Annotated[Any, _if_given(_workdir)] = None
+    workdir: Annotated[Any, if_given(_workdir)] = None
     setup: Text | None = None
     run: Script | Annotated[list[Text], Field(min_length=1)]
     """Shell text, or a list of arguments that are passed to the program unchanged."""

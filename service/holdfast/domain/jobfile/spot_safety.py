@@ -46,6 +46,12 @@ class HistoricalLifetimes:
     """Number of capacity losses."""
 
 
+def spot_kind(spec: JobSpec) -> str:
+    """The `node_kind` whose losses matter: that of the first node group on spot nodes."""
+    parts = [part for part in spec.parts if any(map(uses_spot, part.options))]
+    return node_kind((parts or spec.parts)[0].resources)
+
+
 def node_kind(resources: Mapping[str, Any]) -> str:
     """Key of the node type that a job tries first: cloud and accelerators."""
     first = resource_options(resources)[0]
@@ -122,17 +128,16 @@ def _interval_flaws(
 
 
 def accelerator_count(spec: JobSpec) -> int:
-    """Accelerators of all nodes of a job in its first option; 0 without any."""
-    first = next(iter(resource_options(spec.resources)), None)
-    name, count = _accelerators(first) if first else ("", 0)
-    return count * spec.num_nodes if name else 0
+    """Accelerators of all nodes of a job in the first option of each part; 0 without any."""
+    found = ((part.num_nodes, *_accelerators(part.options[0])) for part in spec.parts)
+    return sum(nodes * count for nodes, name, count in found if name)
 
 
 def _first_spot_option(spec: JobSpec) -> ResourceOption | None:
     """The first spot option of a cloud; None if the job uses no spot nodes."""
     if spec.engine is not Engine.SKYPILOT:
         return None
-    return next((each for each in resource_options(spec.resources) if uses_spot(each)), None)
+    return next((each for each in spec.options if uses_spot(each)), None)
 
 
 def _accelerators(candidate: ResourceOption) -> tuple[str, int]:

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from holdfast.domain.jobfile.limits import Limits
-from holdfast.domain.jobfile.spec import NOT_TEXT, JobFile
+from holdfast.domain.jobfile.resources import NOT_TEXT
+from holdfast.domain.jobfile.spec import JobFile
 from holdfast.errors import BadLimits, ValidationIssue
 
 # Pydantic adds steps of unions and validators to a location; a job file has only keys and numbers.
@@ -18,6 +19,8 @@ _TAGS: Final = frozenset({"str", "list", "dict", "int", "float", "bool"})
 _REMEDIES: Final = {
     "metric": "write the name under which the script logs it",
     "mode": "write min or max",
+    "name": "write one, such as workers",
+    "num_nodes": "write the number of nodes of the group",
 }
 """Remedies for missing values."""
 MAX_FLAWS: Final = 100

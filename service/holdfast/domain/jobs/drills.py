@@ -77,7 +77,7 @@ def worker_drill_refusal(job: Job, *, node: int | None, notice_s: float | None) 
     It receives the notice in the response to its reports, and leaves on all nodes.
     """
     if node:
-        return "its launcher replaces all nodes together; omit the node"
+        return "its worker leaves on all nodes together; omit the node"
     if not notice_s or notice_s < MIN_WORKER_NOTICE_S:
         return (
             "its launcher cannot take a node away, so that the worker has to leave by itself, and "
@@ -165,8 +165,10 @@ def without_drill(
     """The drills that are pending after a loss. One drill explains the loss of one node."""
     explained = [drill for drill in pending if _explains(drill, loss)]
     if isinstance(loss, NodeLost):
-        # A request for this node is a better explanation than one for any node.
+        # A request for this node is a better explanation than one for any node. A worker leaves on all nodes, whose
+        # groups are lost one after the other.
         explained = sorted(explained, key=lambda drill: drill.node is None)[:1]
+        explained = [drill for drill in explained if not drill.leaving_attempt]
     return tuple(drill for drill in pending if drill not in explained)
 
 

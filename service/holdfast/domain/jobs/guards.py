@@ -142,10 +142,14 @@ def _time(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, str]
 
 
 def _waiting(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, str]]:
-    """The max_wait guard, which needs an observation: nodes may be ready but not yet observed."""
-    waiting = timedelta(0) if job.placed else now - job.account.free_since
-    if waiting >= timedelta(seconds=limits.max_wait_s):
-        yield Guard.MAX_WAIT, f"no nodes within max_wait {limits.max_wait}"
+    """The max_wait guard, which needs an observation: nodes may be ready but not yet observed.
+
+    It also covers nodes that the others wait for, as these are billed meanwhile.
+    """
+    since = job.missing_since if job.placed else job.account.free_since
+    if since is not None and now - since >= timedelta(seconds=limits.max_wait_s):
+        what = f"{job.node_text(job.awaited_nodes)} not there" if job.placed else "no nodes"
+        yield Guard.MAX_WAIT, f"{what} within max_wait {limits.max_wait}"
 
 
 def _failures(job: Job, limits: Limits) -> Iterator[tuple[Guard, str]]:

@@ -51,6 +51,16 @@ class PendingDrill:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class JobGroup:
+    """A node group of the job file, as the newest attempt has it."""
+
+    name: str
+    nodes: int
+    micros_per_hour: int
+    """Price of all its nodes, kept after their loss; 0 before the first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """A job after a prefix of its log; all fields follow from its events."""
 
@@ -101,10 +111,16 @@ class Job:
     """Whether the nodes of the newest attempt are running, as far as reported."""
     nodes: int = 0
     """Nodes of the newest attempt, including those that are lost and not replaced yet."""
+    groups: tuple[JobGroup, ...] = ()
+    """Node groups of the newest attempt; empty if the job file has none."""
     node_changes: int = 0
     """Losses and replacements of single nodes recorded in the newest attempt."""
+    absent_nodes: tuple[int, ...] = ()
+    """Nodes of the newest attempt that have not been there yet."""
     lost_nodes: tuple[int, ...] = ()
     """Nodes of the newest attempt that are lost and not replaced yet."""
+    missing_since: datetime | None = None
+    """Since when the newest attempt has not trained for lack of nodes; None while it has all that it needs."""
     preempted_nodes: tuple[int, ...] = ()
     """Those of them whose loss counts as a preemption."""
     drilled_nodes: tuple[int, ...] = ()
@@ -182,18 +198,33 @@ class Job:
 
     @property
     def awaited_nodes(self) -> tuple[int, ...]:
-        """Lost nodes without which the newest attempt does not train."""
-        return tuple(node for node in self.lost_nodes if node not in self.hosted_nodes)
+        """Absent and lost nodes without which the newest attempt does not train."""
+        missing = sorted({*self.absent_nodes, *self.lost_nodes})
+        return tuple(node for node in missing if node not in self.hosted_nodes)
 
     @property
     def counted_nodes(self) -> tuple[int, ...]:
-        """Awaited nodes whose loss counts as a preemption, and the end of the attempt with it."""
+        """Awaited nodes whose loss counts as a preemption, and the end of the attempt with it.
+
+        Node groups are lost independently, so that each loss counts.
+        """
+        if self.groups:
+            return ()
         return tuple(node for node in self.awaited_nodes if node in self.preempted_nodes)
 
     @property
     def lost_nodes_text(self) -> str:
-        """A sentence about nodes that are lost or whose ranks run elsewhere; empty if all run."""
-        return "; ".join(filter(None, (self._awaited_text, self._hosted_text)))
+        """A sentence about nodes that are missing or whose ranks run elsewhere; empty if all run."""
+        return "; ".join(filter(None, (self._lost_text, self._absent_text, self._hosted_text)))
+
+    def node_text(self, nodes: Sequence[int]) -> str:
+        """At least one node by its number and group: node 0 (head), or nodes 1 and 2 (workers)."""
+        names, first = list[str](), 0
+        for group in self.groups:
+            mine = any(first <= node < first + group.nodes for node in nodes)
+            names += [group.name] * mine
+            first += group.nodes
+        return f"{node_names(nodes)} ({', '.join(names)})" if names else node_names(nodes)
 
     @property
     def nodes_in_training(self) -> int:
@@ -201,20 +232,26 @@ class Job:
         return max(0, self.nodes - len(self.hosted_nodes))
 
     @property
-    def _awaited_text(self) -> str:
+    def _absent_text(self) -> str:
+        """The nodes that have not been there yet."""
+        absent = [node for node in self.absent_nodes if node not in self.hosted_nodes]
+        return f"waiting for {self.node_text(absent)}" if absent else ""
+
+    @property
+    def _lost_text(self) -> str:
         """What the ranks wait for: the new nodes, or their new hosts if enough nodes stand."""
-        if not self.awaited_nodes:
+        lost = [node for node in self.lost_nodes if node not in self.hosted_nodes]
+        if not lost:
             return ""
-        is_one = len(self.awaited_nodes) == 1
-        was, its = ("was", "its") if is_one else ("were", "their")
-        standing = self.nodes - len({*self.lost_nodes, *self.hosted_nodes})
+        was, its = ("was", "its") if len(lost) == 1 else ("were", "their")
+        standing = self.nodes - len({*self.absent_nodes, *self.lost_nodes, *self.hosted_nodes})
         is_elastic = self.min_nodes is not None and standing >= self.min_nodes
         then = (
-            f"{its} ranks move to {_hosts(self.awaited_nodes)}"
+            f"{its} ranks move to {_hosts(lost)}"
             if is_elastic
             else f"the others wait for {its} replacement"
         )
-        return f"{node_names(self.awaited_nodes)} {was} lost; {then}"
+        return f"{self.node_text(lost)} {was} lost; {then}"
 
     @property
     def _hosted_text(self) -> str:

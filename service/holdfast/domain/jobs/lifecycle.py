@@ -68,7 +68,9 @@ from holdfast.domain.jobfile.limits import Limits
 from holdfast.domain.jobs.drills import pending_drill
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.node_changes import (
+    groups_of,
     in_training,
+    with_missing_since,
     with_node_change,
     with_preemption,
     with_replaced_ranks,
@@ -76,7 +78,7 @@ from holdfast.domain.jobs.node_changes import (
 from holdfast.domain.jobs.transitions import TRANSITIONS
 from holdfast.errors import IllegalTransition
 
-FOLD: Final = 13
+FOLD: Final = 14
 """Version of the fold. Raise it if the same events yield a different `Job`, so that cached rows are recomputed."""
 
 
@@ -104,6 +106,10 @@ def advance(job: Job, event: Event) -> Job:
         IllegalTransition: The event cannot follow; callers must filter late and repeated events.
     """
     job = replace(job, seq=job.seq + 1, updated_at=max(job.updated_at, event.at))
+    return with_missing_since(job, _apply(job, event), event.at)
+
+
+def _apply(job: Job, event: Event) -> Job:
     if isinstance(event, WorkerFact):
         return _apply_worker_event(_apply_progress(job, event), event)
     match event:
@@ -234,6 +240,8 @@ def _apply_transition(  # noqa: PLR0911 - one for each kind
                 detail="requesting nodes",
             )
         case CapacityDenied(zone=zone):
+            # While nodes run, the detail names those that are missing.
+            reason = job.detail if job.placed else reason
             return replace(
                 job,
                 state=state,
@@ -275,6 +283,7 @@ def _paused(job: Job, event: Paused, state: State) -> Job:
         state=state,
         is_launched=False,
         placed=False,
+        absent_nodes=(),
         lost_nodes=(),
         preempted_nodes=(),
         drilled_nodes=(),
@@ -309,7 +318,9 @@ def _placed(job: Job, event: NodesReady, state: State, detail: str) -> Job:
         zone=event.zone,
         placed=True,
         nodes=event.nodes,
+        groups=groups_of(job, event),
         node_changes=0,
+        absent_nodes=event.absent_nodes,
         lost_nodes=(),
         preempted_nodes=(),
         drilled_nodes=(),
@@ -323,6 +334,11 @@ def _placed(job: Job, event: NodesReady, state: State, detail: str) -> Job:
             tuple(RateSchedule.flat(event.at, part.micros_per_hour) for part in event.parts),
         ),
     )
+    if placed.groups:
+        known = sum(group.micros_per_hour for group in placed.groups)
+        placed = replace(placed, micros_per_hour=known)
+    if event.absent_nodes and not job.is_leaving:
+        placed = replace(placed, detail=placed.lost_nodes_text)
     # The worker may have reported first.
     is_trained = state is State.STARTING and job.started_attempt == event.attempt
     return in_training(placed) if is_trained else placed
@@ -361,6 +377,7 @@ def _lost(job: Job, event: CapacityLost, state: State, reason: str | None) -> Jo
         job,
         state=state,
         placed=False,
+        absent_nodes=(),
         lost_nodes=(),
         preempted_nodes=(),
         drilled_nodes=(),
@@ -380,6 +397,7 @@ def _ended(job: Job, event: Finished) -> Job:
         state=TRANSITIONS[job.state, Finished],
         is_launched=False,
         placed=False,
+        absent_nodes=(),
         lost_nodes=(),
         preempted_nodes=(),
         drilled_nodes=(),

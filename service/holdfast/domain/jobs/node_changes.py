@@ -7,17 +7,20 @@ order, and the state and its detail follow from both.
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 
 from holdfast.domain.events import (
     PREEMPTION_CAUSES,
     CapacityLost,
+    Cause,
     NodeLost,
     NodeReplaced,
+    NodesReady,
     RanksReplaced,
     TrainingStarted,
 )
 from holdfast.domain.jobs.drills import without_drill
-from holdfast.domain.jobs.job import IN_TRAINING, Job, State
+from holdfast.domain.jobs.job import IN_TRAINING, Job, JobGroup, State
 from holdfast.domain.jobs.transitions import TRANSITIONS
 
 
@@ -38,6 +41,7 @@ def with_replaced_ranks(job: Job, event: RanksReplaced) -> Job:
         job,
         step=max(job.step, event.step),
         lost_nodes=tuple(node for node in job.lost_nodes if node not in replaced),
+        absent_nodes=tuple(node for node in job.absent_nodes if node not in replaced),
         hosting=hosted,
         hosting_attempt=event.attempt if hosted else 0,
     )
@@ -57,18 +61,24 @@ def with_node_change(job: Job, event: NodeLost | NodeReplaced, state: State) -> 
         job,
         state=state,
         node_changes=job.node_changes + 1,
-        account=job.account.with_price_change(
+        account=job.account.with_node_change(
             event.attempt, event.group, event.at, event.micros_per_hour
         ),
     )
-    if isinstance(event, NodeLost):
+    if isinstance(event, NodeLost) and event.cause is Cause.ENDED:
+        return changed  # Nothing waits for a node whose program has ended.
+    if isinstance(event, NodeReplaced):
+        absent = tuple(node for node in job.absent_nodes if node != event.node)
+        changed = replace(_with_group_price(changed, event), absent_nodes=absent)
+    else:
         missing.add(event.node)
         # The notice of this node proves nothing about a later loss.
         noticed = tuple(attempt for attempt in job.noticed if attempt != event.attempt)
         changed = replace(changed, noticed=noticed)
     if isinstance(event, NodeLost) and event.cause in PREEMPTION_CAUSES:
         preempted.add(event.node)
-        changed = with_preemption(changed, event)
+        if event.with_node is None:
+            changed = with_preemption(changed, event)
         if event.drill:
             drilled.add(event.node)
     changed = replace(
@@ -81,6 +91,42 @@ def with_node_change(job: Job, event: NodeLost | NodeReplaced, state: State) -> 
     is_shown = isinstance(event, NodeLost) or job.detail == job.lost_nodes_text
     is_shown = is_shown and not job.is_leaving
     return replace(changed, detail=changed.lost_nodes_text) if is_shown else changed
+
+
+def groups_of(job: Job, event: NodesReady) -> tuple[JobGroup, ...]:
+    """The node groups of a new attempt; an absent one keeps the price that it had before."""
+    if not event.has_named_groups:
+        return ()
+    before = {group.name: group.micros_per_hour for group in job.groups}
+    return tuple(
+        JobGroup(
+            name=part.name,
+            nodes=part.nodes,
+            micros_per_hour=part.micros_per_hour if running else before.get(part.name, 0),
+        )
+        for part, running in event.running_parts
+    )
+
+
+def _with_group_price(job: Job, event: NodeReplaced) -> Job:
+    """The job with the price of a group that stands again, for all its nodes."""
+    if event.placed is None or event.group >= len(job.groups):
+        return job
+    groups = list(job.groups)
+    groups[event.group] = replace(groups[event.group], micros_per_hour=event.placed.micros_per_hour)
+    micros = sum(group.micros_per_hour for group in groups)
+    return replace(job, groups=tuple(groups), micros_per_hour=micros)
+
+
+def with_missing_since(before: Job, job: Job, at: datetime) -> Job:
+    """The job with the time since when its attempt waits for nodes; `before` the event at `at`."""
+    if not (job.placed and job.awaited_nodes):
+        return job if job.missing_since is None else replace(job, missing_since=None)
+    if before.placed and before.attempt == job.attempt and before.missing_since:
+        return job
+    # A new attempt that lacks nodes continues the wait that began with the loss before it.
+    since = at if before.placed and before.attempt == job.attempt else job.account.free_since
+    return replace(job, missing_since=since)
 
 
 def with_preemption(job: Job, event: CapacityLost | NodeLost) -> Job:

@@ -18,7 +18,7 @@ class LaunchStatus(StrEnum):
     WAITING = "waiting"
     """Known but without nodes: not placed yet, or being placed again after a loss."""
     UP = "up"
-    """All nodes are running."""
+    """The nodes of the newest placement are running, except for absent and lost ones."""
     FORGOTTEN = "forgotten"
     """No longer known to the launcher. Only orphans of it may still run."""
     UNKNOWN = "unknown"
@@ -29,19 +29,29 @@ class LaunchStatus(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeChange:
-    """A node of a placement was lost or replaced while the other nodes kept running."""
+    """A node of a placement was lost, replaced or began to run while other nodes kept running."""
 
     at: datetime
     node: int
     """Index of the node in its placement, from 0."""
+    group: int = 0
+    """The node group whose nodes and price change; identical nodes are group 0."""
+    with_node: int | None = None
+    """The node with whose loss the launcher released this one; None if it was lost itself."""
     nodes: int
-    """Number of nodes that run from then on."""
+    """Number of nodes of the group that run from then on."""
     micros_per_hour: int
     """Price of these nodes together, in micro-dollars an hour."""
     on_demand_micros_per_hour: int
     cause: Cause | None = None
     """Cause of a loss as far as the launcher knows; None if the node was replaced."""
     detail: str = ""
+    placed: NodeGroup | None = None
+    """Where all nodes of the group stand now, and their price; None if where they stood before."""
+    price_source: str = ""
+    """Source of the price; empty if the launcher sets it."""
+    is_price_estimate: bool = False
+    """Whether the price is an estimate, deliberately high, for lack of a source."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,13 +79,15 @@ class Placement:
     """Whether the nodes are spot instances; None if unknown."""
     groups: tuple[NodeGroup, ...] = ()
     """Node groups if the nodes differ; empty if all are alike."""
+    absent_nodes: tuple[int, ...] = ()
+    """Nodes that did not run at its start, of groups with price 0."""
     lost_at: datetime | None = None
     """Time of the loss; None while the nodes run."""
     cause: Cause | None = None
     """Cause of the loss as far as the launcher knows; None while the nodes run."""
     detail: str = ""
     node_changes: tuple[NodeChange, ...] = ()
-    """All losses and replacements of single nodes, oldest first. Only launchers without price changes report them."""
+    """All losses and replacements of single nodes, oldest first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,5 +127,7 @@ class Observation:
     """All denials of this launch, oldest first."""
     result: LaunchResult | None = None
     """Set if and only if the status is ENDED."""
+    is_partial: bool = False
+    """Whether parts of the launch were not requested yet, so that it has to be submitted again."""
     leftovers: tuple[str, ...] = ()
     """Orphans that may still run and be billed after the launch, each described by its `Orphan`."""

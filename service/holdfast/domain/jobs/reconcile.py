@@ -20,7 +20,7 @@ any time, any number of times. A step after a crash is an ordinary step.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final, assert_never
@@ -112,7 +112,7 @@ def decide(
     is_known = seen is not None and seen.status is not LaunchStatus.UNKNOWN
     events: tuple[Event, ...] = ()
     for event in _observed_events(job, seen) if seen and is_known else ():
-        marked = with_drill_mark(job, event)
+        marked = _with_current_prices(job, with_drill_mark(job, event))
         events, job = (*events, marked), advance(job, marked)
     if seen and (lost := _forgotten(job, seen)):
         events, job = (*events, lost), advance(job, lost)
@@ -159,7 +159,8 @@ def _next_step(
         case LaunchStatus.WAITING | LaunchStatus.UP | LaunchStatus.UNKNOWN:
             # An unknown launch may be running: the job waits until a user gives it up.
             ends = job.is_leaving and not _waits_for_save(job, now, context)
-            return ReconcilePlan((), Effect.CANCEL if ends else None)
+            submits = seen.is_partial and not job.is_leaving
+            return ReconcilePlan((), Effect.CANCEL if ends else Effect.SUBMIT if submits else None)
         case _:
             assert_never(seen.status)
 
@@ -277,7 +278,9 @@ def _observed_events(
         if lost:
             yield lost
         is_placed = lost is None
-    if not is_placed:
+    # A late denial says nothing about nodes that run, but one of a node group that is missing does.
+    groups = (part for newest in seen.recent_placements[-1:] for part in newest.groups)
+    if not is_placed or any(part.name for part in groups):
         yield from map(_denied, denials)
 
 
@@ -314,7 +317,30 @@ def _ready(job: Job, seen: Observation, number: int, ready_at: datetime) -> Node
         instance_type=like.instance_type,
         is_spot=like.is_spot,
         groups=like.groups,
+        absent_nodes=like.absent_nodes,
     )
+
+
+def _with_current_prices(job: Job, event: Event) -> Event:
+    """A new attempt with current prices of the node groups that run since the one before.
+
+    Their launcher knows the price at which they began. `job` is the job before the event.
+    """
+    before = job.account.meters[-1] if job.account.meters else None
+    if not isinstance(event, NodesReady) or not event.has_named_groups or before is None:
+        return event
+    if before.until != event.at or len(before.tariffs) != len(event.groups):
+        return event
+    groups = tuple(
+        replace(part, micros_per_hour=rate.newest_micros_per_hour or part.micros_per_hour)
+        if number and running  # The loss of the first group ended the attempt before.
+        else part
+        for number, ((part, running), rate) in enumerate(
+            zip(event.running_parts, before.tariffs, strict=True)
+        )
+    )
+    total = sum(part.micros_per_hour for part in groups)
+    return replace(event, groups=groups, micros_per_hour=total)
 
 
 def _node_changes(
@@ -330,7 +356,11 @@ def _node_changes(
     attempt, events = job.attempts_before_launch + number, list[NodeLost | NodeReplaced]()
     for change in placement.node_changes[recorded:]:
         if placement.lost_at is None or change.at <= placement.lost_at:
-            cause = _cause(change.cause, _unexplained_cause(job, attempt, events))
+            unexplained = _unexplained_cause(job, attempt, events)
+            if change.with_node is not None:  # It was released for the loss of that node.
+                same = (e for e in events if isinstance(e, NodeLost) and e.node == change.with_node)
+                unexplained = next((e.cause for e in same), unexplained)
+            cause = _cause(change.cause, unexplained)
             events.append(_node_change(change, attempt, cause))
     return events
 
@@ -339,16 +369,22 @@ def _node_change(change: NodeChange, attempt: int, cause: Cause) -> NodeLost | N
     if change.cause is None:
         return NodeReplaced(
             at=change.at,
+            group=change.group,
             attempt=attempt,
             node=change.node,
             nodes=change.nodes,
             micros_per_hour=change.micros_per_hour,
             on_demand_micros_per_hour=change.on_demand_micros_per_hour,
+            placed=change.placed,
+            price_source=change.price_source,
+            is_price_estimate=change.is_price_estimate,
         )
     return NodeLost(
         at=change.at,
+        group=change.group,
         attempt=attempt,
         node=change.node,
+        with_node=change.with_node,
         nodes=change.nodes,
         micros_per_hour=change.micros_per_hour,
         on_demand_micros_per_hour=change.on_demand_micros_per_hour,

@@ -37,6 +37,10 @@ TRANSITIONS: Final[Mapping[tuple[State, type[Event]], State]] = {
     (S.RECOVERING, LaunchRequested): S.PROVISIONING,
     (S.PROVISIONING, CapacityDenied): S.PROVISIONING,
     (S.RECOVERING, CapacityDenied): S.RECOVERING,
+    # While the nodes of other groups run.
+    (S.STARTING, CapacityDenied): S.STARTING,
+    (S.TRAINING, CapacityDenied): S.TRAINING,
+    (S.DEGRADED, CapacityDenied): S.DEGRADED,
     (S.PAUSING, CapacityDenied): S.PAUSING,
     (S.STOPPING, CapacityDenied): S.STOPPING,
     (S.PROVISIONING, NodesReady): S.STARTING,

@@ -161,13 +161,28 @@ def _describe_capacity(
             return NotificationKind.PREEMPTED, words
         case CapacityLost(cause=cause, detail=detail):
             return NotificationKind.LOST, _with_detail(f"lost its nodes ({cause})", detail)
-        case NodeLost(node=node, cause=cause, detail=detail):
-            is_preemption = cause in PREEMPTION_CAUSES
-            kind = NotificationKind.PREEMPTED if is_preemption else NotificationKind.LOST
-            words = f"lost node {node} in attempt {event.attempt} ({'drill' if event.drill else cause.replace('_', ' ')})"
-            return kind, f"{_with_detail(words, detail)}; the launcher replaces it"
-        case NodeReplaced(node=node, attempt=attempt):
-            return NotificationKind.RECOVERED, f"replaced node {node} in attempt {attempt}"
+        case NodeLost():
+            return _describe_node_loss(event)
+        case NodeReplaced():
+            return _describe_replacement(event)
+
+
+def _describe_node_loss(event: NodeLost) -> tuple[NotificationKind, str] | None:
+    if event.cause is Cause.ENDED or event.with_node is not None:
+        return None  # It was not lost, or the first node of its group tells.
+    is_preemption = event.cause in PREEMPTION_CAUSES
+    kind = NotificationKind.PREEMPTED if is_preemption else NotificationKind.LOST
+    how = "drill" if event.drill else event.cause.replace("_", " ")
+    words = f"lost node {event.node} in attempt {event.attempt} ({how})"
+    return kind, f"{_with_detail(words, event.detail)}; the launcher replaces it"
+
+
+def _describe_replacement(event: NodeReplaced) -> tuple[NotificationKind, str] | None:
+    group = event.placed
+    if group is not None and event.nodes < group.nodes:
+        return None  # The last node of its group tells.
+    what = f"has the nodes of group {group.name}" if group else f"replaced node {event.node}"
+    return NotificationKind.RECOVERED, f"{what} in attempt {event.attempt}"
 
 
 def _with_detail(words: str, detail: str) -> str:

@@ -5,6 +5,9 @@ begins the next, so that the parts add up to the placement. Its wait is the time
 ended. If the placement is preempted before that, its last lost node and its end are one preemption with one record, unless training
 had continued without that node.
 
+Node groups of the job file are lost and replaced as a whole, so that each stay of a group within the placement has one record, with the
+zone and type of its nodes. Part 0 is the last stay of the first group, whose loss ends the placement.
+
 A recovery consists of detect, wait, setup, restore and redo. Detect begins with the last report of the lost placement and ends
 when its loss is recorded; wait is the time without nodes. The others belong to the next placement: until its program is up, until
 it trains, and until it has repeated the lost work. Unknown durations are None.
@@ -26,20 +29,25 @@ from holdfast.domain.events import (
     CapacityLost,
     Cause,
     Event,
+    NodeLost,
+    NodeReplaced,
     PreemptionNoticed,
+    PriceChanged,
     WorkerFact,
 )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacementRecord:
-    """Record of one placement, or of its part before the loss of a single node."""
+    """Record of a placement, of a part before the loss of a node, or of a group's stay in it."""
 
     attempt: int
     part: int = 0
-    """0 for the end of the placement; the losses of single nodes before it are numbered from 1."""
+    """0 for the end of the placement; losses of single nodes before it, and stays of groups, are
+    numbered from 1."""
     node: int | None = None
-    """Index of the lost node; None if all nodes were lost or released at once."""
+    """Index of the lost node, the first one of a group; None if all nodes were lost or released at
+    once."""
     zone: str
     instance_type: str
     nodes: int
@@ -104,11 +112,17 @@ def placement_records(
     ]
     records: list[PlacementRecord] = []
     for attempt, item, follower in zip(attempts, bills, followers[: len(attempts)], strict=True):
+        detect_ms = _detection_ms(attempt, last_report_at, recorded_at)
+        if attempt.ready.has_named_groups:
+            end = _placement_record(
+                attempt, item, follower if attempt.lost else None, None, detect_ms
+            )
+            records += _group_records(attempt, item, end)
+            continue
         last = _final_node_loss(attempt, item)
         losses = [loss for loss in item.node_losses if loss is not last]
         parts = _node_records(attempt, item, losses)
         noticed_after = losses[-1].lost.at if losses else None
-        detect_ms = _detection_ms(attempt, last_report_at, recorded_at)
         end = _placement_record(
             attempt, item, follower if attempt.lost else None, noticed_after, detect_ms
         )
@@ -137,38 +151,123 @@ def _node_records(
     records, since, begin_ms = list[PlacementRecord](), None, item.begin_ms
     for number, loss in enumerate(losses, 1):
         end_ms = min(max(to_ms(loss.lost.at), begin_ms), item.end_ms)
-        notice = attempt.notice_between(since, loss.lost.at)
-        records.append(
-            PlacementRecord(
-                attempt=item.attempt,
-                part=number,
-                node=loss.lost.node,
-                zone=item.zone,
-                instance_type=item.instance_type,
-                nodes=item.nodes,
-                begin_ms=begin_ms,
-                end_ms=end_ms,
-                is_running=False,
-                cause=loss.lost.cause,
-                is_drill=loss.lost.drill,
-                is_noticed=notice is not None,
-                notice_ms=_notice_ms(notice),
-                is_notice_used=_is_notice_used(attempt, notice, loss.lost.at),
-                detect_ms=None,
-                wait_ms=replacement_ms(loss, item),
-                setup_ms=None,
-                restore_ms=None,
-                redo_ms=None,
-                lost_steps=0,
-                lost_ms=0,
-                lost_micros=0,
-                simulated=item.simulated,
-                is_price_estimate=item.is_price_estimate,
-                hours=(),
-            )
-        )
+        part = _part_record(item, number, begin_ms, end_ms)
+        records.append(_with_loss(part, attempt, item, loss, noticed_after=since))
         since, begin_ms = loss.lost.at, end_ms
     return records
+
+
+def _part_record(item: AttemptBill, part: int, begin_ms: int, end_ms: int) -> PlacementRecord:
+    """A part of a placement that ended without a loss."""
+    return PlacementRecord(
+        attempt=item.attempt,
+        part=part,
+        zone=item.zone,
+        instance_type=item.instance_type,
+        nodes=item.nodes,
+        begin_ms=begin_ms,
+        end_ms=end_ms,
+        is_running=False,
+        cause=None,
+        is_drill=False,
+        is_noticed=False,
+        notice_ms=None,
+        is_notice_used=False,
+        detect_ms=None,
+        wait_ms=None,
+        setup_ms=None,
+        restore_ms=None,
+        redo_ms=None,
+        lost_steps=0,
+        lost_ms=0,
+        lost_micros=0,
+        simulated=item.simulated,
+        is_price_estimate=item.is_price_estimate,
+        hours=(),
+    )
+
+
+def _with_loss(
+    part: PlacementRecord,
+    attempt: Attempt,
+    item: AttemptBill,
+    loss: NodeLoss,
+    *,
+    noticed_after: datetime | None,
+) -> PlacementRecord:
+    """The record of a part that ended with the loss of a node."""
+    notice = attempt.notice_between(noticed_after, loss.lost.at)
+    return replace(
+        part,
+        node=loss.lost.node,
+        cause=loss.lost.cause,
+        is_drill=loss.lost.drill,
+        is_noticed=notice is not None,
+        notice_ms=_notice_ms(notice),
+        is_notice_used=_is_notice_used(attempt, notice, loss.lost.at),
+        wait_ms=replacement_ms(loss, item),
+    )
+
+
+@dataclass(slots=True)
+class _GroupStay:
+    """A time in which the nodes of a group stood in one place."""
+
+    group: int
+    zone: str
+    instance_type: str
+    begin_ms: int
+    end_ms: int | None = None
+    """End of the stay; None if it lasted until the end of the placement."""
+    lost: NodeLost | None = None
+
+
+def _group_records(
+    attempt: Attempt, item: AttemptBill, end: PlacementRecord
+) -> list[PlacementRecord]:
+    """One record for each stay of each node group, the last of the first group in part 0."""
+    records, losses, noticed_after = list[PlacementRecord](), attempt.node_losses, None
+    for stay in sorted(_group_stays(attempt, item), key=lambda each: each.begin_ms):
+        if stay.group == 0 and (stay.lost is None or stay.lost.cause is Cause.ENDED):
+            end = replace(end, begin_ms=stay.begin_ms, end_ms=stay.end_ms or end.end_ms)
+            end = replace(end, zone=stay.zone, instance_type=stay.instance_type)
+            end = replace(end, nodes=item.groups[0].nodes)
+            continue
+        end_ms = item.end_ms if stay.end_ms is None else stay.end_ms
+        part = replace(
+            _part_record(item, len(records) + 1, stay.begin_ms, end_ms),
+            zone=stay.zone,
+            instance_type=stay.instance_type,
+            nodes=item.groups[stay.group].nodes,
+            is_running=stay.end_ms is None and item.ended_at is None,
+        )
+        loss = next((each for each in losses if each.lost == stay.lost), None)
+        if loss is not None:
+            part = _with_loss(part, attempt, item, loss, noticed_after=noticed_after)
+            noticed_after = loss.lost.at
+        records.append(part)
+    return [*records, end]
+
+
+def _group_stays(attempt: Attempt, item: AttemptBill) -> list[_GroupStay]:
+    ready, stays, standing = attempt.ready, list[_GroupStay](), dict[int, _GroupStay]()
+    for number, (part, running) in enumerate(ready.running_parts):
+        if running:
+            kind = part.instance_type or ready.instance_type
+            standing[number] = _GroupStay(number, part.zone, kind, item.begin_ms)
+            stays.append(standing[number])
+    for change in attempt.changes:
+        if isinstance(change, PriceChanged):
+            continue
+        at_ms = min(max(to_ms(change.at), item.begin_ms), item.end_ms)
+        if isinstance(change, NodeReplaced) and change.group not in standing and change.placed:
+            kind = change.placed.instance_type or ready.instance_type
+            stay = _GroupStay(change.group, change.placed.zone, kind, at_ms)
+            standing[change.group] = stay
+            stays.append(stay)
+        elif isinstance(change, NodeLost) and (gone := standing.pop(change.group, None)):
+            gone.end_ms, gone.lost = at_ms, change
+    return stays
 
 
 def replacement_ms(loss: NodeLoss, item: AttemptBill) -> int | None:
@@ -290,8 +389,8 @@ def _node_ms_by_hour(item: AttemptBill) -> tuple[tuple[str, int, int], ...]:
         end_ms = min((hour + 1) * MS_PER_HOUR, item.end_ms)
         node_ms: dict[str, int] = {}
         for group in item.groups:
-            known_ms = node_ms.get(group.zone, 0)
-            node_ms[group.zone] = known_ms + group.node_ms(at_ms, end_ms)
+            for zone, since, until in group.stays(at_ms, end_ms):
+                node_ms[zone] = node_ms.get(zone, 0) + group.node_ms(since, until)
         hours += [(zone, hour, total_ms) for zone, total_ms in sorted(node_ms.items())]
         at_ms = end_ms
     return tuple(hours)

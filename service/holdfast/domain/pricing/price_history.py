@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from holdfast.domain.attempts import Attempt
 from holdfast.domain.billing.rate import RateSchedule, to_ms
-from holdfast.domain.events import NodesReady, PriceChanged
+from holdfast.domain.events import NodeReplaced, NodesReady, PriceChanged
 from holdfast.domain.events.values import NodeGroup
 from holdfast.domain.pricing.quotes import PricePoint, PriceQuery
 
@@ -53,14 +53,35 @@ def price_query(ready: NodesReady, part: NodeGroup) -> PriceQuery | None:
     """
     cloud, _, rest = part.zone.partition("/")
     region, _, zone = rest.partition("/")
-    if ready.simulated or not part.is_spot or not ready.instance_type or cloud != ready.cloud:
+    kind = part.instance_type or ready.instance_type
+    if ready.simulated or not part.is_spot or not kind or cloud != (part.cloud or ready.cloud):
         return None
     return PriceQuery(
         cloud=cloud,
         region=region or None,
         zone=zone or None,
-        instance_type=ready.instance_type,
+        instance_type=kind,
     )
+
+
+def places(attempt: Attempt, group: int) -> Iterator[tuple[NodeGroup, datetime, datetime | None]]:
+    """Where a group of nodes stood in an attempt, with begin and end; None while it stands.
+
+    One whose nodes all are lost stands nowhere.
+    """
+    ready = attempt.ready
+    part, running = ready.running_parts[group]
+    since = ready.at if running else None
+    for change in attempt.changes:
+        if change.group != group or isinstance(change, PriceChanged):
+            continue
+        if isinstance(change, NodeReplaced) and since is None:
+            part, since = change.placed or part, max(change.at, ready.at)
+        elif since is not None and not change.nodes:
+            yield part, since, change.at
+            since = None
+    if since is not None:
+        yield part, since, attempt.ended_at
 
 
 def price_changes(
@@ -77,11 +98,16 @@ def price_changes(
     tariff = RateSchedule.flat(attempt.ready.at, part.micros_per_hour)
     full = RateSchedule.flat(attempt.ready.at, part.on_demand_micros_per_hour)
     for fact in recorded:
-        tariff = tariff.with_price_change(fact.at, fact.micros_per_hour)
-        full = full.with_price_change(fact.at, fact.on_demand_micros_per_hour)
+        if isinstance(fact, PriceChanged):
+            tariff = tariff.with_price_change(fact.at, fact.micros_per_hour)
+            full = full.with_price_change(fact.at, fact.on_demand_micros_per_hour)
+        else:
+            tariff = tariff.with_node_change(fact.at, fact.micros_per_hour)
+            full = full.with_node_change(fact.at, fact.on_demand_micros_per_hour)
     for change in sorted(points, key=lambda c: c.at):
-        is_current = attempt.ready.at < change.at and (
-            attempt.ended_at is None or change.at < attempt.ended_at
+        is_current = any(
+            since < change.at and (until is None or change.at < until)
+            for _, since, until in places(attempt, group)
         )
         micros = change.micros_per_hour * part.nodes
         is_same = tariff.micros_per_hour_at(to_ms(change.at)) == micros

@@ -1,4 +1,4 @@
-"""Launcher for SkyPilot managed jobs.
+"""Launcher for SkyPilot managed jobs, one for each launch or node group.
 
 The only package that depends on SkyPilot, through its API server's HTTP interface.
 
@@ -14,7 +14,10 @@ The only package that depends on SkyPilot, through its API server's HTTP interfa
     job_lookup        finds the job that a request became
     admission         the admission gate and the guarantee it gives
     orphans           finds and stops jobs and clusters without a launch
-    launcher          the port: submit, observe, cancel, logs
+    launcher          one managed job: submit, observe, cancel, logs
+    node_groups       the port: launches with one managed job for each node group, or with one
+    group_history     what happened to all groups, and the placements that follow (pure)
+    group_outcome     which groups have to end, and how a launch ended (pure)
     log_mirror        copies of logs
     placement_prices  prices of placements
     engine_info       SkyPilot's version, clouds and clock
@@ -22,5 +25,6 @@ The only package that depends on SkyPilot, through its API server's HTTP interfa
 
 from holdfast.launchers.skypilot.api_client import SkyPilotClient
 from holdfast.launchers.skypilot.launcher import SkyPilotLauncher
+from holdfast.launchers.skypilot.node_groups import NodeGroupLauncher
 
-__all__ = ["SkyPilotClient", "SkyPilotLauncher"]
+__all__ = ["NodeGroupLauncher", "SkyPilotClient", "SkyPilotLauncher"]

@@ -21,7 +21,7 @@ from holdfast.launchers.skypilot.job_lookup import QUARANTINE, RETRY_AFTER, JobL
 from holdfast.launchers.skypilot.launch_store import LaunchStore
 from holdfast.launchers.skypilot.log_mirror import LogMirror
 from holdfast.launchers.skypilot.models import ManagedJob
-from holdfast.launchers.skypilot.naming import JobNames, cluster_of
+from holdfast.launchers.skypilot.naming import JobNames, cluster_of, job_of, launch_key
 from holdfast.launchers.skypilot.observe import (
     PlacementPrice,
     is_behind,
@@ -31,6 +31,7 @@ from holdfast.launchers.skypilot.observe import (
     observe,
     priced_events,
     strip_ansi,
+    unsettled_since,
 )
 from holdfast.launchers.skypilot.placement_prices import MIN_DURATION_S, PlacementPrices
 from holdfast.launchers.skypilot.responses import RequestFailed
@@ -62,8 +63,17 @@ class SkyPilotConfig:
     A lower value costs SkyPilot's server seconds of work per listing; a higher value delays observations."""
 
 
+@dataclass(frozen=True, slots=True)
+class ManagedObservation:
+    """An observation of one managed job."""
+
+    observation: Observation
+    unsettled_since: datetime | None = None
+    """Time of nodes that exist and are not part of it yet; None if it has all that SkyPilot reports."""
+
+
 class SkyPilotLauncher:
-    """Launches of one service on one SkyPilot API server."""
+    """Managed jobs of one service on one SkyPilot API server, one for each launch key."""
 
     saves_on_cancel = False
     """SkyPilot's cancel terminates the nodes at once; to save first, request it from the worker."""
@@ -131,17 +141,26 @@ class SkyPilotLauncher:
         Raises:
             LauncherUnreachable: SkyPilot did not respond, or its response cannot be interpreted.
         """
+        return (await self.observe_managed(key)).observation
+
+    async def observe_managed(self, key: str) -> ManagedObservation:
+        """Return the current observation of `key`, and whether it may still lack earlier events.
+
+        Raises:
+            LauncherUnreachable: SkyPilot did not respond, or its response cannot be interpreted.
+        """
         row = self._store.find(key)
         if row is None:
-            return Observation(status=LaunchStatus.ABSENT, since=self._clock.now())
+            absent = Observation(status=LaunchStatus.ABSENT, since=self._clock.now())
+            return ManagedObservation(absent)
         known = row if row.engine_id is not None else await self._lookup.find(row)
         if not isinstance(known, Observation):
             return await self._observe_job(known)
         # A new token follows a request that may have created a job, whose nodes may still run.
         was_asked = row.posted_at is not None or row.generation > 1
         if was_asked and known.status in {LaunchStatus.ABSENT, LaunchStatus.ENDED}:
-            return await self._with_leftovers(row, known)
-        return known
+            known = await self._with_leftovers(row, known)
+        return ManagedObservation(known)
 
     async def cancel(self, key: str) -> None:
         """Request the end of `key`; a launch that was not submitted will never start.
@@ -150,7 +169,7 @@ class SkyPilotLauncher:
             LauncherUnreachable: it is unknown whether SkyPilot received the request.
         """
         now = self._clock.now()
-        row = self._store.tombstone(key, key.rpartition("-")[0], now)
+        row = self._store.tombstone(key, job_of(key), now)
         asked_at = self._cancelled_at.get(key)
         if row.engine_id is None or (asked_at and now - asked_at < CANCEL_RETRY):
             return
@@ -185,6 +204,11 @@ class SkyPilotLauncher:
         self._logs.discard(key)
 
     @property
+    def log_mirror(self) -> LogMirror:
+        """The copies of logs."""
+        return self._logs
+
+    @property
     def shared_resources(self) -> str:
         """Describe what users' jobs share in the clouds."""
         return "SkyPilot's credentials, with access to the same clouds, buckets and volumes"
@@ -204,7 +228,7 @@ class SkyPilotLauncher:
             key for key in self._files.launch_keys() if self._store.find(key) and not is_live(key)
         ]
         await asyncio.to_thread(self._files.remove, over)
-        return await self._orphans.sweep(is_live)
+        return await self._orphans.sweep(lambda key: is_live(launch_key(key)))
 
     async def engine_info(self) -> EngineInfo:
         """Return the state of SkyPilot's server.
@@ -259,7 +283,11 @@ class SkyPilotLauncher:
             token=token,
             nudge_url=self._nudge_url(launch.job_id),
             workdir=await asyncio.to_thread(
-                self._files.workdir, launch.key, source, launch.folders
+                # Shared by all node groups, which may be submitted at different times.
+                self._files.workdir,
+                launch_key(launch.key),
+                source,
+                launch.folders,
             ),
             wheelhouse=await asyncio.to_thread(self._wheelhouse),
         )
@@ -273,13 +301,13 @@ class SkyPilotLauncher:
         sent = task_body.request_body({**task, "file_mounts_mapping": mapping}, name)
         return {**sent, "file_mounts_blob_id": blob}
 
-    async def _observe_job(self, row: Admission) -> Observation:
+    async def _observe_job(self, row: Admission) -> ManagedObservation:
         assert row.engine_id is not None
         # Listed first, because the events of an unlisted job's number may belong to another job.
         listing = await self._listings.newest()
         job = await self._find_job(row)
         if job is None:
-            return await self._observe_missing(row)
+            return ManagedObservation(await self._observe_missing(row))
         if row.lost:
             self._store.record_lost(row.key, None)
         events = await self._events.read(row.key, job)
@@ -290,11 +318,11 @@ class SkyPilotLauncher:
             await self._listings.refresh()
             job = await self._find_job(row)
         if job is None:
-            return await self._observe_missing(row)
+            return ManagedObservation(await self._observe_missing(row))
         if row.missing_since:
             self._store.record_missing(row.key, None)
         if still := await self._lookup.never_started(row, job):
-            return still
+            return ManagedObservation(still)
         now = self._clock.now()
         shown = priced_events(listed_events(events, job), now - PRICED_AFTER)
         nodes = job.nodes or 1
@@ -303,7 +331,9 @@ class SkyPilotLauncher:
         if seen.placements:
             price = await self._prices.get(cluster, job, nodes, placements=seen.placements)
             seen = observe(shown, job, nodes, price, now, earlier=self._prices.cached(cluster))
-        return await self._confirm_end(row, seen, job) if seen.result else seen
+        if seen.result:
+            seen = await self._confirm_end(row, seen, job)
+        return ManagedObservation(seen, unsettled_since(events, shown))
 
     async def _find_job(self, row: Admission) -> ManagedJob | None:
         """Find the job of a launch, including ended ones; None if SkyPilot has none."""

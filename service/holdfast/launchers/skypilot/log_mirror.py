@@ -17,6 +17,7 @@ from uuid import uuid4
 from holdfast.errors import LauncherUnreachable
 from holdfast.launchers.skypilot.api_client import SkyPilotClient
 from holdfast.launchers.skypilot.cached_reads import EventCache
+from holdfast.launchers.skypilot.naming import launch_key
 from holdfast.launchers.skypilot.observe import PlacementPrice, is_running, observe
 from holdfast.ports import Clock, LogSource
 
@@ -61,7 +62,7 @@ class LogMirror:
 
     def register(self, key: str, first_attempt: int) -> None:
         """Record the attempt number of a launch's first placement."""
-        folder = self._root / key
+        folder = self._folder(key)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "launch.json").write_text(json.dumps({"first_attempt": first_attempt}))
 
@@ -84,7 +85,7 @@ class LogMirror:
 
     async def sources(self, key: str) -> list[LogSource]:
         """List the copies of a launch's logs, by attempt."""
-        return await asyncio.to_thread(self._sources, key)
+        return await asyncio.to_thread(self.copies, key)
 
     def read(self, key: str, source: LogSource, offset: int, limit: int) -> bytes:
         """Read at most `limit` bytes of a copy from `offset`; empty at its end or without a copy."""
@@ -102,7 +103,7 @@ class LogMirror:
     def discard(self, key: str) -> None:
         """Delete the copies of a launch. Without its directory, its log is not copied again."""
         with suppress(FileNotFoundError):
-            shutil.rmtree(self._root / key)
+            shutil.rmtree(self._folder(key))
 
     async def _copy(self, key: str, engine_id: int) -> None:
         history = await self._events.peek(key, engine_id)
@@ -110,7 +111,7 @@ class LogMirror:
         # SkyPilot responds only while the job runs, not before or during a recovery.
         if not seen.placements or not (seen.result or is_running(history)):
             return
-        file = self._file(key, self._first_attempt(key) + seen.placements - 1)
+        file = self._file(key, self.first_attempt(key) + seen.placements - 1)
         draft = file.with_name(f".{file.name}.{uuid4().hex}")
         query = {"job_id": engine_id, "follow": False}
         try:
@@ -129,7 +130,8 @@ class LogMirror:
         await self._client.download("/jobs/logs", query, draft)
         await asyncio.to_thread(_drop_controls, draft)
 
-    def _sources(self, key: str) -> list[LogSource]:
+    def copies(self, key: str) -> list[LogSource]:
+        """List the copies of a launch's logs, by attempt. Blocking."""
         files = sorted(self._file(key, 0).parent.glob("attempt-*.log"))
         return [
             LogSource(
@@ -141,15 +143,25 @@ class LogMirror:
             for file in files
         ]
 
-    def _first_attempt(self, key: str) -> int:
+    def first_attempt(self, key: str) -> int:
+        """Return the attempt number of a launch's first placement.
+
+        Raises:
+            LauncherUnreachable: the record cannot be read.
+        """
         try:
-            record = json.loads((self._root / key / "launch.json").read_text())
+            record = json.loads((self._folder(key) / "launch.json").read_text())
             return int(record["first_attempt"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LauncherUnreachable(f"cannot read the log directory of {key}: {error}") from error
 
     def _file(self, key: str, attempt: int) -> Path:
-        return self._root / key / f"attempt-{attempt:06}.log"
+        return self._folder(key) / f"attempt-{attempt:06}.log"
+
+    def _folder(self, key: str) -> Path:
+        """The directory of a launch; that of a node group is within it."""
+        launch = launch_key(key)
+        return self._root / launch if launch == key else self._root / launch / key
 
 
 def _drop_controls(draft: Path) -> None:

@@ -271,6 +271,28 @@ def listed_events(events: Sequence[EngineEvent], row: ManagedJob | None) -> Sequ
     return events if lost else [event for event in events if event is not last]
 
 
+def unsettled_since(events: Sequence[EngineEvent], shown: Sequence[EngineEvent]) -> datetime | None:
+    """Return the time of nodes that exist but are not shown yet; None without such nodes.
+
+    They are hidden until their price or zone is known, or SkyPilot has not decided yet whether a failed program
+    starts again on the nodes that it had.
+    """
+    hidden = [event.at for event in events if event not in shown]
+    kept: datetime | None = None
+    for event in shown:
+        status = ManagedJobStatus(event.status)
+        if status is ManagedJobStatus.RECOVERING and event.code == USER_FAILURE:
+            kept = event.at
+        elif (
+            status is ManagedJobStatus.RUNNING
+            or status.is_terminal
+            or _TRYING.match(event.reason)
+            or _LAUNCHED.match(event.reason)
+        ):
+            kept = None
+    return min([*hidden, *([kept] if kept else [])], default=None)
+
+
 def is_behind(row: ManagedJob, events: Sequence[EngineEvent]) -> bool:
     """Whether a row is older than the events: it lacks their newest placement or their end."""
     ended = any(ManagedJobStatus(event.status).is_terminal for event in events)

@@ -16,7 +16,7 @@ from holdfast.launchers.skypilot.api_client import SkyPilotClient
 from holdfast.launchers.skypilot.cached_reads import Listing, QueueCache, SharedRead
 from holdfast.launchers.skypilot.launch_store import LaunchStore
 from holdfast.launchers.skypilot.models import ManagedJob, read_costs
-from holdfast.launchers.skypilot.naming import JobNames, cluster_of
+from holdfast.launchers.skypilot.naming import JobNames, cluster_of, launch_key
 from holdfast.ports import Clock, OrphanedResource
 
 _EVER_DAYS: Final = 3650
@@ -28,7 +28,7 @@ class Cluster:
 
     name: str
     key: str
-    """The launch it belongs to."""
+    """The launch, or the node group of one, that it belongs to."""
 
     @property
     def description(self) -> str:
@@ -193,7 +193,9 @@ class OrphanFinder:
             if now - since >= find.grace:
                 await find.stop()
                 reported.append(
-                    OrphanedResource(key=find.key, description=what, since=since, stopped=False)
+                    OrphanedResource(
+                        key=launch_key(find.key), description=what, since=since, stopped=False
+                    )
                 )
         # A resource that has an owner again, by a listing that may be outdated, has not ended.
         at_work = (row for row in listing.rows if not row.status.is_terminal)
@@ -250,7 +252,7 @@ class OrphanFinder:
                 )
         self.strangers = tuple(
             OrphanedResource(
-                key=find.key,
+                key=launch_key(find.key),
                 description=find.description,
                 since=since.get(find.description, now),
                 stopped=False,

@@ -107,6 +107,7 @@ def _order(launch: Launch, place: ClusterPaths) -> Mapping[str, object]:
         "job_id": launch.job_id,
         "first_attempt": launch.first_attempt,
         "max_failures": launch.max_failures,
+        "min_nodes": int((launch.task.get("envs") or {}).get(Env.MIN_NODES) or 0),
         "partition": SlurmOptions.from_task(launch.task).options.get("partition"),
         "micros_per_node_hour": place.micros_per_node_hour,
         # A later submission repeats these options, although it reads only the records.

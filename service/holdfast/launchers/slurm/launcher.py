@@ -7,6 +7,7 @@ job after losses; where it does not, an observation does.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,8 @@ from holdfast_worker.protocol.environment import HOSTED_LOG_SUFFIX
 
 from holdfast.domain.events import Outcome
 from holdfast.domain.jobs.crash_loop import restart_pause_s
-from holdfast.domain.jobs.observation import Observation
-from holdfast.errors import LauncherUnreachable, LaunchRefused
+from holdfast.domain.jobs.observation import LaunchStatus, Observation
+from holdfast.errors import LauncherUnreachable, LaunchRefused, NotPossibleNow
 from holdfast.launchers.slurm import batch_job, launch_state, remote_scripts, scontrol
 from holdfast.launchers.slurm.launch_state import LaunchState
 from holdfast.launchers.slurm.observe import observe
@@ -27,6 +28,10 @@ from holdfast.ports import Clock, EngineInfo, Launch, LogSource, OrphanedResourc
 
 REFUSED: Final = 65
 """Exit code of `remote_scripts.SUBMIT` if sbatch rejected the job."""
+NOT_SHARED: Final = 66
+"""Exit code of `remote_scripts.DRILL` if nodes cannot see the directory of the launch."""
+IN_PROGRESS: Final = 17
+"""Exit code of `remote_scripts.DRILL` during another drill."""
 MAX_PASSES: Final = 4
 """Limit of passes over the records in one observation; more would be a bug.
 Each write changes the decision."""
@@ -87,6 +92,20 @@ class SlurmLauncher:
         await asyncio.to_thread(
             self._run, remote_scripts.CANCEL, self._paths.launch(key), key, now_s
         )
+
+    async def preempt(self, key: str, *, node: int | None, notice_s: float | None) -> None:
+        """End nodes of the running placement as in a preemption, and have Slurm requeue the job.
+
+        Of an elastic job whose ranks wait for a lost node, only `node` ends (None: the last one).
+
+        Raises:
+            NotPossibleNow: no placement is running under this key, or its nodes cannot be reached.
+        """
+        await asyncio.to_thread(self._preempt, key, node, notice_s)
+
+    async def replaces_alone(self, key: str, *, node: int | None) -> bool:
+        """Whether the other nodes would run the ranks of a node (None: the last) without it."""
+        return await asyncio.to_thread(self._find_single_node, key, node) is not None
 
     async def logs(self, key: str) -> Sequence[LogSource]:
         """List the logs of all placements of `key`, by attempt, node and rank."""
@@ -185,6 +204,41 @@ class SlurmLauncher:
         if self._transport.bash(remote_scripts.HAS_WORKER, self._paths.worker).code:
             self._run(remote_scripts.INSTALL_WORKER, self._paths.worker, given=self._worker())
 
+    def _preempt(self, key: str, node: int | None, notice_s: float | None) -> None:
+        state = self._read_state(key)
+        seen = observe(state, self._clock.now())
+        if seen.status is not LaunchStatus.UP or not (state.job and state.job.has_nodes):
+            raise NotPossibleNow(f"{key} has no running nodes; its status is {seen.status}")
+        single = self._find_single_node(key, node)
+        words = (
+            str(_newest_attempt(state)),
+            "" if single is None else str(single),
+            str(math.ceil(notice_s or 0)),
+        )
+        reply = self._transport.bash(remote_scripts.DRILL, self._paths.launch(key), *words)
+        if reply.code == NOT_SHARED:
+            raise NotPossibleNow(
+                f"{key} cannot be preempted: not all of its nodes have started, or see {self._paths.root}"
+            )
+        if reply.code == IN_PROGRESS:
+            raise NotPossibleNow(f"{key} is being preempted already")
+        _require_success(reply)
+
+    def _find_single_node(self, key: str, node: int | None) -> int | None:
+        """Return the node (None: the last) without which the others would continue; None if none."""
+        state = self._read_state(key)
+        newest = max(state.numbered("placed"), default=0)
+        if not newest or not (min_nodes := state.order.get("min_nodes")):
+            return None
+        nodes = range(len(state.facts[f"placed.{newest}"]["nodes"].split()))
+        lost = {each for each, _ in state.node_losses(newest)}
+        standing = [each for each in nodes if each not in lost]
+        chosen = standing[-1] if node is None else node
+        if chosen == 0 or chosen not in standing or len(standing) <= min_nodes:
+            return None
+        words = (self._paths.launch(key), str(_newest_attempt(state)))
+        return None if self._transport.bash(remote_scripts.WAITS, *words).code else chosen
+
     def _observe(self, key: str) -> Observation:
         """Read, decide and write until the records are stable, then perform the action."""
         for _ in range(MAX_PASSES):
@@ -235,6 +289,11 @@ class SlurmLauncher:
 
     def _run(self, text: str, *words: str, given: bytes = b"") -> CommandResult:
         return _require_success(self._transport.bash(text, *words, given=given))
+
+
+def _newest_attempt(state: LaunchState) -> int:
+    """Return the number of the newest placement's attempt."""
+    return int(state.order["first_attempt"]) + max(state.numbered("placed")) - 1
 
 
 def _begin_option(restart_s: float, failures: int) -> list[str]:

@@ -83,6 +83,7 @@ _BY_REASON: Final[Mapping[str, _Lost]] = {
         Cause.NODE_FAILED, "Slurm lost a node without which the others could not continue"
     ),
     "told": _Lost(Cause.NODE_FAILED, "Slurm ended the job, as after the loss of a node"),
+    "drill": _Lost(Cause.NODE_FAILED, "preempted on request"),
 }
 """Ends whose reason was reported to the script."""
 

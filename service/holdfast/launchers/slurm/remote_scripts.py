@@ -154,6 +154,28 @@ REQUEUE: Final = r"""
 """
 """Arguments: directory, Slurm job number, number of previous requeues."""
 
+DRILL: Final = r"""
+cd "$1/attempts/$2" 2>/dev/null || exit 66
+attempt=$PWD
+for node in node-*; do
+  # A node that does not see this directory would not learn of the drill.
+  [[ -e $node/beat || -e $node/gone ]] || exit 66
+done
+[[ ! -e drill ]] || exit 17
+[[ -z $3 ]] || cd "node-$3" || exit 66
+umask 077
+printf '%s\n' "$4" > ".drill.$$" && ln ".drill.$$" drill 2>/dev/null
+made=$?
+rm -f ".drill.$$"
+((made == 0)) || exit 17
+# The nodes look for it every few seconds.
+"""
+"""Arguments: directory, attempt, node or empty for all, seconds of notice.
+Has these nodes end as in a preemption. Exits with 66 if they cannot see the directory, and 17 if another drill is in progress."""
+
+WAITS: Final = "[[ -e $1/attempts/$2/node-0/run/waits-for-nodes ]]"
+"""Arguments: directory, attempt. Checks whether the ranks would wait for those of a lost node."""
+
 LIST_LOGS: Final = r"""
 cd "$1/attempts" 2>/dev/null || exit 0
 find . -type f \( -path './*/node-*/node.log' -o -path './*/node-*/run/ranks/rank-*.log' \) -printf '%s %P\n'

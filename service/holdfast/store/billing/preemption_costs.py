@@ -48,6 +48,8 @@ def historical_lifetimes(database: Database, kind: str) -> HistoricalLifetimes:
             resources = row.body["spec"].get("resources", {})
             if engine_of(resources) is not Engine.SKYPILOT or node_kind(resources) != kind:
                 continue
+            if (row.body["spec"].get("holdfast") or {}).get("groups"):
+                continue  # Its attempts and losses are those of different kinds of nodes.
             job = event_log.load(connection, row.id, row.fold)
             node_ms += job.account.node_ms
             losses += job.preemptions - job.drills

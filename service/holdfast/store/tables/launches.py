@@ -1,8 +1,9 @@
-"""Tables of launches, their copied history, registered workers and checkpoint retention."""
+"""Tables of launches and their history, registered workers and nodes, and retention."""
 
 from __future__ import annotations
 
 from sqlalchemy import (
+    JSON,
     BigInteger,
     Column,
     Integer,
@@ -107,4 +108,31 @@ musters = Table(
         nullable=True,
         doc="Number of reports of that attempt from earlier workers; NULL while the attempt is, or if not recorded.",
     ),
+)
+
+rendezvous = Table(
+    "rendezvous",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column("n", Integer, primary_key=True, autoincrement=False, doc="Order of arrival, from 1."),
+    Column("launch", Integer, nullable=False, doc="The launch of the job at that time."),
+    Column("node", Integer, nullable=False, doc="Number of the node; 0 is a leader."),
+    Column("node_group", String(64), nullable=False, doc="Name of its group."),
+    Column("incarnation", String(64), nullable=False, doc="The node itself, as it calls itself."),
+    Column("joined", Integer, nullable=False, doc="Number of leaders that it had joined by then."),
+    Column(
+        "leader",
+        String(64),
+        nullable=True,
+        doc="The leader to which it was sent; NULL for a leader, and if there was none.",
+    ),
+    Column(
+        "start",
+        Integer,
+        nullable=False,
+        doc="How often the node was sent to that leader before; 0 without one.",
+    ),
+    Column("addresses", JSON, nullable=False, doc="A leader's addresses, the likeliest first."),
+    Column("port", Integer, nullable=False, doc="A leader's port; 0 for another node."),
+    Column("asked_at", UtcTime, nullable=False),
 )
