@@ -109,7 +109,7 @@ class ReportKind(StrEnum):
     """`{step, left_s | null}`: seconds until the node is terminated.
     Null if the notice named no time."""
     RANKS_RESTARTED = "ranks_restarted"
-    """`{step, exit_code, detail, node_lost}`: a rank failed after `step` completed steps, and all ranks start again on the same nodes.
+    """`{step, exit_code, detail, node_lost}`: a rank failed after `step` completed steps, and all ranks start again within the attempt.
     `node_lost` is there and true if nodes were lost, in whose place there are others before they start.
     Written after all ranks have ended. `restore_started` and `training_started` of the same attempt follow."""
     RANKS_REPLACED = "ranks_replaced"

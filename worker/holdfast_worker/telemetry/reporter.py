@@ -137,9 +137,9 @@ class Reporter:
     def ranks_restarted(
         self, step: int, exit_code: int, detail: str, *, is_node_lost: bool = False
     ) -> None:
-        """Report that a rank failed and that all ranks start again on the same nodes.
+        """Report that a rank failed, or nodes were lost, and that all ranks start again.
 
-        `is_node_lost`: it failed with its node, which was replaced.
+        `is_node_lost`: nodes were lost, in whose place there are others before the ranks start.
         """
         body: dict[str, Json] = {"step": step, "exit_code": exit_code, "detail": detail}
         if is_node_lost:
