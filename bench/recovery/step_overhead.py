@@ -1,4 +1,4 @@
-"""Time and memory that in-process recovery adds to steps in which no rank is lost. See README.md."""
+"""Time and memory that recovery adds to steps in which no rank is lost. See README.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -18,8 +18,17 @@ from recovery.lost_ranks import load, p95
 from recovery.lost_ranks_nodes import Nodes, free_port
 
 NODES: Final = 2
-WAYS: Final = ("restart", "in_process")
-"""Values of `HOLDFAST_RECOVERY`; the first one is the reference."""
+WAYS: Final[Mapping[str, Mapping[str, str]]] = {
+    "restart": {"HOLDFAST_RECOVERY": "restart", "HOLDFAST_MEMORY": "off"},
+    "in_process": {"HOLDFAST_RECOVERY": "in_process", "HOLDFAST_MEMORY": "off"},
+    "store": {"HOLDFAST_MEMORY": "off"},
+    "memory": {"HOLDFAST_MEMORY": "auto"},
+}
+"""Variables of each way to recover."""
+REPLICATED: Final = ("restart", "in_process")
+"""Ways for a model in DDP; the first one is the reference."""
+SHARDED: Final = ("store", "memory")
+"""Ways for a model in FSDP2; the first one is the reference."""
 NO_SAVES: Final = "1000000 steps"
 """A checkpoint would change the peak of memory and the duration of some steps."""
 WARMUP_STEPS: Final = 20
@@ -41,7 +50,7 @@ torch.set_num_threads(1)
 WIDTH, DEPTH, BATCH, STEPS = (int(os.environ[name]) for name in ("WIDTH", "DEPTH", "BATCH", "STEPS"))
 run = Run.start()
 layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH)]
-model = run.wrap(torch.nn.Sequential(*layers, torch.nn.Dropout(0.1)))
+model = run.wrap(torch.nn.Sequential(*layers, torch.nn.Dropout(0.1)), shard=os.environ["SHARD"] == "1")
 optimizer = torch.optim.AdamW(model.parameters())
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
 # All rows share the memory of one. A pass is longer than the training, so that all steps do the same work.
@@ -53,13 +62,16 @@ for x in run.steps(loader, total=STEPS):
     wall_s.append(time.perf_counter())
     cpu_s.append(time.process_time())
     if len(wall_s) == STEPS:  # Before the last checkpoint, which would be part of the peak.
-        parameters = sum(p.nbytes for p in model.parameters())
-        moments = sum(t.nbytes for s in optimizer.state.values() for t in s.values())
-        [peak_kb] = re.findall(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())
+        here = [getattr(p, "_local_tensor", p).nbytes for p in model.parameters()]
+        moments = [getattr(t, "_local_tensor", t).nbytes for s in optimizer.state.values() for t in s.values()]
+        parameters, moments = sum(here), sum(moments)
+        # The wrapper holds the copies of snapshots.
+        status = [Path(f"/proc/{pid}/status").read_text() for pid in ("self", os.environ["HOLDFAST_WRAPPER"])]
+        peak_kb = sum(int(re.findall(r"VmHWM:\\s*(\\d+)", text)[0]) for text in status)
         result = {
             "wall_s": wall_s,
             "cpu_s": cpu_s,
-            "peak_bytes": 1024 * int(peak_kb),
+            "peak_bytes": 1024 * peak_kb,
             "parameter_bytes": parameters,
             "state_bytes": parameters + moments,
         }
@@ -80,11 +92,19 @@ class Size:
     batch: int
     steps: int
     """Measured steps of each training."""
+    ways: Sequence[str] = REPLICATED
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each rank has a part of the model."""
+        return self.ways == SHARDED
 
 
 SIZES: Final = {
     "small": Size(width=256, depth=2, batch=256, steps=400),
     "large": Size(width=1024, depth=12, batch=16, steps=60),
+    # Long enough for several snapshots with `auto`.
+    "sharded": Size(width=768, depth=6, batch=64, steps=200, ways=SHARDED),
 }
 
 
@@ -97,10 +117,11 @@ class Training:
     cpu_s: Sequence[float]
     """CPU time of all threads of the rank in each step."""
     peak_bytes: int
-    """The most memory that the rank has had at once."""
+    """The most memory that the rank and its wrapper have had."""
     parameter_bytes: int
+    """Size of the rank's parameters."""
     state_bytes: int
-    """Size of model and optimizer: of one snapshot."""
+    """Size of the rank's part of model and optimizer: of one snapshot."""
 
 
 def main() -> None:
@@ -129,10 +150,12 @@ Results = Mapping[str, Sequence[Training]]
 
 def _measure_all(sizes: Sequence[str], times: int) -> dict[str, Results]:
     """Train in turns, as the machine may get busier, and each way first every other time."""
-    found: dict[str, dict[str, list[Training]]] = {s: {way: [] for way in WAYS} for s in sizes}
+    found: dict[str, dict[str, list[Training]]] = {
+        s: {way: [] for way in SIZES[s].ways} for s in sizes
+    }
     for number in range(times):
         for size in sizes:
-            for way in WAYS if number % 2 else WAYS[::-1]:
+            for way in SIZES[size].ways if number % 2 else SIZES[size].ways[::-1]:
                 progress = f"{number + 1} of {times}: {size}, {way}"
                 print(f"\r{progress:<40}", end="", file=sys.stderr)
                 with tempfile.TemporaryDirectory() as home:
@@ -147,7 +170,8 @@ def _train(home: Path, size: Size, way: str) -> Training:
     script = home / "script.py"
     script.write_text(SCRIPT, encoding="utf-8")
     shared = {
-        "HOLDFAST_RECOVERY": way,
+        **WAYS[way],
+        "SHARD": str(int(size.is_sharded)),
         "HOLDFAST_EVERY": NO_SAVES,
         "HOLDFAST_MASTER_PORT": str(free_port()),
         "SKYPILOT_NUM_NODES": str(NODES),
@@ -175,7 +199,7 @@ def _train(home: Path, size: Size, way: str) -> Training:
 
 
 def _print_results(size: str, ways: Results) -> None:
-    first = ways[WAYS[0]][0]
+    first = next(iter(ways.values()))[0]
     parameters, state = first.parameter_bytes / 1e6, first.state_bytes / 1e6
     print(f"{size}: {parameters:.1f} MB of parameters, {state:.1f} MB of model and optimizer")
     print(f"{'':<14}{'median':>12}{'p95':>12}{'CPU':>12}{'peak memory':>15}")
@@ -186,22 +210,25 @@ def _print_results(size: str, ways: Results) -> None:
         row = f"{way:<14}{_ms(statistics.median(wall))}{_ms(p95(wall))}{_ms(cpu)}"
         print(f"{row}{peak / 1e6:>12.1f} MB")
     added_s, share = _added(ways, "wall_s")
-    cpu_s, cpu_share = _added(ways, "cpu_s")
+    mean_s, mean_share = _added(ways, "wall_s", statistics.fmean)
+    cpu_s, cpu_share = _added(ways, "cpu_s", statistics.fmean)
     added_bytes = statistics.median(
-        one.peak_bytes - other.peak_bytes
-        for other, one in zip(*(ways[way] for way in WAYS), strict=True)
+        one.peak_bytes - other.peak_bytes for other, one in zip(*ways.values(), strict=True)
     )
     print(f"added to the median step: {added_s * 1e6:.0f} us, {share:.1%}")
-    print(f"added CPU time: {cpu_s * 1e6:.0f} us, {cpu_share:.1%}")
+    print(f"added to the mean step: {mean_s * 1e6:.0f} us, {mean_share:.1%}")
+    print(f"added CPU time, mean: {cpu_s * 1e6:.0f} us, {cpu_share:.1%}")
     snapshots = added_bytes / first.state_bytes
     print(f"added memory: {added_bytes / 1e6:.1f} MB, {snapshots:.2f} of model and optimizer\n")
 
 
-def _added(ways: Results, name: str) -> tuple[float, float]:
-    """What a median step takes longer, and as a share: the median over pairs of trainings."""
+def _added(
+    ways: Results, name: str, average: Callable[[Sequence[float]], float] = statistics.median
+) -> tuple[float, float]:
+    """What an average step takes longer, and as a share: the median over pairs of trainings."""
     pairs = [
-        (statistics.median(getattr(one, name)), statistics.median(getattr(other, name)))
-        for one, other in zip(*(ways[way] for way in WAYS), strict=True)
+        (average(getattr(one, name)), average(getattr(other, name)))
+        for one, other in zip(*ways.values(), strict=True)
     ]
     return (
         statistics.median(with_ - without for without, with_ in pairs),

@@ -1,6 +1,6 @@
 """A lost node of a running job is replaced alone: the other nodes wait in their processes, and no step is lost.
 
-In an elastic job, they train with its ranks in the meantime.
+In an elastic job, they train with its ranks in the meantime. With a sharded model, all ranks start again from snapshots in memory.
 """
 
 from __future__ import annotations
@@ -19,18 +19,26 @@ from worker.support.run_driver import wait_until
 STEPS = 80
 
 
-def submitted(service: Service, nodes: int | dict[str, int] = 2, steps: int = STEPS) -> str:
+def submitted(
+    service: Service, nodes: int | dict[str, int] = 2, steps: int = STEPS, options: str = ""
+) -> str:
     """Submit a job on two nodes, and wait until the first one would wait for a lost one."""
     job = service.submit(
         name="replaced",
         workdir=str(EXAMPLE),
         num_nodes=nodes,
-        run=f"holdfast-worker run train.py --steps {steps} --step-seconds 0.1",
-        holdfast={"checkpoint": {"store": f"file://{service.folder}/store", "every": "10 steps"}},
+        run=f"holdfast-worker run train.py --steps {steps} --step-seconds 0.1 {options}",
+        holdfast={
+            "checkpoint": {
+                "store": f"file://{service.folder}/store",
+                "every": "10 steps",
+                "memory": "4 steps",
+            }
+        },
     )
     service.until(job, lambda job: (job["last_checkpoint_step"] or 0) >= 10)
     [run_dir] = service.home.rglob(f"{job}-*/attempts/1/node-0/run")
-    assert (run_dir / WAITS_FILE).exists()
+    wait_until((run_dir / WAITS_FILE).exists)
     return job
 
 
@@ -96,6 +104,34 @@ def test_lost_node_costs_no_step_and_no_attempt(
     assert replaced["micros_per_hour"] == price
     assert bodies["RanksReplaced"]["ranks"] == [1]
     assert service.json("bill", job)["lost_steps"] == 0
+
+
+@pytest.mark.parametrize(
+    ("lose", "cause"),
+    [(kill_guard, "node_failed"), pytest.param(preempt, "preempted", marks=pytest.mark.full)],
+)
+def test_sharded_job_keeps_its_other_node(
+    service: Service, lose: Callable[[Service, str], None], cause: str
+) -> None:
+    job = submitted(service, options="--shard")
+
+    lose(service, job)
+    done: dict[str, Any] = service.ended(job)
+
+    assert (done["state"], done["step"], done["attempt"]) == ("succeeded", STEPS, 1)
+    assert (done["preemptions"], done["failures"]) == (1, 0)
+    events = service.json("events", job)
+    kinds = [event["kind"] for event in events]
+    counts = {"NodesReady": 1, "NodeLost": 1, "NodeReplaced": 1, "RanksRestarted": 1}
+    assert {kind: kinds.count(kind) for kind in counts} == counts
+    assert {"CapacityLost", "RanksReplaced"}.isdisjoint(kinds)
+    bodies = {event["kind"]: event["body"] for event in events}
+    assert bodies["NodeLost"]["cause"] == cause
+    restart, resumed = bodies["RanksRestarted"], bodies["TrainingStarted"]
+    assert restart["node_lost"] is True
+    assert service.json("bill", job)["lost_steps"] == restart["step"] - resumed["step"] <= 20
+    sentences = [item["text"] for item in service.json("why", job)]
+    assert any(text.startswith("Ranks started again with a new node") for text in sentences)
 
 
 def test_elastic_job_trains_on_fewer_nodes(service: Service) -> None:

@@ -1,7 +1,7 @@
 """Ranks, agents and nodes are lost at random: the weights are those of an undisturbed run to the last bit.
 
 The test is the launcher: it replaces a lost node if the others would wait for it, and otherwise starts the next attempt. An elastic run
-continues on fewer nodes, and the replacement comes later or never.
+continues on fewer nodes, and the replacement comes later or never. A run with a sharded model starts again from memory or the store.
 FAULT_SEEDS selects the number of schedules.
 """
 
@@ -29,8 +29,8 @@ from worker.support.run_driver import end_all
 SIZES = (2, 3, 4)
 STEPS = 40
 PAUSE_S = 0.05
-ELASTIC_PAUSE_S = 0.2
-"""Time for a step of an elastic run, in which nodes are away for seconds."""
+SLOW_PAUSE_S = 0.2
+"""Time for a step of a run in which nodes are away for seconds, or which starts again."""
 MOST_ATTEMPTS = 8
 TIMEOUT_S = 150.0
 
@@ -68,6 +68,17 @@ class PlannedFault:
     """Time until a lost node is replaced; None: it is not."""
 
 
+class Kind(StrEnum):
+    """What the run does after the loss of a node."""
+
+    REPLICATED = "replicated"
+    """Its ranks wait in their processes for the replacement."""
+    ELASTIC = "elastic"
+    """It continues on fewer nodes."""
+    SHARDED = "sharded"
+    """All ranks start again with the replacement."""
+
+
 def draw(seed: int, *, is_elastic: bool = False) -> tuple[int, list[PlannedFault]]:
     """Draw a number of nodes and a schedule."""
     chance = random.Random(seed)
@@ -87,11 +98,16 @@ def draw(seed: int, *, is_elastic: bool = False) -> tuple[int, list[PlannedFault
 class Disturbed:
     """A run, its faults, and a launcher."""
 
-    def __init__(self, path: Path, nodes: int, *, is_elastic: bool = False) -> None:
+    def __init__(self, path: Path, nodes: int, kind: Kind = Kind.REPLICATED) -> None:
         path.mkdir()
-        elastic = {"HOLDFAST_MIN_NODES": "1"} if is_elastic else {}
-        self._pause_s = ELASTIC_PAUSE_S if is_elastic else PAUSE_S
-        self.run = Nodes(path, nodes, STEPS, HOLDFAST_NODE_START="0", **elastic)
+        extra = {
+            Kind.REPLICATED: {},
+            Kind.ELASTIC: {"HOLDFAST_MIN_NODES": "1"},
+            Kind.SHARDED: {"HOLDFAST_MEMORY": "4 steps"},
+        }[kind]
+        self._arguments = ["--shard"] * (kind is Kind.SHARDED)
+        self._pause_s = PAUSE_S if kind is Kind.REPLICATED else SLOW_PAUSE_S
+        self.run = Nodes(path, nodes, STEPS, HOLDFAST_NODE_START="0", **extra)
         self._passed = threading.Event()
         self._missing: dict[int, float] = {}
         """Lost nodes, and when they are replaced."""
@@ -109,7 +125,7 @@ class Disturbed:
         """Start the next attempt."""
         assert self.run.attempt < MOST_ATTEMPTS, "the run does not come to its end"
         self._missing.clear()
-        self.run.start("--pause", str(self._pause_s))
+        self.run.start("--pause", str(self._pause_s), *self._arguments)
 
     def lose(self, nodes: list[int], returns_s: float | None = 0.0) -> None:
         """Lose nodes, and replace them if the others wait."""
@@ -197,13 +213,13 @@ def _kill(pids: list[int]) -> None:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[str]]:
-    """Weights of undisturbed runs by number of nodes."""
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[str]]:
+    """Weights of undisturbed runs by number of nodes and arguments of the script."""
 
     @cache
-    def weights(nodes: int) -> list[str]:
+    def weights(nodes: int, *arguments: str) -> list[str]:
         run = Nodes(tmp_path_factory.mktemp(f"undisturbed-{nodes}"), nodes, STEPS)
-        run.run()
+        run.run(*arguments)
         return run.results
 
     return weights
@@ -218,7 +234,7 @@ def processes() -> Iterator[None]:
 
 @pytest.mark.parametrize("seed", range(max(1, FAULT_SEEDS // 10 - 1)))
 def test_random_losses_change_no_weight(
-    tmp_path: Path, undisturbed: Callable[[int], list[str]], seed: int
+    tmp_path: Path, undisturbed: Callable[..., list[str]], seed: int
 ) -> None:
     nodes, schedule = draw(seed)
     print(f"{nodes} nodes: {schedule}")
@@ -231,15 +247,37 @@ def test_random_losses_change_no_weight(
 
 @pytest.mark.parametrize("seed", range(max(1, FAULT_SEEDS // 10 - 1)))
 def test_random_losses_of_elastic_runs_change_no_weight(
-    tmp_path: Path, undisturbed: Callable[[int], list[str]], seed: int
+    tmp_path: Path, undisturbed: Callable[..., list[str]], seed: int
 ) -> None:
     nodes, schedule = draw(seed, is_elastic=True)
     print(f"{nodes} nodes: {schedule}")
-    disturbed = Disturbed(tmp_path / "run", nodes, is_elastic=True)
+    disturbed = Disturbed(tmp_path / "run", nodes, Kind.ELASTIC)
 
     disturb(disturbed, schedule)
 
     assert disturbed.run.results == undisturbed(nodes)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        0,
+        *(
+            pytest.param(seed, marks=pytest.mark.full)
+            for seed in range(1, max(4, FAULT_SEEDS // 10))
+        ),
+    ],
+)
+def test_random_losses_of_sharded_runs_change_no_weight(
+    tmp_path: Path, undisturbed: Callable[..., list[str]], seed: int
+) -> None:
+    nodes, schedule = draw(seed)
+    print(f"{nodes} nodes: {schedule}")
+    disturbed = Disturbed(tmp_path / "run", nodes, Kind.SHARDED)
+
+    disturb(disturbed, schedule)
+
+    assert disturbed.run.results == undisturbed(nodes, "--shard")
 
 
 def disturb(disturbed: Disturbed, schedule: list[PlannedFault]) -> None:

@@ -10,7 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from planted_mistakes.access import ACCESS_MISTAKES
 from planted_mistakes.billing import BILLING_MISTAKES
-from planted_mistakes.checkpoints import CHECKPOINT_MISTAKES, RETENTION_MISTAKES
+from planted_mistakes.checkpoints import (
+    CHECKPOINT_MISTAKES,
+    MEMORY_MISTAKES,
+    RETENTION_MISTAKES,
+)
 from planted_mistakes.jobs import JOB_MISTAKES, STORE_MISTAKES
 from planted_mistakes.mistake import Mistake, TestRun, Tier, run_planted, run_tests
 from planted_mistakes.worker import WORKER_MISTAKES
@@ -20,6 +24,7 @@ MISTAKES = (
     *STORE_MISTAKES,
     *BILLING_MISTAKES,
     *CHECKPOINT_MISTAKES,
+    *MEMORY_MISTAKES,
     *RETENTION_MISTAKES,
     *WORKER_MISTAKES,
     *ACCESS_MISTAKES,

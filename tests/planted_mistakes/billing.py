@@ -207,10 +207,17 @@ BILLING_MISTAKES: Final = (
         tests=(f"{BILLING}test_bill.py",),
     ),
     Mistake(
+        name="lost-snapshot-in-memory-counts",
+        file=f"{S}domain/billing/phases.py",
+        old="elif resumed and resumed.held_at and resumed.step == kept:",
+        new="elif resumed and resumed.held_at:",
+        tests=(f"{BILLING}test_bill_memory.py",),
+    ),
+    Mistake(
         name="restarted-ranks-end-with-the-attempt",
         file=f"{S}domain/billing/phases.py",
-        old="spans += _spans_of_start(ranks, steps, start, ended)",
-        new="spans += _spans_of_start(ranks, steps, start, end)",
+        old="spans += _spans_of_start(ranks, steps, resumed, start, ended)",
+        new="spans += _spans_of_start(ranks, steps, resumed, start, end)",
         tests=(f"{BILLING}test_bill_reference.py",),
     ),
     Mistake(

@@ -187,6 +187,73 @@ CHECKPOINT_MISTAKES: Final = (
     ),
 )
 
+MEMORY: Final = f"{CHECKPOINT}test_memory_snapshots.py"
+MEMORY_MISTAKES: Final = (
+    Mistake(
+        name="older-snapshot-in-memory-restored",
+        file=f"{W}checkpoint/restore.py",
+        old="if name.step >= self.newest_step and not own.lineage.superseding_start(name)",
+        new="if not own.lineage.superseding_start(name)",
+        tests=(MEMORY,),
+    ),
+    Mistake(
+        name="superseded-snapshot-in-memory-restored",
+        file=f"{W}checkpoint/restore.py",
+        old="if name.step >= self.newest_step and not own.lineage.superseding_start(name)",
+        new="if name.step >= self.newest_step",
+        tests=(MEMORY,),
+    ),
+    Mistake(
+        name="damaged-snapshot-stays-in-memory",
+        file=f"{W}checkpoint/restore.py",
+        old="memory.withdraw(name, self._until_s)",
+        new="pass",
+        tests=(MEMORY,),
+    ),
+    Mistake(
+        name="own-copy-replaced-before-the-commit",
+        file=f"{W}checkpoint/memory_snapshots.py",
+        old="        self._wait_for(self._own, {name.commit_key}, until_s)\n",
+        new="",
+        tests=(MEMORY,),
+    ),
+    Mistake(
+        name="only-snapshot-of-a-node-replaced",
+        file=f"{W}checkpoint/memory_snapshots.py",
+        old="{name} if self._following else {name, self._kept}",
+        new="{name}",
+        tests=(MEMORY,),
+    ),
+    Mistake(
+        name="second-read-of-a-damaged-copy",
+        file=f"{W}node_memory/client.py",
+        old="first = self._reads[key] % len(holders)",
+        new="first = 0",
+        tests=("tests/worker/node_memory/test_holder.py", MEMORY),
+    ),
+    Mistake(
+        name="ranks-of-an-earlier-start-may-write",
+        file=f"{W}node_memory/holder.py",
+        old="self._token = secrets.token_hex(16)",
+        new="self._token = self._token or secrets.token_hex(16)",
+        tests=("tests/worker/node_memory/test_holder.py",),
+    ),
+    Mistake(
+        name="memory-promised-twice",
+        file=f"{W}node_memory/holder.py",
+        old="self._room().usable_bytes - promised",
+        new="self._room().usable_bytes",
+        tests=("tests/worker/node_memory/test_holder.py",),
+    ),
+    Mistake(
+        name="vote-of-a-lost-node-counts-for-its-successor",
+        file=f"{W}watchdog/restart_agreement.py",
+        old="            self.votes.pop(node, None)  # Its successor has one of its own.\n",
+        new="            pass\n",
+        tests=("tests/worker/watchdog/test_restart_agreement.py",),
+    ),
+)
+
 RETENTION_MISTAKES: Final = (
     Mistake(
         name="service-deletes-newest-checkpoint",

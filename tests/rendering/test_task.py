@@ -95,6 +95,16 @@ def test_a_task_is_read_back_as_it_was_dumped(task: dict[str, Any]) -> None:
     assert load(dump(task)) == task
 
 
+@pytest.mark.parametrize(
+    ("written", "variable"),
+    [("auto", None), ("off", "off"), (False, "off"), ("30s", "30s"), ("20 steps", "20 steps")],
+)
+def test_cadence_of_memory_reaches_the_worker(written: object, variable: str | None) -> None:
+    task = rendered(run="x", holdfast={"checkpoint": {"store": "s3://b", "memory": written}}).task
+
+    assert task["envs"].get("HOLDFAST_MEMORY") == variable
+
+
 def test_job_file_values_override_the_base_task() -> None:
     task = rendered(
         name="tiny",

@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
 
+from holdfast_worker.node_memory.wire import HolderAddress
 from holdfast_worker.protocol.environment import Env, SkyEnv, int_variable
 from holdfast_worker.protocol.policies import (
     Cadence,
@@ -18,6 +19,7 @@ from holdfast_worker.protocol.policies import (
     OnFailure,
     RecoveryMode,
     RetentionOwner,
+    parse_memory_cadence,
 )
 from holdfast_worker.topology.identity import SINGLE_PROCESS, RankIdentity
 from holdfast_worker.topology.nodes import LeaderAddress, NodeRanks
@@ -39,6 +41,9 @@ NODE_RANKS: Final = "HOLDFAST_NODE_RANKS"
 
 JOINS: Final = "HOLDFAST_JOINS"
 """Set to 1 by `holdfast-worker run` for ranks that replace others, which wait for them."""
+
+HOLDER: Final = "HOLDFAST_HOLDER"
+"""Set by `holdfast-worker run` for its ranks: where they put copies of snapshots, a `HolderAddress` as JSON."""
 
 HOSTED_START: Final = "HOLDFAST_HOSTED_START"
 """Set by `holdfast-worker run` for the wrapper of a missing node that it hosts: the number of that node's start."""
@@ -148,6 +153,10 @@ class Config:
     """Number of this node's start on a node that hosts it; None if it is a node of its own."""
     hosted_leader: LeaderAddress | None
     """Node 0, as the host of this node has found it; None if it is a node of its own, or all nodes are one placement."""
+    memory: Cadence | None
+    """How often snapshots are copied into the memory of the nodes; None: never."""
+    holder: HolderAddress | None
+    """The memory of this node; None without a wrapper that has some."""
     max_restarts: int
     """How often ranks start again on the same nodes without getting further than before."""
     seed: int
@@ -215,6 +224,8 @@ class Config:
             hosted_leader=LeaderAddress.parse(env[HOSTED_LEADER])
             if env.get(HOSTED_LEADER)
             else None,
+            memory=_memory(env),
+            holder=HolderAddress.parse(env[HOLDER]) if env.get(HOLDER) else None,
             # A script that a person starts by hand ends with its first error.
             max_restarts=int_variable(
                 env, Env.MAX_RESTARTS, DEFAULT_RESTARTS if env.get(Env.JOB) else 0
@@ -238,6 +249,11 @@ class Config:
         if self.max_steps is None or total is None:
             return self.max_steps or total
         return min(total, self.max_steps)
+
+    @property
+    def keeps_snapshots(self) -> bool:
+        """Whether snapshots outlive the ranks, for those that start again, in memory of the nodes."""
+        return bool(self.memory and self.max_restarts and self.store)
 
     @property
     def rank(self) -> int:
@@ -284,6 +300,14 @@ def _cadence(env: Mapping[str, str]) -> Cadence:
         return Cadence.parse(env.get(Env.EVERY) or "auto")
     except ValueError as error:
         msg = f"{Env.EVERY}: {error}"
+        raise ValueError(msg) from error
+
+
+def _memory(env: Mapping[str, str]) -> Cadence | None:
+    try:
+        return parse_memory_cadence(env.get(Env.MEMORY) or "auto")
+    except ValueError as error:
+        msg = f"{Env.MEMORY}: {error}"
         raise ValueError(msg) from error
 
 

@@ -44,6 +44,7 @@ from holdfast_worker.startup import (
     open_parent_job,
     open_reports,
     open_repository,
+    open_snapshot_memory,
     reopen_repository,
 )
 from holdfast_worker.step_boundary import StepBoundary
@@ -52,7 +53,7 @@ from holdfast_worker.storage.retry import collective_timeout_s
 from holdfast_worker.telemetry.manifest import Manifest
 from holdfast_worker.telemetry.metrics import MetricLogger, Scalar
 from holdfast_worker.telemetry.progress import ProgressLog
-from holdfast_worker.telemetry.reporter import Reporter, SkippedCheckpoint
+from holdfast_worker.telemetry.reporter import Reporter, TrainingOrigin
 from holdfast_worker.telemetry.runtime_metrics import TOKENS, RuntimeMetrics
 from holdfast_worker.telemetry.trackers import Tracker, TrackerRun
 from holdfast_worker.watchdog.failure_cause import FINAL_SAVE_S
@@ -88,8 +89,7 @@ class Run:
         self._checkpointer: Checkpointer | None = None
         self._tracker: TrackerRun | None = None
         self._position: Position | None = None
-        self._restored_from: str | None = None
-        self._passed_over: list[SkippedCheckpoint] = []
+        self._origin = TrainingOrigin()
         self._sharded: list[nn.Module] = []
         self._unsynchronized: list[nn.Module] = []
         self._is_tracking = False
@@ -381,6 +381,8 @@ class Run:
         config = self._config
         placement = WriterIdentity(self.rank, self.world_size, self._epoch, self._nonce)
         self._heartbeat.enter(Phase.RESTORING)
+        is_needed = self._recovery is None or not self._recovery.can_replace_ranks
+        checkpointer.memory = open_snapshot_memory(config, self._ranks, is_needed=is_needed)
         try:
             check_consistency(tracked, self._ranks)
             parent_job = open_parent_job(config, self._ranks)
@@ -395,10 +397,9 @@ class Run:
             self._shutdown.abort(Exit.UNUSABLE_STORE, self.step, str(error))
         except StoreError as error:
             self._shutdown.abort(Exit.FAILED, self.step, f"the checkpoints cannot be read: {error}")
-        self._passed_over = restored.passed_over
+        self._origin = restored.training_origin
         if restored.name:
             self.step = restored.name.step
-            self._restored_from = restored.checkpoint
             self._position = self._resume_position(restored)
             self._heartbeat.start_at(self.step)
 
@@ -437,9 +438,7 @@ class Run:
                 missing = "call of track()" if self._config.store else "HOLDFAST_STORE"
                 log_info(f"no {missing}: this run makes no checkpoints")
             self._reports.run_described(self.manifest())
-        self._reports.training_started(
-            self.step, total, self.world_size, self._restored_from, self._passed_over
-        )
+        self._reports.training_started(self.step, total, self.world_size, self._origin)
 
     def _check_optimizers(self, objects: Mapping[str, object]) -> None:
         """Reject an optimizer of parameters that sharding has replaced, as it has no effect."""

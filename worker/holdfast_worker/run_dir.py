@@ -34,6 +34,8 @@ GROUP_FILE: Final = "group.json"
 """Written by the wrapper: the newest process group (`watchdog.group_files`)."""
 REPLACEABLE_FILE: Final = "replaceable"
 """Written by ranks whose script does nothing that rules out a new rank in the place of a lost one."""
+SNAPSHOTS_FILE: Final = "snapshots"
+"""Written by ranks whose snapshots are also in the memory of other nodes, so that all start again if a node is lost."""
 MOVE_FILE: Final = "move"
 """Written by the wrapper of node 0 to have all ranks meet again between two steps."""
 FAILURE_FILE: Final = "failure.json"
@@ -74,6 +76,7 @@ class RunDir:
     def clear(self) -> None:
         """Remove the files of an earlier run, except a notice or a hint, which may precede this run."""
         (self.path / TRAINED_FILE).unlink(missing_ok=True)
+        self.mark_snapshots(are_kept=False)
         self.withdraw_waiting()
         self.clear_ranks()
         self.clear_group()
@@ -235,14 +238,30 @@ class RunDir:
         """Whether a new rank can take the place of a lost one, after the first step."""
         return self.has_trained() and (self.path / REPLACEABLE_FILE).exists()
 
+    def mark_snapshots(self, *, are_kept: bool) -> None:
+        """Record whether snapshots of the ranks are also in the memory of other nodes."""
+        if are_kept:
+            (self.path / SNAPSHOTS_FILE).touch()
+        else:
+            (self.path / SNAPSHOTS_FILE).unlink(missing_ok=True)
+
+    def keeps_snapshots(self) -> bool:
+        """Whether snapshots of the ranks are in the memory of other nodes, after the first step."""
+        return self.has_trained() and (self.path / SNAPSHOTS_FILE).exists()
+
+    def would_wait(self) -> bool:
+        """Whether the other nodes would wait for a lost node's replacement."""
+        return self.can_replace_ranks() or self.keeps_snapshots()
+
     def announce_waiting(self) -> None:
-        """Record that the ranks would wait for a lost node's replacement, if they would."""
-        if self.can_replace_ranks() and not (self.path / WAITS_FILE).exists():
+        """Record that the other nodes would wait for a lost node's replacement."""
+        if not (self.path / WAITS_FILE).exists():
             (self.path / WAITS_FILE).touch()
 
     def withdraw_waiting(self) -> None:
         """Record that the ranks would not wait for a lost node's replacement."""
-        (self.path / WAITS_FILE).unlink(missing_ok=True)
+        with suppress(OSError):
+            (self.path / WAITS_FILE).unlink(missing_ok=True)
 
     def request_move(self) -> None:
         """Have all ranks meet again between two steps, so that some can move to another node."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import atexit
 import time
+from contextlib import suppress
 from typing import Final
 
 from holdfast_worker.checkpoint.collective import fail_together
 from holdfast_worker.checkpoint.fencing import FencedOut
+from holdfast_worker.checkpoint.memory_snapshots import MemorySnapshots, SnapshotRing
 from holdfast_worker.checkpoint.repository import CheckpointRepository
 from holdfast_worker.checkpoint.restore import ParentJob
 from holdfast_worker.config import STANDALONE_JOB, Config
 from holdfast_worker.console import log_info
 from holdfast_worker.distributed.process_group import ProcessGroup
+from holdfast_worker.node_memory.wire import HolderAddress
 from holdfast_worker.protocol.policies import ConsistencyGuarantee
+from holdfast_worker.run_dir import RunDir
 from holdfast_worker.storage import open_store
 from holdfast_worker.storage.base import StoreError
 from holdfast_worker.telemetry.delivery import ReportSender
@@ -103,6 +107,30 @@ def open_parent_job(config: Config, ranks: ProcessGroup) -> ParentJob | None:
             open_store(config.store, config.parent_job), config.parent_job
         )
     return ParentJob(config.parent_job, repository)
+
+
+def open_snapshot_memory(
+    config: Config, ranks: ProcessGroup, *, is_needed: bool
+) -> MemorySnapshots | None:
+    """Open the memory of all nodes for snapshots; None if that of some is not available.
+
+    `is_needed`: this rank has no better way to recover.
+    """
+    address = config.holder.dump() if config.holder and config.memory and is_needed else ""
+    addresses = ranks.gather_text(address)
+
+    def announce(are_kept: bool) -> None:
+        # An elastic run does not wait for the replacement of a node.
+        with suppress(OSError):
+            if config.run_dir and config.min_nodes is None:
+                RunDir(config.run_dir).mark_snapshots(are_kept=are_kept)
+
+    if not (all(addresses) and config.memory):
+        announce(False)
+        return None
+    job = "" if config.job == STANDALONE_JOB else config.job
+    ring = SnapshotRing(ranks.rank, [HolderAddress.parse(text) for text in addresses])
+    return MemorySnapshots(ring, config.memory, job, announce=announce)
 
 
 def claim_epoch(

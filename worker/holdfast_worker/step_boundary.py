@@ -102,6 +102,10 @@ class StepBoundary:
                 return
             case StepDecision.SAVE:
                 self._save(step)
+            case StepDecision.SNAPSHOT:
+                assert self.checkpointer, "a vote for a snapshot needs a checkpointer"
+                assert self.loader, "snapshots begin with the loop"
+                self.checkpointer.save_in_memory(step, asdict(self.loader.position))
             case StepDecision.LEAVE | StepDecision.SAVE_AND_LEAVE | StepDecision.FINISH_AND_LEAVE:
                 self._leave_on_notice(step, decision)
             case StepDecision.STOP_FENCED:
@@ -169,6 +173,7 @@ class StepBoundary:
         )
         return replace(
             vote,
+            is_snapshot_due=checkpointer is not None and checkpointer.is_snapshot_due(step),
             own_bytes=own_bytes,
             has_changed=has_changed,
             is_late=is_late,

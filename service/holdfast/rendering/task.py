@@ -194,6 +194,8 @@ def _worker_envs(spec: JobSpec) -> dict[str, str]:
             Env.TIDY.value: str(spec.retention_owner),
             Env.ON_SAVE_FAILURE.value: checkpoint.on_failure.value,
         }
+        if checkpoint.memory != "auto":
+            envs[Env.MEMORY.value] = checkpoint.memory
         if checkpoint.from_job:
             envs[Env.FROM.value] = checkpoint.from_job
     if spec.holdfast.limits.max_failures == 1:

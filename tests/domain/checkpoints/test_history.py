@@ -46,6 +46,15 @@ def test_save_attempt_holds_all_reported_details() -> None:
     assert (save.metrics, save.weights_sha256, save.fate) == (metrics, "00", Fate.COMPLETE)
 
 
+def test_snapshot_in_memory_is_no_checkpoint_of_the_store() -> None:
+    held = replace(training(40, step=25), restored_from="a", held_at=at(30))
+
+    saves = recorded(training(), saved(10, step=10, name="a"), saved(30, step=30), held)
+
+    assert saves.attempts()[1].restored_by == ()
+    assert outcomes(saves) == {30: Fate.COMPLETE, 10: Fate.COMPLETE}
+
+
 def test_save_attempts_are_newest_first_and_include_failures() -> None:
     saves = recorded(training(), saved(10, step=10), failing(20, step=20), saved(30, step=30))
 

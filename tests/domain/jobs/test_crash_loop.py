@@ -9,7 +9,7 @@ from holdfast.domain.events import Cause, Event, Guard, LeftReason
 from holdfast.domain.jobfile.limits import Limits
 from holdfast.domain.jobs.crash_loop import normalised, restart_pause_s
 from holdfast.domain.jobs.guards import trip
-from holdfast.domain.jobs.job import Job
+from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.lifecycle import fold
 from support.events import (
     at,
@@ -100,6 +100,16 @@ def test_restarts_of_ranks_count_as_crashes_until_a_checkpoint() -> None:
     assert guard(job([*begun, *restarts[:2]])) is None
     assert guard(job([*begun, *restarts])) is Guard.SAME_CRASH
     assert guard(job([*begun, *restarts[:2], saved(3, step=9), restarts[2]])) is None
+
+
+def test_restart_after_the_loss_of_a_node_is_no_crash() -> None:
+    begun = [submitted(), launched(), ready(), training(1)]
+    lost_node = replace(restarted(2, step=5, detail="node 2 was lost"), node_lost=True)
+
+    result = job([*begun, lost_node])
+
+    assert (result.state, result.step) == (State.STARTING, 5)
+    assert (result.failures, result.failure, result.crashes) == (0, "", job(begun).crashes)
 
 
 def test_restarts_of_ranks_count_towards_max_failures() -> None:

@@ -180,6 +180,15 @@ def test_steps_before_a_restored_checkpoint_are_safe() -> None:
     assert "1 step since the checkpoint at step 100" in reason
 
 
+def test_steps_from_a_snapshot_in_memory_are_not_safe() -> None:
+    held = replace(training(40, step=25), held_at=at(30))
+
+    assert refusal(training(10), saved(20, step=20), held, step=25) == (
+        "without notice it would lose 5 steps since the checkpoint at step 20; "
+        "give it notice, such as --notice 30s, or accept the loss with --force"
+    )
+
+
 def test_notice_must_be_long_enough_for_the_newest_checkpoint() -> None:
     slow = replace(saved(50, step=300), snapshot_at=at(36))
 

@@ -186,7 +186,8 @@ def test_restarted_ranks_train_again_in_the_same_attempt() -> None:
 def test_restart_after_a_loss_of_nodes_is_no_failure() -> None:
     before = job(submitted(), launched(), ready(), training(5), saved(6, step=10))
 
-    losses = [restarted(n, step=14, exit_code=75, detail="node 2 was lost") for n in (9, 12, 15)]
+    loss = restarted(9, step=14, detail="node 2 was lost")
+    losses = [replace(loss, at=at(n), node_lost=True) for n in (9, 12, 15)]
     ended = job(submitted(), launched(), ready(), training(5), saved(6, step=10), *losses)
 
     assert (ended.failures, ended.failure, ended.crashes) == (

@@ -21,6 +21,7 @@ from support.events import (
     paused,
     pausing,
     ready,
+    restarted,
     saved,
     submitted,
     training,
@@ -122,6 +123,18 @@ def test_timeline_names_the_checkpoint_of_the_resume(
     texts = [sentence.text for sentence in items]
     assert 'Job "tiny-gpt" submitted to continue job j0.' in texts
     assert any(message in text for text in texts)
+
+
+def test_timeline_tells_of_a_restart_from_memory() -> None:
+    restart = replace(restarted(40, step=28, detail="node 2 was lost"), node_lost=True)
+    resumed = replace(training(45, step=26), restored_from="step-26-e1-0a", held_at=at(39))
+    events = (submitted(), launched(), ready(10), training(20), restart, resumed)
+
+    items = timeline(fold("j1", events), events, compute_bill(events, {}, at(60)))
+
+    texts = [sentence.text for sentence in items]
+    assert "Ranks started again with a new node after step 28: node 2 was lost." in texts
+    assert "Training resumed at step 26 from a snapshot in the memory of the nodes." in texts
 
 
 def test_steps_of_the_parent_job_are_never_lost() -> None:

@@ -167,6 +167,26 @@ def test_report_names_missing_nodes_whose_ranks_are_hosted() -> None:
     assert meaning.hosted_nodes == (), "as in reports and events without the field"
 
 
+def test_report_states_when_a_snapshot_in_memory_was_taken() -> None:
+    body, meaning = UNDERSTOOD[ReportKind.TRAINING_STARTED]
+    assert isinstance(meaning, TrainingStarted)
+
+    resumed = parse_report(report(ReportKind.TRAINING_STARTED, {**body, "held_at": SNAPSHOT}))
+
+    assert resumed == replace(meaning, held_at=datetime.fromisoformat(SNAPSHOT))
+    assert meaning.held_at is None, "as in reports and events without the field"
+
+
+def test_report_states_that_ranks_restarted_with_a_new_node() -> None:
+    body, meaning = UNDERSTOOD[ReportKind.RANKS_RESTARTED]
+    assert isinstance(meaning, RanksRestarted)
+
+    restarted = parse_report(report(ReportKind.RANKS_RESTARTED, {**body, "node_lost": True}))
+
+    assert restarted == replace(meaning, node_lost=True)
+    assert not meaning.node_lost, "as in reports and events without the field"
+
+
 @pytest.mark.parametrize("kind", ReportKind)
 def test_report_is_read_back_unchanged_from_a_spool(kind: ReportKind) -> None:
     reported = report(kind, UNDERSTOOD[kind][0])
@@ -186,6 +206,8 @@ def test_report_is_read_back_unchanged_from_a_spool(kind: ReportKind) -> None:
         (ReportKind.PREEMPTION_NOTICED, {"left_s": math.nan}, "left_s"),
         (ReportKind.PREEMPTION_NOTICED, {"left_s": 1e300}, "left_s"),
         (ReportKind.TRAINING_STARTED, {"passed_over": [{"checkpoint": "x"}]}, "passed_over"),
+        (ReportKind.TRAINING_STARTED, {"held_at": "2026-03-01T12:00:05"}, "held_at"),
+        (ReportKind.RANKS_RESTARTED, {"node_lost": "perhaps"}, "node_lost"),
         (ReportKind.RANKS_REPLACED, {"step": -1}, "step: .*greater than or equal to 0"),
         (ReportKind.RANKS_REPLACED, {"ranks": None}, "ranks: .*valid tuple"),
         (ReportKind.RANKS_REPLACED, {"ranks": "1, 3"}, "ranks: .*valid tuple"),

@@ -30,7 +30,8 @@ def test_killed_rank_of_a_trainer_restarts_all_at_once(tmp_path: Path, framework
     folder = [str(tmp_path)] * (framework == "huggingface")
     words = [str(SCRIPTS / f"{framework}_trainer.py"), *folder, str(STEPS)]
     fall = ["--fall", f"1:{KILLED_AT}:{signal.SIGKILL:d}"]
-    nodes = Nodes(tmp_path, 2, script=words, LESSON_SIGNALLED=str(tmp_path / "signalled"))
+    extra = {"LESSON_SIGNALLED": str(tmp_path / "signalled"), "HOLDFAST_MEMORY": "1 steps"}
+    nodes = Nodes(tmp_path, 2, script=words, **extra)
 
     log = nodes.run(*fall)
     kept, plain = nodes.driver.result.split()
@@ -38,3 +39,6 @@ def test_killed_rank_of_a_trainer_restarts_all_at_once(tmp_path: Path, framework
     assert kept == plain, "the weights are those of a trainer without Holdfast and without a kill"
     assert "while others wait" not in log
     assert nodes.counts(ReportKind.RANKS_REPLACED, ReportKind.RANKS_RESTARTED) == [0, 1]
+    again = nodes.driver.reports(ReportKind.TRAINING_STARTED)[-1].body
+    assert again["step"] == 10
+    assert "held_at" in again, "its checkpoints are copied into memory as well"

@@ -166,7 +166,7 @@ def test_group_is_lost_while_its_ranks_start(groups: Groups, undisturbed: Nodes)
 
     assert groups.results == undisturbed.results
     [restart] = groups.reports(ReportKind.RANKS_RESTARTED)
-    assert (restart.body["step"], restart.body["exit_code"]) == (0, Exit.PREEMPTED)
+    assert (restart.body["step"], restart.body["node_lost"]) == (0, True)
     assert "node 2" in str(restart.body["detail"])
 
 
@@ -246,7 +246,7 @@ def test_script_that_cannot_replace_ranks_starts_again(
     groups.finish()
 
     restarts = groups.reports(ReportKind.RANKS_RESTARTED)
-    assert {report.body["exit_code"] for report in restarts} == {Exit.PREEMPTED}
+    assert all(report.body["node_lost"] for report in restarts)
     assert groups.counts(ReportKind.RANKS_REPLACED) == [0]
 
 

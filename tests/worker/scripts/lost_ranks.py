@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from holdfast_worker import Run
 from holdfast_worker.checkpoint.checksums import state_dict_digest
+from holdfast_worker.distributed.sharding import full_tensor
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
@@ -108,7 +109,7 @@ def main() -> None:
             losses.flush()
             time.sleep(args.pause)
             fall.at(step, "end")
-    digest = "" if args.shard else state_dict_digest(model.state_dict())
+    digest = state_dict_digest({n: full_tensor(t) for n, t in model.state_dict().items()})
     (args.folder / f"result-{run.rank}").write_text(digest)
     time.sleep(3 if args.late == run.rank else 0)
 

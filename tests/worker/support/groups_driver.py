@@ -42,16 +42,21 @@ class Groups:
         sizes: Sequence[int] = (1, 1, 1),
         steps: int = 24,
         script: Sequence[str] | None = None,
+        *,
+        every: str = "5 steps",
         **extra: str,
     ) -> None:
-        """`sizes`: number of nodes of each group. `script`: another script with its first arguments."""
+        """`sizes`: number of nodes of each group. `script`: another script with its first arguments.
+
+        `every`: see `RunDriver`.
+        """
         self.path = path
         self.sizes = sizes
         self.service, self.port = ReportServer(), free_port()
         self._script = script or (SCRIPT, str(steps), str(path))
         self._arguments: tuple[str, ...] = ()
         self._master_port = str(free_port())
-        self._driver = GroupsDriver(path, every="5 steps")
+        self._driver = GroupsDriver(path, every=every)
         self._lives = [0] * len(sizes)
         self._extra = {"HOLDFAST_MAX_RESTARTS": "1", **extra}
         self.wrappers: dict[int, list[subprocess.Popen[str]]] = {}

@@ -8,14 +8,13 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from holdfast_worker.protocol.environment import Exit
-from holdfast_worker.protocol.policies import MaxStall, StallDetection
 from holdfast_worker.run_dir import ExitReason, Failure, RunDir
 from holdfast_worker.watchdog.failure_cause import FINAL_SAVE_S, NODE_LOST_S, FailureCause
 from holdfast_worker.watchdog.heartbeat import HeartbeatWriter, Phase
@@ -24,77 +23,16 @@ from holdfast_worker.watchdog.restart_agreement import RESTART_AGREEMENT_S
 from holdfast_worker.watchdog.stack_dump import is_stopped
 from holdfast_worker.watchdog.watchdog import IDLE_GRACE_S, Watchdog
 from worker.support.run_driver import free_port, wait_until
+from worker.support.watchdogs import SHORT, Node, joined, poll_until, together
 
-SHORT = MaxStall(StallDetection.SECONDS, 3)
 CONSEQUENCE = (
     "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:29369"
 )
 
 
-class Node:
-    """The watchdog of a node with one rank, and its run directory."""
-
-    def __init__(
-        self,
-        path: Path,
-        node: int,
-        nodes: int,
-        port: int,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.run_dir = RunDir(path / f"node-{node}")
-        self.run_dir.clear()
-        channel_address = ChannelAddress(node, nodes, "127.0.0.1", [port], "a run")
-        self.watchdog = Watchdog(self.run_dir, [node], channel_address, SHORT, clock)
-        self.rank = node
-        self.heartbeat = HeartbeatWriter.create(self.run_dir, node)
-
-    @property
-    def cause(self) -> FailureCause | None:
-        return self.watchdog.cause
-
-    def finish(self, code: int) -> None:
-        """End as a wrapper does whose ranks have ended."""
-        self.watchdog.determine_cause(code)
-        self.watchdog.announce_exit(code)
-
-    def kill_rank(self, signal: int = 9) -> None:
-        self.run_dir.record_failure(Failure(self.rank, 128 + signal))
-
-    def fail_rank(self, text: str) -> None:
-        self.run_dir.record_exit(ExitReason("failed", 1, 5, text, self.rank))
-        self.run_dir.record_failure(Failure(self.rank, 1))
-
-
 @pytest.fixture
 def port() -> int:
     return free_port()
-
-
-@contextmanager
-def joined(node: Node, first: Node) -> Iterator[None]:
-    """Connect a node to the first one, and disconnect it at the end."""
-    with node.watchdog.opened():
-        poll_until(lambda: first.watchdog._connected and node.watchdog._connected, first, node)
-        yield
-
-
-@contextmanager
-def together(first: Node, second: Node) -> Iterator[None]:
-    """Connect two nodes."""
-    with first.watchdog.opened(), joined(second, first):
-        yield
-
-
-def poll_until(condition: Callable[[], object], *nodes: Node) -> None:
-    """Poll the watchdogs of the nodes until a condition is true."""
-
-    def is_met() -> bool:
-        for node in nodes:
-            node.watchdog.poll()
-        return bool(condition())
-
-    wait_until(is_met)
 
 
 @contextmanager

@@ -33,7 +33,11 @@ from hypothesis import strategies as st
 COUNTS = st.integers(0, 2**53 - 1)
 NOW_S, ELSEWHERE_S = 5000.0, 90_000.0
 CAUSES = st.builds(
-    FailureCause, COUNTS, COUNTS, st.text(max_size=1000), st.booleans(), st.booleans()
+    FailureCause,
+    COUNTS,
+    COUNTS,
+    st.text(max_size=1000),
+    *(st.booleans(), st.booleans(), st.booleans()),
 )
 HEARTBEATS = st.builds(
     Heartbeat,
@@ -147,3 +151,11 @@ def _rounded(message: Message) -> Message:
         for pulse in message.heartbeats
     )
     return RankPositions(tuple(positions))
+
+
+def test_cause_of_the_previous_version_is_read() -> None:
+    cause = FailureCause(1, 5, "a reason", has_rank_died=False)
+
+    assert messages.decode({"told": [1, 5, "a reason", False, False]}, NOW_S) == CauseReported(
+        cause
+    )

@@ -322,6 +322,55 @@ def test_two_nodes_that_are_lost_together_are_both_replaced(tmp_path: Path) -> N
     assert {node: host.node for node, host in hosting.items()} == {1: 0, 2: 0}
 
 
+class TestSnapshotsInMemory:
+    """Ranks that cannot be replaced while others wait all start again, once there is another node."""
+
+    @pytest.fixture
+    def keeper(self, tmp_path: Path) -> Wrapper:
+        wrapper = Wrapper(tmp_path)
+        wrapper.run_dir.mark_snapshots(are_kept=True)
+        wrapper.run_dir.mark_trained()
+        for node in (1, 2):
+            wrapper.replacement.mark_connected(0.0, node, 0)
+        return wrapper
+
+    def test_launcher_learns_that_nodes_are_awaited(self, keeper: Wrapper) -> None:
+        announced = keeper.run_dir.path / WAITS_FILE
+        keeper.replacement.poll(1.0)
+        before = announced.exists()
+
+        keeper.run_dir.mark_snapshots(are_kept=False)
+        keeper.replacement.poll(2.0)
+
+        assert (before, announced.exists()) == (True, False)
+
+    def test_lost_node_ends_all_ranks_at_once(self, keeper: Wrapper) -> None:
+        keeper.lose(2, 1.0)
+        keeper.election.add(1.0, FailureCause(1, 5, "gloo", is_consequence=True))
+
+        keeper.replacement.poll(1.1)
+
+        cause = keeper.election.elect(1.1, 5)
+        assert cause == FailureCause(1, 5, "node 2 was lost", is_node_lost=True)
+        assert keeper.decisions == []
+
+    def test_successor_proves_the_loss(self, keeper: Wrapper) -> None:
+        keeper.replacement.mark_connected(1.0, 2, 1)
+
+        cause = keeper.election.elect(1.0, 5)
+        assert cause is not None
+        assert cause.is_node_lost
+
+    def test_lost_node_without_snapshots_ends_the_attempt(self, keeper: Wrapper) -> None:
+        keeper.run_dir.mark_snapshots(are_kept=False)
+
+        keeper.replacement.mark_connected(1.0, 2, 1)
+
+        cause = keeper.election.elect(60.0, 5)
+        assert cause is not None
+        assert not cause.is_node_lost
+
+
 def test_job_that_leaves_its_nodes_waits_for_no_group(tmp_path: Path) -> None:
     leader = whole_leader(tmp_path, is_grouped=True)
     leader.lose(2, 1.0)

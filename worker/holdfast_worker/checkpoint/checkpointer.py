@@ -11,11 +11,12 @@ from typing import Any, Final
 from holdfast_worker.checkpoint.collective import fail_together
 from holdfast_worker.checkpoint.failure_rate import AttemptHistory
 from holdfast_worker.checkpoint.host_memory import StagingBuffer
+from holdfast_worker.checkpoint.memory_snapshots import MemorySnapshots
 from holdfast_worker.checkpoint.repository import CheckpointRepository
 from holdfast_worker.checkpoint.restore import STORE_TIMEOUT_S, ParentJob, RestoreResult, restore
 from holdfast_worker.checkpoint.save_plan import SavePlanner
 from holdfast_worker.checkpoint.schedule import CheckpointSchedule
-from holdfast_worker.checkpoint.snapshot import reserve_buffer, stage
+from holdfast_worker.checkpoint.snapshot import Snapshot, reserve_buffer, stage
 from holdfast_worker.checkpoint.staging import OptimizerBarrier
 from holdfast_worker.checkpoint.state_consistency import first_difference
 from holdfast_worker.checkpoint.state_dict import UnserializableState
@@ -101,6 +102,7 @@ class Checkpointer:
         self._barrier = OptimizerBarrier()
         self._writer: AsyncWriter | None = None
         self._reports: Reporter | None = None
+        self._identity: WriterIdentity | None = None
         self._history: AttemptHistory | None = None
         self._durable_s: float | None = None
         self._saves = 0
@@ -114,6 +116,16 @@ class Checkpointer:
         self._is_under_way = False
         self._failures = 0
         """Consecutive failed saves; equal on all ranks, because all count the same votes."""
+        self.memory: MemorySnapshots | None = None
+        """None: snapshots are only in the store."""
+        self._is_in_memory = False
+        """Whether a snapshot is being copied into memory, as far as the ranks have agreed."""
+        self._is_copy_due = False
+        """Whether the next snapshot for the store is copied into memory as well."""
+        self._memory_step = 0
+        self._memory_saves = 0
+        self._memory_s = 0.0
+        self._memory_failures = 0
         self.fatal_error = ""
         """Why checkpoints can no longer be saved and the run must stop; equal on all ranks. Empty:
         continue."""
@@ -143,10 +155,15 @@ class Checkpointer:
             identity.epoch,
             until_s,
             parent_job=parent_job,
+            memory=self.memory.repository if self.memory else None,
         )
-        if restored.name:
-            self._saved_step = self._durable_step = restored.name.step
-            self._is_from_parent = bool(restored.parent_job)
+        self._saved_step = self._durable_step = restored.durable_step
+        self._is_from_parent = bool(restored.parent_job)
+        if self.memory and restored.name:
+            self._memory_step = restored.name.step
+            if restored.held_at:
+                self.memory.adopt(restored.name)
+                self._is_in_memory = True
         with fail_together(self._ranks):
             if self._ranks.rank == 0:
                 self._history = self._repository.attempt_history(identity.epoch, until_s)
@@ -201,7 +218,7 @@ class Checkpointer:
         damaged: Collection[CheckpointName],
         lineage: Lineage,
     ) -> None:
-        self._reports = reports
+        self._reports, self._identity = reports, identity
         self._writer = AsyncWriter(
             self._repository,
             identity,
@@ -238,7 +255,7 @@ class Checkpointer:
 
     def start_timer(self) -> None:
         """Start the clock for the first save, as training begins."""
-        self._saved_s = time.monotonic()
+        self._saved_s = self._memory_s = time.monotonic()
 
     def is_due(self, step: int) -> bool:
         """Whether to propose a save. Only rank 0 proposes, because clocks differ."""
@@ -247,9 +264,24 @@ class Checkpointer:
             step - self._saved_step, since_s, self._failures
         )
 
+    def is_snapshot_due(self, step: int) -> bool:
+        """Whether to propose a snapshot in memory. Only rank 0 proposes, because clocks differ."""
+        since_s = time.monotonic() - self._memory_s
+        return (
+            self._ranks.rank == 0
+            and self.memory is not None
+            and self.memory.schedule.is_due(
+                step - self._memory_step, since_s, self._memory_failures
+            )
+        )
+
     def vote(self) -> StepVote:
         """The state of this rank's save, for the step vote."""
+        memory = self.memory
         return StepVote(
+            is_copying=memory is not None and memory.is_copying,
+            has_copy_failed=memory is not None and memory.has_failed,
+            lacks_room=memory is not None and bool(memory.refusal),
             is_busy=self._active_writer.is_busy,
             is_broken=self._active_writer.is_broken,
             is_fenced=bool(self._active_writer.fenced),
@@ -271,14 +303,63 @@ class Checkpointer:
         self._durable_s = votes.durable_s
         # After the loss of a rank, some ranks may have begun or ended a save that others have not.
         self._active_writer.saves, self._failures = votes.saves, votes.failures
+        self._is_copy_due = votes.is_snapshot_due
+        self._observe_memory(votes)
         if votes.is_broken:
             self._active_writer.cancel()
         if self._is_under_way and not votes.is_busy and not votes.is_fenced:
             self._is_under_way = False
             self._record_outcome(is_sound=not votes.is_broken)
 
+    def _observe_memory(self, votes: StepVote) -> None:
+        """Update the outcome of the snapshot in memory from all ranks' votes."""
+        if not self.memory or not self._is_in_memory:
+            return
+        if votes.has_copy_failed:
+            self.memory.cancel()
+        if votes.is_copying:
+            return
+        self._is_in_memory = False
+        self._memory_failures = self._memory_failures + 1 if votes.has_copy_failed else 0
+        if votes.lacks_room:
+            refusal = self._ranks.first_message(self.memory.refusal)
+            if self._ranks.rank == 0:
+                log_info(
+                    f"snapshots are not kept in memory, and a restart loads the newest checkpoint: {refusal}"
+                )
+            self.memory.discard()
+            self._close_memory()
+
+    def _close_memory(self) -> None:
+        if self.memory:
+            self.memory.close()
+            self.memory = None
+
+    def save_in_memory(self, step: int, own: Any) -> None:
+        """Begin to copy the state after `step` into memory; `own` is the state of this rank alone."""
+        try:
+            snapshot = stage(step, self._planner, own, self._buffer, barrier=self._barrier)
+        except UnserializableState:  # The next save reports it.
+            snapshot = None
+        self._copy(step, snapshot)
+
+    def _copy(self, step: int, snapshot: Snapshot | None) -> None:
+        """Begin to copy a snapshot into memory; None fails it."""
+        if not self.memory or not self._identity:
+            return
+        self._memory_saves += 1
+        self._is_in_memory = True
+        self._memory_step, self._memory_s = step, time.monotonic()
+        if snapshot:
+            self.memory.save(self._identity.name(step, self._memory_saves), snapshot)
+        else:
+            self.memory.fail()
+
     def save(self, step: int, own: Any, readings: Readings = no_readings) -> None:
         """Begin a checkpoint of the state after `step`; `own` is the state of this rank alone."""
+        if self._is_in_memory:
+            # The run is about to end, and the staging buffer is needed for its last checkpoint.
+            self._close_memory()
         since_s = time.monotonic() - self._saved_s
         try:
             snapshot = stage(step, self._planner, own, self._buffer, barrier=self._barrier)
@@ -294,6 +375,8 @@ class Checkpointer:
                 failures=self._failures,
             )
             self._active_writer.save(snapshot, rate_limit, readings)
+            if self._is_copy_due:
+                self._copy(step, snapshot)
         self._saves += 1
         self._is_under_way = True
         self._saved_step, self._is_from_parent, self._is_uncertain = step, False, False
@@ -317,6 +400,8 @@ class Checkpointer:
 
     def wait(self, within_s: float) -> None:
         """Wait up to `within_s` for this rank's save to end."""
+        if self.memory:
+            self.memory.wait(within_s)
         if self._writer:
             self._writer.wait(within_s)
 
@@ -329,6 +414,7 @@ class Checkpointer:
 
     def close(self, exit_reason: ExitReason) -> None:
         """Abort a running save and record in the store how this attempt ends."""
+        self._close_memory()
         self._repository.close()
         self.wait(0)
         if self._history:

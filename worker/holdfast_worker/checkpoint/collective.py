@@ -88,15 +88,23 @@ def fail_together(ranks: ProcessGroup) -> Iterator[None]:
 class LoadedCheckpoint:
     """A checkpoint that was read and verified."""
 
-    name: CheckpointName
-    world_size: int
-    """Number of ranks that saved it."""
+    commit: CommitMetadata
     tracked: dict[str, Any]
     """State by tracked name."""
     names: frozenset[str]
     """Names of all its tensors."""
     owns: Mapping[int, Any]
     """Per-rank state by rank: of this rank, or of all saving ranks if the world size changed."""
+
+    @property
+    def name(self) -> CheckpointName:
+        """The name of the checkpoint."""
+        return self.commit.name
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks that saved it."""
+        return self.commit.world_size
 
 
 def read_checkpoint(
@@ -156,9 +164,7 @@ def read_checkpoint(
         n: _assemble(item.spec, n, requests[n], shardings[n], destinations)
         for n, item in found.items()
     }
-    return LoadedCheckpoint(
-        name, commit.world_size, decode(trees, tensors), frozenset(requests), owns
-    )
+    return LoadedCheckpoint(commit, decode(trees, tensors), frozenset(requests), owns)
 
 
 def _trees(raw: Any) -> dict[str, Json]:

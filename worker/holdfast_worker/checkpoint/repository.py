@@ -314,6 +314,10 @@ class CheckpointRepository:
             return f"the digest of {key} differs from the committed one"
         return None
 
+    def withdraw(self, name: CheckpointName, until_s: float) -> None:
+        """Delete the commit of a checkpoint, so that it does not exist any more."""
+        retry_until(lambda: self._store.delete(name.commit_key), until_s)
+
     def prune(
         self,
         newest: CheckpointName,
@@ -339,8 +343,7 @@ class CheckpointRepository:
             if name not in kept and self._is_unsupported(name, until_s):
                 kept.add(name)
             if name not in kept:
-                key = name.commit_key
-                retry_until(lambda key=key: self._store.delete(key), until_s)  # type: ignore[misc]
+                self.withdraw(name, until_s)
                 if name in damaged:
                     self.quarantine.clear(name, until_s)
         for key in retry_until(lambda: self._store.list(DATA), until_s):

@@ -1,5 +1,8 @@
 """Restore: all ranks load the newest checkpoint that all of them can read.
 
+After a loss of ranks, snapshots may be left in the memory of the nodes (`memory_snapshots`). The newest one is loaded if the store has no
+newer checkpoint, and if every shard is left. It counts by the same lineage, so that one of a start that was superseded is not used.
+
 A job may continue from the checkpoints of a parent job that has ended. They count as older than the job's, so the search
 reaches them only if none of its own is usable. The parent's store is read and never written.
 """
@@ -26,7 +29,7 @@ from holdfast_worker.distributed.process_group import ProcessGroup
 from holdfast_worker.protocol.checkpoint_keys import CheckpointName
 from holdfast_worker.protocol.lineage import Lineage
 from holdfast_worker.storage.base import StoreError
-from holdfast_worker.telemetry.reporter import SkippedCheckpoint
+from holdfast_worker.telemetry.reporter import SkippedCheckpoint, TrainingOrigin
 
 STORE_TIMEOUT_S: Final = 300.0
 """Time limit for a store that does not respond during a restore. A higher value pays for
@@ -60,11 +63,24 @@ class RestoreResult:
     """The job's own checkpoints among them, by name."""
     lineage: Lineage
     """Including this start; set only on rank 0."""
+    durable_step: int = 0
+    """Step of the newest checkpoint in the store that is loaded, or that is not newer than the loaded snapshot."""
+    held_at: str | None = None
+    """RFC 3339 time of the snapshot if it is one in the memory of the nodes; None: it is in the store."""
 
     @property
     def checkpoint(self) -> str | None:
         """The label of the checkpoint in messages; None if there is none."""
         return _label(self.name, self.parent_job) if self.name else None
+
+    @property
+    def training_origin(self) -> TrainingOrigin:
+        """What the report of the start says about it."""
+        return TrainingOrigin(
+            restored_from=self.checkpoint,
+            held_at=self.held_at,
+            passed_over=self.passed_over,
+        )
 
 
 def restore(
@@ -75,10 +91,12 @@ def restore(
     until_s: float,
     *,
     parent_job: ParentJob | None = None,
+    memory: CheckpointRepository | None = None,
 ) -> RestoreResult:
     """Load the newest checkpoint on the lineage that every rank could read and verify.
 
-    If none of the job's own is usable, a checkpoint of the parent job is loaded. `epoch` begins here.
+    If none of the job's own is usable, a checkpoint of the parent job is loaded. `memory`: snapshots in the memory of the nodes.
+    `epoch` begins here.
 
     Raises:
         StateMismatch: the checkpoint holds different objects, or state of a different number of ranks.
@@ -89,7 +107,8 @@ def restore(
     own = _Source(repository)
     sources = [own, _Source(parent_job.repository, parent_job.job)] if parent_job else [own]
     search = _Search(sources, ranks, tracked.destinations(), until_s)
-    found, source = search.run()
+    held = search.find_in_memory(memory) if memory else None
+    found, source = (held, own) if held else search.run()
     origin = found.name if found else None
     called = source.label(origin) if origin else None
     with fail_together(ranks):  # Before any rank takes a step.
@@ -109,8 +128,17 @@ def restore(
     ]
     world_size, owns = (found.world_size, found.owns) if found else (0, {})
     parent = source.job if found else ""
+    durable_step = search.newest_step if held else origin.step if origin else 0
     return RestoreResult(
-        origin, parent, world_size, owns, passed_over, list(own.unusable), own.lineage
+        origin,
+        parent,
+        world_size,
+        owns,
+        passed_over,
+        list(own.unusable),
+        own.lineage,
+        durable_step,
+        held.commit.snapshot_at if held else None,
     )
 
 
@@ -172,6 +200,46 @@ class _Search:
         self._overwritten_by = ""
         """Message about a checkpoint that proved corrupt after parts of it were loaded; empty if
         there is none."""
+        self.newest_step = 0
+        """Step of the newest usable checkpoint of the job in its store, once `find_in_memory` has looked."""
+
+    def find_in_memory(self, memory: CheckpointRepository) -> LoadedCheckpoint | None:
+        """Load the newest snapshot in memory, unless the store has a newer checkpoint.
+
+        None if there is none that all ranks can read.
+        """
+        own = self._sources[0]
+        usable = [name for name in self._list(own) if name not in own.unusable]
+        self.newest_step = max((name.step for name in usable), default=0)
+        names: list[CheckpointName] = []
+        with fail_together(self._ranks):
+            if self._ranks.rank == 0:
+                names = [
+                    name
+                    for name in memory.names(self._until_s)
+                    if name.step >= self.newest_step and not own.lineage.superseding_start(name)
+                ]
+        listed = json.loads(self._ranks.broadcast(json.dumps([_to_tuple(name) for name in names])))
+        for name in (CheckpointName(*plain) for plain in listed):
+            try:
+                return read_checkpoint(memory, self._ranks, self._destinations, name, self._until_s)
+            except PartialLoadError as damage:
+                self._overwritten_by = (
+                    f"the snapshot of step {name.step} in memory is damaged ({damage})"
+                )
+                self._log(self._overwritten_by)
+                with fail_together(self._ranks):
+                    if self._ranks.rank == 0:
+                        memory.withdraw(name, self._until_s)
+            except (CorruptCheckpoint, StateMismatch) as damage:
+                self._log(f"the snapshot of step {name.step} in memory is not complete: {damage}")
+        if listed:
+            self._log("all ranks continue from the newest checkpoint in the store")
+        return None
+
+    def _log(self, message: str) -> None:
+        if self._ranks.rank == 0:
+            log_info(message)
 
     def run(self) -> tuple[LoadedCheckpoint | None, _Source]:
         """The loaded checkpoint and its source; None if there is none.

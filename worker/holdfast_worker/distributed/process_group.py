@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from datetime import timedelta
@@ -149,6 +150,17 @@ class ProcessGroup:
         return self.all_reduce_max(
             [number if r == self.rank else -math.inf for r in range(self.world_size)]
         )
+
+    def gather_text(self, text: str) -> list[str]:
+        """The texts of all ranks, by rank."""
+        data = text.encode()
+        sizes = [int(size) for size in self.all_gather(float(len(data)))]
+        start = sum(sizes[: self.rank])
+        mine = [0.0] * sum(sizes)
+        mine[start : start + len(data)] = map(float, data)
+        whole = bytes(map(int, self.all_reduce_max(mine)))
+        ends = list(itertools.accumulate(sizes))
+        return [whole[end - size : end].decode() for end, size in zip(ends, sizes, strict=True)]
 
     def broadcast(self, text: str, source: int = 0) -> str:
         """Return the text of rank `source` on every rank."""

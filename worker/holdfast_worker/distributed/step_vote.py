@@ -35,6 +35,8 @@ class StepDecision(Enum):
 
     CONTINUE = auto()
     SAVE = auto()
+    SNAPSHOT = auto()
+    """Copy the state into the memory of the nodes, without a checkpoint in the store."""
     LEAVE = auto()
     """Without a new checkpoint: none is needed, or none would be durable in time."""
     SAVE_AND_LEAVE = auto()
@@ -85,6 +87,14 @@ class StepVote:
     """Saves that this rank has begun. Combined: the maximum."""
     failures: int = 0
     """Consecutive failed saves that this rank knows of. Combined: the maximum."""
+    is_snapshot_due: bool = False
+    """A snapshot in memory is due."""
+    is_copying: bool = False
+    """A snapshot is being copied into memory."""
+    has_copy_failed: bool = False
+    """This rank failed to copy its part of the last snapshot."""
+    lacks_room: bool = False
+    """There is no memory for copies of this rank's part."""
 
     @property
     def is_desynced(self) -> bool:
@@ -113,12 +123,17 @@ class StepVote:
             float(self.moves),
             float(self.saves),
             float(self.failures),
+            float(self.is_snapshot_due),
+            float(self.is_copying),
+            float(self.has_copy_failed),
+            float(self.lacks_room),
         ]
 
     @classmethod
     def from_numbers(cls, numbers: Sequence[float]) -> Self:
         """The vote that `numbers` encoded."""
         leaving, due, busy, broken, fenced, *rest = numbers
+        *rest, is_snapshot_due, is_copying, has_copy_failed, lacks_room = rest
         *claims, own_bytes, has_changed, is_late, moves, saves, failures = rest
         minus_left_s, durable_s, norm, minus_norm, weight, minus_weight = (
             None if claim == NO_VALUE else claim for claim in claims
@@ -141,6 +156,10 @@ class StepVote:
             moves=moves > 0,
             saves=int(saves),
             failures=int(failures),
+            is_snapshot_due=is_snapshot_due > 0,
+            is_copying=is_copying > 0,
+            has_copy_failed=has_copy_failed > 0,
+            lacks_room=lacks_room > 0,
         )
 
 
@@ -157,9 +176,10 @@ def decide(votes: StepVote, *, is_saved: bool, has_save_failed: bool = False) ->
         return _leave(votes, is_saved=is_saved)
     if has_save_failed:
         return StepDecision.STOP_UNSAVED
-    if votes.is_due and not votes.is_busy:
-        return StepDecision.SAVE
-    return StepDecision.CONTINUE
+    if votes.is_busy or votes.is_copying:  # Both read the staging buffer.
+        return StepDecision.CONTINUE
+    snapshot = StepDecision.SNAPSHOT if votes.is_snapshot_due else StepDecision.CONTINUE
+    return StepDecision.SAVE if votes.is_due else snapshot
 
 
 def _leave(votes: StepVote, *, is_saved: bool) -> StepDecision:

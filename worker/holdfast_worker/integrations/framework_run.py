@@ -113,6 +113,8 @@ class FrameworkRun(Run):
         if decision in SAVING_DECISIONS:
             self._decision = decision
             return True
+        if decision is StepDecision.SNAPSHOT:
+            return False  # Only the framework can capture its state, and a save of it costs more.
         self._step_boundary.act(self.step, decision)
         return False
 

@@ -44,7 +44,9 @@ class ExitReport:
         except (OSError, ValueError) as error:
             log_info(f"the restart is not reported: the spool is unusable: {error}")
             return
-        reporter.ranks_restarted(cause.step, cause.exit_code, cause.detail)
+        reporter.ranks_restarted(
+            cause.step, cause.exit_code, cause.detail, is_node_lost=cause.is_node_lost
+        )
         self._earlier_exit_report = self._last_exit_report()
 
     def _reason(self, code: int) -> str:

@@ -29,6 +29,7 @@ from holdfast_worker.node.rank_variables import (
     DEBUG_VARIABLES,
     check_debug_topology,
 )
+from holdfast_worker.node_memory.holder import MemoryHolder, open_holder
 from holdfast_worker.parent_process import die_with_parent
 from holdfast_worker.preemption.metadata_service import MetadataService
 from holdfast_worker.preemption.notice_sources import MetadataWatcher, NoticeSources
@@ -40,7 +41,7 @@ from holdfast_worker.telemetry.incarnation import Incarnation
 from holdfast_worker.telemetry.service_client import ServiceClient, Superseded
 from holdfast_worker.telemetry.store_relay import StoreRelay
 from holdfast_worker.topology.nodes import RankLayout, Topology
-from holdfast_worker.topology.rendezvous import free_master_port
+from holdfast_worker.topology.rendezvous import address_of_this_node, free_master_port
 
 LINGER_GRACE_S: Final = 180.0
 """Time to linger beyond the deadline of the notice.
@@ -87,6 +88,7 @@ class NodeLauncher:
         self._notice_sources = notice_sources
         self._agent_process = AgentProcess(is_warm=config.is_warm, successor=successor)
         self._exit_report = None if topology.node_rank else ExitReport(config, run_dir)
+        self._holder: MemoryHolder | None = None
 
     def run(self, script: Sequence[str], layout: RankLayout | None) -> int:
         """Run `script` and return its exit code.
@@ -94,7 +96,12 @@ class NodeLauncher:
         `layout` is None for one rank per GPU on equal nodes.
         """
         self._run_dir.clear()
-        with self._notice_sources.opened():
+        at = self._topology
+        # Nodes of several groups do not know yet at which address others reach them.
+        host = "" if at.group else address_of_this_node(at.master_address)
+        memory = open_holder(at.node_rank, host, is_needed=self._config.keeps_snapshots)
+        with self._notice_sources.opened(), memory as holder:
+            self._holder = holder
             code = self._run_script(script, layout)
             if (reason := self._notice_sources.superseded_by) is not None:
                 log_info(f"this attempt was replaced or its job has ended: {reason}")
@@ -127,6 +134,7 @@ class NodeLauncher:
             extra_variables=self._extra_variables,
             agent_process=self._agent_process,
             exit_report=self._exit_report,
+            holder=self._holder,
         )
 
     def _run_with_leaders(

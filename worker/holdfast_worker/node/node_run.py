@@ -17,6 +17,7 @@ from typing import Final
 from holdfast_worker.clock import now
 from holdfast_worker.config import (
     DELIVERED_BY_WRAPPER,
+    HOLDER,
     JOINS,
     NODE_RANKS,
     WRAPPER,
@@ -30,12 +31,13 @@ from holdfast_worker.node.exit_report import ExitReport
 from holdfast_worker.node.fork_server import ENTRYPOINT
 from holdfast_worker.node.hosted_nodes import HostedNodes
 from holdfast_worker.node.rank_variables import nccl_variables, torch_variables
+from holdfast_worker.node_memory.holder import MemoryHolder
 from holdfast_worker.preemption.notice_sources import NoticeSources
 from holdfast_worker.protocol.environment import Env, Exit
 from holdfast_worker.protocol.policies import RecoveryMode
 from holdfast_worker.run_dir import RunDir
 from holdfast_worker.topology.nodes import NodeRanks, RankLayout, Topology
-from holdfast_worker.topology.rendezvous import free_master_port
+from holdfast_worker.topology.rendezvous import address_of_this_node, free_master_port
 from holdfast_worker.watchdog.assembly import Assembly
 from holdfast_worker.watchdog.failure_cause import FailureCause, RestartPolicy, is_coordinated_exit
 from holdfast_worker.watchdog.hosting import Hosting
@@ -72,9 +74,14 @@ class NodeRun:
         extra_variables: Mapping[str, str],
         agent_process: AgentProcess,
         exit_report: ExitReport | None,
+        holder: MemoryHolder | None,
     ) -> None:
-        """`exit_report`: on node 0. `extra_variables` are added to the environment of the ranks."""
+        """`exit_report`: on node 0. `extra_variables` are added to the environment of the ranks.
+
+        `holder`: this node's memory for snapshots, which outlives the ranks; None without any.
+        """
         self._extra_variables = extra_variables
+        self._holder = holder
         self._topology = topology
         self._run_dir = run_dir
         self._config = config
@@ -113,6 +120,7 @@ class NodeRun:
             start_connectivity_check(self._topology)
         while True:
             watchdog = self._watchdog(layout, restarts)
+            self._renew_holder()
             with watchdog.opened():
                 if is_grouped:
                     assembly = watchdog.assemble(self.is_leaving)
@@ -125,16 +133,24 @@ class NodeRun:
                 code = int(Exit.FAILED)
                 if not watchdog.cause:
                     code = self._run_replaceable_ranks(script, layout, watchdog, variables)
-                may_restart, is_loss = self._may_restart(watchdog, policy)
-                if not watchdog.cause or not watchdog.agree_on_restart(may_restart=may_restart):
+                cause = self._cause(watchdog)
+                may_restart = self._may_restart(cause, policy)
+                if not cause or not watchdog.agree_on_restart(may_restart=may_restart):
                     watchdog.announce_exit(code)
                     self.awaits_leader = self._is_left_by_leader(watchdog, code)
                     return code
-            if not is_loss:
-                policy.record(watchdog.cause)
+            if not cause.is_node_lost:
+                policy.record(cause)
             self._hosting.retain(watchdog.standing_nodes)
-            self._prepare_restart(watchdog.cause, is_loss=is_loss)
+            self._prepare_restart(cause)
             variables, restarts = {}, watchdog.restarts + 1
+
+    def _renew_holder(self) -> None:
+        """Give the ranks that start the address of this node's memory, and deny it to earlier ones."""
+        if self._holder:
+            host = address_of_this_node(self._topology.master_address)
+            address = self._holder.renew(host).dump()
+            self._extra_variables = {**self._extra_variables, HOLDER: address}
 
     def _watchdog(self, layout: RankLayout, restarts: int | None) -> Watchdog:
         """The watchdog of ranks that start; `restarts`: see `ChannelAddress`."""
@@ -209,7 +225,7 @@ class NodeRun:
             self._replaces_ranks
             and self._config.node_start is not None
             and self._topology.node_rank > 0
-            and self._run_dir.can_replace_ranks()
+            and self._run_dir.would_wait()
             # Written by the launcher if all nodes end.
             and not self._run_dir.is_noticed()
         )
@@ -234,32 +250,36 @@ class NodeRun:
             return watchdog.cause.exit_code
         return self._exit_code(code)
 
-    def _may_restart(self, watchdog: Watchdog, policy: RestartPolicy) -> tuple[bool, bool]:
-        """Whether this node can start its ranks again, and whether they ended by a loss of nodes.
+    @staticmethod
+    def _cause(watchdog: Watchdog) -> FailureCause | None:
+        """Why all ranks ended, with whether it was a loss of nodes.
 
-        Not before the first step, as the same files would fail again, and not on a node that is about to be terminated. A loss of
-        nodes is no failure of the program.
+        Such a loss is no failure of the program.
         """
         cause = watchdog.cause
-        is_loss = cause is not None and watchdog.agreement.is_loss(cause)
-        may_restart = (
+        return cause and replace(cause, is_node_lost=watchdog.agreement.is_loss(cause))
+
+    def _may_restart(self, cause: FailureCause | None, policy: RestartPolicy) -> bool:
+        """Whether this node can start its ranks again after `cause`.
+
+        Not on a node that is about to be terminated, and after a failure not before the first step, as the same files would fail again.
+        """
+        # The others have trained before this node replaced one.
+        has_begun = self._run_dir.has_trained() or bool(self._config.node_start)
+        return (
             cause is not None
-            and (is_loss or (policy.allows(cause) and self._run_dir.has_trained()))
+            and (cause.is_node_lost or (policy.allows(cause) and has_begun))
             and not self._run_dir.is_noticed()
             and not is_coordinated_exit(self._run_dir.exit_reason())
             and self._notice_sources.superseded_by is None
         )
-        return may_restart, is_loss
 
-    def _prepare_restart(self, cause: FailureCause, *, is_loss: bool) -> None:
-        """Report the restart, and clear the files of the ranks that have ended.
-
-        `is_loss`: they ended because a node of another group was lost.
-        """
-        log_info(f"starting all ranks again on the same nodes: {cause.detail}")
+    def _prepare_restart(self, cause: FailureCause) -> None:
+        """Report the restart, and clear the files of the ranks that have ended."""
+        where = "with a new node" if cause.is_node_lost else "on the same nodes"
+        log_info(f"starting all ranks again {where}: {cause.detail}")
         if self._exit_report:
-            code = Exit.PREEMPTED if is_loss else cause.exit_code
-            self._exit_report.write_restart(replace(cause, exit_code=code))
+            self._exit_report.write_restart(cause)
         with log_write_errors():
             self._run_dir.clear_ranks()
             self._run_dir.clear_group()

@@ -102,6 +102,9 @@ class Env(StrEnum):
     """Number of the group's first node among all nodes, with GROUP."""
     TOTAL_NODES = "HOLDFAST_TOTAL_NODES"
     """Number of nodes of all groups, with GROUP."""
+    MEMORY = "HOLDFAST_MEMORY"
+    """How often snapshots are copied into the memory of the nodes: `auto`, a duration such as `30s`, `20 steps`, or `off`;
+    absent means `auto`."""
     INIT_METHOD = "HOLDFAST_INIT_METHOD"
     """Rendezvous of the ranks: `env://`, `tcp://host:port` or `file:///path`;
     absent: from the launcher of the ranks."""

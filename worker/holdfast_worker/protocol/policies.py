@@ -127,6 +127,23 @@ class Cadence:
         return cls(unit, amount)
 
 
+def parse_memory_cadence(text: str) -> Cadence | None:
+    """Parse how often snapshots are copied into memory: a cadence, or `off` (None: never).
+
+    Raises:
+        ValueError: invalid text; the message lists the accepted forms.
+    """
+    if text.strip().lower() == "off":
+        return None
+    try:
+        return Cadence.parse(text)
+    except ValueError as error:
+        raise ValueError(
+            f"{text!r} is not a cadence of snapshots in memory: write auto, off, a duration such as 30s or 2m, "
+            "or a count such as 20 steps"
+        ) from error
+
+
 class StallDetection(StrEnum):
     """How the limit for a stall is determined."""
 

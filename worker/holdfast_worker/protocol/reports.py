@@ -90,7 +90,8 @@ class ReportKind(StrEnum):
     """`{manifest}`: sources of the run, before its first step; see `docs/reference/manifest.md`."""
     TRAINING_STARTED = "training_started"
     """`{step, total_steps | null, world_size, restored_from | null,
-    passed_over: [{checkpoint, reason}]}`. A checkpoint of the job in `Env.FROM` has the prefix `<job>/`."""
+    passed_over: [{checkpoint, reason}], held_at}`. A checkpoint of the job in `Env.FROM` has the prefix `<job>/`.
+    `held_at` is there if the store does not have the checkpoint, as it is a snapshot in the memory of the nodes: its time."""
     PROGRESS = "progress"
     """`{step, values: {name: number}}`: a metric point.
     At most about one a second, and always the last one."""
@@ -108,7 +109,8 @@ class ReportKind(StrEnum):
     """`{step, left_s | null}`: seconds until the node is terminated.
     Null if the notice named no time."""
     RANKS_RESTARTED = "ranks_restarted"
-    """`{step, exit_code, detail}`: a rank failed after `step` completed steps, and all ranks start again on the same nodes.
+    """`{step, exit_code, detail, node_lost}`: a rank failed after `step` completed steps, and all ranks start again within the attempt.
+    `node_lost` is there and true if nodes were lost, in whose place there are others before they start.
     Written after all ranks have ended. `restore_started` and `training_started` of the same attempt follow."""
     RANKS_REPLACED = "ranks_replaced"
     """`{step, ranks, cause, paused_ms, hosted_nodes}`: ranks were lost within step `step` + 1 and replaced, while the others waited with

@@ -7,7 +7,6 @@ each other their positions, hand out results and state as planned, and continue.
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -370,13 +369,3 @@ def _wait_for_gpu(device: torch.device) -> None:
         raise NotRecoverable(
             "the GPU waits for a collective of the script, in which a lost rank takes part"
         )
-
-
-def address_of_this_node(master_address: str) -> str:
-    """The address at which other nodes reach this one: that of the interface towards the master."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((master_address, 9))  # Sends nothing.
-            return str(probe.getsockname()[0])
-    except OSError:
-        return socket.gethostname()

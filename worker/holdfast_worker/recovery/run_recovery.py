@@ -21,11 +21,12 @@ from holdfast_worker.distributed.process_group import ProcessGroup
 from holdfast_worker.distributed.recovery_plan import NotRecoverable, Place
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import Json
-from holdfast_worker.recovery.recovery import Hooks, Recovered, Recovery, address_of_this_node
+from holdfast_worker.recovery.recovery import Hooks, Recovered, Recovery
 from holdfast_worker.recovery.replication import Replication
 from holdfast_worker.recovery.run_state import RunState
 from holdfast_worker.run_dir import ExitReason, RunDir
 from holdfast_worker.telemetry.reporter import Reporter
+from holdfast_worker.topology.rendezvous import address_of_this_node
 from holdfast_worker.watchdog.group_files import GroupFiles
 from holdfast_worker.watchdog.heartbeat import HeartbeatWriter
 
@@ -97,6 +98,11 @@ class RunRecovery:
         Another program owns the loop, and a new rank cannot enter it. Call this before `track`.
         """
         self._is_ruled_out = True
+
+    @property
+    def can_replace_ranks(self) -> bool:
+        """Whether a new rank can take the place of a lost one, judging by the tracked objects."""
+        return self._run_state is not None and not self._run_state.obstacle
 
     def track(self, tracked: TrackedState, objects: Iterable[object]) -> None:
         """Keep what a new rank needs of these objects, which still have their wrappers."""

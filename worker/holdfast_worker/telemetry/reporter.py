@@ -25,6 +25,17 @@ class SkippedCheckpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOrigin:
+    """From where training starts."""
+
+    restored_from: str | None = None
+    """The checkpoint; None: from the beginning."""
+    held_at: str | None = None
+    """RFC 3339 time of the snapshot if it is one in the memory of the nodes, which the store does not have."""
+    passed_over: Sequence[SkippedCheckpoint] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedCheckpoint:
     """A complete and durable checkpoint."""
 
@@ -58,19 +69,19 @@ class Reporter:
         step: int,
         total_steps: int | None,
         world_size: int,
-        restored_from: str | None,
-        passed_over: list[SkippedCheckpoint],
+        origin: TrainingOrigin,
     ) -> None:
         """Report that the first step of this attempt begins."""
-        over: list[Json] = [{"checkpoint": p.checkpoint, "reason": p.reason} for p in passed_over]
+        over: list[Json] = [asdict(skipped) for skipped in origin.passed_over]
         self._append(
             ReportKind.TRAINING_STARTED,
             {
                 "step": step,
                 "total_steps": total_steps,
                 "world_size": world_size,
-                "restored_from": restored_from,
+                "restored_from": origin.restored_from,
                 "passed_over": over,
+                **({"held_at": origin.held_at} if origin.held_at else {}),
             },
         )
 
@@ -123,9 +134,16 @@ class Reporter:
         """Report a termination notice; `left_s` is None if it named no time."""
         self._append(ReportKind.PREEMPTION_NOTICED, {"step": step, "left_s": left_s})
 
-    def ranks_restarted(self, step: int, exit_code: int, detail: str) -> None:
-        """Report that a rank failed and that all ranks start again on the same nodes."""
+    def ranks_restarted(
+        self, step: int, exit_code: int, detail: str, *, is_node_lost: bool = False
+    ) -> None:
+        """Report that a rank failed, or nodes were lost, and that all ranks start again.
+
+        `is_node_lost`: nodes were lost, in whose place there are others before the ranks start.
+        """
         body: dict[str, Json] = {"step": step, "exit_code": exit_code, "detail": detail}
+        if is_node_lost:
+            body["node_lost"] = True
         self._append(ReportKind.RANKS_RESTARTED, body)
 
     def ranks_replaced(

@@ -224,3 +224,13 @@ def _validate_init_method(method: str) -> str:
 def _check_port(name: str, port: int) -> None:
     if not 0 < port <= MAX_PORT:
         raise ValueError(f"{name} is {port}, which is not a port: write 1024 to {MAX_PORT}")
+
+
+def address_of_this_node(master_address: str) -> str:
+    """The address at which other nodes reach this one: that of the interface towards the master."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((master_address, 9))  # Sends nothing.
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()

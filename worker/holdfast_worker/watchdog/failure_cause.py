@@ -46,6 +46,8 @@ class FailureCause:
     has_rank_died: bool = True
     """Whether a rank has just died, so that the others get some seconds to save.
     Otherwise all ranks end at once."""
+    is_node_lost: bool = False
+    """Whether nodes were lost for whose replacements the others wait, to start all ranks again."""
 
     def to_exit_reason(self, *, is_noticed: bool) -> ExitReason:
         """The exit reason of this cause.

@@ -249,18 +249,20 @@ def _decode_heartbeat(raw: Json, now_s: float) -> Heartbeat:
 
 
 def _encode_cause(cause: FailureCause) -> Json:
-    return [cause.exit_code, cause.step, cause.detail, cause.is_consequence, cause.has_rank_died]
+    flags = (cause.is_consequence, cause.has_rank_died, cause.is_node_lost)
+    return [cause.exit_code, cause.step, cause.detail, *flags]
 
 
 def _decode_cause(raw: Json) -> FailureCause:
     match raw:
-        case [code, step, str(detail), bool(is_consequence), bool(has_rank_died)]:
+        case [code, step, str(detail), bool(is_consequence), bool(has_rank_died), *more]:
             return FailureCause(
                 _decode_int(code),
                 _decode_int(step),
                 detail[:MAX_TEXT_CHARS],
                 is_consequence,
                 has_rank_died,
+                more == [True],  # Absent in the previous version.
             )
     raise ValueError("not a cause")
 

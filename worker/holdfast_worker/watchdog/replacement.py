@@ -90,6 +90,7 @@ class Replacement:
         self._requests: list[GroupRequest] = []
         self._decision: GroupAnswer | None = None
         self._replaces_nodes = replaces_nodes
+        self._is_new = is_new
         self._starts: dict[int, int] = {}
         """The start of each node that has connected; see `hosting`."""
         self._ready: set[int] = set()
@@ -108,6 +109,11 @@ class Replacement:
     def is_suspected(self) -> bool:
         """Whether a rank asks for a new group, which it does when its connections to others break."""
         return self._regrouping.has_waiting
+
+    @property
+    def waits_for_nodes(self) -> bool:
+        """Whether the ranks of all nodes start again only when lost nodes have been replaced."""
+        return self._replaces_nodes and (self._is_new or self._run_dir.keeps_snapshots())
 
     def start(self, starts: Mapping[int, int], *, is_new: bool) -> None:
         """Begin with ranks that start now, on nodes with these starts.
@@ -272,7 +278,10 @@ class Replacement:
         # A node that never connected would not be missed.
         if len(self._starts) == self._around.nodes - 1:
             with suppress(OSError):
-                self._run_dir.announce_waiting()
+                if self._run_dir.would_wait():
+                    self._run_dir.announce_waiting()
+                else:
+                    self._run_dir.withdraw_waiting()
 
     def _begin_node(
         self, now_s: float, node: int, also: Sequence[int] = (), *, is_move: bool = False
@@ -295,7 +304,10 @@ class Replacement:
             self._around.election.mark_connected(node)
             self._decide(self._regrouping.begin_node(now_s, cause, node))
         elif node not in known and not is_move:  # Otherwise all ranks meet again where they are.
-            self._around.election.add(now_s, replace(cause, is_consequence=True))
+            waits = self._run_dir.keeps_snapshots()
+            self._around.election.add(
+                now_s, replace(cause, is_consequence=not waits, is_node_lost=waits)
+            )
         return can_replace
 
     def _host_missing_nodes(self, now_s: float) -> None:

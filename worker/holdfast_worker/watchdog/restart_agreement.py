@@ -1,7 +1,7 @@
 """Agreement of all nodes on whether their ranks start again, once they have ended. Pure.
 
 The leader decides. If nodes are in one placement, each of them has to be there and to agree, as the launcher replaces all of them
-otherwise. Nodes of several groups are replaced by themselves: those that are there start again, and wait for the others.
+otherwise. It waits for the replacement of a single node if the launcher replaces it alone. Nodes of several groups are replaced by themselves: those that are there start again, and wait for the others.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.watchdog.failure_cause import FailureCause
 from holdfast_worker.watchdog.messages import Message, RanksEnded, RestartDecision
 from holdfast_worker.watchdog.node_channel import LEADER
+from holdfast_worker.watchdog.regrouping import NODE_TIMEOUT_S
 
 RESTART_AGREEMENT_S: Final = 15.0
 """Time for the ranks of all nodes to end before they start again.
@@ -41,6 +42,7 @@ class RestartAgreement:
         self._connected = connected
         self._is_grouped = is_grouped
         self._began_s = self._seen_all_s = 0.0
+        self._node_timeout_s = RECONNECT_S
         self.votes: dict[int, bool] = {}
         """Whether the ranks of a node may start again; absent until they have ended."""
         self.decision: bool | None = None
@@ -55,9 +57,14 @@ class RestartAgreement:
         self.exit_codes[node] = code
         self.votes[node] = False
 
-    def begin(self, now_s: float, *, may_restart: bool) -> None:
-        """Vote for this node, whose ranks have ended."""
+    def begin(self, now_s: float, *, may_restart: bool, waits_for_nodes: bool = False) -> None:
+        """Vote for this node, whose ranks have ended.
+
+        `waits_for_nodes`: nodes of one placement that are missing are replaced one by one.
+        """
         self._began_s = self._seen_all_s = now_s
+        if waits_for_nodes and not self._is_grouped:
+            self._node_timeout_s = NODE_TIMEOUT_S
         self.votes[self._node] = may_restart
 
     @property
@@ -67,6 +74,12 @@ class RestartAgreement:
             return None if self.decision is None else RestartDecision(self.decision)
         vote = self.votes.get(self._node)
         return None if vote is None else RanksEnded(vote)
+
+    def record_loss(self, node: int, step: int) -> None:
+        """Record that a node was disconnected after `step` completed steps."""
+        self.lost_step = step
+        if node not in self.exit_codes:
+            self.votes.pop(node, None)  # Its successor has one of its own.
 
     def record_return(self, node: int) -> None:
         """Record that a node is there, possibly another machine in the place of one that has ended."""
@@ -84,9 +97,9 @@ class RestartAgreement:
         return self.exit_codes.get(LEADER) in {Exit.PREEMPTED, Exit.FENCED}
 
     def is_loss(self, cause: FailureCause) -> bool:
-        """Whether nodes of other groups are missing, or were lost when the ranks ended."""
-        if not self._is_grouped:
-            return False
+        """Whether the ranks ended because nodes were lost, for whose replacements the others wait."""
+        if cause.is_node_lost or not self._is_grouped:
+            return cause.is_node_lost
         is_at_loss = self.lost_step is not None and cause.step <= self.lost_step + 1
         return is_at_loss or not self._others <= self._connected
 
@@ -94,13 +107,19 @@ class RestartAgreement:
         """Whether nothing is left to wait for; then there is a decision, or none can come."""
         if self.decision is None:
             self.decision = self._decide_in_groups() if self._is_grouped else self._decide()
-        missing = self._missing
-        if missing <= self._connected:
+        is_leader = self._node == LEADER
+        missing_s = 0.0
+        if self._missing <= self._connected:
             self._seen_all_s = now_s
+        else:
+            missing_s = now_s - self._seen_all_s
+            if is_leader:  # The ranks of a new node have as much time to end.
+                self._began_s = now_s
         # The others outwait the leader: none may give up when the leader decides.
-        waits_s = RESTART_AGREEMENT_S * (1 if self._node == LEADER else 2)
-        is_late = now_s - self._began_s > waits_s or now_s - self._seen_all_s > RECONNECT_S
-        if is_late and self.decision is None and self._is_grouped and self._node == LEADER:
+        end_s = RESTART_AGREEMENT_S if is_leader else 2 * RESTART_AGREEMENT_S + self._node_timeout_s
+        reconnect_s = self._node_timeout_s if is_leader else RECONNECT_S
+        is_late = now_s - self._began_s > end_s or missing_s > reconnect_s
+        if is_late and self.decision is None and self._is_grouped and is_leader:
             self.decision = self.votes[self._node]
         return self.decision is not None or is_late
 

@@ -272,14 +272,23 @@ class Watchdog:
         """
         if not self._channel:
             return may_restart
-        self.agreement.begin(self._clock(), may_restart=may_restart)
+        self.agreement.begin(
+            self._clock(), may_restart=may_restart, waits_for_nodes=self._waits_for_nodes
+        )
         self._resend()
         self._receive(self._clock())
         while not self.agreement.is_over(self._clock()):
             time.sleep(PAUSE_S / 10)
             self._receive(self._clock())
+        if not self.agreement.decision:
+            self._run_dir.withdraw_waiting()
         self._resend()
         return bool(self.agreement.decision)
+
+    @property
+    def _waits_for_nodes(self) -> bool:
+        """Whether the ranks of all nodes start again only when lost nodes have been replaced."""
+        return self._replacement is not None and self._replacement.waits_for_nodes
 
     def announce_exit(self, code: int) -> None:
         """Notify the other nodes that this one ends with `code`."""
@@ -323,7 +332,7 @@ class Watchdog:
                     self._resend()
                 case Disconnected(node):
                     self._connected.discard(node)
-                    self.agreement.lost_step = self._step
+                    self.agreement.record_loss(node, self._step)
                     if node not in self.agreement.exit_codes:
                         self._election.mark_disconnected(now_s, node)
                 case ReadyOnStandby(node, is_ready):
@@ -470,7 +479,7 @@ class Watchdog:
 
     def _stop_ranks(self, now_s: float, cause: FailureCause) -> None:
         self.cause = cause
-        with suppress(OSError):
+        if not self._waits_for_nodes:
             self._run_dir.withdraw_waiting()
         self._kill_s = now_s + SAVE_GRACE_S if cause.has_rank_died else now_s
         self._idle_s = now_s + IDLE_GRACE_S

@@ -16,7 +16,12 @@ from enum import StrEnum
 
 from holdfast.domain.attempts import Attempt, RankStart
 from holdfast.domain.billing.rate import RateSchedule, to_ms
-from holdfast.domain.events import CheckpointCommitted, EventBase, RanksReplaced
+from holdfast.domain.events import (
+    CheckpointCommitted,
+    EventBase,
+    RanksReplaced,
+    TrainingStarted,
+)
 
 
 class Phase(StrEnum):
@@ -132,14 +137,19 @@ def phase_spans(attempt: Attempt, kept: Sequence[float], start: int, end: int) -
     `kept` has the step up to which the work of each start of its ranks counts; infinite if no work was lost.
     """
     spans: list[Span] = []
-    for ranks, steps in zip(attempt.starts, kept, strict=True):
+    following = (*(ranks.training for ranks in attempt.starts[1:]), None)
+    for ranks, steps, resumed in zip(attempt.starts, kept, following, strict=True):
         ended = end if ranks.restart is None else min(max(to_ms(ranks.restart.at), start), end)
-        spans += _spans_of_start(ranks, steps, start, ended)
+        spans += _spans_of_start(ranks, steps, resumed, start, ended)
         start = ended
     return _merge_adjacent(spans)
 
 
-def _spans_of_start(ranks: RankStart, kept: float, start: int, end: int) -> tuple[Span, ...]:
+def _spans_of_start(
+    ranks: RankStart, kept: float, resumed: TrainingStarted | None, start: int, end: int
+) -> tuple[Span, ...]:
+    """`resumed`: the next start of the same ranks, if they have trained again."""
+
     def when(fact: EventBase | None, low: int) -> int:
         return end if fact is None else min(max(to_ms(fact.at), low), end)
 
@@ -157,6 +167,8 @@ def _spans_of_start(ranks: RankStart, kept: float, start: int, end: int) -> tupl
         kept == math.inf or is_fully_reported
     ):  # A worker killed without a report may have made more steps.
         keep = left
+    elif resumed and resumed.held_at and resumed.step == kept:
+        keep = min(max(to_ms(resumed.held_at), trained), left)
     elif safe and kept > training.step:
         newest = max(safe, key=lambda c: c.step)
         keep = min(max(to_ms(newest.snapshot_at) + newest.stall_ms, trained), left)

@@ -211,7 +211,8 @@ class CheckpointHistory:
     def _apply_training_started(self, event: TrainingStarted) -> None:
         self._restoring.discard(event.attempt)
         self._add_start(ResumePoint(event.attempt, event.step))
-        if name := event.restored_from:
+        name = event.restored_from
+        if name and not event.held_at:
             self._update_outcome(
                 name, restored_by=(*self._outcome_of(name).restored_by, event.attempt)
             )

@@ -32,9 +32,11 @@ from holdfast.domain.events import (
     PauseRequested,
     PriceChanged,
     RanksReplaced,
+    RanksRestarted,
     ResumeRequested,
     RunsCompared,
     Submitted,
+    TrainingStarted,
 )
 from holdfast.domain.events.values import NodeGroup
 from holdfast.domain.jobfile.limits import MICROS_PER_USD
@@ -237,14 +239,14 @@ def _attempt_sentences(attempt: Attempt, item: AttemptBill, spec: JobSpec) -> It
     yield from _replacement_sentences(attempt)
     for start in attempt.starts:
         if start.training is not None:
-            how = _resume_text(start.training.step, start.training.restored_from, _parent_job(spec))
+            how = _resume_text(start.training, _parent_job(spec))
             paid = _usd(item.micros.setup + item.micros.restore, mark)
             cost = f"; startup cost {paid}" * (len(attempt.starts) == 1)
             yield Sentence(start.training.at, f"{how}{cost}.")
         if start.restart is not None:
             yield Sentence(
                 start.restart.at,
-                f"Ranks started again on the same nodes after a failure at step {start.restart.step:,}: {start.restart.detail}.",
+                _restart_text(start.restart),
             )
     yield from _notice_sentences(attempt)
     if attempt.lost is not None:
@@ -379,14 +381,23 @@ def _replacement_text(event: RanksReplaced) -> str:
     return f"{what}{why}. No step lost."
 
 
-def _resume_text(step: int, checkpoint: str | None, parent: str | None) -> str:
+def _resume_text(training: TrainingStarted, parent: str | None) -> str:
     """Where an attempt began; `parent` is the job this one continues, if any."""
+    step, checkpoint = training.step, training.restored_from
+    if training.held_at:
+        return f"Training resumed at step {step:,} from a snapshot in the memory of the nodes"
     if checkpoint is None:
         why = f" (no usable checkpoint of job {parent})" if parent else ""
         return f"Training started at step {step:,} without a checkpoint{why}"
     owner, _, name = checkpoint.rpartition("/")
     of_job = f" of job {owner}" if owner else ""
     return f"Training resumed at step {step:,} from checkpoint {name}{of_job}"
+
+
+def _restart_text(restart: RanksRestarted) -> str:
+    if restart.node_lost:
+        return f"Ranks started again with a new node after step {restart.step:,}: {restart.detail}."
+    return f"Ranks started again on the same nodes after a failure at step {restart.step:,}: {restart.detail}."
 
 
 def _spec(facts: Sequence[Event]) -> JobSpec:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, TypeAlias
 
-from holdfast_worker.protocol.environment import NO_RETRY, Exit
+from holdfast_worker.protocol.environment import NO_RETRY
 from holdfast_worker.protocol.policies import ConsistencyGuarantee, OnFailure
 from pydantic import AwareDatetime, JsonValue
 
@@ -77,6 +77,8 @@ class TrainingStarted(EventBase):
     """Name of the checkpoint; None if training started without one."""
     passed_over: tuple[PassedOver, ...] = ()
     """Newer checkpoints that were corrupt or incomplete, with reasons."""
+    held_at: AwareDatetime | None = None
+    """Time of the snapshot, if it was in the memory of the nodes and not in the store."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,13 +144,10 @@ class RanksRestarted(EventBase):
     step: Count
     """Number of completed steps at the failure."""
     exit_code: int
-    """Exit code of the failed rank; 128 + n after signal n. `Exit.PREEMPTED` after the loss of nodes of another group."""
+    """Exit code of the failed rank; 128 + n after signal n."""
     detail: str = ""
-
-    @property
-    def is_capacity_loss(self) -> bool:
-        """Whether nodes were lost, which is no failure of the program."""
-        return self.exit_code == Exit.PREEMPTED
+    node_lost: bool = False
+    """Whether nodes were lost, in whose place there are others before the ranks start: no failure of the program."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

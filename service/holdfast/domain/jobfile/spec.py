@@ -9,7 +9,13 @@ from enum import StrEnum
 from typing import Annotated, Any, Final
 from urllib.parse import unquote
 
-from holdfast_worker.protocol.policies import Cadence, OnFailure, RecoveryMode, RetentionOwner
+from holdfast_worker.protocol.policies import (
+    Cadence,
+    OnFailure,
+    RecoveryMode,
+    RetentionOwner,
+    parse_memory_cadence,
+)
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -87,6 +93,16 @@ def engine_of(resources: Mapping[str, Any]) -> Engine:
 def _cadence(text: str) -> str:
     Cadence.parse(text)
     return text
+
+
+def _memory(text: str) -> str:
+    parse_memory_cadence(text)
+    return text
+
+
+def _off(value: Any) -> Any:
+    """YAML reads `off` as false, and `on` as true."""
+    return {False: "off", True: "on"}[value] if isinstance(value, bool) else value
 
 
 def _store(url: str) -> str:
@@ -185,6 +201,8 @@ class Checkpoint(SpecModel):
     from_job: Annotated[Text, AfterValidator(_named)] | None = Field(default=None, alias="from")
     """The job to continue from until this job has its own checkpoint; None to start at step 0."""
     every: Annotated[str, AfterValidator(_cadence)] = "auto"
+    memory: Annotated[str, BeforeValidator(_off), AfterValidator(_memory)] = "auto"
+    """How often snapshots are copied into the memory of the nodes: a cadence or `off`."""
     keep: RetentionPolicy = RetentionPolicy()
     """Checkpoints to keep; a plain number keeps that many of the newest."""
     tidy: RetentionOwner | None = None

@@ -118,7 +118,7 @@ def lost_work_refusal(
     kept_step, saving_s, where = 0, 0.0, "the start"
     for fact in facts:
         match fact:
-            case TrainingStarted(step=restored) if restored > kept_step:
+            case TrainingStarted(step=restored, held_at=None) if restored > kept_step:
                 kept_step, where = restored, f"the checkpoint at step {restored:,}"
             case CheckpointCommitted(at=at, snapshot_at=snapshot_at, step=saved):
                 saving_s = max(0.0, (at - snapshot_at).total_seconds())

@@ -78,7 +78,7 @@ from holdfast.domain.jobs.node_changes import (
 from holdfast.domain.jobs.transitions import TRANSITIONS
 from holdfast.errors import IllegalTransition
 
-FOLD: Final = 13
+FOLD: Final = 14
 """Version of the fold. Raise it if the same events yield a different `Job`, so that cached rows are recomputed."""
 
 
@@ -421,7 +421,7 @@ def _apply_progress(job: Job, event: WorkerFact) -> Job:
         job = replace(job, left_attempt=attempt, hopeless=event.no_retry_reason)
     if isinstance(event, WorkerLeft):
         job = replace(job, crashes=job.crashes.after_worker_exit(event))
-    if isinstance(event, RanksRestarted) and not event.is_capacity_loss:
+    if isinstance(event, RanksRestarted) and not event.node_lost:
         crashes, failures = job.crashes.after_restart(event), job.failures + 1
         job = replace(job, crashes=crashes, failures=failures, failure=event.detail)
     match event:
