@@ -267,7 +267,9 @@ def test_damaged_memory_is_passed_over(tmp_path: Path, undisturbed_single: str) 
 
     driver, logs = single(tmp_path)
 
-    assert starts(driver) == [(0, False), (14, False)]
+    first, (step, is_from_memory) = starts(driver)
+    assert (first, is_from_memory) == ((0, False), False)
+    assert 14 <= step < 20, "a checkpoint waits for copies in progress"
     assert (tmp_path / "result-0").read_text() == undisturbed_single
     assert "in memory is damaged" in logs
 
