@@ -69,8 +69,6 @@ def total_nodes(file: JobFile) -> int | NodeRange:
 
 def launcher_flaws(spec: JobSpec) -> Iterator[ValidationIssue]:
     """Yield what prevents SkyPilot from running each group of a job as a managed job."""
-    if not spec.holdfast.groups:
-        return
     if spec.engine is not Engine.SKYPILOT:
         yield ValidationIssue(
             _GROUPS,
