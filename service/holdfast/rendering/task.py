@@ -142,7 +142,11 @@ def render(spec: JobSpec) -> RenderedTask:
         BadJobFile: the job uses settings that its launcher, or the component that deletes its checkpoints, does not
         support.
     """
-    if flaws := (*retention_flaws(spec), *(launcher_flaws(spec) if spec.holdfast.groups else ()), *elastic_flaws(spec)):
+    if flaws := (
+        *retention_flaws(spec),
+        *(launcher_flaws(spec) if spec.holdfast.groups else ()),
+        *elastic_flaws(spec),
+    ):
         raise BadJobFile(flaws)
     base = base_task()
     task = {
