@@ -6,7 +6,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from itertools import islice
 from typing import Final, TypeVar
 
 from holdfast_worker.storage.base import StoreUnreachable
@@ -17,7 +18,13 @@ T = TypeVar("T")
 MIN_TRANSFERS: Final = 1.0
 INITIAL_READS_PER_CORE: Final = 4
 """Initial concurrent reads per core. Each touches new memory and competes for the cores: on
-two cores, 32 were a fifth slower than 8. Concurrency grows from here if more is faster."""
+two cores, 32 were a fifth slower than 8. Concurrency grows from here while the processor is idle."""
+MAX_CPU_SHARE: Final = 0.7
+"""Share of one core that this process may use while more reads begin. Python runs on one core
+at a time. A lower value leaves a slow link idle; a higher value begins reads that compete for the core."""
+CPU_WINDOW_S: Final = 0.05
+"""Time over which that share is measured. A lower value measures noise; a higher value notices
+a busy core after the restore."""
 
 
 class TransferPool:
@@ -27,13 +34,19 @@ class TransferPool:
     algorithms for congestion avoidance in computer networks", Computer Networks and ISDN Systems 17 (1989).
     """
 
-    def __init__(self, most: int, initial: int | None = None) -> None:
-        """Allow `initial` transfers at first (None: `most`), and at most `most`."""
+    def __init__(self, most: int, initial: int | None = None, *, spares_cpu: bool = False) -> None:
+        """Allow `initial` transfers at first (None: `most`), and at most `most`.
+
+        `spares_cpu`: more are allowed only while this process waits for the store.
+        """
         self._max = most
         self._limit = float(most if initial is None else min(initial, most))
         self._busy = 0
         self._is_closed = False
         self._changed = threading.Condition()
+        self._spares_cpu = spares_cpu
+        self._is_cpu_bound = False
+        self._measured = time.monotonic(), time.process_time()
 
     @property
     def limit(self) -> int:
@@ -53,15 +66,24 @@ class TransferPool:
         def one(action: Callable[[], T]) -> T:
             return retry_until(lambda: self._run_one(action, is_over), until_s)
 
+        tasks, left = list[Future[T]](), iter(actions)
         with ThreadPoolExecutor(max(1, min(self._max, len(actions))), "holdfast-lane") as pool:
-            tasks = [pool.submit(one, action) for action in actions]
-            wait(tasks, return_when=FIRST_EXCEPTION)
+            running: set[Future[T]] = set()
+            while True:
+                # Not all at once: the pool would begin a thread for each, and a thread a connection.
+                for action in islice(left, max(0, self.limit - len(running))):
+                    tasks.append(pool.submit(one, action))
+                    running.add(tasks[-1])
+                if not running:
+                    break
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                if any(task.exception() for task in done):
+                    break
             is_over.set()
             with self._changed:
                 self._changed.notify_all()
-            pool.shutdown(cancel_futures=True)
         for task in tasks:
-            error = None if task.cancelled() else task.exception()
+            error = task.exception()
             if error and not isinstance(error, TransferCancelled):
                 raise error
         if self._is_closed:
@@ -85,10 +107,19 @@ class TransferPool:
         width = self._limit / 2
         try:
             result = action()
-            width = self._limit + 1 / self._limit
+            width = self._limit + (0 if self._spares_cpu and self._uses_cpu() else 1 / self._limit)
         finally:
             self._release(width)
         return result
+
+    def _uses_cpu(self) -> bool:
+        """Whether the processor limits the transfers, so that more at once would only compete."""
+        now_s, cpu_s = time.monotonic(), time.process_time()
+        since_s, since_cpu_s = self._measured
+        if now_s - since_s >= CPU_WINDOW_S:
+            self._is_cpu_bound = cpu_s - since_cpu_s > MAX_CPU_SHARE * (now_s - since_s)
+            self._measured = now_s, cpu_s
+        return self._is_cpu_bound
 
     def _release(self, width: float) -> None:
         with self._changed:
@@ -99,7 +130,8 @@ class TransferPool:
 
 def read_pool(most: int) -> TransferPool:
     """A pool for reads, which use more CPU than writes: it starts with a limit per core."""
-    return TransferPool(most, INITIAL_READS_PER_CORE * len(os.sched_getaffinity(0)))
+    initial = INITIAL_READS_PER_CORE * len(os.sched_getaffinity(0))
+    return TransferPool(most, initial, spares_cpu=True)
 
 
 class TransferCancelled(Exception):
