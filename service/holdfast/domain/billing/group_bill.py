@@ -60,23 +60,33 @@ class GroupBill:
                 yield zone, since, until
 
 
+def group_rates(attempt: Attempt, group: int) -> tuple[RateSchedule, RateSchedule]:
+    """The paid and the on-demand rate of a group of nodes, after all recorded changes."""
+    part = attempt.ready.parts[group]
+    paid = RateSchedule.flat(attempt.ready.at, part.micros_per_hour)
+    full = RateSchedule.flat(attempt.ready.at, part.on_demand_micros_per_hour)
+    for change in attempt.changes:
+        if change.group != group:
+            continue
+        if isinstance(change, PriceChanged):
+            paid = paid.with_price_change(change.at, change.micros_per_hour)
+            full = full.with_price_change(change.at, change.on_demand_micros_per_hour)
+        else:
+            paid = paid.with_node_change(change.at, change.micros_per_hour)
+            full = full.with_node_change(change.at, change.on_demand_micros_per_hour)
+    return paid, full
+
+
 def group_bills(attempt: Attempt, spans: Sequence[Span], begin_ms: int) -> tuple[GroupBill, ...]:
     """The groups of an attempt, whose paid time begins at `begin_ms`."""
     groups = []
     for number, (part, running_nodes) in enumerate(attempt.ready.running_parts):
-        paid = RateSchedule.flat(attempt.ready.at, part.micros_per_hour)
-        full = RateSchedule.flat(attempt.ready.at, part.on_demand_micros_per_hour)
+        paid, full = group_rates(attempt, number)
         running = RateSchedule.flat(attempt.ready.at, running_nodes)
         zones, is_spot = [(begin_ms, part.zone)], part.is_spot
         for change in attempt.changes:
-            if change.group != number:
+            if change.group != number or isinstance(change, PriceChanged):
                 continue
-            if isinstance(change, PriceChanged):
-                paid = paid.with_price_change(change.at, change.micros_per_hour)
-                full = full.with_price_change(change.at, change.on_demand_micros_per_hour)
-                continue
-            paid = paid.with_node_change(change.at, change.micros_per_hour)
-            full = full.with_node_change(change.at, change.on_demand_micros_per_hour)
             running = running.with_node_change(change.at, change.nodes)
             if isinstance(change, NodeReplaced) and (placed := change.placed):
                 is_spot = placed.is_spot

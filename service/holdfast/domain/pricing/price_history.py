@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from holdfast.domain.attempts import Attempt
-from holdfast.domain.billing.rate import RateSchedule, to_ms
+from holdfast.domain.billing.group_bill import group_rates
+from holdfast.domain.billing.rate import to_ms
 from holdfast.domain.events import NodeReplaced, NodesReady, PriceChanged
 from holdfast.domain.events.values import NodeGroup
 from holdfast.domain.pricing.quotes import PricePoint, PriceQuery
@@ -93,17 +94,8 @@ def price_changes(
     was reported later: it belongs to `NodesReady`.
     """
     part = attempt.ready.parts[group]
-    recorded = [change for change in attempt.changes if change.group == group]
-    known = {change.at for change in recorded}
-    tariff = RateSchedule.flat(attempt.ready.at, part.micros_per_hour)
-    full = RateSchedule.flat(attempt.ready.at, part.on_demand_micros_per_hour)
-    for fact in recorded:
-        if isinstance(fact, PriceChanged):
-            tariff = tariff.with_price_change(fact.at, fact.micros_per_hour)
-            full = full.with_price_change(fact.at, fact.on_demand_micros_per_hour)
-        else:
-            tariff = tariff.with_node_change(fact.at, fact.micros_per_hour)
-            full = full.with_node_change(fact.at, fact.on_demand_micros_per_hour)
+    known = {change.at for change in attempt.changes if change.group == group}
+    tariff, full = group_rates(attempt, group)
     for change in sorted(points, key=lambda c: c.at):
         is_current = any(
             since < change.at and (until is None or change.at < until)
