@@ -125,8 +125,8 @@ BILLING_MISTAKES: Final = (
     Mistake(
         name="price-of-one-group-applied-to-all",
         file=f"{S}domain/billing/group_bill.py",
-        old="if change.group != number:",
-        new="if change.group > number:",
+        old="if change.group != group:",
+        new="if change.group > group:",
         tests=(f"{BILLING}test_bill_histories.py",),
     ),
     Mistake(
