@@ -96,8 +96,9 @@ def test_object_of_an_earlier_start_is_dropped_while_it_arrives(
     assert later.list("") == []
 
 
-def test_stranger_gets_no_reply(address: HolderAddress) -> None:
-    stranger = HolderStore(replace(address, token="guessed"), 0)
+@pytest.mark.parametrize("token", ["guessed", "\N{SNOWMAN}"])
+def test_stranger_gets_no_reply(address: HolderAddress, token: str) -> None:
+    stranger = HolderStore(replace(address, token=token), 0)
 
     with pytest.raises(StoreRefused, match="the connection was closed"):
         stranger.list("")

@@ -101,7 +101,7 @@ class MemoryHolder:
                 connection.settimeout(TIMEOUT_S)
                 request = receive_line(connection)
                 token = str(request.get("token"))
-                if self._token and hmac.compare_digest(token, self._token):
+                if self._token and hmac.compare_digest(token.encode(), self._token.encode()):
                     self._answer(connection, request)
         finally:
             self._free.release()
