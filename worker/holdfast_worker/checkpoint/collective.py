@@ -229,7 +229,7 @@ def _read_shares(
             gather(own[part], tensor_bytes(buffer))
         ranks.broadcast_buffer(buffer, readers[part])
         if part not in own:
-            fill(plan.targets[part], tensor_bytes(buffer), 0)
+            fill(plan.targets[part], tensor_bytes(buffer))
 
 
 def _size(commit: CommitMetadata, part: PartId) -> int:

@@ -228,14 +228,7 @@ def gather(targets: Sequence[ReadTarget], part: memoryview) -> None:
         part[target.offset : target.offset + len(target.into)] = target.into
 
 
-def fill(targets: Sequence[ReadTarget], stretch: memoryview, at: int) -> None:
-    """Write a stretch of a part, which begins at byte `at`, to its targets."""
-    end = at + len(stretch)
+def fill(targets: Sequence[ReadTarget], part: memoryview) -> None:
+    """Write a part to its targets."""
     for target in targets:
-        if target.offset >= end:
-            break
-        start, stop = max(target.offset, at), min(target.offset + len(target.into), end)
-        if start < stop:
-            target.into[start - target.offset : stop - target.offset] = stretch[
-                start - at : stop - at
-            ]
+        target.into[:] = part[target.offset : target.offset + len(target.into)]
