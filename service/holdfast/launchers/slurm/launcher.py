@@ -105,7 +105,7 @@ class SlurmLauncher:
 
     async def replaces_alone(self, key: str, *, node: int | None) -> bool:
         """Whether the other nodes would run the ranks of a node (None: the last) without it."""
-        return await asyncio.to_thread(self._find_single_node, key, node) is not None
+        return await asyncio.to_thread(self._replaces_alone, key, node)
 
     async def logs(self, key: str) -> Sequence[LogSource]:
         """List the logs of all placements of `key`, by attempt, node and rank."""
@@ -209,7 +209,7 @@ class SlurmLauncher:
         seen = observe(state, self._clock.now())
         if seen.status is not LaunchStatus.UP or not (state.job and state.job.has_nodes):
             raise NotPossibleNow(f"{key} has no running nodes; its status is {seen.status}")
-        single = self._find_single_node(key, node)
+        single = self._single_node(key, state, node)
         words = (
             str(_newest_attempt(state)),
             "" if single is None else str(single),
@@ -224,9 +224,11 @@ class SlurmLauncher:
             raise NotPossibleNow(f"{key} is being preempted already")
         _require_success(reply)
 
-    def _find_single_node(self, key: str, node: int | None) -> int | None:
+    def _replaces_alone(self, key: str, node: int | None) -> bool:
+        return self._single_node(key, self._read_state(key), node) is not None
+
+    def _single_node(self, key: str, state: LaunchState, node: int | None) -> int | None:
         """Return the node (None: the last) without which the others would continue; None if none."""
-        state = self._read_state(key)
         newest = max(state.numbered("placed"), default=0)
         if not newest or not (min_nodes := state.order.get("min_nodes")):
             return None
