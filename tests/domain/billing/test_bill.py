@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from holdfast.domain.billing.bill import Bill, LatestPoint, Phase, Phases, compute_bill
+from holdfast.domain.billing.bill import Phase, compute_bill
 from holdfast.domain.billing.incremental_bill import extend_bill
 from holdfast.domain.billing.phases import Span, cost_by_phase
 from holdfast.domain.billing.rate import RateSchedule
@@ -21,6 +21,7 @@ from holdfast.domain.events import (
     TrainingStarted,
 )
 from holdfast.domain.events.values import PassedOver
+from support.bills import NOW_S, billed, s
 from support.events import (
     SPOT,
     at,
@@ -42,18 +43,6 @@ from support.events import (
     submitted,
     training,
 )
-
-NOW_S = 1000
-
-
-def billed(*events: Event, reached: dict[int, tuple[int, float]] | None = None) -> Bill:
-    points = {n: LatestPoint(step=step, at=at(s)) for n, (step, s) in (reached or {}).items()}
-    return compute_bill([submitted(0), launched(0), *events], points, at(NOW_S))
-
-
-def s(**seconds: float) -> Phases:
-    """Phases in seconds."""
-    return Phases(**{phase: round(1000 * span) for phase, span in seconds.items()})
 
 
 def test_bill_of_an_uninterrupted_job() -> None:

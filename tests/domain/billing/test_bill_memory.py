@@ -4,45 +4,35 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.domain.billing.bill import Bill, LatestPoint, Phases, compute_bill
-from holdfast.domain.events import Event, LeftReason
+from holdfast.domain.events import LeftReason
+from support.bills import billed, s
 from support.events import (
     at,
     finished,
-    launched,
     left,
     lost,
     ready,
     restarted,
     restoring,
     saved,
-    submitted,
     training,
 )
 
-NOW_S = 1000
-
-
-def billed(*events: Event, reached: dict[int, tuple[int, float]] | None = None) -> Bill:
-    points = {n: LatestPoint(step=step, at=at(s)) for n, (step, s) in (reached or {}).items()}
-    return compute_bill([submitted(0), launched(0), *events], points, at(NOW_S))
-
-
-def s(**seconds: float) -> Phases:
-    """Phases in seconds."""
-    return Phases(**{phase: round(1000 * span) for phase, span in seconds.items()})
+# 35 trains | 60 checkpoint | 66 snapshot in memory at step 56 | 70 rank killed at step 60 | 73 trains at step 56
+RESTARTED = (
+    ready(10),
+    restoring(30),
+    training(35, step=0),
+    saved(60, step=50),
+    restarted(70, step=60),
+    restoring(72),
+    replace(training(73, step=56), held_at=at(66)),
+)
 
 
 def test_restart_from_memory_loses_the_work_after_its_snapshot() -> None:
-    # 35 trains | 60 checkpoint | 66 snapshot in memory at step 56 | 70 rank killed at step 60 | 73 trains at step 56
     account = billed(
-        ready(10),
-        restoring(30),
-        training(35, step=0),
-        saved(60, step=50),
-        restarted(70, step=60),
-        restoring(72),
-        replace(training(73, step=56), held_at=at(66)),
+        *RESTARTED,
         left(80, step=130, reason=LeftReason.FINISHED, exit_code=0),
         finished(80),
     )
@@ -58,13 +48,7 @@ def test_restart_from_memory_loses_the_work_after_its_snapshot() -> None:
 def test_work_from_memory_is_lost_with_the_nodes() -> None:
     # As above, but all nodes are lost at 90, and the next attempt has the checkpoint of step 50.
     account = billed(
-        ready(10),
-        restoring(30),
-        training(35, step=0),
-        saved(60, step=50),
-        restarted(70, step=60),
-        restoring(72),
-        replace(training(73, step=56), held_at=at(66)),
+        *RESTARTED,
         lost(90),
         ready(90, attempt=2),
         restoring(90, attempt=2),

@@ -28,7 +28,7 @@ JOB = "j0123456789ab"
 KEY = f"{JOB}-1"
 GROUPS = (GroupShape("head", 1), GroupShape("workers", 2), GroupShape("more", 3))
 STEADY = JobSimulation(runs_s=1e9)
-"""A job that runs until it is told otherwise."""
+"""A job that runs until a test ends it."""
 
 
 def job_name(group: int, launch: int = 1) -> str:

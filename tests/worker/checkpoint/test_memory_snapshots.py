@@ -273,11 +273,11 @@ def test_launcher_learns_of_copies_when_they_are_complete() -> None:
     with MemoryNodes.opened(2) as nodes:
         announced = [list[bool]() for _ in nodes.ranks]
         nodes.ranks = [
-            MemorySnapshots(rank._ring, Cadence.parse("auto"), announce=told.append)
-            for rank, told in zip(nodes.ranks, announced, strict=True)
+            MemorySnapshots(rank._ring, Cadence.parse("auto"), announce=announcements.append)
+            for rank, announcements in zip(nodes.ranks, announced, strict=True)
         ]
         nodes.begin(20, only=[1])
-        before = [[*told] for told in announced]
+        before = [[*announcements] for announcements in announced]
         nodes.begin(20, only=[0])
         nodes.join()
 
