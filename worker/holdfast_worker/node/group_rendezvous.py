@@ -153,7 +153,7 @@ class GroupRendezvous:
         return [*dict.fromkeys(own)][:MAX_ADDRESSES]
 
     def _log(self, message: str) -> None:
-        """Log a message of a kind, told by its first words, now and then."""
+        """Log a message, at most every `LOG_EVERY_S` for each kind, which its first words identify."""
         kind, now_s = message[:20], time.monotonic()
         if now_s - self._logged_s.get(kind, -LOG_EVERY_S) >= LOG_EVERY_S:
             self._logged_s[kind] = now_s

@@ -113,7 +113,7 @@ class NodeRun:
         is_grouped = self._topology.group is not None
         policy = RestartPolicy(self._config.max_restarts)
         variables = {JOINS: "1"} if self._config.node_start and not is_grouped else {}
-        # Only node 0 counts them, and tells a node that comes later.
+        # Only node 0 counts them. A node that comes later learns the number from it.
         is_late = bool(self._topology.node_rank) if is_grouped else bool(variables)
         restarts = None if is_late else 0
         if not variables and not is_grouped:

@@ -88,7 +88,7 @@ class RestartAgreement:
 
     @property
     def has_lost_leader(self) -> bool:
-        """Whether the leader left without a word, so that nobody decides."""
+        """Whether the leader left without a message, so that no node decides."""
         return self._node != LEADER and LEADER not in self.exit_codes and self.decision is None
 
     @property

@@ -144,7 +144,7 @@ def _time(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, str]
 def _waiting(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, str]]:
     """The max_wait guard, which needs an observation: nodes may be ready but not yet observed.
 
-    It also covers nodes that the others wait for, as these are billed meanwhile.
+    It also covers nodes that the others wait for, as the others are billed.
     """
     since = job.missing_since if job.placed else job.account.free_since
     if since is not None and now - since >= timedelta(seconds=limits.max_wait_s):

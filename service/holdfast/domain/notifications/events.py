@@ -169,7 +169,7 @@ def _describe_capacity(
 
 def _describe_node_loss(event: NodeLost) -> tuple[NotificationKind, str] | None:
     if event.cause is Cause.ENDED or event.with_node is not None:
-        return None  # It was not lost, or the first node of its group tells.
+        return None  # It was not lost, or its group is reported with its first node.
     is_preemption = event.cause in PREEMPTION_CAUSES
     kind = NotificationKind.PREEMPTED if is_preemption else NotificationKind.LOST
     how = "drill" if event.drill else event.cause.replace("_", " ")
@@ -180,7 +180,7 @@ def _describe_node_loss(event: NodeLost) -> tuple[NotificationKind, str] | None:
 def _describe_replacement(event: NodeReplaced) -> tuple[NotificationKind, str] | None:
     group = event.placed
     if group is not None and event.nodes < group.nodes:
-        return None  # The last node of its group tells.
+        return None  # Its group is reported with its last node.
     what = f"has the nodes of group {group.name}" if group else f"replaced node {event.node}"
     return NotificationKind.RECOVERED, f"{what} in attempt {event.attempt}"
 
