@@ -1,4 +1,4 @@
-"""Whether nodes of several groups are there, so that ranks can start together. Pure.
+"""Whether nodes of several groups are there, so that ranks can start together.
 
 Groups are started and replaced by themselves, so that some may be hours late. Ranks that waited for each other would need timeouts of that
 length; their wrappers wait in their place. A node that comes after the ranks have begun joins them, in place of one that was lost.
