@@ -233,6 +233,22 @@ def test_leader_chooses_a_host_for_a_lost_node(tmp_path: Path) -> None:
     assert (leader.sent[-1].answer.is_formed, leader.sent[-1].answer.hosted) == (True, (2,))
 
 
+def test_host_that_failed_is_not_lost_as_well(tmp_path: Path) -> None:
+    leader = elastic_leader(tmp_path)
+    connect_host(leader)
+    no_room = FailureCause(1, 5, "rank 2 on node 2: MemoryError: no room")
+
+    ending = leader.replacement.begin(3.0, no_room, 2)
+    leader.replacement.poll(3.1)
+    leader.lose(2, 3.2)  # Its wrapper is killed, and that of the next start is slow.
+    leader.replacement.poll(3.3)
+
+    [*_, hosting] = [each.hosts for each in leader.sent if isinstance(each, HostingDecision)]
+    assert ending is None
+    assert hosting[2].start == 2
+    assert leader.election.elect(60.0, 5) is None, "no loss ends the attempt"
+
+
 def test_ranks_move_when_all_have_left_their_group(tmp_path: Path) -> None:
     leader = elastic_leader(tmp_path)
     connect_host(leader)

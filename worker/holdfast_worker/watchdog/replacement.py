@@ -271,6 +271,9 @@ class Replacement:
     def _begin_lost_nodes(self, now_s: float) -> None:
         """Begin to replace lost nodes, and tell the launcher whether another one can be replaced."""
         is_suspected = self.is_suspected or self._regrouping.loss is not None
+        for node in self._regrouping.missing:
+            # What has disconnected is a host that failed, or that its ranks left.
+            self._around.election.mark_connected(node)
         lost = self._around.election.lost_nodes(now_s, is_suspected=is_suspected)
         for node in lost:
             if self._begin_node(now_s, node, also=lost):
