@@ -1,4 +1,4 @@
-"""Submissions with node groups: what the service needs, and what previews show."""
+"""Jobs with node groups: what the service needs, and what previews, bills and statistics show."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import yaml
 from holdfast.api.schemas.jobs import LaunchEstimateOut
 from holdfast.cli.jobs import estimate_line
 from holdfast.domain.jobfile.spec import Engine
+from support.events import at, finished
+from support.group_events import HEAD, SECOND, SECOND_LATER, group_events, group_submission
 from support.simulated_service import SimulatedService
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -75,3 +77,62 @@ def test_estimate_has_each_group_and_their_sum(sky: SimulatedService) -> None:
     line = estimate_line("skypilot", LaunchEstimateOut.model_validate(estimate))
     assert line.startswith("SkyPilot, head: aws us-east-1")
     assert "; workers: aws us-east-2" in line
+
+
+@pytest.fixture
+def grouped_job(world: SimulatedService) -> str:
+    """A job of three groups, one of them preempted twice."""
+    world.clock.advance((at(5000) - world.clock.now()).total_seconds())
+    job = world.services.journal.submit("job-1", group_submission())
+    world.services.journal.append(job, group_events())
+    return job.id
+
+
+def test_bill_has_the_groups_over_all_attempts(world: SimulatedService, grouped_job: str) -> None:
+    bill = world.http.get(f"/v1/jobs/{grouped_job}/bill").json()
+
+    head, first, second = bill["groups"]
+    sums = [(each["name"], each["nodes"], each["preemptions"]) for each in bill["groups"]]
+    assert sums == [("head", 1, 1), ("first", 1, 0), ("second", 2, 2)]
+    assert sum(each["paid_micros"] for each in bill["groups"]) == bill["paid_micros"]
+    assert (second["missing_ms"], second["running_ms"]) == (700_000, 4_100_000)
+    assert [span["state"] for span in head["spans"]] == ["waiting", "running", "missing", "running"]
+    last = second["spans"][-1]
+    assert (last["zone"], last["is_spot"], last["until"]) == (SECOND.zone, True, None)
+    missing = second["spans"][3]
+    assert (missing["zone"], missing["is_spot"], missing["micros_per_hour"]) == (None, None, 0)
+    assert (first["spans"][1]["attempt"], first["spans"][1]["last_attempt"]) == (1, 2)
+
+
+def test_losses_name_the_group_and_its_zone(world: SimulatedService, grouped_job: str) -> None:
+    losses = world.http.get(f"/v1/jobs/{grouped_job}/bill").json()["losses"]
+
+    assert [(loss["group"], loss["node"], loss["zone"]) for loss in losses] == [
+        ("second", 2, SECOND.zone),
+        ("second", 2, SECOND_LATER.zone),
+        ("head", None, HEAD.zone),
+    ]
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["live", "ended"])
+def test_preemption_history_names_groups(
+    ends: bool, world: SimulatedService, grouped_job: str
+) -> None:
+    if ends:
+        journal = world.services.journal
+        journal.append(journal.read(grouped_job), [finished(4900)])
+
+    history = world.http.get("/v1/preemptions/history").json()["preemptions"]
+
+    assert [(each["group"], each["node"], each["zone"]) for each in history] == [
+        ("head", None, HEAD.zone),
+        ("second", 2, SECOND_LATER.zone),
+        ("second", 2, SECOND.zone),
+    ]
+
+
+def test_bill_without_groups_has_none(world: SimulatedService) -> None:
+    job = world.submit()["id"]
+    world.until(job, "training")
+
+    assert world.http.get(f"/v1/jobs/{job}/bill").json()["groups"] == []

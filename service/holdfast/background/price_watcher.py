@@ -14,9 +14,10 @@ from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from holdfast.domain.attempts import Attempt, collect_attempts
+from holdfast.domain.billing.group_bill import group_stays
 from holdfast.domain.events import PriceChanged
 from holdfast.domain.jobs.job import Job, State
-from holdfast.domain.pricing.price_history import places, price_changes, price_query
+from holdfast.domain.pricing.price_history import price_changes, price_query
 from holdfast.domain.pricing.quotes import PricePoint, PriceQuery
 from holdfast.errors import StaleWrite, StoreUnavailable
 from holdfast.ports import Clock
@@ -121,10 +122,11 @@ class PriceWatcher:
         now = self._clock.now()
         for number in range(len(attempt.ready.parts)):
             points = list[PricePoint]()
-            for part, since, until in places(attempt, number):
-                if (node := price_query(attempt.ready, part)) is not None:
-                    found = self._catalog.history(node, since, until or now)
-                    points += [each for each in found if since < each.at]
+            for stay in group_stays(attempt, number):
+                if (node := price_query(attempt.ready, stay.placed)) is not None:
+                    until = stay.until or attempt.ended_at or now
+                    found = self._catalog.history(node, stay.since, until)
+                    points += [each for each in found if stay.since < each.at]
             yield from price_changes(attempt, number, points, SOURCE, now)
 
 

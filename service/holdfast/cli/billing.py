@@ -156,8 +156,9 @@ def _summary(account: BillOut) -> list[str]:
             lines.append(_node_loss_text(loss))
             continue
         notice = f"{loss.notice_s:.1f} s notice" if loss.notice_s is not None else "no notice"
+        who = f"group {loss.group} " if loss.group else ""
         lines.append(
-            f"{clock(loss.at)} attempt {loss.attempt} {_cause_text(loss)} in {loss.zone}, {notice}: lost "
+            f"{clock(loss.at)} attempt {loss.attempt} {who}{_cause_text(loss)} in {loss.zone}, {notice}: lost "
             f"{output.counted(loss.lost_steps, 'step')}, {span(loss.lost_ms)}, {money(loss.lost_micros, simulated=mark)}"
         )
     lines += [

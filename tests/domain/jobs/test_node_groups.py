@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from holdfast.domain.attempts import LatestPoint, collect_attempts
 from holdfast.domain.billing.bill import compute_bill
+from holdfast.domain.billing.group_bill import group_stays
 from holdfast.domain.diagnostics.timeline import timeline
 from holdfast.domain.events import (
     CapacityLost,
@@ -26,7 +27,7 @@ from holdfast.domain.jobs.observation import LaunchStatus, NodeChange, Observati
 from holdfast.domain.jobs.reconcile import Effect, decide
 from holdfast.domain.notifications.events import notification_for
 from holdfast.domain.preemptions.placements import PlacementRecord, placement_records
-from holdfast.domain.pricing.price_history import places, price_query
+from holdfast.domain.pricing.price_history import price_query
 from support.events import SPOT, at, drill_requested, launched, lost, ready, submitted, training
 
 HEAD = NodeGroup(
@@ -248,7 +249,7 @@ def test_each_stay_of_a_group_has_a_record() -> None:
 def test_prices_are_asked_for_where_a_group_stands() -> None:
     [attempt] = collect_attempts((*START, ALL, *gone(40), *back(60)), {})
 
-    stays = [(part.zone, since, until) for part, since, until in places(attempt, 1)]
+    stays = [(stay.placed.zone, stay.since, stay.until) for stay in group_stays(attempt, 1)]
     assert stays == [(WORKERS.zone, at(10), at(40)), ("aws/us-west-2/c", at(60), None)]
     query = price_query(ALL, WORKERS)
     assert query

@@ -280,7 +280,7 @@ def test_no_jobs_cost_nothing(engine: Engine) -> None:
 def test_rollup_version_matches_the_stored_fields() -> None:
     """Change this list together with `ROLLUP_VERSION`. Otherwise rows of an older version are used."""
     assert len(fields(CostAllocation)) == 11
-    assert len(fields(PlacementRecord)) == 25
+    assert len(fields(PlacementRecord)) == 26
     assert len(fields(JobHistory)) == 8
-    assert ROLLUP_VERSION == 4
+    assert ROLLUP_VERSION == 5
     assert date.fromisoformat("2026-03-01") == DAWN.date()

@@ -19,6 +19,8 @@ from holdfast.api.schemas.billing import (
     CostOut,
     CostsOut,
     GroupOut,
+    GroupSpanOut,
+    NodeGroupOut,
     NodeLossOut,
     PhasesOut,
     PriceStepOut,
@@ -33,10 +35,16 @@ from holdfast.domain.billing.bill import (
     LatestPoint,
     compute_bill,
 )
+from holdfast.domain.billing.group_timeline import (
+    GroupSpan,
+    GroupState,
+    GroupTimeline,
+    group_timelines,
+)
 from holdfast.domain.billing.phases import Phase
-from holdfast.domain.billing.rate import to_ms
+from holdfast.domain.billing.rate import to_ms, to_time
 from holdfast.domain.diagnostics.timeline import timeline
-from holdfast.domain.events import CapacityLost, Cause, NodeLost
+from holdfast.domain.events import PREEMPTION_CAUSES, CapacityLost, Cause, NodeLost
 from holdfast.domain.jobs.job import Job
 from holdfast.errors import BadRequest
 from holdfast.services import Services
@@ -101,6 +109,7 @@ def bill_view(job: Job, account: Bill, facts: Iterable[RecordedEvent]) -> BillOu
         until=account.until,
         attempts=[attempt_view(account, item) for item in account.attempts],
         losses=[_loss(event, by_attempt[event.attempt]) for event in lost],
+        groups=[_timeline(group) for group in group_timelines(account)],
         waiting_ms=account.waiting_ms,
         paused_ms=account.paused_ms,
         ms=PhasesOut.from_phases(account.ms),
@@ -194,6 +203,36 @@ def _group(group: GroupBill) -> GroupOut:
     )
 
 
+def _timeline(group: GroupTimeline) -> NodeGroupOut:
+    return NodeGroupOut(
+        name=group.name,
+        nodes=group.nodes,
+        preemptions=group.preemptions,
+        running_ms=group.total_ms(GroupState.RUNNING),
+        missing_ms=group.total_ms(GroupState.MISSING),
+        paid_micros=group.micros,
+        spans=[_span(span) for span in group.spans],
+    )
+
+
+def _span(span: GroupSpan) -> GroupSpanOut:
+    return GroupSpanOut(
+        state=span.state,
+        attempt=span.attempt,
+        last_attempt=span.last_attempt,
+        since=to_time(span.begin_ms),
+        until=None if span.is_open else to_time(span.end_ms),
+        zone=span.placed.zone if span.placed else None,
+        cloud=span.cloud or None,
+        instance_type=span.instance_type or None,
+        is_spot=span.placed.is_spot if span.placed else None,
+        micros_per_hour=span.micros_per_hour,
+        paid_micros=span.micros,
+        cause=span.cause,
+        drill=span.is_drill,
+    )
+
+
 def _is_loss(event: NodeLost) -> bool:
     """Whether a loss has a line of its own: not with another node, nor at the program's end."""
     return event.with_node is None and event.cause is not Cause.ENDED
@@ -203,12 +242,14 @@ def _loss(event: CapacityLost | NodeLost, item: AttemptBill) -> NodeLossOut:
     if isinstance(event, NodeLost):
         return _node_loss(event, item)
     lost_ms, lost_micros = item.final_loss()
+    first = item.groups[0]
     return NodeLossOut(
         attempt=item.attempt,
         at=event.at,
         cause=event.cause,
         drill=event.drill,
-        zone=item.zone,
+        group=first.name if event.cause in PREEMPTION_CAUSES else "",
+        zone=_zone_before(event, item, first),
         notice_s=item.notice_s,
         lost_steps=item.final_lost_steps,
         lost_ms=lost_ms,
@@ -227,7 +268,7 @@ def _node_loss(event: NodeLost, item: AttemptBill) -> NodeLossOut:
         at=event.at,
         cause=event.cause,
         drill=event.drill,
-        zone=_zone_before(event, item),
+        zone=_zone_before(event, item, item.groups[event.group]),
         notice_s=None,
         lost_steps=0,
         lost_ms=0,
@@ -235,9 +276,8 @@ def _node_loss(event: NodeLost, item: AttemptBill) -> NodeLossOut:
     )
 
 
-def _zone_before(event: NodeLost, item: AttemptBill) -> str:
-    """The zone in which a lost node stood."""
-    group = item.groups[event.group]
+def _zone_before(event: CapacityLost | NodeLost, item: AttemptBill, group: GroupBill) -> str:
+    """The zone in which a lost node stood; for all nodes at once, that of the first group."""
     zones = [zone for at_ms, zone in group.zones if at_ms < to_ms(event.at) and zone]
     return zones[-1] if group.name and zones else item.zone
 

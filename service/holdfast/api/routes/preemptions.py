@@ -155,6 +155,7 @@ def _record(one: Preemption) -> PreemptionRecordOut:
     values = asdict(one)
     at_ms, notice_ms = values.pop("at_ms"), values.pop("notice_ms")
     values.pop("part")
+    values["group"] = values.pop("node_group")
     values["instance_type"] = one.instance_type or None
     return PreemptionRecordOut(
         at=datetime.fromtimestamp(at_ms / 1000, UTC),

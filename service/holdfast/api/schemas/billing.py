@@ -122,6 +122,42 @@ class AttemptOut(Schema):
     )
 
 
+class GroupSpanOut(Schema):
+    """A time in which a node group had nodes in one place, or none for one reason."""
+
+    state: str = Field(
+        description="running; missing: its nodes were lost, and other groups have theirs; provisioning: it has no nodes yet, and another group has; waiting: no group has nodes."
+    )
+    attempt: int = Field(description="Attempt in which it began.")
+    last_attempt: int = Field(description="Newest attempt in which it lasted.")
+    since: datetime
+    until: datetime | None = Field(description="Null while it lasts.")
+    zone: str | None = Field(description="Null without nodes.")
+    cloud: str | None = Field(description="Null if unknown, or without nodes.")
+    instance_type: str | None = Field(description="Null if unknown, or without nodes.")
+    is_spot: bool | None = Field(description="Null without nodes.")
+    micros_per_hour: int = Field(description="Newest price of its nodes together.")
+    paid_micros: int
+    cause: str | None = Field(
+        description="Why its nodes were lost or released; null while they run, if the job ended with them, or without nodes."
+    )
+    drill: bool = Field(default=False, description="True if a user requested their loss.")
+
+
+class NodeGroupOut(Schema):
+    """A node group of the job file over all attempts."""
+
+    name: str
+    nodes: int
+    preemptions: int = Field(description="Preempted, or failed without a notice.")
+    running_ms: int = Field(description="Time with nodes.")
+    missing_ms: int = Field(
+        description="Time without nodes after a loss, while other groups had theirs."
+    )
+    paid_micros: int
+    spans: list[GroupSpanOut] = Field(description="In order of time.")
+
+
 class NodeLossOut(Schema):
     """The cost of one capacity loss, or of the loss of a single node."""
 
@@ -130,7 +166,10 @@ class NodeLossOut(Schema):
         default=None,
         description="The lost node, or the first one of a lost node group, if the others kept running; otherwise null.",
     )
-    group: str = Field(default="", description="The lost node group; empty for other losses.")
+    group: str = Field(
+        default="",
+        description="The lost node group; empty for losses of all nodes, and for a job without groups.",
+    )
     replaced_after_ms: int | None = Field(
         default=None,
         description="Time until that node was replaced; null if it was not, and for other losses.",
@@ -152,6 +191,10 @@ class BillOut(Schema):
     until: datetime
     attempts: list[AttemptOut]
     losses: list[NodeLossOut]
+    groups: list[NodeGroupOut] = Field(
+        default_factory=list,
+        description="The node groups of its job file; empty if it has none, or before the first attempt.",
+    )
     waiting_ms: int = Field(description="Time without nodes.")
     paused_ms: int = Field(default=0, description="The part of it in which the job was paused.")
     ms: PhasesOut

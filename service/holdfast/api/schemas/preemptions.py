@@ -137,6 +137,9 @@ class PreemptionRecordOut(Schema):
         default=None,
         description="The lost node, if the others kept running and waited for its replacement; otherwise null.",
     )
+    group: str = Field(
+        default="", description="The lost node group; empty for a job without groups."
+    )
     zone: str
     instance_type: str | None = Field(description="Null where the launcher did not report it.")
     cause: str

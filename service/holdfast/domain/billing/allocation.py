@@ -126,7 +126,7 @@ def _spans_by_zone(group: GroupBill, spans: list[Span]) -> Iterator[tuple[str, l
         if group.zone:
             yield group.zone, spans
         return
-    for zone, since, until in group.stays(spans[0].begin_ms, spans[-1].end_ms):
+    for zone, since, until in group.split_by_zone(spans[0].begin_ms, spans[-1].end_ms):
         yield (
             zone,
             [

@@ -1,4 +1,4 @@
-"""The node groups of an attempt in its bill: zones, rates and nodes over time. Pure."""
+"""The node groups of an attempt in its bill: stays, zones, rates and nodes over time. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from holdfast.domain.attempts import Attempt, RateChange
 from holdfast.domain.billing.phases import Phases, Span, cost_by_phase
 from holdfast.domain.billing.rate import RateSchedule, to_ms
 from holdfast.domain.events import Cause, NodeLost, NodeReplaced, PriceChanged
+from holdfast.domain.events.values import NodeGroup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,6 +22,24 @@ class PriceStep:
     micros_per_hour: int
     source: str
     """Source of the price, or the node that was lost or replaced."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupStay:
+    """A time in which the nodes of a group stood in one place."""
+
+    placed: NodeGroup
+    """Their place, and their first price."""
+    since: datetime
+    until: datetime | None
+    """When the last of them was lost; None until the end of the attempt."""
+    lost: NodeLost | None
+    """The loss of the first of them; None until the end of the attempt."""
+
+    def bounds_ms(self, begin_ms: int, end_ms: int) -> tuple[int, int]:
+        """Begin and end within a span, in milliseconds since 1970."""
+        begin = min(max(to_ms(self.since), begin_ms), end_ms)
+        return begin, end_ms if self.until is None else min(max(to_ms(self.until), begin), end_ms)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +57,8 @@ class GroupBill:
     on_demand_rate: RateSchedule
     running: RateSchedule
     """Number of nodes that ran, over time like a rate."""
+    stays: tuple[GroupStay, ...]
+    """When all or some of the nodes ran, in order."""
     micros: Phases
     on_demand_micros: Phases
     """On-demand cost of the same phases."""
@@ -51,13 +72,34 @@ class GroupBill:
         """Time in a span multiplied by the number of nodes that ran."""
         return self.running.accrue(begin_ms, end_ms)
 
-    def stays(self, begin_ms: int, end_ms: int) -> Iterator[tuple[str, int, int]]:
+    def split_by_zone(self, begin_ms: int, end_ms: int) -> Iterator[tuple[str, int, int]]:
         """Split a span by the zones of the nodes, without the time before they were there."""
         ends = (*(at_ms for at_ms, _ in self.zones[1:]), end_ms)
         for (at_ms, zone), until_ms in zip(self.zones, ends, strict=True):
             since, until = max(begin_ms, at_ms), min(end_ms, until_ms)
             if zone and since < until:
                 yield zone, since, until
+
+
+def group_stays(attempt: Attempt, group: int) -> Iterator[GroupStay]:
+    """The stays of a group of nodes in an attempt, in order."""
+    ready, lost = attempt.ready, None
+    placed, running = ready.running_parts[group]
+    since = ready.at if running else None
+    for change in attempt.changes:
+        if change.group != group or isinstance(change, PriceChanged):
+            continue
+        if isinstance(change, NodeReplaced):
+            lost = None
+            if since is None:
+                placed, since = change.placed or placed, max(change.at, ready.at)
+            continue
+        lost = lost or change
+        if since is not None and not change.nodes:
+            yield GroupStay(placed=placed, since=since, until=change.at, lost=lost)
+            since = None
+    if since is not None:
+        yield GroupStay(placed=placed, since=since, until=None, lost=None)
 
 
 def group_rates(attempt: Attempt, group: int) -> tuple[RateSchedule, RateSchedule]:
@@ -101,6 +143,7 @@ def group_bills(attempt: Attempt, spans: Sequence[Span], begin_ms: int) -> tuple
                 rate=paid,
                 on_demand_rate=full,
                 running=running,
+                stays=tuple(group_stays(attempt, number)),
                 micros=cost_by_phase(spans, paid, begin_ms),
                 on_demand_micros=cost_by_phase(spans, full, begin_ms),
             )

@@ -22,6 +22,7 @@ from itertools import takewhile
 
 from holdfast.domain.attempts import Attempt, LatestPoint, NodeLoss, collect_attempts
 from holdfast.domain.billing.bill import AttemptBill, Bill, Phase
+from holdfast.domain.billing.group_bill import GroupStay
 from holdfast.domain.billing.rate import MS_PER_HOUR, to_ms
 from holdfast.domain.events import (
     DRILL,
@@ -29,10 +30,7 @@ from holdfast.domain.events import (
     CapacityLost,
     Cause,
     Event,
-    NodeLost,
-    NodeReplaced,
     PreemptionNoticed,
-    PriceChanged,
     WorkerFact,
 )
 
@@ -48,6 +46,8 @@ class PlacementRecord:
     node: int | None = None
     """Index of the lost node, the first one of a group; None if all nodes were lost or released at
     once."""
+    node_group: str = ""
+    """Name of the node group in the job file; empty if the file has none."""
     zone: str
     instance_type: str
     nodes: int
@@ -209,65 +209,42 @@ def _with_loss(
     )
 
 
-@dataclass(slots=True)
-class _GroupStay:
-    """A time in which the nodes of a group stood in one place."""
-
-    group: int
-    zone: str
-    instance_type: str
-    begin_ms: int
-    end_ms: int | None = None
-    """End of the stay; None if it lasted until the end of the placement."""
-    lost: NodeLost | None = None
-
-
 def _group_records(
     attempt: Attempt, item: AttemptBill, end: PlacementRecord
 ) -> list[PlacementRecord]:
     """One record for each stay of each node group, the last of the first group in part 0."""
     records, losses, noticed_after = list[PlacementRecord](), attempt.node_losses, None
-    for stay in sorted(_group_stays(attempt, item), key=lambda each: each.begin_ms):
-        if stay.group == 0 and (stay.lost is None or stay.lost.cause is Cause.ENDED):
-            end = replace(end, begin_ms=stay.begin_ms, end_ms=stay.end_ms or end.end_ms)
-            end = replace(end, zone=stay.zone, instance_type=stay.instance_type)
-            end = replace(end, nodes=item.groups[0].nodes)
-            continue
-        end_ms = item.end_ms if stay.end_ms is None else stay.end_ms
-        part = replace(
-            _part_record(item, len(records) + 1, stay.begin_ms, end_ms),
-            zone=stay.zone,
-            instance_type=stay.instance_type,
-            nodes=item.groups[stay.group].nodes,
-            is_running=stay.end_ms is None and item.ended_at is None,
+    end = replace(end, node_group=item.groups[0].name)
+    for (begin_ms, end_ms), number, stay in _stays_in_order(item):
+        group = item.groups[number]
+        record = replace(
+            _part_record(item, len(records) + 1, begin_ms, end_ms),
+            node_group=group.name,
+            zone=stay.placed.zone,
+            instance_type=stay.placed.instance_type or item.instance_type,
+            nodes=group.nodes,
         )
+        if number == 0 and (stay.lost is None or stay.lost.cause is Cause.ENDED):
+            end = replace(end, begin_ms=begin_ms, end_ms=end_ms, zone=record.zone)
+            end = replace(end, instance_type=record.instance_type, nodes=record.nodes)
+            continue
         loss = next((each for each in losses if each.lost == stay.lost), None)
         if loss is not None:
-            part = _with_loss(part, attempt, item, loss, noticed_after=noticed_after)
+            record = _with_loss(record, attempt, item, loss, noticed_after=noticed_after)
             noticed_after = loss.lost.at
-        records.append(part)
+        is_running = stay.until is None and item.ended_at is None
+        records.append(replace(record, is_running=is_running))
     return [*records, end]
 
 
-def _group_stays(attempt: Attempt, item: AttemptBill) -> list[_GroupStay]:
-    ready, stays, standing = attempt.ready, list[_GroupStay](), dict[int, _GroupStay]()
-    for number, (part, running) in enumerate(ready.running_parts):
-        if running:
-            kind = part.instance_type or ready.instance_type
-            standing[number] = _GroupStay(number, part.zone, kind, item.begin_ms)
-            stays.append(standing[number])
-    for change in attempt.changes:
-        if isinstance(change, PriceChanged):
-            continue
-        at_ms = min(max(to_ms(change.at), item.begin_ms), item.end_ms)
-        if isinstance(change, NodeReplaced) and change.group not in standing and change.placed:
-            kind = change.placed.instance_type or ready.instance_type
-            stay = _GroupStay(change.group, change.placed.zone, kind, at_ms)
-            standing[change.group] = stay
-            stays.append(stay)
-        elif isinstance(change, NodeLost) and (gone := standing.pop(change.group, None)):
-            gone.end_ms, gone.lost = at_ms, change
-    return stays
+def _stays_in_order(item: AttemptBill) -> list[tuple[tuple[int, int], int, GroupStay]]:
+    """The stays of all groups with their bounds and the number of their group, oldest first."""
+    stays = [
+        (stay.bounds_ms(item.begin_ms, item.end_ms), number, stay)
+        for number, group in enumerate(item.groups)
+        for stay in group.stays
+    ]
+    return sorted(stays, key=lambda each: each[0][0])
 
 
 def replacement_ms(loss: NodeLoss, item: AttemptBill) -> int | None:
@@ -389,7 +366,7 @@ def _node_ms_by_hour(item: AttemptBill) -> tuple[tuple[str, int, int], ...]:
         end_ms = min((hour + 1) * MS_PER_HOUR, item.end_ms)
         node_ms: dict[str, int] = {}
         for group in item.groups:
-            for zone, since, until in group.stays(at_ms, end_ms):
+            for zone, since, until in group.split_by_zone(at_ms, end_ms):
                 node_ms[zone] = node_ms.get(zone, 0) + group.node_ms(since, until)
         hours += [(zone, hour, total_ms) for zone, total_ms in sorted(node_ms.items())]
         at_ms = end_ms

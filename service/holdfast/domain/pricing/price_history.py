@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from holdfast.domain.attempts import Attempt
-from holdfast.domain.billing.group_bill import group_rates
+from holdfast.domain.billing.group_bill import group_rates, group_stays
 from holdfast.domain.billing.rate import to_ms
-from holdfast.domain.events import NodeReplaced, NodesReady, PriceChanged
+from holdfast.domain.events import NodesReady, PriceChanged
 from holdfast.domain.events.values import NodeGroup
 from holdfast.domain.pricing.quotes import PricePoint, PriceQuery
 
@@ -65,26 +65,6 @@ def price_query(ready: NodesReady, part: NodeGroup) -> PriceQuery | None:
     )
 
 
-def places(attempt: Attempt, group: int) -> Iterator[tuple[NodeGroup, datetime, datetime | None]]:
-    """Where a group of nodes stood in an attempt, with begin and end; None while it stands.
-
-    One whose nodes all are lost stands nowhere.
-    """
-    ready = attempt.ready
-    part, running = ready.running_parts[group]
-    since = ready.at if running else None
-    for change in attempt.changes:
-        if change.group != group or isinstance(change, PriceChanged):
-            continue
-        if isinstance(change, NodeReplaced) and since is None:
-            part, since = change.placed or part, max(change.at, ready.at)
-        elif since is not None and not change.nodes:
-            yield part, since, change.at
-            since = None
-    if since is not None:
-        yield part, since, attempt.ended_at
-
-
 def price_changes(
     attempt: Attempt, group: int, points: Iterable[PricePoint], source: str, as_of: datetime
 ) -> Iterator[PriceChanged]:
@@ -96,10 +76,10 @@ def price_changes(
     part = attempt.ready.parts[group]
     known = {change.at for change in attempt.changes if change.group == group}
     tariff, full = group_rates(attempt, group)
+    lives = [(stay.since, stay.until or attempt.ended_at) for stay in group_stays(attempt, group)]
     for change in sorted(points, key=lambda c: c.at):
         is_current = any(
-            since < change.at and (until is None or change.at < until)
-            for _, since, until in places(attempt, group)
+            since < change.at and (until is None or change.at < until) for since, until in lives
         )
         micros = change.micros_per_hour * part.nodes
         is_same = tariff.micros_per_hour_at(to_ms(change.at)) == micros

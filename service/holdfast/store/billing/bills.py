@@ -44,7 +44,7 @@ from holdfast.store.tables.jobs import jobs
 
 T = TypeVar("T")
 
-ROLLUP_VERSION: Final = 4
+ROLLUP_VERSION: Final = 5
 """Raised whenever the same events result in different rows, so that older rows are computed again."""
 BATCH: Final = 20
 """Jobs whose rows are written in one transaction. A lower value adds transactions; a higher value
@@ -337,7 +337,8 @@ def allocation_row(known: JobHistory, share: CostAllocation) -> dict[str, Any]:
 def placement_row(known: JobHistory, placement: PlacementRecord) -> dict[str, Any]:
     """A row of `ledger_placements`."""
     names = (
-        *("attempt", "part", "node", "zone", "instance_type", "begin_ms", "end_ms"),
+        *("attempt", "part", "node", "node_group", "zone", "instance_type"),
+        *("begin_ms", "end_ms"),
         *("detect_ms", "wait_ms"),
         *("setup_ms", "restore_ms", "redo_ms", "notice_ms", "lost_steps", "lost_ms", "lost_micros"),
     )

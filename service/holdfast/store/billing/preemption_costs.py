@@ -63,8 +63,8 @@ _MS_PER_DAY: Final = 24 * MS_PER_HOUR
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _FLAGS: Final = ("is_noticed", "is_notice_used", "simulated", "is_price_estimate")
 _SAME: Final = (
-    *("job_id", "attempt", "part", "node", "zone", "instance_type", "cause", "notice_ms"),
-    *("lost_steps", "lost_ms", "lost_micros", "wait_ms", *_FLAGS),
+    *("job_id", "attempt", "part", "node", "node_group", "zone", "instance_type", "cause"),
+    *("notice_ms", "lost_steps", "lost_ms", "lost_micros", "wait_ms", *_FLAGS),
 )
 """Columns of `ledger_placements` that a preemption has under the same name."""
 
@@ -116,6 +116,8 @@ class Preemption:
     """0 for the end of the placement; the losses of single nodes before it are numbered from 1."""
     node: int | None
     """The lost node; None if all were lost at once."""
+    node_group: str
+    """The lost node group; empty for a job without groups."""
     zone: str
     instance_type: str
     cause: str

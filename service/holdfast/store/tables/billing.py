@@ -82,6 +82,13 @@ ledger_placements = Table(
         doc="0: the end of the placement; from 1: losses of single nodes before it.",
     ),
     Column("node", Integer, nullable=True, doc="The lost node; NULL if all ended at once."),
+    Column(
+        "node_group",
+        Text,
+        nullable=False,
+        server_default="",
+        doc="Name of its node group; empty for a job without groups.",
+    ),
     Column("zone", Text, nullable=False),
     Column("instance_type", Text, nullable=False, doc="Empty if unknown."),
     Column("project", Text, nullable=False),
