@@ -66,9 +66,9 @@ export function CumulativeCostChart({ bill, part, window, zoom }: CumulativeCost
         <polygon className="gap" points={[...full, ...paid.toReversed()].join(' ')} />
         <polyline className="money-on-demand-line" points={full.join(' ')} />
         <polyline className="money-paid-line" points={paid.join(' ')} />
-        {changesIn(bill, window).map(({ at, micros_per_hour }) => (
-          <path key={at} className="change" d={`M${frame.x(at)},${y(sumAt(all, at)?.paid_micros ?? 0) - 5} l4,5 l-4,5 l-4,-5 z`}>
-            <title>{`Price changed to ${money(micros_per_hour)}/h`}</title>
+        {changesIn(bill, window).map(({ at, group, micros_per_hour }) => (
+          <path key={`${at} ${group}`} className="change" d={`M${frame.x(at)},${y(sumAt(all, at)?.paid_micros ?? 0) - 5} l4,5 l-4,5 l-4,-5 z`}>
+            <title>{`Price${group && ` of group ${group}`} changed to ${money(micros_per_hour)}/h`}</title>
           </path>
         ))}
         {hovered !== null && shownSum && <line className="cross" x1={frame.x(shownSum.at)} x2={frame.x(shownSum.at)} y1={TOP} y2={HEIGHT - AXIS} />}
@@ -86,8 +86,9 @@ function words(sum: Sum, when: string | null): string {
 
 const changesIn = (bill: Bill, { from, to }: Window) =>
   bill.attempts
-    .flatMap((attempt) => attempt.price_changes ?? [])
-    .map(({ at, micros_per_hour }) => ({ at: Date.parse(at), micros_per_hour }))
+    .flatMap(({ price_changes, groups }) =>
+      (price_changes ?? []).map(({ at, group, micros_per_hour }) => ({ at: Date.parse(at), group: groups?.[group]?.name ?? '', micros_per_hour })),
+    )
     .filter(({ at }) => at >= from && at <= to)
 
 function Key({ changed }: { changed: boolean }) {

@@ -11,7 +11,7 @@ import { many } from '../format'
 import { diffLines } from '../submit/line-diff'
 import { asCommand, asCurl, type Submission } from '../submit/commands'
 import { FIELDS, parseJobFile, withValue, type Field } from '../submit/job-file'
-import { PriceNow } from '../submit/price'
+import { GroupPrices, PriceNow } from '../submit/price'
 import { CopyButton } from '../ui/copy-button'
 import { Labelled } from '../ui/field'
 import { Section, ErrorMessage } from '../ui/panel'
@@ -37,8 +37,8 @@ export default function SubmitPage() {
   const settled = useSettled(body)
   const parsed = parseJobFile(file)
   // Prices follow the settled text, not every letter.
-  const { values: priced } = settled.task === file ? parsed : parseJobFile(settled.task)
-  const rendered = useRendered(settled)
+  const { values: priced, has_groups } = settled.task === file ? parsed : parseJobFile(settled.task)
+  const rendered = useRendered(settled, has_groups)
   const key = useRef({ of: '', key: '' })
   const submit = useMutation({
     mutationFn: () => {
@@ -78,7 +78,7 @@ export default function SubmitPage() {
           <Section title="Settings">
             <div className="form">
               {FIELDS.map((field) => (
-                <FormField key={field.name} field={field} value={parsed.values[field.name]} is_disabled_by_error={parsed.flaw !== null}
+                <FormField key={field.name} field={field} value={parsed.values[field.name]} is_disabled_by_error={parsed.flaw !== null} has_groups={parsed.has_groups}
                   flaw={flaws.find((one) => one.pointer === `#/${field.path.join('/')}`)?.message} change={(value) => change(withValue(file, field, value))} />
               ))}
               <Projects project={project} choose={setProject} />
@@ -88,7 +88,7 @@ export default function SubmitPage() {
             </div>
           </Section>
           <Section title="Price">
-            <PriceNow accelerators={priced.accelerators ?? ''} infra={priced.infra ?? ''} nodes={Math.max(1, Number(priced.num_nodes) || 1)} />
+            {has_groups ? <Estimate rendered={rendered} /> : <PriceNow accelerators={priced.accelerators ?? ''} infra={priced.infra ?? ''} nodes={Math.max(1, Number(priced.num_nodes) || 1)} />}
           </Section>
         </div>
         <div className="stack">
@@ -124,13 +124,20 @@ function useSettled(body: Submission): Submission {
   return JSON.parse(settled) as Submission
 }
 
-const useRendered = (body: Submission) =>
+/** A preview, with prices where those of the form would not be those of the job. */
+const useRendered = (body: Submission, prices: boolean) =>
   useQuery({
-    queryKey: ['render', body],
-    queryFn: () => transfer<Rendered>('POST', '/v1/render', body),
+    queryKey: ['render', body, prices],
+    queryFn: () => transfer<Rendered>('POST', '/v1/render', { ...body, ...(prices && { prices }) }),
     placeholderData: keepPreviousData,
     staleTime: Infinity,
   })
+
+/** Prices of node groups, once the service accepts the file. */
+function Estimate({ rendered: { data, error } }: { rendered: ReturnType<typeof useRendered> }) {
+  if (error) return <p className="note">The prices of node groups follow when the file is valid.</p>
+  return data?.estimate ? <GroupPrices estimate={data.estimate} /> : <p className="note" role="status">Loading prices…</p>
+}
 
 function Preview({ rendered }: { rendered: ReturnType<typeof useRendered> }) {
   const { data, error } = rendered
@@ -177,16 +184,17 @@ interface FormFieldProps {
   /** Undefined for a value that only the file can express. */
   value: string | undefined
   is_disabled_by_error: boolean
+  has_groups: boolean
   flaw: string | undefined
   change: (value: string) => void
 }
 
-function FormField({ field, value, is_disabled_by_error, flaw, change }: FormFieldProps) {
+function FormField({ field, value, is_disabled_by_error, has_groups, flaw, change }: FormFieldProps) {
   const launchers = useLaunchers()
   const is_disabled = is_disabled_by_error || value === undefined
   const of = { value: value ?? '', disabled: is_disabled, 'aria-invalid': flaw !== undefined, autoComplete: 'off' }
   const places = field.name === 'infra' ? (launchers.data ?? []).filter((one) => one.configured).flatMap((one) => (one.engine === 'skypilot' ? (one.clouds ?? []) : [one.engine])) : []
-  const hint = value === undefined && !is_disabled_by_error ? 'Set by several keys: change it in the file.' : field.hint
+  const hint = value === undefined && !is_disabled_by_error ? 'Set by several keys: change it in the file.' : (has_groups && field.hint_of_groups) || field.hint
   return (
     <Labelled label={field.label} hint={hint} flaw={flaw} wide={field.wide}>
       {(named) =>

@@ -37,3 +37,8 @@ it('explains why a text is no job file', () => {
   expect(parseJobFile('a: [').flaw).toBeTruthy()
   expect(parseJobFile('- a').flaw).toBe('a job file is a map of names and values')
 })
+
+it('knows whether a file divides its nodes into groups', () => {
+  expect(parseJobFile('holdfast:\n  groups:\n    - {name: head}\n').has_groups).toBe(true)
+  for (const text of [FILE, '', 'holdfast: {groups: }', 'holdfast: {groups: 2}', 'a: [', '- a']) expect(parseJobFile(text).has_groups).toBe(false)
+})

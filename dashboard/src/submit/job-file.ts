@@ -1,12 +1,14 @@
 // A job file as form fields, each of which changes one key of the file and nothing else. Pure.
 
-import { isCollection, isMap, isScalar, parseDocument, type Document } from 'yaml'
+import { isCollection, isMap, isScalar, isSeq, parseDocument, type Document } from 'yaml'
 
 export interface Field {
   name: string
   path: string[]
   label: string
   hint: string
+  /** The hint in a file with node groups. */
+  hint_of_groups?: string
   whole?: true
   lines?: true
   /** Whether it takes a full row of the form. */
@@ -15,9 +17,9 @@ export interface Field {
 
 export const FIELDS: Field[] = [
   { name: 'name', path: ['name'], label: 'Name', hint: 'Shown in lists.' },
-  { name: 'infra', path: ['resources', 'infra'], label: 'Where', hint: 'local, slurm, or a cloud such as aws/us-east-1. Empty: the cheapest anywhere.' },
+  { name: 'infra', path: ['resources', 'infra'], label: 'Where', hint: 'local, slurm, or a cloud such as aws/us-east-1. Empty: the cheapest anywhere.', hint_of_groups: 'The place of groups that name none.' },
   { name: 'accelerators', path: ['resources', 'accelerators'], label: 'Accelerators per node', hint: 'Such as A100:8. Empty: none.' },
-  { name: 'num_nodes', path: ['num_nodes'], label: 'Nodes', hint: 'Empty: 1.', whole: true },
+  { name: 'num_nodes', path: ['num_nodes'], label: 'Nodes', hint: 'Empty: 1.', hint_of_groups: 'Empty: the nodes of all groups.', whole: true },
   { name: 'workdir', path: ['workdir'], label: 'Working directory', hint: 'Absolute, or relative to the base directory below. Uploaded code replaces it. Empty: an empty directory.', wide: true },
   { name: 'run', path: ['run'], label: 'Command', hint: 'For a script with checkpoints: holdfast-worker run train.py.', lines: true, wide: true },
   { name: 'store', path: ['holdfast', 'checkpoint', 'store'], label: 'Checkpoint store', hint: 's3://bucket/prefix or file:///path. Spot nodes need one.' },
@@ -26,9 +28,13 @@ export const FIELDS: Field[] = [
   { name: 'deadline', path: ['holdfast', 'limits', 'deadline'], label: 'Deadline', hint: 'Such as 48h. Empty: none.' },
 ]
 
+const GROUPS = ['holdfast', 'groups']
+
 export interface ParsedJobFile {
   /** Value of each field; undefined if the file uses a structure that the form cannot express. */
   values: Record<string, string | undefined>
+  /** Whether the file divides its nodes into groups. */
+  has_groups: boolean
   /** The YAML error; null for valid YAML. */
   flaw: string | null
 }
@@ -36,9 +42,10 @@ export interface ParsedJobFile {
 export function parseJobFile(text: string): ParsedJobFile {
   const document = parseDocument(text)
   const [error] = document.errors
-  if (error) return { values: {}, flaw: error.message.split('\n')[0] ?? error.message }
-  if (document.contents !== null && !isMap(document.contents)) return { values: {}, flaw: 'a job file is a map of names and values' }
-  return { values: Object.fromEntries(FIELDS.map((field) => [field.name, valueOf(document, field.path)])), flaw: null }
+  if (error) return { values: {}, has_groups: false, flaw: error.message.split('\n')[0] ?? error.message }
+  if (document.contents !== null && !isMap(document.contents)) return { values: {}, has_groups: false, flaw: 'a job file is a map of names and values' }
+  const has_groups = isSeq(document.getIn(GROUPS, true))
+  return { values: Object.fromEntries(FIELDS.map((field) => [field.name, valueOf(document, field.path)])), has_groups, flaw: null }
 }
 
 function valueOf(document: Document, path: string[]): string | undefined {

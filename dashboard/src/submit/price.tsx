@@ -1,8 +1,8 @@
-// Current prices of a job file's nodes, and the expected cost of a number of hours.
+// Current prices of a job file's nodes or node groups, and the expected cost of a number of hours.
 
 import { useState } from 'react'
 import { useCosts, usePrices } from '../api/queries'
-import type { Price } from '../api/types'
+import type { LaunchEstimate, NodesEstimate, Price } from '../api/types'
 import { exactMoney, many, measured, moment, money } from '../format'
 import { Absent, Money, Tile } from '../ui/number'
 import { Loaded } from '../ui/panel'
@@ -76,21 +76,14 @@ interface ExpectedProps {
 
 /** The expected cost, given the goodput of all jobs of the last 30 days. */
 function Expected({ spot, full, nodes }: ExpectedProps) {
-  const [hours, setHours] = useState('10')
-  const history = useCosts('day', '30d').data?.total
-  const goodput = history?.goodput || null
-  const work = Number(hours)
+  const { field, hours, work, goodput, basis } = useWork()
   const rate = spot?.spot_micros_per_hour ?? null
-  const is_number = Number.isFinite(work) && work > 0
-  const on_spot = rate !== null && is_number ? Math.round((rate * nodes * work) / (goodput ?? 1)) : null
+  const on_spot = rate !== null && work !== null ? Math.round((rate * nodes * work) / goodput) : null
   const demand = full?.on_demand_micros_per_hour ?? null
-  const on_demand = demand !== null && is_number ? Math.round(demand * nodes * work) : null
-  const basis = goodput === null ? 'no job has run yet: goodput 1 assumed' : `goodput of the last 30 days ${measured(goodput)}`
+  const on_demand = demand !== null && work !== null ? Math.round(demand * nodes * work) : null
   return (
     <>
-      <label className="row">
-        Hours of useful work <input value={hours} inputMode="decimal" size={5} onChange={(event) => setHours(event.target.value)} />
-      </label>
+      {field}
       <dl className="tiles">
         <Tile label="Expected on spot" value={on_spot === null ? <Absent why="no spot price, or no hours" /> : <>~{money(on_spot)}</>}
           by={<Formula text="expected = price × nodes × hours ÷ goodput">{[`${exactMoney(rate ?? 0)} × ${nodes} × ${hours} h`, basis]}</Formula>}>
@@ -103,4 +96,63 @@ function Expected({ spot, full, nodes }: ExpectedProps) {
       </dl>
     </>
   )
+}
+
+/** A field for hours of useful work, and the goodput that divides them. */
+function useWork() {
+  const [hours, setHours] = useState('10')
+  const known = useCosts('day', '30d').data?.total.goodput || null
+  const work = Number(hours)
+  return {
+    hours,
+    work: Number.isFinite(work) && work > 0 ? work : null,
+    goodput: known ?? 1,
+    basis: known === null ? 'no job has run yet: goodput 1 assumed' : `goodput of the last 30 days ${measured(known)}`,
+    field: (
+      <label className="row">
+        Hours of useful work <input value={hours} inputMode="decimal" size={5} onChange={(event) => setHours(event.target.value)} />
+      </label>
+    ),
+  }
+}
+
+/** The price of each node group and of all of them, as `holdfast submit` estimates it. */
+export function GroupPrices({ estimate }: { estimate: LaunchEstimate }) {
+  const { field, hours, work, goodput, basis } = useWork()
+  const groups = estimate.groups ?? []
+  const hourly = estimate.micros_per_hour
+  const expected = hourly !== null && work !== null ? Math.round((hourly * work) / goodput) : null
+  if (estimate.simulated) return <p className="note">These nodes are not rented: nothing is billed.</p>
+  return (
+    <>
+      <Table name="groups" caption="Price of each node group" columns={GROUPS} rows={groups} keyOf={(group) => group.name} />
+      {field}
+      <dl className="tiles">
+        <Tile label="Price per hour" value={hourly === null ? <Absent why="the price of a group is unknown" /> : <>~{money(hourly)}</>}
+          by={<Formula text="price per hour = sum of all groups">{groups.map(({ name, micros_per_hour }) => `${name} ${micros_per_hour === null ? 'unknown' : exactMoney(micros_per_hour)}`)}</Formula>}>
+          {many(estimate.nodes, 'node')} in {many(groups.length, 'group')}<Old of={estimate} />
+        </Tile>
+        <Tile label="Expected" value={expected === null ? <Absent why="the price of a group is unknown, or no hours" /> : <>~{money(expected)}</>}
+          by={<Formula text="expected = price per hour × hours ÷ goodput">{[`${exactMoney(hourly ?? 0)} × ${hours} h`, basis]}</Formula>}>
+          {estimate.max_cost_usd === null ? 'no maximum cost' : `maximum ${money(1e6 * Number(estimate.max_cost_usd))}`}
+        </Tile>
+      </dl>
+    </>
+  )
+}
+
+const GROUPS: Column<NodesEstimate>[] = [
+  { name: 'group', title: 'Group', value: (group) => group.name, cell: (group) => <strong>{group.name}</strong> },
+  { name: 'nodes', title: 'Nodes', numeric: true, value: (group) => group.nodes, cell: (group) => group.nodes },
+  {
+    name: 'usd_per_hour', title: 'Price/h', numeric: true, by: 'price of all nodes of the group for one hour', value: (group) => (group.micros_per_hour === null ? null : group.micros_per_hour / 1e6),
+    cell: (group) => (group.micros_per_hour === null ? <Absent why="price unknown" /> : <><Money micros={group.micros_per_hour} /><Old of={group} /></>),
+  },
+  { name: 'market', title: 'Market', value: marketOf, cell: marketOf },
+  { name: 'node', title: 'Node', value: (group) => group.node, cell: (group) => group.node ?? <Absent why="the file names no node" /> },
+  { name: 'place', title: 'Where', by: 'the place in the file, or the cheapest known one', value: (group) => group.place, cell: (group) => <>{group.place ?? 'any cloud'}{!group.is_pinned && <small> cheapest</small>}</> },
+]
+
+function marketOf({ is_spot }: NodesEstimate): string {
+  return is_spot ? 'spot' : 'on demand'
 }

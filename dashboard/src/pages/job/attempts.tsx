@@ -1,15 +1,17 @@
-// The attempts of a job, as a swimlane chart and as a table.
+// The attempts and node groups of a job, as a swimlane chart and as tables.
 
 import { useSearchParams } from 'react-router'
-import type { Attempt, JobEvent } from '../../api/types'
+import type { Attempt, Bill, JobEvent } from '../../api/types'
 import { extentOf, lanesOf, type Window } from '../../charts/attempt-lanes'
-import { MarkLegend, PhaseLegend, Swimlane } from '../../charts/swimlane'
+import { groupLanesOf } from '../../charts/group-lanes'
+import { GroupLegend, MarkLegend, PhaseLegend, Swimlane } from '../../charts/swimlane'
 import { elapsed, exactMoney, moment, type Clock } from '../../format'
 import { usePreferences } from '../../preferences'
 import { Placement } from '../../ui/badge'
 import { Money } from '../../ui/number'
 import { Table, type Column } from '../../ui/table'
-import { causeWords, PAID_PHASES, PHASE_NAMES, PHASES } from '../../phases'
+import { causeWords, lossKind, PAID_PHASES, PHASE_NAMES, PHASES } from '../../phases'
+import { GroupTables } from './groups'
 
 /** The zoomed time window, kept in the address; null for the whole job. */
 export function useZoom(): [Window | null, (window: Window | null) => void] {
@@ -33,10 +35,12 @@ export function useZoom(): [Window | null, (window: Window | null) => void] {
 export const partWords = (window: Window | null, clock: Clock): string =>
   window ? ` from ${moment(window.from, clock)} to ${moment(window.to, clock)}` : ''
 
-export function AttemptsView({ attempts, events }: { attempts: Attempt[]; events: JobEvent[] }) {
+export function AttemptsView({ bill, events }: { bill: Bill; events: JobEvent[] }) {
   const { clock } = usePreferences()
   const [zoomed, zoom] = useZoom()
+  const { attempts } = bill
   const lanes = lanesOf(attempts, events)
+  const groups = groupLanesOf(bill)
   const whole = extentOf(lanes)
   if (!whole) return null
   const names = PHASE_NAMES.filter((name) => name !== 'unmeasured' || attempts.some((one) => one.ms.unmeasured))
@@ -62,7 +66,7 @@ export function AttemptsView({ attempts, events }: { attempts: Attempt[]; events
     },
     {
       name: 'ended_by', title: 'Ended by', value: (one) => (one.drill ? 'drill' : one.cause) ?? (one.ended_at ? 'job ended' : 'running'),
-      cell: (one) => (one.cause ? `✕ ${causeWords(one.cause, one.drill)}` : one.ended_at ? 'job ended' : '● running'),
+      cell: (one) => (one.cause ? `✕ ${lostFirst(one)}${causeWords(one.cause, one.drill)}` : one.ended_at ? 'job ended' : '● running'),
     },
   ]
   return (
@@ -80,11 +84,17 @@ export function AttemptsView({ attempts, events }: { attempts: Attempt[]; events
           <small>Drag to zoom all charts</small>
         )}
       </div>
-      <Swimlane lanes={lanes} part={partWords(zoomed, clock)} window={zoomed ?? whole} zoom={zoom} />
+      {groups.length > 0 && <GroupLegend lanes={groups} />}
+      <Swimlane lanes={lanes} groups={groups} part={partWords(zoomed, clock)} window={zoomed ?? whole} zoom={zoom} />
       <Table name="attempts" caption="Phases and cost of each attempt" columns={columns} rows={attempts} keyOf={(one) => String(one.attempt)} />
+      {groups.length > 0 && <GroupTables bill={bill} />}
     </>
   )
 }
+
+/** The group whose loss ended an attempt; empty for a job without groups, and for other ends. */
+const lostFirst = ({ cause, groups }: Attempt): string =>
+  cause && groups?.[0]?.name && lossKind(cause) === 'preemption' ? `${groups[0].name}: ` : ''
 
 /** Where the nodes stand; with the name and the cost of each node group. */
 function Where({ attempt }: { attempt: Attempt }) {

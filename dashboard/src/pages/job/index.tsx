@@ -42,7 +42,7 @@ function Shown({ job }: { job: Job }) {
       <Head job={job} bill={bill.data ?? null} events={events.data ?? []} series={series.data ?? null} live={live} />
       <Diagnosis job={job} live={live} />
       <Panel title="Attempts" query={bill} height="middle" empty={(data) => (data.attempts.length === 0 ? <p>No nodes yet: {job.detail || job.state}.</p> : null)}>
-        {(data) => <AttemptsView attempts={data.attempts} events={events.data ?? []} />}
+        {(data) => <AttemptsView bill={data} events={events.data ?? []} />}
       </Panel>
       <Panel title="Cost" query={bill} height="middle" aside={<a href={`/v1/jobs/${job.id}/bill?format=csv`} download={`bill-${job.id}.csv`}>Bill as CSV</a>}>
         {(data) => <BillPanel bill={data} />}

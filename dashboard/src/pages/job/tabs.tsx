@@ -45,20 +45,27 @@ function EventKind({ event }: { event: JobEvent }) {
   return <><strong>{event.kind}</strong>{mark && <small> {MARKS[mark].one}{event.body.drill === true && ': drill'}</small>}</>
 }
 
-const EVENTS: Column<JobEvent>[] = [
+const eventColumns = (groups: string[]): Column<JobEvent>[] => [
   { name: 'seq', title: 'No.', numeric: true, cell: (event) => event.seq, value: (event) => event.seq },
   { name: 'at', title: 'When', cell: (event) => <At at={event.at} />, value: (event) => event.at },
   { name: 'source', title: 'Source', cell: (event) => event.source, value: (event) => event.source },
   { name: 'kind', title: 'Event', cell: (event) => <EventKind event={event} />, value: (event) => event.kind },
-  { name: 'body', title: 'Details', cell: (event) => <code className="body">{brief(event)}</code>, value: (event) => JSON.stringify(event.body) },
+  { name: 'body', title: 'Details', cell: (event) => <code className="body">{brief(event, groups)}</code>, value: (event) => JSON.stringify(event.body) },
 ]
 
 const isNumbers = (value: unknown): boolean => Array.isArray(value) && value.length > 0 && value.every((one) => typeof one === 'number')
 
-function brief(event: JobEvent): string {
+/** The names of the node groups of a job, in order; empty without groups. */
+function groupNames(events: JobEvent[]): string[] {
+  const named = events.find((event) => event.kind === 'NodesReady')?.body.groups
+  return Array.isArray(named) ? named.map((group: { name?: string }) => group.name ?? '') : []
+}
+
+/** The fields of an event; a node group by its name. */
+function brief(event: JobEvent, groups: string[]): string {
   return Object.entries(event.body)
     .filter(([name, value]) => !['at', 'source', 'spec', 'task'].includes(name) && value !== null && value !== '' && (typeof value !== 'object' || isNumbers(value)))
-    .map(([name, value]) => `${name}=${String(value)}`)
+    .map(([name, value]) => `${name}=${(name === 'group' && groups[Number(value)]) || String(value)}`)
     .join('  ')
 }
 
@@ -67,7 +74,7 @@ export function EventList({ job }: { job: Job }) {
     <Loaded query={useEvents(job.id)}>
       {(events) => (
         <>
-          <Table name="events" caption="Events" searchable columns={EVENTS} rows={events} keyOf={(event) => String(event.seq)} />
+          <Table name="events" caption="Events" searchable columns={eventColumns(groupNames(events))} rows={events} keyOf={(event) => String(event.seq)} />
           <p>
             <a href={`/v1/jobs/${job.id}/events`}>Events as JSON</a>
           </p>

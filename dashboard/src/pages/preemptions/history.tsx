@@ -19,12 +19,18 @@ export function History({ query }: { query: Query<PreemptionHistory> }) {
       {(history) => (
         <>
           {history.days.length > 0 && <PreemptionDays history={history} today={today} />}
-          <Table name="history" caption="Preemptions" searchable columns={COLUMNS} rows={history.preemptions} keyOf={(one) => `${one.job_id} ${one.attempt} ${one.node ?? ''} ${one.at}`}
+          <Table name="history" caption="Preemptions" searchable columns={history.preemptions.some((one) => one.group) ? [...COLUMNS.slice(0, 3), GROUP, ...COLUMNS.slice(3)] : COLUMNS} rows={history.preemptions}
+            keyOf={(one) => `${one.job_id} ${one.attempt} ${one.group} ${one.node ?? ''} ${one.at}`}
             foot={history.left_out > 0 && <p className="note">{many(history.left_out, 'older preemption')} not listed; choose a shorter period or a zone.</p>} />
         </>
       )}
     </Panel>
   )
+}
+
+/** Shown if any of the preemptions is that of a node group. */
+const GROUP: Column<PreemptionRecord> = {
+  name: 'group', title: 'Group', by: 'the lost node group, all of whose nodes are lost together', value: (one) => one.group ?? '', cell: (one) => one.group || <span className="quiet">none</span>,
 }
 
 const COLUMNS: Column<PreemptionRecord>[] = [
