@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
+from holdfast.api.schemas.billing import BillOut
 from holdfast.api.schemas.jobs import LaunchEstimateOut
+from holdfast.cli.billing import print_bill
 from holdfast.cli.jobs import estimate_line
 from holdfast.domain.jobfile.spec import Engine
 from support.events import at, finished
@@ -112,6 +114,18 @@ def test_losses_name_the_group_and_its_zone(world: SimulatedService, grouped_job
         ("second", 2, SECOND_LATER.zone),
         ("head", None, HEAD.zone),
     ]
+
+
+def test_printed_bill_names_lost_groups(
+    world: SimulatedService, grouped_job: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bill = world.http.get(f"/v1/jobs/{grouped_job}/bill").json()
+
+    print_bill(BillOut.model_validate(bill))
+
+    printed = capsys.readouterr().out
+    assert "attempt 1 group second preempted in aws/us-east-2/us-east-2a, replaced after" in printed
+    assert "attempt 1 group head node failed in aws/us-east-1/us-east-1a, no notice" in printed
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["live", "ended"])
