@@ -86,7 +86,7 @@ const attemptsOf = ({ attempt, last_attempt }: GroupSpan): string => (attempt ==
 function endOf({ span: { state, until, cause, drill }, next }: Stay): string {
   if (until === null) return state === 'running' ? '● running' : '● lasts'
   if (cause) return `✕ ${causeWords(cause, drill)}`
-  if (state === 'running') return 'job ended'
+  if (state === 'running') return next ? 'attempt ended' : 'job ended'
   if (next?.state === 'running') return 'nodes ready'
   return state === 'waiting' ? 'another group has nodes' : 'attempt ended'
 }
