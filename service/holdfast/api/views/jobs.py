@@ -10,6 +10,7 @@ from holdfast.api.schemas.diagnostics import ProofOut
 from holdfast.api.schemas.jobs import (
     Can,
     EventOut,
+    JobGroupOut,
     JobOut,
     LimitsOut,
     PointOut,
@@ -122,6 +123,9 @@ def _job(
         zone=job.zone,
         nodes=spec.num_nodes,
         min_nodes=spec.min_nodes,
+        groups=[
+            JobGroupOut(name=group.name, nodes=group.num_nodes) for group in spec.holdfast.groups
+        ],
         gpus=accelerator_count(spec),
         preemptions=job.preemptions,
         drills=job.drills,
