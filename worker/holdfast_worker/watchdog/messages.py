@@ -181,7 +181,7 @@ def encode(  # noqa: C901, PLR0911, PLR0912 - one for each kind
         case HostingDecision(hosts):
             return {"hosts": [[node, host.node, host.start] for node, host in hosts.items()]}
         case EndNodes(starts, end_s):
-            left_s = max(0.0, end_s - now_s)
+            left_s = round(max(0.0, end_s - now_s), 3)
             return {"drill": [[node, start] for node, start in starts.items()], "left": left_s}
 
 
