@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
-from holdfast.api.schemas.jobs import JobOut
-from holdfast.cli.jobs import _preempted_text
+from holdfast.cli.app import app
 from holdfast.domain.events import (
     Cause,
     CheckpointCommitted,
@@ -21,8 +20,9 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.events.values import NodeGroup
 from holdfast.domain.jobfile.spec import Engine
-from support.simulated_service import SimulatedService
+from support.simulated_service import SimulatedService, served
 from support.snapshots import created_once
+from typer.testing import CliRunner
 
 GROUPS = [{"name": "head", "num_nodes": 1}, {"name": "workers", "num_nodes": 2}]
 FILE: str = yaml.safe_dump(
@@ -274,14 +274,34 @@ def test_drill_that_loses_steps_needs_force(
         assert sky.drill(job, notice_s, group=group, force=True).status_code == 202
 
 
-def test_command_names_the_whole_group(sky: SimulatedService, trained: str) -> None:
-    job = JobOut.model_validate(sky.job(trained))
+@pytest.fixture
+def at_terminal(sky: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
+    """A command line that is configured for the service."""
+    with served(sky) as url:
+        monkeypatch.setenv("HOLDFAST_URL", url)
+        yield CliRunner()
 
-    places = [(0, None), (1, None), (2, None), (None, "head"), (None, None)]
-    assert [_preempted_text(job, *place) for place in places] == [
-        "group head (node 0)",
-        "group workers (nodes 1 and 2)",
-        "group workers (nodes 1 and 2)",
-        "group head (node 0)",
-        "group workers (nodes 1 and 2)",
-    ]
+
+@pytest.mark.parametrize(
+    ("place", "named"),
+    [
+        ((), "group workers (nodes 1 and 2)"),
+        (("--node", "1"), "group workers (nodes 1 and 2)"),
+        (("--group", "workers", "--no-notice"), "group workers (nodes 1 and 2)"),
+        (("--node", "0"), "group head (node 0)"),
+    ],
+)
+def test_command_names_the_whole_group(
+    at_terminal: CliRunner, trained: str, place: tuple[str, ...], named: str
+) -> None:
+    done = at_terminal.invoke(app, ["preempt", trained, *place])
+
+    how = "without notice" if "--no-notice" in place else "120 s notice"
+    assert done.stdout == f"preempting {named} of job {trained} ({how})\n"
+
+
+def test_command_says_which_groups_exist(at_terminal: CliRunner, trained: str) -> None:
+    done = at_terminal.invoke(app, ["preempt", trained, "--group", "more"])
+
+    assert done.exit_code != 0
+    assert "has the node groups head, workers; group more does not exist" in str(done.exception)
