@@ -62,7 +62,7 @@ export function Actions({ job }: { job: Job }) {
       </Action>
       <Action title="Preempt" opens="preempt" asks={`Preempt one ${groups.length > 1 ? 'group' : 'node'} of ${job.name}?`} can={job.can.preempt} act={preempt}>
         <p>Simulates a spot preemption, to check that the job recovers. It is recorded as a drill.</p>
-        {groups.length > 1 && <Choice name="group" label="Node group" value={groups.at(-1)} options={groups} hint="All its nodes are lost." />}
+        {groups.length > 1 && <Choice name="group" label="Node group" value={groups.at(-1) ?? ''} options={groups} hint="All its nodes are lost." />}
         <Field name="notice_s" label="Notice (seconds)" type="number" value={30} hint="Empty: no notice." />
         <label><input type="checkbox" name="force" /> Accept the loss of steps that are not saved</label>
       </Action>
