@@ -32,10 +32,19 @@ from holdfast.launchers.skypilot.naming import MAX_NAME_CHARS, group_key, job_of
 from holdfast.ports import Launch, LogSource
 from sqlalchemy import Engine
 from support.skypilot.launcher import do
-from support.skypilot.node_groups import GROUPS, JOB, KEY, GroupHarness, job_name
+from support.skypilot.node_groups import (
+    GROUPS,
+    HEAD,
+    JOB,
+    KEY,
+    MORE,
+    WORKERS,
+    GroupHarness,
+    drilled_story,
+    job_name,
+)
 
 NewGroups: TypeAlias = Callable[..., GroupHarness]
-HEAD, WORKERS, MORE = range(3)
 
 
 @pytest.fixture
@@ -337,22 +346,6 @@ def cancelled_story(harness: GroupHarness) -> None:
     assert harness.job.outcome is Outcome.CANCELLED
 
 
-def drilled_story(harness: GroupHarness) -> None:
-    """Run, preempt each group once on request, and succeed."""
-    harness.run(GroupHarness.is_whole)
-    for count, (number, notice_s) in enumerate([(MORE, 30), (HEAD, 60), (WORKERS, None)], 1):
-        harness.request_drill(number, notice_s)
-        harness.run(lambda h: h.job.drills == count, limit_s=600)  # noqa: B023
-        harness.run(GroupHarness.is_whole, limit_s=600)
-    harness.exit_all(0)
-    harness.run()
-    assert harness.job.outcome is Outcome.SUCCEEDED
-    assert lost_nodes(harness.log) == [3, 4, 5, 1, 2]
-    assert (harness.job.preemptions, harness.job.drills, harness.job.attempt) == (3, 3, 2)
-    assert all(event.drill for event in harness.log if isinstance(event, NodeLost | CapacityLost) and event.cause is not Cause.ENDED)  # fmt: skip
-    assert [harness.managed(number)[0].runs for number in range(3)] == [2, 2, 2]
-
-
 def kill_at_moments(
     new_engine: Callable[[], Engine],
     folder: Path,
@@ -395,43 +388,6 @@ def test_service_killed_between_any_two_requests(
     start: int,
 ) -> None:
     kill_at_moments(new_engine, tmp_path, story, range(start, 40 + start, 40), gated=gated)
-
-
-# Drills
-
-
-@pytest.mark.parametrize("keeps_nodes", [True, False])
-def test_each_group_is_preempted_on_request(new_groups: NewGroups, keeps_nodes: bool) -> None:
-    drilled_story(new_groups(JobSimulation(runs_s=1e9, keeps_nodes=keeps_nodes)))
-
-
-def test_drill_and_loss_of_other_groups_are_distinguished(new_groups: NewGroups) -> None:
-    harness = new_groups()
-    harness.run(GroupHarness.is_whole)
-
-    harness.request_drill(MORE)
-    harness.preempt(WORKERS)
-    harness.run(lambda h: h.job.preemptions == 2, limit_s=600)
-    harness.run(GroupHarness.is_whole, limit_s=600)
-
-    marks = {event.node: event.drill for event in harness.log if isinstance(event, NodeLost)}
-    assert marks == {1: False, 2: False, 3: True, 4: True, 5: True}
-    assert (harness.job.preemptions, harness.job.drills, harness.job.attempt) == (2, 1, 1)
-
-
-def test_drilled_group_ends_after_the_first_was_lost(new_groups: NewGroups) -> None:
-    harness = new_groups()
-    harness.run(GroupHarness.is_whole)
-    harness.request_drill(MORE, 120)
-    harness.pass_time(5)
-
-    harness.preempt(HEAD)
-    harness.run(lambda h: h.job.preemptions == 2, limit_s=600)
-    harness.run(GroupHarness.is_whole, limit_s=600)
-
-    marks = [event.drill for event in harness.log if isinstance(event, NodeLost | CapacityLost)]
-    assert marks == [False, True, True, True]
-    assert (harness.job.preemptions, harness.job.drills) == (2, 1)
 
 
 # The bill

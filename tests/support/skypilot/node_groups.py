@@ -10,7 +10,15 @@ from pathlib import Path
 import httpx2
 from fake_skypilot import FaultyTransport, Job, JobSimulation
 from fault_injection.faulty_ports import Crash
-from holdfast.domain.events import CancelRequested, Event, Finished
+from holdfast.domain.events import (
+    CancelRequested,
+    CapacityLost,
+    Cause,
+    Event,
+    Finished,
+    NodeLost,
+    Outcome,
+)
 from holdfast.domain.jobfile.limits import Limits
 from holdfast.domain.jobs.drills import group_drills, request_drill
 from holdfast.domain.jobs.job import Job as HoldfastJob
@@ -30,6 +38,7 @@ from support.skypilot.launcher import NAMES, SkyPilotHarness, do, launcher_over
 JOB = "j0123456789ab"
 KEY = f"{JOB}-1"
 GROUPS = (GroupShape("head", 1), GroupShape("workers", 2), GroupShape("more", 3))
+HEAD, WORKERS, MORE = range(3)
 NODES = (range(1), range(1, 3), range(3, 6))
 """The nodes of each group."""
 STEADY = JobSimulation(runs_s=1e9)
@@ -229,3 +238,22 @@ class GroupHarness:
     def is_whole(self) -> bool:
         """Whether all nodes of the job run, as far as reported."""
         return self.job.placed and not self.job.awaited_nodes
+
+
+def drilled_story(harness: GroupHarness) -> None:
+    """Run, preempt each group once on request, and succeed."""
+    harness.run(GroupHarness.is_whole)
+    for count, (number, notice_s) in enumerate([(MORE, 30), (HEAD, 60), (WORKERS, None)], 1):
+        harness.request_drill(number, notice_s)
+        harness.run(lambda h: h.job.drills == count, limit_s=600)  # noqa: B023
+        harness.run(GroupHarness.is_whole, limit_s=600)
+    harness.exit_all(0)
+    harness.run()
+    assert harness.job.outcome is Outcome.SUCCEEDED
+    losses = [event for event in harness.log if isinstance(event, NodeLost | CapacityLost)]
+    losses = [loss for loss in losses if loss.cause is not Cause.ENDED]
+    nodes = [loss.node for loss in losses if isinstance(loss, NodeLost)]
+    assert nodes == [*NODES[MORE], *NODES[WORKERS]]
+    assert all(loss.drill for loss in losses)
+    assert (harness.job.preemptions, harness.job.drills, harness.job.attempt) == (3, 3, 2)
+    assert [harness.managed(number)[0].runs for number in range(3)] == [2, 2, 2]

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 from holdfast_worker.clock import now
-from holdfast_worker.preemption.drill import Drill
 from holdfast_worker.preemption.notice_sources import NoticeSources
+from holdfast_worker.watchdog.node_drills import Drill
 
 
 def test_drill_with_notice_is_one_notice(capsys: pytest.CaptureFixture[str]) -> None:

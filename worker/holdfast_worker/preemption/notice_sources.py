@@ -21,9 +21,9 @@ from holdfast_worker.preemption.clouds import (
     TerminationNotice,
     find_cloud,
 )
-from holdfast_worker.preemption.drill import Drill
 from holdfast_worker.preemption.metadata_service import MetadataService, NoAnswer
 from holdfast_worker.telemetry.delivery import FINAL_DELIVERY_S, ReportSender
+from holdfast_worker.watchdog.node_drills import Drill
 
 LONGEST_PAUSE_S: Final = 10.0
 """Maximum pause between polls of a metadata service that fails.
@@ -135,7 +135,10 @@ class NoticeSources:
         return None
 
     def requested_drills(self) -> Iterator[tuple[Sequence[int], float]]:
-        """New requests to end nodes, as node 0 receives them: the nodes, and when by `time.monotonic`."""
+        """New requests to end nodes, as node 0 receives them.
+
+        Each has the nodes, and when they end by `time.monotonic`.
+        """
         with suppress(Empty):
             while self._sender:
                 yield self._sender.drills.get_nowait()

@@ -56,7 +56,10 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class GroupDrill:
-    """Nodes of one group that have to end as if their machines had gone, because a user asked for it."""
+    """Nodes of one group that have to end as if their machines had gone.
+
+    A user has asked for it.
+    """
 
     requested_at: str
     """Identifies the request, which the service repeats."""

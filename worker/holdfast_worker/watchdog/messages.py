@@ -91,7 +91,7 @@ class RanksBegin:
 
 @dataclass(frozen=True, slots=True)
 class EndNodes:
-    """The leader's request that nodes end as if their machines had gone, because a user asked for it."""
+    """The leader's request that nodes end as if their machines had gone."""
 
     starts: Mapping[int, int]
     """The nodes, each with the number of the start that has to end."""

@@ -97,9 +97,7 @@ class Watchdog:
         ranks run on others. `newest_starts`: see `NodeChannel`.
         """
         self._hosting = hosting = hosting or Hosting(address.nodes, None)
-        self._run_dir = run_dir
-        self._ranks = ranks
-        self._clock = clock
+        self._run_dir, self._ranks, self._clock = run_dir, ranks, clock
         self._node, self._nodes, self._own_start = address.node, address.nodes, address.start
         self._node_suffix = f" on node {self._node}" if self._nodes > 1 else ""
         self._reader = HeartbeatReader(run_dir, ranks)

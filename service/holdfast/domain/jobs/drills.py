@@ -108,7 +108,10 @@ def worker_drill_refusal(job: Job, *, node: int | None, notice_s: float | None) 
 
 
 def group_of_drill(job: Job, *, node: int | None, group: str | None) -> str:
-    """The node group that a drill takes, and by default the last one; empty if all nodes are one group."""
+    """The node group that a drill takes, by default the last one.
+
+    Empty if all nodes leave together.
+    """
     groups = job.nodes_by_group
     if len(groups) < 2:
         return ""
@@ -139,7 +142,10 @@ def group_drill_refusal(
 
 
 def group_drills(job: Job, attempt: int, now: datetime) -> Sequence[GroupDrill]:
-    """The groups that the worker of an attempt has to end. As in `ms_until_drill`, later workers do not."""
+    """The groups that the worker of an attempt has to end.
+
+    The worker of a later attempt is not asked, as in `ms_until_drill`.
+    """
     return [
         GroupDrill(drill.at, drill.nodes, max(0.0, (drill.leave_at - now).total_seconds()))
         for drill in job.pending_drills
@@ -193,7 +199,7 @@ def drills_of_new_attempt(job: Job, at: datetime) -> tuple[PendingDrill, ...]:
 
 
 def keeps_state(facts: Iterable[Event], attempt: int) -> bool:
-    """Whether the other nodes of an attempt keep the state if one is lost, as its worker reported."""
+    """Whether the other nodes of an attempt keep the state of a lost one, as reported."""
     starts = [
         fact.keeps_state
         for fact in facts
