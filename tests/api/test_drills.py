@@ -49,6 +49,7 @@ def test_request_and_loss_are_marked_in_the_events(world: SimulatedService, dril
         "notice_s": 10.0,
         "by": "",
         "through_worker": False,
+        "group": "",
     }
     assert lost == [True, False]
 

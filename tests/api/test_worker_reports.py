@@ -57,7 +57,7 @@ def test_gap_is_answered_with_the_expected_report_number(world: SimulatedService
 
     answer = _send(world, job, _report(5, step=5, values={}))
 
-    assert answer.json() == {"next": 1, "leave_within_s": None}
+    assert answer.json() == {"next": 1, "leave_within_s": None, "drills": []}
     assert world.http.get(f"/v1/jobs/{job}/metrics").json() == []
 
 
@@ -97,7 +97,7 @@ def test_replaced_ranks_keep_the_job_training(world: SimulatedService) -> None:
     answer = _send(world, job, report)
 
     after = world.http.get(f"/v1/jobs/{job}").json()
-    assert answer.json() == {"next": n + 1, "leave_within_s": None}
+    assert answer.json() == {"next": n + 1, "leave_within_s": None, "drills": []}
     assert (after["state"], after["step"]) == ("training", body["step"])
     assert [after[name] for name in ("attempt", "failures", "preemptions")] == [1, 0, 0]
     [event] = [
@@ -141,7 +141,7 @@ def test_known_reports_of_a_newer_worker_are_accepted(world: SimulatedService) -
         headers=world.worker_token(job),
     )
 
-    assert answer.json() == {"next": 5, "leave_within_s": None}
+    assert answer.json() == {"next": 5, "leave_within_s": None, "drills": []}
     assert [p["step"] for p in world.http.get(f"/v1/jobs/{job}/metrics").json()] == [1, 2]
     assert mustered.status_code != 422
 
@@ -212,7 +212,7 @@ def test_worker_learns_its_attempt_after_the_next_observation(
     assert result.json() == {"attempt": 1, "next": 4, "before": 3}, (
         "the simulated worker has also reported"
     )
-    assert reported.json() == {"next": 4, "leave_within_s": None}
+    assert reported.json() == {"next": 4, "leave_within_s": None, "drills": []}
 
 
 def test_replaced_worker_is_fenced(world: SimulatedService) -> None:

@@ -34,6 +34,8 @@ class JobSimulation:
     breaks_with: int | None = None
     """Exit code of the program after `breaks_after_s`; None for a program that succeeds."""
     breaks_after_s: float = 10.0
+    keeps_nodes: bool = True
+    """Whether a program that starts again does so on the nodes that it had, as with FAILOVER."""
     restarts: int | None = None
     """Number of restarts of a failed program; None: as configured in the task."""
     teardown_s: float = 15.0
@@ -125,7 +127,7 @@ class JobSimulation:
         broken = replace(self, breaks_with=code or None)
         yield rng.random() * 15  # Until the controller's next check.
         if restarts:
-            yield from broken._recover(state, job, rng, FAILED)
+            yield from broken._recover(state, job, rng, LEFT if code == Exit.PREEMPTED else FAILED)
             yield from self._run(state, job, rng)
         else:
             broken._end(state, job, rng)
@@ -142,7 +144,7 @@ class JobSimulation:
         job.add_event("RECOVERING", reason, code=code)
         job.record_loss(lost)
         job.status, job.schedule = "RECOVERING", "LAUNCHING"
-        keeps = code == "USER_JOB_FAILURE"
+        keeps = code == "USER_JOB_FAILURE" and self.keeps_nodes
         if not keeps:
             state.release_nodes(job)
             yield 1 + rng.random() * 5

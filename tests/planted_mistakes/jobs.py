@@ -425,8 +425,22 @@ STORE_MISTAKES: Final = (
     Mistake(
         name="next-worker-leaves-for-the-drill-of-the-last",
         file=f"{S}domain/jobs/drills.py",
-        old="if drill.leave_at and drill.leaving_attempt == attempt and drill.leave_at > now",
-        new="if drill.leave_at and drill.leave_at > now",
+        old="        and drill.leaving_attempt == attempt\n        and drill.leave_at > now",
+        new="        and drill.leave_at > now",
         tests=("tests/api/test_drills.py",),
+    ),
+    Mistake(
+        name="next-worker-ends-the-group-of-the-last",
+        file=f"{S}domain/jobs/drills.py",
+        old="        and drill.leaving_attempt == attempt\n        and _is_open(drill, now)",
+        new="        and _is_open(drill, now)",
+        tests=(f"{JOBS}test_node_groups.py",),
+    ),
+    Mistake(
+        name="drill-of-a-group-explains-any-loss",
+        file=f"{S}domain/jobs/drills.py",
+        old="is_same_node = (loss.node if isinstance(loss, NodeLost) else LEADER) in drill.nodes",
+        new="is_same_node = True",
+        tests=(f"{JOBS}test_node_groups.py",),
     ),
 )

@@ -19,6 +19,20 @@ WORKER_MISTAKES: Final = (
         tests=("tests/worker/protocol/test_spool_segments.py",),
     ),
     Mistake(
+        name="drill-ends-the-next-node-as-well",
+        file=f"{W}watchdog/node_drills.py",
+        old="request.starts.get(self._node) == self._start",
+        new="self._node in request.starts",
+        tests=("tests/worker/watchdog/test_node_drills.py",),
+    ),
+    Mistake(
+        name="repeated-drill-is-another-one",
+        file=f"{W}telemetry/delivery.py",
+        old="            if drill.requested_at not in self._known_drills:",
+        new="            if True:",
+        tests=("tests/worker/telemetry/test_incarnation.py",),
+    ),
+    Mistake(
         name="reports-of-others-acknowledge-own",
         file=f"{W}telemetry/delivery.py",
         old="= max(0, next_number - 1 - offset.before)",

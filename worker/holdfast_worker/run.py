@@ -438,7 +438,9 @@ class Run:
                 missing = "call of track()" if self._config.store else "HOLDFAST_STORE"
                 log_info(f"no {missing}: this run makes no checkpoints")
             self._reports.run_described(self.manifest())
-        self._reports.training_started(self.step, total, self.world_size, self._origin)
+        keeps_state = self._run_dir is not None and self._run_dir.keeps_state()
+        start = self.step, total, self.world_size, self._origin
+        self._reports.training_started(*start, keeps_state=keeps_state)
 
     def _check_optimizers(self, objects: Mapping[str, object]) -> None:
         """Reject an optimizer of parameters that sharding has replaced, as it has no effect."""

@@ -238,6 +238,10 @@ class RunDir:
         """Whether a new rank can take the place of a lost one, after the first step."""
         return self.has_trained() and (self.path / REPLACEABLE_FILE).exists()
 
+    def keeps_state(self) -> bool:
+        """Whether the ranks of other nodes keep the state of a lost one, or snapshots of it."""
+        return (self.path / REPLACEABLE_FILE).exists() or (self.path / SNAPSHOTS_FILE).exists()
+
     def mark_snapshots(self, *, are_kept: bool) -> None:
         """Record whether snapshots of the ranks are also in the memory of other nodes."""
         if are_kept:
@@ -251,7 +255,7 @@ class RunDir:
 
     def would_wait(self) -> bool:
         """Whether the other nodes would wait for a lost node's replacement."""
-        return self.can_replace_ranks() or self.keeps_snapshots()
+        return self.has_trained() and self.keeps_state()
 
     def announce_waiting(self) -> None:
         """Record that the other nodes would wait for a lost node's replacement."""

@@ -33,6 +33,7 @@ from holdfast.cli.usage.shared_options import Limits, submission_limits, with_op
 from holdfast.client import Client, Refused
 from holdfast.client.credentials import Credentials
 from holdfast.client.diagnostics import EvidenceClient
+from holdfast.domain.jobs.job import node_names
 from holdfast.errors import BadRequest
 from holdfast.reproduce.git import read_checkout
 from holdfast.settings import own_variable, read_settings
@@ -282,6 +283,9 @@ def preempt(
         int | None,
         typer.Option("--node", min=0, help="Node to preempt; default: the last one."),
     ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", help="Node group to preempt, in place of a node.")
+    ] = None,
     notice: Annotated[
         str, typer.Option("--notice", help="Notice before the node stops, such as 120s.")
     ] = "120s",
@@ -291,18 +295,31 @@ def preempt(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Preempt a node, as a spot market would, to test recovery."""
+    """Preempt a node or a node group, as a spot market would, to test recovery."""
     notice_s = None if no_notice else seconds_of(notice)
     with connect() as client:
-        job = client.preempt(job_id, node=node, notice_s=notice_s, force=force)
+        job = client.preempt(job_id, node=node, group=group, notice_s=notice_s, force=force)
     if as_json:
         output.print_json(job)
     else:
         how = "without notice" if notice_s is None else f"{notice_s:g} s notice"
         output.console.print(
-            f"preempting {'one node' if node is None else f'node {node}'} of job {job.id} ({how})",
+            f"preempting {_preempted_text(job, node, group)} of job {job.id} ({how})",
             markup=False,
         )
+
+
+def _preempted_text(job: JobOut, node: int | None, group: str | None) -> str:
+    """What a drill preempts. A node group is lost as a whole, whichever of its nodes was named."""
+    if not job.groups:
+        return "one node" if node is None else f"node {node}"
+    text, first = "", 0
+    for each in job.groups:
+        nodes = range(first, first := first + each.nodes)
+        text = f"group {each.name} ({node_names(nodes)})"
+        if each.name == group or node in nodes:
+            break
+    return text
 
 
 def _drills(job: JobOut) -> str:

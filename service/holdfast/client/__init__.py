@@ -244,14 +244,22 @@ class Client:
         return self._request(JobOut, "PATCH", f"/v1/jobs/{job_id}/limits", json=dict(limits))
 
     def preempt(
-        self, job_id: str, *, node: int | None, notice_s: float | None, force: bool = False
+        self,
+        job_id: str,
+        *,
+        node: int | None,
+        group: str | None = None,
+        notice_s: float | None,
+        force: bool = False,
     ) -> JobOut:
-        """Request the preemption of a node and return the job.
+        """Request the preemption of a node, or of a node group, and return the job.
 
         `force` accepts the loss of steps that are not saved.
         """
         body: dict[str, Any] = {"node": node, "notice_s": notice_s}
-        body |= {"force": True} if force else {}  # Older services do not know the field.
+        # Older services do not know these fields.
+        body |= {"force": True} if force else {}
+        body |= {"group": group} if group is not None else {}
         return self._request(JobOut, "POST", f"/v1/jobs/{job_id}/preempt", json=body)
 
     def bill(self, job_id: str) -> BillOut:

@@ -11,6 +11,7 @@ from holdfast.domain.diagnostics.timeline import timeline
 from holdfast.domain.events import (
     CapacityLost,
     Cause,
+    DrillRequested,
     Event,
     Guard,
     NodeLost,
@@ -20,6 +21,15 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.events.values import NodeGroup
 from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobs.drills import (
+    MAX_DELIVERY,
+    group_drill_refusal,
+    group_drills,
+    group_of_drill,
+    keeps_state,
+    ms_until_drill,
+    with_drill_mark,
+)
 from holdfast.domain.jobs.guards import trip
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.lifecycle import fold
@@ -143,6 +153,116 @@ def test_all_groups_of_a_drill_are_marked() -> None:
     record = decide(before, seen, at(60)).record
 
     assert [event.drill for event in record if isinstance(event, NodeLost | CapacityLost)] == [True] * 3  # fmt: skip
+
+
+def drill(seconds: float, group: str, notice_s: float | None = None) -> DrillRequested:
+    """A request for a node group of the first attempt."""
+    asked = drill_requested(seconds, notice_s=notice_s)
+    return replace(asked, through_worker=True, group=group)
+
+
+def recorded(before: Job, losses: list[NodeLost], lost_at: float | None = None) -> list[bool]:
+    """Whether each recorded loss is marked as a drill."""
+    record = decide(before, _observation(ALL, losses, lost_at), at(100)).record
+    return [event.drill for event in record if isinstance(event, NodeLost | CapacityLost)]
+
+
+def test_only_the_group_of_a_drill_is_marked() -> None:
+    before = job(ALL, training(20), drill(30, "workers"))
+
+    assert recorded(before, gone(50)) == [True, True]
+    assert recorded(before, [], lost_at=50) == [False], "the first group was not asked to leave"
+    assert recorded(before, gone(50), lost_at=55) == [True, True, False]
+
+
+def test_drill_of_the_first_group_marks_the_end_of_the_attempt() -> None:
+    before = job(ALL, training(20), drill(30, "head", 60))
+
+    assert recorded(before, gone(50), lost_at=55) == [False, False, True]
+
+
+def test_drill_explains_one_loss_of_its_group() -> None:
+    marked = [replace(loss, drill=True) for loss in gone(50)]
+    once = job(ALL, training(20), drill(30, "workers"), *marked)
+    after = job(ALL, training(20), drill(30, "workers"), *marked, *back(60))
+
+    assert once.pending_drills == ()
+    assert (once.preemptions, once.drills, once.drilled_nodes) == (1, 1, (1, 2))
+    assert [with_drill_mark(after, loss) for loss in gone(70)] == gone(70)
+
+
+def test_group_of_a_drill_may_outlive_the_attempt() -> None:
+    """It ends when its notice is over, although another node 0 leads it by then."""
+    second = replace(ALL, at=at(45), attempt=2)
+    before = job(ALL, training(20), drill(30, "workers", 30), lost(45), second)
+
+    [pending] = before.pending_drills
+    assert (pending.nodes, group_drills(before, 2, at(46))) == ((1, 2), [])
+
+
+def test_drill_of_the_first_group_ends_with_the_attempt() -> None:
+    before = job(ALL, training(20), drill(30, "head", 30), lost(45), replace(ALL, at=at(46), attempt=2))  # fmt: skip
+
+    assert before.pending_drills == ()
+
+
+def test_worker_is_asked_within_the_notice() -> None:
+    before = job(ALL, training(20), drill(30, "workers", 60))
+
+    [asked] = group_drills(before, 1, at(50))
+    assert (asked.requested_at, asked.nodes, asked.within_s) == (at(30), (1, 2), 40)
+    assert group_drills(before, 2, at(50)) == [], "its nodes are others"
+    assert group_drills(before, 1, at(90)) == [], "there is no time left to save"
+    assert ms_until_drill(before, 1, at(50)) is None, "the other groups stay"
+
+
+def test_worker_is_asked_to_end_at_once_without_notice() -> None:
+    before = job(ALL, training(20), drill(30, "workers"))
+
+    assert [asked.within_s for asked in group_drills(before, 1, at(50))] == [0]
+    assert group_drills(before, 1, at(30) + MAX_DELIVERY) == []
+
+
+def test_drill_takes_the_group_of_a_node_or_the_last_one() -> None:
+    standing = job(ALL)
+
+    def group(job: Job, node: int | None = None, name: str | None = None) -> str:
+        return group_of_drill(job, node=node, group=name)
+
+    assert [group(standing, node) for node in (0, 2, None)] == ["head", "workers", "workers"]
+    assert group(standing, name="head") == "head"
+    single = job(replace(ALL, groups=(WORKERS,), nodes=2))
+    assert group(single, 1) == group(single, name="workers") == "", "all nodes leave together"
+
+
+def test_drill_is_refused_with_a_reason() -> None:
+    standing = job(ALL, training(20))
+    missing = job(ALL, training(20), *gone(50))
+    asked = job(ALL, training(20), drill(30, "workers"))
+
+    def reason(job: Job, group: str = "workers", notice_s: float | None = None) -> str:
+        return group_drill_refusal(job, group, at(60), notice_s=notice_s) or ""
+
+    assert reason(standing) == reason(standing, notice_s=30) == reason(missing, "head") == ""
+    assert "give it at least as much, or none with --no-notice" in reason(standing, notice_s=29)
+    assert "has not reported training" in reason(job(ALL))
+    assert reason(missing).startswith("nodes 1 and 2 (workers) are already missing; wait until")
+    assert reason(asked) == "group workers is being preempted already"
+    assert reason(asked, "head") == ""
+
+
+def test_state_is_kept_as_the_newest_start_reports() -> None:
+    starts = [replace(training(20), keeps_state=True), training(30)]
+
+    assert [keeps_state(starts[:n], 1) for n in range(3)] == [False, True, False]
+    assert not keeps_state(starts[:1], 2)
+
+
+def test_history_names_the_group_of_a_drill() -> None:
+    facts = [*START, ALL, training(20), drill(30, "workers", 30)]
+    texts = [s.text for s in timeline(fold("job-1", facts), facts, compute_bill(facts, {}, at(99)))]
+
+    assert "Drill requested: preempt node group workers with 30 s of notice." in texts
 
 
 def _observation(groups: NodesReady, losses: list[NodeLost], lost_at: float | None) -> Observation:

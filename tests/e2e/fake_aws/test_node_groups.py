@@ -1,4 +1,4 @@
-"""A job of three node groups in two regions loses one of them twice; the others keep training."""
+"""A job of three node groups in two regions loses two of them, one on request; the others keep training."""
 
 from __future__ import annotations
 
@@ -64,6 +64,12 @@ def test_other_groups_keep_training_while_one_is_replaced(
         aws.preempt(far)
         service.wait_for(job_id, "RanksReplaced")
         service.wait_long(lambda: _step(service, job_id) > at_loss, "training continues")
+
+        # Another one on request, without notice.
+        at_drill = _step(service, job_id)
+        service.json("preempt", job_id, "--group", "near", "--no-notice")
+        service.wait_for(job_id, "RanksReplaced", 2)
+        service.wait_long(lambda: _step(service, job_id) > at_drill, "training continues again")
         standing = _live_jobs(service, job_id)
         (tmp_path / "s3" / BUCKET / MAY_END).write_text("yes")
         service.wait_for(job_id, "Finished")
@@ -77,9 +83,12 @@ def test_other_groups_keep_training_while_one_is_replaced(
         )
         assert not service.events(job_id, "CapacityLost"), "the first group was never lost"
         lost = [event["body"] for event in service.events(job_id, "NodeLost")]
-        assert {event["node"] for event in lost if event["cause"] != "ended"} == {2}
-        (replaced,) = service.events(job_id, "RanksReplaced")
-        assert replaced["body"]["ranks"] == [2]
+        lost = [event for event in lost if event["cause"] != "ended"]
+        assert {event["node"] for event in lost} == {1, 2}
+        assert all(event["drill"] is (event["node"] == 1) for event in lost)
+        assert job["drills"] == 1
+        replaced = service.events(job_id, "RanksReplaced")
+        assert [event["body"]["ranks"] for event in replaced] == [[2], [1]]
         assert service.json("bill", job_id)["lost_steps"] == 0
         assert not aws.instances(), "nothing is left running"
         _check_bill(aws, service, job_id)

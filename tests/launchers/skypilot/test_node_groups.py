@@ -32,10 +32,19 @@ from holdfast.launchers.skypilot.naming import MAX_NAME_CHARS, group_key, job_of
 from holdfast.ports import Launch, LogSource
 from sqlalchemy import Engine
 from support.skypilot.launcher import do
-from support.skypilot.node_groups import GROUPS, JOB, KEY, GroupHarness, job_name
+from support.skypilot.node_groups import (
+    GROUPS,
+    HEAD,
+    JOB,
+    KEY,
+    MORE,
+    WORKERS,
+    GroupHarness,
+    drilled_story,
+    job_name,
+)
 
 NewGroups: TypeAlias = Callable[..., GroupHarness]
-HEAD, WORKERS, MORE = range(3)
 
 
 @pytest.fixture
@@ -359,7 +368,7 @@ def kill_at_moments(
         assert len(harness.state.jobs) == len(GROUPS), "no group was launched twice"
 
 
-@pytest.mark.parametrize("story", [whole_story, cancelled_story])
+@pytest.mark.parametrize("story", [whole_story, cancelled_story, drilled_story])
 def test_service_killed_between_some_requests(
     tmp_path: Path, new_engine: Callable[[], Engine], story: Callable[[GroupHarness], None]
 ) -> None:
@@ -368,7 +377,7 @@ def test_service_killed_between_some_requests(
 
 @pytest.mark.full
 @pytest.mark.parametrize("start", range(0, 40, 3))
-@pytest.mark.parametrize("story", [whole_story, cancelled_story])
+@pytest.mark.parametrize("story", [whole_story, cancelled_story, drilled_story])
 @pytest.mark.parametrize("gated", [True, False])
 def test_service_killed_between_any_two_requests(
     tmp_path: Path,

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import httpx2
 from fake_skypilot import FaultyTransport, Job, JobSimulation
 from fault_injection.faulty_ports import Crash
-from holdfast.domain.events import CancelRequested, Event, Finished
+from holdfast.domain.events import (
+    CancelRequested,
+    CapacityLost,
+    Cause,
+    Event,
+    Finished,
+    NodeLost,
+    Outcome,
+)
 from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobs.drills import group_drills, request_drill
 from holdfast.domain.jobs.job import Job as HoldfastJob
 from holdfast.domain.jobs.lifecycle import advance, fold
 from holdfast.domain.jobs.observation import Observation
@@ -20,6 +30,7 @@ from holdfast.launchers.skypilot import NodeGroupLauncher
 from holdfast.launchers.skypilot.group_history import GroupShape
 from holdfast.launchers.skypilot.naming import group_key
 from holdfast.ports import Launch
+from holdfast_worker.protocol.environment import Exit
 from sqlalchemy import Engine
 from support.events import submitted
 from support.skypilot.launcher import NAMES, SkyPilotHarness, do, launcher_over
@@ -27,6 +38,9 @@ from support.skypilot.launcher import NAMES, SkyPilotHarness, do, launcher_over
 JOB = "j0123456789ab"
 KEY = f"{JOB}-1"
 GROUPS = (GroupShape("head", 1), GroupShape("workers", 2), GroupShape("more", 3))
+HEAD, WORKERS, MORE = range(3)
+NODES = (range(1), range(1, 3), range(3, 6))
+"""The nodes of each group."""
 STEADY = JobSimulation(runs_s=1e9)
 """A job that runs until a test ends it."""
 
@@ -80,6 +94,9 @@ class GroupHarness:
         self.log: list[Event] = [submitted(infra="aws", nodes=(None, 6))]
         self.job: HoldfastJob = fold(JOB, self.log)
         self.limits = Limits()
+        self.drills: dict[datetime, tuple[int, int, datetime]] = {}
+        """Drills that node 0 has heard of, by request: the group, its run, and when it ends."""
+        self.ended_drills = set[datetime]()
         self.crashes = 0
         self.refusal = ""
 
@@ -158,6 +175,7 @@ class GroupHarness:
 
     def pass_time(self, seconds: float) -> None:
         self.sky.pass_time(seconds)
+        self._run_worker()
         self.check()
 
     def managed(self, group: int) -> list[Job]:
@@ -184,6 +202,34 @@ class GroupHarness:
         """Take the nodes of a group now."""
         self.state.preempt(self.managed(group)[-1])
 
+    def request_drill(self, group: int, notice_s: float | None = None) -> None:
+        """Request the preemption of a group, as a user does."""
+        request = request_drill(
+            self.job,
+            self.clock.now(),
+            node=None,
+            notice_s=notice_s,
+            through_worker=True,
+            group=GROUPS[group].name,
+        )
+        self.append(*request)
+
+    def _run_worker(self) -> None:
+        """What the wrappers do: those of a group exit when a drill that node 0 has heard of is due."""
+        now = self.clock.now()
+        if not self.managed(0) or self.managed(0)[-1].status != "RUNNING":
+            return
+        for drill in group_drills(self.job, self.job.attempt, now):
+            group = next(g for g, nodes in enumerate(NODES) if drill.nodes == tuple(nodes))
+            due = now + timedelta(seconds=drill.within_s)
+            self.drills.setdefault(drill.requested_at, (group, self.managed(group)[-1].runs, due))
+        for at, (group, runs, due) in self.drills.items():
+            job = self.managed(group)[-1]
+            if at not in self.ended_drills and now >= due:
+                self.ended_drills.add(at)
+                if job.runs == runs and job.status == "RUNNING":
+                    self.state.exit_program(job, Exit.PREEMPTED, restarts=True)
+
     def exit_all(self, code: int, *, restarts: bool = False) -> None:
         """Let the program exit on all nodes now."""
         for number in range(len(GROUPS)):
@@ -192,3 +238,22 @@ class GroupHarness:
     def is_whole(self) -> bool:
         """Whether all nodes of the job run, as far as reported."""
         return self.job.placed and not self.job.awaited_nodes
+
+
+def drilled_story(harness: GroupHarness) -> None:
+    """Run, preempt each group once on request, and succeed."""
+    harness.run(GroupHarness.is_whole)
+    for count, (number, notice_s) in enumerate([(MORE, 30), (HEAD, 60), (WORKERS, None)], 1):
+        harness.request_drill(number, notice_s)
+        harness.run(lambda h: h.job.drills == count, limit_s=600)  # noqa: B023
+        harness.run(GroupHarness.is_whole, limit_s=600)
+    harness.exit_all(0)
+    harness.run()
+    assert harness.job.outcome is Outcome.SUCCEEDED
+    losses = [event for event in harness.log if isinstance(event, NodeLost | CapacityLost)]
+    losses = [loss for loss in losses if loss.cause is not Cause.ENDED]
+    nodes = [loss.node for loss in losses if isinstance(loss, NodeLost)]
+    assert nodes == [*NODES[MORE], *NODES[WORKERS]]
+    assert all(loss.drill for loss in losses)
+    assert (harness.job.preemptions, harness.job.drills, harness.job.attempt) == (3, 3, 2)
+    assert [harness.managed(number)[0].runs for number in range(3)] == [2, 2, 2]

@@ -359,6 +359,87 @@ def test_notice_of_another_group_is_a_reason_to_save(groups: Groups, undisturbed
     assert_no_step_is_lost(groups, undisturbed, 0, 1)
 
 
+def test_drill_ends_a_group_as_a_loss_does(groups: Groups, undisturbed: Nodes) -> None:
+    groups.start("--pause", "0.1")
+    wait_until(groups.has_trained)
+
+    groups.drill(2)
+    groups.start_group(2)
+    groups.finish()  # The service repeats the request, which concerns no other node.
+
+    assert_no_step_is_lost(groups, undisturbed, 0, 1)
+    [replaced] = groups.reports(ReportKind.RANKS_REPLACED)
+    assert (replaced.body["ranks"], replaced.body["cause"]) == ([2], "node 2 was lost")
+    [started] = groups.reports(ReportKind.TRAINING_STARTED)
+    assert started.body["keeps_state"] is True
+
+
+def test_drill_with_notice_lets_all_ranks_save(groups: Groups, undisturbed: Nodes) -> None:
+    groups.start("--pause", "0.3")
+    wait_until(groups.has_trained)
+
+    groups.drill(2, within_s=2)
+    is_hinted = groups.run_dir(2).is_hinted()
+    groups.start_group(2)
+    groups.finish()
+
+    assert is_hinted
+    assert_no_step_is_lost(groups, undisturbed, 0, 1)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("within_s", [0, 8])
+def test_drill_of_the_group_of_the_leader(
+    tmp_path: Path, undisturbed: Nodes, within_s: float
+) -> None:
+    groups = Groups(tmp_path, sizes=(2, 1), steps=STEPS)
+    with groups.opened():
+        groups.start("--pause", "0.1")
+        wait_until(lambda: has_saved(groups))
+
+        groups.drill(0, within_s)
+        groups.service.drills.clear()  # The service does not repeat it to the next attempt.
+        groups.start_group(0)
+        logs = groups.finish()
+
+    assert "this node waits for the next node 0" in logs
+    assert groups.results == undisturbed.results
+    lefts = [r.body["reason"] for r in groups.reports(ReportKind.WORKER_LEFT)]
+    assert lefts == (["preempted", "finished"] if within_s else ["finished"])
+
+
+@pytest.mark.full
+def test_two_groups_are_drilled_one_after_the_other(groups: Groups, undisturbed: Nodes) -> None:
+    groups.start("--pause", "0.2")
+    wait_until(groups.has_trained)
+
+    groups.drill(2)
+    groups.start_group(2)
+    wait_until(lambda: len(replaced_ranks(groups)) == 1)
+    groups.drill(1)
+    groups.start_group(1)
+    groups.finish()
+
+    assert replaced_ranks(groups) == [[2], [1]]
+    assert_no_step_is_lost(groups, undisturbed, 0, 2)
+
+
+@pytest.mark.full
+def test_drill_while_another_group_is_missing(groups: Groups, undisturbed: Nodes) -> None:
+    groups.start("--shard", "--pause", "0.2")
+    wait_until(groups.has_trained)
+    wait_until(lambda: has_saved(groups))
+    groups.kill(2)
+    wait_until(lambda: not groups.run_dir(1).registered_pids())
+
+    groups.drill(1)
+    groups.start_group(1)
+    groups.start_group(2)
+    groups.finish()
+
+    assert groups.counts(ReportKind.WORKER_LEFT)[0] == 1
+
+
 def test_paused_job_leaves_nodes_that_wait_for_a_group(groups: Groups) -> None:
     groups.start("--pause", "0.1")
     wait_until(groups.has_trained)

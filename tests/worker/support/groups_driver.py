@@ -122,6 +122,15 @@ class Groups:
         for wrapper in self.wrappers[group]:
             wrapper.communicate()
 
+    def drill(self, group: int, within_s: float = 0.0) -> None:
+        """Request the preemption of a group, as users do, and wait until its nodes have ended."""
+        first = sum(self.sizes[:group])
+        nodes = [*range(first, first + self.sizes[group])]
+        name = f"2026-03-01T00:00:{len(self.service.drills):02}Z"
+        self.service.drills.append({"requested_at": name, "nodes": nodes, "within_s": within_s})
+        logs = [wrapper.communicate(timeout=TIMEOUT_S)[1] for wrapper in self.wrappers[group]]
+        assert {w.returncode for w in self.wrappers[group]} == {Exit.PREEMPTED}, "\n".join(logs)
+
     def is_running(self, *groups: int) -> bool:
         """Whether all wrappers of groups run."""
         return all(wrapper.poll() is None for group in groups for wrapper in self.wrappers[group])

@@ -43,6 +43,8 @@ class ReportServer:
     """Incarnations that have to register again."""
     leave_within_s: float | None = None
     """Time that the job gets to exit; None for no exit request."""
+    drills: list[dict[str, Any]] = field(default_factory=list)
+    """Requests to end nodes, which each response repeats."""
     knows_oldest: bool = True
     """Whether a worker's oldest report is accepted as the next one; False for older services."""
     oldest: list[int] = field(default_factory=list)
@@ -120,7 +122,11 @@ class ReportServer:
                     if report["kind"] == "progress":
                         self.steps.append(report["body"]["step"])
             self.changed.notify_all()
-            return {"next": kept[-1] + 1 if kept else 1, "leave_within_s": self.leave_within_s}
+            return {
+                "next": kept[-1] + 1 if kept else 1,
+                "leave_within_s": self.leave_within_s,
+                "drills": self.drills,
+            }
 
     def wait_for(self, attempt: int, count: int) -> None:
         """Wait until `count` reports of an attempt have arrived."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ from holdfast_worker.config import Config
 from holdfast_worker.protocol.reports import ReportKind
 from holdfast_worker.telemetry.delivery import ReportSender
 from holdfast_worker.telemetry.incarnation import Incarnation, ReportOffset
-from holdfast_worker.telemetry.service_client import ServiceClient
+from holdfast_worker.telemetry.service_client import ServiceClient, ServiceUnreachable
 from holdfast_worker.telemetry.spool import Spool
 from worker.support.report_server import NO_ANSWER, ReportServer
 from worker.support.run_driver import free_port, wait_until
@@ -263,6 +264,33 @@ def test_service_exit_request_arrives_without_reports(
     assert sender.leave_by
     assert asked_at + timedelta(seconds=120) <= sender.leave_by <= now() + timedelta(seconds=120)
     assert service.received == {1: []}
+
+
+def test_request_to_end_nodes_is_taken_once(
+    service: ReportServer, port: int, tmp_path: Path
+) -> None:
+    service.drills = [{"requested_at": "2026-03-01T00:00:00Z", "nodes": [2, 3], "within_s": 30.0}]
+    incarnation = create_incarnation(tmp_path)
+    spool(incarnation, 2)
+    before_s = time.monotonic()
+
+    sender = deliver(port, incarnation)
+
+    nodes, end_s = sender.drills.get_nowait()
+    assert nodes == [2, 3]
+    assert before_s + 30 <= end_s <= time.monotonic() + 30
+    assert sender.drills.empty()
+    assert sender.leave_by is None
+
+
+def test_malformed_request_to_end_nodes_is_an_error(
+    service: ReportServer, port: int, tmp_path: Path
+) -> None:
+    client = ServiceClient(f"http://127.0.0.1:{port}", "job-1", "secret")
+    service.drills = [{"requested_at": "2026-03-01T00:00:00Z", "nodes": None, "within_s": 30.0}]
+
+    with pytest.raises(ServiceUnreachable, match="malformed response"):
+        client.deliver(1, [])
 
 
 def test_reports_of_other_workers_do_not_acknowledge_own_ones(

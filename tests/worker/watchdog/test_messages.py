@@ -15,6 +15,7 @@ from holdfast_worker.watchdog.heartbeat import Heartbeat, Phase
 from holdfast_worker.watchdog.hosting import Host
 from holdfast_worker.watchdog.messages import (
     CauseReported,
+    EndNodes,
     GroupDecision,
     GroupRequests,
     HostingDecision,
@@ -85,13 +86,17 @@ MESSAGES = st.one_of(
     st.just(RanksReady()),
     st.builds(RanksBegin, st.dictionaries(COUNTS, COUNTS, max_size=3)),
     st.builds(HostingDecision, HOSTS),
+    st.builds(EndNodes, st.dictionaries(COUNTS, COUNTS, max_size=3), st.floats(NOW_S, 9e6)),
 )
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(), inner, max_size=4),
 )
 KEYS = st.sampled_from(
-    ["pulses", "told", "ask", "found", "end", "bye", "waiting", "group", "ready", "hosts", "begin"]
+    [
+        *("pulses", "told", "ask", "found", "end", "bye", "waiting", "group"),
+        *("ready", "hosts", "begin", "drill", "left"),
+    ]
 )
 
 
@@ -134,6 +139,8 @@ def test_arbitrary_input_is_refused_or_survives_a_round_trip(data: dict[str, Any
         {"waiting": [[0, 1, "host:1"]]},
         {"begin": [[1, -1]]},
         {"begin": [[1]]},
+        {"drill": [[1, 0]], "left": -1},
+        {"drill": [[1, 0]]},
         {"found": [[0, True, "there", False, {"gloo 0": 1.5}]]},
     ],
 )
@@ -144,6 +151,8 @@ def test_invalid_message_is_refused(data: dict[str, Any]) -> None:
 
 def _rounded(message: Message) -> Message:
     """A message with times rounded as by the conversion to ages and back."""
+    if isinstance(message, EndNodes):
+        return replace(message, end_s=NOW_S + round(message.end_s - NOW_S, 3))
     if not isinstance(message, RankPositions):
         return message
     positions = (

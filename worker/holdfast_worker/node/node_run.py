@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from holdfast_worker.clock import now
@@ -123,7 +124,7 @@ class NodeRun:
             self._renew_holder()
             with watchdog.opened():
                 if is_grouped:
-                    assembly = watchdog.assemble(self.is_leaving)
+                    assembly = watchdog.assemble(partial(self._is_leaving, watchdog))
                     self.has_met = self.has_met or watchdog.has_met_leader
                     if assembly in {Assembly.LEAVES, Assembly.HAS_NO_LEADER}:
                         watchdog.announce_exit(Exit.PREEMPTED)
@@ -182,8 +183,23 @@ class NodeRun:
             code = self._run_ranks_once(script, layout, watchdog, {JOINS: "1"})
         return code
 
+    def _is_leaving(self, watchdog: Watchdog) -> bool:
+        """As `is_leaving`, while nodes are connected."""
+        self._forward_drills(watchdog)
+        return self.is_leaving()
+
+    def _forward_drills(self, watchdog: Watchdog) -> None:
+        """Have nodes end that users have asked to preempt, and this one if it is among them."""
+        for nodes, end_s in self._notice_sources.requested_drills():
+            watchdog.drills.request(nodes, end_s)
+        # At the next call: the request to other nodes is sent by another thread.
+        self._notice_sources.drill.end_if_due()
+        if watchdog.drills.end_s is not None:
+            self._notice_sources.drill.begin(watchdog.drills.end_s)
+
     def is_leaving(self) -> bool:
         """Whether this node has to end: it was asked to, or is about to be terminated."""
+        self._notice_sources.drill.end_if_due()
         if notice := self._notice_sources.notice():
             with log_write_errors():
                 self._run_dir.record_notice(notice.deadline)
@@ -300,6 +316,7 @@ class NodeRun:
 
     def _poll(self, agent: subprocess.Popen[bytes], watchdog: Watchdog) -> None:
         """Forward notices and run the watchdog, periodically while the ranks run."""
+        self._forward_drills(watchdog)
         if self._notice_sources.superseded_by is None:
             self._forward_notices()
         else:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
+from queue import Empty
 from types import FrameType
 from typing import Final
 
@@ -22,6 +23,7 @@ from holdfast_worker.preemption.clouds import (
 )
 from holdfast_worker.preemption.metadata_service import MetadataService, NoAnswer
 from holdfast_worker.telemetry.delivery import FINAL_DELIVERY_S, ReportSender
+from holdfast_worker.watchdog.node_drills import Drill
 
 LONGEST_PAUSE_S: Final = 10.0
 """Maximum pause between polls of a metadata service that fails.
@@ -89,6 +91,8 @@ class NoticeSources:
         self._is_signal_new = False
         self._is_leave_request_handled = False
         self._is_hint_handled = False
+        self.drill = Drill()
+        """The end of this node, if a user has requested it."""
         self.is_signalled = False
         """Whether this process was signalled, so that the sender of the signal waits for its end."""
 
@@ -126,7 +130,18 @@ class NoticeSources:
             by = self._sender.leave_by
             log_info(f"the service asks this job to save its work and exit by {by:%H:%M:%S} UTC")
             return TerminationNotice(by)
+        if (deadline := self.drill.deadline()) is not None:
+            return TerminationNotice(deadline)
         return None
+
+    def requested_drills(self) -> Iterator[tuple[Sequence[int], float]]:
+        """New requests to end nodes, as node 0 receives them.
+
+        Each has the nodes, and when they end by `time.monotonic`.
+        """
+        with suppress(Empty):
+            while self._sender:
+                yield self._sender.drills.get_nowait()
 
     def hint(self) -> datetime | None:
         """The time of a new rebalance recommendation; None if there is none."""

@@ -22,12 +22,12 @@ RENDEZVOUS_PATH: Final = "/v1/jobs/{job}/rendezvous"
 200: `{leader: {group, incarnation, addresses, port} | null, start}`, see `Meeting`. 409: `FENCED`, the node was replaced, or the job stops."""
 REPORTS_PATH: Final = "/v1/jobs/{job}/reports"
 """POST `{attempt, reports: [{n, at, kind, body}], incarnation?, oldest?}`.
-200: `{next, leave_within_s?}`. 409: `FENCED` or `NOT_REGISTERED`.
+200: `{next, leave_within_s?, drills?: [{requested_at, nodes, within_s}]}`. 409: `FENCED` or `NOT_REGISTERED`.
 
 `incarnation` is present if the worker registered. `oldest` is the number of the delivery's first report, if the worker no
 longer has the one that the service expects, as after a restored backup: the service continues there. `next` is the number
 of the next expected report. `leave_within_s` asks a registered worker to save its work and exit within so many seconds, as
-on a termination notice. The launcher notifies workers that did not register."""
+on a termination notice. The launcher notifies workers that did not register. `drills`: see `GroupDrill`."""
 MAX_BODY_BYTES: Final = 1024 * 1024
 """Size of a request that the service accepts.
 A lower value rejects a worker's batch; a higher value lets one caller hold the memory of many."""
@@ -52,6 +52,20 @@ class Registration:
     It is more than 1 if the worker has reported, or replaced a different incarnation within the attempt."""
     before: int
     """Number of reports of the attempt that other incarnations sent before."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDrill:
+    """Nodes of one group that have to end as if their machines had gone.
+
+    A user has asked for it.
+    """
+
+    requested_at: str
+    """Identifies the request, which the service repeats."""
+    nodes: Sequence[int]
+    within_s: float
+    """Seconds that are left of the notice; 0: they end at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final, TypeVar
 
 from holdfast_worker.clock import now
@@ -97,6 +98,9 @@ class ReportSender:
         self._thread = threading.Thread(target=self._run, name="holdfast-delivery", daemon=True)
         self.leave_by: datetime | None = None
         """Deadline by which the service asks the job to save and exit; None without a request."""
+        self.drills = SimpleQueue[tuple[Sequence[int], float]]()
+        """Nodes that have to end in a drill, and when by `time.monotonic`; each request once."""
+        self._known_drills = set[str]()
         self.superseded_by: str | None = None
         """The service's message that a different incarnation replaced this one.
         None while this one is the newest."""
@@ -263,6 +267,10 @@ class ReportSender:
         # A launcher that numbers attempts also sends them notices with a deadline, and expects none to exit before that.
         if answer.leave_within_s is not None and self._incarnation and not self.leave_by:
             self.leave_by = now() + timedelta(seconds=answer.leave_within_s)
+        for drill in answer.drills:
+            if drill.requested_at not in self._known_drills:
+                self._known_drills.add(drill.requested_at)
+                self.drills.put((drill.nodes, time.monotonic() + drill.within_s))
         return answer.next
 
     def _retry(self, request: Callable[[], T]) -> T | None:

@@ -70,8 +70,13 @@ class Reporter:
         total_steps: int | None,
         world_size: int,
         origin: TrainingOrigin,
+        *,
+        keeps_state: bool,
     ) -> None:
-        """Report that the first step of this attempt begins."""
+        """Report that the first step of this attempt begins.
+
+        `keeps_state`: whether the other nodes keep the state if one is lost.
+        """
         over: list[Json] = [asdict(skipped) for skipped in origin.passed_over]
         self._append(
             ReportKind.TRAINING_STARTED,
@@ -82,6 +87,7 @@ class Reporter:
                 "restored_from": origin.restored_from,
                 "passed_over": over,
                 **({"held_at": origin.held_at} if origin.held_at else {}),
+                **({"keeps_state": True} if keeps_state else {}),
             },
         )
 

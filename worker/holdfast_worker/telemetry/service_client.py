@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from http.client import HTTPException
@@ -18,6 +19,7 @@ from holdfast_worker.protocol.reports import (
     REGISTER_PATH,
     RENDEZVOUS_PATH,
     REPORTS_PATH,
+    GroupDrill,
     Leader,
     Meeting,
     Registration,
@@ -65,6 +67,7 @@ class DeliveryResponse:
     """Number of the next expected report."""
     leave_within_s: float | None
     """Seconds in which the job is to save its work and exit; None without such a request."""
+    drills: Sequence[GroupDrill] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,10 @@ class ServiceClient:
         try:
             within_s = reply.get("leave_within_s")
             return DeliveryResponse(
-                int(reply["next"]), None if within_s is None else float(within_s)
+                int(reply["next"]),
+                None if within_s is None else float(within_s),
+                # A service of an earlier version requests none.
+                [_group_drill(each) for each in reply.get("drills", ())],
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ServiceUnreachable(f"malformed response: {error}") from error
@@ -178,3 +184,8 @@ def _to_error(answer: urllib.error.HTTPError) -> Exception:
         if ours and answer.code in FINAL_STATUSES
         else ServiceUnreachable(status)
     )
+
+
+def _group_drill(reply: Mapping[str, Any]) -> GroupDrill:
+    nodes = [int(node) for node in reply["nodes"]]
+    return GroupDrill(str(reply["requested_at"]), nodes, float(reply["within_s"]))

@@ -90,6 +90,16 @@ class RanksBegin:
 
 
 @dataclass(frozen=True, slots=True)
+class EndNodes:
+    """The leader's request that nodes end as if their machines had gone."""
+
+    starts: Mapping[int, int]
+    """The nodes, each with the number of the start that has to end."""
+    end_s: float
+    """When, by `time.monotonic`."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupRequests:
     """The ranks of a node that wait for a new process group."""
 
@@ -132,7 +142,10 @@ Message: TypeAlias = (
     | GroupDecision
     | RanksReady
     | HostingDecision
+    | EndNodes
 )
+PhaseMessage: TypeAlias = RanksBegin | NodeExited | RanksEnded | RestartDecision | EndNodes
+"""Messages about the start or the end of ranks."""
 
 
 def encode(  # noqa: C901, PLR0911, PLR0912 - one for each kind
@@ -167,6 +180,9 @@ def encode(  # noqa: C901, PLR0911, PLR0912 - one for each kind
             return {READY: True}
         case HostingDecision(hosts):
             return {"hosts": [[node, host.node, host.start] for node, host in hosts.items()]}
+        case EndNodes(starts, end_s):
+            left_s = round(max(0.0, end_s - now_s), 3)
+            return {"drill": [[node, start] for node, start in starts.items()], "left": left_s}
 
 
 def decode(  # noqa: C901, PLR0912 - one for each kind
@@ -212,6 +228,8 @@ def decode(  # noqa: C901, PLR0912 - one for each kind
             message = RanksReady()
         case {"hosts": list(hosts)}:
             message = HostingDecision(dict(map(_decode_host, hosts)))
+        case {"drill": list(starts), "left": int() | float() as left_s}:
+            message = EndNodes(dict(map(_decode_start, starts)), now_s + _decode_age(left_s))
         case _:
             raise ValueError(f"not a message: {sorted(body)[:3]}")
     return message
@@ -234,8 +252,6 @@ def _decode_heartbeat(raw: Json, now_s: float) -> Heartbeat:
             bool(is_waiting),
             int() | float() as age_s,
         ]:
-            if not 0 <= age_s < MAX_INTEGER:
-                raise ValueError("not a heartbeat: invalid age")
             return Heartbeat(
                 rank=_decode_int(rank),
                 phase=Phase(_decode_int(phase)),
@@ -243,7 +259,7 @@ def _decode_heartbeat(raw: Json, now_s: float) -> Heartbeat:
                 step=_decode_int(step),
                 steps_here=_decode_int(steps_here),
                 agreements=_decode_int(agreements),
-                since_s=now_s - age_s,
+                since_s=now_s - _decode_age(age_s),
             )
     raise ValueError("not a heartbeat")
 
@@ -320,3 +336,9 @@ def _decode_int(raw: Json) -> int:
     if not isinstance(raw, int) or not 0 <= raw < MAX_INTEGER:
         raise ValueError(f"{str(raw)[:20]} is not a count")
     return int(raw)
+
+
+def _decode_age(raw: float) -> float:
+    if not 0 <= raw < MAX_INTEGER:
+        raise ValueError("not an age")
+    return raw

@@ -28,6 +28,7 @@ from holdfast_worker.watchdog.hosting import Hosting
 from holdfast_worker.watchdog.local_failures import CLEAN_EXITS, LocalFailures
 from holdfast_worker.watchdog.messages import (
     CauseReported,
+    EndNodes,
     GroupDecision,
     GroupRequests,
     HostingDecision,
@@ -35,6 +36,7 @@ from holdfast_worker.watchdog.messages import (
     InspectRequest,
     Message,
     NodeExited,
+    PhaseMessage,
     RankPositions,
     RanksBegin,
     RanksEnded,
@@ -51,6 +53,7 @@ from holdfast_worker.watchdog.node_channel import (
     ReadyOnStandby,
     Received,
 )
+from holdfast_worker.watchdog.node_drills import NodeDrills
 from holdfast_worker.watchdog.replacement import Replacement, Surroundings
 from holdfast_worker.watchdog.restart_agreement import RestartAgreement
 from holdfast_worker.watchdog.stall import MAX_GAP_S, Stall, StallDetector, has_progressed
@@ -94,9 +97,7 @@ class Watchdog:
         ranks run on others. `newest_starts`: see `NodeChannel`.
         """
         self._hosting = hosting = hosting or Hosting(address.nodes, None)
-        self._run_dir = run_dir
-        self._ranks = ranks
-        self._clock = clock
+        self._run_dir, self._ranks, self._clock = run_dir, ranks, clock
         self._node, self._nodes, self._own_start = address.node, address.nodes, address.start
         self._node_suffix = f" on node {self._node}" if self._nodes > 1 else ""
         self._reader = HeartbeatReader(run_dir, ranks)
@@ -107,6 +108,8 @@ class Watchdog:
         """The starts of the nodes that began together; None before that, and if nodes do not assemble."""
         self._starts: dict[int, int] = {}
         """The start of each node that has connected."""
+        self.drills = NodeDrills(self._node, self._own_start, self._starts, self._send)
+        """Nodes that have to end because a user asked for it."""
         self._connected: set[int] = set()
         self._heartbeats: dict[int, tuple[Heartbeat, ...]] = {}
         self._inspections: dict[int, tuple[RankInspection, ...]] = {}
@@ -372,20 +375,17 @@ class Watchdog:
             case StopAll(cause):
                 if self.cause is None and node == LEADER:
                     self._stop_ranks(now_s, cause)
-            case RanksBegin() | NodeExited() | RanksEnded() | RestartDecision():
+            case RanksBegin() | NodeExited() | RanksEnded() | RestartDecision() | EndNodes():
                 self._handle_phase(now_s, node, message)
             case GroupRequests() | GroupDecision() | HostingDecision() | RanksReady():
                 if self._replacement:
                     self._replacement.handle(node, message)
 
-    def _handle_phase(
-        self,
-        now_s: float,
-        node: int,
-        message: RanksBegin | NodeExited | RanksEnded | RestartDecision,
-    ) -> None:
+    def _handle_phase(self, now_s: float, node: int, message: PhaseMessage) -> None:
         """Handle a message about the start or the end of ranks."""
         match message:
+            case EndNodes():
+                self.drills.handle(node, message)
             case RanksBegin(starts):
                 if node == LEADER and self._begun is None:
                     self._begun = starts
@@ -436,6 +436,7 @@ class Watchdog:
             self._send(CauseReported(self._own_cause))
         if self._replacement:
             self._replacement.resend()
+        self.drills.resend()
         if message := self.agreement.message:
             self._send(message)
 

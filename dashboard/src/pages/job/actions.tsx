@@ -6,7 +6,7 @@ import { newKey, send } from '../../api/client'
 import type { Job, Removal } from '../../api/types'
 import { count } from '../../format'
 import { Action } from '../../ui/action'
-import { Field } from '../../ui/field'
+import { Choice, Field } from '../../ui/field'
 import { ENDED_STATES } from '../../phases'
 import { CopyFields, copyOf, useSubmitted } from './clone'
 import { changesOf, LimitFields, changeLimits } from './limits'
@@ -22,12 +22,15 @@ export function Actions({ job }: { job: Job }) {
     const reason = String(form.get('reason') ?? '').trim()
     return post(verb)(reason ? { reason } : {})
   }
+  // Older services do not send them.
+  const groups = (job.groups ?? []).map(({ name }) => name)
   const reason = <Field name="reason" label="Reason" hint="Recorded in the events. Optional." />
   const preempt = (form: FormData) => {
     const seconds = String(form.get('notice_s') ?? '').trim()
     // Older services do not know the field.
     const force = form.has('force') ? { force: true } : {}
-    return post('preempt')({ node: null, notice_s: seconds === '' ? null : Number(seconds), ...force })
+    const group = form.has('group') ? { group: String(form.get('group')) } : {}
+    return post('preempt')({ node: null, notice_s: seconds === '' ? null : Number(seconds), ...force, ...group })
   }
   const again = (verb: 'clone' | 'retry') => async (form: FormData) => {
     const body = copyOf(form, submitted)
@@ -57,8 +60,9 @@ export function Actions({ job }: { job: Job }) {
       <Action title="Limits" opens="limits" asks={`Limits of ${job.name}`} can={job.can.limits} act={limits}>
         <LimitFields limits={job.limits} />
       </Action>
-      <Action title="Preempt" opens="preempt" asks={`Preempt one node of ${job.name}?`} can={job.can.preempt} act={preempt}>
+      <Action title="Preempt" opens="preempt" asks={`Preempt one ${groups.length > 1 ? 'group' : 'node'} of ${job.name}?`} can={job.can.preempt} act={preempt}>
         <p>Simulates a spot preemption, to check that the job recovers. It is recorded as a drill.</p>
+        {groups.length > 1 && <Choice name="group" label="Node group" value={groups.at(-1) ?? ''} options={groups} hint="All its nodes are lost." />}
         <Field name="notice_s" label="Notice (seconds)" type="number" value={30} hint="Empty: no notice." />
         <label><input type="checkbox" name="force" /> Accept the loss of steps that are not saved</label>
       </Action>

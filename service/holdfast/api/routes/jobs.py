@@ -40,6 +40,10 @@ from holdfast.domain.jobfile.parser import Overrides
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobs import commands
 from holdfast.domain.jobs.drills import (
+    LEADER,
+    group_drill_refusal,
+    group_of_drill,
+    keeps_state,
     lost_work_refusal,
     request_drill,
     worker_drill_refusal,
@@ -203,7 +207,9 @@ def cancel_job(
     return job_views(services, [job])[0]
 
 
-def _lost_work_refusal(services: Services, job: Job, spec: JobSpec, body: PreemptIn) -> str | None:
+def _lost_work_refusal(
+    services: Services, job: Job, spec: JobSpec, body: PreemptIn, group: str
+) -> str | None:
     """Return why a drill would lose work of a job with nodes; None if it would not."""
     launcher = services.launchers[spec.engine]
     if isinstance(launcher, Preemptible) and asyncio.run(
@@ -211,12 +217,28 @@ def _lost_work_refusal(services: Services, job: Job, spec: JobSpec, body: Preemp
     ):
         return None
     facts = [fact.event for fact in services.journal.events(job.id)]
+    if group and LEADER not in job.nodes_by_group[group] and keeps_state(facts, job.attempt):
+        return None
     return lost_work_refusal(
         facts,
         job_views(services, [job])[0].step,
         notice_s=body.notice_s,
         has_store=spec.holdfast.checkpoint is not None,
     )
+
+
+def _check_place(job: Job, spec: JobSpec, body: PreemptIn) -> None:
+    """Check that a job has the node or the group that a request names."""
+    if body.node is not None and body.group is not None:
+        raise BadRequest("the request names a node and a group; give one of them")
+    if body.node is not None and body.node >= spec.num_nodes:
+        raise NotPossibleNow(
+            f"job {job.id} has nodes 0 to {spec.num_nodes - 1}; node {body.node} does not exist"
+        )
+    names = [group.name for group in spec.holdfast.groups]
+    if body.group is not None and body.group not in names:
+        known = f"the node groups {', '.join(names)}" if names else "no node groups"
+        raise NotPossibleNow(f"job {job.id} has {known}; group {body.group} does not exist")
 
 
 @jobs_router.post("/jobs/{job_id}/preempt", status_code=202, response_model=JobOut, tags=["jobs"])
@@ -228,23 +250,22 @@ def preempt_job(
     It is recorded as a drill, and statistics of the spot market exclude it.
     """
     spec = JobSpec.from_stored(services.journal.submission(job.id).spec)
-    if body.node is not None and body.node >= spec.num_nodes:
-        raise NotPossibleNow(
-            f"job {job.id} has nodes 0 to {spec.num_nodes - 1}; node {body.node} does not exist"
-        )
-
+    _check_place(job, spec, body)
     launcher = services.launchers.get(spec.engine)
     through_worker = not isinstance(launcher, Preemptible)
 
     def request(job: Job) -> tuple[Event, ...]:
+        now = services.clock.now()
         reason = preemption_refusal(services, job, spec)
-        if reason is None and through_worker:
+        group = group_of_drill(job, node=body.node, group=body.group) if through_worker else ""
+        if reason is None and group:
+            reason = group_drill_refusal(job, group, now, notice_s=body.notice_s)
+        elif reason is None and through_worker:
             reason = worker_drill_refusal(job, node=body.node, notice_s=body.notice_s)
         if reason is None and not body.force:
-            reason = _lost_work_refusal(services, job, spec, body)
+            reason = _lost_work_refusal(services, job, spec, body, group)
         if reason:
             raise NotPossibleNow(f"job {job.id} cannot be preempted: {reason}")
-        now = services.clock.now()
         return request_drill(
             job,
             now,
@@ -252,6 +273,7 @@ def preempt_job(
             notice_s=body.notice_s or None,
             by=caller.name,
             through_worker=through_worker,
+            group=group,
         )
 
     asked = body.model_dump()

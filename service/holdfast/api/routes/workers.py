@@ -7,6 +7,7 @@ from holdfast_worker.protocol.reports import Report, ReportKind
 from holdfast.api.dependencies import TheServices
 from holdfast.api.routing import Router
 from holdfast.api.schemas.workers import (
+    GroupDrillOut,
     LeaderOut,
     RegistrationIn,
     RegistrationOut,
@@ -16,7 +17,7 @@ from holdfast.api.schemas.workers import (
     ReportsOut,
 )
 from holdfast.domain.access.permissions import WORKER_GRACE
-from holdfast.domain.jobs.drills import ms_until_drill
+from holdfast.domain.jobs.drills import group_drills, ms_until_drill
 from holdfast.domain.jobs.guards import grace_ms
 from holdfast.errors import HoldfastError, NotObservedYet
 from holdfast.services import Services
@@ -98,7 +99,14 @@ def reports_reply(services: Services, body: ReportsIn, taken: Accepted) -> tuple
     if left_ms is None:
         drill_ms = None if taken.job is None else ms_until_drill(taken.job, body.attempt, now)
         within_s = None if drill_ms is None else drill_ms / 1000
-        return ReportsOut(next=taken.next, leave_within_s=within_s), False
+        drills = [] if taken.job is None else group_drills(taken.job, body.attempt, now)
+        asked = [
+            GroupDrillOut(
+                requested_at=drill.requested_at, nodes=[*drill.nodes], within_s=drill.within_s
+            )
+            for drill in drills
+        ]
+        return ReportsOut(next=taken.next, leave_within_s=within_s, drills=asked), False
     is_goodbye = any(item.kind == ReportKind.WORKER_LEFT for item in body.reports)
     return ReportsOut(next=taken.next, leave_within_s=left_ms / 1000), is_goodbye
 

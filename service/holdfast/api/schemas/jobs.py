@@ -187,6 +187,13 @@ class TerminationNoticeOut(Schema):
     )
 
 
+class JobGroupOut(Schema):
+    """A node group of a job."""
+
+    name: str
+    nodes: int
+
+
 class JobOut(Schema):
     """The current state of a job."""
 
@@ -221,6 +228,9 @@ class JobOut(Schema):
     min_nodes: int | None = Field(
         default=None,
         description="Number with which training continues after a loss; null if it needs all.",
+    )
+    groups: list[JobGroupOut] = Field(
+        default=[], description="Node groups of its job file, in the order of their nodes."
     )
     gpus: int = Field(
         default=0,
@@ -300,7 +310,14 @@ class CancelIn(Schema):
 class PreemptIn(Schema):
     """A deliberate preemption."""
 
-    node: int | None = Field(default=None, ge=0, description="Node to preempt; null: the last one.")
+    node: int | None = Field(
+        default=None,
+        ge=0,
+        description="Node to preempt; null: the last one. With node groups, the whole group of the node is preempted.",
+    )
+    group: str | None = Field(
+        default=None, max_length=64, description="Node group to preempt, in place of `node`."
+    )
     notice_s: float | None = Field(
         default=None, ge=0, le=3600, description="Notice in seconds; null gives none."
     )

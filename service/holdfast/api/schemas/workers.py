@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 from pydantic import Field
@@ -51,12 +52,25 @@ class ReportsIn(WorkerSchema):
     )
 
 
+class GroupDrillOut(Schema):
+    """Nodes of one group that end as if their machines had gone."""
+
+    requested_at: datetime = Field(
+        description="Time of the request; the worker carries out each request once."
+    )
+    nodes: list[int] = Field(description="Numbers of the nodes.")
+    within_s: float = Field(description="Seconds that are left of the notice; 0: at once.")
+
+
 class ReportsOut(Schema):
     """Reply to reports: where to continue."""
 
     next: int = Field(description="Number of the next expected report.")
     leave_within_s: float | None = Field(
         description="Seconds in which the worker must save and exit, as on a notice; null if it may continue."
+    )
+    drills: list[GroupDrillOut] = Field(
+        default=[], description="Node groups that users have asked to preempt."
     )
 
 

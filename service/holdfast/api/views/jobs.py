@@ -10,6 +10,7 @@ from holdfast.api.schemas.diagnostics import ProofOut
 from holdfast.api.schemas.jobs import (
     Can,
     EventOut,
+    JobGroupOut,
     JobOut,
     LimitsOut,
     PointOut,
@@ -122,6 +123,7 @@ def _job(
         zone=job.zone,
         nodes=spec.num_nodes,
         min_nodes=spec.min_nodes,
+        groups=_groups(spec),
         gpus=accelerator_count(spec),
         preemptions=job.preemptions,
         drills=job.drills,
@@ -150,6 +152,10 @@ def _job(
         proof=proof_view(digest.proof) if digest.proof else None,
         can=_can(services, job, spec, newest),
     )
+
+
+def _groups(spec: JobSpec) -> list[JobGroupOut]:
+    return [JobGroupOut(name=group.name, nodes=group.num_nodes) for group in spec.holdfast.groups]
 
 
 def _warning(job: Job, retention: RetentionStatus | None) -> str | None:

@@ -140,6 +140,7 @@ def _change_text(fact: LimitsChanged | DrillRequested) -> str:
         )
         return f"Limits changed{who}: {new}."
     node = "a node" if fact.node is None else f"node {fact.node}"
+    node = f"node group {fact.group}" if fact.group else node
     how = f"with {fact.notice_s:g} s of notice" if fact.notice_s else "without notice"
     return f"Drill requested{who}: preempt {node} {how}."
 

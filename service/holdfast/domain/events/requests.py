@@ -98,6 +98,8 @@ class DrillRequested(EventBase):
     """Name of the user; empty as in `Submitted`."""
     through_worker: bool = False
     """Whether the worker is asked to leave, because the launcher cannot preempt nodes."""
+    group: str = ""
+    """Name of the node group that leaves as a whole; empty if the job has none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

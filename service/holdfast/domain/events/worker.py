@@ -79,6 +79,8 @@ class TrainingStarted(EventBase):
     """Newer checkpoints that were corrupt or incomplete, with reasons."""
     held_at: AwareDatetime | None = None
     """Time of the snapshot, if it was in the memory of the nodes and not in the store."""
+    keeps_state: bool = False
+    """Whether the other nodes keep the state if one is lost, so that it costs no more than the steps since a snapshot."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -48,6 +48,8 @@ class PendingDrill:
     """The attempt whose worker is asked to leave; 0 if the launcher preempts the node."""
     leave_at: datetime | None = None
     """Time by which that worker has to leave; None without one."""
+    nodes: tuple[int, ...] = ()
+    """Nodes of the group that leaves; empty if all nodes leave, or if the launcher preempts one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,17 +215,23 @@ class Job:
         return tuple(node for node in self.awaited_nodes if node in self.preempted_nodes)
 
     @property
+    def nodes_by_group(self) -> dict[str, range]:
+        """The nodes of each node group, by its name; empty without groups."""
+        found, first = dict[str, range](), 0
+        for group in self.groups:
+            found[group.name] = range(first, first + group.nodes)
+            first += group.nodes
+        return found
+
+    @property
     def lost_nodes_text(self) -> str:
         """A sentence about nodes that are missing or whose ranks run elsewhere; empty if all run."""
         return "; ".join(filter(None, (self._lost_text, self._absent_text, self._hosted_text)))
 
     def node_text(self, nodes: Sequence[int]) -> str:
         """At least one node by its number and group: node 0 (head), or nodes 1 and 2 (workers)."""
-        names, first = list[str](), 0
-        for group in self.groups:
-            mine = any(first <= node < first + group.nodes for node in nodes)
-            names += [group.name] * mine
-            first += group.nodes
+        groups = self.nodes_by_group.items()
+        names = [name for name, mine in groups if any(node in mine for node in nodes)]
         return f"{node_names(nodes)} ({', '.join(names)})" if names else node_names(nodes)
 
     @property

@@ -65,7 +65,7 @@ from holdfast.domain.events import (
     WorkerLeft,
 )
 from holdfast.domain.jobfile.limits import Limits
-from holdfast.domain.jobs.drills import pending_drill
+from holdfast.domain.jobs.drills import drills_of_new_attempt, pending_drill
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.node_changes import (
     groups_of,
@@ -78,7 +78,7 @@ from holdfast.domain.jobs.node_changes import (
 from holdfast.domain.jobs.transitions import TRANSITIONS
 from holdfast.errors import IllegalTransition
 
-FOLD: Final = 14
+FOLD: Final = 15
 """Version of the fold. Raise it if the same events yield a different `Job`, so that cached rows are recomputed."""
 
 
@@ -169,7 +169,7 @@ def _apply_annotation(
                 raise IllegalTransition(f"{job.id} is {job.status}: LimitsChanged cannot follow")
             return replace(job, limits=Limits.model_validate(limits, extra="ignore"))
         case DrillRequested():
-            return replace(job, pending_drills=(*job.pending_drills, pending_drill(event)))
+            return replace(job, pending_drills=(*job.pending_drills, pending_drill(job, event)))
         case CheckpointsRemoved() | RunsCompared():
             return job
         case _:
@@ -324,8 +324,7 @@ def _placed(job: Job, event: NodesReady, state: State, detail: str) -> Job:
         lost_nodes=(),
         preempted_nodes=(),
         drilled_nodes=(),
-        # A drill concerns the nodes that were running when it was requested.
-        pending_drills=tuple(drill for drill in job.pending_drills if drill.at >= event.at),
+        pending_drills=drills_of_new_attempt(job, event.at),
         detail=detail,
         micros_per_hour=event.micros_per_hour,
         account=job.account.opened(
