@@ -11,10 +11,18 @@ import random
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Protocol
 
+from recovery.lost_ranks_launchers import (
+    SKYPILOT,
+    SKYPILOT_LABEL,
+    SLURM,
+    skypilot_losses,
+    slurm_ways,
+)
 from recovery.lost_ranks_nodes import NODES, Moment, NotRecovered
 from recovery.lost_ranks_plot import plot
 from recovery.lost_ranks_run import PHASES, WAYS, Loss, Settings, Way
@@ -29,6 +37,20 @@ INSTALL_TORCHFT = (
 )
 
 
+class MeasuredWay(Protocol):
+    """A way that is measured in this run."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def label(self) -> str: ...
+
+    def measure(self, home: Path, moment: Moment, settings: Settings, /) -> Loss:
+        """Lose a rank or a node, and wait until training continues."""
+        ...
+
+
 def main() -> None:
     """Kill, measure, print and plot."""
     parser = argparse.ArgumentParser(prog="python -m recovery.lost_ranks", description=__doc__)
@@ -38,31 +60,49 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, default=50.0, help="duration of a step")
     parser.add_argument("--width", type=int, default=256, help="hidden size of the model")
     parser.add_argument("--seed", type=int, default=0, help="selects the nodes and moments")
-    names = [way.name for way in WAYS]
+    names = [*(way.name for way in WAYS), *SLURM]
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument("--out", type=Path, default=OUT, help="folder for figures and plot")
+    parser.add_argument(
+        "--skypilot",
+        type=Path,
+        metavar="FILE",
+        help="adds what the test of node groups has measured with the real SkyPilot",
+    )
     arguments = parser.parse_args()
-    ways = [way for way in WAYS if way.name in arguments.only]
-    if importlib.util.find_spec("torchft") is None:
-        print(INSTALL_TORCHFT)
-        ways = [way for way in ways if not way.name.startswith("torchft")]
+    try:
+        on_skypilot = skypilot_losses(arguments.skypilot) if arguments.skypilot else []
+    except ValueError as problem:
+        sys.exit(str(problem))
+    is_whole_node = arguments.lose == "node"
     settings = Settings(step_s=arguments.step_ms / 1000, width=arguments.width)
     print(f"{os.cpu_count()} cores, load {load()} at the start", flush=True)
     chance = random.Random(arguments.seed)
-    moments = [
-        _moment(chance, is_whole_node=arguments.lose == "node") for _ in range(arguments.times)
-    ]
-    losses = _losses(ways, moments, settings)
+    moments = [_moment(chance, is_whole_node=is_whole_node) for _ in range(arguments.times)]
+    with slurm_ways(arguments.only, is_whole_node=is_whole_node) as on_slurm:
+        ways: list[MeasuredWay] = [*_local_ways(arguments.only), *on_slurm]
+        losses = _losses(ways, moments, settings)
     print(f"load {load()} at the end\n")
-    _print_results(ways, losses, arguments.price)
-    _print_phases(ways, losses)
+    labels = {way.name: way.label for way in ways}
+    if on_skypilot:
+        labels[SKYPILOT], losses[SKYPILOT] = SKYPILOT_LABEL, on_skypilot
+    _print_results(labels, losses, arguments.price)
+    _print_phases(labels, losses)
     arguments.out.mkdir(parents=True, exist_ok=True)
     raw = {name: [asdict(loss) for loss in some] for name, some in losses.items()}
     (arguments.out / "figures.json").write_text(json.dumps(raw, indent=1), encoding="utf-8")
     title = f"From the kill of a {arguments.lose} to the next new step; medians of {arguments.times} kills"
-    labels = {way.name: way.label for way in ways}
     (arguments.out / "figures.svg").write_text(plot(title, labels, losses), encoding="utf-8")
     print(f"\nfigures and plot: {arguments.out}")
+
+
+def _local_ways(names: Collection[str]) -> list[Way]:
+    """The ways with these names that this machine can run."""
+    ways = [way for way in WAYS if way.name in names]
+    if importlib.util.find_spec("torchft") is None and any("torchft" in way.name for way in ways):
+        print(INSTALL_TORCHFT, flush=True)
+        ways = [way for way in ways if "torchft" not in way.name]
+    return ways
 
 
 def _moment(chance: random.Random, *, is_whole_node: bool) -> Moment:
@@ -72,7 +112,7 @@ def _moment(chance: random.Random, *, is_whole_node: bool) -> Moment:
 
 
 def _losses(
-    ways: Sequence[Way], moments: Sequence[Moment], settings: Settings
+    ways: Sequence[MeasuredWay], moments: Sequence[Moment], settings: Settings
 ) -> dict[str, list[Loss]]:
     """Measure in turns, as the machine may get busier; all ways of a turn lose the same node."""
     losses: dict[str, list[Loss]] = {way.name: [] for way in ways}
@@ -88,47 +128,54 @@ def _losses(
     return losses
 
 
-def _print_results(ways: Sequence[Way], losses: dict[str, list[Loss]], price: float) -> None:
+def _print_results(
+    labels: Mapping[str, str], losses: Mapping[str, Sequence[Loss]], price: float
+) -> None:
     print(f"{'':<36}{'new step':>18}{'all nodes':>18}{'repeated':>10}{'dropped':>9}", end="")
     print(f"{'dollars':>10}{'ratio':>7}{'kills':>7}")
     print(f"{'':<36}{'median':>9}{'p95':>9}{'median':>9}{'p95':>9}{'steps':>10}{'batches':>9}")
     ours = losses.get(OURS)
     reference = statistics.median(loss.new_step_s for loss in ours) if ours else None
-    for way in ways:
-        some = losses[way.name]
+    for name, label in labels.items():
+        some = losses[name]
         if not some:
-            print(f"{way.label:<36}{'never recovered':>18}")
+            print(f"{label:<36}{'never recovered':>18}")
             continue
         new, whole = [loss.new_step_s for loss in some], [loss.all_nodes_s for loss in some]
         dollars = statistics.median(loss.lost_node_s for loss in some) * price / 3600
-        row = f"{way.label:<36}{statistics.median(new):>8.2f}s{p95(new):>8.2f}s"
+        row = f"{label:<36}{statistics.median(new):>8.2f}s{p95(new):>8.2f}s"
         row += f"{statistics.median(whole):>8.2f}s{p95(whole):>8.2f}s"
-        row += f"{statistics.median(loss.repeated_steps for loss in some):>10g}"
-        row += f"{statistics.median(loss.dropped_batches for loss in some):>9g}{dollars:>10.4f}"
+        row += f"{_median([loss.repeated_steps for loss in some]):>10}"
+        row += f"{_median([loss.dropped_batches for loss in some]):>9}{dollars:>10.4f}"
         print(row + (f"{statistics.median(new) / reference:>7.1f}" if reference else ""), end="")
         print(f"{len(some):>7}")
-    for way in ways:
-        if moved := [loss.moved_s for loss in losses[way.name] if loss.moved_s is not None]:
+    for name, label in labels.items():
+        if moved := [loss.moved_s for loss in losses[name] if loss.moved_s is not None]:
             print(
-                f"{way.label}: ranks waited {statistics.median(moved):.1f} s (p95 {p95(moved):.1f} s) for others to move to the replacement"
+                f"{label}: ranks waited {statistics.median(moved):.1f} s (p95 {p95(moved):.1f} s) for others to move to the replacement"
             )
-    for way in ways:
-        if count := sum(loss.has_fallen_back for loss in losses[way.name]):
-            print(f"{way.label}: all ranks started again after {count} of the kills")
+        if count := sum(loss.has_fallen_back for loss in losses[name]):
+            print(f"{label}: all ranks started again after {count} of the kills")
 
 
-def _print_phases(ways: Sequence[Way], losses: dict[str, list[Loss]]) -> None:
+def _median(values: Sequence[int | None]) -> str:
+    """The median; `-` if they are not measured."""
+    known = [value for value in values if value is not None]
+    return f"{statistics.median(known):g}" if known else "-"
+
+
+def _print_phases(labels: Mapping[str, str], losses: Mapping[str, Sequence[Loss]]) -> None:
     print("\nmedians of the phases in seconds; `-`: not observed, part of the next phase")
     print(f"{'':<36}" + "".join(f"{phase:>14}" for phase in PHASES))
-    for way in ways:
-        some = [loss.phases for loss in losses[way.name] if not loss.has_fallen_back]
+    for name, label in labels.items():
+        some = [loss.phases for loss in losses[name] if not loss.has_fallen_back]
         if not some:
             continue
         cells = []
         for phase in PHASES:
             known = [phases[phase] for phases in some if phase in phases]
             cells.append(f"{statistics.median(known):>14.3f}" if known else f"{'-':>14}")
-        print(f"{way.label:<36}" + "".join(cells))
+        print(f"{label:<36}" + "".join(cells))
 
 
 def p95(values: Sequence[float]) -> float:

@@ -139,11 +139,12 @@ class Nodes:
         self._of_node: dict[int, subprocess.Popen[str]] = {}
         self._lines: list[tuple[float, int, str]] = []
 
-    def start(self, node: int, command: Sequence[str], variables: Mapping[str, str]) -> None:
-        """Start the process of a node, and collect its output."""
+    def start(self, node: int, command: Sequence[str], variables: Mapping[str, str | None]) -> None:
+        """Start the process of a node, and collect its output. A variable of None is absent."""
+        env = {**self._environment(node), **variables}
         process = subprocess.Popen(
             command,
-            env={**self._environment(node), **variables},
+            env={name: value for name, value in env.items() if value is not None},
             cwd=self.home,
             start_new_session=True,
             stdout=subprocess.PIPE,
@@ -165,6 +166,14 @@ class Nodes:
             return [process.wait(within_s) for process in self._of_node.values()]
         except subprocess.TimeoutExpired:
             raise NotRecovered(f"training did not end within {within_s:.0f} s") from None
+
+    def wait_for(self, file: Path, within_s: float) -> None:
+        """Wait until a process has written this file.
+
+        Raises:
+            NotRecovered: it has not in time, or all processes have ended.
+        """
+        self._wait(file.exists, f"{file.name} was not written", within_s)
 
     def output(self, lines: int = 20) -> str:
         """The last lines that the nodes have printed."""
@@ -250,8 +259,10 @@ class Nodes:
     def _has_come_to(self, step: int) -> bool:
         return len({m.node for m in self._read() if m.name == "step" and m.step > step}) == NODES
 
-    def _wait(self, condition: Callable[[], bool], problem: str) -> None:
-        until_s = time.monotonic() + TIMEOUT_S
+    def _wait(
+        self, condition: Callable[[], bool], problem: str, within_s: float = TIMEOUT_S
+    ) -> None:
+        until_s = time.monotonic() + within_s
         while not condition():
             if time.monotonic() > until_s or all(p.poll() is not None for p in self._processes):
                 raise NotRecovered(f"{problem}\n{self.output()}")

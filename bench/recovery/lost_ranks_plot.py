@@ -13,6 +13,7 @@ LABELS_PX, BARS_PX, VALUES_PX, ROW_PX, HEAD_PX, LEGEND_PX = 230, 560, 120, 28, 4
 COLOURS: Final = (
     "#b3261e",
     "#e07a5f",
+    "#8c4a2f",
     "#4a6fa5",
     "#81a4cd",
     "#9aa0a6",

@@ -16,6 +16,7 @@ from recovery.lost_ranks_scripts import FLOOR, HOLDFAST, LIGHTHOUSE, PLAIN, TORC
 PHASES: Final = (
     "detect",
     "decide",
+    "nodes",
     "processes",
     "imports",
     "script",
@@ -25,7 +26,7 @@ PHASES: Final = (
     "repeated",
 )
 """Phases from the kill to the next new step, in order.
-detect: the kill is noticed. decide: the wrappers decide what to do. processes: the script starts. imports: the script has imported.
+detect: the kill is noticed. decide: the wrappers decide what to do. nodes: the launcher has other ones. processes: the script starts. imports: the script has imported.
 script: the script asks for a process group. process group: the ranks are connected. state: it is loaded. first step: the first step
 ends on all nodes. repeated: steps that had been made before."""
 
@@ -50,10 +51,10 @@ class Loss:
     """Seconds from the kill to the end of the first step that had not been made before."""
     all_nodes_s: float
     """Seconds from the kill to the end of the first such step in which all nodes took part."""
-    repeated_steps: int
-    """Steps that all ranks made twice."""
-    dropped_batches: int
-    """Batches of single ranks that no step used."""
+    repeated_steps: int | None
+    """Steps that all ranks made twice; None if the program makes no steps."""
+    dropped_batches: int | None
+    """Batches of single ranks that no step used; None if the program makes no steps."""
     lost_node_s: float
     """Seconds of nodes without progress until all nodes took part again."""
     moved_s: float | None
@@ -211,7 +212,9 @@ class Way:
         if course.moment.is_whole_node and ends is _replaced:
             ends = _replaced_node
         for phase, end_s in ends(course).items():
-            if end_s is not None:
+            if (
+                end_s is not None and end_s >= from_s
+            ):  # An agent may notice the first of several kills.
                 phases[phase], from_s = end_s - from_s, end_s
         before = {(m.node, m.step) for m in course.marks if m.name == "step" and m.at_s <= at_s}
         again = {(m.node, m.step) for m in course.after("step", course.survivors)}

@@ -16,19 +16,16 @@ from typing import Final
 
 from recovery.lost_ranks import load, p95
 from recovery.lost_ranks_nodes import Nodes, free_port
+from recovery.snapshot_overhead import measure
 
 NODES: Final = 2
 WAYS: Final[Mapping[str, Mapping[str, str]]] = {
     "restart": {"HOLDFAST_RECOVERY": "restart", "HOLDFAST_MEMORY": "off"},
     "in_process": {"HOLDFAST_RECOVERY": "in_process", "HOLDFAST_MEMORY": "off"},
-    "store": {"HOLDFAST_MEMORY": "off"},
-    "memory": {"HOLDFAST_MEMORY": "auto"},
 }
-"""Variables of each way to recover."""
-REPLICATED: Final = ("restart", "in_process")
-"""Ways for a model in DDP; the first one is the reference."""
-SHARDED: Final = ("store", "memory")
-"""Ways for a model in FSDP2; the first one is the reference."""
+"""Variables of each way to recover; the first one is the reference."""
+SHARDED: Final = "sharded"
+"""The model of `snapshot_overhead.py`."""
 NO_SAVES: Final = "1000000 steps"
 """A checkpoint would change the peak of memory and the duration of some steps."""
 WARMUP_STEPS: Final = 20
@@ -50,7 +47,7 @@ torch.set_num_threads(1)
 WIDTH, DEPTH, BATCH, STEPS = (int(os.environ[name]) for name in ("WIDTH", "DEPTH", "BATCH", "STEPS"))
 run = Run.start()
 layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH)]
-model = run.wrap(torch.nn.Sequential(*layers, torch.nn.Dropout(0.1)), shard=os.environ["SHARD"] == "1")
+model = run.wrap(torch.nn.Sequential(*layers, torch.nn.Dropout(0.1)))
 optimizer = torch.optim.AdamW(model.parameters())
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
 # All rows share the memory of one. A pass is longer than the training, so that all steps do the same work.
@@ -62,9 +59,8 @@ for x in run.steps(loader, total=STEPS):
     wall_s.append(time.perf_counter())
     cpu_s.append(time.process_time())
     if len(wall_s) == STEPS:  # Before the last checkpoint, which would be part of the peak.
-        here = [getattr(p, "_local_tensor", p).nbytes for p in model.parameters()]
-        moments = [getattr(t, "_local_tensor", t).nbytes for s in optimizer.state.values() for t in s.values()]
-        parameters, moments = sum(here), sum(moments)
+        parameters = sum(p.nbytes for p in model.parameters())
+        moments = sum(t.nbytes for s in optimizer.state.values() for t in s.values())
         # The wrapper holds the copies of snapshots.
         status = [Path(f"/proc/{pid}/status").read_text() for pid in ("self", os.environ["HOLDFAST_WRAPPER"])]
         peak_kb = sum(int(re.findall(r"VmHWM:\\s*(\\d+)", text)[0]) for text in status)
@@ -92,19 +88,11 @@ class Size:
     batch: int
     steps: int
     """Measured steps of each training."""
-    ways: Sequence[str] = REPLICATED
-
-    @property
-    def is_sharded(self) -> bool:
-        """Whether each rank has a part of the model."""
-        return self.ways == SHARDED
 
 
 SIZES: Final = {
     "small": Size(width=256, depth=2, batch=256, steps=400),
     "large": Size(width=1024, depth=12, batch=16, steps=60),
-    # Long enough for several snapshots with `auto`.
-    "sharded": Size(width=768, depth=6, batch=64, steps=200, ways=SHARDED),
 }
 
 
@@ -128,13 +116,21 @@ def main() -> None:
     """Train, measure and print."""
     parser = argparse.ArgumentParser(prog="python -m recovery.step_overhead", description=__doc__)
     parser.add_argument("--times", type=int, default=5, help="trainings of each kind")
-    parser.add_argument("--only", nargs="+", choices=tuple(SIZES), default=list(SIZES))
+    models = (*SIZES, SHARDED)
+    parser.add_argument("--only", nargs="+", choices=models, default=list(models))
     parser.add_argument("--out", type=Path, help="file for the figures as JSON")
+    parser.add_argument(
+        "--minutes", type=float, default=4.5, help=f"duration of the training of `{SHARDED}`"
+    )
     arguments = parser.parse_args()
     print(f"{os.cpu_count()} cores, load {load()} at the start", flush=True)
-    found = _measure_all(arguments.only, arguments.times)
+    if SHARDED in arguments.only:
+        out: Path | None = arguments.out
+        measure(arguments.minutes, out and out.with_stem(f"{out.stem}-{SHARDED}"))
+    sizes = [size for size in arguments.only if size in SIZES]
+    found = _measure_all(sizes, arguments.times)
     print(f"load {load()} at the end\n")
-    if arguments.out:
+    if arguments.out and found:
         figures = {
             size: {way: [asdict(one) for one in all_] for way, all_ in ways.items()}
             for size, ways in found.items()
@@ -150,12 +146,10 @@ Results = Mapping[str, Sequence[Training]]
 
 def _measure_all(sizes: Sequence[str], times: int) -> dict[str, Results]:
     """Train in turns, as the machine may get busier, and each way first every other time."""
-    found: dict[str, dict[str, list[Training]]] = {
-        s: {way: [] for way in SIZES[s].ways} for s in sizes
-    }
+    found: dict[str, dict[str, list[Training]]] = {s: {way: [] for way in WAYS} for s in sizes}
     for number in range(times):
         for size in sizes:
-            for way in SIZES[size].ways if number % 2 else SIZES[size].ways[::-1]:
+            for way in WAYS if number % 2 else reversed(WAYS):
                 progress = f"{number + 1} of {times}: {size}, {way}"
                 print(f"\r{progress:<40}", end="", file=sys.stderr)
                 with tempfile.TemporaryDirectory() as home:
@@ -171,7 +165,6 @@ def _train(home: Path, size: Size, way: str) -> Training:
     script.write_text(SCRIPT, encoding="utf-8")
     shared = {
         **WAYS[way],
-        "SHARD": str(int(size.is_sharded)),
         "HOLDFAST_EVERY": NO_SAVES,
         "HOLDFAST_MASTER_PORT": str(free_port()),
         "SKYPILOT_NUM_NODES": str(NODES),

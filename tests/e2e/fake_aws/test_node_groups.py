@@ -12,6 +12,7 @@ from e2e.fake_aws.catalog import CPUS
 from e2e.fake_aws.cloud import FakeAws
 from e2e.fake_aws.holdfast_service import BUCKET, HoldfastService, s3_server
 from support.live_service import EXAMPLE
+from support.loss_breakdown import LossBreakdown, append_breakdown
 
 STEPS = 400
 PACED = Path(__file__).with_name("paced.py")
@@ -89,10 +90,27 @@ def test_other_groups_keep_training_while_one_is_replaced(
         assert job["drills"] == 1
         replaced = service.events(job_id, "RanksReplaced")
         assert [event["body"]["ranks"] for event in replaced] == [[2], [1]]
-        assert service.json("bill", job_id)["lost_steps"] == 0
+        lost_steps = service.json("bill", job_id)["lost_steps"]
+        assert lost_steps == 0
         assert not aws.instances(), "nothing is left running"
         _check_bill(aws, service, job_id)
         assert _final_weights(service, job_id) == _uninterrupted_weights(service, tmp_path)
+        _record_breakdown(aws, service, job_id, far, lost_steps)
+
+
+def _record_breakdown(
+    aws: FakeAws, service: HoldfastService, job_id: str, group: str, lost_steps: int
+) -> None:
+    """Record what the last loss of a group cost, for the benchmark."""
+    preempted = [each for each in aws.events("preempt") if group in str(each["name"])]
+    append_breakdown(
+        LossBreakdown.of_events(
+            datetime.fromisoformat(str(preempted[-1]["at"])),
+            service.events(job_id),
+            nodes=len(GROUPS),
+            repeated_steps=lost_steps,
+        )
+    )
 
 
 def _step(service: HoldfastService, job_id: str) -> int:

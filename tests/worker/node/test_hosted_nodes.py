@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from pathlib import Path
 
 import pytest
+from holdfast_worker.node.rank_variables import hosted_node_variables
 from holdfast_worker.protocol.reports import ReportKind
 from worker.support.nodes_driver import Nodes
 from worker.support.run_driver import wait_until
@@ -38,6 +40,17 @@ def assert_equal(nodes: Nodes, undisturbed: Nodes) -> None:
     assert nodes.results == undisturbed.results
     assert nodes.losses(0) == undisturbed.losses(0)
     assert nodes.counts(ReportKind.TRAINING_STARTED, ReportKind.RANKS_RESTARTED) == [1, 0]
+
+
+@pytest.mark.parametrize(("given", "machine"), [("", socket.gethostname()), ("rack-7", "rack-7")])
+def test_hosted_ranks_are_on_another_machine_for_nccl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, machine: str
+) -> None:
+    monkeypatch.setenv("NCCL_HOSTID", given)
+
+    variables = hosted_node_variables(tmp_path, 2, 1001, None)
+
+    assert variables["NCCL_HOSTID"] == f"{machine}-2-1001"
 
 
 @pytest.mark.full
@@ -99,8 +112,9 @@ def test_too_few_nodes_wait_for_a_replacement(tmp_path: Path, undisturbed: Nodes
 def test_host_without_room_waits_for_a_replacement(tmp_path: Path, undisturbed: Nodes) -> None:
     nodes = elastic(tmp_path, "--no-room")
     nodes.kill(2)
-    run_dir = nodes.run_dir(1).path
-    wait_until(lambda: len([*run_dir.glob("hosted-2-*")]) == 2)
+    log = nodes.run_dir(1).hosted_log_file(2)
+    # The second time, the interpreter may have to start first.
+    wait_until(lambda: log.exists() and log.read_text().count("MemoryError: no room") == 2)
     time.sleep(4)
 
     nodes.replace(2)

@@ -95,6 +95,22 @@ def test_messages_reach_the_first_node_and_its_own_reach_all(port: int) -> None:
     assert not any(isinstance(events, Received) and events.node != 0 for events in others[1].events)
 
 
+def test_wait_ends_with_any_event_but_positions(port: int) -> None:
+    first, second = Member(0, 2, port), Member(1, 2, port)
+    found = []
+
+    with opened(first, second):
+        wait_until(lambda: first.has(Connected(1)))
+        wait_until(lambda: second.has(Connected(0)))
+        first.channel.wait(0.0)
+        for body in ({"pulses": []}, {"told": []}):
+            second.channel.send(body)
+            wait_until(lambda body=body: first.has(Received(1, body)))  # type: ignore[misc]
+            found.append((first.channel.wait(0.0), first.channel.wait(0.0)))
+
+    assert found == [(False, False), (True, False)]
+
+
 def test_last_message_before_closing_is_delivered(port: int) -> None:
     first, second = Member(0, 2, port), Member(1, 2, port)
     last = {"found": ["x" * 1000] * 100}

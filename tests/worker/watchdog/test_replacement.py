@@ -18,7 +18,14 @@ from holdfast_worker.watchdog.messages import (
     Message,
 )
 from holdfast_worker.watchdog.regrouping import NODE_TIMEOUT_S
-from holdfast_worker.watchdog.replacement import LEADER_TIMEOUT_S, Replacement, Surroundings
+from holdfast_worker.watchdog.replacement import (
+    LEADER_TIMEOUT_S,
+    PAUSE_S,
+    RECOVERY_PAUSE_S,
+    RECOVERY_PAUSES_FOR_S,
+    Replacement,
+    Surroundings,
+)
 
 NODES = 3
 KILLED = FailureCause(137, 5, "rank 1 on node 1 was killed by signal 9")
@@ -104,6 +111,44 @@ def test_disconnected_node_is_replaced_when_a_rank_misses_it(leader: Wrapper) ->
     assert nothing == (None, [])
     assert leader.decisions == [1]
     assert leader.election.elect(60.0, 5) is None, "the loss no longer ends the attempt"
+
+
+def test_polls_are_more_frequent_for_a_while_after_a_loss(leader: Wrapper) -> None:
+    pauses = []
+    leader.replacement.poll(1.0)
+    pauses.append(leader.replacement.pause_s)
+    leader.lose(2, 2.0)
+
+    for now_s in (2.0, 2.0 + RECOVERY_PAUSES_FOR_S):
+        leader.replacement.poll(now_s)
+        pauses.append(leader.replacement.pause_s)
+
+    assert pauses == [PAUSE_S, RECOVERY_PAUSE_S, PAUSE_S]
+
+
+def test_polls_are_as_before_once_the_group_is_formed(leader: Wrapper) -> None:
+    leader.lose(2, 1.0)
+    leader.replacement.handle(1, GroupRequests((request(1),)))
+    leader.replacement.poll(1.0)
+    GroupFiles(leader.run_dir).request(request(0))
+    leader.connected.add(2)
+    leader.replacement.mark_connected(4.0, 2, 1)
+    leader.replacement.poll(4.0)
+    while_waiting = leader.replacement.pause_s
+    leader.replacement.handle(2, GroupRequests((request(2, is_new=True),)))
+
+    leader.replacement.poll(4.1)
+    leader.replacement.poll(4.2)
+
+    assert (while_waiting, leader.replacement.pause_s) == (RECOVERY_PAUSE_S, PAUSE_S)
+
+
+def test_replacement_polls_more_often_from_its_start(tmp_path: Path) -> None:
+    new = Wrapper(tmp_path, 1, is_new=True)
+
+    new.replacement.poll(1.0)
+
+    assert new.replacement.pause_s == RECOVERY_PAUSE_S
 
 
 def test_group_is_formed_with_the_replacement(leader: Wrapper) -> None:

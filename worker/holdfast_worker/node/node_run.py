@@ -308,9 +308,10 @@ class NodeRun:
             self._topology = replace(self._topology, master_port=port)
 
     def _wait(self, agent: subprocess.Popen[bytes], echo: LogTail, watchdog: Watchdog) -> int:
-        while _is_running(agent):
+        while agent.poll() is None:
             echo.copy()
             self._poll(agent, watchdog)
+            watchdog.pause(partial(_wait_for, agent))
         echo.copy()
         return agent.returncode
 
@@ -348,15 +349,14 @@ class NodeRun:
 
     def _options(self, ranks: int) -> list[str]:
         at = self._topology
-        nodes = [
-            f"--nnodes={at.nodes}",
-            f"--node-rank={at.node_rank}",
-            f"--master-addr={at.master_address}",
-            f"--master-port={at.master_port}",
-        ]
+        place = at.nodes, at.node_rank, at.master_address, at.master_port
+        if self._replaces_ranks:
+            # An agent that knows all nodes cannot start ranks again while those of other nodes run. Any port will do for its own store;
+            # with `--standalone`, it would wait for up to 0.3 s before it looks for other agents.
+            place = 1, 0, "127.0.0.1", 0
+        names = ("nnodes", "node-rank", "master-addr", "master-port")
         return [
-            # An agent that knows all nodes cannot start ranks again while those of other nodes run.
-            *(["--standalone"] if self._replaces_ranks else nodes),
+            *(f"--{name}={value}" for name, value in zip(names, place, strict=True)),
             f"--nproc-per-node={ranks}",
             "--max-restarts=0",
             f"--signals-to-handle={TORCHRUN_SIGNALS}",
@@ -419,9 +419,6 @@ class NodeRun:
         return 128 - torchrun_code if torchrun_code < 0 else torchrun_code
 
 
-def _is_running(agent: subprocess.Popen[bytes]) -> bool:
-    try:
-        agent.wait(POLL_S)
-    except subprocess.TimeoutExpired:
-        return True
-    return False
+def _wait_for(agent: subprocess.Popen[bytes], timeout_s: float) -> None:
+    with suppress(subprocess.TimeoutExpired):
+        agent.wait(timeout_s)

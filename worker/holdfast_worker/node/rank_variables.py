@@ -72,9 +72,10 @@ def hosted_node_variables(
 
     `leader`: node 0, if it is of another group than this node; None if all nodes are one placement.
     """
-    default = {HOST_ID: f"{socket.gethostname()}-{node}-{start}"}
+    machine = environment().get(HOST_ID) or socket.gethostname()
     return {
-        **(default if HOST_ID not in environment() else {}),
+        # NCCL refuses two ranks of the same machine on one GPU, also if the job itself names its machines.
+        HOST_ID: f"{machine}-{node}-{start}",
         **(_hosted_group(node, leader) if leader else {SkyEnv.NODE_RANK.value: str(node)}),
         Env.RUN_DIR.value: str(run_dir),
         Env.NODE_START.value: "1",

@@ -118,6 +118,11 @@ class CauseElection:
         """Record that a node has reconnected or has exited."""
         self._disconnected.pop(node, None)
 
+    @property
+    def misses_nodes(self) -> bool:
+        """Whether the connection to a node is broken."""
+        return bool(self._disconnected)
+
     def restart_timeouts(self, at_s: float) -> None:
         """Restart the timeouts of disconnected nodes."""
         self._disconnected = dict.fromkeys(self._disconnected, at_s)

@@ -16,7 +16,7 @@ from typing import Final
 
 from holdfast_worker.run_dir import GROUP_FILE, RunDir, read_json
 
-POLL_S: Final = 0.02
+POLL_S: Final = 0.005
 """Interval at which a rank looks for an answer.
 A lower value burns a core; a higher value delays the next step."""
 

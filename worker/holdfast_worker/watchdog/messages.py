@@ -20,7 +20,8 @@ MAX_TEXT_CHARS: Final = 2 * MAX_DETAIL_CHARS
 """Characters of a text.
 A lower value cuts sentences; a higher value lets strangers fill logs."""
 READY: Final = "ready"
-"""The key of `RanksReady`, which the channel reads as well."""
+POSITIONS: Final = "pulses"
+"""The keys of `RanksReady` and `RankPositions`, which the channel reads as well."""
 MAX_INTEGER: Final = 2**53
 """Upper bound of an integer, below which a float is exact."""
 
@@ -154,7 +155,7 @@ def encode(  # noqa: C901, PLR0911, PLR0912 - one for each kind
     """Encode a message as JSON. Times become ages, as clocks of nodes differ."""
     match message:
         case RankPositions(heartbeats):
-            return {"pulses": [_encode_heartbeat(each, now_s) for each in heartbeats]}
+            return {POSITIONS: [_encode_heartbeat(each, now_s) for each in heartbeats]}
         case CauseReported(cause):
             return {"told": _encode_cause(cause)}
         case InspectRequest():

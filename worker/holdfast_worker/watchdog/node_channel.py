@@ -25,7 +25,7 @@ from holdfast_worker.console import log_info
 from holdfast_worker.protocol.reports import Json
 from holdfast_worker.topology.nodes import Topology
 from holdfast_worker.watchdog.hosting import STARTS_PER_NODE
-from holdfast_worker.watchdog.messages import READY
+from holdfast_worker.watchdog.messages import POSITIONS, READY
 
 LEADER: Final = 0
 """The node that listens."""
@@ -164,6 +164,8 @@ class NodeChannel:
         self._address = address
         self._warn_after_s = warn_after_s
         self._events = SimpleQueue[ChannelEvent]()
+        self._has_news = threading.Event()
+        """Set with each event but positions, which are frequent with many nodes and are not urgent."""
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -212,6 +214,17 @@ class NodeChannel:
         with suppress(Empty):
             while True:
                 yield self._events.get_nowait()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for an event other than positions, since the last call; return whether there is one."""
+        has_news = self._has_news.wait(timeout_s)
+        self._has_news.clear()
+        return has_news
+
+    def _put(self, event: ChannelEvent) -> None:
+        self._events.put(event)
+        if not (isinstance(event, Received) and POSITIONS in event.body):
+            self._has_news.set()
 
     def _run(self) -> None:
         asyncio.run(self._main())
@@ -329,14 +342,14 @@ class NodeChannel:
                     heard_s = time.monotonic()
                     if parse_line(line).get(READY) is True and not is_ready:
                         is_ready = True
-                        self._events.put(ReadyOnStandby(node))
+                        self._put(ReadyOnStandby(node))
                 if time.monotonic() - heard_s > IDLE_TIMEOUT_S:
                     return False
             may_take_over = True
         finally:
             self._standby.discard(writer)
             if is_ready and not may_take_over:
-                self._events.put(ReadyOnStandby(node, is_ready=False))
+                self._put(ReadyOnStandby(node, is_ready=False))
         return start >= self._starts.get(node, 0)
 
     async def _connect(self) -> None:
@@ -393,7 +406,7 @@ class NodeChannel:
         if former:
             former.transport.abort()
         self._writers[node] = writer
-        self._events.put(Connected(node, start))
+        self._put(Connected(node, start))
         try:
             while True:
                 async with asyncio.timeout(IDLE_TIMEOUT_S):
@@ -401,13 +414,13 @@ class NodeChannel:
                 if not line or self._writers.get(node) is not writer:
                     return
                 if body := parse_line(line):
-                    self._events.put(Received(node, body, time.monotonic()))
+                    self._put(Received(node, body, time.monotonic()))
         except (OSError, ValueError):
             return
         finally:
             if self._writers.get(node) is writer:
                 del self._writers[node]
-                self._events.put(Disconnected(node))
+                self._put(Disconnected(node))
 
 
 def _encode_line(body: Mapping[str, Json]) -> bytes:

@@ -135,7 +135,7 @@ class Regrouping:
     @property
     def has_waiting(self) -> bool:
         """Whether a rank asks for a new group, although no loss is known here."""
-        return self.loss is None and self._is_waiting
+        return self.loss is None and self.is_waiting
 
     def is_overdue(
         self, now_s: float, start_s: float, *, is_isolated: bool, waits_for_node: bool = False
@@ -145,7 +145,7 @@ class Regrouping:
         `start_s`: the duration of the first start. `is_isolated`: this node cannot reach the leader, or as the leader some node that
         is not missing. `waits_for_node`: a node may be missing, as far as this one knows.
         """
-        if not self._is_waiting:
+        if not self.is_waiting:
             self._waiting_since_s = None
             return False
         if self._waiting_since_s is None:
@@ -156,7 +156,8 @@ class Regrouping:
         return now_s - self._waiting_since_s > limit_s
 
     @property
-    def _is_waiting(self) -> bool:
+    def is_waiting(self) -> bool:
+        """Whether a rank asks for a new group."""
         return any(
             request.generation > self._formed
             for requests in self._requests.values()

@@ -32,6 +32,15 @@ from holdfast_worker.watchdog.regrouping import NODE_TIMEOUT_S, Regrouping
 LEADER_TIMEOUT_S: Final = 60.0
 """Time for a node that replaces another one to reach node 0.
 A lower value gives up on a busy machine; a higher value pays for a node for which no other waits."""
+PAUSE_S: Final = 0.1
+"""Interval of polls.
+A lower value burns a core; a higher value delays a recovery."""
+RECOVERY_PAUSE_S: Final = 0.02
+"""Interval of polls while ranks are replaced.
+A lower value burns a core; a higher value delays the next step."""
+RECOVERY_PAUSES_FOR_S: Final = 30.0
+"""Time after a loss for which polls have the shorter interval.
+A lower value delays recoveries on busy machines; a higher value burns a part of a core while there is no capacity."""
 LEAVES_WITHOUT: Final = "the job has to leave its nodes while others are missing"
 IN_VAIN: Final = "ranks lost their connections to others, which did not return in time"
 
@@ -99,6 +108,12 @@ class Replacement:
         """When all ranks of a new node were ready to take over."""
         self.waits_for_leader = is_new
         """Whether node 0 has not decided yet what the ranks of this new node do."""
+        self._is_recovering = False
+        """Whether node 0 has decided that ranks are replaced, and not yet in which group."""
+        self._calm_s: float | None = None
+        """When this node last knew of no loss; None before the first poll."""
+        self.pause_s = PAUSE_S
+        """Seconds until the next poll."""
         self._opened_s: float | None = None
         self._start_s: float | None = None
         """Time from the start of the ranks to their first step; None before it."""
@@ -200,6 +215,7 @@ class Replacement:
             self._requests = requests
             self._regrouping.update(self._around.node, requests)
             self._send_requests()
+        self._set_pause(now_s)
         if self._opened_s is None:
             self._opened_s = now_s
         if self._start_s is None and self._run_dir.has_trained():
@@ -226,6 +242,19 @@ class Replacement:
             waited = FailureCause(Exit.FAILED, self._around.step(), IN_VAIN, is_consequence=True)
             return self._regrouping.root_cause(waited)
         return None
+
+    def _set_pause(self, now_s: float) -> None:
+        """Poll more often for a while after a loss, as nodes wait."""
+        is_calm = not (
+            self._is_recovering
+            or self.waits_for_leader
+            or self._regrouping.is_waiting
+            or self._around.election.misses_nodes
+        )
+        if is_calm or self._calm_s is None:
+            self._calm_s = now_s
+        is_short = not is_calm and now_s - self._calm_s < RECOVERY_PAUSES_FOR_S
+        self.pause_s = RECOVERY_PAUSE_S if is_short else PAUSE_S
 
     @property
     def _absent_nodes(self) -> AbstractSet[int]:
@@ -372,6 +401,7 @@ class Replacement:
         with suppress(OSError):
             self._files.answer(answer)
         self.waits_for_leader = False
+        self._is_recovering = not answer.is_formed
         is_known = self._regrouping.has_formed(answer)
         self._regrouping.accept(answer)
         if answer.is_formed:

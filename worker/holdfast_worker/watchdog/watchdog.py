@@ -7,8 +7,8 @@ connection to the leader decides on its own observations. Standard library only.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Final
 
 from holdfast_worker.console import log_info
@@ -54,7 +54,7 @@ from holdfast_worker.watchdog.node_channel import (
     Received,
 )
 from holdfast_worker.watchdog.node_drills import NodeDrills
-from holdfast_worker.watchdog.replacement import Replacement, Surroundings
+from holdfast_worker.watchdog.replacement import PAUSE_S, Replacement, Surroundings
 from holdfast_worker.watchdog.restart_agreement import RestartAgreement
 from holdfast_worker.watchdog.stall import MAX_GAP_S, Stall, StallDetector, has_progressed
 
@@ -70,7 +70,6 @@ A lower value cuts off exit handlers of scripts; a higher value pays for ranks t
 INSPECTION_TIMEOUT_S: Final = 30.0
 """Time for other nodes to inspect their ranks.
 A lower value decides without them; a higher value pays for nodes that hang."""
-PAUSE_S: Final = 0.1
 
 
 class Watchdog:
@@ -137,13 +136,9 @@ class Watchdog:
         self.cause: FailureCause | None = None
         """Why all ranks of all nodes have to end; None while they may continue."""
 
-    @contextmanager
-    def opened(self) -> Iterator[None]:
+    def opened(self) -> AbstractContextManager[None]:
         """Open the channel to the other nodes."""
-        with ExitStack() as closing:
-            if self._channel:
-                closing.enter_context(self._channel.opened())
-            yield
+        return self._channel.opened() if self._channel else nullcontext()
 
     def _surroundings(self) -> Surroundings:
         return Surroundings(
@@ -201,6 +196,14 @@ class Watchdog:
             self.stop_all(overdue)
         self._evaluate(now_s)
 
+    def pause(self, sleep: Callable[[float], object] = time.sleep) -> None:
+        """Wait until the next poll is due, or another node has sent something.
+
+        `sleep`: waits on a single node.
+        """
+        pause_s = self._replacement.pause_s if self._replacement else PAUSE_S
+        (self._channel.wait if self._channel else sleep)(pause_s)
+
     def replace_ranks(self) -> None:
         """Watch new ranks in place of those of this node, which have ended."""
         assert self._replacement, "the run replaces ranks"
@@ -218,7 +221,7 @@ class Watchdog:
                 if self._own_cause is None:
                     now_s, step = self._clock(), self._step
                     self._report_cause(now_s, self._failures.of_agent(code, step))
-                time.sleep(PAUSE_S)
+                self.pause()
 
     def assemble(self, is_leaving: Callable[[], bool]) -> Assembly:
         """Wait for the nodes of all groups, before the ranks start.
@@ -249,7 +252,7 @@ class Watchdog:
                 if self._replacement:
                     self._replacement.start(self._begun or {}, is_new=found is Assembly.JOINS)
                 return found
-            time.sleep(PAUSE_S)
+            self.pause()
         return Assembly.LEAVES
 
     @property
