@@ -11,13 +11,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from fault_injection.lost_nodes import Disturbed, Kind, Schedule, Undisturbed, draw
 from support.repetitions import FAULT_SEEDS
 from support.requirements import skip_or_fail
 from worker.support.node_network import NodeNetwork, NotPossible
 from worker.support.nodes_driver import Nodes
 from worker.support.run_driver import end_all
-
-from fault_injection.lost_nodes import Disturbed, Kind, Schedule, Undisturbed, draw
 
 SEEDS = range(max(1, FAULT_SEEDS // 10 - 1))
 MORE_SEEDS = [

@@ -248,12 +248,13 @@ def _use_spare(words: Sequence[str]) -> None:
     def execute_child(popen: subprocess.Popen[Any], *given: Any) -> None:
         if spares and {AGENT, PROGRAM} & set(given[0][1:4]):
             program, files = _ordered(given)
-            spares.pop().run(program, files)
-            popen.pid = spare.pid
-            popen._child_created = True
-            popen._close_pipe_fds(*given[10:16])
-        else:
-            start(popen, *given)
+            with suppress(OSError):  # A test may have killed it.
+                spares.pop().run(program, files)
+                popen.pid = spare.pid
+                popen._child_created = True
+                popen._close_pipe_fds(*given[10:16])
+                return
+        start(popen, *given)
 
     subprocess.Popen._execute_child = execute_child
 
