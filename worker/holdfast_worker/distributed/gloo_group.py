@@ -54,16 +54,16 @@ class _Threads:
     """Whether no collective runs."""
     at_s: float
 
-    def have_rested_since(self, earlier: _Threads) -> bool:
-        """Whether no collective has run since an earlier look, while connections were looked after."""
-        return (
-            self.at_s - earlier.at_s > ASLEEP_S
-            and self.are_asleep
-            and self.collectives == earlier.collectives
-            and all(
-                waits >= earlier.connections.get(thread, 0) + PASSES
-                for thread, waits in self.connections.items()
-            )
+    def have_slept_since(self, earlier: _Threads) -> bool:
+        """Whether no collective has run since an earlier look."""
+        is_same = self.are_asleep and self.collectives == earlier.collectives
+        return is_same and self.at_s - earlier.at_s > ASLEEP_S
+
+    def have_looked_since(self, earlier: _Threads) -> bool:
+        """Whether all messages that had arrived before an earlier look have been handed over."""
+        return all(
+            waits >= earlier.connections.get(thread, 0) + PASSES
+            for thread, waits in self.connections.items()
         )
 
 
@@ -109,11 +109,13 @@ class GlooGroup:
             self._rest = None
         elif self._rest is None or threads.collectives != self._rest.collectives:
             self._rest = threads
-        elif threads.have_rested_since(self._rest):
-            if self._is_cut:
-                return True
+        elif not threads.have_slept_since(self._rest):
+            pass
+        elif not self._is_cut:
             self._cut()
             self._is_cut, self._rest = True, threads
+        elif threads.have_looked_since(self._rest):
+            return True
         return False
 
     def abandon(self) -> None:
