@@ -106,6 +106,45 @@ def test_disconnected_node_is_replaced_when_a_rank_misses_it(leader: Wrapper) ->
     assert leader.election.elect(60.0, 5) is None, "the loss no longer ends the attempt"
 
 
+def test_rank_fails_after_another_node_has_disconnected(leader: Wrapper) -> None:
+    leader.lose(2, 1.0)
+
+    ending = leader.replacement.begin(1.0, KILLED, 1)
+    leader.replacement.poll(1.0)
+
+    assert ending is None
+    assert leader.decisions == [1, 1], "both are replaced"
+    assert leader.election.elect(60.0, 5) is None
+
+
+def recover_twice(leader: Wrapper) -> None:
+    """Recover as often as is possible without a step in between."""
+    for generation in (1, 2):
+        assert leader.replacement.begin(1.0, KILLED, 1) is None
+        if generation == 1:
+            requests = [request(rank, is_new=rank == 1) for rank in range(NODES)]
+            GroupFiles(leader.run_dir).request(requests[0])
+            for node in (1, 2):
+                leader.replacement.handle(node, GroupRequests((requests[node],)))
+            leader.replacement.poll(1.0)
+
+
+def test_node_whose_rank_died_first_is_lost_once(leader: Wrapper) -> None:
+    recover_twice(leader)
+
+    leader.lose(1, 1.1)
+    leader.replacement.poll(1.2)
+
+    assert leader.election.elect(60.0, 5) is None, "it is the same loss"
+    assert leader.replacement.begin(1.3, KILLED, 1) is None, "its ranks are being replaced"
+
+
+def test_new_rank_that_fails_again_ends_the_attempt(leader: Wrapper) -> None:
+    recover_twice(leader)
+
+    assert leader.replacement.begin(1.1, KILLED, 1) == KILLED
+
+
 def test_group_is_formed_with_the_replacement(leader: Wrapper) -> None:
     leader.lose(2, 1.0)
     leader.replacement.handle(1, GroupRequests((request(1),)))
@@ -246,6 +285,36 @@ def test_host_that_failed_is_not_lost_as_well(tmp_path: Path) -> None:
     [*_, hosting] = [each.hosts for each in leader.sent if isinstance(each, HostingDecision)]
     assert ending is None
     assert hosting[2].start == 2
+    assert leader.election.elect(60.0, 5) is None, "no loss ends the attempt"
+
+
+def test_node_that_is_back_before_its_host_keeps_its_ranks(tmp_path: Path) -> None:
+    leader = elastic_leader(tmp_path)  # Its connection only broke, while another node was suspected.
+    leader.connected.add(2)
+
+    leader.replacement.mark_connected(1.5, 2, 0)
+    leader.replacement.handle(2, GroupRequests((request(2),)))
+    leader.replacement.poll(1.6)
+
+    [*_, hosting] = [each.hosts for each in leader.sent if isinstance(each, HostingDecision)]
+    assert hosting == {}
+    assert isinstance(leader.sent[-1], GroupDecision)
+    assert leader.sent[-1].answer.is_formed
+
+
+def test_former_host_that_is_late_is_not_the_node(tmp_path: Path) -> None:
+    leader = elastic_leader(tmp_path)
+    leader.lose(1, 1.5)  # It was chosen to host node 2.
+    leader.replacement.poll(1.6)
+    leader.connected.add(2)
+
+    leader.replacement.mark_connected(1.7, 2, 1)
+    leader.replacement.handle(2, GroupRequests((request(2, is_new=True),)))
+    leader.lose(2, 1.8)
+    leader.replacement.poll(1.9)
+
+    [*_, hosting] = [each.hosts for each in leader.sent if isinstance(each, HostingDecision)]
+    assert (hosting[2].node, hosting[2].start) == (0, 2)
     assert leader.election.elect(60.0, 5) is None, "no loss ends the attempt"
 
 
