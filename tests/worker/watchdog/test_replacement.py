@@ -2,96 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from holdfast_worker.protocol.environment import WAITS_FILE, Exit
-from holdfast_worker.run_dir import RunDir
-from holdfast_worker.watchdog.failure_cause import CauseElection, FailureCause
+from holdfast_worker.watchdog.failure_cause import FailureCause
 from holdfast_worker.watchdog.group_files import GroupFiles, GroupRequest
-from holdfast_worker.watchdog.hosting import Hosting
 from holdfast_worker.watchdog.messages import (
     GroupDecision,
     GroupRequests,
     HostingDecision,
-    Message,
 )
 from holdfast_worker.watchdog.regrouping import NODE_TIMEOUT_S
-from holdfast_worker.watchdog.replacement import LEADER_TIMEOUT_S, Replacement, Surroundings
+from holdfast_worker.watchdog.replacement import LEADER_TIMEOUT_S
+from worker.support.leading_wrapper import NODES, Wrapper, request, whole_leader
 
-NODES = 3
 KILLED = FailureCause(137, 5, "rank 1 on node 1 was killed by signal 9")
-
-
-class Wrapper:
-    """A wrapper, the nodes that it is connected to, and what it has sent."""
-
-    def __init__(
-        self,
-        path: Path,
-        node: int = 0,
-        *,
-        is_new: bool = False,
-        min_nodes: int | None = None,
-        is_grouped: bool = False,
-    ) -> None:
-        self.run_dir = RunDir(path / f"node-{node}")
-        self.run_dir.path.mkdir()
-        self.run_dir.clear()
-        self.connected = {*range(NODES)} - {node} if node == 0 else {0}
-        self.election = CauseElection(is_leader=node == 0)
-        self.sent: list[Message] = []
-        self.held: list[Mapping[int, int]] = []
-        around = Surroundings(
-            node=node,
-            nodes=NODES,
-            ranks=1,
-            connected=self.connected,
-            election=self.election,
-            send=self.sent.append,
-            hold=self.held.append,
-            step=lambda: 5,
-            has_failed=lambda: False,
-            is_ending=lambda: False,
-        )
-        self.replacement = Replacement(
-            self.run_dir,
-            around,
-            NODES,
-            Hosting(NODES, min_nodes),
-            replaces_nodes=True,
-            is_new=is_new,
-            is_grouped=is_grouped,
-        )
-
-    @property
-    def decisions(self) -> list[int]:
-        """Generations of the groups about which it has decided."""
-        return [each.answer.generation for each in self.sent if isinstance(each, GroupDecision)]
-
-    def lose(self, node: int, now_s: float) -> None:
-        self.connected.discard(node)
-        self.election.mark_disconnected(now_s, node)
-
-
-def whole_leader(path: Path, min_nodes: int | None = None, *, is_grouped: bool = False) -> Wrapper:
-    """The leader of a run in training, to which all nodes are connected."""
-    wrapper = Wrapper(path, min_nodes=min_nodes, is_grouped=is_grouped)
-    wrapper.run_dir.mark_replaceable()
-    wrapper.run_dir.mark_trained()
-    for node in (1, 2):
-        wrapper.replacement.mark_connected(0.0, node, 0)
-    return wrapper
 
 
 @pytest.fixture
 def leader(tmp_path: Path) -> Wrapper:
     return whole_leader(tmp_path)
-
-
-def request(rank: int, *, is_new: bool = False) -> GroupRequest:
-    return GroupRequest(rank=rank, generation=1, address=f"host:{rank}", is_new=is_new)
 
 
 def test_disconnected_node_is_replaced_when_a_rank_misses_it(leader: Wrapper) -> None:
@@ -289,7 +220,9 @@ def test_host_that_failed_is_not_lost_as_well(tmp_path: Path) -> None:
 
 
 def test_node_that_is_back_before_its_host_keeps_its_ranks(tmp_path: Path) -> None:
-    leader = elastic_leader(tmp_path)  # Its connection only broke, while another node was suspected.
+    leader = elastic_leader(
+        tmp_path
+    )  # Its connection only broke, while another node was suspected.
     leader.connected.add(2)
 
     leader.replacement.mark_connected(1.5, 2, 0)
