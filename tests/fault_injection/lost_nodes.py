@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -273,7 +274,7 @@ class Disturbed:
             self.run.kill(node)
         self.start()
 
-    def apply(self, planned: PlannedFault) -> None:  # noqa: C901 - one for each kind
+    def apply(self, planned: PlannedFault) -> None:  # noqa: C901, PLR0912 - one for each kind
         """Let a fault happen, unless the run has ended."""
         if self.run.wrappers[0].poll() is not None:
             return
@@ -352,16 +353,16 @@ class Disturbed:
         )
         if planned.fault is Fault.CHANNEL_CUT:
             network.cut_ports(machine, leader, ports, breaks=cut.breaks)
-            heal: Callable[[], None] = lambda: network.reconnect_ports(machine, leader, ports)
+            heal = partial(network.reconnect_ports, machine, leader, ports)
         else:
             network.cut_off(machine, breaks=cut.breaks)
-            heal = lambda: network.reconnect(machine)
+            heal = partial(network.reconnect, machine)
         self._is_cut = True
         now_s = time.monotonic()
         if cut.heals_s is not None:
             self._due.append((now_s + cut.heals_s, heal))
         if cut.replaced_s is not None and node:
-            self._due.append((now_s + cut.replaced_s, lambda: self._replace_living(node, machine)))
+            self._due.append((now_s + cut.replaced_s, partial(self._replace_living, node, machine)))
 
     def _replace_living(self, node: int, machine: Machine) -> None:
         """Replace a node that may live behind a broken network, if the others would wait for another one."""

@@ -8,6 +8,7 @@ import pytest
 from holdfast_worker.protocol.environment import WAITS_FILE, Exit
 from holdfast_worker.watchdog.failure_cause import FailureCause
 from holdfast_worker.watchdog.group_files import GroupFiles, GroupRequest
+from holdfast_worker.watchdog.hosting import STARTS_PER_NODE
 from holdfast_worker.watchdog.messages import (
     GroupDecision,
     GroupRequests,
@@ -233,6 +234,22 @@ def test_node_that_is_back_before_its_host_keeps_its_ranks(tmp_path: Path) -> No
     assert hosting == {}
     assert isinstance(leader.sent[-1], GroupDecision)
     assert leader.sent[-1].answer.is_formed
+
+
+def test_successor_of_a_host_proves_the_loss_of_hosted_ranks(tmp_path: Path) -> None:
+    leader = elastic_leader(tmp_path)
+    connect_host(leader)  # On node 1, whose connections seem to stand.
+
+    leader.replacement.mark_connected(3.0, 1, STARTS_PER_NODE)
+    leader.replacement.handle(2, GroupRequests((request(2, generation=2),)))
+    GroupFiles(leader.run_dir).request(request(0, generation=2))
+    leader.replacement.handle(1, GroupRequests((request(1, is_new=True, generation=2),)))
+    leader.replacement.poll(3.1)
+
+    [*_, hosting] = [each.hosts for each in leader.sent if isinstance(each, HostingDecision)]
+    [*_, last] = [each.answer for each in leader.sent if isinstance(each, GroupDecision)]
+    assert hosting[2].start == 2
+    assert not last.is_formed, "the ranks on the former host are not waited for"
 
 
 def test_former_host_that_is_late_is_not_the_node(tmp_path: Path) -> None:

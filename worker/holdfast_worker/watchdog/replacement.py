@@ -161,6 +161,7 @@ class Replacement:
             # A connection to a machine without power seems to stand. Its successor proves that it is lost.
             if node not in self._regrouping.missing:
                 self._begin_node(now_s, node)
+            self._lose_hosted(now_s, node)
         self._regrouping.mark_present(node)
 
     def mark_ready(self, node: int, *, is_ready: bool) -> None:
@@ -290,7 +291,14 @@ class Replacement:
         lost = self._around.election.lost_nodes(now_s, is_suspected=is_suspected)
         for node in lost:
             if self._begin_node(now_s, node, also=lost):
+                self._lose_hosted(now_s, node)
                 self._hosting.lose(node, now_s)
+
+    def _lose_hosted(self, now_s: float, node: int) -> None:
+        """Replace the ranks that a lost node has hosted, although their connections may seem to stand."""
+        for hosted in self._hosting.hosted_by(node):
+            self._begin_node(now_s, hosted)
+            self._hosting.lose(hosted, now_s)
 
     def _announce_waiting(self) -> None:
         """Tell the launcher whether another node can be replaced."""
