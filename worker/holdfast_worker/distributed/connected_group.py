@@ -121,9 +121,9 @@ class ConnectedGroup:
         self._gloo.end_connections()
 
     def abandon_stopped(self, running: Sequence[BegunCollective]) -> bool:
-        """Whether collectives that have not ended change no tensors any more, although gloo does not end them.
+        """Whether collectives that gloo does not end change no tensors any more.
 
-        The group is never destroyed then.
+        Then the group is never destroyed.
         """
         has_stopped = self._gloo.has_stopped() and not any(each.is_on_gpu for each in running)
         if has_stopped:

@@ -123,7 +123,10 @@ class GlooGroup:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.collectives))
 
     def _cut(self) -> None:
-        """Have gloo not look after its connections any more: without this, it would do nothing else for one of which it misses the end."""
+        """Have gloo not look after its connections any more.
+
+        It would do nothing else for one of which it misses the end.
+        """
         for path in FILES.iterdir():
             with suppress(OSError):
                 if path.readlink().name != POLLER:

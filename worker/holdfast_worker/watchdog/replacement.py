@@ -295,7 +295,10 @@ class Replacement:
                 self._hosting.lose(node, now_s)
 
     def _lose_hosted(self, now_s: float, node: int) -> None:
-        """Replace the ranks that a lost node has hosted, although their connections may seem to stand."""
+        """Replace the ranks that a lost node has hosted.
+
+        Their connections may seem to stand.
+        """
         for hosted in self._hosting.hosted_by(node):
             self._begin_node(now_s, hosted)
             self._hosting.lose(hosted, now_s)
