@@ -217,8 +217,8 @@ WORKER_MISTAKES: Final = (
     Mistake(
         name="gpu-tensors-summed-over-gloo",
         file=f"{W}distributed/connected_group.py",
-        old="if self._nccl and any(",
-        new="if self._nccl and not any(",
+        old="if self._nccl and begun.is_on_gpu",
+        new="if self._nccl and not begun.is_on_gpu",
         tests=("tests/worker/distributed/test_nccl_group.py",),
     ),
     Mistake(

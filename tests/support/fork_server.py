@@ -9,6 +9,7 @@ that are read while torch is imported, start the program itself.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import gc
 import importlib
@@ -42,6 +43,9 @@ AGENT: Final = "holdfast_worker.node.torchrun_agent"
 ENTRY: Final = ENTRYPOINT
 SHARED: Final = "HOLDFAST_TEST_FORKS_{kind}"
 """Environment variable: where the process listens that all test processes share."""
+NAMESPACE: Final = "HOLDFAST_TEST_NETWORK_NAMESPACE"
+"""Environment variable of a program: the file of the network namespace in which it runs, with all that it starts."""
+CLONE_NEWNET: Final = 0x40000000
 IMPORTED: Final[Mapping[str, Sequence[str]]] = {
     "service": (
         "holdfast.cli.app",
@@ -209,7 +213,18 @@ def _become(program: Program, fds: Sequence[int]) -> NoReturn:
     """Be the program, to the end."""
     become(program, fds)
     sys.path.remove(str(Path(__file__).parent))
+    if NAMESPACE in program.env:
+        _enter_network(program.env[NAMESPACE])
     _run(program)
+
+
+def _enter_network(namespace: str) -> None:
+    """Enter a network namespace; `os.setns` is new in Python 3.12."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    file = os.open(namespace, os.O_RDONLY)
+    if libc.setns(file, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "cannot enter the network namespace", namespace)
+    os.close(file)
 
 
 def _run(program: Program) -> NoReturn:
@@ -233,12 +248,13 @@ def _use_spare(words: Sequence[str]) -> None:
     def execute_child(popen: subprocess.Popen[Any], *given: Any) -> None:
         if spares and {AGENT, PROGRAM} & set(given[0][1:4]):
             program, files = _ordered(given)
-            spares.pop().run(program, files)
-            popen.pid = spare.pid
-            popen._child_created = True
-            popen._close_pipe_fds(*given[10:16])
-        else:
-            start(popen, *given)
+            with suppress(OSError):  # A test may have killed it.
+                spares.pop().run(program, files)
+                popen.pid = spare.pid
+                popen._child_created = True
+                popen._close_pipe_fds(*given[10:16])
+                return
+        start(popen, *given)
 
     subprocess.Popen._execute_child = execute_child
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -22,9 +26,11 @@ from holdfast_worker.distributed.recoverable_group import (
 from holdfast_worker.distributed.recovery_plan import NotRecoverable, Place, RecoveryPlan
 from torch import Tensor
 from torch._C._distributed_c10d import BroadcastOptions, HashStore, PrefixStore
+from worker.support.run_driver import free_port, wait_until
 
 SIZE = 3
 TIMEOUT = timedelta(seconds=30)
+STOPPED_PEER = str(Path(__file__).parents[1] / "scripts/stopped_peer.py")
 LARGE = 1024 * 1024
 """More than is copied."""
 
@@ -80,6 +86,31 @@ def ranks() -> Iterator[Ranks]:
         ranks.groups.clear()
         for group in ranks.all:
             group.close(30)
+
+
+@pytest.mark.parametrize("sender", [0, 1])
+def test_group_that_stops_within_a_message_is_abandoned(sender: int) -> None:
+    port = str(free_port())
+    words = [sys.executable, STOPPED_PEER]
+    first, second = (
+        subprocess.Popen(
+            [*words, str(rank), port, str(sender)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    )
+    try:
+        wait_until(lambda: psutil.Process(second.pid).status() == psutil.STATUS_STOPPED)
+
+        out, _ = first.communicate("\n", timeout=60)
+
+        assert (first.returncode, out) == (0, "1\n"), "it neither fails nor waits at its end"
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.communicate()
 
 
 def summed(group: RecoverableGroup, tensor: Tensor) -> RecoverableWork:

@@ -83,7 +83,10 @@ def main() -> None:
         tracked |= {"head": head, "second": second}
     if not args.untracked:
         run.track(**tracked)
-    with (args.folder / f"losses-{run.rank}").open("a") as losses:
+    with (
+        (args.folder / f"losses-{run.rank}").open("a") as losses,
+        (args.folder / f"processes-{run.rank}").open("a") as processes,
+    ):
         for inputs, targets in run.steps(loader, total=args.total):
             step = run.step
             if args.error == f"{run.rank}:{step}":
@@ -107,6 +110,8 @@ def main() -> None:
             scheduler.step()
             losses.write(f"{step} {loss.item().hex()}\n")
             losses.flush()
+            processes.write(f"{os.getpid()}\n")
+            processes.flush()
             time.sleep(args.pause)
             fall.at(step, "end")
     digest = state_dict_digest({n: full_tensor(t) for n, t in model.state_dict().items()})

@@ -12,6 +12,9 @@ import psutil
 from holdfast_worker.protocol.environment import WAITS_FILE, Exit
 from holdfast_worker.protocol.reports import ReportKind
 from holdfast_worker.run_dir import RunDir
+from holdfast_worker.watchdog.node_channel import channel_ports
+from support.fork_server import NAMESPACE
+from worker.support.node_network import CARD, Machine, NodeNetwork
 from worker.support.run_driver import RunDriver, free_port
 
 SCRIPT = str(Path(__file__).parents[1] / "scripts/lost_ranks.py")
@@ -26,14 +29,23 @@ class Nodes:
         nodes: int = 3,
         steps: int = 24,
         script: Sequence[str] | None = None,
+        network: NodeNetwork | None = None,
         **extra: str,
     ) -> None:
-        """`script`: another script with its first arguments."""
+        """`script`: another script with its first arguments.
+
+        `network`: each node is a machine in it, and so is each replacement; None: all use the addresses of this machine.
+        """
         self._script = script or (SCRIPT, str(steps), str(path))
         self.driver = RunDriver(path, every="5 steps")
         self.nodes = nodes
         self.wrappers: list[subprocess.Popen[str]] = []
+        self.machines: list[Machine] = []
+        """The machine of each node, or of the newest one in its place."""
+        self.logs: list[str] = []
+        """What wrappers logged that were killed."""
         self.attempt = 0
+        self._network = network
         self._extra = {"HOLDFAST_MAX_RESTARTS": "1", **extra}
         self._starts = [0] * nodes
 
@@ -43,17 +55,21 @@ class Nodes:
         self._arguments = arguments
         self._starts = [0] * self.nodes
         self.attempt += 1
+        if self._network:
+            self.machines = [self._network.add() for _ in range(self.nodes)]
         self.wrappers = [self._start_wrapper(node) for node in range(self.nodes)]
 
     def _start_wrapper(self, node: int) -> subprocess.Popen[str]:
         own = {}
         if "HOLDFAST_NODE_START" in self._extra:
             own["HOLDFAST_NODE_START"] = str(self._starts[node])
+        if self._network:
+            own |= {NAMESPACE: self.machines[node].namespace, "GLOO_SOCKET_IFNAME": CARD}
         self.driver.extra = {
             "HOLDFAST_MASTER_PORT": self._port,
             "HOLDFAST_RUN_DIR": str(self.run_dir(node).path),
             "SKYPILOT_NUM_NODES": str(self.nodes),
-            "SKYPILOT_NODE_IPS": "\n".join(["127.0.0.1"] * self.nodes),
+            "SKYPILOT_NODE_IPS": "\n".join(self._addresses),
             "SKYPILOT_NODE_RANK": str(node),
             **self._extra,
             **own,
@@ -61,6 +77,15 @@ class Nodes:
         # The driver counts each wrapper as an attempt.
         self.driver.attempt = self.attempt - 1
         return self.driver.start_wrapper("--nproc-per-node", "1", *self._script, *self._arguments)
+
+    @property
+    def _addresses(self) -> list[str]:
+        return [machine.address for machine in self.machines] or ["127.0.0.1"] * self.nodes
+
+    @property
+    def channel_ports(self) -> list[int]:
+        """The ports of the channel between the wrappers."""
+        return channel_ports(int(self._port))
 
     def run(self, *arguments: str) -> str:
         """Run to the end, and return what the wrappers logged."""
@@ -108,11 +133,20 @@ class Nodes:
         """Kill all processes of a node."""
         wrapper = self.wrappers[node]
         self.signal_processes(wrapper, signal.SIGKILL)
-        wrapper.communicate()
+        self.collect_log(node)
+
+    def collect_log(self, node: int) -> None:
+        """Wait for the end of a wrapper and of its ranks, and keep what it has logged."""
+        wrapper = self.wrappers[node]
+        # Without its pipes: they were read before.
+        log = "" if wrapper.stderr is None or wrapper.stderr.closed else wrapper.communicate()[1]
+        self.logs.append(f"attempt {self.attempt}, node {node}, code {wrapper.returncode}:\n{log}")
 
     def replace(self, node: int, *arguments: str) -> None:
         """Start another node in the place of one, as a launcher does; `arguments`: additional ones of its script."""
         self._starts[node] += 1
+        if self._network:
+            self.machines[node] = self._network.add()
         self._arguments = (*self._arguments, *arguments)
         self.wrappers[node] = self._start_wrapper(node)
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from holdfast_worker.protocol.environment import WAITS_FILE, Exit
-from holdfast_worker.run_dir import RunDir
-from holdfast_worker.watchdog.failure_cause import CauseElection, FailureCause
+from holdfast_worker.watchdog.failure_cause import FailureCause
 from holdfast_worker.watchdog.group_files import GroupFiles, GroupRequest
-from holdfast_worker.watchdog.hosting import Hosting
+from holdfast_worker.watchdog.hosting import STARTS_PER_NODE
 from holdfast_worker.watchdog.messages import (
     GroupDecision,
     GroupRequests,
     HostingDecision,
-    Message,
 )
 from holdfast_worker.watchdog.regrouping import NODE_TIMEOUT_S
 from holdfast_worker.watchdog.replacement import (
@@ -23,82 +20,15 @@ from holdfast_worker.watchdog.replacement import (
     PAUSE_S,
     RECOVERY_PAUSE_S,
     RECOVERY_PAUSES_FOR_S,
-    Replacement,
-    Surroundings,
 )
+from worker.support.leading_wrapper import NODES, Wrapper, request, whole_leader
 
-NODES = 3
 KILLED = FailureCause(137, 5, "rank 1 on node 1 was killed by signal 9")
-
-
-class Wrapper:
-    """A wrapper, the nodes that it is connected to, and what it has sent."""
-
-    def __init__(
-        self,
-        path: Path,
-        node: int = 0,
-        *,
-        is_new: bool = False,
-        min_nodes: int | None = None,
-        is_grouped: bool = False,
-    ) -> None:
-        self.run_dir = RunDir(path / f"node-{node}")
-        self.run_dir.path.mkdir()
-        self.run_dir.clear()
-        self.connected = {*range(NODES)} - {node} if node == 0 else {0}
-        self.election = CauseElection(is_leader=node == 0)
-        self.sent: list[Message] = []
-        self.held: list[Mapping[int, int]] = []
-        around = Surroundings(
-            node=node,
-            nodes=NODES,
-            ranks=1,
-            connected=self.connected,
-            election=self.election,
-            send=self.sent.append,
-            hold=self.held.append,
-            step=lambda: 5,
-            has_failed=lambda: False,
-            is_ending=lambda: False,
-        )
-        self.replacement = Replacement(
-            self.run_dir,
-            around,
-            NODES,
-            Hosting(NODES, min_nodes),
-            replaces_nodes=True,
-            is_new=is_new,
-            is_grouped=is_grouped,
-        )
-
-    @property
-    def decisions(self) -> list[int]:
-        """Generations of the groups about which it has decided."""
-        return [each.answer.generation for each in self.sent if isinstance(each, GroupDecision)]
-
-    def lose(self, node: int, now_s: float) -> None:
-        self.connected.discard(node)
-        self.election.mark_disconnected(now_s, node)
-
-
-def whole_leader(path: Path, min_nodes: int | None = None, *, is_grouped: bool = False) -> Wrapper:
-    """The leader of a run in training, to which all nodes are connected."""
-    wrapper = Wrapper(path, min_nodes=min_nodes, is_grouped=is_grouped)
-    wrapper.run_dir.mark_replaceable()
-    wrapper.run_dir.mark_trained()
-    for node in (1, 2):
-        wrapper.replacement.mark_connected(0.0, node, 0)
-    return wrapper
 
 
 @pytest.fixture
 def leader(tmp_path: Path) -> Wrapper:
     return whole_leader(tmp_path)
-
-
-def request(rank: int, *, is_new: bool = False) -> GroupRequest:
-    return GroupRequest(rank=rank, generation=1, address=f"host:{rank}", is_new=is_new)
 
 
 def test_disconnected_node_is_replaced_when_a_rank_misses_it(leader: Wrapper) -> None:
@@ -149,6 +79,45 @@ def test_replacement_polls_more_often_from_its_start(tmp_path: Path) -> None:
     new.replacement.poll(1.0)
 
     assert new.replacement.pause_s == RECOVERY_PAUSE_S
+
+
+def test_rank_fails_after_another_node_has_disconnected(leader: Wrapper) -> None:
+    leader.lose(2, 1.0)
+
+    ending = leader.replacement.begin(1.0, KILLED, 1)
+    leader.replacement.poll(1.0)
+
+    assert ending is None
+    assert leader.decisions == [1, 1], "both are replaced"
+    assert leader.election.elect(60.0, 5) is None
+
+
+def recover_twice(leader: Wrapper) -> None:
+    """Recover as often as is possible without a step in between."""
+    for generation in (1, 2):
+        assert leader.replacement.begin(1.0, KILLED, 1) is None
+        if generation == 1:
+            requests = [request(rank, is_new=rank == 1) for rank in range(NODES)]
+            GroupFiles(leader.run_dir).request(requests[0])
+            for node in (1, 2):
+                leader.replacement.handle(node, GroupRequests((requests[node],)))
+            leader.replacement.poll(1.0)
+
+
+def test_node_whose_rank_died_first_is_lost_once(leader: Wrapper) -> None:
+    recover_twice(leader)
+
+    leader.lose(1, 1.1)
+    leader.replacement.poll(1.2)
+
+    assert leader.election.elect(60.0, 5) is None, "it is the same loss"
+    assert leader.replacement.begin(1.3, KILLED, 1) is None, "its ranks are being replaced"
+
+
+def test_new_rank_that_fails_again_ends_the_attempt(leader: Wrapper) -> None:
+    recover_twice(leader)
+
+    assert leader.replacement.begin(1.1, KILLED, 1) == KILLED
 
 
 def test_group_is_formed_with_the_replacement(leader: Wrapper) -> None:
@@ -291,6 +260,54 @@ def test_host_that_failed_is_not_lost_as_well(tmp_path: Path) -> None:
     [*_, hosting] = [each.hosts for each in leader.sent if isinstance(each, HostingDecision)]
     assert ending is None
     assert hosting[2].start == 2
+    assert leader.election.elect(60.0, 5) is None, "no loss ends the attempt"
+
+
+def test_node_that_is_back_before_its_host_keeps_its_ranks(tmp_path: Path) -> None:
+    leader = elastic_leader(
+        tmp_path
+    )  # Its connection only broke, while another node was suspected.
+    leader.connected.add(2)
+
+    leader.replacement.mark_connected(1.5, 2, 0)
+    leader.replacement.handle(2, GroupRequests((request(2),)))
+    leader.replacement.poll(1.6)
+
+    [*_, hosting] = [each.hosts for each in leader.sent if isinstance(each, HostingDecision)]
+    assert hosting == {}
+    assert isinstance(leader.sent[-1], GroupDecision)
+    assert leader.sent[-1].answer.is_formed
+
+
+def test_successor_of_a_host_proves_the_loss_of_hosted_ranks(tmp_path: Path) -> None:
+    leader = elastic_leader(tmp_path)
+    connect_host(leader)  # On node 1, whose connections seem to stand.
+
+    leader.replacement.mark_connected(3.0, 1, STARTS_PER_NODE)
+    leader.replacement.handle(2, GroupRequests((request(2, generation=2),)))
+    GroupFiles(leader.run_dir).request(request(0, generation=2))
+    leader.replacement.handle(1, GroupRequests((request(1, is_new=True, generation=2),)))
+    leader.replacement.poll(3.1)
+
+    [*_, hosting] = [each.hosts for each in leader.sent if isinstance(each, HostingDecision)]
+    [*_, last] = [each.answer for each in leader.sent if isinstance(each, GroupDecision)]
+    assert hosting[2].start == 2
+    assert not last.is_formed, "the ranks on the former host are not waited for"
+
+
+def test_former_host_that_is_late_is_not_the_node(tmp_path: Path) -> None:
+    leader = elastic_leader(tmp_path)
+    leader.lose(1, 1.5)  # It was chosen to host node 2.
+    leader.replacement.poll(1.6)
+    leader.connected.add(2)
+
+    leader.replacement.mark_connected(1.7, 2, 1)
+    leader.replacement.handle(2, GroupRequests((request(2, is_new=True),)))
+    leader.lose(2, 1.8)
+    leader.replacement.poll(1.9)
+
+    [*_, hosting] = [each.hosts for each in leader.sent if isinstance(each, HostingDecision)]
+    assert (hosting[2].node, hosting[2].start) == (0, 2)
     assert leader.election.elect(60.0, 5) is None, "no loss ends the attempt"
 
 

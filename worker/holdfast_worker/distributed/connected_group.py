@@ -28,8 +28,11 @@ TAG: Final = 0
 class BegunCollective:
     """A collective in a connected group."""
 
+    is_on_gpu: bool = False
     has_ended: bool = False
     """Whether it changes no tensors any more."""
+    is_abandoned: bool = False
+    """Whether nothing waits for its end."""
 
 
 class ConnectedGroup:
@@ -68,14 +71,15 @@ class ConnectedGroup:
         Raises:
             RuntimeError: it cannot begin; `on_end` is not called.
         """
-        begun = BegunCollective()
+        begun = BegunCollective(is_on_gpu=any(tensor.is_cuda for tensor in tensors))
 
         # Without the group itself: gloo calls it in its thread, which must not drop the last reference to it.
         def end(is_complete: bool) -> None:
             begun.has_ended = True
-            on_end(is_complete)
+            if not begun.is_abandoned:
+                on_end(is_complete)
 
-        if self._nccl and any(tensor.is_cuda for tensor in tensors):
+        if self._nccl and begun.is_on_gpu:
             self._nccl.watch(issue(self._nccl.collectives), end)
         else:
             work = issue(self._gloo.collectives)
@@ -115,6 +119,18 @@ class ConnectedGroup:
         if self._nccl:
             self._nccl.abort()
         self._gloo.end_connections()
+
+    def abandon_stopped(self, running: Sequence[BegunCollective]) -> bool:
+        """Whether collectives that gloo does not end change no tensors any more.
+
+        Then the group is never destroyed.
+        """
+        has_stopped = self._gloo.has_stopped() and not any(each.is_on_gpu for each in running)
+        if has_stopped:
+            for each in running:
+                each.is_abandoned = True
+            self._gloo.abandon()
+        return has_stopped
 
     def disconnect_gpu(self) -> None:
         """Leave the NCCL group, after the last collective of all ranks."""

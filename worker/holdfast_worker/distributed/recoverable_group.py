@@ -343,13 +343,15 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
         while True:
             # Again, as a collective that began in the meantime is not aborted by an earlier call.
             self._connected.end()
-            running = [
-                each for each in self.unfinished() if each.begun and not each.begun.has_ended
-            ]
-            if not running:
+            running = {
+                each.number: each.begun
+                for each in self.unfinished()
+                if each.begun and not each.begun.has_ended
+            }
+            if not running or self._connected.abandon_stopped([*running.values()]):
                 break
             if time.monotonic() > until_s:
-                raise NotRecoverable(f"collective {running[0].number} did not end")
+                raise NotRecoverable(f"collective {min(running)} did not end")
             time.sleep(CLOSE_POLL_S)
         for collective in self.unfinished():
             collective.begun = None

@@ -52,13 +52,18 @@ class Regrouping:
         self._last_cause: FailureCause | None = None
         self._waiting_since_s: float | None = None
 
-    def can_replace(self, cause: FailureCause, node: int, nodes: int) -> bool:
-        """Whether the ranks of a node can be replaced, after `cause`, while others wait."""
+    def can_replace(
+        self, cause: FailureCause, node: int, nodes: int, *, is_whole_node: bool = False
+    ) -> bool:
+        """Whether the ranks of a node can be replaced, after `cause`, while others wait.
+
+        `is_whole_node`: it is lost. Its ranks may have been lost just before, and this is no failure of the new ones.
+        """
         if cause.is_consequence or not cause.has_rank_died:
             return False
         lost = (self.loss.nodes if self.loss else frozenset()) | {node}
-        is_another = self.loss is not None and node not in self.loss.nodes
-        return len(lost) < nodes and (is_another or self._policy.allows(cause))
+        is_counted = self.loss is not None and (is_whole_node or node not in self.loss.nodes)
+        return len(lost) < nodes and (is_counted or self._policy.allows(cause))
 
     def begin(self, now_s: float, cause: FailureCause, node: int) -> GroupAnswer:
         """Begin to replace the ranks of a node; return what all ranks have to know."""

@@ -18,7 +18,7 @@ from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.run_dir import RunDir
 from holdfast_worker.watchdog.failure_cause import CauseElection, FailureCause
 from holdfast_worker.watchdog.group_files import GroupAnswer, GroupFiles, GroupRequest
-from holdfast_worker.watchdog.hosting import Hosting
+from holdfast_worker.watchdog.hosting import STARTS_PER_NODE, Hosting
 from holdfast_worker.watchdog.messages import (
     GroupDecision,
     GroupRequests,
@@ -143,6 +143,8 @@ class Replacement:
 
         Returns the cause for which all ranks have to end if that is impossible, and otherwise None.
         """
+        if node in self._regrouping.missing:
+            return None  # The ranks of a former start, which are being replaced already.
         if self._is_unable_to_host(cause, node):
             host = self._hosting.hosts[node].node
             log_info(f"node {host} cannot run the ranks of node {node}: {cause.detail}")
@@ -150,6 +152,9 @@ class Replacement:
             self._around.send(HostingDecision(self._hosting.hosts))
             self._decide(self._regrouping.begin_node(now_s, cause, node))
             return None
+        if self._around.is_leader and self._replaces_nodes and cause.has_rank_died:
+            # Nodes that disconnected just before are lost as well, and not a reason to end.
+            self._begin_lost_nodes(now_s, is_suspected=True)
         if self._around.is_ending() or not self._can_replace(cause, node):
             return self._regrouping.root_cause(cause)
         self._decide(self._regrouping.begin(now_s, cause, node))
@@ -158,15 +163,20 @@ class Replacement:
     def mark_connected(self, now_s: float, node: int, start: int) -> None:
         """Record that a node has connected, with the number of its start."""
         before = self._starts.setdefault(node, start)
+        host = self._hosting.hosts.get(node)
+        if host is not None and start < host.start:
+            if start % STARTS_PER_NODE:
+                return  # A former host, which ends.
+            self._end_hosting(node)  # The node itself is back before its ranks run elsewhere.
         if start > before:
             self._starts[node] = start
-            host = self._hosting.hosts.get(node)
             if host is None or host.start < start:  # It is not the host that has connected.
                 self._ready.discard(node)
                 self._end_hosting(node)
             # A connection to a machine without power seems to stand. Its successor proves that it is lost.
             if node not in self._regrouping.missing:
                 self._begin_node(now_s, node)
+            self._lose_hosted(now_s, node)
         self._regrouping.mark_present(node)
 
     def mark_ready(self, node: int, *, is_ready: bool) -> None:
@@ -225,7 +235,10 @@ class Replacement:
         if self.waits_for_leader and self._has_waited_for_leader(now_s):
             return FailureCause(Exit.FAILED, 0, "node 0 does not wait for this node")
         if self._around.is_leader and self._replaces_nodes:
-            self._begin_lost_nodes(now_s)
+            self._begin_lost_nodes(
+                now_s, is_suspected=self.is_suspected or self._regrouping.loss is not None
+            )
+            self._announce_waiting()
             self._host_missing_nodes(now_s)
             if self._is_grouped and self._run_dir.is_noticed() and self._absent_nodes:
                 # They may be away for hours, and no rank can save without them.
@@ -282,12 +295,14 @@ class Replacement:
             waits_for_node=self._replaces_nodes and may_miss_node,
         )
 
-    def _can_replace(self, cause: FailureCause, node: int) -> bool:
+    def _can_replace(self, cause: FailureCause, node: int, *, is_whole_node: bool = False) -> bool:
         return (
             self._run_dir.can_replace_ranks()
             and not self._run_dir.is_noticed()
             and self._sees_all_standing_nodes
-            and self._regrouping.can_replace(cause, node, self._around.nodes)
+            and self._regrouping.can_replace(
+                cause, node, self._around.nodes, is_whole_node=is_whole_node
+            )
         )
 
     @property
@@ -297,16 +312,28 @@ class Replacement:
             return LEADER in self._around.connected
         return len(self._around.connected | self._regrouping.missing) == self._around.nodes - 1
 
-    def _begin_lost_nodes(self, now_s: float) -> None:
-        """Begin to replace lost nodes, and tell the launcher whether another one can be replaced."""
-        is_suspected = self.is_suspected or self._regrouping.loss is not None
+    def _begin_lost_nodes(self, now_s: float, *, is_suspected: bool) -> None:
+        """Begin to replace lost nodes; `is_suspected`: see `CauseElection.lost_nodes`."""
         for node in self._regrouping.missing:
             # What has disconnected is a host that failed, or that its ranks left.
             self._around.election.mark_connected(node)
         lost = self._around.election.lost_nodes(now_s, is_suspected=is_suspected)
         for node in lost:
             if self._begin_node(now_s, node, also=lost):
+                self._lose_hosted(now_s, node)
                 self._hosting.lose(node, now_s)
+
+    def _lose_hosted(self, now_s: float, node: int) -> None:
+        """Replace the ranks that a lost node has hosted.
+
+        Their connections may seem to stand.
+        """
+        for hosted in self._hosting.hosted_by(node):
+            self._begin_node(now_s, hosted)
+            self._hosting.lose(hosted, now_s)
+
+    def _announce_waiting(self) -> None:
+        """Tell the launcher whether another node can be replaced."""
         # A node that never connected would not be missed.
         if len(self._starts) == self._around.nodes - 1:
             with suppress(OSError):
@@ -328,7 +355,7 @@ class Replacement:
         cause = FailureCause(Exit.FAILED, self._around.step(), detail)
         known = {*self._regrouping.missing}
         self._regrouping.missing |= {node, *also}
-        can_replace = self._can_replace(cause, node)
+        can_replace = self._can_replace(cause, node, is_whole_node=True)
         self._regrouping.missing = known | {node} if can_replace else known
         if can_replace:
             effect = "its ranks move there" if is_move else "the ranks of the others wait"

@@ -197,10 +197,7 @@ class Watchdog:
         self._evaluate(now_s)
 
     def pause(self, sleep: Callable[[float], object] = time.sleep) -> None:
-        """Wait until the next poll is due, or another node has sent something.
-
-        `sleep`: waits on a single node.
-        """
+        """Wait until the next poll or a message of another node; `sleep` waits on a single node."""
         pause_s = self._replacement.pause_s if self._replacement else PAUSE_S
         (self._channel.wait if self._channel else sleep)(pause_s)
 
