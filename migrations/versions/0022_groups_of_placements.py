@@ -20,7 +20,9 @@ depends_on = None
 def upgrade() -> None:
     with op.batch_alter_table("ledger_placements") as table:
         # A default, because a replica of the version before inserts rows without it.
-        table.add_column(sa.Column("node_group", sa.Text(), nullable=False, server_default=""))
+        table.add_column(
+            sa.Column("node_group", sa.Text(), nullable=False, server_default=sa.text("''"))
+        )
 
 
 def downgrade() -> None:

@@ -10,6 +10,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    text,
 )
 
 from holdfast.store.tables.base import UtcTime, metadata
@@ -86,7 +87,7 @@ ledger_placements = Table(
         "node_group",
         Text,
         nullable=False,
-        server_default="",
+        server_default=text("''"),
         doc="Name of its node group; empty for a job without groups.",
     ),
     Column("zone", Text, nullable=False),
