@@ -8,7 +8,6 @@ during a tick, the expected cost of all that follows the tick, so that a policy 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -20,10 +19,11 @@ from holdfast.domain.planning.beliefs import (
     MAX_CHANCE,
     USUAL_LOSS,
     USUAL_RETURN,
+    age_class,
     chances,
 )
 from holdfast.domain.planning.situation import ROUNDING, Held, Indices
-from holdfast.domain.planning.traces import Numbers
+from holdfast.domain.planning.traces import Flags, Numbers
 
 Costs: TypeAlias = NDArray[np.float32]
 
@@ -36,9 +36,8 @@ A lower value computes more tables; a higher value takes one place for another."
 EXTENT: Final = 6
 """Number of factors up and down from the usual rates.
 A lower value takes a calm place for a usual one; a higher value computes more tables."""
-MAX_TABLE_BYTES: Final = 512 * 2**20
-"""Memory of tables that are kept.
-A lower value computes them again; a higher value is missed elsewhere."""
+PAIRS: Final = (2 * EXTENT + 1) ** 2
+"""Number of tables at most."""
 NEVER: Final = np.float32(1e9)
 """Cost of a state from which the deadline cannot be met, in USD."""
 _CLASSES: Final = len(AGE_LIMITS_S) + 1
@@ -67,7 +66,8 @@ class CostTables:
     def __init__(self, terms: TableTerms) -> None:
         self.terms = terms
         self._steps = self._work_steps = 0
-        self._tables: OrderedDict[tuple[int, int], Costs] = OrderedDict()
+        self._is_made = np.zeros(PAIRS, np.bool_)
+        self._costs = np.empty((0, 0, 2, _CLASSES, 3, 0), np.float32)
 
     def require(self, time_s: float, work_s: float) -> None:
         """Make tables reach to this time until a deadline and this much work."""
@@ -78,51 +78,37 @@ class CostTables:
         if steps > self._steps or work_steps > self._work_steps:
             self._steps = max(steps, self._steps)
             self._work_steps = max(work_steps, self._work_steps)
-            self._tables.clear()
+            shape = (PAIRS, self._steps + 1, 2, _CLASSES, 3, self._work_steps + 1)
+            # The system provides memory for those tables that are written.
+            self._costs = np.empty(shape, np.float32)
+            self._is_made[:] = False
 
-    def key(self, loss: Numbers, returns: Numbers) -> Indices:
-        """A number for the table of each pair of multipliers."""
-        return _exponent(loss) * (2 * EXTENT + 1) + _exponent(returns)
+    def rows(self, loss: Numbers, returns: Numbers, time_s: Numbers, available: Flags, age: Numbers) -> Indices:
+        """Where the costs of states begin in the tables, made as far as they are missing.
 
-    def after(
-        self,
-        keys: Indices,
-        time_s: Numbers,
-        available: Indices,
-        age_class: Indices,
-        held: Held,
-        work_s: Numbers,
-    ) -> Costs:
+        `loss`, `returns`: multipliers. `time_s`: until the deadline, before the tick. `age`: of the state of the place, in seconds.
+        """
+        pair = _exponent(loss) * (2 * EXTENT + 1) + _exponent(returns)
+        for each in np.flatnonzero(np.bincount(pair, minlength=PAIRS) * ~self._is_made):
+            multipliers = (FACTOR ** (exponent - EXTENT) for exponent in divmod(int(each), 2 * EXTENT + 1))
+            self._costs[each] = cost_table(self.terms, *multipliers, self._steps, self._work_steps)
+            self._is_made[each] = True
+        steps = np.minimum((time_s / self.terms.step_s + ROUNDING).astype(np.intp), self._steps)
+        state = ((pair * (self._steps + 1) + steps) * 2 + available) * _CLASSES + age_class(age)
+        return state * (3 * (self._work_steps + 1))
+
+    def after(self, rows: Indices, held: Held, work_s: Numbers) -> Costs:
         """The expected cost of all that follows a tick with something held, in USD.
 
-        `time_s`: until the deadline, before the tick. `work_s`: left after the tick, with the rest of a changeover.
+        `rows`: see there. `work_s`: left after the tick, with the rest of a changeover.
         """
-        step_s = self.terms.step_s
-        steps = np.minimum((time_s / step_s + ROUNDING).astype(np.intp), self._steps)
-        place = np.maximum(work_s / step_s, 0.0)
+        place = np.maximum(work_s * (1 / self.terms.step_s), 0.0)
         low = np.minimum(place.astype(np.intp), self._work_steps - 1)
         part = (place - low).astype(np.float32)
-        found = np.empty(len(keys), np.float32)
-        for key in np.unique(keys):
-            rows = keys == key
-            costs = self._table(int(key))[:, :, :, held]
-            at = steps[rows], available[rows], age_class[rows]
-            below, above = costs[(*at, low[rows])], costs[(*at, low[rows] + 1)]
-            found[rows] = below + (above - below) * part[rows]
-        return found
-
-    def _table(self, key: int) -> Costs:
-        pair = divmod(key, 2 * EXTENT + 1)
-        table = self._tables.get(pair)
-        if table is None:
-            loss, returns = (FACTOR ** (exponent - EXTENT) for exponent in pair)
-            table = cost_table(self.terms, loss, returns, self._steps, self._work_steps)
-            self._tables[pair] = table
-            while len(self._tables) * table.nbytes > MAX_TABLE_BYTES and len(self._tables) > 1:
-                self._tables.popitem(last=False)
-        else:
-            self._tables.move_to_end(pair)
-        return table
+        at = rows + low + int(held) * (self._work_steps + 1)
+        costs = self._costs.reshape(-1)
+        below = costs.take(at)
+        return below + (costs.take(at + 1) - below) * part
 
 
 def _exponent(multiplier: Numbers) -> Indices:

@@ -22,6 +22,7 @@ from holdfast.domain.planning.situation import (
     Indices,
     Policy,
     Situation,
+    of_place,
 )
 from holdfast.domain.planning.traces import Flags, Numbers
 
@@ -229,7 +230,7 @@ class _State:
     def lose(self, available: Flags, terms: Terms) -> None:
         """Take spot nodes that are not available any more."""
         spot = self.held == Held.SPOT
-        lost = spot & ~_of_place(available, self.place)
+        lost = spot & ~of_place(available, self.place)
         self.held = np.where(lost, np.int8(Held.NOTHING), self.held)
         self.preemptions += lost
         if terms.lost_work_s:
@@ -242,12 +243,12 @@ class _State:
         """Hold what was chosen, and pay for the tick."""
         spot = (choice.holds == Held.SPOT) & ~self.has_ended
         # A try without sight may find no spot node.
-        spot &= _of_place(available, choice.place)
+        spot &= of_place(available, choice.place)
         on_demand = (choice.holds == Held.ON_DEMAND) & ~self.has_ended
         moves = spot & (choice.place != self.place)
         starts = np.where(on_demand, self.held != Held.ON_DEMAND, spot & (moves | (self.held != Held.SPOT)))
         if situation.has_move_price:
-            self.cost_usd += np.where(moves, _of_place(situation.move_price, choice.place), 0.0)
+            self.cost_usd += np.where(moves, of_place(situation.move_price, choice.place), 0.0)
         self.place = np.where(spot, choice.place, self.place)
         self.held = spot.astype(np.int8) * np.int8(Held.SPOT) + on_demand.astype(np.int8) * np.int8(Held.ON_DEMAND)
         self.warm_up_s = np.where(starts, self.changeover_s, np.where(self.held > 0, self.warm_up_s, 0.0))
@@ -259,7 +260,7 @@ class _State:
             paid_s = np.maximum(0.0, gap_s - self.wait_s)
         self.spot_s += spot * gap_s
         self.on_demand_s += on_demand * paid_s
-        price = _of_place(situation.spot_price, choice.place)
+        price = of_place(situation.spot_price, choice.place)
         self.cost_usd += spot * price * (gap_s / HOUR_S) + on_demand * paid_s * (situation.on_demand_price / HOUR_S)
 
 
@@ -273,7 +274,7 @@ def _situation(
     move_price = np.zeros((rows, places))
     if terms.egress_usd:
         regions = market.region[state.market]
-        here = _of_place(regions, np.maximum(state.place, 0))
+        here = of_place(regions, np.maximum(state.place, 0))
         move_price = ((regions != here[:, None]) & (state.place >= 0)[:, None]) * terms.egress_usd
     return Situation(
         tick_s=market.gap_s,
@@ -305,10 +306,3 @@ def _during(values: Flags, market: Indices, at: Indices) -> Flags:
     if len(at) and at.max() > last:
         found &= (at <= last)[:, None]
     return found
-
-
-def _of_place(values: Any, place: Indices) -> Any:
-    """The value of each row's place, of (rows, places)."""
-    if values.shape[1] == 1:
-        return values[:, 0]
-    return values[np.arange(len(place)), np.maximum(place, 0)]

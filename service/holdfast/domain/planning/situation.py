@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.domain.planning.traces import Flags, Numbers
 
+Value = TypeVar("Value", bound=np.generic)
 Codes: TypeAlias = NDArray[np.int8]
 Indices: TypeAlias = NDArray[np.intp]
 
@@ -145,6 +146,13 @@ def cheapest_place(situation: Situation) -> tuple[Indices, Flags]:
         return np.zeros(len(situation.held), np.intp), situation.available[:, 0]
     price = np.where(situation.available, situation.spot_price, np.inf)
     return price.argmin(axis=1), situation.available.any(axis=1)
+
+
+def of_place(values: NDArray[Value], place: Indices) -> NDArray[Value]:
+    """The value of each row's place, of (rows, places); where it has none, that of the first."""
+    if values.shape[1] == 1:
+        return values[:, 0]
+    return values[np.arange(len(place)), np.maximum(place, 0)]
 
 
 def holds_spot(situation: Situation) -> Flags:

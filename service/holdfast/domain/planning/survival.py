@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from holdfast.domain.planning.beliefs import age_class
 from holdfast.domain.planning.cost_to_go import NEVER, Costs, CostTables, TableTerms
 from holdfast.domain.planning.situation import (
+    Codes,
     Choice,
     Flags,
     Held,
@@ -23,7 +23,9 @@ from holdfast.domain.planning.situation import (
     cheapest_place,
     is_idle_safe,
     is_spot_safe,
+    of_place,
 )
+from holdfast.domain.planning.traces import Numbers
 
 VERSION: Final = 1
 """Raised with each change that makes other choices."""
@@ -58,15 +60,14 @@ class Survival:
     ) -> Costs:
         """The expected cost until the end for each row and all that may be held, (3, rows)."""
         costs = np.empty((3, len(place)), np.float32)
-        rows_of = np.arange(len(place))
         beliefs = situation.beliefs
-        age = beliefs.age_s[rows_of, place]
-        loss, returns = beliefs.loss[rows_of, place], beliefs.returns[rows_of, place]
-        price = situation.spot_price[rows_of, place]
-        time_s = situation.deadline_s - situation.elapsed_s
+        age = of_place(beliefs.age_s, place)
+        loss, returns = of_place(beliefs.loss, place), of_place(beliefs.returns, place)
+        price = of_place(situation.spot_price, place)
+        time_s, remaining_s = situation.deadline_s - situation.elapsed_s, situation.remaining_s
         for tables, rows in self._tables_of(situation, price):
-            keys = tables.key(loss[rows], returns[rows])
             terms = tables.terms
+            states = tables.rows(loss[rows], returns[rows], time_s[rows], available[rows], age[rows])
             hours = terms.step_s / 3600
             for held, start_s, usd in (
                 (Held.NOTHING, 0.0, 0.0),
@@ -76,24 +77,15 @@ class Survival:
                 continues = situation.held[rows] == held
                 start = np.where(continues, situation.warm_up_s[rows], start_s)
                 done_s = terms.step_s if held else 0.0
-                work_s = situation.remaining_s[rows] + start - done_s
-                after = tables.after(
-                    keys,
-                    time_s[rows],
-                    available[rows].astype(np.intp),
-                    age_class(age[rows]),
-                    held,
-                    work_s,
-                )
-                costs[held, rows] = after + np.float32(usd * hours)
+                work_s = remaining_s[rows] + start - done_s
+                costs[held, rows] = tables.after(states, held, work_s) + np.float32(usd * hours)
         return costs
 
     def _tables_of(
-        self, situation: Situation, price: np.ndarray
+        self, situation: Situation, price: Numbers
     ) -> list[tuple[CostTables, Flags | slice]]:
         """The tables of each group of rows with equal terms."""
-        changeovers = np.unique(situation.changeover_s)
-        prices = np.unique(price)
+        changeovers, prices = _distinct(situation.changeover_s), _distinct(price)
         found: list[tuple[CostTables, Flags | slice]] = []
         for changeover_s in changeovers.tolist():
             for usd in prices.tolist():
@@ -118,7 +110,12 @@ class Survival:
         return found
 
 
-def _reasons(situation: Situation, holds: np.ndarray, costs: Costs, stays: Flags) -> np.ndarray:
+def _distinct(values: Numbers) -> Numbers:
+    first = values[:1]
+    return first if (values == first).all() else np.unique(values)
+
+
+def _reasons(situation: Situation, holds: Codes, costs: Costs, stays: Flags) -> Codes:
     spot, on_demand = holds == Held.SPOT, holds == Held.ON_DEMAND
     is_forced = on_demand & (costs[Held.NOTHING] >= _NOT_ALLOWED) & (costs[Held.SPOT] >= _NOT_ALLOWED)
     is_forced &= situation.held != Held.ON_DEMAND
