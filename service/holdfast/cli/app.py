@@ -46,6 +46,7 @@ GROUPS: Final = {
         "advise": "planning.advise",
         "prices": "prices.prices",
         "what-if": "planning.app",
+        "simulate": "simulate.simulate",
         "bill": "billing.bill",
         "costs": "billing.costs",
         "preemptions": "preemptions.preemptions",

@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from holdfast.domain.planning.replay import HOUR_S, Market, Runs, Terms, Windows
-from holdfast.domain.planning.situation import ROUNDING, Held
+from holdfast.domain.planning.replay import HOUR_S, Market, Runs, Terms, Windows, replay
+from holdfast.domain.planning.situation import ROUNDING, Choice, Codes, Held, Indices, Situation
 from holdfast.domain.planning.traces import Flags, Numbers
 
 NAME: Final = "optimal"
@@ -68,24 +68,44 @@ class _Progress:
         return _Step(int(done_s / self.unit_s + ROUNDING), self.gap_s - idle_s, after)
 
 
-def least_costs(market: Market, windows: Windows, terms: Terms) -> Runs:
-    """The least cost of each window; of `Runs`, only that is known.
-
-    It is infinite where the deadline cannot be met.
-    """
-    runs = Runs.of(len(windows.market))
+def replay_optimum(market: Market, windows: Windows, terms: Terms) -> Runs:
+    """Run each window with the choices of least cost; without any end in time, on demand."""
+    ticks = int(windows.deadline_s.max() / market.gap_s + ROUNDING)
+    holds = np.full((ticks, len(windows.market)), Held.ON_DEMAND, np.int8)
+    places = np.zeros(holds.shape, np.intp)
     for row in range(len(windows.market)):
-        runs.cost_usd[row] = _least_cost(market, windows, terms, row)
-    return runs
+        for tick, node in enumerate(_problem(market, windows, terms, row).path()):
+            holds[tick, row], places[tick, row] = node.held, max(node.place, 0)
+    return replay(_Recorded(holds, places), market, windows, terms)
 
 
-def _least_cost(market: Market, windows: Windows, terms: Terms, row: int) -> float:
+class _Recorded:
+    """Follows choices that were made beforehand, (ticks, rows)."""
+
+    name = NAME
+
+    def __init__(self, holds: Codes, places: Indices) -> None:
+        self._holds, self._places = holds, places
+
+    def choose(self, situation: Situation) -> Choice:
+        """The choice for each row."""
+        tick = int(situation.elapsed_s[0] / situation.tick_s + ROUNDING)
+        if tick >= len(self._holds):
+            holds = np.full(len(situation.held), Held.ON_DEMAND, np.int8)
+            return Choice(holds, situation.place, np.zeros_like(holds))
+        rows = situation.row
+        holds = self._holds[tick, rows]
+        return Choice(holds, self._places[tick, rows], np.zeros_like(holds))
+
+
+def _problem(market: Market, windows: Windows, terms: Terms, row: int) -> _Problem:
     number, start = int(windows.market[row]), int(windows.start[row])
     ticks = int(windows.deadline_s[row] / market.gap_s + ROUNDING)
     last = market.available.shape[2] - 1
     when = np.minimum(np.arange(start, start + ticks + 1), last)
     available = market.available[number][:, when] & (np.arange(start, start + ticks + 1) <= last)
-    problem = _Problem(
+    return _Problem(
+        ticks,
         available,
         market.price[number][:, when],
         market.region[number].tolist(),
@@ -93,7 +113,6 @@ def _least_cost(market: Market, windows: Windows, terms: Terms, row: int) -> flo
         windows.work_s,
         _progress(market.gap_s, float(windows.changeover_s[row]), terms, windows.work_s),
     )
-    return problem.solve(ticks)
 
 
 def _progress(gap_s: float, changeover_s: float, terms: Terms, work_s: float) -> _Progress:
@@ -107,6 +126,7 @@ class _Problem:
 
     def __init__(
         self,
+        ticks: int,
         available: Flags,
         price: Numbers,
         regions: list[int],
@@ -115,6 +135,7 @@ class _Problem:
         progress: _Progress,
     ) -> None:
         """`available`, `price`: (places, ticks of the window and one more)."""
+        self._ticks = ticks
         self._available, self._price = available, price
         self._terms, self._progress = terms, progress
         # Without a price for moves, the last place does not matter.
@@ -125,23 +146,36 @@ class _Problem:
         self._nodes = [*self._all_nodes()]
         self._index = {node: index for index, node in enumerate(self._nodes)}
 
-    def solve(self, ticks: int) -> float:
-        """The least cost."""
-        # Work below 0 is done; above, the deadline is missed.
-        pad = self._tick_units
-        after = np.full((len(self._nodes), pad + self._units + self._lost_units + 1), np.inf)
-        after[:, : pad + 1] = 0.0
-        best = after.copy()
-        for tick in range(ticks - 1, -1, -1):
+    def path(self) -> Iterator[_Node]:
+        """What is held after the choice of each tick; nothing if no path ends in time."""
+        kept = self._solve()
+        node, work = _Node(Held.NOTHING, -1, 0), self._units
+        for tick in range(self._ticks):
+            if work <= 0:
+                return
+            options = [*self._options(node, tick, kept[tick + 1], slice(work, work + 1))]
+            cost, step = min(options, key=lambda option: float(option[0][0]))
+            if not np.isfinite(cost[0]):
+                return
+            yield step.after
+            node, lost = self._outcome(step, tick)
+            work -= step.units
+            work += lost if work > 0 else 0
+
+    def _solve(self) -> list[_Costs]:
+        """The least costs at the beginning of each tick, from the first on."""
+        kept = [_Costs(0, np.full((len(self._nodes), 0), np.inf))]
+        for tick in range(self._ticks - 1, -1, -1):
             low = max(1, self._units - tick * self._tick_units)
-            high = min(self._units, (ticks - tick) * self._tick_units)
+            high = min(self._units, (self._ticks - tick) * self._tick_units)
+            best = np.full((len(self._nodes), max(0, high + 1 - low)), np.inf)
             if low <= high:
-                rows = slice(pad + low, pad + high + 1)
                 for index, node in enumerate(self._nodes):
                     if node.held != Held.SPOT or self._available[node.place, tick]:
-                        best[index, rows] = self._least(node, tick, after, rows)
-            after, best = best, after
-        return float(after[self._index[_Node(Held.NOTHING, -1, 0)], pad + self._units])
+                        for cost, _ in self._options(node, tick, kept[-1], slice(low, high + 1)):
+                            np.minimum(best[index], cost, out=best[index])
+            kept.append(_Costs(low, best))
+        return kept[::-1]
 
     def _all_nodes(self) -> Iterator[_Node]:
         ages = range(1, self._progress.last_age + 1)
@@ -157,33 +191,54 @@ class _Problem:
         """The first place of the same region."""
         return place if place < 0 else self._regions.index(self._regions[place])
 
-    def _least(self, node: _Node, tick: int, after: Numbers, rows: slice) -> Numbers:
+    def _options(
+        self, node: _Node, tick: int, after: _Costs, work: slice
+    ) -> Iterator[tuple[Numbers, _Step]]:
+        """What may be chosen, with the cost of the rest for each amount of work that is left."""
         last = self._last_place(node.place)
-        least = after[self._index[_Node(Held.NOTHING, last, 0)], rows].copy()
+        nothing = _Step(0, 0.0, _Node(Held.NOTHING, last, 0))
+        yield self._cost(nothing, 0.0, tick, after, work), nothing
         age = node.age if node.held == Held.ON_DEMAND else 0
         step = self._progress.step(Held.ON_DEMAND, last, age)
-        price = self._terms.on_demand_usd_per_hour
-        np.minimum(least, self._cost(step, price, tick, after, rows), out=least)
+        yield self._cost(step, self._terms.on_demand_usd_per_hour, tick, after, work), step
         for place in range(len(self._regions)):
             if self._available[place, tick]:
                 stays = node.held == Held.SPOT and node.place == place
                 step = self._progress.step(Held.SPOT, place, node.age if stays else 0)
-                cost = self._cost(step, float(self._price[place, tick]), tick, after, rows)
+                cost = self._cost(step, float(self._price[place, tick]), tick, after, work)
                 if node.place >= 0 and self._regions[place] != self._regions[node.place]:
-                    cost += self._terms.egress_usd
-                np.minimum(least, cost, out=least)
-        return least
+                    cost = cost + self._terms.egress_usd
+                yield cost, step
+
+    def _outcome(self, step: _Step, tick: int) -> tuple[_Node, int]:
+        """What is held at the beginning of the next tick, and the units of progress that are lost."""
+        node = step.after
+        if node.held == Held.SPOT and not self._available[node.place, tick + 1]:
+            return _Node(Held.NOTHING, self._last_place(node.place), 0), min(self._lost_units, step.units)
+        return node, 0
 
     def _cost(
-        self, step: _Step, price: float, tick: int, after: Numbers, rows: slice
+        self, step: _Step, price: float, tick: int, after: _Costs, work: slice
     ) -> Numbers:
-        node, lost = step.after, 0
-        if node.held == Held.SPOT and not self._available[node.place, tick + 1]:
-            node = _Node(Held.NOTHING, self._last_place(node.place), 0)
-            lost = min(self._lost_units, step.units)
-        by = lost - step.units
-        rest = after[self._index[node], rows.start + by : rows.stop + by]
-        if lost:  # Work that was done in the last tick is not lost.
-            done = after[self._index[node], rows.start - step.units : rows.stop - step.units] == 0.0
-            rest = np.where(done, 0.0, rest)
+        node, lost = self._outcome(step, tick)
+        rest = after.at(self._index[node], work.start - step.units, work.stop - step.units, lost)
         return rest + price * step.paid_s / HOUR_S
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """The least costs from a tick on, (nodes, units of work left from `low` on); below 1 nothing is left to do, above them nothing helps."""
+
+    low: int
+    costs: Numbers
+
+    def at(self, node: int, start: int, stop: int, lost: int) -> Numbers:
+        """Those for a range of units, of which `lost` are added where work is left."""
+        found = np.full(stop - start, np.inf)
+        found[: max(0, 1 - start)] = 0.0
+        begin = max(start, 1)
+        first, end = begin + lost - self.low, min(stop + lost - self.low, self.costs.shape[1])
+        assert first >= 0 or begin >= stop, "work that is left is at least that of the fastest path"
+        if end > first:
+            found[begin - start : begin - start + end - first] = self.costs[node, first:end]
+        return found

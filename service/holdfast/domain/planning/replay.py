@@ -277,6 +277,7 @@ def _situation(
         here = of_place(regions, np.maximum(state.place, 0))
         move_price = ((regions != here[:, None]) & (state.place >= 0)[:, None]) * terms.egress_usd
     return Situation(
+        row=state.row,
         tick_s=market.gap_s,
         elapsed_s=np.full(rows, tick * market.gap_s),
         deadline_s=state.deadline_s,

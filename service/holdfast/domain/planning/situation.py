@@ -65,6 +65,8 @@ class Beliefs:
 class Situation:
     """The state of jobs at the beginning of a tick, before the choice for it."""
 
+    row: Indices
+    """A number for each row that stays the same from tick to tick."""
     tick_s: float
     elapsed_s: Numbers
     deadline_s: Numbers
