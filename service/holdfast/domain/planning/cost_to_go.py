@@ -166,7 +166,7 @@ def _choose(after: Costs, terms: TableTerms, left: int) -> Costs:
                 allowed = fits(work - 1 + more, left - 1)
             else:
                 allowed = np.ceil(work + more - ROUNDING) <= left
-            cost = price + _moved(after[:, :, held], more - 1)
+            cost = price + moved(after[:, :, held], more - 1)
             costs[held, begins] = np.where(allowed, cost, NEVER)
             if held == Held.SPOT:
                 costs[held, begins][1 - _UP] = NEVER
@@ -178,7 +178,7 @@ def _choose(after: Costs, terms: TableTerms, left: int) -> Costs:
     return np.minimum(best, NEVER)
 
 
-def _moved(costs: Costs, by: float) -> Costs:
+def moved(costs: Costs, by: float) -> Costs:
     """Costs at `by` more steps of work, interpolated."""
     last = costs.shape[-1] - 1
     at = np.arange(last + 1) + by

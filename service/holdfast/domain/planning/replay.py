@@ -247,8 +247,8 @@ class _State:
         on_demand = (choice.holds == Held.ON_DEMAND) & ~self.has_ended
         moves = spot & (choice.place != self.place)
         starts = np.where(on_demand, self.held != Held.ON_DEMAND, spot & (moves | (self.held != Held.SPOT)))
-        if situation.has_move_price:
-            self.cost_usd += np.where(moves, of_place(situation.move_price, choice.place), 0.0)
+        if situation.egress_usd:
+            self.cost_usd += np.where(moves, of_place(situation.move_usd, choice.place), 0.0)
         self.place = np.where(spot, choice.place, self.place)
         self.held = spot.astype(np.int8) * np.int8(Held.SPOT) + on_demand.astype(np.int8) * np.int8(Held.ON_DEMAND)
         self.warm_up_s = np.where(starts, self.changeover_s, np.where(self.held > 0, self.warm_up_s, 0.0))
@@ -267,15 +267,10 @@ class _State:
 def _situation(
     state: _State, tick: int, available: Flags, at: Indices, market: Market, terms: Terms
 ) -> Situation:
-    rows, places = available.shape
+    rows = len(available)
     is_seen = np.ones(rows, np.bool_) if terms.sees_all else state.held != Held.ON_DEMAND
     last = market.available.shape[2] - 1
     when = np.minimum(at, last)
-    move_price = np.zeros((rows, places))
-    if terms.egress_usd:
-        regions = market.region[state.market]
-        here = of_place(regions, np.maximum(state.place, 0))
-        move_price = ((regions != here[:, None]) & (state.place >= 0)[:, None]) * terms.egress_usd
     return Situation(
         row=state.row,
         tick_s=market.gap_s,
@@ -294,8 +289,8 @@ def _situation(
         is_seen=is_seen,
         spot_price=market.price[state.market, :, when],
         on_demand_price=terms.on_demand_usd_per_hour,
-        move_price=move_price,
-        has_move_price=bool(terms.egress_usd),
+        region=market.region[state.market],
+        egress_usd=terms.egress_usd,
         beliefs=market.beliefs.at(state.market, when),
     )
 

@@ -95,10 +95,10 @@ class Situation:
     spot_price: Numbers
     """(rows, places)."""
     on_demand_price: float
-    move_price: Numbers
-    """Cost in USD of a start in each place because it lies in another region than the last one, (rows, places)."""
-    has_move_price: bool
-    """Whether any of them costs something."""
+    region: Indices
+    """A number for the region of each place, (rows, places)."""
+    egress_usd: float
+    """Cost of a start in another region than the last one."""
     beliefs: Beliefs
     ticks_left: Numbers = field(init=False)
     """Whole ticks until the deadline."""
@@ -116,6 +116,12 @@ class Situation:
     def on_demand_start_s(self) -> Numbers:
         """Time from the choice of on-demand nodes to their first progress."""
         return self.changeover_s + self.on_demand_wait_s
+
+    @property
+    def move_usd(self) -> Numbers:
+        """Cost of a start in each place because of its region, (rows, places)."""
+        last = of_place(self.region, self.place)[:, None]
+        return ((self.region != last) & (self.place >= 0)[:, None]) * self.egress_usd
 
     def ticks(self, duration_s: Numbers) -> Numbers:
         """The ticks that a duration takes, whole ones."""

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from holdfast.domain.planning.cost_to_go import NEVER, Costs, CostTables, TableTerms
+from holdfast.domain.planning.joint_survival import JointSurvival
 from holdfast.domain.planning.situation import (
     Codes,
     Choice,
@@ -39,9 +40,12 @@ class Survival:
 
     def __init__(self) -> None:
         self._tables: dict[TableTerms, CostTables] = {}
+        self._joint = JointSurvival()
 
     def choose(self, situation: Situation) -> Choice:
         """The choice for each row."""
+        if situation.available.shape[1] > 1:
+            return self._joint.choose(situation)
         place, is_there = cheapest_place(situation)
         stays = situation.held == Held.SPOT
         place = np.where(stays, situation.place, place)
