@@ -1,7 +1,8 @@
 """Expected cost to the end of a job that may run in several places, as `cost_to_go.py` for one. Pure.
 
-State: steps until the deadline, work that is left, for each place whether spot nodes are available and whether that is young or old, what is held,
-and where it was last. Places change independently of each other in the model.
+State: time until the deadline, slack (that time less the work that is left), for each place whether spot nodes are available and the class of age of that,
+what is held, and where it was last. Places change independently of each other in the model. A tick without nodes takes its length from
+the slack, a start takes `changeover`, and training takes nothing.
 """
 
 from __future__ import annotations
@@ -14,31 +15,40 @@ import numpy as np
 
 from holdfast.domain.planning.beliefs import (
     AGE_LIMITS_S,
+    CHANCE_TICK_S,
     MAX_CHANCE,
     USUAL_LOSS,
     USUAL_RETURN,
-    chances,
 )
-from holdfast.domain.planning.cost_to_go import NEVER, Costs, moved
+from holdfast.domain.planning.cost_to_go import NEVER, Costs
 from holdfast.domain.planning.situation import ROUNDING, Indices
 from holdfast.domain.planning.traces import Flags, Numbers
 
 MAX_PLACES: Final = 3
 """Places in a table. A lower value forgets where else nodes are; a higher value takes minutes for a table."""
-STEP_S: Final = 1200.0
+STEP_S: Final = 600.0
 """The step of tables. A lower value makes tables large; a higher value sees losses too late."""
-OLD_S: Final = AGE_LIMITS_S[1]
-"""The age from which a state is old."""
+STRIDE: Final = 4
+"""Steps between two times that are kept; what lies between is interpolated.
+A lower value makes tables large; a higher value loses detail shortly before the end."""
+UNIT_S: Final = 300.0
+"""The unit of slack at most, unless there is very much of it."""
+MAX_UNITS: Final = 160
+"""Units of slack in a table at most. A lower value is coarse where slack is short; a higher value makes tables large."""
+MAX_SLACK_S: Final = 12 * 3600.0
+"""Slack that makes a difference. A lower value buys on-demand nodes too early; a higher value makes tables coarse."""
+LIMITS_S: Final = {1: AGE_LIMITS_S, 2: AGE_LIMITS_S, 3: (1800.0, 10800.0)}
+"""Upper ends of all classes of age but the last, by the number of places."""
 FACTOR: Final = 1.6
 """Ratio of neighbouring multipliers for which there are tables."""
 EXTENT: Final = 2
 """Number of factors up and down from the usual rates."""
 PRICE_FACTOR: Final = 1.1
 """Ratio of neighbouring prices for which there are tables."""
-MAX_TABLES: Final = 32
-"""Tables that are kept. A lower value computes them again; a higher value takes memory, some 40 MB for each."""
-_STATES: Final = 4
-"""Of a place: unavailable and young, unavailable and old, available and young, available and old."""
+LONGEST_S: Final = 86400.0
+"""Age up to which states count for the mean of a class. A lower value takes old states for young ones; a higher value the other way round."""
+MAX_TABLES: Final = 24
+"""Tables that are kept. A lower value computes them again; a higher value takes memory, up to 60 MB for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +99,10 @@ def price_exponents(price: Numbers) -> Indices:
 
 
 def place_states(available: Flags, age_s: Numbers) -> Indices:
-    """The number of the state of each place."""
-    return 2 * available.astype(np.intp) + (age_s >= OLD_S)
+    """The number of the state of each place, (rows, places)."""
+    limits = LIMITS_S[available.shape[1]]
+    classes = np.searchsorted(np.array(limits), age_s, side="right")
+    return available * (len(limits) + 1) + classes
 
 
 class JointTables:
@@ -101,40 +113,42 @@ class JointTables:
 
     def __init__(self, terms: JointTerms) -> None:
         self.terms = terms
-        self._steps = self._work_steps = 0
-        self._tables: OrderedDict[Places, Costs] = OrderedDict()
+        self._time_s = self._slack_s = 0.0
+        self._tables: OrderedDict[Places, tuple[_Grid, Costs]] = OrderedDict()
 
-    def require(self, time_s: float, work_s: float) -> None:
-        """Make tables reach to this time until a deadline and this much work."""
-        step_s = self.terms.step_s
-        steps = int(time_s / step_s) + 2
-        starts_s = self.terms.changeover_s + self.terms.on_demand_start_s
-        work_steps = int(np.ceil((work_s + starts_s) / step_s)) + 3
-        if steps > self._steps or work_steps > self._work_steps:
-            self._steps = max(steps, self._steps)
-            self._work_steps = max(work_steps, self._work_steps)
+    def require(self, time_s: float, slack_s: float) -> None:
+        """Make tables reach to this time until a deadline and this slack."""
+        if time_s > self._time_s or min(slack_s, MAX_SLACK_S) > self._slack_s:
+            self._time_s = max(time_s, self._time_s)
+            self._slack_s = max(min(slack_s, MAX_SLACK_S), self._slack_s)
             self._tables.clear()
 
     def after(
-        self, places: Places, time_s: Numbers, states: Indices, held: Indices, work_s: Numbers
+        self, places: Places, time_s: Numbers, states: Indices, held: Indices, slack_s: Numbers
     ) -> Numbers:
         """The expected cost of all that follows a tick, in USD.
 
         `time_s`: until the deadline, before the tick. `states`: of the places, (rows, places). `held`: the number of what is held.
-        `work_s`: left after the tick, with the rest of a changeover.
+        `slack_s`: after the tick, and after the rest of a changeover.
         """
-        table = self._table(places)
-        steps = np.minimum((time_s / self.terms.step_s + ROUNDING).astype(np.intp), self._steps)
-        at = np.maximum(work_s / self.terms.step_s, 0.0)
-        low = np.minimum(at.astype(np.intp), self._work_steps - 1)
-        index = (steps, *states.T, held)
-        below, above = table[(*index, low)], table[(*index, low + 1)]
-        return below + (above - below) * (at - low)
+        grid, table = self._table(places)
+        steps = np.clip(time_s / (grid.step_s * STRIDE), 0.0, len(table) - 1.0)
+        slack = np.clip(slack_s / grid.unit_s, 0.0, grid.units - 1.0)
+        early = np.minimum(steps.astype(np.intp), len(table) - 2)
+        low = np.minimum(slack.astype(np.intp), grid.units - 2)
+        later, more = steps - early, slack - low
+        found = np.zeros(len(time_s))
+        for time, time_part in ((early, 1 - later), (early + 1, later)):
+            for unit, unit_part in ((low, 1 - more), (low + 1, more)):
+                found += time_part * unit_part * table[(time, *states.T, held, unit)]
+        return np.where(slack_s < -ROUNDING, float(NEVER), found)
 
-    def _table(self, places: Places) -> Costs:
+    def _table(self, places: Places) -> tuple[_Grid, Costs]:
         table = self._tables.get(places)
         if table is None:
-            table = _Induction(self.terms, places, self._work_steps).run(self._steps)
+            grid = _Grid.of(self.terms, self._slack_s)
+            steps = int(np.ceil(self._time_s / (grid.step_s * STRIDE))) * STRIDE + STRIDE
+            table = grid, _Induction(self.terms, places, grid).run(steps)
             self._tables[places] = table
             if len(self._tables) > MAX_TABLES:
                 self._tables.popitem(last=False)
@@ -143,98 +157,137 @@ class JointTables:
         return table
 
 
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """The steps of time and the units of slack of a table."""
+
+    step_s: float
+    unit_s: float
+    units: int
+
+    @classmethod
+    def of(cls, terms: JointTerms, slack_s: float) -> _Grid:
+        """Units that divide the start of on-demand nodes, so that the safety net lies on one."""
+        start_s = terms.on_demand_start_s
+        unit_s = start_s / max(1, np.ceil(start_s / UNIT_S)) if start_s else UNIT_S
+        unit_s = max(unit_s, slack_s / MAX_UNITS)
+        return cls(terms.step_s, unit_s, int(np.ceil(slack_s / unit_s)) + 2)
+
+
 class _Induction:
     """Backward induction for one table."""
 
-    def __init__(self, terms: JointTerms, places: Places, work_steps: int) -> None:
-        self._terms, self._places = terms, places
-        self._work = np.arange(work_steps + 1)
+    def __init__(self, terms: JointTerms, places: Places, grid: _Grid) -> None:
+        self._terms, self._places, self._grid = terms, places, grid
         self._count = places.count
+        self._classes = len(LIMITS_S[places.count]) + 1
         self._kernels = [
-            _kernel(FACTOR**loss, FACTOR**returns, terms.step_s)
+            _kernel(LIMITS_S[places.count], FACTOR**loss, FACTOR**returns, terms.step_s)
             for loss, returns in zip(places.loss, places.returns, strict=True)
         ]
         self._hours = terms.step_s / 3600
-        self._start = terms.changeover_s / terms.step_s
-        self._on_demand_start = terms.on_demand_start_s / terms.step_s
+        self._slack_s = np.arange(grid.units) * grid.unit_s
+        self._margin_s = self._slack_s - terms.on_demand_start_s + ROUNDING
+        """Slack beyond what a start of on-demand nodes takes."""
 
     def run(self, steps: int) -> Costs:
-        """The table: (steps left, state of each place, what is held, steps of work left after the step)."""
-        shape = (*[_STATES] * self._count, 3 * self._count, len(self._work))
-        after = np.empty((steps + 1, *shape), np.float32)
-        after[0] = NEVER
-        after[0, ..., 0] = 0.0
-        best = after[0].copy()
+        """The table: (multiples of `STRIDE` steps left, state of each place, what is held, units of slack after the step)."""
+        shape = (*[2 * self._classes] * self._count, 3 * self._count, self._grid.units)
+        kept = np.empty((steps // STRIDE + 1, *shape), np.float32)
+        best = np.zeros(shape, np.float32)
+        kept[0] = 0.0
         for left in range(1, steps + 1):
-            after[left] = self._expect(best)
-            best = self._choose(after[left], left)
-        return after
+            after = self._expect(best)
+            if left % STRIDE == 0:
+                kept[left // STRIDE] = after
+            best = self._choose(after)
+            # More slack than time: the work is done.
+            best[..., self._slack_s >= left * self._grid.step_s] = 0.0
+        return kept
 
     def _expect(self, best: Costs) -> Costs:
         """The expected least cost after a step, by the state before it."""
         costs = best.copy()
         for place in range(self._count):
-            down = [slice(None)] * self._count
-            down[place] = slice(0, 2)
-            costs[(*down, place)] = best[(*down, self._count + place)]
+            costs[(*self._where_down(place), place)] = best[
+                (*self._where_down(place), self._count + place)
+            ]
         for place, kernel in enumerate(self._kernels):
             costs = np.moveaxis(np.tensordot(kernel, costs, axes=(1, place)), 0, place)
         return costs
 
-    def _fits(self, work: Numbers, steps: int) -> Flags:
-        return np.ceil(work + self._on_demand_start - ROUNDING) <= steps
+    def _where_down(self, place: int) -> tuple[slice, ...]:
+        """The states in which a place has no spot nodes."""
+        index = [slice(None)] * self._count
+        index[place] = slice(0, self._classes)
+        return tuple(index)
 
-    def _choose(self, after: Costs, left: int) -> Costs:
-        """The least cost from the beginning of a step, with `left` steps until the deadline."""
-        count, work = self._count, self._work
-        usd = self._terms.on_demand_usd_per_hour * self._hours
-        idle = np.where(self._fits(work, left - 1), after[..., count : 2 * count, :], NEVER)
-        on_demand = after[..., 2 * count :, :]
-        stays = np.where(work <= left, usd + moved(on_demand, -1.0), NEVER)
-        fits = np.ceil(work + self._on_demand_start - ROUNDING) <= left
-        starts = np.where(fits, usd + moved(on_demand, self._on_demand_start - 1), NEVER)
-        spot_stays, spot_starts = (self._spot(after, left, start) for start in (0.0, self._start))
+    def _choose(self, after: Costs) -> Costs:
+        """The least cost from the beginning of a step."""
+        count, terms = self._count, self._terms
+        usd = np.float32(terms.on_demand_usd_per_hour * self._hours)
+        idle = self._less(after[..., count : 2 * count, :], self._grid.step_s)
+        idle[..., self._margin_s < self._grid.step_s] = NEVER
+        stays = usd + after[..., 2 * count :, :]
+        starts = usd + self._less(after[..., 2 * count :, :], terms.on_demand_start_s)
+        starts[..., self._margin_s < 0] = NEVER
+        spot_stays = self._spot(after, 0.0)
+        spot_starts = self._spot(after, terms.changeover_s)
         best = np.empty_like(after)
         for last in range(count):
             others = idle[..., last, :]
             for place in range(count):
                 is_move = self._places.region[place] != self._places.region[last]
-                cost = spot_starts[..., place, :] + (self._terms.egress_usd if is_move else 0.0)
-                others = np.minimum(others, cost)
+                egress = np.float32(terms.egress_usd if is_move else 0.0)
+                others = np.minimum(others, spot_starts[..., place, :] + egress)
             new = np.minimum(others, starts[..., last, :])
             best[..., last, :] = np.minimum(new, spot_stays[..., last, :])
             best[..., count + last, :] = new
             best[..., 2 * count + last, :] = np.minimum(others, stays[..., last, :])
-        best[..., 0] = 0.0
         return np.minimum(best, NEVER)
 
-    def _spot(self, after: Costs, left: int, start: float) -> Costs:
+    def _spot(self, after: Costs, start_s: float) -> Costs:
         """The cost of a step on spot nodes in each place, where they are available."""
-        costs = moved(after[..., : self._count, :], start - 1)
-        costs[..., ~self._fits(self._work - 1 + start, left - 1)] = NEVER
+        costs = self._less(after[..., : self._count, :], start_s)
+        costs[..., self._margin_s < start_s] = NEVER
         for place in range(self._count):
-            down = [slice(None)] * self._count
-            down[place] = slice(0, 2)
             costs[..., place, :] += np.float32(self._places.usd(place) * self._hours)
-            costs[(*down, place)] = NEVER
+            costs[(*self._where_down(place), place)] = NEVER
         return costs
 
+    def _less(self, costs: Costs, slack_s: float) -> Costs:
+        """Costs at less slack, interpolated."""
+        at = (self._slack_s - slack_s) / self._grid.unit_s
+        low = np.floor(at + ROUNDING).astype(np.intp)
+        part = np.clip(at - low, 0.0, 1.0).astype(np.float32)
+        below = costs[..., np.clip(low, 0, None)]
+        above = costs[..., np.clip(low + 1, 0, self._grid.units - 1)]
+        moved = below + (above - below) * part
+        moved[..., at < -ROUNDING] = NEVER
+        return moved
 
-def _kernel(loss: float, returns: float, step_s: float) -> Costs:
+
+def _kernel(limits_s: tuple[float, ...], loss: float, returns: float, step_s: float) -> Costs:
     """Chances of the next state of a place, (state, next state)."""
-    young_s, old = OLD_S, len(AGE_LIMITS_S)
-    widths = np.diff([0.0, *AGE_LIMITS_S])[:2]
-    kernel = np.zeros((_STATES, _STATES))
-    for state, (usual, multiplier) in enumerate(((USUAL_RETURN, returns), (USUAL_LOSS, loss))):
-        each = np.minimum(chances(usual, step_s) * multiplier, MAX_CHANCE)
-        # Young states are more often at the begin of their class; old ones are as the classes that last.
-        weights = widths * np.cumprod([1.0, (1 - each[0]) ** (widths[0] / step_s)])
-        change = (float(weights @ each[:2] / weights.sum()), float(each[2:old].mean() + each[old]) / 2)
-        ageing = min(1.0, step_s / young_s)
-        young, other = 2 * state, 2 * (1 - state)
-        kernel[young, other] = change[0]
-        kernel[young, young] = (1 - change[0]) * (1 - ageing)
-        kernel[young, young + 1] = (1 - change[0]) * ageing
-        kernel[young + 1, other] = change[1]
-        kernel[young + 1, young + 1] = 1 - change[1]
+    count = len(limits_s) + 1
+    kernel = np.zeros((2 * count, 2 * count))
+    widths = np.diff([0.0, *limits_s])
+    ageing = np.append(np.minimum(1.0, step_s / widths), 0.0)
+    for available, (usual, multiplier) in enumerate(((USUAL_RETURN, returns), (USUAL_LOSS, loss))):
+        change = np.minimum(_class_chances(usual, limits_s, step_s) * multiplier, MAX_CHANCE)
+        for each in range(count):
+            row = available * count + each
+            kernel[row, (1 - available) * count] = change[each]
+            kernel[row, row] += (1 - change[each]) * (1 - ageing[each])
+            kernel[row, min(row + 1, available * count + count - 1)] += (1 - change[each]) * ageing[each]
     return kernel.astype(np.float32)
+
+
+def _class_chances(usual: tuple[float, ...], limits_s: tuple[float, ...], step_s: float) -> Numbers:
+    """Chances of a change within a step in other classes of age than the usual ones, weighted by how long states last."""
+    ages = np.arange(0.0, LONGEST_S, CHANCE_TICK_S)
+    rates = -np.log1p(-np.array(usual))[np.searchsorted(np.array(AGE_LIMITS_S), ages, side="right")]
+    lasts = np.exp(-np.cumsum(rates))
+    classes = np.searchsorted(np.array(limits_s), ages, side="right")
+    mean = np.bincount(classes, rates * lasts) / np.bincount(classes, lasts)
+    return 1 - np.exp(-mean * step_s / CHANCE_TICK_S)

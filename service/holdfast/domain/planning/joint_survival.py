@@ -77,7 +77,8 @@ class JointSurvival:
             members = np.flatnonzero(situation.changeover_s == changeover_s)
             left_s = situation.deadline_s - situation.elapsed_s
             tables.require(
-                float(left_s[members].max()), float(situation.remaining_s[members].max())
+                float(left_s[members].max()),
+                float((left_s - situation.remaining_s)[members].max()),
             )
             yield tables, members
 
@@ -136,24 +137,24 @@ def _fill(
         situation.available[across, chosen], situation.beliefs.age_s[across, chosen]
     )
     time_s = (situation.deadline_s - situation.elapsed_s)[rows]
-    left_s, warm_s = situation.remaining_s[rows], situation.warm_up_s[rows]
+    slack_s, warm_s = time_s - situation.remaining_s[rows], situation.warm_up_s[rows]
     here = chosen == situation.place[rows][:, None]
     last = np.where(here.any(axis=1), here.argmax(axis=1), 0)
     stands = (situation.held == Held.SPOT)[rows]
     for number in range(key.count):
         place = chosen[:, number]
         own = stands & (place == situation.place[rows])
-        work_s = left_s + np.where(own, warm_s, terms.changeover_s) - step_s
+        after_s = slack_s - np.where(own, warm_s, terms.changeover_s)
         held = np.full(len(rows), number)
-        cost = tables.after(key, time_s, states, held, work_s)
+        cost = tables.after(key, time_s, states, held, after_s)
         cost += situation.spot_price[rows, place] * hours
         cost += np.where(own, 0.0, situation.move_usd[rows, place])
         costs[rows, place] = cost
-    nothing = tables.after(key, time_s, states, key.count + last, left_s)
+    nothing = tables.after(key, time_s, states, key.count + last, slack_s - step_s)
     costs[rows, -2] = nothing
     stays = (situation.held == Held.ON_DEMAND)[rows]
-    work_s = left_s + np.where(stays, warm_s, terms.on_demand_start_s) - step_s
-    after = tables.after(key, time_s, states, 2 * key.count + last, work_s)
+    after_s = slack_s - np.where(stays, warm_s, terms.on_demand_start_s)
+    after = tables.after(key, time_s, states, 2 * key.count + last, after_s)
     costs[rows, -1] = after + terms.on_demand_usd_per_hour * hours
 
 
