@@ -18,6 +18,7 @@ from holdfast.domain.planning.joint_costs import (
     price_exponents,
 )
 from holdfast.domain.planning.situation import (
+    Beliefs,
     Choice,
     Codes,
     Held,
@@ -44,10 +45,11 @@ class JointSurvival:
         rows, places = situation.available.shape
         # One column for each place, then no node, and an on-demand node.
         costs = np.full((rows, places + 2), _NOT_ALLOWED)
-        chosen = _places_of_tables(situation)
+        beliefs = situation.recall()
+        chosen = _places_of_tables(situation, beliefs)
         for tables, members in self._tables_of(situation):
-            for key, same in _groups(situation, chosen, members):
-                _fill(costs, situation, tables, key, chosen[same], same)
+            for key, same in _groups(situation, beliefs, chosen, members):
+                _fill(costs, situation, beliefs, tables, key, chosen[same], same)
         stands = situation.held == Held.SPOT
         own = stands[:, None] & (np.arange(places) == situation.place[:, None])
         stay_safe = is_spot_safe(situation, is_start=False)
@@ -83,7 +85,7 @@ class JointSurvival:
             yield tables, members
 
 
-def _places_of_tables(situation: Situation) -> Indices:
+def _places_of_tables(situation: Situation, beliefs: Beliefs) -> Indices:
     """The places that tables distinguish, in ascending order, (rows, at most `MAX_PLACES`).
 
     Those are the cheapest of an expected life, and that of the node that is held.
@@ -91,7 +93,6 @@ def _places_of_tables(situation: Situation) -> Indices:
     rows, places = situation.available.shape
     if places <= MAX_PLACES:
         return np.broadcast_to(np.arange(places), (rows, places))
-    beliefs = situation.beliefs
     share = beliefs.returns / (beliefs.returns + beliefs.loss)
     rank = situation.spot_price / share[:, :places]
     here = np.arange(places) == situation.place[:, None]
@@ -100,10 +101,9 @@ def _places_of_tables(situation: Situation) -> Indices:
 
 
 def _groups(
-    situation: Situation, chosen: Indices, members: Indices
+    situation: Situation, beliefs: Beliefs, chosen: Indices, members: Indices
 ) -> Iterator[tuple[Places, Indices]]:
     """Rows that share a table."""
-    beliefs = situation.beliefs
     rows = members[:, None]
     at = chosen[members]
     keys = np.concatenate(
@@ -124,6 +124,7 @@ def _groups(
 def _fill(
     costs: Numbers,
     situation: Situation,
+    beliefs: Beliefs,
     tables: JointTables,
     key: Places,
     chosen: Indices,
@@ -134,7 +135,7 @@ def _fill(
     hours = step_s / HOUR_S
     across = rows[:, None]
     states = place_states(
-        situation.available[across, chosen], situation.beliefs.age_s[across, chosen]
+        situation.available[across, chosen], beliefs.age_s[across, chosen]
     )
     time_s = (situation.deadline_s - situation.elapsed_s)[rows]
     slack_s, warm_s = time_s - situation.remaining_s[rows], situation.warm_up_s[rows]

@@ -26,6 +26,12 @@ from holdfast.domain.planning.situation import (
 DEFAULT_THETA: Final = 0.15
 """Slack of `threshold` as a share of the work that is left.
 A lower value waits for spot nodes for longer; a higher value buys on-demand nodes earlier. Costs hardly differ from .15 to .2."""
+TRY_EVERY_S: Final = 3600.0
+"""Time between two tries to leave on-demand nodes, while nothing is seen of spot nodes.
+A lower value pays for more tries; a higher value stays on demand for longer. Two hours cost the same."""
+TRY_SLACK: Final = 0.05
+"""Slack that a try needs, as a share of the work that is left, beside two starts.
+A lower value tries until the deadline forbids it; a higher value gives up spot nodes too early."""
 _SPOT, _WAIT, _ON_DEMAND = np.int8(Held.SPOT), np.int8(Held.NOTHING), np.int8(Held.ON_DEMAND)
 
 
@@ -106,8 +112,9 @@ class Threshold:
 
     name = "threshold"
 
-    def __init__(self, theta: float = DEFAULT_THETA) -> None:
-        self._theta = theta
+    def __init__(self, theta: float = DEFAULT_THETA, try_every_s: float = TRY_EVERY_S) -> None:
+        """`try_every_s`: how often on-demand nodes are given back for spot nodes that are not seen."""
+        self._theta, self._try_every_s = theta, try_every_s
 
     def choose(self, situation: Situation) -> Choice:
         """The choice for each row."""
@@ -117,6 +124,11 @@ class Threshold:
         until_deadline_s = situation.deadline_s - situation.elapsed_s
         slack_s = until_deadline_s - remaining_s - situation.on_demand_start_s
         is_short = slack_s < self._theta * remaining_s
+        if not situation.sees_all:
+            # A try costs a tick and two starts.
+            least_s = 2 * situation.changeover_s + TRY_SLACK * remaining_s
+            tries = (situation.unseen_s >= self._try_every_s) & (slack_s > least_s)
+            is_there = is_there | (tries & is_idle_safe(situation))
         holds = np.where(
             stays | is_there, _SPOT, np.where(on_demand | is_short, _ON_DEMAND, _WAIT)
         )

@@ -163,6 +163,7 @@ class _State:
     wait_s: Numbers
     """What is left of the wait for on-demand nodes."""
     at_risk_s: Numbers
+    unseen_s: Numbers
     cost_usd: Numbers
     spot_s: Numbers
     on_demand_s: Numbers
@@ -174,7 +175,7 @@ class _State:
     @classmethod
     def of(cls, windows: Windows) -> _State:
         rows = len(windows.market)
-        seconds = ("progress_s", "warm_up_s", "wait_s", "at_risk_s", "cost_usd")
+        seconds = ("progress_s", "warm_up_s", "wait_s", "at_risk_s", "unseen_s", "cost_usd")
         seconds += ("spot_s", "on_demand_s", "paid_warm_up_s", "lost_s")
         return cls(
             row=np.arange(rows),
@@ -268,9 +269,14 @@ def _situation(
     state: _State, tick: int, available: Flags, at: Indices, market: Market, terms: Terms
 ) -> Situation:
     rows = len(available)
-    is_seen = np.ones(rows, np.bool_) if terms.sees_all else state.held != Held.ON_DEMAND
     last = market.available.shape[2] - 1
     when = np.minimum(at, last)
+    believed = when
+    if not terms.sees_all:
+        state.unseen_s = np.where(state.held == Held.ON_DEMAND, state.unseen_s + market.gap_s, 0.0)
+        available = available & (state.unseen_s == 0.0)[:, None]
+        # What was seen before the start; what is seen later may have gaps.
+        believed = np.minimum(state.start, last)
     return Situation(
         row=state.row,
         tick_s=market.gap_s,
@@ -285,13 +291,14 @@ def _situation(
         warm_up_s=state.warm_up_s,
         changeover_s=state.changeover_s,
         on_demand_wait_s=terms.on_demand_wait_s,
-        available=available if terms.sees_all else available & is_seen[:, None],
-        is_seen=is_seen,
+        available=available,
+        sees_all=terms.sees_all,
+        unseen_s=state.unseen_s,
         spot_price=market.price[state.market, :, when],
         on_demand_price=terms.on_demand_usd_per_hour,
         region=market.region[state.market],
         egress_usd=terms.egress_usd,
-        beliefs=market.beliefs.at(state.market, when),
+        recall=lambda: market.beliefs.at(state.market, believed),
     )
 
 

@@ -5,6 +5,7 @@ The same policies plan jobs, with one row, and are replayed over recorded market
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, Protocol, TypeAlias, TypeVar
@@ -90,8 +91,10 @@ class Situation:
     """Time for which an on-demand node is awaited, at no cost."""
     available: Flags
     """Whether spot nodes can be had, (rows, places); False where that is not seen."""
-    is_seen: Flags
-    """Whether their availability is seen."""
+    sees_all: bool
+    """Whether their availability is seen also while on-demand nodes are held."""
+    unseen_s: Numbers
+    """Time since their availability was last seen; 0 where it is seen."""
     spot_price: Numbers
     """(rows, places)."""
     on_demand_price: float
@@ -99,13 +102,19 @@ class Situation:
     """A number for the region of each place, (rows, places)."""
     egress_usd: float
     """Cost of a start in another region than the last one."""
-    beliefs: Beliefs
+    recall: Callable[[], Beliefs]
+    """What is believed of the places; called by policies that use it."""
     ticks_left: Numbers = field(init=False)
     """Whole ticks until the deadline."""
 
     def __post_init__(self) -> None:
         left = (self.deadline_s - self.elapsed_s) / self.tick_s
         self.ticks_left = np.floor(left + ROUNDING)
+
+    @property
+    def is_seen(self) -> Flags:
+        """Whether the availability of spot nodes is seen."""
+        return self.unseen_s == 0.0
 
     @property
     def remaining_s(self) -> Numbers:

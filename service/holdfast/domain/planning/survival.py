@@ -13,6 +13,7 @@ import numpy as np
 
 from holdfast.domain.planning.cost_to_go import NEVER, Costs, CostTables, TableTerms
 from holdfast.domain.planning.joint_survival import JointSurvival
+from holdfast.domain.planning.policies import Threshold
 from holdfast.domain.planning.situation import (
     Codes,
     Choice,
@@ -41,9 +42,13 @@ class Survival:
     def __init__(self) -> None:
         self._tables: dict[TableTerms, CostTables] = {}
         self._joint = JointSurvival()
+        # Tables that see spot nodes at all times are no better than this rule without.
+        self._blind = Threshold()
 
     def choose(self, situation: Situation) -> Choice:
         """The choice for each row."""
+        if not situation.sees_all:
+            return self._blind.choose(situation)
         if situation.available.shape[1] > 1:
             return self._joint.choose(situation)
         place, is_there = cheapest_place(situation)
@@ -64,7 +69,7 @@ class Survival:
     ) -> Costs:
         """The expected cost until the end for each row and all that may be held, (3, rows)."""
         costs = np.empty((3, len(place)), np.float32)
-        beliefs = situation.beliefs
+        beliefs = situation.recall()
         age = of_place(beliefs.age_s, place)
         loss, returns = of_place(beliefs.loss, place), of_place(beliefs.returns, place)
         price = of_place(situation.spot_price, place)
