@@ -31,13 +31,16 @@ SUFFIXES: Final = (".json", ".csv")
 
 def simulate(  # noqa: PLR0913 - one parameter for each option
     paths: Annotated[
-        list[Path], typer.Argument(metavar="TRACE|DIR...", help="Recorded availability, JSON or CSV.")
+        list[Path],
+        typer.Argument(metavar="TRACE|DIR...", help="Recorded availability, JSON or CSV."),
     ],
     *,
     work: Annotated[str, typer.Option("--work", help="Training time without losses, such as 48h.")],
     deadline: Annotated[
         list[str],
-        typer.Option("--deadline", help="Time until the deadline, such as 52h, or 1.1x of the work."),
+        typer.Option(
+            "--deadline", help="Time until the deadline, such as 52h, or 1.1x of the work."
+        ),
     ],
     changeover: Annotated[
         str, typer.Option("--changeover", help="Time without progress after each start.")
@@ -67,7 +70,8 @@ def simulate(  # noqa: PLR0913 - one parameter for each option
         str, typer.Option("--zones", help="Replay zones apart, or together as places of one job.")
     ] = APART,
     prices: Annotated[
-        Path | None, typer.Option("--prices", help="JSON of spot prices for each tick of each trace.")
+        Path | None,
+        typer.Option("--prices", help="JSON of spot prices for each tick of each trace."),
     ] = None,
     egress_usd_per_gb: Annotated[
         float, typer.Option("--egress-usd-per-gb", min=0, help="Price of moves between regions.")
@@ -77,7 +81,9 @@ def simulate(  # noqa: PLR0913 - one parameter for each option
     ] = 0.0,
     sight: Annotated[
         str,
-        typer.Option("--sight", help="Spot availability that is seen: all, or what own launches meet."),
+        typer.Option(
+            "--sight", help="Spot availability that is seen: all, or what own launches meet."
+        ),
     ] = ALL,
     on_demand_wait: Annotated[
         str, typer.Option("--on-demand-wait", help="Wait for on-demand nodes.")
@@ -88,7 +94,9 @@ def simulate(  # noqa: PLR0913 - one parameter for each option
     lost_work: Annotated[
         str, typer.Option("--lost-work", help="Progress lost with spot nodes without notice.")
     ] = "0s",
-    rows: Annotated[Path | None, typer.Option("--rows", help="Write a CSV with one line per run.")] = None,
+    rows: Annotated[
+        Path | None, typer.Option("--rows", help="Write a CSV with one line per run.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Replay policies over recorded spot markets, and compare what jobs cost and when they end."""
@@ -305,7 +313,9 @@ def _deadline(text: str, work_s: float) -> float:
         except ValueError:
             factor = math.nan
         if not 1 <= factor < math.inf:
-            raise BadRequest(f"--deadline {text}: write a multiple of the work above 1, such as 1.25x")
+            raise BadRequest(
+                f"--deadline {text}: write a multiple of the work above 1, such as 1.25x"
+            )
         return factor * work_s
     return _duration("--deadline", text)
 

@@ -165,7 +165,9 @@ class BackTest:
         settings, gap_s = self.settings, self.traces[0].gap_s
         longest_s = max(settings.deadlines_s)
         for window in windows:
-            changeover_s = settings.changeover_s if window.changeover_s is None else window.changeover_s
+            changeover_s = (
+                settings.changeover_s if window.changeover_s is None else window.changeover_s
+            )
             least_s = settings.work_s + changeover_s + settings.terms.on_demand_wait_s
             for deadline_s in settings.deadlines_s:
                 ticks = np.floor(deadline_s / gap_s + ROUNDING)
@@ -175,7 +177,9 @@ class BackTest:
                         "take a later deadline"
                     )
             if not settings.together and window.trace not in lengths:
-                raise BadRequest(f"--windows: no trace is named {window.trace}; they are {', '.join(lengths)}")
+                raise BadRequest(
+                    f"--windows: no trace is named {window.trace}; they are {', '.join(lengths)}"
+                )
             length = min(lengths.values()) if settings.together else lengths[window.trace]
             if window.start < 0 or window.start + longest_s / gap_s > length + ROUNDING:
                 raise BadRequest(

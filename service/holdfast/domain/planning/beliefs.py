@@ -87,9 +87,7 @@ class Tracker:
     def __init__(self, tick_s: float) -> None:
         self._tick_s = tick_s
         self._fade = 0.5 ** (tick_s / HALF_LIFE_S)
-        self._chances = [
-            chances(usual, tick_s).tolist() for usual in (USUAL_RETURN, USUAL_LOSS)
-        ]
+        self._chances = [chances(usual, tick_s).tolist() for usual in (USUAL_RETURN, USUAL_LOSS)]
         self._seen = [0.0, 0.0]
         self._expected = [0.0, 0.0]
         self._up: bool | None = None

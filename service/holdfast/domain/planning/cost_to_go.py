@@ -83,14 +83,18 @@ class CostTables:
             self._costs = np.empty(shape, np.float32)
             self._is_made[:] = False
 
-    def rows(self, loss: Numbers, returns: Numbers, time_s: Numbers, available: Flags, age: Numbers) -> Indices:
+    def rows(
+        self, loss: Numbers, returns: Numbers, time_s: Numbers, available: Flags, age: Numbers
+    ) -> Indices:
         """Where the costs of states begin in the tables, made as far as they are missing.
 
         `loss`, `returns`: multipliers. `time_s`: until the deadline, before the tick. `age`: of the state of the place, in seconds.
         """
         pair = _exponent(loss) * (2 * EXTENT + 1) + _exponent(returns)
         for each in np.flatnonzero(np.bincount(pair, minlength=PAIRS) * ~self._is_made):
-            multipliers = (FACTOR ** (exponent - EXTENT) for exponent in divmod(int(each), 2 * EXTENT + 1))
+            multipliers = (
+                FACTOR ** (exponent - EXTENT) for exponent in divmod(int(each), 2 * EXTENT + 1)
+            )
             self._costs[each] = cost_table(self.terms, *multipliers, self._steps, self._work_steps)
             self._is_made[each] = True
         steps = np.minimum((time_s / self.terms.step_s + ROUNDING).astype(np.intp), self._steps)
@@ -159,7 +163,10 @@ def _choose(after: Costs, terms: TableTerms, left: int) -> Costs:
 
     idle = np.where(fits(work, left - 1), after[:, :, Held.NOTHING], NEVER)
     costs = {}
-    for held, price, start in ((Held.SPOT, spot, spot_start), (Held.ON_DEMAND, on_demand, on_demand_start)):
+    for held, price, start in (
+        (Held.SPOT, spot, spot_start),
+        (Held.ON_DEMAND, on_demand, on_demand_start),
+    ):
         for begins in (False, True):
             more = start if begins else 0.0
             if held == Held.SPOT:

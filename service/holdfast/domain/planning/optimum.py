@@ -214,12 +214,12 @@ class _Problem:
         """What is held at the beginning of the next tick, and the units of progress that are lost."""
         node = step.after
         if node.held == Held.SPOT and not self._available[node.place, tick + 1]:
-            return _Node(Held.NOTHING, self._last_place(node.place), 0), min(self._lost_units, step.units)
+            return _Node(Held.NOTHING, self._last_place(node.place), 0), min(
+                self._lost_units, step.units
+            )
         return node, 0
 
-    def _cost(
-        self, step: _Step, price: float, tick: int, after: _Costs, work: slice
-    ) -> Numbers:
+    def _cost(self, step: _Step, price: float, tick: int, after: _Costs, work: slice) -> Numbers:
         node, lost = self._outcome(step, tick)
         rest = after.at(self._index[node], work.start - step.units, work.stop - step.units, lost)
         return rest + price * step.paid_s / HOUR_S

@@ -117,9 +117,7 @@ class Threshold:
         until_deadline_s = situation.deadline_s - situation.elapsed_s
         slack_s = until_deadline_s - remaining_s - situation.on_demand_start_s
         is_short = slack_s < self._theta * remaining_s
-        holds = np.where(
-            stays | is_there, _SPOT, np.where(on_demand | is_short, _ON_DEMAND, _WAIT)
-        )
+        holds = np.where(stays | is_there, _SPOT, np.where(on_demand | is_short, _ON_DEMAND, _WAIT))
         reason = np.where(
             stays,
             np.int8(Reason.SPOT_STANDS),

@@ -246,22 +246,34 @@ class _State:
         spot &= of_place(available, choice.place)
         on_demand = (choice.holds == Held.ON_DEMAND) & ~self.has_ended
         moves = spot & (choice.place != self.place)
-        starts = np.where(on_demand, self.held != Held.ON_DEMAND, spot & (moves | (self.held != Held.SPOT)))
+        starts = np.where(
+            on_demand, self.held != Held.ON_DEMAND, spot & (moves | (self.held != Held.SPOT))
+        )
         if situation.has_move_price:
             self.cost_usd += np.where(moves, of_place(situation.move_price, choice.place), 0.0)
         self.place = np.where(spot, choice.place, self.place)
-        self.held = spot.astype(np.int8) * np.int8(Held.SPOT) + on_demand.astype(np.int8) * np.int8(Held.ON_DEMAND)
-        self.warm_up_s = np.where(starts, self.changeover_s, np.where(self.held > 0, self.warm_up_s, 0.0))
+        self.held = spot.astype(np.int8) * np.int8(Held.SPOT) + on_demand.astype(np.int8) * np.int8(
+            Held.ON_DEMAND
+        )
+        self.warm_up_s = np.where(
+            starts, self.changeover_s, np.where(self.held > 0, self.warm_up_s, 0.0)
+        )
         self.at_risk_s = np.where(starts | (self.held != Held.SPOT), 0.0, self.at_risk_s)
         self.changeovers += starts
         paid_s: Numbers | float = gap_s
         if situation.on_demand_wait_s:
-            self.wait_s = np.where(starts & on_demand, situation.on_demand_wait_s, np.where(on_demand, self.wait_s, 0.0))
+            self.wait_s = np.where(
+                starts & on_demand,
+                situation.on_demand_wait_s,
+                np.where(on_demand, self.wait_s, 0.0),
+            )
             paid_s = np.maximum(0.0, gap_s - self.wait_s)
         self.spot_s += spot * gap_s
         self.on_demand_s += on_demand * paid_s
         price = of_place(situation.spot_price, choice.place)
-        self.cost_usd += spot * price * (gap_s / HOUR_S) + on_demand * paid_s * (situation.on_demand_price / HOUR_S)
+        self.cost_usd += spot * price * (gap_s / HOUR_S) + on_demand * paid_s * (
+            situation.on_demand_price / HOUR_S
+        )
 
 
 def _situation(

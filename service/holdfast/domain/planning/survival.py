@@ -55,9 +55,7 @@ class Survival:
         holds = costs.argmin(axis=0).astype(np.int8)
         return Choice(holds, place, _reasons(situation, holds, costs, stays))
 
-    def _costs(
-        self, situation: Situation, place: Indices, available: Flags, stays: Flags
-    ) -> Costs:
+    def _costs(self, situation: Situation, place: Indices, available: Flags, stays: Flags) -> Costs:
         """The expected cost until the end for each row and all that may be held, (3, rows)."""
         costs = np.empty((3, len(place)), np.float32)
         beliefs = situation.beliefs
@@ -67,7 +65,9 @@ class Survival:
         time_s, remaining_s = situation.deadline_s - situation.elapsed_s, situation.remaining_s
         for tables, rows in self._tables_of(situation, price):
             terms = tables.terms
-            states = tables.rows(loss[rows], returns[rows], time_s[rows], available[rows], age[rows])
+            states = tables.rows(
+                loss[rows], returns[rows], time_s[rows], available[rows], age[rows]
+            )
             hours = terms.step_s / 3600
             for held, start_s, usd in (
                 (Held.NOTHING, 0.0, 0.0),
@@ -117,7 +117,9 @@ def _distinct(values: Numbers) -> Numbers:
 
 def _reasons(situation: Situation, holds: Codes, costs: Costs, stays: Flags) -> Codes:
     spot, on_demand = holds == Held.SPOT, holds == Held.ON_DEMAND
-    is_forced = on_demand & (costs[Held.NOTHING] >= _NOT_ALLOWED) & (costs[Held.SPOT] >= _NOT_ALLOWED)
+    is_forced = (
+        on_demand & (costs[Held.NOTHING] >= _NOT_ALLOWED) & (costs[Held.SPOT] >= _NOT_ALLOWED)
+    )
     is_forced &= situation.held != Held.ON_DEMAND
     return np.select(
         [

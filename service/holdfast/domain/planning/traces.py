@@ -99,7 +99,9 @@ def parse_csv(name: str, text: str, gang: int = 1) -> list[Trace]:
             raise BadRequest(
                 f"{name}: line {number} has {len(line)} values; the header has {len(header)}"
             )
-    gap, ticks = _ticks(name, [_time(name, number, line[0]) for number, line in enumerate(lines, 2)])
+    gap, ticks = _ticks(
+        name, [_time(name, number, line[0]) for number, line in enumerate(lines, 2)]
+    )
     traces = []
     for column, zone in enumerate(header[1:], 1):
         data: list[object] = [None] * (ticks[-1] + 1)
@@ -119,7 +121,9 @@ def parse_prices(text: str, traces: Sequence[Trace], source: str) -> dict[str, N
     found = {}
     for trace in traces:
         if trace.name not in body:
-            raise BadRequest(f"{source}: no prices for {trace.name}; it has {', '.join(body) or 'none'}")
+            raise BadRequest(
+                f"{source}: no prices for {trace.name}; it has {', '.join(body) or 'none'}"
+            )
         try:
             prices = np.array(body[trace.name], np.float64)
         except (TypeError, ValueError):
