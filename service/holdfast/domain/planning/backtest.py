@@ -12,15 +12,15 @@ import numpy as np
 from holdfast.domain.planning import optimum
 from holdfast.domain.planning.beliefs import padded, table_of
 from holdfast.domain.planning.policies import Greedy, OnDemand, Threshold, UniformProgress
-from holdfast.domain.planning.replay import HOUR_S, Market, Runs, Terms, Windows, replay
-from holdfast.domain.planning.situation import ROUNDING, Policy
+from holdfast.domain.planning.replay import HOUR_S, RecordedMarkets, Runs, Terms, Windows, replay
+from holdfast.domain.planning.situation import ROUNDING, PlacementPolicy
 from holdfast.domain.planning.survival import Survival
 from holdfast.domain.planning.traces import Numbers, Trace
 from holdfast.errors import BadRequest
 
 Json: TypeAlias = "str | int | float | bool | None | Sequence[Json] | Mapping[str, Json]"
 
-POLICIES: Final[Mapping[str, type[Policy] | None]] = {
+POLICIES: Final[Mapping[str, type[PlacementPolicy] | None]] = {
     "greedy": Greedy,
     "uniform-progress": UniformProgress,
     "threshold": Threshold,
@@ -54,12 +54,14 @@ class Window:
 
     trace: str
     start: int
+    length: int | None = None
+    """Ticks of the recording that belong to it; None: all to its end."""
     changeover_s: float | None = None
     """None: that of the back-test."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class BackTestSettings:
     """What a back-test runs."""
 
     work_s: float
@@ -99,9 +101,9 @@ def check_policy(name: str) -> str:
 def even_windows(
     traces: Sequence[Trace], count: int, deadline_s: float, seed: int | None = None
 ) -> list[Window]:
-    """Starts at even distances in each trace, from its begin to the last with room for the deadline.
+    """Starts at even distances in each trace.
 
-    `seed`: random ones instead.
+    The first is its begin, the last is the last one with room for the deadline. `seed`: random ones instead.
 
     Raises:
         BadRequest: A trace is shorter than the deadline.
@@ -130,7 +132,7 @@ class BackTest:
         self,
         traces: Sequence[Trace],
         windows: Sequence[Window],
-        settings: Settings,
+        settings: BackTestSettings,
         prices: Mapping[str, Numbers] | None = None,
     ) -> None:
         """`prices`: of each trace, in USD per hour of each tick.
@@ -150,7 +152,7 @@ class BackTest:
             for place, trace in enumerate(places):
                 if prices:
                     price[number, place, : len(prices[trace.name])] = prices[trace.name]
-        self._market = Market(
+        self._market = RecordedMarkets(
             gap_s=traces[0].gap_s,
             available=available,
             price=price,
@@ -161,31 +163,44 @@ class BackTest:
         self._made = {name: kind() for name, kind in POLICIES.items() if kind}
 
     def _check(self, windows: Sequence[Window]) -> None:
+        settings = self.settings
+        for changeover_s in sorted({self._changeover_s(each) for each in windows}):
+            self._check_deadlines(settings.work_s + changeover_s + settings.terms.on_demand_wait_s)
         lengths = {trace.name: len(trace.available) for trace in self.traces}
-        settings, gap_s = self.settings, self.traces[0].gap_s
-        longest_s = max(settings.deadlines_s)
-        for window in windows:
-            changeover_s = (
-                settings.changeover_s if window.changeover_s is None else window.changeover_s
+        if settings.together:
+            lengths = dict.fromkeys(
+                (*lengths, *(each.trace for each in windows)), min(lengths.values())
             )
-            least_s = settings.work_s + changeover_s + settings.terms.on_demand_wait_s
-            for deadline_s in settings.deadlines_s:
-                ticks = np.floor(deadline_s / gap_s + ROUNDING)
-                if ticks < np.ceil(least_s / gap_s - ROUNDING):
-                    raise BadRequest(
-                        f"--deadline {deadline_s / HOUR_S:.4g}h: the work and one changeover take {least_s / HOUR_S:.4g} h; "
-                        "take a later deadline"
-                    )
-            if not settings.together and window.trace not in lengths:
+        for window in windows:
+            if window.trace not in lengths:
                 raise BadRequest(
                     f"--windows: no trace is named {window.trace}; they are {', '.join(lengths)}"
                 )
-            length = min(lengths.values()) if settings.together else lengths[window.trace]
-            if window.start < 0 or window.start + longest_s / gap_s > length + ROUNDING:
+            self._check_window(window, lengths[window.trace])
+
+    def _check_deadlines(self, least_s: float) -> None:
+        gap_s = self.traces[0].gap_s
+        for deadline_s in self.settings.deadlines_s:
+            ticks = np.floor(deadline_s / gap_s + ROUNDING)
+            if ticks < np.ceil(least_s / gap_s - ROUNDING):
                 raise BadRequest(
-                    f"--windows: {window.trace} from tick {window.start} reaches beyond its end at tick {length}; "
-                    "take an earlier start or a shorter deadline"
+                    f"--deadline {deadline_s / HOUR_S:.4g}h: the work and one changeover take {least_s / HOUR_S:.4g} h, "
+                    f"in whole ticks of {gap_s:g} s; take a later deadline"
                 )
+
+    def _check_window(self, window: Window, ticks: int) -> None:
+        needed = max(self.settings.deadlines_s) / self.traces[0].gap_s
+        length = needed if window.length is None else window.length
+        if window.start < 0 or window.start + length > ticks + ROUNDING:
+            raise BadRequest(
+                f"--windows: {window.trace}: the window of {length:g} ticks from tick {window.start} "
+                f"is not within its {ticks} ticks; take another start_index or length_ticks"
+            )
+        if length < needed - ROUNDING:
+            raise BadRequest(
+                f"--windows: {window.trace}: length_ticks from tick {window.start} is {length:g}, less than "
+                f"the {needed:g} ticks until the deadline; take a longer window or a shorter deadline"
+            )
 
     def results(self) -> Iterator[Result]:
         """Run each policy with each deadline and changeover."""

@@ -1,4 +1,4 @@
-"""How long spot nodes of a place last, and how soon they return, from what was seen of it. Pure.
+"""How long spot nodes of a place last and how soon they return, from what was seen. Pure.
 
 A place that has changed a short time ago is likely to change again: the chance falls with the time since the last change by a factor of ten and more,
 and how it falls is much the same everywhere. What differs between places is how often they change at all. So the usual chances by age

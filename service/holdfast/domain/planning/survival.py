@@ -1,6 +1,6 @@
-"""Our policy `holdfast`: the least expected cost, given how long spot nodes last and how soon they return. Pure.
+"""The policy `holdfast`: the least expected cost, given how long spot nodes last. Pure.
 
-It compares, at each tick, what spot nodes, on-demand nodes and none would cost until the end (`cost_to_go.py`), with the multipliers of the place
+It compares, in each tick, what spot nodes, on-demand nodes and none would cost until the end (`cost_to_go.py`), with the multipliers of the place
 from its own history (`beliefs.py`). The exact safety net decides what is allowed: a choice after whose worst outcome on-demand
 nodes would miss the deadline is never made.
 """
@@ -13,9 +13,8 @@ import numpy as np
 
 from holdfast.domain.planning.cost_to_go import NEVER, Costs, CostTables, TableTerms
 from holdfast.domain.planning.situation import (
-    Codes,
     Choice,
-    Flags,
+    Codes,
     Held,
     Indices,
     Reason,
@@ -25,7 +24,7 @@ from holdfast.domain.planning.situation import (
     is_spot_safe,
     of_place,
 )
-from holdfast.domain.planning.traces import Numbers
+from holdfast.domain.planning.traces import Flags, Numbers
 
 VERSION: Final = 1
 """Raised with each change that makes other choices."""
@@ -46,7 +45,7 @@ class Survival:
         stays = situation.held == Held.SPOT
         place = np.where(stays, situation.place, place)
         available = is_there | stays
-        costs = self._costs(situation, place, available, stays)
+        costs = self._costs(situation, place, available)
         costs[Held.NOTHING][~is_idle_safe(situation)] = _NOT_ALLOWED
         spot_safe = available & is_spot_safe(situation, is_start=~stays)
         costs[Held.SPOT][~spot_safe] = _NOT_ALLOWED
@@ -55,7 +54,7 @@ class Survival:
         holds = costs.argmin(axis=0).astype(np.int8)
         return Choice(holds, place, _reasons(situation, holds, costs, stays))
 
-    def _costs(self, situation: Situation, place: Indices, available: Flags, stays: Flags) -> Costs:
+    def _costs(self, situation: Situation, place: Indices, available: Flags) -> Costs:
         """The expected cost until the end for each row and all that may be held, (3, rows)."""
         costs = np.empty((3, len(place)), np.float32)
         beliefs = situation.beliefs
@@ -91,9 +90,10 @@ class Survival:
             for usd in prices.tolist():
                 rows: Flags | slice = slice(None)
                 if len(changeovers) * len(prices) > 1:
-                    rows = (situation.changeover_s == changeover_s) & (price == usd)
-                    if not rows.any():
+                    chosen = (situation.changeover_s == changeover_s) & (price == usd)
+                    if not chosen.any():
                         continue
+                    rows = chosen
                 terms = TableTerms(
                     situation.tick_s,
                     changeover_s,

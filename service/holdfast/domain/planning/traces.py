@@ -7,7 +7,6 @@ https://github.com/skypilot-org/spot-traces; the CSV format is a column of times
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 import re
@@ -90,8 +89,8 @@ def parse_csv(name: str, text: str, gang: int = 1) -> list[Trace]:
     Raises:
         BadRequest: It is no such table.
     """
-    rows = [row for row in csv.reader(io.StringIO(text)) if row]
-    if len(rows) < 3 or len(rows[0]) < 2:  # noqa: PLR2004 - a header and two times, a time and a zone
+    rows = [row for row in csv.reader(text.splitlines()) if row]
+    if len(rows) < 3 or len(rows[0]) < 2:
         raise BadRequest(f"{name}: write a header, and at least two lines of a time and counts")
     header, lines = rows[0], rows[1:]
     for number, line in enumerate(lines, 2):
@@ -112,7 +111,7 @@ def parse_csv(name: str, text: str, gang: int = 1) -> list[Trace]:
 
 
 def parse_prices(text: str, traces: Sequence[Trace], source: str) -> dict[str, Numbers]:
-    """Parse the prices of traces: an object with one list of USD per hour, one for each tick, by the name of the trace.
+    """Parse the prices of traces: USD per hour for each tick, by the name of the trace.
 
     Raises:
         BadRequest: A trace has no prices, another number of them, or one that is no price.
