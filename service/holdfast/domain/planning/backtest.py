@@ -11,16 +11,17 @@ import numpy as np
 
 from holdfast.domain.planning import optimum
 from holdfast.domain.planning.beliefs import padded, table_of
+from holdfast.domain.planning.forecast import Forecast, forecast
 from holdfast.domain.planning.policies import Greedy, OnDemand, Threshold, UniformProgress
-from holdfast.domain.planning.replay import HOUR_S, Market, Runs, Terms, Windows, replay
-from holdfast.domain.planning.situation import ROUNDING, Policy
+from holdfast.domain.planning.replay import HOUR_S, RecordedMarkets, Runs, Terms, Windows, replay
+from holdfast.domain.planning.situation import ROUNDING, PlacementPolicy
 from holdfast.domain.planning.survival import Survival
 from holdfast.domain.planning.traces import Numbers, Trace
 from holdfast.errors import BadRequest
 
 Json: TypeAlias = "str | int | float | bool | None | Sequence[Json] | Mapping[str, Json]"
 
-POLICIES: Final[Mapping[str, type[Policy] | None]] = {
+POLICIES: Final[Mapping[str, type[PlacementPolicy] | None]] = {
     "greedy": Greedy,
     "uniform-progress": UniformProgress,
     "threshold": Threshold,
@@ -44,6 +45,8 @@ COLUMNS: Final = (
     "preemptions",
 )
 """The columns of `BackTest.rows`."""
+FORECAST_COLUMNS: Final = ("p10_usd", "p50_usd", "p90_usd", "p_late")
+"""More of them with forecasts, which are empty where no earlier run has ended."""
 TOGETHER: Final = "together"
 """The name of the market in which all places are replayed together."""
 
@@ -54,12 +57,14 @@ class Window:
 
     trace: str
     start: int
+    length: int | None = None
+    """Ticks of the recording that belong to it; None: all to its end."""
     changeover_s: float | None = None
     """None: that of the back-test."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class BackTestSettings:
     """What a back-test runs."""
 
     work_s: float
@@ -70,6 +75,8 @@ class Settings:
     together: bool
     policies: Sequence[str]
     terms: Terms
+    forecasts: bool = False
+    """Whether each run is forecast from the days before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,8 @@ class Result:
     changeover_s: float
     windows: Windows
     runs: Runs
+    forecast: Forecast | None = None
+    """What was forecast of each run, if that was asked for and the policy does not know the whole recording."""
 
 
 def check_policy(name: str) -> str:
@@ -99,9 +108,9 @@ def check_policy(name: str) -> str:
 def even_windows(
     traces: Sequence[Trace], count: int, deadline_s: float, seed: int | None = None
 ) -> list[Window]:
-    """Starts at even distances in each trace, from its begin to the last with room for the deadline.
+    """Starts at even distances in each trace.
 
-    `seed`: random ones instead.
+    The first is its begin, the last is the last one with room for the deadline. `seed`: random ones instead.
 
     Raises:
         BadRequest: A trace is shorter than the deadline.
@@ -130,7 +139,7 @@ class BackTest:
         self,
         traces: Sequence[Trace],
         windows: Sequence[Window],
-        settings: Settings,
+        settings: BackTestSettings,
         prices: Mapping[str, Numbers] | None = None,
     ) -> None:
         """`prices`: of each trace, in USD per hour of each tick.
@@ -150,7 +159,7 @@ class BackTest:
             for place, trace in enumerate(places):
                 if prices:
                     price[number, place, : len(prices[trace.name])] = prices[trace.name]
-        self._market = Market(
+        self._market = RecordedMarkets(
             gap_s=traces[0].gap_s,
             available=available,
             price=price,
@@ -161,27 +170,44 @@ class BackTest:
         self._made = {name: kind() for name, kind in POLICIES.items() if kind}
 
     def _check(self, windows: Sequence[Window]) -> None:
+        settings = self.settings
+        for changeover_s in sorted({self._changeover_s(each) for each in windows}):
+            self._check_deadlines(settings.work_s + changeover_s + settings.terms.on_demand_wait_s)
         lengths = {trace.name: len(trace.available) for trace in self.traces}
-        settings, gap_s = self.settings, self.traces[0].gap_s
-        longest_s = max(settings.deadlines_s)
+        if settings.together:
+            lengths = dict.fromkeys(
+                (*lengths, *(each.trace for each in windows)), min(lengths.values())
+            )
         for window in windows:
-            changeover_s = settings.changeover_s if window.changeover_s is None else window.changeover_s
-            least_s = settings.work_s + changeover_s + settings.terms.on_demand_wait_s
-            for deadline_s in settings.deadlines_s:
-                ticks = np.floor(deadline_s / gap_s + ROUNDING)
-                if ticks < np.ceil(least_s / gap_s - ROUNDING):
-                    raise BadRequest(
-                        f"--deadline {deadline_s / HOUR_S:.4g}h: the work and one changeover take {least_s / HOUR_S:.4g} h; "
-                        "take a later deadline"
-                    )
-            if not settings.together and window.trace not in lengths:
-                raise BadRequest(f"--windows: no trace is named {window.trace}; they are {', '.join(lengths)}")
-            length = min(lengths.values()) if settings.together else lengths[window.trace]
-            if window.start < 0 or window.start + longest_s / gap_s > length + ROUNDING:
+            if window.trace not in lengths:
                 raise BadRequest(
-                    f"--windows: {window.trace} from tick {window.start} reaches beyond its end at tick {length}; "
-                    "take an earlier start or a shorter deadline"
+                    f"--windows: no trace is named {window.trace}; they are {', '.join(lengths)}"
                 )
+            self._check_window(window, lengths[window.trace])
+
+    def _check_deadlines(self, least_s: float) -> None:
+        gap_s = self.traces[0].gap_s
+        for deadline_s in self.settings.deadlines_s:
+            ticks = np.floor(deadline_s / gap_s + ROUNDING)
+            if ticks < np.ceil(least_s / gap_s - ROUNDING):
+                raise BadRequest(
+                    f"--deadline {deadline_s / HOUR_S:.4g}h: the work and one changeover take {least_s / HOUR_S:.4g} h, "
+                    f"in whole ticks of {gap_s:g} s; take a later deadline"
+                )
+
+    def _check_window(self, window: Window, ticks: int) -> None:
+        needed = max(self.settings.deadlines_s) / self.traces[0].gap_s
+        length = needed if window.length is None else window.length
+        if window.start < 0 or window.start + length > ticks + ROUNDING:
+            raise BadRequest(
+                f"--windows: {window.trace}: the window of {length:g} ticks from tick {window.start} "
+                f"is not within its {ticks} ticks; take another start_index or length_ticks"
+            )
+        if length < needed - ROUNDING:
+            raise BadRequest(
+                f"--windows: {window.trace}: length_ticks from tick {window.start} is {length:g}, less than "
+                f"the {needed:g} ticks until the deadline; take a longer window or a shorter deadline"
+            )
 
     def results(self) -> Iterator[Result]:
         """Run each policy with each deadline and changeover."""
@@ -191,12 +217,16 @@ class BackTest:
             for changeover_s in sorted({self._changeover_s(each) for each in self._windows}):
                 windows = self._windows_of(deadline_s, changeover_s)
                 for name in settings.policies:
-                    policy = self._made.get(name)
-                    if policy:
-                        runs = replay(policy, self._market, windows, settings.terms)
-                    else:
-                        runs = optimum.replay_optimum(self._market, windows, settings.terms)
-                    yield Result(name, deadline_s, changeover_s, windows, runs)
+                    yield Result(name, deadline_s, changeover_s, windows, *self._run(name, windows))
+
+    def _run(self, name: str, windows: Windows) -> tuple[Runs, Forecast | None]:
+        policy, terms = self._made.get(name), self.settings.terms
+        if not policy:
+            return optimum.replay_optimum(self._market, windows, terms), None
+        runs = replay(policy, self._market, windows, terms)
+        if not self.settings.forecasts:
+            return runs, None
+        return runs, forecast(policy, self._market, windows, terms)
 
     def count(self) -> int:
         """Number of results."""
@@ -235,18 +265,22 @@ class BackTest:
             "cost_over_on_demand": float(cost.mean() / whole_usd),
         }
         paid_s = runs.spot_s + runs.on_demand_s
-        return body | {
-            "on_demand_share": float(runs.on_demand_s.sum() / paid_s.sum()),
-            "spot_h": float(runs.spot_s.mean() / HOUR_S),
-            "on_demand_h": float(runs.on_demand_s.mean() / HOUR_S),
-            "idle_h": float(runs.idle_s.mean() / HOUR_S),
-            "changeovers": float(runs.changeovers.mean()),
-            "preemptions": float(runs.preemptions.mean()),
-            "finish_h": {
-                "mean": float(runs.finish_s.mean() / HOUR_S),
-                **_quantiles(runs.finish_s / HOUR_S, (90,)),
-            },
-        }
+        return (
+            body
+            | {
+                "on_demand_share": float(runs.on_demand_s.sum() / paid_s.sum()),
+                "spot_h": float(runs.spot_s.mean() / HOUR_S),
+                "on_demand_h": float(runs.on_demand_s.mean() / HOUR_S),
+                "idle_h": float(runs.idle_s.mean() / HOUR_S),
+                "changeovers": float(runs.changeovers.mean()),
+                "preemptions": float(runs.preemptions.mean()),
+                "finish_h": {
+                    "mean": float(runs.finish_s.mean() / HOUR_S),
+                    **_quantiles(runs.finish_s / HOUR_S, (90,)),
+                },
+            }
+            | ({"forecast": _accuracy(result, whole_usd)} if result.forecast else {})
+        )
 
     def rows(self, result: Result) -> Iterable[Sequence[str | int | float]]:
         """One line of `COLUMNS` for each run."""
@@ -266,12 +300,39 @@ class BackTest:
                 float(runs.on_demand_s[row] / HOUR_S),
                 int(runs.changeovers[row]),
                 int(runs.preemptions[row]),
+                *(self._forecast_row(result, row) if self.settings.forecasts else ()),
             )
+
+    def _forecast_row(self, result: Result, row: int) -> Sequence[str | float]:
+        found = result.forecast
+        if found is None or not found.history[row]:
+            return [""] * len(FORECAST_COLUMNS)
+        return [float(getattr(found, name)[row]) for name in FORECAST_COLUMNS]
 
 
 def job_hours(result: Result) -> float:
     """Hours from start to finish of all runs."""
     return float(result.runs.finish_s.sum() / HOUR_S)
+
+
+def _accuracy(result: Result, whole_usd: float) -> dict[str, Json]:
+    """How forecasts compare with what happened; costs as shares of that on demand."""
+    found = result.forecast
+    assert found, "the runs were forecast"
+    rows = found.history > 0
+    cost, runs = result.runs.cost_usd[rows], int(rows.sum())
+    if not runs:
+        return {"runs": 0}
+    error = (found.p50_usd[rows] - cost) / whole_usd
+    inside = (found.p10_usd[rows] <= cost) & (cost <= found.p90_usd[rows])
+    late = _late_s(result)[rows] > 0
+    return {
+        "runs": runs,
+        "mae_over_on_demand": float(np.abs(error).mean()),
+        "bias_over_on_demand": float(error.mean()),
+        "coverage_p10_p90": float(inside.mean()),
+        "late_brier": float(np.square(found.p_late[rows] - late).mean()),
+    }
 
 
 def _late_s(result: Result) -> Numbers:

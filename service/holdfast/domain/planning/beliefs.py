@@ -1,4 +1,4 @@
-"""How long spot nodes of a place last, and how soon they return, from what was seen of it. Pure.
+"""How long spot nodes of a place last and how soon they return, from what was seen. Pure.
 
 A place that has changed a short time ago is likely to change again: the chance falls with the time since the last change by a factor of ten and more,
 and how it falls is much the same everywhere. What differs between places is how often they change at all. So the usual chances by age
@@ -87,9 +87,7 @@ class Tracker:
     def __init__(self, tick_s: float) -> None:
         self._tick_s = tick_s
         self._fade = 0.5 ** (tick_s / HALF_LIFE_S)
-        self._chances = [
-            chances(usual, tick_s).tolist() for usual in (USUAL_RETURN, USUAL_LOSS)
-        ]
+        self._chances = [chances(usual, tick_s).tolist() for usual in (USUAL_RETURN, USUAL_LOSS)]
         self._seen = [0.0, 0.0]
         self._expected = [0.0, 0.0]
         self._up: bool | None = None

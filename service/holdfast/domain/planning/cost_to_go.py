@@ -1,4 +1,4 @@
-"""Expected cost to the end of a job, by backward induction over ticks, for every state it can be in. Pure.
+"""Expected cost to the end of a job for every state, by backward induction. Pure.
 
 State: ticks until the deadline, work that is left, whether spot nodes are available, the class of age of that state, and what is held.
 In each tick, the chance that availability changes depends on its age (`beliefs.py`); a choice is allowed if on-demand nodes still meet the deadline
@@ -83,19 +83,28 @@ class CostTables:
             self._costs = np.empty(shape, np.float32)
             self._is_made[:] = False
 
-    def rows(self, loss: Numbers, returns: Numbers, time_s: Numbers, available: Flags, age: Numbers) -> Indices:
+    def rows(
+        self, loss: Numbers, returns: Numbers, time_s: Numbers, available: Flags, age: Numbers
+    ) -> Indices:
         """Where the costs of states begin in the tables, made as far as they are missing.
 
         `loss`, `returns`: multipliers. `time_s`: until the deadline, before the tick. `age`: of the state of the place, in seconds.
         """
         pair = _exponent(loss) * (2 * EXTENT + 1) + _exponent(returns)
         for each in np.flatnonzero(np.bincount(pair, minlength=PAIRS) * ~self._is_made):
-            multipliers = (FACTOR ** (exponent - EXTENT) for exponent in divmod(int(each), 2 * EXTENT + 1))
-            self._costs[each] = cost_table(self.terms, *multipliers, self._steps, self._work_steps)
+            loss_exponent, returns_exponent = divmod(int(each), 2 * EXTENT + 1)
+            self._costs[each] = cost_table(
+                self.terms,
+                loss=FACTOR ** (loss_exponent - EXTENT),
+                returns=FACTOR ** (returns_exponent - EXTENT),
+                steps=self._steps,
+                work_steps=self._work_steps,
+            )
             self._is_made[each] = True
         steps = np.minimum((time_s / self.terms.step_s + ROUNDING).astype(np.intp), self._steps)
         state = ((pair * (self._steps + 1) + steps) * 2 + available) * _CLASSES + age_class(age)
-        return state * (3 * (self._work_steps + 1))
+        begin: Indices = state * (3 * (self._work_steps + 1))
+        return begin
 
     def after(self, rows: Indices, held: Held, work_s: Numbers) -> Costs:
         """The expected cost of all that follows a tick with something held, in USD.
@@ -113,13 +122,17 @@ class CostTables:
 
 def _exponent(multiplier: Numbers) -> Indices:
     exponent = np.rint(np.log(multiplier) / np.log(FACTOR))
-    return (np.clip(exponent, -EXTENT, EXTENT) + EXTENT).astype(np.intp)
+    index: Indices = (np.clip(exponent, -EXTENT, EXTENT) + EXTENT).astype(np.intp)
+    return index
 
 
 def cost_table(
-    terms: TableTerms, loss: float, returns: float, steps: int, work_steps: int
+    terms: TableTerms, *, loss: float, returns: float, steps: int, work_steps: int
 ) -> Costs:
-    """Expected costs in USD: (steps left, available, class of age, held, steps of work left after the step)."""
+    """Expected costs in USD.
+
+    (steps left, available, class of age, held, steps of work left after the step).
+    """
     step_s = terms.step_s
     usual = np.stack([chances(USUAL_RETURN, step_s) * returns, chances(USUAL_LOSS, step_s) * loss])
     change = np.minimum(usual, MAX_CHANCE).astype(np.float32)
@@ -143,12 +156,13 @@ def _expect(best: Costs, change: Costs, ages: Costs) -> Costs:
     # Spot nodes are lost with the change.
     changes[_UP, :, Held.SPOT] = changes[_UP, :, Held.NOTHING]
     chance = change[:, :, None, None]
-    return (1 - chance) * stays + chance * changes
+    expected: Costs = (1 - chance) * stays + chance * changes
+    return expected
 
 
 def _choose(after: Costs, terms: TableTerms, left: int) -> Costs:
     """The least cost from the beginning of a step, with `left` steps until the deadline."""
-    work = np.arange(after.shape[-1])
+    work = np.arange(after.shape[-1], dtype=np.float64)
     spot_start = terms.changeover_s / terms.step_s
     on_demand_start = terms.on_demand_start_s / terms.step_s
     hour = terms.step_s / 3600
@@ -159,7 +173,10 @@ def _choose(after: Costs, terms: TableTerms, left: int) -> Costs:
 
     idle = np.where(fits(work, left - 1), after[:, :, Held.NOTHING], NEVER)
     costs = {}
-    for held, price, start in ((Held.SPOT, spot, spot_start), (Held.ON_DEMAND, on_demand, on_demand_start)):
+    for held, price, start in (
+        (Held.SPOT, spot, spot_start),
+        (Held.ON_DEMAND, on_demand, on_demand_start),
+    ):
         for begins in (False, True):
             more = start if begins else 0.0
             if held == Held.SPOT:

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from holdfast.domain.planning.replay import HOUR_S, Market, Runs, Terms, Windows, replay
+from holdfast.domain.planning.replay import HOUR_S, RecordedMarkets, Runs, Terms, Windows, replay
 from holdfast.domain.planning.situation import ROUNDING, Indices, Policy
 from holdfast.domain.planning.traces import Numbers
 
@@ -44,7 +44,7 @@ class Forecast:
     """Number of earlier runs on which each rests."""
 
 
-def forecast(policy: Policy, market: Market, windows: Windows, terms: Terms) -> Forecast:
+def forecast(policy: Policy, market: RecordedMarkets, windows: Windows, terms: Terms) -> Forecast:
     """Forecast each window, all of one deadline and changeover, from the ticks before its start."""
     starts, runs = _earlier_runs(policy, market, windows, terms)
     shares, ups = _recent(market)
@@ -55,7 +55,9 @@ def forecast(policy: Policy, market: Market, windows: Windows, terms: Terms) -> 
     days = DAYS_S / market.gap_s
     whole_usd = _on_demand_usd(market, windows, terms)
     for row, (number, start) in enumerate(zip(windows.market, windows.start, strict=True)):
-        rows = (starts.market == number) & (ends <= start + ROUNDING) & (starts.start >= start - days)
+        rows = (
+            (starts.market == number) & (ends <= start + ROUNDING) & (starts.start >= start - days)
+        )
         if not rows.any():
             continue
         then = starts.start[rows]
@@ -85,7 +87,7 @@ def weighted_quantiles(
 
 
 def _earlier_runs(
-    policy: Policy, market: Market, windows: Windows, terms: Terms
+    policy: Policy, market: RecordedMarkets, windows: Windows, terms: Terms
 ) -> tuple[Windows, Runs]:
     """The job from starts at even distances in each market, before the last window."""
     step = max(1, round(EVERY_S / market.gap_s))
@@ -105,7 +107,7 @@ def _earlier_runs(
     return earlier, replay(policy, market, earlier, terms)
 
 
-def _recent(market: Market) -> tuple[Numbers, Indices]:
+def _recent(market: RecordedMarkets) -> tuple[Numbers, Indices]:
     """The share of recent ticks with spot nodes anywhere, and whether there are some, (markets, ticks)."""
     up = market.available.any(axis=1)
     span = max(1, round(RECENT_S / market.gap_s))
@@ -115,7 +117,7 @@ def _recent(market: Market) -> tuple[Numbers, Indices]:
     return (sums[:, end] - sums[:, begin]) / (end - begin), up.astype(np.intp)
 
 
-def _on_demand_usd(market: Market, windows: Windows, terms: Terms) -> float:
+def _on_demand_usd(market: RecordedMarkets, windows: Windows, terms: Terms) -> float:
     """The cost of the job on demand alone, for whole ticks."""
     ticks = np.ceil((windows.work_s + windows.changeover_s[0]) / market.gap_s - ROUNDING)
     return float(ticks * market.gap_s / HOUR_S * terms.on_demand_usd_per_hour)

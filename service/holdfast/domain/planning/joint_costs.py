@@ -279,7 +279,9 @@ def _kernel(limits_s: tuple[float, ...], loss: float, returns: float, step_s: fl
             row = available * count + each
             kernel[row, (1 - available) * count] = change[each]
             kernel[row, row] += (1 - change[each]) * (1 - ageing[each])
-            kernel[row, min(row + 1, available * count + count - 1)] += (1 - change[each]) * ageing[each]
+            kernel[row, min(row + 1, available * count + count - 1)] += (1 - change[each]) * ageing[
+                each
+            ]
     return kernel.astype(np.float32)
 
 

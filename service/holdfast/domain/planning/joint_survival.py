@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -34,6 +35,16 @@ HOUR_S: Final = 3600.0
 _NOT_ALLOWED: Final = float(NEVER) * 2
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Rows that share a table."""
+
+    key: Places
+    places: Indices
+    """The places that the table distinguishes, (rows, places of the table)."""
+    rows: Indices
+
+
 class JointSurvival:
     """Keeps the tables of all terms that it has met."""
 
@@ -48,8 +59,8 @@ class JointSurvival:
         beliefs = situation.recall()
         chosen = _places_of_tables(situation, beliefs)
         for tables, members in self._tables_of(situation):
-            for key, same in _groups(situation, beliefs, chosen, members):
-                _fill(costs, situation, beliefs, tables, key, chosen[same], same)
+            for group in _groups(situation, beliefs, chosen, members):
+                _fill(costs, situation, beliefs, tables, group)
         stands = situation.held == Held.SPOT
         own = stands[:, None] & (np.arange(places) == situation.place[:, None])
         stay_safe = is_spot_safe(situation, is_start=False)
@@ -102,10 +113,10 @@ def _places_of_tables(situation: Situation, beliefs: Beliefs) -> Indices:
 
 def _groups(
     situation: Situation, beliefs: Beliefs, chosen: Indices, members: Indices
-) -> Iterator[tuple[Places, Indices]]:
+) -> Iterator[_Group]:
     """Rows that share a table."""
     rows = members[:, None]
-    at = chosen[members]
+    at, count = chosen[members], chosen.shape[1]
     keys = np.concatenate(
         [
             multiplier_exponents(beliefs.loss[rows, at]),
@@ -117,26 +128,20 @@ def _groups(
     )
     distinct, group = np.unique(keys, axis=0, return_inverse=True)
     for number, key in enumerate(distinct.tolist()):
-        parts = [tuple(key[part :: 1][: at.shape[1]]) for part in range(0, len(key), at.shape[1])]
-        yield Places(*parts), members[group.reshape(-1) == number]
+        parts = [tuple(key[each : each + count]) for each in range(0, len(key), count)]
+        rows = members[group.reshape(-1) == number]
+        yield _Group(Places(*parts), chosen[rows], rows)
 
 
 def _fill(
-    costs: Numbers,
-    situation: Situation,
-    beliefs: Beliefs,
-    tables: JointTables,
-    key: Places,
-    chosen: Indices,
-    rows: Indices,
+    costs: Numbers, situation: Situation, beliefs: Beliefs, tables: JointTables, group: _Group
 ) -> None:
     """Write the expected costs until the end of rows, for all that may be held in the next tick."""
+    key, rows, chosen = group.key, group.rows, group.places
     terms, step_s = tables.terms, tables.terms.step_s
     hours = step_s / HOUR_S
     across = rows[:, None]
-    states = place_states(
-        situation.available[across, chosen], beliefs.age_s[across, chosen]
-    )
+    states = place_states(situation.available[across, chosen], beliefs.age_s[across, chosen])
     time_s = (situation.deadline_s - situation.elapsed_s)[rows]
     slack_s, warm_s = time_s - situation.remaining_s[rows], situation.warm_up_s[rows]
     here = chosen == situation.place[rows][:, None]

@@ -1,4 +1,4 @@
-"""The least cost of a job for somebody who knows the whole recording, by dynamic programming. Pure.
+"""The least cost of a job with the whole recording known, by dynamic programming. Pure.
 
 It bounds what any policy can reach. For each tick, from the last to the first, it keeps the least cost of the rest for everything that may be held and
 all amounts of work that may be left, in units that divide the tick and the changeover.
@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from holdfast.domain.planning.replay import HOUR_S, Market, Runs, Terms, Windows, replay
+from holdfast.domain.planning.replay import HOUR_S, RecordedMarkets, Runs, Terms, Windows, replay
 from holdfast.domain.planning.situation import ROUNDING, Choice, Codes, Held, Indices, Situation
 from holdfast.domain.planning.traces import Flags, Numbers
 
@@ -68,7 +68,7 @@ class _Progress:
         return _Step(int(done_s / self.unit_s + ROUNDING), self.gap_s - idle_s, after)
 
 
-def replay_optimum(market: Market, windows: Windows, terms: Terms) -> Runs:
+def replay_optimum(market: RecordedMarkets, windows: Windows, terms: Terms) -> Runs:
     """Run each window with the choices of least cost; without any end in time, on demand."""
     ticks = int(windows.deadline_s.max() / market.gap_s + ROUNDING)
     holds = np.full((ticks, len(windows.market)), Held.ON_DEMAND, np.int8)
@@ -98,20 +98,20 @@ class _Recorded:
         return Choice(holds, self._places[tick, rows], np.zeros_like(holds))
 
 
-def _problem(market: Market, windows: Windows, terms: Terms, row: int) -> _Problem:
+def _problem(market: RecordedMarkets, windows: Windows, terms: Terms, row: int) -> _Problem:
     number, start = int(windows.market[row]), int(windows.start[row])
     ticks = int(windows.deadline_s[row] / market.gap_s + ROUNDING)
     last = market.available.shape[2] - 1
     when = np.minimum(np.arange(start, start + ticks + 1), last)
     available = market.available[number][:, when] & (np.arange(start, start + ticks + 1) <= last)
     return _Problem(
-        ticks,
-        available,
-        market.price[number][:, when],
-        market.region[number].tolist(),
-        terms,
-        windows.work_s,
-        _progress(market.gap_s, float(windows.changeover_s[row]), terms, windows.work_s),
+        ticks=ticks,
+        available=available,
+        price=market.price[number][:, when],
+        regions=market.region[number].tolist(),
+        terms=terms,
+        work_s=windows.work_s,
+        progress=_progress(market.gap_s, float(windows.changeover_s[row]), terms, windows.work_s),
     )
 
 
@@ -126,6 +126,7 @@ class _Problem:
 
     def __init__(
         self,
+        *,
         ticks: int,
         available: Flags,
         price: Numbers,
@@ -214,12 +215,12 @@ class _Problem:
         """What is held at the beginning of the next tick, and the units of progress that are lost."""
         node = step.after
         if node.held == Held.SPOT and not self._available[node.place, tick + 1]:
-            return _Node(Held.NOTHING, self._last_place(node.place), 0), min(self._lost_units, step.units)
+            return _Node(Held.NOTHING, self._last_place(node.place), 0), min(
+                self._lost_units, step.units
+            )
         return node, 0
 
-    def _cost(
-        self, step: _Step, price: float, tick: int, after: _Costs, work: slice
-    ) -> Numbers:
+    def _cost(self, step: _Step, price: float, tick: int, after: _Costs, work: slice) -> Numbers:
         node, lost = self._outcome(step, tick)
         rest = after.at(self._index[node], work.start - step.units, work.stop - step.units, lost)
         return rest + price * step.paid_s / HOUR_S
@@ -227,7 +228,10 @@ class _Problem:
 
 @dataclass(frozen=True, slots=True)
 class _Costs:
-    """The least costs from a tick on, (nodes, units of work left from `low` on); below 1 nothing is left to do, above them nothing helps."""
+    """The least costs from a tick on, (nodes, units of work left from `low` on).
+
+    Below 1 unit nothing is left to do; above those kept, the deadline is missed.
+    """
 
     low: int
     costs: Numbers

@@ -1,4 +1,4 @@
-"""Published policies: greedy, uniform progress, a threshold on slack, and on-demand nodes alone. Pure.
+"""Simple policies: greedy, uniform progress, threshold, and on-demand nodes alone. Pure.
 
 `greedy` and `uniform-progress` with their safety net are those of Wu et al., "Can't Be Late: Optimizing Spot Instance Savings under
 Deadlines", NSDI 2024. They start on-demand nodes at the latest moment that leaves time for a second start.
@@ -13,7 +13,6 @@ import numpy as np
 from holdfast.domain.planning.situation import (
     Choice,
     Codes,
-    Flags,
     Held,
     Reason,
     Situation,
@@ -22,6 +21,7 @@ from holdfast.domain.planning.situation import (
     is_idle_safe,
     is_spot_safe,
 )
+from holdfast.domain.planning.traces import Flags
 
 DEFAULT_THETA: Final = 0.15
 """Slack of `threshold` as a share of the work that is left.
@@ -82,7 +82,7 @@ class UniformProgress:
         # Without sight, the return to spot nodes is a try.
         returns = on_demand & is_ahead & (is_there | (~situation.is_seen & is_idle_safe(situation)))
         takes = np.where(on_demand, returns, is_there)
-        buys = np.where(on_demand, True, is_behind)  # noqa: FBT003 - an array's fill value
+        buys = np.where(on_demand, True, is_behind)
         holds = np.where(stays | takes, _SPOT, np.where(buys, _ON_DEMAND, _WAIT))
         reason = np.where(
             stays,
@@ -108,7 +108,10 @@ class UniformProgress:
 
 
 class Threshold:
-    """Spot nodes whenever they are available, and on-demand nodes when the slack falls below a share of the work left."""
+    """Spot nodes whenever they are available, on-demand nodes when the slack becomes short.
+
+    It is short when it falls below a share of the work that is left.
+    """
 
     name = "threshold"
 
@@ -129,9 +132,7 @@ class Threshold:
             least_s = 2 * situation.changeover_s + TRY_SLACK * remaining_s
             tries = (situation.unseen_s >= self._try_every_s) & (slack_s > least_s)
             is_there = is_there | (tries & is_idle_safe(situation))
-        holds = np.where(
-            stays | is_there, _SPOT, np.where(on_demand | is_short, _ON_DEMAND, _WAIT)
-        )
+        holds = np.where(stays | is_there, _SPOT, np.where(on_demand | is_short, _ON_DEMAND, _WAIT))
         reason = np.where(
             stays,
             np.int8(Reason.SPOT_STANDS),
@@ -172,7 +173,10 @@ def exact_net(
 
 
 def _published_net(situation: Situation, holds: Codes, reason: Codes) -> tuple[Codes, Codes]:
-    """The safety net of the paper: on-demand nodes start while there is time for a start after another one."""
+    """The safety net of the paper.
+
+    On-demand nodes start while there is time for a second start.
+    """
     stays = holds_spot(situation)
     remaining_s, start_s = situation.remaining_s, situation.on_demand_start_s
     ticks_left = situation.ticks_left

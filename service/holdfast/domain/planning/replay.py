@@ -20,7 +20,7 @@ from holdfast.domain.planning.situation import (
     Codes,
     Held,
     Indices,
-    Policy,
+    PlacementPolicy,
     Situation,
     of_place,
 )
@@ -37,8 +37,11 @@ A lower value computes choices of ended runs; a higher value copies the others t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Market:
-    """Recorded markets of the same gap, (markets, places, ticks). In one market, the places are replayed together."""
+class RecordedMarkets:
+    """Recorded markets of the same gap, (markets, places, ticks).
+
+    In one market, the places are replayed together.
+    """
 
     gap_s: float
     available: Flags
@@ -100,12 +103,11 @@ class Runs:
     def of(cls, rows: int) -> Runs:
         """Those of runs that have not begun."""
         whole = {"changeovers", "preemptions"}
-        return cls(
-            **{
-                each.name: np.zeros(rows, np.intp if each.name in whole else np.float64)
-                for each in fields(cls)
-            }
-        )
+        values: dict[str, Any] = {
+            each.name: np.zeros(rows, np.intp if each.name in whole else np.float64)
+            for each in fields(cls)
+        }
+        return cls(**values)
 
 
 Observer = Callable[[int, Situation, Choice, Indices], None]
@@ -113,8 +115,8 @@ Observer = Callable[[int, Situation, Choice, Indices], None]
 
 
 def replay(
-    policy: Policy,
-    market: Market,
+    policy: PlacementPolicy,
+    market: RecordedMarkets,
     windows: Windows,
     terms: Terms,
     observers: Sequence[Observer] = (),
@@ -137,7 +139,9 @@ def replay(
         at = state.start + tick
         available = _during(market.available, state.market, at)
         state.lose(available, terms)
-        situation = _situation(state, tick, available, at, market, terms)
+        situation = _situation(
+            state, tick=tick, available=available, at=at, market=market, terms=terms
+        )
         choice = policy.choose(situation)
         for observer in observers:
             observer(tick, situation, choice, state.row)
@@ -175,8 +179,8 @@ class _State:
     @classmethod
     def of(cls, windows: Windows) -> _State:
         rows = len(windows.market)
-        seconds = ("progress_s", "warm_up_s", "wait_s", "at_risk_s", "unseen_s", "cost_usd")
-        seconds += ("spot_s", "on_demand_s", "paid_warm_up_s", "lost_s")
+        zeros = ("progress_s", "warm_up_s", "wait_s", "at_risk_s", "unseen_s", "cost_usd")
+        more_zeros = ("spot_s", "on_demand_s", "paid_warm_up_s", "lost_s")
         return cls(
             row=np.arange(rows),
             market=windows.market,
@@ -189,7 +193,7 @@ class _State:
             place=np.full(rows, -1),
             changeovers=np.zeros(rows, np.intp),
             preemptions=np.zeros(rows, np.intp),
-            **{name: np.zeros(rows) for name in seconds},
+            **{name: np.zeros(rows) for name in (*zeros, *more_zeros)},
         )
 
     @property
@@ -247,26 +251,44 @@ class _State:
         spot &= of_place(available, choice.place)
         on_demand = (choice.holds == Held.ON_DEMAND) & ~self.has_ended
         moves = spot & (choice.place != self.place)
-        starts = np.where(on_demand, self.held != Held.ON_DEMAND, spot & (moves | (self.held != Held.SPOT)))
+        starts = np.where(
+            on_demand, self.held != Held.ON_DEMAND, spot & (moves | (self.held != Held.SPOT))
+        )
         if situation.egress_usd:
             self.cost_usd += np.where(moves, of_place(situation.move_usd, choice.place), 0.0)
         self.place = np.where(spot, choice.place, self.place)
-        self.held = spot.astype(np.int8) * np.int8(Held.SPOT) + on_demand.astype(np.int8) * np.int8(Held.ON_DEMAND)
-        self.warm_up_s = np.where(starts, self.changeover_s, np.where(self.held > 0, self.warm_up_s, 0.0))
+        self.held = spot.astype(np.int8) * np.int8(Held.SPOT) + on_demand.astype(np.int8) * np.int8(
+            Held.ON_DEMAND
+        )
+        self.warm_up_s = np.where(
+            starts, self.changeover_s, np.where(self.held > 0, self.warm_up_s, 0.0)
+        )
         self.at_risk_s = np.where(starts | (self.held != Held.SPOT), 0.0, self.at_risk_s)
         self.changeovers += starts
         paid_s: Numbers | float = gap_s
         if situation.on_demand_wait_s:
-            self.wait_s = np.where(starts & on_demand, situation.on_demand_wait_s, np.where(on_demand, self.wait_s, 0.0))
+            self.wait_s = np.where(
+                starts & on_demand,
+                situation.on_demand_wait_s,
+                np.where(on_demand, self.wait_s, 0.0),
+            )
             paid_s = np.maximum(0.0, gap_s - self.wait_s)
         self.spot_s += spot * gap_s
         self.on_demand_s += on_demand * paid_s
         price = of_place(situation.spot_price, choice.place)
-        self.cost_usd += spot * price * (gap_s / HOUR_S) + on_demand * paid_s * (situation.on_demand_price / HOUR_S)
+        self.cost_usd += spot * price * (gap_s / HOUR_S) + on_demand * paid_s * (
+            situation.on_demand_price / HOUR_S
+        )
 
 
 def _situation(
-    state: _State, tick: int, available: Flags, at: Indices, market: Market, terms: Terms
+    state: _State,
+    *,
+    tick: int,
+    available: Flags,
+    at: Indices,
+    market: RecordedMarkets,
+    terms: Terms,
 ) -> Situation:
     rows = len(available)
     last = market.available.shape[2] - 1

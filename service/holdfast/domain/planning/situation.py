@@ -1,6 +1,6 @@
-"""What a policy sees, and what it answers: arrays with one row for each job or replayed window. Pure.
+"""What a policy sees, and what it answers: arrays with one row for each job. Pure.
 
-The same policies plan jobs, with one row, and are replayed over recorded markets, with thousands. Times are in seconds, prices in USD per hour.
+The same policies plan jobs, with one row, and are replayed over recorded markets, with one row for each of thousands of windows. Times are in seconds, prices in USD per hour.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Choice:
     reason: Codes
 
 
-class Policy(Protocol):
+class PlacementPolicy(Protocol):
     """Chooses, for each row by itself, what is held during a tick."""
 
     name: str
@@ -162,7 +162,8 @@ def cheapest_place(situation: Situation) -> tuple[Indices, Flags]:
     if situation.available.shape[1] == 1:
         return np.zeros(len(situation.held), np.intp), situation.available[:, 0]
     price = np.where(situation.available, situation.spot_price, np.inf)
-    return price.argmin(axis=1), situation.available.any(axis=1)
+    is_there: Flags = np.any(situation.available, axis=1)
+    return price.argmin(axis=1), is_there
 
 
 def of_place(values: NDArray[Value], place: Indices) -> NDArray[Value]:
@@ -174,7 +175,8 @@ def of_place(values: NDArray[Value], place: Indices) -> NDArray[Value]:
 
 def holds_spot(situation: Situation) -> Flags:
     """Whether a spot node is held."""
-    return situation.held == Held.SPOT
+    is_held: Flags = situation.held == Held.SPOT
+    return is_held
 
 
 def is_idle_safe(situation: Situation) -> Flags:
@@ -187,7 +189,10 @@ def is_idle_safe(situation: Situation) -> Flags:
 
 
 def is_spot_safe(situation: Situation, *, is_start: Flags | bool) -> Flags:
-    """Whether on-demand nodes still meet the deadline after a tick on spot nodes that are lost at its end."""
+    """Whether on-demand nodes still meet the deadline after a tick on spot nodes.
+
+    The worst outcome is that they are lost at its end.
+    """
     warm_up_s = np.where(is_start, situation.changeover_s, situation.warm_up_s)
     gained_s = np.maximum(0.0, situation.tick_s - warm_up_s)
     left_s = situation.remaining_s - gained_s

@@ -1,6 +1,6 @@
-"""Our policy `holdfast`: the least expected cost, given how long spot nodes last and how soon they return. Pure.
+"""The policy `holdfast`: the least expected cost, given how long spot nodes last. Pure.
 
-It compares, at each tick, what spot nodes, on-demand nodes and none would cost until the end (`cost_to_go.py`), with the multipliers of the place
+It compares, in each tick, what spot nodes, on-demand nodes and none would cost until the end (`cost_to_go.py`), with the multipliers of the place
 from its own history (`beliefs.py`). The exact safety net decides what is allowed: a choice after whose worst outcome on-demand
 nodes would miss the deadline is never made.
 """
@@ -15,9 +15,8 @@ from holdfast.domain.planning.cost_to_go import NEVER, Costs, CostTables, TableT
 from holdfast.domain.planning.joint_survival import JointSurvival
 from holdfast.domain.planning.policies import Threshold
 from holdfast.domain.planning.situation import (
-    Codes,
     Choice,
-    Flags,
+    Codes,
     Held,
     Indices,
     Reason,
@@ -27,7 +26,7 @@ from holdfast.domain.planning.situation import (
     is_spot_safe,
     of_place,
 )
-from holdfast.domain.planning.traces import Numbers
+from holdfast.domain.planning.traces import Flags, Numbers
 
 VERSION: Final = 1
 """Raised with each change that makes other choices."""
@@ -55,7 +54,7 @@ class Survival:
         stays = situation.held == Held.SPOT
         place = np.where(stays, situation.place, place)
         available = is_there | stays
-        costs = self._costs(situation, place, available, stays)
+        costs = self._costs(situation, place, available)
         costs[Held.NOTHING][~is_idle_safe(situation)] = _NOT_ALLOWED
         spot_safe = available & is_spot_safe(situation, is_start=~stays)
         costs[Held.SPOT][~spot_safe] = _NOT_ALLOWED
@@ -64,9 +63,7 @@ class Survival:
         holds = costs.argmin(axis=0).astype(np.int8)
         return Choice(holds, place, _reasons(situation, holds, costs, stays))
 
-    def _costs(
-        self, situation: Situation, place: Indices, available: Flags, stays: Flags
-    ) -> Costs:
+    def _costs(self, situation: Situation, place: Indices, available: Flags) -> Costs:
         """The expected cost until the end for each row and all that may be held, (3, rows)."""
         costs = np.empty((3, len(place)), np.float32)
         beliefs = situation.recall()
@@ -76,7 +73,9 @@ class Survival:
         time_s, remaining_s = situation.deadline_s - situation.elapsed_s, situation.remaining_s
         for tables, rows in self._tables_of(situation, price):
             terms = tables.terms
-            states = tables.rows(loss[rows], returns[rows], time_s[rows], available[rows], age[rows])
+            states = tables.rows(
+                loss[rows], returns[rows], time_s[rows], available[rows], age[rows]
+            )
             hours = terms.step_s / 3600
             for held, start_s, usd in (
                 (Held.NOTHING, 0.0, 0.0),
@@ -100,9 +99,10 @@ class Survival:
             for usd in prices.tolist():
                 rows: Flags | slice = slice(None)
                 if len(changeovers) * len(prices) > 1:
-                    rows = (situation.changeover_s == changeover_s) & (price == usd)
-                    if not rows.any():
+                    chosen = (situation.changeover_s == changeover_s) & (price == usd)
+                    if not chosen.any():
                         continue
+                    rows = chosen
                 terms = TableTerms(
                     situation.tick_s,
                     changeover_s,
@@ -126,7 +126,9 @@ def _distinct(values: Numbers) -> Numbers:
 
 def _reasons(situation: Situation, holds: Codes, costs: Costs, stays: Flags) -> Codes:
     spot, on_demand = holds == Held.SPOT, holds == Held.ON_DEMAND
-    is_forced = on_demand & (costs[Held.NOTHING] >= _NOT_ALLOWED) & (costs[Held.SPOT] >= _NOT_ALLOWED)
+    is_forced = (
+        on_demand & (costs[Held.NOTHING] >= _NOT_ALLOWED) & (costs[Held.SPOT] >= _NOT_ALLOWED)
+    )
     is_forced &= situation.held != Held.ON_DEMAND
     return np.select(
         [

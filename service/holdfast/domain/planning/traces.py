@@ -7,14 +7,13 @@ https://github.com/skypilot-org/spot-traces; the CSV format is a column of times
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -27,6 +26,8 @@ Numbers: TypeAlias = NDArray[np.float64]
 
 MAX_BYTES: Final = 64 * 2**20
 """Size of a file of traces. A lower value refuses long recordings; a higher value lets a wrong file fill the memory."""
+MAX_GAP_S: Final = 7 * 86400.0
+"""Length of a tick. A lower value refuses sparse recordings; a higher value accepts a mistaken unit."""
 MAX_TICKS: Final = 2_000_000
 """Ticks of a trace. A lower value refuses long recordings; a higher value lets one wrong time in a CSV fill the memory."""
 TIME_TOLERANCE: Final = 0.25
@@ -73,9 +74,9 @@ def parse_json(name: str, text: str, gang: int = 1) -> Trace:
             f"{name}: metadata.gap_seconds is missing; write the seconds between two values of data"
         )
     gap = metadata["gap_seconds"]
-    if isinstance(gap, bool) or not isinstance(gap, int | float) or not 0 < gap < math.inf:
+    if not _is_number(gap) or not 0 < gap < MAX_GAP_S:
         raise BadRequest(
-            f"{name}: metadata.gap_seconds is {gap!r}; write a number of seconds above 0"
+            f"{name}: metadata.gap_seconds is {gap!r}; write a number of seconds above 0 and below a week"
         )
     if not isinstance(data, list) or not data:
         raise BadRequest(f"{name}: data is empty; write one count for each tick")
@@ -90,8 +91,8 @@ def parse_csv(name: str, text: str, gang: int = 1) -> list[Trace]:
     Raises:
         BadRequest: It is no such table.
     """
-    rows = [row for row in csv.reader(io.StringIO(text)) if row]
-    if len(rows) < 3 or len(rows[0]) < 2:  # noqa: PLR2004 - a header and two times, a time and a zone
+    rows = [row for row in csv.reader(text.splitlines()) if row]
+    if len(rows) < 3 or len(rows[0]) < 2:
         raise BadRequest(f"{name}: write a header, and at least two lines of a time and counts")
     header, lines = rows[0], rows[1:]
     for number, line in enumerate(lines, 2):
@@ -99,7 +100,9 @@ def parse_csv(name: str, text: str, gang: int = 1) -> list[Trace]:
             raise BadRequest(
                 f"{name}: line {number} has {len(line)} values; the header has {len(header)}"
             )
-    gap, ticks = _ticks(name, [_time(name, number, line[0]) for number, line in enumerate(lines, 2)])
+    gap, ticks = _ticks(
+        name, [_time(name, number, line[0]) for number, line in enumerate(lines, 2)]
+    )
     traces = []
     for column, zone in enumerate(header[1:], 1):
         data: list[object] = [None] * (ticks[-1] + 1)
@@ -110,7 +113,7 @@ def parse_csv(name: str, text: str, gang: int = 1) -> list[Trace]:
 
 
 def parse_prices(text: str, traces: Sequence[Trace], source: str) -> dict[str, Numbers]:
-    """Parse the prices of traces: an object with one list of USD per hour, one for each tick, by the name of the trace.
+    """Parse the prices of traces: USD per hour for each tick, by the name of the trace.
 
     Raises:
         BadRequest: A trace has no prices, another number of them, or one that is no price.
@@ -119,12 +122,11 @@ def parse_prices(text: str, traces: Sequence[Trace], source: str) -> dict[str, N
     found = {}
     for trace in traces:
         if trace.name not in body:
-            raise BadRequest(f"{source}: no prices for {trace.name}; it has {', '.join(body) or 'none'}")
-        try:
-            prices = np.array(body[trace.name], np.float64)
-        except (TypeError, ValueError):
-            prices = np.full(1, np.nan)
-        if prices.ndim != 1 or not np.isfinite(prices).all() or (prices <= 0).any():
+            raise BadRequest(
+                f"{source}: no prices for {trace.name}; it has {', '.join(body) or 'none'}"
+            )
+        prices = _numbers(body[trace.name])
+        if prices is None or not np.isfinite(prices).all() or (prices <= 0).any():
             raise BadRequest(f"{source}: {trace.name}: each price must be a number of USD above 0")
         if len(prices) != len(trace.available):
             raise BadRequest(
@@ -164,7 +166,8 @@ def check_together(traces: Sequence[Trace], *, together: bool) -> None:
 
 def _object(name: str, text: str) -> Mapping[str, Any]:
     try:
-        body = json.loads(text)
+        # NaN and Infinity, which are no JSON, become words that are refused as values.
+        body = json.loads(text, parse_constant=str)
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"{name}: not JSON: {error}") from error
     if not isinstance(body, dict):
@@ -175,39 +178,60 @@ def _object(name: str, text: str) -> Mapping[str, Any]:
 def _trace(name: str, gap_s: float, data: Sequence[object], gang: int) -> Trace:
     if len(data) > MAX_TICKS:
         raise BadRequest(f"{name}: {len(data)} ticks are too many; a trace has at most {MAX_TICKS}")
-    try:
-        counts = np.array([np.nan if value is None else value for value in data], np.float64)
-    except (TypeError, ValueError):
-        counts = np.full((1, 1), np.nan)
-    values = counts[~np.isnan(counts)]
-    is_text = any(isinstance(value, str) for value in data)
-    if counts.ndim != 1 or is_text or (values < 0).any() or (values % 1 != 0).any():
+    known = np.array([value is not None for value in data])
+    counts = _numbers([0 if value is None else value for value in data])
+    if counts is None or (counts < 0).any() or (np.floor(counts) != counts).any():
         raise BadRequest(
             f"{name}: data must be counts of nodes (0, 1, 2, ...), or null where one is unknown"
         )
-    return Trace(name, gap_s, np.nan_to_num(counts) >= gang, ~np.isnan(counts))
+    return Trace(name, gap_s, (counts >= gang) & known, known)
+
+
+def _numbers(values: object) -> Numbers | None:
+    """A list of numbers as an array; None if it is none."""
+    if not isinstance(values, list) or not all(map(_is_number, values)):
+        return None
+    try:
+        return np.array(values, np.float64)
+    except OverflowError:
+        return None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _count(name: str, zone: str, text: str) -> float | None:
     if not text.strip():
         return None
     try:
-        return float(text)
-    except ValueError as error:
-        raise BadRequest(f"{name}: {zone}: {text!r} is not a count of nodes") from error
+        count = float(text)
+    except ValueError:
+        count = math.nan
+    if not math.isfinite(count):
+        raise BadRequest(f"{name}: {zone}: {text!r} is not a count of nodes")
+    return count
 
 
 def _time(name: str, number: int, text: str) -> float:
     try:
-        return float(text)
+        seconds = float(text)
     except ValueError:
-        pass
-    try:
-        return datetime.fromisoformat(text.strip()).timestamp()
-    except ValueError as error:
+        seconds = _utc_s(text.strip())
+    if not math.isfinite(seconds):
         raise BadRequest(
             f"{name}: line {number}: {text!r} is not a time; write 2026-03-01T12:00:00Z, or seconds"
-        ) from error
+        )
+    return seconds
+
+
+def _utc_s(text: str) -> float:
+    """Seconds of a time, which is of UTC if it names no other zone; NaN if it is none."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return math.nan
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
 def _ticks(name: str, times: Sequence[float]) -> tuple[float, list[int]]:
@@ -223,7 +247,7 @@ def _ticks(name: str, times: Sequence[float]) -> tuple[float, list[int]]:
     ticks = [0]
     for step in steps:
         count = step / gap
-        if abs(count - round(count)) > TIME_TOLERANCE * max(1, round(count)) or round(count) < 1:
+        if abs(count - round(count)) > TIME_TOLERANCE or round(count) < 1:
             raise BadRequest(f"{name}: its times are not at regular distances of {gap:g} s")
         ticks.append(ticks[-1] + round(count))
     return gap, ticks
