@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from holdfast.domain.planning.replay import HOUR_S, RecordedMarkets, Runs, Terms, Windows, replay
-from holdfast.domain.planning.situation import ROUNDING, Indices, Policy
-from holdfast.domain.planning.traces import Numbers
+from holdfast.domain.planning.situation import ROUNDING, Indices, PlacementPolicy
+from holdfast.domain.planning.traces import Flags, Numbers
 
 DAYS_S: Final = 10 * 86400.0
 """How far back starts count. A lower value rests on few runs; a higher value on a market that has changed."""
@@ -44,7 +44,9 @@ class Forecast:
     """Number of earlier runs on which each rests."""
 
 
-def forecast(policy: Policy, market: RecordedMarkets, windows: Windows, terms: Terms) -> Forecast:
+def forecast(
+    policy: PlacementPolicy, market: RecordedMarkets, windows: Windows, terms: Terms
+) -> Forecast:
     """Forecast each window, all of one deadline and changeover, from the ticks before its start."""
     starts, runs = _earlier_runs(policy, market, windows, terms)
     shares, ups = _recent(market)
@@ -73,7 +75,7 @@ def forecast(policy: Policy, market: RecordedMarkets, windows: Windows, terms: T
             float(weights @ late[rows] / weights.sum()),
         )
         history[row] = int(rows.sum())
-    return Forecast(*found, history)
+    return Forecast(found[0], found[1], found[2], found[3], history)
 
 
 def weighted_quantiles(
@@ -87,7 +89,7 @@ def weighted_quantiles(
 
 
 def _earlier_runs(
-    policy: Policy, market: RecordedMarkets, windows: Windows, terms: Terms
+    policy: PlacementPolicy, market: RecordedMarkets, windows: Windows, terms: Terms
 ) -> tuple[Windows, Runs]:
     """The job from starts at even distances in each market, before the last window."""
     step = max(1, round(EVERY_S / market.gap_s))
@@ -109,12 +111,13 @@ def _earlier_runs(
 
 def _recent(market: RecordedMarkets) -> tuple[Numbers, Indices]:
     """The share of recent ticks with spot nodes anywhere, and whether there are some, (markets, ticks)."""
-    up = market.available.any(axis=1)
+    up: Flags = np.logical_or.reduce(market.available, axis=1)
     span = max(1, round(RECENT_S / market.gap_s))
     sums = np.concatenate([np.zeros((len(up), 1)), np.cumsum(up, axis=1)], axis=1)
     end = np.arange(1, up.shape[1] + 1)
     begin = np.maximum(end - span, 0)
-    return (sums[:, end] - sums[:, begin]) / (end - begin), up.astype(np.intp)
+    shares: Numbers = (sums[:, end] - sums[:, begin]) / (end - begin)
+    return shares, up.astype(np.intp)
 
 
 def _on_demand_usd(market: RecordedMarkets, windows: Windows, terms: Terms) -> float:

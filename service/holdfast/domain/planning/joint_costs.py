@@ -90,12 +90,14 @@ class Places:
 def multiplier_exponents(multipliers: Numbers) -> Indices:
     """The exponents of multipliers for which there are tables."""
     exponents = np.rint(np.log(multipliers) / np.log(FACTOR))
-    return np.clip(exponents, -EXTENT, EXTENT).astype(np.intp)
+    clipped: Indices = np.clip(exponents, -EXTENT, EXTENT).astype(np.intp)
+    return clipped
 
 
 def price_exponents(price: Numbers) -> Indices:
     """The exponents of prices for which there are tables."""
-    return np.rint(np.log(price) / np.log(PRICE_FACTOR)).astype(np.intp)
+    exponents: Indices = np.rint(np.log(price) / np.log(PRICE_FACTOR)).astype(np.intp)
+    return exponents
 
 
 def place_states(available: Flags, age_s: Numbers) -> Indices:
@@ -209,9 +211,8 @@ class _Induction:
         """The expected least cost after a step, by the state before it."""
         costs = best.copy()
         for place in range(self._count):
-            costs[(*self._where_down(place), place)] = best[
-                (*self._where_down(place), self._count + place)
-            ]
+            down = self._where_down(place)
+            costs[down][..., place, :] = best[down][..., self._count + place, :]
         for place, kernel in enumerate(self._kernels):
             costs = np.moveaxis(np.tensordot(kernel, costs, axes=(1, place)), 0, place)
         return costs
@@ -244,7 +245,8 @@ class _Induction:
             best[..., last, :] = np.minimum(new, spot_stays[..., last, :])
             best[..., count + last, :] = new
             best[..., 2 * count + last, :] = np.minimum(others, stays[..., last, :])
-        return np.minimum(best, NEVER)
+        np.minimum(best, NEVER, out=best)
+        return best
 
     def _spot(self, after: Costs, start_s: float) -> Costs:
         """The cost of a step on spot nodes in each place, where they are available."""
@@ -252,7 +254,7 @@ class _Induction:
         costs[..., self._margin_s < start_s] = NEVER
         for place in range(self._count):
             costs[..., place, :] += np.float32(self._places.usd(place) * self._hours)
-            costs[(*self._where_down(place), place)] = NEVER
+            costs[self._where_down(place)][..., place, :] = NEVER
         return costs
 
     def _less(self, costs: Costs, slack_s: float) -> Costs:
@@ -262,7 +264,7 @@ class _Induction:
         part = np.clip(at - low, 0.0, 1.0).astype(np.float32)
         below = costs[..., np.clip(low, 0, None)]
         above = costs[..., np.clip(low + 1, 0, self._grid.units - 1)]
-        moved = below + (above - below) * part
+        moved: Costs = below + (above - below) * part
         moved[..., at < -ROUNDING] = NEVER
         return moved
 

@@ -114,7 +114,8 @@ class Situation:
     @property
     def is_seen(self) -> Flags:
         """Whether the availability of spot nodes is seen."""
-        return self.unseen_s == 0.0
+        seen: Flags = self.unseen_s == 0.0
+        return seen
 
     @property
     def remaining_s(self) -> Numbers:
@@ -130,7 +131,8 @@ class Situation:
     def move_usd(self) -> Numbers:
         """Cost of a start in each place because of its region, (rows, places)."""
         last = of_place(self.region, self.place)[:, None]
-        return ((self.region != last) & (self.place >= 0)[:, None]) * self.egress_usd
+        usd: Numbers = ((self.region != last) & (self.place >= 0)[:, None]) * self.egress_usd
+        return usd
 
     def ticks(self, duration_s: Numbers) -> Numbers:
         """The ticks that a duration takes, whole ones."""
