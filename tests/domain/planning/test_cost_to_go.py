@@ -70,14 +70,14 @@ def test_table_is_the_plain_recursion(loss: float, returns: float) -> None:
     plain = plain_costs(TERMS, loss, returns)
 
     compared = 0
-    for left in range(STEPS + 1):
+    for left in range(1, STEPS + 1):
         for up in (0, 1):
             for age in range(4):
                 for held in Held:
                     if held == Held.SPOT and not up:
                         continue
                     for work in range(WORK):
-                        exact = plain(left, up, age, held, work)
+                        exact = plain(left - 1, up, age, held, work)
                         if math.isfinite(exact):
                             found = table[left, up, age, held, work]
                             assert found == pytest.approx(exact, rel=1e-4), (left, up, age, held)
@@ -91,15 +91,17 @@ def test_without_changes_the_cost_is_that_of_one_kind() -> None:
     assert table[12, 1, 0, Held.SPOT, 4] == pytest.approx(4 / 6)
     assert table[12, 1, 0, Held.NOTHING, 4] == pytest.approx(5 / 6)
     assert table[12, 0, 0, Held.NOTHING, 4] == pytest.approx(5 * 3 / 6)
-    assert table[4, 0, 0, Held.ON_DEMAND, 4] == pytest.approx(4 * 3 / 6)
-    assert table[4, 0, 0, Held.NOTHING, 4] >= NEVER
+    assert table[5, 0, 0, Held.ON_DEMAND, 4] == pytest.approx(4 * 3 / 6)
+    assert table[5, 0, 0, Held.NOTHING, 4] >= NEVER
 
 
 def test_cost_grows_with_work_and_falls_with_time() -> None:
     table = cost_table(TERMS, loss=1.0, returns=1.0, steps=30, work_steps=10)
 
-    assert (np.diff(table, axis=-1) >= -1e-3).all()
-    assert (np.diff(table, axis=0) <= 1e-3).all()
+    possible = np.where(table < 1e3, table, np.inf)
+    more_work, more_time = possible[..., 1:], possible[1:]
+    assert (more_work >= possible[..., :-1] - 1e-5).all()
+    assert (more_time <= possible[:-1] + 1e-5).all()
 
 
 def test_more_losses_cost_more_and_more_returns_less() -> None:

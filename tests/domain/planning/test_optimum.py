@@ -9,22 +9,45 @@ import pytest
 from holdfast.domain.planning.optimum import replay_optimum
 from holdfast.domain.planning.policies import Greedy, OnDemand, Threshold, UniformProgress
 from holdfast.domain.planning.replay import RecordedMarkets, Terms, Windows, replay
+from holdfast.domain.planning.situation import Choice, Codes, Held, Situation
 from holdfast.domain.planning.survival import Survival
-from support.spot_traces import Scripted, markets_of, terms_of, trace_of, windows_of
+from support.spot_traces import markets_of, terms_of, trace_of, windows_of
 
 
 def least_cost(market: RecordedMarkets, windows: Windows, terms: Terms, ticks: int) -> float:
     """The least cost of all sequences of choices that end in time."""
-    costs = []
-    for path in itertools.product(".sd", repeat=ticks):
-        runs = replay(Scripted("".join(path) + "d"), market, windows, terms)
-        if runs.finish_s[0] <= windows.deadline_s[0]:
-            costs.append(float(runs.cost_usd[0]))
-    return min(costs)
+    paths = np.array([*itertools.product(Held, repeat=ticks)], np.int8).T
+    rows = paths.shape[1]
+    many = windows_of(
+        *([0] * rows),
+        work_s=windows.work_s,
+        deadline_s=windows.deadline_s[0],
+        changeover_s=windows.changeover_s[0],
+    )
+    runs = replay(_Paths(paths), market, many, terms)
+    return float(runs.cost_usd[runs.finish_s <= many.deadline_s].min())
 
 
-@pytest.mark.parametrize("text", ["110110", "010101", "001100", "000000", "111111", "101001"])
-@pytest.mark.parametrize("changeover", [0.0, 0.5, 1.5])
+class _Paths:
+    """Holds what a path names for each tick and row, and on-demand nodes after its end."""
+
+    name = "paths"
+
+    def __init__(self, paths: Codes) -> None:
+        self._paths = paths
+
+    def choose(self, situation: Situation) -> Choice:
+        """The choice for each row."""
+        tick = round(float(situation.elapsed_s[0] / situation.tick_s))
+        holds = np.full(len(situation.row), Held.ON_DEMAND, np.int8)
+        if tick < len(self._paths):
+            holds = self._paths[tick, situation.row].copy()
+        holds[(holds == Held.SPOT) & ~situation.available[:, 0]] = Held.NOTHING
+        return Choice(holds, np.zeros(len(holds), np.intp), np.zeros(len(holds), np.int8))
+
+
+@pytest.mark.parametrize("text", ["110110", "010101", "001100", "101001"])
+@pytest.mark.parametrize("changeover", [0.5, 1.5])
 def test_optimum_is_the_least_cost_of_all_paths(text: str, changeover: float) -> None:
     market = markets_of(trace_of(text))
     window = windows_of(0, work_s=1500, deadline_s=3600, changeover_s=changeover * 600)

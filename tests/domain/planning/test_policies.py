@@ -50,8 +50,8 @@ def test_on_demand_never_takes_spot_nodes() -> None:
 def test_greedy_waits_until_the_latest_moment() -> None:
     holds, reasons = run(Greedy(), "110000000000", changeover=0.5)
 
-    # 1.5 ticks of work are done. What is left takes with two starts 5.5 ticks, of which there are six from tick 6 on.
-    assert holds == "ss....dddddd"[: len(holds)]
+    # 1.5 ticks of work are done. The rest takes 5.5 ticks with two starts; from tick 6 on there are six.
+    assert holds == "ss....ddddd"
     assert reasons[:3] == [Reason.SPOT_IS_AVAILABLE, Reason.SPOT_STANDS, Reason.WAIT_FOR_SPOT]
     assert reasons[6] == Reason.SAFETY_NET
 

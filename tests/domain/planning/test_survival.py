@@ -34,11 +34,20 @@ def test_steady_spot_nodes_are_taken_and_kept() -> None:
     assert {*chosen[1:]} == {(Held.SPOT, Reason.SPOT_STANDS)}
 
 
+def test_last_part_of_a_tick_is_not_left_for_later() -> None:
+    """It is paid as a whole tick, so that a pause before it would cost a start and save nothing."""
+    runs, _ = run("1" * 60)
+
+    assert runs.changeovers.tolist() == [1]
+    assert runs.finish_s.tolist() == [25 * 600]  # 24.6 ticks of work and its start.
+
+
 def test_without_spot_it_waits_and_then_buys() -> None:
     runs, chosen = run("0" * 60)
 
     holds = [held for held, _ in chosen]
-    assert holds == sorted(holds)  # Nothing, then on-demand nodes.
+    # Nothing, then on-demand nodes.
+    assert holds == sorted(holds, key=(Held.NOTHING, Held.ON_DEMAND).index)
     assert chosen[0] == (Held.NOTHING, Reason.WAIT_FOR_SPOT)
     assert chosen[-1] == (Held.ON_DEMAND, Reason.ON_DEMAND_STANDS)
     first = next(reason for held, reason in chosen if held == Held.ON_DEMAND)
@@ -59,16 +68,13 @@ def test_spot_nodes_dearer_than_on_demand_ones_are_not_taken() -> None:
 
 
 def test_history_of_a_place_changes_the_choice() -> None:
-    """After days of flapping, spot nodes that are just there are not worth a start from on-demand ones."""
-    calm = "1" * 300 + "0" * 3
-    flapping = "100" * 101
-    starts = []
-    for history in (calm, flapping):
-        runs, _ = run(history + "0" * 60, start=303, deadline_h=6)
-        starts.append(runs.finish_s[0])
+    """Spot nodes that have been gone for days are awaited for less long than those that flap."""
+    finish_h = []
+    for history in ("1" + "0" * 599, "100" * 200):
+        runs, _ = run(history + "0" * 60, start=600, deadline_h=7)
+        finish_h.append(runs.finish_s[0] / HOUR_S)
 
-    # A place that was calm is expected back later than one that flaps: it waits less for it.
-    assert starts[0] < starts[1]
+    assert finish_h[0] < finish_h[1]
 
 
 def test_cost_is_less_than_that_of_on_demand_nodes() -> None:
