@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -86,7 +87,8 @@ class Scripted:
 
     def choose(self, situation: Situation) -> Choice:
         """The choice for each row."""
-        self.seen.append(situation)
+        # The replay writes progress into the same arrays.
+        self.seen.append(copy.deepcopy(situation))
         tick = round(float(situation.elapsed_s[0] / situation.tick_s))
         held = self._holds[min(tick, len(self._holds) - 1)]
         rows = len(situation.row)

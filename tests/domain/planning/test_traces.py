@@ -79,7 +79,7 @@ def test_region_of_a_zone(name: str, region: str) -> None:
     ],
 )
 def test_bad_trace_is_refused_with_its_field(text: str, message: str) -> None:
-    with pytest.raises(BadRequest, match="^zone: ") as refused:
+    with pytest.raises(BadRequest, match=r"^zone: ") as refused:
         parse_json("zone", text)
 
     assert message in str(refused.value)
@@ -167,7 +167,7 @@ def test_bad_csv_is_refused_with_its_line(text: str, message: str) -> None:
     ],
 )
 def test_bad_prices_are_refused(prices: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadRequest, match="^prices.json: ") as refused:
+    with pytest.raises(BadRequest, match=r"^prices\.json: ") as refused:
         parse_prices(json.dumps(prices), [trace_of("10")], "prices.json")
 
     assert message in str(refused.value)

@@ -55,9 +55,14 @@ class TableTerms:
     on_demand_usd_per_hour: float
 
     @property
+    def ticks(self) -> int:
+        """Ticks of a step of the table."""
+        return max(1, round(STEP_S / self.tick_s))
+
+    @property
     def step_s(self) -> float:
-        """The step of the table, a whole number of ticks."""
-        return self.tick_s * max(1, round(STEP_S / self.tick_s))
+        """The step of the table."""
+        return self.tick_s * self.ticks
 
 
 class CostTables:
@@ -112,6 +117,9 @@ class CostTables:
         `rows`: see there. `work_s`: left after the tick, with the rest of a changeover.
         """
         place = np.maximum(work_s * (1 / self.terms.step_s), 0.0)
+        # The last ticks are paid as a whole: otherwise, it would seem cheap to leave a rest for later.
+        whole = np.ceil(place * self.terms.ticks - ROUNDING) / self.terms.ticks
+        place = np.where(place < 1, whole, place)
         low = np.minimum(place.astype(np.intp), self._work_steps - 1)
         part = (place - low).astype(np.float32)
         at = rows + low + int(held) * (self._work_steps + 1)
