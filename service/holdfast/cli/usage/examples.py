@@ -61,8 +61,7 @@ EXAMPLES: Final = {
     ),
     "simulate": (
         "holdfast simulate traces/ --work 48h --deadline 1.25x --spot-price 0.97 --on-demand-price 3.06",
-        "holdfast simulate counts.csv --gang 8 --zones together --work 40h --deadline 60h "
-        "--prices prices.json --on-demand-price 3.06 --policy holdfast --json",
+        "holdfast simulate counts.csv --gang 8 --zones together --work 40h --deadline 60h --prices prices.json --on-demand-price 3.06",
     ),
     "bill": ("holdfast bill bert-large", "holdfast bill bert-large --csv > bill.csv"),
     "costs": (
