@@ -95,6 +95,15 @@ def test_without_changes_the_cost_is_that_of_one_kind() -> None:
     assert table[5, 0, 0, Held.NOTHING, 4] >= NEVER
 
 
+def test_rest_of_a_start_is_paid_as_a_whole_tick() -> None:
+    terms = TableTerms(600.0, 72.0, 72.0, 1.0, 3.0)
+
+    table = cost_table(terms, loss=0.0, returns=0.0, steps=12, work_steps=9)
+
+    assert table[12, 1, 0, Held.NOTHING, 1] == pytest.approx(2 / 6)
+    assert table[12, 1, 0, Held.SPOT, 1] == pytest.approx(1 / 6)
+
+
 def test_cost_grows_with_work_and_falls_with_time() -> None:
     table = cost_table(TERMS, loss=1.0, returns=1.0, steps=30, work_steps=10)
 

@@ -34,7 +34,7 @@ def deadline_of(gap_s: float, work_s: float, start_s: float, slack_ticks: int) -
     idle=st.integers(1, 6),
     slack=st.integers(0, 7),
 )
-def test_idle_is_safe_exactly_if_on_demand_nodes_then_end_in_time(
+def test_idle_is_safe_exactly_if_on_demand_ends_in_time(
     *, gap_s: float, ticks: int, part: float, starts: float, wait: float, idle: int, slack: int
 ) -> None:
     work_s, changeover_s, wait_s = (ticks + part) * gap_s, starts * gap_s, wait * gap_s

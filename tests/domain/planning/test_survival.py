@@ -42,6 +42,17 @@ def test_last_part_of_a_tick_is_not_left_for_later() -> None:
     assert runs.finish_s.tolist() == [25 * 600]  # 24.6 ticks of work and its start.
 
 
+@pytest.mark.parametrize("gap_s", [195.0, 60.0])
+def test_short_ticks_at_the_end_are_not_left_for_later(gap_s: float) -> None:
+    """A step of the table has several ticks; the last of them are the end of the job."""
+    window = windows_of(0, work_s=4 * HOUR_S, deadline_s=8 * HOUR_S, changeover_s=72)
+
+    runs = replay(Survival(), markets_of(trace_of("1" * 480, gap_s)), window, terms_of())
+
+    assert runs.changeovers.tolist() == [1]
+    assert runs.finish_s[0] < 4 * HOUR_S + 72 + gap_s
+
+
 def test_without_spot_it_waits_and_then_buys() -> None:
     runs, chosen = run("0" * 60)
 

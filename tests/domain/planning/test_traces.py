@@ -24,7 +24,7 @@ def body(data: Any, gap: Any = 600) -> str:
     return json.dumps({"metadata": {"gap_seconds": gap}, "data": data})
 
 
-def test_counts_are_available_from_the_gang_on_and_null_is_unknown() -> None:
+def test_counts_of_a_gang_are_available_and_null_is_unknown() -> None:
     trace = parse_json("zone", body([0, 1, 4, None, 8]), gang=4)
 
     assert trace.available.tolist() == [False, False, True, False, True]

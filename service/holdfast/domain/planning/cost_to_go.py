@@ -207,6 +207,7 @@ def moved(costs: Costs, by: float) -> Costs:
     """Costs at `by` more steps of work, interpolated."""
     last = costs.shape[-1] - 1
     at = np.arange(last + 1) + by
+    at = np.where((at > ROUNDING) & (at < 1), 1.0, at)  # The last tick is paid as a whole.
     low = np.floor(at + ROUNDING).astype(np.intp)
     part = np.maximum(at - low, 0.0).astype(np.float32)
     below, above = np.clip(low, 0, last), np.clip(low + 1, 0, last)

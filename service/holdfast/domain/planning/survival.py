@@ -76,7 +76,6 @@ class Survival:
             states = tables.rows(
                 loss[rows], returns[rows], time_s[rows], available[rows], age[rows]
             )
-            hours = terms.step_s / 3600
             for held, start_s, usd in (
                 (Held.NOTHING, 0.0, 0.0),
                 (Held.SPOT, terms.changeover_s, terms.spot_usd_per_hour),
@@ -84,9 +83,12 @@ class Survival:
             ):
                 continues = situation.held[rows] == held
                 start = np.where(continues, situation.warm_up_s[rows], start_s)
+                work_s = remaining_s[rows] + start
+                # A job that ends within the step pays for its ticks alone.
+                paid_s = np.minimum(situation.ticks(work_s) * terms.tick_s, terms.step_s)
                 done_s = terms.step_s if held else 0.0
-                work_s = remaining_s[rows] + start - done_s
-                costs[held, rows] = tables.after(states, held, work_s) + np.float32(usd * hours)
+                after = tables.after(states, held, work_s - done_s)
+                costs[held, rows] = after + (paid_s * (usd / 3600)).astype(np.float32)
         return costs
 
     def _tables_of(
