@@ -14,7 +14,8 @@ from holdfast.domain.planning.situation import (
     Reason,
     Situation,
 )
-from support.spot_traces import markets_of, terms_of, trace_of, windows_of
+from holdfast.domain.planning.survival import Survival
+from support.spot_traces import HOUR_S, markets_of, terms_of, trace_of, windows_of
 
 SIGNS = {Held.NOTHING: ".", Held.SPOT: "s", Held.ON_DEMAND: "d"}
 
@@ -139,3 +140,29 @@ def test_choices_of_rows_have_one_type() -> None:
             [lambda _, __, choice, ___, seen=dtypes: seen.add(choice.holds.dtype)],  # type: ignore[misc]
         )
         assert dtypes == {np.dtype(np.int8)}
+
+
+@pytest.mark.parametrize("policy", [UniformProgress(), Threshold(), Survival()])
+def test_unseen_spot_nodes_are_tried(policy: PlacementPolicy) -> None:
+    """On-demand nodes are given back for spot nodes that are not seen, and a try that finds none costs a tick."""
+    market = markets_of(trace_of("0" * 24 + "1" * 400))
+    window = windows_of(0, work_s=30 * HOUR_S, deadline_s=40 * HOUR_S, changeover_s=0)
+
+    runs = replay(policy, market, window, terms_of(sees_all=False))
+
+    assert runs.spot_s[0] > 0
+    assert runs.finish_s[0] <= 40 * HOUR_S
+
+
+def test_blind_policy_knows_nothing_that_it_has_not_met() -> None:
+    """The same market, but for spot nodes that come and go while on-demand nodes are held."""
+    chosen = []
+    window = windows_of(0, work_s=5 * HOUR_S, deadline_s=6 * HOUR_S, changeover_s=300)
+    for hidden in "01":
+        held: list[int] = []
+        market = markets_of(trace_of("0" * 4 + hidden * 3 + "0" * 60))
+        observe = [lambda *args, held=held: held.extend(args[2].holds.tolist())]
+        replay(Threshold(), market, window, terms_of(sees_all=False), observe)
+        chosen.append(held)
+
+    assert chosen[0] == chosen[1]

@@ -46,7 +46,7 @@ COLUMNS: Final = (
 )
 """The columns of `BackTest.rows`."""
 FORECAST_COLUMNS: Final = ("p10_usd", "p50_usd", "p90_usd", "p_late")
-"""More of them with forecasts, which are empty where no earlier run has ended."""
+"""More of them with forecasts, which are empty where too few earlier runs have ended."""
 TOGETHER: Final = "together"
 """The name of the market in which all places are replayed together."""
 

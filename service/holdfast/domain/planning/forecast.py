@@ -26,6 +26,8 @@ SHARE_SCALE: Final = 0.1
 A lower value rests on few runs; a higher value on days unlike this one."""
 EVERY_S: Final = 3600.0
 """Time between two starts. A lower value takes longer and says the same; a higher value rests on few runs."""
+MIN_RUNS: Final = 24
+"""Earlier runs that a forecast needs. A lower value takes some hours for the market; a higher value has no forecast for days."""
 WIDENING: Final = 0.06
 """What both ends are widened by, as a share of the cost on demand.
 A lower value promises too much; a higher value says nothing. Held V100 nodes of April 2023 needed it for four runs of five within the ends."""
@@ -33,7 +35,7 @@ A lower value promises too much; a higher value says nothing. Held V100 nodes of
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Forecasts of runs, (rows); NaN where no earlier run has ended."""
+    """Forecasts of runs, (rows); NaN where too few earlier runs have ended."""
 
     p10_usd: Numbers
     p50_usd: Numbers
@@ -41,7 +43,7 @@ class Forecast:
     p_late: Numbers
     """Chance that the deadline is missed."""
     history: Indices
-    """Number of earlier runs on which each rests."""
+    """Number of earlier runs on which each rests; 0 without a forecast."""
 
 
 def forecast(
@@ -60,7 +62,7 @@ def forecast(
         rows = (
             (starts.market == number) & (ends <= start + ROUNDING) & (starts.start >= start - days)
         )
-        if not rows.any():
+        if rows.sum() < MIN_RUNS:
             continue
         then = starts.start[rows]
         difference = np.abs(shares[number, then] - shares[number, start])

@@ -32,6 +32,9 @@ from holdfast.domain.planning.situation import (
 from holdfast.domain.planning.traces import Numbers
 
 HOUR_S: Final = 3600.0
+LEAST_GAIN: Final = 0.02
+"""What waiting for a tick has to save, as a share of the tick's price.
+A lower value waits because of the rounding of tables; a higher value takes nodes that will soon be lost."""
 _NOT_ALLOWED: Final = float(NEVER) * 2
 
 
@@ -157,7 +160,8 @@ def _fill(
         cost += np.where(own, 0.0, situation.move_usd[rows, place])
         costs[rows, place] = cost
     nothing = tables.after(key, time_s, states, key.count + last, slack_s - step_s)
-    costs[rows, -2] = nothing
+    least_usd = situation.spot_price[rows[:, None], chosen].min(axis=1) * hours
+    costs[rows, -2] = nothing + LEAST_GAIN * least_usd
     stays = (situation.held == Held.ON_DEMAND)[rows]
     after_s = slack_s - np.where(stays, warm_s, terms.on_demand_start_s)
     after = tables.after(key, time_s, states, 2 * key.count + last, after_s)
