@@ -134,6 +134,34 @@ def test_least_expected_cost_in_ten_thousand_runs(gap_s: float, terms: dict[str,
     assert_in_time(Survival(), gap_s, rows=2500, **terms)
 
 
+def assert_in_time_together(policy: PlacementPolicy, gap_s: float, places: int, rows: int) -> None:
+    """Run jobs whose places are hostile markets with other prices and regions."""
+    texts = [text.ljust(120, "0") for text in hostile_texts(120)]
+    random = np.random.default_rng(places)
+    for number in range(4):
+        chosen = random.choice(len(texts), places, replace=False)
+        traces = [trace_of(texts[each], gap_s, f"{each}") for each in chosen]
+        market = markets_of(*traces, together=True, regions=[each % 2 for each in range(places)])
+        market.price[0] = 0.5 + 0.25 * np.arange(places)[:, None]
+        windows = hostile_windows(market, rows // 4, seed=number)
+
+        runs = replay(policy, market, windows, terms_of(egress_usd=0.4))
+
+        late_s = runs.finish_s - windows.deadline_s
+        assert late_s.max() <= 1e-6, (policy.name, chosen)
+
+
+@pytest.mark.parametrize("policy", [*EXACT, *PUBLISHED], ids=lambda policy: policy.name)
+def test_no_run_is_late_with_places_together(policy: PlacementPolicy) -> None:
+    for places in (2, 3, 5):
+        assert_in_time_together(policy, 600.0, places, rows=800)
+
+
+@pytest.mark.full
+def test_least_expected_cost_in_two_places() -> None:
+    assert_in_time_together(Survival(), 600.0, places=2, rows=200)
+
+
 class Anything:
     """Chooses at random, within the safety net."""
 
