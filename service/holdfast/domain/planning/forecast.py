@@ -1,4 +1,4 @@
-"""What a job will cost and when it will end, from how the same job would have gone in the days before. Pure.
+"""What a job will cost and when it will end, from replays of the days before. Pure.
 
 The job is replayed from starts of the last `DAYS_S` that ended before now. A start counts more if the market was then as it is now: by the share of
 the last `RECENT_S` in which spot nodes were available, and whether they are available at the start. The quantiles of these runs hold less than they say, as
@@ -26,7 +26,7 @@ SHARE_SCALE: Final = 0.1
 A lower value rests on few runs; a higher value on days unlike this one."""
 EVERY_S: Final = 3600.0
 """Time between two starts. A lower value takes longer and says the same; a higher value rests on few runs."""
-MIN_RUNS: Final = 24
+MIN_RUNS: Final = 48
 """Earlier runs that a forecast needs. A lower value takes some hours for the market; a higher value has no forecast for days."""
 WIDENING: Final = 0.06
 """What both ends are widened by, as a share of the cost on demand.
@@ -112,7 +112,7 @@ def _earlier_runs(
 
 
 def _recent(market: RecordedMarkets) -> tuple[Numbers, Indices]:
-    """The share of recent ticks with spot nodes anywhere, and whether there are some, (markets, ticks)."""
+    """The share of recent ticks with spot nodes, and whether there are some, (markets, ticks)."""
     up: Flags = np.logical_or.reduce(market.available, axis=1)
     span = max(1, round(RECENT_S / market.gap_s))
     sums = np.concatenate([np.zeros((len(up), 1)), np.cumsum(up, axis=1)], axis=1)

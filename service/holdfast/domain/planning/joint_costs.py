@@ -1,4 +1,4 @@
-"""Expected cost to the end of a job that may run in several places, as `cost_to_go.py` for one. Pure.
+"""Expected cost to the end of a job in several places; see `cost_to_go.py`. Pure.
 
 State: time until the deadline, slack (that time less the work that is left), for each place whether spot nodes are available and the class of age of that,
 what is held, and where it was last. Places change independently of each other in the model. A tick without nodes takes its length from
@@ -70,7 +70,7 @@ class JointTerms:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The places of a table: exponents of the multipliers and prices, and a number for each region."""
+    """The places of a table: exponents of multipliers and prices, and numbers of regions."""
 
     loss: tuple[int, ...]
     returns: tuple[int, ...]
@@ -193,7 +193,10 @@ class _Induction:
         """Slack beyond what a start of on-demand nodes takes."""
 
     def run(self, steps: int) -> Costs:
-        """The table: (multiples of `STRIDE` steps left, state of each place, what is held, units of slack after the step)."""
+        """The table of expected costs.
+
+        (multiples of `STRIDE` steps left, state of each place, what is held, units of slack after the step)
+        """
         shape = (*[2 * self._classes] * self._count, 3 * self._count, self._grid.units)
         kept = np.empty((steps // STRIDE + 1, *shape), np.float32)
         best = np.zeros(shape, np.float32)
@@ -288,7 +291,10 @@ def _kernel(limits_s: tuple[float, ...], loss: float, returns: float, step_s: fl
 
 
 def _class_chances(usual: tuple[float, ...], limits_s: tuple[float, ...], step_s: float) -> Numbers:
-    """Chances of a change within a step in other classes of age than the usual ones, weighted by how long states last."""
+    """Chances of a change within a step, in other classes of age than the usual ones.
+
+    Ages count as often as states reach them.
+    """
     ages = np.arange(0.0, LONGEST_S, CHANCE_TICK_S)
     rates = -np.log1p(-np.array(usual))[np.searchsorted(np.array(AGE_LIMITS_S), ages, side="right")]
     lasts = np.exp(-np.cumsum(rates))
