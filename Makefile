@@ -19,7 +19,7 @@ TIER := test
 # Tests of make e2e and make check.
 NOT_RUN := --ignore=tests/e2e/fake_aws --ignore=tests/test_conventions.py
 
-.PHONY: help setup demo test test-all test-added mistakes e2e e2e-smoke skypilot trackio bench bench-checkpoint bench-dashboard bench-gpu bench-ingest bench-lost-ranks bench-rank-failure bench-reads bench-recovery bench-slurm bench-step-overhead check clean dev lock chromium postgres slurm screenshots wheel contract
+.PHONY: help setup demo test test-all test-added mistakes e2e e2e-smoke skypilot trackio bench bench-checkpoint bench-dashboard bench-gpu bench-ingest bench-lost-ranks bench-planner bench-rank-failure bench-reads bench-recovery bench-slurm bench-step-overhead check clean dev lock chromium postgres slurm screenshots wheel contract
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -98,6 +98,9 @@ bench-rank-failure: setup ## measure the time from the kill of a rank to the nex
 
 bench-lost-ranks: setup ## measure what the loss of a rank on one of three nodes costs, beside torchrun and torchft; BENCH="--times 1" for less
 	@PYTHONPATH=tests:bench $(BIN)/python -m recovery.lost_ranks $(BENCH)
+
+bench-planner: setup ## measure replays of recorded spot markets by the planner; BENCH="--rows 1000" for less
+	@PYTHONPATH=tests:bench $(BIN)/python -m planner $(BENCH)
 
 bench-gpu: setup ## check what requires GPUs, and measure the loss of ranks and nodes on them; BENCH="--only elastic" for less
 	@PYTHONPATH=tests:bench $(BIN)/python bench/gpu/check.py || [ $$? = 77 ]  # The next one says so, too, or measures with gloo.

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-HEAVY = {"alembic", "boto3", "fastapi", "httpx2", "pydantic", "pydantic_settings", "sqlalchemy", "torch", "uvicorn", "yaml"}  # fmt: skip
+HEAVY = {"alembic", "boto3", "fastapi", "httpx2", "numpy", "pydantic", "pydantic_settings", "sqlalchemy", "torch", "uvicorn", "yaml"}  # fmt: skip
 PROGRAM = """
 import json, sys
 from holdfast.cli import main

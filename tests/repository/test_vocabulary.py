@@ -113,6 +113,7 @@ VERBS = {
     "Rebuild",
     "Remove",
     "Repeat",
+    "Replay",
     "Replace",
     "Restore",
     "Resume",

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -72,6 +73,16 @@ def test_wheel_has_only_two_top_level_packages(wheel: Path) -> None:
         "holdfast",
         "holdfast_worker",
     }
+
+
+def test_recordings_of_tests_are_not_distributed(wheel: Path) -> None:
+    """Some of them have no licence that would permit it."""
+    targets = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
+        "targets"
+    ]
+
+    assert "/tests" in targets["sdist"]["exclude"]
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if "spot_traces" in name]
 
 
 def test_wheel_contains_runtime_files_of_the_service(wheel: Path) -> None:

@@ -43,9 +43,10 @@ GROUPS: Final = {
     },
     "Planning and cost": {
         "render": "render.render",
-        "advise": "planning.advise",
+        "advise": "planning.advice.advise",
         "prices": "prices.prices",
-        "what-if": "planning.app",
+        "what-if": "planning.advice.app",
+        "simulate": "planning.simulate.simulate",
         "bill": "billing.bill",
         "costs": "billing.costs",
         "preemptions": "preemptions.preemptions",
@@ -94,7 +95,7 @@ class LazyCommands(Mapping[str, Any]):
     """
 
     def __getitem__(self, name: str) -> Any:
-        module, _, attribute = COMMANDS[name].partition(".")
+        module, _, attribute = COMMANDS[name].rpartition(".")
         command = getattr(importlib.import_module(f"holdfast.cli.{module}"), attribute)
         holder = typer.Typer(rich_markup_mode=None)
         if isinstance(command, typer.Typer):

@@ -14,7 +14,7 @@ from holdfast.api.routes.prices import price_query
 from holdfast.api.routing import Router
 from holdfast.api.schemas.prices import AdviceOut, CadenceOut, CandidateOut, LossEstimateOut
 from holdfast.domain.jobfile.limits import MICROS_PER_USD
-from holdfast.domain.planning import (
+from holdfast.domain.planning.estimates import (
     HABITUAL_INTERVALS_S,
     HOURS_PER_DAY,
     PEAK_TFLOPS,

@@ -59,6 +59,10 @@ EXAMPLES: Final = {
         "holdfast what-if cadence --cost 45s --between-failures 3h",
         "holdfast what-if cadence --cost 45s --between-failures 3h --every 1h",
     ),
+    "simulate": (
+        "holdfast simulate traces/ --work 48h --deadline 1.25x --spot-price 0.97 --on-demand-price 3.06",
+        "holdfast simulate counts.csv --gang 8 --zones together --work 40h --deadline 60h --prices prices.json --on-demand-price 3.06",
+    ),
     "bill": ("holdfast bill bert-large", "holdfast bill bert-large --csv > bill.csv"),
     "costs": (
         "holdfast costs --by user --since 30d",

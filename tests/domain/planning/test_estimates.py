@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from holdfast.domain.planning import (
+from holdfast.domain.planning.estimates import (
     HABITUAL_INTERVALS_S,
     PEAK_TFLOPS,
     cadence,

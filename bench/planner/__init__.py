@@ -1,0 +1,7 @@
+"""Speed of the planner's replays, and the estimate of its constants.
+
+See README.md.
+
+    speed        job-hours for each second of CPU time
+    estimate     usual chances of a change, from directories of recordings
+"""

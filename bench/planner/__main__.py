@@ -1,0 +1,50 @@
+"""Measures the planner's replays, or estimates its constants. See README.md."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from holdfast.domain.planning.beliefs import USUAL_LOSS, USUAL_RETURN
+
+from planner.estimate import estimate, read_places
+from planner.speed import measured
+
+RECORDINGS = Path(__file__).parents[2] / "tests" / "data" / "spot_traces" / "aws_2022_10_26"
+
+
+def main() -> None:
+    """Print one of both."""
+    parser = argparse.ArgumentParser(prog="python -m planner", description=__doc__)
+    parser.add_argument("--rows", type=int, default=10_000, help="windows that are replayed")
+    parser.add_argument(
+        "--estimate",
+        nargs="+",
+        metavar="PATH[:GANG,...]",
+        help="estimate the usual chances from these recordings; each for nodes needed at once",
+    )
+    arguments = parser.parse_args()
+    if arguments.estimate:
+        _print_estimate(arguments.estimate)
+        return
+    traces = [*read_places(RECORDINGS, [1])]
+    print(f"{'policy':24} {'job-hours per CPU-second':>25} {'CPU-seconds':>12}")
+    for name, speed, cpu_s in measured(traces, arguments.rows):
+        print(f"{name:24} {speed:25,.0f} {cpu_s:12.2f}", flush=True)
+
+
+def _print_estimate(sources: list[str]) -> None:
+    traces = []
+    for source in sources:
+        path, _, gangs = source.partition(":")
+        traces += read_places(Path(path), [int(each) for each in (gangs or "1").split(",")])
+    found = estimate(traces)
+    print(f"{len(traces)} places")
+    for name, chances, now in zip(
+        ("USUAL_RETURN", "USUAL_LOSS"), found, (USUAL_RETURN, USUAL_LOSS), strict=True
+    ):
+        print(f"{name} = ({', '.join(f'{each:.4f}' for each in chances)})  # now {now}")
+
+
+if __name__ == "__main__":
+    main()

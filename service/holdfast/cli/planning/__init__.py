@@ -1,0 +1,1 @@
+"""Commands for planning: estimates from the service, and simulations without it."""
