@@ -53,6 +53,11 @@ class FakeIngest:
         return [NotFound(name) if name == "unknown" else Accepted(2, None) for name in names]
 
 
+def patient(ingest: FakeIngest) -> ReportGroupCommit:
+    """A group commit whose first batch waits for the others also on a busy machine."""
+    return ReportGroupCommit(ingest, gather_s=0.5)
+
+
 async def _all(intake: ReportGroupCommit, names: Sequence[str]) -> list[Accepted | BaseException]:
     takes = (intake.submit(batch(name, 1)) for name in names)
     return await asyncio.gather(*takes, return_exceptions=True)
@@ -61,7 +66,7 @@ async def _all(intake: ReportGroupCommit, names: Sequence[str]) -> list[Accepted
 def test_concurrent_batches_are_written_in_one_group() -> None:
     ingest = FakeIngest()
 
-    answers = asyncio.run(_all(ReportGroupCommit(ingest), ["a", "b", "unknown", "c"]))
+    answers = asyncio.run(_all(patient(ingest), ["a", "b", "unknown", "c"]))
 
     assert ingest.groups == [["a", "b", "unknown", "c"]]
     assert [type(answer) for answer in answers] == [Accepted, Accepted, NotFound, Accepted]
@@ -88,7 +93,7 @@ def test_failed_batch_does_not_fail_others_in_the_group() -> None:
     ingest = FakeIngest()
     ingest.trouble = StaleWrite("a seq is taken")
 
-    answers = asyncio.run(_all(ReportGroupCommit(ingest), ["a", "bad", "b"]))
+    answers = asyncio.run(_all(patient(ingest), ["a", "bad", "b"]))
 
     assert [type(answer) for answer in answers] == [Accepted, StaleWrite, Accepted]
     assert ingest.groups == [["a", "bad", "b"], ["a"], ["bad"], ["b"]]
@@ -98,7 +103,7 @@ def test_unavailable_database_is_not_retried_per_batch() -> None:
     ingest = FakeIngest()
     ingest.trouble = StoreUnavailable("gone")
 
-    answers = asyncio.run(_all(ReportGroupCommit(ingest), ["a", "bad", "b"]))
+    answers = asyncio.run(_all(patient(ingest), ["a", "bad", "b"]))
 
     assert [type(answer) for answer in answers] == [StoreUnavailable] * 3
     assert len(ingest.groups) == 1
