@@ -42,7 +42,7 @@ class SlurmWay:
 
 @contextmanager
 def slurm_ways(names: Collection[str], *, is_whole_node: bool) -> Iterator[list[SlurmWay]]:
-    """The ways with these names on a running cluster; without them, a sentence tells why."""
+    """The ways with these names on a running cluster; without them, a sentence says why."""
     wanted = {name: label for name, label in SLURM.items() if name in names}
     with ExitStack() as closing:
         cluster = None
@@ -83,7 +83,7 @@ def skypilot_losses(file: Path) -> list[Loss]:
     """The losses in a file that the test of node groups has written.
 
     Raises:
-        ValueError: it has none; the message tells how to write it.
+        ValueError: it has none; the message says how to write it.
     """
     return [_loss_on_skypilot(found) for found in read_breakdowns(file)]
 

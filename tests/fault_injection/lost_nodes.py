@@ -169,7 +169,7 @@ def _plan(chance: random.Random, fault: Fault, nodes: int, *, is_elastic: bool) 
         chance.choice([0.0, 0.05, 0.2, 0.5, 1.0, *[4.0] * is_elastic]) + chance.uniform(0, 0.3),
         chance.choice([None, 0.0, 3.0, 6.0]) if is_elastic else 0.0,
         chance.choice([0.0, chance.uniform(0, 0.1)]),
-        # A cut that nobody notices is noticed after a minute.
+        # A silent cut is noticed after a minute.
         Cut(chance.random() < 0.7, heals_s, replaced_s) if fault in CUTS else None,
     )
 

@@ -85,7 +85,7 @@ class FaultyNodeGroups(FaultySkyPilot):
                     due = now + timedelta(seconds=drill.within_s)
                     self._drills[job.id, drill.requested_at] = managed, managed.runs, due
         for managed, run, due in self._drills.values():
-            # A run ends once. What follows it is another one, in which nobody knows of the drill.
+            # A run ends once. What follows it is another one, which does not know of the drill.
             if now >= due and managed.runs == run and managed.status == "RUNNING":
                 self._end_run(managed)
 

@@ -77,7 +77,7 @@ def read_breakdowns(file: Path) -> list[LossBreakdown]:
     """What `append_breakdown` has written.
 
     Raises:
-        ValueError: the file has none; the message tells how to write it.
+        ValueError: the file has none; the message says how to write it.
     """
     try:
         found = [LossBreakdown(**each) for each in json.loads(file.read_text())]

@@ -172,7 +172,7 @@ class NodeLauncher:
             return
         for_s = linger_s(self._run_dir.deadline(), now())
         if (end_s := self._notice_sources.drill.end_s) is not None:
-            for_s = max(0.0, end_s - time.monotonic())  # Nobody terminates the node.
+            for_s = max(0.0, end_s - time.monotonic())  # No launcher terminates the node.
         log_info(
             f"waiting up to {for_s:.0f} s for the termination of the node, "
             "as the launcher would treat an earlier exit as a failure"

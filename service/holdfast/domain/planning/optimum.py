@@ -80,7 +80,7 @@ def replay_optimum(market: RecordedMarkets, windows: Windows, terms: Terms) -> R
 
 
 class _Recorded:
-    """Follows choices that were made beforehand, (ticks, rows)."""
+    """Follows recorded choices, (ticks, rows)."""
 
     name = NAME
 
