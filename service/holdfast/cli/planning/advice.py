@@ -10,12 +10,11 @@ from holdfast.api.schemas.prices import AdviceOut, CadenceOut, CandidateOut, Los
 from holdfast.cli import output
 from holdfast.cli.jobs import connect
 from holdfast.cli.output import AsJson, dated_as, money, span
-from holdfast.errors import BadRequest
+from holdfast.cli.planning.options import duration_s
 
 app = typer.Typer(help="Estimate costs and risks before you submit a job.", no_args_is_help=True)
 
 OLD_NOTE = "(old) is older than 90 days: no newer price is known"
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @app.command("loss")
@@ -39,8 +38,8 @@ def loss(
 ) -> None:
     """Estimate the loss from a failure, with and without checkpoints."""
     asked = {
-        "at_hour": _seconds(at, "--at") / 3600,
-        "every_hours": _seconds(every, "--every") / 3600 if every else None,
+        "at_hour": duration_s("--at", at) / 3600,
+        "every_hours": duration_s("--every", every) / 3600 if every else None,
         "usd_per_day": usd_per_day,
         "accelerator": gpus,
         "nodes": nodes,
@@ -90,9 +89,9 @@ def cadence(
     Workers with `every: auto` measure and apply it themselves.
     """
     params = {
-        "cost_s": _seconds(cost, "--cost"),
-        "between_failures_s": _seconds(between, "--between-failures"),
-    } | ({"every_s": _seconds(every, "--every")} if every else {})
+        "cost_s": duration_s("--cost", cost),
+        "between_failures_s": duration_s("--between-failures", between),
+    } | ({"every_s": duration_s("--every", every)} if every else {})
     with connect() as client:
         response = client.get(CadenceOut, "GET", "/v1/what-if/cadence", params=params)
     if as_json:
@@ -130,7 +129,7 @@ def advise(
         "critical": critical,
     }
     if deadline:
-        asked["hours_left"] = _seconds(deadline, "--deadline") / 3600
+        asked["hours_left"] = duration_s("--deadline", deadline) / 3600
     with connect() as client:
         response = client.get(AdviceOut, "GET", "/v1/advice", params=asked)
     if as_json:
@@ -170,11 +169,3 @@ def _cells(one: CandidateOut) -> tuple[str, ...]:
     rate = f"{one.peak_tflops / (dearest / 1e6):,.0f}" if dearest else "unknown"
     as_of = dated_as(one.as_of, is_old=one.is_old) if one.as_of else "-"
     return one.accelerator, str(one.peak_tflops), *response, rate, as_of
-
-
-def _seconds(text: str, option: str) -> float:
-    number, unit = text[:-1], text[-1:]
-    try:
-        return float(number) * _UNITS[unit]
-    except (ValueError, KeyError) as error:
-        raise BadRequest(f"{option} {text}: write a time such as 45s, 30m, 4h or 3d") from error
