@@ -10,7 +10,6 @@ from holdfast.domain.planning.replay import replay
 from holdfast.domain.planning.situation import (
     cheapest_place,
     is_idle_safe,
-    is_on_demand_start_safe,
     is_spot_safe,
     of_place,
 )
@@ -50,7 +49,6 @@ def test_idle_is_safe_exactly_if_on_demand_ends_in_time(
 
     in_time = runs.finish_s[0] <= deadline_s
     assert bool(is_idle_safe(policy.seen[idle - 1])[0]) == in_time
-    assert bool(is_on_demand_start_safe(policy.seen[idle])[0]) == in_time
 
 
 @given(

@@ -13,8 +13,8 @@ from holdfast.domain.planning import optimum
 from holdfast.domain.planning.beliefs import padded, table_of
 from holdfast.domain.planning.forecast import Forecast, forecast
 from holdfast.domain.planning.policies import Greedy, OnDemand, Threshold, UniformProgress
-from holdfast.domain.planning.replay import HOUR_S, RecordedMarkets, Runs, Terms, Windows, replay
-from holdfast.domain.planning.situation import ROUNDING, PlacementPolicy
+from holdfast.domain.planning.replay import RecordedMarkets, Runs, Terms, Windows, replay
+from holdfast.domain.planning.situation import HOUR_S, ROUNDING, PlacementPolicy
 from holdfast.domain.planning.survival import Survival
 from holdfast.domain.planning.traces import Numbers, Trace
 from holdfast.errors import BadRequest

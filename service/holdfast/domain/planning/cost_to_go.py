@@ -22,7 +22,7 @@ from holdfast.domain.planning.beliefs import (
     age_class,
     chances,
 )
-from holdfast.domain.planning.situation import ROUNDING, Held, Indices
+from holdfast.domain.planning.situation import HOUR_S, ROUNDING, Held, Indices
 from holdfast.domain.planning.traces import Flags, Numbers
 
 Costs: TypeAlias = NDArray[np.float32]
@@ -173,7 +173,7 @@ def _choose(after: Costs, terms: TableTerms, left: int) -> Costs:
     work = np.arange(after.shape[-1], dtype=np.float64)
     spot_start = terms.changeover_s / terms.step_s
     on_demand_start = terms.on_demand_start_s / terms.step_s
-    hour = terms.step_s / 3600
+    hour = terms.step_s / HOUR_S
     spot, on_demand = terms.spot_usd_per_hour * hour, terms.on_demand_usd_per_hour * hour
 
     def fits(left_work: Numbers, steps: int) -> NDArray[np.bool_]:

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from holdfast.domain.planning.replay import HOUR_S, RecordedMarkets, Runs, Terms, Windows, replay
-from holdfast.domain.planning.situation import ROUNDING, Indices, PlacementPolicy
+from holdfast.domain.planning.replay import RecordedMarkets, Runs, Terms, Windows, replay
+from holdfast.domain.planning.situation import HOUR_S, ROUNDING, Indices, PlacementPolicy
 from holdfast.domain.planning.traces import Flags, Numbers
 
 DAYS_S: Final = 10 * 86400.0

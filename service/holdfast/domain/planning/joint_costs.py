@@ -21,7 +21,7 @@ from holdfast.domain.planning.beliefs import (
     USUAL_RETURN,
 )
 from holdfast.domain.planning.cost_to_go import NEVER, Costs
-from holdfast.domain.planning.situation import ROUNDING, Indices
+from holdfast.domain.planning.situation import HOUR_S, ROUNDING, Indices
 from holdfast.domain.planning.traces import Flags, Numbers
 
 MAX_PLACES: Final = 3
@@ -187,7 +187,7 @@ class _Induction:
             _kernel(LIMITS_S[places.count], FACTOR**loss, FACTOR**returns, terms.step_s)
             for loss, returns in zip(places.loss, places.returns, strict=True)
         ]
-        self._hours = terms.step_s / 3600
+        self._hours = terms.step_s / HOUR_S
         self._slack_s = np.arange(grid.units) * grid.unit_s
         self._margin_s = self._slack_s - terms.on_demand_start_s + ROUNDING
         """Slack beyond what a start of on-demand nodes takes."""

@@ -19,6 +19,7 @@ from holdfast.domain.planning.joint_costs import (
     price_exponents,
 )
 from holdfast.domain.planning.situation import (
+    HOUR_S,
     Beliefs,
     Choice,
     Codes,
@@ -31,7 +32,6 @@ from holdfast.domain.planning.situation import (
 )
 from holdfast.domain.planning.traces import Numbers
 
-HOUR_S: Final = 3600.0
 LEAST_GAIN: Final = 0.1
 """What waiting for a tick has to save, as a share of the tick's price.
 A lower value waits because of the rounding of tables; a higher value takes nodes that will soon be lost."""

@@ -13,8 +13,16 @@ from typing import Final
 
 import numpy as np
 
-from holdfast.domain.planning.replay import HOUR_S, RecordedMarkets, Runs, Terms, Windows, replay
-from holdfast.domain.planning.situation import ROUNDING, Choice, Codes, Held, Indices, Situation
+from holdfast.domain.planning.replay import RecordedMarkets, Runs, Terms, Windows, replay
+from holdfast.domain.planning.situation import (
+    HOUR_S,
+    ROUNDING,
+    Choice,
+    Codes,
+    Held,
+    Indices,
+    Situation,
+)
 from holdfast.domain.planning.traces import Flags, Numbers
 
 NAME: Final = "optimal"

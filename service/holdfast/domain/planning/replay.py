@@ -15,6 +15,7 @@ import numpy as np
 
 from holdfast.domain.planning.beliefs import BeliefTable
 from holdfast.domain.planning.situation import (
+    HOUR_S,
     ROUNDING,
     Choice,
     Codes,
@@ -26,7 +27,6 @@ from holdfast.domain.planning.situation import (
 )
 from holdfast.domain.planning.traces import Flags, Numbers
 
-HOUR_S: Final = 3600.0
 MAX_LATE: Final = 4
 """Multiples of the deadline after which a run that has not ended is a mistake of its policy.
 A lower value hides how late a policy is; a higher value lets one that never ends fill the memory."""

@@ -19,6 +19,7 @@ Value = TypeVar("Value", bound=np.generic)
 Codes: TypeAlias = NDArray[np.int8]
 Indices: TypeAlias = NDArray[np.intp]
 
+HOUR_S: Final = 3600.0
 ROUNDING: Final = 1e-9
 """Ticks by which a quotient of seconds may miss a whole number.
 A lower value counts a tick too many because of rounding; a higher value loses a real one."""
@@ -202,9 +203,3 @@ def is_spot_safe(situation: Situation, *, is_start: Flags | bool) -> Flags:
     lost_s = np.minimum(situation.risk_s, np.where(is_start, 0.0, situation.at_risk_s) + gained_s)
     needed = situation.ticks(left_s + lost_s + situation.on_demand_start_s)
     return (needed <= situation.ticks_left - 1) | ((left_s <= 0) & (situation.ticks_left >= 1))
-
-
-def is_on_demand_start_safe(situation: Situation) -> Flags:
-    """Whether on-demand nodes that are started now meet the deadline."""
-    needed = situation.ticks(situation.remaining_s + situation.on_demand_start_s)
-    return needed <= situation.ticks_left

@@ -15,6 +15,7 @@ from holdfast.domain.planning.cost_to_go import NEVER, Costs, CostTables, TableT
 from holdfast.domain.planning.joint_survival import JointSurvival
 from holdfast.domain.planning.policies import Threshold
 from holdfast.domain.planning.situation import (
+    HOUR_S,
     Choice,
     Codes,
     Held,
@@ -28,8 +29,6 @@ from holdfast.domain.planning.situation import (
 )
 from holdfast.domain.planning.traces import Flags, Numbers
 
-VERSION: Final = 1
-"""Raised with each change that makes other choices."""
 _NOT_ALLOWED: Final = NEVER * 2
 
 
@@ -88,7 +87,7 @@ class Survival:
                 paid_s = np.minimum(situation.ticks(work_s) * terms.tick_s, terms.step_s)
                 done_s = terms.step_s if held else 0.0
                 after = tables.after(states, held, work_s - done_s)
-                costs[held, rows] = after + (paid_s * (usd / 3600)).astype(np.float32)
+                costs[held, rows] = after + (paid_s * (usd / HOUR_S)).astype(np.float32)
         return costs
 
     def _tables_of(
