@@ -12,6 +12,7 @@ from holdfast_worker.run_dir import ExitReason, Failure, RunDir
 from holdfast_worker.watchdog.failure_cause import FailureCause
 from holdfast_worker.watchdog.heartbeat import HeartbeatWriter
 from holdfast_worker.watchdog.node_channel import ChannelAddress
+from holdfast_worker.watchdog.node_drills import NodeDrills
 from holdfast_worker.watchdog.watchdog import Watchdog
 from worker.support.run_driver import wait_until
 
@@ -31,8 +32,12 @@ class Node:
         *,
         start: int = 0,
         keeps_snapshots: bool = False,
+        drills: NodeDrills | None = None,
     ) -> None:
-        """`start`: how often the node was replaced. `keeps_snapshots`: the others wait for its replacement."""
+        """`start`: how often the node was replaced.
+
+        `keeps_snapshots`: the others wait for its replacement. `drills`: see `Watchdog`.
+        """
         self.run_dir = RunDir(path / f"node-{node}-{start}")
         self.run_dir.clear()
         if keeps_snapshots and not start:
@@ -49,6 +54,7 @@ class Node:
             clock,
             world_size=nodes if keeps_snapshots else None,
             replaces_nodes=keeps_snapshots,
+            drills=drills,
         )
         self.rank = node
         self.heartbeat = HeartbeatWriter.create(self.run_dir, node)

@@ -43,6 +43,7 @@ from holdfast_worker.watchdog.assembly import Assembly
 from holdfast_worker.watchdog.failure_cause import FailureCause, RestartPolicy, is_coordinated_exit
 from holdfast_worker.watchdog.hosting import Hosting
 from holdfast_worker.watchdog.node_channel import ChannelAddress
+from holdfast_worker.watchdog.node_drills import NodeDrills
 from holdfast_worker.watchdog.watchdog import Watchdog
 
 POLL_S: Final = 0.1
@@ -92,6 +93,8 @@ class NodeRun:
         self._hosting = Hosting(topology.nodes, config.min_nodes)
         self._hosted: HostedNodes | None = None
         self._newest_starts: dict[int, int] = {}
+        start = ChannelAddress.of_node(topology, config, restarts=None).start
+        self._drills = NodeDrills(topology.node_rank, start, self._newest_starts)
         self.awaits_leader = False
         """Whether the ranks start again with the next leader, as this node stands."""
         self.has_met = False
@@ -165,6 +168,7 @@ class NodeRun:
             is_grouped=self._topology.group is not None,
             hosting=self._hosting,
             newest_starts=self._newest_starts,
+            drills=self._drills,
         )
 
     def _run_replaceable_ranks(
@@ -191,11 +195,12 @@ class NodeRun:
     def _forward_drills(self, watchdog: Watchdog) -> None:
         """Have nodes end that users have asked to preempt, and this one if it is among them."""
         for nodes, end_s in self._notice_sources.requested_drills():
-            watchdog.drills.request(nodes, end_s)
+            self._drills.request(nodes, end_s)
+            watchdog.send_drills()
         # At the next call: the request to other nodes is sent by another thread.
         self._notice_sources.drill.end_if_due()
-        if watchdog.drills.end_s is not None:
-            self._notice_sources.drill.begin(watchdog.drills.end_s)
+        if self._drills.end_s is not None:
+            self._notice_sources.drill.begin(self._drills.end_s)
 
     def is_leaving(self) -> bool:
         """Whether this node has to end: it was asked to, or is about to be terminated."""

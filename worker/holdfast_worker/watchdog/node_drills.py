@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from holdfast_worker.clock import now
 from holdfast_worker.console import log_info
 from holdfast_worker.protocol.environment import Exit
-from holdfast_worker.watchdog.messages import EndNodes, Message
+from holdfast_worker.watchdog.messages import EndNodes
 from holdfast_worker.watchdog.node_channel import LEADER
 
 
@@ -54,38 +55,36 @@ class Drill:
 
 
 class NodeDrills:
-    """Passes on requests to end nodes, as node 0, and receives them on the others."""
+    """Requests to end nodes: node 0 passes them on, the others receive them.
 
-    def __init__(
-        self,
-        node: int,
-        start: int,
-        starts: Mapping[int, int],
-        send: Callable[[Message], None],
-    ) -> None:
+    They outlive the watchdog of ranks that start again, as a node may be disconnected in between.
+    """
+
+    def __init__(self, node: int, start: int, starts: Mapping[int, int]) -> None:
         """`start`: of this node.
 
-        `starts`: those of the other nodes that have connected, kept up to date by the caller.
+        `starts`: the newest ones of the other nodes that have connected, kept up to date by the caller.
         """
         self._node, self._start, self._starts = node, start, starts
-        self._send = send
-        self._requests: list[EndNodes] = []
+        self._requests: list[tuple[set[int], EndNodes]] = []
+        """Each with the nodes that have not connected yet."""
         self.end_s: float | None = None
         """When this node has to end, by `time.monotonic`; None without a request."""
 
     def request(self, nodes: Sequence[int], end_s: float) -> None:
         """As node 0: have nodes end, this one possibly among them."""
-        others = {node: self._starts[node] for node in nodes if node in self._starts}
-        if others:
-            self._requests.append(EndNodes(others, end_s))
-            self.resend()
+        self._requests.append(({*nodes} - {self._node}, EndNodes({}, end_s)))
         if self._node in nodes and self.end_s is None:
             self.end_s = end_s
 
-    def resend(self) -> None:
-        """Send the requests again, as a node may have missed them while it was disconnected."""
-        for request in self._requests:
-            self._send(request)
+    def messages(self) -> Iterator[EndNodes]:
+        """What node 0 sends, again whenever a node has connected, as it may have missed it."""
+        for at, (missing, request) in enumerate(self._requests):
+            starts = {node: self._starts[node] for node in missing if node in self._starts}
+            request = replace(request, starts={**request.starts, **starts})  # noqa: PLW2901
+            self._requests[at] = missing - starts.keys(), request
+            if request.starts:
+                yield request
 
     def handle(self, node: int, request: EndNodes) -> None:
         """Handle a request of a node."""

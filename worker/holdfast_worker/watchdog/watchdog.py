@@ -88,12 +88,13 @@ class Watchdog:
         is_grouped: bool = False,
         hosting: Hosting | None = None,
         newest_starts: dict[int, int] | None = None,
+        drills: NodeDrills | None = None,
     ) -> None:
         """`ranks` are those of this node; with a single node no channel is opened.
 
         `world_size`: the number of all ranks, if lost ranks are replaced while the others wait. `replaces_nodes`: the launcher
         replaces a lost node. `is_grouped`: the nodes are in several groups, which are replaced by themselves. `hosting`: nodes whose
-        ranks run on others. `newest_starts`: see `NodeChannel`.
+        ranks run on others. `newest_starts`: see `NodeChannel`. `drills`: nodes that have to end because a user asked for it.
         """
         self._hosting = hosting = hosting or Hosting(address.nodes, None)
         self._run_dir, self._ranks, self._clock = run_dir, ranks, clock
@@ -107,8 +108,7 @@ class Watchdog:
         """The starts of the nodes that began together; None before that, and if nodes do not assemble."""
         self._starts: dict[int, int] = {}
         """The start of each node that has connected."""
-        self.drills = NodeDrills(self._node, self._own_start, self._starts, self._send)
-        """Nodes that have to end because a user asked for it."""
+        self._drills = drills or NodeDrills(self._node, self._own_start, self._starts)
         self._connected: set[int] = set()
         self._heartbeats: dict[int, tuple[Heartbeat, ...]] = {}
         self._inspections: dict[int, tuple[RankInspection, ...]] = {}
@@ -301,6 +301,11 @@ class Watchdog:
         else:
             self._send(NodeExited(code))
 
+    def send_drills(self) -> None:
+        """Send the requests of node 0 to end nodes."""
+        for request in self._drills.messages():
+            self._send(request)
+
     def stop_all(self, cause: FailureCause) -> None:
         """End the ranks of all nodes for the given cause."""
         if self.cause is None:
@@ -385,7 +390,7 @@ class Watchdog:
         """Handle a message about the start or the end of ranks."""
         match message:
             case EndNodes():
-                self.drills.handle(node, message)
+                self._drills.handle(node, message)
             case RanksBegin(starts):
                 if node == LEADER and self._begun is None:
                     self._begun = starts
@@ -426,17 +431,14 @@ class Watchdog:
             self._election.add(now_s, remaining)
 
     def _resend(self) -> None:
-        """Send the cause, and the vote or decision on a restart, again.
-
-        Other nodes may have missed them while they were disconnected.
-        """
+        """Send causes, votes, decisions and drills again, as nodes may have missed them."""
         if self._node == LEADER and self.cause:
             self._send(StopAll(self.cause))
         elif self._node != LEADER and self._own_cause and not self.replaces_ranks:
             self._send(CauseReported(self._own_cause))
         if self._replacement:
             self._replacement.resend()
-        self.drills.resend()
+        self.send_drills()
         if message := self.agreement.message:
             self._send(message)
 
