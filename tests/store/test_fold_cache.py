@@ -13,6 +13,7 @@ from holdfast.domain.checkpoints.history import SaveHealth
 from holdfast.domain.events import CancelRequested, Cause
 from holdfast.domain.jobs.job import Job, JobGroup, PendingDrill
 from holdfast.domain.jobs.lifecycle import FOLD
+from holdfast.domain.jobs.plan_status import Pace, PlanStatus
 from holdfast.store.journal import Journal
 from holdfast.store.queries import Queries
 from holdfast.store.tables.jobs import jobs
@@ -33,7 +34,7 @@ OLD = {
 """A row of the first version: fewer fields, no version, and a different definition of preemption."""
 FIELDS = (
     "id seq name state owner project min_nodes submitted_at updated_at outcome exit_code detail leftovers account stop_asked_at tripped guard "
-    "limits launch_limits launch launches_before_resume is_launched "
+    "limits launch_limits launch placement plan pace launches_before_resume is_launched "
     "attempt attempts_before_launch denials placed nodes groups node_changes absent_nodes lost_nodes missing_since preempted_nodes drilled_nodes hosting hosting_attempt "
     "started_attempt noticed left_attempt hopeless furthest_step advanced_attempt "
     "step total_steps last_checkpoint_step saving crashes zone micros_per_hour preemptions drills pending_drills failures failure resumes passed_over"
@@ -128,4 +129,10 @@ def test_fold_version_matches_the_cached_fields() -> None:
     assert [item.name for item in fields(JobGroup)] == ["name", "nodes", "micros_per_hour"]
     assert [item.name for item in fields(RateSchedule)] == ["steps"]
     assert [item.name for item in fields(SaveHealth)] == ["guarantee", "interval", "trouble"]
-    assert FOLD == 15
+    assert [item.name for item in fields(PlanStatus)] == [
+        *("at", "capacity", "places", "reason", "since", "net_at", "changeover_s", "late"),
+    ]
+    assert [item.name for item in fields(Pace)] == [
+        *("steps", "ms", "interval_ms", "attempt", "from_step", "since"),
+    ]
+    assert FOLD == 16

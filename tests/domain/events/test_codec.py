@@ -8,7 +8,17 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from holdfast.domain.events import KINDS, WORKER_KINDS, Event, Source, UnknownEvent, decode, encode
+from holdfast.domain.events import (
+    KINDS,
+    WORKER_KINDS,
+    Event,
+    MarketState,
+    PlaceState,
+    Source,
+    UnknownEvent,
+    decode,
+    encode,
+)
 from holdfast.domain.events.values import Interval, Metric
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +40,17 @@ JSON = st.recursive(
     max_leaves=8,
 )
 COUNTS = st.integers(0, 2**63 - 1)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+PLACES = st.builds(
+    PlaceState,
+    name=st.text(),
+    region=st.text(),
+    spot_usd_per_hour=st.none() | NUMBERS,
+    priced_at=st.none() | TIMES,
+    seen_at=st.none() | TIMES,
+    loss=NUMBERS,
+    hint_at=st.none() | TIMES,
+)
 REQUESTS = {"CancelRequested", "PauseRequested", "ResumeRequested"}
 """Requests with default values."""
 WORDS: dict[str, st.SearchStrategy[Any]] = {
@@ -69,6 +90,20 @@ WORDS: dict[str, st.SearchStrategy[Any]] = {
     "values": COUNTS,
     "versions": st.dictionaries(st.text(), st.text(), max_size=3),
     "checkpoints": st.lists(st.text(), max_size=3).map(tuple),
+    "market": st.builds(
+        MarketState,
+        at=TIMES,
+        places=st.lists(PLACES, max_size=2).map(tuple),
+        tick_s=NUMBERS,
+        changeover_s=NUMBERS,
+        changeover_samples=COUNTS,
+    ),
+    "net_at": st.none() | TIMES,
+    "slack_s": st.none() | NUMBERS,
+    "remaining_s": NUMBERS,
+    "changeover_s": NUMBERS,
+    "policy_version": COUNTS,
+    "forecast": st.none(),
 }
 
 

@@ -14,6 +14,8 @@ from holdfast.domain.events import (
     Event,
     Guard,
     LeftReason,
+    Moved,
+    MoveRequested,
     Outcome,
     RanksReplaced,
 )
@@ -44,19 +46,21 @@ from support.events import (
 )
 
 TABLE = """
-                LaunchRequested CapacityDenied NodesReady CapacityLost PauseRequested Paused ResumeRequested CancelRequested GuardTripped Finished NodeLost NodeReplaced
-queued          provisioning    -              -          -            pausing        -      -               stopping        stopping     ended    -        -
-provisioning    -               provisioning   starting   recovering   pausing        -      -               stopping        stopping     ended    -        -
-starting        -               starting       -          recovering   pausing        -      -               stopping        stopping     ended    starting starting
-training        -               training       -          recovering   pausing        -      -               stopping        stopping     ended    training training
-degraded        -               degraded       -          recovering   pausing        -      -               stopping        stopping     ended    degraded degraded
-recovering      provisioning    recovering     starting   -            pausing        -      -               stopping        stopping     ended    -        -
-pausing         -               pausing        pausing    pausing      -              paused -               stopping        -            ended    pausing  pausing
-paused          -               -              -          -            -              -      queued          stopping        -            -        -        -
-stopping        -               stopping       stopping   stopping     -              -      -               -               -            ended    stopping stopping
-ended           -               -              -          -            -              -      -               -               -            -        -        -
+                LaunchRequested CapacityDenied NodesReady CapacityLost PauseRequested Paused ResumeRequested CancelRequested GuardTripped Finished NodeLost NodeReplaced MoveRequested Moved
+queued          provisioning    -              -          -            pausing        -      -               stopping        stopping     ended    -        -            -             -
+provisioning    -               provisioning   starting   recovering   pausing        -      -               stopping        stopping     ended    -        -            moving        -
+starting        -               starting       -          recovering   pausing        -      -               stopping        stopping     ended    starting starting     moving        -
+training        -               training       -          recovering   pausing        -      -               stopping        stopping     ended    training training     moving        -
+degraded        -               degraded       -          recovering   pausing        -      -               stopping        stopping     ended    degraded degraded     moving        -
+recovering      provisioning    recovering     starting   -            pausing        -      -               stopping        stopping     ended    -        -            moving        -
+moving          -               moving         moving     moving       pausing        -      -               stopping        stopping     ended    moving   moving       -             queued
+pausing         -               pausing        pausing    pausing      -              paused -               stopping        -            ended    pausing  pausing      -             -
+paused          -               -              -          -            -              -      queued          stopping        -            -        -        -            -             -
+stopping        -               stopping       stopping   stopping     -              -      -               -               -            ended    stopping stopping     -             -
+ended           -               -              -          -            -              -      -               -               -            -        -        -            -             -
 """
 CANCEL = CancelRequested(at=at(9))
+MOVE = MoveRequested(at=at(9), reason="moving to on-demand nodes")
 EVENTS: dict[str, Event] = {
     "LaunchRequested": launched(9, launch=2),
     "CapacityDenied": denied(9),
@@ -70,6 +74,8 @@ EVENTS: dict[str, Event] = {
     "Finished": finished(9),
     "NodeLost": node_lost(9),
     "NodeReplaced": node_replaced(9),
+    "MoveRequested": MOVE,
+    "Moved": Moved(at=at(9), launch=1),
 }
 EVENTS_TO: dict[State, tuple[Event, ...]] = {
     State.QUEUED: (submitted(),),
@@ -78,6 +84,7 @@ EVENTS_TO: dict[State, tuple[Event, ...]] = {
     State.TRAINING: (submitted(), launched(), ready(), training()),
     State.DEGRADED: (submitted(), launched(), ready(nodes=2), training(), replaced(hosted=(1,))),
     State.RECOVERING: (submitted(), launched(), ready(), training(), lost()),
+    State.MOVING: (submitted(), launched(), ready(), training(), MOVE),
     State.PAUSING: (submitted(), launched(), ready(), training(), pausing()),
     State.PAUSED: (submitted(), launched(), ready(), training(), pausing(), lost(), paused()),
     State.STOPPING: (submitted(), launched(), ready(), training(), CANCEL),

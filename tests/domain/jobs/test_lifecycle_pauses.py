@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from holdfast.domain.events import CancelRequested, Cause, Event, Guard
+from holdfast.domain.events import CancelRequested, Cause, Event, Guard, MoveRequested
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.lifecycle import advance, fold
 from holdfast.errors import IllegalTransition
@@ -29,6 +29,7 @@ LIVES: list[tuple[Event, ...]] = [
     *(TRAINS[:n] for n in range(1, len(TRAINS) + 1)),
     (*TRAINS, replaced(hosted=(1,))),
     (*TRAINS, lost()),
+    (*TRAINS, MoveRequested(at=at(4), reason="moving to on-demand nodes")),
     (*TRAINS, pausing()),
     (*TRAINS, pausing(), lost(cause=Cause.PAUSED), paused()),
     (*TRAINS, CANCEL),

@@ -10,12 +10,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from holdfast.domain.events.base import Source, UnknownEvent
 from holdfast.domain.events.launcher import LauncherFact, PriceChanged
+from holdfast.domain.events.planning import PlanFact
 from holdfast.domain.events.requests import RequestFact
 from holdfast.domain.events.service import ServiceFact
 from holdfast.domain.events.worker import WorkerFact
 
 Event: TypeAlias = (
-    RequestFact | LauncherFact | PriceChanged | WorkerFact | ServiceFact | UnknownEvent
+    RequestFact | LauncherFact | PriceChanged | WorkerFact | ServiceFact | PlanFact | UnknownEvent
 )
 
 KINDS: Final[dict[str, type[Event]]] = {

@@ -24,6 +24,8 @@ class Cause(StrEnum):
     USER_ERROR = "user_error"
     PAUSED = "paused"
     """Released because the job pauses."""
+    MOVED = "moved"
+    """Released because the plan of the job needs other nodes."""
     ENDED = "ended"
     """Released because the program on them has ended, while nodes of other groups run."""
 

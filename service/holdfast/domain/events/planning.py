@@ -165,6 +165,8 @@ class Moved(EventBase):
     """The launch of a moving job has ended; the next one may be requested."""
 
     source: ClassVar[Source] = Source.RECONCILER
+    launch: int
+    """Number of the launch that has ended."""
 
 
 PlanFact: TypeAlias = Planned | MoveRequested | Moved

@@ -27,6 +27,7 @@ from pydantic import (
 
 from holdfast.domain.access.permissions import PROJECT_NAME
 from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobfile.plan import PlanSpec
 from holdfast.domain.jobfile.resource_options import (
     LISTS,
     ResourceOption,
@@ -281,6 +282,8 @@ class HoldfastBlock(SpecModel):
     checkpoint: Checkpoint | None = None
     """Checkpoint settings; None disables checkpoints, so every preemption restarts at step 0."""
     limits: Limits = Limits()
+    plan: PlanSpec | None = None
+    """How nodes are chosen while the job runs; None: as the launcher does."""
     groups: list[GroupSpec] = Field(default_factory=list)
     """Groups of nodes with different resources; empty if all nodes have the same."""
     recovery: RecoveryMode = RecoveryMode.IN_PROCESS

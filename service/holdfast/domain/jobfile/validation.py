@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobfile.resource_options import resource_options, uses_spot
 from holdfast.domain.jobfile.resources import NOT_TEXT
-from holdfast.domain.jobfile.spec import JobFile
+from holdfast.domain.jobfile.spec import Engine, JobFile, engine_of
 from holdfast.errors import BadLimits, ValidationIssue
 
 # Pydantic adds steps of unions and validators to a location; a job file has only keys and numbers.
@@ -41,6 +42,34 @@ def validate(raw: dict[str, Any]) -> tuple[JobFile | None, tuple[ValidationIssue
         # `run` may be a text or a list: in a list with one wrong item, only the item is reported.
         inner = {pointer.rpartition("/")[0] for pointer in issues}
         return None, tuple(issues[place] for place in reversed(issues) if place not in inner)
+
+
+def plan_flaws(file: JobFile) -> Iterator[ValidationIssue]:
+    """Yield what contradicts the plan of a job file."""
+    block = file.holdfast
+    if block.plan is None:
+        return
+    checkpoint = block.checkpoint
+    found = block.plan.flaws(
+        has_deadline=block.limits.deadline is not None,
+        has_store=checkpoint is not None,
+        has_parent=checkpoint is not None and checkpoint.from_job is not None,
+    )
+    yield from (ValidationIssue(pointer, sentence) for pointer, sentence in found)
+    if block.groups:
+        yield ValidationIssue(
+            "#/holdfast/plan", "cannot be combined with groups; remove one of the two"
+        )
+        return
+    resources = file.resources.model_dump(exclude_none=True)
+    if (
+        not any(map(uses_spot, resource_options(resources)))
+        and engine_of(resources) is not Engine.SLURM
+    ):
+        yield ValidationIssue(
+            "#/holdfast/plan",
+            "has no spot nodes to choose from; remove use_spot: false, name a cloud with spot nodes, or remove plan",
+        )
 
 
 def with_changes(limits: Limits, changes: Mapping[str, Any]) -> Limits:

@@ -146,10 +146,17 @@ def _waiting(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, s
 
     It also covers nodes that the others wait for, as the others are billed.
     """
-    since = job.missing_since if job.placed else job.account.free_since
+    since = job.missing_since if job.placed else _waits_since(job)
     if since is not None and now - since >= timedelta(seconds=limits.max_wait_s):
         what = f"{job.node_text(job.awaited_nodes)} not there" if job.placed else "no nodes"
         yield Guard.MAX_WAIT, f"{what} within max_wait {limits.max_wait}"
+
+
+def _waits_since(job: Job) -> datetime | None:
+    """Since when the job has no nodes although it needs them; None if its plan lets it wait."""
+    if job.plan is None:
+        return job.account.free_since
+    return None if job.plan.waits else max(job.plan.since, job.account.free_since)
 
 
 def _failures(job: Job, limits: Limits) -> Iterator[tuple[Guard, str]]:

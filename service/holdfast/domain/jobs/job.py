@@ -10,9 +10,10 @@ from typing import Final
 
 from holdfast.domain.billing.running_cost import RunningCost
 from holdfast.domain.checkpoints.history import SaveHealth
-from holdfast.domain.events import DEFAULT_PROJECT, Guard, Outcome
+from holdfast.domain.events import DEFAULT_PROJECT, Guard, LaunchPlacement, Outcome
 from holdfast.domain.jobfile.limits import Limits
 from holdfast.domain.jobs.crash_loop import CrashLoop
+from holdfast.domain.jobs.plan_status import Pace, PlanStatus
 
 
 class State(StrEnum):
@@ -24,13 +25,14 @@ class State(StrEnum):
     TRAINING = "training"
     DEGRADED = "degraded"
     RECOVERING = "recovering"
+    MOVING = "moving"
     PAUSING = "pausing"
     PAUSED = "paused"
     STOPPING = "stopping"
     ENDED = "ended"
 
 
-LEAVING: Final = frozenset({State.PAUSING, State.STOPPING})
+LEAVING: Final = frozenset({State.MOVING, State.PAUSING, State.STOPPING})
 """States in which a job releases its nodes but may still have them."""
 
 IN_TRAINING: Final = frozenset({State.TRAINING, State.DEGRADED})
@@ -100,8 +102,13 @@ class Job:
     """Limits at the time of the newest launch."""
     launch: int = 0
     """Number of the newest launch; 0 before the first."""
+    placement: LaunchPlacement | None = None
+    """What the newest launch asks for; None: what the job file says."""
+    plan: PlanStatus | None = None
+    """The newest plan; None before the first, and without `plan` in the job file."""
+    pace: Pace = field(default_factory=Pace)
     launches_before_resume: int = 0
-    """Launches before the last resume."""
+    """Launches before the last resume, and those that ended for a move."""
     is_launched: bool = False
     """Whether nodes may exist or appear under the key of the newest launch."""
     attempt: int = 0

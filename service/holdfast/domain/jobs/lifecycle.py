@@ -7,11 +7,12 @@
     training | degraded --RanksReplaced--> degraded        (ranks of missing nodes run on other nodes)
     starting | training | degraded --NodeLost, NodeReplaced--> same
     recovering --LaunchRequested--> provisioning           (lost by the launcher: a new launch key)
+    any active state with a launch --MoveRequested--> moving --Moved--> queued
     any active state --PauseRequested, GuardTripped--> pausing --Paused--> paused --ResumeRequested--> queued
     any state but ended --CancelRequested, GuardTripped--> stopping
     any but paused and ended --Finished--> ended           (a pause or a cancel may lose the race)
 
-Pausing and stopping absorb further launcher events. Each guard defines whether it pauses or stops the job.
+Moving, pausing and stopping absorb further launcher events. Each guard defines whether it pauses or stops the job.
 
 Only this module computes states. Worker events change the state for the current attempt only; otherwise they annotate.
 Cleanup events annotate in every state. A launcher event without a transition is a bug of the caller.
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import datetime
 from typing import Final, assert_never
 
 from holdfast.domain.billing.rate import RateSchedule
@@ -43,12 +45,15 @@ from holdfast.domain.events import (
     LaunchRequested,
     LeftReason,
     LimitsChanged,
+    Moved,
+    MoveRequested,
     NodeLost,
     NodeReplaced,
     NodesReady,
     Outcome,
     Paused,
     PauseRequested,
+    Planned,
     PreemptionNoticed,
     PriceChanged,
     RanksReplaced,
@@ -75,10 +80,11 @@ from holdfast.domain.jobs.node_changes import (
     with_preemption,
     with_replaced_ranks,
 )
+from holdfast.domain.jobs.plan_status import plan_after
 from holdfast.domain.jobs.transitions import TRANSITIONS
 from holdfast.errors import IllegalTransition
 
-FOLD: Final = 15
+FOLD: Final = 16
 """Version of the fold. Raise it if the same events yield a different `Job`, so that cached rows are recomputed."""
 
 
@@ -121,6 +127,7 @@ def _apply(job: Job, event: Event) -> Job:
             | LimitsChanged()
             | DrillRequested()
             | RunsCompared()
+            | Planned()
         ):
             return _apply_annotation(job, event)
         case UnknownEvent():
@@ -136,6 +143,8 @@ def _apply(job: Job, event: Event) -> Job:
             | NodeReplaced()
             | PauseRequested()
             | Paused()
+            | MoveRequested()
+            | Moved()
             | ResumeRequested()
             | CancelRequested()
             | GuardTripped()
@@ -146,7 +155,7 @@ def _apply(job: Job, event: Event) -> Job:
             assert_never(event)
 
 
-def _apply_annotation(
+def _apply_annotation(  # noqa: PLR0911 - one for each kind
     job: Job,
     event: CleanupFailed
     | CleanedUp
@@ -154,7 +163,8 @@ def _apply_annotation(
     | PriceChanged
     | LimitsChanged
     | DrillRequested
-    | RunsCompared,
+    | RunsCompared
+    | Planned,
 ) -> Job:
     """The job after an event that does not change its state."""
     match event:
@@ -170,6 +180,8 @@ def _apply_annotation(
             return replace(job, limits=Limits.model_validate(limits, extra="ignore"))
         case DrillRequested():
             return replace(job, pending_drills=(*job.pending_drills, pending_drill(job, event)))
+        case Planned():
+            return replace(job, plan=plan_after(job.plan, event))
         case CheckpointsRemoved() | RunsCompared():
             return job
         case _:
@@ -217,6 +229,8 @@ def _apply_transition(  # noqa: PLR0911 - one for each kind
     | NodeReplaced
     | PauseRequested
     | Paused
+    | MoveRequested
+    | Moved
     | ResumeRequested
     | CancelRequested
     | GuardTripped
@@ -233,6 +247,7 @@ def _apply_transition(  # noqa: PLR0911 - one for each kind
                 job,
                 state=state,
                 launch=launch,
+                placement=event.placement,
                 launch_limits=job.limits,
                 is_launched=True,
                 attempts_before_launch=job.attempt,
@@ -252,10 +267,10 @@ def _apply_transition(  # noqa: PLR0911 - one for each kind
             return _placed(job, event, state, reason or "")
         case CapacityLost() | NodeLost() | NodeReplaced():
             return _with_capacity_change(job, event, state, reason)
-        case PauseRequested() | CancelRequested() | GuardTripped():
+        case PauseRequested() | CancelRequested() | GuardTripped() | MoveRequested():
             return _leaving(job, event, state)
-        case Paused():
-            return _paused(job, event, state)
+        case Paused() | Moved():
+            return _without_launch(job, event, state)
         case ResumeRequested():
             return _resumed(job, event, state)
         case Finished():
@@ -264,7 +279,9 @@ def _apply_transition(  # noqa: PLR0911 - one for each kind
             assert_never(event)
 
 
-def _leaving(job: Job, event: PauseRequested | CancelRequested | GuardTripped, state: State) -> Job:
+def _leaving(
+    job: Job, event: PauseRequested | CancelRequested | GuardTripped | MoveRequested, state: State
+) -> Job:
     guard = event.guard if isinstance(event, GuardTripped) else None
     return replace(
         job,
@@ -277,10 +294,24 @@ def _leaving(job: Job, event: PauseRequested | CancelRequested | GuardTripped, s
     )
 
 
-def _paused(job: Job, event: Paused, state: State) -> Job:
+def _without_launch(job: Job, event: Paused | Moved, state: State) -> Job:
+    """The job whose launch has ended. After a move, that launch counts neither as lost nor as fruitless."""
+    if isinstance(event, Paused):
+        return replace(_released(job, event.at), state=state, detail=event.detail)
+    is_fruitless = job.attempt > job.advanced_attempt
+    return replace(
+        _released(job, event.at),
+        state=state,
+        stop_asked_at=None,
+        launches_before_resume=job.launches_before_resume + 1,
+        advanced_attempt=job.advanced_attempt + is_fruitless,
+    )
+
+
+def _released(job: Job, at: datetime) -> Job:
+    """The job without a launch."""
     return replace(
         job,
-        state=state,
         is_launched=False,
         placed=False,
         absent_nodes=(),
@@ -288,8 +319,7 @@ def _paused(job: Job, event: Paused, state: State) -> Job:
         preempted_nodes=(),
         drilled_nodes=(),
         pending_drills=(),
-        detail=event.detail,
-        account=job.account.closed(event.at),
+        account=job.account.closed(at),
     )
 
 
@@ -391,16 +421,8 @@ def _lost(job: Job, event: CapacityLost, state: State, reason: str | None) -> Jo
 
 def _ended(job: Job, event: Finished) -> Job:
     return replace(
-        job,
-        account=job.account.closed(event.at),
+        _released(job, event.at),
         state=TRANSITIONS[job.state, Finished],
-        is_launched=False,
-        placed=False,
-        absent_nodes=(),
-        lost_nodes=(),
-        preempted_nodes=(),
-        drilled_nodes=(),
-        pending_drills=(),
         outcome=event.outcome,
         exit_code=event.exit_code,
         detail=event.detail,
@@ -412,7 +434,7 @@ def _apply_progress(job: Job, event: WorkerFact) -> Job:
     """The job after information that any attempt may report: progress, notices and exits."""
     attempt = event.attempt
     step = 0 if isinstance(event, RestoreStarted | RunDescribed) else event.step
-    job = replace(job, saving=job.saving.after(event))
+    job = replace(job, saving=job.saving.after(event), pace=job.pace.after(event))
     if step > job.furthest_step:
         advanced = max(job.advanced_attempt, attempt)
         job = replace(job, furthest_step=step, advanced_attempt=advanced)

@@ -13,6 +13,9 @@ An ABSENT launch without either may not have been submitted, so its own key is s
 Beside an UNKNOWN launch nothing is launched, because it may still run. A paused job waits for a
 resume. A job that has used MAX_LAUNCHES launches since it was submitted or resumed fails.
 
+A job with a plan is launched on what its plan has chosen (`moves.py`). If the plan changes, its launch is
+cancelled as for a pause, and the next one is requested once the old one has provably ended.
+
 `decide` is pure: it follows from the observation and the events so far. Any replica may call it at
 any time, any number of times. A step after a crash is an ordinary step.
 """
@@ -33,6 +36,7 @@ from holdfast.domain.events import (
     Event,
     Finished,
     LaunchRequested,
+    Moved,
     NodeLost,
     NodeReplaced,
     NodesReady,
@@ -51,6 +55,13 @@ from holdfast.domain.jobs.guards import (
 )
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.lifecycle import advance
+from holdfast.domain.jobs.moves import (
+    JobPlanner,
+    ms_until_look,
+    plan_events,
+    planned_placement,
+    replan,
+)
 from holdfast.domain.jobs.observation import (
     Denial,
     LaunchResult,
@@ -93,6 +104,8 @@ class ReconcileContext:
     """Budgets that pay for the job, in addition to its own limits."""
     saves_on_cancel: bool = True
     """Whether the launcher's cancel gives the worker time to save. If not, the worker is asked to exit first."""
+    planner: JobPlanner | None = None
+    """Chooses the job's nodes; None if its launcher does."""
 
 
 def decide(
@@ -109,34 +122,54 @@ def decide(
         return ReconcilePlan()
     if not job.is_launched:
         seen = None  # The outcome of the launch before a pause is known.
-    is_known = seen is not None and seen.status is not LaunchStatus.UNKNOWN
-    events: tuple[Event, ...] = ()
-    for event in _observed_events(job, seen) if seen and is_known else ():
-        marked = _with_current_prices(job, with_drill_mark(job, event))
-        events, job = (*events, marked), advance(job, marked)
-    if seen and (lost := _forgotten(job, seen)):
-        events, job = (*events, lost), advance(job, lost)
+    before = job.state
+    events = [*_events_of(job, seen, now)] if seen else []
+    for event in events:
+        job = advance(job, event)
+    if before is State.MOVING and job.state is State.QUEUED:
+        seen = None
     over = seen is not None and seen.status is LaunchStatus.ENDED
     if not over and (tripped := trip(job, context.limits, now, context.budgets)):
-        events, job = (*events, tripped), advance(job, tripped)
+        events, job = [*events, tripped], advance(job, tripped)
+    if not over and context.planner:
+        for planned in plan_events(job, now, context.planner):
+            events, job = [*events, planned], advance(job, planned)
     step = _next_step(job, seen, now, context)
     left = _orphans(job, seen) if seen else ()
     return ReconcilePlan((*events, *step.record, *left), step.effect)
 
 
+def _events_of(job: Job, seen: Observation, now: datetime) -> Iterator[Event]:
+    """The events that an observation shows, in order."""
+    if seen.status is not LaunchStatus.UNKNOWN:
+        for event in _observed_events(job, seen):
+            marked = _with_current_prices(job, with_drill_mark(job, event))
+            yield marked
+            job = advance(job, marked)
+    if lost := _forgotten(job, seen):
+        yield lost
+        job = advance(job, lost)
+    yield from _moved(job, seen, now)
+
+
 def decide_without_observation(job: Job, now: datetime, context: ReconcileContext) -> ReconcilePlan:
     """Decide what to append while the launcher does not respond.
 
-    Only cost and time guards can trip.
+    Only cost and time guards can trip. A plan is recorded, and its move requested with the next observation: the worker continues on the
+    nodes that it has.
     """
-    tripped = trip_without_observation(job, context.limits, now, context.budgets)
-    return ReconcilePlan((tripped,) if tripped else ())
+    if tripped := trip_without_observation(job, context.limits, now, context.budgets):
+        return ReconcilePlan((tripped,))
+    planned = replan(job, now, context.planner) if context.planner else None
+    return ReconcilePlan((planned,) if planned else ())
 
 
 def ms_until_decision(job: Job, now: datetime, context: ReconcileContext) -> int | None:
     """Milliseconds until a decision is due without further events; None if none is due."""
     if not job.is_leaving:
-        return ms_until_trip(job, context.limits, now, context.budgets)
+        due_ms = ms_until_trip(job, context.limits, now, context.budgets)
+        look_ms = ms_until_look(job, now, context.planner) if context.planner else None
+        return min((ms for ms in (due_ms, look_ms) if ms is not None), default=None)
     return grace_ms(job, now) if _waits_for_save(job, now, context) else None
 
 
@@ -179,9 +212,13 @@ def _without_launch(job: Job, now: datetime, context: ReconcileContext) -> Recon
     """Pause or end a job that was asked to, without a running launch; launch any other job."""
     if job.state is State.PAUSING:
         return ReconcilePlan((_paused(job, now, context),))
+    if job.state is State.MOVING:  # The launcher lost the launch: the next step plans.
+        return ReconcilePlan((Moved(at=now, launch=job.launch),))
     if job.state is State.STOPPING:
         outcome = Outcome.FAILED if job.tripped else Outcome.CANCELLED
         return ReconcilePlan((Finished(at=now, outcome=outcome, detail=job.detail),))
+    if context.planner and (job.plan is None or job.plan.capacity is None):
+        return ReconcilePlan()
     return _launch_again(job, now)
 
 
@@ -190,7 +227,19 @@ def _launch_again(job: Job, now: datetime) -> ReconcilePlan:
     if job.launch - job.launches_before_resume >= MAX_LAUNCHES:
         detail = f"the launcher lost this job {MAX_LAUNCHES} times; check the launcher's health, then submit the job again"
         return ReconcilePlan((Finished(at=now, outcome=Outcome.FAILED, detail=detail),))
-    return ReconcilePlan((LaunchRequested(at=now, launch=job.launch + 1),), Effect.SUBMIT)
+    launch = LaunchRequested(at=now, launch=job.launch + 1, placement=planned_placement(job))
+    return ReconcilePlan((launch,), Effect.SUBMIT)
+
+
+def _moved(job: Job, seen: Observation, now: datetime) -> Iterator[CapacityLost | Moved]:
+    """The end of a moving job's launch, unless its program has ended by itself."""
+    ending = seen.result
+    if job.state is not State.MOVING or ending is None or ending.outcome is not Outcome.CANCELLED:
+        return
+    if job.placed:
+        cause = Cause.MOVED
+        yield CapacityLost(at=ending.at, attempt=job.attempt, cause=cause, detail=job.detail)
+    yield Moved(at=max(now, ending.at), launch=job.launch)
 
 
 def _end(

@@ -13,6 +13,8 @@ from holdfast.domain.events import (
     Finished,
     GuardTripped,
     LaunchRequested,
+    Moved,
+    MoveRequested,
     NodeLost,
     NodeReplaced,
     NodesReady,
@@ -29,7 +31,9 @@ S = State
 LIVE: Final = frozenset(State) - {S.ENDED}
 ACTIVE: Final = LIVE - {S.PAUSING, S.PAUSED, S.STOPPING}
 """States of jobs that were not asked to pause or stop."""
-WITH_NODES: Final = (S.STARTING, S.TRAINING, S.DEGRADED, S.PAUSING, S.STOPPING)
+LAUNCHED: Final = ACTIVE - {S.QUEUED, S.MOVING}
+"""States of jobs with a launch that stands."""
+WITH_NODES: Final = (S.STARTING, S.TRAINING, S.DEGRADED, S.MOVING, S.PAUSING, S.STOPPING)
 """States in which nodes can run."""
 
 TRANSITIONS: Final[Mapping[tuple[State, type[Event]], State]] = {
@@ -41,10 +45,12 @@ TRANSITIONS: Final[Mapping[tuple[State, type[Event]], State]] = {
     (S.STARTING, CapacityDenied): S.STARTING,
     (S.TRAINING, CapacityDenied): S.TRAINING,
     (S.DEGRADED, CapacityDenied): S.DEGRADED,
+    (S.MOVING, CapacityDenied): S.MOVING,
     (S.PAUSING, CapacityDenied): S.PAUSING,
     (S.STOPPING, CapacityDenied): S.STOPPING,
     (S.PROVISIONING, NodesReady): S.STARTING,
     (S.RECOVERING, NodesReady): S.STARTING,
+    (S.MOVING, NodesReady): S.MOVING,
     (S.PAUSING, NodesReady): S.PAUSING,
     (S.STOPPING, NodesReady): S.STOPPING,
     # While ranks of missing nodes run on other nodes, the state is degraded instead of training.
@@ -58,10 +64,13 @@ TRANSITIONS: Final[Mapping[tuple[State, type[Event]], State]] = {
     (S.STARTING, CapacityLost): S.RECOVERING,
     (S.TRAINING, CapacityLost): S.RECOVERING,
     (S.DEGRADED, CapacityLost): S.RECOVERING,
+    (S.MOVING, CapacityLost): S.MOVING,
     (S.PAUSING, CapacityLost): S.PAUSING,
     (S.STOPPING, CapacityLost): S.STOPPING,
     # The other nodes keep running.
     **{(state, event): state for state in WITH_NODES for event in (NodeLost, NodeReplaced)},
+    **{(state, MoveRequested): S.MOVING for state in LAUNCHED},
+    (S.MOVING, Moved): S.QUEUED,
     **{(state, PauseRequested): S.PAUSING for state in ACTIVE},
     (S.PAUSING, Paused): S.PAUSED,
     (S.PAUSED, ResumeRequested): S.QUEUED,
