@@ -52,6 +52,10 @@ _RULES: Final = {
 }
 
 
+_ZONE_ID: Final = re.compile(r"[a-z]+\d+(-[a-z]+\d+)?-az\d+")
+"""An id of an AWS zone, which is the same in all accounts, unlike its name."""
+
+
 def labels_of(name: str, tags: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return a job's labels, and a note for each tag whose label differs from it."""
     labels, notes = {NAME_LABEL: _label_text(name)}, list[str]()
@@ -161,6 +165,14 @@ def _infra_flaws(candidate: ResourceOption) -> Iterator[ValidationIssue]:
         )
     elif candidate.cloud is not None and (sentence := unknown_cloud(candidate.cloud)) is not None:
         yield ValidationIssue(place, sentence)
+    words = [candidate.options.get(word) for word in ("infra", "zone")]
+    for part in (part.strip() for word in words for part in str(word or "").split("/")):
+        if _ZONE_ID.fullmatch(part):
+            sentence = (
+                f"{part} is the id of a zone, which SkyPilot does not know; write the zone's name, such as us-east-1a: "
+                "`aws ec2 describe-availability-zones` lists both"
+            )
+            yield ValidationIssue(place, sentence)
     if candidate.options.get("infra") and any(
         map(candidate.options.get, ("cloud", "region", "zone"))
     ):

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import yaml
 from holdfast.domain.events.planning import CapacityType, LaunchPlacement
-from holdfast.domain.jobfile.parser import parse_job_file
-from holdfast.domain.jobfile.places import place_of
-from holdfast.domain.jobfile.spec import JobSpec
+from holdfast.domain.jobfile.parser import Overrides, parse_job_file
+from holdfast.domain.jobfile.places import place_of, plan_flaws
+from holdfast.domain.jobfile.spec import Engine, JobSpec
 from holdfast.errors import BadJobFile
+from holdfast.rendering import read_and_render
 
 SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
 BOTH = {SPOT, ON_DEMAND}
@@ -221,6 +222,20 @@ def test_on_demand_launch_may_use_every_place() -> None:
     assert [place.name for place in job.places] == ["aws/us-east-1", "lambda", "gcp", "aws/us-east-1#2"]  # fmt: skip
 
 
+def test_slurm_launch_has_a_list_even_of_one_partition() -> None:
+    job = spec(infra="slurm/hpc/gpu", cpus=4).with_placement(launch(ON_DEMAND, "slurm/hpc/gpu"))
+
+    assert job.engine is Engine.SLURM
+    assert job.resources["ordered"] == [{"infra": "slurm/hpc/gpu", "cpus": 4, "use_spot": False}]
+
+
+def test_preemptible_partition_has_no_on_demand_nodes() -> None:
+    job = spec(infra="slurm/hpc/preempt", use_spot=True)
+
+    with pytest.raises(BadJobFile, match="has no on-demand nodes in slurm/hpc/preempt"):
+        job.with_placement(launch(ON_DEMAND, "slurm/hpc/preempt"))
+
+
 def test_local_launch_has_the_zones_of_the_market() -> None:
     job = spec(infra="local", cpus=2).with_placement(launch(SPOT, "local/local-b", "local/local-a"))
 
@@ -254,3 +269,32 @@ def test_nothing_on_demand_is_in_a_spot_launch(
     assert issue.pointer == "#/resources"
     assert issue.message.startswith(message)
     assert issue.message.endswith("; submit the job again")
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize("word", ["any_of", "ordered"])
+def test_zones_of_local_nodes_are_not_for_job_files(word: str) -> None:
+    file = {"run": "true", "resources": {"infra": "local", word: [{"infra": "local/local-a"}]}}
+
+    with pytest.raises(BadJobFile) as refusal:
+        read_and_render(yaml.safe_dump(file), Overrides())
+
+    [issue] = refusal.value.issues
+    assert issue.pointer == f"#/resources/{word}/0/infra"
+    assert issue.message == (
+        "is local/local-a, and the zones of local nodes are those of the market; write infra: local under resources, "
+        "and remove this entry"
+    )
+
+
+def test_partitions_of_a_plan_are_not_for_skypilot() -> None:
+    entries = [{"infra": "aws"}, {"infra": "slurm/hpc/preempt"}]
+
+    [issue] = plan_flaws(spec(ordered=entries).resources)
+
+    assert issue.pointer == "#/resources/ordered/1/infra"
+    assert issue.message.startswith("is slurm/hpc/preempt in a list for SkyPilot")
+    assert not list(plan_flaws(spec(infra="slurm", ordered=entries[1:]).resources))
+    assert not list(plan_flaws(spec(infra="slurm/hpc/preempt").resources))

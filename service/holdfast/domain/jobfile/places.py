@@ -6,7 +6,7 @@ A place is a resource option without `use_spot`, named by its `infra`: `aws/us-e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -73,6 +73,32 @@ def job_places(resources: Mapping[str, Any], *, is_slurm: bool) -> tuple[PlaceOp
     return tuple(found.values())
 
 
+def list_flaws(resources: Mapping[str, Any]) -> Iterator[ValidationIssue]:
+    """Entries of a local job that name zones of its market, which only a launch does."""
+    if infra_name(resources.get("infra")) != "local":
+        return
+    for option in resource_options(resources):
+        infra = option.own_options.get("infra")
+        if infra_name(infra).startswith("local/"):
+            yield ValidationIssue(
+                f"{option.pointer}/infra",
+                f"is {infra}, and the zones of local nodes are those of the market; write infra: local under "
+                "resources, and remove this entry",
+            )
+
+
+def plan_flaws(resources: Mapping[str, Any]) -> Iterator[ValidationIssue]:
+    """What prevents a plan from using the places of a job."""
+    options = resource_options(resources)
+    partitions = [option for option in options if option.cloud == "slurm"]
+    if partitions and infra_name(resources.get("infra")).split("/")[0] != "slurm":
+        yield ValidationIssue(
+            f"{partitions[0].pointer}/infra",
+            f"is {partitions[0].options['infra']} in a list for SkyPilot, which knows no spot nodes on Slurm; for a plan of "
+            "partitions write infra: slurm under resources as well, or remove this entry",
+        )
+
+
 def infra_name(infra: object) -> str:
     """The name of a place by its `infra`."""
     parts = [part.strip() for part in str(infra or "").strip().strip("/").lower().split("/")]
@@ -98,10 +124,17 @@ def place_of(places: Iterable[PlaceOption], cloud: str, zone: str) -> PlaceOptio
     return below[0] if len(below) == 1 else None
 
 
+def is_within(name: str, around: str) -> bool:
+    """Whether a place is another one, or part of it; `*` is any."""
+    return _begins_with(_path(name.lower()), _path(around.lower()))
+
+
 def placed_resources(
     resources: Mapping[str, Any], placement: LaunchPlacement, *, is_slurm: bool
 ) -> dict[str, Any]:
     """The resources of one launch: the places of its placement, all of one capacity type.
+
+    On Slurm they are a list even of one place: whether `use_spot` of a task is written or a default is not known there.
 
     Raises:
         BadJobFile: a place is not one of the job's, or has no nodes of this type.
@@ -114,7 +147,7 @@ def placed_resources(
         raise BadJobFile(found)
     shared = _shared_options(resources) | {"use_spot": placement.capacity is CapacityType.SPOT}
     options = [known[name].option for name in placement.places]
-    if len(options) == 1:
+    if len(options) == 1 and not is_slurm:
         return _without_lists(options[0].options) | shared
     entries = [{**option.own_options, "use_spot": shared["use_spot"]} for option in options]
     return _without_lists(resources) | shared | {"ordered": entries}
