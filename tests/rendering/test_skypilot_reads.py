@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import yaml
 from holdfast.domain.events.planning import CapacityType, LaunchPlacement
 from holdfast.domain.jobfile.parser import parse_job_file
+from holdfast.domain.jobfile.places import infra_name
 from holdfast.errors import BadJobFile
 from holdfast.rendering import REDACTED, WHEEL_MOUNT, dump, load_all, render
 from hypothesis import assume, given, settings
@@ -359,3 +361,34 @@ def test_skypilot_parses_every_task_not_refused(sky: SkyPilot, files: list[dict[
         assert {str(one["job_recovery"]) for one in answer["resources"]} == {
             str(task["resources"]["job_recovery"])
         }
+
+
+@settings(max_examples=repeat_count(15, 100))
+@given(st.lists(RESOURCES, min_size=1, max_size=4), st.sampled_from(CapacityType), st.randoms())
+def test_skypilot_parses_every_launch_of_a_plan(
+    sky: SkyPilot, files: list[dict[str, Any]], capacity: CapacityType, random: Random
+) -> None:
+    launches: list[tuple[list[str], str]] = []
+    for resources in files:
+        try:
+            spec = parse_job_file(yaml.safe_dump({"run": "true", "resources": resources})).spec
+            render(spec)
+        except BadJobFile:
+            continue
+        places = [place for place in spec.places if capacity in place.capacities]
+        random.shuffle(places)
+        if places:
+            names = tuple(place.name for place in places)
+            placement = LaunchPlacement(capacity=capacity, places=names)
+            text = render(spec.with_placement(placement)).text
+            launches.append(([place.infra for place in places], text))
+    assume(launches)
+
+    found = sky.read([text for _, text in launches])
+
+    for (infras, text), answer in zip(launches, found, strict=True):
+        assert "error" not in answer, f"{answer['error']}\n{text}"
+        kinds = {one.get("use_spot", False) for one in answer["resources"]}
+        assert kinds == {capacity is CapacityType.SPOT}
+        seen = [infra_name(one.get("infra")) for one in answer["resources"]]
+        assert list(dict.fromkeys(seen)) == list(dict.fromkeys(infras))
