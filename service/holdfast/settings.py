@@ -113,6 +113,9 @@ class Settings(BaseSettings):
     slurm_usd_per_node_hour: float = Field(default=1.0, gt=0)
     """Price of a node hour on Slurm. It is an estimate, and marked as such wherever it is
     displayed."""
+    slurm_prices: str | None = None
+    """Prices of a node hour in partitions, such as `hpc/preempt=0.50,hpc/normal=2`, separated by
+    commas. Absent: `slurm_usd_per_node_hour` everywhere."""
     slurm_keep_days: float = Field(default=30.0, ge=1, le=36_500)
     """Days for which launch files on Slurm stay in the shared directory after a job has ended. A
     lower value removes logs that people may still need; a higher value fills the shared

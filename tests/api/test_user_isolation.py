@@ -22,6 +22,7 @@ from holdfast.domain.jobfile.parser import Overrides
 from holdfast.domain.jobfile.resource_options import resource_options
 from holdfast.domain.jobfile.slurm_options import OPTIONS as SBATCH_OPTIONS
 from holdfast.domain.jobfile.spec import Engine, JobSpec
+from holdfast.domain.pricing.slurm_prices import SlurmPrices
 from holdfast.domain.simulation.spot_market import MarketParameters
 from holdfast.errors import (
     BadJobFile,
@@ -57,7 +58,7 @@ LEAD = Caller(name="lead", roles={"nlp": Role.ADMIN})
 BOSS = Caller(name="boss", is_admin=True)
 ONE_PROJECT = Caller(name="boss", is_admin=True, only="nlp")
 PLACE = batch_job.ClusterPaths(
-    root="/shared", worker="/shared/w", python="", offline="", micros_per_node_hour=1, cluster=""
+    root="/shared", worker="/shared/w", python="", offline="", prices=SlurmPrices(1), cluster=""
 )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from contract.launcher_backends import NO_PREEMPTIONS, SCRIPTS, ProgramKind, eventually
 from holdfast.clock import SystemClock
 from holdfast.domain.jobs.observation import Observation
+from holdfast.domain.pricing.slurm_prices import SlurmPrices
 from holdfast.domain.simulation.spot_market import MarketParameters
 from holdfast.launchers.slurm import SlurmConfig, SlurmLauncher, Transport, batch_job, local
 from holdfast.launchers.slurm.batch_job import ClusterPaths
@@ -35,6 +36,8 @@ class SlurmBackend:
     transport: Transport | None = None
     """Transport to the login node; None for commands on this machine."""
     launcher: SlurmLauncher = field(init=False)
+    prices: str = ""
+    """Prices of partitions, as in the settings."""
     preempted: int = 0
     """Number of placements that were preempted."""
 
@@ -49,7 +52,7 @@ class SlurmBackend:
             worker=str(self.home / "workers" / (worker or batch_job.worker_digest(wheel))),
             python=str(PYTHON),
             offline="",
-            micros_per_node_hour=1_000_000,
+            prices=SlurmPrices.parse(self.prices, 1_000_000),
             cluster="stand",
         )
         config = SlurmConfig(

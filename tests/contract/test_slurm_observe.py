@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from holdfast.clock import SystemClock
+from holdfast.domain.pricing.slurm_prices import SlurmPrices
 from holdfast.errors import LauncherUnreachable, LaunchRefused
 from holdfast.launchers.slurm import SlurmConfig, SlurmLauncher, local, remote_scripts
 from holdfast.launchers.slurm.batch_job import ClusterPaths
@@ -90,7 +91,7 @@ def test_job_changing_during_a_read_is_read_again(fake_slurm: FakeSlurm) -> None
 def launched(folder: Path) -> tuple[SlurmLauncher, Launch, Path]:
     """A launcher on a shared folder, a launch with a secret, and the folder of its files."""
     place = ClusterPaths(
-        root=str(folder), worker=str(folder), python="", offline="", micros_per_node_hour=1, cluster=""
+        root=str(folder), worker=str(folder), python="", offline="", prices=SlurmPrices(1), cluster=""
     )  # fmt: skip
     terms = SlurmConfig(transport=local(folder), paths=place, worker=lambda: b"")
     secrets = {"KEY": SECRET}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from holdfast.domain.jobfile.parser import parse_job_file
+from holdfast.domain.pricing.slurm_prices import SlurmPrices
 from holdfast.host.allowed_folders import Folders
 from holdfast.launchers.skypilot import upload
 from holdfast.launchers.slurm import batch_job
@@ -29,7 +30,7 @@ holdfast: {{checkpoint: {{store: "s3://bucket/prefix"}}}}
 
 
 PLACE = batch_job.ClusterPaths(
-    root="/shared", worker="", python="", offline="", micros_per_node_hour=1, cluster=""
+    root="/shared", worker="", python="", offline="", prices=SlurmPrices(1), cluster=""
 )
 
 

@@ -294,6 +294,8 @@ def test_valid_skypilot_name_is_unchanged(name: str) -> None:
         ({"execution": "parallel"}, "#/execution", "applies to several tasks, but a job file holds one; remove it"),
         ({"experimental": {"x": 1}}, "#/experimental", "is unknown to SkyPilot 0.14; move its contents under config"),
         ({"file_mounts": {WHEEL_MOUNT: "/tmp"}}, f"#/file_mounts/{WHEEL_MOUNT}", "is reserved for the worker; choose another path"),
+        ({"resources": {"infra": "aws/us-east-1/use1-az1"}}, "#/resources/infra", "use1-az1 is the id of a zone, which SkyPilot does not know; write the zone's name, such as us-east-1a"),
+        ({"resources": {"any_of": [{"infra": "aws/us-east-1/use1-bos1-az1"}]}}, "#/resources/any_of/0/infra", "use1-bos1-az1 is the id of a zone"),
         ({"resources": {"infra": "awss"}}, "#/resources/infra", "'awss' is an unknown infrastructure; did you mean 'aws'?"),
         ({"resources": {"infra": "moon"}}, "#/resources/infra", "'moon' is an unknown infrastructure; known are local, aws, "),
         ({"resources": {"any_of": [{"infra": "aws"}, {"infra": "local"}]}}, "#/resources/any_of/1/infra", "local cannot be one of several candidates; write infra: local directly under resources"),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import yaml
+from holdfast.domain.events.planning import CapacityType, LaunchPlacement
 from holdfast.domain.jobfile.parser import parse_job_file
+from holdfast.domain.jobfile.places import infra_name
 from holdfast.errors import BadJobFile
 from holdfast.rendering import REDACTED, WHEEL_MOUNT, dump, load_all, render
 from hypothesis import assume, given, settings
@@ -166,6 +169,52 @@ def test_skypilot_parses_the_task_of_each_group(sky: SkyPilot) -> None:
     ]
 
 
+PLANNED: dict[str, Any] = {
+    "run": "true",
+    "num_nodes": 2,
+    "resources": {
+        "accelerators": "A100:8",
+        "ordered": [
+            {"infra": "aws/us-east-1/us-east-1b", "labels": {"first": "choice"}},
+            {"infra": "gcp/us-central1", "max_hourly_cost": 50, "priority": 3},
+            {"infra": "aws/us-east-1/us-east-1b", "use_spot": False},
+        ],
+    },
+    "holdfast": {"checkpoint": {"store": "s3://bucket/ckpt"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("capacity", "infras", "strategy"),
+    [
+        (CapacityType.SPOT, ["gcp/us-central1", "aws/us-east-1/us-east-1b"], "EAGER_NEXT_REGION"),
+        (CapacityType.SPOT, ["aws/us-east-1/us-east-1b"], "EAGER_NEXT_REGION"),
+        (CapacityType.ON_DEMAND, ["aws/us-east-1/us-east-1b", "gcp/us-central1"], "FAILOVER"),
+        (CapacityType.ON_DEMAND, ["gcp/us-central1"], "FAILOVER"),
+    ],
+)
+def test_skypilot_reads_one_capacity_type_in_order(
+    sky: SkyPilot, capacity: CapacityType, infras: list[str], strategy: str
+) -> None:
+    placement = LaunchPlacement(capacity=capacity, places=tuple(infras))
+    spec = parse_job_file(yaml.safe_dump(PLANNED)).spec.with_placement(placement)
+
+    (found,) = sky.read([render(spec).text])
+
+    assert "error" not in found, found["error"]
+    assert [one["infra"] for one in found["resources"]] == infras
+    assert found["ordered"] is (len(infras) > 1)
+    for one in found["resources"]:
+        is_gcp = one["infra"].startswith("gcp")
+        # SkyPilot omits the default.
+        assert one.get("use_spot", False) is (capacity is CapacityType.SPOT)
+        assert one["job_recovery"]["strategy"] == strategy
+        assert one["accelerators"] == {"A100": 8}
+        assert one.get("max_hourly_cost") == (50 if is_gcp else None)
+        assert one["priority"] == 3
+        assert one["labels"].get("first") == (None if is_gcp else "choice")
+
+
 def test_skypilot_reads_spot_nodes_that_recover(sky: SkyPilot) -> None:
     (found,) = sky.read([rendered(**FILES["spot nodes that resume"])])
 
@@ -312,3 +361,34 @@ def test_skypilot_parses_every_task_not_refused(sky: SkyPilot, files: list[dict[
         assert {str(one["job_recovery"]) for one in answer["resources"]} == {
             str(task["resources"]["job_recovery"])
         }
+
+
+@settings(max_examples=repeat_count(15, 100))
+@given(st.lists(RESOURCES, min_size=1, max_size=4), st.sampled_from(CapacityType), st.randoms())
+def test_skypilot_parses_every_launch_of_a_plan(
+    sky: SkyPilot, files: list[dict[str, Any]], capacity: CapacityType, random: Random
+) -> None:
+    launches: list[tuple[list[str], str]] = []
+    for resources in files:
+        try:
+            spec = parse_job_file(yaml.safe_dump({"run": "true", "resources": resources})).spec
+            render(spec)
+        except BadJobFile:
+            continue
+        places = [place for place in spec.places if capacity in place.capacities]
+        random.shuffle(places)
+        if places:
+            names = tuple(place.name for place in places)
+            placement = LaunchPlacement(capacity=capacity, places=names)
+            text = render(spec.with_placement(placement)).text
+            launches.append(([place.infra for place in places], text))
+    assume(launches)
+
+    found = sky.read([text for _, text in launches])
+
+    for (infras, text), answer in zip(launches, found, strict=True):
+        assert "error" not in answer, f"{answer['error']}\n{text}"
+        kinds = {one.get("use_spot", False) for one in answer["resources"]}
+        assert kinds == {capacity is CapacityType.SPOT}
+        seen = [infra_name(one.get("infra")) for one in answer["resources"]]
+        assert list(dict.fromkeys(seen)) == list(dict.fromkeys(infras))

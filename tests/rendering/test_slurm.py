@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
+from holdfast.domain.events.planning import CapacityType, LaunchPlacement
 from holdfast.domain.jobfile.parser import Overrides, parse_job_file
+from holdfast.domain.jobfile.slurm_options import SlurmOptions
+from holdfast.domain.pricing.slurm_prices import SlurmPrices
 from holdfast.errors import BadJobFile, LaunchRefused
 from holdfast.launchers.slurm.batch_job import ClusterPaths, submit_options
 from holdfast.ports import Launch
@@ -210,7 +213,7 @@ def test_invalid_slurm_settings_are_rejected_with_an_explanation(
 def test_features_unsupported_on_slurm_are_rejected() -> None:
     found = flaws(
         file_mounts={"/data": "s3://bucket/data"},
-        resources={"infra": "slurm/a/b/c", "memory": "much"},
+        resources={"infra": "slurm/a/b/c/d", "memory": "much"},
     )
 
     assert "is not supported on Slurm" in found["#/file_mounts"]
@@ -218,11 +221,127 @@ def test_features_unsupported_on_slurm_are_rejected() -> None:
     assert "not a whole number" in found["#/resources/memory"]
 
 
+# Several partitions
+
+PARTITIONS: list[dict[str, Any]] = [
+    {"infra": "slurm/hpc/Preempt", "use_spot": True},
+    {"infra": "slurm/hpc/lent", "use_spot": True},
+    {"infra": "slurm/hpc/normal"},
+    {"infra": "slurm/hpc/normal/low", "use_spot": True},
+]
+SEVERAL: dict[str, Any] = {"infra": "slurm", "accelerators": "A100:4", "ordered": PARTITIONS}
+
+
+def launch_options(capacity: CapacityType, *places: str) -> tuple[list[str], SlurmOptions]:
+    """What a launch of the job above asks Slurm for."""
+    spec, _ = parse(resources=SEVERAL)
+    placement = LaunchPlacement(capacity=capacity, places=places)
+    task = render(spec.with_placement(placement)).task
+    return sbatch_options(task), SlurmOptions.from_task(task)
+
+
+def test_one_slurm_job_waits_in_all_partitions_of_a_list() -> None:
+    spec, task = parse(resources=SEVERAL)
+
+    assert "--partition=Preempt,lent,normal" in sbatch_options(task)
+    assert "--gpus-per-node=4" in sbatch_options(task)
+    assert SlurmOptions.from_task(task).is_spot is None
+    [note] = [note for note in render(spec).notes if "only a plan" in note]
+    assert note.startswith("resources.ordered.3: a Slurm job has one cluster, one QOS and one size")
+
+
+@pytest.mark.parametrize(
+    ("capacity", "places", "options", "is_spot"),
+    [
+        (
+            CapacityType.SPOT,
+            ["slurm/hpc/preempt", "slurm/hpc/lent"],
+            ["--partition=Preempt,lent"],
+            True,
+        ),
+        (CapacityType.SPOT, ["slurm/hpc/lent"], ["--partition=lent"], True),
+        (
+            CapacityType.SPOT,
+            ["slurm/hpc/normal/low", "slurm/hpc/preempt"],
+            ["--partition=normal", "--qos=low"],
+            True,
+        ),
+        (CapacityType.ON_DEMAND, ["slurm/hpc/normal"], ["--partition=normal"], False),
+    ],
+)
+def test_launch_asks_for_partitions_of_its_capacity_type(
+    capacity: CapacityType, places: list[str], options: list[str], is_spot: bool
+) -> None:
+    rendered, asked = launch_options(capacity, *places)
+
+    assert [word for word in rendered if word.startswith(("--partition", "--qos"))] == options
+    assert "--gpus-per-node=4" in rendered
+    assert (asked.is_spot, asked.cluster) == (is_spot, "hpc")
+
+
+def test_whether_a_single_partition_is_preemptible_is_unknown() -> None:
+    """Rendered tasks have use_spot: true by default."""
+    _, task = parse(resources={"infra": "slurm/hpc/normal"})
+
+    assert SlurmOptions.from_task(task).is_spot is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "place", "message"),
+    [
+        (
+            {"ordered": [{"infra": "slurm/hpc/a"}, {"infra": "aws"}]},
+            "resources/ordered/1/infra",
+            "is aws, and the job runs on Slurm; write slurm/cluster/partition, or remove this entry",
+        ),
+        (
+            {"any_of": [{"infra": "slurm/a/b/c/d"}]},
+            "resources/any_of/0/infra",
+            "has too many parts; write slurm/cluster/partition, or slurm/cluster/partition/qos",
+        ),
+        (
+            {"any_of": [{"cpus": "some"}]},
+            "resources/any_of/0/cpus",
+            "'some' is not a whole number; write one such as 16",
+        ),
+        (
+            {"any_of": [{"cpus": 4}, {"cpus": 8}], "memory": "much"},
+            "resources/memory",
+            "'much' is not a whole number; write one such as 16",
+        ),
+        (
+            {"any_of": [{"cpus": 4}], "ordered": [{"cpus": 8}]},
+            "resources/ordered",
+            "cannot be combined with any_of; write one of the two",
+        ),
+    ],
+)
+def test_wrong_partitions_are_refused(fields: dict[str, Any], place: str, message: str) -> None:
+    assert flaws(resources={"infra": "slurm", **fields}) == {f"#/{place}": message}
+
+
+@pytest.mark.parametrize(
+    ("word", "resources"),
+    [
+        ("partition", SEVERAL),
+        ("qos", SEVERAL),
+        ("qos", {"infra": "slurm/hpc/normal/low"}),
+    ],
+)
+def test_sbatch_options_do_not_replace_the_places(word: str, resources: dict[str, Any]) -> None:
+    config = {"slurm": {"sbatch_options": {word: "other"}}}
+
+    assert flaws(resources=resources, config=config) == {
+        f"#/config/slurm/sbatch_options/{word}": f"would replace the {word} of each place under resources; remove it, "
+        "or remove that of the places"
+    }
+
+
 def test_a_job_for_another_cluster_is_refused() -> None:
     _, task = parse(resources={"infra": "slurm/elsewhere"})
     launch = Launch(key="job-1", job_id="job", first_attempt=1, task=task, max_failures=1)
     place = ClusterPaths(
-        root="/shared", worker="", python="", offline="", micros_per_node_hour=1, cluster="hpc"
+        root="/shared", worker="", python="", offline="", prices=SlurmPrices(1), cluster="hpc"
     )
 
     with pytest.raises(LaunchRefused, match="this service launches on hpc; write infra: slurm/hpc"):

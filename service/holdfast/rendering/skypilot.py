@@ -25,6 +25,7 @@ from holdfast.domain.jobfile.resource_options import (
     CLOUDS_WITHOUT_PRICES,
     CLOUDS_WITHOUT_SPOT,
     LISTS,
+    SHARED_KEYS,
     SPOT_OPT_IN_CLOUDS,
     ResourceOption,
     resource_options,
@@ -49,6 +50,10 @@ _RULES: Final = {
         r"([a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?)?",
     ),
 }
+
+
+_ZONE_ID: Final = re.compile(r"[a-z]+\d+(-[a-z]+\d+)?-az\d+")
+"""An id of an AWS zone, which is the same in all accounts, unlike its name."""
 
 
 def labels_of(name: str, tags: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -83,10 +88,6 @@ def label_problem(cloud: str | None, key: str, value: str) -> str | None:
 
 def _label_text(text: str) -> str:
     return re.sub(r"[^a-z0-9_-]+", "-", text.lower())[:MAX_LABEL_CHARS].strip("-_")
-
-
-SHARED_KEYS: Final = ("job_recovery", "autostop", "priority", "priority_class")
-"""Keys that SkyPilot requires to be the same for all candidates."""
 
 
 def managed_resources(
@@ -164,6 +165,14 @@ def _infra_flaws(candidate: ResourceOption) -> Iterator[ValidationIssue]:
         )
     elif candidate.cloud is not None and (sentence := unknown_cloud(candidate.cloud)) is not None:
         yield ValidationIssue(place, sentence)
+    words = [candidate.options.get(word) for word in ("infra", "zone")]
+    for part in (part.strip() for word in words for part in str(word or "").split("/")):
+        if _ZONE_ID.fullmatch(part):
+            sentence = (
+                f"{part} is the id of a zone, which SkyPilot does not know; write the zone's name, such as us-east-1a: "
+                "`aws ec2 describe-availability-zones` lists both"
+            )
+            yield ValidationIssue(place, sentence)
     if candidate.options.get("infra") and any(
         map(candidate.options.get, ("cloud", "region", "zone"))
     ):

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from holdfast_worker.protocol.environment import Env
 
-from holdfast.domain.jobfile.slurm_options import SlurmOptions, slurm_flaws
+from holdfast.domain.jobfile.resource_options import LISTS, resource_options
+from holdfast.domain.jobfile.slurm_options import SlurmOptions, slurm_flaws, unlike_places
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.errors import BadJobFile, ValidationIssue
 from holdfast.rendering.base_task import sky_tasks
@@ -28,7 +29,7 @@ _UNSUPPORTED: Final = {
     "execution": "remove it; a job file holds one task",
 }
 _SUPPORTED_RESOURCES: Final = frozenset({"infra", "accelerators", "cpus", "memory"})
-_IGNORED_RESOURCES: Final = frozenset({"use_spot", "job_recovery"})
+_IGNORED_RESOURCES: Final = frozenset({"use_spot", "job_recovery", *LISTS})
 _WORKER: Final = re.compile(r"holdfast[-_]worker")
 
 
@@ -44,16 +45,20 @@ def slurm_notes(spec: JobSpec) -> tuple[str, ...]:
         if word in spec.more
     )
     task = {"resources": spec.resources, "config": spec.more.get("config")}
-    if flaws := (*flaws, *slurm_flaws(task)):
+    if flaws := tuple(dict.fromkeys((*flaws, *slurm_flaws(task)))):
         raise BadJobFile(flaws)
+    options = resource_options(spec.resources)
+    words = dict.fromkeys([*spec.resources, *(word for each in options for word in each.options)])
     notes = [
         f"resources.{word} has no effect on Slurm; write the sbatch option under config.slurm.sbatch_options"
-        for word in spec.resources
+        for word in words
         if word not in _SUPPORTED_RESOURCES | _IGNORED_RESOURCES
     ]
-    if "gpus-per-node" in (
-        options := SlurmOptions.from_task(task).options
-    ) and not options.keys() & {
+    notes += [
+        f"{place}: a Slurm job has one cluster, one QOS and one size of nodes, so only a plan uses this entry, by itself"
+        for place in unlike_places(spec.resources)
+    ]
+    if "gpus-per-node" in (asked := SlurmOptions.from_task(task).options) and not asked.keys() & {
         "constraint",
         "gres",
     }:

@@ -16,6 +16,7 @@ from holdfast_worker.protocol.policies import RecoveryMode, RetentionOwner
 
 from holdfast.domain.jobfile.node_groups import launcher_flaws
 from holdfast.domain.jobfile.parser import Overrides, ParsedJobFile, parse_job_file
+from holdfast.domain.jobfile.places import list_flaws
 from holdfast.domain.jobfile.spec import Engine, JobSpec, launcher_name
 from holdfast.errors import BadJobFile, ValidationIssue
 from holdfast.rendering.base_task import REDACTED, base_task, dump_all
@@ -132,6 +133,8 @@ def read_and_render(text: str, overrides: Overrides) -> tuple[ParsedJobFile, Ren
         BadJobFile: the file is invalid or uses unsupported settings.
     """
     parsed = parse_job_file(text, overrides)
+    if flaws := tuple(list_flaws(parsed.spec.resources)):
+        raise BadJobFile(flaws)
     return parsed, render(parsed.spec)
 
 

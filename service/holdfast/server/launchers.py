@@ -13,6 +13,7 @@ from holdfast.confinement import why_no_local, why_no_slurm
 from holdfast.controller.reconciler import PollIntervals
 from holdfast.domain.jobfile.limits import MICROS_PER_USD
 from holdfast.domain.jobfile.spec import Engine, JobSpec
+from holdfast.domain.pricing.slurm_prices import SlurmPrices
 from holdfast.domain.simulation.spot_market import MarketParameters
 from holdfast.errors import NotFound
 from holdfast.launchers.local import LocalLauncher
@@ -129,7 +130,7 @@ def _slurm(context: LauncherContext) -> SlurmLauncher | None:
         worker=str(folder / "workers" / batch_job.worker_digest(wheel)),
         python=str(settings.slurm_python or ""),
         offline=str(settings.slurm_offline_root or ""),
-        micros_per_node_hour=round(settings.slurm_usd_per_node_hour * MICROS_PER_USD),
+        prices=slurm_prices(settings),
         cluster=settings.slurm_cluster or "",
     )
     config = SlurmConfig(
@@ -139,6 +140,16 @@ def _slurm(context: LauncherContext) -> SlurmLauncher | None:
         restart_s=settings.restart_s,
     )
     return SlurmLauncher(config, SystemClock())
+
+
+def slurm_prices(settings: Settings) -> SlurmPrices:
+    """Return the prices of nodes on Slurm.
+
+    Raises:
+        BadRequest: HOLDFAST_SLURM_PRICES has an invalid item.
+    """
+    default = round(settings.slurm_usd_per_node_hour * MICROS_PER_USD)
+    return SlurmPrices.parse(settings.slurm_prices or "", default)
 
 
 def groups_in(journal: Journal) -> GroupsOf:

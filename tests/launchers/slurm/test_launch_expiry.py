@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from holdfast.domain.pricing.slurm_prices import SlurmPrices
 from holdfast.errors import LauncherUnreachable
 from holdfast.launchers.slurm.batch_job import ClusterPaths
 from holdfast.launchers.slurm.launcher import SlurmConfig, SlurmLauncher
@@ -30,7 +31,7 @@ class SharedFolder:
             worker="",
             python="",
             offline="",
-            micros_per_node_hour=1,
+            prices=SlurmPrices(1),
             cluster="",
         )
         config = SlurmConfig(transport=local(programs), paths=paths, worker=lambda: b"")

@@ -387,3 +387,66 @@ def test_launch_cancelled_before_submission_ends_as_cancelled() -> None:
     assert plan.facts["ended"]["outcome"] is Outcome.CANCELLED
     assert plan.facts["ended"]["at"] == 400
     assert decide(launch_state(None, {}), NOW_S) == SlurmPlan()
+
+
+# Where placements stand, and what they cost
+
+
+def listed_launch(facts: Mapping[str, Mapping[str, str]], **order: object) -> LaunchState:
+    whole = {
+        "max_failures": 3,
+        "micros_per_node_hour": 1_000_000,
+        "partition": "preempt,lent",
+        "cluster": "hpc",
+        "qos": "",
+        "is_spot": True,
+        "prices": {"hpc/preempt": 500_000, "hpc/lent": 0},
+        **order,
+    }
+    return LaunchState(order=whole, facts={"submitted.1": {"job": "7"}, **facts})
+
+
+@pytest.mark.parametrize(
+    ("partition", "micros"), [("preempt", 1_000_000), ("lent", 0), ("other", 2_000_000)]
+)
+def test_placement_has_the_price_of_its_partition(partition: str, micros: int) -> None:
+    fact = {**placed(), "partition": partition, "cluster": "stand"}
+
+    [found] = observe(listed_launch({"placed.1": fact}), FixedClock().now()).recent_placements
+
+    assert (found.zone, found.is_spot) == (f"slurm/hpc/{partition}", True)
+    assert found.micros_per_hour == found.on_demand_micros_per_hour == micros
+
+
+def test_quality_of_service_is_part_of_the_zone() -> None:
+    state = listed_launch(
+        {"placed.1": {**placed(), "partition": "gpu"}, "denied.QOSMaxGRESPerUser": {"at": "90"}},
+        partition="gpu",
+        qos="low",
+        prices={"hpc/gpu": 3_000_000, "hpc/gpu/low": 250_000},
+    )
+
+    seen = observe(state, FixedClock().now())
+
+    assert [found.zone for found in seen.recent_placements] == ["slurm/hpc/gpu/low"]
+    assert [found.micros_per_hour for found in seen.recent_placements] == [500_000]
+    assert [denial.zone for denial in seen.denials] == ["slurm/hpc/gpu/low"]
+
+
+def test_waiting_job_is_denied_in_each_of_its_partitions() -> None:
+    state = listed_launch({"denied.Resources": {"at": "90"}})
+
+    denials = observe(state, FixedClock().now()).denials
+
+    assert [denial.zone for denial in denials] == ["slurm/hpc/lent", "slurm/hpc/preempt"]
+
+
+def test_launch_of_an_older_version_keeps_its_price() -> None:
+    fact = {**placed(), "partition": "spot", "cluster": "stand"}
+    state = launch_state(None, {"placed.1": fact, "denied.Resources": {"at": "90"}})
+
+    seen = observe(state, FixedClock().now())
+
+    assert [found.zone for found in seen.recent_placements] == ["slurm/stand/spot"]
+    assert [found.micros_per_hour for found in seen.recent_placements] == [2]
+    assert [denial.zone for denial in seen.denials] == ["slurm/spot"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from holdfast.domain.jobfile.accelerator_catalog import parse_accelerators
-from holdfast.domain.jobfile.resource_options import resource_options
+from holdfast.domain.jobfile.resource_options import LISTS, ResourceOption, resource_options
 from holdfast.errors import ValidationIssue
 
 SLURM_CONFIG_KEYS: Final = ("sbatch_options", "notice_s", "probe", "packages")
@@ -52,23 +52,28 @@ class SlurmOptions:
     """Python packages required on every node; None for the worker's requirements."""
     cluster: str
     """Requested cluster; empty for any."""
+    qos: str
+    """QOS that `resources` name; empty if they name none."""
+    is_spot: bool | None
+    """Whether the partition is preemptible, as an entry of a list says; None if unknown."""
 
     @classmethod
     def from_task(cls, task: Mapping[str, Any]) -> Self:
         """Read the options of a task for which `slurm_flaws` reports no mistakes."""
-        resources = task.get("resources") or {}
+        places = _alike(resource_options(task.get("resources") or {}))
+        first = places[0]
         config = _slurm_config(task)
         given = {
             name: str(v) if v is not True else True
             for name, v in _options(config)
             if v is not False
         }
-        head, cluster, partition = (*str(resources.get("infra") or "").split("/"), "", "")[:3]
-        if head.lower() != "slurm":  # A job for another engine, rendered for Slurm.
-            cluster = partition = ""
+        # Slurm starts the job in the first of several partitions that has nodes for it.
+        partitions = dict.fromkeys(place.partition for place in places if place.partition)
         options: dict[str, str | bool] = {
-            **({"partition": partition} if partition not in {"", "*"} else {}),
-            **_node_size(resources),
+            **({"partition": ",".join(partitions)} if partitions else {}),
+            **({"qos": first.qos} if first.qos else {}),
+            **first.size,
             **given,
         }
         requeue = options.pop("requeue", None)
@@ -79,27 +84,63 @@ class SlurmOptions:
             notice_s=int(config.get("notice_s") or NOTICE_S),
             probe=str(config.get("probe") or PROBES[0]),
             packages=None if packages is None else tuple(packages),
-            cluster="" if cluster == "*" else cluster,
+            cluster=first.cluster,
+            qos=first.qos,
+            is_spot=first.is_spot if len({place.is_spot for place in places}) == 1 else None,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SlurmPlace:
+    """Where an option runs, and the size of its nodes."""
+
+    cluster: str
+    partition: str
+    qos: str
+    size: Mapping[str, str | bool]
+    is_spot: bool | None
+
+    @classmethod
+    def from_option(cls, option: ResourceOption, *, is_entry: bool) -> Self:
+        head, *parts = [part.strip() for part in str(option.options.get("infra") or "").split("/")]
+        if head.lower() != "slurm":  # A job for another engine, rendered for Slurm.
+            parts = []
+        cluster, partition, qos = ["" if part == "*" else part for part in (*parts, "", "", "")][:3]
+        return cls(
+            cluster=cluster,
+            partition=partition,
+            qos=qos,
+            size=_node_size(option.options),
+            # Directly under resources of a task, use_spot may be a default.
+            is_spot=option.own_options.get("use_spot") if is_entry else None,
+        )
+
+    def is_like(self, other: Self) -> bool:
+        """Whether one Slurm job can ask for both."""
+        mine, others = ((each.cluster, each.qos, each.size) for each in (self, other))
+        return mine == others and bool(self.partition) == bool(other.partition)
+
+
+def _alike(options: Sequence[ResourceOption]) -> list[_SlurmPlace]:
+    """The first place, and the others that differ from it in their partition only."""
+    is_entry = options[0].pointer != "#/resources"
+    found = [_SlurmPlace.from_option(option, is_entry=is_entry) for option in options]
+    return [place for place in found if place.is_like(found[0])]
+
+
+def unlike_places(resources: Mapping[str, Any]) -> Iterator[str]:
+    """Names of the entries that one Slurm job cannot ask for together with the first."""
+    options = resource_options(resources)
+    first, *others = [_SlurmPlace.from_option(option, is_entry=True) for option in options]
+    for place, option in zip(others, options[1:], strict=True):
+        if not place.is_like(first):
+            yield option.pointer.removeprefix("#/").replace("/", ".")
 
 
 def slurm_flaws(task: Mapping[str, Any]) -> Iterator[ValidationIssue]:
     """Mistakes in a task that Slurm or its launcher would not accept."""
     resources = task.get("resources") or {}
-    for word, pattern in (("cpus", _COUNT), ("memory", _MEMORY)):
-        value = resources.get(word)
-        if value is not None and not pattern.fullmatch(str(value)):
-            yield ValidationIssue(
-                f"#/resources/{word}", f"{value!r} is not a whole number; write one such as 16"
-            )
-    if str(resources.get("infra") or "").count("/") > 2:
-        yield ValidationIssue(
-            "#/resources/infra", "has too many parts; write slurm/cluster/partition"
-        )
-    if any(resources.get(word) for word in ("any_of", "ordered")):
-        yield ValidationIssue(
-            "#/resources", "any_of and ordered are for clouds; write a single node type"
-        )
+    yield from _place_flaws(resources)
     config = (task.get("config") or {}).get("slurm")
     if config is not None and not isinstance(config, dict):
         yield ValidationIssue(
@@ -108,6 +149,57 @@ def slurm_flaws(task: Mapping[str, Any]) -> Iterator[ValidationIssue]:
     elif config:
         yield from _config_flaws(config)
         yield from _option_flaws(config.get("sbatch_options"))
+        yield from _override_flaws(resources, config)
+
+
+def _place_flaws(resources: Mapping[str, Any]) -> Iterator[ValidationIssue]:
+    if all(resources.get(word) for word in LISTS):
+        yield ValidationIssue(
+            "#/resources/ordered", "cannot be combined with any_of; write one of the two"
+        )
+        return
+    is_list = any(resources.get(word) for word in LISTS)
+    for option in resource_options(resources):
+        for word, pattern in (("cpus", _COUNT), ("memory", _MEMORY)):
+            value = option.options.get(word)
+            if value is not None and not pattern.fullmatch(str(value)):
+                place = option.pointer if word in option.own_options else "#/resources"
+                yield ValidationIssue(
+                    f"{place}/{word}", f"{value!r} is not a whole number; write one such as 16"
+                )
+        infra = str(option.options.get("infra") or "")
+        if is_list and option.cloud != "slurm":
+            yield ValidationIssue(
+                f"{option.pointer}/infra",
+                f"is {infra or 'missing'}, and the job runs on Slurm; write slurm/cluster/partition, or remove this entry",
+            )
+        elif infra.count("/") > 3:
+            yield ValidationIssue(
+                f"{option.pointer}/infra",
+                "has too many parts; write slurm/cluster/partition, or slurm/cluster/partition/qos",
+            )
+
+
+def _override_flaws(
+    resources: Mapping[str, Any], config: Mapping[str, Any]
+) -> Iterator[ValidationIssue]:
+    """Sbatch options that would replace what the places of a job name."""
+    options = config.get("sbatch_options")
+    if not isinstance(options, dict):
+        return
+    is_list = any(resources.get(word) for word in LISTS)
+    places = [
+        _SlurmPlace.from_option(option, is_entry=is_list) for option in resource_options(resources)
+    ]
+    for word, is_named in (
+        ("partition", is_list and any(place.partition for place in places)),
+        ("qos", any(place.qos for place in places)),
+    ):
+        if is_named and word in options:
+            yield ValidationIssue(
+                f"#/config/slurm/sbatch_options/{word}",
+                f"would replace the {word} of each place under resources; remove it, or remove that of the places",
+            )
 
 
 def _config_flaws(config: Mapping[str, Any]) -> Iterator[ValidationIssue]:
@@ -181,8 +273,7 @@ def _node_size(resources: Mapping[str, Any]) -> dict[str, str | bool]:
     The GPU type is omitted because clusters name GPUs differently.
     """
     size: dict[str, str | bool] = {}
-    first = next(iter(resource_options(resources)), None)
-    for _, count in parse_accelerators(first.options.get("accelerators") if first else None):
+    for _, count in parse_accelerators(resources.get("accelerators")):
         size["gpus-per-node"] = str(max(1, int(count)))
         break
     if found := _COUNT.fullmatch(str(resources.get("cpus") or "")):

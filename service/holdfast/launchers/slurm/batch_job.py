@@ -19,6 +19,7 @@ from typing import Any, Final
 from holdfast_worker.protocol.environment import Env
 
 from holdfast.domain.jobfile.slurm_options import SlurmOptions
+from holdfast.domain.pricing.slurm_prices import SlurmPrices
 from holdfast.errors import LauncherUnreachable, LaunchRefused
 from holdfast.host.allowed_folders import Folders
 from holdfast.launchers.workdir_copy import copy_workdir
@@ -42,7 +43,7 @@ class ClusterPaths:
     """Python of the nodes; empty: python3 on their PATH."""
     offline: str
     """Directory with packages for nodes without internet access; empty for none."""
-    micros_per_node_hour: int
+    prices: SlurmPrices
     cluster: str
     """Name of the cluster; empty if not configured."""
 
@@ -102,14 +103,20 @@ def pack(launch: Launch, place: ClusterPaths) -> bytes:
 
 
 def _order(launch: Launch, place: ClusterPaths) -> Mapping[str, object]:
+    asked = SlurmOptions.from_task(launch.task)
     return {
         "key": launch.key,
         "job_id": launch.job_id,
         "first_attempt": launch.first_attempt,
         "max_failures": launch.max_failures,
         "min_nodes": int((launch.task.get("envs") or {}).get(Env.MIN_NODES) or 0),
-        "partition": SlurmOptions.from_task(launch.task).options.get("partition"),
-        "micros_per_node_hour": place.micros_per_node_hour,
+        "cluster": place.cluster,
+        "partition": asked.options.get("partition"),
+        "qos": asked.qos,
+        "is_spot": asked.is_spot,
+        # As they are now, so that a later change of the settings does not change a bill.
+        "micros_per_node_hour": place.prices.default_micros,
+        "prices": dict(place.prices.by_place),
         # A later submission repeats these options, although it reads only the records.
         "options": submit_options(launch, place),
     }

@@ -14,6 +14,7 @@ from holdfast.domain.jobs.observation import (
     Observation,
     Placement,
 )
+from holdfast.domain.pricing.slurm_prices import SlurmPrices
 from holdfast.launchers.slurm.launch_state import Fact, LaunchState
 
 
@@ -52,15 +53,17 @@ def at(fact: Fact) -> datetime:
 
 
 def _placement(state: LaunchState, number: int, fact: Fact, lost: Fact | None) -> Placement:
-    nodes, price = len(fact["nodes"].split()), int(state.order["micros_per_node_hour"])
+    zone = _zone(state, fact.get("cluster", ""), fact.get("partition", ""))
+    nodes, price = len(fact["nodes"].split()), _prices(state).micros_per_node_hour(zone)
     return Placement(
         ready_at=at(fact),
-        zone=_zone(fact.get("cluster", ""), fact.get("partition", "")),
+        zone=zone,
         nodes=nodes,
         micros_per_hour=nodes * price,
         on_demand_micros_per_hour=nodes * price,
         simulated=True,
         instance_type="slurm",
+        is_spot=state.order.get("is_spot"),
         lost_at=at(lost) if lost else None,
         cause=Cause(lost["cause"]) if lost else None,
         detail=lost.get("detail", "") if lost else "",
@@ -85,18 +88,32 @@ def _node_changes(
         )
 
 
-def _zone(cluster: str, partition: str) -> str:
-    return "/".join(part for part in ("slurm", cluster, partition) if part)
+def _zone(state: LaunchState, cluster: str, partition: str) -> str:
+    """Return a partition as job files name it, with the QOS if the job's file does."""
+    order = state.order
+    parts = ("slurm", order.get("cluster") or cluster, partition, partition and order.get("qos"))
+    return "/".join(part for part in parts if part)
+
+
+def _prices(state: LaunchState) -> SlurmPrices:
+    order = state.order
+    return SlurmPrices(int(order["micros_per_node_hour"]), order.get("prices") or {})
 
 
 def _denials(state: LaunchState) -> tuple[Denial, ...]:
-    zone = _zone("", str(state.order.get("partition") or ""))
+    """Return a denial for each reason and each partition that the job waits for."""
+    partitions = str(state.order.get("partition") or "").split(",")
     found = [
-        Denial(at=at(fact), zone=zone, detail=f"waiting in Slurm: {name.partition('.')[2]}")
+        Denial(
+            at=at(fact),
+            zone=_zone(state, "", partition),
+            detail=f"waiting in Slurm: {name.partition('.')[2]}",
+        )
         for name, fact in state.facts.items()
         if name.startswith("denied.")
+        for partition in partitions
     ]
-    return tuple(sorted(found, key=lambda denial: (denial.at, denial.detail)))
+    return tuple(sorted(found, key=lambda denial: (denial.at, denial.detail, denial.zone)))
 
 
 def _ending(fact: Fact) -> LaunchResult:
