@@ -146,6 +146,7 @@ class SpotMarket:
     parameters: MarketParameters
     key: str
     nodes: int = 1
+    """Nodes that are requested together."""
 
     def offer(
         self, placement: int, attempt: int, *, at: datetime | None = None, replacements: int = 0
@@ -159,9 +160,7 @@ class SpotMarket:
         draw = self._random("offer", placement, attempt, *_numbered(replacements))
         if climate.recording:
             assert at is not None, "a recorded market depends on the time"
-            return self._recorded_offer(
-                climate.recording, at, 1 if replacements else self.nodes, draw
-            )
+            return self._recorded_offer(climate.recording, at, draw)
         zone = climate.zones[draw.randrange(len(climate.zones))]
         if climate.places:
             zone = climate.places[attempt % len(climate.places)]
@@ -196,18 +195,24 @@ class SpotMarket:
             lifetime_s = _scale_by_hour(lifetime_s, ready_at, climate.hour_hazards)
         return Lifetime(lifetime_s=lifetime_s, notice_s=0.0 if silent else climate.notice_s)
 
+    def within(self, zone: str) -> SpotMarket:
+        """The market for nodes that replace others of a placement, which come from its zone if it is recorded."""
+        if not self.parameters.recording:
+            return self
+        return replace(self, parameters=replace(self.parameters, places=(zone,)), nodes=1)
+
     def _recorded_offer(
-        self, recording: MarketRecording, at: datetime, nodes: int, draw: random.Random
+        self, recording: MarketRecording, at: datetime, draw: random.Random
     ) -> Offer:
         tick, passed = recording.tick(at), list[str]()
         for zone in self._wanted(recording, tick):
             if self.parameters.is_spot:
-                lasts_s = (recording.lost_at(zone, at, nodes) - at).total_seconds()
+                lasts_s = (recording.lost_at(zone, at, self.nodes) - at).total_seconds()
                 is_granted = lasts_s > self._closing_s(recording)
             else:
                 is_granted = draw.random() >= self.parameters.denial_rate
             if is_granted:
-                return replace(self._grant(recording, zone, at, nodes), passed=tuple(passed))
+                return replace(self._grant(recording, zone, at), passed=tuple(passed))
             passed.append(zone.name)
         # On-demand nodes do not depend on the recording.
         retry_at = recording.retry_at(at)
@@ -229,15 +234,13 @@ class SpotMarket:
         usual = self.parameters.spot_micros
         return sorted(recording.zones, key=lambda zone: recording.micros(zone, tick) or usual)
 
-    def _grant(
-        self, recording: MarketRecording, zone: RecordedZone, at: datetime, nodes: int
-    ) -> Offer:
+    def _grant(self, recording: MarketRecording, zone: RecordedZone, at: datetime) -> Offer:
         """An offer of a zone; a denial after all if its nodes go before they are ready."""
         climate = self.parameters
         micros = recording.micros(zone, recording.tick(at)) if climate.is_spot else None
         wait_s, lasts_s = self._wait_s(climate.provision_s), math.inf
         if climate.is_spot:
-            lasts_s = (recording.lost_at(zone, at, nodes) - at).total_seconds()
+            lasts_s = (recording.lost_at(zone, at, self.nodes) - at).total_seconds()
         return Offer(
             zone=zone.name,
             wait_s=min(wait_s, lasts_s),
