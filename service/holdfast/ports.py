@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from holdfast_worker.protocol.reports import Report
 
+from holdfast.domain.events.planning import PlaceState
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.jobs.observation import Observation
 from holdfast.domain.notifications.channels import Destination, Message
@@ -117,6 +118,28 @@ class Preemptible(Protocol):
         """Whether the other nodes would keep the state until `node` is replaced.
 
         None: the node that `preempt` chooses.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedPlaces:
+    """What a recorded market shows at a moment."""
+
+    tick_s: float
+    """Interval in which it changes."""
+    places: tuple[PlaceState, ...]
+    """All zones, named `local/<zone>`, with the prices of one node."""
+
+
+@runtime_checkable
+class RecordedMarket(Protocol):
+    """A launcher whose spot market may be a recording (local, simulated)."""
+
+    def recorded_market(self, at: datetime, *, nodes: int = 1) -> RecordedPlaces | None:
+        """The market at a moment for launches of `nodes` nodes; None if it is no recording.
+
+        It shows only what the recording contains up to that moment. Fast and thread-safe.
         """
         ...
 

@@ -49,6 +49,13 @@ class SimulatedMarketSettings(BaseSettings):
     """Price of a spot node per hour."""
     on_demand_usd_per_hour: float = Field(default=3.67, gt=0)
     """Price of an on-demand node per hour."""
+    on_demand_denial_rate: float = Field(default=0.0, ge=0, le=0.95)
+    """Share of requests for on-demand nodes that a zone denies."""
+    on_demand_wait_s: float = Field(default=0.0, ge=0)
+    """Seconds for which on-demand nodes are awaited before they are provisioned."""
+    market_trace: Folder | None = None
+    """Directory of recorded availability that decides where and when spot nodes are placed and
+    lost. Absent: chance does."""
 
 
 class Settings(BaseSettings):

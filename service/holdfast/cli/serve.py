@@ -5,18 +5,34 @@ from __future__ import annotations
 import logging
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from holdfast.cli import output
-from holdfast.settings import DEFAULT_PORT, Settings, read_market, read_settings
+from holdfast.errors import BadRequest
+from holdfast.settings import (
+    DEFAULT_PORT,
+    Settings,
+    SimulatedMarketSettings,
+    read_market,
+    read_settings,
+)
 
 Port = Annotated[
     int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 selects a free one.")
 ]
 Host = Annotated[
     str, typer.Option("--host", help="Address to listen on; other machines need a token.")
+]
+MarketTrace = Annotated[
+    Path | None,
+    typer.Option(
+        "--market-trace",
+        metavar="DIR",
+        help="Recorded availability that local nodes follow, instead of chance.",
+    ),
 ]
 
 
@@ -31,18 +47,27 @@ def serve(
             help="Serve a demonstration instead: a month of generated jobs, reproducible by its seed.",
         ),
     ] = None,
+    market_trace: MarketTrace = None,
 ) -> None:
     """Run the service until it is interrupted; jobs continue without it."""
     from holdfast.server import process  # noqa: PLC0415 - the bare client has no server
 
     log_to_stderr()
     if demo is None:
-        process.serve(read_settings(), read_market(), host, port)
+        process.serve(read_settings(), _market(market_trace), host, port)
         return
+    if market_trace:
+        raise BadRequest("--market-trace: a demonstration has its own market; leave --demo out")
     from holdfast.demo import history  # noqa: PLC0415 - nor this
 
     with history.home(read_settings()) as settings:
         process.serve(settings, read_market(), host, port, opened=history.with_history(demo))
+
+
+def _market(trace: Path | None) -> SimulatedMarketSettings:
+    """The settings of the local market, with a recording that an option names."""
+    market = read_market()
+    return market.model_copy(update={"market_trace": trace.absolute()}) if trace else market
 
 
 def log_to_stderr() -> None:
@@ -82,6 +107,7 @@ def up(
     stop: Annotated[
         bool, typer.Option("--stop", help="Stop SkyPilot's API server; its jobs continue.")
     ] = False,
+    market_trace: MarketTrace = None,
 ) -> None:
     """Run the service with SkyPilot's API server, which is started if needed."""
     settings = read_settings()
@@ -94,7 +120,7 @@ def up(
 
         log_to_stderr()
         prepare = _SkyPilotServer(skypilot_port, install)
-        process.serve(settings, read_market(), host, port, prepare)
+        process.serve(settings, _market(market_trace), host, port, prepare)
 
 
 @dataclass(frozen=True, slots=True)

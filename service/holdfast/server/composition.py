@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
-import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 from sqlalchemy import Engine as SqlEngine
 
@@ -23,10 +20,7 @@ from holdfast.controller.launcher_health import LauncherHealthMonitor
 from holdfast.controller.reconciler import PollIntervals, Reconciler
 from holdfast.controller.thread import ControllerThread
 from holdfast.domain.access.audit import Actor
-from holdfast.domain.jobfile.limits import MICROS_PER_USD
 from holdfast.domain.jobfile.spec import Engine
-from holdfast.domain.simulation.spot_market import MarketParameters
-from holdfast.errors import StoreUnavailable
 from holdfast.host import resources
 from holdfast.host.home_lock import folders_of
 from holdfast.ingest.spool_reader import SpoolReader
@@ -36,6 +30,7 @@ from holdfast.ports import Clock, Launcher, PriceCatalog, ReportInbox
 from holdfast.pricing import open_catalog
 from holdfast.rate_limit import RateLimiter, RateLimits, Streams
 from holdfast.server.background_tasks import background_tasks
+from holdfast.server.home_dir import make_home, own_secret, read_or_empty, write_once
 from holdfast.server.launchers import (
     GroupsOf,
     LauncherContext,
@@ -44,6 +39,7 @@ from holdfast.server.launchers import (
     poll_intervals,
     refusals,
 )
+from holdfast.server.recorded_market import market_parameters
 from holdfast.services import Services
 from holdfast.settings import Settings, SimulatedMarketSettings
 from holdfast.store.audit_log import AuditLog
@@ -89,7 +85,7 @@ def real_environment(
     launchers = open_launchers(
         LauncherContext(
             settings=settings,
-            market=_market_parameters(market),
+            market=market_parameters(market, settings.home, clock),
             launch_book=launch_book,
             tokens=tokens,
             prices=prices,
@@ -113,18 +109,6 @@ def real_environment(
             most_total_bytes=settings.code_total_mb * 2**20,
             days=settings.code_days,
         ),
-    )
-
-
-def _market_parameters(market: SimulatedMarketSettings) -> MarketParameters:
-    return MarketParameters(
-        seed=market.seed,
-        provision_s=market.provision_s,
-        denial_rate=market.denial_rate,
-        mtbf_s=market.mtbf_s,
-        notice_s=market.notice_s,
-        spot_micros=round(market.spot_usd_per_hour * MICROS_PER_USD),
-        on_demand_micros=round(market.on_demand_usd_per_hour * MICROS_PER_USD),
     )
 
 
@@ -233,13 +217,13 @@ def _secrets(engine: SqlEngine, secret: bytes) -> Secrets:
 
 def _database_and_secret(settings: Settings) -> tuple[SqlEngine, bytes]:
     """The database, upgraded to this version, and the secret of a service."""
-    _make_home(settings.home)
+    make_home(settings.home)
     engine = open_database(settings.sqlalchemy_url)
     upgrade(engine)
     at = revision_of(engine)
     if is_newer(at):
         log.warning("the database is at revision %s of a newer version; upgrade this service", at)
-    return engine, _secret(settings.home)
+    return engine, own_secret(settings.home)
 
 
 def unchanged_settings(settings: Settings, address: str) -> Settings:
@@ -276,42 +260,14 @@ def gate_url(settings: Settings, address: str) -> str:
     Raises:
         StoreUnavailable: the home directory, which contains the service's own secret, cannot be used.
     """
-    _make_home(settings.home)
+    make_home(settings.home)
     reached_at = addresses.for_skypilot(settings, address)
-    return f"{reached_at}{POLICY}/{gate_secret(_secret(settings.home))}"
+    return f"{reached_at}{POLICY}/{gate_secret(own_secret(settings.home))}"
 
 
 def bracketed(host: str) -> str:
     """A host as it is written in a URL: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host else host
-
-
-def _make_home(home: Path) -> None:
-    try:
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise StoreUnavailable(
-            f"the directory {home} cannot be created ({error.strerror}); set HOLDFAST_HOME"
-        ) from error
-    if not os.access(home, os.W_OK):
-        raise StoreUnavailable(f"the directory {home} is not writable; set HOLDFAST_HOME")
-    if (mode := home.stat().st_mode & 0o777) & 0o077:
-        log.warning(
-            "permissions %04o of %s are too open: other accounts of this machine may read its files; run chmod 700 %s",
-            mode,
-            home,
-            home,
-        )
-
-
-def _secret(home: Path) -> bytes:
-    """The service's own secret, created at its first start.
-
-    Replicas share it through the home directory.
-    """
-    file = home / "secret"
-    _write_once(file, secrets.token_hex(32))
-    return file.read_bytes()
 
 
 def _first_token(settings: Settings, services: Services) -> str | None:
@@ -322,36 +278,15 @@ def _first_token(settings: Settings, services: Services) -> str | None:
     """
     access_tokens, now = services.access_tokens, services.clock.now()
     access_tokens.ensure_pepper()
-    if (current := _read(settings.token_file)) and not access_tokens.is_empty():
+    if (current := read_or_empty(settings.token_file)) and not access_tokens.is_empty():
         token = access_tokens.find(current)
         if token is None or token.user is not None or not token.refusal(now):
             return None
     text, _ = access_tokens.create(NewToken(name="first"), now, Actor(name="owner"))
     # The old file belongs to another database, or its token is invalid.
     settings.token_file.unlink(missing_ok=True)
-    _write_once(settings.token_file, text)
+    write_once(settings.token_file, text)
     return text
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except FileNotFoundError:
-        return ""
-
-
-def _write_once(file: Path, text: str) -> None:
-    """Write a private file unless it exists; atomic, also with concurrent writers."""
-    draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(text)
-    try:
-        os.link(draft, file)
-    except FileExistsError:
-        pass
-    finally:
-        draft.unlink()
 
 
 def _dispatcher(settings: Settings, clock: Clock) -> Dispatcher:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from holdfast.clock import SimulatedClock
 from holdfast.domain.simulation.spot_market import MarketParameters, SpotMarket
 from holdfast.launchers.local.event_log import LaunchEntryKind
 from holdfast.launchers.local.launch_dir import NodeDir
@@ -65,7 +66,9 @@ def processes(tmp_path: Path) -> Processes:
 def replacements(processes: Processes, *, denial_rate: float) -> NodeReplacements:
     market = SpotMarket(MarketParameters(provision_s=0, denial_rate=denial_rate), "job-1")
     source = Source(processes)
-    found = NodeReplacements(processes, source, market, placement=1, prices=(1, 2))  # type: ignore[arg-type]
+    found = NodeReplacements(
+        processes, source, market, SimulatedClock(), placement=1, prices=(1, 2)
+    )  # type: ignore[arg-type]
     processes.exit(2, None)
     found.poll()
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -13,12 +13,12 @@ import typer
 
 from holdfast.cli.planning.options import APART, TOGETHER, Gang, Prices, Zones, check_word
 from holdfast.errors import BadRequest
+from holdfast.host import trace_files
 
 if TYPE_CHECKING:
     from holdfast.domain.planning.backtest import BackTest, Result, Window
     from holdfast.domain.planning.traces import Numbers, Trace
 
-SUFFIXES: Final = (".json", ".csv")
 WINDOW_COLUMNS: Final = ("trace", "start_index", "length_ticks")
 """Columns that a file of windows must have."""
 
@@ -52,43 +52,13 @@ def read_recordings(
     from holdfast.domain.planning import traces  # noqa: PLC0415 - NumPy
 
     check_word("--zones", zones, APART, TOGETHER)
-    found = [*_read_traces(paths, gang)]
+    found = [*trace_files.read_traces(paths, gang)]
     traces.check_together(found, together=zones == TOGETHER)
-    priced = traces.parse_prices(_read(prices), found, str(prices)) if prices else None
+    priced = None
+    if prices:
+        text = trace_files.read_text(prices)
+        priced = traces.parse_prices(text, found, str(prices))
     return Recordings(found, priced, zones == TOGETHER)
-
-
-def _read_traces(paths: Sequence[Path], gang: int) -> Iterator[Trace]:
-    from holdfast.domain.planning import traces  # noqa: PLC0415 - NumPy
-
-    for path in paths:
-        files = [path]
-        if path.is_dir():
-            files = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES)
-            if not files:
-                raise BadRequest(f"{path}: no file there ends with .json or .csv")
-        for file in files:
-            text = _read(file)
-            if file.suffix == ".csv":
-                yield from traces.parse_csv(file.name, text, gang)
-            else:
-                yield traces.parse_json(file.stem, text, gang)
-
-
-def _read(path: Path) -> str:
-    from holdfast.domain.planning.traces import MAX_BYTES  # noqa: PLC0415 - NumPy
-
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise BadRequest(f"{path}: {error.strerror}") from error
-    if len(content) > MAX_BYTES:
-        raise BadRequest(f"{path} is larger than {MAX_BYTES // 2**20} MiB; split the recording")
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise BadRequest(f"{path}: not a text file") from error
 
 
 def read_windows(path: Path) -> list[Window]:
@@ -97,7 +67,7 @@ def read_windows(path: Path) -> list[Window]:
     Raises:
         BadRequest: It cannot be read, or has no windows.
     """
-    lines = csv.DictReader(_read(path).splitlines())
+    lines = csv.DictReader(trace_files.read_text(path).splitlines())
     for column in WINDOW_COLUMNS:
         if column not in (lines.fieldnames or ()):
             raise BadRequest(

@@ -47,6 +47,8 @@ class Trace:
     """Whether the nodes could be had in each tick; False where it is unknown."""
     known: Flags
     """Whether that is known."""
+    counts: Numbers | None = None
+    """How many nodes could be had, 0 where that is unknown; None: 1 where they were available."""
 
     @property
     def availability(self) -> float | None:
@@ -184,7 +186,7 @@ def _trace(name: str, gap_s: float, data: Sequence[object], gang: int) -> Trace:
         raise BadRequest(
             f"{name}: data must be counts of nodes (0, 1, 2, ...), or null where one is unknown"
         )
-    return Trace(name, gap_s, (counts >= gang) & known, known)
+    return Trace(name, gap_s, (counts >= gang) & known, known, counts)
 
 
 def _numbers(values: object) -> Numbers | None:

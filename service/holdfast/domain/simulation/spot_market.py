@@ -1,17 +1,24 @@
 """Simulated spot market for one launch, determined by a seed.
 
-Answers depend only on the seed, the key and the arguments, so that a restarted service, a second replica and a test observe the
+Answers depend only on the parameters, the key and the arguments, so that a restarted service, a second replica and a test observe the
 same market. The local launcher (real processes) and the simulated cloud (none) use it; its prices are marked as simulated.
+Spot nodes come and go by chance, or as in a recording. A launch may name the zones that it wants, as places `local/<zone>`.
 """
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from holdfast.domain.simulation.recorded_market import MarketRecording, RecordedZone
+from holdfast.errors import LaunchRefused
+
+PLACE_PREFIX: Final = "local/"
+"""What the names of places begin with; the name of a zone follows."""
 ZONES: Final = ("local-a", "local-b", "local-c")
 
 
@@ -21,7 +28,7 @@ class MarketParameters:
 
     seed: int = 0
     provision_s: float = 1.0
-    """Mean time from request to ready nodes; each draw lies between 0.5 and 1.5 times the mean."""
+    """Mean time from request to ready nodes; each draw lies between 0.5 and 1.5 times the mean. Exact in a recorded market."""
     denial_rate: float = 0.0
     """Probability that a zone denies a request; drawn for each attempt."""
     mtbf_s: float = 0.0
@@ -40,16 +47,68 @@ class MarketParameters:
     zones: tuple[str, ...] = ZONES
     is_spot: bool = True
     """Whether nodes can be preempted."""
+    on_demand_denial_rate: float = 0.0
+    """Probability that a request for on-demand nodes is denied."""
+    on_demand_wait_s: float = 0.0
+    """Time for which on-demand nodes are awaited, before `provision_s`."""
+    recording: MarketRecording | None = None
+    """Where and when spot nodes are available; None: by chance. It replaces the zones, the rates of denials and of
+    preemptions, and the spread of prices."""
+    places: tuple[str, ...] = ()
+    """Zones that a launch wants, in order of preference; empty: any."""
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> MarketParameters:
+        """Parse parameters that were stored as JSON."""
+        recording = raw["recording"] and MarketRecording.parse(raw["recording"])
+        lists = {name: tuple(value) for name, value in raw.items() if isinstance(value, list)}
+        return cls(**{**raw, **lists, "recording": recording})
+
+    @property
+    def zone_names(self) -> tuple[str, ...]:
+        """Names of all zones."""
+        return tuple(zone.name for zone in self.recording.zones) if self.recording else self.zones
 
     def for_task(self, task: Mapping[str, Any]) -> MarketParameters:
         """The market for a rendered task.
 
-        On-demand nodes are never denied or preempted and cost the on-demand price.
+        On-demand nodes are never preempted and cost the on-demand price.
+
+        Raises:
+            LaunchRefused: It names a zone that this market does not have, or both spot and on-demand nodes.
         """
-        if (task.get("resources") or {}).get("use_spot", True):
-            return self
-        calm = replace(self, denial_rate=0.0, mtbf_s=0.0, spread=0.0, is_spot=False)
-        return replace(calm, spot_micros=self.on_demand_micros)
+        resources = task.get("resources") or {}
+        options = [each for each in resources.get("ordered") or () if _is_place(each)]
+        takes_spot = {each.get("use_spot", True) for each in options or (resources,)}
+        if len(takes_spot) > 1:
+            raise LaunchRefused(
+                "resources.ordered names spot and on-demand nodes; use_spot must be the same in all of them"
+            )
+        wanted = replace(self, places=self._zones_of(options)) if options else self
+        if takes_spot.pop():
+            return wanted
+        return replace(
+            wanted,
+            denial_rate=self.on_demand_denial_rate,
+            mtbf_s=0.0,
+            spread=0.0,
+            is_spot=False,
+            spot_micros=self.on_demand_micros,
+        )
+
+    def _zones_of(self, options: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+        known = {name.lower(): name for name in self.zone_names}
+        asked = [str(each["infra"]).removeprefix(PLACE_PREFIX).lower() for each in options]
+        for name in asked:
+            if name not in known:
+                raise LaunchRefused(
+                    f"infra {PLACE_PREFIX}{name} is no zone of this market; it has {', '.join(known)}"
+                )
+        return tuple(known[name] for name in asked)
+
+
+def _is_place(option: Mapping[str, Any]) -> bool:
+    return str(option.get("infra") or "").startswith(PLACE_PREFIX)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +120,11 @@ class Offer:
     """Seconds until the answer."""
     denied: bool
     micros_per_node_hour: int
-    """The market's spot price of the zone, including its spread."""
+    """Price of a node there, including its spread."""
+    passed: tuple[str, ...] = ()
+    """Zones that denied the request at once, before this one was asked."""
+    retry_s: float = 0.0
+    """Seconds from a denial until the next request; infinite if all later ones would be denied, too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +135,8 @@ class Lifetime:
     """Seconds until the preemption; None without one."""
     notice_s: float
     """Notice before the preemption; 0 for none."""
+    takes_all: bool = False
+    """Whether all nodes are preempted together; otherwise one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +145,29 @@ class SpotMarket:
 
     parameters: MarketParameters
     key: str
+    nodes: int = 1
+    """Nodes that are requested together."""
 
-    def offer(self, placement: int, attempt: int, *, replacements: int = 0) -> Offer:
+    def offer(
+        self, placement: int, attempt: int, *, at: datetime | None = None, replacements: int = 0
+    ) -> Offer:
         """The answer to request `attempt` (from 0) for placement `placement` (from 1).
 
+        `at`: when the request is made, which matters in a recorded market only.
         `replacements`: number of the node that is replaced within the placement (from 1); 0: the request is for all nodes.
         """
+        climate = self.parameters
         draw = self._random("offer", placement, attempt, *_numbered(replacements))
-        zone = self.parameters.zones[draw.randrange(len(self.parameters.zones))]
+        if climate.recording:
+            assert at is not None, "a recorded market depends on the time"
+            return self._recorded_offer(climate.recording, at, draw)
+        zone = climate.zones[draw.randrange(len(climate.zones))]
+        if climate.places:
+            zone = climate.places[attempt % len(climate.places)]
         return Offer(
             zone=zone,
-            wait_s=self.parameters.provision_s * draw.uniform(0.5, 1.5),
-            denied=draw.random() < self.parameters.denial_rate,
+            wait_s=self._wait_s(climate.provision_s * draw.uniform(0.5, 1.5)),
+            denied=draw.random() < climate.denial_rate,
             micros_per_node_hour=self._price(zone),
         )
 
@@ -105,16 +181,103 @@ class SpotMarket:
     ) -> Lifetime:
         """End of placement `placement` (from 1) if the program does not end earlier.
 
-        `replacements`: number of nodes that were replaced in it; the lifetime then begins with the last replacement. Zone and start time matter only in markets whose zones or hours differ.
+        `replacements`: number of nodes that were replaced in it; the lifetime then begins with the last replacement. Zone and start time matter only in
+        recorded markets, and in those whose zones or hours differ.
         """
         climate, draw = self.parameters, self._random("fate", placement, *_numbered(replacements))
         lifetime_s = draw.expovariate(1 / climate.mtbf_s) if climate.mtbf_s else None
         silent = draw.random() < climate.no_notice_rate
+        if climate.recording:
+            return self._recorded_lifetime(climate.recording, zone, ready_at, silent=silent)
         if lifetime_s is not None and zone in climate.zones and climate.zone_hazards:
             lifetime_s /= climate.zone_hazards[climate.zones.index(zone)]
         if lifetime_s is not None and ready_at is not None and climate.hour_hazards:
             lifetime_s = _scale_by_hour(lifetime_s, ready_at, climate.hour_hazards)
         return Lifetime(lifetime_s=lifetime_s, notice_s=0.0 if silent else climate.notice_s)
+
+    def within(self, zone: str) -> SpotMarket:
+        """The market for nodes that replace others of a placement, which come from its zone if it is recorded."""
+        if not self.parameters.recording:
+            return self
+        return replace(self, parameters=replace(self.parameters, places=(zone,)), nodes=1)
+
+    def _recorded_offer(
+        self, recording: MarketRecording, at: datetime, draw: random.Random
+    ) -> Offer:
+        tick, passed = recording.tick(at), list[str]()
+        for zone in self._wanted(recording, tick):
+            if self.parameters.is_spot:
+                lasts_s = (recording.lost_at(zone, at, self.nodes) - at).total_seconds()
+                is_granted = lasts_s > self._closing_s(recording)
+            else:
+                is_granted = draw.random() >= self.parameters.denial_rate
+            if is_granted:
+                return replace(self._grant(recording, zone, at), passed=tuple(passed))
+            passed.append(zone.name)
+        # On-demand nodes do not depend on the recording.
+        retry_at = recording.retry_at(at)
+        if retry_at is None and not self.parameters.is_spot:
+            retry_at = recording.begin(tick + 1)
+        return Offer(
+            zone=passed.pop(),
+            wait_s=0.0,
+            denied=True,
+            micros_per_node_hour=self.parameters.spot_micros,
+            passed=tuple(passed),
+            retry_s=(retry_at - at).total_seconds() if retry_at else math.inf,
+        )
+
+    def _wanted(self, recording: MarketRecording, tick: int) -> Sequence[RecordedZone]:
+        """The zones that the launch wants, in order; the cheapest first if it names none."""
+        if self.parameters.places:
+            return [recording.zone(name) for name in self.parameters.places]
+        usual = self.parameters.spot_micros
+        return sorted(recording.zones, key=lambda zone: recording.micros(zone, tick) or usual)
+
+    def _grant(self, recording: MarketRecording, zone: RecordedZone, at: datetime) -> Offer:
+        """An offer of a zone; a denial after all if its nodes go before they are ready."""
+        climate = self.parameters
+        micros = recording.micros(zone, recording.tick(at)) if climate.is_spot else None
+        wait_s, lasts_s = self._wait_s(climate.provision_s), math.inf
+        if climate.is_spot:
+            lasts_s = (recording.lost_at(zone, at, self.nodes) - at).total_seconds()
+        return Offer(
+            zone=zone.name,
+            wait_s=min(wait_s, lasts_s),
+            denied=lasts_s <= wait_s,
+            micros_per_node_hour=climate.spot_micros if micros is None else micros,
+        )
+
+    def _closing_s(self, recording: MarketRecording) -> float:
+        """Time before a loss in which a zone places no nodes, as it has given notice.
+
+        A launch whose program leaves on a notice would otherwise get nodes there again for the rest of the tick.
+        """
+        return min(self.parameters.notice_s, recording.gap_s / 2)
+
+    def _recorded_lifetime(
+        self,
+        recording: MarketRecording,
+        zone: str | None,
+        ready_at: datetime | None,
+        *,
+        silent: bool,
+    ) -> Lifetime:
+        climate = self.parameters
+        if not climate.is_spot:
+            return Lifetime(lifetime_s=None, notice_s=0.0)
+        assert zone is not None, "a recorded market depends on the zone"
+        assert ready_at is not None, "a recorded market depends on the time"
+        lost_at = recording.lost_at(recording.zone(zone), ready_at, self.nodes)
+        return Lifetime(
+            lifetime_s=(lost_at - ready_at).total_seconds(),
+            notice_s=0.0 if silent else climate.notice_s,
+            takes_all=True,
+        )
+
+    def _wait_s(self, provision_s: float) -> float:
+        wait_s = 0.0 if self.parameters.is_spot else self.parameters.on_demand_wait_s
+        return wait_s + provision_s
 
     def _price(self, zone: str) -> int:
         draw = random.Random(f"{self.parameters.seed}/price/{zone}")

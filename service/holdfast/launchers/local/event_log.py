@@ -33,7 +33,7 @@ class LaunchEntryKind(StrEnum):
     DENIED = "denied"
     """`{zone, detail}`"""
     PLACED = "placed"
-    """`{zone, nodes, micros_per_hour, on_demand_micros_per_hour}`: written before the start."""
+    """`{zone, nodes, micros_per_hour, on_demand_micros_per_hour, is_spot}`: written before the start."""
     NODE_LOST = "node_lost"
     """`{node, nodes, micros_per_hour, on_demand_micros_per_hour, cause, detail}`: the nodes that remain, which wait."""
     NODE_REPLACED = "node_replaced"
@@ -153,6 +153,7 @@ def _placement(line: LaunchEntry) -> Placement:
         on_demand_micros_per_hour=_int(line, "on_demand_micros_per_hour"),
         simulated=True,
         instance_type="local",
+        is_spot=_is_spot(line),
     )
 
 
@@ -192,6 +193,13 @@ def _parse(raw: str) -> LaunchEntry | None:
 def _str(line: LaunchEntry, name: str) -> str:
     value = line.body[name]
     assert isinstance(value, str)
+    return value
+
+
+def _is_spot(line: LaunchEntry) -> bool | None:
+    """Whether nodes are spot nodes; None in a log of an earlier version."""
+    value = line.body.get("is_spot")
+    assert value is None or isinstance(value, bool)
     return value
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ class LaunchSpec:
 
     def json(self) -> str:
         """Serialize the spec; the text contains the job's secrets and the worker's token."""
-        return json.dumps(asdict(self))
+        return json.dumps(asdict(self), default=datetime.isoformat)
 
     @classmethod
     def parse(cls, text: str) -> LaunchSpec:
@@ -79,11 +80,7 @@ class LaunchSpec:
         raw = json.loads(text)
         climate, cell = raw.pop("climate"), raw.pop("cell", None)
         cell = Sandbox(**cell) if cell else None
-        return cls(
-            **raw,
-            cell=cell,
-            climate=MarketParameters(**{**climate, "zones": tuple(climate["zones"])}),
-        )
+        return cls(**raw, cell=cell, climate=MarketParameters.parse(climate))
 
 
 def _sandbox(launch: Launch, cells: Sandboxes | None) -> Sandbox | None:

@@ -14,6 +14,7 @@ from holdfast_worker.protocol.environment import WAITS_FILE
 from holdfast.clock import SystemClock
 from holdfast.domain.events import Outcome
 from holdfast.domain.jobs.observation import LaunchResult, LaunchStatus, Observation
+from holdfast.domain.planning.recorded_places import PlaceHistory
 from holdfast.domain.simulation.spot_market import MarketParameters
 from holdfast.errors import LauncherUnreachable, NotPossibleNow
 from holdfast.host.untrusted_files import opened_file
@@ -23,7 +24,7 @@ from holdfast.launchers.local.launch_dir import LaunchDir, NodeDir, PreemptReque
 from holdfast.launchers.local.process_cleanup import kill_marked_processes
 from holdfast.launchers.local.sandbox import Sandboxes
 from holdfast.launchers.local.submission import submit
-from holdfast.ports import Clock, Launch, LogSource, OrphanedResource
+from holdfast.ports import Clock, Launch, LogSource, OrphanedResource, RecordedPlaces
 
 
 class LocalLauncher:
@@ -50,6 +51,7 @@ class LocalLauncher:
         self._home = home
         self._sandboxes = sandboxes
         self._climate = climate
+        self._history = PlaceHistory(climate.recording, climate) if climate.recording else None
         self._clock = clock
         self._restart_s = restart_s
         self._ended: set[str] = set()
@@ -81,6 +83,12 @@ class LocalLauncher:
     async def replaces_alone(self, key: str, *, node: int | None) -> bool:
         """Whether the other nodes would wait for the replacement of a node (None: the last)."""
         return await asyncio.to_thread(self._replaces_alone, key, node)
+
+    def recorded_market(self, at: datetime, *, nodes: int = 1) -> RecordedPlaces | None:
+        """Return the market at a moment for launches of `nodes` nodes; None if it is no recording."""
+        if self._history is None:
+            return None
+        return RecordedPlaces(tick_s=self._history.tick_s, places=self._history.states(at, nodes))
 
     async def logs(self, key: str) -> Sequence[LogSource]:
         """List the logs of all attempts of `key`, by attempt, node and rank."""

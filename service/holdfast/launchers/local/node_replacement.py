@@ -11,6 +11,7 @@ import math
 import signal
 import time
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Final, Protocol
 
 from holdfast_worker.protocol.environment import WAITS_FILE
@@ -21,6 +22,7 @@ from holdfast.domain.simulation.spot_market import Lifetime, Offer, SpotMarket
 from holdfast.launchers.local.event_log import LaunchEntryKind
 from holdfast.launchers.local.outcome import PlacementLost
 from holdfast.launchers.local.process_group import NodeProcesses
+from holdfast.ports import Clock
 
 KILLED: Final = 128 + signal.SIGKILL
 """Exit code of a program that was killed. Its node stands."""
@@ -71,6 +73,7 @@ class NodeReplacements:
         processes: NodeProcesses,
         source: NodeSource,
         market: SpotMarket,
+        clock: Clock,
         *,
         placement: int,
         prices: tuple[int, int],
@@ -79,6 +82,7 @@ class NodeReplacements:
         self._processes = processes
         self._source = source
         self._market = market
+        self._clock = clock
         self._placement = placement
         self._prices = prices
         self._missing: dict[int, _MissingNode] = {}
@@ -184,9 +188,13 @@ class NodeReplacements:
         self.count += 1
         return self._request(loss, self.count)
 
-    def _request(self, loss: PlacementLost, number: int, tries: int = 0) -> _MissingNode:
-        offer = self._market.offer(self._placement, tries, replacements=number)
-        return _MissingNode(loss, number, tries + 1, offer, time.monotonic() + offer.wait_s)
+    def _request(
+        self, loss: PlacementLost, number: int, tries: int = 0, after_s: float = 0.0
+    ) -> _MissingNode:
+        at = self._clock.now() + timedelta(seconds=after_s)
+        offer = self._market.offer(self._placement, tries, at=at, replacements=number)
+        answered_s = time.monotonic() + after_s + offer.wait_s
+        return _MissingNode(loss, number, tries + 1, offer, answered_s)
 
     def _lose(self, node: int, missing: _MissingNode) -> None:
         self._missing[node] = missing
@@ -202,9 +210,13 @@ class NodeReplacements:
         denial = "no spot capacity" if missing.offer.denied else ""
         denial = denial or self._source.renew_node(self._placement, node)
         if denial:
-            zone = missing.offer.zone
+            zone, after_s = missing.offer.zone, missing.offer.retry_s
             self._source.record(LaunchEntryKind.DENIED, zone=zone, detail=denial)
-            self._missing[node] = self._request(missing.loss, missing.number, missing.tries)
+            if math.isinf(after_s):
+                missing.answered_s = math.inf
+            else:
+                again = self._request(missing.loss, missing.number, missing.tries, after_s)
+                self._missing[node] = again
             return
         del self._missing[node]
         self._record(LaunchEntryKind.NODE_REPLACED, node)

@@ -81,6 +81,7 @@ class AttemptMonitor:
         self.end_s = math.inf
         """When the remaining processes are killed."""
         self.notice_s = lifetime.notice_s
+        self.takes_all = lifetime.takes_all
         self.reclaim_s = math.inf
         """When the market preempts a node."""
         if lifetime.lifetime_s is not None:
@@ -117,12 +118,19 @@ class AttemptMonitor:
         if left_s <= self.notice_s:
             self.reclaim_s = math.inf
             number = self.placement + self.replacements.count
-            self._reclaim(number % len(all_nodes), max(0, left_s))  # Nodes take turns.
+            if self.takes_all:
+                notice_s = max(0, left_s)
+                detail = f"all nodes preempted {_notice(notice_s)}"
+                self._recall(RecallReason(False, detail), notice_s, all_nodes)
+            else:
+                self._reclaim(number % len(all_nodes), max(0, left_s))  # Nodes take turns.
 
     def _reclaim(self, node: int, notice_s: float) -> None:
-        word = f"with {notice_s:.3g} s of notice" if notice_s else "without notice"
+        word = _notice(notice_s)
         if self.recall is None and self.replacements.can_replace(node):
             self.replacements.reclaim(node, notice_s, word)
+            if self.takes_all:
+                return
             lifetime = self.replacements.next_lifetime()
             if lifetime.lifetime_s is not None:
                 self.notice_s = lifetime.notice_s
@@ -144,6 +152,10 @@ class AttemptMonitor:
         return max(0, min(TICK_S, next_s - time.monotonic()))
 
 
+def _notice(notice_s: float) -> str:
+    return f"with {notice_s:.3g} s of notice" if notice_s else "without notice"
+
+
 DISK_RETRY_S: Final = 30.0
 """Delay before files are copied again to a full disk.
 A lower value fills the log with denials; with a higher value, the job waits after space is available."""
@@ -157,7 +169,7 @@ class Supervisor:
         self.folder = folder
         self.spec = spec
         self.clock = clock
-        self.market = SpotMarket(spec.climate, spec.key)
+        self.market = SpotMarket(spec.climate, spec.key, spec.nodes)
         self.failures = 0
         self.pause_s = 0.0
         """Pause before the next placement; above 0 after a failure of the program."""
@@ -189,6 +201,7 @@ class Supervisor:
             nodes=nodes,
             micros_per_hour=nodes * offer.micros_per_node_hour,
             on_demand_micros_per_hour=nodes * climate.on_demand_micros,
+            is_spot=climate.is_spot,
         )
         self.port = _free_port()
         self.processes = processes = process_group.start(
@@ -197,11 +210,12 @@ class Supervisor:
         replacements = NodeReplacements(
             processes,
             self,
-            self.market,
+            self.market.within(offer.zone),
+            self.clock,
             placement=placement,
             prices=(offer.micros_per_node_hour, climate.on_demand_micros),
         )
-        lifetime = self.market.lifetime(placement)
+        lifetime = self.market.lifetime(placement, offer.zone, self.clock.now())
         call = AttemptMonitor(
             processes,
             replacements,
@@ -235,16 +249,27 @@ class Supervisor:
 
     def _provision(self, placement: int) -> Offer | None:
         """Return an accepted offer with all files in place; None if the launch was cancelled."""
-        tries, pause_s, self.pause_s = 0, self.pause_s, 0.0
-        if not self._wait(pause_s):
-            return None
-        while self._wait((offer := self.market.offer(placement, tries)).wait_s):
-            tries += 1
-            denial = "no spot capacity" if offer.denied else self._prepare_nodes(placement)
-            if not denial:
+        pause_s, self.pause_s = self.pause_s, 0.0
+        for attempt in itertools.count():
+            if not self._wait(pause_s):
+                break
+            offer = self.market.offer(placement, attempt, at=self.clock.now())
+            for zone in offer.passed:
+                self._record_denial(zone)
+            if not self._wait(offer.wait_s):
+                break
+            if offer.denied:
+                self._record_denial(offer.zone)
+            elif trouble := self._prepare_nodes(placement):
+                self._record_denial(offer.zone, trouble)
+            else:
                 return offer
-            self.record(LaunchEntryKind.DENIED, zone=offer.zone, detail=denial)
+            pause_s = offer.retry_s
         return None
+
+    def _record_denial(self, zone: str, detail: str = "") -> None:
+        kind = "spot" if self.spec.climate.is_spot else "on-demand"
+        self.record(LaunchEntryKind.DENIED, zone=zone, detail=detail or f"no {kind} capacity")
 
     def _wait(self, wait_s: float) -> bool:
         """Wait `wait_s` seconds and return True; return False as soon as the launch is cancelled."""

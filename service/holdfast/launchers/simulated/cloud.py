@@ -18,6 +18,7 @@ from holdfast.domain.jobs.observation import (
     Observation,
     Placement,
 )
+from holdfast.domain.planning.recorded_places import PlaceHistory
 from holdfast.domain.simulation.spot_market import MarketParameters, SpotMarket
 from holdfast.errors import NotPossibleNow
 from holdfast.launchers.simulated.program import (
@@ -34,7 +35,7 @@ from holdfast.launchers.simulated.timeline import (
     reclaim,
     request_exit,
 )
-from holdfast.ports import Clock, Launch, LogSource
+from holdfast.ports import Clock, Launch, LogSource, RecordedPlaces
 
 
 @dataclass(slots=True)
@@ -82,6 +83,7 @@ class SimulatedCloud:
     ) -> None:
         self._clock = clock
         self._climate = climate
+        self._history = PlaceHistory(climate.recording, climate) if climate.recording else None
         self._program = program
         self._behavior = habits
         self._launches: dict[str, _SimulatedLaunch] = {}
@@ -95,20 +97,25 @@ class SimulatedCloud:
         return self._behavior.saves_on_cancel
 
     async def submit(self, launch: Launch) -> None:
-        """Start `launch.key` unless it was started or cancelled before."""
+        """Start `launch.key` unless it was started or cancelled before.
+
+        Raises:
+            LaunchRefused: it asks for zones that the market does not have.
+        """
         with self._lock:
             if launch.key in self._launches or launch.key in self._cancelled:
                 return
+            nodes = int(launch.task.get("num_nodes") or 1)
+            market = SpotMarket(self._climate.for_task(launch.task), launch.key, nodes)
             order = LaunchOrder(
                 key=launch.key,
                 job_id=launch.job_id,
                 submitted_at=self._clock.now(),
                 first_attempt=launch.first_attempt,
-                nodes=int(launch.task.get("num_nodes") or 1),
+                nodes=nodes,
                 max_failures=launch.max_failures,
                 checkpoint=self._initial_checkpoint(launch),
             )
-            market = SpotMarket(self._climate.for_task(launch.task), launch.key)
             timeline = Timeline(order, (), None, market, self._program, self._behavior)
             self._launches[launch.key] = _SimulatedLaunch(timeline)
 
@@ -178,6 +185,12 @@ class SimulatedCloud:
         with self._lock:
             course = self._launches[key]
             course.forgotten_at = course.forgotten_at or self._clock.now()
+
+    def recorded_market(self, at: datetime, *, nodes: int = 1) -> RecordedPlaces | None:
+        """Return the market at a moment for launches of `nodes` nodes; None if it is no recording."""
+        if self._history is None:
+            return None
+        return RecordedPlaces(tick_s=self._history.tick_s, places=self._history.states(at, nodes))
 
     async def logs(self, key: str) -> Sequence[LogSource]:
         """Return no logs: no program has run."""

@@ -7,6 +7,7 @@ launcher; SkyPilot's differ.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -87,10 +88,10 @@ class TimelineStage:
 
     denials: tuple[Denial, ...]
     placement: Placement | None = None
-    """Placement of the stage; None if the launch was cancelled before it."""
+    """Placement of the stage; None if the launch was cancelled before it, or waits for ever."""
     reports: tuple[tuple[datetime, Report], ...] = ()
     ending: LaunchResult | None = None
-    """End of the launch; None if another stage follows."""
+    """End of the launch; None if another stage follows, or the launch waits for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,8 @@ class Timeline:
                 self._restart(previous, at) if previous else self._provision(number, at)
             )
             if placed is None:
-                yield TimelineStage(denials=denials, ending=self._cancelled(at))
+                ending = self._cancelled(at) if self.cancelled_at is not None else None
+                yield TimelineStage(denials=denials, ending=ending)
                 return
             recalls, played = self._run_placement(number, placed, found, failures_left)
             at = _end(placed, played)
@@ -156,22 +158,35 @@ class Timeline:
     ) -> tuple[tuple[Denial, ...], Placement | None]:
         """Restart the program on the same nodes; None if the launch is cancelled before."""
         ready_at = at + timedelta(seconds=RESTART_S)
-        if self.cancelled_at is not None and self.cancelled_at <= ready_at:
+        if self._is_cancelled_before(ready_at):
             return (), None
         return (), replace(previous, ready_at=ready_at)
 
     def _provision(self, number: int, at: datetime) -> tuple[tuple[Denial, ...], Placement | None]:
-        """Return the denials before placement `number`, and the placement; None if cancelled before."""
+        """Return the denials before placement `number`, and the placement; None without one."""
         denials: list[Denial] = []
         for attempt in itertools.count():
-            offer = self.market.offer(number, attempt)
+            offer = self.market.offer(number, attempt, at=at)
+            if not self._is_cancelled_before(at):
+                denials += [self._denial(at, zone) for zone in offer.passed]
             at += timedelta(seconds=offer.wait_s)
-            if self.cancelled_at is not None and self.cancelled_at <= at:
+            if self._is_cancelled_before(at):
                 break
             if not offer.denied:
                 return tuple(denials), self._placement(at, offer.zone, offer.micros_per_node_hour)
-            denials.append(Denial(at=at, zone=offer.zone, detail="no spot capacity"))
+            denials.append(self._denial(at, offer.zone))
+            if math.isinf(offer.retry_s):
+                break
+            at += timedelta(seconds=offer.retry_s)
         return tuple(denials), None
+
+    def _is_cancelled_before(self, at: datetime) -> bool:
+        # What happened at the moment of the cancel may have been observed.
+        return self.cancelled_at is not None and self.cancelled_at < at
+
+    def _denial(self, at: datetime, zone: str) -> Denial:
+        kind = "spot" if self.market.parameters.is_spot else "on-demand"
+        return Denial(at=at, zone=zone, detail=f"no {kind} capacity")
 
     def _placement(self, at: datetime, zone: str, micros_per_node_hour: int) -> Placement:
         nodes, groups = self.order.nodes, self._groups(zone, micros_per_node_hour)
