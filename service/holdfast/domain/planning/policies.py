@@ -1,4 +1,4 @@
-"""Simple policies: greedy, uniform progress, threshold, and on-demand nodes alone. Pure.
+"""Simple policies: greedy, uniform progress, threshold, fastest, one kind of nodes. Pure.
 
 `greedy` and `uniform-progress` with their safety net are those of Wu et al., "Can't Be Late: Optimizing Spot Instance Savings under
 Deadlines", NSDI 2024. They start on-demand nodes at the latest moment that leaves time for a second start.
@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from holdfast.domain.planning.situation import (
+    HOUR_S,
     Choice,
     Codes,
     Held,
@@ -47,6 +48,50 @@ class OnDemand:
         return Choice(np.full(shape, _ON_DEMAND), situation.place, reason)
 
 
+class SpotOnly:
+    """Spot nodes whenever they are available, and otherwise none, whatever the deadline."""
+
+    name = "spot"
+
+    def choose(self, situation: Situation) -> Choice:
+        """The choice for each row."""
+        place, is_there = cheapest_place(situation)
+        stays = holds_spot(situation)
+        holds = np.where(stays | is_there, _SPOT, _WAIT)
+        return Choice(
+            holds, np.where(stays, situation.place, place), _spot_reasons(stays, is_there)
+        )
+
+
+class Fastest:
+    """The earliest end within the budget: what can be had at once, spot nodes first.
+
+    On-demand nodes are taken, and kept, while they can do all that is left within the budget.
+    """
+
+    name = "fastest"
+
+    def choose(self, situation: Situation) -> Choice:
+        """The choice for each row."""
+        place, is_there = cheapest_place(situation)
+        stays, on_demand = holds_spot(situation), situation.held == Held.ON_DEMAND
+        start_s = np.where(on_demand, situation.warm_up_s, situation.on_demand_start_s)
+        paid_s = situation.ticks(situation.remaining_s + start_s) * situation.tick_s
+        fits = paid_s * (situation.on_demand_price / HOUR_S) <= situation.budget_usd
+        takes = ~stays & is_there & ~(on_demand & fits)
+        holds = np.where(stays | takes, _SPOT, np.where(fits, _ON_DEMAND, _WAIT))
+        buys_reason = np.where(
+            on_demand, np.int8(Reason.ON_DEMAND_STANDS), np.int8(Reason.WITHIN_BUDGET)
+        )
+        reason = np.where(
+            stays | (takes & ~on_demand),
+            _spot_reasons(stays, is_there),
+            np.where(fits, buys_reason, np.int8(Reason.OVER_BUDGET)),
+        )
+        holds, reason = exact_net(situation, holds, reason, is_start=~stays)
+        return Choice(holds, np.where(stays, situation.place, place), reason)
+
+
 class Greedy:
     """Spot nodes whenever they are available, and otherwise none until the safety net."""
 
@@ -57,11 +102,7 @@ class Greedy:
         place, is_there = cheapest_place(situation)
         stays = holds_spot(situation)
         holds = np.where(stays | is_there, _SPOT, _WAIT)
-        reason = np.where(
-            stays,
-            np.int8(Reason.SPOT_STANDS),
-            np.where(is_there, np.int8(Reason.SPOT_IS_AVAILABLE), np.int8(Reason.WAIT_FOR_SPOT)),
-        )
+        reason = _spot_reasons(stays, is_there)
         holds, reason = _published_net(situation, holds, reason)
         return Choice(holds, np.where(stays, situation.place, place), reason)
 
@@ -169,6 +210,15 @@ def exact_net(
     return (
         np.where(safe, holds, _ON_DEMAND),
         np.where(safe, reason, np.int8(Reason.SAFETY_NET)),
+    )
+
+
+def _spot_reasons(stays: Flags, is_there: Flags) -> Codes:
+    """Reasons of a choice of spot nodes, or of none where they are not available."""
+    return np.where(
+        stays,
+        np.int8(Reason.SPOT_STANDS),
+        np.where(is_there, np.int8(Reason.SPOT_IS_AVAILABLE), np.int8(Reason.WAIT_FOR_SPOT)),
     )
 
 

@@ -2,7 +2,7 @@
 
 The model is that of "Can't Be Late" (NSDI 2024). At the beginning of each tick, progress of the tick before is counted; then spot nodes are lost
 where there are none any more; then the policy chooses. Every start is paid for `changeover` and makes no progress in that time.
-Whole ticks are paid.
+Whole ticks are paid. A replay may begin in the middle of jobs, with what they hold.
 """
 
 from __future__ import annotations
@@ -76,6 +76,32 @@ class Terms:
     on_demand_wait_s: float = 0.0
     lost_work_s: float = 0.0
     """Progress that is lost with a spot node at most."""
+    risk_s: float | None = None
+    """What policies take for that; None: the same."""
+    margin_s: float = 0.0
+    """What policies add to the changeover, so that the safety net is early."""
+    budget_usd: float = np.inf
+    """What may be paid for each run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """Where all runs are at the first tick of a replay."""
+
+    elapsed_s: float = 0.0
+    """Time since the start of the job, from which its deadline counts."""
+    progress_s: float = 0.0
+    held: Held = Held.NOTHING
+    place: int = -1
+    """The place of the spot nodes that are held, or were held last."""
+    warm_up_s: float = 0.0
+    """What is left of the start of what is held."""
+    unseen_s: float = 0.0
+    """Time since spot availability was last seen."""
+
+
+NEW: Final = Beginning()
+"""The start of a job."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,13 +110,16 @@ class Runs:
 
     cost_usd: Numbers
     finish_s: Numbers
+    """From the beginning of the replay."""
     spot_s: Numbers
     on_demand_s: Numbers
     warm_up_s: Numbers
     lost_s: Numbers
     """Progress that was lost."""
     tail_s: Numbers
-    """Paid after the end of the work, in the last tick."""
+    """Paid after the end of the work, in the last tick; negative: work that was left when the replay was cut off."""
+    tail_usd: Numbers
+    """The price of that time."""
     changeovers: Indices
     preemptions: Indices
 
@@ -120,18 +149,22 @@ def replay(
     windows: Windows,
     terms: Terms,
     observers: Sequence[Observer] = (),
+    *,
+    begin: Beginning = NEW,
+    ticks: int | None = None,
 ) -> Runs:
     """Run all windows with a policy.
 
-    After the end of a recording, no spot node is available.
+    After the end of a recording, no spot node is available. `ticks`: runs that have not ended by then are cut off; None: they are a mistake.
     """
     runs = Runs.of(len(windows.market))
-    state = _State.of(windows)
-    limit = MAX_LATE * int(np.ceil(windows.deadline_s.max(initial=0) / market.gap_s)) + 1
-    for tick in range(limit):
+    state = _State.of(windows, begin)
+    limit = ticks or MAX_LATE * int(np.ceil(windows.deadline_s.max(initial=0) / market.gap_s))
+    for tick in range(limit + 1):
         if tick:
             state.count_progress(market.gap_s)
-            state.end(runs, tick * market.gap_s)
+            ends = state.progress_s >= state.work_s - ROUNDING
+            state.end(runs, ends if tick != ticks else np.ones_like(ends), tick, market, terms)
             if state.is_sparse:
                 state.keep(~state.has_ended)
         if not len(state.row):
@@ -140,7 +173,7 @@ def replay(
         available = _during(market.available, state.market, at)
         state.lose(available, terms)
         situation = _situation(
-            state, tick=tick, available=available, at=at, market=market, terms=terms
+            state, begin, tick=tick, available=available, at=at, market=market, terms=terms
         )
         choice = policy.choose(situation)
         for observer in observers:
@@ -177,10 +210,9 @@ class _State:
     preemptions: Indices
 
     @classmethod
-    def of(cls, windows: Windows) -> _State:
+    def of(cls, windows: Windows, begin: Beginning) -> _State:
         rows = len(windows.market)
-        zeros = ("progress_s", "warm_up_s", "wait_s", "at_risk_s", "unseen_s", "cost_usd")
-        more_zeros = ("spot_s", "on_demand_s", "paid_warm_up_s", "lost_s")
+        zeros = ("wait_s", "at_risk_s", "cost_usd", "spot_s", "on_demand_s", "paid_warm_up_s")
         return cls(
             row=np.arange(rows),
             market=windows.market,
@@ -189,11 +221,14 @@ class _State:
             deadline_s=windows.deadline_s,
             changeover_s=windows.changeover_s,
             has_ended=np.zeros(rows, np.bool_),
-            held=np.zeros(rows, np.int8),
-            place=np.full(rows, -1),
+            held=np.full(rows, begin.held, np.int8),
+            place=np.full(rows, begin.place),
+            progress_s=np.full(rows, begin.progress_s),
+            warm_up_s=np.full(rows, begin.warm_up_s),
+            unseen_s=np.full(rows, begin.unseen_s),
             changeovers=np.zeros(rows, np.intp),
             preemptions=np.zeros(rows, np.intp),
-            **{name: np.zeros(rows) for name in (*zeros, *more_zeros)},
+            **{name: np.zeros(rows) for name in (*zeros, "lost_s")},
         )
 
     @property
@@ -218,19 +253,26 @@ class _State:
         self.progress_s += gained_s
         self.at_risk_s += np.where(self.held == Held.SPOT, gained_s, 0.0)
 
-    def end(self, runs: Runs, now_s: float) -> None:
-        """Write down the runs whose work is done."""
-        ends = (self.progress_s >= self.work_s - ROUNDING) & ~self.has_ended
+    def end(
+        self, runs: Runs, ends: Flags, tick: int, market: RecordedMarkets, terms: Terms
+    ) -> None:
+        """Write down runs that end."""
+        ends &= ~self.has_ended
         if not ends.any():
             return
         self.has_ended |= ends
-        self.held[ends] = Held.NOTHING
         rows = self.row[ends]
         for name in ("cost_usd", "spot_s", "on_demand_s", "lost_s", "changeovers", "preemptions"):
             getattr(runs, name)[rows] = getattr(self, name)[ends]
-        runs.finish_s[rows] = now_s
+        runs.finish_s[rows] = tick * market.gap_s
         runs.warm_up_s[rows] = self.paid_warm_up_s[ends]
         runs.tail_s[rows] = self.progress_s[ends] - self.work_s[ends]
+        at = np.minimum(self.start[ends] + tick - 1, market.price.shape[2] - 1)
+        spot_usd = market.price[self.market[ends], np.maximum(self.place[ends], 0), at]
+        buys = self.held[ends] == Held.ON_DEMAND
+        usd = np.where(buys, terms.on_demand_usd_per_hour, spot_usd)
+        runs.tail_usd[rows] = runs.tail_s[rows] * usd / HOUR_S
+        self.held[ends] = Held.NOTHING
 
     def lose(self, available: Flags, terms: Terms) -> None:
         """Take spot nodes that are not available any more."""
@@ -283,6 +325,7 @@ class _State:
 
 def _situation(
     state: _State,
+    begin: Beginning,
     *,
     tick: int,
     available: Flags,
@@ -302,16 +345,16 @@ def _situation(
     return Situation(
         row=state.row,
         tick_s=market.gap_s,
-        elapsed_s=np.full(rows, tick * market.gap_s),
+        elapsed_s=np.full(rows, begin.elapsed_s + tick * market.gap_s),
         deadline_s=state.deadline_s,
         work_s=state.work_s,
         progress_s=state.progress_s,
         at_risk_s=state.at_risk_s,
-        risk_s=terms.lost_work_s,
+        risk_s=terms.lost_work_s if terms.risk_s is None else terms.risk_s,
         held=state.held,
         place=state.place,
         warm_up_s=state.warm_up_s,
-        changeover_s=state.changeover_s,
+        changeover_s=state.changeover_s + terms.margin_s,
         on_demand_wait_s=terms.on_demand_wait_s,
         available=available,
         sees_all=terms.sees_all,
@@ -320,6 +363,7 @@ def _situation(
         on_demand_price=terms.on_demand_usd_per_hour,
         region=market.region[state.market],
         egress_usd=terms.egress_usd,
+        budget_usd=terms.budget_usd - state.cost_usd,
         recall=lambda: market.beliefs.at(state.market, believed),
     )
 

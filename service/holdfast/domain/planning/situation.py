@@ -45,6 +45,8 @@ class Reason(IntEnum):
     LEAST_EXPECTED_COST = 6
     ON_DEMAND_STANDS = 7
     CHEAPER_PLACE = 8
+    WITHIN_BUDGET = 9
+    OVER_BUDGET = 10
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,7 +74,7 @@ class Situation:
     tick_s: float
     elapsed_s: Numbers
     deadline_s: Numbers
-    """From the start, as `elapsed_s`."""
+    """From the start, as `elapsed_s`; infinite without a deadline, for all rows or none."""
     work_s: Numbers
     """Time of training that the whole job takes without any loss."""
     progress_s: Numbers
@@ -103,6 +105,8 @@ class Situation:
     """A number for the region of each place, (rows, places)."""
     egress_usd: float
     """Cost of a start in another region than the last one."""
+    budget_usd: Numbers
+    """What may still be paid; infinite without a limit."""
     recall: Callable[[], Beliefs]
     """What is believed of the places; called by policies that use it."""
     ticks_left: Numbers = field(init=False)

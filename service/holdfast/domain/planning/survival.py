@@ -13,7 +13,7 @@ import numpy as np
 
 from holdfast.domain.planning.cost_to_go import NEVER, Costs, CostTables, TableTerms
 from holdfast.domain.planning.joint_survival import JointSurvival
-from holdfast.domain.planning.policies import Threshold
+from holdfast.domain.planning.policies import SpotOnly, Threshold
 from holdfast.domain.planning.situation import (
     HOUR_S,
     Choice,
@@ -42,9 +42,13 @@ class Survival:
         self._joint = JointSurvival()
         # Tables that see spot nodes at all times are no better than this rule without.
         self._blind = Threshold()
+        self._endless = SpotOnly()
 
     def choose(self, situation: Situation) -> Choice:
         """The choice for each row."""
+        if np.isinf(situation.deadline_s).all():
+            # To wait costs nothing, and spot nodes cost less.
+            return self._endless.choose(situation)
         if not situation.sees_all:
             return self._blind.choose(situation)
         if situation.available.shape[1] > 1:
