@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import ClassVar, TypeAlias
 
 from holdfast.domain.events.base import EventBase, Source
+from holdfast.domain.events.planning import LaunchPlacement
 from holdfast.domain.events.values import Count
 
 
@@ -39,6 +40,8 @@ class LaunchRequested(EventBase):
 
     source: ClassVar[Source] = Source.RECONCILER
     launch: int
+    placement: LaunchPlacement | None = None
+    """What it asks for, as its plan has chosen; None: what the job file says."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
