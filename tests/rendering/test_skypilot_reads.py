@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from holdfast.domain.events.planning import CapacityType, LaunchPlacement
 from holdfast.domain.jobfile.parser import parse_job_file
 from holdfast.errors import BadJobFile
 from holdfast.rendering import REDACTED, WHEEL_MOUNT, dump, load_all, render
@@ -164,6 +165,52 @@ def test_skypilot_parses_the_task_of_each_group(sky: SkyPilot) -> None:
         False,
         True,
     ]
+
+
+PLANNED: dict[str, Any] = {
+    "run": "true",
+    "num_nodes": 2,
+    "resources": {
+        "accelerators": "A100:8",
+        "ordered": [
+            {"infra": "aws/us-east-1/us-east-1b", "labels": {"first": "choice"}},
+            {"infra": "gcp/us-central1", "max_hourly_cost": 50, "priority": 3},
+            {"infra": "aws/us-east-1/us-east-1b", "use_spot": False},
+        ],
+    },
+    "holdfast": {"checkpoint": {"store": "s3://bucket/ckpt"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("capacity", "infras", "strategy"),
+    [
+        (CapacityType.SPOT, ["gcp/us-central1", "aws/us-east-1/us-east-1b"], "EAGER_NEXT_REGION"),
+        (CapacityType.SPOT, ["aws/us-east-1/us-east-1b"], "EAGER_NEXT_REGION"),
+        (CapacityType.ON_DEMAND, ["aws/us-east-1/us-east-1b", "gcp/us-central1"], "FAILOVER"),
+        (CapacityType.ON_DEMAND, ["gcp/us-central1"], "FAILOVER"),
+    ],
+)
+def test_skypilot_reads_one_capacity_type_in_order(
+    sky: SkyPilot, capacity: CapacityType, infras: list[str], strategy: str
+) -> None:
+    placement = LaunchPlacement(capacity=capacity, places=tuple(infras))
+    spec = parse_job_file(yaml.safe_dump(PLANNED)).spec.with_placement(placement)
+
+    (found,) = sky.read([render(spec).text])
+
+    assert "error" not in found, found["error"]
+    assert [one["infra"] for one in found["resources"]] == infras
+    assert found["ordered"] is (len(infras) > 1)
+    for one in found["resources"]:
+        is_gcp = one["infra"].startswith("gcp")
+        # SkyPilot omits the default.
+        assert one.get("use_spot", False) is (capacity is CapacityType.SPOT)
+        assert one["job_recovery"]["strategy"] == strategy
+        assert one["accelerators"] == {"A100": 8}
+        assert one.get("max_hourly_cost") == (50 if is_gcp else None)
+        assert one["priority"] == 3
+        assert one["labels"].get("first") == (None if is_gcp else "choice")
 
 
 def test_skypilot_reads_spot_nodes_that_recover(sky: SkyPilot) -> None:

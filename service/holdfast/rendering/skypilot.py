@@ -25,6 +25,7 @@ from holdfast.domain.jobfile.resource_options import (
     CLOUDS_WITHOUT_PRICES,
     CLOUDS_WITHOUT_SPOT,
     LISTS,
+    SHARED_KEYS,
     SPOT_OPT_IN_CLOUDS,
     ResourceOption,
     resource_options,
@@ -83,10 +84,6 @@ def label_problem(cloud: str | None, key: str, value: str) -> str | None:
 
 def _label_text(text: str) -> str:
     return re.sub(r"[^a-z0-9_-]+", "-", text.lower())[:MAX_LABEL_CHARS].strip("-_")
-
-
-SHARED_KEYS: Final = ("job_recovery", "autostop", "priority", "priority_class")
-"""Keys that SkyPilot requires to be the same for all candidates."""
 
 
 def managed_resources(

@@ -60,6 +60,8 @@ SPOT_OPT_IN_CLOUDS: Final = frozenset({"kubernetes", "ssh"})
 CLOUDS_WITHOUT_PRICES: Final = frozenset({"kubernetes", "ssh", "slurm"})
 """Own machines: their catalogs have no prices for a cost limit."""
 LISTS: Final = ("any_of", "ordered")
+SHARED_KEYS: Final = ("job_recovery", "autostop", "priority", "priority_class")
+"""Keys that SkyPilot requires to be the same for all candidates."""
 
 
 @dataclass(frozen=True, slots=True)

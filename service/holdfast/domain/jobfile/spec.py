@@ -26,7 +26,14 @@ from pydantic import (
 )
 
 from holdfast.domain.access.permissions import PROJECT_NAME
+from holdfast.domain.events.planning import LaunchPlacement
 from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobfile.places import (
+    PlaceOption,
+    job_places,
+    placed_resources,
+    zone_resources,
+)
 from holdfast.domain.jobfile.resource_options import (
     LISTS,
     ResourceOption,
@@ -359,6 +366,31 @@ class JobSpec(SpecModel):
     def options(self) -> tuple[ResourceOption, ...]:
         """The alternative node types of all parts."""
         return tuple(option for part in self.parts for option in part.options)
+
+    @property
+    def places(self) -> tuple[PlaceOption, ...]:
+        """The places that the file names, in its order.
+
+        Node groups have places of their own, and those of local jobs are known to their launcher.
+        """
+        return job_places(self.resources, is_slurm=self.engine is Engine.SLURM)
+
+    def with_placement(self, placement: LaunchPlacement | None) -> JobSpec:
+        """This job as one launch asks for it; unchanged if None.
+
+        Raises:
+            BadJobFile: a place is not one of the job's, or has no nodes of this type.
+        """
+        if placement is None:
+            return self
+        assert not self.holdfast.groups, "jobs with node groups have no plan"
+        match self.engine:
+            case Engine.LOCAL:
+                resources = zone_resources(self.resources, placement)
+            case engine:
+                is_slurm = engine is Engine.SLURM
+                resources = placed_resources(self.resources, placement, is_slurm=is_slurm)
+        return self.model_copy(update={"resources": resources})
 
     def of_part(self, part: JobPart) -> JobSpec:
         """This job as if it had only the nodes of one part."""
