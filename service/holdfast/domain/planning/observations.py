@@ -24,14 +24,9 @@ from holdfast.domain.events import (
 from holdfast.domain.events.planning import CapacityType, LaunchPlacement
 from holdfast.domain.events.service import LaunchRequested
 from holdfast.domain.events.values import NodeGroup
-from holdfast.domain.jobfile.resource_options import uses_spot
+from holdfast.domain.jobfile.places import PlaceOption, job_places
 from holdfast.domain.jobfile.spec import Engine, JobSpec
-from holdfast.domain.planning.places import (
-    OptionPlace,
-    includes,
-    option_places,
-    reported_place,
-)
+from holdfast.domain.planning.places import hardware_of, includes, reported_place
 
 OWN: Final = "own"
 """Source of observations by jobs of this service."""
@@ -102,7 +97,10 @@ class PlaceObserver:
 
     def __init__(self, spec: JobSpec) -> None:
         self._engine = spec.engine
-        self._options = option_places(spec)
+        is_slurm = spec.engine is Engine.SLURM
+        self._options = [
+            place for part in spec.parts for place in job_places(part.resources, is_slurm=is_slurm)
+        ]
         self._placement: LaunchPlacement | None = None
         self._launch = 0
         self._nodes: dict[int, _Nodes] = {}
@@ -148,11 +146,11 @@ class PlaceObserver:
             return
         options = self._options_at(zone) or self._options[:1]
         if self._placement is None:
-            options = [each for each in options if uses_spot(each.option)]
+            options = [each for each in options if each.sells_spot]
         elif self._placement.capacity is not CapacityType.SPOT:
             return
         # A launcher that searches a region reports the region, though it was asked for zones of it.
-        seen = {(self._narrower(zone, each), each.hardware) for each in options}
+        seen = {(self._narrower(zone, each), hardware_of(each.option)) for each in options}
         for place, hardware in sorted(seen):
             yield PlaceObservation(
                 place=place, hardware=hardware, at=event.at, until=event.at, is_available=False
@@ -191,7 +189,7 @@ class PlaceObserver:
         same = [each for each in options if str(each.option.options.get("instance_type")) == kind]
         option = next(iter(same or options or self._options))
         place = self._narrower(zone, option) if len(options) == 1 else zone
-        nodes = _Nodes(place, option.hardware or kind, is_spot, since=at, stand=True)
+        nodes = _Nodes(place, hardware_of(option.option) or kind, is_spot, since=at, stand=True)
         yield from self._seat(group, nodes)
 
     def _seat(self, group: int, nodes: _Nodes) -> Iterator[PlaceObservation]:
@@ -246,17 +244,17 @@ class PlaceObserver:
             is_available=not is_loss,
         )
 
-    def _options_at(self, zone: str) -> Sequence[OptionPlace]:
+    def _options_at(self, zone: str) -> Sequence[PlaceOption]:
         """The options that the launch may have meant: within the zone's place, or around it."""
         asked = self._placement.places if self._placement else ()
-        options = [each for each in self._options if not asked or each.name in asked]
+        options = [each for each in self._options if each.name in asked] or self._options
         around = [each for each in options if includes(each.name, zone)]
         within = [each for each in options if includes(zone, each.name)]
         is_only = self._engine is Engine.SLURM and len(options) == 1
         return around or within or (options if is_only else [])
 
-    def _narrower(self, zone: str, option: OptionPlace) -> str:
+    def _narrower(self, zone: str, option: PlaceOption) -> str:
         """The more exact one of a reported place and that of an option."""
-        own = option.name.partition("#")[0]
+        own = option.infra
         is_own = includes(zone, own) or self._engine is Engine.SLURM
         return own if is_own and own.count("/") > zone.count("/") else zone

@@ -1,71 +1,20 @@
-"""Names of places: of the options of a job file, and of what launchers report. Pure.
+"""Places as launchers report them, and the nodes that are wanted there. Pure.
 
-A place is written as `infra` in a job file: `aws/us-east-1/us-east-1a`, `gcp/us-central1`, `gcp`, `slurm/cluster/partition`, `local/local-a`. A place
-includes all places whose names continue its own.
+A reported place is named as `infra` of a job file would name it: `aws/us-east-1/us-east-1a`, `slurm/cluster/partition`, `local/local-a`.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from holdfast.domain.jobfile.accelerator_catalog import parse_accelerators
+from holdfast.domain.jobfile.places import ANY
 from holdfast.domain.jobfile.resource_options import ResourceOption
-from holdfast.domain.jobfile.spec import Engine, JobSpec
+from holdfast.domain.jobfile.spec import Engine
 
-ANYWHERE: Final = "any"
-"""The place of an option without `infra`."""
 _UNKNOWN: Final = frozenset({"", "unknown"})
 _ZONE: Final = re.compile(r"(?P<aws>[a-z]{2}(?:-[a-z]+)+-\d)[a-z]|(?P<gcp>[a-z]+-[a-z]+\d)-[a-z]")
-_NUMBER: Final = re.compile(r"#\d+$")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OptionPlace:
-    """The place of an option of a job file."""
-
-    name: str
-    """Unique within the job."""
-    option: ResourceOption
-    """The first option with this place and these properties."""
-    hardware: str
-    """As `hardware_of`."""
-
-
-def option_places(spec: JobSpec) -> tuple[OptionPlace, ...]:
-    """The places of a job's options in the order of the file.
-
-    Options that differ in `use_spot` alone share a place; of those that differ in another property at one
-    place, the second is named `place#2`.
-    """
-    found, known = list[OptionPlace](), set[str]()
-    for option in spec.options:
-        name = place_name(option)
-        own = {word: value for word, value in option.options.items() if word != "use_spot"}
-        text = json.dumps([name, {**own, "infra": None}], sort_keys=True, default=str)
-        if text in known:
-            continue
-        known.add(text)
-        same = sum(_base(each.name) == name for each in found)
-        found.append(
-            OptionPlace(
-                name=f"{name}#{same + 1}" if same else name,
-                option=option,
-                hardware=hardware_of(option),
-            )
-        )
-    return tuple(found)
-
-
-def place_name(option: ResourceOption) -> str:
-    """The place of one option, without a number."""
-    parts = str(option.options.get("infra") or "").lower().split("/")
-    named = [part.strip() for part in parts]
-    while named and named[-1] in {"", "*"}:
-        named.pop()
-    return "/".join(named) or ANYWHERE
 
 
 def hardware_of(option: ResourceOption) -> str:
@@ -79,8 +28,8 @@ def hardware_of(option: ResourceOption) -> str:
 
 def includes(place: str, other: str) -> bool:
     """Whether a place is another one, or includes it."""
-    base = _base(place)
-    return base == ANYWHERE or other == base or other.startswith(f"{base}/")
+    base = place.partition("#")[0]
+    return base in (ANY, other) or other.startswith(f"{base}/")
 
 
 def matches_hardware(wanted: str, recorded: str) -> bool:
@@ -116,12 +65,3 @@ def zone_region(name: str) -> str | None:
     """The region of the zone with which a name begins; None if it begins with none."""
     found = _ZONE.match(name)
     return found[str(found.lastgroup)] if found else None
-
-
-def place_region(place: str) -> str:
-    """The region of a place: its first two components, such as `aws/us-east-1`."""
-    return "/".join(_base(place).split("/")[:2])
-
-
-def _base(place: str) -> str:
-    return _NUMBER.sub("", place)
