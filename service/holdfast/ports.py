@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from holdfast_worker.protocol.reports import Report
 
+from holdfast.domain.events.planning import PlaceState
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.jobs.observation import Observation
 from holdfast.domain.notifications.channels import Destination, Message
@@ -118,6 +119,47 @@ class Preemptible(Protocol):
 
         None: the node that `preempt` chooses.
         """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedPlaces:
+    """What a recorded market shows at a moment."""
+
+    tick_s: float
+    """Interval in which it changes."""
+    places: tuple[PlaceState, ...]
+    """All zones, named `local/<zone>`, with the prices of one node."""
+
+
+@runtime_checkable
+class RecordedMarket(Protocol):
+    """A launcher whose spot market may be a recording (local, simulated)."""
+
+    def recorded_market(self, at: datetime, *, nodes: int = 1) -> RecordedPlaces | None:
+        """The market at a moment for launches of `nodes` nodes; None if it is no recording.
+
+        It shows only what the recording contains up to that moment. Fast and thread-safe.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeOffer:
+    """The prices of one node at a place, in micro-dollars per hour."""
+
+    place: str
+    spot_micros: int
+    on_demand_micros: int
+    is_estimate: bool = False
+
+
+@runtime_checkable
+class SellsNodes(Protocol):
+    """A launcher that sets the prices of nodes itself (local, simulated, Slurm)."""
+
+    def node_offers(self, place: str) -> Sequence[NodeOffer]:
+        """The offers within a place of a job file, without a request to the engine."""
         ...
 
 

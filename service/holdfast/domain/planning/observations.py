@@ -114,7 +114,7 @@ class PlaceObserver:
         match event:
             case LaunchRequested():
                 self._launch, self._placement = event.launch, event.placement
-                yield self._step(event, event.placement and event.placement.capacity)
+                yield self._step(event, event.placement.capacity if event.placement else None)
             case CapacityDenied():
                 yield self._step(event)
                 yield from self._denial(event)

@@ -6,10 +6,21 @@ of the job, such as after a write by a replica of an older version, the missing 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, case, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    RowMapping,
+    case,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from holdfast.domain.events import (
     CapacityDenied,
@@ -113,7 +124,7 @@ def _project_after(connection: Connection, job_id: str, observed: int) -> None:
                 _store(connection, job_id, engine, shown)
 
 
-def _events(connection: Connection, job_id: str, observed: int) -> Iterable[Mapping[str, Any]]:
+def _events(connection: Connection, job_id: str, observed: int) -> Sequence[RowMapping]:
     """The first event, and those that show something; of denials only new ones, as none changes what later events show."""
     known = [kind for kind in _KINDS if kind != CapacityDenied.__name__]
     seq, kind = job_events.c.seq, job_events.c.kind
