@@ -1,4 +1,4 @@
-"""The market of a job at a moment: its places with prices and beliefs, and how long a start takes.
+"""The market of a job: its places with prices and beliefs, and how long a start takes.
 
 Blocking, as clouds may be asked for prices. What is read is kept for a short time, because the market of each job is needed at each of its steps.
 """
@@ -146,7 +146,10 @@ class _Cache:
     lock: Lock = field(default_factory=Lock)
 
     def get(self, key: Hashable, now: datetime, ttl: timedelta, make: Callable[[], T]) -> T:
-        """The answer made less than `ttl` ago, or a new one. Two threads may make it at once, which is harmless."""
+        """The answer made less than `ttl` ago, or a new one.
+
+        Two threads may make it at once, which is harmless.
+        """
         with self.lock:
             known = self.answers.get(key)
         if known is None or not timedelta() <= now - known[0] < ttl:

@@ -30,7 +30,10 @@ class OptionPrices:
 
 
 def option_prices(option: ResourceOption, prices: PriceCatalog, now: datetime) -> OptionPrices:
-    """The lowest current prices of one node; estimates if the cloud's price list lacks such nodes everywhere."""
+    """The lowest current prices of one node.
+
+    They are estimates if the price list of the cloud has no such nodes anywhere.
+    """
     spot, on_demand = (_cheapest(option, prices, now, is_spot=is_spot) for is_spot in (True, False))
     found = [quote for quote, _ in filter(None, (spot, on_demand))]
     if not found:

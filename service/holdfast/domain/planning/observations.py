@@ -1,4 +1,4 @@
-"""What the events of a job show about places: whether spot nodes were there, and how long a start takes. Pure.
+"""What the events of a job show about places, and about how long a start takes. Pure.
 
 A denial shows that a place had no spot nodes, and a placement that it had some, until it is lost or released. A loss to the market shows that
 there are none any more; a release, a drill and the end of a job only that there were some until then. On-demand nodes show nothing.

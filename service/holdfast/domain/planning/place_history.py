@@ -50,7 +50,7 @@ class PlaceBelief:
 def observed_trace(
     name: str, rows: Iterable[PlaceObservation], since: datetime, until: datetime
 ) -> Trace:
-    """The observations of a place, and of all that it includes, in the ticks from `since` to `until`."""
+    """The observations of a place and of all that it includes, in ticks."""
     first, ticks = _tick(since), _tick(until) - _tick(since) + 1
     available, known = np.zeros(ticks, np.bool_), np.zeros(ticks, np.bool_)
     for _, same in groupby(
@@ -63,7 +63,7 @@ def observed_trace(
 
 
 def belief_of(rows: Sequence[PlaceObservation], now: datetime) -> PlaceBelief:
-    """What is believed of a place at a moment, from all observations of it and of what it includes."""
+    """What is believed of a place, from observations of it and of what it includes."""
     past = [row for row in rows if row.at <= now]
     if not past:
         return PlaceBelief()

@@ -18,7 +18,7 @@ _ZONE: Final = re.compile(r"(?P<aws>[a-z]{2}(?:-[a-z]+)+-\d)[a-z]|(?P<gcp>[a-z]+
 
 
 def hardware_of(option: ResourceOption) -> str:
-    """The accelerators of a node, or else its instance type, in lower case; empty without either."""
+    """Accelerators of a node, or else its instance type, in lower case; empty without."""
     names = sorted(
         f"{name}:{count:g}"
         for name, count in parse_accelerators(option.options.get("accelerators"))

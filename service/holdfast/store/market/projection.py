@@ -125,7 +125,10 @@ def _project_after(connection: Connection, job_id: str, observed: int) -> None:
 
 
 def _events(connection: Connection, job_id: str, observed: int) -> Sequence[RowMapping]:
-    """The first event, and those that show something; of denials only new ones, as none changes what later events show."""
+    """The first event, and those that show something.
+
+    Of denials only new ones: none changes what later events show.
+    """
     known = [kind for kind in _KINDS if kind != CapacityDenied.__name__]
     seq, kind = job_events.c.seq, job_events.c.kind
     wanted = or_(seq == 1, kind.in_(known), kind.in_(_KINDS) & (seq > observed))
