@@ -57,6 +57,7 @@ THIN = {  # Module with fewer than `LEAST_LINES` lines: its reason.
     "holdfast/store/identity/service_tokens.py": "a security boundary: secrets derived from one",
     "holdfast/store/ids.py": "a format: ids of jobs",
     "holdfast/store/tables/base.py": "contract: the base of all tables",
+    "holdfast/store/tables/market.py": "contract: the tables of one subject",
     "holdfast/store/tables/metrics.py": "contract: the tables of one subject",
     "holdfast_worker/agent.py": "alias for launches of the previous version",
     "holdfast/clock.py": "clock",

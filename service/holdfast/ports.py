@@ -145,6 +145,25 @@ class RecordedMarket(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NodeOffer:
+    """The prices of one node at a place, in micro-dollars per hour."""
+
+    place: str
+    spot_micros: int
+    on_demand_micros: int
+    is_estimate: bool = False
+
+
+@runtime_checkable
+class SellsNodes(Protocol):
+    """A launcher that sets the prices of nodes itself (local, simulated, Slurm)."""
+
+    def node_offers(self, place: str) -> Sequence[NodeOffer]:
+        """The offers within a place of a job file, without a request to the engine."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class OrphanedResource:
     """A resource that runs, or ran, although its launch has ended."""
 

@@ -20,6 +20,7 @@ from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.jobs.job import Job
 from holdfast.errors import StaleWrite
 from holdfast.ingest.group_commit import ReportGroupCommit
+from holdfast.market.markets import Markets
 from holdfast.ports import (
     AdmissionReview,
     Clock,
@@ -45,6 +46,7 @@ from holdfast.store.job_removal import Removals
 from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
 from holdfast.store.leases import LeaseTable
+from holdfast.store.market.observations import PlaceObservations
 from holdfast.store.metrics import MetricSeries
 from holdfast.store.outbox import Outbox
 from holdfast.store.queries import Queries
@@ -129,6 +131,16 @@ class Services:
     def bill_rollups(self) -> BillRollups:
         """Precomputed bills of jobs."""
         return BillRollups(self.engine, with_rules=self.billing_rules)
+
+    @cached_property
+    def markets(self) -> Markets:
+        """The markets of jobs."""
+        return Markets(self.engine, self.prices, self.launchers)
+
+    @property
+    def place_observations(self) -> PlaceObservations:
+        """Observations of places by jobs, and imported ones."""
+        return PlaceObservations(self.engine)
 
     @cached_property
     def job_summaries(self) -> JobSummaries:

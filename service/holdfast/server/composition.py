@@ -50,6 +50,7 @@ from holdfast.store.identity.service_tokens import ServiceTokens, gate_secret
 from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
 from holdfast.store.leases import LeaseTable
+from holdfast.store.market.projection import Projection
 from holdfast.store.queries import Queries
 from holdfast.store.secrets import Secrets
 
@@ -147,6 +148,7 @@ def build(
     journal, leases = Journal(engine, clock), LeaseTable(engine)
     secrets_of = _secrets(engine, secret)
     journal.rebuild_stale()
+    Projection(engine).catch_up()
     reconciler = _reconciler(around, intervals, worker_url, journal, leases, tokens, secrets_of)
     health_monitor = LauncherHealthMonitor(launchers, clock)
     anchor = AuditAnchor(settings.audit_head_file, AuditLog(engine, clock))

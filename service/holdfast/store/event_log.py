@@ -21,6 +21,7 @@ from holdfast.domain.events import Event, decode, encode
 from holdfast.domain.jobs.job import Job
 from holdfast.domain.jobs.lifecycle import FOLD, advance, fold
 from holdfast.errors import NotFound, StaleWrite
+from holdfast.store.market import projection
 from holdfast.store.tables.jobs import job_events, jobs
 
 _JOB: Final = TypeAdapter(Job)
@@ -97,9 +98,10 @@ def record(connection: Connection, job: Job, events: Sequence[Event], now: datet
     for event in events:
         after = advance(after, event)
     write(connection, job.id, events, first_seq=job.seq + 1, now=now)
-    mine = update(jobs).where(jobs.c.id == job.id).values(**job_row(after))
-    if not connection.execute(mine).rowcount:
+    row = {**job_row(after), **projection.observed_values(events, before=job.seq)}
+    if not connection.execute(update(jobs).where(jobs.c.id == job.id).values(**row)).rowcount:
         raise StaleWrite(f"job {job.id} was removed; nothing was written")
+    projection.project(connection, job.id, events)
     return after
 
 

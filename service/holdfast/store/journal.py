@@ -135,7 +135,7 @@ class Journal:
             event_log.write(connection, job.id, [event], first_seq=1, now=self._clock.now())
             row = {"id": job.id, "submitted_at": job.submitted_at, **event_log.job_row(job)}
             payers = {"project": job.project, "owner": job.owner}
-            connection.execute(insert(jobs).values(**row, **payers))
+            connection.execute(insert(jobs).values(**row, **payers, observed_seq=job.seq))
             engine = engine_of(event.spec.get("resources", {}))
             watch = {"job_id": job.id, "engine": engine.value, "due_at": event.at}
             connection.execute(insert(watches).values(**watch))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
 from holdfast.domain.jobfile.accelerator_catalog import parse_accelerators
-from holdfast.domain.jobfile.resource_options import ResourceOption, uses_spot
+from holdfast.domain.jobfile.resource_options import uses_spot
 from holdfast.domain.jobfile.spec import Engine, JobPart, JobSpec
-from holdfast.domain.pricing.quotes import PriceQuery, Quote, without_old
+from holdfast.domain.pricing.quotes import without_old
+from holdfast.market.option_prices import option_location, option_quotes
 from holdfast.ports import PriceCatalog
 
 
@@ -85,14 +85,19 @@ def _estimate(part: JobPart, prices: PriceCatalog | None, now: datetime) -> Node
     """Estimate the placement of one part of a job; without prices if its nodes are not rented."""
     options, first = part.options, part.options[0]
     tried = options[:1] if part.resources.get("ordered") else options
-    found = list(_quotes(tried, prices, now)) if prices else []
+    found = [
+        (option, quote, micros)
+        for option in tried
+        if prices
+        for quote, micros in option_quotes(option, prices, now, is_spot=uses_spot(option))
+    ]
     if not found:
         accelerators = next(parse_accelerators(first.options.get("accelerators")), None)
         return NodesEstimate(
             name=part.name,
             nodes=part.num_nodes,
             node=first.options.get("instance_type") or (accelerators and _name(*accelerators)),
-            place=_place(*_location(first)) or None,
+            place=_place(*option_location(first)) or None,
             is_pinned=True,
             is_spot=uses_spot(first),
             micros_per_hour=None,
@@ -104,46 +109,11 @@ def _estimate(part: JobPart, prices: PriceCatalog | None, now: datetime) -> Node
         nodes=part.num_nodes,
         node=quote.instance_type or (quote.accelerator and _name(quote.accelerator, quote.count)),
         place=_place(quote.cloud, quote.region),
-        is_pinned=_location(option)[1] is not None,
+        is_pinned=option_location(option)[1] is not None,
         is_spot=uses_spot(option),
         micros_per_hour=micros * part.num_nodes,
         is_old=quote.is_old(now),
     )
-
-
-def _quotes(
-    options: tuple[ResourceOption, ...], prices: PriceCatalog, now: datetime
-) -> Iterator[tuple[ResourceOption, Quote, int]]:
-    """Yield the known prices of one node.
-
-    None for nodes that the file describes by other properties.
-    """
-    for option in options:
-        cloud, region = _location(option)
-        kind, is_spot = option.options.get("instance_type"), uses_spot(option)
-        accelerators: list[tuple[str | None, float]]
-        accelerators = [*parse_accelerators(option.options.get("accelerators"))]
-        if kind and not accelerators:
-            accelerators = [(None, 0.0)]
-        for accelerator, count in accelerators:
-            query = PriceQuery(
-                cloud=cloud,
-                region=region,
-                instance_type=kind,
-                accelerator=accelerator,
-                count=count,
-                is_spot=is_spot,
-            )
-            for quote in prices.find(query, now).quotes:
-                micros = quote.micros_per_hour(is_spot=is_spot)
-                if micros is not None:
-                    yield option, quote, micros
-
-
-def _location(option: ResourceOption) -> tuple[str | None, str | None]:
-    """Return the cloud and the region that an option names."""
-    _, region, *_ = (*str(option.options.get("infra") or "").strip("/").split("/"), "", "")
-    return option.cloud, None if region in {"", "*"} else region
 
 
 def _place(*parts: str | None) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.domain.planning.places import zone_region
 from holdfast.errors import BadRequest
 
 Flags: TypeAlias = NDArray[np.bool_]
@@ -33,7 +34,6 @@ MAX_TICKS: Final = 2_000_000
 TIME_TOLERANCE: Final = 0.25
 """Deviation of a time from its tick, in ticks. A lower value refuses recordings of a busy machine; a higher value accepts times without a pattern."""
 _ZONE_ID: Final = re.compile(r"[a-z]{3}\d-az\d")
-_ZONE: Final = re.compile(r"(?P<aws>[a-z]{2}(?:-[a-z]+)+-\d)[a-z]|(?P<gcp>[a-z]+-[a-z]+\d)-[a-z]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,7 @@ class Trace:
     @property
     def region(self) -> str:
         """The region of the zone that the name begins with, or the whole name."""
-        found = _ZONE.match(self.name)
-        return (found["aws"] or found["gcp"]) if found else self.name
+        return zone_region(self.name) or self.name
 
 
 def parse_json(name: str, text: str, gang: int = 1) -> Trace:

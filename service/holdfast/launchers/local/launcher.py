@@ -13,6 +13,7 @@ from holdfast_worker.protocol.environment import WAITS_FILE
 
 from holdfast.clock import SystemClock
 from holdfast.domain.events import Outcome
+from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.jobs.observation import LaunchResult, LaunchStatus, Observation
 from holdfast.domain.planning.recorded_places import PlaceHistory
 from holdfast.domain.simulation.spot_market import MarketParameters
@@ -24,7 +25,14 @@ from holdfast.launchers.local.launch_dir import LaunchDir, NodeDir, PreemptReque
 from holdfast.launchers.local.process_cleanup import kill_marked_processes
 from holdfast.launchers.local.sandbox import Sandboxes
 from holdfast.launchers.local.submission import submit
-from holdfast.ports import Clock, Launch, LogSource, OrphanedResource, RecordedPlaces
+from holdfast.ports import (
+    Clock,
+    Launch,
+    LogSource,
+    NodeOffer,
+    OrphanedResource,
+    RecordedPlaces,
+)
 
 
 class LocalLauncher:
@@ -71,6 +79,19 @@ class LocalLauncher:
     async def cancel(self, key: str) -> None:
         """Request the end of `key`; a launch that was not submitted will never start."""
         await asyncio.to_thread(self._folder(key).tombstone, self._clock.now())
+
+    def node_offers(self, place: str) -> Sequence[NodeOffer]:
+        """Return the prices in all zones of the simulated market, whatever place the job names."""
+        del place
+        market = self._climate
+        return [
+            NodeOffer(
+                place=f"{Engine.LOCAL}/{zone}",
+                spot_micros=market.spot_micros,
+                on_demand_micros=market.on_demand_micros,
+            )
+            for zone in market.zones
+        ]
 
     async def preempt(self, key: str, *, node: int | None, notice_s: float | None) -> None:
         """Preempt one node (None: the last) of the running placement, which ends after this returns.

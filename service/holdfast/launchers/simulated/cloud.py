@@ -11,6 +11,7 @@ from holdfast_worker.protocol.environment import Env
 from holdfast_worker.protocol.reports import Report, ReportKind
 
 from holdfast.domain.events import Outcome
+from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.jobs.observation import (
     Denial,
     LaunchResult,
@@ -35,7 +36,7 @@ from holdfast.launchers.simulated.timeline import (
     reclaim,
     request_exit,
 )
-from holdfast.ports import Clock, Launch, LogSource, RecordedPlaces
+from holdfast.ports import Clock, Launch, LogSource, NodeOffer, RecordedPlaces
 
 
 @dataclass(slots=True)
@@ -95,6 +96,19 @@ class SimulatedCloud:
     def saves_on_cancel(self) -> bool:
         """Whether `cancel` gives the worker time to save."""
         return self._behavior.saves_on_cancel
+
+    def node_offers(self, place: str) -> Sequence[NodeOffer]:
+        """Return the prices in all zones of the simulated market, whatever place the job names."""
+        del place
+        market = self._climate
+        return [
+            NodeOffer(
+                place=f"{Engine.LOCAL}/{zone}",
+                spot_micros=market.spot_micros,
+                on_demand_micros=market.on_demand_micros,
+            )
+            for zone in market.zones
+        ]
 
     async def submit(self, launch: Launch) -> None:
         """Start `launch.key` unless it was started or cancelled before.

@@ -24,7 +24,7 @@ from holdfast.launchers.slurm.launch_state import LaunchState
 from holdfast.launchers.slurm.observe import observe
 from holdfast.launchers.slurm.recovery import SlurmAction, SlurmPlan, decide
 from holdfast.launchers.slurm.transport import CommandResult, Transport
-from holdfast.ports import Clock, EngineInfo, Launch, LogSource, OrphanedResource
+from holdfast.ports import Clock, EngineInfo, Launch, LogSource, NodeOffer, OrphanedResource
 
 REFUSED: Final = 65
 """Exit code of `remote_scripts.SUBMIT` if sbatch rejected the job."""
@@ -92,6 +92,13 @@ class SlurmLauncher:
         await asyncio.to_thread(
             self._run, remote_scripts.CANCEL, self._paths.launch(key), key, now_s
         )
+
+    def node_offers(self, place: str) -> Sequence[NodeOffer]:
+        """Return the price of nodes at a place, which the settings name."""
+        micros = self._paths.micros_per_node_hour
+        return [
+            NodeOffer(place=place, spot_micros=micros, on_demand_micros=micros, is_estimate=True)
+        ]
 
     async def preempt(self, key: str, *, node: int | None, notice_s: float | None) -> None:
         """End nodes of the running placement as in a preemption, and have Slurm requeue the job.

@@ -65,6 +65,11 @@ jobs = Table(
     Column("meter_rest", Integer),
     Column("meter_micros_per_hour", BigInteger),
     Column("meter_since_ms", BigInteger),
+    Column(
+        "observed_seq",
+        Integer,
+        doc="Number of the last event of which the observations of places are stored; NULL: of none.",
+    ),
 )
 _PAID: Final = (
     "last_month",

@@ -1,0 +1,1 @@
+"""The spot market as jobs and imported recordings show it."""
