@@ -21,6 +21,7 @@ from holdfast.domain.jobs.job import Job
 from holdfast.errors import StaleWrite
 from holdfast.ingest.group_commit import ReportGroupCommit
 from holdfast.market.markets import Markets
+from holdfast.market.planners import Planners
 from holdfast.ports import (
     AdmissionReview,
     Clock,
@@ -119,6 +120,7 @@ class Services:
     """Metrics of this process."""
     anchored_head: Callable[[], ChainHead] = ChainHead
     """The newest row of the audit log as stored outside the database."""
+    reconciler_planners: Planners | None = None
     demo_seed: int | None = None
     """Random seed of a demonstration; None: this service is real."""
 
@@ -133,9 +135,16 @@ class Services:
         return BillRollups(self.engine, with_rules=self.billing_rules)
 
     @cached_property
+    def planners(self) -> Planners:
+        """Planners of jobs, those of the reconciler if it runs in this process."""
+        if self.reconciler_planners:
+            return self.reconciler_planners
+        return Planners(Markets(self.engine, self.prices, self.launchers))
+
+    @property
     def markets(self) -> Markets:
         """The markets of jobs."""
-        return Markets(self.engine, self.prices, self.launchers)
+        return self.planners.markets
 
     @property
     def place_observations(self) -> PlaceObservations:

@@ -39,6 +39,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.host.allowed_folders import Folders
+from holdfast.market.planners import Planners
 from holdfast.ports import Clock, Launch, Launcher, ReportInbox, SecretStore
 from holdfast.rendering import load_all, render
 from holdfast.store.identity.service_tokens import ServiceTokens
@@ -117,7 +118,9 @@ class Reconciler:
         secrets: SecretStore,
         folders: Folders = Folders(),
         uploads: Uploads | None = None,
+        planners: Planners | None = None,
     ) -> None:
+        """`planners` plan jobs; without them, jobs are launched as their files say."""
         self._journal = journal
         self._leases = leases
         self._tokens = tokens
@@ -129,6 +132,7 @@ class Reconciler:
         self._secrets = secrets
         self._folders = folders
         self._uploads = uploads
+        self._planners = planners
         self._spec = functools.lru_cache(SPEC_CACHE_SIZE)(self._read_spec)
         self._job_counts: dict[Engine, tuple[datetime, int]] = {}
         self._balances: dict[tuple[str, str], tuple[datetime, tuple[BudgetBalance, ...]]] = {}
@@ -240,7 +244,7 @@ class Reconciler:
         Raises:
             LaunchRefused: its task cannot be rendered, or its secrets cannot be read.
         """
-        spec = self._spec(job.id).with_limits(job.launch_limits)
+        spec = self._planned_spec(job)
         asked = self._journal.submission(job.id)
         uploaded = self._uploads.folder(spec.workdir) if self._uploads else None
         sent = {"workdir": str(uploaded)} if uploaded else {}
@@ -264,12 +268,24 @@ class Reconciler:
             ),
         )
 
+    def _planned_spec(self, job: Job) -> JobSpec:
+        """The job as its newest launch asks for it.
+
+        Raises:
+            LaunchRefused: a place of the launch does not exist any more.
+        """
+        spec = self._spec(job.id).with_limits(job.launch_limits)
+        try:
+            return spec.with_placement(job.placement)
+        except BadJobFile as error:
+            raise LaunchRefused(error.detail) from error
+
     def _tasks(self, job: Job, spec: JobSpec) -> list[dict[str, Any]]:
         """The tasks as rendered at submission, one for each node group.
 
-        They are rendered again if the launcher has to apply different limits.
+        They are rendered again if the launcher has to apply different limits, or a plan chooses the nodes.
         """
-        if job.launch_limits is None:
+        if job.launch_limits is None and job.placement is None:
             return load_all(self._journal.submission(job.id).task)
         try:
             return load_all(render(spec).text)
@@ -288,6 +304,7 @@ class Reconciler:
             has_store=spec.holdfast.checkpoint is not None,
             budgets=self._budget_balances(job),
             saves_on_cancel=launcher is None or launcher.saves_on_cancel,
+            planner=self._planners.of(spec, self._clock.now()) if self._planners else None,
         )
 
     def _budget_balances(self, job: Job) -> tuple[BudgetBalance, ...]:

@@ -25,6 +25,8 @@ from holdfast.host import resources
 from holdfast.host.home_lock import folders_of
 from holdfast.ingest.spool_reader import SpoolReader
 from holdfast.launchers.skypilot.admission import AdmissionRequest
+from holdfast.market.markets import Markets
+from holdfast.market.planners import Planners
 from holdfast.notifications import Dispatcher, open_dispatcher
 from holdfast.ports import Clock, Launcher, PriceCatalog, ReportInbox
 from holdfast.pricing import open_catalog
@@ -149,7 +151,10 @@ def build(
     secrets_of = _secrets(engine, secret)
     journal.rebuild_stale()
     Projection(engine).catch_up()
-    reconciler = _reconciler(around, intervals, worker_url, journal, leases, tokens, secrets_of)
+    planners = Planners(Markets(engine, around.prices, launchers))
+    reconciler = _reconciler(
+        around, intervals, worker_url, journal, leases, tokens, secrets_of, planners
+    )
     health_monitor = LauncherHealthMonitor(launchers, clock)
     anchor = AuditAnchor(settings.audit_head_file, AuditLog(engine, clock))
     controller = ControllerThread(reconciler, intervals, health_monitor)
@@ -165,6 +170,7 @@ def build(
         launchers=launchers,
         launches=launch_book,
         prices=around.prices,
+        reconciler_planners=planners,
         clock=clock,
         confinement=around.confinement,
         uploads=around.uploads,
@@ -193,6 +199,7 @@ def _reconciler(  # noqa: PLR0917 - it has that many parts
     leases: LeaseTable,
     tokens: ServiceTokens,
     secrets_of: Secrets,
+    planners: Planners,
 ) -> Reconciler:
     """The reconciler over this database and the launchers of `around`."""
     return Reconciler(
@@ -207,6 +214,7 @@ def _reconciler(  # noqa: PLR0917 - it has that many parts
         secrets=secrets_of,
         folders=around.confinement.folders,
         uploads=around.uploads,
+        planners=planners,
     )
 
 

@@ -28,13 +28,13 @@ from pydantic import (
 from holdfast.domain.access.permissions import PROJECT_NAME
 from holdfast.domain.events.planning import LaunchPlacement
 from holdfast.domain.jobfile.limits import Limits
-from holdfast.domain.jobfile.plan import PlanSpec
 from holdfast.domain.jobfile.places import (
     PlaceOption,
     job_places,
     placed_resources,
     zone_resources,
 )
+from holdfast.domain.jobfile.plan import PlanSpec
 from holdfast.domain.jobfile.resource_options import (
     LISTS,
     ResourceOption,

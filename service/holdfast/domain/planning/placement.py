@@ -24,6 +24,7 @@ from holdfast.domain.events import (
 from holdfast.domain.jobfile.limits import Limits
 from holdfast.domain.jobfile.plan import PlanSpec
 from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.planning.outlook import JobOutlook
 from holdfast.domain.planning.situation import (
     Beliefs,
     Held,
@@ -112,6 +113,11 @@ class PlanInputs:
         return self.job.account.paid_micros_by(self.now) / 1e6
 
     @property
+    def left_usd(self) -> float:
+        """What may still be paid; infinite without a budget."""
+        return float("inf") if self.budget_usd is None else self.budget_usd - self.paid_usd
+
+    @property
     def offers(self) -> tuple[PlaceState, ...]:
         """The places with spot nodes, in the order of the job file."""
         return tuple(p for p in self.market.places if p.spot_usd_per_hour is not None)
@@ -177,6 +183,37 @@ class PlanInputs:
         waited_s = (self.now - begun_at).total_seconds() if begun_at else 0.0
         return max(0.0, self.market.changeover_s - waited_s)
 
+    def outlook(self, planned: Planned) -> JobOutlook:
+        """The job at this moment, as its forecast needs it, with what its plan now chooses."""
+        held = self.held
+        starts = planned.capacity is not _CAPACITY[held] and planned.capacity is not None
+        is_on_demand = planned.capacity is CapacityType.ON_DEMAND
+        wait_s = self.market.on_demand_wait_s if is_on_demand and starts else 0.0
+        is_held = is_on_demand or held is Held.SPOT
+        start_s = self.market.changeover_s if starts and is_held else self.warm_up_s
+        return JobOutlook(
+            now=self.now,
+            submitted_at=self.job.submitted_at,
+            deadline_at=self.deadline_at,
+            budget_usd=self.budget_usd,
+            paid_usd=self.paid_usd,
+            remaining_s=self.work_s - self.saved_s,
+            work_s=self.work_s,
+            held=planned.capacity if is_held else None,
+            place=next(iter(planned.places), None) if is_held else None,
+            warm_up_s=start_s + wait_s,
+            margin_s=self.margin_s,
+            lost_work_s=self.lost_work_s,
+            on_demand=self.plan.on_demand,
+        )
+
+
+_CAPACITY: Final = {
+    Held.NOTHING: None,
+    Held.SPOT: CapacityType.SPOT,
+    Held.ON_DEMAND: CapacityType.ON_DEMAND,
+}
+
 
 def situation_of(inputs: PlanInputs) -> Situation:
     """The situation of a job, as one row."""
@@ -204,6 +241,7 @@ def situation_of(inputs: PlanInputs) -> Situation:
         on_demand_price=inputs.on_demand_usd_per_hour,
         region=np.array([[regions.index(offer.region) for offer in offers]]),
         egress_usd=market.egress_usd,
+        budget_usd=np.array([inputs.left_usd]),
         recall=lambda: Beliefs(
             age_s=np.array([[offer.age_s for offer in offers]]),
             loss=np.array([[offer.loss for offer in offers]]),

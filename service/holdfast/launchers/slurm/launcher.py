@@ -95,7 +95,7 @@ class SlurmLauncher:
 
     def node_offers(self, place: str) -> Sequence[NodeOffer]:
         """Return the price of nodes at a place, which the settings name."""
-        micros = self._paths.micros_per_node_hour
+        micros = self._paths.prices.micros_per_node_hour(place)
         return [
             NodeOffer(place=place, spot_micros=micros, on_demand_micros=micros, is_estimate=True)
         ]

@@ -1,0 +1,86 @@
+"""Planners of jobs: the policy that a job file names, over the market of the moment.
+
+One instance of each policy serves all jobs, because some keep tables that are expensive to compute.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+from holdfast.domain.events import PlanForecast, Planned
+from holdfast.domain.jobfile.spec import JobSpec
+from holdfast.domain.jobs.job import Job
+from holdfast.domain.planning.outlook import forecast
+from holdfast.domain.planning.placement import PlacementPlanner, PlanInputs
+from holdfast.domain.planning.policies import (
+    Fastest,
+    Greedy,
+    OnDemand,
+    SpotOnly,
+    Threshold,
+    UniformProgress,
+)
+from holdfast.domain.planning.situation import PlacementPolicy
+from holdfast.domain.planning.survival import Survival
+from holdfast.market.markets import Markets
+
+FORECAST_RUNS: Final = 128
+"""Sampled markets of the forecast of a plan.
+A lower value makes its quantiles jump; a higher value delays the poll of a job whose plan changes."""
+
+_POLICIES: Final[Mapping[str, Callable[[], PlacementPolicy]]] = {
+    "holdfast": Survival,
+    "threshold": Threshold,
+    "uniform-progress": UniformProgress,
+    "greedy": Greedy,
+    "on-demand": OnDemand,
+    "fastest": Fastest,
+    "spot": SpotOnly,
+}
+
+
+class Planners:
+    """Planners of all jobs of a service."""
+
+    def __init__(self, markets: Markets) -> None:
+        self.markets = markets
+        self._policies: dict[str, PlacementPolicy] = {}
+
+    def of(self, spec: JobSpec, now: datetime) -> PlacementPlanner | None:
+        """The planner of a job, whose limits are those of `spec`; None if it has no plan."""
+        plan = spec.holdfast.plan
+        if plan is None:
+            return None
+        policy = self.policy(plan.policy_name if plan.on_demand else "spot")
+        return PlacementPlanner(
+            plan_spec=plan,
+            limits=spec.holdfast.limits,
+            market=self.markets.state(spec, now),
+            policy=policy,
+            forecast=partial(_forecast, policy),
+        )
+
+    def policy(self, name: str) -> PlacementPolicy:
+        """The policy of a name."""
+        if name not in self._policies:
+            self._policies[name] = _POLICIES[name]()
+        return self._policies[name]
+
+
+def _forecast(policy: PlacementPolicy, inputs: PlanInputs, planned: Planned) -> PlanForecast:
+    return forecast(
+        inputs.outlook(planned),
+        inputs.market,
+        policy,
+        runs=FORECAST_RUNS,
+        seed=seed_of(inputs.job),
+    )
+
+
+def seed_of(job: Job) -> int:
+    """The seed of a job's forecasts, so that they are repeatable."""
+    return zlib.crc32(job.id.encode())
