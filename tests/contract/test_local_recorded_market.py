@@ -25,7 +25,8 @@ from holdfast.ports import Launch, RecordedMarket
 from support.recorded_markets import asks_for, recording_of_zones, zone_of
 from support.skypilot.launcher import do
 
-TICK_S = 1.0
+TICK_S = 4.0
+"""Longer than a supervisor takes to start on a busy machine."""
 NEVER = "0"
 ALWAYS = "9" * 3_000
 
@@ -50,7 +51,7 @@ def launch(backend: LocalBackend, *zones: str, use_spot: bool = True, nodes: int
 
 @pytest.mark.full
 def test_nodes_follow_the_recording_from_zone_to_zone(home: Path) -> None:
-    zones = (zone_of("a", "00" + "1" * 4 + "0" * 60), zone_of("b", "0" * 6 + "1" * 60))
+    zones = (zone_of("a", "011" + "0" * 60), zone_of("b", "000" + "1" * 60))
     backend = LocalBackend(home, market=market_of(*zones))
 
     do(backend.launcher.submit(launch(backend, "a", "b", nodes=1)))
@@ -64,10 +65,11 @@ def test_nodes_follow_the_recording_from_zone_to_zone(home: Path) -> None:
     recording = backend.market.recording
     assert recording
     assert first.lost_at
-    assert first.lost_at >= recording.begin(6)
-    assert first.ready_at >= recording.begin(2)
+    assert first.lost_at >= recording.begin(3)
+    assert first.ready_at >= recording.begin(1)
 
 
+@pytest.mark.full
 def test_denied_launch_waits_for_the_next_tick(home: Path) -> None:
     backend = LocalBackend(home, market=market_of(zone_of("a", "0" + ALWAYS)))
 
