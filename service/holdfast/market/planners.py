@@ -14,18 +14,11 @@ from typing import Final
 from holdfast.domain.events import PlanForecast, Planned
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobs.job import Job
+from holdfast.domain.planning.backtest import POLICIES
 from holdfast.domain.planning.outlook import forecast
 from holdfast.domain.planning.placement import PlacementPlanner, PlanInputs
-from holdfast.domain.planning.policies import (
-    Fastest,
-    Greedy,
-    OnDemand,
-    SpotOnly,
-    Threshold,
-    UniformProgress,
-)
+from holdfast.domain.planning.policies import Fastest, SpotOnly
 from holdfast.domain.planning.situation import PlacementPolicy
-from holdfast.domain.planning.survival import Survival
 from holdfast.market.markets import Markets
 
 FORECAST_RUNS: Final = 128
@@ -33,11 +26,7 @@ FORECAST_RUNS: Final = 128
 A lower value makes its quantiles jump; a higher value delays the poll of a job whose plan changes."""
 
 _POLICIES: Final[Mapping[str, Callable[[], PlacementPolicy]]] = {
-    "holdfast": Survival,
-    "threshold": Threshold,
-    "uniform-progress": UniformProgress,
-    "greedy": Greedy,
-    "on-demand": OnDemand,
+    **{name: kind for name, kind in POLICIES.items() if kind},
     "fastest": Fastest,
     "spot": SpotOnly,
 }

@@ -80,7 +80,7 @@ class MarketParameters:
         resources = task.get("resources") or {}
         options = [each for each in resources.get("ordered") or () if _is_place(each)]
         usual = resources.get("use_spot", True)
-        takes_spot = {each.get("use_spot", usual) for each in options or ({},)}
+        takes_spot = {each.get("use_spot", usual) for each in options} or {usual}
         if len(takes_spot) > 1:
             raise LaunchRefused(
                 "resources.ordered names spot and on-demand nodes; use_spot must be the same in all of them"
