@@ -54,28 +54,41 @@ def read_recordings(
     check_word("--zones", zones, APART, TOGETHER)
     found = [*_read_traces(paths, gang)]
     traces.check_together(found, together=zones == TOGETHER)
-    priced = traces.parse_prices(_read(prices), found, str(prices)) if prices else None
+    priced = traces.parse_prices(read_text(prices), found, str(prices)) if prices else None
     return Recordings(found, priced, zones == TOGETHER)
 
 
 def _read_traces(paths: Sequence[Path], gang: int) -> Iterator[Trace]:
     from holdfast.domain.planning import traces  # noqa: PLC0415 - NumPy
 
-    for path in paths:
-        files = [path]
-        if path.is_dir():
-            files = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES)
-            if not files:
-                raise BadRequest(f"{path}: no file there ends with .json or .csv")
-        for file in files:
-            text = _read(file)
-            if file.suffix == ".csv":
-                yield from traces.parse_csv(file.name, text, gang)
-            else:
-                yield traces.parse_json(file.stem, text, gang)
+    for file in (file for path in paths for file in trace_files(path)):
+        text = read_text(file)
+        if file.suffix == ".csv":
+            yield from traces.parse_csv(file.name, text, gang)
+        else:
+            yield traces.parse_json(file.stem, text, gang)
 
 
-def _read(path: Path) -> str:
+def trace_files(path: Path) -> list[Path]:
+    """The files of traces in a folder by name, or the file itself.
+
+    Raises:
+        BadRequest: The folder has none.
+    """
+    if not path.is_dir():
+        return [path]
+    files = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES)
+    if not files:
+        raise BadRequest(f"{path}: no file there ends with .json or .csv")
+    return files
+
+
+def read_text(path: Path) -> str:
+    """The text of a file of traces.
+
+    Raises:
+        BadRequest: It cannot be read, is too large, or no text.
+    """
     from holdfast.domain.planning.traces import MAX_BYTES  # noqa: PLC0415 - NumPy
 
     try:
@@ -97,7 +110,7 @@ def read_windows(path: Path) -> list[Window]:
     Raises:
         BadRequest: It cannot be read, or has no windows.
     """
-    lines = csv.DictReader(_read(path).splitlines())
+    lines = csv.DictReader(read_text(path).splitlines())
     for column in WINDOW_COLUMNS:
         if column not in (lines.fieldnames or ()):
             raise BadRequest(
