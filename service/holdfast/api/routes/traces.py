@@ -64,7 +64,7 @@ def export_traces(services: TheServices, window: TheTimeRange) -> RecordingsOut:
 
 @router.post("", status_code=201, response_model=ImportedOut)
 def import_trace(body: RecordingIn, services: TheServices, actor: TheActor) -> ImportedOut:
-    """Import a recording of a place, on which plans rest from then on as on observations of jobs.
+    """Import a recording of a place, on which plans rest as on observations of jobs.
 
     The same recording is stored once.
     """

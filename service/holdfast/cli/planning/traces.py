@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.domain.planning.recordings import Recording
 
 app = typer.Typer(
-    help="Observed and imported availability of spot nodes, on which plans rest.",
+    help="List the availability of spot nodes, on which plans rest; export and import it.",
     no_args_is_help=True,
 )
 

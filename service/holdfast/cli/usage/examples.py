@@ -48,10 +48,7 @@ EXAMPLES: Final = {
     ),
     "advise": ("holdfast advise --params 7B", "holdfast advise --params 350M --deadline 5h"),
     "traces list": ("holdfast traces list",),
-    "traces export": (
-        "holdfast traces export --since 30d --out traces",
-        "holdfast simulate traces --work 48h --deadline 1.25x --spot-price 9.8 --on-demand-price 32",
-    ),
+    "traces export": ("holdfast traces export --since 30d --out traces",),
     "traces import": (
         "holdfast traces import us-west-2a_v100_8.json",
         "holdfast traces import probes.json --place aws/us-east-1/us-east-1a",

@@ -1,4 +1,4 @@
-"""Recordings of places: traces with a place and a time, as they are imported and exported. Pure.
+"""Recordings: traces with a place and a time, as they are imported and exported. Pure.
 
 A recording is sent as runs of ticks, which are much shorter than the ticks themselves.
 """

@@ -119,7 +119,7 @@ class PlaceObservations:
         observations: Sequence[PlaceObservation],
         now: datetime,
     ) -> bool:
-        """Store an imported recording under the name that `action` has; False if it is stored already.
+        """Store a recording under the name that `action` has; False if it is stored already.
 
         Raises:
             Conflict: another recording has this name.
