@@ -36,6 +36,7 @@ from holdfast.api.routes import (
     prices,
     prometheus,
     streams,
+    traces,
     workers,
 )
 from holdfast.api.routing import Route
@@ -73,6 +74,7 @@ _OF_MONEY = (
     budgets.router,
     prices.router,
     planning.router,
+    traces.router,
 )
 _OF_PEOPLE = (
     identity.sessions_router,

@@ -47,6 +47,12 @@ EXAMPLES: Final = {
         "holdfast render train.yaml --launcher torchrun --host 10.0.0.4 --host 10.0.0.5",
     ),
     "advise": ("holdfast advise --params 7B", "holdfast advise --params 350M --deadline 5h"),
+    "traces list": ("holdfast traces list",),
+    "traces export": ("holdfast traces export --since 30d --out traces",),
+    "traces import": (
+        "holdfast traces import us-west-2a_v100_8.json",
+        "holdfast traces import probes.json --place aws/us-east-1/us-east-1a",
+    ),
     "prices": (
         "holdfast prices --accelerator A100:8",
         "holdfast prices --accelerator H100:8 --since 30d",
