@@ -36,6 +36,7 @@ from support.spot_traces import (
 )
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
+POLICIES = (Threshold(), UniformProgress(), Fastest(), Survival())
 CALM, GONE = 1e-9, 1e-9
 """Multipliers of a place that never changes."""
 
@@ -114,6 +115,40 @@ def test_chance_to_be_late(deadline_h: float, late: float) -> None:
     found = forecast(job_of(deadline_h), market_of(), OnDemand())
 
     assert found.late == late
+
+
+@pytest.mark.parametrize("deadline_h", [-30.0, -1.0, 0.0, 0.5, 10.0, 23.9])
+@pytest.mark.parametrize("places", [1, 2])
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+@pytest.mark.filterwarnings("error")
+def test_job_that_must_be_late_ends_as_soon_as_it_can(
+    policy: PlacementPolicy, places: int, deadline_h: float
+) -> None:
+    market = market_of(
+        *(place_of(name, is_available=False, returns=GONE) for name in "ab"[:places])
+    )
+
+    found = forecast(job_of(deadline_h), market, policy, runs=4)
+
+    assert found.late == 1.0
+    assert hours(found.end_p90) == pytest.approx(24.1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_forecast_of_weeks_in_a_bad_place_comes_to_an_end() -> None:
+    """What is left when runs are cut off is estimated."""
+    bad = market_of(place_of(returns=0.02))
+
+    found = forecast(job_of(None, 1000), bad, SpotOnly(), runs=16)
+
+    assert 1000 < hours(found.end_p10) <= hours(found.end_p90) < 100_000
+
+
+def test_finished_work_costs_nothing_more() -> None:
+    found = forecast(job_of(remaining_s=0.0, paid_usd=5.0), market_of(), Survival(), runs=4)
+
+    assert found.cost_p50_usd == 5.0
+    assert hours(found.end_p50) <= 0.1
 
 
 def test_held_nodes_need_no_start() -> None:
@@ -319,6 +354,7 @@ def test_forecasts_agree_with_recorded_days(
 def test_forecasts_over_zones_of_a_region_are_not_far_too_low(
     folder: Path, zones: tuple[str, ...]
 ) -> None:
+    # Eight K80 nodes in two zones are not among them: these fail together, and their forecast is .14 too low.
     traces = [trace for trace in recorded(folder) if trace.name in zones]
 
     (_, middle, high), cost = against_recording(Threshold(), traces, 40)
