@@ -7,8 +7,10 @@ from datetime import datetime, timedelta
 
 import pytest
 from holdfast.clock import SIMULATION_START
-from holdfast.domain.events import Cause, Outcome
+from holdfast.domain.events import CapacityDenied, Cause, Event, NodesReady, Outcome
+from holdfast.domain.jobs.lifecycle import fold
 from holdfast.domain.jobs.observation import LaunchStatus
+from holdfast.domain.jobs.reconcile import decide
 from holdfast.domain.planning.recorded_places import recording_of
 from holdfast.domain.planning.replay import replay
 from holdfast.domain.simulation.spot_market import MarketParameters
@@ -16,6 +18,7 @@ from holdfast.errors import LaunchRefused
 from holdfast.launchers.simulated import SimulatedClock, SimulatedCloud, SimulatedProgram
 from holdfast.ports import Launch, RecordedMarket
 from holdfast_worker.protocol.reports import ReportKind
+from support.events import launched, submitted
 from support.recorded_markets import asks_for, recording_of_zones, zone_of
 from support.skypilot.launcher import do
 from support.spot_traces import (
@@ -194,6 +197,28 @@ def test_market_shows_what_the_recording_contains() -> None:
         ("local/b", True),
     ]
     assert calm.recorded_market(SIMULATION_START) is None
+
+
+@pytest.mark.parametrize("poll_s", [24, 600, 3600])
+def test_recorded_hour_becomes_the_same_events(poll_s: float) -> None:
+    cloud, clock = cloud_of(HOUR)
+    do(cloud.submit(launch("a", "b")))
+    log: list[Event] = [submitted(), launched()]
+
+    while clock.now() < SIMULATION_START + timedelta(hours=1):
+        clock.advance(poll_s)
+        log += decide(fold("job", log), do(cloud.observe("job-1")), clock.now()).record
+
+    job = fold("job", log)
+    assert (job.attempt, job.preemptions) == (3, 3)
+    denied = [each for each in log if isinstance(each, CapacityDenied)]
+    assert [each.zone for each in denied] == ["a", "b", "a", "a", "b"]
+    placed = [each for each in log if isinstance(each, NodesReady)]
+    assert [(seconds(each.at), each.zone, each.is_spot) for each in placed] == [
+        (672, "a", True),
+        (1872, "b", True),
+        (3072, "a", True),
+    ]
 
 
 @pytest.mark.parametrize("start", [0, 300, 900])
