@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from contract.launcher_backends import (
     is_up,
     local_backend,
 )
+from holdfast.clock import SystemClock
 from holdfast.domain.events import Cause, Outcome
 from holdfast.domain.jobs.observation import LaunchStatus
 from holdfast.domain.simulation.recorded_market import RecordedZone
@@ -33,7 +34,7 @@ ALWAYS = "9" * 3_000
 
 def market_of(*zones: RecordedZone, gap_s: float = TICK_S) -> MarketParameters:
     """A market that begins now and answers at once."""
-    recording = recording_of_zones(*zones, gap_s=gap_s, start=datetime.now(UTC))
+    recording = recording_of_zones(*zones, gap_s=gap_s, start=SystemClock().now())
     return MarketParameters(provision_s=0.0, notice_s=0.0, recording=recording)
 
 

@@ -17,7 +17,7 @@ PRICES_FILE: Final = "prices.json"
 
 
 def read_traces(paths: Sequence[Path], gang: int = 1) -> Iterator[Trace]:
-    """Read the traces of files, and of all files in folders. `gang`: nodes that are needed at once.
+    """Read the traces of files and folders. `gang`: nodes that are needed at once.
 
     Raises:
         BadRequest: A file cannot be read, or a folder has none.

@@ -197,7 +197,10 @@ class SpotMarket:
         return Lifetime(lifetime_s=lifetime_s, notice_s=0.0 if silent else climate.notice_s)
 
     def within(self, zone: str) -> SpotMarket:
-        """The market for nodes that replace others of a placement, which come from its zone if it is recorded."""
+        """The market for nodes that replace others of a placement in `zone`.
+
+        In a recorded market, they come from the same zone.
+        """
         if not self.parameters.recording:
             return self
         return replace(self, parameters=replace(self.parameters, places=(zone,)), nodes=1)
