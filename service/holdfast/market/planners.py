@@ -5,6 +5,7 @@ One instance of each policy serves all jobs, because some keep tables that are e
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -44,6 +45,10 @@ class Planners:
         if spec.holdfast.plan is None:
             return None
         return self.over(spec, self.markets.state(spec, now))
+
+    async def prepare(self, spec: JobSpec, now: datetime) -> PlacementPlanner | None:
+        """As `of`, in a thread."""
+        return await asyncio.to_thread(self.of, spec, now)
 
     def over(self, spec: JobSpec, market: MarketState) -> PlacementPlanner:
         """The planner of a job with a plan over a market, as of a recorded plan."""
