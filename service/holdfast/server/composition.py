@@ -28,8 +28,8 @@ from holdfast.launchers.skypilot.admission import AdmissionRequest
 from holdfast.market.markets import Markets
 from holdfast.market.planners import Planners
 from holdfast.notifications import Dispatcher, open_dispatcher
-from holdfast.ports import Clock, Launcher, PriceCatalog, ReportInbox
-from holdfast.pricing import open_catalog
+from holdfast.ports import CapacityHints, Clock, Launcher, PriceCatalog, ReportInbox
+from holdfast.pricing import open_capacity_hints, open_catalog
 from holdfast.rate_limit import RateLimiter, RateLimits, Streams
 from holdfast.server.background_tasks import background_tasks
 from holdfast.server.home_dir import make_home, own_secret, read_or_empty, write_once
@@ -65,6 +65,8 @@ class Environment:
     prices: PriceCatalog
     launchers: Mapping[Engine, Launcher]
     inbox: ReportInbox
+    hints: CapacityHints | None = None
+    """None: providers are not asked for them, as in a demonstration."""
     confinement: Confinement = field(default_factory=Confinement)
     """Resources of this machine that users' jobs may use. A demonstration runs nothing."""
     uploads: Uploads | None = None
@@ -104,6 +106,7 @@ def real_environment(
         prices=prices,
         launchers=launchers,
         inbox=inbox,
+        hints=open_capacity_hints(settings.capacity_hints, clock),
         confinement=confinement_of(settings, refusals(settings)),
         uploads=Uploads(
             settings.code_folder,
@@ -151,7 +154,7 @@ def build(
     secrets_of = _secrets(engine, secret)
     journal.rebuild_stale()
     Projection(engine).catch_up()
-    planners = Planners(Markets(engine, around.prices, launchers))
+    planners = Planners(Markets(engine, around.prices, launchers, around.hints))
     reconciler = _reconciler(
         around, intervals, worker_url, journal, leases, tokens, secrets_of, planners
     )
