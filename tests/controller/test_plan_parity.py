@@ -10,11 +10,12 @@ from typing import Final
 import pytest
 from holdfast.clock import SIMULATION_START
 from holdfast.controller.reconciler import PollIntervals, Reconciler
-from holdfast.domain.events import CapacityType, MarketState, Submitted
+from holdfast.domain.events import CapacityType, MarketState, Planned, Submitted
 from holdfast.domain.jobfile.parser import parse_job_file
 from holdfast.domain.jobfile.spec import Engine as Kind
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.lifecycle import fold
 from holdfast.domain.planning.backtest import POLICIES
 from holdfast.domain.planning.recorded_places import recording_of
 from holdfast.domain.planning.replay import Runs, replay
@@ -91,6 +92,7 @@ class PlannedJob:
         self.job_id = f"{trace.name}-{start}-{policy}-{deadline_s:g}"
         self.tick_s = trace.gap_s
         prices = open_catalog((), self.clock, asks_aws=False)
+        self.planners = Planners(KnownStarts(engine, prices, {Kind.LOCAL: self.cloud}))
         self.reconciler = Reconciler(
             journal=self.journal,
             leases=LeaseTable(engine),
@@ -101,7 +103,7 @@ class PlannedJob:
             intervals=PollIntervals(),
             worker_url="http://127.0.0.1",
             secrets=Secrets(engine, b"secret"),
-            planners=Planners(KnownStarts(engine, prices, {Kind.LOCAL: self.cloud})),
+            planners=self.planners,
         )
         text = JOB_FILE.format(policy=policy, deadline_s=int(deadline_s), work_s=int(WORK_S))
         parsed = parse_job_file(text)
@@ -118,6 +120,19 @@ class PlannedJob:
     @property
     def job(self) -> Job:
         return self.journal.read(self.job_id)
+
+    def recomputed_plans(self) -> int:
+        """Compute each recorded plan again from the log and its market; the number of plans."""
+        log = [item.event for item in self.journal.events(self.job_id)]
+        spec = JobSpec.from_stored(self.journal.submission(self.job_id).spec)
+        count = 0
+        for number, fact in enumerate(log):
+            if isinstance(fact, Planned):
+                before = fold(self.job_id, log[:number])
+                planner = self.planners.over(spec, fact.market)
+                assert planner.with_forecast(before, planner.plan(before, fact.at)) == fact
+                count += 1
+        return count
 
     def settle(self) -> Job:
         """Call the reconciler until it has nothing more to do at this moment."""
@@ -222,6 +237,7 @@ def check_windows(engine: Engine, policy: str, chosen: list[tuple[Trace, int, fl
         paid_usd = ended.account.paid_micros / 1e6
         tick_usd = ON_DEMAND_USD * trace.gap_s / 3600
         changeovers = int(runs.changeovers[0])
+        assert job.recomputed_plans() >= 1, where
         assert abs(paid_usd - float(runs.cost_usd[0])) <= tick_usd * (changeovers + 1), where
 
 

@@ -100,6 +100,10 @@ class RestlessPlanners(Planners):
         policy = self.policy(plan.policy_name if plan.on_demand else "spot")
         return PlacementPlanner(plan, spec.holdfast.limits, market, policy)
 
+    async def prepare(self, spec: JobSpec, now: datetime) -> PlacementPlanner | None:
+        """As `of`, without a thread, which steps of this service do not have."""
+        return self.of(spec, now)
+
     def _place(self, name: str, now: datetime) -> PlaceState:
         tick = int(now.timestamp() // (3 * self._tick_s))
         draw = random.Random(f"{self._seed} {name} {tick}")

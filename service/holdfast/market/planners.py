@@ -5,13 +5,14 @@ One instance of each policy serves all jobs, because some keep tables that are e
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Final
 
-from holdfast.domain.events import PlanForecast, Planned
+from holdfast.domain.events import MarketState, PlanForecast, Planned
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobs.job import Job
 from holdfast.domain.planning.backtest import POLICIES
@@ -41,14 +42,23 @@ class Planners:
 
     def of(self, spec: JobSpec, now: datetime) -> PlacementPlanner | None:
         """The planner of a job, whose limits are those of `spec`; None if it has no plan."""
-        plan = spec.holdfast.plan
-        if plan is None:
+        if spec.holdfast.plan is None:
             return None
+        return self.over(spec, self.markets.state(spec, now))
+
+    async def prepare(self, spec: JobSpec, now: datetime) -> PlacementPlanner | None:
+        """As `of`, in a thread."""
+        return await asyncio.to_thread(self.of, spec, now)
+
+    def over(self, spec: JobSpec, market: MarketState) -> PlacementPlanner:
+        """The planner of a job with a plan over a market, as of a recorded plan."""
+        plan = spec.holdfast.plan
+        assert plan, "the job has a plan"
         policy = self.policy(plan.policy_name if plan.on_demand else "spot")
         return PlacementPlanner(
             plan_spec=plan,
             limits=spec.holdfast.limits,
-            market=self.markets.state(spec, now),
+            market=market,
             policy=policy,
             forecast=partial(_forecast, policy),
         )
