@@ -150,10 +150,8 @@ def build(
         settings, market, launch_book, tokens, groups_of=groups_of, address=address
     )
     clock, launchers, intervals = around.clock, around.launchers, poll_intervals(settings)
-    journal, leases = Journal(engine, clock), LeaseTable(engine)
+    journal, leases = _journal(engine, clock), LeaseTable(engine)
     secrets_of = _secrets(engine, secret)
-    journal.rebuild_stale()
-    Projection(engine).catch_up()
     planners = Planners(Markets(engine, around.prices, launchers, around.hints))
     reconciler = _reconciler(
         around, intervals, worker_url, journal, leases, tokens, secrets_of, planners
@@ -219,6 +217,14 @@ def _reconciler(  # noqa: PLR0917 - it has that many parts
         uploads=around.uploads,
         planners=planners,
     )
+
+
+def _journal(engine: SqlEngine, clock: Clock) -> Journal:
+    """The journal, with jobs and observations of places as this version reads their events."""
+    journal = Journal(engine, clock)
+    journal.rebuild_stale()
+    Projection(engine).catch_up()
+    return journal
 
 
 def _secrets(engine: SqlEngine, secret: bytes) -> Secrets:
