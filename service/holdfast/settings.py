@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -135,6 +135,9 @@ class Settings(BaseSettings):
     machine, or else that of the user."""
     prices_live: bool = True
     """Whether to request spot prices from AWS, if this service has AWS credentials."""
+    capacity_hints: Literal["aws"] | None = None
+    """Provider that is asked how likely spot nodes are at the places of planned jobs. Absent:
+    none."""
     billing_rules: bool = True
     """Whether bills apply the rules of clouds beyond price and time: minimums and credits."""
     public_url: str | None = None

@@ -58,7 +58,7 @@ def plan_after(before: PlanStatus | None, event: Planned) -> PlanStatus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
-    """Training time of steps, measured from the start of training and from checkpoint to checkpoint.
+    """Training time of steps, from the start of training and from checkpoint to checkpoint.
 
     Steps that were lost and repeated count twice, with their time.
     """
