@@ -200,7 +200,7 @@ class JobOut(Schema):
     id: str
     name: str
     state: str = Field(
-        description="queued, provisioning, starting, training, degraded, recovering, pausing, paused, stopping, succeeded, failed or cancelled."
+        description="queued, provisioning, starting, training, degraded, recovering, moving, pausing, paused, stopping, succeeded, failed or cancelled."
     )
     detail: str = Field(description="Explanation of the state; may be empty.")
     project: str
@@ -231,6 +231,9 @@ class JobOut(Schema):
     )
     groups: list[JobGroupOut] = Field(
         default=[], description="Node groups of its job file, in the order of their nodes."
+    )
+    is_planned: bool = Field(
+        default=False, description="Whether a plan chooses its nodes, as its job file asks for."
     )
     gpus: int = Field(
         default=0,
