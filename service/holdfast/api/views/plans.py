@@ -1,4 +1,4 @@
-"""Views of plans: the forecast of a job file, and the plan of a job with its earlier choices."""
+"""Views of plans: forecasts of job files, and plans of jobs with their earlier choices."""
 
 from __future__ import annotations
 
