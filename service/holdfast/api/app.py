@@ -32,6 +32,7 @@ from holdfast.api.routes import (
     metrics,
     notifications,
     planning,
+    plans,
     preemptions,
     prices,
     prometheus,
@@ -75,6 +76,7 @@ _OF_MONEY = (
     prices.router,
     planning.router,
     traces.router,
+    plans.router,
 )
 _OF_PEOPLE = (
     identity.sessions_router,

@@ -79,7 +79,7 @@ class CloneIn(Schema):
     limits: LimitsIn = Field(default_factory=LimitsIn, description="Changed limits.")
     force: StrictBool = Field(
         default=False,
-        description="Run on spot without checkpoints (progress is lost on preemption).",
+        description="Run on spot without checkpoints (progress is lost on preemption), or with limits that no plan can keep.",
     )
 
 
@@ -148,7 +148,8 @@ class TaskIn(Schema):
     )
     force: StrictBool = Field(
         default=False,
-        description="Run on spot without checkpoints (progress is lost on preemption); adds a note.",
+        description="Run on spot without checkpoints (progress is lost on preemption), or with limits that no plan can "
+        "keep; adds a note.",
     )
     checkout: CheckoutIn | None = Field(
         default=None, description="Git checkout of `workdir`, for the manifest."
@@ -200,7 +201,7 @@ class JobOut(Schema):
     id: str
     name: str
     state: str = Field(
-        description="queued, provisioning, starting, training, degraded, recovering, pausing, paused, stopping, succeeded, failed or cancelled."
+        description="queued, provisioning, starting, training, degraded, recovering, moving, pausing, paused, stopping, succeeded, failed or cancelled."
     )
     detail: str = Field(description="Explanation of the state; may be empty.")
     project: str
@@ -231,6 +232,9 @@ class JobOut(Schema):
     )
     groups: list[JobGroupOut] = Field(
         default=[], description="Node groups of its job file, in the order of their nodes."
+    )
+    is_planned: bool = Field(
+        default=False, description="Whether a plan chooses its nodes, as its job file asks for."
     )
     gpus: int = Field(
         default=0,

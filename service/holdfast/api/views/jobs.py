@@ -124,6 +124,7 @@ def _job(
         nodes=spec.num_nodes,
         min_nodes=spec.min_nodes,
         groups=_groups(spec),
+        is_planned=spec.holdfast.plan is not None,
         gpus=accelerator_count(spec),
         preemptions=job.preemptions,
         drills=job.drills,
