@@ -5,7 +5,7 @@ The docstring of an error class is its message; `status` is its HTTP status, `ex
     HoldfastError
       BadRequest (400)
         BadJobFile (422)   IdempotencyMismatch (422)   BadReport (422)   BadChannel (422)
-          BadLimits
+          BadLimits   PlanNotKept
       Unauthenticated (401)   Forbidden (403)
       NotFound (404)
       Conflict (409)
@@ -80,6 +80,10 @@ class BadJobFile(BadRequest):
 
 class BadLimits(BadJobFile):
     """The limits are invalid; nothing was changed."""
+
+
+class PlanNotKept(BadJobFile):
+    """No plan can keep the deadline and the budget of this job; nothing was submitted."""
 
 
 class IdempotencyMismatch(BadRequest):

@@ -29,6 +29,8 @@ from holdfast.launchers.simulated import SimulatedClock, SimulatedCloud, Simulat
 from holdfast.launchers.simulated.cloud import _SimulatedLaunch
 from holdfast.launchers.simulated.timeline import Timeline
 from holdfast.launchers.skypilot.admission import AdmissionRequest
+from holdfast.market.markets import Markets
+from holdfast.market.planners import Planners
 from holdfast.notifications import open_dispatcher
 from holdfast.ports import Launch
 from holdfast.pricing import open_catalog
@@ -201,8 +203,11 @@ def open_world(
         if home
         else None
     )
+    prices = open_catalog((), clock, asks_aws=False)
+    planners = Planners(Markets(engine, prices, launchers))
     reconciler = Reconciler(
         **shared,
+        planners=planners,
         leases=leases,
         launchers=launchers,
         inbox=cloud,
@@ -222,7 +227,8 @@ def open_world(
         messenger=open_dispatcher(clock, allowed="127.0.0.0/8", takes_http=True),
         launchers=launchers,
         launches=LaunchBook(engine, b"secret"),
-        prices=open_catalog((), clock, asks_aws=False),
+        prices=prices,
+        reconciler_planners=planners,
         uploads=uploads,
         read_admission=AdmissionRequest.parse,
     )

@@ -32,6 +32,7 @@ from holdfast.api.routes import (
     metrics,
     notifications,
     planning,
+    plans,
     preemptions,
     prices,
     prometheus,
@@ -73,6 +74,7 @@ _OF_MONEY = (
     budgets.router,
     prices.router,
     planning.router,
+    plans.router,
 )
 _OF_PEOPLE = (
     identity.sessions_router,

@@ -9,12 +9,14 @@ import zlib
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
+from threading import Lock
 from typing import Final
 
-from holdfast.domain.events import PlanForecast, Planned
+from holdfast.domain.events import MarketState, PlanForecast, Planned
+from holdfast.domain.jobfile.plan import PlanSpec
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobs.job import Job
-from holdfast.domain.planning.outlook import forecast
+from holdfast.domain.planning.outlook import JobOutlook, alternatives, forecast
 from holdfast.domain.planning.placement import PlacementPlanner, PlanInputs
 from holdfast.domain.planning.policies import (
     Fastest,
@@ -49,13 +51,15 @@ class Planners:
     def __init__(self, markets: Markets) -> None:
         self.markets = markets
         self._policies: dict[str, PlacementPolicy] = {}
+        self._preview_policies: dict[str, PlacementPolicy] = {}
+        self._previewing = Lock()
 
     def of(self, spec: JobSpec, now: datetime) -> PlacementPlanner | None:
         """The planner of a job, whose limits are those of `spec`; None if it has no plan."""
         plan = spec.holdfast.plan
         if plan is None:
             return None
-        policy = self.policy(plan.policy_name if plan.on_demand else "spot")
+        policy = self.policy(_policy_name(plan))
         return PlacementPlanner(
             plan_spec=plan,
             limits=spec.holdfast.limits,
@@ -66,9 +70,29 @@ class Planners:
 
     def policy(self, name: str) -> PlacementPolicy:
         """The policy of a name."""
-        if name not in self._policies:
-            self._policies[name] = _POLICIES[name]()
-        return self._policies[name]
+        return _kept(self._policies, name)
+
+    def alternatives(
+        self, plan: PlanSpec, job: JobOutlook, market: MarketState
+    ) -> dict[str, PlanForecast]:
+        """How a new job would end with its plan, on spot nodes alone, and on on-demand nodes alone.
+
+        Requests wait for each other. Their policies are not those of the reconciler, whose tables another thread
+        must not change while it reads them.
+        """
+        with self._previewing:
+            policy = _kept(self._preview_policies, _policy_name(plan))
+            return alternatives(job, market, policy, runs=FORECAST_RUNS)
+
+
+def _policy_name(plan: PlanSpec) -> str:
+    return plan.policy_name if plan.on_demand else "spot"
+
+
+def _kept(policies: dict[str, PlacementPolicy], name: str) -> PlacementPolicy:
+    if name not in policies:
+        policies[name] = _POLICIES[name]()
+    return policies[name]
 
 
 def _forecast(policy: PlacementPolicy, inputs: PlanInputs, planned: Planned) -> PlanForecast:

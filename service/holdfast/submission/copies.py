@@ -20,6 +20,7 @@ from holdfast.errors import BadJobFile, NotPossibleNow, ValidationIssue
 from holdfast.rendering import render
 from holdfast.services import Services
 from holdfast.store.journal import SubmissionRequest
+from holdfast.submission.plan_check import measured_work_s
 from holdfast.submission.submit import own_key, record, submission
 
 
@@ -34,7 +35,7 @@ class JobChanges:
     limits: Mapping[str, Any] = field(default_factory=dict)
     """Only the changed limits, by name."""
     force: bool = False
-    """Whether to accept a job that would lose its progress on spot nodes."""
+    """Whether to accept a job that would lose its progress on spot nodes, or that no plan can keep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class JobCopier:
         request = SubmissionRequest(own_key(self.key, self.caller), digest) if self.key else None
         made = services.journal.find_submission(request) if request else None
         if made is None:
-            understood = _changed(job, understand(), changes)
+            understood = _changed(job, _with_measured_work(job, understand()), changes)
             is_confined = services.journal.submission(job.id).confined
             event = submission(
                 services,
@@ -99,6 +100,12 @@ class JobCopier:
             made = record(services, understood, event, request, self.actor)
         services.nudge()
         return made
+
+
+def _with_measured_work(job: Job, spec: JobSpec) -> JobSpec:
+    """A copy of a planned job with the work that the job has measured."""
+    work_s = measured_work_s(job) if spec.holdfast.plan else None
+    return spec.with_work(work_s) if work_s else spec
 
 
 def _changed(job: Job, spec: JobSpec, asked: JobChanges) -> ParsedJobFile:

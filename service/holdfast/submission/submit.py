@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from holdfast.domain.access.audit import Actor
 from holdfast.domain.access.permissions import Action, Caller
@@ -29,6 +30,7 @@ from holdfast.submission.admission import (
     uploads_of,
 )
 from holdfast.submission.launch_estimate import estimate_launch
+from holdfast.submission.plan_check import PlanPreview, check_plan, preview_plan, with_known_work
 from holdfast.submission.preview import Preview, PreviewOptions, preview
 
 
@@ -47,7 +49,13 @@ class JobRequest:
     checkout: Checkout | None = None
     """Position of `workdir` in its Git repository; None: unknown."""
     force: bool = False
-    """Whether to accept a job that would lose its progress on spot nodes."""
+    """Whether to accept a job that would lose its progress on spot nodes, or that no plan can keep."""
+
+    def with_overrides(self, *, limits: Mapping[str, Any], plan: Mapping[str, Any]) -> JobRequest:
+        """This request with further limits, and with a plan."""
+        mine = self.overrides
+        changed = replace(mine, limits={**mine.limits, **limits}, plan=plan)
+        return replace(self, overrides=changed)
 
 
 def submit(
@@ -90,12 +98,28 @@ def preview_submission(
     places_of(services, understood.notify)
     past = lifetimes_for(services, spec)
     notes = check_spot_safety(spec, past, force=True) + check_parent_job(services, spec, caller)
-    refused = _refusals(services, asked, spec, caller, past)
+    refused = [*_refusals(services, asked, spec, caller, past)]
+    try:
+        planned = check_plan(services, spec, caller)
+        notes += planned.notes
+        planned.accepted_notes(force=asked.force)
+    except REFUSED as error:
+        refused.append(error)
     shown = preview(understood, rendered, options, notes=notes, refusals=refused)
     if not options.prices:
         return shown
     estimate = estimate_launch(spec, services.prices, services.clock.now())
     return replace(shown, estimate=estimate)
+
+
+def preview_of_plan(services: Services, asked: JobRequest, caller: Caller) -> PlanPreview:
+    """Forecast the job of a request, whose plan may be that of its overrides alone.
+
+    Raises:
+        BadRequest: the job file has mistakes, or it is unknown how much work there is.
+    """
+    understood, _ = _understand(services, asked, caller)
+    return preview_plan(services, with_known_work(services, understood.spec, caller), caller)
 
 
 def _understand(
@@ -158,17 +182,19 @@ def submission(
         NotPossibleNow: the project accepts no new jobs.
         Forbidden: the job may not run on the service's machine.
         BadJobFile: this service has no such launcher, the job names something forbidden, its deadline has passed, it
-            would lose its progress on spot nodes, or its parent job cannot be resumed.
+            would lose its progress on spot nodes, its parent job cannot be resumed, or no plan can keep its limits.
     """
     spec = understood.spec
     past = lifetimes_for(services, spec)
     for error in refusals(services, spec, caller, project, past, force=force):
         raise error
     notes = check_spot_safety(spec, past, force=force) + check_parent_job(services, spec, caller)
+    planned = check_plan(services, spec, caller)
+    notes += planned.accepted_notes(force=force)
     return Submitted(
         at=services.clock.now(),
         name=spec.name,
-        spec=spec.model_dump(mode="json"),
+        spec=planned.spec.model_dump(mode="json"),
         task=rendered.text,
         notes=(*understood.notes, *rendered.notes, *notes),
         by=caller.name,

@@ -90,7 +90,8 @@ IdempotencyKey = Annotated[
 ]
 
 
-def _request(body: TaskIn) -> JobRequest:
+def job_request(body: TaskIn) -> JobRequest:
+    """Return the request of a submission or a preview."""
     overrides = Overrides(
         name=body.name,
         envs=body.env,
@@ -134,7 +135,9 @@ def submit_job(
     unset = {name for name in optional if getattr(body, name) is None}
     unset |= set() if body.force else {"force"}
     requested = body.model_dump_json(exclude={"secrets"} | unset)
-    job = submit(services, _request(body), caller, actor, key=idempotency_key, requested=requested)
+    job = submit(
+        services, job_request(body), caller, actor, key=idempotency_key, requested=requested
+    )
     return _created(services, job, response)
 
 
@@ -356,5 +359,5 @@ def render_task(body: RenderTaskIn, services: TheServices, caller: TheCaller) ->
     """Show what would be launched for a job file, without launching it."""
     by_hand = TorchrunRequest(**body.by_hand.model_dump()) if body.by_hand else None
     options = PreviewOptions(by_hand=by_hand, sbatch=body.sbatch, prices=body.prices)
-    shown = preview_submission(services, _request(body), caller, options)
+    shown = preview_submission(services, job_request(body), caller, options)
     return RenderOut.model_validate(shown, from_attributes=True)

@@ -1,4 +1,4 @@
-"""Schemas of plans: the forecast of a job file, and the plan of a job; shared with the client.
+"""Schemas of plans: forecasts of job files, and plans of jobs; shared with the client.
 
 Money is integer micro-dollars, for all nodes of a job together.
 """
@@ -119,7 +119,7 @@ class PlanPreviewOut(Schema):
     observations: int = Field(description="Observations of all places, on which this rests.")
     sentence: str = Field(description="The forecast in one sentence.")
     refusals: list[str] = Field(
-        description="What no plan can keep, each with its place in the job file; empty if a submission is accepted."
+        description="What no plan can keep, each with its place in the job file; a submission is refused with them."
     )
     notes: list[str] = Field(description="Assumptions, as sentences.")
 
@@ -210,7 +210,8 @@ class JobPlanOut(Schema):
         description="Complete checkpoints, oldest first; at most 500."
     )
     net: list[PlanNetOut] = Field(
-        description="Two points of a straight line: the submission and the deadline; empty without a deadline."
+        description="Two points of a straight line: where any work is needed first, and where all of it is; "
+        "empty without a deadline."
     )
     choices: list[PlanChoiceOut] = Field(description="Newest first.")
     choices_next: int | None = Field(

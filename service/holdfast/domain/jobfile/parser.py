@@ -60,6 +60,8 @@ class Overrides:
     """Uploaded code that replaces the file's workdir; None to use the workdir."""
     limits: Mapping[str, Any] = field(default_factory=dict)
     """Limits that replace those of the file; a value of None removes a limit."""
+    plan: Mapping[str, Any] | None = None
+    """Values that replace those of the file's plan, likewise; None leaves a file without a plan as it is."""
 
 
 def parse_job_file(text: str, overrides: Overrides = Overrides()) -> ParsedJobFile:
@@ -80,7 +82,10 @@ def parse_job_file(text: str, overrides: Overrides = Overrides()) -> ParsedJobFi
         raw["name"] = node.value
     if overrides.name is not None:
         raw["name"] = overrides.name
-    raw = _with_limits(raw, overrides.limits)
+    if overrides.limits:
+        raw = _with_values(raw, "limits", overrides.limits)
+    if overrides.plan is not None:
+        raw = _with_values(raw, "plan", overrides.plan)
     file, file_flaws = validate({**raw, "envs": envs, "secrets": secrets})
     workdir, workdir_flaws = _workdir(raw.get("workdir"), overrides)
     mounts, mount_flaws = _mounts(raw.get("file_mounts"), overrides)
@@ -116,14 +121,14 @@ def _load(text: str) -> tuple[dict[str, Any], dict[str, yaml.Node]]:
     return raw, {key.value: value for key, value in nodes[0].value}
 
 
-def _with_limits(raw: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge limits over those of the file, unless the file's are invalid and reported as such."""
+def _with_values(raw: dict[str, Any], key: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge values over those of a block below `holdfast`, unless the file's are invalid and reported as such."""
     block = raw.get("holdfast") or {}
-    limits = block.get("limits") or {} if isinstance(block, dict) else None
-    if not changes or not isinstance(limits, dict):
+    written = block.get(key) or {} if isinstance(block, dict) else None
+    if not isinstance(written, dict):
         return raw
-    merged = {word: value for word, value in {**limits, **changes}.items() if value is not None}
-    return {**raw, "holdfast": {**block, "limits": merged}}
+    merged = {word: value for word, value in {**written, **changes}.items() if value is not None}
+    return {**raw, "holdfast": {**block, key: merged}}
 
 
 def _bad_job_file(message: str) -> BadJobFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -411,6 +412,13 @@ class JobSpec(SpecModel):
         if limits is None:
             return self
         block = self.holdfast.model_copy(update={"limits": limits})
+        return self.model_copy(update={"holdfast": block})
+
+    def with_work(self, work_s: float) -> JobSpec:
+        """This job with another amount of work in its plan, rounded up to a second."""
+        assert self.holdfast.plan, "only a plan says how much work there is"
+        plan = self.holdfast.plan.model_copy(update={"work": f"{math.ceil(work_s)}s"})
+        block = self.holdfast.model_copy(update={"plan": plan})
         return self.model_copy(update={"holdfast": block})
 
     def with_parent(self, job_id: str) -> JobSpec:
