@@ -37,6 +37,7 @@ export function PlanChart({ plan, attempts, submitted, ended, now }: PlanChartPr
   const points = (of: Point[]) => of.map(({ at, s }) => `${frame.x(at)},${y(s)}`).join(' ')
   const net = netLine(plan, window)
   const [begin, end] = [net[0], net.at(-1)]
+  const due = plan.deadline_at ? Date.parse(plan.deadline_at) : window.to
   const bands = bandsOf(plan.choices, attempts, until)
   const first = plan.first_forecast && { forecast: plan.first_forecast, from: { at: Date.parse(plan.first_forecast.at), s: savedAt(plan, Date.parse(plan.first_forecast.at)) } }
   const fan = plan.forecast && ended === null && fanOf(plan.forecast, { at: now, s: plan.saved_s }, plan.work_s)
@@ -54,14 +55,14 @@ export function PlanChart({ plan, attempts, submitted, ended, now }: PlanChartPr
         ))}
         <text className="lane" x={0} y={BAR - 3}>Choice</text>
         <Bands bands={bands} frame={frame} y={0} />
-        {begin && end && <polygon className="net-ground" points={`${points([begin, end])} ${frame.x(end.at)},${y(0)} ${frame.x(begin.at)},${y(0)}`} />}
+        {begin && end && <polygon className="net-ground" points={points([begin, end, { at: due, s: end.s }, { at: due, s: 0 }, { at: begin.at, s: 0 }])} />}
         {fan && <polygon className="fan" points={points(fan.corners)} />}
         {first_fan && <polygon className="fan-first" points={points(first_fan.corners)} />}
         {fan && <line className="fan-middle" x1={frame.x(now)} y1={y(plan.saved_s)} x2={frame.x(fan.middle.at)} y2={y(fan.middle.s)} />}
         <polyline className="net-line" points={points(net)} />
         <line className="all-work" x1={frame.left} x2={frame.left + frame.inner} y1={y(plan.work_s)} y2={y(plan.work_s)} />
         <polyline className="saved-line" points={points(savedSteps(plan, submitted, until))} />
-        {plan.deadline_at && <Moment frame={frame} at={Date.parse(plan.deadline_at)} word="deadline" row={1} />}
+        {plan.deadline_at && <Moment frame={frame} at={due} word="deadline" row={1} />}
         <Moment frame={frame} at={until} word={ended === null ? 'now' : 'ended'} row={0} />
       </svg>
     </figure>
@@ -87,8 +88,8 @@ function PlanLegend({ has_net, has_fan, has_first, bands }: { has_net: boolean; 
       <Line name="Saved work" means="work that complete checkpoints hold" line="saved-line" />
       {has_net && <Line name="Safety net" means="below this line, on-demand nodes must run to keep the deadline" line="net-line" />}
       <Line name="All work" means="training time of the whole job" line="all-work" />
-      {has_fan && <li title="80 of 100 simulated runs end in it; the line is P50"><svg width="18" height="12" aria-hidden="true"><path className="fan" d="M0,12 L12,0 H18 z" /></svg>Forecast, P10 to P90</li>}
-      {has_first && <li title="the first forecast of this job, to compare with what has happened"><svg width="18" height="12" aria-hidden="true"><path className="fan-first" d="M1,11 L12,1 H17 z" /></svg>First forecast</li>}
+      {has_fan && <li title="80 of 100 simulated runs end in it; the line is P50"><svg width="18" height="12" aria-hidden="true"><rect className="fan" x="1" y="1" width="16" height="10" /></svg>Forecast, P10 to P90</li>}
+      {has_first && <li title="the first forecast of this job, to compare with what has happened"><svg width="18" height="12" aria-hidden="true"><rect className="fan-first" x="1" y="1" width="16" height="10" /></svg>First forecast</li>}
     </ul>
   )
 }

@@ -1,20 +1,7 @@
 // Forecast quantities as ranges from P10 to P90 around P50, on one scale, with vertical lines at given values.
 
+import { extentOfRanges, sideOf, type Limit, type Range } from './range-scale'
 import { useWidth } from './width'
-
-export interface Range {
-  name: string
-  p10: number
-  p50: number
-  p90: number
-}
-
-export interface Limit {
-  name: string
-  value: number
-  /** An actual value instead of a limit. */
-  is_actual?: true
-}
 
 interface RangesProps {
   ranges: Range[]
@@ -31,23 +18,24 @@ const CHARACTER = 6.2
 
 export function Ranges({ ranges, limits, label, format }: RangesProps) {
   const [box, width] = useWidth<HTMLDivElement>()
-  const left = width < 480 ? 84 : 128
-  const values = [...ranges.flatMap(({ p10, p90 }) => [p10, p90]), ...limits.map(({ value }) => value)]
-  const [low, high] = [values.reduce((a, b) => Math.min(a, b), Infinity), values.reduce((a, b) => Math.max(a, b), -Infinity)]
+  const left = width < 480 ? 106 : 128
+  const extent = extentOfRanges(ranges, limits)
+  const { low, high } = extent
   const room = Math.max(1, width - left - 2 * RIM)
   const x = (value: number) => left + RIM + (room * (value - low)) / Math.max(1e-9, high - low)
   const height = HEAD * limits.length + ROW * ranges.length
-  if (values.length === 0) return null
   return (
     <div ref={box}>
       <svg className="ranges" width={width} height={height} role="img" aria-label={`${label}: ${[...ranges.map((one) => rangeWords(one, format)), ...limits.map(({ name, value }) => `${name} ${format(value)}`)].join('; ')}`}>
         {limits.map(({ name, value, is_actual }, row) => {
-          const words = `${name} ${format(value)}`
-          const has_room = x(value) + words.length * CHARACTER < width
+          const side = sideOf(value, extent)
+          const words = `${side === 'left' ? '← ' : ''}${name} ${format(value)}${side === 'right' ? ' →' : ''}`
+          const at = x(Math.max(low, Math.min(high, value)))
+          const has_room = at + words.length * CHARACTER < width
           return (
             <g key={name}>
-              <line className={is_actual ? 'actual' : 'limit'} x1={x(value)} x2={x(value)} y1={row * HEAD + 4} y2={height} />
-              <text className="tick" x={x(value) + (has_room ? 4 : -4)} y={row * HEAD + 14} textAnchor={has_room ? 'start' : 'end'}>{words}</text>
+              {side === null && <line className={is_actual ? 'actual' : 'limit'} x1={at} x2={at} y1={row * HEAD + 4} y2={height} />}
+              <text className="tick" x={at + (has_room ? 4 : -4)} y={row * HEAD + 14} textAnchor={has_room ? 'start' : 'end'}>{words}</text>
             </g>
           )
         })}

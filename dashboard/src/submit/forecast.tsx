@@ -4,7 +4,8 @@ import { useId, useRef, useState } from 'react'
 import { ResponseError } from '../api/client'
 import { usePlanPreview } from '../api/plans'
 import type { PlanAlternative, PlanPreview } from '../api/types'
-import { Ranges, RangeLegend, type Limit, type Range } from '../charts/ranges'
+import type { Limit, Range } from '../charts/range-scale'
+import { Ranges, RangeLegend } from '../charts/ranges'
 import { duration, many, measured, money, momentToMinute } from '../format'
 import { chance, Chance } from '../plans/chance'
 import { PlacesTable } from '../plans/places'
@@ -69,8 +70,11 @@ const BUDGET = fieldOf('max_cost_usd')
 function Sliders({ file, parsed: { values }, preview, change }: Omit<ForecastProps, 'settled'> & { preview: PlanPreview }) {
   const deadline_s = secondsOf(values.deadline ?? '', Date.now())
   const budget_usd = Number(values.max_cost_usd) || null
-  const deadline = deadlineScale(preview.work_s, deadline_s)
-  const budget = budgetScale(preview.alternatives, budget_usd)
+  // The scales do not shrink while a slider moves.
+  const reach = useRef({ deadline_s: 0, budget_usd: 0 })
+  reach.current = { deadline_s: Math.max(reach.current.deadline_s, deadline_s ?? 0), budget_usd: Math.max(reach.current.budget_usd, budget_usd ?? 0) }
+  const deadline = deadlineScale(preview.work_s, reach.current.deadline_s)
+  const budget = budgetScale(preview.alternatives, reach.current.budget_usd)
   return (
     <div className="form">
       <Slider label="Deadline" scale={deadline} value={deadline_s} is_disabled={values.deadline === undefined} words={(value) => `${duration(1000 * value)} after the submission`}
@@ -99,7 +103,7 @@ function Slider({ label, scale, value, is_disabled, words, change }: SliderProps
       <label htmlFor={id}>{label}</label>
       <input id={id} type="range" min={scale.step} max={scale.most + scale.step} step={scale.step} value={positionOf(value, scale)} disabled={is_disabled}
         aria-valuetext={text} aria-describedby={`${id}-hint`} onChange={(event) => change(valueAt(Number(event.target.value), scale))} />
-      <output htmlFor={id}>{text}</output>
+      <strong aria-hidden="true">{text}</strong>
       <small id={`${id}-hint`}>{is_disabled ? 'Set by several keys: change it in the file.' : 'Changes the file. At the right end: none.'}</small>
     </div>
   )

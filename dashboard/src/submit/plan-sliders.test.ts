@@ -18,16 +18,16 @@ it('writes durations that the job file accepts', () => {
 })
 
 it('reaches four times the work, and the present deadline', () => {
-  expect(deadlineScale(31 * 3600, null)).toEqual({ step: 3600, most: 124 * 3600 })
-  expect(deadlineScale(60, null)).toEqual({ step: 5, most: 240 })
+  expect(deadlineScale(31 * 3600, 0)).toEqual({ step: 3600, most: 124 * 3600 })
+  expect(deadlineScale(60, 0)).toEqual({ step: 5, most: 240 })
   expect(deadlineScale(3600, 30 * 3600).most).toBe(30 * 3600)
 })
 
 it('reaches beyond the cost of the alternatives in round steps', () => {
-  expect(budgetScale([costs(900, 'ours'), costs(400, 'on_demand'), costs(300, 'spot')], null)).toEqual({ step: 5, most: 600 })
-  expect(budgetScale([costs(400, 'ours')], null).most).toBe(600)
+  expect(budgetScale([costs(900, 'ours'), costs(400, 'on_demand'), costs(300, 'spot')], 0)).toEqual({ step: 5, most: 600 })
+  expect(budgetScale([costs(400, 'ours')], 0).most).toBe(600)
   expect(budgetScale([costs(1, 'on_demand')], 250).most).toBe(250)
-  expect(budgetScale([], null).most).toBeGreaterThan(0)
+  expect(budgetScale([], 0).most).toBeGreaterThan(0)
 })
 
 it('has a position for no limit above the highest value', () => {

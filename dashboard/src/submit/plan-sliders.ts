@@ -34,17 +34,17 @@ export function spanText(seconds: number): string {
 }
 
 /** Deadlines up to a multiple of the work, or up to the present one. */
-export function deadlineScale(work_s: number, present_s: number | null): Scale {
-  const wanted = Math.max(LONGEST * work_s, present_s ?? 0, 1)
+export function deadlineScale(work_s: number, present_s: number): Scale {
+  const wanted = Math.max(LONGEST * work_s, present_s, 1)
   const step = STEPS_S.find((one) => wanted / one <= POSITIONS) ?? 7 * 86_400
   return { step, most: step * Math.ceil(wanted / step) }
 }
 
 /** Budgets in USD up to a multiple of what the job would cost, or up to the present one. */
-export function budgetScale(alternatives: PlanAlternative[], present_usd: number | null): Scale {
+export function budgetScale(alternatives: PlanAlternative[], present_usd: number): Scale {
   const others = alternatives.filter(({ name }) => name !== 'ours')
   const dearest = Math.max(0, ...(others.length > 0 ? others : alternatives).map(({ cost_micros }) => cost_micros.p90)) / 1e6
-  const wanted = Math.max(DEAREST * dearest, present_usd ?? 0, 0.01)
+  const wanted = Math.max(DEAREST * dearest, present_usd, 0.01)
   const unit = 10 ** Math.floor(Math.log10(wanted / POSITIONS))
   const step = [1, 2, 5, 10].map((n) => Number((n * unit).toPrecision(6))).find((one) => wanted / one <= POSITIONS) ?? wanted
   return { step, most: Number((step * Math.ceil(wanted / step - 1e-9)).toPrecision(12)) }

@@ -77,7 +77,8 @@ export function AttemptsView({ bill, events, choices }: { bill: Bill; events: Jo
         <div className="row">
           <PhaseLegend phases={names} />
           <MarkLegend lanes={lanes} />
-          {choices.length > 0 && <ul className="key" aria-label="Legend of the plan"><BandItems bands={choices} /></ul>}
+          {/* Waiting is in the legend of the phases. */}
+          {choices.length > 0 && <ul className="key" aria-label="Legend of the plan"><BandItems bands={choices.filter(({ capacity }) => capacity !== 'waiting')} /></ul>}
         </div>
         {zoomed ? (
           <button type="button" onClick={() => zoom(null)}>
