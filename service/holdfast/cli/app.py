@@ -43,6 +43,7 @@ GROUPS: Final = {
     },
     "Planning and cost": {
         "render": "render.render",
+        "plan": "planning.plan.plan",
         "advise": "planning.advice.advise",
         "prices": "prices.prices",
         "what-if": "planning.advice.app",

@@ -140,6 +140,7 @@ def _end_jobs(client: Client) -> None:
             "training",
             "degraded",
             "recovering",
+            "moving",
             "pausing",
             "paused",
             "stopping",

@@ -85,7 +85,12 @@ _EXTRA_OPTIONS: Final[Mapping[str, str]] = {
     "opsgenie": "&:info=new&:success=new",
 }
 _FAILURES: Final = frozenset(
-    {NotificationKind.FAILED, NotificationKind.SAVING_FAILED, NotificationKind.CLEANUP_FAILED}
+    {
+        NotificationKind.FAILED,
+        NotificationKind.SAVING_FAILED,
+        NotificationKind.CLEANUP_FAILED,
+        NotificationKind.NO_CAPACITY,
+    }
 )
 _SUCCESSES: Final = frozenset(
     {

@@ -22,6 +22,8 @@ NotificationKindName = Literal[
     "failed",
     "cancelled",
     "cleanup_failed",
+    "late",
+    "no_capacity",
     "budget",
 ]
 

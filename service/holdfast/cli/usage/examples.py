@@ -46,6 +46,11 @@ EXAMPLES: Final = {
         "holdfast render train.yaml --launcher slurm > train.sbatch",
         "holdfast render train.yaml --launcher torchrun --host 10.0.0.4 --host 10.0.0.5",
     ),
+    "plan": (
+        "holdfast plan train.yaml",
+        "holdfast plan train.yaml --deadline 48h --max-cost 600 --work 31h",
+        "holdfast plan bert-large",
+    ),
     "advise": ("holdfast advise --params 7B", "holdfast advise --params 350M --deadline 5h"),
     "prices": (
         "holdfast prices --accelerator A100:8",

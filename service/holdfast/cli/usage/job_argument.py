@@ -67,7 +67,7 @@ def _all_resolved(ctx: typer.Context, value: list[str]) -> list[str]:
         return [resolve(client, text) for text in value]
 
 
-def _completions(incomplete: str) -> list[tuple[str, str]]:
+def completed_jobs(incomplete: str) -> list[tuple[str, str]]:
     """Return ids and names that begin with a text, newest job first; empty without a service."""
     logging.disable()  # A warning would appear in the prompt.
     try:
@@ -88,7 +88,7 @@ JobId = Annotated[
         metavar="JOB",
         help="Id or name of the job.",
         callback=_resolved,
-        autocompletion=_completions,
+        autocompletion=completed_jobs,
     ),
 ]
 OtherJobId = Annotated[
@@ -97,7 +97,7 @@ OtherJobId = Annotated[
         metavar="OTHER",
         help="Id or name of the job to compare with it.",
         callback=_resolved,
-        autocompletion=_completions,
+        autocompletion=completed_jobs,
     ),
 ]
 JobIds = Annotated[
@@ -106,7 +106,7 @@ JobIds = Annotated[
         metavar="JOB...",
         help="Ids or names of ended jobs.",
         callback=_all_resolved,
-        autocompletion=_completions,
+        autocompletion=completed_jobs,
     ),
 ]
 JobOption = Annotated[
@@ -116,6 +116,6 @@ JobOption = Annotated[
         metavar="JOB",
         help="Deliveries to the targets in the file of this job, by id or name.",
         callback=_resolved,
-        autocompletion=_completions,
+        autocompletion=completed_jobs,
     ),
 ]

@@ -24,12 +24,16 @@ from holdfast.domain.events import (
     Finished,
     GuardTripped,
     LimitsChanged,
+    Moved,
+    MoveRequested,
     NodeLost,
     NodeReplaced,
     NodesReady,
     Outcome,
     Paused,
     PauseRequested,
+    PlanFact,
+    Planned,
     PriceChanged,
     RanksReplaced,
     RanksRestarted,
@@ -42,6 +46,7 @@ from holdfast.domain.events.values import NodeGroup
 from holdfast.domain.jobfile.limits import MICROS_PER_USD
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobs.job import IN_TRAINING, Job, State, hosting_text, node_names
+from holdfast.domain.planning.plan_sentences import ChosenNodes, choice_sentence, percent
 
 CAUSE_TEXT: Final = {
     Cause.PREEMPTED: "preempted",
@@ -50,6 +55,7 @@ CAUSE_TEXT: Final = {
     Cause.LAUNCHER_FORGOT: "lost by the launcher",
     Cause.USER_ERROR: "the program failed",
     Cause.PAUSED: "nodes released for a pause",
+    Cause.MOVED: "nodes released for a move",
     Cause.ENDED: "its program ended",
 }
 NODE_CAUSE_TEXT: Final = {
@@ -76,6 +82,7 @@ def timeline(job: Job, facts: Sequence[Event], account: Bill) -> list[Sentence]:
     spec = _spec(facts)
     happened = [
         *_request_sentences(facts),
+        *(Sentence(fact.at, _plan_text(fact)) for fact in facts if isinstance(fact, PlanFact)),
         *_denial_sentences(facts, attempts),
         *(
             sentence
@@ -143,6 +150,17 @@ def _change_text(fact: LimitsChanged | DrillRequested) -> str:
     node = f"node group {fact.group}" if fact.group else node
     how = f"with {fact.notice_s:g} s of notice" if fact.notice_s else "without notice"
     return f"Drill requested{who}: preempt {node} {how}."
+
+
+def _plan_text(fact: PlanFact) -> str:
+    match fact:
+        case Planned():
+            late = f"; {percent(fact.forecast.late)} late" if fact.forecast and fact.net_at else ""
+            return f"Plan: {choice_sentence(ChosenNodes.of_plan(fact), since=False)}{late}."
+        case MoveRequested(reason=reason):
+            return f"Move requested: {reason}. Asked the worker to save."
+        case Moved(launch=launch):
+            return f"Launch {launch} has ended: the next one may be requested."
 
 
 def _limit_text(limit: object) -> str:

@@ -149,6 +149,8 @@ class Planned(EventBase):
     policy_version: Count
     market: MarketState
     forecast: PlanForecast | None = None
+    warns: bool = False
+    """Whether the deadline has become doubtful with this plan, of which users are notified."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

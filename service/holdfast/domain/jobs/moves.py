@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -15,6 +15,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.lifecycle import advance
+from holdfast.domain.jobs.plan_status import with_warning
 
 _UNPLANNED: Final = frozenset({State.MOVING, State.PAUSING, State.PAUSED, State.STOPPING, State.ENDED})  # fmt: skip
 """States in which the next launch is not chosen yet."""
@@ -63,7 +64,7 @@ def replan(job: Job, now: datetime, planner: JobPlanner) -> Planned | None:
         is_continued = CONTINUED.get(planned.reason) is planned.capacity
         if is_same_place and (before.reason is planned.reason or is_continued):
             return None
-    return planner.with_forecast(job, planned)
+    return with_warning(before, planner.with_forecast(job, planned))
 
 
 def ms_until_look(job: Job, now: datetime, planner: JobPlanner) -> int | None:
@@ -104,6 +105,30 @@ def planned_placement(job: Job) -> LaunchPlacement | None:
     if plan is None or plan.capacity is None:
         return None
     return LaunchPlacement(capacity=plan.capacity, places=plan.places)
+
+
+def denied_everywhere(job: Job, zones: Sequence[str]) -> int | None:
+    """Index of the denial with which every on-demand place of the newest launch has denied nodes.
+
+    None if a place is left, or the launch asks for spot nodes, whose denials are usual. `zones` are those of all its denials in order.
+    """
+    placement = job.placement
+    if placement is None or placement.capacity is not CapacityType.ON_DEMAND:
+        return None
+    left = {*placement.places}
+    for number, zone in enumerate(zones):
+        left -= {place for place in left if _is_at(zone, place)}
+        if not left:
+            return number
+    return None
+
+
+def _is_at(zone: str, place: str) -> bool:
+    """Whether a denied zone is in a place, or around it."""
+    cloud, *where = place.partition("#")[0].split("/")
+    parts = zone.lower().split("/")
+    parts = parts[1:] if parts[0] == cloud else parts
+    return all(mine == its for mine, its in zip(parts, where, strict=False))
 
 
 def move_sentence(job: Job) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 
 from holdfast.domain.events import (
     CapacityType,
@@ -33,11 +34,20 @@ class PlanStatus:
     changeover_s: float = 0.0
     late: float | None = None
     """Probability of missing the deadline; None if it was not forecast."""
+    is_doubtful: bool = False
+    """Whether users were notified that the deadline may be missed, and it has not become likely again."""
 
     @property
     def waits(self) -> bool:
         """Whether the job waits for spot nodes because it can afford to."""
         return self.capacity is not CapacityType.ON_DEMAND
+
+
+DOUBTFUL: Final = 0.1
+"""Probability of missing the deadline at which users are notified.
+A lower value warns of what mostly turns out well; a higher value warns too late to act."""
+CALM: Final = 0.05
+"""Probability below which the next warning is possible again. A higher value warns again and again."""
 
 
 def plan_after(before: PlanStatus | None, event: Planned) -> PlanStatus:
@@ -53,7 +63,25 @@ def plan_after(before: PlanStatus | None, event: Planned) -> PlanStatus:
         net_at=event.net_at,
         changeover_s=event.changeover_s,
         late=event.forecast.late if event.forecast else None,
+        is_doubtful=event.warns or (is_doubtful(before) and not _is_calm(event)),
     )
+
+
+def with_warning(before: PlanStatus | None, planned: Planned) -> Planned:
+    """A plan with a forecast; it warns if users are to be notified of a doubtful deadline."""
+    forecast = planned.forecast
+    if forecast is None or forecast.late < DOUBTFUL or is_doubtful(before):
+        return planned
+    return replace(planned, warns=True)
+
+
+def is_doubtful(plan: PlanStatus | None) -> bool:
+    """Whether users know that the deadline may be missed."""
+    return plan is not None and plan.is_doubtful
+
+
+def _is_calm(event: Planned) -> bool:
+    return event.forecast is not None and event.forecast.late < CALM
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from holdfast.domain.events import (
     PREEMPTION_CAUSES,
+    CapacityDenied,
     CapacityLost,
     Cause,
     CleanupFailed,
@@ -20,9 +21,11 @@ from holdfast.domain.events import (
     NodeReplaced,
     Outcome,
     Paused,
+    Planned,
     SavingFailed,
     TrainingStarted,
 )
+from holdfast.domain.planning.plan_sentences import ChosenNodes, choice_sentence, moment, percent
 
 
 class NotificationKind(StrEnum):
@@ -43,6 +46,10 @@ class NotificationKind(StrEnum):
     CANCELLED = "cancelled"
     CLEANUP_FAILED = "cleanup_failed"
     """Nodes may still be billed."""
+    LATE = "late"
+    """The deadline of a planned job has become doubtful."""
+    NO_CAPACITY = "no_capacity"
+    """A planned job needs on-demand nodes, and no place has any."""
     BUDGET = "budget"
     """A percentage of a budget is spent."""
     TEST = "test"
@@ -52,9 +59,11 @@ class NotificationKind(StrEnum):
 NOTIFYING_EVENTS: Final = frozenset(
     cls.__name__
     for cls in (
+        CapacityDenied,
         CapacityLost,
         NodeLost,
         NodeReplaced,
+        Planned,
         TrainingStarted,
         SavingFailed,
         GuardTripped,
@@ -144,6 +153,22 @@ def _describe(event: Event) -> tuple[NotificationKind, str] | None:  # noqa: PLR
             return NotificationKind.CLEANUP_FAILED, _with_detail(
                 "may still have billed nodes", detail
             )
+        case Planned() | CapacityDenied():
+            return _describe_plan(event)
+        case _:
+            return None
+
+
+def _describe_plan(event: Planned | CapacityDenied) -> tuple[NotificationKind, str] | None:
+    match event:
+        case CapacityDenied(is_everywhere=True, zone=zone, detail=detail):
+            words = f"has found no on-demand nodes in any of its places, last in {zone}; the launcher keeps trying"
+            return NotificationKind.NO_CAPACITY, _with_detail(words, detail)
+        case Planned(warns=True, forecast=forecast) if forecast:
+            end = moment(forecast.end_p50, event.at)
+            chosen = choice_sentence(ChosenNodes.of_plan(event), since=False)
+            late = f"misses its deadline in {percent(forecast.late)} of simulated runs, and ends about {end} ({chosen})"
+            return NotificationKind.LATE, late
         case _:
             return None
 
@@ -152,8 +177,8 @@ def _describe_capacity(
     event: CapacityLost | NodeLost | NodeReplaced,
 ) -> tuple[NotificationKind, str] | None:
     match event:
-        case CapacityLost(cause=Cause.PAUSED):
-            return None  # `Paused` follows and contains the reason.
+        case CapacityLost(cause=Cause.PAUSED | Cause.MOVED):
+            return None  # `Paused` follows and contains the reason; a move is part of a plan.
         case CapacityLost(cause=cause, detail=detail) if cause in PREEMPTION_CAUSES:
             what = "was preempted" if cause is Cause.PREEMPTED else "lost a node"
             what = "was preempted in a drill" if event.drill else what
