@@ -10,7 +10,7 @@ import type { JobPlan, PlanChoice, PlanPreview } from './types'
 const PLAN_MS = 30_000
 
 /** The plan of a job with all its choices. */
-export const usePlan = (id: string, live: boolean, enabled = true): Query<JobPlan> =>
+export const usePlan = (id: string, live: boolean, enabled: boolean): Query<JobPlan> =>
   useQuery({
     queryKey: ['job', id, 'plan'],
     enabled,

@@ -88,7 +88,7 @@ export default function SubmitPage() {
               </Labelled>
             </div>
           </Section>
-          {(parsed.has_plan || parsed.values.deadline) && <Forecast file={file} parsed={parsed} settled={settled} change={change} />}
+          {(parsed.has_plan || parsed.values.deadline) && <Forecast file={file} parsed={parsed} settled={settled} simulated={['local', 'simulated'].includes(rendered.data?.engine ?? '')} change={change} />}
           <Section title="Price">
             {has_groups ? <Estimate rendered={rendered} /> : <PriceNow accelerators={priced.accelerators ?? ''} infra={priced.infra ?? ''} nodes={Math.max(1, Number(priced.num_nodes) || 1)} />}
           </Section>

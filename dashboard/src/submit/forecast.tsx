@@ -24,10 +24,12 @@ interface ForecastProps {
   parsed: ParsedJobFile
   /** The submission after a pause in typing. */
   settled: Submission
+  /** Whether nothing would be billed. */
+  simulated: boolean
   change: (file: string) => void
 }
 
-export function Forecast({ file, parsed, settled, change }: ForecastProps) {
+export function Forecast({ file, parsed, settled, simulated, change }: ForecastProps) {
   const [work, setWork] = useState('')
   const is_asked = parsed.has_plan || work !== ''
   const query = usePlanPreview(is_asked ? { ...settled, ...(!parsed.has_plan && { work }) } : null)
@@ -51,7 +53,7 @@ export function Forecast({ file, parsed, settled, change }: ForecastProps) {
       {newest.current && <Sliders file={file} parsed={parsed} preview={newest.current} change={change} />}
       {!is_asked ? <p className="note">Enter the work to see what the deadline needs.</p>
         : query.error ? (flaws.length > 0 ? <Refusals sentences={flaws.map(({ pointer, message }) => `${pointer} ${message}`)} /> : <ErrorMessage error={query.error} retry={() => void query.refetch()} />)
-          : <Loaded query={query}>{(preview) => <Outcome preview={preview} />}</Loaded>}
+          : <Loaded query={query}>{(preview) => <Outcome preview={preview} simulated={simulated} />}</Loaded>}
     </Section>
   )
 }
@@ -67,7 +69,7 @@ const DEADLINE = fieldOf('deadline')
 const BUDGET = fieldOf('max_cost_usd')
 
 /** Both write into the job file, as the fields of the form do. */
-function Sliders({ file, parsed: { values }, preview, change }: Omit<ForecastProps, 'settled'> & { preview: PlanPreview }) {
+function Sliders({ file, parsed: { values }, preview, change }: Omit<ForecastProps, 'settled' | 'simulated'> & { preview: PlanPreview }) {
   const deadline_s = secondsOf(values.deadline ?? '', Date.now())
   const budget_usd = Number(values.max_cost_usd) || null
   // The scales do not shrink while a slider moves.
@@ -111,11 +113,12 @@ function Slider({ label, scale, value, is_disabled, words, change }: SliderProps
 
 const NAMES: Record<PlanAlternative['name'], string> = { ours: 'Plan', spot: 'Spot only', on_demand: 'On demand only' }
 
-function Outcome({ preview }: { preview: PlanPreview }) {
+function Outcome({ preview, simulated }: { preview: PlanPreview; simulated: boolean }) {
   const { clock } = usePreferences()
   const { alternatives, deadline_at, budget_micros } = preview
   const budget: Limit[] = budget_micros === null ? [] : [{ name: 'budget', value: budget_micros }]
   const deadline: Limit[] = deadline_at ? [{ name: 'deadline', value: Date.parse(deadline_at) }] : []
+  const dollars = (micros: number) => `${simulated ? '~' : ''}${money(micros)}`
   const times = ({ name, end_at }: PlanAlternative): Range => ({ name: NAMES[name], p10: Date.parse(end_at.p10), p50: Date.parse(end_at.p50), p90: Date.parse(end_at.p90) })
   return (
     <>
@@ -126,18 +129,18 @@ function Outcome({ preview }: { preview: PlanPreview }) {
           <RangeLegend />
           <figure>
             <figcaption className="small">Cost</figcaption>
-            <Ranges label="Cost" ranges={alternatives.map(({ name, cost_micros }): Range => ({ name: NAMES[name], ...cost_micros }))} limits={budget} format={money} />
+            <Ranges label="Cost" ranges={alternatives.map(({ name, cost_micros }): Range => ({ name: NAMES[name], ...cost_micros }))} limits={budget} format={dollars} />
           </figure>
           <figure>
             <figcaption className="small">End</figcaption>
             <Ranges label="End" ranges={alternatives.map(times)} limits={deadline} format={(at) => momentToMinute(at, clock)} />
           </figure>
-          <Table name="alternatives" caption="Forecast of the plan and its alternatives" columns={columnsOf(preview)} rows={alternatives} keyOf={({ name }) => name} />
+          <Table name="alternatives" caption="Forecast of the plan and its alternatives" columns={columnsOf(preview, simulated)} rows={alternatives} keyOf={({ name }) => name} />
         </>
       )}
       {preview.notes.map((note) => <p key={note} className="note">{note}</p>)}
       <p className="note">{basisWords(preview)}</p>
-      {preview.places.length > 0 && <PlacesTable name="planned" places={preview.places} />}
+      {preview.places.length > 0 && <PlacesTable name="planned" places={preview.places} simulated={simulated} />}
     </>
   )
 }
@@ -149,9 +152,9 @@ function basisWords({ observations, changeover_s, changeover_samples, on_demand_
   return `Rests on ${many(observations, 'observation')} of the places, ${many(alternatives[0]?.runs ?? 0, 'simulated run')} of the policy ${policy}, ${start}${wait}.`
 }
 
-const columnsOf = ({ deadline_at, budget_micros }: PlanPreview): Column<PlanAlternative>[] => [
+const columnsOf = ({ deadline_at, budget_micros }: PlanPreview, simulated: boolean): Column<PlanAlternative>[] => [
   { name: 'choice', title: 'Nodes', value: ({ name }) => NAMES[name], cell: ({ name }) => <strong>{NAMES[name]}</strong> },
-  { name: 'cost_usd', title: 'Cost', numeric: true, by: 'P50: half of the simulated runs cost at most this', value: ({ cost_micros }) => cost_micros.p50 / 1e6, cell: ({ cost_micros }) => <Money micros={cost_micros.p50} /> },
+  { name: 'cost_usd', title: 'Cost', numeric: true, by: 'P50: half of the simulated runs cost at most this', value: ({ cost_micros }) => cost_micros.p50 / 1e6, cell: ({ cost_micros }) => <Money micros={cost_micros.p50} simulated={simulated} /> },
   { name: 'cost_range', title: 'P10 to P90', value: ({ cost_micros }) => cost_micros.p90 / 1e6, cell: ({ cost_micros }) => `${money(cost_micros.p10)} to ${money(cost_micros.p90)}` },
   { name: 'end_at', title: 'End', by: 'P50: half of the simulated runs end by then', value: ({ end_at }) => end_at.p50, cell: ({ end_at }) => <At at={end_at.p50} brief /> },
   { name: 'end_p90', title: 'P90', by: '90 of 100 simulated runs end by then', value: ({ end_at }) => end_at.p90, cell: ({ end_at }) => <At at={end_at.p90} brief /> },

@@ -46,7 +46,7 @@ function Shown({ job }: { job: Job }) {
   const bill = useBill(job.id, live)
   const events = useEvents(job.id)
   const series = useSeriesNames(job.id, live)
-  const plan = usePlan(job.id, live, job.is_planned)
+  const plan = usePlan(job.id, live, Boolean(job.is_planned))
   const now = useNow(NOW_MS)
   const attempts = bill.data?.attempts ?? []
   const choices = bandsOf(plan.data?.choices ?? [], attempts, job.ended_at ? Date.parse(job.ended_at) : now)

@@ -35,9 +35,9 @@ function Shown({ job, plan, attempts, now }: Omit<PlanProps, 'query'> & { plan: 
       {plan.next && <p className="note">{plan.next}</p>}
       <Details plan={plan} is_over={ended !== null} />
       <PlanChart plan={plan} attempts={attempts} submitted={Date.parse(job.submitted_at)} ended={ended} now={now} />
-      <Forecasts plan={plan} ended={ended} />
+      <Forecasts plan={plan} ended={ended} simulated={job.simulated} />
       <Table name="choices" caption="Choices" columns={CHOICES} rows={plan.choices} keyOf={(one) => one.at} />
-      {plan.places_now.length > 0 && <PlacesTable name="places" places={plan.places_now} />}
+      {plan.places_now.length > 0 && <PlacesTable name="places" places={plan.places_now} simulated={job.simulated} />}
     </>
   )
 }
@@ -68,7 +68,7 @@ const Detail = ({ name, children }: { name: string; children: ReactNode }) => <d
 const slackWords = (slack_s: number): string => (slack_s < 0 ? `−${duration(-1000 * slack_s)}` : duration(1000 * slack_s))
 
 /** The first forecast and the present one, beside what has happened. */
-function Forecasts({ plan, ended }: { plan: JobPlan; ended: number | null }) {
+function Forecasts({ plan, ended, simulated }: { plan: JobPlan; ended: number | null; simulated: boolean }) {
   const { clock } = usePreferences()
   const { forecast, first_forecast, deadline_at, budget_micros, paid_micros } = plan
   const made = [...(first_forecast ? [{ name: 'First forecast', of: first_forecast }] : []), ...(forecast && forecast.at !== first_forecast?.at ? [{ name: 'Newest', of: forecast }] : [])]
@@ -81,7 +81,7 @@ function Forecasts({ plan, ended }: { plan: JobPlan; ended: number | null }) {
       <div className="columns">
         <figure>
           <figcaption className="small">Cost</figcaption>
-          <Ranges label="Forecast of the cost" ranges={made.map(({ name, of }): Range => ({ name, ...of.cost_micros }))} limits={cost} format={money} />
+          <Ranges label="Forecast of the cost" ranges={made.map(({ name, of }): Range => ({ name, ...of.cost_micros }))} limits={cost} format={(micros) => `${simulated ? '~' : ''}${money(micros)}`} />
         </figure>
         <figure>
           <figcaption className="small">End</figcaption>
