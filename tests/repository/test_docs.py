@@ -19,6 +19,7 @@ from holdfast.cli.app import app
 from holdfast.domain.billing.bill import Phases
 from holdfast.domain.events import KINDS, Cause, Guard, Outcome
 from holdfast.domain.jobfile.parser import Overrides, parse_job_file
+from holdfast.domain.jobfile.plan import PlanSpec
 from holdfast.domain.jobfile.resources import Recovery, Resources
 from holdfast.domain.jobfile.spec import (
     Checkpoint,
@@ -201,6 +202,7 @@ def test_every_job_file_field_is_documented() -> None:
         (HoldfastBlock, "holdfast"),
         (Checkpoint, "holdfast.checkpoint"),
         (Limits, "holdfast.limits"),
+        (PlanSpec, "holdfast.plan"),
     ):
         for name, field in model.model_fields.items():
             word = field.alias or name

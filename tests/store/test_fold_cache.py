@@ -130,7 +130,17 @@ def test_fold_version_matches_the_cached_fields() -> None:
     assert [item.name for item in fields(RateSchedule)] == ["steps"]
     assert [item.name for item in fields(SaveHealth)] == ["guarantee", "interval", "trouble"]
     assert [item.name for item in fields(PlanStatus)] == [
-        *("at", "capacity", "places", "reason", "since", "net_at", "changeover_s", "late"),
+        *(
+            "at",
+            "capacity",
+            "places",
+            "reason",
+            "since",
+            "net_at",
+            "changeover_s",
+            "late",
+            "is_doubtful",
+        ),
     ]
     assert [item.name for item in fields(Pace)] == [
         *("steps", "ms", "interval_ms", "attempt", "from_step", "since"),

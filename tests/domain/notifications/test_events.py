@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -9,7 +10,9 @@ import pytest
 from holdfast.api.schemas.notifications import NotificationKindName
 from holdfast.domain.events import (
     KINDS,
+    CapacityDenied,
     CapacityLost,
+    CapacityType,
     Cause,
     CleanupFailed,
     Event,
@@ -17,8 +20,12 @@ from holdfast.domain.events import (
     Guard,
     GuardTripped,
     LaunchRequested,
+    MarketState,
     Outcome,
     Paused,
+    PlanForecast,
+    Planned,
+    PlanReason,
     SavingFailed,
     TrainingStarted,
 )
@@ -33,6 +40,17 @@ from support.events import DAWN, node_lost, node_replaced
 SAVING = SavingFailed(
     at=DAWN, attempt=1, step=9, failures=3, safe_step=5, policy=OnFailure.STOP, detail="full"
 )
+
+DENIED = CapacityDenied(at=DAWN, zone="us-east-1", is_everywhere=True)
+DOUBTFUL = Planned(
+    at=DAWN, capacity=CapacityType.SPOT, places=("aws/us-east-1",), reason=PlanReason.SPOT_IS_AVAILABLE, remaining_s=60.0,
+    slack_s=3600.0, net_at=DAWN, changeover_s=10.0, policy="holdfast", policy_version=1, warns=True,
+    market=MarketState(at=DAWN, places=(), tick_s=60.0, changeover_s=10.0),
+    forecast=PlanForecast(
+        runs=128, cost_p10_usd=1.0, cost_p50_usd=1.0, cost_p90_usd=1.0, end_p10=DAWN, end_p50=DAWN, end_p90=DAWN, late=0.12,
+        over_budget=0.0, preemptions=0.0, lost_work_s=0.0,
+    ),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -53,6 +71,8 @@ SAVING = SavingFailed(
         (Finished(at=DAWN, outcome=Outcome.FAILED, exit_code=3), "failed", "failed with exit code 3"),
         (Finished(at=DAWN, outcome=Outcome.CANCELLED, detail="by ada"), "cancelled", "was cancelled: by ada"),
         (CleanupFailed(at=DAWN, detail="node-1"), "cleanup_failed", "may still have billed nodes: node-1"),
+        (DENIED, "no_capacity", "has found no on-demand nodes in any of its places, last in us-east-1; the launcher keeps trying"),
+        (DOUBTFUL, "late", "misses its deadline in 12 % of simulated runs, and ends about 12:00Z (spot in us-east-1: 1.0 h of slack)"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
@@ -70,6 +90,9 @@ def test_notifying_events_have_kind_and_text(event: Event, kind: str, text: str)
         LaunchRequested(at=DAWN, launch=1),
         TrainingStarted(at=DAWN, attempt=1, step=0),
         CapacityLost(at=DAWN, attempt=1, cause=Cause.PAUSED),
+        CapacityLost(at=DAWN, attempt=1, cause=Cause.MOVED),
+        replace(DOUBTFUL, warns=False),
+        replace(DENIED, is_everywhere=False),
     ],
 )
 def test_routine_events_do_not_notify(event: Event) -> None:

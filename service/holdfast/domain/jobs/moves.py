@@ -117,7 +117,9 @@ def denied_everywhere(job: Job, zones: Sequence[str]) -> int | None:
         return None
     left = {*placement.places}
     for number, zone in enumerate(zones):
-        left -= {place for place in left if _is_at(zone, place)}
+        around = {place: place.count("/") for place in placement.places if _is_at(zone, place)}
+        # A denial belongs to the most specific place: it has no cloud, so that it would be at any place that names only one.
+        left -= {place for place, depth in around.items() if depth == max(around.values())}
         if not left:
             return number
     return None

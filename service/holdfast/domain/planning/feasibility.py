@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,8 +15,6 @@ HOPELESS: Final = 0.9
 """Share of simulated runs that miss a limit from which on no plan can keep it.
 A lower value refuses jobs that luck would finish; a higher value accepts jobs that waste their money."""
 DEADLINE, BUDGET = "#/holdfast/limits/deadline", "#/holdfast/limits/max_cost_usd"
-_ZONE_ID: Final = re.compile(r"[a-z]{2,4}\d-az\d+")
-"""A zone id of AWS, which differs from the name of the zone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,13 +109,10 @@ def _place_issues(market: MarketState) -> Iterator[ValidationIssue]:
     for place in market.places:
         if _is_sold(place):
             continue
-        zone = place.name.rsplit("/", 1)[-1]
-        way_out = "correct its name, name other nodes, or remove it"
-        if _ZONE_ID.fullmatch(zone):
-            way_out = f"{zone} is the id of a zone: write its name, such as us-east-1a"
         yield ValidationIssue(
             "#/resources",
-            f"name {place.name}, where nobody sells such nodes: no price is known, and no job has run there; {way_out}",
+            f"name {place.name}, where nobody sells such nodes: no price is known, and no job has run there; correct its "
+            "name, name other nodes, or remove it",
         )
     if not market.places:
         yield ValidationIssue(
