@@ -49,8 +49,10 @@ def test_dashboard_and_service_have_the_same_pages() -> None:
 def keys_of(record: str) -> set[str]:
     """The keys of a record in the dashboard's module of names."""
     source = (ROOT / "dashboard/src/phases.ts").read_text()
-    (body,) = re.findall(rf"^(?:export )?const {record}\b.*?= {{\n(.*?)^}}", source, re.M | re.S)
-    return set(re.findall(r"^  (\w+): ", body, re.M))
+    (body,) = re.findall(
+        rf"^(?:export )?const {record}\b.*?= {{\n(.*?)^}}", source, re.MULTILINE | re.DOTALL
+    )
+    return set(re.findall(r"^  (\w+): ", body, re.MULTILINE))
 
 
 def test_dashboard_names_every_state_and_cause() -> None:

@@ -130,7 +130,15 @@ def plan_events() -> list[Event]:
         saved(1.5 * hours, step=110),
         saved(2.5 * hours, step=230),
         lost(2.9 * hours),
-        planned(4.9 * hours, on_demand, PlanReason.SAFETY_NET, left_h=6.2, late=0.11, end_h=11.5, usd=75.0),  # fmt: skip
+        planned(
+            4.9 * hours,
+            on_demand,
+            PlanReason.SAFETY_NET,
+            left_h=6.2,
+            late=0.11,
+            end_h=11.5,
+            usd=75.0,
+        ),
         MoveRequested(at=at(4.9 * hours + 1), reason="moving to on-demand nodes at local/local-a"),
         Moved(at=at(4.9 * hours + 5), launch=1),
         _launched(4.9 * hours + 6, 2, on_demand),

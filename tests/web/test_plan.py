@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from itertools import cycle
 from typing import Any, Literal
 
 import pytest
+from holdfast.domain.events import CapacityType, PlanReason
 from playwright.sync_api import Locator, Page, expect
 from support.events import at, finished
-from support.plan_events import NOW_S, moved_away, plan_events, plan_submission
+from support.plan_events import NOW_S, moved_away, plan_events, plan_submission, planned
 from support.simulated_service import JOB_FILE, SimulatedService
 from web.axe import violations
 from web.expected_numbers import dollars
@@ -148,6 +150,37 @@ def test_plan_of_an_ended_job_shows_its_end(
     assert violations(page) == []
 
 
+@pytest.mark.full
+def test_job_that_is_not_planned_yet_says_so(world: SimulatedService, url: str, page: Page) -> None:
+    page.clock.set_fixed_time(at(0))
+    world.services.journal.submit("job-1", plan_submission())
+    plan = plan_of(world, "job-1")
+
+    page.goto(f"{url}/jobs/job-1?tab=plan")
+
+    tab = page.get_by_role("tabpanel", name="Plan")
+    expect(tab.get_by_text(plan["sentence"], exact=True).first).to_be_visible()
+    expect(tab).to_contain_text("No forecast yet")
+    expect(rows(page, "Choices")).to_have_count(0)
+    assert violations(page) == []
+
+
+@pytest.mark.full
+def test_all_choices_of_a_long_job_are_listed(
+    world: SimulatedService, url: str, job: str, page: Page
+) -> None:
+    more = [
+        planned(NOW_S + n, kind, PlanReason.LEAST_EXPECTED_COST)
+        for n, kind in zip(range(1, 151), cycle((None, CapacityType.SPOT)), strict=False)
+    ]
+    world.services.journal.append(world.services.journal.read(job), more)
+
+    page.goto(f"{url}/jobs/{job}?tab=plan")
+
+    table = page.get_by_role("table", name="Choices", exact=True)
+    expect(table).to_have_attribute("aria-rowcount", str(1 + 2 + len(more)))
+
+
 def test_job_without_a_plan_has_no_plan_tab(world: SimulatedService, url: str, page: Page) -> None:
     job = world.submit(JOB_FILE)["id"]
 
@@ -182,9 +215,7 @@ def test_submit_page_forecasts_a_planned_file(
 
 
 @pytest.mark.full
-def test_sliders_change_the_file_by_keyboard(
-    world: SimulatedService, url: str, page: Page
-) -> None:
+def test_sliders_change_the_file_by_keyboard(world: SimulatedService, url: str, page: Page) -> None:
     page.clock.set_fixed_time(world.clock.now())
     page.goto(f"{url}/submit")
     file = page.get_by_role("textbox", name="Job file")
@@ -210,6 +241,27 @@ def test_sliders_change_the_file_by_keyboard(
     expect(budget).to_have_attribute("aria-valuetext", "none")
     expect(file).not_to_have_value(re.compile("max_cost_usd"))
     expect(deadline).to_be_enabled()
+
+
+@pytest.mark.full
+def test_refused_plan_is_submitted_after_confirmation(
+    world: SimulatedService, url: str, page: Page
+) -> None:
+    page.clock.set_fixed_time(world.clock.now())
+    late = FILE.replace("48h", "1h")
+    refused = world.http.post("/v1/jobs", json={"task": late})
+    assert refused.status_code == 422
+    page.goto(f"{url}/submit")
+    page.get_by_role("textbox", name="Job file").fill(late)
+
+    page.get_by_role("button", name="Submit", exact=True).click()
+
+    expect(page.get_by_role("alert")).to_contain_text(refused.json()["detail"])
+    assert world.http.get("/v1/jobs").json()["jobs"] == []
+    page.get_by_label("Submit even if no plan can keep the limits").check()
+    page.get_by_role("button", name="Submit", exact=True).click()
+    expect(page.get_by_role("heading", level=1, name="due")).to_be_visible()
+    expect(page.get_by_role("tab", name="Plan")).to_be_visible()
 
 
 @pytest.mark.full
