@@ -45,11 +45,18 @@ class Markets:
     """The markets of all jobs of a service. Thread-safe."""
 
     def __init__(
-        self, engine: SqlEngine, prices: PriceCatalog, launchers: Mapping[Engine, Launcher]
+        self,
+        engine: SqlEngine,
+        prices: PriceCatalog,
+        launchers: Mapping[Engine, Launcher],
+        *,
+        tick_s: float = TICK_S,
     ) -> None:
+        """`tick_s`: interval of decisions about jobs, where no recorded market has its own."""
         self._observations = PlaceObservations(engine)
         self._prices = prices
         self._launchers = launchers
+        self._tick_s = tick_s
         self._cache = _Cache()
 
     def state(self, spec: JobSpec, now: datetime) -> MarketState:
@@ -58,7 +65,7 @@ class Markets:
         market = MarketState(
             at=now,
             places=(),
-            tick_s=TICK_S,
+            tick_s=self._tick_s,
             changeover_s=starting.changeover_s,
             changeover_samples=starting.samples,
             on_demand_wait_s=starting.on_demand_wait_s,

@@ -151,7 +151,8 @@ def build(
     secrets_of = _secrets(engine, secret)
     journal.rebuild_stale()
     Projection(engine).catch_up()
-    planners = Planners(Markets(engine, around.prices, launchers))
+    markets = Markets(engine, around.prices, launchers, tick_s=settings.plan_every_s)
+    planners = Planners(markets)
     reconciler = _reconciler(
         around, intervals, worker_url, journal, leases, tokens, secrets_of, planners
     )
