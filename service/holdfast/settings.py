@@ -145,6 +145,10 @@ class Settings(BaseSettings):
     look_every_s: float = Field(default=1.0, gt=0, le=600)
     """Seconds between two polls of a live job. A lower value adds calls to launchers; a higher
     value detects events later."""
+    plan_every_s: float = Field(default=600.0, ge=10, le=3600)
+    """Seconds between two decisions about the nodes of a job with a plan, and the time that a
+    decision may cost it. A lower value moves jobs for short gaps in the market; a higher value
+    requests on-demand nodes earlier."""
     restart_s: float = Field(default=30.0, ge=0, le=1800)
     """Seconds before a failed program is restarted, on local nodes and on Slurm; doubled with each
     further failure, up to 30 minutes. A lower value fails again while the cause lasts; a higher

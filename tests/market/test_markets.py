@@ -131,6 +131,13 @@ def test_prices_are_the_lowest_of_all_nodes(open_markets: OpenMarkets) -> None:
     assert {place.priced_at for place in state.places} == {AS_OF}
 
 
+def test_jobs_are_planned_every_ten_minutes_or_as_set(engine: SqlEngine) -> None:
+    catalog = ListedPrices(TWO_ZONES)
+
+    assert Markets(engine, catalog, {}).state(job(), DAWN).tick_s == 600
+    assert Markets(engine, catalog, {}, tick_s=30).state(job(), DAWN).tick_s == 30
+
+
 def test_anywhere_costs_what_the_cheapest_place_does(open_markets: OpenMarkets) -> None:
     assert prices(open_markets(*TWO_ZONES).state(job(), DAWN)) == {"any": (16, 58, False)}
 

@@ -50,12 +50,18 @@ class Markets:
         prices: PriceCatalog,
         launchers: Mapping[Engine, Launcher],
         hints: CapacityHints | None = None,
+        *,
+        tick_s: float = TICK_S,
     ) -> None:
-        """`hints` None: providers are not asked for them."""
+        """`hints` None: providers are not asked for them.
+
+        `tick_s`: interval of decisions about jobs, where no recorded market has its own.
+        """
         self._observations = PlaceObservations(engine)
         self._prices = prices
         self._launchers = launchers
         self._hints = hints
+        self._tick_s = tick_s
         self._cache = _Cache()
 
     def state(self, spec: JobSpec, now: datetime) -> MarketState:
@@ -64,7 +70,7 @@ class Markets:
         market = MarketState(
             at=now,
             places=(),
-            tick_s=TICK_S,
+            tick_s=self._tick_s,
             changeover_s=starting.changeover_s,
             changeover_samples=starting.samples,
             on_demand_wait_s=starting.on_demand_wait_s,

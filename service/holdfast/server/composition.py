@@ -152,7 +152,8 @@ def build(
     clock, launchers, intervals = around.clock, around.launchers, poll_intervals(settings)
     journal, leases = _journal(engine, clock), LeaseTable(engine)
     secrets_of = _secrets(engine, secret)
-    planners = Planners(Markets(engine, around.prices, launchers, around.hints))
+    markets = Markets(engine, around.prices, launchers, around.hints, tick_s=settings.plan_every_s)
+    planners = Planners(markets)
     reconciler = _reconciler(
         around, intervals, worker_url, journal, leases, tokens, secrets_of, planners
     )

@@ -32,7 +32,12 @@ _SPOT_REASONS: Final = {
     PlanReason.CHEAPER_PLACE: "cheaper than the place before",
     PlanReason.AHEAD_OF_SCHEDULE: "progress is ahead of schedule",
     PlanReason.OVER_BUDGET: "on-demand nodes would exceed the budget",
+    PlanReason.ON_DEMAND_DENIED: "no place has on-demand nodes now",
 }
+WAITS: Final = frozenset(
+    {PlanReason.WAIT_FOR_SPOT, PlanReason.OVER_BUDGET, PlanReason.ON_DEMAND_DENIED}
+)
+"""Reasons for which a job waits for spot nodes that are not there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +65,7 @@ class ChosenNodes:
     @classmethod
     def of_plan(cls, planned: Planned) -> ChosenNodes:
         """The choice at the moment at which it was made."""
-        waits = planned.reason in {PlanReason.WAIT_FOR_SPOT, PlanReason.OVER_BUDGET}
+        waits = planned.reason in WAITS
         return cls(
             at=planned.at,
             since=planned.at,
