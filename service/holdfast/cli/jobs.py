@@ -58,7 +58,8 @@ Secrets = Annotated[
 Force = Annotated[
     bool,
     typer.Option(
-        "--force", help="Run on spot without checkpoints (progress is lost on preemption)."
+        "--force",
+        help="Run on spot without checkpoints (progress is lost on preemption), or with limits that no plan can keep.",
     ),
 ]
 

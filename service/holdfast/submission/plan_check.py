@@ -1,4 +1,4 @@
-"""The plan of a new job: how much work it has, its forecast, and whether any plan can keep its limits."""
+"""The plan of a new job: its work, its forecast, and whether any plan can keep its limits."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class PlanCheck:
 
 
 def check_plan(services: Services, spec: JobSpec, caller: Caller) -> PlanCheck:
-    """Forecast a new job, and check its limits; only a note for a job with a deadline and no plan.
+    """Forecast a new job, and check its limits; without a plan, at most a note on its deadline.
 
     Raises:
         BadJobFile: it is unknown how much work there is.

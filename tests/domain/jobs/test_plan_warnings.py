@@ -36,7 +36,7 @@ PLANNED = Planned(
 ON_DEMAND, SPOT = CapacityType.ON_DEMAND, CapacityType.SPOT
 
 
-def test_users_are_warned_once_until_the_deadline_is_likely_again() -> None:
+def test_users_are_warned_once_of_a_doubtful_deadline() -> None:
     status: PlanStatus | None = None
     warned = []
     for late in (0.02, 0.12, 0.5, 0.08, None, 0.2, 0.04, 0.1):

@@ -68,6 +68,9 @@ def test_on_demand_nodes_name_work_deadline_and_loss() -> None:
     assert sentence == (
         "on-demand since 14:20Z: 9.1 h of work left, 9.6 h until the deadline, a lost spot node would cost 0.6 h"
     )
+    assert choice_sentence(chosen(ON_DEMAND, has_nodes=False)).startswith(
+        "waiting for on-demand since 14:20Z: "
+    )
 
 
 def test_spot_nodes_name_place_and_slack() -> None:

@@ -23,7 +23,7 @@ router = Router(prefix="/v1", tags=["plans"])
 
 @router.post("/plans", response_model=PlanPreviewOut)
 def preview_plan(body: PlanIn, services: TheServices, caller: TheCaller) -> PlanPreviewOut:
-    """Forecast cost and end of a job file: with its plan, on spot nodes only, and on-demand only.
+    """Forecast cost and end of a job file, beside spot nodes only and on-demand nodes only.
 
     Nothing is stored. A file without `plan` is planned as if it had one.
     """
@@ -50,7 +50,7 @@ def show_plan(
     ] = None,
     limit: Annotated[int, Query(ge=1, le=500, description="Number of choices.")] = 100,
 ) -> JobPlanOut:
-    """Show the plan of a job: the present choice and why, what would change it, the forecast, and all choices."""
+    """Show the plan of a job: its choice, the reason, the forecast, and earlier choices."""
     facts = services.journal.events(job.id)
     spec = JobSpec.from_stored(services.journal.submission(job.id).spec).with_limits(job.limits)
     now = services.clock.now()

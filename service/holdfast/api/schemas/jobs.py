@@ -79,7 +79,7 @@ class CloneIn(Schema):
     limits: LimitsIn = Field(default_factory=LimitsIn, description="Changed limits.")
     force: StrictBool = Field(
         default=False,
-        description="Run on spot without checkpoints (progress is lost on preemption).",
+        description="Run on spot without checkpoints (progress is lost on preemption), or with limits that no plan can keep.",
     )
 
 
@@ -148,7 +148,8 @@ class TaskIn(Schema):
     )
     force: StrictBool = Field(
         default=False,
-        description="Run on spot without checkpoints (progress is lost on preemption); adds a note.",
+        description="Run on spot without checkpoints (progress is lost on preemption), or with limits that no plan can "
+        "keep; adds a note.",
     )
     checkout: CheckoutIn | None = Field(
         default=None, description="Git checkout of `workdir`, for the manifest."

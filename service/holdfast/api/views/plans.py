@@ -1,4 +1,4 @@
-"""Views of plans: the forecast of a job file, and the plan of a job with its earlier choices."""
+"""Views of plans: forecasts of job files, and plans of jobs with their earlier choices."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ from holdfast.submission.plan_check import PlanPreview
 MAX_POINTS: Final = 500
 """Points of the progress of a job. A lower value hides checkpoints; a higher value draws what a screen cannot show."""
 _LEAVING: Final = {
-    State.QUEUED: "queued: its plan is made before its first launch",
     State.MOVING: "moving: the nodes of the last choice are given back",
     State.PAUSING: "pausing: a plan is made again after the pause",
     State.PAUSED: "paused: a plan is made again after the pause",

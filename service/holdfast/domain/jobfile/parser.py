@@ -122,7 +122,10 @@ def _load(text: str) -> tuple[dict[str, Any], dict[str, yaml.Node]]:
 
 
 def _with_values(raw: dict[str, Any], key: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge values over those of a block below `holdfast`, unless the file's are invalid and reported as such."""
+    """Merge values over those of a block below `holdfast`.
+
+    Unless the file's are invalid and reported as such.
+    """
     block = raw.get("holdfast") or {}
     written = block.get(key) or {} if isinstance(block, dict) else None
     if not isinstance(written, dict):

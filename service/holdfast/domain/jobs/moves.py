@@ -108,7 +108,7 @@ def planned_placement(job: Job) -> LaunchPlacement | None:
 
 
 def denied_everywhere(job: Job, zones: Sequence[str]) -> int | None:
-    """Index of the denial with which every on-demand place of the newest launch has denied nodes.
+    """Index of the denial with which all on-demand places of the newest launch have denied.
 
     None if a place is left, or the launch asks for spot nodes, whose denials are usual. `zones` are those of all its denials in order.
     """

@@ -1,4 +1,4 @@
-"""Whether any plan can keep the deadline and the budget of a job, before it is submitted. Pure."""
+"""Whether any plan can keep the deadline and the budget of a new job. Pure."""
 
 from __future__ import annotations
 

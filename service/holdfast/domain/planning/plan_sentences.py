@@ -94,7 +94,8 @@ def choice_sentence(chosen: ChosenNodes, *, since: bool = True) -> str:
     when = f" since {moment(chosen.since, chosen.at)}" if since else ""
     match chosen.capacity:
         case CapacityType.ON_DEMAND:
-            return f"on-demand{when}: {_on_demand_reason(chosen)}"
+            waits = "waiting for " * (not chosen.has_nodes)
+            return f"{waits}on-demand{when}: {_on_demand_reason(chosen)}"
         case CapacityType.SPOT if chosen.has_nodes:
             return f"spot in {chosen.place}{when}: {_spot_reason(chosen)}"
         case CapacityType.SPOT:
