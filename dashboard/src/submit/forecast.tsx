@@ -17,7 +17,7 @@ import { Table, type Column } from '../ui/table'
 import { At } from '../ui/time'
 import type { Submission } from './commands'
 import { FIELDS, PLAN_WORK, withValue, type Field, type ParsedJobFile } from './job-file'
-import { budgetScale, deadlineScale, positionOf, secondsOf, spanText, valueAt, type Scale } from './plan-sliders'
+import { budgetScale, deadlineScale, sliderPosition, secondsOf, spanText, valueAt, type Scale } from './plan-sliders'
 
 interface ForecastProps {
   file: string
@@ -103,7 +103,7 @@ function Slider({ label, scale, value, is_disabled, words, change }: SliderProps
   return (
     <div className="field slider">
       <label htmlFor={id}>{label}</label>
-      <input id={id} type="range" min={scale.step} max={scale.most + scale.step} step={scale.step} value={positionOf(value, scale)} disabled={is_disabled}
+      <input id={id} type="range" min={scale.step} max={scale.most + scale.step} step={scale.step} value={sliderPosition(value, scale)} disabled={is_disabled}
         aria-valuetext={text} aria-describedby={`${id}-hint`} onChange={(event) => change(valueAt(Number(event.target.value), scale))} />
       <strong aria-hidden="true">{text}</strong>
       <small id={`${id}-hint`}>{is_disabled ? 'Set by several keys: change it in the file.' : 'Changes the file. At the right end: none.'}</small>

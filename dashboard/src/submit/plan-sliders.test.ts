@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import type { PlanAlternative } from '../api/types'
-import { budgetScale, deadlineScale, positionOf, secondsOf, spanText, valueAt } from './plan-sliders'
+import { budgetScale, deadlineScale, sliderPosition, secondsOf, spanText, valueAt } from './plan-sliders'
 
 const costs = (p90: number, name: PlanAlternative['name']) => ({ name, cost_micros: { p10: 0, p50: 0, p90: p90 * 1e6 } }) as PlanAlternative
 
@@ -32,9 +32,9 @@ it('reaches beyond the cost of the alternatives in round steps', () => {
 
 it('has a position for no limit above the highest value', () => {
   const scale = { step: 5, most: 600 }
-  expect(positionOf(null, scale)).toBe(605)
+  expect(sliderPosition(null, scale)).toBe(605)
   expect(valueAt(605, scale)).toBeNull()
   expect(valueAt(600, scale)).toBe(600)
-  expect(positionOf(1, scale)).toBe(5)
+  expect(sliderPosition(1, scale)).toBe(5)
   expect(valueAt(0.3, { step: 0.1, most: 2 })).toBe(0.3)
 })

@@ -51,7 +51,7 @@ export function budgetScale(alternatives: PlanAlternative[], present_usd: number
 }
 
 /** The position of a value; that for no limit is one step above the highest value. */
-export const positionOf = (value: number | null, { step, most }: Scale): number => (value === null ? most + step : Math.max(step, Math.min(most, value)))
+export const sliderPosition = (value: number | null, { step, most }: Scale): number => (value === null ? most + step : Math.max(step, Math.min(most, value)))
 
 /** The value of a position; null for no limit. */
 export const valueAt = (position: number, { step, most }: Scale): number | null => (position > most + step / 2 ? null : Number((step * Math.round(position / step)).toPrecision(12)))
