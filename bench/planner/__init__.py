@@ -3,5 +3,6 @@
 See README.md.
 
     speed        job-hours for each second of CPU time
+    outlook      CPU time of forecasts of a job
     estimate     usual chances of a change, from directories of recordings
 """

@@ -1,4 +1,4 @@
-"""Measures the planner's replays, or estimates its constants. See README.md."""
+"""Measures the planner's replays and forecasts, or estimates its constants. See README.md."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from holdfast.domain.planning.beliefs import USUAL_LOSS, USUAL_RETURN
 
 from planner.estimate import estimate, read_places
+from planner.outlook import outlook_times
 from planner.speed import measured
 
 RECORDINGS = Path(__file__).parents[2] / "tests" / "data" / "spot_traces" / "aws_2022_10_26"
@@ -31,6 +32,11 @@ def main() -> None:
     print(f"{'policy':24} {'job-hours per CPU-second':>25} {'CPU-seconds':>12}")
     for name, speed, cpu_s in measured(traces, arguments.rows):
         print(f"{name:24} {speed:25,.0f} {cpu_s:12.2f}", flush=True)
+    print(f"\n{'forecasts of 48 h of work':50} {'CPU-seconds':>12}")
+    for places, sees_all in ((1, True), (3, True), (3, False), (5, False)):
+        sight = "all" if sees_all else "own"
+        for name, cpu_s in outlook_times(places, sees_all=sees_all):
+            print(f"{f'places {places}, sight {sight}: {name}':50} {cpu_s:12.2f}", flush=True)
 
 
 def _print_estimate(sources: list[str]) -> None:

@@ -35,9 +35,7 @@ def upgrade() -> None:
     )
     op.create_index("ix_place_observations_until", "place_observations", ["until"])
     op.create_index("ix_place_observations_job_id", "place_observations", ["job_id"])
-    op.create_index(
-        "ix_place_observations_source_place", "place_observations", ["source", "place"]
-    )
+    op.create_index("ix_place_observations_source_place", "place_observations", ["source", "place"])
     op.create_table(
         "trace_imports",
         sa.Column("name", sa.Text(), nullable=False),

@@ -48,6 +48,7 @@ open              GET /assets/{name}
 ++333333 ++333333 POST /v1/users
 ++333333 ++333333 PATCH /v1/users/{user}
 ++333333 ++333333 GET /v1/audit
+++333333 ++333333 POST /v1/traces
 ++333333 ++333333 POST /v1/launches/{key}/stop
 ++333333 ++333333 GET /v1/audit/verdict
 worker            POST /v1/jobs/{job_id}/muster
@@ -65,6 +66,8 @@ address           POST /v1/jobs/{job_id}/nudge/{secret}
 ++++++++ ++++++++ GET /v1/what-if/loss
 ++++++++ ++++++++ GET /v1/what-if/cadence
 ++++++++ ++++++++ GET /v1/advice
+++++++++ ++++++++ GET /v1/traces
+++++++++ ++++++++ GET /v1/traces/export
 ++++++++ ++++++++ POST /v1/render
 ++++++++ ++++++++ GET /v1/jobs
 ++++++++ ++++++++ GET /v1/stream

@@ -202,6 +202,7 @@ def test_notice_bounds_the_lost_work(
         (("--zones", "all"), "--zones all: write apart or together"),
         (("--sight", "none"), "--sight none: write all or own"),
         (("--policy", "gredy"), "--policy gredy: no such policy; did you mean greedy?"),
+        (("--max-cost", "0"), "--max-cost 0.0: write USD above 0"),
         (("--lost-work", "much"), "--lost-work much: write a time such as"),
         (("--notice", "2"), "--notice 2: write a time such as"),
         (("--rows", "/nowhere/rows.csv"), "--rows /nowhere/rows.csv: No such file or directory"),
@@ -310,3 +311,16 @@ def test_recordings_of_a_folder_are_read_by_name() -> None:
     body = json.loads(simulate(*args, *PRICE, "--json"))
 
     assert [one["name"] for one in body["traces"]] == sorted(p.stem for p in AWS_2022.iterdir())
+
+
+def test_fastest_keeps_to_its_budget(tmp_path: Path) -> None:
+    zone = write(tmp_path / "zone.json", [0] * 6 + [1] * 60)
+    args = (zone, *JOB, *PRICE, "--policy", "fastest", "--starts", 1, "--json")
+
+    bodies = [json.loads(simulate(*args, *more)) for more in ((), ("--max-cost", 4))]
+
+    assert [body["settings"]["max_cost_usd"] for body in bodies] == [None, 4.0]
+    hours = [body["results"][0]["finish_h"]["mean"] for body in bodies]
+    costs = [body["results"][0]["cost_usd"]["mean"] for body in bodies]
+    assert hours[0] < hours[1]
+    assert costs[1] <= 4.0 < costs[0]

@@ -24,7 +24,7 @@ from fault_injection.faulty_ports import (
     run_without_waiting,
 )
 from holdfast.controller.reconciler import PollIntervals, Reconciler
-from holdfast.domain.events import Cause, Event, Submitted
+from holdfast.domain.events import Cause, Event, MarketState, PlaceState, Submitted
 from holdfast.domain.jobfile.limits import Limits
 from holdfast.domain.jobfile.parser import parse_job_file
 from holdfast.domain.jobfile.spec import Engine as Kind
@@ -33,6 +33,7 @@ from holdfast.domain.jobs import commands
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.lifecycle import advance, create_job
 from holdfast.domain.jobs.observation import LaunchStatus, Observation
+from holdfast.domain.planning.placement import PlacementPlanner
 from holdfast.domain.simulation.spot_market import MarketParameters
 from holdfast.errors import (
     BadLimits,
@@ -42,6 +43,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.launchers.simulated import Failure, LauncherBehavior, SimulatedCloud, SimulatedProgram
+from holdfast.market.planners import Planners
 from holdfast.rendering import render
 from holdfast.store.identity.service_tokens import ServiceTokens
 from holdfast.store.journal import Journal
@@ -55,6 +57,65 @@ LIVE = frozenset({LaunchStatus.WAITING, LaunchStatus.UP})
 TICK_S = 0.000_001
 """Time between two events, so that no two events have the same time."""
 PACE = PollIntervals(poll_every_s=5.0, lease_s=10.0)
+
+
+class RestlessPlanners(Planners):
+    """Planners over a market that changes every few seconds and is known by chance."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._tick_s = rng.choice([2.0, 7.0, 30.0])
+        self._sees_all = rng.random() < 0.5
+        self._on_demand_wait_s = rng.choice([0.0, 10.0])
+        self._seed = rng.random()
+        self._policies = {}
+
+    def plan_of_job(self) -> dict[str, Any]:
+        """The plan of a new job file."""
+        names = ["threshold", "uniform-progress", "greedy", "holdfast", "on-demand"]
+        margin = self._rng.choice(["0", "20s"])
+        if self._rng.random() < 0.2:
+            return {"objective": "fastest", "work": "100s", "margin": margin}
+        on_demand = self._rng.random() < 0.9
+        return {
+            "work": "100s",
+            "policy": self._rng.choice(names),
+            "margin": margin,
+            "on_demand": on_demand,
+        }
+
+    def of(self, spec: JobSpec, now: datetime) -> PlacementPlanner | None:
+        """The planner of a job, without a forecast."""
+        plan = spec.holdfast.plan
+        if plan is None:
+            return None
+        market = MarketState(
+            at=now,
+            places=tuple(self._place(name, now) for name in ("local/local-a", "local/local-b")),
+            tick_s=self._tick_s,
+            changeover_s=10.0,
+            on_demand_wait_s=self._on_demand_wait_s,
+            sees_all=self._sees_all,
+        )
+        policy = self.policy(plan.policy_name if plan.on_demand else "spot")
+        return PlacementPlanner(plan, spec.holdfast.limits, market, policy)
+
+    async def prepare(self, spec: JobSpec, now: datetime) -> PlacementPlanner | None:
+        """As `of`, without a thread, which steps of this service do not have."""
+        return self.of(spec, now)
+
+    def _place(self, name: str, now: datetime) -> PlaceState:
+        tick = int(now.timestamp() // (3 * self._tick_s))
+        draw = random.Random(f"{self._seed} {name} {tick}")
+        return PlaceState(
+            name=name,
+            region=name,
+            spot_usd_per_hour=draw.choice([0.5, 0.6]),
+            on_demand_usd_per_hour=1.5,
+            is_available=draw.random() < 0.5,
+            seen_at=now,
+            age_s=draw.choice([0.0, 4000.0]),
+        )
 
 
 @dataclass
@@ -73,8 +134,12 @@ class Replica:
 class FaultyService:
     """Jobs, replicas and a cloud, with the faults between them."""
 
-    def __init__(self, seed: int, engine: Engine, faulty_engine: Engine) -> None:
+    def __init__(
+        self, seed: int, engine: Engine, faulty_engine: Engine, *, has_plans: bool = False
+    ) -> None:
+        """`has_plans`: most jobs have plans, over a market that changes every few seconds."""
         self.rng = random.Random(seed)
+        self.planners = RestlessPlanners(random.Random(seed)) if has_plans else None
         self.chances = FaultChances(self.rng)
         self.clock = FixedClock()
         self.faulty_engine = faulty_engine
@@ -139,6 +204,7 @@ class FaultyService:
                 intervals=PACE,
                 worker_url="http://127.0.0.1",
                 secrets=Secrets(self.faulty_engine, b"secret"),
+                planners=self.planners,
             )
         )
 
@@ -205,7 +271,11 @@ class FaultyService:
         job_id = f"job-{len(self.folds)}"
         resources = {"infra": "local", "use_spot": self.rng.random() < 0.9}
         store = {"store": "s3://bucket/prefix"} if self.rng.random() < 0.8 else None
-        block = {"checkpoint": store, "limits": self._limits()}
+        block: dict[str, Any] = {"checkpoint": store, "limits": self._limits()}
+        if self.planners and store and self.rng.random() < 0.9:
+            resources["use_spot"] = True
+            block["plan"] = self.planners.plan_of_job()
+            block["limits"] = {"deadline": self.rng.choice(["3m", "10m"]), **block["limits"]}
         fields = {"name": job_id, "run": "train", "resources": resources, "holdfast": block}
         spec = parse_job_file(yaml.safe_dump({**fields, "num_nodes": self.rng.randint(1, 3)})).spec
         body = spec.model_dump(mode="json")
@@ -352,7 +422,7 @@ def spans(launches: Sequence[Observation]) -> Iterator[Span]:
     """Yield the actual placements of a job over all launches, in order.
 
     Only the last launch can end the job; placements of earlier launches that the cloud ended were released
-    for a pause.
+    for a pause or a move.
     """
     attempt = 0
     for number, seen in enumerate(launches, 1):

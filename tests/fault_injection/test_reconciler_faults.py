@@ -13,6 +13,7 @@ import pytest
 from fault_injection.faulty_service import LIVE, FaultyService, spans
 from holdfast.domain.billing.bill import compute_bill
 from holdfast.domain.events import (
+    PREEMPTION_CAUSES,
     CancelRequested,
     CapacityLost,
     Cause,
@@ -21,10 +22,13 @@ from holdfast.domain.events import (
     GuardTripped,
     LaunchRequested,
     LeftReason,
+    Moved,
+    MoveRequested,
     NodesReady,
     Outcome,
     Paused,
     PauseRequested,
+    Planned,
     PreemptionNoticed,
     ResumeRequested,
     WorkerLeft,
@@ -35,7 +39,7 @@ from sqlalchemy import Engine
 from support.repetitions import FAULT_SEEDS
 
 MOVES = 120
-GIVEN_UP = {Cause.LAUNCHER_FORGOT, Cause.PAUSED}
+GIVEN_UP = {Cause.LAUNCHER_FORGOT, Cause.PAUSED, Cause.MOVED}
 """Causes of losses that the cloud does not report."""
 RESUMED_SWEEPS = 200
 """Sweeps after which users cancel unfinished jobs instead of resuming them."""
@@ -43,8 +47,8 @@ MAX_SWEEPS = 500
 """Sweeps after which all jobs must have ended once faults are disabled."""
 
 
-def run_scenario(seed: int, engines: list[Engine]) -> None:
-    service = FaultyService(seed, *engines)
+def run_scenario(seed: int, engines: list[Engine], *, has_plans: bool = False) -> FaultyService:
+    service = FaultyService(seed, *engines, has_plans=has_plans)
 
     for _ in range(MOVES):
         service.move()
@@ -54,6 +58,7 @@ def run_scenario(seed: int, engines: list[Engine]) -> None:
     for job_id in service.folds:
         _check_history(service, job_id)
         _check_bill(service, job_id)
+    return service
 
 
 def _run_until_ended(service: FaultyService) -> None:
@@ -80,10 +85,9 @@ def _check_history(service: FaultyService, job_id: str) -> None:
     assert [(e.attempt, e.at) for e in log if isinstance(e, NodesReady)] == [
         (span.attempt, span.ready_at) for span in actual
     ]
-    launches_and_pauses = [fact for fact in log if isinstance(fact, LaunchRequested | Paused)]
-    is_paused_at_end = bool(launches_and_pauses) and isinstance(
-        launches_and_pauses[-1], Paused
-    )  # The job was cancelled while it was paused.
+    begins_and_ends = [fact for fact in log if isinstance(fact, LaunchRequested | Paused | Moved)]
+    # The job was cancelled while it was paused, or waited.
+    is_paused_at_end = bool(begins_and_ends) and isinstance(begins_and_ends[-1], Paused | Moved)
     assert [(e.attempt, e.at) for e in log if isinstance(e, CapacityLost) and e.attempt] == [
         (span.attempt, span.ended_at) for span in actual if span.lost or is_paused_at_end
     ]
@@ -97,9 +101,9 @@ def _check_causes(log: list[Event], causes: dict[int, Cause | None]) -> None:
     stopping = False
     for fact in log:
         match fact:
-            case CancelRequested() | GuardTripped() | PauseRequested():
+            case CancelRequested() | GuardTripped() | PauseRequested() | MoveRequested():
                 stopping = True
-            case ResumeRequested():
+            case ResumeRequested() | Moved():
                 stopping = False
             case PreemptionNoticed(attempt=attempt):
                 warned |= set() if stopping else {attempt}
@@ -151,3 +155,36 @@ def test_history_and_bill_are_exact(fast_sqlite: list[Engine], seed: int) -> Non
 @pytest.mark.parametrize("seed", range(max(1, FAULT_SEEDS // 10)))
 def test_history_and_bill_are_exact_on_postgresql(postgresql: list[Engine], seed: int) -> None:
     run_scenario(seed, postgresql)
+
+
+@pytest.mark.parametrize("seed", range(FAULT_SEEDS))
+def test_jobs_with_plans_move_without_a_second_launch(fast_sqlite: list[Engine], seed: int) -> None:
+    service = run_scenario(seed, fast_sqlite, has_plans=True)
+
+    for job_id, job in service.folds.items():
+        log = [item.event for item in service.journal.events(job_id)]
+        _check_moves(log)
+        assert job.preemptions == sum(
+            fact.cause in PREEMPTION_CAUSES for fact in log if isinstance(fact, CapacityLost)
+        )
+
+
+def _check_moves(log: list[Event]) -> None:
+    """Each move ends one launch, and only a launch that asks for what its plan chose follows."""
+    planned: Planned | None = None
+    launch = 0
+    for fact in log:
+        match fact:
+            case Planned():
+                planned = fact
+            case LaunchRequested(launch=number, placement=placement):
+                assert number == launch + 1
+                launch = number
+                if planned:
+                    assert placement
+                    assert (placement.capacity, placement.places) == (
+                        planned.capacity,
+                        planned.places,
+                    )
+            case Moved(launch=number):
+                assert number == launch

@@ -141,6 +141,16 @@ def test_place_without_spot_has_no_spot_price(open_markets: OpenMarkets) -> None
     assert prices(state) == {"aws/us-west-2": (None, 66, False)}
 
 
+def test_zone_whose_price_has_only_an_id_has_the_highest(open_markets: OpenMarkets) -> None:
+    by_id = [replace(each, zone=f"use1-az{n}") for n, each in enumerate(TWO_ZONES[:2])]
+
+    state = open_markets(*by_id).state(job(ZONE), DAWN)
+
+    assert prices(state) == {ZONE: (20, 64, True)}
+    by_name = open_markets(TWO_ZONES[1]).state(job(ZONE), DAWN)
+    assert prices(by_name) == {ZONE: (None, None, False)}, "not sold in this zone"
+
+
 def test_place_where_nobody_sells_has_no_price(open_markets: OpenMarkets) -> None:
     state = open_markets(*TWO_ZONES).state(job("aws/eu-west-1"), DAWN)
 

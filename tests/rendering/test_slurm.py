@@ -337,6 +337,15 @@ def test_sbatch_options_do_not_replace_the_places(word: str, resources: dict[str
     }
 
 
+def test_option_replaces_the_only_partition_of_a_file() -> None:
+    config = {"slurm": {"sbatch_options": {"partition": "other"}}}
+    spec, task = parse(resources={"infra": "slurm/hpc/gpu"}, config=config)
+    placement = LaunchPlacement(capacity=CapacityType.ON_DEMAND, places=("slurm/hpc/gpu",))
+
+    for rendered in (task, render(spec.with_placement(placement)).task):
+        assert "--partition=other" in sbatch_options(rendered)
+
+
 def test_a_job_for_another_cluster_is_refused() -> None:
     _, task = parse(resources={"infra": "slurm/elsewhere"})
     launch = Launch(key="job-1", job_id="job", first_attempt=1, task=task, max_failures=1)

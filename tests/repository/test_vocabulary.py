@@ -103,6 +103,8 @@ VERBS = {
     "Enable",
     "Estimate",
     "Explain",
+    "Export",
+    "Import",
     "List",
     "Make",
     "Manage",
@@ -113,8 +115,8 @@ VERBS = {
     "Rebuild",
     "Remove",
     "Repeat",
-    "Replay",
     "Replace",
+    "Replay",
     "Restore",
     "Resume",
     "Revoke",
@@ -127,6 +129,7 @@ VERBS = {
     "Submit",
     "Upgrade",
     "Verify",
+    "Write",
 }
 """First words of help texts."""
 

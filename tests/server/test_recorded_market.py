@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast.cli.app import app
 from holdfast.clock import SIMULATION_START, SimulatedClock
 from holdfast.errors import BadRequest
 from holdfast.server.recorded_market import market_parameters, open_recording
 from holdfast.settings import SimulatedMarketSettings
+from typer.testing import CliRunner
 
 LATER = SIMULATION_START + timedelta(days=1)
 
@@ -122,3 +124,17 @@ def test_bad_folder_is_refused_with_a_sentence(
 
     assert message in str(refused.value)
     assert not list(home.iterdir())
+
+
+def test_service_with_a_bad_folder_does_not_start(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(home))
+    missing = tmp_path / "missing"
+
+    for words in (["serve"], ["serve", "--demo", "7"]):
+        refused = CliRunner().invoke(app, [*words, "--port", "0", "--market-trace", str(missing)])
+
+        assert isinstance(refused.exception, BadRequest)
+        expected = "--market-trace: a demo" if "--demo" in words else f"market trace {missing}: not"
+        assert refused.exception.detail.startswith(expected)

@@ -45,7 +45,7 @@ ADA = Actor(name="ada")
 HOUR_S = 3600
 NOW = at(40 * HOUR_S)
 STORE = "s3://bucket/prefix"
-KEPT_TABLES = {"ledgers", "ledger_shares", "ledger_hours", "ledger_placements", "launches", "submissions", "removed_jobs", "audit"}  # fmt: skip
+KEPT_TABLES = {"ledgers", "ledger_shares", "ledger_hours", "ledger_placements", "launches", "launch_starts", "place_observations", "submissions", "removed_jobs", "audit"}  # fmt: skip
 """Tables that may name a removed job."""
 
 

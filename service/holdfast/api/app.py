@@ -37,6 +37,7 @@ from holdfast.api.routes import (
     prices,
     prometheus,
     streams,
+    traces,
     workers,
 )
 from holdfast.api.routing import Route
@@ -75,6 +76,7 @@ _OF_MONEY = (
     prices.router,
     planning.router,
     plans.router,
+    traces.router,
 )
 _OF_PEOPLE = (
     identity.sessions_router,

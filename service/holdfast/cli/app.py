@@ -48,6 +48,7 @@ GROUPS: Final = {
         "prices": "prices.prices",
         "what-if": "planning.advice.app",
         "simulate": "planning.simulate.simulate",
+        "traces": "planning.traces.app",
         "bill": "billing.bill",
         "costs": "billing.costs",
         "preemptions": "preemptions.preemptions",

@@ -14,7 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from holdfast.domain.events import Finished, Outcome, Source
 from holdfast.domain.jobfile.spec import Engine, JobSpec, launcher_name
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.lifecycle import advance
+from holdfast.domain.jobs.moves import JobPlanner
 from holdfast.domain.jobs.reconcile import Effect, ReconcileContext, decide, ms_until_decision
 from holdfast.errors import (
     BadJobFile,
@@ -143,7 +144,7 @@ class Reconciler:
             journal=journal,
             leases=leases,
             clock=clock,
-            context=self._reconcile_context,
+            context=self._planned_context,
             lease_s=intervals.lease_s,
         )
 
@@ -193,7 +194,8 @@ class Reconciler:
             raise
         # After the observation, so that a worker's last reports are known before its end.
         job = self._ingest_reports(job)
-        plan = decide(job, seen, self._clock.now(), self._reconcile_context(job))
+        context = replace(self._reconcile_context(job), planner=await self._planner(job))
+        plan = decide(job, seen, self._clock.now(), context)
         job = self._journal.append(job, plan.record)
         match plan.effect:
             case Effect.SUBMIT:
@@ -203,6 +205,13 @@ class Reconciler:
             case None:
                 pass
         return job
+
+    async def _planner(self, job: Job) -> JobPlanner | None:
+        """The planner of a job over the market of this moment, for which clouds may be asked."""
+        if self._planners is None or self._spec(job.id).holdfast.plan is None:
+            return None
+        spec = self._spec(job.id).with_limits(job.limits)
+        return await self._planners.prepare(spec, self._clock.now())
 
     async def _submit(self, launcher: Launcher, job: Job) -> Job:
         try:
@@ -304,8 +313,13 @@ class Reconciler:
             has_store=spec.holdfast.checkpoint is not None,
             budgets=self._budget_balances(job),
             saves_on_cancel=launcher is None or launcher.saves_on_cancel,
-            planner=self._planners.of(spec, self._clock.now()) if self._planners else None,
         )
+
+    def _planned_context(self, job: Job) -> ReconcileContext:
+        """The context of a decision without an observation."""
+        spec = self._spec(job.id).with_limits(job.limits)
+        planner = self._planners.of(spec, self._clock.now()) if self._planners else None
+        return replace(self._reconcile_context(job), planner=planner)
 
     def _budget_balances(self, job: Job) -> tuple[BudgetBalance, ...]:
         """Balances of the budgets that pay for the job, cached for a few seconds.
@@ -395,7 +409,7 @@ class Reconciler:
         if job.state is State.PAUSED:
             return now + timedelta(seconds=self._intervals.poll_paused_every_s)
         pause_s = self._intervals.interval_s(engine, self._job_count(engine))
-        within_ms = ms_until_decision(job, now, self._reconcile_context(job))
+        within_ms = ms_until_decision(job, now, self._planned_context(job))
         if within_ms is not None:
             pause_s = min(pause_s, max(0, within_ms) / 1000)
         return now + timedelta(seconds=pause_s)

@@ -17,7 +17,7 @@ PRICES_FILE: Final = "prices.json"
 
 
 def read_traces(paths: Sequence[Path], gang: int = 1) -> Iterator[Trace]:
-    """Read the traces of files, and of all files in folders. `gang`: nodes that are needed at once.
+    """Read the traces of files and folders. `gang`: nodes that are needed at once.
 
     Raises:
         BadRequest: A file cannot be read, or a folder has none.
@@ -25,7 +25,7 @@ def read_traces(paths: Sequence[Path], gang: int = 1) -> Iterator[Trace]:
     from holdfast.domain.planning import traces  # noqa: PLC0415 - NumPy
 
     for path in paths:
-        for file in _files(path):
+        for file in trace_files(path):
             text = read_text(file)
             if file.suffix == ".csv":
                 yield from traces.parse_csv(file.name, text, gang)
@@ -54,7 +54,12 @@ def read_text(path: Path) -> str:
         raise BadRequest(f"{path}: not a text file") from error
 
 
-def _files(path: Path) -> Sequence[Path]:
+def trace_files(path: Path) -> Sequence[Path]:
+    """The files of traces in a folder by name, or the file itself.
+
+    Raises:
+        BadRequest: The folder cannot be read, or has none.
+    """
     if not path.is_dir():
         return [path]
     try:

@@ -6,11 +6,12 @@ Blocking, as clouds may be asked for prices.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from holdfast.domain.jobfile.accelerator_catalog import parse_accelerators
 from holdfast.domain.jobfile.resource_options import ResourceOption
+from holdfast.domain.planning.places import is_zone_id
 from holdfast.domain.pricing.quotes import PriceQuery, Quote, without_old
 from holdfast.ports import PriceCatalog
 
@@ -70,13 +71,16 @@ def _cheapest(
     option: ResourceOption, prices: PriceCatalog, now: datetime, *, is_spot: bool
 ) -> tuple[Quote, int] | None:
     _, zone = _region_and_zone(option)
-    here = [
-        (quote, micros)
-        for quote, micros in option_quotes(option, prices, now, is_spot=is_spot)
-        if zone is None or quote.zone in {None, zone}
-    ]
-    current = set(without_old((quote for quote, _ in here), now))
-    return min((each for each in here if each[0] in current), key=lambda e: e[1], default=None)
+    region = [*option_quotes(option, prices, now, is_spot=is_spot)]
+    current = set(without_old((quote for quote, _ in region), now))
+    found = [each for each in region if each[0] in current]
+    here = [each for each in found if zone is None or each[0].zone in {None, zone}]
+    if here:
+        return min(here, key=lambda each: each[1])
+    # SkyPilot's list has ids of zones, whose names only AWS tells: any of them may be this one.
+    unnamed = [each for each in found if is_zone_id(each[0].zone or "")]
+    quote, micros = max(unnamed, key=lambda each: each[1], default=(None, 0))
+    return (replace(quote, is_estimate=True), micros) if quote else None
 
 
 def _estimated(option: ResourceOption, prices: PriceCatalog, now: datetime) -> OptionPrices:

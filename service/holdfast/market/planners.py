@@ -5,6 +5,7 @@ One instance of each policy serves all jobs, because some keep tables that are e
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -16,18 +17,11 @@ from holdfast.domain.events import MarketState, PlanForecast, Planned
 from holdfast.domain.jobfile.plan import PlanSpec
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobs.job import Job
+from holdfast.domain.planning.backtest import POLICIES
 from holdfast.domain.planning.outlook import JobOutlook, alternatives, forecast
 from holdfast.domain.planning.placement import PlacementPlanner, PlanInputs
-from holdfast.domain.planning.policies import (
-    Fastest,
-    Greedy,
-    OnDemand,
-    SpotOnly,
-    Threshold,
-    UniformProgress,
-)
+from holdfast.domain.planning.policies import Fastest, SpotOnly
 from holdfast.domain.planning.situation import PlacementPolicy
-from holdfast.domain.planning.survival import Survival
 from holdfast.market.markets import Markets
 
 FORECAST_RUNS: Final = 128
@@ -35,11 +29,7 @@ FORECAST_RUNS: Final = 128
 A lower value makes its quantiles jump; a higher value delays the poll of a job whose plan changes."""
 
 _POLICIES: Final[Mapping[str, Callable[[], PlacementPolicy]]] = {
-    "holdfast": Survival,
-    "threshold": Threshold,
-    "uniform-progress": UniformProgress,
-    "greedy": Greedy,
-    "on-demand": OnDemand,
+    **{name: kind for name, kind in POLICIES.items() if kind},
     "fastest": Fastest,
     "spot": SpotOnly,
 }
@@ -56,14 +46,23 @@ class Planners:
 
     def of(self, spec: JobSpec, now: datetime) -> PlacementPlanner | None:
         """The planner of a job, whose limits are those of `spec`; None if it has no plan."""
-        plan = spec.holdfast.plan
-        if plan is None:
+        if spec.holdfast.plan is None:
             return None
+        return self.over(spec, self.markets.state(spec, now))
+
+    async def prepare(self, spec: JobSpec, now: datetime) -> PlacementPlanner | None:
+        """As `of`, in a thread."""
+        return await asyncio.to_thread(self.of, spec, now)
+
+    def over(self, spec: JobSpec, market: MarketState) -> PlacementPlanner:
+        """The planner of a job with a plan over a market, as of a recorded plan."""
+        plan = spec.holdfast.plan
+        assert plan, "the job has a plan"
         policy = self.policy(_policy_name(plan))
         return PlacementPlanner(
             plan_spec=plan,
             limits=spec.holdfast.limits,
-            market=self.markets.state(spec, now),
+            market=market,
             policy=policy,
             forecast=partial(_forecast, policy),
         )

@@ -2,7 +2,8 @@
 
 One transaction removes a job from every list and records the removal. The rest of its rows, and its files, are removed afterwards
 in small steps, each of which may be interrupted and repeated. The first event of the job, which names its store, is removed last.
-Rows of `ledgers`, `launches` and `submissions` stay: sums of costs are unchanged, and no launch becomes unknown.
+Rows of `ledgers`, `launches` and `submissions` stay: sums of costs are unchanged, and no launch becomes unknown. So do those of `place_observations` and
+`launch_starts`: the market outlives the job.
 """
 
 from __future__ import annotations

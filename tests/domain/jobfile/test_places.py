@@ -8,7 +8,7 @@ import pytest
 import yaml
 from holdfast.domain.events.planning import CapacityType, LaunchPlacement
 from holdfast.domain.jobfile.parser import Overrides, parse_job_file
-from holdfast.domain.jobfile.places import place_of, plan_flaws
+from holdfast.domain.jobfile.places import place_of, planned_place_flaws
 from holdfast.domain.jobfile.spec import Engine, JobSpec
 from holdfast.errors import BadJobFile
 from holdfast.rendering import read_and_render
@@ -289,12 +289,64 @@ def test_zones_of_local_nodes_are_not_for_job_files(word: str) -> None:
     )
 
 
-def test_partitions_of_a_plan_are_not_for_skypilot() -> None:
-    entries = [{"infra": "aws"}, {"infra": "slurm/hpc/preempt"}]
+PREEMPTIBLE = {"infra": "slurm/hpc/preempt", "use_spot": True}
 
-    [issue] = plan_flaws(spec(ordered=entries).resources)
 
-    assert issue.pointer == "#/resources/ordered/1/infra"
-    assert issue.message.startswith("is slurm/hpc/preempt in a list for SkyPilot")
-    assert not list(plan_flaws(spec(infra="slurm", ordered=entries[1:]).resources))
-    assert not list(plan_flaws(spec(infra="slurm/hpc/preempt").resources))
+@pytest.mark.parametrize(
+    ("resources", "place", "message"),
+    [
+        (
+            {"ordered": [{"infra": "aws"}, PREEMPTIBLE]},
+            "#/resources/ordered/1/infra",
+            (
+                "is slurm/hpc/preempt in a list for SkyPilot, which knows no spot nodes on Slurm; for a plan of partitions "
+                "write infra: slurm under resources as well, or remove this entry"
+            ),
+        ),
+        (
+            {"infra": "aws", "use_spot": False},
+            "#/resources",
+            (
+                "names no place with spot nodes, so there is nothing to plan; remove use_spot: false, or name a cloud with "
+                "spot nodes, or remove holdfast.plan"
+            ),
+        ),
+        (
+            {"infra": "slurm/hpc/normal"},
+            "#/resources",
+            (
+                "names no place with spot nodes, so there is nothing to plan; write use_spot: true in the entry of a "
+                "partition whose jobs can be preempted, or remove holdfast.plan"
+            ),
+        ),
+        (
+            {"infra": "slurm", "any_of": [PREEMPTIBLE]},
+            "#/resources",
+            (
+                "names only partitions whose jobs can be preempted, so no plan can keep a deadline; add another one, or "
+                "write holdfast.plan.on_demand: false"
+            ),
+        ),
+    ],
+)
+def test_places_that_no_plan_can_use(resources: dict[str, Any], place: str, message: str) -> None:
+    is_slurm = spec(**resources).engine is Engine.SLURM
+
+    [issue] = planned_place_flaws(resources, is_slurm=is_slurm, on_demand=True)
+
+    assert (issue.pointer, issue.message) == (place, message)
+
+
+@pytest.mark.parametrize(
+    ("resources", "on_demand"),
+    [
+        ({}, True),
+        ({"infra": "aws"}, False),
+        ({"infra": "slurm", "any_of": [PREEMPTIBLE]}, False),
+        ({"infra": "slurm", "any_of": [PREEMPTIBLE, {"infra": "slurm/hpc/normal"}]}, True),
+    ],
+)
+def test_places_that_a_plan_can_use(resources: dict[str, Any], on_demand: bool) -> None:
+    is_slurm = spec(**resources).engine is Engine.SLURM
+
+    assert not list(planned_place_flaws(resources, is_slurm=is_slurm, on_demand=on_demand))

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from holdfast.domain.events.planning import CapacityType, MarketState, PlaceState
 from holdfast.domain.planning.outlook import JobOutlook, alternatives, forecast
-from holdfast.domain.planning.policies import Fastest, OnDemand, SpotOnly, Threshold
+from holdfast.domain.planning.policies import (
+    Fastest,
+    OnDemand,
+    SpotOnly,
+    Threshold,
+    UniformProgress,
+)
+from holdfast.domain.planning.replay import replay
+from holdfast.domain.planning.situation import PlacementPolicy
 from holdfast.domain.planning.survival import Survival
-from support.spot_traces import HOUR_S
+from holdfast.domain.planning.traces import Numbers, Trace
+from support.spot_traces import (
+    AWS_2022,
+    AWS_2023,
+    HOUR_S,
+    ON_DEMAND_USD,
+    SPOT_USD,
+    markets_of,
+    recorded,
+    terms_of,
+    windows_of,
+)
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
+POLICIES = (Threshold(), UniformProgress(), Fastest(), Survival())
 CALM, GONE = 1e-9, 1e-9
 """Multipliers of a place that never changes."""
 
@@ -92,6 +115,40 @@ def test_chance_to_be_late(deadline_h: float, late: float) -> None:
     found = forecast(job_of(deadline_h), market_of(), OnDemand())
 
     assert found.late == late
+
+
+@pytest.mark.parametrize("deadline_h", [-30.0, -1.0, 0.0, 0.5, 10.0, 23.9])
+@pytest.mark.parametrize("places", [1, 2])
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+@pytest.mark.filterwarnings("error")
+def test_job_that_must_be_late_ends_as_soon_as_it_can(
+    policy: PlacementPolicy, places: int, deadline_h: float
+) -> None:
+    market = market_of(
+        *(place_of(name, is_available=False, returns=GONE) for name in "ab"[:places])
+    )
+
+    found = forecast(job_of(deadline_h), market, policy, runs=4)
+
+    assert found.late == 1.0
+    assert hours(found.end_p90) == pytest.approx(24.1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_forecast_of_weeks_in_a_bad_place_comes_to_an_end() -> None:
+    """What is left when runs are cut off is estimated."""
+    bad = market_of(place_of(returns=0.02))
+
+    found = forecast(job_of(None, 1000), bad, SpotOnly(), runs=16)
+
+    assert 1000 < hours(found.end_p10) <= hours(found.end_p90) < 100_000
+
+
+def test_finished_work_costs_nothing_more() -> None:
+    found = forecast(job_of(remaining_s=0.0, paid_usd=5.0), market_of(), Survival(), runs=4)
+
+    assert found.cost_p50_usd == 5.0
+    assert hours(found.end_p50) <= 0.1
 
 
 def test_held_nodes_need_no_start() -> None:
@@ -215,3 +272,92 @@ def test_blind_job_does_not_see_spot_nodes() -> None:
     )
 
     assert blind.cost_p50_usd > seen.cost_p50_usd
+
+
+WARM_UP_H = 48
+"""Hours of a recording before the first forecast."""
+WORK_H, DEADLINE_H = 24, 30
+WHOLE_USD = (WORK_H + 0.1) * ON_DEMAND_USD
+
+
+def against_recording(
+    policy: PlacementPolicy, traces: Sequence[Trace], starts: int
+) -> tuple[Numbers, Numbers]:
+    """Forecasts from starts in a recording, (P10, P50, P90), and what happened; as shares of the cost on demand."""
+    recording = markets_of(*traces, together=True, spot_usd=SPOT_USD)
+    gap_s = recording.gap_s
+    first = WARM_UP_H * HOUR_S / gap_s
+    last = recording.available.shape[2] - DEADLINE_H * HOUR_S / gap_s - 1
+    ticks = np.linspace(first, last, starts).astype(int).tolist()
+    window = windows_of(
+        *ticks, work_s=WORK_H * HOUR_S, deadline_s=DEADLINE_H * HOUR_S, changeover_s=360.0
+    )
+    runs = replay(policy, recording, window, terms_of(on_demand_usd_per_hour=ON_DEMAND_USD))
+    found = []
+    for tick in ticks:
+        believed = recording.beliefs
+        places = [
+            place_of(
+                trace.name,
+                region=trace.region,
+                spot_usd_per_hour=SPOT_USD,
+                on_demand_usd_per_hour=ON_DEMAND_USD,
+                is_available=bool(trace.available[tick]),
+                age_s=float(believed.age_s[0, number, tick]),
+                loss=float(believed.loss[0, number, tick]),
+                returns=float(believed.returns[0, number, tick]),
+            )
+            for number, trace in enumerate(traces)
+        ]
+        one = forecast(job_of(), market_of(*places, tick_s=gap_s), policy, runs=96, seed=tick)
+        found.append((one.cost_p10_usd, one.cost_p50_usd, one.cost_p90_usd))
+    # Jobs are not billed for whole ticks.
+    return np.array(found).T / WHOLE_USD, (runs.cost_usd - runs.tail_usd) / WHOLE_USD
+
+
+@pytest.mark.parametrize(
+    ("folder", "policy", "starts"),
+    [
+        (AWS_2022, Threshold(), 12),
+        *(
+            pytest.param(folder, policy, 40, marks=pytest.mark.full)
+            for folder in (AWS_2022, AWS_2023)
+            for policy in (Threshold(), UniformProgress(), Survival())
+        ),
+    ],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+@pytest.mark.timeout(600)
+def test_forecasts_agree_with_recorded_days(
+    folder: Path, policy: PlacementPolicy, starts: int
+) -> None:
+    each = [against_recording(policy, [trace], starts) for trace in recorded(folder)]
+    forecasts = np.concatenate([found for found, _ in each], axis=1)
+    cost = np.concatenate([happened for _, happened in each])
+
+    low, middle, high = forecasts
+    assert 0.7 <= ((low <= cost) & (cost <= high)).mean() <= 0.95
+    assert abs((middle - cost).mean()) <= 0.05
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("folder", "zones"),
+    [
+        (AWS_2022, ("us-west-2a_v100_1", "us-west-2b_v100_1")),
+        (AWS_2022, ("us-west-2a_v100_8", "us-west-2b_v100_8")),
+        (AWS_2023, ("us-east-1a_v100_1", "us-east-1c_v100_1", "us-east-1f_v100_1")),
+        (AWS_2023, ("us-west-2a_v100_1", "us-west-2b_v100_1")),
+    ],
+    ids=lambda value: "" if isinstance(value, Path) else value[0],
+)
+def test_forecasts_over_zones_of_a_region_are_not_far_too_low(
+    folder: Path, zones: tuple[str, ...]
+) -> None:
+    # Eight K80 nodes in two zones are not among them: these fail together, and their forecast is .14 too low.
+    traces = [trace for trace in recorded(folder) if trace.name in zones]
+
+    (_, middle, high), cost = against_recording(Threshold(), traces, 40)
+
+    assert (middle - cost).mean() >= -0.06
+    assert (cost > high).mean() <= 0.25

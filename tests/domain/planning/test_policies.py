@@ -1,11 +1,21 @@
-"""Choices of the simple policies: greedy, uniform progress, threshold, and on-demand nodes alone."""
+"""Choices of the simple policies: greedy, uniform progress, threshold, fastest, one kind of nodes."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
-from holdfast.domain.planning.policies import Greedy, OnDemand, Threshold, UniformProgress
-from holdfast.domain.planning.replay import replay
+from holdfast.domain.events.planning import PlanReason
+from holdfast.domain.planning.policies import (
+    Fastest,
+    Greedy,
+    OnDemand,
+    SpotOnly,
+    Threshold,
+    UniformProgress,
+)
+from holdfast.domain.planning.replay import Beginning, replay
 from holdfast.domain.planning.situation import (
     Choice,
     Held,
@@ -27,9 +37,13 @@ def run(
     work: float = 6,
     deadline: float = 12,
     changeover: float = 0.0,
+    held: Held = Held.NOTHING,
     **terms: float,
 ) -> tuple[str, list[Reason]]:
-    """What a policy holds in each tick of ten minutes, and why; times are in ticks."""
+    """What a policy holds in each tick of ten minutes, and why; times are in ticks.
+
+    `held`: at the beginning. A run without a deadline ends after 40 ticks.
+    """
     holds, reasons = [], []
 
     def observe(_: int, __: Situation, choice: Choice, rows: Indices) -> None:
@@ -40,7 +54,15 @@ def run(
     window = windows_of(
         0, work_s=work * 600, deadline_s=deadline * 600, changeover_s=changeover * 600
     )
-    replay(policy, markets_of(trace_of(text)), window, terms_of(**terms), [observe])
+    replay(
+        policy,
+        markets_of(trace_of(text)),
+        window,
+        terms_of(**terms),
+        [observe],
+        begin=Beginning(held=held, place=0),
+        ticks=40 if deadline == math.inf else None,
+    )
     return "".join(holds), reasons
 
 
@@ -166,3 +188,98 @@ def test_blind_policy_knows_nothing_that_it_has_not_met() -> None:
         chosen.append(held)
 
     assert chosen[0] == chosen[1]
+
+
+def test_reasons_of_events_are_those_of_policies() -> None:
+    assert [each.name for each in PlanReason] == [each.name for each in Reason]
+
+
+def test_spot_alone_waits_beyond_the_deadline() -> None:
+    holds, reasons = run(SpotOnly(), "0" * 14 + "1" * 9, deadline=12)
+
+    assert holds == "." * 14 + "s" * 6
+    assert {*reasons[:14]} == {Reason.WAIT_FOR_SPOT}
+
+
+def test_spot_alone_gives_on_demand_nodes_back() -> None:
+    for sees_all in (True, False):
+        holds, _ = run(SpotOnly(), "0011111111", held=Held.ON_DEMAND, sees_all=sees_all)
+
+        assert holds == "..ssssss"
+
+
+DEAR_USD = 6 * 0.5
+"""Six ticks on demand."""
+
+
+def test_fastest_takes_what_is_there_within_the_budget() -> None:
+    holds, reasons = run(Fastest(), "001111", budget_usd=DEAR_USD)
+
+    # It stays on what trains.
+    assert holds == "dddddd"
+    assert reasons[0] == Reason.WITHIN_BUDGET
+    assert {*reasons[1:]} == {Reason.ON_DEMAND_STANDS}
+
+
+def test_fastest_prefers_spot_nodes_that_are_there() -> None:
+    holds, reasons = run(Fastest(), "110000", budget_usd=DEAR_USD)
+
+    assert holds == "ssdddd"
+    assert reasons[:3] == [
+        Reason.SPOT_IS_AVAILABLE,
+        Reason.SPOT_STANDS,
+        Reason.WITHIN_BUDGET,
+    ]
+
+
+def test_fastest_waits_where_the_budget_is_too_small() -> None:
+    holds, reasons = run(Fastest(), "000111000111", budget_usd=DEAR_USD - 0.1, deadline=30)
+
+    # After three ticks on spot nodes, the rest fits.
+    assert holds == "...sssddd"
+    assert {*reasons[:3]} == {Reason.OVER_BUDGET}
+    assert reasons[6] == Reason.WITHIN_BUDGET
+
+
+def test_fastest_leaves_on_demand_nodes_that_exceed_the_budget() -> None:
+    holds, reasons = run(
+        Fastest(), "1" * 9, held=Held.ON_DEMAND, budget_usd=DEAR_USD - 0.1, deadline=30
+    )
+
+    assert holds == "ssssss"
+    assert reasons[0] == Reason.OVER_BUDGET
+
+
+def test_budget_of_fastest_includes_the_start() -> None:
+    without, _ = run(Fastest(), "0" * 60, budget_usd=DEAR_USD, deadline=30)
+    with_start, _ = run(Fastest(), "0" * 60, budget_usd=DEAR_USD, deadline=30, changeover=0.5)
+
+    assert (without[0], with_start[0]) == ("d", ".")
+
+
+def test_deadline_counts_more_than_the_budget() -> None:
+    holds, reasons = run(Fastest(), "0" * 20, budget_usd=0.0)
+
+    assert holds == "......dddddd"
+    assert reasons[6] == Reason.SAFETY_NET
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [SpotOnly(), Greedy(), UniformProgress(), Threshold(), Survival()],
+    ids=lambda policy: policy.name,
+)
+@pytest.mark.parametrize("sees_all", [True, False])
+@pytest.mark.filterwarnings("error")
+def test_without_deadline_spot_nodes_are_awaited(
+    policy: PlacementPolicy, *, sees_all: bool
+) -> None:
+    holds, _ = run(policy, "0" * 30 + "1" * 9, deadline=math.inf, sees_all=sees_all)
+
+    assert holds == "." * 30 + "s" * 6
+
+
+@pytest.mark.parametrize("policy", [OnDemand(), Fastest()], ids=lambda policy: policy.name)
+@pytest.mark.filterwarnings("error")
+def test_without_deadline_on_demand_nodes_are_taken(policy: PlacementPolicy) -> None:
+    assert run(policy, "0" * 30, deadline=math.inf)[0] == "dddddd"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from holdfast.domain.planning.policies import Greedy, Threshold, UniformProgress
-from holdfast.domain.planning.replay import Runs, Terms, replay
+from holdfast.domain.planning.policies import Greedy, SpotOnly, Threshold, UniformProgress
+from holdfast.domain.planning.replay import Beginning, Runs, Terms, replay
+from holdfast.domain.planning.situation import Held
 from hypothesis import given
 from hypothesis import strategies as st
 from support.spot_traces import Scripted, markets_of, terms_of, trace_of, windows_of
@@ -176,3 +177,52 @@ def test_paid_time_adds_up(
 
     assert_balanced(runs, work_s, terms, spot_usd=1.0)
     assert (runs.idle_s >= 0).all()
+
+
+def test_replay_begins_with_what_a_job_holds() -> None:
+    """An hour of work is left; the held spot node needs half an hour of its start."""
+    begin = Beginning(
+        elapsed_s=9 * HOUR_S, progress_s=HOUR_S, held=Held.SPOT, place=0, warm_up_s=1800.0
+    )
+    policy = Scripted("." * 9 + "s")
+    window = windows_of(0, work_s=2 * HOUR_S, deadline_s=20 * HOUR_S, changeover_s=HOUR_S)
+
+    runs = replay(policy, markets_of(trace_of("111", HOUR_S)), window, terms_of(), begin=begin)
+
+    assert policy.seen[0].elapsed_s.tolist() == [9 * HOUR_S]
+    assert policy.seen[0].ticks_left.tolist() == [11]
+    assert runs.finish_s.tolist() == [2 * HOUR_S]
+    assert (runs.changeovers[0], runs.warm_up_s[0]) == (0, 1800.0)
+    assert (runs.tail_s[0], runs.tail_usd[0]) == (1800.0, 0.5)
+
+
+def test_held_node_may_be_lost_at_the_beginning() -> None:
+    begin = Beginning(held=Held.SPOT, place=0)
+    window = windows_of(0, work_s=HOUR_S, deadline_s=9 * HOUR_S, changeover_s=0)
+
+    runs = replay(Scripted("d"), markets_of(trace_of("0", HOUR_S)), window, terms_of(), begin=begin)
+
+    assert (runs.preemptions[0], runs.on_demand_s[0]) == (1, HOUR_S)
+
+
+def test_runs_are_cut_off_where_a_replay_ends() -> None:
+    window = windows_of(0, 2, work_s=3 * HOUR_S, deadline_s=np.inf, changeover_s=0)
+
+    runs = replay(SpotOnly(), markets_of(trace_of("11010", HOUR_S)), window, terms_of(), ticks=5)
+
+    assert runs.finish_s.tolist() == [4 * HOUR_S, 5 * HOUR_S]
+    assert runs.tail_s.tolist() == [0.0, -2 * HOUR_S]
+    assert runs.tail_usd.tolist() == [0.0, -2.0]
+
+
+def test_margin_is_seen_and_does_not_pass() -> None:
+    policy = Scripted("d")
+    window = windows_of(0, work_s=HOUR_S, deadline_s=9 * HOUR_S, changeover_s=HOUR_S)
+    terms = terms_of(margin_s=600.0, risk_s=300.0, budget_usd=10.0)
+
+    runs = replay(policy, markets_of(trace_of("0", HOUR_S)), window, terms)
+
+    assert policy.seen[0].changeover_s.tolist() == [HOUR_S + 600]
+    assert policy.seen[0].risk_s == 300.0
+    assert [each.budget_usd[0] for each in policy.seen[:2]] == [10.0, 7.0]
+    assert runs.finish_s.tolist() == [2 * HOUR_S]

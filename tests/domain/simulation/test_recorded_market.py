@@ -162,6 +162,14 @@ def test_impossible_places_are_refused(resources: dict[str, Any], message: str) 
     assert str(refused.value) == message
 
 
+def test_options_inherit_how_nodes_are_bought() -> None:
+    resources = {"use_spot": False, "ordered": [{"infra": "local/b"}, {"infra": "local/a"}]}
+
+    found = CLIMATE.for_task({"resources": resources})
+
+    assert (found.places, found.is_spot) == (("b", "a"), False)
+
+
 def test_options_without_zones_change_nothing() -> None:
     assert CLIMATE.for_task({"resources": {"ordered": [{"infra": "local"}]}}) is CLIMATE
 

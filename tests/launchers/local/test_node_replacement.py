@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from holdfast.clock import SimulatedClock
+from holdfast.clock import SIMULATION_START, SimulatedClock
+from holdfast.domain.simulation.recorded_market import RecordedZone
 from holdfast.domain.simulation.spot_market import MarketParameters, SpotMarket
 from holdfast.launchers.local.event_log import LaunchEntryKind
 from holdfast.launchers.local.launch_dir import NodeDir
@@ -14,6 +18,7 @@ from holdfast.launchers.local.node_replacement import NodeReplacements
 from holdfast.launchers.local.outcome import NodeExit
 from holdfast_worker.protocol.environment import WAITS_FILE, Exit
 from holdfast_worker.protocol.reports import Json
+from support.recorded_markets import recording_of_zones, zone_of
 
 NODES = 3
 
@@ -65,7 +70,10 @@ def processes(tmp_path: Path) -> Processes:
 
 def replacements(processes: Processes, *, denial_rate: float) -> NodeReplacements:
     market = SpotMarket(MarketParameters(provision_s=0, denial_rate=denial_rate), "job-1")
-    source = Source(processes)
+    return after_a_loss(processes, market, Source(processes))
+
+
+def after_a_loss(processes: Processes, market: SpotMarket, source: Source) -> NodeReplacements:
     found = NodeReplacements(
         processes, source, market, SimulatedClock(), placement=1, prices=(1, 2)
     )  # type: ignore[arg-type]
@@ -121,3 +129,32 @@ def test_failure_of_a_replacement_that_is_needed_counts(processes: Processes) ->
 
     assert [end.node for end in processes.exits] == [2]
     assert found.absent == 0
+
+
+def recorded(*zones: RecordedZone, age_s: float = 0.0) -> SpotMarket:
+    start = SIMULATION_START - timedelta(seconds=age_s)
+    climate = MarketParameters(provision_s=0, recording=recording_of_zones(*zones, start=start))
+    return SpotMarket(climate, "job-1", NODES).within("a")
+
+
+def test_replacement_comes_from_the_zone_of_the_placement(processes: Processes) -> None:
+    source = Source(processes)
+
+    after_a_loss(processes, recorded(zone_of("b", "9"), zone_of("a", "1")), source)
+
+    assert source.kinds == [LaunchEntryKind.NODE_LOST, LaunchEntryKind.NODE_REPLACED]
+
+
+@pytest.mark.parametrize(("age_s", "next_s"), [(0.0, 600.0), (1200.0, math.inf)])
+def test_denied_replacement_waits_for_the_next_tick(
+    processes: Processes, age_s: float, next_s: float
+) -> None:
+    source = Source(processes)
+
+    found = after_a_loss(
+        processes, recorded(zone_of("b", "99"), zone_of("a", "09"), age_s=age_s), source
+    )
+    found.poll()
+
+    assert source.kinds == [LaunchEntryKind.NODE_LOST, LaunchEntryKind.DENIED]
+    assert math.isclose(found.next_s() - time.monotonic(), next_s, rel_tol=0.1)

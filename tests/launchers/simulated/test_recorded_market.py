@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-import numpy as np
 import pytest
 from holdfast.clock import SIMULATION_START
-from holdfast.domain.events import Cause, Outcome
-from holdfast.domain.jobs.observation import LaunchStatus, Observation
+from holdfast.domain.events import CapacityDenied, Cause, Event, NodesReady, Outcome
+from holdfast.domain.jobs.lifecycle import fold
+from holdfast.domain.jobs.observation import LaunchStatus
+from holdfast.domain.jobs.reconcile import decide
 from holdfast.domain.planning.recorded_places import recording_of
 from holdfast.domain.planning.replay import replay
 from holdfast.domain.simulation.spot_market import MarketParameters
@@ -17,6 +18,7 @@ from holdfast.errors import LaunchRefused
 from holdfast.launchers.simulated import SimulatedClock, SimulatedCloud, SimulatedProgram
 from holdfast.ports import Launch, RecordedMarket
 from holdfast_worker.protocol.reports import ReportKind
+from support.events import launched, submitted
 from support.recorded_markets import asks_for, recording_of_zones, zone_of
 from support.skypilot.launcher import do
 from support.spot_traces import (
@@ -197,40 +199,59 @@ def test_market_shows_what_the_recording_contains() -> None:
     assert calm.recorded_market(SIMULATION_START) is None
 
 
+@pytest.mark.parametrize("poll_s", [24, 600, 3600])
+def test_recorded_hour_becomes_the_same_events(poll_s: float) -> None:
+    cloud, clock = cloud_of(HOUR)
+    do(cloud.submit(launch("a", "b")))
+    log: list[Event] = [submitted(), launched()]
+
+    while clock.now() < SIMULATION_START + timedelta(hours=1):
+        clock.advance(poll_s)
+        log += decide(fold("job", log), do(cloud.observe("job-1")), clock.now()).record
+
+    job = fold("job", log)
+    assert (job.attempt, job.preemptions) == (3, 3)
+    denied = [each for each in log if isinstance(each, CapacityDenied)]
+    assert [each.zone for each in denied] == ["a", "b", "a", "a", "b"]
+    placed = [each for each in log if isinstance(each, NodesReady)]
+    assert [(seconds(each.at), each.zone, each.is_spot) for each in placed] == [
+        (672, "a", True),
+        (1872, "b", True),
+        (3072, "a", True),
+    ]
+
+
 @pytest.mark.parametrize("start", [0, 300, 900])
-def test_spot_launch_makes_the_progress_of_the_simulator(start: int) -> None:
+@pytest.mark.parametrize("is_billed", [False, True])
+def test_spot_launch_makes_the_progress_of_the_simulator(start: int, is_billed: bool) -> None:
+    """The changeover lies before the nodes are ready, or `is_billed` in the program's setup."""
     [trace] = [each for each in recorded(AWS_2022) if each.name == "us-west-2a_v100_1"]
     work_s = 40 * 3600.0
-    begin = SIMULATION_START - timedelta(seconds=start * TICK_S)
     market = MarketParameters(
-        provision_s=CHANGEOVER_S, notice_s=0.0, recording=recording_of([trace], None, begin)
+        provision_s=0.0 if is_billed else CHANGEOVER_S,
+        notice_s=0.0,
+        recording=recording_of([trace], None, SIMULATION_START - timedelta(seconds=start * TICK_S)),
     )
-    cloud, clock = cloud_of(market, replace(PROGRAM, total_steps=round(work_s / STEP_S)))
+    program = replace(
+        PROGRAM, total_steps=round(work_s / STEP_S), setup_s=CHANGEOVER_S - market.provision_s
+    )
+    cloud, clock = cloud_of(market, program)
     # The scripted policy takes spot nodes whenever they are available.
     windows = windows_of(start, work_s=work_s, deadline_s=400 * 3600.0, changeover_s=CHANGEOVER_S)
     runs = replay(Scripted("s"), markets_of(trace), windows, terms_of())
 
     do(cloud.submit(launch(trace.name)))
-    finish_s = float(runs.finish_s[0])
-    clock.advance(finish_s)
+    clock.advance(float(runs.finish_s[0]))
     seen = do(cloud.observe("job-1"))
 
     assert seen.status is LaunchStatus.ENDED
-    assert seen.placements == runs.changeovers[0]
-    assert _losses(seen) == runs.preemptions[0]
-    held_s = sum(
-        _ticks_of(each.ready_at, each.lost_at or clock.now()) for each in seen.recent_placements
-    )
-    assert held_s == runs.spot_s[0]
+    assert seconds(seen.since) == runs.finish_s[0] - runs.tail_s[0]
+    assert saved_steps(cloud) * STEP_S == work_s
+    placements = seen.recent_placements
+    assert len(placements) == runs.changeovers[0]
+    assert sum(each.cause is Cause.PREEMPTED for each in placements) == runs.preemptions[0]
     assert len(seen.denials) == round(runs.idle_s[0] / TICK_S)
-    assert seconds(seen.since) == finish_s - runs.tail_s[0]
-    assert np.isclose(saved_steps(cloud) * STEP_S, work_s)
-
-
-def _losses(seen: Observation) -> int:
-    return sum(each.cause is Cause.PREEMPTED for each in seen.recent_placements)
-
-
-def _ticks_of(ready_at: datetime, lost_at: datetime) -> float:
-    """Time from the request, which is at the beginning of a tick, until the loss."""
-    return (lost_at - ready_at).total_seconds() + CHANGEOVER_S
+    ready_s = sum(
+        seconds(each.lost_at or seen.since) - seconds(each.ready_at) for each in placements
+    )
+    assert ready_s + len(placements) * market.provision_s == runs.spot_s[0] - runs.tail_s[0]

@@ -292,6 +292,18 @@ def test_write_of_an_older_version_is_made_up_for(journal: Journal, engine: Engi
     assert Projection(engine).catch_up() == 0
 
 
+def test_unreadable_job_file_stops_no_event(
+    journal: Journal, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = journal.submit("job-1", replace(submitted(), spec={}))
+
+    after = journal.append(job, [launched(1), spot(2)])
+
+    assert (after.seq, seen(engine)) == (3, [])
+    assert "its file cannot be read" in caplog.text
+    assert Projection(engine).catch_up() == 0
+
+
 def test_failed_write_leaves_no_observation(journal: Journal, engine: Engine) -> None:
     run(journal, launched(1))
     stale = journal.read("job-1")

@@ -87,6 +87,9 @@ Notice = Annotated[
     str,
     typer.Option("--notice", metavar="TIME", help="Time from the notice to the loss of nodes."),
 ]
+MaxCost = Annotated[
+    float | None, typer.Option("--max-cost", metavar="USD", help="Budget of a run, for fastest.")
+]
 LostWork = Annotated[
     str,
     typer.Option("--lost-work", metavar="TIME", help="Progress lost with nodes without notice."),
@@ -109,10 +112,13 @@ def replay_terms(
     on_demand_wait: OnDemandWait = "0s",
     notice: Notice = "0s",
     lost_work: LostWork = "0s",
+    max_cost: MaxCost = None,
 ) -> TermValues:
     """Return the prices and conditions of all runs."""
     check_word("--sight", sight, ALL, OWN)
     check_price("--on-demand-price", on_demand_price)
+    if max_cost is not None and not 0 < max_cost < math.inf:
+        raise BadRequest(f"--max-cost {max_cost}: write USD above 0")
     notice_s, lost_s = duration_s("--notice", notice), duration_s("--lost-work", lost_work)
     egress_usd = egress_usd_per_gb * checkpoint_gb
     if not math.isfinite(egress_usd):
@@ -124,6 +130,7 @@ def replay_terms(
         "on_demand_wait_s": duration_s("--on-demand-wait", on_demand_wait),
         # With a notice, what was done before it is saved.
         "lost_work_s": min(lost_s, notice_s) if notice_s else lost_s,
+        "budget_usd": math.inf if max_cost is None else max_cost,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
@@ -111,6 +112,7 @@ def _body(test: BackTest, results: Sequence[Result]) -> dict[str, Json]:
             "egress_usd": terms.egress_usd,
             "on_demand_wait_s": terms.on_demand_wait_s,
             "lost_work_s": terms.lost_work_s,
+            "max_cost_usd": terms.budget_usd if math.isfinite(terms.budget_usd) else None,
             "policies": [*settings.policies],
         },
         "traces": [

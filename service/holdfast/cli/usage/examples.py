@@ -52,6 +52,12 @@ EXAMPLES: Final = {
         "holdfast plan bert-large",
     ),
     "advise": ("holdfast advise --params 7B", "holdfast advise --params 350M --deadline 5h"),
+    "traces list": ("holdfast traces list",),
+    "traces export": ("holdfast traces export --since 30d --out traces",),
+    "traces import": (
+        "holdfast traces import us-west-2a_v100_8.json",
+        "holdfast traces import probes.json --place aws/us-east-1/us-east-1a",
+    ),
     "prices": (
         "holdfast prices --accelerator A100:8",
         "holdfast prices --accelerator H100:8 --since 30d",

@@ -39,6 +39,8 @@ class PlanReason(StrEnum):
     CHEAPER_PLACE = "cheaper_place"
     WITHIN_BUDGET = "within_budget"
     OVER_BUDGET = "over_budget"
+    ON_DEMAND_DENIED = "on_demand_denied"
+    """No place has on-demand nodes, so that spot nodes are asked for as well."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

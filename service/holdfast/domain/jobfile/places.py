@@ -87,15 +87,37 @@ def list_flaws(resources: Mapping[str, Any]) -> Iterator[ValidationIssue]:
             )
 
 
-def plan_flaws(resources: Mapping[str, Any]) -> Iterator[ValidationIssue]:
-    """What prevents a plan from using the places of a job."""
-    options = resource_options(resources)
-    partitions = [option for option in options if option.cloud == "slurm"]
-    if partitions and infra_name(resources.get("infra")).split("/")[0] != "slurm":
+def planned_place_flaws(
+    resources: Mapping[str, Any], *, is_slurm: bool, on_demand: bool
+) -> Iterator[ValidationIssue]:
+    """What prevents a plan from using the places of a job that is not local.
+
+    `on_demand`: the plan may use on-demand nodes.
+    """
+    for option in resource_options(resources):
+        if option.cloud == "slurm" and not is_slurm:
+            yield ValidationIssue(
+                f"{option.pointer}/infra",
+                f"is {option.options['infra']} in a list for SkyPilot, which knows no spot nodes on Slurm; for a plan of "
+                "partitions write infra: slurm under resources as well, or remove this entry",
+            )
+            return
+    places = job_places(resources, is_slurm=is_slurm)
+    if not any(place.sells_spot for place in places):
+        way_out = (
+            "write use_spot: true in the entry of a partition whose jobs can be preempted"
+            if is_slurm
+            else "remove use_spot: false, or name a cloud with spot nodes"
+        )
         yield ValidationIssue(
-            f"{partitions[0].pointer}/infra",
-            f"is {partitions[0].options['infra']} in a list for SkyPilot, which knows no spot nodes on Slurm; for a plan of "
-            "partitions write infra: slurm under resources as well, or remove this entry",
+            "#/resources",
+            f"names no place with spot nodes, so there is nothing to plan; {way_out}, or remove holdfast.plan",
+        )
+    elif on_demand and all(place.capacities == {CapacityType.SPOT} for place in places):
+        yield ValidationIssue(
+            "#/resources",
+            "names only partitions whose jobs can be preempted, so no plan can keep a deadline; add another one, or write "
+            "holdfast.plan.on_demand: false",
         )
 
 

@@ -187,12 +187,12 @@ def _override_flaws(
     options = config.get("sbatch_options")
     if not isinstance(options, dict):
         return
-    is_list = any(resources.get(word) for word in LISTS)
     places = [
-        _SlurmPlace.from_option(option, is_entry=is_list) for option in resource_options(resources)
+        _SlurmPlace.from_option(option, is_entry=False) for option in resource_options(resources)
     ]
     for word, is_named in (
-        ("partition", is_list and any(place.partition for place in places)),
+        # In a file with one partition, the option replaces it as ever.
+        ("partition", len(places) > 1 and any(place.partition for place in places)),
         ("qos", any(place.qos for place in places)),
     ):
         if is_named and word in options:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from holdfast.domain.jobfile.limits import Limits
-from holdfast.domain.jobfile.resource_options import resource_options, uses_spot
+from holdfast.domain.jobfile.places import planned_place_flaws
 from holdfast.domain.jobfile.resources import NOT_TEXT
 from holdfast.domain.jobfile.spec import Engine, JobFile, engine_of
 from holdfast.errors import BadLimits, ValidationIssue
@@ -62,13 +62,10 @@ def plan_flaws(file: JobFile) -> Iterator[ValidationIssue]:
         )
         return
     resources = file.resources.model_dump(exclude_none=True)
-    if (
-        not any(map(uses_spot, resource_options(resources)))
-        and engine_of(resources) is not Engine.SLURM
-    ):
-        yield ValidationIssue(
-            "#/holdfast/plan",
-            "has no spot nodes to choose from; remove use_spot: false, name a cloud with spot nodes, or remove plan",
+    engine = engine_of(resources)
+    if engine is not Engine.LOCAL:
+        yield from planned_place_flaws(
+            resources, is_slurm=engine is Engine.SLURM, on_demand=block.plan.on_demand
         )
 
 

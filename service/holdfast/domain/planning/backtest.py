@@ -12,7 +12,13 @@ import numpy as np
 from holdfast.domain.planning import optimum
 from holdfast.domain.planning.beliefs import padded, table_of
 from holdfast.domain.planning.forecast import Forecast, forecast
-from holdfast.domain.planning.policies import Greedy, OnDemand, Threshold, UniformProgress
+from holdfast.domain.planning.policies import (
+    Fastest,
+    Greedy,
+    OnDemand,
+    Threshold,
+    UniformProgress,
+)
 from holdfast.domain.planning.replay import RecordedMarkets, Runs, Terms, Windows, replay
 from holdfast.domain.planning.situation import HOUR_S, ROUNDING, PlacementPolicy
 from holdfast.domain.planning.survival import Survival
@@ -25,6 +31,7 @@ POLICIES: Final[Mapping[str, type[PlacementPolicy] | None]] = {
     "greedy": Greedy,
     "uniform-progress": UniformProgress,
     "threshold": Threshold,
+    "fastest": Fastest,
     "holdfast": Survival,
     optimum.NAME: None,
     "on-demand": OnDemand,

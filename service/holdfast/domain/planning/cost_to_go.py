@@ -106,7 +106,7 @@ class CostTables:
                 work_steps=self._work_steps,
             )
             self._is_made[each] = True
-        steps = np.minimum((time_s / self.terms.step_s + ROUNDING).astype(np.intp), self._steps)
+        steps = np.clip((time_s / self.terms.step_s + ROUNDING).astype(np.intp), 0, self._steps)
         state = ((pair * (self._steps + 1) + steps) * 2 + available) * _CLASSES + age_class(age)
         begin: Indices = state * (3 * (self._work_steps + 1))
         return begin

@@ -30,6 +30,9 @@ from holdfast.domain.planning.places import hardware_of, includes, reported_plac
 
 OWN: Final = "own"
 """Source of observations by jobs of this service."""
+MAX_RUNS: Final = 20_000
+"""Runs of one recording. A lower value refuses long recordings of a place that changes often; a higher value lets one file
+fill the table of observations."""
 OBSERVED_KINDS: Final = (
     LaunchRequested,
     CapacityDenied,

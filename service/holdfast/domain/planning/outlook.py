@@ -24,8 +24,11 @@ RUNS: Final = 256
 TICKS_S: Final = (60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0)
 """Ticks of a forecast, of which the least that is enough is taken, so that tables of policies can be kept."""
 MAX_TICKS: Final = 480
-"""Ticks to the end of a forecast, if they need not be longer than an hour.
+"""Ticks to the end of a forecast, unless they would be longer than an hour.
 A lower value sees losses too late; a higher value takes longer."""
+LONG: Final = 4
+"""Multiple of that number for forecasts of weeks, whose ticks are then longer than an hour.
+A lower value sees hardly any loss of those; a higher value takes longer."""
 PATIENCE: Final = 2.0
 """Multiple of the mean time of a job on spot nodes alone after which a run is cut off.
 A lower value estimates more ends; a higher value takes longer."""
@@ -224,7 +227,8 @@ def _tick_s(horizon_s: float, least_s: float) -> float:
     for tick_s in TICKS_S:
         if tick_s >= least_s and horizon_s / tick_s <= MAX_TICKS:
             return tick_s
-    return max(least_s, TICKS_S[-1])
+    hours = np.ceil(horizon_s / (LONG * MAX_TICKS * TICKS_S[-1]))
+    return max(least_s, float(hours) * TICKS_S[-1])
 
 
 def _elapsed_s(job: JobOutlook) -> float:

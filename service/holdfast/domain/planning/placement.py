@@ -159,16 +159,15 @@ class PlanInputs:
     def place(self) -> int:
         """The index of the place of what is held or was held last; -1 without any."""
         job = self.job
+        if job.placement is None or job.placement.capacity is not CapacityType.SPOT:
+            return -1
+        names = [offer.name for offer in self.offers]
+        asked = [names.index(name) for name in job.placement.places if name in names]
         if job.placed and job.zone:
-            names = [offer.name for offer in self.offers]
-            found = [n for n, name in enumerate(names) if name.split("/")[-1] == job.zone.lower()]
-            if found:
-                return found[0]
-        if job.placement and job.placement.capacity is CapacityType.SPOT:
-            names = [offer.name for offer in self.offers]
-            chosen = (names.index(name) for name in job.placement.places if name in names)
-            return next(chosen, -1)
-        return -1
+            around = [(_specificity(names[index], job.zone), -index) for index in asked]
+            if around and max(around)[0]:
+                return -max(around)[1]
+        return next(iter(asked), -1)
 
     @property
     def warm_up_s(self) -> float:
@@ -182,6 +181,21 @@ class PlanInputs:
         begun_at = job.account.placed_at if job.placed else job.plan and job.plan.since
         waited_s = (self.now - begun_at).total_seconds() if begun_at else 0.0
         return max(0.0, self.market.changeover_s - waited_s)
+
+    @property
+    def is_on_demand_denied(self) -> bool:
+        """Whether on-demand nodes were denied for longer than they are awaited.
+
+        Spot nodes are requested for as long, or kept until they are lost.
+        """
+        job = self.job
+        if job.plan is None or not job.is_launched:
+            return False
+        asked_s = (self.now - job.plan.since).total_seconds()
+        is_over = asked_s > self.market.on_demand_wait_s + self.changeover_s
+        if job.plan.reason is PlanReason.ON_DEMAND_DENIED:
+            return job.placed or not is_over
+        return self.held is Held.ON_DEMAND and not job.placed and bool(job.denials) and is_over
 
     def outlook(self, planned: Planned) -> JobOutlook:
         """The job at this moment, as its forecast needs it, with what its plan now chooses."""
@@ -206,6 +220,12 @@ class PlanInputs:
             lost_work_s=self.lost_work_s,
             on_demand=self.plan.on_demand,
         )
+
+
+def _specificity(place: str, zone: str) -> int:
+    """How many characters of a zone its place names; 0 if it names another one."""
+    last = place.partition("#")[0].split("/")[-1]
+    return max(len(last) * part.startswith(last) for part in zone.lower().split("/"))
 
 
 _CAPACITY: Final = {
@@ -346,10 +366,13 @@ def _chosen(
     choice = policy.choose(situation)
     holds, reason = Held(int(choice.holds[0])), REASONS[Reason(int(choice.reason[0]))]
     if holds is Held.ON_DEMAND and not inputs.may_buy_on_demand:
-        holds, reason = Held.SPOT, PlanReason.WAIT_FOR_SPOT
+        holds, reason = Held.NOTHING, PlanReason.WAIT_FOR_SPOT
+    elif holds is Held.ON_DEMAND and inputs.is_on_demand_denied:
+        holds, reason = Held.NOTHING, PlanReason.ON_DEMAND_DENIED
     if holds is Held.ON_DEMAND:
         return CapacityType.ON_DEMAND, tuple(p.name for p in inputs.on_demand_places), reason
-    if holds is Held.NOTHING and bool(situation.available[0].any()):
+    may_request = inputs.may_buy_on_demand and reason is not PlanReason.ON_DEMAND_DENIED
+    if holds is Held.NOTHING and may_request and bool(situation.available[0].any()):
         return None, (), reason
     # An open request costs nothing, and has the nodes as soon as they are there.
     first = int(choice.place[0]) if holds is Held.SPOT else None

@@ -14,6 +14,7 @@ from holdfast.domain.jobfile.resource_options import ResourceOption
 from holdfast.domain.jobfile.spec import Engine
 
 _UNKNOWN: Final = frozenset({"", "unknown"})
+_ZONE_ID: Final = re.compile(r"[a-z]{3}\d-az\d")
 _ZONE: Final = re.compile(r"(?P<aws>[a-z]{2}(?:-[a-z]+)+-\d)[a-z]|(?P<gcp>[a-z]+-[a-z]+\d)-[a-z]")
 
 
@@ -59,6 +60,24 @@ def zone_place(zone: str, cloud: str = "") -> str:
     if not found or found.end() != len(zone) or (cloud and found.lastgroup != cloud):
         return ""
     return f"{found.lastgroup}/{found[str(found.lastgroup)]}/{zone}"
+
+
+def named_zone(name: str) -> tuple[str, str]:
+    """The place of the zone with which the name of a trace begins, and the nodes that follow.
+
+    `us-west-2a_v100_8` is of eight V100. Both are empty without a zone.
+    """
+    found = _ZONE.match(name)
+    if not found or name[found.end() : found.end() + 1] not in {"", "_"}:
+        return "", ""
+    kind, _, count = name[found.end() + 1 :].rpartition("_")
+    hardware = f"{kind}:{count}" if kind and count.isdecimal() else name[found.end() + 1 :]
+    return zone_place(found[0]), hardware.replace("_", "-")
+
+
+def is_zone_id(name: str) -> bool:
+    """Whether a name is the id of a zone of AWS, such as use1-az1."""
+    return _ZONE_ID.match(name) is not None
 
 
 def zone_region(name: str) -> str | None:

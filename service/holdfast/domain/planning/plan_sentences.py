@@ -32,7 +32,14 @@ _SPOT_REASONS: Final = {
     PlanReason.CHEAPER_PLACE: "cheaper than the place before",
     PlanReason.AHEAD_OF_SCHEDULE: "progress is ahead of schedule",
     PlanReason.OVER_BUDGET: "on-demand nodes would exceed the budget",
+    PlanReason.ON_DEMAND_DENIED: "on-demand nodes were denied",
 }
+
+
+_WAITING: Final = frozenset(
+    {PlanReason.WAIT_FOR_SPOT, PlanReason.OVER_BUDGET, PlanReason.ON_DEMAND_DENIED}
+)
+"""Reasons of requests for nodes that are not there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +67,7 @@ class ChosenNodes:
     @classmethod
     def of_plan(cls, planned: Planned) -> ChosenNodes:
         """The choice at the moment at which it was made."""
-        waits = planned.reason in {PlanReason.WAIT_FOR_SPOT, PlanReason.OVER_BUDGET}
+        waits = planned.reason in _WAITING
         return cls(
             at=planned.at,
             since=planned.at,
@@ -137,6 +144,8 @@ def _slack_text(slack_s: float) -> str:
 def _wait_end(chosen: ChosenNodes) -> str:
     if not chosen.on_demand:
         return "on-demand nodes are not allowed"
+    if chosen.reason is PlanReason.ON_DEMAND_DENIED:
+        return "they are asked for again later"
     if chosen.net_at is None:
         return "without a deadline"
     return f"on-demand at {moment(chosen.net_at, chosen.at)} at the latest"
@@ -154,7 +163,9 @@ def next_sentence(chosen: ChosenNodes) -> str:
     if chosen.net_at is None:
         return f"{others}; on-demand nodes when they can do all that is left within the budget"
     latest = f"on-demand nodes at {moment(chosen.net_at, chosen.at)} at the latest"
-    if chosen.net_at <= chosen.at:
+    if chosen.reason is PlanReason.ON_DEMAND_DENIED:
+        latest = "on-demand nodes, which are asked for again after as long a wait"
+    elif chosen.net_at <= chosen.at:
         latest = "on-demand nodes at the next check"
     return (
         f"{latest}, if nothing is saved until then" if chosen.has_nodes else f"{others}; {latest}"

@@ -116,7 +116,8 @@ class UniformProgress:
         """The choice for each row."""
         place, is_there = cheapest_place(situation)
         stays, on_demand = holds_spot(situation), situation.held == Held.ON_DEMAND
-        rate = situation.work_s / situation.deadline_s
+        # A deadline may be moved to the start, or before it.
+        rate = situation.work_s / np.maximum(situation.deadline_s, situation.tick_s)
         progress_s, elapsed_s = situation.progress_s, situation.elapsed_s
         is_behind = progress_s < elapsed_s * rate
         is_ahead = progress_s > (elapsed_s + 2 * situation.changeover_s) * rate

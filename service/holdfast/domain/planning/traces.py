@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.domain.planning.places import zone_region
+from holdfast.domain.planning.places import is_zone_id, zone_region
 from holdfast.errors import BadRequest
 
 Flags: TypeAlias = NDArray[np.bool_]
@@ -33,7 +32,8 @@ MAX_TICKS: Final = 2_000_000
 """Ticks of a trace. A lower value refuses long recordings; a higher value lets one wrong time in a CSV fill the memory."""
 TIME_TOLERANCE: Final = 0.25
 """Deviation of a time from its tick, in ticks. A lower value refuses recordings of a busy machine; a higher value accepts times without a pattern."""
-_ZONE_ID: Final = re.compile(r"[a-z]{3}\d-az\d")
+MIN_DATE_S: Final = 631152000.0
+"""Seconds from which a time is a date: the year 1990. A lower value takes long recordings from 0 for dates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,19 @@ def parse_csv(name: str, text: str, gang: int = 1) -> list[Trace]:
     return traces
 
 
+def metadata_of(name: str, text: str) -> Mapping[str, Any]:
+    """The metadata of a trace that `parse_json` accepts."""
+    metadata: Mapping[str, Any] = _object(name, text)["metadata"]
+    return metadata
+
+
+def first_time(name: str, text: str) -> datetime | None:
+    """The first time of a table that `parse_csv` accepts; None if its times have no date."""
+    line = [row for row in csv.reader(text.splitlines()) if row][1]
+    seconds = _time(name, 2, line[0])
+    return datetime.fromtimestamp(seconds, UTC) if seconds >= MIN_DATE_S else None
+
+
 def parse_prices(text: str, traces: Sequence[Trace], source: str) -> dict[str, Numbers]:
     """Parse the prices of traces: USD per hour for each tick, by the name of the trace.
 
@@ -148,7 +161,7 @@ def check_together(traces: Sequence[Trace], *, together: bool) -> None:
     for name, count in Counter(trace.name for trace in traces).items():
         if count > 1:
             raise BadRequest(f"{name}: {count} traces have this name; give each file its own")
-        if _ZONE_ID.match(name):
+        if is_zone_id(name):
             raise BadRequest(
                 f"{name} is the id of a zone; name the zone, such as us-east-1a, which differs between accounts"
             )

@@ -79,7 +79,8 @@ class MarketParameters:
         """
         resources = task.get("resources") or {}
         options = [each for each in resources.get("ordered") or () if _is_place(each)]
-        takes_spot = {each.get("use_spot", True) for each in options or (resources,)}
+        usual = resources.get("use_spot", True)
+        takes_spot = {each.get("use_spot", usual) for each in options} or {usual}
         if len(takes_spot) > 1:
             raise LaunchRefused(
                 "resources.ordered names spot and on-demand nodes; use_spot must be the same in all of them"
@@ -196,7 +197,10 @@ class SpotMarket:
         return Lifetime(lifetime_s=lifetime_s, notice_s=0.0 if silent else climate.notice_s)
 
     def within(self, zone: str) -> SpotMarket:
-        """The market for nodes that replace others of a placement, which come from its zone if it is recorded."""
+        """The market for nodes that replace others of a placement in `zone`.
+
+        In a recorded market, they come from the same zone.
+        """
         if not self.parameters.recording:
             return self
         return replace(self, parameters=replace(self.parameters, places=(zone,)), nodes=1)

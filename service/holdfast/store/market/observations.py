@@ -9,11 +9,13 @@ from typing import Final
 
 from sqlalchemy import ColumnElement, Engine, insert, or_, select
 
+from holdfast.domain.access.audit import AuditAction
 from holdfast.domain.events.planning import CapacityType
 from holdfast.domain.jobfile.spec import Engine as LauncherType
 from holdfast.domain.planning.observations import OWN, PlaceObservation
 from holdfast.domain.planning.places import includes, matches_hardware
 from holdfast.errors import Conflict
+from holdfast.store import audit_log
 from holdfast.store.database import reading, writing
 from holdfast.store.market.projection import next_number
 from holdfast.store.tables.market import launch_starts, place_observations, trace_imports
@@ -110,14 +112,19 @@ class PlaceObservations:
             for row in reversed(rows)
         ]
 
-    def import_trace(
-        self, name: str, sha256: str, observations: Sequence[PlaceObservation], now: datetime
+    def add_import(
+        self,
+        action: AuditAction,
+        sha256: str,
+        observations: Sequence[PlaceObservation],
+        now: datetime,
     ) -> bool:
-        """Store a recording under a name; False if it is stored already.
+        """Store a recording under the name that `action` has; False if it is stored already.
 
         Raises:
             Conflict: another recording has this name.
         """
+        name = action.target
         with writing(self._engine) as connection:
             known = select(trace_imports.c.name, trace_imports.c.sha256)
             either = or_(trace_imports.c.name == name, trace_imports.c.sha256 == sha256)
@@ -144,6 +151,7 @@ class PlaceObservations:
                 for index, each in enumerate(observations)
             ]
             connection.execute(insert(place_observations), rows)
+            audit_log.append(connection, action, now)
         return True
 
     def starts(self, engine: LauncherType, since: datetime) -> list[LaunchStart]:

@@ -6,9 +6,11 @@ of the job, such as after a write by a replica of an older version, the missing 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from pydantic import ValidationError
 from sqlalchemy import (
     Connection,
     Engine,
@@ -44,6 +46,8 @@ from holdfast.domain.planning.observations import (
 from holdfast.store.database import reading, writing
 from holdfast.store.tables.jobs import job_events, jobs
 from holdfast.store.tables.market import launch_starts, place_observations
+
+log = logging.getLogger(__name__)
 
 _KINDS: Final = [kind.__name__ for kind in OBSERVED_KINDS]
 
@@ -112,16 +116,20 @@ def _set_observed(connection: Connection, job_id: str, seq: int) -> None:
 
 def _project_after(connection: Connection, job_id: str, observed: int) -> None:
     """Store what the events after number `observed` show."""
-    observer: PlaceObserver | None = None
-    for row in _events(connection, job_id, observed):
-        event = decode(row["kind"], row["at"], row["body"])
-        if isinstance(event, Submitted):
-            spec = JobSpec.from_stored(event.spec)
-            observer, engine = PlaceObserver(spec), spec.engine
-        elif observer is not None:
-            shown = list(observer.see(event))
-            if row["seq"] > observed:
-                _store(connection, job_id, engine, shown)
+    first, *rows = _events(connection, job_id, observed)
+    submitted = decode(first["kind"], first["at"], first["body"])
+    assert isinstance(submitted, Submitted), "a job begins with its submission"
+    try:
+        spec = JobSpec.from_stored(submitted.spec)
+    except ValidationError:
+        # Events must be recorded even of a job whose file cannot be read any more.
+        log.exception("job %s shows nothing about places: its file cannot be read", job_id)
+        return
+    observer = PlaceObserver(spec)
+    for row in rows:
+        shown = list(observer.see(decode(row["kind"], row["at"], row["body"])))
+        if row["seq"] > observed:
+            _store(connection, job_id, spec.engine, shown)
 
 
 def _events(connection: Connection, job_id: str, observed: int) -> Sequence[RowMapping]:
