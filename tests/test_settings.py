@@ -57,6 +57,16 @@ def test_token_is_absent_from_the_repr_of_settings(monkeypatch: pytest.MonkeyPat
     assert settings.token.get_secret_value() == "hf_secret"
 
 
+def test_capacity_hints_are_of_a_known_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_settings().capacity_hints is None
+    monkeypatch.setenv("HOLDFAST_CAPACITY_HINTS", "aws")
+    assert read_settings().capacity_hints == "aws"
+
+    monkeypatch.setenv("HOLDFAST_CAPACITY_HINTS", "gcp")
+    with pytest.raises(BadRequest, match="HOLDFAST_CAPACITY_HINTS='gcp': input should be 'aws'"):
+        read_settings()
+
+
 @pytest.mark.parametrize("value", ["", "soon", "0", "-1", "601", "nan", "inf"])
 def test_invalid_polling_interval_is_reported(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("HOLDFAST_LOOK_EVERY_S", value)

@@ -34,6 +34,7 @@ export const STATES: Record<string, { mark: string; tone: Tone; over?: true }> =
   training: { mark: '●', tone: 'good' },
   degraded: { mark: '◑', tone: 'warn' },
   recovering: { mark: '↺', tone: 'warn' },
+  moving: { mark: '⇄', tone: 'busy' },
   pausing: { mark: '◫', tone: 'warn' },
   paused: { mark: '◫', tone: 'warn' },
   stopping: { mark: '◫', tone: 'idle' },
@@ -64,7 +65,18 @@ export function stateWords({ state, notice }: { state: string; notice?: { phase:
   return `${state}, termination notice${word && `: ${word}`}`
 }
 
-export type LossKind = 'preemption' | 'loss' | 'failure' | 'pause'
+export type Capacity = 'spot' | 'on-demand' | 'waiting'
+
+/** What a plan chooses, with the fill of the charts. */
+export const CAPACITIES: Record<Capacity, { word: string; means: string }> = {
+  spot: { word: 'Spot', means: 'spot nodes, or a request for them' },
+  'on-demand': { word: 'On demand', means: 'on-demand nodes, or a request for them' },
+  waiting: { word: 'Waiting', means: 'no nodes and no cost, while there is time to wait for spot nodes' },
+}
+
+export const capacityOf = (capacity: 'spot' | 'on_demand' | null): Capacity => (capacity === null ? 'waiting' : capacity === 'spot' ? 'spot' : 'on-demand')
+
+export type LossKind = 'preemption' | 'loss' | 'failure' | 'pause' | 'move'
 export type MarkKind = 'checkpoint' | 'notice' | 'resume' | LossKind
 
 /** Where the mark of a loss is drawn, as the attempt makes no step afterwards. */
@@ -79,9 +91,10 @@ export const MARKS: Record<MarkKind, { one: string; more: string; means: string 
   loss: { one: 'capacity loss', more: 'capacity losses', means: `the launcher lost the nodes; ${DRAWN}` },
   failure: { one: 'program failure', more: 'program failures', means: `the program failed; ${DRAWN}` },
   pause: { one: 'pause', more: 'pauses', means: `the nodes were released; ${DRAWN}` },
+  move: { one: 'move', more: 'moves', means: `the nodes were exchanged for others, as planned; ${DRAWN}` },
 }
 
-const LOSSES: Record<string, LossKind> = { preempted: 'preemption', node_failed: 'preemption', user_error: 'failure', paused: 'pause' }
+const LOSSES: Record<string, LossKind> = { preempted: 'preemption', node_failed: 'preemption', user_error: 'failure', paused: 'pause', moved: 'move' }
 
 /** The mark of a capacity loss. The service counts the same causes as preemptions. */
 export const lossKind = (cause: string): LossKind => LOSSES[cause] ?? 'loss'
@@ -101,6 +114,7 @@ const CAUSES: Record<string, string> = {
   node_failed: 'nodes lost without notice',
   launcher_restarted: 'launcher restarted',
   paused: 'paused',
+  moved: 'moved to other nodes',
   ended: 'program ended',
   launcher_forgot: 'lost by the launcher',
   user_error: 'program failed',

@@ -430,6 +430,29 @@ class PriceCatalog(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CapacityHint:
+    """What a provider says of spot nodes at a place before they are requested."""
+
+    probability: float
+    """How likely a placement is, from 0 to 1. It compares places, and is no measured frequency."""
+    source: str
+    as_of: datetime
+
+
+class CapacityHints(Protocol):
+    """Hints of providers.
+
+    Blocking, as clouds may be called: call it from a thread. It raises nothing, and nothing fails without it.
+    """
+
+    def score(
+        self, place: str, instance_type: str | None, nodes: int, at: datetime
+    ) -> CapacityHint | None:
+        """How likely so many spot nodes are at a place; None if the provider does not say."""
+        ...
+
+
 class Messenger(Protocol):
     """Sends messages to users' channels."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -135,6 +135,9 @@ class Settings(BaseSettings):
     machine, or else that of the user."""
     prices_live: bool = True
     """Whether to request spot prices from AWS, if this service has AWS credentials."""
+    capacity_hints: Literal["aws"] | None = None
+    """Provider that is asked how likely spot nodes are at the places of planned jobs. Absent:
+    none."""
     billing_rules: bool = True
     """Whether bills apply the rules of clouds beyond price and time: minimums and credits."""
     public_url: str | None = None
@@ -142,6 +145,10 @@ class Settings(BaseSettings):
     look_every_s: float = Field(default=1.0, gt=0, le=600)
     """Seconds between two polls of a live job. A lower value adds calls to launchers; a higher
     value detects events later."""
+    plan_every_s: float = Field(default=600.0, ge=10, le=3600)
+    """Seconds between two decisions about the nodes of a job with a plan, and the time that a
+    decision may cost it. A lower value moves jobs for short gaps in the market; a higher value
+    requests on-demand nodes earlier."""
     restart_s: float = Field(default=30.0, ge=0, le=1800)
     """Seconds before a failed program is restarted, on local nodes and on Slurm; doubled with each
     further failure, up to 30 minutes. A lower value fails again while the cause lasts; a higher

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from holdfast.clock import SIMULATION_START
 from holdfast.controller.reconciler import PollIntervals, Reconciler
-from holdfast.domain.events import CapacityType, MarketState, Planned, Submitted
+from holdfast.domain.events import CapacityType, Guard, MarketState, Planned, Submitted
 from holdfast.domain.jobfile.parser import parse_job_file
 from holdfast.domain.jobfile.spec import Engine as Kind
 from holdfast.domain.jobfile.spec import JobSpec
@@ -39,6 +39,7 @@ from support.spot_traces import (
     markets_of,
     recorded,
     terms_of,
+    trace_of,
     windows_of,
 )
 
@@ -60,8 +61,11 @@ run: holdfast-worker run train.py
 holdfast:
   checkpoint: {{store: "s3://bucket/prefix", every: 1 step}}
   limits: {{deadline: {deadline_s}s}}
-  plan: {{work: {work_s}s, policy: {policy}, margin: 0}}
+  plan: {{work: {work_s}s, policy: {policy}, margin: {margin}}}
 """
+
+
+OVER: Final = frozenset({State.ENDED, State.PAUSED})
 
 
 class KnownStarts(Markets):
@@ -76,7 +80,14 @@ class PlannedJob:
     """A job with a plan in a recorded market, whose reconciler is called whenever something may change."""
 
     def __init__(
-        self, engine: Engine, trace: Trace, start: int, *, policy: str, deadline_s: float
+        self,
+        engine: Engine,
+        trace: Trace,
+        start: int,
+        *,
+        policy: str,
+        deadline_s: float,
+        margin: str = "0",
     ) -> None:
         self.clock = SimulatedClock()
         begin = SIMULATION_START - timedelta(seconds=start * trace.gap_s)
@@ -105,7 +116,10 @@ class PlannedJob:
             secrets=Secrets(engine, b"secret"),
             planners=self.planners,
         )
-        text = JOB_FILE.format(policy=policy, deadline_s=int(deadline_s), work_s=int(WORK_S))
+        self.away_s = (0.0, 0.0)
+        text = JOB_FILE.format(
+            policy=policy, deadline_s=int(deadline_s), work_s=int(WORK_S), margin=margin
+        )
         parsed = parse_job_file(text)
         self.journal.submit(
             self.job_id,
@@ -136,18 +150,20 @@ class PlannedJob:
 
     def settle(self) -> Job:
         """Call the reconciler until it has nothing more to do at this moment."""
-        while True:
+        passed_s = (self.clock.now() - SIMULATION_START).total_seconds()
+        while not self.away_s[0] <= passed_s < self.away_s[1]:
             before = self.job
             after = asyncio.run(self.reconciler.step(self.job_id))
             if after.seq == before.seq and after.state is not State.MOVING:
-                return after
+                break
+        return self.job
 
     def run(self) -> list[Held]:
         """Run the job to its end; what it held in each tick."""
         held: list[Held] = []
         while True:
             job = self.settle()
-            if job.state is State.ENDED:
+            if job.state in OVER:
                 return held
             held.append(held_by(job))
             end = self.clock.now() + timedelta(seconds=self.tick_s)
@@ -157,7 +173,7 @@ class PlannedJob:
                 self.clock.advance((due - now).total_seconds())
                 if due < end:
                     job = self.settle()
-                    if job.state is State.ENDED:
+                    if job.state in OVER:
                         return held
 
 
@@ -243,3 +259,31 @@ def check_windows(engine: Engine, policy: str, chosen: list[tuple[Trace, int, fl
 
 def signs(held: list[Held]) -> str:
     return "".join(".sd"[each] for each in held)
+
+
+@pytest.mark.parametrize("margin_s", [0, 600, 3600])
+def test_outage_at_the_net_costs_its_time_less_the_margin(sqlite: Engine, margin_s: int) -> None:
+    nothing = trace_of("0" * 100)
+    deadline_s = 1.5 * WORK_S
+    net_s = deadline_s - WORK_S - CHANGEOVER_S - margin_s
+    job = PlannedJob(
+        sqlite, nothing, 0, policy="greedy", deadline_s=deadline_s, margin=f"{margin_s}s"
+    )
+    job.away_s = (net_s - 600, net_s + 3000)
+
+    job.run()
+
+    after = job.job
+    missing_s = WORK_S - (after.last_checkpoint_step or 0) * STEP_S
+    assert missing_s <= max(0, 3600 - margin_s)
+    assert after.state is (State.PAUSED if missing_s else State.ENDED)
+    if missing_s:
+        assert after.guard is Guard.DEADLINE
+        [late] = [
+            e.event.forecast.late
+            for e in job.journal.events(job.job_id)
+            if isinstance(e.event, Planned)
+            and e.event.forecast
+            and e.event.capacity is CapacityType.ON_DEMAND
+        ]
+        assert late == 1.0

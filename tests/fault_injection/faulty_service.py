@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 from fault_injection.faulty_ports import (
@@ -34,6 +34,7 @@ from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.lifecycle import advance, create_job
 from holdfast.domain.jobs.observation import LaunchStatus, Observation
 from holdfast.domain.planning.placement import PlacementPlanner
+from holdfast.domain.planning.situation import PlacementPolicy
 from holdfast.domain.simulation.spot_market import MarketParameters
 from holdfast.errors import (
     BadLimits,
@@ -62,13 +63,16 @@ PACE = PollIntervals(poll_every_s=5.0, lease_s=10.0)
 class RestlessPlanners(Planners):
     """Planners over a market that changes every few seconds and is known by chance."""
 
+    shared: ClassVar[dict[str, PlacementPolicy]] = {}
+    """Policies of all scenarios, as some keep tables."""
+
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._tick_s = rng.choice([2.0, 7.0, 30.0])
         self._sees_all = rng.random() < 0.5
         self._on_demand_wait_s = rng.choice([0.0, 10.0])
         self._seed = rng.random()
-        self._policies = {}
+        self._policies = self.shared
 
     def plan_of_job(self) -> dict[str, Any]:
         """The plan of a new job file."""

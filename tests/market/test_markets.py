@@ -17,7 +17,7 @@ from holdfast.domain.simulation.spot_market import MarketParameters
 from holdfast.launchers.local import LocalLauncher
 from holdfast.launchers.simulated import SimulatedCloud
 from holdfast.market.markets import BELIEF_TTL, Markets
-from holdfast.ports import Launcher, PriceList, RecordedPlaces, SellsNodes
+from holdfast.ports import CapacityHint, Launcher, PriceList, RecordedPlaces, SellsNodes
 from holdfast.store.journal import Journal
 from holdfast.store.market.observations import PlaceObservations
 from sqlalchemy import Engine as SqlEngine
@@ -131,8 +131,57 @@ def test_prices_are_the_lowest_of_all_nodes(open_markets: OpenMarkets) -> None:
     assert {place.priced_at for place in state.places} == {AS_OF}
 
 
+def test_jobs_are_planned_every_ten_minutes_or_as_set(engine: SqlEngine) -> None:
+    catalog = ListedPrices(TWO_ZONES)
+
+    assert Markets(engine, catalog, {}).state(job(), DAWN).tick_s == 600
+    assert Markets(engine, catalog, {}, tick_s=30).state(job(), DAWN).tick_s == 30
+
+
 def test_anywhere_costs_what_the_cheapest_place_does(open_markets: OpenMarkets) -> None:
     assert prices(open_markets(*TWO_ZONES).state(job(), DAWN)) == {"any": (16, 58, False)}
+
+
+@dataclass
+class ListedHints:
+    """Hints of a provider about a few places."""
+
+    found: dict[str, CapacityHint]
+    asked: list[tuple[str, str | None, int]] = field(default_factory=list)
+
+    def score(
+        self, place: str, instance_type: str | None, nodes: int, at: datetime
+    ) -> CapacityHint | None:
+        self.asked.append((place, instance_type, nodes))
+        return self.found.get(place)
+
+
+def test_hints_are_shown_with_source_and_time(engine: SqlEngine) -> None:
+    hint = CapacityHint(probability=0.3, source="a provider", as_of=AS_OF)
+    hints = ListedHints({"aws/us-east-1": hint})
+    quotes = [replace(each, instance_type="p4d.24xlarge") for each in TWO_ZONES]
+    wanted = job("aws/us-east-1", "gcp", "aws/us-west-2")
+
+    state = Markets(engine, ListedPrices(quotes), {}, hints).state(wanted, DAWN)
+
+    assert [(place.hint, place.hint_source, place.hint_at) for place in state.places] == [
+        (0.3, "a provider", AS_OF),
+        (None, "", None),
+        (None, "", None),
+    ]
+    assert hints.asked == [
+        ("aws/us-east-1", "p4d.24xlarge", 2),
+        ("gcp", "p4d.24xlarge", 2),
+    ], "places without spot nodes need none"
+
+
+def test_hint_is_of_the_type_that_the_file_names(engine: SqlEngine) -> None:
+    hints = ListedHints({})
+    wanted = job("aws/us-east-1", accelerators=None, instance_type="p3.2xlarge", nodes=1)
+
+    Markets(engine, ListedPrices(), {}, hints).state(wanted, DAWN)
+
+    assert hints.asked == [("aws/us-east-1", "p3.2xlarge", 1)]
 
 
 def test_place_without_spot_has_no_spot_price(open_markets: OpenMarkets) -> None:
@@ -301,7 +350,7 @@ def test_local_market_has_the_prices_of_its_zones(open_markets: OpenMarkets, tmp
 
     zones = [f"local/local-{letter}" for letter in "abc"]
     assert prices(state) == dict.fromkeys(zones, (4, 10, False))
-    assert {place.region for place in state.places} == {f"local/local-{x}" for x in "abc"}
+    assert {place.region for place in state.places} == {"local"}
     assert issubclass(SimulatedCloud, SellsNodes)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from holdfast.domain.pricing.quotes import PricePoint, PriceQuery, QuoteSource
-from holdfast.pricing.aws import CACHE_TTL, AwsSpot, Ec2, PriceUnavailable, connect
+from holdfast.pricing.aws import CACHE_TTL, AwsSpot, AwsUnavailable, Ec2, connect
 from holdfast.pricing.catalog import Catalog, bundled_snapshot
 from holdfast.pricing.skypilot_catalog import SkyPilotCatalog
 from moto.core.responses import ActionResult
@@ -276,9 +276,9 @@ def test_missing_credentials_are_logged_once_and_give_no_quotes(
             assert spot.quotes(region, P4D, clock.now()) == ()
             assert spot.zone_names(region) == {}
 
-    found = [record for record in caplog.records if "are unavailable" in record.message]
+    found = [record for record in caplog.records if "is unavailable" in record.message]
     assert [(record.levelname, record.message) for record in found] == [
-        ("INFO", "AWS spot prices are unavailable: this service has no AWS credentials")
+        ("INFO", "AWS's spot market is unavailable: this service has no AWS credentials")
     ]
 
 
@@ -302,7 +302,7 @@ def test_unreachable_aws_is_warned_about_once_and_backed_off(
 
     assert regions == ["us-east-1"]
     assert [
-        record.levelname for record in caplog.records if "are unavailable" in record.message
+        record.levelname for record in caplog.records if "is unavailable" in record.message
     ] == ["WARNING"]
 
 
@@ -312,10 +312,10 @@ def test_html_page_of_a_proxy_gives_no_price(
     market.changes.append({"InstanceType": P4D})  # The server itself fails on this page.
 
     assert spot.quotes("us-east-1", P4D, clock.now()) == ()
-    assert "are unavailable" in caplog.text
+    assert "is unavailable" in caplog.text
 
 
 @pytest.mark.parametrize("region", ["no such region", "evil.example.com/", ""])
-def test_invalid_region_raises_price_unavailable(market: Market, region: str) -> None:
-    with pytest.raises(PriceUnavailable):
+def test_invalid_region_raises_aws_unavailable(market: Market, region: str) -> None:
+    with pytest.raises(AwsUnavailable):
         list(connect(region).zones())

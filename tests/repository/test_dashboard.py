@@ -13,6 +13,8 @@ import pytest
 from fastapi.routing import APIRoute
 from holdfast.api.auth.route_policy import PAGES
 from holdfast.api.static_files import web_router
+from holdfast.domain.events import Cause, Outcome
+from holdfast.domain.jobs.job import State
 from support.requirements import skip_or_fail
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +44,22 @@ def test_dashboard_and_service_have_the_same_pages() -> None:
     paths = re.findall(r"path: '([^']+)'", source)
 
     assert sorted(path.replace(":id", "{job_id}") for path in paths) == sorted(PAGES)
+
+
+def keys_of(record: str) -> set[str]:
+    """The keys of a record in the dashboard's module of names."""
+    source = (ROOT / "dashboard/src/phases.ts").read_text()
+    (body,) = re.findall(
+        rf"^(?:export )?const {record}\b.*?= {{\n(.*?)^}}", source, re.MULTILINE | re.DOTALL
+    )
+    return set(re.findall(r"^  (\w+): ", body, re.MULTILINE))
+
+
+def test_dashboard_names_every_state_and_cause() -> None:
+    states = {*State, *Outcome} - {State.ENDED}
+
+    assert keys_of("STATES") == states
+    assert keys_of("CAUSES") == set(Cause)
 
 
 def test_first_page_loads_few_scripts() -> None:

@@ -19,6 +19,7 @@ const LINES: Record<StepMark['kind'], { ink: string; dash: number[]; height: num
   loss: { ink: '--plot-loss', dash: [1, 3], height: 1 },
   failure: { ink: '--plot-loss', dash: [8, 2, 2, 2], height: 1 },
   pause: { ink: '--plot-quiet', dash: [4, 3], height: 1 },
+  move: { ink: '--plot-quiet', dash: [1, 3], height: 1 },
   // Short, since it is often at the step of the previous loss.
   resume: { ink: '--good', dash: [], height: 0.2 },
 }

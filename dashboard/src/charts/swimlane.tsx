@@ -4,40 +4,42 @@ import { useId } from 'react'
 import { many, shortDay, timeOfDay, zoneOf, type Clock } from '../format'
 import { usePreferences } from '../preferences'
 import { MARKS, PHASES, type MarkKind, type Phase } from '../phases'
+import { Bands, BAR, LEAST } from './capacity-bands'
 import { frameOf, useBrush, type PageFrame } from './frame'
 import { spanWords, ticksOf, type Lane, type Span, type Window } from './attempt-lanes'
 import { GROUP_PHASES, shortZone, type GroupLane, type GroupPhase } from './group-lanes'
+import type { Band } from './plan-bands'
 import { useWidth } from './width'
 
 const LANE = 30
-const BAR = 16
 export const AXIS = 22
 /** Height of the lane of a group, which has two lines of text on wide screens. */
 const GROUP_LANE = 36
 /** Height of the heading above the lanes of node groups. */
 const HEADING = 22
 const DAY_MS = 86_400_000
-/** Smallest width of a bar, so that short phases stay visible. */
-const LEAST = 1.5
 
 interface SwimlaneProps {
   lanes: Lane[]
   /** Node groups of the job file; empty without any. */
   groups: GroupLane[]
+  /** Choices of the job's plan; empty without a plan. */
+  choices: Band[]
   /** The zoomed time window for the accessible name; empty for the whole job. */
   part: string
   window: Window
   zoom: (window: Window | null) => void
 }
 
-export function Swimlane({ lanes, groups, part, window, zoom }: SwimlaneProps) {
+export function Swimlane({ lanes, groups, choices, part, window, zoom }: SwimlaneProps) {
   const [box, width] = useWidth<HTMLDivElement>()
   const frame = frameOf(width, window)
   const { handlers, pulled } = useBrush(frame, zoom)
-  const top = lanes.length * LANE + (groups.length > 0 ? HEADING : 0)
+  const first = choices.length > 0 ? LANE : 0
+  const top = first + lanes.length * LANE + (groups.length > 0 ? HEADING : 0)
   const step = frame.is_narrow ? LANE : GROUP_LANE
   const height = top + groups.length * step + AXIS
-  const names = [many(lanes.length, 'attempt'), ...(groups.length > 0 ? [many(groups.length, 'node group')] : [])]
+  const names = [many(lanes.length, 'attempt'), ...(choices.length > 0 ? [many(choices.length, 'choice')] : []), ...(groups.length > 0 ? [many(groups.length, 'node group')] : [])]
   const { left, inner, x } = frame
   return (
     <div ref={box} className="swimlane">
@@ -50,13 +52,14 @@ export function Swimlane({ lanes, groups, part, window, zoom }: SwimlaneProps) {
       >
         <TimeAxis frame={frame} height={height} />
         <svg x={left} y={0} width={inner + 4} height={height - AXIS} viewBox={`${left} 0 ${inner + 4} ${height - AXIS}`}>
+          <Bands bands={choices} frame={frame} y={(LANE - BAR) / 2} />
           {lanes.map((lane, row) => (
             <g key={lane.attempt.attempt}>
               {lane.spans.map((span) => (
-                <Bar key={span.phase} span={span} words={spanWords(span, lane.attempt)} y={row * LANE + (LANE - BAR) / 2} scale={x} />
+                <Bar key={span.phase} span={span} words={spanWords(span, lane.attempt)} y={first + row * LANE + (LANE - BAR) / 2} scale={x} />
               ))}
               {lane.marks.map((mark, at) => (
-                <MarkSymbol key={at} sign={symbolOf(mark.kind)} words={mark.words} x={x(mark.at)} y={row * LANE} />
+                <MarkSymbol key={at} sign={symbolOf(mark.kind)} words={mark.words} x={x(mark.at)} y={first + row * LANE} />
               ))}
             </g>
           ))}
@@ -72,8 +75,9 @@ export function Swimlane({ lanes, groups, part, window, zoom }: SwimlaneProps) {
           ))}
           {pulled && <rect className="brush" {...pulled} y={0} height={height} />}
         </svg>
+        {choices.length > 0 && <text className="lane" x={0} y={LANE / 2 + 4}>Plan</text>}
         {lanes.map((lane, row) => (
-          <text key={lane.attempt.attempt} className="lane" x={0} y={row * LANE + LANE / 2 + 4}>
+          <text key={lane.attempt.attempt} className="lane" x={0} y={first + row * LANE + LANE / 2 + 4}>
             <tspan className="strong">{lane.attempt.attempt}</tspan>
             {!frame.is_narrow && <tspan dx="8">{groups.length > 0 ? many(groups.length, 'group') : placeOf(lane.attempt.zone)}</tspan>}
           </text>
@@ -259,7 +263,7 @@ export const titled = (words: string): string => words.slice(0, 1).toUpperCase()
 /** A triangle to the right. */
 const RETURN = 'M3,2 l6,4 l-6,4 z'
 const MARK_SYMBOLS: [string, string][] = [['checkpoint', 'M4,0 V14'], ['notice', 'M6,9 l-4,-6 h8 z'], ['resume', RETURN], ['loss', 'M2,2 l8,8 m0,-8 l-8,8']]
-const ORDER: MarkKind[] = ['checkpoint', 'notice', 'resume', 'preemption', 'loss', 'failure', 'pause']
+const ORDER: MarkKind[] = ['checkpoint', 'notice', 'resume', 'preemption', 'loss', 'failure', 'pause', 'move']
 
 /** Legend of the marks that occur. */
 export function MarkLegend({ lanes }: { lanes: Lane[] }) {

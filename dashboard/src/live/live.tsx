@@ -167,6 +167,7 @@ const ANNOUNCED: Record<string, { one: string; more: string }> = {
   preemption: MARKS.preemption,
   loss: MARKS.loss,
   failure: MARKS.failure,
+  move: MARKS.move,
   TrainingStarted: { one: 'job started training', more: 'jobs started training' },
   resume: MARKS.resume,
   RanksRestarted: { one: 'restart of ranks', more: 'restarts of ranks' },

@@ -8,6 +8,7 @@ import { useLaunchers, useProjects } from '../api/queries'
 import type { Job, Rendered } from '../api/types'
 import { CodeSection, type Code } from '../code/section'
 import { many } from '../format'
+import { Forecast } from '../submit/forecast'
 import { diffLines } from '../submit/line-diff'
 import { asCommand, asCurl, type Submission } from '../submit/commands'
 import { FIELDS, parseJobFile, withValue, type Field } from '../submit/job-file'
@@ -87,6 +88,7 @@ export default function SubmitPage() {
               </Labelled>
             </div>
           </Section>
+          {(parsed.has_plan || parsed.values.deadline) && <Forecast file={file} parsed={parsed} settled={settled} simulated={['local', 'simulated'].includes(rendered.data?.engine ?? '')} change={change} />}
           <Section title="Price">
             {has_groups ? <Estimate rendered={rendered} /> : <PriceNow accelerators={priced.accelerators ?? ''} infra={priced.infra ?? ''} nodes={Math.max(1, Number(priced.num_nodes) || 1)} />}
           </Section>
@@ -99,7 +101,7 @@ export default function SubmitPage() {
           <Preview rendered={rendered} />
           <Section title="Submit">
             {submit.error && <ErrorMessage error={submit.error} means="Not submitted" />}
-            <label><input type="checkbox" checked={force} onChange={(event) => setForce(event.target.checked)} /> Run on spot without checkpoints (progress is lost on preemption)</label>
+            <label><input type="checkbox" checked={force} onChange={(event) => setForce(event.target.checked)} /> {parsed.has_plan ? 'Submit even if no plan can keep the limits, or without checkpoints (progress is lost on preemption)' : 'Run on spot without checkpoints (progress is lost on preemption)'}</label>
             <div className="row">
               <button type="button" className="primary" disabled={submit.isPending} onClick={() => submit.mutate()}>
                 {submit.isPending ? 'Submitting…' : 'Submit'}

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { FIELDS, parseJobFile, withValue } from './job-file'
+import { FIELDS, parseJobFile, PLAN_WORK, withValue } from './job-file'
 
 const field = (name: string) => FIELDS.find((one) => one.name === name) ?? FIELDS[0]!
 const FILE = `# Ours.
@@ -41,4 +41,11 @@ it('explains why a text is no job file', () => {
 it('knows whether a file divides its nodes into groups', () => {
   expect(parseJobFile('holdfast:\n  groups:\n    - {name: head}\n').has_groups).toBe(true)
   for (const text of [FILE, '', 'holdfast: {groups: }', 'holdfast: {groups: 2}', 'a: [', '- a']) expect(parseJobFile(text).has_groups).toBe(false)
+})
+
+it('sees the plan of a file, and adds one', () => {
+  expect(parseJobFile('name: x\nholdfast: {plan: {work: 31h}}\n').has_plan).toBe(true)
+  expect(parseJobFile('name: x\nholdfast: {plan: 3}\n').has_plan).toBe(false)
+  expect(parseJobFile('name: [').has_plan).toBe(false)
+  expect(withValue('name: x # mine\n', PLAN_WORK, '31h')).toBe('name: x # mine\nholdfast:\n  plan:\n    work: 31h\n')
 })

@@ -29,12 +29,17 @@ export const FIELDS: Field[] = [
 ]
 
 const GROUPS = ['holdfast', 'groups']
+const PLAN = ['holdfast', 'plan']
+/** The key that makes a file planned. */
+export const PLAN_WORK: Field = { name: 'work', path: [...PLAN, 'work'], label: 'Work', hint: '' }
 
 export interface ParsedJobFile {
   /** Value of each field; undefined if the file uses a structure that the form cannot express. */
   values: Record<string, string | undefined>
   /** Whether the file divides its nodes into groups. */
   has_groups: boolean
+  /** Whether a plan chooses its nodes. */
+  has_plan: boolean
   /** The YAML error; null for valid YAML. */
   flaw: string | null
 }
@@ -42,10 +47,10 @@ export interface ParsedJobFile {
 export function parseJobFile(text: string): ParsedJobFile {
   const document = parseDocument(text)
   const [error] = document.errors
-  if (error) return { values: {}, has_groups: false, flaw: error.message.split('\n')[0] ?? error.message }
-  if (document.contents !== null && !isMap(document.contents)) return { values: {}, has_groups: false, flaw: 'a job file is a map of names and values' }
+  if (error) return { values: {}, has_groups: false, has_plan: false, flaw: error.message.split('\n')[0] ?? error.message }
+  if (document.contents !== null && !isMap(document.contents)) return { values: {}, has_groups: false, has_plan: false, flaw: 'a job file is a map of names and values' }
   const has_groups = isSeq(document.getIn(GROUPS, true))
-  return { values: Object.fromEntries(FIELDS.map((field) => [field.name, valueOf(document, field.path)])), has_groups, flaw: null }
+  return { values: Object.fromEntries(FIELDS.map((field) => [field.name, valueOf(document, field.path)])), has_groups, has_plan: isMap(document.getIn(PLAN, true)), flaw: null }
 }
 
 function valueOf(document: Document, path: string[]): string | undefined {

@@ -75,8 +75,8 @@ _OF_MONEY = (
     budgets.router,
     prices.router,
     planning.router,
-    plans.router,
     traces.router,
+    plans.router,
 )
 _OF_PEOPLE = (
     identity.sessions_router,

@@ -1,6 +1,6 @@
 """The market of a job: its places with prices and beliefs, and how long a start takes.
 
-Blocking, as clouds may be asked for prices. What is read is kept for a short time, because the market of each job is needed at each of its steps.
+Blocking, as clouds may be asked for prices and hints. What is read is kept for a short time, because the market of each job is needed at each of its steps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast.domain.planning.place_history import (
 from holdfast.domain.planning.places import hardware_of
 from holdfast.market.option_prices import OptionPrices, option_prices
 from holdfast.market.start_times import MEASURED_PERIOD, StartTimes, start_times
-from holdfast.ports import Launcher, PriceCatalog, RecordedMarket, SellsNodes
+from holdfast.ports import CapacityHints, Launcher, PriceCatalog, RecordedMarket, SellsNodes
 from holdfast.store.market.observations import PlaceObservations
 
 T = TypeVar("T")
@@ -45,11 +45,23 @@ class Markets:
     """The markets of all jobs of a service. Thread-safe."""
 
     def __init__(
-        self, engine: SqlEngine, prices: PriceCatalog, launchers: Mapping[Engine, Launcher]
+        self,
+        engine: SqlEngine,
+        prices: PriceCatalog,
+        launchers: Mapping[Engine, Launcher],
+        hints: CapacityHints | None = None,
+        *,
+        tick_s: float = TICK_S,
     ) -> None:
+        """`hints` None: providers are not asked for them.
+
+        `tick_s`: interval of decisions about jobs, where no recorded market has its own.
+        """
         self._observations = PlaceObservations(engine)
         self._prices = prices
         self._launchers = launchers
+        self._hints = hints
+        self._tick_s = tick_s
         self._cache = _Cache()
 
     def state(self, spec: JobSpec, now: datetime) -> MarketState:
@@ -58,7 +70,7 @@ class Markets:
         market = MarketState(
             at=now,
             places=(),
-            tick_s=TICK_S,
+            tick_s=self._tick_s,
             changeover_s=starting.changeover_s,
             changeover_samples=starting.samples,
             on_demand_wait_s=starting.on_demand_wait_s,
@@ -73,9 +85,13 @@ class Markets:
         found = dict[str, PlaceState]()
         for option in spec.places:
             for name, one_node in self._offers(launcher, option, now):
+                if name in found:
+                    continue
                 state = self._place(name, option, one_node, nodes)
                 belief = self._belief(name, hardware_of(option.option), newest, now)
-                found.setdefault(name, _believed(state, belief))
+                found[name] = self._hinted(
+                    _believed(state, belief), one_node.instance_type, nodes, now
+                )
         return replace(market, places=tuple(found.values()))
 
     def _offers(
@@ -112,7 +128,7 @@ class Markets:
         on_demand = one_node.on_demand_micros if CapacityType.ON_DEMAND in sold else None
         return PlaceState(
             name=name,
-            region="/".join(name.partition("#")[0].split("/")[:2]),
+            region=option.region,
             spot_usd_per_hour=_usd(spot, nodes),
             on_demand_usd_per_hour=_usd(on_demand, nodes),
             priced_at=one_node.as_of,
@@ -128,6 +144,17 @@ class Markets:
                 self._observations.of_place(place, hardware, now - BELIEF_PERIOD), now
             ),
         )
+
+    def _hinted(
+        self, place: PlaceState, instance_type: str | None, nodes: int, now: datetime
+    ) -> PlaceState:
+        """A place with spot nodes as its provider rates it."""
+        if self._hints is None or place.spot_usd_per_hour is None:
+            return place
+        hint = self._hints.score(place.name, instance_type, nodes, now)
+        if hint is None:
+            return place
+        return replace(place, hint=hint.probability, hint_source=hint.source, hint_at=hint.as_of)
 
     def _start_times(self, engine: Engine, now: datetime) -> StartTimes:
         return self._cache.get(

@@ -24,6 +24,8 @@ class OptionPrices:
     """None: nobody sells spot nodes there."""
     on_demand_micros: int | None = None
     """Likewise."""
+    instance_type: str | None = None
+    """Of the cheapest spot nodes; None if unknown."""
     as_of: datetime | None = None
     """Date of the older price; None without one."""
     is_estimate: bool = False
@@ -42,6 +44,7 @@ def option_prices(option: ResourceOption, prices: PriceCatalog, now: datetime) -
     return OptionPrices(
         spot_micros=spot[1] if spot else None,
         on_demand_micros=on_demand[1] if on_demand else None,
+        instance_type=spot[0].instance_type if spot else None,
         as_of=min(quote.as_of for quote in found),
         is_estimate=any(quote.is_estimate for quote in found),
     )
@@ -103,6 +106,7 @@ def _estimated(option: ResourceOption, prices: PriceCatalog, now: datetime) -> O
         return OptionPrices(
             spot_micros=quote.spot_micros_per_hour or quote.dearest_micros,
             on_demand_micros=quote.on_demand_micros_per_hour or quote.dearest_micros,
+            instance_type=query.instance_type,
             as_of=quote.as_of,
             is_estimate=True,
         )

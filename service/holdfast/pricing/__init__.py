@@ -1,7 +1,8 @@
-"""Prices of nodes: current AWS prices, SkyPilot's catalog, and the bundled price list."""
+"""Prices of nodes from AWS, SkyPilot's catalog and a bundled list; capacity hints of AWS."""
 
 from __future__ import annotations
 
+from holdfast.pricing.capacity_hints import open_capacity_hints
 from holdfast.pricing.catalog import Catalog, open_catalog
 
-__all__ = ["Catalog", "open_catalog"]
+__all__ = ["Catalog", "open_capacity_hints", "open_catalog"]

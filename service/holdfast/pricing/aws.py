@@ -1,6 +1,6 @@
-"""AWS's spot prices from EC2's price history, through boto3.
+"""AWS's spot market through boto3: price history, and scores of how likely a placement is.
 
-AWS keeps ninety days. For a time span it returns every change in it and the last one before it, which is the price at
+AWS keeps ninety days of prices. For a time span it returns every change in it and the last one before it, which is the price at
 its start. Blocking: call it from a thread.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -40,6 +41,18 @@ READ_S: Final = 10
 With a higher value, a placement waits longer for its price; with a lower value, a slow response is discarded in
 favor of the catalog's price."""
 SOURCE: Final = "AWS spot price history"
+SCORES_TTL: Final = timedelta(hours=4)
+"""How long scores of placements are cached.
+A lower value asks about fewer kinds of nodes within the daily limit; a higher value uses older scores."""
+SCORES_RETRY: Final = timedelta(hours=1)
+"""Time without scores after a failed request for them, which may count against a limit of AWS.
+A lower value uses up the daily limit; a higher value misses scores for longer."""
+SCORE_REQUESTS: Final = 48
+"""Requests for scores in a day.
+AWS limits new combinations of instance type and number for each account and day. A lower value leaves kinds of nodes without scores; with a
+higher value, AWS refuses those of other programs of the account."""
+ANY_REGION: Final = "us-east-1"
+"""The region that is asked for the scores of all."""
 _REGION: Final = re.compile(r"[a-z]{2}(-[a-z]+)+-\d{1,2}")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -57,14 +70,30 @@ class Ec2(Protocol):
         """Return the entries of `describe_availability_zones`."""
         ...
 
+    def zone_scores(self, instance_type: str, nodes: int) -> Iterable[Mapping[str, Any]]:
+        """Return the entries of `get_spot_placement_scores` for all nodes in one zone."""
+        ...
 
-class PriceUnavailable(Exception):
+
+class AwsUnavailable(Exception):
     """AWS was not asked or did not respond, for the given reason."""
 
     def __init__(self, why: str, *, is_quiet: bool = False) -> None:
         super().__init__(why)
         self.is_quiet = is_quiet
         """Whether this is expected because the service has no AWS credentials."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ZoneScore:
+    """AWS's score of a placement in one zone."""
+
+    region: str
+    zone_id: str
+    score: int
+    """From 1 to 10."""
+    as_of: datetime
+    """When AWS was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +111,8 @@ class AwsSpot:
     connect: Callable[[str], Ec2]
     _cache: dict[tuple[str, ...], _CacheEntry] = field(default_factory=dict)
     _logged_reasons: set[str] = field(default_factory=set)
+    _scores_asked: deque[datetime] = field(default_factory=lambda: deque(maxlen=SCORE_REQUESTS))
+    """Times of the latest requests for scores."""
     _lock: Lock = field(default_factory=Lock)
 
     def quotes(self, region: str, instance_type: str, at: datetime) -> tuple[Quote, ...]:
@@ -125,6 +156,26 @@ class AwsSpot:
 
         return self._cached(("zones", region), ZONES_TTL, ask) or {}
 
+    def zone_scores(self, instance_type: str, nodes: int) -> tuple[ZoneScore, ...]:
+        """Return the best zones of all regions for so many nodes; empty without data from AWS."""
+
+        def ask() -> tuple[ZoneScore, ...]:
+            ec2, now = self.connect(ANY_REGION), self.clock.now()
+            self._count_request(now)
+            return _scores(ec2.zone_scores(instance_type, nodes), now)
+
+        key = ("scores", instance_type, str(nodes))
+        return self._cached(key, SCORES_TTL, ask, retry=SCORES_RETRY) or ()
+
+    def _count_request(self, now: datetime) -> None:
+        with self._lock:
+            is_full = len(self._scores_asked) == SCORE_REQUESTS
+            if is_full and now - self._scores_asked[0] < timedelta(days=1):
+                raise AwsUnavailable(
+                    f"only {SCORE_REQUESTS} requests for placement scores are sent a day"
+                )
+            self._scores_asked.append(now)
+
     def _by_zone(
         self, region: str, instance_type: str, since: datetime, until: datetime
     ) -> Mapping[str, tuple[PricePoint, ...]]:
@@ -139,7 +190,14 @@ class AwsSpot:
         times = (begin.isoformat(), _rounded(until).isoformat())
         return self._cached(("prices", region, instance_type, *times), CACHE_TTL, ask) or {}
 
-    def _cached(self, key: tuple[str, ...], keep: timedelta, ask: Callable[[], T]) -> T | None:
+    def _cached(
+        self,
+        key: tuple[str, ...],
+        keep: timedelta,
+        ask: Callable[[], T],
+        *,
+        retry: timedelta = CACHE_TTL,
+    ) -> T | None:
         """Return a cached response, or None if there was none; both expire."""
         now = self.clock.now()
         with self._lock:
@@ -150,19 +208,19 @@ class AwsSpot:
                 return value
         try:
             answer: T | None = ask()
-        except PriceUnavailable as reason:
-            answer, keep = None, CACHE_TTL
+        except AwsUnavailable as reason:
+            answer, keep = None, retry
             self._log_once(reason)
         with self._lock:
             self._cache[key] = _CacheEntry(now + keep, answer)
         return answer
 
-    def _log_once(self, reason: PriceUnavailable) -> None:
+    def _log_once(self, reason: AwsUnavailable) -> None:
         """Log each reason once, because missing credentials are permanent."""
         if str(reason) not in self._logged_reasons:
             self._logged_reasons.add(str(reason))
             level = logging.INFO if reason.is_quiet else logging.WARNING
-            log.log(level, "AWS spot prices are unavailable: %s", reason)
+            log.log(level, "AWS's spot market is unavailable: %s", reason)
 
 
 def _rounded(moment: datetime) -> datetime:
@@ -194,21 +252,35 @@ def _changes(
     return {zone: tuple(changes) for zone, changes in by_zone.items()}
 
 
+def _scores(entries: Iterable[Mapping[str, Any]], now: datetime) -> tuple[ZoneScore, ...]:
+    """Return the scores of zones; malformed entries are skipped."""
+    return tuple(
+        ZoneScore(
+            region=str(entry["Region"]),
+            zone_id=str(entry["AvailabilityZoneId"]),
+            score=entry["Score"],
+            as_of=now,
+        )
+        for entry in entries
+        if entry.keys() >= {"Region", "AvailabilityZoneId"} and entry.get("Score") in range(1, 11)
+    )
+
+
 def connect(region: str) -> Ec2:
     """Connect to EC2 in a region, with the credentials that boto3 finds.
 
     Raises:
-        PriceUnavailable: boto3, credentials or the region are missing.
+        AwsUnavailable: boto3, credentials or the region are missing.
     """
     if not _REGION.fullmatch(region):  # The region becomes part of a host name.
-        raise PriceUnavailable(f"{region!r} is not an AWS region")
+        raise AwsUnavailable(f"{region!r} is not an AWS region")
     try:
         from boto3 import Session  # noqa: PLC0415 - imported only when needed
         from botocore.config import Config  # noqa: PLC0415
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
         from botocore.parsers import ResponseParserError  # noqa: PLC0415
     except ModuleNotFoundError:
-        raise PriceUnavailable("boto3 is not installed here", is_quiet=True) from None
+        raise AwsUnavailable("boto3 is not installed here", is_quiet=True) from None
     config = Config(
         connect_timeout=CONNECT_S,
         read_timeout=READ_S,
@@ -217,10 +289,10 @@ def connect(region: str) -> Ec2:
     try:
         session = Session(region_name=region)
         if session.get_credentials() is None:
-            raise PriceUnavailable("this service has no AWS credentials", is_quiet=True)
+            raise AwsUnavailable("this service has no AWS credentials", is_quiet=True)
         client: Any = session.client("ec2", config=config)
     except (BotoCoreError, ValueError) as error:
-        raise PriceUnavailable(str(error)) from error
+        raise AwsUnavailable(str(error)) from error
     # A proxy's page instead of a response raises ResponseParserError, which is not a BotoCoreError.
     return _Boto(client, (BotoCoreError, ClientError, ResponseParserError))
 
@@ -245,10 +317,23 @@ class _Boto:
             for page in pages:
                 yield from page["SpotPriceHistory"]
         except self.failures as error:
-            raise PriceUnavailable(str(error)) from error
+            raise AwsUnavailable(str(error)) from error
 
     def zones(self) -> Iterator[Mapping[str, Any]]:
         try:
             yield from self.client.describe_availability_zones()["AvailabilityZones"]
         except self.failures as error:
-            raise PriceUnavailable(str(error)) from error
+            raise AwsUnavailable(str(error)) from error
+
+    def zone_scores(self, instance_type: str, nodes: int) -> Iterator[Mapping[str, Any]]:
+        pages = self.client.get_paginator("get_spot_placement_scores").paginate(
+            InstanceTypes=[instance_type],
+            TargetCapacity=nodes,
+            TargetCapacityUnitType="units",
+            SingleAvailabilityZone=True,
+        )
+        try:
+            for page in pages:
+                yield from page["SpotPlacementScores"]
+        except self.failures as error:
+            raise AwsUnavailable(str(error)) from error

@@ -28,8 +28,8 @@ from holdfast.launchers.skypilot.admission import AdmissionRequest
 from holdfast.market.markets import Markets
 from holdfast.market.planners import Planners
 from holdfast.notifications import Dispatcher, open_dispatcher
-from holdfast.ports import Clock, Launcher, PriceCatalog, ReportInbox
-from holdfast.pricing import open_catalog
+from holdfast.ports import CapacityHints, Clock, Launcher, PriceCatalog, ReportInbox
+from holdfast.pricing import open_capacity_hints, open_catalog
 from holdfast.rate_limit import RateLimiter, RateLimits, Streams
 from holdfast.server.background_tasks import background_tasks
 from holdfast.server.home_dir import make_home, own_secret, read_or_empty, write_once
@@ -65,6 +65,8 @@ class Environment:
     prices: PriceCatalog
     launchers: Mapping[Engine, Launcher]
     inbox: ReportInbox
+    hints: CapacityHints | None = None
+    """None: providers are not asked for them, as in a demonstration."""
     confinement: Confinement = field(default_factory=Confinement)
     """Resources of this machine that users' jobs may use. A demonstration runs nothing."""
     uploads: Uploads | None = None
@@ -104,6 +106,7 @@ def real_environment(
         prices=prices,
         launchers=launchers,
         inbox=inbox,
+        hints=open_capacity_hints(settings.capacity_hints, clock),
         confinement=confinement_of(settings, refusals(settings)),
         uploads=Uploads(
             settings.code_folder,
@@ -147,11 +150,10 @@ def build(
         settings, market, launch_book, tokens, groups_of=groups_of, address=address
     )
     clock, launchers, intervals = around.clock, around.launchers, poll_intervals(settings)
-    journal, leases = Journal(engine, clock), LeaseTable(engine)
+    journal, leases = _journal(engine, clock), LeaseTable(engine)
     secrets_of = _secrets(engine, secret)
-    journal.rebuild_stale()
-    Projection(engine).catch_up()
-    planners = Planners(Markets(engine, around.prices, launchers))
+    markets = Markets(engine, around.prices, launchers, around.hints, tick_s=settings.plan_every_s)
+    planners = Planners(markets)
     reconciler = _reconciler(
         around, intervals, worker_url, journal, leases, tokens, secrets_of, planners
     )
@@ -216,6 +218,14 @@ def _reconciler(  # noqa: PLR0917 - it has that many parts
         uploads=around.uploads,
         planners=planners,
     )
+
+
+def _journal(engine: SqlEngine, clock: Clock) -> Journal:
+    """The journal, with jobs and observations of places as this version reads their events."""
+    journal = Journal(engine, clock)
+    journal.rebuild_stale()
+    Projection(engine).catch_up()
+    return journal
 
 
 def _secrets(engine: SqlEngine, secret: bytes) -> Secrets:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from holdfast.domain.events.planning import CapacityType, LaunchPlacement
 from holdfast.domain.jobfile.parser import Overrides, parse_job_file
-from holdfast.domain.jobfile.places import place_of, planned_place_flaws
+from holdfast.domain.jobfile.places import is_within, place_of, planned_place_flaws
 from holdfast.domain.jobfile.spec import Engine, JobSpec
 from holdfast.errors import BadJobFile
 from holdfast.rendering import read_and_render
@@ -290,6 +290,23 @@ def test_zones_of_local_nodes_are_not_for_job_files(word: str) -> None:
 
 
 PREEMPTIBLE = {"infra": "slurm/hpc/preempt", "use_spot": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "around", "within"),
+    [
+        ("aws/us-east-1/us-east-1a", "aws/us-east-1", True),
+        ("aws/us-east-1", "aws/us-east-1#2", True),
+        ("aws/us-east-1#2", "AWS", True),
+        ("gcp", "any", True),
+        ("aws/us-west-2/us-west-2a", "*/us-west-2", True),
+        ("aws/us-east-1", "aws/us-east-1/us-east-1a", False),
+        ("aws/us-east-10", "aws/us-east-1", False),
+        ("any", "gcp", False),
+    ],
+)
+def test_place_is_within_another_one(name: str, around: str, within: bool) -> None:
+    assert is_within(name, around) is within
 
 
 @pytest.mark.parametrize(

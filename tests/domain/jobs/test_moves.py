@@ -209,7 +209,7 @@ def test_program_that_ends_during_a_move_ends_the_job(outcome: Outcome) -> None:
     assert kinds(found) == [Finished]
 
 
-def test_launch_that_is_lost_during_a_move_is_followed_by_the_next() -> None:
+def test_loss_during_a_move_is_followed_by_the_next_launch() -> None:
     forgotten = replace(UP, status=LaunchStatus.FORGOTTEN, since=at(120))
 
     found = decide(job(*MOVES), forgotten, at(140), context(BUYS))

@@ -71,7 +71,7 @@ DENIED = replace(DOUBTFUL, reason=PlanReason.ON_DEMAND_DENIED)
         (Finished(at=DAWN, outcome=Outcome.FAILED, exit_code=3), "failed", "failed with exit code 3"),
         (Finished(at=DAWN, outcome=Outcome.CANCELLED, detail="by ada"), "cancelled", "was cancelled: by ada"),
         (CleanupFailed(at=DAWN, detail="node-1"), "cleanup_failed", "may still have billed nodes: node-1"),
-        (DENIED, "no_capacity", "needs on-demand nodes, and no place has any: waiting for spot in us-east-1: on-demand nodes were denied, they are asked for again later"),
+        (DENIED, "no_capacity", "needs on-demand nodes, and no place has any: waiting for spot in us-east-1: no place has on-demand nodes now, they are asked for again later"),
         (DOUBTFUL, "late", "misses its deadline in 12 % of simulated runs, and ends about 12:00Z: spot in us-east-1: 1.0 h of slack"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

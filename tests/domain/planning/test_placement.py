@@ -156,7 +156,7 @@ class TestFullSight:
 
         assert seen(job(*events), 0.5, self.market(True, False)).held[0] == Held.NOTHING
 
-    def test_job_that_must_not_take_spot_nodes_waits_without_a_request(self) -> None:
+    def test_job_that_must_not_take_spot_waits_without_a_request(self) -> None:
         """They would be gone before training begins."""
         places = (place_state(is_available=True, spot_usd_per_hour=2.99),)
         market = market_state(*places, sees_all=True)

@@ -7,11 +7,13 @@ import json
 import shutil
 import sqlite3
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -19,7 +21,7 @@ from e2e.fake_aws import account, catalog, namespace
 from e2e.fake_aws.build import build
 from e2e.fake_aws.cgroup import Cgroup, all_cgroups
 from e2e.fake_aws.hosts import all_hosts
-from e2e.fake_aws.paths import API, AWS, CHECKOUT, HERE, Paths
+from e2e.fake_aws.paths import API, AWS, HERE, Paths
 
 BUCKET: Final = "holdfast"
 """An initially empty bucket, at `paths.AWS` from here and `paths.AWS_FROM_HOSTS` from hosts."""
@@ -50,6 +52,21 @@ class Instance:
     """spot or on-demand."""
     name: str
     """SkyPilot's name: the cluster's name on the cloud, with -head or -worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceLife:
+    """An instance that has ended."""
+
+    market: str
+    zone: str
+    began_at: datetime
+    ended_at: datetime
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds for which it existed."""
+        return (self.ended_at - self.began_at).total_seconds()
 
 
 class FakeAws:
@@ -142,6 +159,12 @@ class FakeAws:
         with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as known:
             return int(known.execute(asked).fetchone()[0])
 
+    def clusters(self) -> list[str]:
+        """Names of the clusters that SkyPilot has."""
+        database = self.paths.home / ".sky" / "state.db"
+        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as known:
+            return [name for (name,) in known.execute("select name from clusters")]
+
     @contextmanager
     def blackout(self) -> Iterator[None]:
         """Freeze the API server while the block runs."""
@@ -201,6 +224,26 @@ class FakeAws:
         events: list[dict[str, Any]] = [json.loads(line) for line in lines]
         return [event for event in events if kind in (None, event["kind"])]
 
+    def lives(self, which: str) -> list[InstanceLife]:
+        """All instances with this part of a name, in the order of their begin.
+
+        Raises:
+            AssertionError: one of them still exists.
+        """
+        began: dict[str, dict[str, Any]] = {}
+        lives: list[InstanceLife] = []
+        for event in self.events():
+            if which not in str(event.get("name", "")):
+                continue
+            if event["kind"] == "boot":
+                began[event["id"]] = event
+            elif event["kind"] in {"preempt", "terminate"} and event["id"] in began:
+                boot = began.pop(event["id"])
+                times = (datetime.fromisoformat(each["at"]) for each in (boot, event))
+                lives.append(InstanceLife(event["market"], event["zone"], *times))
+        assert not began, f"the cloud has not ended {sorted(began)}"
+        return sorted(lives, key=lambda life: life.began_at)
+
     # --- clients
 
     def env(self) -> dict[str, str]:
@@ -239,7 +282,7 @@ class FakeAws:
             raise InUse(f"another process uses the cloud in {self.paths.folder}") from error
 
     def _start_aws(self) -> None:
-        command: list[str | Path] = [CHECKOUT / ".venv/bin/python", "-m", "e2e.fake_aws.fakeaws"]
+        command: list[str | Path] = [sys.executable, "-m", "e2e.fake_aws.fakeaws"]
         log = self.paths.run / "fake-aws.log"
         env = {**self.paths.env(), "PYTHONPATH": str(HERE.parents[1])}
         Cgroup(_AWS).start(namespace.entering(command), env=env, log=log)

@@ -121,8 +121,8 @@ class HoldfastService(Service):
     def _listed(self, pattern: str) -> list[dict[str, Any]]:
         database = f"file:{self.environment['HOLDFAST_SKYPILOT_HOME']}/.sky/spot_jobs.db?mode=ro"
         query = (
-            "select spot.spot_job_id as id, job_info.name as name, spot.status as status, job_info.schedule_state as schedule "
-            "from spot join job_info on job_info.spot_job_id = spot.spot_job_id where job_info.name like ?"
+            "select spot.spot_job_id as id, job_info.name as name, spot.status as status, "
+            "job_info.schedule_state as schedule, job_info.dag_yaml_content as task from spot join job_info on job_info.spot_job_id = spot.spot_job_id where job_info.name like ?"
         )
         with closing(sqlite3.connect(database, uri=True, timeout=30)) as connection:
             connection.row_factory = sqlite3.Row

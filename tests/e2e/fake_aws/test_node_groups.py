@@ -136,29 +136,13 @@ def _check_bill(aws: FakeAws, service: HoldfastService, job_id: str) -> None:
     (on_demand_usd,) = (usd for name, _, _, usd in CPUS if name == NODE["instance_type"])
     billed = {group["name"]: group for group in attempt["groups"]}
     for group, letter in zip(GROUPS, (HEAD, NEAR, FAR), strict=True):
-        lives = _lives_s(aws, f"{job_id}{letter}1")
+        lives = [life.duration_s for life in aws.lives(f"{job_id}{letter}1")]
         name = str(group["name"])
         usd_per_hour = on_demand_usd * (1.0 if letter == HEAD else SPOT_SHARE)
         paid_s = billed[name]["paid_micros"] / 1e6 / usd_per_hour * 3600
         assert billed[name]["is_spot"] is (letter != HEAD)
         assert sum(lives) - BILLED_LATE_S * len(lives) <= paid_s, (name, lives, paid_s)
         assert paid_s <= sum(lives) + BILLED_LONG_S * len(lives), (name, lives, paid_s)
-
-
-def _lives_s(aws: FakeAws, which: str) -> list[float]:
-    """Seconds for which the instances with this part of a name existed."""
-    began: dict[str, datetime] = {}
-    lives: list[float] = []
-    for event in aws.events():
-        if which not in str(event.get("name", "")):
-            continue
-        at = datetime.fromisoformat(str(event["at"]))
-        if event["kind"] == "boot":
-            began[str(event["id"])] = at
-        elif event["kind"] in {"preempt", "terminate"} and str(event["id"]) in began:
-            lives.append((at - began.pop(str(event["id"]))).total_seconds())
-    assert not began, "the cloud has ended all of them"
-    return lives
 
 
 def _final_weights(service: HoldfastService, job_id: str) -> str:

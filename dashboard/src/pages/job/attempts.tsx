@@ -3,7 +3,9 @@
 import { useSearchParams } from 'react-router'
 import type { Attempt, Bill, JobEvent } from '../../api/types'
 import { extentOf, lanesOf, type Window } from '../../charts/attempt-lanes'
+import { BandItems } from '../../charts/capacity-bands'
 import { groupLanesOf } from '../../charts/group-lanes'
+import type { Band } from '../../charts/plan-bands'
 import { GroupLegend, MarkLegend, PhaseLegend, Swimlane } from '../../charts/swimlane'
 import { elapsed, exactMoney, moment, type Clock } from '../../format'
 import { usePreferences } from '../../preferences'
@@ -35,7 +37,7 @@ export function useZoom(): [Window | null, (window: Window | null) => void] {
 export const partWords = (window: Window | null, clock: Clock): string =>
   window ? ` from ${moment(window.from, clock)} to ${moment(window.to, clock)}` : ''
 
-export function AttemptsView({ bill, events }: { bill: Bill; events: JobEvent[] }) {
+export function AttemptsView({ bill, events, choices }: { bill: Bill; events: JobEvent[]; choices: Band[] }) {
   const { clock } = usePreferences()
   const [zoomed, zoom] = useZoom()
   const { attempts } = bill
@@ -75,6 +77,8 @@ export function AttemptsView({ bill, events }: { bill: Bill; events: JobEvent[] 
         <div className="row">
           <PhaseLegend phases={names} />
           <MarkLegend lanes={lanes} />
+          {/* Waiting is in the legend of the phases. */}
+          {choices.length > 0 && <ul className="key" aria-label="Legend of the plan"><BandItems bands={choices.filter(({ capacity }) => capacity !== 'waiting')} /></ul>}
         </div>
         {zoomed ? (
           <button type="button" onClick={() => zoom(null)}>
@@ -85,7 +89,7 @@ export function AttemptsView({ bill, events }: { bill: Bill; events: JobEvent[] 
         )}
       </div>
       {groups.length > 0 && <GroupLegend lanes={groups} />}
-      <Swimlane lanes={lanes} groups={groups} part={partWords(zoomed, clock)} window={zoomed ?? whole} zoom={zoom} />
+      <Swimlane lanes={lanes} groups={groups} choices={choices} part={partWords(zoomed, clock)} window={zoomed ?? whole} zoom={zoom} />
       <Table name="attempts" caption="Phases and cost of each attempt" columns={columns} rows={attempts} keyOf={(one) => String(one.attempt)} />
       {groups.length > 0 && <GroupTables bill={bill} />}
     </>

@@ -103,7 +103,7 @@ function Drawn({ page, chosen, paced, marks, due }: DrawnProps) {
 /** The marks of the chart with most of them: zoomed charts may cover different steps. */
 const mostOf = (charts: StepMark[][]): StepMark[] => charts.reduce((most, marks) => (marks.length > most.length ? marks : most), [])
 
-const KINDS: StepMark['kind'][] = ['preemption', 'loss', 'failure', 'pause', 'resume']
+const KINDS: StepMark['kind'][] = ['preemption', 'loss', 'failure', 'pause', 'move', 'resume']
 
 interface LegendProps {
   attempts: number[]

@@ -70,7 +70,7 @@ def plan(
     work: Work = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forecast cost and end of a job file, or show where a job runs next and why."""
+    """Estimate cost and end of a job file, or show where a job runs next and why."""
     given = {"deadline": deadline, "max_cost_usd": max_cost, "objective": objective, "work": work}
     with connect() as client:
         if is_file(subject):

@@ -147,7 +147,7 @@ def place_of(places: Iterable[PlaceOption], cloud: str, zone: str) -> PlaceOptio
 
 
 def is_within(name: str, around: str) -> bool:
-    """Whether a place is another one, or part of it; `*` is any."""
+    """Whether a place is another one, or part of it, whatever nodes are asked for; `*` is any."""
     return _begins_with(_path(name.lower()), _path(around.lower()))
 
 
@@ -227,7 +227,8 @@ def _placement_flaw(
 
 
 def _path(name: str) -> tuple[str, ...]:
-    return () if name == ANY else tuple(name.split("/"))
+    base = name.partition("#")[0]
+    return () if base == ANY else tuple(base.split("/"))
 
 
 def _observed_path(cloud: str, zone: str) -> tuple[str, ...]:

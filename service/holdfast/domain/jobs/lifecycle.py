@@ -295,7 +295,10 @@ def _leaving(
 
 
 def _without_launch(job: Job, event: Paused | Moved, state: State) -> Job:
-    """The job whose launch has ended. After a move, that launch counts neither as lost nor as fruitless."""
+    """The job whose launch has ended.
+
+    After a move, that launch counts neither as lost nor as fruitless.
+    """
     if isinstance(event, Paused):
         return replace(_released(job, event.at), state=state, detail=event.detail)
     is_fruitless = job.attempt > job.advanced_attempt

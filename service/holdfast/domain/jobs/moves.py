@@ -1,4 +1,4 @@
-"""Moves of jobs with a plan: when a plan is made anew, and when its choice needs another launch. Pure."""
+"""Moves of jobs with a plan: when to plan anew, and when a choice needs a new launch. Pure."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _is_calm(event: Planned) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
-    """Training time of steps, measured from the start of training and from checkpoint to checkpoint.
+    """Training time of steps, from the start of training and from checkpoint to checkpoint.
 
     Steps that were lost and repeated count twice, with their time.
     """

@@ -24,9 +24,9 @@ from holdfast.domain.events import (
 from holdfast.domain.events.planning import CapacityType, LaunchPlacement
 from holdfast.domain.events.service import LaunchRequested
 from holdfast.domain.events.values import NodeGroup
-from holdfast.domain.jobfile.places import PlaceOption, job_places
+from holdfast.domain.jobfile.places import PlaceOption, is_within, job_places
 from holdfast.domain.jobfile.spec import Engine, JobSpec
-from holdfast.domain.planning.places import hardware_of, includes, reported_place
+from holdfast.domain.planning.places import hardware_of, reported_place
 
 OWN: Final = "own"
 """Source of observations by jobs of this service."""
@@ -251,13 +251,13 @@ class PlaceObserver:
         """The options that the launch may have meant: within the zone's place, or around it."""
         asked = self._placement.places if self._placement else ()
         options = [each for each in self._options if each.name in asked] or self._options
-        around = [each for each in options if includes(each.name, zone)]
-        within = [each for each in options if includes(zone, each.name)]
+        around = [each for each in options if is_within(zone, each.name)]
+        within = [each for each in options if is_within(each.name, zone)]
         is_only = self._engine is Engine.SLURM and len(options) == 1
         return around or within or (options if is_only else [])
 
     def _narrower(self, zone: str, option: PlaceOption) -> str:
         """The more exact one of a reported place and that of an option."""
         own = option.infra
-        is_own = includes(zone, own) or self._engine is Engine.SLURM
+        is_own = is_within(own, zone) or self._engine is Engine.SLURM
         return own if is_own and own.count("/") > zone.count("/") else zone

@@ -1,4 +1,4 @@
-"""Where a job runs next: its situation as its policy sees it, and the choice as a plan. Pure.
+"""Where a job runs next: its situation as a policy sees it, and the choice as a plan. Pure.
 
 Progress is what complete checkpoints hold. Time is counted in ticks from the submission, and a look between two ticks sees the time of the
 earlier one, so that a plan made twice within a tick is the same.

@@ -9,7 +9,6 @@ import re
 from typing import Final
 
 from holdfast.domain.jobfile.accelerator_catalog import parse_accelerators
-from holdfast.domain.jobfile.places import ANY
 from holdfast.domain.jobfile.resource_options import ResourceOption
 from holdfast.domain.jobfile.spec import Engine
 
@@ -25,12 +24,6 @@ def hardware_of(option: ResourceOption) -> str:
         for name, count in parse_accelerators(option.options.get("accelerators"))
     )
     return (",".join(names) or str(option.options.get("instance_type") or "")).lower()
-
-
-def includes(place: str, other: str) -> bool:
-    """Whether a place is another one, or includes it."""
-    base = place.partition("#")[0]
-    return base in (ANY, other) or other.startswith(f"{base}/")
 
 
 def matches_hardware(wanted: str, recorded: str) -> bool:

@@ -32,14 +32,12 @@ _SPOT_REASONS: Final = {
     PlanReason.CHEAPER_PLACE: "cheaper than the place before",
     PlanReason.AHEAD_OF_SCHEDULE: "progress is ahead of schedule",
     PlanReason.OVER_BUDGET: "on-demand nodes would exceed the budget",
-    PlanReason.ON_DEMAND_DENIED: "on-demand nodes were denied",
+    PlanReason.ON_DEMAND_DENIED: "no place has on-demand nodes now",
 }
-
-
-_WAITING: Final = frozenset(
+WAITS: Final = frozenset(
     {PlanReason.WAIT_FOR_SPOT, PlanReason.OVER_BUDGET, PlanReason.ON_DEMAND_DENIED}
 )
-"""Reasons of requests for nodes that are not there."""
+"""Reasons for which a job waits for spot nodes that are not there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +65,7 @@ class ChosenNodes:
     @classmethod
     def of_plan(cls, planned: Planned) -> ChosenNodes:
         """The choice at the moment at which it was made."""
-        waits = planned.reason in _WAITING
+        waits = planned.reason in WAITS
         return cls(
             at=planned.at,
             since=planned.at,
@@ -162,10 +160,11 @@ def next_sentence(chosen: ChosenNodes) -> str:
         return others
     if chosen.net_at is None:
         return f"{others}; on-demand nodes when they can do all that is left within the budget"
-    latest = f"on-demand nodes at {moment(chosen.net_at, chosen.at)} at the latest"
     if chosen.reason is PlanReason.ON_DEMAND_DENIED:
-        latest = "on-demand nodes, which are asked for again after as long a wait"
-    elif chosen.net_at <= chosen.at:
+        after = "if these are lost" if chosen.has_nodes else "after the same wait"
+        return f"{others}; on-demand nodes are asked for again {after}"
+    latest = f"on-demand nodes at {moment(chosen.net_at, chosen.at)} at the latest"
+    if chosen.net_at <= chosen.at:
         latest = "on-demand nodes at the next check"
     return (
         f"{latest}, if nothing is saved until then" if chosen.has_nodes else f"{others}; {latest}"

@@ -11,9 +11,10 @@ from sqlalchemy import ColumnElement, Engine, insert, or_, select
 
 from holdfast.domain.access.audit import AuditAction
 from holdfast.domain.events.planning import CapacityType
+from holdfast.domain.jobfile.places import is_within
 from holdfast.domain.jobfile.spec import Engine as LauncherType
 from holdfast.domain.planning.observations import OWN, PlaceObservation
-from holdfast.domain.planning.places import includes, matches_hardware
+from holdfast.domain.planning.places import matches_hardware
 from holdfast.errors import Conflict
 from holdfast.store import audit_log
 from holdfast.store.database import reading, writing
@@ -73,7 +74,7 @@ class PlaceObservations:
         found = [
             (each.source, each.place, each.hardware)
             for each in self.list_places()
-            if includes(place, each.place) and matches_hardware(hardware, each.hardware)
+            if is_within(each.place, place) and matches_hardware(hardware, each.hardware)
         ]
         table = place_observations.c
         return self._read(
