@@ -41,7 +41,6 @@ SAVING = SavingFailed(
     at=DAWN, attempt=1, step=9, failures=3, safe_step=5, policy=OnFailure.STOP, detail="full"
 )
 
-DENIED = CapacityDenied(at=DAWN, zone="us-east-1", is_everywhere=True)
 DOUBTFUL = Planned(
     at=DAWN, capacity=CapacityType.SPOT, places=("aws/us-east-1",), reason=PlanReason.SPOT_IS_AVAILABLE, remaining_s=60.0,
     slack_s=3600.0, net_at=DAWN, changeover_s=10.0, policy="holdfast", policy_version=1, warns=True,
@@ -51,6 +50,7 @@ DOUBTFUL = Planned(
         over_budget=0.0, preemptions=0.0, lost_work_s=0.0,
     ),
 )  # fmt: skip
+DENIED = replace(DOUBTFUL, reason=PlanReason.ON_DEMAND_DENIED)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ DOUBTFUL = Planned(
         (Finished(at=DAWN, outcome=Outcome.FAILED, exit_code=3), "failed", "failed with exit code 3"),
         (Finished(at=DAWN, outcome=Outcome.CANCELLED, detail="by ada"), "cancelled", "was cancelled: by ada"),
         (CleanupFailed(at=DAWN, detail="node-1"), "cleanup_failed", "may still have billed nodes: node-1"),
-        (DENIED, "no_capacity", "has found no on-demand nodes in any of its places, last in us-east-1; the launcher keeps trying"),
-        (DOUBTFUL, "late", "misses its deadline in 12 % of simulated runs, and ends about 12:00Z (spot in us-east-1: 1.0 h of slack)"),
+        (DENIED, "no_capacity", "needs on-demand nodes, and no place has any: waiting for spot in us-east-1: no place has on-demand nodes now, they are asked for again later"),
+        (DOUBTFUL, "late", "misses its deadline in 12 % of simulated runs, and ends about 12:00Z: spot in us-east-1: 1.0 h of slack"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
@@ -92,7 +92,7 @@ def test_notifying_events_have_kind_and_text(event: Event, kind: str, text: str)
         CapacityLost(at=DAWN, attempt=1, cause=Cause.PAUSED),
         CapacityLost(at=DAWN, attempt=1, cause=Cause.MOVED),
         replace(DOUBTFUL, warns=False),
-        replace(DENIED, is_everywhere=False),
+        CapacityDenied(at=DAWN, zone="us-east-1"),
     ],
 )
 def test_routine_events_do_not_notify(event: Event) -> None:

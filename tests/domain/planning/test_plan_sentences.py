@@ -142,6 +142,7 @@ def test_every_choice_has_sentences(
         (chosen(slack_s=-9.0), "on-demand nodes at the next check, if nothing is saved until then"),
         (chosen(has_nodes=False), "spot nodes in any of the places; on-demand nodes at 20:12Z at the latest"),
         (chosen(on_demand=False), "other spot nodes if these are lost"),
+        (chosen(reason=PlanReason.ON_DEMAND_DENIED, has_nodes=False), "spot nodes in any of the places; on-demand nodes are asked for again after the same wait"),
         (chosen(slack_s=None), "other spot nodes if these are lost; on-demand nodes when they can do all that is left within the budget"),
         (chosen(ON_DEMAND), "spot nodes, once a try costs less than it saves, with 5.2 h of slack"),
         (chosen(ON_DEMAND, slack_s=0.0), "nothing: only on-demand nodes still keep the deadline"),

@@ -54,11 +54,6 @@ class CapacityDenied(EventBase):
     source: ClassVar[Source] = Source.LAUNCHER
     zone: str
     detail: str = ""
-    is_everywhere: bool = False
-    """Whether no place of a launch for on-demand nodes is left that has not denied them.
-
-    Set once in each launch of a planned job.
-    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -105,32 +105,6 @@ def planned_placement(job: Job) -> LaunchPlacement | None:
     if plan is None or plan.capacity is None:
         return None
     return LaunchPlacement(capacity=plan.capacity, places=plan.places)
-
-
-def denied_everywhere(job: Job, zones: Sequence[str]) -> int | None:
-    """Index of the denial with which all on-demand places of the newest launch have denied.
-
-    None if a place is left, or the launch asks for spot nodes, whose denials are usual. `zones` are those of all its denials in order.
-    """
-    placement = job.placement
-    if placement is None or placement.capacity is not CapacityType.ON_DEMAND:
-        return None
-    left = {*placement.places}
-    for number, zone in enumerate(zones):
-        around = {place: place.count("/") for place in placement.places if _is_at(zone, place)}
-        # A denial belongs to the most specific place: it has no cloud, so that it would be at any place that names only one.
-        left -= {place for place, depth in around.items() if depth == max(around.values())}
-        if not left:
-            return number
-    return None
-
-
-def _is_at(zone: str, place: str) -> bool:
-    """Whether a denied zone is in a place, or around it."""
-    cloud, *where = place.partition("#")[0].split("/")
-    parts = zone.lower().split("/")
-    parts = parts[1:] if parts[0] == cloud else parts
-    return all(mine == its for mine, its in zip(parts, where, strict=False))
 
 
 def move_sentence(job: Job) -> str:

@@ -57,7 +57,6 @@ from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.lifecycle import advance
 from holdfast.domain.jobs.moves import (
     JobPlanner,
-    denied_everywhere,
     ms_until_look,
     plan_events,
     planned_placement,
@@ -307,9 +306,7 @@ def _observed_events(
 
     Each placement starts and is lost once, and each of its node changes occurs once.
     """
-    last = denied_everywhere(job, [denial.zone for denial in seen.denials])
-    denials = [_denied(each, is_everywhere=n == last) for n, each in enumerate(seen.denials)]
-    del denials[: job.denials]
+    denials = list(seen.denials[job.denials :])
     is_placed = job.placed
     if is_placed:
         changes = _node_changes(job, seen, job.placements, job.node_changes)
@@ -324,7 +321,7 @@ def _observed_events(
         lost = _lost(job, seen, number, changes)
         # Denials precede nodes that are running, whatever the launcher's clocks report.
         while denials and (denials[0].at <= ready_at or lost is None):
-            yield denials.pop(0)
+            yield _denied(denials.pop(0))
         yield _ready(job, seen, number, ready_at)
         yield from changes
         if lost:
@@ -333,7 +330,7 @@ def _observed_events(
     # A late denial says nothing about nodes that run, but one of a node group that is missing does.
     groups = (part for newest in seen.recent_placements[-1:] for part in newest.groups)
     if not is_placed or any(part.name for part in groups):
-        yield from denials
+        yield from map(_denied, denials)
 
 
 def _placement(seen: Observation, number: int) -> Placement | None:
@@ -347,10 +344,8 @@ def _forgotten_at(seen: Observation) -> datetime:
     return min([seen.since, *(placement.ready_at for placement in seen.recent_placements[:1])])
 
 
-def _denied(denial: Denial, *, is_everywhere: bool) -> CapacityDenied:
-    return CapacityDenied(
-        at=denial.at, zone=denial.zone, detail=denial.detail, is_everywhere=is_everywhere
-    )
+def _denied(denial: Denial) -> CapacityDenied:
+    return CapacityDenied(at=denial.at, zone=denial.zone, detail=denial.detail)
 
 
 def _ready(job: Job, seen: Observation, number: int, ready_at: datetime) -> NodesReady:

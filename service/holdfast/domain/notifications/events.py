@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from holdfast.domain.events import (
     PREEMPTION_CAUSES,
-    CapacityDenied,
     CapacityLost,
     Cause,
     CleanupFailed,
@@ -22,6 +21,7 @@ from holdfast.domain.events import (
     Outcome,
     Paused,
     Planned,
+    PlanReason,
     SavingFailed,
     TrainingStarted,
 )
@@ -59,7 +59,6 @@ class NotificationKind(StrEnum):
 NOTIFYING_EVENTS: Final = frozenset(
     cls.__name__
     for cls in (
-        CapacityDenied,
         CapacityLost,
         NodeLost,
         NodeReplaced,
@@ -153,24 +152,24 @@ def _describe(event: Event) -> tuple[NotificationKind, str] | None:  # noqa: PLR
             return NotificationKind.CLEANUP_FAILED, _with_detail(
                 "may still have billed nodes", detail
             )
-        case Planned() | CapacityDenied():
+        case Planned():
             return _describe_plan(event)
         case _:
             return None
 
 
-def _describe_plan(event: Planned | CapacityDenied) -> tuple[NotificationKind, str] | None:
-    match event:
-        case CapacityDenied(is_everywhere=True, zone=zone, detail=detail):
-            words = f"has found no on-demand nodes in any of its places, last in {zone}; the launcher keeps trying"
-            return NotificationKind.NO_CAPACITY, _with_detail(words, detail)
-        case Planned(warns=True, forecast=forecast) if forecast:
-            end = moment(forecast.end_p50, event.at)
-            chosen = choice_sentence(ChosenNodes.of_plan(event), since=False)
-            late = f"misses its deadline in {percent(forecast.late)} of simulated runs, and ends about {end} ({chosen})"
-            return NotificationKind.LATE, late
-        case _:
-            return None
+def _describe_plan(event: Planned) -> tuple[NotificationKind, str] | None:
+    chosen = choice_sentence(ChosenNodes.of_plan(event), since=False)
+    if event.reason is PlanReason.ON_DEMAND_DENIED:
+        return (
+            NotificationKind.NO_CAPACITY,
+            f"needs on-demand nodes, and no place has any: {chosen}",
+        )
+    if event.warns and event.forecast:
+        end, late = moment(event.forecast.end_p50, event.at), percent(event.forecast.late)
+        words = f"misses its deadline in {late} of simulated runs, and ends about {end}: {chosen}"
+        return NotificationKind.LATE, words
+    return None
 
 
 def _describe_capacity(

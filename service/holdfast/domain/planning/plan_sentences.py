@@ -142,6 +142,8 @@ def _slack_text(slack_s: float) -> str:
 def _wait_end(chosen: ChosenNodes) -> str:
     if not chosen.on_demand:
         return "on-demand nodes are not allowed"
+    if chosen.reason is PlanReason.ON_DEMAND_DENIED:
+        return "they are asked for again later"
     if chosen.net_at is None:
         return "without a deadline"
     return f"on-demand at {moment(chosen.net_at, chosen.at)} at the latest"
@@ -158,6 +160,9 @@ def next_sentence(chosen: ChosenNodes) -> str:
         return others
     if chosen.net_at is None:
         return f"{others}; on-demand nodes when they can do all that is left within the budget"
+    if chosen.reason is PlanReason.ON_DEMAND_DENIED:
+        after = "if these are lost" if chosen.has_nodes else "after the same wait"
+        return f"{others}; on-demand nodes are asked for again {after}"
     latest = f"on-demand nodes at {moment(chosen.net_at, chosen.at)} at the latest"
     if chosen.net_at <= chosen.at:
         latest = "on-demand nodes at the next check"
