@@ -151,8 +151,7 @@ def build(
     secrets_of = _secrets(engine, secret)
     journal.rebuild_stale()
     Projection(engine).catch_up()
-    markets = Markets(engine, around.prices, launchers, tick_s=settings.plan_every_s)
-    planners = Planners(markets)
+    planners = _planners(settings, engine, around)
     reconciler = _reconciler(
         around, intervals, worker_url, journal, leases, tokens, secrets_of, planners
     )
@@ -217,6 +216,11 @@ def _reconciler(  # noqa: PLR0917 - it has that many parts
         uploads=around.uploads,
         planners=planners,
     )
+
+
+def _planners(settings: Settings, engine: SqlEngine, around: Environment) -> Planners:
+    markets = Markets(engine, around.prices, around.launchers, tick_s=settings.plan_every_s)
+    return Planners(markets)
 
 
 def _secrets(engine: SqlEngine, secret: bytes) -> Secrets:
