@@ -152,8 +152,7 @@ def build(
     clock, launchers, intervals = around.clock, around.launchers, poll_intervals(settings)
     journal, leases = _journal(engine, clock), LeaseTable(engine)
     secrets_of = _secrets(engine, secret)
-    markets = Markets(engine, around.prices, launchers, around.hints, tick_s=settings.plan_every_s)
-    planners = Planners(markets)
+    planners = _planners(settings, engine, around)
     reconciler = _reconciler(
         around, intervals, worker_url, journal, leases, tokens, secrets_of, planners
     )
@@ -226,6 +225,13 @@ def _journal(engine: SqlEngine, clock: Clock) -> Journal:
     journal.rebuild_stale()
     Projection(engine).catch_up()
     return journal
+
+
+def _planners(settings: Settings, engine: SqlEngine, around: Environment) -> Planners:
+    markets = Markets(
+        engine, around.prices, around.launchers, around.hints, tick_s=settings.plan_every_s
+    )
+    return Planners(markets)
 
 
 def _secrets(engine: SqlEngine, secret: bytes) -> Secrets:
