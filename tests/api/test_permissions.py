@@ -69,6 +69,7 @@ address           POST /v1/jobs/{job_id}/nudge/{secret}
 ++++++++ ++++++++ GET /v1/traces
 ++++++++ ++++++++ GET /v1/traces/export
 ++++++++ ++++++++ POST /v1/render
+++++++++ ++++++++ POST /v1/plans
 ++++++++ ++++++++ GET /v1/jobs
 ++++++++ ++++++++ GET /v1/stream
 ++++++++ ++++++++ GET /v1/costs
@@ -82,6 +83,7 @@ address           POST /v1/jobs/{job_id}/nudge/{secret}
 +++++4++ ++444444 GET /v1/jobs/{job_id}
 +++++4++ ++444444 GET /v1/jobs/{job_id}/attempts
 +++++4++ ++444444 GET /v1/jobs/{job_id}/bill
++++++4++ ++444444 GET /v1/jobs/{job_id}/plan
 +++++4++ ++444444 GET /v1/jobs/{job_id}/bundle
 +++++4++ ++444444 GET /v1/jobs/{job_id}/story
 +++++4++ ++444444 GET /v1/jobs/{job_id}/checkpoints
@@ -307,7 +309,7 @@ def test_job_and_project_routes_require_a_role_there() -> None:
 
 def test_mutating_routes_require_more_than_read_scope() -> None:
     """A wrong row of the table would let a read-only token change data."""
-    harmless = {"POST /v1/render", "POST /v1/session", "DELETE /v1/session"}
+    harmless = {"POST /v1/render", "POST /v1/plans", "POST /v1/session", "DELETE /v1/session"}
 
     changing = {
         route: what
