@@ -143,6 +143,6 @@ def test_fold_version_matches_the_cached_fields() -> None:
         ),
     ]
     assert [item.name for item in fields(Pace)] == [
-        *("steps", "ms", "interval_ms", "attempt", "from_step", "since"),
+        *("steps", "ms", "interval_ms", "restored_step", "attempt", "from_step", "since"),
     ]
     assert FOLD == 16

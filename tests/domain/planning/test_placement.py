@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from holdfast.domain.events import (
     CapacityType,
@@ -68,6 +70,14 @@ def test_work_without_a_known_end_is_that_of_the_file() -> None:
     endless = seen(job(*events), 1.5)
 
     assert (endless.work_s[0], endless.progress_s[0]) == (5 * HOUR, HOUR)
+
+
+def test_progress_of_the_parent_counts_once_it_is_restored() -> None:
+    starts = replace(training(600, step=400), restored_from="job-0/step-400")
+
+    one = seen(job(planned(0), asks(0), ready(0), starts), 1)
+
+    assert (one.work_s[0], one.progress_s[0]) == (5 * HOUR, 2 * HOUR)
 
 
 def test_margin_is_part_of_a_start() -> None:

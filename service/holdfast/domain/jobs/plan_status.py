@@ -95,6 +95,8 @@ class Pace:
     ms: int = 0
     interval_ms: int = 0
     """Between the newest two complete checkpoints of an attempt, or from its start to the first."""
+    restored_step: int = 0
+    """The furthest step that an attempt restored from the store, also from the checkpoints of the job's parent."""
     attempt: int = 0
     from_step: int = 0
     since: datetime | None = None
@@ -111,7 +113,11 @@ class Pace:
             return self
         match event:
             case TrainingStarted(attempt=attempt, step=step, at=at):
-                return replace(self, attempt=attempt, from_step=step, since=at)
+                is_stored = event.restored_from is not None and event.held_at is None
+                restored = max(self.restored_step, step * is_stored)
+                return replace(
+                    self, restored_step=restored, attempt=attempt, from_step=step, since=at
+                )
             case RanksRestarted(attempt=attempt):
                 return replace(self, attempt=attempt, since=None)
             case CheckpointCommitted(attempt=self.attempt, step=step, snapshot_at=at) if self.since:

@@ -76,7 +76,8 @@ class PlanInputs:
     @property
     def saved_s(self) -> float:
         """Of it, what complete checkpoints hold."""
-        return min(self.work_s, (self.step_s or 0.0) * (self.job.last_checkpoint_step or 0))
+        step = max(self.job.last_checkpoint_step or 0, self.job.pace.restored_step)
+        return min(self.work_s, (self.step_s or 0.0) * step)
 
     @property
     def margin_s(self) -> float:

@@ -212,7 +212,8 @@ class SpotMarket:
         for zone in self._wanted(recording, tick):
             if self.parameters.is_spot:
                 lasts_s = (recording.lost_at(zone, at, self.nodes) - at).total_seconds()
-                is_granted = lasts_s > self._closing_s(recording)
+                # A launch whose program leaves on the notice would get nodes there again.
+                is_granted = lasts_s > self._notice_s(recording)
             else:
                 is_granted = draw.random() >= self.parameters.denial_rate
             if is_granted:
@@ -252,11 +253,8 @@ class SpotMarket:
             micros_per_node_hour=climate.spot_micros if micros is None else micros,
         )
 
-    def _closing_s(self, recording: MarketRecording) -> float:
-        """Time before a loss in which a zone places no nodes, as it has given notice.
-
-        A launch whose program leaves on a notice would otherwise get nodes there again for the rest of the tick.
-        """
+    def _notice_s(self, recording: MarketRecording) -> float:
+        """Notice before a loss, at most half a tick, so that nodes that last one tick can be used."""
         return min(self.parameters.notice_s, recording.gap_s / 2)
 
     def _recorded_lifetime(
@@ -275,7 +273,7 @@ class SpotMarket:
         lost_at = recording.lost_at(recording.zone(zone), ready_at, self.nodes)
         return Lifetime(
             lifetime_s=(lost_at - ready_at).total_seconds(),
-            notice_s=0.0 if silent else climate.notice_s,
+            notice_s=0.0 if silent else self._notice_s(recording),
             takes_all=True,
         )
 
