@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import psutil
 from fake_skypilot import JobSimulation
 from holdfast.demo.history.jobs import DemoJob
 from holdfast.demo.history.launcher import DemoLauncher
@@ -295,4 +296,14 @@ def local_backend(
         yield LocalBackend(home, kind, market)
     finally:
         for path in (home / "launches").glob("*"):
+            kill_supervisor(path)
             kill_marked_processes(LaunchDir(path))
+
+
+def kill_supervisor(path: Path) -> None:
+    """Kill the supervisor of a launch, which would replace nodes that are killed before it."""
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "holdfast.launchers.local.supervisor" in words and str(path) in words:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
