@@ -7,6 +7,7 @@ from pathlib import Path
 
 from holdfast.domain.planning.beliefs import USUAL_LOSS, USUAL_RETURN
 
+from planner.decisions import decision_times
 from planner.estimate import estimate, read_places
 from planner.outlook import outlook_times
 from planner.speed import measured
@@ -37,6 +38,13 @@ def main() -> None:
         sight = "all" if sees_all else "own"
         for name, cpu_s in outlook_times(places, sees_all=sees_all):
             print(f"{f'places {places}, sight {sight}: {name}':50} {cpu_s:12.2f}", flush=True)
+    print(f"\n{'a decision of the reconciler':50} {'CPU-ms':>12}")
+    for places, sees_all in ((1, True), (3, False)):
+        sight = "all" if sees_all else "own"
+        for name, cpu_s in decision_times(places, sees_all=sees_all):
+            print(
+                f"{f'places {places}, sight {sight}: {name}':50} {1000 * cpu_s:12.3f}", flush=True
+            )
 
 
 def _print_estimate(sources: list[str]) -> None:

@@ -28,7 +28,7 @@ def outlook_times(places: int, *, sees_all: bool) -> Iterator[tuple[str, float]]
     )
     market = MarketState(
         at=NOW,
-        places=tuple(_place(number) for number in range(places)),
+        places=tuple(place_of(number) for number in range(places)),
         tick_s=60.0,
         changeover_s=360.0,
         sees_all=sees_all,
@@ -43,7 +43,8 @@ def outlook_times(places: int, *, sees_all: bool) -> Iterator[tuple[str, float]]
     yield f"one of {FEW_RUNS} runs, warm", time.process_time() - began_s
 
 
-def _place(number: int) -> PlaceState:
+def place_of(number: int) -> PlaceState:
+    """A place of a forecast, with both kinds of nodes."""
     return PlaceState(
         name=f"zone-{number}",
         region="region",
