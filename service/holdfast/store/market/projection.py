@@ -154,7 +154,9 @@ def _needed_events() -> Select[Any]:
     return select(job_events).where(job_events.c.job_id == bindparam("job"), wanted).order_by(seq)
 
 
-def _newest(event: type[Event], *, until: ColumnElement[int]) -> ScalarSelect[int | None]:
+def _newest(
+    event: type[Event], *, until: ColumnElement[int] | ColumnElement[int | None]
+) -> ScalarSelect[int | None]:
     """The number of the newest event of a kind up to a number."""
     table = job_events.alias().c
     same = (table.job_id == bindparam("job"), table.kind == event.__name__, table.seq <= until)
