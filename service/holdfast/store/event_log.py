@@ -98,8 +98,8 @@ def record(connection: Connection, job: Job, events: Sequence[Event], now: datet
     for event in events:
         after = advance(after, event)
     write(connection, job.id, events, first_seq=job.seq + 1, now=now)
-    row = {**job_row(after), **projection.observed_values(events, before=job.seq)}
-    if not connection.execute(update(jobs).where(jobs.c.id == job.id).values(**row)).rowcount:
+    statement = update(jobs).where(jobs.c.id == job.id).values(**job_row(after))
+    if not connection.execute(statement).rowcount:
         raise StaleWrite(f"job {job.id} was removed; nothing was written")
     projection.project(connection, job.id, events)
     return after

@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 from holdfast.domain.events import Cause, Event, LaunchRequested, NodeLost, NodeReplaced, NodesReady
-from holdfast.domain.events.planning import CapacityType, LaunchPlacement
+from holdfast.domain.events.planning import (
+    CapacityType,
+    LaunchPlacement,
+    Moved,
+    MoveRequested,
+)
 from holdfast.domain.events.values import NodeGroup
 from holdfast.errors import StaleWrite
 from holdfast.store.journal import Journal
@@ -252,6 +257,37 @@ def test_rebuilt_observations_equal_incremental_ones(journal: Journal, engine: E
 
     assert everything(engine) == before
     assert len(before) == 7
+
+
+def test_placement_is_read_with_its_launch(journal: Journal, engine: Engine) -> None:
+    run(
+        journal,
+        launched(1),
+        spot(10),
+        training(20),
+        lost(30),
+        spot(40, attempt=2),
+        MoveRequested(at=at(50), reason="behind schedule"),
+        Moved(at=at(60), launch=1),
+        asking(65, CapacityType.ON_DEMAND, "aws", launch=2),
+        denied(70, zone="aws/us-east-1"),
+        replace(ready(80, zone=ZONE, attempt=3), is_spot=None),
+        training(90, attempt=3),
+        finished(100),
+    )
+    before = everything(engine)
+
+    Projection(engine).rebuild("job-1")
+
+    assert everything(engine) == before
+    assert [row[3] for row in seen(engine)] == [True, False, True, True], "released by the next"
+    assert starts(engine)[1] == (2, "on_demand", True, True, True)
+
+
+def test_events_that_show_nothing_are_not_missing(journal: Journal, engine: Engine) -> None:
+    run(journal, *STORY[:4], saved(80, step=5), saved(85, step=6))
+
+    assert Projection(engine).catch_up() == 0
 
 
 @pytest.mark.parametrize("known", [1, 2, 4, 7, 9])

@@ -1,7 +1,7 @@
 """Observations of places and starts of launches, from the events of jobs.
 
-They are written in the transaction of the events. `jobs.observed_seq` is the last event that they contain. Where it is not the last event
-of the job, such as after a write by a replica of an older version, the missing events follow with the next one that shows something, or at the next start.
+They are written in the transaction of the events. `jobs.observed_seq` is the last event that they contain, and later ones show nothing. Where this is
+not so, as after a write by a replica of an older version, the missing events follow with the next one that shows something, or at the next start.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Engine,
+    Integer,
     RowMapping,
-    case,
+    ScalarSelect,
+    Select,
+    bindparam,
     delete,
+    exists,
     func,
     insert,
     or_,
@@ -52,17 +57,6 @@ log = logging.getLogger(__name__)
 _KINDS: Final = [kind.__name__ for kind in OBSERVED_KINDS]
 
 
-def observed_values(events: Sequence[Event], before: int) -> dict[str, Any]:
-    """The value of `jobs.observed_seq` after `events`, which follow event `before`.
-
-    It stays where events are missing, and for events that `project` has to read.
-    """
-    if any(isinstance(event, OBSERVED_KINDS) for event in events):
-        return {}
-    mark = jobs.c.observed_seq
-    return {"observed_seq": case((mark == before, before + len(events)), else_=mark)}
-
-
 def project(connection: Connection, job_id: str, events: Sequence[Event]) -> None:
     """Store what new events of a job show, and what older ones have shown that is missing."""
     if not any(isinstance(event, OBSERVED_KINDS) for event in events):
@@ -81,9 +75,15 @@ class Projection:
 
     def catch_up(self) -> int:
         """Store what is missing of all jobs, and return their number."""
-        behind = or_(jobs.c.observed_seq.is_(None), jobs.c.observed_seq != jobs.c.seq)
+        observed = func.coalesce(jobs.c.observed_seq, 0)
+        is_missing = exists().where(
+            job_events.c.job_id == jobs.c.id,
+            job_events.c.seq > observed,
+            job_events.c.kind.in_(_KINDS),
+        )
+        query = select(jobs.c.id).where(observed != jobs.c.seq, is_missing)
         with reading(self._engine) as connection:
-            found = list(connection.execute(select(jobs.c.id).where(behind)).scalars())
+            found = list(connection.execute(query).scalars())
         for job_id in found:
             with writing(self._engine) as connection:
                 query = select(jobs.c.seq, jobs.c.observed_seq).where(jobs.c.id == job_id)
@@ -133,15 +133,38 @@ def _project_after(connection: Connection, job_id: str, observed: int) -> None:
 
 
 def _events(connection: Connection, job_id: str, observed: int) -> Sequence[RowMapping]:
-    """The first event, and those that show something.
+    """The first event, those that show something, and what these need of earlier ones."""
+    values = {"job": job_id, "observed": observed}
+    return connection.execute(_NEEDED_EVENTS, values).mappings().all()
 
-    Of denials only new ones: none changes what later events show.
+
+def _needed_events() -> Select[Any]:
+    """Of earlier events, these are the newest placement, its launch, and what followed.
+
+    Denials are not: they change nothing of what later events show.
     """
     known = [kind for kind in _KINDS if kind != CapacityDenied.__name__]
-    seq, kind = job_events.c.seq, job_events.c.kind
-    wanted = or_(seq == 1, kind.in_(known), kind.in_(_KINDS) & (seq > observed))
-    query = select(job_events).where(job_events.c.job_id == job_id, wanted)
-    return connection.execute(query.order_by(seq)).mappings().all()
+    seq, kind, observed = job_events.c.seq, job_events.c.kind, bindparam("observed", type_=Integer)
+    placed = func.coalesce(_newest(NodesReady, until=observed), 0)
+    wanted = or_(
+        seq == 1,
+        seq == _newest(LaunchRequested, until=placed),
+        (seq >= placed) & (kind.in_(known) | (kind.in_(_KINDS) & (seq > observed))),
+    )
+    return select(job_events).where(job_events.c.job_id == bindparam("job"), wanted).order_by(seq)
+
+
+def _newest(
+    event: type[Event], *, until: ColumnElement[int] | ColumnElement[int | None]
+) -> ScalarSelect[int | None]:
+    """The number of the newest event of a kind up to a number."""
+    table = job_events.alias().c
+    same = (table.job_id == bindparam("job"), table.kind == event.__name__, table.seq <= until)
+    return select(func.max(table.seq)).where(*same).scalar_subquery()
+
+
+_NEEDED_EVENTS: Final = _needed_events()
+"""Built once, as that takes longer than the database does."""
 
 
 def _store(
