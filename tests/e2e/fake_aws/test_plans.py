@@ -6,7 +6,7 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -31,6 +31,9 @@ SOON = "32m"
 """A deadline that leaves a few minutes for spot nodes: without measurements, on-demand nodes are expected to train 26
 minutes after they are requested."""
 LATE = "12h"
+CHECKPOINT = {"store": f"s3://{BUCKET}/runs", "every": "50 steps"}
+PACE_OF_LAUNCHES = "$([[ $SKYPILOT_TASK_ID == *-2_* ]] && echo 0.1 || echo 2)"
+"""Seconds per step: the second managed job is fast."""
 BILLED_EARLY_S, BILLED_LATE_S = 90.0, 120.0
 """Most seconds by which a bill may miss the begin and the end of a machine: SkyPilot notices both late, on a loaded
 machine."""
@@ -106,6 +109,32 @@ def test_job_preempted_in_one_region_continues_in_the_next(
 
 
 @pytest.mark.timeout(3000)
+def test_training_job_saves_before_it_moves(
+    aws: FakeAws, service: HoldfastService, tmp_path: Path
+) -> None:
+    with s3_server(tmp_path / "s3") as endpoint:
+        # Measured steps show that spot nodes, which may be lost, would risk the deadline.
+        run = f"holdfast-worker run train.py --steps {STEPS} --step-seconds {PACE_OF_LAUNCHES}"
+        checkpoint = {**CHECKPOINT, "every": "25 steps"}
+        job_id = _submit(service, endpoint, "ordered", "40m", run=run, checkpoint=checkpoint)
+        with _live_counts(service, job_id) as live:
+            service.wait_for(job_id, "Finished")
+
+        _check_succeeded(service, job_id, "40m")
+        kinds = ("TrainingStarted", "MoveRequested", "CapacityLost", "Moved", "LaunchRequested")
+        shown = [event for event in service.events(job_id) if event["kind"] in kinds]
+        assert [event["kind"] for event in shown] == ["LaunchRequested", *kinds, "TrainingStarted"]
+        assert shown[3]["body"]["cause"] == "moved"
+        assert service.events(job_id, "Planned")[-1]["body"]["reason"] == "safety_net"
+        _check_launches(service, job_id, ["spot", "on_demand"])
+        assert max(live) == 1, "managed jobs at once"
+        _check_no_saved_step_lost(service, job_id)
+        assert service.json("bill", job_id)["lost_steps"] == 0, "it was asked to save"
+        _check_nothing_left(aws, job_id)
+        _check_bill(aws, service, job_id, ["spot", "on-demand"])
+
+
+@pytest.mark.timeout(3000)
 def test_kill_after_each_event_of_a_move_doubles_nothing(
     aws: FakeAws, service: HoldfastService, tmp_path: Path
 ) -> None:
@@ -135,15 +164,23 @@ def test_kill_after_each_event_of_a_move_doubles_nothing(
 
 
 def _submit(
-    service: HoldfastService, endpoint: str, listed: str, deadline: str, steps: int = STEPS
+    service: HoldfastService,
+    endpoint: str,
+    listed: str,
+    deadline: str,
+    *,
+    steps: int = STEPS,
+    checkpoint: Mapping[str, str] = CHECKPOINT,
+    **words: Any,
 ) -> str:
     return service.submit_training(
         endpoint,
         steps=steps,
+        **words,
         num_nodes=1,
         resources={"instance_type": INSTANCE, listed: [{"infra": place} for place in PLACES]},
         holdfast={
-            "checkpoint": {"store": f"s3://{BUCKET}/runs", "every": "50 steps"},
+            "checkpoint": checkpoint,
             "plan": {"work": WORK, "margin": "0"},
             "limits": {"deadline": deadline},
         },
