@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -195,8 +195,9 @@ def _live_counts(service: HoldfastService, job_id: str) -> Iterator[list[int]]:
 
     def count() -> None:
         while not stop.wait(0.3):
-            rows = service.listed(job_id)
-            counts.append(sum(row["status"] not in ENDS for row in rows))
+            with suppress(sqlite3.OperationalError):  # The first job creates the database.
+                rows = service.listed(job_id)
+                counts.append(sum(row["status"] not in ENDS for row in rows))
 
     thread = threading.Thread(target=count)
     thread.start()
