@@ -138,6 +138,18 @@ class TestOwnSight:
 
         assert (one.held[0], one.warm_up_s[0]) == (Held.ON_DEMAND, 240)
 
+    def test_first_request_waits_for_nodes_that_nobody_has_seen(self) -> None:
+        found = planner_of().plan(job(), at(0))
+
+        assert (found.capacity, found.reason) == (SPOT, PlanReason.WAIT_FOR_SPOT)
+
+    def test_on_demand_nodes_are_given_back_with_time_to_spare(self) -> None:
+        events = (planned(0, ON_DEMAND), asks(0, ON_DEMAND), ready(60), training(600))
+
+        found = planner_of().plan(job(*events), at(1.1 * HOUR))
+
+        assert (found.capacity, found.reason) == (SPOT, PlanReason.AHEAD_OF_SCHEDULE)
+
 
 class TestFullSight:
     """A recorded market shows all places."""

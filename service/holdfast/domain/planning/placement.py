@@ -366,6 +366,10 @@ def _chosen(
         return CapacityType.ON_DEMAND, on_demand, PlanReason.SAFETY_NET
     choice = policy.choose(situation)
     holds, reason = Held(int(choice.holds[0])), REASONS[Reason(int(choice.reason[0]))]
+    if reason is PlanReason.SPOT_IS_AVAILABLE and not bool(situation.available[0].any()):
+        # A request in places that are not seen.
+        is_bought = inputs.held is Held.ON_DEMAND
+        reason = PlanReason.AHEAD_OF_SCHEDULE if is_bought else PlanReason.WAIT_FOR_SPOT
     if holds is Held.ON_DEMAND and not inputs.may_buy_on_demand:
         holds, reason = Held.NOTHING, PlanReason.WAIT_FOR_SPOT
     elif holds is Held.ON_DEMAND and inputs.is_on_demand_denied:
