@@ -22,7 +22,7 @@ from support.simulated_service import JOB_FILE, SimulatedService, client
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
-MOST_MODULES = 13
+MOST_MODULES = 14
 """The maximum number of modules that receive the job from another module.
 
 A lower value forbids splitting modules by subject; a higher value makes readers open more files.

@@ -169,8 +169,9 @@ def test_plan_of_a_job_explains_the_choice(world: SimulatedService) -> None:
     assert found["work_s"] < 100, "measured steps replace the work of the file"
     begin, full = found["net"]
     assert (begin["needed_s"], full["needed_s"]) == (0, found["work_s"])
-    assert found["choices"][0]["until"] is None
-    assert found["choices"][-1]["until"] is not None
+    assert [(each["reason"], each["until"]) for each in found["choices"]] == [
+        ("wait_for_spot", None)
+    ]
 
 
 def test_ended_job_shows_whether_it_was_in_time(world: SimulatedService) -> None:

@@ -317,9 +317,11 @@ class Reconciler:
 
     def _planned_context(self, job: Job) -> ReconcileContext:
         """The context of a decision without an observation."""
+        context = self._reconcile_context(job)
+        if self._planners is None or self._spec(job.id).holdfast.plan is None:
+            return context
         spec = self._spec(job.id).with_limits(job.limits)
-        planner = self._planners.of(spec, self._clock.now()) if self._planners else None
-        return replace(self._reconcile_context(job), planner=planner)
+        return replace(context, planner=self._planners.of(spec, self._clock.now()))
 
     def _budget_balances(self, job: Job) -> tuple[BudgetBalance, ...]:
         """Balances of the budgets that pay for the job, cached for a few seconds.

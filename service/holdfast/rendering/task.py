@@ -94,6 +94,13 @@ _UNSUPPORTED: Final = {
 _IGNORED_RESOURCES: Final = frozenset({"infra", "use_spot", "job_recovery"})
 
 
+def deadline_notes(spec: JobSpec) -> Iterator[str]:
+    """Yield what a deadline does not do by itself."""
+    block = spec.holdfast
+    if block.limits.deadline is not None and block.plan is None and not block.groups:
+        yield "holdfast.limits.deadline only pauses a job that is late; add holdfast.plan to keep it"
+
+
 def local_notes(spec: JobSpec) -> tuple[str, ...]:
     """Return notes about settings without effect on infra local.
 
@@ -183,7 +190,9 @@ def render(spec: JobSpec) -> RenderedTask:
             "no checkpoint store: a preempted job restarts at step 0; add holdfast.checkpoint.store",
         )
     text = dump_all(parts or [task])
-    return RenderedTask(task, text, (*notes, *elastic_notes(spec), *retention_notes(spec)))
+    return RenderedTask(
+        task, text, (*notes, *elastic_notes(spec), *retention_notes(spec), *deadline_notes(spec))
+    )
 
 
 def _without_nulls(words: Mapping[str, Any]) -> dict[str, Any]:

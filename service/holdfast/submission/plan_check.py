@@ -19,9 +19,6 @@ from holdfast.domain.planning.plan_sentences import duration, forecast_sentence
 from holdfast.errors import BadJobFile, PlanNotKept, ValidationIssue
 from holdfast.services import Services
 
-DEADLINE_NOTE: Final = (
-    "holdfast.limits.deadline only pauses a job that is late; add holdfast.plan to keep it"
-)
 WORK: Final = "#/holdfast/plan/work"
 
 
@@ -77,14 +74,11 @@ class PlanCheck:
 
 
 def check_plan(services: Services, spec: JobSpec, caller: Caller) -> PlanCheck:
-    """Forecast a new job, and check its limits; without a plan, at most a note on its deadline.
+    """Forecast a new job that has a plan, and check its limits.
 
     Raises:
         BadJobFile: it is unknown how much work there is.
     """
-    if spec.holdfast.plan is None:
-        is_limited = spec.holdfast.limits.deadline is not None and not spec.holdfast.groups
-        return PlanCheck(spec=spec, notes=(DEADLINE_NOTE,) if is_limited else ())
     spec = with_known_work(services, spec, caller)
     preview = preview_plan(services, spec, caller)
     sentence = (f"plan: {preview.sentence}",) if preview.sentence else ()

@@ -99,12 +99,13 @@ def preview_submission(
     past = lifetimes_for(services, spec)
     notes = check_spot_safety(spec, past, force=True) + check_parent_job(services, spec, caller)
     refused = [*_refusals(services, asked, spec, caller, past)]
-    try:
-        planned = check_plan(services, spec, caller)
-        notes += planned.notes
-        planned.accepted_notes(force=asked.force)
-    except REFUSED as error:
-        refused.append(error)
+    if spec.holdfast.plan is not None:
+        try:
+            planned = check_plan(services, spec, caller)
+            notes += planned.notes
+            planned.accepted_notes(force=asked.force)
+        except REFUSED as error:
+            refused.append(error)
     shown = preview(understood, rendered, options, notes=notes, refusals=refused)
     if not options.prices:
         return shown
@@ -189,12 +190,13 @@ def submission(
     for error in refusals(services, spec, caller, project, past, force=force):
         raise error
     notes = check_spot_safety(spec, past, force=force) + check_parent_job(services, spec, caller)
-    planned = check_plan(services, spec, caller)
-    notes += planned.accepted_notes(force=force)
+    if spec.holdfast.plan is not None:
+        planned = check_plan(services, spec, caller)
+        notes, spec = notes + planned.accepted_notes(force=force), planned.spec
     return Submitted(
         at=services.clock.now(),
         name=spec.name,
-        spec=planned.spec.model_dump(mode="json"),
+        spec=spec.model_dump(mode="json"),
         task=rendered.text,
         notes=(*understood.notes, *rendered.notes, *notes),
         by=caller.name,

@@ -191,7 +191,11 @@ def test_blind_policy_knows_nothing_that_it_has_not_met() -> None:
 
 
 def test_reasons_of_events_are_those_of_policies() -> None:
-    assert [each.name for each in PlanReason] == [each.name for each in Reason]
+    """Those of choices that are made for policies are not among them."""
+    *shared, denied = PlanReason
+
+    assert [each.name for each in shared] == [each.name for each in Reason]
+    assert denied is PlanReason.ON_DEMAND_DENIED
 
 
 def test_spot_alone_waits_beyond_the_deadline() -> None:
