@@ -269,6 +269,26 @@ def test_job_in_places_without_spot_nodes_buys_at_once() -> None:
     assert planner_of(market, Greedy()).plan(job(), at(0)).capacity is ON_DEMAND
 
 
+def test_nodes_are_kept_while_no_price_is_known() -> None:
+    unpriced = place_state(spot_usd_per_hour=None, on_demand_usd_per_hour=None)
+    planner = planner_of(market_state(unpriced), Greedy())
+    runs = (planned(0), asks(0), ready(60), training(600))
+
+    stands = planner.plan(job(*runs), at(HOUR))
+    waits = planner.plan(job(*runs, lost(700)), at(HOUR))
+
+    assert (stands.capacity, stands.places) == (SPOT, PLACES)
+    assert (waits.capacity, waits.places) == (SPOT, PLACES)
+
+
+def test_lost_nodes_without_a_spot_price_are_bought() -> None:
+    planner = planner_of(market_state(place_state(spot_usd_per_hour=None)), Greedy())
+    runs = (planned(0), asks(0), ready(60), training(600))
+
+    assert planner.plan(job(*runs), at(HOUR)).capacity is SPOT
+    assert planner.plan(job(*runs, lost(700)), at(HOUR)).capacity is ON_DEMAND
+
+
 def test_equal_prices_are_ordered_by_hints() -> None:
     market = market_state(place_state(hint=0.1), place_state(PLACES[1], hint=0.9))
 

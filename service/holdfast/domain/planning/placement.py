@@ -39,7 +39,7 @@ SHORT_INTERVAL_S: Final = 60.0
 """Checkpoint interval below which work that is not saved is not counted as a risk.
 A lower value requests on-demand nodes earlier; a higher value ignores work that a preemption can cost."""
 NEVER_SEEN_S: Final = 1e9
-"""Stands for the age of what was never seen, without an infinity in sums."""
+"""Age of what was never seen, which is finite so that sums are."""
 REASONS: Final = {reason: PlanReason[reason.name] for reason in Reason}
 
 Forecast = Callable[["PlanInputs", Planned], PlanForecast]
@@ -361,6 +361,14 @@ def _chosen(
 ) -> tuple[CapacityType | None, tuple[str, ...], PlanReason]:
     """The capacity, the places and the reason of a policy's choice."""
     offers = inputs.offers
+    plan = inputs.job.plan
+    is_unpriced = not inputs.on_demand_places
+    if not offers and plan and (is_unpriced or (inputs.job.placed and plan.waits)):
+        return (
+            plan.capacity,
+            plan.places,
+            plan.reason,
+        )  # A place that lost its price keeps its nodes.
     if not offers:
         on_demand = tuple(place.name for place in inputs.on_demand_places)
         return CapacityType.ON_DEMAND, on_demand, PlanReason.SAFETY_NET
