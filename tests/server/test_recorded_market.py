@@ -69,7 +69,9 @@ def test_restarted_service_continues_the_replay(folder: Path, home: Path, tmp_pa
     elsewhere.mkdir()
     assert open_recording(folder, elsewhere, LATER).start == LATER
     write(folder / "us-west-2a_v100.json", [1, 1, 1])
-    assert open_recording(folder, home, LATER).start == LATER, "another recording begins anew"
+    assert open_recording(folder, home, LATER).start == LATER, (
+        "another recording starts from its beginning"
+    )
 
 
 def test_settings_become_the_parameters(folder: Path, home: Path) -> None:

@@ -21,7 +21,7 @@ class OptionPrices:
     """The lowest prices of one node of an option, in micro-dollars per hour."""
 
     spot_micros: int | None = None
-    """None: nobody sells spot nodes there."""
+    """None: no spot nodes are sold there."""
     on_demand_micros: int | None = None
     """Likewise."""
     instance_type: str | None = None
@@ -80,7 +80,7 @@ def _cheapest(
     here = [each for each in found if zone is None or each[0].zone in {None, zone}]
     if here:
         return min(here, key=lambda each: each[1])
-    # SkyPilot's list has ids of zones, whose names only AWS tells: any of them may be this one.
+    # SkyPilot's list has ids of zones, whose names only AWS knows: any of them may be this one.
     unnamed = [each for each in found if is_zone_id(each[0].zone or "")]
     quote, micros = max(unnamed, key=lambda each: each[1], default=(None, 0))
     return (replace(quote, is_estimate=True), micros) if quote else None

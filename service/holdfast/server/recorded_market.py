@@ -74,7 +74,7 @@ def open_recording(folder: Path, home: Path, now: datetime) -> MarketRecording:
 def _start(recording: MarketRecording, home: Path) -> datetime:
     """When the replay of this recording began here; now if it begins now.
 
-    Replicas with the same directory agree, and a changed recording begins anew.
+    Replicas with the same directory agree, and a changed recording starts from its beginning.
     """
     content = json.dumps([asdict(zone) for zone in recording.zones] + [recording.gap_s])
     digest = hashlib.sha256(content.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""When users are told that a planned job may miss its deadline."""
+"""When users are notified that a planned job may miss its deadline."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_places_that_nobody_sells_are_named() -> None:
     [text] = texts(job(market=market), USUAL)
 
     assert text == (
-        "#/resources: name aws/us-east-9, where nobody sells such nodes: no price is known, and no job has run there; "
+        "#/resources: name aws/us-east-9, where no such nodes are sold: no price is known, and no job has run there; "
         "correct its name, name other nodes, or remove it"
     )
 

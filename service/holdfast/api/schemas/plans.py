@@ -113,7 +113,7 @@ class PlanPreviewOut(Schema):
     changeover_samples: int = Field(description="Launches on which that rests; 0: it is assumed.")
     on_demand_wait_s: float = Field(description="Time for which on-demand nodes are awaited.")
     alternatives: list[PlanAlternativeOut] = Field(
-        description="Ours first; spot and on_demand where such nodes are sold. Empty if nobody sells any."
+        description="Ours first; spot and on_demand where such nodes are sold. Empty if no place sells any."
     )
     places: list[PlanPlaceOut] = Field(description="In the order of the job file.")
     observations: int = Field(description="Observations of all places, on which this rests.")

@@ -1,4 +1,4 @@
-"""Moves of jobs with a plan: when to plan anew, and when a choice needs a new launch. Pure."""
+"""Moves of jobs with a plan: when to plan again, and when a choice needs a new launch. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class JobPlanner(Protocol):
         ...
 
     def ms_until_look(self, job: Job, now: datetime) -> int:
-        """Milliseconds until the plan has to be made anew, without news."""
+        """Milliseconds until the plan has to be made again, without news."""
         ...
 
 
@@ -68,7 +68,7 @@ def replan(job: Job, now: datetime, planner: JobPlanner) -> Planned | None:
 
 
 def ms_until_look(job: Job, now: datetime, planner: JobPlanner) -> int | None:
-    """Milliseconds until the plan has to be made anew; None in states without a plan."""
+    """Milliseconds until the plan has to be made again; None in states without a plan."""
     return None if job.state in _UNPLANNED else planner.ms_until_look(job, now)
 
 

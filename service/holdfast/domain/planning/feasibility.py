@@ -111,7 +111,7 @@ def _place_issues(market: MarketState) -> Iterator[ValidationIssue]:
             continue
         yield ValidationIssue(
             "#/resources",
-            f"name {place.name}, where nobody sells such nodes: no price is known, and no job has run there; correct its "
+            f"name {place.name}, where no such nodes are sold: no price is known, and no job has run there; correct its "
             "name, name other nodes, or remove it",
         )
     if not market.places:
