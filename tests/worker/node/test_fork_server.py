@@ -196,7 +196,7 @@ def test_kill_of_an_agent_ends_unused_spares(driver: RunDriver) -> None:
         pytest.param(
             "1 / 0", "the process that forks them ended with exit code 1", marks=pytest.mark.full
         ),
-        ("threading.Thread(target=time.sleep, args=(9,), daemon=True).start()", "1 threads"),
+        ("threading.Thread(target=time.sleep, args=(600,), daemon=True).start()", "1 threads"),
         ("os.fork = lambda: open('/none')", "a fork failed: [Errno 2]"),
     ],
 )
