@@ -74,6 +74,12 @@ class Settings(BaseSettings):
     """Directory in which the client stores a login."""
     database_url: str | None = None
     """SQLAlchemy URL of the database. Absent: SQLite in the home directory."""
+    shares_home: bool = True
+    """Whether all replicas share the home directory. False: uploaded code is stored in the
+    database, the secret comes from `secret_file`, and there are no local nodes."""
+    secret_file: Folder | None = None
+    """File of the service's own secret, the same for all replicas. Absent: `secret` in `home`,
+    created at the first start."""
     skypilot_url: str | None = None
     """SkyPilot's API server, for jobs in the cloud. Absent: no launches in the cloud."""
     skypilot_python: Folder | None = None
@@ -270,9 +276,9 @@ class Settings(BaseSettings):
         return self.config_home / "login.json"
 
     @property
-    def secret_file(self) -> Path:
+    def own_secret_file(self) -> Path:
         """File of the service's own secret."""
-        return self.home / "secret"
+        return self.secret_file or self.home / "secret"
 
     @property
     def audit_head_file(self) -> Path:

@@ -94,8 +94,8 @@ def test_both_kinds_of_database_restore_either_backup(
     assert set(manifest.rows) == set(metadata.tables)
     for target in targets:
         assert rows(target.sqlalchemy_url) == rows(database_url)
-        assert target.secret_file.read_text() == SECRET
-        assert target.secret_file.stat().st_mode & 0o777 == 0o600
+        assert target.own_secret_file.read_text() == SECRET
+        assert target.own_secret_file.stat().st_mode & 0o777 == 0o600
     assert manifest.rows["job_events"] == 6
 
 
@@ -274,7 +274,7 @@ def test_another_secret_is_replaced_by_force_and_kept(
 
     [aside] = backup.restore(target, file, force=True).aside
 
-    assert (target.secret_file.read_text(), aside.read_text()) == (SECRET, "00")
+    assert (target.own_secret_file.read_text(), aside.read_text()) == (SECRET, "00")
 
 
 def test_all_tables_are_known_with_only_backup_imported() -> None:

@@ -18,7 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from holdfast.api.app import create_app
-from holdfast.code_upload.upload_store import Uploads
+from holdfast.code_upload.upload_store import UploadLimits, Uploads
 from holdfast.controller.reconciler import PollIntervals, Reconciler
 from holdfast.domain.jobfile.spec import Engine as Kind
 from holdfast.domain.jobs.observation import Observation
@@ -199,7 +199,11 @@ def open_world(
     shared = {"journal": journal, "tokens": tokens, "clock": clock}
     launchers = {Kind.LOCAL: cloud}
     uploads = (
-        Uploads(home / "code", clock, most_bytes=CODE_BYTES, most_total_bytes=CODE_BYTES, days=14)
+        Uploads(
+            home / "code",
+            clock,
+            UploadLimits(most_bytes=CODE_BYTES, most_total_bytes=CODE_BYTES, days=14),
+        )
         if home
         else None
     )

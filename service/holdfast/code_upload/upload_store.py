@@ -45,18 +45,43 @@ class Tree:
     """Pieces that its owner has to upload before it exists."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UploadLimits:
+    """How much code is stored, and for how long."""
+
+    most_bytes: int
+    """Limit for each owner."""
+    most_total_bytes: int
+    """Limit for all owners together."""
+    days: float
+    """Days for which unused code is kept."""
+
+    def check(self, own: int, total: int) -> None:
+        """Check the bytes that an owner, and that all owners would use.
+
+        Raises:
+            NotPossibleNow: they do not fit.
+        """
+        way_out = f"exclude files with .gitignore; code that no job uses is deleted after {timedelta(self.days).days} days"
+        if own > self.most_bytes:
+            raise NotPossibleNow(
+                f"your uploaded code would take {_mb(own)}, and HOLDFAST_CODE_MB allows {_mb(self.most_bytes)}; {way_out}"
+            )
+        if total > self.most_total_bytes:
+            raise NotPossibleNow(
+                f"the uploaded code of all users would take {_mb(total)}, and HOLDFAST_CODE_TOTAL_MB allows "
+                f"{_mb(self.most_total_bytes)}; {way_out}"
+            )
+
+
 class Uploads:
     """All uploaded code of a service. Its methods block: call them from a thread."""
 
-    def __init__(
-        self, root: Path, clock: Clock, *, most_bytes: int, most_total_bytes: int, days: float
-    ) -> None:
-        """`most_bytes` limits each owner, `most_total_bytes` all owners together."""
+    def __init__(self, root: Path, clock: Clock, limits: UploadLimits) -> None:
         self._root = root
         self._clock = clock
-        self._most_bytes = most_bytes
-        self._most_total_bytes = most_total_bytes
-        self._lasts = timedelta(days=days)
+        self._limits = limits
+        self._lasts = timedelta(days=limits.days)
         self._used: dict[str, int] = {}
         self._lock = threading.Lock()
 
@@ -67,23 +92,12 @@ class Uploads:
             BadRequest: the content of a piece does not match.
             NotPossibleNow: the store is full.
         """
-        for digest, content in pieces:
-            if hashlib.sha256(content).hexdigest() != digest:
-                raise BadRequest(f"the content does not match {digest}; compute its SHA-256 again")
-        owner = _owner(user)
-        new = [
-            (self._piece_file(owner, d), c) for d, c in pieces if not self._has(owner, d, len(c))
-        ]
+        check_digests(pieces)
+        owner = owner_of(user)
+        new = [(d, c) for d, c in pieces if not self._has(owner, d, len(c))]
         self._reserve(owner, sum(max(len(content), LEAST_BYTES) for _, content in new))
-        for file, content in new:
-            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            draft = file.with_name(f".{file.name}.{token_hex(4)}")
-            draft.write_bytes(content)
-            draft.chmod(
-                0o644
-            )  # Readable by jobs; the parent directory is only accessible to the service.
-            self._touch(draft)
-            draft.rename(file)
+        for digest, content in new:
+            self._put_piece(owner, digest, content)
 
     def add_tree(self, user: str, entries: Sequence[TreeEntry]) -> Tree:
         """Create the directory with these entries once all pieces exist.
@@ -94,7 +108,7 @@ class Uploads:
         """
         if why := tree_error(entries):
             raise BadRequest(why)
-        owner, tree_id = _owner(user), id_of(entries)
+        owner, tree_id = owner_of(user), id_of(entries)
         folder = self._trees(owner) / tree_id
         if folder.exists():
             self._touch(folder)
@@ -112,13 +126,13 @@ class Uploads:
 
     def ref(self, user: str, tree_id: str) -> str:
         """Return the reference with which a job names an uploaded directory of its submitter."""
-        return f"{REF_PREFIX}{_owner(user)}/{tree_id}"
+        return f"{REF_PREFIX}{owner_of(user)}/{tree_id}"
 
     def folder(self, workdir: str | None) -> Path | None:
         """Resolve the `workdir` of a job; None if it is not an upload."""
         if not is_upload(workdir):
             return None
-        owner, _, tree_id = str(workdir).removeprefix(REF_PREFIX).partition("/")
+        owner, tree_id = split_ref(str(workdir))
         return self._trees(owner) / tree_id
 
     def mark_used(self, workdir: str) -> bool:
@@ -184,6 +198,16 @@ class Uploads:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
+    def _put_piece(self, owner: str, digest: str, content: bytes) -> None:
+        file = self._piece_file(owner, digest)
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = file.with_name(f".{file.name}.{token_hex(4)}")
+        draft.write_bytes(content)
+        # Readable by jobs; the parent directory is only accessible to the service.
+        draft.chmod(0o644)
+        self._touch(draft)
+        draft.rename(file)
+
     def _put_entry(self, owner: str, draft: Path, entry: TreeEntry) -> None:
         target = draft / entry.path
         if entry.is_folder:
@@ -221,16 +245,8 @@ class Uploads:
             for one in {owner, *self._owners()} - self._used.keys():
                 self._used[one] = _disk_usage(self._root / one)
             own, total = self._used[owner] + more, sum(self._used.values()) + more
-            way_out = f"exclude files with .gitignore; code that no job uses is deleted after {self._lasts.days} days"
-            if more and own > self._most_bytes:
-                raise NotPossibleNow(
-                    f"your uploaded code would take {_mb(own)}, and HOLDFAST_CODE_MB allows {_mb(self._most_bytes)}; {way_out}"
-                )
-            if more and total > self._most_total_bytes:
-                raise NotPossibleNow(
-                    f"the uploaded code of all users would take {_mb(total)}, and HOLDFAST_CODE_TOTAL_MB allows "
-                    f"{_mb(self._most_total_bytes)}; {way_out}"
-                )
+            if more:
+                self._limits.check(own, total)
             if commits:
                 self._used[owner] = own
 
@@ -260,7 +276,24 @@ def is_upload(workdir: str | None) -> bool:
     return workdir is not None and workdir.startswith(REF_PREFIX)
 
 
-def _owner(user: str) -> str:
+def split_ref(workdir: str) -> tuple[str, str]:
+    """Return the owner and the id of an uploaded directory by the `workdir` of a job."""
+    owner, _, tree_id = workdir.removeprefix(REF_PREFIX).partition("/")
+    return owner, tree_id
+
+
+def check_digests(pieces: Sequence[tuple[str, bytes]]) -> None:
+    """Compare pieces with their claimed SHA-256.
+
+    Raises:
+        BadRequest: the content of a piece does not match.
+    """
+    for digest, content in pieces:
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise BadRequest(f"the content does not match {digest}; compute its SHA-256 again")
+
+
+def owner_of(user: str) -> str:
     """Return the directory name of a user; the service's owner has no name."""
     return f"u-{hashlib.sha256(user.encode()).hexdigest()[:32]}" if user else "owner"
 

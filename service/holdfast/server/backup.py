@@ -47,7 +47,7 @@ def _write(engine: Engine, settings: Settings, file: Path, *, with_secret: bool)
     secret = _secret_of(settings)
     if secret is None:
         raise StoreUnavailable(
-            f"{settings.secret_file} does not exist; set HOLDFAST_HOME to the home directory of the service"
+            f"{settings.own_secret_file} does not exist; set HOLDFAST_HOME to the home directory of the service"
         )
     return backups.write(
         file,
@@ -85,7 +85,7 @@ def restore(settings: Settings, file: Path, *, force: bool) -> Restored:
         else:
             aside = _restore_server(settings, backup, stamp, force=force)
         return Restored(
-            backup.manifest, (*aside, *_restore_secret(settings.secret_file, backup, stamp))
+            backup.manifest, (*aside, *_restore_secret(settings.own_secret_file, backup, stamp))
         )
 
 
@@ -93,12 +93,12 @@ def _check_secret(settings: Settings, backup: Backup, *, force: bool) -> None:
     current = _secret_of(settings)
     if current is None and backup.secret is None:
         raise BadRequest(
-            f"the backup has no secret, and {settings.secret_file} does not exist; copy the service's secret there first"
+            f"the backup has no secret, and {settings.own_secret_file} does not exist; copy the service's secret there first"
         )
     if current is None or force or sha256(current).hexdigest() == backup.manifest.secret_sha256:
         return
     raise NotPossibleNow(
-        f"{settings.secret_file} is not the secret of the backup: with a different one, tokens are rejected and running jobs are "
+        f"{settings.own_secret_file} is not the secret of the backup: with a different one, tokens are rejected and running jobs are "
         "not recognised; set HOLDFAST_HOME to the right directory, or replace the secret with --force"
     )
 
@@ -167,12 +167,12 @@ def _occupied(target: str) -> NotPossibleNow:
 
 def _secret_of(settings: Settings) -> bytes | None:
     try:
-        return settings.secret_file.read_bytes()
+        return settings.own_secret_file.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StoreUnavailable(
-            f"{settings.secret_file} cannot be read: {error.strerror}"
+            f"{settings.own_secret_file} cannot be read: {error.strerror}"
         ) from error
 
 

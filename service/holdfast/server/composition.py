@@ -14,7 +14,8 @@ from holdfast import addresses
 from holdfast.api.routes.launchers import POLICY
 from holdfast.background.audit_anchor import AuditAnchor
 from holdfast.clock import SystemClock
-from holdfast.code_upload.upload_store import Uploads
+from holdfast.code_upload.shared_uploads import SharedUploads
+from holdfast.code_upload.upload_store import UploadLimits, Uploads
 from holdfast.confinement import Confinement, confinement_of
 from holdfast.controller.launcher_health import LauncherHealthMonitor
 from holdfast.controller.reconciler import PollIntervals, Reconciler
@@ -46,6 +47,7 @@ from holdfast.services import Services
 from holdfast.settings import Settings, SimulatedMarketSettings
 from holdfast.store.audit_log import AuditLog
 from holdfast.store.channels import Channels
+from holdfast.store.code import CodeTable
 from holdfast.store.database import is_newer, open_database, revision_of, upgrade
 from holdfast.store.identity.access_tokens import NewToken
 from holdfast.store.identity.service_tokens import ServiceTokens, gate_secret
@@ -81,6 +83,7 @@ def real_environment(
     launch_book: LaunchBook,
     tokens: ServiceTokens,
     *,
+    engine: SqlEngine,
     groups_of: GroupsOf,
     address: str,
 ) -> Environment:
@@ -108,14 +111,19 @@ def real_environment(
         inbox=inbox,
         hints=open_capacity_hints(settings.capacity_hints, clock),
         confinement=confinement_of(settings, refusals(settings)),
-        uploads=Uploads(
-            settings.code_folder,
-            clock,
-            most_bytes=settings.code_mb * 2**20,
-            most_total_bytes=settings.code_total_mb * 2**20,
-            days=settings.code_days,
-        ),
+        uploads=_uploads(settings, engine, clock),
     )
+
+
+def _uploads(settings: Settings, engine: SqlEngine, clock: Clock) -> Uploads:
+    limits = UploadLimits(
+        most_bytes=settings.code_mb * 2**20,
+        most_total_bytes=settings.code_total_mb * 2**20,
+        days=settings.code_days,
+    )
+    if settings.shares_home:
+        return Uploads(settings.code_folder, clock, limits)
+    return SharedUploads(settings.code_folder, clock, CodeTable(engine), limits)
 
 
 log = logging.getLogger(__name__)
@@ -147,7 +155,13 @@ def build(
     worker_url = addresses.for_workers(settings, address)
     groups_of = groups_in(Journal(engine, SystemClock()))
     around = around or real_environment(
-        settings, market, launch_book, tokens, groups_of=groups_of, address=address
+        settings,
+        market,
+        launch_book,
+        tokens,
+        engine=engine,
+        groups_of=groups_of,
+        address=address,
     )
     clock, launchers, intervals = around.clock, around.launchers, poll_intervals(settings)
     journal, leases = _journal(engine, clock), LeaseTable(engine)
@@ -249,7 +263,7 @@ def _database_and_secret(settings: Settings) -> tuple[SqlEngine, bytes]:
     at = revision_of(engine)
     if is_newer(at):
         log.warning("the database is at revision %s of a newer version; upgrade this service", at)
-    return engine, own_secret(settings.home)
+    return engine, own_secret(settings)
 
 
 def unchanged_settings(settings: Settings, address: str) -> Settings:
@@ -288,7 +302,7 @@ def gate_url(settings: Settings, address: str) -> str:
     """
     make_home(settings.home)
     reached_at = addresses.for_skypilot(settings, address)
-    return f"{reached_at}{POLICY}/{gate_secret(own_secret(settings.home))}"
+    return f"{reached_at}{POLICY}/{gate_secret(own_secret(settings))}"
 
 
 def bracketed(host: str) -> str:
@@ -304,6 +318,8 @@ def _first_token(settings: Settings, services: Services) -> str | None:
     """
     access_tokens, now = services.access_tokens, services.clock.now()
     access_tokens.ensure_pepper()
+    if not settings.shares_home:
+        return _shared_first_token(settings, services)
     if (current := read_or_empty(settings.token_file)) and not access_tokens.is_empty():
         token = access_tokens.find(current)
         if token is None or token.user is not None or not token.refusal(now):
@@ -313,6 +329,19 @@ def _first_token(settings: Settings, services: Services) -> str | None:
     settings.token_file.unlink(missing_ok=True)
     write_once(settings.token_file, text)
     return text
+
+
+def _shared_first_token(settings: Settings, services: Services) -> str | None:
+    """Write the owner's token, the same for all replicas, into the home of this one.
+
+    The directory may be empty at each start, and several replicas may start at once.
+    """
+    now = services.clock.now()
+    text, is_new = services.access_tokens.ensure_first(now, Actor(name="owner"))
+    settings.token_file.unlink(missing_ok=True)
+    if text:
+        write_once(settings.token_file, text)
+    return text if is_new else None
 
 
 def _dispatcher(settings: Settings, clock: Clock) -> Dispatcher:

@@ -6,10 +6,15 @@ import logging
 import os
 import secrets
 from pathlib import Path
+from typing import Final
 
 from holdfast.errors import StoreUnavailable
+from holdfast.settings import Settings
 
 log = logging.getLogger(__name__)
+
+LEAST_SECRET_BYTES: Final = 32
+"""Minimum length of a secret in a file that a user names. A lower value permits one that can be guessed."""
 
 
 def make_home(home: Path) -> None:
@@ -35,14 +40,33 @@ def make_home(home: Path) -> None:
         )
 
 
-def own_secret(home: Path) -> bytes:
-    """The service's own secret, created at its first start.
+def own_secret(settings: Settings) -> bytes:
+    """The service's own secret, which all replicas share; created in the home at the first start.
 
-    Replicas share it through the home directory.
+    Raises:
+        StoreUnavailable: a named file cannot be read or is too short, or replicas without a shared
+            home have none.
     """
-    file = home / "secret"
-    write_once(file, secrets.token_hex(32))
-    return file.read_bytes()
+    file = settings.own_secret_file
+    if settings.secret_file is None:
+        if not settings.shares_home:
+            raise StoreUnavailable(
+                "HOLDFAST_SHARES_HOME=false needs HOLDFAST_SECRET_FILE: replicas without a shared home directory would make a "
+                "secret each; name a file with at least 32 random characters, such as the output of openssl rand -hex 32"
+            )
+        write_once(file, secrets.token_hex(32))
+    try:
+        secret = file.read_bytes()
+    except OSError as error:
+        raise StoreUnavailable(
+            f"HOLDFAST_SECRET_FILE: {file} cannot be read ({error.strerror}); write at least 32 random characters into it"
+        ) from error
+    if settings.secret_file and len(secret.strip()) < LEAST_SECRET_BYTES:
+        raise StoreUnavailable(
+            f"HOLDFAST_SECRET_FILE: {file} has {len(secret.strip())} characters, and a secret needs at least {LEAST_SECRET_BYTES}; "
+            "write the output of openssl rand -hex 32 into it"
+        )
+    return secret
 
 
 def read_or_empty(file: Path) -> str:

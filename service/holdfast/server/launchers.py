@@ -93,8 +93,12 @@ def refusals(settings: Settings) -> Mapping[Engine, str]:
     return {engine: why for engine, why in whys.items() if why}
 
 
-def _local(context: LauncherContext) -> LocalLauncher:
+def _local(context: LauncherContext) -> LocalLauncher | None:
     settings = context.settings
+    if (
+        not settings.shares_home
+    ):  # A local job belongs to one machine, and any replica may observe it.
+        return None
     return LocalLauncher(
         settings.home,
         context.market,

@@ -212,7 +212,8 @@ def _known_revision(source: Connection) -> str:
 
 def _tables(connection: Connection) -> list[Table]:
     """Our tables that exist at the connection's revision, with its columns."""
-    there = set(inspect(connection).get_table_names()) & set(metadata.tables)
+    ours = {name for name, one in metadata.tables.items() if one.info.get("in_backup", True)}
+    there = set(inspect(connection).get_table_names()) & ours
     found = MetaData()
     found.reflect(connection, only=sorted(there))
     return found.sorted_tables

@@ -89,10 +89,10 @@ def _check_project(services: Services, project: str) -> None:
 def _check_engine(services: Services, engine: Engine) -> None:
     if engine not in services.launchers:
         here = ", ".join(services.launchers)
-        way_out = f"{CONNECTED_BY[engine]}, or " if engine in CONNECTED_BY else ""
+        other = f", or write infra: {here}" if here else ""
         flaw = ValidationIssue(
             "#/resources/infra",
-            f"needs the {launcher_name(engine)} launcher, which this service does not have; {way_out}write infra: {here}",
+            f"needs the {launcher_name(engine)} launcher, which this service does not have; {CONNECTED_BY[engine]}{other}",
         )
         raise BadJobFile((flaw,))
 

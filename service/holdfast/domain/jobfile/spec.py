@@ -87,10 +87,11 @@ def launcher_name(engine: str) -> str:
 
 
 CONNECTED_BY: Final[Mapping[Engine, str]] = {
+    Engine.LOCAL: "HOLDFAST_SHARES_HOME=true brings it, for services that share a home directory",
     Engine.SKYPILOT: "holdfast up connects one",
     Engine.SLURM: "HOLDFAST_SLURM_FOLDER connects one",
 }
-"""How a service gets a launcher that it does not have. Each service has those that are not listed here."""
+"""How a service gets a launcher that it does not have."""
 
 
 def engine_of(resources: Mapping[str, Any]) -> Engine:

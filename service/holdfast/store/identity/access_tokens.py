@@ -8,8 +8,10 @@ worthless, and the digests SHA-256(secret) of the first version can be converted
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
+import itertools
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -103,6 +105,32 @@ class AccessTokens:
                 action = actor.audit_action("token.add", token.id, after=token.audit_fields)
                 audit_log.append(connection, action, now)
         return text, token
+
+    def ensure_first(self, now: datetime, actor: Actor) -> tuple[str | None, bool]:
+        """Return the owner's first token, derived from the key, and whether this call created it.
+
+        All replicas derive the same one. If it is no longer valid, the next one is derived, unless the
+        owner has another valid token; then there is no first one.
+        """
+        with writing(self._engine) as connection:
+            mine = select(tokens).where(tokens.c.user.is_(None))
+            owned = [_token(row) for row in connection.execute(mine).mappings()]
+            has_other = any(not token.refusal(now) for token in owned)
+            for number in itertools.count():
+                token_id, secret = self._derive(number)
+                text = f"hf_{token_id}_{secret}"
+                found = _row(connection, token_id)
+                if found is None:
+                    if number and has_other:
+                        return None, False
+                    self._insert(connection, NewToken(name="first"), now, (token_id, secret))
+                    after = _token(_require_token(connection, token_id)).audit_fields
+                    action = actor.audit_action("token.add", token_id, after=after)
+                    audit_log.append(connection, action, now)
+                    return text, True
+                if not _token(found).refusal(now):
+                    return text, False
+        raise AssertionError("counting does not end")
 
     def is_empty(self) -> bool:
         """Whether no token was ever created."""
@@ -217,10 +245,21 @@ class AccessTokens:
             audit_log.append(connection, action, now)
         return text, new
 
+    def _derive(self, number: int) -> tuple[str, str]:
+        """Return the id and the secret of a first token, which nobody can compute without the key."""
+        purposes = (f"first-token/{number}/{part}/1".encode() for part in ("id", "secret"))
+        name, secret = (hmac.new(self._key, one, hashlib.sha256).digest() for one in purposes)
+        return name.hex()[:12], base64.urlsafe_b64encode(secret).decode().rstrip("=")
+
     def _insert(
-        self, connection: Connection, request: NewToken, now: datetime
+        self,
+        connection: Connection,
+        request: NewToken,
+        now: datetime,
+        content: tuple[str, str] | None = None,
     ) -> tuple[str, Token]:
-        token_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+        """Insert a token with a random id and secret, or those of `content`."""
+        token_id, secret = content or (secrets.token_hex(6), secrets.token_urlsafe(32))
         parent = _row(connection, request.parent) if request.parent else None
         ends = [
             now + request.lifetime if request.lifetime else None,
