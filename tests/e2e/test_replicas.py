@@ -1,0 +1,111 @@
+"""Two services with separate home directories, one PostgreSQL and a real Slurm: one is killed, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from local_slurm import SlurmCluster
+from support.live_service import EXAMPLE, Service
+from support.postgres import Cluster
+
+STEPS = 12
+SECRET = "0123456789abcdef" * 4
+
+
+class Replica(Service):
+    """A service on the login node whose home directory only it can see."""
+
+    def __init__(self, folder: Path, slurm: SlurmCluster, database_url: str, shared: Path) -> None:
+        folder.mkdir()
+        super().__init__(folder)
+        self.reach = slurm.network
+        self.words = ("serve", "--host", "0.0.0.0")
+        secret = shared / "secret"
+        secret.write_text(SECRET)
+        self.environment |= {
+            "HOLDFAST_DATABASE_URL": database_url,
+            "HOLDFAST_SHARES_HOME": "false",
+            "HOLDFAST_SECRET_FILE": str(secret),
+            "HOLDFAST_PUBLIC_URL": f"http://{slurm.plan.address('login')}:{self.port}",
+            "HOLDFAST_SLURM_FOLDER": str(shared / "cluster"),
+            "HOLDFAST_SLURM_PROGRAMS": str(slurm.programs),
+            "HOLDFAST_SLURM_CLUSTER": "stand",
+            "HOLDFAST_SLURM_PYTHON": sys.executable,
+            "HOLDFAST_SLURM_LOOK_EVERY_S": "0.5",
+            "HOLDFAST_REPLICAS_LEASE_S": "5",
+        }
+
+    def submit_upload(self, name: str, store: Path) -> str:
+        """Submit the example with its code uploaded to this replica."""
+        file = self.folder / "job.yaml"
+        task = {
+            "name": name,
+            "workdir": str(EXAMPLE),
+            "resources": {"infra": "slurm/stand/main"},
+            "run": f"holdfast-worker run train.py --steps {STEPS} --step-seconds 0.5",
+            "envs": {"OMP_NUM_THREADS": "1"},
+            "config": {"slurm": {"sbatch_options": {"mem": "1500M"}}},
+            "holdfast": {"checkpoint": {"store": f"file://{store}", "every": "4 steps"}},
+        }
+        file.write_text(json.dumps(task))
+        job_id: str = self.json("submit", "--upload", "--force", str(file))["id"]
+        return job_id
+
+
+@pytest.fixture
+def replicas(one_slurm: SlurmCluster, cluster: Cluster) -> Iterator[list[Replica]]:
+    shared = one_slurm.new_folder()
+    url = cluster.new_database()
+    both = [Replica(shared / name, one_slurm, url, shared) for name in ("a", "b")]
+    yield both
+    for one in both:
+        if one.process:
+            one.end(signal.SIGTERM)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(400)
+def test_kill_of_a_replica_loses_no_job(
+    replicas: list[Replica], slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    first, second = replicas
+    first.start()
+    second.start()
+    token = (first.home / "token").read_text()
+    store = first.folder.parent / "store"
+
+    jobs = [one.submit_upload(f"job-{n}", store) for n in (1, 2) for one in replicas]
+    first.end(signal.SIGKILL)
+    done = [second.ended(job) for job in jobs]
+
+    assert token == (second.home / "token").read_text(), "both derive the owner's token"
+    assert [job["state"] for job in done] == ["succeeded"] * 4, second.cli("logs", jobs[0]).stdout
+    for job in jobs:
+        kinds = Counter(event["kind"] for event in second.json("events", job))
+        assert (kinds["LaunchRequested"], kinds["Finished"]) == (1, 1)
+        last = [item for item in second.json("checkpoints", job) if item["step"] == STEPS]
+        assert len(last) == 1
+    copies = {one.folder.name: len(list((one.home / "code").glob("*/trees/*"))) for one in replicas}
+    assert copies["b"] >= 1, "the code of a killed replica comes from the database"
+
+
+@pytest.mark.full
+@pytest.mark.timeout(400)
+def test_local_job_is_refused_without_a_shared_home(
+    one_slurm: SlurmCluster, replicas: list[Replica]
+) -> None:
+    (one, _) = replicas
+    one.start()
+    file = one.folder / "local.yaml"
+    file.write_text(json.dumps({"resources": {"infra": "local"}, "run": "true"}))
+
+    answer = one.cli("submit", "--force", str(file))
+
+    assert answer.returncode == 2
+    assert "HOLDFAST_SHARES_HOME" in answer.stderr
