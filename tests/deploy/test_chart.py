@@ -112,11 +112,9 @@ def test_all_values_appear() -> None:
         "ServiceMonitor",
     }
     assert objects["Deployment"]["spec"]["replicas"] == 3
-    assert (
-        container(objects)["image"] == f"registry.example.com/team/holdfast@sha256:{'0' * 64}"
-    )
+    assert container(objects)["image"] == f"registry.example.com/team/holdfast@sha256:{'0' * 64}"
     assert objects["Ingress"]["spec"]["rules"][0]["host"] == "holdfast.example.com"
-    assert objects["Ingress"]["spec"]["tls"][0]["secretName"] == "holdfast-tls"  # noqa: S105
+    assert objects["Ingress"]["spec"]["tls"][0]["secretName"] == "holdfast-tls"
     assert pod(objects)["nodeSelector"] == {"disk": "ssd"}
 
 

@@ -1,4 +1,4 @@
-"""Uploaded code of replicas without a shared home directory: the database has it, each home a copy."""
+"""Uploaded code of replicas without a shared home: in the database, with copies in each home."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class SharedCode(Protocol):
 
 
 class SharedUploads(Uploads):
-    """Uploaded code in a database, with a copy of each directory that a launch of this replica needed."""
+    """Uploaded code in a database, with a copy of what this replica received or launched."""
 
     def __init__(self, root: Path, clock: Clock, shared: SharedCode, limits: UploadLimits) -> None:
         """`root` has the copies; their size is limited by that of the shared code."""
@@ -108,7 +108,10 @@ class SharedUploads(Uploads):
         return Tree(tree_id, ())
 
     def folder(self, workdir: str | None) -> Path | None:
-        """Resolve the `workdir` of a job, copied from the database if needed; None if it is not an upload."""
+        """Resolve the `workdir` of a job; None if it is not an upload.
+
+        Copies it from the database if needed.
+        """
         path = super().folder(workdir)
         if path is None or path.exists():
             return path

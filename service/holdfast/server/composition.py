@@ -35,7 +35,6 @@ from holdfast.rate_limit import RateLimiter, RateLimits, Streams
 from holdfast.server.background_tasks import background_tasks
 from holdfast.server.home_dir import make_home, own_secret, read_or_empty, write_once
 from holdfast.server.launchers import (
-    GroupsOf,
     LauncherContext,
     groups_in,
     open_launchers,
@@ -84,7 +83,6 @@ def real_environment(
     tokens: ServiceTokens,
     *,
     engine: SqlEngine,
-    groups_of: GroupsOf,
     address: str,
 ) -> Environment:
     """The real dependencies of a service that listens at `address`."""
@@ -97,7 +95,7 @@ def real_environment(
             launch_book=launch_book,
             tokens=tokens,
             prices=prices,
-            groups_of=groups_of,
+            groups_of=groups_in(Journal(engine, clock)),
             address=address,
         )
     )
@@ -153,15 +151,8 @@ def build(
     engine, secret = _database_and_secret(settings)
     tokens, launch_book = ServiceTokens(engine, secret), LaunchBook(engine, secret)
     worker_url = addresses.for_workers(settings, address)
-    groups_of = groups_in(Journal(engine, SystemClock()))
     around = around or real_environment(
-        settings,
-        market,
-        launch_book,
-        tokens,
-        engine=engine,
-        groups_of=groups_of,
-        address=address,
+        settings, market, launch_book, tokens, engine=engine, address=address
     )
     clock, launchers, intervals = around.clock, around.launchers, poll_intervals(settings)
     journal, leases = _journal(engine, clock), LeaseTable(engine)

@@ -41,7 +41,7 @@ def make_home(home: Path) -> None:
 
 
 def own_secret(settings: Settings) -> bytes:
-    """The service's own secret, which all replicas share; created in the home at the first start.
+    """The service's own secret, the same for all replicas; the first start can create it.
 
     Raises:
         StoreUnavailable: a named file cannot be read or is too short, or replicas without a shared

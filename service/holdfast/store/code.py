@@ -11,7 +11,7 @@ from sqlalchemy import Engine, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 
 from holdfast.store.database import reading, writing
-from holdfast.store.tables.code import code_pieces, code_trees
+from holdfast.store.tables.launches import code_pieces, code_trees
 
 _NAMES_PER_QUERY: Final = 500
 """Digests in one query. A lower value makes more queries; SQLite permits a few thousand."""

@@ -5,7 +5,6 @@ Importing any of them registers all of them in `base.metadata`.
 
 from holdfast.store.tables import (
     billing,
-    code,
     identity,
     jobs,
     launches,
@@ -14,4 +13,4 @@ from holdfast.store.tables import (
     notifications,
 )
 
-__all__ = ["billing", "code", "identity", "jobs", "launches", "market", "metrics", "notifications"]
+__all__ = ["billing", "identity", "jobs", "launches", "market", "metrics", "notifications"]

@@ -1,4 +1,4 @@
-"""Tables of launches and their history, registered workers and nodes, and retention."""
+"""Tables of launches, registered workers and nodes, uploaded code, and retention."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     Column,
+    Index,
     Integer,
+    LargeBinary,
     String,
     Table,
     Text,
@@ -136,3 +138,26 @@ rendezvous = Table(
     Column("port", Integer, nullable=False, doc="A leader's port; 0 for another node."),
     Column("asked_at", UtcTime, nullable=False),
 )
+
+# A backup omits uploaded code: like that in a home directory, a client uploads it again.
+code_pieces = Table(
+    "code_pieces",
+    metadata,
+    Column("owner", String(40), primary_key=True, doc="Name of the owner's directory."),
+    Column("digest", String(64), primary_key=True, doc="SHA-256 of the content."),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+    Column("used_at", UtcTime, nullable=False, doc="Time of the last use."),
+    info={"in_backup": False},
+)
+
+code_trees = Table(
+    "code_trees",
+    metadata,
+    Column("owner", String(40), primary_key=True),
+    Column("id", String(64), primary_key=True, doc="Digest of the entries."),
+    Column("entries", Text, nullable=False, doc="JSON list of the directory's entries."),
+    Column("used_at", UtcTime, nullable=False, doc="Time of the last use."),
+    info={"in_backup": False},
+)
+Index("ix_code_trees_used_at", code_trees.c.used_at)
