@@ -1,4 +1,4 @@
-"""Uploaded code of replicas without a shared home: in the database, with copies in each home."""
+"""Uploaded code of replicas without a shared home: in the database, copied to each home."""
 
 from __future__ import annotations
 
