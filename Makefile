@@ -18,9 +18,9 @@ JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 3 : 8)))
 # Tests that a run includes (tests/support/tiers.py).
 TIER := test
 # Tests of make e2e and make check.
-NOT_RUN := --ignore=tests/e2e/fake_aws --ignore=tests/test_conventions.py
+NOT_RUN := --ignore=tests/e2e/fake_aws --ignore=tests/e2e/image --ignore=tests/test_conventions.py
 
-.PHONY: help setup demo test test-all test-added mistakes e2e e2e-smoke skypilot trackio chart bench bench-checkpoint bench-dashboard bench-gpu bench-ingest bench-lost-ranks bench-planner bench-rank-failure bench-reads bench-recovery bench-slurm bench-step-overhead check clean dev lock chromium postgres slurm screenshots wheel contract
+.PHONY: help setup demo test test-all test-added mistakes e2e e2e-image e2e-smoke skypilot trackio chart bench bench-checkpoint bench-dashboard bench-gpu bench-ingest bench-lost-ranks bench-planner bench-rank-failure bench-reads bench-recovery bench-slurm bench-step-overhead check clean dev lock chromium postgres slurm screenshots wheel contract
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ e2e-smoke: setup ## run one job on the real SkyPilot that loses its nodes twice;
 		echo "skipped: the fake cloud needs root, for network namespaces and mounts"; exit 0; \
 	fi; \
 	PYTHONPATH=tests $(BIN)/python -m e2e.fake_aws enter $(BIN)/python -m pytest tests/e2e/fake_aws/test_two_preemptions.py
+
+e2e-image: setup ## build the image with Buildah and start it; needs root, Debian's buildah and debootstrap, 3 GB and some minutes
+	@PYTHONPATH=tests $(BIN)/python -m pytest tests/e2e/image
 
 bench: setup ## measure the overhead of the service over plain SkyPilot; same requirements as e2e
 	@PYTHONPATH=tests $(BIN)/python -m e2e.fake_aws enter $(BIN)/python bench/skypilot

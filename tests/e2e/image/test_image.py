@@ -1,0 +1,158 @@
+"""The image of the Dockerfile, built by Buildah, runs as the chart and the Compose file expect.
+
+No registry is needed: debootstrap makes the base image. It takes some minutes, root, and 3 GB below /var/tmp.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import httpx2
+import pytest
+import yaml
+from support.live_service import PATIENCE_S, free_port
+from support.requirements import skip_or_fail
+
+ROOT = Path(__file__).parents[3]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+BASE = f"docker.io/library/{re.findall(r'FROM (python:[^ ]+) AS build', DOCKERFILE)[0]}"
+CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+MIRROR: Final = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
+
+
+class Buildah:
+    """Buildah with storage of its own, which needs neither a daemon nor overlay mounts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._options = [f"--root={folder}/storage", f"--runroot={folder}/run"]
+        self._environment = {
+            **os.environ,
+            "STORAGE_DRIVER": "vfs",
+            "BUILDAH_ISOLATION": "chroot",
+        }
+
+    def start(self, *words: str | Path) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["buildah", *self._options, *words],
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *words: str | Path) -> str:
+        process = self.start(*words)
+        output, _ = process.communicate()
+        assert process.returncode == 0, output[-3000:]
+        return output.strip()
+
+
+@pytest.fixture(scope="module")
+def buildah() -> Iterator[Buildah]:
+    if os.geteuid() or not (shutil.which("buildah") and shutil.which("debootstrap")):
+        skip_or_fail("the image is built by root with Buildah and debootstrap")
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-image-", dir="/var/tmp"))
+    try:
+        yield Buildah(folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def base(buildah: Buildah) -> str:
+    """An image with the name of the official one: Debian with a `python` and a `pip`."""
+    system = buildah.folder / "base"
+    packages = "--include=python3,python3-venv,ca-certificates"
+    made = subprocess.run(
+        ["debootstrap", "--variant=minbase", packages, "bookworm", system, MIRROR],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stdout[-2000:]
+    subprocess.run(["chroot", system, "python3", "-m", "venv", "/opt/python"], check=True)
+    container = buildah.run("from", "scratch")
+    buildah.run("add", "--quiet", container, system, "/")
+    # Registries behind a proxy have a certificate that only this machine knows.
+    variables = {
+        "PATH": "/opt/python/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "NODE_EXTRA_CA_CERTS": CERTIFICATES,
+        "PIP_CERT": CERTIFICATES,
+    }
+    settings = [f"--env={name}={value}" for name, value in variables.items()]
+    buildah.run("config", *settings, container)
+    buildah.run("commit", "--quiet", "--squash", container, BASE)
+    buildah.run("rm", container)
+    shutil.rmtree(system)
+    return BASE
+
+
+@pytest.fixture(scope="module")
+def image(buildah: Buildah, base: str) -> str:
+    """The image of the service, built from this checkout."""
+    name = "localhost/holdfast:test"
+    shared = [f"--volume={path}:{path}:ro" for path in ("/etc/ssl/certs", "/etc/pip.conf", "/etc/npmrc") if Path(path).exists()]  # fmt: skip
+    buildah.run("bud", "--pull-never", "--format=docker", *shared, f"--tag={name}", ROOT)
+    return name
+
+
+@pytest.mark.timeout(1800)
+def test_image_serves_without_root(buildah: Buildah, image: str) -> None:
+    """Start it as the chart does: with a secret, an own home, and without rights."""
+    container = buildah.run("from", "--pull-never", image)
+    config = json.loads(buildah.run("inspect", container))["Docker"]["config"]
+    assert config["User"] == "10001:10001"
+    assert buildah.run("run", container, "--", "id", "-u") == "10001"
+    assert "holdfast" in buildah.run("run", container, "--", "holdfast", "--version")
+    port, home = free_port(), "/var/lib/holdfast"
+    code = f"import pathlib; pathlib.Path('{home}/key').write_text('{secrets.token_hex(32)}')"
+    buildah.run("run", container, "--", "python", "-c", code)
+
+    variables = {"HOLDFAST_SHARES_HOME": "false", "HOLDFAST_SECRET_FILE": f"{home}/key"}
+    settings = [f"--env={name}={value}" for name, value in variables.items()]
+    words = ("holdfast", "serve", "--host", "127.0.0.1", "--port", str(port))
+    service = buildah.start("run", *settings, container, "--", *words)
+    try:
+        for path in ("/healthz", "/readyz", "/"):
+            answer = _answer(f"http://127.0.0.1:{port}{path}", service)
+            assert answer.status_code == 200, (path, answer.text)
+        token = buildah.run("run", container, "--", "cat", f"{home}/token")
+        assert token.startswith("hf_")
+    finally:
+        service.send_signal(signal.SIGTERM)
+        service.communicate(timeout=60)
+        buildah.run("rm", container)
+
+
+@pytest.mark.timeout(1800)
+def test_health_check_and_command_are_recorded(buildah: Buildah, image: str) -> None:
+    config = json.loads(buildah.run("inspect", "--type=image", image))["Docker"]["config"]
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+
+    assert config["Entrypoint"] == ["holdfast"]
+    assert config["Cmd"] == ["serve", "--host", "0.0.0.0"]
+    assert "healthz" in " ".join(config["Healthcheck"]["Test"])
+    assert compose["services"]["holdfast"]["user"] == config["User"]
+
+
+def _answer(url: str, service: subprocess.Popen[str]) -> httpx2.Response:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return httpx2.get(url, timeout=5.0, verify=False)
+        except httpx2.TransportError:
+            assert service.poll() is None, service.communicate()[0]
+            assert time.monotonic() < deadline, f"{url} does not answer"
+            time.sleep(0.2)
