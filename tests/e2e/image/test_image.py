@@ -116,20 +116,26 @@ def test_image_serves_without_root(buildah: Buildah, image: str) -> None:
     assert config["User"] == "10001:10001"
     assert buildah.run("run", container, "--", "id", "-u") == "10001"
     assert "holdfast" in buildah.run("run", container, "--", "holdfast", "--version")
-    port, home = free_port(), "/var/lib/holdfast"
-    code = f"import pathlib; pathlib.Path('{home}/key').write_text('{secrets.token_hex(32)}')"
-    buildah.run("run", container, "--", "python", "-c", code)
+    port, home = free_port(), buildah.folder / "home"
+    home.mkdir()
+    (home / "key").write_text(secrets.token_hex(32))
+    for path in (home, home / "key"):
+        os.chown(path, 10001, 10001)
 
-    variables = {"HOLDFAST_SHARES_HOME": "false", "HOLDFAST_SECRET_FILE": f"{home}/key"}
+    variables = {
+        "HOLDFAST_SHARES_HOME": "false",
+        "HOLDFAST_SECRET_FILE": "/var/lib/holdfast/key",
+    }
     settings = [f"--env={name}={value}" for name, value in variables.items()]
+    settings.append(f"--volume={home}:/var/lib/holdfast:rw")
     words = ("holdfast", "serve", "--host", "127.0.0.1", "--port", str(port))
     service = buildah.start("run", *settings, container, "--", *words)
     try:
         for path in ("/healthz", "/readyz", "/"):
             answer = _answer(f"http://127.0.0.1:{port}{path}", service)
             assert answer.status_code == 200, (path, answer.text)
-        token = buildah.run("run", container, "--", "cat", f"{home}/token")
-        assert token.startswith("hf_")
+        assert (home / "token").read_text().startswith("hf_")
+        assert (home / "token").stat().st_uid == 10001
     finally:
         service.send_signal(signal.SIGTERM)
         service.communicate(timeout=60)
