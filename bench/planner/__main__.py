@@ -58,10 +58,10 @@ def main() -> None:
 
 
 def _print_zones(windows: int) -> None:
-    print(f"{'mean cost / least cost':48} uniform-progress  threshold  holdfast")
+    print("mean cost / least cost")
     for name, shares in shares_of_least_cost(windows):
-        columns = (f"{shares[policy]:.3f}" for policy in ("uniform-progress", "threshold"))
-        print(f"{name:48} {next(columns):>16} {next(columns):>10} {shares['holdfast']:9.3f}")
+        found = ", ".join(f"{policy} {share:.3f}" for policy, share in shares.items())
+        print(f"{name}: {found}", flush=True)
 
 
 def _print_estimate(sources: list[str]) -> None:

@@ -36,9 +36,9 @@ A lower value forgets what a calm place is like; a higher value takes longer."""
 LONGEST_S: Final = 14 * 86400.0
 """Age up to which states that were never seen are drawn.
 A lower value takes old states for young ones; a higher value takes longer."""
-OWN_PART: Final = 0.13
+OWN_PART: Final = 0.12
 """The part of a place's variates in steps of ten minutes that it does not share with its region.
-A lower value promises nothing of a second place; a higher value too much. With it, the states of two usual places correlate with .35, which is the mean of
+A lower value promises nothing of a second place; a higher value too much. With it, the states of two usual places correlate with about .35, the mean of
 eight pairs of zones in the recordings from which the usual chances come; `bench/planner` repeats the estimate."""
 MIN_CHANCE: Final = 1e-12
 """The least chance of a change, which has a quantile."""
