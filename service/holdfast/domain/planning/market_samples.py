@@ -8,6 +8,7 @@ changes as it would alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -78,7 +79,7 @@ def own_part(step_s: float) -> float:
 
     Changes of two places fall into the same step less often when steps are short, so that short steps need a larger common part for states that correlate as much.
     """
-    return min(1.0, OWN_PART * (step_s / CHANCE_TICK_S) ** 0.5)
+    return min(1.0, OWN_PART * math.sqrt(step_s / CHANCE_TICK_S))
 
 
 def sample_markets(
