@@ -4,5 +4,6 @@ See README.md.
 
     speed        job-hours for each second of CPU time
     outlook      CPU time of forecasts of a job
+    zones        costs in zones of three regions, as shares of the least cost
     estimate     usual chances of a change, from directories of recordings
 """

@@ -1,4 +1,4 @@
-"""Measures the planner's replays and forecasts, or estimates its constants. See README.md."""
+"""Measures the planner's replays, forecasts and costs, or estimates its constants. See README.md."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from pathlib import Path
 from holdfast.domain.planning.beliefs import USUAL_LOSS, USUAL_RETURN
 
 from planner.decisions import decision_times
-from planner.estimate import estimate, read_places
+from planner.estimate import estimate, mean_correlation, read_places
 from planner.outlook import outlook_times
 from planner.speed import measured
+from planner.zones import shares_of_least_cost
 
 RECORDINGS = Path(__file__).parents[2] / "tests" / "data" / "spot_traces" / "aws_2022_10_26"
 
 
 def main() -> None:
-    """Print one of both."""
+    """Print one of these."""
     parser = argparse.ArgumentParser(prog="python -m planner", description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000, help="windows that are replayed")
     parser.add_argument(
@@ -25,9 +26,18 @@ def main() -> None:
         metavar="PATH[:GANG,...]",
         help="estimate the usual chances from these recordings; each for nodes needed at once",
     )
+    parser.add_argument(
+        "--zones",
+        type=int,
+        metavar="WINDOWS",
+        help="compare policies in zones of three regions with the least cost",
+    )
     arguments = parser.parse_args()
     if arguments.estimate:
         _print_estimate(arguments.estimate)
+        return
+    if arguments.zones:
+        _print_zones(arguments.zones)
         return
     traces = [*read_places(RECORDINGS, [1])]
     print(f"{'policy':24} {'job-hours per CPU-second':>25} {'CPU-seconds':>12}")
@@ -47,6 +57,13 @@ def main() -> None:
             )
 
 
+def _print_zones(windows: int) -> None:
+    print("mean cost / least cost")
+    for name, shares in shares_of_least_cost(windows):
+        found = ", ".join(f"{policy} {share:.3f}" for policy, share in shares.items())
+        print(f"{name}: {found}", flush=True)
+
+
 def _print_estimate(sources: list[str]) -> None:
     traces = []
     for source in sources:
@@ -58,6 +75,8 @@ def _print_estimate(sources: list[str]) -> None:
         ("USUAL_RETURN", "USUAL_LOSS"), found, (USUAL_RETURN, USUAL_LOSS), strict=True
     ):
         print(f"{name} = ({', '.join(f'{each:.4f}' for each in chances)})  # now {now}")
+    pairs, correlation = mean_correlation(traces)
+    print(f"states of {pairs} pairs of zones of one region correlate with {correlation:.2f}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ from the chances follow the multipliers, (changes + PRIOR) / (expected + PRIOR),
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +19,8 @@ from holdfast.domain.planning.traces import Numbers, Trace, parse_csv, parse_jso
 ROUNDS: Final = 1000
 SETTLED: Final = 1e-9
 """Relative change of a chance at which the estimate ends."""
+LEAST_SHARE: Final = 0.03
+"""Share of time in either state below which a zone says nothing of correlation."""
 
 
 def read_places(folder: Path, gangs: Sequence[int]) -> Iterator[Trace]:
@@ -62,3 +66,34 @@ def estimate(traces: Sequence[Trace]) -> Numbers:
         if np.allclose(chances, before, rtol=SETTLED, atol=0):
             break
     return chances
+
+
+def mean_correlation(traces: Sequence[Trace]) -> tuple[int, float]:
+    """The number of pairs of zones of one region, and the mean correlation of their states.
+
+    Several numbers of nodes in the same pair count once. A number is that of the traces between two of the same name.
+    """
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for group in _groups(traces):
+        for first, second in combinations(group, 2):
+            if (first.region, first.gap_s) != (second.region, second.gap_s):
+                continue
+            ticks = min(len(first.available), len(second.available))
+            known = first.known[:ticks] & second.known[:ticks]
+            up = np.stack([each.available[:ticks][known] for each in (first, second)])
+            share = up.mean(axis=1)
+            if (share >= LEAST_SHARE).all() and (share <= 1 - LEAST_SHARE).all():
+                found[first.name, second.name].append(float(np.corrcoef(up)[0, 1]))
+    means = [float(np.mean(each)) for each in found.values()]
+    return len(means), float(np.mean(means)) if means else np.nan
+
+
+def _groups(traces: Sequence[Trace]) -> Iterator[list[Trace]]:
+    """Traces of different places, in the order in which they were read."""
+    group: list[Trace] = []
+    for trace in traces:
+        if any(trace.name == each.name for each in group):
+            yield group
+            group = []
+        group.append(trace)
+    yield group

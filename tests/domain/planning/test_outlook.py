@@ -281,7 +281,7 @@ WHOLE_USD = (WORK_H + 0.1) * ON_DEMAND_USD
 
 
 def against_recording(
-    policy: PlacementPolicy, traces: Sequence[Trace], starts: int
+    policy: PlacementPolicy, traces: Sequence[Trace], starts: int, *, sees_all: bool = True
 ) -> tuple[Numbers, Numbers]:
     """Forecasts from starts in a recording, (P10, P50, P90), and what happened; as shares of the cost on demand."""
     recording = markets_of(*traces, together=True, spot_usd=SPOT_USD)
@@ -292,7 +292,8 @@ def against_recording(
     window = windows_of(
         *ticks, work_s=WORK_H * HOUR_S, deadline_s=DEADLINE_H * HOUR_S, changeover_s=360.0
     )
-    runs = replay(policy, recording, window, terms_of(on_demand_usd_per_hour=ON_DEMAND_USD))
+    terms = terms_of(on_demand_usd_per_hour=ON_DEMAND_USD, sees_all=sees_all)
+    runs = replay(policy, recording, window, terms)
     found = []
     for tick in ticks:
         believed = recording.beliefs
@@ -309,7 +310,8 @@ def against_recording(
             )
             for number, trace in enumerate(traces)
         ]
-        one = forecast(job_of(), market_of(*places, tick_s=gap_s), policy, runs=96, seed=tick)
+        market = market_of(*places, tick_s=gap_s, sees_all=sees_all)
+        one = forecast(job_of(), market, policy, runs=96, seed=tick)
         found.append((one.cost_p10_usd, one.cost_p50_usd, one.cost_p90_usd))
     # Jobs are not billed for whole ticks.
     return np.array(found).T / WHOLE_USD, (runs.cost_usd - runs.tail_usd) / WHOLE_USD
@@ -340,24 +342,35 @@ def test_forecasts_agree_with_recorded_days(
     assert abs((middle - cost).mean()) <= 0.05
 
 
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("folder", "zones"),
-    [
-        (AWS_2022, ("us-west-2a_v100_1", "us-west-2b_v100_1")),
-        (AWS_2022, ("us-west-2a_v100_8", "us-west-2b_v100_8")),
-        (AWS_2023, ("us-east-1a_v100_1", "us-east-1c_v100_1", "us-east-1f_v100_1")),
-        (AWS_2023, ("us-west-2a_v100_1", "us-west-2b_v100_1")),
-    ],
-    ids=lambda value: "" if isinstance(value, Path) else value[0],
+ZONES = (
+    (AWS_2022, ("us-west-2a_v100_1", "us-west-2b_v100_1")),
+    (AWS_2022, ("us-west-2a_v100_8", "us-west-2b_v100_8")),
+    (AWS_2022, ("us-west-2a_k80_1", "us-west-2b_k80_1")),
+    (AWS_2022, ("us-west-2a_k80_8", "us-west-2b_k80_8")),
+    (AWS_2023, ("us-east-1a_v100_1", "us-east-1c_v100_1", "us-east-1f_v100_1")),
+    (AWS_2023, ("us-west-2a_v100_1", "us-west-2b_v100_1")),
 )
-def test_forecasts_over_zones_of_a_region_are_not_far_too_low(
-    folder: Path, zones: tuple[str, ...]
+"""All recorded sets of zones of one region with the same nodes."""
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("sees_all", "most_error"), [(True, 0.12), (False, 0.13)])
+def test_forecasts_over_zones_of_a_region_hold_what_they_say(
+    *, sees_all: bool, most_error: float
 ) -> None:
-    # Eight K80 nodes in two zones are not among them: these fail together, and their forecast is .14 too low.
-    traces = [trace for trace in recorded(folder) if trace.name in zones]
+    each = [
+        against_recording(
+            Threshold(),
+            [trace for trace in recorded(folder) if trace.name in zones],
+            40,
+            sees_all=sees_all,
+        )
+        for folder, zones in ZONES
+    ]
+    low, middle, high = np.concatenate([found for found, _ in each], axis=1)
+    cost = np.concatenate([happened for _, happened in each])
 
-    (_, middle, high), cost = against_recording(Threshold(), traces, 40)
-
-    assert (middle - cost).mean() >= -0.06
-    assert (cost > high).mean() <= 0.25
+    assert abs((middle - cost).mean()) <= 0.03
+    assert np.abs(middle - cost).mean() <= most_error
+    assert 0.75 <= ((low <= cost) & (cost <= high)).mean() <= 0.90

@@ -8,6 +8,7 @@ changes as it would alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +19,7 @@ import numpy as np
 
 from holdfast.domain.events.planning import PlaceState
 from holdfast.domain.planning.beliefs import (
+    CHANCE_TICK_S,
     MAX_CHANCE,
     USUAL_LOSS,
     USUAL_RETURN,
@@ -35,10 +37,10 @@ A lower value forgets what a calm place is like; a higher value takes longer."""
 LONGEST_S: Final = 14 * 86400.0
 """Age up to which states that were never seen are drawn.
 A lower value takes old states for young ones; a higher value takes longer."""
-CORRELATION: Final = 0.8
-"""Correlation of the variates of places in one region.
-A lower value promises too much of a second place; a higher value nothing. With it, the states of two usual places correlate with .26; those of H100
-nodes in two regions of Google Cloud did with .25."""
+OWN_PART: Final = 0.12
+"""The part of a place's variates in steps of ten minutes that it does not share with its region.
+A lower value promises nothing of a second place; a higher value too much. With it, the states of two usual places correlate with about .35, the mean of
+eight pairs of zones in the recordings from which the usual chances come; `bench/planner` repeats the estimate."""
 MIN_CHANCE: Final = 1e-12
 """The least chance of a change, which has a quantile."""
 
@@ -70,6 +72,14 @@ class _Life:
 def spot_share(place: PlaceState, step_s: float) -> float:
     """The share of the time in which spot nodes are available in a place in the long run."""
     return _Life.of(place, step_s).share
+
+
+def own_part(step_s: float) -> float:
+    """The part of variates that a place does not share with its region, for steps of one length.
+
+    Changes of two places fall into the same step less often when steps are short, so that short steps need a larger common part for states that correlate as much.
+    """
+    return min(1.0, OWN_PART * math.sqrt(step_s / CHANCE_TICK_S))
 
 
 def sample_markets(
@@ -120,6 +130,7 @@ class _Chain:
         bound = [NormalDist().inv_cdf(each) for each in change.ravel().tolist()]
         self._bound = np.array(bound).reshape(change.shape)
         self._region, self._step_s = region, step_s
+        self._own = own_part(step_s)
         self._place = np.arange(up.shape[1])
         self.up, self.age = up, age
 
@@ -127,8 +138,8 @@ class _Chain:
         """Pass a step in all places, or in some."""
         shape = self.up.shape
         common = random.standard_normal((shape[0], int(self._region.max()) + 1))
-        variate = common[:, self._region] * CORRELATION**0.5
-        variate += random.standard_normal(shape) * (1 - CORRELATION) ** 0.5
+        variate = common[:, self._region] * (1 - self._own) ** 0.5
+        variate += random.standard_normal(shape) * self._own**0.5
         bound = self._bound[self._place, self.up.astype(np.intp), age_class(self.age)]
         # A low variate loses spot nodes, a high one returns them.
         changes = np.where(self.up, variate, -variate) < bound
