@@ -199,7 +199,14 @@ def test_import_contracts_are_complete() -> None:
         ("independence",),
         ("forbidden", "holdfast"),
         ("forbidden", "holdfast.api", "holdfast.submission", "holdfast.services"),
-        ("forbidden", "holdfast.cli", "holdfast.client", "holdfast.prove", "holdfast.reproduce"),
+        (
+            "forbidden",
+            "holdfast.cli",
+            "holdfast.client",
+            "holdfast.prove",
+            "holdfast.reproduce",
+            "holdfast.sdk",
+        ),
         ("forbidden", "holdfast.client"),
         ("forbidden", "holdfast.domain"),
         (

@@ -150,6 +150,7 @@ main()
     "module",
     [
         "holdfast.client",
+        "holdfast.sdk.models",
         "holdfast.cli",
         "holdfast.submission.preview",
         "holdfast_worker.protocol.environment",
