@@ -206,6 +206,7 @@ def test_import_contracts_are_complete() -> None:
             "holdfast.prove",
             "holdfast.reproduce",
             "holdfast.sdk",
+            "holdfast.mcp_server",
         ),
         ("forbidden", "holdfast.client"),
         ("forbidden", "holdfast.domain"),

@@ -20,11 +20,14 @@ from holdfast.reproduce.git import read_checkout
 def read_task(
     file: Path | str,
     *,
+    base: Path | None = None,
     name: str | None = None,
     env: Mapping[str, str] | None = None,
     secrets: Mapping[str, str] | None = None,
 ) -> TaskIn:
-    """Read a job file for a submission; its relative paths count from the current directory.
+    """Read a job file for a submission.
+
+    Its relative paths count from `base`, or from the current directory.
 
     Raises:
         BadRequest: the file cannot be read.
@@ -38,22 +41,22 @@ def read_task(
         raise BadRequest(f"{file} is not UTF-8 text; a job file is YAML") from error
     check_yaml(str(file), text)
     try:
-        return local_task(text, name=name, env=env, secrets=secrets)
+        return local_task(text, base, name=name, env=env, secrets=secrets)
     except ValidationError as error:
         flaw = error.errors(include_input=False)[0]
         place = ".".join(map(str, flaw["loc"]))
         raise BadRequest(f"{place}: {flaw['msg']}") from error
 
 
-def local_task(text: str, **changes: Any) -> TaskIn:
+def local_task(text: str, base: Path | None = None, **changes: Any) -> TaskIn:
     """Describe a job file with the places on this machine to which it refers.
 
     Raises:
         ValidationError: a value, or the path of the current directory, is not UTF-8.
     """
     given = {word: value for word, value in changes.items() if value is not None}
-    places = {"base_dir": str(Path.cwd()), "home_dir": str(Path.home())}
-    return TaskIn(task=text, checkout=checkout_of(text), **places, **given)
+    places = {"base_dir": str(base or Path.cwd()), "home_dir": str(Path.home())}
+    return TaskIn(task=text, checkout=checkout_of(text, base), **places, **given)
 
 
 def upload_code(client: Client, task: TaskIn, *, upload: bool | None = None) -> None:
@@ -61,33 +64,42 @@ def upload_code(client: Client, task: TaskIn, *, upload: bool | None = None) -> 
 
     `upload`: None uploads unless the service runs on this machine. `code_of` has the errors.
     """
-    task.code = code_of(client, task.task, upload, lambda folder: _upload(client, folder))
+    base = Path(task.base_dir) if task.base_dir else None
+    task.code = code_of(
+        client, task.task, upload, lambda folder: _upload(client, folder), base=base
+    )
 
 
-def folder_of(text: str) -> Path | None:
+def workdir_of(text: str, base: Path | None = None) -> Path | None:
     """The local working directory that a job file names, or None.
 
-    The service validates the file.
+    Relative ones count from `base`, or from the current directory. The service validates the file.
     """
     try:
         workdir = _task(text).get("workdir")
-        return Path.cwd() / Path(workdir).expanduser() if isinstance(workdir, str) else None
+        folder = base or Path.cwd()
+        return folder / Path(workdir).expanduser() if isinstance(workdir, str) else None
     except RuntimeError:
         return None
 
 
-def checkout_of(text: str) -> CheckoutIn | None:
+def checkout_of(text: str, base: Path | None = None) -> CheckoutIn | None:
     """Describe the Git checkout of the working directory, or None outside of one.
 
     The service validates the file.
     """
-    folder = folder_of(text)
+    folder = workdir_of(text, base)
     found = read_checkout(folder) if folder else None
     return CheckoutIn(**asdict(found)) if found else None
 
 
 def code_of(
-    client: Client, text: str, upload: bool | None, send: Callable[[Path], str]
+    client: Client,
+    text: str,
+    upload: bool | None,
+    send: Callable[[Path], str],
+    *,
+    base: Path | None = None,
 ) -> str | None:
     """Upload the working directory of a job file with `send`, and return its id.
 
@@ -100,7 +112,7 @@ def code_of(
     sends = upload is True or (upload is None and not is_here(client.url))
     if sends and (flaws := tuple(_mount_issues(_task(text).get("file_mounts")))):
         raise BadJobFile(flaws)
-    folder = folder_of(text)
+    folder = workdir_of(text, base)
     if folder is None or upload is False:
         return None
     if not folder.is_dir():
