@@ -40,6 +40,7 @@ THIN = {  # Module with fewer than `LEAST_LINES` lines: its reason.
     "holdfast/background/billing_rollup.py": "one periodic task",
     "holdfast/background/code_retention.py": "one periodic task",
     "holdfast/background/launch_expiry.py": "one periodic task",
+    "holdfast/cli/code_upload.py": "one option and its progress bar",
     "holdfast/cli/wheelhouse.py": "one command, independent of service and jobs",
     "holdfast/client/credentials.py": "a format: the file of a login",
     "holdfast/client/event_stream.py": "a format: server-sent events",

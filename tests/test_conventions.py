@@ -199,7 +199,15 @@ def test_import_contracts_are_complete() -> None:
         ("independence",),
         ("forbidden", "holdfast"),
         ("forbidden", "holdfast.api", "holdfast.submission", "holdfast.services"),
-        ("forbidden", "holdfast.cli", "holdfast.client", "holdfast.prove", "holdfast.reproduce"),
+        (
+            "forbidden",
+            "holdfast.cli",
+            "holdfast.client",
+            "holdfast.prove",
+            "holdfast.reproduce",
+            "holdfast.sdk",
+            "holdfast.mcp_server",
+        ),
         ("forbidden", "holdfast.client"),
         ("forbidden", "holdfast.domain"),
         (

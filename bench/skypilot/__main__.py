@@ -98,7 +98,7 @@ def _post_to_request(cloud: FakeAws, service: HoldfastService, number: int) -> t
         client.is_healthy()
         began = datetime.now(UTC)
         key = f"bench-{number}-{began.timestamp()}"
-        job = client.submit(TaskIn(task=json.dumps(task), force=True), idempotency_key=key)
+        job = client.jobs.submit(TaskIn(task=json.dumps(task), force=True), idempotency_key=key)
         return job.id, _arrival(cloud, began)
 
 

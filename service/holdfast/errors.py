@@ -27,6 +27,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 
+@dataclass(frozen=True, slots=True)
+class ValidationIssue:
+    """A mistake in user input."""
+
+    pointer: str
+    """Its place, as a JSON pointer such as `#/resources/infra`."""
+    message: str
+    """The mistake and its remedy, in one sentence."""
+
+
 class HoldfastError(Exception):
     """Something went wrong in Holdfast."""
 
@@ -34,6 +44,8 @@ class HoldfastError(Exception):
     exit_code: ClassVar[int] = 1
     published_slug: ClassVar[str | None] = None
     """The stable name of an error whose class was renamed; None: it follows from the class name."""
+    issues: tuple[ValidationIssue, ...] = ()
+    """The mistakes of a request, each with its place."""
 
     def __init__(self, detail: str | None = None) -> None:
         self.detail = detail or self.title()
@@ -50,22 +62,27 @@ class HoldfastError(Exception):
         words = "".join(f"-{c.lower()}" if c.isupper() else c for c in cls.__name__)
         return cls.published_slug or words.lstrip("-")
 
+    @property
+    def code(self) -> str:
+        """The stable name of this error, for programs."""
+        return self.slug()
+
+    @property
+    def hint(self) -> str:
+        """The general message of this kind of error, with its remedy."""
+        return self.title()
+
+    @property
+    def field(self) -> str | None:
+        """The place of the first mistake, such as `#/resources/infra`; None without one."""
+        return self.issues[0].pointer if self.issues else None
+
 
 class BadRequest(HoldfastError):
     """The request is invalid."""
 
     status = 400
     exit_code = 2
-
-
-@dataclass(frozen=True, slots=True)
-class ValidationIssue:
-    """A mistake in user input."""
-
-    pointer: str
-    """Its place, as a JSON pointer such as `#/resources/infra`."""
-    message: str
-    """The mistake and its remedy, in one sentence."""
 
 
 class BadJobFile(BadRequest):

@@ -32,7 +32,7 @@ def test_a_stream_of_an_ended_job_is_its_log_and_ends(world: SimulatedService, u
     world.until(job, "succeeded")
 
     with Client(url) as client:
-        streamed, listed = list(client.follow_events(job)), client.events(job)
+        streamed, listed = list(client.jobs.follow_events(job)), client.jobs.events(job)
 
     assert streamed == listed
 
@@ -42,7 +42,7 @@ def test_stream_resumes_after_the_last_received_event(world: SimulatedService, u
     world.until(job, "succeeded")
 
     with Client(url) as client:
-        everything = list(client.follow_events(job))
+        everything = list(client.jobs.follow_events(job))
         place = str(everything[3].cursor)
         rest = client._http.get(f"/v1/jobs/{job}/events/stream", headers={"Last-Event-ID": place})
 
@@ -56,7 +56,7 @@ def test_stream_sends_new_events_to_an_open_connection(world: SimulatedService, 
 
     def listen() -> None:
         with Client(url) as client:
-            found.extend(event.kind for event in client.follow_events(job))
+            found.extend(event.kind for event in client.jobs.follow_events(job))
 
     listener = threading.Thread(target=listen)
     listener.start()

@@ -106,8 +106,8 @@ def test_note_about_another_version_is_printed_once(caplog: pytest.LogCaptureFix
     answer = httpx2.Response(200, json={"status": "ok", "version": "9"}, headers={HEADER: "9.4.1"})
 
     with Client("http://service", transport=httpx2.MockTransport(lambda _: answer)) as client:
-        client.ready()
-        client.ready()
+        client.service.ready()
+        client.service.ready()
 
     (line,) = caplog.messages
     assert line == (
@@ -125,7 +125,7 @@ def test_unreadable_answer_names_both_versions() -> None:
             ServiceUnreachable, match=rf"runs Holdfast 9\.4\.1, and this client, {__version__}"
         ) as refused,
     ):
-        client.job("j1")
+        client.jobs.get("j1")
 
     assert refused.value.exit_code == 3
 

@@ -11,13 +11,13 @@ import pytest
 from holdfast.cli.app import app
 from holdfast.cli.diagnostics import _save
 from holdfast.client import Client
-from holdfast.client.diagnostics import EvidenceClient
+from holdfast.client.diagnostics import DiagnosticsClient
 from holdfast.errors import BadRequest
 from typer.testing import CliRunner
 
 
-def client(answer: Callable[[httpx2.Request], httpx2.Response]) -> EvidenceClient:
-    return EvidenceClient(Client("http://service", transport=httpx2.MockTransport(answer)))
+def client(answer: Callable[[httpx2.Request], httpx2.Response]) -> DiagnosticsClient:
+    return Client("http://service", transport=httpx2.MockTransport(answer)).diagnostics
 
 
 def match(line: int) -> dict[str, Any]:

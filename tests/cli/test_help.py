@@ -47,7 +47,7 @@ def test_every_command_has_one_to_three_examples() -> None:
 def test_examples_parse_and_appear_in_help_and_reference(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.cli.usage.job_argument.resolve", lambda _, job: job)
+    monkeypatch.setattr("holdfast.client.jobs.JobsClient.resolve", lambda _, job: job)
     section = REFERENCE.read_text().partition(f"\n### `holdfast {name}`\n")[2]
     section = section.partition("\n### ")[0]
     shown = CliRunner().invoke(app, [*name.split(), "--help"], terminal_width=200).stdout

@@ -8,7 +8,8 @@ from holdfast.client import Client, Refused, ServiceUnreachable
 
 
 def _client(handler: object) -> Client:
-    return Client("http://service", transport=httpx2.MockTransport(handler))
+    transport = httpx2.MockTransport(handler)
+    return Client("http://service", transport=transport, retry_pauses_s=())
 
 
 def _stream(*messages: tuple[str, str]) -> httpx2.Response:
@@ -30,7 +31,7 @@ def test_broken_stream_resumes_after_the_last_message() -> None:
         return httpx2.Response(200, text=rest + "event: end\ndata: {}\n\n")
 
     with _client(service) as client:
-        found = [chunk.text for chunk in client.follow_log("j1", {})]
+        found = [chunk.text for chunk in client.jobs.follow_log("j1", {})]
 
     assert found == ["one", "two", "three"]
     assert positions == [None, "1:9"]
@@ -48,7 +49,7 @@ def test_problem_is_raised_with_its_detail_and_exit_code() -> None:
         _client(lambda _: httpx2.Response(404, json=problem)) as client,
         pytest.raises(Refused) as refused,
     ):
-        client.job("j1")
+        client.jobs.get("j1")
 
     assert refused.value.exit_code == 4
     assert str(refused.value) == "there is no job j1"
@@ -66,7 +67,7 @@ def test_foreign_web_server_is_not_taken_for_the_service(
     answer: httpx2.Response, message: str
 ) -> None:
     with _client(lambda _: answer) as client, pytest.raises(ServiceUnreachable, match=message):
-        client.job("j1")
+        client.jobs.get("j1")
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8642", "localhost", "ftp://service"])

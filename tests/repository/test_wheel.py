@@ -146,10 +146,28 @@ main()
     assert "Traceback" not in refused.stderr
 
 
+def test_mcp_server_on_client_install_names_its_extra(programs: Path) -> None:
+    code = f"""{WITHOUT_HEAVY.replace("'torch'", "'mcp', 'mcp_types', 'torch'")}
+from holdfast.cli import main
+sys.argv = ["holdfast", "mcp"]
+main()
+"""
+    env = {**os.environ, "PYTHONPATH": sysconfig.get_path("purelib")}
+
+    refused = subprocess.run(
+        [str(programs / "python"), "-c", code], env=env, text=True, capture_output=True, check=False
+    )
+
+    assert refused.returncode == 2, refused.stderr
+    assert f"pip install '{DISTRIBUTION}[mcp] @ file://" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
 @pytest.mark.parametrize(
     "module",
     [
         "holdfast.client",
+        "holdfast.sdk.models",
         "holdfast.cli",
         "holdfast.submission.preview",
         "holdfast_worker.protocol.environment",

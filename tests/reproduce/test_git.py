@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from holdfast.cli.jobs import checkout_of
 from holdfast.errors import BadRequest
 from holdfast.reproduce.git import check_out, has_commit, read_checkout
+from holdfast.sdk.job_files import checkout_of
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -75,6 +75,7 @@ GROUPS: Final = {
     "Service": {
         "serve": "serve.serve",
         "up": "serve.up",
+        "mcp": "serve.mcp",
         "doctor": "doctor.doctor",
         "demo": "demo.demo",
         "channels": "notifications.app",
@@ -193,9 +194,10 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if str(error.name).startswith("holdfast"):
             raise  # A missing module of Holdfast is a bug.
+        extra = "mcp" if error.name in {"mcp", "mcp_types"} else "service"
         _exit_with(
             NotInstalled(
-                f"this command needs {error.name}, which is not part of the client; run: pip install {requirement('service')}"
+                f"this command needs {error.name}, which is not part of the client; run: pip install {requirement(extra)}"
             )
         )
     except KeyboardInterrupt:

@@ -11,7 +11,6 @@ from holdfast.api.schemas.identity import AuditEntryOut
 from holdfast.cli import output
 from holdfast.cli.output import AsJson
 from holdfast.client import Client
-from holdfast.client.identity import PeopleClient
 from holdfast.settings import read_settings
 
 app = typer.Typer(help="Manage the audit log.", invoke_without_command=True)
@@ -37,7 +36,7 @@ def audit(
     if context.invoked_subcommand:
         return
     with Client.from_settings(read_settings()) as client:
-        page = PeopleClient(client).audit(actor=actor, target=target, limit=limit)
+        page = client.identity.audit(actor=actor, target=target, limit=limit)
     if as_json:
         output.print_json(page.rows)
         return
@@ -64,7 +63,7 @@ def verify(
 ) -> None:
     """Verify the hash chain of the audit log; exit with 1 if a row was changed."""
     with Client.from_settings(read_settings()) as client:
-        verdict = PeopleClient(client).verify_audit(head)
+        verdict = client.identity.verify_audit(head)
     if as_json:
         output.print_json(verdict)
     elif verdict.sound:

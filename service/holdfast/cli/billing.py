@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -19,7 +19,6 @@ from holdfast.cli.diagnostics import print_hints
 from holdfast.cli.output import AsJson, OnlyProject, Since, Until, clock, money, saved, span
 from holdfast.cli.usage.job_argument import JobId
 from holdfast.client import Client
-from holdfast.client.diagnostics import EvidenceClient
 from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
 
@@ -40,7 +39,7 @@ def bill(
         if as_csv:
             typer.echo(client.get_csv(f"/v1/jobs/{job_id}/bill"), nl=False)
             return
-        account = client.bill(job_id)
+        account = client.jobs.bill(job_id)
     if as_json:
         output.print_json(account)
     else:
@@ -53,8 +52,8 @@ def why(
 ) -> None:
     """Explain a job: its state, cost, history and probable problems."""
     with Client.from_settings(read_settings()) as client:
-        response = client.timeline(job_id)
-        found = None if as_json else EvidenceClient(client).hints(job_id)
+        response = client.jobs.timeline(job_id)
+        found = None if as_json else client.diagnostics.hints(job_id)
     if found is None:
         output.print_json(response)
         return
@@ -240,12 +239,12 @@ def costs(
     """Show total costs of jobs by user, project, tag, zone or day."""
     check_output_format(as_json=as_json, as_csv=as_csv)
     window = {"since": since, "until": until}
-    asked = {"by": by, "each": each, **window, "project": project, "limit": limit}
+    asked: dict[str, Any] = {"by": by, "each": each, **window, "project": project, "limit": limit}
     with Client.from_settings(read_settings()) as client:
         if as_csv:
             typer.echo(client.get_csv("/v1/costs", **asked), nl=False)
             return
-        response = client.costs(**asked)
+        response = client.billing.costs(**asked)
     if as_json:
         output.print_json(response)
     else:

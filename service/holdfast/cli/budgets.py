@@ -10,7 +10,6 @@ from holdfast.api.schemas.billing import BudgetIn, BudgetOut
 from holdfast.cli import output
 from holdfast.cli.output import AsJson, money
 from holdfast.client import Client
-from holdfast.client.billing import BudgetsClient
 from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
 
@@ -29,7 +28,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the project o
 def list_budgets(as_json: AsJson = False) -> None:
     """List budgets with the amount spent this month."""
     with Client.from_settings(read_settings()) as client:
-        budgets = BudgetsClient(client).budgets()
+        budgets = client.billing.budgets()
     if as_json:
         output.print_json(budgets)
     elif not budgets:
@@ -69,7 +68,7 @@ def set_budget(
     if warn_at:
         budget_in = BudgetIn(monthly_usd=monthly, on_reached=on_reached, warn_at=warn_at)
     with Client.from_settings(read_settings()) as client:
-        budget = BudgetsClient(client).set_budget(_scope(scope), name, budget_in)
+        budget = client.billing.set_budget(_scope(scope), name, budget_in)
     if as_json:
         output.print_json(budget)
     else:
@@ -80,7 +79,7 @@ def set_budget(
 def remove_budget(scope: Scope, name: Name) -> None:
     """Remove the budget of a project or user."""
     with Client.from_settings(read_settings()) as client:
-        BudgetsClient(client).remove(_scope(scope), name)
+        client.billing.remove_budget(_scope(scope), name)
     output.echo(
         f"removed the budget of {scope} {name}; paused jobs stay paused until you resume them"
     )

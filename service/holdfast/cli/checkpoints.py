@@ -36,7 +36,7 @@ def checkpoints(
 ) -> None:
     """List the checkpoints of a job and their states, newest first."""
     with Client.from_settings(read_settings()) as client:
-        page = client.checkpoints(job_id, states=state or [], limit=limit)
+        page = client.jobs.checkpoint_page(job_id, states=state or [], limit=limit)
     if as_json:
         output.print_json(page.checkpoints)
     else:

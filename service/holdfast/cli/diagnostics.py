@@ -18,7 +18,6 @@ from holdfast.cli import output
 from holdfast.cli.output import AsJson
 from holdfast.cli.usage.job_argument import JobId, OtherJobId
 from holdfast.client import Client
-from holdfast.client.diagnostics import EvidenceClient
 from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
 
@@ -39,7 +38,7 @@ def bundle(
     """Save everything known about a job as a zip file: job file, events, logs and costs."""
     place = file or Path(f"holdfast-{job_id}.zip")
     with Client.from_settings(read_settings()) as client:
-        data = EvidenceClient(client).bundle(job_id)
+        data = client.diagnostics.bundle(job_id)
     _save(place, data)
     if as_json:
         sha256 = hashlib.sha256(data).hexdigest()
@@ -63,7 +62,7 @@ def manifest(
 ) -> None:
     """Show what a run was made from: configuration, code, seeds, packages and machines."""
     with Client.from_settings(read_settings()) as client:
-        response = EvidenceClient(client).manifest(job_id, attempt)
+        response = client.diagnostics.manifest(job_id, attempt)
     if lock:
         typer.echo("".join(f"{line}\n" for line in response.get("lock", ())), nl=False)
     elif as_json:
@@ -109,7 +108,7 @@ def diff(
 ) -> None:
     """Compare two runs: differences, most relevant first, and relative speed."""
     with Client.from_settings(read_settings()) as client:
-        response = EvidenceClient(client).diff(before, after)
+        response = client.diagnostics.diff(before, after)
     if as_json:
         output.print_json(response)
         return
@@ -164,7 +163,7 @@ def print_rank_presence(job_id: str, attempt: int | None, *, as_json: bool) -> N
     None selects the newest attempt.
     """
     with Client.from_settings(read_settings()) as client:
-        found = EvidenceClient(client).rank_presence(job_id, attempt)
+        found = client.diagnostics.rank_presence(job_id, attempt)
     if as_json:
         output.print_json(found)
         return

@@ -14,7 +14,6 @@ from holdfast.cli import output
 from holdfast.cli.output import AsJson
 from holdfast.client import Client
 from holdfast.client.credentials import Credentials
-from holdfast.client.identity import PeopleClient
 from holdfast.errors import BadRequest, NotFound
 from holdfast.settings import read_settings
 
@@ -30,7 +29,7 @@ def list_projects(as_json: AsJson = False) -> None:
     """List your projects; an admin sees all of them."""
     settings = read_settings()
     with Client.from_settings(settings) as client:
-        projects = PeopleClient(client).projects()
+        projects = client.identity.projects()
     if as_json:
         output.print_json(projects)
         return
@@ -47,7 +46,7 @@ def list_projects(as_json: AsJson = False) -> None:
 def add_project(name: Project, as_json: AsJson = False) -> None:
     """Create a project."""
     with Client.from_settings(read_settings()) as client:
-        project = PeopleClient(client).add_project(name)
+        project = client.identity.add_project(name)
     if as_json:
         output.print_json(project)
     else:
@@ -63,7 +62,7 @@ def archive(
 ) -> None:
     """Archive a project: it accepts no new jobs; its jobs continue and remain visible."""
     with Client.from_settings(read_settings()) as client:
-        project = PeopleClient(client).archive_project(name, is_archived=not back)
+        project = client.identity.archive_project(name, is_archived=not back)
     if as_json:
         output.print_json(project)
     else:
@@ -76,7 +75,7 @@ def use(name: Project) -> None:
     """Set the project of jobs whose file names none."""
     settings = read_settings()
     with Client.from_settings(settings) as client:
-        known = {project.name for project in PeopleClient(client).projects()}
+        known = {project.name for project in client.identity.projects()}
     if name not in known:
         yours = ", ".join(sorted(known)) or "none"
         raise NotFound(f"you are not a member of a project {name}; your projects: {yours}")
@@ -88,7 +87,7 @@ def use(name: Project) -> None:
 def list_members(project: Project, as_json: AsJson = False) -> None:
     """List the members of a project."""
     with Client.from_settings(read_settings()) as client:
-        inside = PeopleClient(client).members(project)
+        inside = client.identity.members(project)
     if as_json:
         output.print_json(inside)
         return
@@ -107,7 +106,7 @@ def set_member(
 ) -> None:
     """Add a user to a project, or change their role."""
     with Client.from_settings(read_settings()) as client:
-        member = PeopleClient(client).set_member(project, user, role)
+        member = client.identity.set_member(project, user, role)
     if as_json:
         output.print_json(member)
     else:
@@ -118,7 +117,7 @@ def set_member(
 def remove_member(project: Project, user: User) -> None:
     """Remove a user from a project; their jobs stay in it and continue."""
     with Client.from_settings(read_settings()) as client:
-        PeopleClient(client).remove_member(project, user)
+        client.identity.remove_member(project, user)
     output.echo(f"removed {user} from project {project}")
 
 
@@ -137,7 +136,7 @@ def list_tokens(
 ) -> None:
     """List your tokens, newest first."""
     with Client.from_settings(read_settings()) as client:
-        tokens = PeopleClient(client).tokens(everybodys=everybodys)
+        tokens = client.identity.tokens(everybodys=everybodys)
     if as_json:
         output.print_json(tokens)
         return
@@ -176,9 +175,7 @@ def create_token(
     """Create a token and print it once."""
     scopes = scope or ["read", "write"]
     with Client.from_settings(read_settings()) as client:
-        made = PeopleClient(client).add_token(
-            name, user=user, project=project, scopes=scopes, days=days
-        )
+        made = client.identity.add_token(name, user=user, project=project, scopes=scopes, days=days)
     _print_token(made, as_json)
 
 
@@ -186,7 +183,7 @@ def create_token(
 def rotate(token_id: Id, as_json: AsJson = False) -> None:
     """Replace a token and print the new one; the old one stays valid for a day."""
     with Client.from_settings(read_settings()) as client:
-        made = PeopleClient(client).rotate_token(token_id)
+        made = client.identity.rotate_token(token_id)
     _print_token(made, as_json)
 
 
@@ -194,7 +191,7 @@ def rotate(token_id: Id, as_json: AsJson = False) -> None:
 def revoke(token_id: Id, as_json: AsJson = False) -> None:
     """Revoke a token and the sessions that it opened."""
     with Client.from_settings(read_settings()) as client:
-        token = PeopleClient(client).revoke_token(token_id)
+        token = client.identity.revoke_token(token_id)
     if as_json:
         output.print_json(token)
     else:
@@ -226,7 +223,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")]
 def list_users(as_json: AsJson = False) -> None:
     """List all users."""
     with Client.from_settings(read_settings()) as client:
-        users = PeopleClient(client).users()
+        users = client.identity.users()
     if as_json:
         output.print_json(users)
         return
@@ -250,7 +247,7 @@ def add_user(
 ) -> None:
     """Create a user; holdfast tokens add creates a token for them."""
     with Client.from_settings(read_settings()) as client:
-        user = PeopleClient(client).add_user(name, is_admin=admin)
+        user = client.identity.add_user(name, is_admin=admin)
     _print_user(user, as_json)
     output.echo(
         f"next: holdfast tokens add laptop --user {name}; holdfast members set PROJECT {name} member"
@@ -282,7 +279,7 @@ def promote(
 
 def _change(name: str, as_json: bool, **change: bool) -> None:
     with Client.from_settings(read_settings()) as client:
-        user = PeopleClient(client).change_user(name, **change)
+        user = client.identity.change_user(name, **change)
     _print_user(user, as_json)
 
 
@@ -312,7 +309,7 @@ def login(
     if url.startswith("http://") and not is_here(url):
         output.echo(f"warning: {url} does not use TLS; the token is sent unencrypted")
     with Client(url, text) as client:
-        who = PeopleClient(client).current_user()
+        who = client.identity.current_user()
     project = kept.project if kept.url == url else None
     Credentials(url=url, token=text, project=project).write(settings.login_file)
     output.console.print(f"logged in at {url} as {_name(who)}", markup=False)
@@ -335,7 +332,7 @@ def whoami(as_json: AsJson = False) -> None:
     """Show the current user and their permissions."""
     settings = read_settings()
     with Client.from_settings(settings) as client:
-        who, url = PeopleClient(client).current_user(), client.url
+        who, url = client.identity.current_user(), client.url
     if as_json:
         output.print_json(who)
         return

@@ -9,7 +9,6 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from holdfast.api.schemas.jobs import JobOut, LimitsOut, RemovalOut
-from holdfast.api.schemas.service import LauncherOut
 from holdfast.cli import output
 from holdfast.cli.jobs import Envs, Force, Secrets, connect, envs_of, secret_of
 from holdfast.cli.output import AsJson
@@ -45,7 +44,7 @@ def _job_changes(
 def clone(job_id: JobId, *, changes: Changes, as_json: AsJson = False) -> None:
     """Submit a copy of a job with changes; it starts where the original started."""
     with connect() as client:
-        job = client.clone(job_id, changes, idempotency_key=secrets.token_hex(16))
+        job = client.jobs.clone(job_id, changes, idempotency_key=secrets.token_hex(16))
     _print_copy(job, as_json=as_json)
 
 
@@ -53,8 +52,8 @@ def clone(job_id: JobId, *, changes: Changes, as_json: AsJson = False) -> None:
 def retry(job_id: JobId, *, changes: Changes, as_json: AsJson = False) -> None:
     """Submit a job that failed or was cancelled again, from its newest checkpoint."""
     with connect() as client:
-        job = client.retry(job_id, changes, idempotency_key=secrets.token_hex(16))
-        step = client.job(job_id).last_checkpoint_step
+        job = client.jobs.retry(job_id, changes, idempotency_key=secrets.token_hex(16))
+        step = client.jobs.get(job_id).last_checkpoint_step
     _print_copy(job, f", which resumes from step {step:,} of job {job_id}", as_json=as_json)
 
 
@@ -74,7 +73,7 @@ def pause(
 ) -> None:
     """Pause a job: save a checkpoint and release its nodes until it is resumed."""
     with Client.from_settings(read_settings()) as client:
-        job = client.pause(job_id, reason)
+        job = client.jobs.pause(job_id, reason)
     _print_job(job, as_json)
 
 
@@ -90,7 +89,7 @@ def resume(
 ) -> None:
     """Resume a paused job from its newest checkpoint, with changed limits if given."""
     with Client.from_settings(read_settings()) as client:
-        job = client.resume(job_id, reason, limits)
+        job = client.jobs.resume(job_id, reason, limits)
     _print_job(job, as_json)
 
 
@@ -103,7 +102,7 @@ def limits(
 ) -> None:
     """Show the limits of a job, or change them; `none` removes a limit."""
     with Client.from_settings(read_settings()) as client:
-        job = client.limits(job_id, limits) if limits else client.job(job_id)
+        job = client.jobs.set_limits(job_id, limits) if limits else client.jobs.get(job_id)
     if as_json:
         output.print_json(job.limits)
         return
@@ -141,7 +140,7 @@ def rm(
     if not yes:
         _confirm(job_ids, checkpoints=checkpoints)
     with Client.from_settings(read_settings()) as client:
-        removed = [client.remove(job_id, checkpoints=checkpoints) for job_id in job_ids]
+        removed = [client.jobs.remove(job_id, checkpoints=checkpoints) for job_id in job_ids]
     if as_json:
         output.print_json(removed)
         return
@@ -178,7 +177,7 @@ launches_app = typer.Typer(
 def list_launches(as_json: AsJson = False) -> None:
     """List launches that run at a launcher but are missing from the database."""
     with Client.from_settings(read_settings()) as client:
-        every = client.launchers()
+        every = client.service.launchers()
     launchers = [item for item in every if item.strangers]
     if as_json:
         output.print_json(launchers)
@@ -206,5 +205,5 @@ def stop_launch(
 ) -> None:
     """Stop a launch that is missing from the database; it may save its work first."""
     with Client.from_settings(read_settings()) as client:
-        launcher = client.get(LauncherOut, "POST", f"/v1/launches/{key}/stop")
+        launcher = client.service.stop_launch(key)
     output.echo(f"{launcher.engine} is stopping {key}")

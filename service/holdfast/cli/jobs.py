@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +13,6 @@ from rich.text import Text
 
 from holdfast.api.schemas.diagnostics import ProofOut
 from holdfast.api.schemas.jobs import (
-    CheckoutIn,
     JobOut,
     LaunchEstimateOut,
     LimitsIn,
@@ -24,7 +22,7 @@ from holdfast.api.schemas.jobs import (
 )
 from holdfast.cli import output
 from holdfast.cli.checkpoints import retention_failure
-from holdfast.cli.code_upload import Upload, check_yaml, code_of, folder_of
+from holdfast.cli.code_upload import Upload, code_of
 from holdfast.cli.diagnostics import print_hints
 from holdfast.cli.logs import follow_to_the_end
 from holdfast.cli.output import STATES, AsJson, money, steps, warn_stale_launchers
@@ -32,10 +30,9 @@ from holdfast.cli.usage.job_argument import JobId
 from holdfast.cli.usage.shared_options import Limits, submission_limits, with_options
 from holdfast.client import Client, Refused
 from holdfast.client.credentials import Credentials
-from holdfast.client.diagnostics import EvidenceClient
 from holdfast.domain.jobs.job import node_names
 from holdfast.errors import BadRequest
-from holdfast.reproduce.git import read_checkout
+from holdfast.sdk.job_files import check_yaml, local_task
 from holdfast.settings import own_variable, read_settings
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Job file; - reads standard input.")]
@@ -96,7 +93,7 @@ def submit(
         task.code = code_of(client, task.task, upload)
         if not as_json:
             _print_estimate(client, task)
-        job = client.submit(task, idempotency_key=secrets.token_hex(16))
+        job = client.jobs.submit(task, idempotency_key=secrets.token_hex(16))
         if as_json:
             output.print_json(job)
         else:
@@ -115,7 +112,7 @@ def _print_estimate(client: Client, task: TaskIn) -> None:
     """Print the launcher, place and price of a job, if the service can render it."""
     try:
         asked = RenderTaskIn(**task.model_dump(exclude_unset=True), prices=True)
-        rendered = client.render(asked)
+        rendered = client.jobs.render(asked)
     except Refused:
         return  # The submission reports the reason; an older service does not know `prices`.
     if rendered.estimate and not rendered.refused:
@@ -187,11 +184,11 @@ def ps(
     if wrong := [word for word in status or [] if word not in STATES]:
         raise BadRequest(f"--status {wrong[0]}: must be one of {', '.join(STATES)}")
     with connect() as client:
-        page = client.jobs(
+        page = client.jobs.page(
             statuses=status or [],
             limit=limit,
             project=project,
-            find=find,
+            text=find,
             owner=owner,
             tags=tag or [],
             since=since,
@@ -247,10 +244,10 @@ def _print_table(jobs: Sequence[JobOut]) -> None:
 def show(job_id: JobId, as_json: AsJson = False) -> None:
     """Show the state of a job."""
     with connect() as client:
-        job = client.job(job_id)
+        job = client.jobs.get(job_id)
         if not as_json:
             warn_stale_launchers(client)
-            found = EvidenceClient(client).hints(job_id, with_logs=False)
+            found = client.diagnostics.hints(job_id, with_logs=False)
     if as_json:
         output.print_json(job)
     else:
@@ -267,7 +264,7 @@ def cancel(
 ) -> None:
     """Cancel a job; its worker saves a last checkpoint first if possible."""
     with connect() as client:
-        job = client.cancel(job_id, reason)
+        job = client.jobs.cancel(job_id, reason)
     if as_json:
         output.print_json(job)
     else:
@@ -299,7 +296,7 @@ def preempt(
     """Preempt a node or a node group, as a spot market would, to test recovery."""
     notice_s = None if no_notice else seconds_of(notice)
     with connect() as client:
-        job = client.preempt(job_id, node=node, group=group, notice_s=notice_s, force=force)
+        job = client.jobs.preempt(job_id, node=node, group=group, notice_s=notice_s, force=force)
     if as_json:
         output.print_json(job)
     else:
@@ -404,30 +401,12 @@ def task_of(
         BadRequest: a variable, or the path of the current directory, is not UTF-8.
     """
     text, envs = _read(file), envs_of(env)
-    check_yaml(file, text)
+    check_yaml("standard input" if str(file) == "-" else str(file), text)
     secrets = dict(secret_of(item) for item in secret or [])
     try:
-        return TaskIn(
-            task=text,
-            checkout=checkout_of(text),
-            base_dir=str(Path.cwd()),
-            home_dir=str(Path.home()),
-            name=name,
-            env=envs,
-            secrets=secrets,
-        )
+        return local_task(text, name=name, env=envs, secrets=secrets)
     except ValidationError as error:
         raise output.refused(error) from error
-
-
-def checkout_of(text: str) -> CheckoutIn | None:
-    """Describe the Git checkout of the working directory, or None outside of one.
-
-    The service validates the file.
-    """
-    folder = folder_of(text)
-    found = read_checkout(folder) if folder else None
-    return CheckoutIn(**asdict(found)) if found else None
 
 
 def envs_of(env: list[str] | None) -> dict[str, str]:

@@ -19,7 +19,6 @@ from holdfast.cli.diagnostics import print_rank_presence
 from holdfast.cli.output import AsJson, timestamp
 from holdfast.cli.usage.job_argument import JobId
 from holdfast.client import Client, Refused
-from holdfast.client.diagnostics import EvidenceClient
 from holdfast.errors import BadRequest, NotFound
 from holdfast.settings import read_settings
 
@@ -90,12 +89,12 @@ def logs(
     choice = {key: value for key, value in given.items() if value is not None}
     with Client.from_settings(read_settings()) as client:
         if grep is not None:
-            found = EvidenceClient(client).search(
+            found = client.diagnostics.search(
                 job_id, grep, choice, is_regex=regex, ignore_case=ignore_case
             )
             _print_matches(job_id, found, as_json=as_json)
         elif as_json:
-            output.print_json(client.logs(job_id))
+            output.print_json(client.jobs.logs(job_id))
         elif follow:
             with _detach_on_interrupt(job_id):
                 _print_log(client, job_id, choice)
@@ -106,16 +105,16 @@ def logs(
 
 def _print_whole_log(client: Client, job_id: str, choice: dict[str, int]) -> None:
     try:
-        for piece in client.log_text(job_id, choice):
+        for piece in client.jobs.log_text(job_id, choice):
             _write(piece)
     except Refused as error:
         if error.exit_code != NotFound.exit_code:
             raise
-        if client.logs(job_id):
+        if client.jobs.logs(job_id):
             raise NotFound(
                 f"job {job_id} has no such log; holdfast logs {job_id} --json lists its logs"
             ) from error
-        detail = client.job(job_id).detail
+        detail = client.jobs.get(job_id).detail
         why = f"it has not started{f' ({detail})' * bool(detail)}"
         raise NotFound(f"job {job_id} has no logs: {why}") from error
 
@@ -143,13 +142,13 @@ def events(job_id: JobId, follow: Follow = False, as_json: AsJson = False) -> No
     with Client.from_settings(read_settings()) as client:
         if follow:
             with _detach_on_interrupt(job_id):
-                for event in client.follow_events(job_id):
+                for event in client.jobs.follow_events(job_id):
                     output.print_line(event) if as_json else _print_event(event)
             _exit_like(client, job_id)
         elif as_json:
-            output.print_json(client.events(job_id))
+            output.print_json(client.jobs.events(job_id))
         else:
-            for event in client.events(job_id):
+            for event in client.jobs.events(job_id):
                 _print_event(event)
 
 
@@ -165,9 +164,9 @@ def watch_to_the_end(client: Client, job_id: str, *, is_shown: bool) -> JobOut:
         if is_shown:
             _print_log(client, job_id, {})
         else:
-            for _ in client.follow_events(job_id):
+            for _ in client.jobs.follow_events(job_id):
                 pass
-    return client.job(job_id)
+    return client.jobs.get(job_id)
 
 
 @contextmanager
@@ -182,14 +181,14 @@ def _detach_on_interrupt(job_id: str) -> Iterator[None]:
 
 
 def _exit_like(client: Client, job_id: str) -> None:
-    job = client.job(job_id)
+    job = client.jobs.get(job_id)
     output.echo(f"job {job.id} {job.state}" + (f": {job.detail}" if job.detail else ""))
     raise typer.Exit(EXIT_BY_STATE.get(job.state, 0))
 
 
 def _print_log(client: Client, job_id: str, choice: dict[str, int]) -> None:
     attempt = 0
-    for chunk in client.follow_log(job_id, choice):
+    for chunk in client.jobs.follow_log(job_id, choice):
         if chunk.attempt != attempt:
             attempt = chunk.attempt
             output.echo(f"--- attempt {attempt}")

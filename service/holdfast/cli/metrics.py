@@ -12,7 +12,6 @@ from holdfast.cli import output
 from holdfast.cli.output import AsJson
 from holdfast.cli.usage.job_argument import JobId
 from holdfast.client import Client
-from holdfast.client.diagnostics import SeriesClient
 from holdfast.settings import read_settings
 
 BARS: Final = "▁▂▃▄▅▆▇█"
@@ -41,7 +40,7 @@ def metrics(
 ) -> None:
     """Show the metrics of a job: one curve over all attempts, without rolled-back steps."""
     with Client.from_settings(read_settings()) as client:
-        curves = SeriesClient(client)
+        curves = client.diagnostics
         names = [item.name for item in curves.series(job_id).series]
         wanted = [each for each in names if name in {None, each}]
         count = points or (500 if as_json else NARROW if name is None else WIDE)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Annotated, Final
 
 import typer
@@ -151,9 +152,10 @@ def deliveries(
     if (name is None) == (job is None):
         raise BadRequest("name either a channel or a job with --job")
     with _channels(project) as channels:
-        found = (
-            channels.deliveries_of(job, limit) if job else channels.deliveries(name or "", limit)
+        every = (
+            channels.job_deliveries(job, limit) if job else channels.deliveries(name or "", limit)
         )
+        found = [*islice(every, limit)]
     if as_json:
         output.print_json(found)
     elif not found:
@@ -167,7 +169,7 @@ def _channels(project: str | None) -> Iterator[ChannelsClient]:
     settings = read_settings()
     named = project or Credentials.read(settings.login_file).project or DEFAULT_PROJECT
     with Client.from_settings(settings) as client:
-        yield ChannelsClient(client, named)
+        yield client.channels(named)
 
 
 def _print_new(made: NewChannelOut, *, as_json: bool) -> None:

@@ -256,7 +256,7 @@ NAMES = {"skypilot": "SkyPilot", "slurm": "Slurm"}
 def warn_stale_launchers(client: Client) -> None:
     """Warn on standard error about launchers that do not respond; silent with an older service."""
     try:
-        launchers = client.launchers()
+        launchers = client.service.launchers()
     except (Refused, ServiceUnreachable):
         return  # The command itself has succeeded; this warning is optional.
     for launcher in launchers:

@@ -16,7 +16,7 @@ from holdfast.api.schemas.preemptions import (
 from holdfast.cli import output
 from holdfast.cli.output import AsJson, OnlyProject, Since, Until, money, span
 from holdfast.client import Client
-from holdfast.client.billing import MarketClient
+from holdfast.client.market import MarketClient
 from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
 
@@ -66,9 +66,9 @@ def preemptions(
     }
     with Client.from_settings(read_settings()) as client:
         if notices or worst:
-            _show_details(MarketClient(client), asked, worst, as_json=as_json)
+            _show_details(client.market, asked, worst, as_json=as_json)
             return
-        response = client.preemptions(
+        response = client.market.preemptions(
             **asked, by=by or "zone", hours=None if hours is None else str(hours)
         )
     if as_json:

@@ -10,7 +10,6 @@ from holdfast.api.schemas.prices import PriceHistoryOut, PriceOut, PricesOut
 from holdfast.cli import output
 from holdfast.cli.output import AsJson, dated_as, money
 from holdfast.client import Client
-from holdfast.client.billing import MarketClient
 from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
 
@@ -59,12 +58,12 @@ def prices(
         raise BadRequest("--since and --refused exclude each other; use one of them")
     with Client.from_settings(read_settings()) as client:
         if since is not None and accelerator is not None:
-            market, most = MarketClient(client), min(limit, MOST_PLACES)
+            market, most = client.market, min(limit, MOST_PLACES)
             places = {"cloud": cloud, "region": region, "since": since}
             past = market.price_history(accelerator, limit=most, **places)
             output.print_json(past) if as_json else print_history(past)
             return
-        response = client.prices(**asked, limit=limit, refused=refused)
+        response = client.market.prices(**asked, limit=limit, refused=refused)
     if as_json:
         output.print_json(response)
     elif not response.prices and not response.refused:

@@ -50,7 +50,7 @@ def prove(
 
         def submit(text: str) -> JobOut:
             body = request.model_copy(update={"task": text, "project": project, "checkout": None})
-            return client.submit(body, idempotency_key=secrets.token_hex(16))
+            return client.jobs.submit(body, idempotency_key=secrets.token_hex(16))
 
         proof = EquivalenceExperiment(client, submit, screen.update).run(task, at, notice_s)
     if as_json:

@@ -104,7 +104,7 @@ def _rendered(asked: RenderTaskIn) -> RenderOut:
     """Render at the service, or on this machine if no service responds."""
     try:
         with connect() as client:
-            return client.render(asked)
+            return client.jobs.render(asked)
     except NoAnswer:
         return _render_locally(asked, f"as no service responds at {client.url}")
 

@@ -18,17 +18,14 @@ from holdfast.cli.jobs import (
     Name,
     Project,
     Secrets,
-    checkout_of,
     connect,
     envs_of,
     secret_of,
 )
 from holdfast.cli.logs import EXIT_BY_STATE, watch_to_the_end
 from holdfast.cli.output import AsJson
-from holdfast.cli.usage.job_argument import resolve
 from holdfast.client import Client
 from holdfast.client.credentials import Credentials
-from holdfast.client.diagnostics import EvidenceClient
 from holdfast.reproduce.comparison import (
     ComparisonResult,
     ResultComparison,
@@ -38,6 +35,7 @@ from holdfast.reproduce.comparison import (
 from holdfast.reproduce.packages import build_python, requirements
 from holdfast.reproduce.source import CodeOverride, script_mismatch, workdir_of
 from holdfast.reproduce.task import is_local, read_evidence, rerun_task, task_of, with_requirements
+from holdfast.sdk.job_files import checkout_of
 from holdfast.settings import read_settings
 
 ManifestSource = Annotated[
@@ -127,7 +125,7 @@ def reproduce(
     )
     with connect() as client:
         request.code = code_of(client, text, None)
-        job = client.submit(request, idempotency_key=secrets.token_hex(16))
+        job = client.jobs.submit(request, idempotency_key=secrets.token_hex(16))
         if not follow:
             _print_submitted(job, of, as_json=as_json)
             return
@@ -146,7 +144,7 @@ def _manifest(what: str) -> dict[str, Any]:
     if Path(what).exists() or "/" in what or what.endswith((".json", ".zip")):
         return read_evidence(Path(what))
     with connect() as client:
-        return EvidenceClient(client).manifest(resolve(client, what))
+        return client.diagnostics.manifest(client.jobs.resolve(what))
 
 
 def _with_packages(manifest: dict[str, Any], workdir: str | None, target: Path) -> dict[str, Any]:
@@ -188,7 +186,7 @@ def _print_submitted(job: JobOut, of: str, *, as_json: bool) -> None:
 def _comparison(
     client: Client, manifest: dict[str, Any], job: JobOut, within: float
 ) -> ComparisonResult:
-    request = EvidenceClient(client).manifest(job.id)
+    request = client.diagnostics.manifest(job.id)
     return compare(manifest["holdfast"].get("result"), request["holdfast"].get("result"), within)
 
 

@@ -192,3 +192,25 @@ def _stop(settings: Settings) -> None:
         output.echo("SkyPilot's API server has been stopped; start it again with holdfast up")
     else:
         output.echo(f"no SkyPilot API server that was started in {place.home} is running")
+
+
+def mcp(
+    *,
+    allow_actions: Annotated[
+        bool,
+        typer.Option(
+            "--allow-actions",
+            help="Also offer tools that submit, pause, resume and cancel jobs; each asks for a confirmation.",
+        ),
+    ] = False,
+    folder: Annotated[
+        Path,
+        typer.Option("--folder", metavar="DIR", help="Directory whose job files may be read."),
+    ] = Path(),
+) -> None:
+    """Run a server that offers jobs as tools to a language model (MCP)."""
+    from holdfast.mcp_server.server import serve_stdio  # noqa: PLC0415 - an optional package
+
+    if not folder.is_dir():
+        raise BadRequest(f"--folder {folder}: there is no such directory; name one with job files")
+    serve_stdio(folder, allow_actions=allow_actions)

@@ -1,66 +1,65 @@
-"""Client for budgets, notice times, preemption costs and price history."""
+"""Costs of many jobs, and budgets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from urllib.parse import quote
+from holdfast.api.schemas.billing import BudgetIn, BudgetOut, CostsOut
+from holdfast.client.calls import (
+    AsyncResource,
+    Call,
+    Resource,
+    empty_call,
+    endpoint,
+    get,
+    json_call,
+    url_path,
+)
 
-from holdfast.api.schemas.billing import BudgetIn, BudgetOut
-from holdfast.api.schemas.preemptions import NoticesOut, PreemptionCostsOut
-from holdfast.api.schemas.prices import PriceHistoryOut
-from holdfast.client import Client
 
+class BillingCalls:
+    """Calls about costs of many jobs, and about budgets."""
 
-@dataclass(frozen=True, slots=True)
-class BudgetsClient:
-    """Client for budgets."""
+    @endpoint
+    def costs(
+        self,
+        *,
+        by: str,
+        each: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        project: str | None = None,
+        limit: int | None = None,
+    ) -> Call[CostsOut]:
+        """Return total costs of jobs by user, project, tag, zone or day."""
+        asked = {
+            "by": by,
+            "each": each,
+            "since": since,
+            "until": until,
+            "project": project,
+            "limit": limit,
+        }
+        return get(CostsOut, "/v1/costs", asked)
 
-    client: Client
-
-    def budgets(self) -> list[BudgetOut]:
+    @endpoint
+    def budgets(self) -> Call[list[BudgetOut]]:
         """List all budgets with the amount spent this month."""
-        return self.client.get(list[BudgetOut], "GET", "/v1/budgets")
+        return get(list[BudgetOut], "/v1/budgets")
 
-    def set_budget(self, scope: str, name: str, budget: BudgetIn) -> BudgetOut:
-        """Set the budget of a project or user and return it."""
+    @endpoint
+    def set_budget(self, scope: str, name: str, budget: BudgetIn) -> Call[BudgetOut]:
+        """Set the budget of a project or user and return it. `scope`: project or user."""
         body = budget.model_dump(exclude_unset=True)
-        return self.client.get(BudgetOut, "PUT", _path(scope, name), json=body)
+        return json_call(BudgetOut, "PUT", url_path("budgets", scope, name), json=body)
 
-    def remove(self, scope: str, name: str) -> None:
+    @endpoint
+    def remove_budget(self, scope: str, name: str) -> Call[None]:
         """Remove the budget of a project or user."""
-        self.client.send("DELETE", _path(scope, name))
+        return empty_call("DELETE", url_path("budgets", scope, name))
 
 
-def _path(scope: str, name: str) -> str:
-    return f"/v1/budgets/{scope}/{quote(name, safe='')}"
+class BillingClient(BillingCalls, Resource):
+    """Costs of many jobs, and budgets."""
 
 
-@dataclass(frozen=True, slots=True)
-class MarketClient:
-    """Client for preemptions by notice and by cost, and for price history.
-
-    `asked` of the preemptions: since, until, zone, type, project.
-    """
-
-    client: Client
-
-    def notices(self, **asked: str | None) -> NoticesOut:
-        """Return the distribution of notice times before preemptions."""
-        return self.client.get(
-            NoticesOut, "GET", "/v1/preemptions/notices", params=_query_params(asked)
-        )
-
-    def preemption_costs(self, limit: int, **asked: str | None) -> PreemptionCostsOut:
-        """Return the jobs with the most expensive lost work."""
-        params = {**_query_params(asked), "limit": limit}
-        return self.client.get(PreemptionCostsOut, "GET", "/v1/preemptions/jobs", params=params)
-
-    def price_history(self, accelerator: str, **asked: str | int | None) -> PriceHistoryOut:
-        """Return changes of spot prices. `asked`: cloud, region, since, until, limit."""
-        params = {**_query_params(asked), "accelerator": accelerator}
-        return self.client.get(PriceHistoryOut, "GET", "/v1/prices/history", params=params)
-
-
-def _query_params(asked: Mapping[str, str | int | None]) -> dict[str, str | int]:
-    return {word: value for word, value in asked.items() if value is not None}
+class AsyncBillingClient(BillingCalls, AsyncResource):
+    """Costs of many jobs, and budgets, for asynchronous programs."""

@@ -1,89 +1,108 @@
-"""Client for the diagnostics of a job.
-
-They are its bundle, manifest, hints, comparison, ranks, log search and metrics.
-"""
+"""Diagnostics of a job: bundle, manifest, hints, comparison, ranks, log search and metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.api.schemas.diagnostics import DiffOut, HintsOut, MatchOut, MatchPage, RankPresenceOut
+from holdfast.api.schemas.diagnostics import (
+    DiffOut,
+    HintsOut,
+    MatchOut,
+    MatchPage,
+    ProofIn,
+    ProofOut,
+    RankPresenceOut,
+)
 from holdfast.api.schemas.metrics import SeriesPage
-from holdfast.client import Client
+from holdfast.client.calls import (
+    AsyncResource,
+    Call,
+    Many,
+    Resource,
+    endpoint,
+    get,
+    json_call,
+    paged,
+    sequence,
+    url_path,
+)
 
 
-@dataclass(frozen=True, slots=True)
-class EvidenceClient:
-    """Client for the evidence that a job leaves."""
+class DiagnosticCalls:
+    """Calls about the evidence that a job leaves."""
 
-    client: Client
-
-    def bundle(self, job_id: str) -> bytes:
+    @endpoint
+    def bundle(self, job_id: str) -> Call[bytes]:
         """Download everything known about a job as a zip file."""
-        return self.client.fetch(f"/v1/jobs/{job_id}/bundle")
+        return Call(lambda answer: answer.content, "GET", url_path("jobs", job_id, "bundle"))
 
-    def manifest(self, job_id: str, attempt: int | None = None) -> dict[str, Any]:
+    @endpoint
+    def manifest(self, job_id: str, attempt: int | None = None) -> Call[dict[str, Any]]:
         """Return the manifest of an attempt; None selects the newest with a manifest."""
-        params = {"attempt": attempt} if attempt else {}
-        return self.client.get(dict[str, Any], "GET", f"/v1/jobs/{job_id}/manifest", params=params)
+        return get(dict[str, Any], url_path("jobs", job_id, "manifest"), {"attempt": attempt})
 
-    def hints(self, job_id: str, *, with_logs: bool = True) -> HintsOut:
+    @endpoint
+    def hints(self, job_id: str, *, with_logs: bool = True) -> Call[HintsOut]:
         """Return hints on the problems of a job, based on its logs if `with_logs`."""
-        params = {"logs": with_logs}
-        return self.client.get(HintsOut, "GET", f"/v1/jobs/{job_id}/hints", params=params)
+        return get(HintsOut, url_path("jobs", job_id, "hints"), {"logs": with_logs})
 
-    def diff(self, job_id: str, other: str) -> DiffOut:
+    @endpoint
+    def diff(self, job_id: str, other: str) -> Call[DiffOut]:
         """Compare a job with another one."""
-        return self.client.get(DiffOut, "GET", f"/v1/jobs/{job_id}/diff", params={"other": other})
+        return get(DiffOut, url_path("jobs", job_id, "diff"), {"other": other})
 
-    def rank_presence(self, job_id: str, attempt: int | None = None) -> RankPresenceOut:
+    @endpoint
+    def rank_presence(self, job_id: str, attempt: int | None = None) -> Call[RankPresenceOut]:
         """Return which ranks have reported in an attempt; None selects the newest."""
-        params = {"attempt": attempt} if attempt else {}
-        return self.client.get(
-            RankPresenceOut, "GET", f"/v1/jobs/{job_id}/logs/ranks", params=params
-        )
+        path = url_path("jobs", job_id, "logs", "ranks")
+        return get(RankPresenceOut, path, {"attempt": attempt})
 
+    @sequence
     def search(
         self,
         job_id: str,
         text: str,
-        choice: Mapping[str, int],
+        choice: Mapping[str, int] | None = None,
         *,
         is_regex: bool = False,
         ignore_case: bool = False,
-    ) -> Iterator[MatchOut]:
+    ) -> Many[MatchOut]:
         """Search the logs of a job and yield matches as they are found.
 
         `choice`: attempt, node, rank.
         """
-        asked: dict[str, str | int | bool] = {"q": text, "limit": 1000, **choice}
+        asked: dict[str, Any] = {"q": text, "limit": 1000, **(choice or {})}
         asked |= {"regex": is_regex, "ignore_case": ignore_case}
-        cursor: str | None = None
-        while True:
-            params = {**asked, "cursor": cursor} if cursor else asked
-            page = self.client.get(
-                MatchPage, "GET", f"/v1/jobs/{job_id}/logs/search", params=params
-            )
-            yield from page.matches
-            cursor = page.next
-            if cursor is None:
-                return
+        path = url_path("jobs", job_id, "logs", "search")
+        return paged(MatchPage, path, asked, lambda page: page.matches)
 
-
-@dataclass(frozen=True, slots=True)
-class SeriesClient:
-    """Client for the metric series of jobs."""
-
-    client: Client
-
+    @endpoint
     def series(
         self, job_id: str, names: Sequence[str] = (), *, points: int = 500, x: str = "step"
-    ) -> SeriesPage:
+    ) -> Call[SeriesPage]:
         """Return the named series of a job in at most `points` buckets each.
 
         Without names, it lists the series.
         """
         params = {"name": list(names), "points": points, "x": x}
-        return self.client.get(SeriesPage, "GET", f"/v1/jobs/{job_id}/series", params=params)
+        return get(SeriesPage, url_path("jobs", job_id, "series"), params)
+
+    @endpoint
+    def proofs(self, job_id: str) -> Call[list[ProofOut]]:
+        """List the comparisons of a job with uninterrupted copies."""
+        return get(list[ProofOut], url_path("jobs", job_id, "proofs"))
+
+    @endpoint
+    def record_proof(self, job_id: str, proof: ProofIn) -> Call[ProofOut]:
+        """Record a comparison of a job with an uninterrupted copy."""
+        path = url_path("jobs", job_id, "proofs")
+        return json_call(ProofOut, "POST", path, json=proof.model_dump())
+
+
+class DiagnosticsClient(DiagnosticCalls, Resource):
+    """The evidence that jobs leave."""
+
+
+class AsyncDiagnosticsClient(DiagnosticCalls, AsyncResource):
+    """The evidence that jobs leave, for asynchronous programs."""

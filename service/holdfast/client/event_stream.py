@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,20 +16,23 @@ class StreamMessage:
     data: Any
 
 
-def messages(lines: Iterator[str]) -> Iterator[StreamMessage]:
-    """Parse a `text/event-stream` as the HTML standard specifies."""
-    fields: dict[str, str] = {}
-    for line in lines:
+class MessageParser:
+    """Parses a `text/event-stream`, line by line, as the HTML standard specifies."""
+
+    def __init__(self) -> None:
+        self._fields: dict[str, str] = {}
+
+    def feed(self, line: str) -> StreamMessage | None:
+        """Add a line; returns the message that it completes."""
         if line == "":
-            if "data" in fields:
-                yield StreamMessage(
-                    fields.get("id", ""), fields.get("event", "message"), json.loads(fields["data"])
-                )
-            fields = {}
-            continue
+            fields, self._fields = self._fields, {}
+            if "data" not in fields:
+                return None
+            data = json.loads(fields["data"])
+            return StreamMessage(fields.get("id", ""), fields.get("event", "message"), data)
         name, _, value = line.partition(":")
         if name:
             value = value.removeprefix(" ")
-            fields[name] = (
-                f"{fields[name]}\n{value}" if name == "data" and name in fields else value
-            )
+            is_more_data = name == "data" and name in self._fields
+            self._fields[name] = f"{self._fields[name]}\n{value}" if is_more_data else value
+        return None

@@ -1,13 +1,11 @@
-"""Client for users, projects, tokens and the audit log."""
+"""Users, projects, tokens and the audit log."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-from urllib.parse import quote
 
 from holdfast.api.schemas.identity import (
+    AuditEntryOut,
     AuditPage,
     AuditVerificationOut,
     CurrentUserOut,
@@ -17,67 +15,88 @@ from holdfast.api.schemas.identity import (
     TokenOut,
     UserOut,
 )
-from holdfast.client import Client
+from holdfast.client.calls import (
+    AsyncResource,
+    Call,
+    Many,
+    Resource,
+    empty_call,
+    endpoint,
+    get,
+    json_call,
+    paged,
+    sequence,
+    url_path,
+)
 
 
-@dataclass(frozen=True, slots=True)
-class PeopleClient:
-    """Client for users, projects, tokens and the audit log."""
+class IdentityCalls:
+    """Calls about users, projects, tokens and the audit log."""
 
-    client: Client
-
-    def current_user(self) -> CurrentUserOut:
+    @endpoint
+    def current_user(self) -> Call[CurrentUserOut]:
         """Return the caller."""
-        return self.client.get(CurrentUserOut, "GET", "/v1/whoami")
+        return get(CurrentUserOut, "/v1/whoami")
 
-    def users(self) -> list[UserOut]:
+    @endpoint
+    def users(self) -> Call[list[UserOut]]:
         """List all users by name."""
-        return self.client.get(list[UserOut], "GET", "/v1/users")
+        return get(list[UserOut], "/v1/users")
 
-    def add_user(self, name: str, *, is_admin: bool) -> UserOut:
+    @endpoint
+    def add_user(self, name: str, *, is_admin: bool) -> Call[UserOut]:
         """Create a user."""
         body = {"name": name, "is_admin": is_admin}
-        return self.client.get(UserOut, "POST", "/v1/users", json=body)
+        return json_call(UserOut, "POST", "/v1/users", json=body)
 
+    @endpoint
     def change_user(
         self, name: str, *, is_admin: bool | None = None, is_disabled: bool | None = None
-    ) -> UserOut:
+    ) -> Call[UserOut]:
         """Change a user and return them; None leaves a value unchanged."""
         body = {"is_admin": is_admin, "is_disabled": is_disabled}
-        return self.client.get(UserOut, "PATCH", _path("users", name), json=body)
+        return json_call(UserOut, "PATCH", url_path("users", name), json=body)
 
-    def projects(self) -> list[ProjectOut]:
+    @endpoint
+    def projects(self) -> Call[list[ProjectOut]]:
         """List the caller's projects, or all for an admin."""
-        return self.client.get(list[ProjectOut], "GET", "/v1/projects")
+        return get(list[ProjectOut], "/v1/projects")
 
-    def add_project(self, name: str) -> ProjectOut:
+    @endpoint
+    def add_project(self, name: str) -> Call[ProjectOut]:
         """Create a project."""
-        return self.client.get(ProjectOut, "POST", "/v1/projects", json={"name": name})
+        return json_call(ProjectOut, "POST", "/v1/projects", json={"name": name})
 
-    def archive_project(self, name: str, *, is_archived: bool) -> ProjectOut:
+    @endpoint
+    def archive_project(self, name: str, *, is_archived: bool) -> Call[ProjectOut]:
         """Archive a project so that it accepts no new jobs, or restore it."""
         body = {"is_archived": is_archived}
-        return self.client.get(ProjectOut, "PATCH", _path("projects", name), json=body)
+        return json_call(ProjectOut, "PATCH", url_path("projects", name), json=body)
 
-    def members(self, project: str) -> list[MemberOut]:
+    @endpoint
+    def members(self, project: str) -> Call[list[MemberOut]]:
         """List the members of a project."""
-        path = _path("projects", project, "members")
-        return self.client.get(list[MemberOut], "GET", path)
+        path = url_path("projects", project, "members")
+        return get(list[MemberOut], path)
 
-    def set_member(self, project: str, user: str, role: str) -> MemberOut:
+    @endpoint
+    def set_member(self, project: str, user: str, role: str) -> Call[MemberOut]:
         """Set the role of a user in a project."""
-        path = _path("projects", project, "members", user)
-        return self.client.get(MemberOut, "PUT", path, json={"role": role})
+        path = url_path("projects", project, "members", user)
+        return json_call(MemberOut, "PUT", path, json={"role": role})
 
-    def remove_member(self, project: str, user: str) -> None:
+    @endpoint
+    def remove_member(self, project: str, user: str) -> Call[None]:
         """Remove a user from a project."""
-        self.client.send("DELETE", _path("projects", project, "members", user))
+        return empty_call("DELETE", url_path("projects", project, "members", user))
 
-    def tokens(self, *, everybodys: bool = False) -> list[TokenOut]:
+    @endpoint
+    def tokens(self, *, everybodys: bool = False) -> Call[list[TokenOut]]:
         """List the caller's tokens, or those of all users, newest first."""
         params = {"everybodys": everybodys}
-        return self.client.get(list[TokenOut], "GET", "/v1/tokens", params=params)
+        return get(list[TokenOut], "/v1/tokens", params)
 
+    @endpoint
     def add_token(
         self,
         name: str,
@@ -86,7 +105,7 @@ class PeopleClient:
         project: str | None,
         scopes: Sequence[str],
         days: int,
-    ) -> NewTokenOut:
+    ) -> Call[NewTokenOut]:
         """Create a token and return it with its text."""
         body = {
             "name": name,
@@ -95,27 +114,40 @@ class PeopleClient:
             "scopes": list(scopes),
             "days": days,
         }
-        return self.client.get(NewTokenOut, "POST", "/v1/tokens", json=body)
+        return json_call(NewTokenOut, "POST", "/v1/tokens", json=body)
 
-    def rotate_token(self, token_id: str) -> NewTokenOut:
+    @endpoint
+    def rotate_token(self, token_id: str) -> Call[NewTokenOut]:
         """Replace a token; the old one stays valid for a day."""
-        return self.client.get(NewTokenOut, "POST", _path("tokens", token_id, "rotate"))
+        return json_call(NewTokenOut, "POST", url_path("tokens", token_id, "rotate"))
 
-    def revoke_token(self, token_id: str) -> TokenOut:
+    @endpoint
+    def revoke_token(self, token_id: str) -> Call[TokenOut]:
         """Revoke a token."""
-        return self.client.get(TokenOut, "DELETE", _path("tokens", token_id))
+        return json_call(TokenOut, "DELETE", url_path("tokens", token_id))
 
-    def audit(self, **asked: str | int | None) -> AuditPage:
+    @endpoint
+    def audit(self, /, **asked: str | int | None) -> Call[AuditPage]:
         """Return one page of audit entries, newest first. `asked`: actor, target, limit, cursor."""
-        params = {word: value for word, value in asked.items() if value is not None}
-        return self.client.get(AuditPage, "GET", "/v1/audit", params=params)
+        return get(AuditPage, "/v1/audit", asked)
 
-    def verify_audit(self, head: str | None = None) -> AuditVerificationOut:
+    @sequence
+    def find_audit_entries(
+        self, actor: str | None = None, target: str | None = None
+    ) -> Many[AuditEntryOut]:
+        """Yield audit entries, newest first."""
+        params = {"actor": actor, "target": target}
+        return paged(AuditPage, "/v1/audit", params, lambda page: page.rows)
+
+    @endpoint
+    def verify_audit(self, head: str | None = None) -> Call[AuditVerificationOut]:
         """Verify the audit log, optionally against a chain head saved earlier."""
-        params: dict[str, Any] = {"head": head} if head else {}
-        return self.client.get(AuditVerificationOut, "GET", "/v1/audit/verdict", params=params)
+        return get(AuditVerificationOut, "/v1/audit/verdict", {"head": head})
 
 
-def _path(*steps: str) -> str:
-    """Build a path below `/v1`; each argument is quoted as one segment."""
-    return "/v1/" + "/".join(quote(step, safe="") for step in steps)
+class IdentityClient(IdentityCalls, Resource):
+    """Users, projects, tokens and the audit log."""
+
+
+class AsyncIdentityClient(IdentityCalls, AsyncResource):
+    """Users, projects, tokens and the audit log, for asynchronous programs."""

@@ -1,9 +1,6 @@
-"""Client for notification channels and deliveries."""
+"""Notification channels and deliveries."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from urllib.parse import quote
 
 from holdfast.api.schemas.notifications import (
     ChannelIn,
@@ -12,52 +9,86 @@ from holdfast.api.schemas.notifications import (
     DeliveryPage,
     NewChannelOut,
 )
-from holdfast.client import Client
+from holdfast.client.calls import (
+    AsyncCaller,
+    AsyncResource,
+    BlockingCaller,
+    Call,
+    Many,
+    Resource,
+    empty_call,
+    endpoint,
+    get,
+    json_call,
+    paged,
+    sequence,
+    url_path,
+)
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelsClient:
-    """Client for the channels of one project."""
+class ChannelCalls:
+    """Calls about the notification channels of a project."""
 
-    client: Client
     project: str
 
-    def channels(self) -> list[ChannelOut]:
-        """List all channels by name."""
-        return self.client.get(list[ChannelOut], "GET", self._path())
+    def _path(self, *steps: str) -> str:
+        return url_path("projects", self.project, "channels", *steps)
 
-    def add(self, channel: ChannelIn) -> NewChannelOut:
+    @endpoint
+    def channels(self) -> Call[list[ChannelOut]]:
+        """List all channels by name."""
+        return get(list[ChannelOut], self._path())
+
+    @endpoint
+    def add(self, channel: ChannelIn) -> Call[NewChannelOut]:
         """Create a channel and return it with the secret of a webhook."""
         body = channel.model_dump(mode="json")
-        return self.client.get(NewChannelOut, "POST", self._path(), json=body)
+        return json_call(NewChannelOut, "POST", self._path(), json=body)
 
-    def remove(self, name: str) -> None:
+    @endpoint
+    def remove(self, name: str) -> Call[None]:
         """Remove a channel."""
-        self.client.send("DELETE", self._path(name))
+        return empty_call("DELETE", self._path(name))
 
-    def rotate(self, name: str) -> NewChannelOut:
+    @endpoint
+    def rotate(self, name: str) -> Call[NewChannelOut]:
         """Replace the secret of a webhook; both are valid for a day."""
-        return self.client.get(NewChannelOut, "POST", self._path(name, "rotate"))
+        return json_call(NewChannelOut, "POST", self._path(name, "rotate"))
 
-    def test(self, name: str) -> DeliveryOut:
+    @endpoint
+    def test(self, name: str) -> Call[DeliveryOut]:
         """Send a test message and return its delivery."""
-        return self.client.get(DeliveryOut, "POST", self._path(name, "test"))
+        return json_call(DeliveryOut, "POST", self._path(name, "test"))
 
-    def delivery(self, name: str, delivery_id: str) -> DeliveryOut:
+    @endpoint
+    def delivery(self, name: str, delivery_id: str) -> Call[DeliveryOut]:
         """Return the state of one delivery."""
-        return self.client.get(DeliveryOut, "GET", self._path(name, "deliveries", delivery_id))
+        return get(DeliveryOut, self._path(name, "deliveries", delivery_id))
 
-    def deliveries(self, name: str, limit: int) -> list[DeliveryOut]:
-        """List the newest deliveries, newest first."""
+    @sequence
+    def deliveries(self, name: str, limit: int = 50) -> Many[DeliveryOut]:
+        """Yield deliveries of a channel, newest first, `limit` in one response."""
         path = self._path(name, "deliveries")
-        page = self.client.get(DeliveryPage, "GET", path, params={"limit": limit})
-        return page.deliveries
+        return paged(DeliveryPage, path, {"limit": limit}, lambda page: page.deliveries)
 
-    def deliveries_of(self, job_id: str, limit: int) -> list[DeliveryOut]:
-        """List the newest deliveries to targets in a job's file, newest first."""
-        path = f"/v1/jobs/{quote(job_id, safe='')}/deliveries"
-        return self.client.get(DeliveryPage, "GET", path, params={"limit": limit}).deliveries
+    @sequence
+    def job_deliveries(self, job_id: str, limit: int = 50) -> Many[DeliveryOut]:
+        """Yield deliveries to targets in a job's file, newest first, `limit` in one response."""
+        path = url_path("jobs", job_id, "deliveries")
+        return paged(DeliveryPage, path, {"limit": limit}, lambda page: page.deliveries)
 
-    def _path(self, *steps: str) -> str:
-        words = ("projects", self.project, "channels", *steps)
-        return "/v1/" + "/".join(quote(word, safe="") for word in words)
+
+class ChannelsClient(ChannelCalls, Resource):
+    """The notification channels of a project, and deliveries."""
+
+    def __init__(self, client: BlockingCaller, project: str) -> None:
+        super().__init__(client)
+        self.project = project
+
+
+class AsyncChannelsClient(ChannelCalls, AsyncResource):
+    """The notification channels of a project, for asynchronous programs."""
+
+    def __init__(self, client: AsyncCaller, project: str) -> None:
+        super().__init__(client)
+        self.project = project

@@ -60,29 +60,31 @@ def run_scenario(services: DemoServices, report_progress: ReportProgress) -> Sce
         Unavailable: the service is unreachable, or a job makes no progress.
     """
     client = services.client
-    job = client.submit(_task("tiny-gpt", services), idempotency_key="interrupted")
+    job = client.jobs.submit(_task("tiny-gpt", services), idempotency_key="interrupted")
     report_progress(
         job,
         f"submitted job {job.id} on {NODES} local nodes, checkpoints to S3 every {SAVE_EVERY} steps",
     )
     wait_until(client, job.id, report_progress, lambda job: job.step >= REPLACED_AT)
     report_progress(
-        client.preempt(job.id, node=1, notice_s=None, force=True), "preempted node 1 without notice"
+        client.jobs.preempt(job.id, node=1, notice_s=None, force=True),
+        "preempted node 1 without notice",
     )
     job = wait_until(client, job.id, report_progress, lambda job: job.step >= NOTICED_AT)
     report_progress(
-        client.preempt(job.id, node=0, notice_s=NOTICE_S, force=True),
+        client.jobs.preempt(job.id, node=0, notice_s=NOTICE_S, force=True),
         f"preempted node 0 with {NOTICE_S:g} s notice",
     )
     wait_until(
         client, job.id, report_progress, lambda job: job.attempt == 2 and job.step >= KILLED_AT
     )
     report_progress(
-        client.preempt(job.id, node=0, notice_s=None, force=True), "preempted node 0 without notice"
+        client.jobs.preempt(job.id, node=0, notice_s=None, force=True),
+        "preempted node 0 without notice",
     )
     job = wait_until(client, job.id, report_progress, lambda job: job.state in FINAL_STATES)
     report_progress(job, f"finished after {job.preemptions} preemptions and {job.resumes} resumes")
-    other = client.submit(
+    other = client.jobs.submit(
         _task("tiny-gpt-uninterrupted", services), idempotency_key="uninterrupted"
     )
     report_progress(other, f"now the same job as {other.id}, undisturbed")
@@ -90,8 +92,8 @@ def run_scenario(services: DemoServices, report_progress: ReportProgress) -> Sce
     report_progress(other, f"the uninterrupted run {other.state}")
     return ScenarioResult(
         job,
-        client.bill(job.id),
-        client.events(job.id),
+        client.jobs.bill(job.id),
+        client.jobs.events(job.id),
         _weights(client, job),
         _weights(client, other),
     )
@@ -119,6 +121,6 @@ def _example() -> Path:
 
 def _weights(client: Client, job: JobOut) -> str | None:
     """Return the digest of the weights after the last step."""
-    saved = client.checkpoints(job.id, states=["complete"]).checkpoints
+    saved = client.jobs.checkpoint_page(job.id, states=["complete"]).checkpoints
     final = [item for item in saved if item.step == job.total_steps]
     return final[0].weights_sha256 if final else None

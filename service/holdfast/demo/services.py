@@ -145,10 +145,11 @@ def _end_jobs(client: Client) -> None:
             "paused",
             "stopping",
         ]
-        for job in client.jobs(statuses=live, limit=50).jobs:
-            client.cancel(job.id, "the demo ended")
+        for job in client.jobs.page(statuses=live, limit=50).jobs:
+            client.jobs.cancel(job.id, "the demo ended")
         _wait(
-            lambda: not client.jobs(statuses=live, limit=1).jobs, "a job of the demo does not stop"
+            lambda: not client.jobs.page(statuses=live, limit=1).jobs,
+            "a job of the demo does not stop",
         )
 
 

@@ -22,8 +22,8 @@ HTTP dates have whole seconds.
 def check_service(client: Client, url: str) -> Iterator[Finding]:
     """Check the service and its launchers."""
     try:
-        ready = client.ready()
-        launchers = client.launchers()
+        ready = client.service.ready()
+        launchers = client.service.launchers()
     except ServiceUnreachable as error:
         todo = "start one with holdfast serve, or with holdfast up for SkyPilot; or set HOLDFAST_URL to another one"
         yield missing("service", error.detail, todo)

@@ -42,7 +42,7 @@ def wait_until(
     deadline = time.monotonic() + TIMEOUT_S
     state = ""
     while True:
-        job = client.job(job_id)
+        job = client.jobs.get(job_id)
         report_progress(
             job,
             f"{job.state}{f': {job.detail}' if job.detail else ''}" if job.state != state else "",
@@ -102,9 +102,7 @@ class EquivalenceExperiment:
             values=comparison.values,
             other_values=comparison.other_values,
         )
-        certificate = self.client.get(
-            ProofOut, "POST", f"/v1/jobs/{job.id}/proofs", json=body.model_dump()
-        )
+        certificate = self.client.diagnostics.record_proof(job.id, body)
         return Proof(
             job=job, uninterrupted=uninterrupted, comparison=comparison, certificate=certificate
         )
@@ -145,7 +143,7 @@ class EquivalenceExperiment:
         node = number % job.nodes
         try:
             # Lost steps are part of the experiment.
-            job = self.client.preempt(job_id, node=node, notice_s=notice_s, force=True)
+            job = self.client.jobs.preempt(job_id, node=node, notice_s=notice_s, force=True)
         except Refused as refusal:
             raise Unavailable(f"{late} ({refusal.detail})") from refusal
         how = "without notice" if notice_s is None else f"with {notice_s:g} s notice"
@@ -160,7 +158,7 @@ class EquivalenceExperiment:
     def _has_all_nodes(self, job_id: str) -> bool:
         """Whether each node that was lost alone has been replaced."""
         missing = 0
-        for event in self.client.events(job_id):
+        for event in self.client.jobs.events(job_id):
             if event.kind == CapacityLost.__name__:
                 missing = 0
             missing += (event.kind == NodeLost.__name__) - (event.kind == NodeReplaced.__name__)
@@ -168,8 +166,8 @@ class EquivalenceExperiment:
 
     def _step_logs(self, job: JobOut) -> StepLogs:
         logs = StepLogs()
-        for log in self.client.logs(job.id):
+        for log in self.client.jobs.logs(job.id):
             if log.rank is not None:
                 choice = {"attempt": log.attempt, "node": log.node, "rank": log.rank}
-                logs.parse("".join(self.client.log_text(job.id, choice)).splitlines())
+                logs.parse("".join(self.client.jobs.log_text(job.id, choice)).splitlines())
         return logs

@@ -86,7 +86,9 @@ def test_hundred_launches_happen_once_each(
         service_behind_proxy.start()
         with Client(service_behind_proxy.environment["HOLDFAST_URL"]) as client:
             ids = [
-                client.submit(TaskIn(task=TASK, force=True), idempotency_key=f"once-{number}").id
+                client.jobs.submit(
+                    TaskIn(task=TASK, force=True), idempotency_key=f"once-{number}"
+                ).id
                 for number in range(LAUNCHES)
             ]
         for number, killed in enumerate(KILLS, 1):

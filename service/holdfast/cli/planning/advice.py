@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from holdfast.api.schemas.prices import AdviceOut, CadenceOut, CandidateOut, LossEstimateOut
+from holdfast.api.schemas.prices import CandidateOut
 from holdfast.cli import output
 from holdfast.cli.jobs import connect
 from holdfast.cli.output import AsJson, dated_as, money, span
@@ -37,7 +37,7 @@ def loss(
     as_json: AsJson = False,
 ) -> None:
     """Estimate the loss from a failure, with and without checkpoints."""
-    asked = {
+    asked: dict[str, Any] = {
         "at_hour": duration_s("--at", at) / 3600,
         "every_hours": duration_s("--every", every) / 3600 if every else None,
         "usd_per_day": usd_per_day,
@@ -45,9 +45,8 @@ def loss(
         "nodes": nodes,
         "spot": spot,
     }
-    params = {name: value for name, value in asked.items() if value is not None}
     with connect() as client:
-        response = client.get(LossEstimateOut, "GET", "/v1/what-if/loss", params=params)
+        response = client.market.loss(**asked)
     if as_json:
         output.print_json(response)
         return
@@ -88,12 +87,11 @@ def cadence(
 
     Workers with `every: auto` measure and apply it themselves.
     """
-    params = {
-        "cost_s": duration_s("--cost", cost),
-        "between_failures_s": duration_s("--between-failures", between),
-    } | ({"every_s": duration_s("--every", every)} if every else {})
+    cost_s = duration_s("--cost", cost)
+    between_s = duration_s("--between-failures", between)
+    every_s = duration_s("--every", every) if every else None
     with connect() as client:
-        response = client.get(CadenceOut, "GET", "/v1/what-if/cadence", params=params)
+        response = client.market.cadence(cost_s, between_s, every_s)
     if as_json:
         output.print_json(response)
         return
@@ -123,15 +121,11 @@ def advise(
     as_json: AsJson = False,
 ) -> None:
     """List accelerators that fit a model with their prices, and whether spot nodes suit the job."""
-    asked: dict[str, str | float | bool] = {
-        "params": params,
-        "checkpoints": not no_checkpoints,
-        "critical": critical,
-    }
-    if deadline:
-        asked["hours_left"] = duration_s("--deadline", deadline) / 3600
+    hours_left = duration_s("--deadline", deadline) / 3600 if deadline else None
     with connect() as client:
-        response = client.get(AdviceOut, "GET", "/v1/advice", params=asked)
+        response = client.market.advice(
+            params, hours_left=hours_left, checkpoints=not no_checkpoints, critical=critical
+        )
     if as_json:
         output.print_json(response)
         return

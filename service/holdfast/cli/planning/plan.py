@@ -22,7 +22,7 @@ from holdfast.api.schemas.plans import (
 from holdfast.cli import output
 from holdfast.cli.jobs import connect, task_of
 from holdfast.cli.output import AsJson, money, timestamp
-from holdfast.cli.usage.job_argument import completed_jobs, resolve
+from holdfast.cli.usage.job_argument import completed_jobs
 from holdfast.client import Client
 from holdfast.client.credentials import Credentials
 from holdfast.errors import BadRequest
@@ -81,8 +81,8 @@ def plan(
             raise BadRequest(
                 f"{option}: {subject} is a job, whose plan follows from its file; change its limits with: holdfast limits"
             )
-        job_id = resolve(client, subject)
-        found = client.get(JobPlanOut, "GET", f"/v1/jobs/{job_id}/plan")
+        job_id = client.jobs.resolve(subject)
+        found = client.jobs.plan(job_id)
     if as_json:
         output.print_json(found)
     else:
@@ -101,8 +101,7 @@ def _preview(client: Client, file: Path, given: dict[str, str | None], *, as_jso
         asked = PlanIn.model_validate({**task.model_dump(exclude_unset=True), **given})
     except ValidationError as error:
         raise output.refused(error) from error
-    body = asked.model_dump(mode="json", exclude_none=True)
-    found = client.get(PlanPreviewOut, "POST", "/v1/plans", json=body)
+    found = client.market.forecast(asked)
     if as_json:
         output.print_json(found)
     else:

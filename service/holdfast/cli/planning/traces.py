@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.api.schemas.traces import (
-    ImportedOut,
-    ObservedPlacesOut,
     RecordingIn,
-    RecordingsOut,
 )
 from holdfast.cli import output
 from holdfast.cli.jobs import connect
@@ -34,7 +31,7 @@ app = typer.Typer(
 def list_traces(*, as_json: AsJson = False) -> None:
     """List the places of which jobs or imported recordings have shown something."""
     with connect() as client:
-        response = client.get(ObservedPlacesOut, "GET", "/v1/traces")
+        response = client.market.observed_places()
     if as_json:
         output.print_json(response)
         return
@@ -74,9 +71,8 @@ def export_traces(
     """
     from holdfast.domain.planning.recordings import Recording  # noqa: PLC0415 - NumPy
 
-    params = {"since": since} if since else {}
     with connect() as client:
-        response = client.get(RecordingsOut, "GET", "/v1/traces/export", params=params)
+        response = client.market.export_recordings(since)
     files = []
     for each in response.recordings:
         recording = Recording(
@@ -128,8 +124,7 @@ def import_traces(
                 gap_seconds=each.gap_s,
                 runs=[*each.runs],
             )
-            sent = body.model_dump(mode="json")
-            done.append(client.get(ImportedOut, "POST", "/v1/traces", json=sent))
+            done.append(client.market.import_recording(body))
     if as_json:
         output.print_json({"imported": [each.model_dump(mode="json") for each in done]})
         return

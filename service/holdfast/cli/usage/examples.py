@@ -143,6 +143,7 @@ EXAMPLES: Final = {
     ),
     "launches list": ("holdfast launches list",),
     "launches stop": ("holdfast launches stop j1mnb7qz8w3td-1",),
+    "mcp": ("holdfast mcp", "holdfast mcp --folder ~/jobs --allow-actions"),
     "wheelhouse": (
         "holdfast wheelhouse",
         "holdfast wheelhouse --python 3.11 --platform manylinux_2_28_x86_64 -o wheels.tar",
