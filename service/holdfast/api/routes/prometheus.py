@@ -112,7 +112,7 @@ def _figures(services: Services) -> Iterator[Metric]:
     yield from _jobs(found)
     yield from _money(found)
     yield from _watched_jobs(found)
-    yield from _training(services.queries.runtime_metrics())
+    yield from _training([reading.values for reading in services.queries.readings().values()])
 
 
 def _jobs(found: ServiceStatistics) -> Iterator[Metric]:
