@@ -11,6 +11,7 @@ from typing import Any
 
 from holdfast.api.schemas.diagnostics import DiffOut, HintsOut, MatchOut, MatchPage, RankPresenceOut
 from holdfast.api.schemas.metrics import SeriesPage
+from holdfast.api.schemas.throughput import ThroughputOut
 from holdfast.client import Client
 
 
@@ -87,3 +88,7 @@ class SeriesClient:
         """
         params = {"name": list(names), "points": points, "x": x}
         return self.client.get(SeriesPage, "GET", f"/v1/jobs/{job_id}/series", params=params)
+
+    def throughput(self, job_id: str) -> ThroughputOut:
+        """Return how fast a job trains, and when it will end."""
+        return self.client.get(ThroughputOut, "GET", f"/v1/jobs/{job_id}/throughput")
