@@ -1,4 +1,4 @@
-"""Metrics of a job in the terminal: the command `metrics`, and how other commands print rates."""
+"""Metrics of a job in the terminal: the command `metrics`, and rates in other commands."""
 
 from __future__ import annotations
 

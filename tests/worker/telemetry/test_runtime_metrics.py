@@ -164,7 +164,8 @@ def test_stalls_are_no_throughput(monkeypatch: pytest.MonkeyPatch) -> None:
     heartbeat = HeartbeatWriter()
     metrics = RuntimeMetrics(heartbeat, CPU, world_size=2)
     metrics.begin()
-    steps = [{"stepping_s": 40.0}, *[{}] * 98, {"loading_s": 20.0}]
+    first_step: dict[str, float] = {"stepping_s": 600.0}
+    steps = [first_step, {"stepping_s": 40.0}, *[{}] * 98, {"loading_s": 20.0}]
 
     for step in steps:
         clock.train(metrics, heartbeat, **step)
@@ -185,7 +186,7 @@ def test_parts_of_a_step_add_up_to_its_time(monkeypatch: pytest.MonkeyPatch) -> 
     metrics.watch(FakeDdp({name: ns * 100_000 for name, ns in STEP.items()}))  # type: ignore[arg-type]
     metrics.begin()
 
-    for step in range(100):
+    for step in range(101):
         clock.train(metrics, heartbeat, saving_s=2.0 if step == 50 else 0.0)
     found = metrics.read()
 
@@ -243,8 +244,8 @@ def test_logged_tokens_precede_counted_ones(monkeypatch: pytest.MonkeyPatch) -> 
     metrics.begin()
 
     for _ in range(10):
-        clock.train(metrics, heartbeat)
         metrics.count_tokens(7)
+        clock.train(metrics, heartbeat)
 
     assert metrics.read()[RuntimeMetricName.TOKENS] == pytest.approx(70.0)
 

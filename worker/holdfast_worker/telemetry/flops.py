@@ -1,4 +1,4 @@
-"""Model FLOPs utilization (MFU): floating-point operations of a model against its GPU's peak.
+"""Model FLOPs utilization (MFU): operations of a model against the peak of its GPU.
 
 A trained parameter costs 6 operations per token: 2 in the forward pass, 2 for the gradient of its input and 2 for its own gradient. A frozen one
 costs 4. (Kaplan et al., Scaling Laws for Neural Language Models, 2020, section 2.1; Chowdhery et al., PaLM, 2022, appendix B.) As there,
@@ -42,7 +42,7 @@ autocast; a run that computes in float32 or TF32 has a lower value, as much of t
 
 
 def peak_flops(device_name: str) -> float | None:
-    """Peak operations per second of a device; None if it is unknown, or a part of a device (MIG)."""
+    """Peak operations per second of a device; None if unknown, or for a part of one (MIG)."""
     words = set(re.split(r"[^A-Z0-9]+", device_name.upper()))
     if "MIG" in words:
         return None

@@ -1,4 +1,4 @@
-"""Runtime metrics of a run: rates, parts of a step, waiting times, memory and GPU utilization."""
+"""Runtime metrics of a run: rates, parts of a step, waits, memory and GPU utilization."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ class RuntimeMetrics:
         self._ddp_models: list[DistributedDataParallel] = []
         self.model_flops = ModelFlops(device)
         self._step_times = StepTimes()
+        self._is_warming_up = False
         self._spent_ns = dict(heartbeat.spent_ns)
         self._step_ended_ns = self._waited_ns = self._saved_ns = 0
         self._steps = self._samples = self._counted_tokens = 0
@@ -60,8 +61,11 @@ class RuntimeMetrics:
             self.model_flops.watch(model)
 
     def begin(self) -> None:
-        """Begin the first step now."""
-        self._step_ended_ns = time.monotonic_ns()
+        """Begin the first step now.
+
+        It is no part of the rates: it compiles, opens files and connects ranks.
+        """
+        self._is_warming_up = True
 
     def count_batch(self, batch: object, tokens: TokenCount[Any] | None = None) -> None:
         """Count the samples and tokens of a rank's next step."""
@@ -80,6 +84,9 @@ class RuntimeMetrics:
     def count_step(self) -> None:
         """Count a completed step; call it before the reading that may be due after it."""
         now_ns, spent_ns = time.monotonic_ns(), self._heartbeat.spent_ns
+        if self._is_warming_up:
+            self._begin_measuring()
+            return
         waited_ns, saved_ns = spent_ns.get(Phase.LOADING, 0), spent_ns.get(Phase.SAVING, 0)
         if self._step_ended_ns:
             step_ns = now_ns - self._step_ended_ns - saved_ns + self._saved_ns
@@ -113,6 +120,15 @@ class RuntimeMetrics:
             RuntimeMetricName.GPU_UTILIZATION: self._utilization(),
         }
         return {name: value for name, value in known.items() if value is not None}
+
+    def _begin_measuring(self) -> None:
+        """Begin to measure after the first step."""
+        self._is_warming_up = False
+        self._spent_ns = self._heartbeat.spent_until_now()
+        self._step_ended_ns = time.monotonic_ns()
+        self._waited_ns = self._heartbeat.spent_ns.get(Phase.LOADING, 0)
+        self._saved_ns = self._heartbeat.spent_ns.get(Phase.SAVING, 0)
+        self._counted_since_last_reading()
 
     def _read_steps(self, spent_ns: Mapping[Phase, int], stalled: StalledTime) -> _Values:
         """Rates, and the parts of a step, without stalls."""
