@@ -14,7 +14,6 @@ import pytest
 from holdfast.domain.jobs.reports import Point, parse_report
 from holdfast.domain.throughput.rates import TrainingRates, training_rates
 from holdfast_worker.protocol.reports import RuntimeMetricName
-
 from worker.support.run_driver import RunDriver
 
 SCRIPT = """
