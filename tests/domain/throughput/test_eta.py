@@ -23,10 +23,12 @@ from support.events import (
     at,
     finished,
     launched,
+    left,
     lost,
     paused,
     pausing,
     ready,
+    resumed,
     saved,
     submitted,
     training,
@@ -110,6 +112,16 @@ def test_ranks_that_wait_longer_than_ever_still_have_an_end() -> None:
 
     assert found
     assert at(98_000) < found.p50 < found.p90
+
+
+def test_resumed_job_waits_for_nodes_first() -> None:
+    paused_job = (*TRAINS, pausing(1100), left(1110, step=100), paused(1200))
+    facts = (*paused_job, resumed(50_000), launched(50_001, launch=2))
+
+    found = eta(facts, at(50_010)).estimate
+
+    assert found
+    assert found.p10 > at(50_010 + 0.95 * 900 * 10) + timedelta(seconds=60)
 
 
 def test_same_facts_give_the_same_band() -> None:

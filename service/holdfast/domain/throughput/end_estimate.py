@@ -111,9 +111,9 @@ def estimate_end(
     run = np.repeat(np.arange(RUNS), counts)
     cost_s = downtimes.draw(run, random) + 2 * lost_s * random.random(len(run))
     taken_s = training_s + np.bincount(run, cost_s, RUNS)
-    if history.waiting_since:
-        waited_s = max(0.0, (now - history.waiting_since).total_seconds())
-        taken_s += downtimes.rest(waited_s, random)
+    if history.training_since is None and work.steps:
+        since = history.waiting_since or now
+        taken_s += downtimes.rest(max(0.0, (now - since).total_seconds()), random)
     taken_s.sort()
     p10, p50, p90 = (
         max(now, work.since + timedelta(seconds=float(taken_s[round(share * (RUNS - 1))])))
