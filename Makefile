@@ -116,6 +116,9 @@ bench-dashboard: setup chromium ## measure the dashboard with 10,000 jobs, 100,0
 bench-step-overhead: setup ## measure the time and memory that in-process recovery adds to each step; BENCH="--times 1" for less
 	@PYTHONPATH=tests:bench $(BIN)/python -m recovery.step_overhead $(BENCH)
 
+bench-step-metrics: setup ## measure the time that measuring throughput adds to each step; BENCH="--times 1" for less
+	@PYTHONPATH=tests:bench $(BIN)/python -m recovery.step_metrics $(BENCH)
+
 bench-slurm: setup slurm ## compare the recovery time of a preempted Slurm job with a plain one; BENCH="--times 1" for less
 	@PYTHONPATH=tests:bench $(BIN)/python -m slurm $(BENCH)
 

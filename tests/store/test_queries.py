@@ -168,5 +168,5 @@ def test_newest_runtime_metrics_are_those_of_jobs_in_training(
 
     journal.append(journal.read("is-degraded"), [replaced(9, hosted=(1,))])
 
-    newest = [values["holdfast/loading"] for values in Queries(engine).runtime_metrics()]
+    newest = [reading.values["holdfast/loading"] for reading in Queries(engine).readings().values()]
     assert sorted(newest) == [0.4, 0.6]

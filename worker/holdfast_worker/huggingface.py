@@ -69,6 +69,7 @@ class HoldfastCallback(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Vote, and have the Trainer save after its evaluation if the ranks decide so."""
         self._is_their_save = control.should_save
+        self.run.count_samples(args.train_batch_size * args.gradient_accumulation_steps)
         self._is_our_save = self.run.end_step(state.global_step)
         control.should_save = control.should_save or self._is_our_save
 

@@ -93,6 +93,7 @@ class HoldfastCallback(Callback):
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Vote, and have the Trainer save if the ranks decide so."""
+        self.run.count_batch(batch)
         if trainer.global_step == self.run.step:
             return  # Gradients are still being accumulated.
         self.run.log(**trainer.callback_metrics)

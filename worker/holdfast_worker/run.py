@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import atexit
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from holdfast_worker import rng
 from holdfast_worker.checkpoint.checkpointer import Checkpointer
@@ -50,6 +49,7 @@ from holdfast_worker.startup import (
 from holdfast_worker.step_boundary import StepBoundary
 from holdfast_worker.storage.base import StoreError
 from holdfast_worker.storage.retry import collective_timeout_s
+from holdfast_worker.telemetry.batch_size import TokenCount, check_token_count
 from holdfast_worker.telemetry.manifest import Manifest
 from holdfast_worker.telemetry.metrics import MetricLogger, Scalar
 from holdfast_worker.telemetry.progress import ProgressLog
@@ -79,7 +79,7 @@ class Run:
         self._run_dir = run_dir
         self._heartbeat = heartbeat
         self._shutdown = Shutdown(ranks, run_dir, reports, is_attended=config.wrapper is not None)
-        self._runtime_metrics = RuntimeMetrics(heartbeat, ranks.device)
+        self._runtime_metrics = RuntimeMetrics(heartbeat, ranks.device, ranks.world_size)
         self._metrics = MetricLogger(reports, self._runtime_metrics.read_if_due)
         self._step_boundary = StepBoundary(ranks, reports, self._shutdown, self._metrics, heartbeat)
         self._manifest = Manifest(config)
@@ -165,6 +165,7 @@ class Run:
                 "call wrap() before track(): track() loads the checkpoint into the wrapped model"
             )
         model = model.to(self.device)
+        self._runtime_metrics.model_flops.watch(model)
         if not gradients_agree:
             self._unsynchronized.append(model)
         if self.world_size == 1:
@@ -215,7 +216,9 @@ class Run:
             raise RuntimeError("call track() before steps(): steps() starts at the restored step")
         self._is_tracking = True
         tracked = TrackedState(objects, per_rank, self._unsynchronized)
-        self._check_optimizers(objects)
+        if problem := sharding.optimizer_problem(objects, self._sharded):
+            self._shutdown.abort(Exit.USAGE, self.step, problem)
+        self._runtime_metrics.watch_tracked(objects.get("model"))
         warm_up_ddp(objects.values(), self._ranks)
         if self._recovery:
             self._recovery.track(tracked, objects.values())
@@ -228,22 +231,29 @@ class Run:
         self._heartbeat.enter(Phase.PREPARING)
 
     def steps(
-        self, loader: Iterable[B], *, total: int | None = None, continues: bool = False
+        self,
+        loader: Iterable[B],
+        *,
+        total: int | None = None,
+        continues: bool = False,
+        tokens: TokenCount[B] | None = None,
     ) -> Iterator[B]:
         """Yield batches from the restored position until `total` steps, over several passes.
 
         Each batch is one optimizer step. Between two steps the run saves, reports, and exits on a termination notice.
         Without `total`, batches continue until the script breaks out of the loop; then call `finish`.
         `continues`: the data is iterable, and each pass begins where the last one ended. A resume reads all passes again.
+        `tokens` of a batch of this rank, or a function that counts them, if its shape does not show them.
 
         Raises:
-            ValueError: the loader cannot continue.
+            ValueError: the loader cannot continue, or `tokens` is no number of tokens.
             SystemExit: the node is about to be preempted and the work is saved, or a newer attempt replaced this one.
         """
         if self._is_stepping:
             raise RuntimeError(
                 "call steps() once: it makes as many passes over the data as it needs"
             )
+        check_token_count(tokens)
         self._is_stepping = True
         feed = ResumableLoader(
             loader,
@@ -272,6 +282,7 @@ class Run:
                 except LoaderChanged as error:
                     self._shutdown.abort(Exit.USAGE, self.step, str(error))
                 self._heartbeat.enter(Phase.STEPPING)
+                self._runtime_metrics.count_batch(batch, tokens)
                 yield batch
                 self._end_step()
         finally:
@@ -431,6 +442,7 @@ class Run:
         self._open_tracker()
         if self._checkpointer:
             self._checkpointer.start_timer()
+        self._runtime_metrics.begin()
 
     def _report_start(self, total: int | None) -> None:
         if self.rank == 0:
@@ -441,18 +453,6 @@ class Run:
         keeps_state = self._run_dir is not None and self._run_dir.keeps_state()
         start = self.step, total, self.world_size, self._origin
         self._reports.training_started(*start, keeps_state=keeps_state)
-
-    def _check_optimizers(self, objects: Mapping[str, object]) -> None:
-        """Reject an optimizer of parameters that sharding has replaced, as it has no effect."""
-        for name, item in objects.items():
-            if isinstance(item, Optimizer) and any(
-                sharding.has_unsharded_parameters(item, model) for model in self._sharded
-            ):
-                self._shutdown.abort(
-                    Exit.USAGE,
-                    self.step,
-                    f"{name} was created before the model was sharded: call wrap(model, shard=True) first, then create it",
-                )
 
     def _open_tracker(self) -> None:
         """Open the tracker on rank 0; all ranks exit if that fails."""

@@ -6,6 +6,7 @@ type Schemas = components['schemas']
 
 export type Job = Schemas['JobOut']
 export type JobPage = Schemas['JobPage']
+export type Rates = Schemas['RatesOut']
 export type Can = Schemas['Can']
 export type Removal = Schemas['RemovalOut']
 export type Attempt = Schemas['AttemptOut']

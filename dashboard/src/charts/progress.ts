@@ -1,6 +1,6 @@
-// Speed, run time and estimated remaining time of a job. Pure.
+// Speed, run time, parts of a step and remaining time of a job. Pure.
 
-import type { Attempt, Job } from '../api/types'
+import type { Attempt, Job, Rates } from '../api/types'
 
 /** Time with nodes, all attempts. */
 export const runTimeMs = (attempts: Attempt[]): number =>
@@ -17,8 +17,21 @@ export function stepRate(attempt: Attempt | undefined): number | null {
   return steps > 0 && ms >= SHORTEST_MS ? (1000 * steps) / ms : null
 }
 
-/** Remaining steps at a speed; null where the job reports no total or the speed is unknown. */
-export function etaMs({ step, total_steps }: Pick<Job, 'step' | 'total_steps'>, rate: number | null): number | null {
-  if (rate === null || total_steps === null || step >= total_steps) return null
-  return (1000 * (total_steps - step)) / rate
+/** The measured parts of a step, with their seconds, in the order of the step. */
+export function stepParts(rates: Rates): [string, number][] {
+  const named: [string, number | null | undefined][] = [
+    ['data', rates.data_s],
+    ['compute', rates.compute_s],
+    ['communication', rates.communication_s],
+    ['rest', rates.rest_s],
+    ['saving', rates.saving_s],
+  ]
+  return named.filter((part): part is [string, number] => part[1] !== null && part[1] !== undefined)
+}
+
+/** Milliseconds until the expected end and both ends of its band, none below 0; null without an estimate. */
+export function endsIn(eta: Job['eta'], now: number): { low: number; middle: number; high: number } | null {
+  if (!eta?.p10 || !eta.p50 || !eta.p90) return null
+  const left = (at: string) => Math.max(0, Date.parse(at) - now)
+  return { low: left(eta.p10), middle: left(eta.p50), high: left(eta.p90) }
 }

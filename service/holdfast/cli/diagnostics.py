@@ -15,6 +15,7 @@ import typer
 
 from holdfast.api.schemas.diagnostics import EvidenceOut, HintsOut
 from holdfast.cli import output
+from holdfast.cli.metrics import print_rates
 from holdfast.cli.output import AsJson
 from holdfast.cli.usage.job_argument import JobId, OtherJobId
 from holdfast.client import Client
@@ -120,6 +121,7 @@ def diff(
             f"{after} is {change:.0%} {word}: {old:,.0f} -> {new:,.0f} steps an hour of useful time"
         )
         output.console.print(speed, markup=False)
+    print_rates(response)
     if not response.differences:
         output.echo("the workers reported no differences")
         return

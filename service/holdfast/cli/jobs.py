@@ -20,11 +20,13 @@ from holdfast.api.schemas.jobs import (
     RenderTaskIn,
     TaskIn,
 )
+from holdfast.api.schemas.throughput import ThroughputOut
 from holdfast.cli import output
 from holdfast.cli.checkpoints import retention_failure
 from holdfast.cli.code_upload import Upload, code_of
 from holdfast.cli.diagnostics import print_hints
 from holdfast.cli.logs import follow_to_the_end
+from holdfast.cli.metrics import ends_in, per_second, speed_rows, throughput
 from holdfast.cli.output import STATES, AsJson, money, steps, warn_stale_launchers
 from holdfast.cli.usage.job_argument import JobId
 from holdfast.cli.usage.shared_options import Limits, submission_limits, with_options
@@ -213,12 +215,14 @@ def ps(
 
 
 def _print_table(jobs: Sequence[JobOut]) -> None:
-    numbers = ("STEP", "PAID", "ON DEMAND", "FAIL", "PREEMPTED")
+    numbers = ("STEP", "STEPS/S", "PAID", "ON DEMAND", "FAIL", "PREEMPTED")
     table = output.table(
         "ID",
         "NAME",
         "STATE",
         "STEP",
+        "STEPS/S",
+        "ENDS IN",
         "PAID",
         "ON DEMAND",
         "FAIL",
@@ -232,6 +236,8 @@ def _print_table(jobs: Sequence[JobOut]) -> None:
             job.name,
             output.state(job.state).append(_under_notice(job)),
             steps(job.step, job.total_steps),
+            per_second(job.rates.steps_per_s) if job.rates else "-",
+            ends_in(job.eta) or "-",
             money(job.paid_micros, simulated=job.simulated or job.is_price_estimate),
             money(job.on_demand_micros, simulated=job.simulated or job.is_price_estimate),
             f"{job.failures}/{job.max_failures}",
@@ -248,10 +254,11 @@ def show(job_id: JobId, as_json: AsJson = False) -> None:
         if not as_json:
             warn_stale_launchers(client)
             found = client.diagnostics.hints(job_id, with_logs=False)
+            speed = throughput(client, job_id)
     if as_json:
         output.print_json(job)
     else:
-        _print_job(job)
+        _print_job(job, speed)
         print_hints(found)
 
 
@@ -347,7 +354,7 @@ def _price_note(job: JobOut) -> str:
     return " (estimated prices)" if job.is_price_estimate else ""
 
 
-def _print_job(job: JobOut) -> None:
+def _print_job(job: JobOut, speed: ThroughputOut | None = None) -> None:
     heading = Text.assemble((f"{job.id}  {job.name}  ", "bold"), output.state(job.state))
     output.console.print(heading)
     mark = job.simulated or job.is_price_estimate
@@ -359,6 +366,7 @@ def _print_job(job: JobOut) -> None:
         "project": f"{job.project}, submitted by {job.owner}" if job.owner else None,
         "continues": f"from job {job.from_job}" if job.from_job else None,
         "step": steps(job.step, job.total_steps),
+        **speed_rows(speed),
         "attempt": f"{job.attempt} in {job.zone}" if job.zone else "none yet",
         "nodes": f"{job.min_nodes}-{job.nodes}" if job.min_nodes else None,
         "budgets": f"failures {job.failures}/{job.max_failures} · preemptions {job.preemptions}/∞{_drills(job)} · resumes {job.resumes}",

@@ -1,17 +1,21 @@
-"""The command `metrics`: metrics of a job, drawn in the terminal."""
+"""Metrics of a job in the terminal: the command `metrics`, and rates in other commands."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
 
+from holdfast.api.schemas.diagnostics import DiffOut
 from holdfast.api.schemas.metrics import BucketOut, SeriesOut
+from holdfast.api.schemas.throughput import EtaOut, RatesOut, ThroughputOut
 from holdfast.cli import output
 from holdfast.cli.output import AsJson
 from holdfast.cli.usage.job_argument import JobId
-from holdfast.client import Client
+from holdfast.client import Client, Refused
+from holdfast.clock import SystemClock
 from holdfast.settings import read_settings
 
 BARS: Final = "▁▂▃▄▅▆▇█"
@@ -127,3 +131,112 @@ def spark(buckets: Sequence[BucketOut]) -> str:
 
 def _level(above: float, height: float) -> int:
     return round(above / height * (len(BARS) - 1)) if height else 0
+
+
+_UNITS: Final = (("m", 60.0, 90 * 60), ("h", 3600.0, 48 * 3600), ("d", 86400.0, math.inf))
+"""Units of a band, their seconds, and the length up to which they are used."""
+
+
+def ends_in(eta: EtaOut | None) -> str:
+    """Format the time until the expected end, as `3.2 h (2.9-4.1 h)`; empty if it is unknown."""
+    if eta is None or eta.p10 is None or eta.p50 is None or eta.p90 is None:
+        return ""
+    now = SystemClock().now()
+    low, middle, high = (
+        max(0.0, (each - now).total_seconds()) for each in (eta.p10, eta.p50, eta.p90)
+    )
+    name, unit_s = next((name, unit_s) for name, unit_s, most_s in _UNITS if middle < most_s)
+    digits = 0 if middle >= 10 * unit_s else 1
+    low, middle, high = (round(each / unit_s, digits) for each in (low, middle, high))
+    return f"{middle:.{digits}f} {name} ({low:.{digits}f}-{high:.{digits}f} {name})"
+
+
+def per_second(rate: float) -> str:
+    """Format a rate with three digits."""
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def rates(found: RatesOut) -> str:
+    """Format the rates of training on one line."""
+    parts = [f"{per_second(found.steps_per_s)} steps/s"]
+    if found.samples_per_s:
+        parts.append(f"{per_second(found.samples_per_s)} samples/s")
+    if found.tokens_per_s:
+        parts.append(f"{per_second(found.tokens_per_s)} tokens/s")
+    if found.mfu is not None:
+        parts.append(f"MFU {found.mfu:.0%}")
+    if found.stalled and found.stalled >= 0.01:
+        parts.append(f"stalled {found.stalled:.0%} of the time")
+    return " · ".join(parts)
+
+
+def step_parts(found: RatesOut) -> str:
+    """Format the time of a step and its measured parts on one line."""
+    named = {
+        "data": found.data_s,
+        "compute": found.compute_s,
+        "communication": found.communication_s,
+        "saving": found.saving_s,
+        "rest": found.rest_s,
+    }
+    parts = [f"{name} {each:.3g} s" for name, each in named.items() if each is not None]
+    return f"{1 / found.steps_per_s:.3g} s: {' · '.join(parts)}" if parts else ""
+
+
+def throughput(client: Client, job_id: str) -> ThroughputOut | None:
+    """Return the throughput of a job; None from an older service."""
+    try:
+        return client.diagnostics.throughput(job_id)
+    except Refused:
+        return None
+
+
+def speed_rows(speed: ThroughputOut | None) -> dict[str, str | None]:
+    """Describe how fast a job trains, and when it ends."""
+    if speed is None:
+        return {}
+    shown = speed.newest or speed.mean
+    means = []
+    if speed.newest and speed.mean:
+        means.append(f"mean {per_second(speed.mean.steps_per_s)} steps/s")
+    if speed.wall_steps_per_s:
+        means.append(f"{per_second(speed.wall_steps_per_s)} steps/s by the clock")
+    eta, ends = speed.eta, None
+    if eta.p50:
+        ends = f"in {ends_in(eta)}, {output.timestamp(eta.p50)}"
+        ends += f", with {eta.interruptions:.1f} more interruptions" * bool(eta.interruptions)
+        ends += ", as planned" * eta.is_planned
+    return {
+        "speed": " · ".join([*([rates(shown)] if shown else []), *means]),
+        "step time": step_parts(shown) if shown else None,
+        "ends": ends or (f"unknown: {eta.reason}" if eta.reason != "it has ended" else None),
+    }
+
+
+RATES: Final = {
+    "steps_per_s": "steps/s",
+    "samples_per_s": "samples/s",
+    "tokens_per_s": "tokens/s",
+    "mfu": "MFU",
+    "data_s": "data s/step",
+    "compute_s": "compute s/step",
+    "communication_s": "communication s/step",
+    "saving_s": "saving s/step",
+    "rest_s": "rest s/step",
+    "stalled": "share stalled",
+}
+"""Names of mean rates in a comparison."""
+
+
+def print_rates(response: DiffOut) -> None:
+    """Print what both runs measured while training."""
+    if response.rates_before is None or response.rates_after is None:
+        return
+    before, after = response.rates_before.model_dump(), response.rates_after.model_dump()
+    table = output.table("MEAN WHILE TRAINING", "BEFORE", "AFTER", right=("BEFORE", "AFTER"))
+    for key, name in RATES.items():
+        if before[key] is not None or after[key] is not None:
+            table.add_row(
+                name, *("-" if one is None else f"{one:.4g}" for one in (before[key], after[key]))
+            )
+    output.print_table(table)

@@ -15,6 +15,7 @@ from holdfast.api.schemas.diagnostics import (
     RankPresenceOut,
 )
 from holdfast.api.schemas.metrics import SeriesPage
+from holdfast.api.schemas.throughput import ThroughputOut
 from holdfast.client.calls import (
     AsyncResource,
     Call,
@@ -87,6 +88,11 @@ class DiagnosticCalls:
         """
         params = {"name": list(names), "points": points, "x": x}
         return get(SeriesPage, url_path("jobs", job_id, "series"), params)
+
+    @endpoint
+    def throughput(self, job_id: str) -> Call[ThroughputOut]:
+        """Return how fast a job trains, and when it will end."""
+        return get(ThroughputOut, url_path("jobs", job_id, "throughput"))
 
     @endpoint
     def proofs(self, job_id: str) -> Call[list[ProofOut]]:

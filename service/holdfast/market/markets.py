@@ -25,6 +25,11 @@ from holdfast.domain.planning.place_history import (
     belief_of,
 )
 from holdfast.domain.planning.places import hardware_of
+from holdfast.domain.throughput.end_estimate import (
+    USUAL_LOSS_S,
+    InterruptionPrior,
+    spot_loss_s,
+)
 from holdfast.market.option_prices import OptionPrices, option_prices
 from holdfast.market.start_times import MEASURED_PERIOD, StartTimes, start_times
 from holdfast.ports import CapacityHints, Launcher, PriceCatalog, RecordedMarket, SellsNodes
@@ -35,6 +40,12 @@ T = TypeVar("T")
 BELIEF_TTL: Final = timedelta(seconds=30)
 """Time for which beliefs about a place are kept unless something is observed anywhere.
 A lower value computes them at each step; a higher value misses how long nothing was seen."""
+LOSS_TTL: Final = timedelta(minutes=10)
+"""The same of how often a place loses nodes, for the expected ends of jobs.
+A lower value delays lists of jobs; a higher value estimates by an older market."""
+LATE_START: Final = 2.0
+"""Changeover, which nine of ten starts keep, as a multiple of the usual start.
+A lower value expects late ends; a higher value early ones."""
 PRICE_TTL: Final = timedelta(minutes=5)
 """Time for which prices of a place are kept. A lower value reads price lists at each step; a higher value misses changes."""
 MAX_CACHED: Final = 1024
@@ -94,6 +105,21 @@ class Markets:
                 )
         return replace(market, places=tuple(found.values()))
 
+    def interruptions(
+        self, engine: Engine, spot_place: tuple[str, str] | None, now: datetime
+    ) -> InterruptionPrior:
+        """What is known of interruptions of jobs at a place and its hardware; None: no spot nodes."""
+        loss_s = USUAL_LOSS_S
+        if spot_place:
+            loss_s = self._cache.get(
+                ("loss", *spot_place),
+                now,
+                LOSS_TTL,
+                lambda: spot_loss_s(self._believe(*spot_place, now).loss),
+            )
+        downtime_s = self._start_times(engine, now).changeover_s / LATE_START
+        return InterruptionPrior(loss_s=loss_s, downtime_s=downtime_s)
+
     def _offers(
         self, launcher: Launcher | None, option: PlaceOption, now: datetime
     ) -> Iterator[tuple[str, OptionPrices]]:
@@ -140,10 +166,11 @@ class Markets:
             ("belief", place, hardware, newest),
             now,
             BELIEF_TTL,
-            lambda: belief_of(
-                self._observations.of_place(place, hardware, now - BELIEF_PERIOD), now
-            ),
+            lambda: self._believe(place, hardware, now),
         )
+
+    def _believe(self, place: str, hardware: str, now: datetime) -> PlaceBelief:
+        return belief_of(self._observations.of_place(place, hardware, now - BELIEF_PERIOD), now)
 
     def _hinted(
         self, place: PlaceState, instance_type: str | None, nodes: int, now: datetime

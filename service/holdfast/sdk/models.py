@@ -145,6 +145,11 @@ from holdfast.api.schemas.service import (
     Problem,
     UndecidedOut,
 )
+from holdfast.api.schemas.throughput import (
+    EtaOut,
+    RatesOut,
+    ThroughputOut,
+)
 from holdfast.api.schemas.traces import (
     ImportedOut,
     ObservedPlaceOut,
@@ -185,6 +190,7 @@ __all__ = [
     "DeliveryPage",
     "DiffOut",
     "DifferenceOut",
+    "EtaOut",
     "EventOut",
     "EvidenceOut",
     "FlawOut",
@@ -254,6 +260,7 @@ __all__ = [
     "ProofIn",
     "ProofOut",
     "RankPresenceOut",
+    "RatesOut",
     "RecordingIn",
     "RecordingOut",
     "RecordingsOut",
@@ -273,6 +280,7 @@ __all__ = [
     "SurvivalOut",
     "TaskIn",
     "TerminationNoticeOut",
+    "ThroughputOut",
     "TimeRangeOut",
     "TokenIn",
     "TokenOut",

@@ -50,6 +50,14 @@ class JobsPage:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """A point with runtime metrics."""
+
+    at: datetime
+    values: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
 class LastObservation:
     """The last observation of a job at its launcher."""
 
@@ -243,10 +251,13 @@ class Queries:
             for row in reversed(rows)
         ]
 
-    def runtime_metrics(self) -> list[Mapping[str, float | None]]:
-        """The newest point with runtime metrics of each job in training, if it is recent."""
+    def readings(self, job_ids: Collection[str] | None = None) -> dict[str, Reading]:
+        """The newest runtime metrics of each job in training by its id, of some or all jobs.
+
+        Jobs without recent ones are omitted.
+        """
         newest = (
-            select(metric_points.c["values"])
+            select(metric_points)
             .where(
                 metric_points.c.job_id == report_marks.c.job_id,
                 metric_points.c.attempt == report_marks.c.attempt,
@@ -257,14 +268,21 @@ class Queries:
             .limit(1)
         )
         query = (
-            select(report_marks.c.job_id, newest.scalar_subquery())
+            select(
+                report_marks.c.job_id,
+                newest.with_only_columns(metric_points.c.at).scalar_subquery(),
+                newest.with_only_columns(metric_points.c["values"]).scalar_subquery(),
+            )
             .join(jobs, jobs.c.id == report_marks.c.job_id)
             .where(jobs.c.status.in_(IN_TRAINING))
             .order_by(report_marks.c.job_id, report_marks.c.attempt)
         )
+        if job_ids is not None:
+            query = query.where(report_marks.c.job_id.in_(job_ids))
         with reading(self._engine) as connection:
-            by_job = {job_id: values for job_id, values in connection.execute(query)}  # noqa: C416 - rows, not pairs
-        return [values for values in by_job.values() if values]
+            rows = connection.execute(query).all()
+        by_job = {job_id: (at, values) for job_id, at, values in rows}
+        return {job_id: Reading(*found) for job_id, found in by_job.items() if found[1]}
 
     def last_observation(self, job_id: str) -> LastObservation:
         """The last observation of a job, and its current error."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,127 @@ def test_rates_count_training_time_only() -> None:
     assert not {RuntimeMetricName.STEPS, RuntimeMetricName.TOKENS} & second.keys()
 
 
+class Clock:
+    """A clock that only the test moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_ns = 1_000_000_000
+        monkeypatch.setattr(time, "monotonic_ns", lambda: self.now_ns)
+
+    def train(
+        self,
+        metrics: RuntimeMetrics,
+        heartbeat: HeartbeatWriter,
+        *,
+        loading_s: float = 0.01,
+        stepping_s: float = 0.09,
+        saving_s: float = 0.0,
+    ) -> None:
+        """Make a step, as the loop of a run does."""
+        for phase, seconds in (
+            (Phase.SAVING, saving_s),
+            (Phase.LOADING, loading_s),
+            (Phase.STEPPING, stepping_s),
+        ):
+            if seconds or phase is not Phase.SAVING:
+                heartbeat.enter(phase)
+            if phase is Phase.STEPPING:
+                metrics.count_batch(torch.zeros(4, 16, dtype=torch.int64))
+            self.now_ns += int(seconds * 1e9)
+        metrics.count_step()
+
+
+def test_stalls_are_no_throughput(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    heartbeat = HeartbeatWriter()
+    metrics = RuntimeMetrics(heartbeat, CPU, world_size=2)
+    metrics.begin()
+    first_step: dict[str, float] = {"stepping_s": 600.0}
+    steps = [first_step, {"stepping_s": 40.0}, *[{}] * 98, {"loading_s": 20.0}]
+
+    for step in steps:
+        clock.train(metrics, heartbeat, **step)
+    found = metrics.read()
+
+    assert found[RuntimeMetricName.STEPS] == pytest.approx(10.0)
+    assert found[RuntimeMetricName.SAMPLES] == pytest.approx(80.0)
+    assert found[RuntimeMetricName.TOKENS] == pytest.approx(1280.0)
+    assert found[RuntimeMetricName.STALLED] == pytest.approx(59.9 / 69.9, rel=1e-2)
+    assert RuntimeMetricName.COMPUTE_SECONDS not in found, "communication is not measured"
+    assert RuntimeMetricName.MFU not in found
+
+
+def test_parts_of_a_step_add_up_to_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    heartbeat = HeartbeatWriter()
+    metrics = RuntimeMetrics(heartbeat, CPU)
+    metrics.watch(FakeDdp({name: ns * 100_000 for name, ns in STEP.items()}))  # type: ignore[arg-type]
+    metrics.begin()
+
+    for step in range(101):
+        clock.train(metrics, heartbeat, saving_s=2.0 if step == 50 else 0.0)
+    found = metrics.read()
+
+    parts = {
+        RuntimeMetricName.DATA_SECONDS: 0.01,
+        RuntimeMetricName.COMPUTE_SECONDS: 0.06,
+        RuntimeMetricName.COMMUNICATION_SECONDS: 0.03,
+        RuntimeMetricName.SAVING_SECONDS: 0.02,
+    }
+    assert {name: found[name] for name in parts} == pytest.approx(parts)
+    assert 1 / found[RuntimeMetricName.STEPS] == pytest.approx(sum(parts.values()))
+
+
+def test_parts_that_are_not_measured_are_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A framework that owns the loop does not show when it waits for data."""
+    clock = Clock(monkeypatch)
+    heartbeat = HeartbeatWriter()
+    metrics = RuntimeMetrics(heartbeat, CPU)
+    heartbeat.enter(Phase.STEPPING)
+    metrics.begin()
+
+    for _ in range(10):
+        clock.now_ns += 100_000_000
+        metrics.count_samples(8)
+        metrics.count_step()
+    found = metrics.read()
+
+    assert found[RuntimeMetricName.SAMPLES] == pytest.approx(80.0)
+    unknown = {
+        RuntimeMetricName.LOADING,
+        RuntimeMetricName.DATA_SECONDS,
+        RuntimeMetricName.COMPUTE_SECONDS,
+    }
+    assert not unknown & found.keys()
+
+
+def test_time_after_the_loop_is_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    heartbeat = HeartbeatWriter()
+    metrics = RuntimeMetrics(heartbeat, CPU)
+    metrics.begin()
+
+    for _ in range(10):
+        clock.train(metrics, heartbeat)
+    heartbeat.enter(Phase.FINISHED)
+    clock.now_ns += 600_000_000_000
+
+    assert metrics.read()[RuntimeMetricName.STEPS] == pytest.approx(10.0)
+
+
+def test_logged_tokens_precede_counted_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    heartbeat = HeartbeatWriter()
+    metrics = RuntimeMetrics(heartbeat, CPU)
+    metrics.begin()
+
+    for _ in range(10):
+        metrics.count_tokens(7)
+        clock.train(metrics, heartbeat)
+
+    assert metrics.read()[RuntimeMetricName.TOKENS] == pytest.approx(70.0)
+
+
 SCRIPT = """
 import torch
 from holdfast_worker import Run
@@ -162,6 +284,11 @@ def test_run_reports_loss_rates_waiting_times_and_memory(tmp_path: Path) -> None
         *("loss", "grad_norm"),
         RuntimeMetricName.STEPS,
         RuntimeMetricName.TOKENS,
+        RuntimeMetricName.SAMPLES,
+        RuntimeMetricName.DATA_SECONDS,
+        RuntimeMetricName.COMPUTE_SECONDS,
+        RuntimeMetricName.COMMUNICATION_SECONDS,
+        RuntimeMetricName.SAVING_SECONDS,
         RuntimeMetricName.LOADING,
         RuntimeMetricName.COMMUNICATION,
         RuntimeMetricName.HOST_MEMORY,

@@ -5,7 +5,7 @@ The only module that imports DTensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,6 +142,20 @@ def has_unsharded_parameters(optimizer: Optimizer, model: nn.Module) -> bool:
     present = {id(parameter) for parameter in model.parameters()}
     known = {id(p) for group in optimizer.param_groups for p in group["params"]}
     return not known & present
+
+
+def optimizer_problem(objects: Mapping[str, object], models: Iterable[nn.Module]) -> str:
+    """Why a run with these objects cannot train sharded models; empty if it can.
+
+    An optimizer of parameters that sharding has replaced has no effect.
+    """
+    sharded = list(models)
+    for name, item in objects.items():
+        if isinstance(item, Optimizer) and any(
+            has_unsharded_parameters(item, model) for model in sharded
+        ):
+            return f"{name} was created before the model was sharded: call wrap(model, shard=True) first, then create it"
+    return ""
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -92,6 +92,14 @@ class FrameworkRun(Run):
         """
         warm_up_ddp([model], self._ranks)
 
+    def count_batch(self, batch: object) -> None:
+        """Count the samples and tokens of a batch of this rank."""
+        self._runtime_metrics.count_batch(batch)
+
+    def count_samples(self, samples: int) -> None:
+        """Count the samples of a step of this rank."""
+        self._runtime_metrics.count_samples(samples)
+
     def reinstall_signal_handler(self) -> None:
         """Handle SIGTERM again after the framework has replaced the handler."""
         NOTICE.handle_sigterm(self._run_dir)
@@ -104,7 +112,9 @@ class FrameworkRun(Run):
         Raises:
             SystemExit: all ranks exit, and no save is needed first.
         """
-        self.step = step - 1  # A framework may count several steps between two calls.
+        # A framework may count several steps between two calls.
+        self._runtime_metrics.count_other_steps(step - 1 - self.step)
+        self.step = step - 1
         self._end_step()
         if self.step == self._total:
             self._decision = None  # `finish` handles the last step.

@@ -140,6 +140,13 @@ class HeartbeatWriter:
         self._phase = phase
         self.mark_alive()
 
+    def spent_until_now(self) -> dict[Phase, int]:
+        """Nanoseconds that this process has spent in each phase, including the current one."""
+        now_ns = time.monotonic_ns()
+        spent_ns = dict(self.spent_ns)
+        spent_ns[self._phase] = spent_ns.get(self._phase, 0) + now_ns - self._entered_ns
+        return spent_ns
+
     def start_at(self, step: int) -> None:
         """Set the number of steps that earlier attempts have completed."""
         self._step = step

@@ -3,8 +3,8 @@
 import type { ReactNode } from 'react'
 import { Link } from 'react-router'
 import { useSeries } from '../../api/queries'
-import type { Bill, Job, JobEvent, SeriesPage } from '../../api/types'
-import { etaMs, runTimeMs, stepRate } from '../../charts/progress'
+import type { Bill, Job, JobEvent, Rates, SeriesPage } from '../../api/types'
+import { endsIn, runTimeMs, stepParts, stepRate } from '../../charts/progress'
 import { newestValue, tokenSeries } from '../../charts/series'
 import { count, duration, many, measured, money } from '../../format'
 import { isTraining, noticeMeans } from '../../phases'
@@ -57,7 +57,6 @@ function Details({ job, bill, events, series, live }: HeadProps) {
   const attempt = bill?.attempts.at(-1)
   const spec = events[0]?.body.spec as { run?: string } | undefined
   const rate = isTraining(job.state) ? stepRate(attempt) : null
-  const left_ms = etaMs(job, rate)
   const run_ms = runTimeMs(bill?.attempts ?? [])
   const command = spec?.run?.trim()
   return (
@@ -66,21 +65,13 @@ function Details({ job, bill, events, series, live }: HeadProps) {
       {run_ms > 0 && (
         <Detail name="Run time" by={<Formula text="run time = time with nodes, all attempts">{[`${duration(run_ms)} in ${many(bill?.attempts.length ?? 0, 'attempt')}`]}</Formula>}>{duration(run_ms)}</Detail>
       )}
-      {rate !== null && (
+      {job.rates ? <Speed rates={job.rates} /> : rate !== null && (
         <Detail name="Speed" by={<Formula text="speed = steps ÷ time from the first to the last step, newest attempt">{[`attempt ${attempt?.attempt}: steps ${count(attempt?.first_step ?? 0)} to ${count(attempt?.last_step ?? 0)}`]}</Formula>}>
           {measured(rate)} steps/s
         </Detail>
       )}
-      {isTraining(job.state) && <Tokens job={job.id} series={series} live={live} />}
-      {left_ms !== null && rate !== null && (
-        <Detail name="ETA" by={
-          <Formula text="ETA = now + remaining steps ÷ speed of the newest attempt; later preemptions delay it">
-            {[`${count((job.total_steps ?? 0) - job.step)} steps ÷ ${measured(rate)} steps/s = ${duration(left_ms)}`]}
-          </Formula>
-        }>
-          {duration(left_ms)} <small>(<At at={new Date(now + left_ms).toISOString()} brief />)</small>
-        </Detail>
-      )}
+      {isTraining(job.state) && !job.rates?.tokens_per_s && <Tokens job={job.id} series={series} live={live} />}
+      <Eta job={job} now={now} />
       <Detail name="Nodes">{job.min_nodes ? `${job.min_nodes}-${job.nodes}` : job.nodes} × {attempt?.instance_type ?? (job.gpus > 0 ? `node, ${many(job.gpus, 'GPU')} in total` : 'node')}</Detail>
       {command && <Detail name="Command"><code className="command" title={command}>{command.split('\n')[0]}{command.includes('\n') && ' …'}</code></Detail>}
     </dl>
@@ -93,6 +84,55 @@ function Detail({ name, by, children }: { name: string; by?: ReactNode; children
       <dt>{name}</dt>
       <dd>{by ? <Explained by={by}>{children}</Explained> : children}</dd>
     </div>
+  )
+}
+
+/** Rates while training, as the worker measures them. */
+function Speed({ rates }: { rates: Rates }) {
+  const parts = stepParts(rates)
+  const step_ms = 1000 / rates.steps_per_s
+  return (
+    <>
+      <Detail name="Speed" by={
+        <Formula text="speed = completed steps ÷ time in the training loop without stalls, last ten seconds">
+          {rates.stalled ? [`stalled for ${Math.round(100 * rates.stalled)} % of that time`] : []}
+        </Formula>
+      }>
+        {measured(rates.steps_per_s)} steps/s
+      </Detail>
+      {(rates.tokens_per_s ?? rates.samples_per_s) && (
+        <Detail name="Throughput" by="counted in the batches of the first rank, times the number of ranks">
+          {rates.samples_per_s && <>{measured(rates.samples_per_s)} samples/s</>}
+          {rates.samples_per_s && rates.tokens_per_s && ' · '}
+          {rates.tokens_per_s && <>{measured(rates.tokens_per_s)} tokens/s</>}
+        </Detail>
+      )}
+      {typeof rates.mfu === 'number' && <Detail name="MFU" by="6 operations for each parameter and token ÷ peak of the GPU">{Math.round(100 * rates.mfu)} %</Detail>}
+      {parts.length > 0 && (
+        <Detail name="Step" by={<Formula text="parts of a step, without stalls">{parts.map(([name, part_s]) => `${name} ${milliseconds(1000 * part_s)}`)}</Formula>}>
+          {milliseconds(step_ms)}
+          <small> ({parts.filter(([, part_s]) => part_s > 0).map(([name, part_s]) => `${name} ${Math.round((100_000 * part_s) / step_ms)} %`).join(', ')})</small>
+        </Detail>
+      )}
+    </>
+  )
+}
+
+const milliseconds = (ms: number): string => (ms < 10_000 ? `${measured(ms)} ms` : duration(ms))
+
+/** The expected end with its band; while a job trains, why there is none. */
+function Eta({ job, now }: { job: Job; now: number }) {
+  const left = endsIn(job.eta, now)
+  if (!left || !job.eta?.p50) return isTraining(job.state) && job.eta?.reason ? <Detail name="ETA" by={job.eta.reason}>unknown</Detail> : null
+  const more = job.eta.interruptions ? [`${job.eta.interruptions.toFixed(1)} more interruptions expected`] : []
+  return (
+    <Detail name="ETA" by={
+      <Formula text={job.eta.is_planned ? 'the forecast of the newest plan' : 'remaining steps × training time of a step, and the interruptions still to come'}>
+        {[`ends within ${duration(left.low)} to ${duration(left.high)} with a probability of 80 %`, ...more]}
+      </Formula>
+    }>
+      {duration(left.middle)} <small>({duration(left.low)} to {duration(left.high)}; <At at={job.eta.p50} brief />)</small>
+    </Detail>
   )
 }
 

@@ -21,6 +21,7 @@ from holdfast.api.schemas.diagnostics import (
     RankPresenceOut,
     SeenOut,
 )
+from holdfast.api.views.throughput import mean_rates
 from holdfast.domain.diagnostics.hints import Hint, LogExcerpt, failed_attempt, find_hints
 from holdfast.domain.diagnostics.manifests import manifests
 from holdfast.domain.diagnostics.rank_presence import observed_ranks
@@ -179,6 +180,8 @@ def show_diff(
         after=second.id,
         steps_per_hour_before=steps_per_hour(job_bill(services, job)[0]),
         steps_per_hour_after=steps_per_hour(job_bill(services, second)[0]),
+        rates_before=mean_rates(services, job),
+        rates_after=mean_rates(services, second),
         differences=[
             DifferenceOut(kind=one.category, key=one.key, before=one.before, after=one.after)
             for one in found

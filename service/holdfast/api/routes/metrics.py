@@ -1,4 +1,4 @@
-"""Metric series of a job, each continuous over all attempts."""
+"""Metric series of a job, each continuous over all attempts, and its throughput."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pydantic import StringConstraints
 from holdfast.api.dependencies import TheJob, TheServices
 from holdfast.api.routing import Router
 from holdfast.api.schemas.metrics import BucketOut, SeriesOut, SeriesPage
+from holdfast.api.schemas.throughput import ThroughputOut
+from holdfast.api.views.throughput import throughput_view
 from holdfast.domain.metric_series import Axis, Bucket, to_buckets
 from holdfast.store.metrics import SeriesInfo
 from holdfast.store.tables.metrics import MAX_NAME_CHARS
@@ -60,6 +62,12 @@ def list_series(
         pieces = services.series.segments(job.id, each, limits, points)
         drawn.append(_view(there_are[each], to_buckets(pieces, limits, x, points)))
     return SeriesPage(x=x, series=drawn)
+
+
+@router.get("/jobs/{job_id}/throughput", response_model=ThroughputOut, tags=["history"])
+def show_throughput(job: TheJob, services: TheServices) -> ThroughputOut:
+    """Show how fast a job trains, over its attempts and by the clock, and when it will end."""
+    return throughput_view(services, job)
 
 
 def _view(item: SeriesInfo, buckets: list[Bucket] | None) -> SeriesOut:

@@ -30,6 +30,28 @@ STATES: Final = (*(state for state in State if state is not State.ENDED), *Outco
 TRAINING: Final[Mapping[RuntimeMetricName, tuple[str, str]]] = {
     RuntimeMetricName.STEPS: ("holdfast_training_steps_per_second", "steps per second"),
     RuntimeMetricName.TOKENS: ("holdfast_training_tokens_per_second", "tokens per second"),
+    RuntimeMetricName.SAMPLES: ("holdfast_training_samples_per_second", "samples per second"),
+    RuntimeMetricName.MFU: ("holdfast_training_mfu_ratio", "share of the peak of their GPUs"),
+    RuntimeMetricName.DATA_SECONDS: (
+        "holdfast_training_step_data_seconds",
+        "seconds of a step waiting for data",
+    ),
+    RuntimeMetricName.COMPUTE_SECONDS: (
+        "holdfast_training_step_compute_seconds",
+        "seconds of a step in computation",
+    ),
+    RuntimeMetricName.COMMUNICATION_SECONDS: (
+        "holdfast_training_step_communication_seconds",
+        "seconds of a step waiting for gradients",
+    ),
+    RuntimeMetricName.SAVING_SECONDS: (
+        "holdfast_training_step_saving_seconds",
+        "seconds of a step held up by saves",
+    ),
+    RuntimeMetricName.STALLED: (
+        "holdfast_training_stalled_ratio",
+        "share of time in stalls",
+    ),
     RuntimeMetricName.LOADING: (
         "holdfast_training_loading_ratio",
         "share of time waiting for data",
@@ -90,7 +112,7 @@ def _figures(services: Services) -> Iterator[Metric]:
     yield from _jobs(found)
     yield from _money(found)
     yield from _watched_jobs(found)
-    yield from _training(services.queries.runtime_metrics())
+    yield from _training([reading.values for reading in services.queries.readings().values()])
 
 
 def _jobs(found: ServiceStatistics) -> Iterator[Metric]:

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from holdfast.api.schemas.base import Schema
+from holdfast.api.schemas.throughput import RatesOut
 
 
 class DifferenceOut(Schema):
@@ -33,6 +34,10 @@ class DiffOut(Schema):
         description="Kept steps per hour of useful time; null if there are none."
     )
     steps_per_hour_after: float | None
+    rates_before: RatesOut | None = Field(
+        default=None, description="Mean rates of the first job; null if it reported none."
+    )
+    rates_after: RatesOut | None = Field(default=None, description="Those of the other job.")
     differences: list[DifferenceOut] = Field(description="Most relevant first.")
 
 

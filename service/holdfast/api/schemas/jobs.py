@@ -13,6 +13,7 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt
 from holdfast.api.schemas.base import Schema
 from holdfast.api.schemas.checkpoints import RetentionOut
 from holdfast.api.schemas.diagnostics import ProofOut
+from holdfast.api.schemas.throughput import EtaOut, RatesOut
 
 _WITHOUT = "null removes it."
 Amount = StrictInt | StrictFloat | str
@@ -291,6 +292,12 @@ class JobOut(Schema):
     proof: ProofOut | None = Field(
         default=None,
         description="Its newest comparison with an uninterrupted copy; null if there is none.",
+    )
+    rates: RatesOut | None = Field(
+        default=None, description="Its newest rates; null unless it trains and reports them."
+    )
+    eta: EtaOut | None = Field(
+        default=None, description="Its expected end; null from services that do not estimate it."
     )
     can: dict[str, Can] = Field(
         description="Possible actions: cancel, pause, resume, clone, retry, limits, preempt, remove."

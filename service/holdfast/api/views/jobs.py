@@ -17,6 +17,7 @@ from holdfast.api.schemas.jobs import (
     TerminationNoticeOut,
 )
 from holdfast.api.views.checkpoints import retention_view
+from holdfast.api.views.throughput import eta_of, eta_view, newest_readings, rates_view
 from holdfast.domain.access.permissions import Action, Caller
 from holdfast.domain.billing.bill import Bill, compute_bill, current_step
 from holdfast.domain.checkpoints.history import CheckpointAttempt
@@ -51,16 +52,17 @@ def job_views(services: Services, jobs: Sequence[Job]) -> list[JobOut]:
         services.queries.last_observations(ids),
     )
     digests = services.job_summaries.get(jobs, services.clock.now())
-    return [
-        _job(
-            services,
-            job,
-            *digests[job.id],
-            watches.get(job.id, LastObservation(None, None)),
-            retention=retention.get(job.id),
-        )
-        for job in jobs
-    ]
+    running = [job for job in jobs if job.state is not State.ENDED]
+    points = services.job_summaries.newest_points(running)
+    readings = newest_readings(services, running)
+    views = []
+    for job in jobs:
+        watch = watches.get(job.id, LastObservation(None, None))
+        view = _job(services, job, *digests[job.id], watch, retention=retention.get(job.id))
+        view.rates = rates_view(readings.get(job.id))
+        view.eta = eta_view(eta_of(services, job, digests[job.id][0], points.get(job.id)))
+        views.append(view)
+    return views
 
 
 NOT_OWNER: Final = "it belongs to another user; its owner and admins of its project may remove it"

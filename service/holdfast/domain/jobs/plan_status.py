@@ -121,16 +121,16 @@ class Pace:
             case RanksRestarted(attempt=attempt):
                 return replace(self, attempt=attempt, since=None)
             case CheckpointCommitted(attempt=self.attempt, step=step, snapshot_at=at) if self.since:
-                steps, ms = step - self.from_step, int((at - self.since).total_seconds() * 1000)
-                if steps <= 0 or ms <= 0:
-                    return self
-                return replace(
-                    self,
-                    steps=self.steps + steps,
-                    ms=self.ms + ms,
-                    interval_ms=ms,
-                    from_step=step,
-                    since=at,
-                )
+                reached = self.until(event.attempt, step, at)
+                return replace(reached, interval_ms=reached.ms - self.ms or self.interval_ms)
             case _:
                 return self
+
+    def until(self, attempt: int, step: int, at: datetime) -> Pace:
+        """The pace as of a step that was reported after the newest checkpoint, if it trains."""
+        if self.since is None or attempt != self.attempt:
+            return self
+        steps, ms = step - self.from_step, int((at - self.since).total_seconds() * 1000)
+        if steps <= 0 or ms <= 0:
+            return self
+        return replace(self, steps=self.steps + steps, ms=self.ms + ms, from_step=step, since=at)

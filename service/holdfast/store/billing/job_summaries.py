@@ -18,6 +18,7 @@ from holdfast.domain.events import Finished, RunsCompared, Submitted
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobs.job import Job
 from holdfast.domain.preemptions.termination_notice import Notice, notice_of
+from holdfast.domain.throughput.run_history import RunHistory, newest_spot_place, run_history
 from holdfast.store.billing.live_bills import LiveBill
 from holdfast.store.journal import RecordedEvent
 from holdfast.store.queries import Queries
@@ -95,6 +96,9 @@ class JobSummary:
     """When it ended; None before that."""
     live_bill: LiveBill
     """The bill as last computed."""
+    history: RunHistory
+    spot_place: tuple[str, str] | None
+    """Place and hardware of its newest spot nodes; None if it never had some."""
 
     @classmethod
     def from_events(
@@ -115,8 +119,18 @@ class JobSummary:
         notice = notice_of(
             (fact.event for fact in facts), saves=spec.holdfast.checkpoint is not None
         )
+        events = [fact.event for fact in facts]
         return cls(
-            facts[-1].seq, submitted, spec, saves.newest(), proof, notice, ended_at, live_bill
+            seq=facts[-1].seq,
+            submitted=submitted,
+            spec=spec,
+            newest_checkpoint=saves.newest(),
+            proof=proof,
+            notice=notice,
+            ended_at=ended_at,
+            live_bill=live_bill,
+            history=run_history(events, reached),
+            spot_place=newest_spot_place(spec, events),
         )
 
 
@@ -132,6 +146,16 @@ class JobSummaries:
         self._with_rules = with_rules
         self._cache: OrderedDict[str, JobSummary] = OrderedDict()
         self._lock = Lock()
+
+    def newest_points(self, jobs: Iterable[Job]) -> dict[str, LatestPoint]:
+        """The newest point of the newest attempt of each job by its id; jobs without are omitted."""
+        attempts = {job.id: job.attempt for job in jobs}
+        reached = self._latest_points.get(attempts)
+        return {
+            job_id: reached[job_id][attempt]
+            for job_id, attempt in attempts.items()
+            if attempt in reached[job_id]
+        }
 
     def get(self, jobs: Iterable[Job], now: datetime) -> dict[str, tuple[JobSummary, Bill]]:
         """The summary of each job by its id, with its bill until now."""

@@ -1,0 +1,1 @@
+"""Throughput of a job, and when it is expected to end."""
