@@ -110,7 +110,8 @@ class Faulty:
             fault = self.faults.pop(0)
             if isinstance(fault, Exception):
                 raise fault
-            return fault
+            # A copy: a client wraps the stream of the response that it receives.
+            return httpx2.Response(fault.status_code, headers=fault.headers, content=fault.content)
         return httpx2.Response(200, json={"status": "ok", "version": "1"})
 
 
