@@ -51,6 +51,7 @@ _OF_JOBS = (
     code_uploads.router,
     jobs.render_router,
     job_control.control_router,
+    job_control.actions_router,
     jobs.clones_router,
     job_control.removals_router,
 )

@@ -37,6 +37,7 @@ GROUPS: Final = {
         "resume": "job_control.resume",
         "limits": "job_control.limits",
         "retry": "job_control.retry",
+        "label": "fleet.bulk_actions.label",
         "clone": "job_control.clone",
         "preempt": "jobs.preempt",
         "rm": "job_control.rm",

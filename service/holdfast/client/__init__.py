@@ -30,6 +30,7 @@ from holdfast.api.schemas.jobs import (
 )
 from holdfast.api.schemas.preemptions import PreemptionsOut
 from holdfast.api.schemas.prices import PricesOut
+from holdfast.api.schemas.selections import JobActionIn, JobActionsOut
 from holdfast.api.schemas.service import HealthOut, LauncherOut, Problem
 from holdfast.client.credentials import Credentials
 from holdfast.client.event_stream import StreamMessage, messages
@@ -193,6 +194,8 @@ class Client:
         tags: Sequence[str] = (),
         since: str | None = None,
         until: str | None = None,
+        selector: str | None = None,
+        launchers: Sequence[str] = (),
     ) -> JobPage:
         """List one page of jobs, newest first, of one project or of all of the caller's projects.
 
@@ -206,10 +209,18 @@ class Client:
             "cursor": cursor,
             "since": since,
             "until": until,
+            "selector": selector,
         }
         params: dict[str, Any] = {"limit": limit, "status": statuses, "tag": list(tags)}
+        params |= {"launcher": list(launchers)} if launchers else {}
         params |= {word: value for word, value in asked.items() if value}
         return self._request(JobPage, "GET", "/v1/jobs", params=params)
+
+    def act(self, asked: JobActionIn, idempotency_key: str | None = None) -> JobActionsOut:
+        """Preview an action on several jobs, or carry it out; one result for each job."""
+        body = asked.model_dump(mode="json", exclude_unset=True)
+        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+        return self._request(JobActionsOut, "POST", "/v1/jobs/actions", json=body, headers=headers)
 
     def job(self, job_id: str) -> JobOut:
         """Return the current state of a job."""

@@ -44,6 +44,7 @@ from holdfast.store.outbox import Outbox
 from holdfast.store.tables.jobs import (
     job_events,
     job_secrets,
+    job_tags,
     jobs,
     metric_points,
     removed_jobs,
@@ -61,7 +62,7 @@ from holdfast.store.tables.metrics import metric_block_marks, metric_blocks
 
 MAX_ROWS: Final = 2000
 """Rows that one transaction removes. A lower value adds transactions; a higher value lets other writers wait longer."""
-_WITH_JOB: Final = (watches, upkeep, musters, rendezvous, report_marks, job_secrets)
+_WITH_JOB: Final = (watches, upkeep, musters, rendezvous, report_marks, job_secrets, job_tags)
 """Removed with the job: other parts of the service find work in them."""
 _LATER: Final = (metric_points, metric_blocks, metric_block_marks)
 

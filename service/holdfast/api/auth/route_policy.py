@@ -97,6 +97,7 @@ ROUTES: Final[Mapping[str, Access]] = {
     "POST /v1/code/pieces": Action.UPLOAD,
     "POST /v1/code/trees": Action.UPLOAD,
     "POST /v1/jobs": Action.SUBMIT,
+    "POST /v1/jobs/actions": Action.STEER,
     "DELETE /v1/jobs/{job_id}": Action.REMOVE,
     "POST /v1/jobs/{job_id}/cancel": Action.STEER,
     "POST /v1/jobs/{job_id}/preempt": Action.STEER,

@@ -81,6 +81,17 @@ class LimitsChanged(EventBase):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TagsChanged(EventBase):
+    """A user changed the tags of the job, also of an ended one. Changes no state."""
+
+    source: ClassVar[Source] = Source.USER
+    tags: dict[str, str]
+    """All tags from now on, including unchanged ones."""
+    by: str = ""
+    """Name of the user; empty as in `Submitted`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DrillRequested(EventBase):
     """A user requested the preemption of a node, to test how the job recovers.
 
@@ -175,6 +186,7 @@ RequestFact: TypeAlias = (
     | PauseRequested
     | ResumeRequested
     | LimitsChanged
+    | TagsChanged
     | DrillRequested
     | RunsCompared
 )

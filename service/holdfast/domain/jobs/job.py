@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -12,6 +12,7 @@ from holdfast.domain.billing.running_cost import RunningCost
 from holdfast.domain.checkpoints.history import SaveHealth
 from holdfast.domain.events import DEFAULT_PROJECT, Guard, LaunchPlacement, Outcome
 from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.jobs.crash_loop import CrashLoop
 from holdfast.domain.jobs.plan_status import Pace, PlanStatus
 
@@ -76,6 +77,10 @@ class Job:
     owner: str = ""
     """Name of the submitter; empty if unknown."""
     project: str = DEFAULT_PROJECT
+    engine: Engine = Engine.SKYPILOT
+    """The type of its launcher."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Tags of the job file, as last changed."""
     min_nodes: int | None = None
     """Nodes with which training continues after a loss; None if it needs all."""
     submitted_at: datetime
