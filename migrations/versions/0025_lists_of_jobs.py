@@ -32,7 +32,7 @@ def upgrade() -> None:
         sa.Column("value", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("job_id", "name", name="pk_job_tags"),
     )
-    op.create_index("ix_job_tags_name_value_job_id", "job_tags", ["name", "value", "job_id"])
+    op.create_index("ix_job_tags_name_job_id_value", "job_tags", ["name", "job_id", "value"])
 
 
 def downgrade() -> None:

@@ -106,7 +106,7 @@ job_tags = Table(
     Column("value", Text, nullable=False),
 )
 """The tags of jobs, for lists; copied from `jobs.fold`."""
-Index("ix_job_tags_name_value_job_id", job_tags.c.name, job_tags.c.value, job_tags.c.job_id)
+Index("ix_job_tags_name_job_id_value", job_tags.c.name, job_tags.c.job_id, job_tags.c.value)
 
 removed_jobs = Table(
     "removed_jobs",
