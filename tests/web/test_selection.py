@@ -41,9 +41,7 @@ def test_selected_jobs_are_cancelled_after_a_preview(
     assert world.job(dev)["state"] not in {"stopping", "cancelled"}
 
 
-def test_malformed_selector_shows_the_reason(
-    world: SimulatedService, url: str, page: Page
-) -> None:
+def test_malformed_selector_shows_the_reason(world: SimulatedService, url: str, page: Page) -> None:
     submit(world, "alpha", "{team: nlp}")
     page.goto(f"{url}/?selector=a%3E3")
 
@@ -64,8 +62,8 @@ def test_filters_and_dialog_are_accessible(
     page.goto(url)
     page.get_by_role("button", name="Act on the selection").click()
     dialog = page.get_by_role("dialog", name="Act on the jobs of the filter")
-    dialog.get_by_label("Action").select_option("label")
-    dialog.get_by_label("Tags").fill("stage=dev")
+    dialog.get_by_label("Action", exact=True).select_option("label")
+    dialog.get_by_label("Tags", exact=True).fill("stage=dev")
     expect(dialog.get_by_role("button", name="Label 1 job")).to_be_enabled()
 
     assert violations(page) == []

@@ -11,9 +11,9 @@ import typer
 from holdfast.api.schemas.jobs import JobOut, LimitsOut, RemovalOut
 from holdfast.api.schemas.service import LauncherOut
 from holdfast.cli import output
-from holdfast.cli.fleet.bulk_actions import act_on_selection, is_selection
 from holdfast.cli.jobs import Envs, Force, Secrets, connect, envs_of, secret_of
 from holdfast.cli.output import AsJson
+from holdfast.cli.usage.bulk_actions import act_on_selection, is_selection
 from holdfast.cli.usage.job_argument import JobId, JobIds, MaybeJobId
 from holdfast.cli.usage.job_filters import ChosenJobs, chosen_jobs
 from holdfast.cli.usage.shared_options import Limits, all_limits, with_options

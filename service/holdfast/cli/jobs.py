@@ -27,9 +27,9 @@ from holdfast.cli import output
 from holdfast.cli.checkpoints import retention_failure
 from holdfast.cli.code_upload import Upload, check_yaml, code_of, folder_of
 from holdfast.cli.diagnostics import print_hints
-from holdfast.cli.fleet.bulk_actions import act_on_selection, is_selection
 from holdfast.cli.logs import follow_to_the_end
 from holdfast.cli.output import AsJson, money, steps, warn_stale_launchers
+from holdfast.cli.usage.bulk_actions import act_on_selection, is_selection
 from holdfast.cli.usage.job_argument import JobId, MaybeJobId
 from holdfast.cli.usage.job_filters import ChosenJobs, chosen_jobs, job_filters
 from holdfast.cli.usage.shared_options import Limits, submission_limits, with_options

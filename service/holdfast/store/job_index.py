@@ -20,7 +20,7 @@ _SPECIAL: Final = {"sqlite": ("*?[", "[{}]"), "postgresql": (".*+?^$()[]{}|\\", 
 
 def index_columns(job: Job) -> dict[str, Any]:
     """Columns of a job's row that lists filter by."""
-    return {"name": _stored(job.name), "engine": job.engine}
+    return {"name": _stored(job.name), "engine": job.engine, "sweep": job.sweep or None}
 
 
 def insert_tags(connection: Connection, job: Job) -> None:

@@ -41,6 +41,7 @@ from holdfast.store.billing.bills import BillRollups
 from holdfast.store.database import reading, writing
 from holdfast.store.journal import Journal
 from holdfast.store.outbox import Outbox
+from holdfast.store.sweeps import keep_cost
 from holdfast.store.tables.jobs import (
     job_events,
     job_secrets,
@@ -221,6 +222,7 @@ class Removals:
                 why = f"job {dependent} resumes from its checkpoints; wait until that has saved one, or keep the checkpoints"
                 raise _refusal(job.id, why)
             connection.execute(insert(removed_jobs).values(**row))
+            keep_cost(connection, job)
             connection.execute(delete(jobs).where(jobs.c.id == job.id))
             for table in _WITH_JOB:
                 connection.execute(delete(table).where(table.c.job_id == job.id))

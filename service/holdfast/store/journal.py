@@ -35,6 +35,7 @@ from holdfast.store.channels import insert_channels as put_channels
 from holdfast.store.database import reading, writing
 from holdfast.store.report_ingest import BatchResult, ReportBatch, ingest_batches
 from holdfast.store.secrets import insert_secrets as put_secrets
+from holdfast.store.sweeps import Sweeps, enforce_sweep
 from holdfast.store.tables.jobs import (
     job_events,
     jobs,
@@ -115,6 +116,11 @@ class Journal:
     def budgets(self) -> Budgets:
         """The budgets of projects and users."""
         return Budgets(self._engine, self._clock)
+
+    @property
+    def sweeps(self) -> Sweeps:
+        """The sweeps, and the turns and budgets of their jobs."""
+        return Sweeps(self._engine)
 
     def submit(
         self,
@@ -201,6 +207,7 @@ class Journal:
             return job
         with writing(self._engine) as connection:
             enforce_budgets(connection, job, events, self._clock.now())
+            enforce_sweep(connection, job, events, self._clock.now())
             after = event_log.record(connection, job, events, self._clock.now())
             if action:
                 self._audit(connection, action)
@@ -228,6 +235,7 @@ class Journal:
                     events = decide(job)
                     if events:
                         enforce_budgets(connection, job, events, now)
+                        enforce_sweep(connection, job, events, now)
                     after = event_log.record(connection, job, events, now)
                 except HoldfastError as error:
                     results[job_id] = error

@@ -1,1 +1,1 @@
-"""Commands for several jobs at once: actions on a selection, and sweeps."""
+"""Commands for sweeps."""

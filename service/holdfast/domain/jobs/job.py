@@ -81,6 +81,12 @@ class Job:
     """The type of its launcher."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Tags of the job file, as last changed."""
+    sweep: str = ""
+    """Id of the sweep that the job belongs to; empty without one."""
+    trial: int = 0
+    """Number of its combination in the sweep, from 1; 0 without a sweep."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """Values of the sweep's parameters; empty without a sweep."""
     min_nodes: int | None = None
     """Nodes with which training continues after a loss; None if it needs all."""
     submitted_at: datetime
@@ -114,6 +120,8 @@ class Job:
     pace: Pace = field(default_factory=Pace)
     launches_before_resume: int = 0
     """Launches before the last resume, and those that ended for a move."""
+    launched_at: datetime | None = None
+    """Time of the newest launch request; None before the first."""
     is_launched: bool = False
     """Whether nodes may exist or appear under the key of the newest launch."""
     attempt: int = 0

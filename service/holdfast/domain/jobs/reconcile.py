@@ -106,6 +106,8 @@ class ReconcileContext:
     """Whether the launcher's cancel gives the worker time to save. If not, the worker is asked to exit first."""
     planner: JobPlanner | None = None
     """Chooses the job's nodes; None if its launcher does."""
+    waits_for_turn: bool = False
+    """Whether a queued job is not launched yet, because others of its sweep run."""
 
 
 def decide(
@@ -218,6 +220,8 @@ def _without_launch(job: Job, now: datetime, context: ReconcileContext) -> Recon
         outcome = Outcome.FAILED if job.tripped else Outcome.CANCELLED
         return ReconcilePlan((Finished(at=now, outcome=outcome, detail=job.detail),))
     if context.planner and (job.plan is None or job.plan.capacity is None):
+        return ReconcilePlan()
+    if context.waits_for_turn and job.state is State.QUEUED:
         return ReconcilePlan()
     return _launch_again(job, now)
 

@@ -72,6 +72,7 @@ jobs = Table(
     ),
     Column("name", Text, doc="Copy from `fold`; NULL: an older version has inserted the row."),
     Column("engine", String(16), doc="Launcher, as in `watches`; NULL like `name`."),
+    Column("sweep", String(32), doc="Copy from `fold`; NULL without a sweep."),
 )
 _PAID: Final = (
     "last_month",
@@ -97,6 +98,8 @@ Index(
 )
 Index("ix_jobs_project_submitted_at_id", jobs.c.project, jobs.c.submitted_at, jobs.c.id)
 Index("ix_jobs_owner_submitted_at_id", jobs.c.owner, jobs.c.submitted_at, jobs.c.id)
+
+Index("ix_jobs_sweep_status_id", jobs.c.sweep, jobs.c.status, jobs.c.id)
 
 job_tags = Table(
     "job_tags",
