@@ -9,6 +9,7 @@ import pytest
 from holdfast.background.sweep_stopper import SweepStopper
 from holdfast.domain.metric_series import SeriesSegment
 from holdfast.store.metrics import MetricSeries
+from support.principals import FOREIGN, OWN, create_principals
 from support.simulated_service import JOB_FILE, SimulatedService
 
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -98,8 +99,6 @@ def test_budget_of_a_sweep_is_kept_to_the_cent(
     assert sum(bill["paid_micros"] for bill in bills) == ended["paid_micros"]
     [waits] = [t for t in ended["trials"] if t["state"] == "paused"][:1]
     assert f"the budget of sweep {made['id']}" in waits["detail"]
-    refused = world.http.post(f"/v1/jobs/{waits['job_id']}/resume", json={})
-    assert refused.status_code == 409
 
 
 @ON_SQLITE
@@ -111,6 +110,8 @@ def test_raised_budget_continues_a_sweep(world: SimulatedService) -> None:
     ended = run_out(world, made, most=1)
     ids = [trial["job_id"] for trial in ended["trials"] if trial["state"] == "paused"]
     assert ids
+    early = world.http.post(f"/v1/jobs/{ids[0]}/resume", json={})
+    assert (early.status_code, f"sweep {made['id']}" in early.json()["detail"]) == (409, True)
 
     changed = world.http.patch(f"/v1/sweeps/{made['id']}", json={"max_cost_usd": 100}).json()
     act = {"action": "resume", "selection": {"selector": f"sweep={made['id']}"}, "job_ids": ids}
@@ -165,6 +166,40 @@ def test_refused_job_leaves_no_sweep(world: SimulatedService) -> None:
     assert world.http.get("/v1/sweeps").json() == []
     assert low.status_code == 400
     assert low.json()["detail"].startswith("max_cost_usd: ")
+
+
+@ON_SQLITE
+@pytest.mark.parametrize(
+    ("who", "place", "shown", "changed", "result"),
+    [
+        ("member", OWN, 200, 200, "done"),
+        ("viewer", OWN, 200, 403, None),
+        ("member", FOREIGN, 404, 404, "refused"),
+    ],
+)
+def test_sweeps_and_actions_need_a_role_in_the_project(
+    world: SimulatedService, who: str, place: str, shown: int, changed: int, result: str | None
+) -> None:
+    principals = create_principals(world)
+    task = {"task": JOB_FILE, "project": place}
+    body = {"task": task, "params": {"a": ["1"]}}
+    made = principals.person("boss").post("/v1/sweeps", json=body).json()
+    path, act = (
+        f"/v1/sweeps/{made['id']}",
+        {"action": "cancel", "job_ids": [made["trials"][0]["job_id"]]},
+    )
+
+    with principals.person(who) as caller:
+        statuses = caller.get(path).status_code, caller.patch(path, json={}).status_code
+        listed = [one["id"] for one in caller.get("/v1/sweeps").json()]
+        acted = caller.post("/v1/jobs/actions", json=act)
+        again = caller.post("/v1/sweeps", json=body).status_code
+
+    assert statuses == (shown, changed)
+    assert listed == ([made["id"]] if shown == 200 else [])
+    assert acted.status_code == (200 if result else 403)
+    assert not result or acted.json()["jobs"][0]["result"] == result
+    assert again == {200: 201}.get(changed, changed)
 
 
 @ON_SQLITE

@@ -200,11 +200,7 @@ class Reconciler:
             raise
         # After the observation, so that a worker's last reports are known before its end.
         job = self._ingest_reports(job)
-        context = replace(
-            self._reconcile_context(job),
-            planner=await self._planner(job),
-            waits_for_turn=self._waits_for_turn(job),
-        )
+        context = replace(self._reconcile_context(job), planner=await self._planner(job))
         plan = decide(job, seen, self._clock.now(), context)
         job = self._journal.append(job, plan.record)
         match plan.effect:
@@ -326,6 +322,7 @@ class Reconciler:
             limits=spec.holdfast.limits,
             has_store=spec.holdfast.checkpoint is not None,
             budgets=(*self._budget_balances(job), *self._sweep_balances(job)),
+            waits_for_turn=self._waits_for_turn(job),
             saves_on_cancel=launcher is None or launcher.saves_on_cancel,
         )
 

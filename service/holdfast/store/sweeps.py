@@ -137,7 +137,7 @@ class Sweeps:
 
 
 def enforce_sweep(connection: Connection, job: Job, events: Sequence[Event], now: datetime) -> None:
-    """Reject a launch for which a sweep has no turn or no money, in the transaction that records it.
+    """Reject a launch for which a sweep has no turn or no money, in its transaction.
 
     Raises:
         StaleWrite: another job of the sweep was launched first.

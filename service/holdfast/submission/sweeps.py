@@ -41,7 +41,7 @@ def submit_sweep(
     key: str | None,
     requested: str,
 ) -> Sweep:
-    """Record a sweep and its jobs, or return the sweep of the same earlier request, with the jobs that it lacked.
+    """Record a sweep and its jobs, or complete the sweep of the same earlier request.
 
     Raises:
         BadRequest: the parameters are malformed, or too many.

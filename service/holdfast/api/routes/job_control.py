@@ -1,4 +1,4 @@
-"""Control of existing jobs: pause, resume, change limits, remove ended ones, and act on several."""
+"""Control of existing jobs: pause, resume, change limits, remove, and act on several."""
 
 from __future__ import annotations
 

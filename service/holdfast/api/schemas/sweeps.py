@@ -21,6 +21,14 @@ class StopRuleIn(Schema):
     )
 
 
+class StopRuleOut(Schema):
+    """The median rule of a sweep."""
+
+    metric: str
+    mode: str
+    grace_steps: int
+
+
 class SweepIn(Schema):
     """A job file with several values of its parameters."""
 
@@ -73,7 +81,7 @@ class SweepOut(Schema):
     states: dict[str, int] = Field(description="Number of jobs in each state.")
     parallel: int | None
     max_cost_usd: str | None
-    stop: StopRuleIn | None
+    stop: StopRuleOut | None
 
 
 class SweepDetailOut(SweepOut):

@@ -94,7 +94,7 @@ def _param(text: str) -> tuple[str, list[str]]:
     return name, values.split(",")
 
 
-sweeps_app = typer.Typer(help="List, compare and change sweeps.", no_args_is_help=True)
+sweeps_app = typer.Typer(help="Manage sweeps: list, compare and change them.", no_args_is_help=True)
 
 
 @sweeps_app.command("list")

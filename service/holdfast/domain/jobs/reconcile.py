@@ -131,7 +131,7 @@ def decide(
     if before is State.MOVING and job.state is State.QUEUED:
         seen = None
     over = seen is not None and seen.status is LaunchStatus.ENDED
-    if not over and (tripped := trip(job, context.limits, now, context.budgets)):
+    if not over and (tripped := trip(job, context.limits, now, _budgets(job, context))):
         events, job = [*events, tripped], advance(job, tripped)
     if not over and context.planner:
         for planned in plan_events(job, now, context.planner):
@@ -160,10 +160,15 @@ def decide_without_observation(job: Job, now: datetime, context: ReconcileContex
     Only cost and time guards can trip. A plan is recorded, and its move requested with the next observation: the worker continues on the
     nodes that it has.
     """
-    if tripped := trip_without_observation(job, context.limits, now, context.budgets):
+    if tripped := trip_without_observation(job, context.limits, now, _budgets(job, context)):
         return ReconcilePlan((tripped,))
     planned = replan(job, now, context.planner) if context.planner else None
     return ReconcilePlan((planned,) if planned else ())
+
+
+def _budgets(job: Job, context: ReconcileContext) -> tuple[BudgetLike, ...]:
+    """The budgets that may pause a job; none before its turn, since others may leave enough."""
+    return () if context.waits_for_turn and job.state is State.QUEUED else context.budgets
 
 
 def ms_until_decision(job: Job, now: datetime, context: ReconcileContext) -> int | None:

@@ -1,4 +1,7 @@
-"""Table of sweeps. Which jobs belong to a sweep is recorded in their events, and copied to `jobs.sweep`."""
+"""Table of sweeps.
+
+Which jobs belong to a sweep is recorded in their events, and copied to `jobs.sweep`.
+"""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from holdfast.api.routing import Router
 from holdfast.api.schemas.jobs import Amount
 from holdfast.api.schemas.sweeps import (
     StopRuleIn,
+    StopRuleOut,
     SweepChangesIn,
     SweepDetailOut,
     SweepIn,
@@ -91,7 +92,10 @@ def change_sweep(
     caller: TheCaller,
     actor: TheActor,
 ) -> SweepDetailOut:
-    """Change the maximum cost or the number of parallel jobs. Paused jobs stay paused until a resume."""
+    """Change the maximum cost or the number of parallel jobs.
+
+    Paused jobs stay paused until a resume.
+    """
     sweep = _allowed(services, caller, sweep_id, Action.STEER)
     changes: dict[str, Any] = {}
     if "parallel" in body.model_fields_set:
@@ -151,7 +155,7 @@ def _fields(sweep: Sweep) -> dict[str, Any]:
         "parallel": sweep.parallel,
         "max_cost_usd": None if most is None else f"{most / MICROS_PER_USD:.2f}",
         "stop": rule
-        and StopRuleIn(metric=rule.metric, mode=rule.mode.value, grace_steps=rule.grace_steps),
+        and StopRuleOut(metric=rule.metric, mode=rule.mode.value, grace_steps=rule.grace_steps),
     }
 
 
