@@ -110,9 +110,9 @@ address           POST /v1/jobs/{job_id}/nudge/{secret}
 ++++333+ ++++333+ PUT /v1/code/pieces/{digest}
 ++++333+ ++++333+ POST /v1/code/pieces
 ++++333+ ++++333+ POST /v1/code/trees
-++++333+ ++++333+ POST /v1/jobs/actions
-++++333+ ++++333+ POST /v1/sweeps
-++++333+ ++++333+ PATCH /v1/sweeps/{sweep_id}
+++++++3+ ++++++3+ POST /v1/jobs/actions
+++++++3+ ++++++3+ POST /v1/sweeps
+++++++3+ ++++++3+ PATCH /v1/sweeps/{sweep_id}
 ++++343+ ++444434 POST /v1/jobs
 ++++343+ ++444444 DELETE /v1/jobs/{job_id}
 ++++343+ ++444444 POST /v1/jobs/{job_id}/cancel
