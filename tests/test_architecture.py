@@ -44,6 +44,8 @@ THIN = {  # Module with fewer than `LEAST_LINES` lines: its reason.
     "holdfast/cli/wheelhouse.py": "one command, independent of service and jobs",
     "holdfast/client/credentials.py": "a format: the file of a login",
     "holdfast/client/event_stream.py": "a format: server-sent events",
+    "holdfast/client/sweeps.py": "contract: the routes of one resource",
+    "holdfast/store/tables/sweeps.py": "contract: the table of one subject",
     "holdfast/demo/history/users.py": "data of the demonstration",
     "holdfast/doctor/findings.py": "value types",
     "holdfast/domain/diagnostics/rank_presence.py": "one diagnosis",

@@ -17,7 +17,14 @@ from holdfast.store.tables.billing import (
     ledger_tags,
     ledgers,
 )
-from holdfast.store.tables.jobs import job_events, jobs, metric_points, report_marks, watches
+from holdfast.store.tables.jobs import (
+    job_events,
+    job_tags,
+    jobs,
+    metric_points,
+    report_marks,
+    watches,
+)
 from sqlalchemy import Connection, Engine, Table, delete, func, insert, select, text, update
 
 from reads import job_histories
@@ -28,7 +35,7 @@ LIVE: Final = 20
 """One in this many jobs is live."""
 NEVER: Final = datetime(2099, 1, 1, tzinfo=UTC)
 COPIED: Final = (
-    *(job_events, metric_points, report_marks, watches),
+    *(job_events, job_tags, metric_points, report_marks, watches),
     *(ledgers, ledger_tags, ledger_shares, ledger_placements, ledger_hours),
 )
 

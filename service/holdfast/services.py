@@ -92,6 +92,8 @@ class Services:
     """Resources of the service's machine that users' jobs may use."""
     uploads: Uploads | None = None
     """Code that clients uploaded; None: the service accepts none."""
+    max_sweep_jobs: int = 500
+    """Jobs that a sweep may have."""
     billing_rules: bool = True
     """Whether bills apply the rules of providers."""
     health: Callable[[], Sequence[LauncherHealth]] = tuple

@@ -71,6 +71,8 @@ address           POST /v1/jobs/{job_id}/nudge/{secret}
 ++++++++ ++++++++ POST /v1/render
 ++++++++ ++++++++ POST /v1/plans
 ++++++++ ++++++++ GET /v1/jobs
+++++++++ ++++++++ GET /v1/sweeps
+++++++++ ++++++++ GET /v1/sweeps/{sweep_id}
 ++++++++ ++++++++ GET /v1/stream
 ++++++++ ++++++++ GET /v1/costs
 ++++++++ ++++++++ GET /v1/preemptions
@@ -109,6 +111,9 @@ address           POST /v1/jobs/{job_id}/nudge/{secret}
 ++++333+ ++++333+ PUT /v1/code/pieces/{digest}
 ++++333+ ++++333+ POST /v1/code/pieces
 ++++333+ ++++333+ POST /v1/code/trees
+++++++3+ ++++++3+ POST /v1/jobs/actions
+++++++3+ ++++++3+ POST /v1/sweeps
+++++++3+ ++++++3+ PATCH /v1/sweeps/{sweep_id}
 ++++343+ ++444434 POST /v1/jobs
 ++++343+ ++444444 DELETE /v1/jobs/{job_id}
 ++++343+ ++444444 POST /v1/jobs/{job_id}/cancel
@@ -333,6 +338,11 @@ def test_lists_omit_projects_of_others(principals: Principals) -> None:
     principals.world.http.put(f"/v1/budgets/project/{FOREIGN}", json={"monthly_usd": 500})
     principals.world.take_node(principals.foreign, notice_s=None)
     principals.world.pass_time(2)
+    task = {"task": JOB_FILE, "project": FOREIGN}
+    sweep = principals.person("boss").post(
+        "/v1/sweeps", json={"task": task, "params": {"a": ["1"]}}
+    )
+    assert sweep.status_code == 201
     everything = {path: principals.person("boss").get(path).text for path in LISTS}
 
     for who in ("lead", "member", "viewer", "outsider", "reader", "confined"):

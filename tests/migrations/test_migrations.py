@@ -9,6 +9,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from holdfast.domain.jobfile.spec import Engine as Kind
+from holdfast.domain.jobs.selection import JobFilter
 from holdfast.store.database import (
     downgrade,
     newest_revision,
@@ -111,7 +112,12 @@ def test_jobs_and_tokens_from_before_users_remain_valid(engine: Engine, clock: F
     token = keyring.find("hf_t1_hush")
     assert token is not None
     assert (token.user, token.refusal(clock.now())) == (None, "")
-    assert [job.id for job in Queries(engine).jobs(limit=9, projects=["default"]).jobs] == ["old"]
+    assert [
+        job.id
+        for job in Queries(engine)
+        .jobs(limit=9, where=JobFilter(projects=frozenset({"default"})))
+        .jobs
+    ] == ["old"]
     assert [project.name for project in Users(engine, clock).projects()] == ["default"]
 
 

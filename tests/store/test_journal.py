@@ -10,6 +10,7 @@ from threading import Barrier
 import pytest
 from holdfast.domain.events import CancelRequested, Event
 from holdfast.domain.jobs.lifecycle import fold
+from holdfast.domain.jobs.selection import JobFilter
 from holdfast.errors import IdempotencyMismatch, IllegalTransition, NotFound, StaleWrite
 from holdfast.store.ids import made_at, new_job_id
 from holdfast.store.journal import Journal, SubmissionRequest
@@ -143,7 +144,7 @@ def test_corrupt_cached_row_is_rebuilt_from_the_log(journal: Journal, engine: En
     rebuilt = journal.rebuild("job-1")
 
     assert rebuilt == true == journal.read("job-1")
-    assert Queries(engine).jobs(limit=5, statuses=["starting"]).jobs == (true,)
+    assert Queries(engine).jobs(limit=5, where=JobFilter(statuses=("starting",))).jobs == (true,)
 
 
 # Submitting

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from holdfast.domain.events import Outcome
+from holdfast.domain.events import Outcome, TagsChanged
+from holdfast.domain.jobfile.spec import Engine as LauncherType
+from holdfast.domain.jobs.selection import JobFilter, parse_selector
 from holdfast.errors import BadRequest
 from holdfast.store.journal import Journal
 from holdfast.store.leases import LeaseTable
 from holdfast.store.queries import LastObservation, Queries
+from holdfast.store.tables.jobs import job_tags, jobs
 from holdfast_worker.protocol.reports import Report, ReportKind
-from sqlalchemy import Engine
+from sqlalchemy import Engine, delete, update
 from support.events import at, finished, launched, ready, replaced, submitted, training
 from support.fakes import FixedClock
 
@@ -30,10 +33,11 @@ def queries(engine: Engine, clock: FixedClock) -> Queries:
 
 def ids(queries: Queries, *, limit: int, statuses: tuple[str, ...] = ()) -> list[list[str]]:
     """All pages, each as the ids of its jobs."""
-    page = queries.jobs(limit=limit, statuses=statuses)
+    where = JobFilter(statuses=statuses)
+    page = queries.jobs(limit=limit, where=where)
     pages = [[job.id for job in page.jobs]]
     while page.next is not None:
-        page = queries.jobs(limit=limit, statuses=statuses, after=page.next)
+        page = queries.jobs(limit=limit, where=where, after=page.next)
         pages.append([job.id for job in page.jobs])
     return pages
 
@@ -71,7 +75,7 @@ def test_a_text_is_found_in_any_case_whatever_the_database(
     for number, name in enumerate(("Straße Müller", "MÜLLER [1]*]^")):
         journal.submit(f"job-{number}", replace(submitted(number), name=name))
 
-    page = Queries(engine).jobs(limit=9, find=text)
+    page = Queries(engine).jobs(limit=9, where=JobFilter(find=text))
 
     assert [job.id for job in page.jobs] == found
 
@@ -170,3 +174,48 @@ def test_newest_runtime_metrics_are_those_of_jobs_in_training(
 
     newest = [reading.values["holdfast/loading"] for reading in Queries(engine).readings().values()]
     assert sorted(newest) == [0.4, 0.6]
+
+
+TAGGED = ({"team": "nlp", "stage": "dev"}, {"team": "nlp"}, {"team": "vision", "stage": "prod"}, {})
+
+
+@pytest.mark.parametrize(
+    ("selector", "found"),
+    [
+        ("team=nlp", [1, 0]),
+        ("team==nlp,stage!=dev", [1]),
+        ("stage!=dev", [3, 2, 1]),
+        ("stage", [2, 0]),
+        ("!stage", [3, 1]),
+        ("team in (vision, nlp),stage notin (dev)", [2, 1]),
+        ("team=nlp' OR 1", []),
+    ],
+)
+def test_jobs_are_selected_by_their_tags(
+    engine: Engine, clock: FixedClock, selector: str, found: list[int]
+) -> None:
+    journal = Journal(engine, clock)
+    for number, tags in enumerate(TAGGED):
+        journal.submit(f"job-{number}", submitted(number, tags=tags))
+
+    page = Queries(engine).jobs(limit=9, where=JobFilter(tags=parse_selector(selector)))
+
+    assert [job.id for job in page.jobs] == [f"job-{number}" for number in found]
+
+
+def test_changed_tags_and_rebuilt_rows_are_found(engine: Engine, clock: FixedClock) -> None:
+    """A row that an older version inserted has neither name nor tags in columns."""
+    journal, queries = Journal(engine, clock), Queries(engine)
+    job = journal.submit("job-1", submitted(tags={"team": "nlp"}))
+    nlp, vision = (JobFilter(tags=parse_selector(f"team={team}")) for team in ("nlp", "vision"))
+
+    job = journal.append(job, [TagsChanged(at=at(5), tags={"team": "vision"})])
+    assert (queries.jobs(limit=9, where=nlp).jobs, queries.jobs(limit=9, where=vision).jobs) == ((), (job,))  # fmt: skip
+    with engine.begin() as connection:
+        connection.execute(update(jobs).values(name=None, engine=None))
+        connection.execute(delete(job_tags))
+    assert journal.rebuild_stale() == 1
+
+    local = JobFilter(launchers=(LauncherType.LOCAL,), find="TINY", tags=vision.tags)
+    assert queries.jobs(limit=9, where=local).jobs == (job,)
+    assert queries.jobs(limit=9, where=JobFilter(launchers=(LauncherType.SLURM,))).jobs == ()

@@ -56,18 +56,22 @@ export interface JobFilter {
   project?: string
   /** name=value, or a name alone; jobs must have all of them. */
   tags?: string[]
+  /** A condition on tags, such as team=nlp,stage!=dev. */
+  selector?: string
+  owner?: string
+  launcher?: string
 }
 
 /** The API's page size limit. */
 const JOBS_AT_ONCE = 200
 
 /** Jobs, newest first, page by page. */
-export const useJobs = ({ statuses, find = '', project = '', tags = [] }: JobFilter) =>
+export const useJobs = ({ statuses, tags = [], ...rest }: JobFilter) =>
   useInfiniteQuery({
-    queryKey: ['all', 'jobs', statuses, find, project, tags],
+    queryKey: ['all', 'jobs', statuses, tags, rest],
     initialPageParam: null as string | null,
     queryFn: ({ pageParam, signal }) =>
-      get<JobPage>(withQuery('/v1/jobs', { status: statuses, find, project, tag: tags, limit: JOBS_AT_ONCE, cursor: pageParam }), signal),
+      get<JobPage>(withQuery('/v1/jobs', { status: statuses, tag: tags, ...rest, limit: JOBS_AT_ONCE, cursor: pageParam }), signal),
     getNextPageParam: (page) => page.next,
     refetchInterval: STEPS_MS,
     placeholderData: keepPreviousData,

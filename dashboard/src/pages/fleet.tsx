@@ -3,7 +3,7 @@
 import { useEffect, useState } from 'react'
 import { Link, useLocation, useSearchParams } from 'react-router'
 import { useAttempts, useCosts, useJobs, usePreemptions, useProjects, type Jobs } from '../api/queries'
-import type { Cost, Job } from '../api/types'
+import type { Cost, Job, JobSelection } from '../api/types'
 import { extentOf, lanesOf } from '../charts/attempt-lanes'
 import { Miniature } from '../charts/swimlane'
 import { count, duration, exactMoney, many, measured, money, share } from '../format'
@@ -16,6 +16,7 @@ import { LIVE_STATES, ENDED_STATES } from '../phases'
 import { CostPanel } from './fleet-costs'
 import { NeedsYou } from './needs-you'
 import { Formula } from './job/cost'
+import { SelectionActions } from './selection'
 
 /** Periods of the totals; 30d by default. */
 const SPANS = ['7d', '30d', '90d', '365d']
@@ -31,14 +32,30 @@ export function useSpan(): string {
 /** Address parameter of the tag filter; `tag` is the one that costs are grouped by. */
 const TAGGED = 'tagged'
 
+/** The other parameters of the filter, with their names in the API. */
+const NAMED = ['find', 'project', 'selector', 'owner', 'launcher'] as const
+
+function filterOf(params: URLSearchParams) {
+  const named = Object.fromEntries(NAMED.map((name) => [name, params.get(name) ?? ''])) as Record<(typeof NAMED)[number], string>
+  return { ...named, tags: params.getAll(TAGGED) }
+}
+
+/** The jobs of the filter, as an action names them. */
+function selectionOf(params: URLSearchParams): JobSelection {
+  const { tags, launcher, ...named } = filterOf(params)
+  const state = params.get('state')
+  const given = Object.fromEntries(Object.entries(named).filter(([, value]) => value !== ''))
+  return { ...given, ...(tags.length > 0 && { tag: tags }), ...(launcher && { launcher: [launcher] }), ...(state && { status: [state] }) }
+}
+
 export function FleetPage() {
   const [params] = useSearchParams()
-  const filter = { find: params.get('find') ?? '', project: params.get('project') ?? '', tags: params.getAll(TAGGED) }
+  const filter = filterOf(params)
   const live = useJobs({ statuses: LIVE_STATES, ...filter })
   const over = useJobs({ statuses: ENDED_STATES, ...filter })
   const since = useSpan()
   const costs = useCosts('day', since)
-  const is_filtered = filter.find !== '' || filter.project !== '' || filter.tags.length > 0
+  const is_filtered = filter.tags.length > 0 || NAMED.some((name) => filter[name] !== '')
   const is_first_run = !is_filtered && live.data?.total === 0 && over.data?.total === 0
   const jobs = [...(live.data?.jobs ?? []), ...(over.data?.jobs ?? [])]
   const none = (text: string) => <p>{filter.tags.length > 0 ? 'No job has all of these tags.' : is_filtered ? 'No job matches.' : text}</p>
@@ -55,7 +72,7 @@ export function FleetPage() {
         <>
           <Totals live={live.data ?? null} costs={costs} since={since} />
           <NeedsYou jobs={jobs} />
-          <Filter />
+          <div className="row"><Filter /><SelectionActions selection={selectionOf(params)} /></div>
           <Panel title="Active" query={listed} height="tall" aside={<div className="row"><StateFilter state={state ?? ''} /><small>{listSize(listed)}</small></div>}
             empty={({ total }) => (total === 0 ? (state ? <p>No job is {state}.</p> : none('No active jobs. Submit one with holdfast submit job.yaml.')) : null)}>
             {({ jobs }) => <Table name="active" caption="Active jobs" columns={RUNNING} rows={jobs} keyOf={(job) => job.id} foot={<More jobs={listed} />} />}
@@ -122,25 +139,46 @@ function Tags() {
   )
 }
 
+const LAUNCHERS = ['local', 'slurm', 'skypilot']
+
+/** A text that takes effect a moment after the last letter, and follows the address. */
+function useTyped(value: string, put: (value: string) => void): [string, (value: string) => void] {
+  const [typed, setTyped] = useState(value)
+  const [followed, setFollowed] = useState(value)
+  // The address changed by a link or by the browser's back button.
+  if (value !== followed) {
+    setFollowed(value)
+    setTyped(value)
+  }
+  useEffect(() => {
+    if (typed === value) return
+    const timer = window.setTimeout(() => put(typed), TYPING_MS)
+    return () => window.clearTimeout(timer)
+  })
+  return [typed, setTyped]
+}
+
+/** A filter whose text is committed with Enter or by leaving the field: half a selector is an error. */
+function Words({ name, label, placeholder, put }: { name: string; label: string; placeholder: string; put: (name: string, value: string) => void }) {
+  const [params] = useSearchParams()
+  const value = params.get(name) ?? ''
+  const commit = (input: HTMLInputElement) => put(name, input.value.trim())
+  return (
+    <label className="row">
+      {label}
+      <input key={value} defaultValue={value} placeholder={placeholder} autoComplete="off" maxLength={400} onBlur={(event) => commit(event.target)} onKeyDown={(event) => event.key === 'Enter' && commit(event.currentTarget)} />
+    </label>
+  )
+}
+
 /** The filter of both job tables. The service applies it, so that it also finds jobs beyond the loaded ones. */
 function Filter() {
   const [params, setParams] = useSearchParams()
   const projects = useProjects()
   const find = params.get('find') ?? ''
-  const [typed, setTyped] = useState(find)
-  const [followed, setFollowed] = useState(find)
-  // The address changed by a link or by the browser's back button.
-  if (find !== followed) {
-    setFollowed(find)
-    setTyped(find)
-  }
   const put = (name: string, value: string) =>
     setParams((now) => (value ? now.set(name, value) : now.delete(name), now), { replace: true })
-  useEffect(() => {
-    if (typed === find) return
-    const timer = window.setTimeout(() => put('find', typed), TYPING_MS)
-    return () => window.clearTimeout(timer)
-  })
+  const [typed, setTyped] = useTyped(find, (value) => put('find', value))
   return (
     <form role="search" className="row" aria-label="Filter jobs" onSubmit={(event) => event.preventDefault()}>
       <input type="search" aria-label="Find jobs" placeholder="Find jobs by name or id" value={typed} maxLength={200} onChange={(event) => setTyped(event.target.value)} />
@@ -153,6 +191,15 @@ function Filter() {
           </select>
         </label>
       )}
+      <label className="row">
+        Launcher
+        <select value={params.get('launcher') ?? ''} onChange={(event) => put('launcher', event.target.value)}>
+          <option value="">all</option>
+          {LAUNCHERS.map((name) => <option key={name}>{name}</option>)}
+        </select>
+      </label>
+      <Words name="owner" label="Owner" placeholder="all" put={put} />
+      <Words name="selector" label="Tags match" placeholder="team=nlp,stage!=dev" put={put} />
       <Tags />
     </form>
   )

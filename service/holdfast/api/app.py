@@ -40,6 +40,7 @@ from holdfast.api.routes import (
     traces,
     workers,
 )
+from holdfast.api.routes.fleet import sweeps
 from holdfast.api.routing import Route
 from holdfast.api.schemas.service import HealthOut, Problem
 from holdfast.errors import StoreUnavailable, Unavailable
@@ -51,6 +52,8 @@ _OF_JOBS = (
     code_uploads.router,
     jobs.render_router,
     job_control.control_router,
+    job_control.actions_router,
+    sweeps.router,
     jobs.clones_router,
     job_control.removals_router,
 )

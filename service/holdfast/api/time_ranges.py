@@ -72,7 +72,15 @@ def _time_range(
         str | None, Query(max_length=32, description="Last day in UTC, in the format of `since`.")
     ] = None,
 ) -> TimeRange:
-    now = services.clock.now()
+    return time_range(since, until, services.clock.now())
+
+
+def time_range(since: str | None, until: str | None, now: datetime) -> TimeRange:
+    """Parse a range of days.
+
+    Raises:
+        BadRequest: one of them is no day, or they are in the wrong order.
+    """
     window = TimeRange(day("since", since, now), day("until", until, now))
     if window.since and window.until and window.since > window.until:
         raise BadRequest(f"until: {window.until} is before since, {window.since}; swap the two")

@@ -9,6 +9,7 @@ from typing import Final
 
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.jobs.job import Job
+from holdfast.domain.jobs.selection import JobFilter
 from holdfast.domain.jobs.transitions import WITH_NODES
 from holdfast.errors import StoreUnavailable
 from holdfast.ports import CopiesLogs, Launcher
@@ -60,7 +61,9 @@ class LogCopier:
     def _jobs_with_nodes(self) -> Iterator[Job]:
         after = None
         while True:
-            page = self._queries.jobs(limit=PAGE_SIZE, statuses=WITH_NODES, after=after)
+            page = self._queries.jobs(
+                limit=PAGE_SIZE, after=after, where=JobFilter(statuses=WITH_NODES)
+            )
             yield from (job for job in page.jobs if job.placed)
             if (after := page.next) is None:
                 return

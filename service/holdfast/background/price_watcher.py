@@ -17,6 +17,7 @@ from holdfast.domain.attempts import Attempt, collect_attempts
 from holdfast.domain.billing.group_bill import group_stays
 from holdfast.domain.events import PriceChanged
 from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.selection import JobFilter
 from holdfast.domain.pricing.price_history import price_changes, price_query
 from holdfast.domain.pricing.quotes import PricePoint, PriceQuery
 from holdfast.errors import StaleWrite, StoreUnavailable
@@ -98,7 +99,9 @@ class PriceWatcher:
     def _live_jobs(self) -> Iterator[Job]:
         after = None
         while True:
-            page = self._queries.jobs(limit=PAGE_SIZE, statuses=LIVE_STATES, after=after)
+            page = self._queries.jobs(
+                limit=PAGE_SIZE, after=after, where=JobFilter(statuses=LIVE_STATES)
+            )
             yield from page.jobs
             if (after := page.next) is None:
                 return

@@ -25,6 +25,8 @@ from holdfast.errors import HoldfastError, NotInstalled
 GROUPS: Final = {
     "Jobs": {
         "submit": "jobs.submit",
+        "sweep": "fleet.sweeps.sweep",
+        "sweeps": "fleet.sweeps.sweeps_app",
         "ps": "jobs.ps",
         "show": "jobs.show",
         "logs": "logs.logs",
@@ -37,6 +39,7 @@ GROUPS: Final = {
         "resume": "job_control.resume",
         "limits": "job_control.limits",
         "retry": "job_control.retry",
+        "label": "usage.bulk_actions.label",
         "clone": "job_control.clone",
         "preempt": "jobs.preempt",
         "rm": "job_control.rm",

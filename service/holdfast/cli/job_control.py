@@ -12,7 +12,9 @@ from holdfast.api.schemas.jobs import JobOut, LimitsOut, RemovalOut
 from holdfast.cli import output
 from holdfast.cli.jobs import Envs, Force, Secrets, connect, envs_of, secret_of
 from holdfast.cli.output import AsJson
-from holdfast.cli.usage.job_argument import JobId, JobIds
+from holdfast.cli.usage.bulk_actions import act_on_selection, is_selection
+from holdfast.cli.usage.job_argument import JobId, JobIds, MaybeJobId
+from holdfast.cli.usage.job_filters import ChosenJobs, chosen_jobs
 from holdfast.cli.usage.shared_options import Limits, all_limits, with_options
 from holdfast.client import Client
 from holdfast.errors import BadRequest
@@ -49,8 +51,17 @@ def clone(job_id: JobId, *, changes: Changes, as_json: AsJson = False) -> None:
 
 
 @with_options("changes", _job_changes)
-def retry(job_id: JobId, *, changes: Changes, as_json: AsJson = False) -> None:
-    """Submit a job that failed or was cancelled again, from its newest checkpoint."""
+@with_options("chosen", chosen_jobs)
+def retry(
+    job_id: MaybeJobId = None, *, chosen: ChosenJobs, changes: Changes, as_json: AsJson = False
+) -> None:
+    """Submit a failed or cancelled job again from its newest checkpoint, or a selection."""
+    if is_selection(job_id, chosen):
+        if changes:
+            raise BadRequest("a copy can differ from one job at a time; name the job")
+        act_on_selection("retry", chosen, as_json=as_json)
+        return
+    assert job_id is not None
     with connect() as client:
         job = client.jobs.retry(job_id, changes, idempotency_key=secrets.token_hex(16))
         step = client.jobs.get(job_id).last_checkpoint_step
@@ -64,30 +75,45 @@ def _print_copy(job: JobOut, more: str = "", *, as_json: bool) -> None:
         output.console.print(f'Submitted job {job.id} "{job.name}"{more}', markup=False)
 
 
+@with_options("chosen", chosen_jobs)
 def pause(
-    job_id: JobId,
+    job_id: MaybeJobId = None,
+    *,
+    chosen: ChosenJobs,
     reason: Annotated[
         str, typer.Option("--reason", help="Reason, shown in the job's history.")
     ] = "paused on request",
     as_json: AsJson = False,
 ) -> None:
-    """Pause a job: save a checkpoint and release its nodes until it is resumed."""
+    """Pause a job, or those that options select: save, and release the nodes until a resume."""
+    if is_selection(job_id, chosen):
+        act_on_selection("pause", chosen, reason=reason, as_json=as_json)
+        return
+    assert job_id is not None
     with Client.from_settings(read_settings()) as client:
         job = client.jobs.pause(job_id, reason)
     _print_job(job, as_json)
 
 
 @with_options("limits", all_limits)
+@with_options("chosen", chosen_jobs)
 def resume(
-    job_id: JobId,
+    job_id: MaybeJobId = None,
     *,
+    chosen: ChosenJobs,
     limits: Limits,
     reason: Annotated[
         str, typer.Option("--reason", help="Reason, shown in the job's history.")
     ] = "resumed on request",
     as_json: AsJson = False,
 ) -> None:
-    """Resume a paused job from its newest checkpoint, with changed limits if given."""
+    """Resume a paused job, with changed limits if given, or those that options select."""
+    if is_selection(job_id, chosen):
+        if limits:
+            raise BadRequest("limits change for one job at a time; name the job")
+        act_on_selection("resume", chosen, reason=reason, as_json=as_json)
+        return
+    assert job_id is not None
     with Client.from_settings(read_settings()) as client:
         job = client.jobs.resume(job_id, reason, limits)
     _print_job(job, as_json)

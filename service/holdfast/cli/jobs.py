@@ -20,6 +20,7 @@ from holdfast.api.schemas.jobs import (
     RenderTaskIn,
     TaskIn,
 )
+from holdfast.api.schemas.selections import SelectionIn
 from holdfast.api.schemas.throughput import ThroughputOut
 from holdfast.cli import output
 from holdfast.cli.checkpoints import retention_failure
@@ -27,8 +28,10 @@ from holdfast.cli.code_upload import Upload, code_of
 from holdfast.cli.diagnostics import print_hints
 from holdfast.cli.logs import follow_to_the_end
 from holdfast.cli.metrics import ends_in, per_second, speed_rows, throughput
-from holdfast.cli.output import STATES, AsJson, money, steps, warn_stale_launchers
-from holdfast.cli.usage.job_argument import JobId
+from holdfast.cli.output import AsJson, money, steps, warn_stale_launchers
+from holdfast.cli.usage.bulk_actions import act_on_selection, is_selection
+from holdfast.cli.usage.job_argument import JobId, MaybeJobId
+from holdfast.cli.usage.job_filters import ChosenJobs, chosen_jobs, job_filters
 from holdfast.cli.usage.shared_options import Limits, submission_limits, with_options
 from holdfast.client import Client, Refused
 from holdfast.client.credentials import Credentials
@@ -155,46 +158,29 @@ def _estimated_place(estimate: LaunchEstimateOut | NodesEstimateOut) -> list[str
     return [where, f"{_estimated_nodes(estimate)} {kind}{price}"]
 
 
+@with_options("filters", job_filters)
 def ps(
     *,
-    status: Annotated[
-        list[str] | None, typer.Option("--status", "-s", help="Only this state; repeatable.")
-    ] = None,
-    project: Annotated[
-        str | None, typer.Option("--project", "-p", help="Only this project.")
-    ] = None,
-    find: Annotated[
-        str | None, typer.Option("--find", help="Only jobs with this text in their name or id.")
-    ] = None,
-    owner: Annotated[str | None, typer.Option("--owner", help="Only this user.")] = None,
-    tag: Annotated[
-        list[str] | None,
-        typer.Option("--tag", "-t", help="Only with this tag, K=V or K alone; repeatable."),
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", help="Submitted on or after this day: 2026-03-01, 30d.")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", help="Submitted on or before this day.")
-    ] = None,
+    filters: SelectionIn | None,
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=200, help="Maximum number of jobs.")
     ] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
-    if wrong := [word for word in status or [] if word not in STATES]:
-        raise BadRequest(f"--status {wrong[0]}: must be one of {', '.join(STATES)}")
+    asked = filters or SelectionIn()
     with connect() as client:
         page = client.jobs.page(
-            statuses=status or [],
+            statuses=asked.status,
             limit=limit,
-            project=project,
-            text=find,
-            owner=owner,
-            tags=tag or [],
-            since=since,
-            until=until,
+            project=asked.project,
+            text=asked.find,
+            owner=asked.owner,
+            tags=asked.tag,
+            since=asked.since,
+            until=asked.until,
+            selector=asked.selector,
+            launchers=asked.launcher,
         )
         if not as_json:
             warn_stale_launchers(client)
@@ -202,10 +188,9 @@ def ps(
         output.print_json(page.jobs)
         return
     if not page.jobs:
-        filters = (status, project, find, owner, tag, since, until)
         output.echo(
             "no jobs match these options"
-            if any(filters)
+            if filters
             else "no jobs; submit one with: holdfast submit FILE"
         )
         return
@@ -262,14 +247,21 @@ def show(job_id: JobId, as_json: AsJson = False) -> None:
         print_hints(found)
 
 
+@with_options("chosen", chosen_jobs)
 def cancel(
-    job_id: JobId,
+    job_id: MaybeJobId = None,
+    *,
+    chosen: ChosenJobs,
     reason: Annotated[
         str, typer.Option("--reason", help="Reason, shown in the job's history.")
     ] = "cancelled on request",
     as_json: AsJson = False,
 ) -> None:
-    """Cancel a job; its worker saves a last checkpoint first if possible."""
+    """Cancel a job, or those that options select; workers save a last checkpoint if possible."""
+    if is_selection(job_id, chosen):
+        act_on_selection("cancel", chosen, reason=reason, as_json=as_json)
+        return
+    assert job_id is not None
     with connect() as client:
         job = client.jobs.cancel(job_id, reason)
     if as_json:

@@ -27,6 +27,7 @@ from holdfast.api.schemas.jobs import (
     TaskIn,
 )
 from holdfast.api.schemas.plans import JobPlanOut
+from holdfast.api.schemas.selections import JobActionIn, JobActionsOut
 from holdfast.client.calls import (
     AsyncResource,
     Call,
@@ -73,6 +74,9 @@ class JobFilters(TypedDict, total=False):
     since: str | None
     """First day of submission, such as 2026-03-01 or 30d."""
     until: str | None
+    selector: str | None
+    """Conditions on tags, such as team=nlp,stage!=dev."""
+    launchers: Sequence[str]
 
 
 class JobCalls:
@@ -106,6 +110,13 @@ class JobCalls:
         """Yield jobs, newest first, of one project or of all of the caller's projects."""
         params = {"limit": MAX_PAGE, **_filter_params(filters)}
         return paged(JobPage, "/v1/jobs", params, lambda page: page.jobs)
+
+    @endpoint
+    def act(self, asked: JobActionIn, idempotency_key: str | None = None) -> Call[JobActionsOut]:
+        """Preview an action on several jobs, or carry it out; one result for each job."""
+        body = asked.model_dump(mode="json", exclude_unset=True)
+        headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
+        return json_call(JobActionsOut, "POST", "/v1/jobs/actions", json=body, headers=headers)
 
     @endpoint
     def cancel(self, job_id: str, reason: str = "cancelled on request") -> Call[JobOut]:
@@ -376,7 +387,7 @@ def _named(text: str, found: Sequence[JobOut]) -> str:
 
 
 def _filter_params(filters: JobFilters) -> dict[str, Any]:
-    names = {"text": "find", "statuses": "status", "tags": "tag"}
+    names = {"text": "find", "statuses": "status", "tags": "tag", "launchers": "launcher"}
     return {names.get(name, name): value for name, value in filters.items() if value}
 
 

@@ -20,6 +20,7 @@ from holdfast.client.identity import AsyncIdentityClient, IdentityClient
 from holdfast.client.jobs import AsyncJobsClient, JobsClient
 from holdfast.client.market import AsyncMarketClient, MarketClient
 from holdfast.client.notifications import AsyncChannelsClient, ChannelsClient
+from holdfast.client.sweeps import AsyncSweepsClient, SweepsClient
 
 
 class ServiceCalls:
@@ -60,6 +61,8 @@ class ClientResources:
     def __init__(self, client: BlockingCaller) -> None:
         self.jobs = JobsClient(client)
         """Submit, find, control and wait for jobs."""
+        self.sweeps = SweepsClient(client)
+        """Jobs of one file with several values of its parameters."""
         self.diagnostics = DiagnosticsClient(client)
         """Hints, comparisons, log search and metrics."""
         self.billing = BillingClient(client)
@@ -82,6 +85,8 @@ class AsyncClientResources:
 
     def __init__(self, client: AsyncCaller) -> None:
         self.jobs = AsyncJobsClient(client)
+        self.sweeps = AsyncSweepsClient(client)
+        """Jobs of one file with several values of its parameters."""
         self.diagnostics = AsyncDiagnosticsClient(client)
         self.billing = AsyncBillingClient(client)
         self.market = AsyncMarketClient(client)

@@ -30,6 +30,7 @@ from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.lifecycle import advance
 from holdfast.domain.jobs.moves import JobPlanner
 from holdfast.domain.jobs.reconcile import Effect, ReconcileContext, decide, ms_until_decision
+from holdfast.domain.sweeps.sweep import SweepBalance
 from holdfast.errors import (
     BadJobFile,
     BadReport,
@@ -64,6 +65,10 @@ up the fleet's jobs for each job; a higher value misses the cost of new nodes.""
 JOB_COUNT_TTL_S: Final = 5.0
 """Seconds for which the number of polled jobs is cached. A lower value counts more often; a
 higher value polls a fleet that has just grown too often."""
+
+TURN_POLL_S: Final = 10.0
+"""Seconds between two polls of a job that waits for its turn in a sweep. A lower value reads more; a higher value
+delays the job if the end of another one was missed."""
 
 CONCURRENT_SOURCES: Final = frozenset({Source.WORKER, Source.JANITOR})
 """Sources that may write to a job during an observation of its launcher without invalidating
@@ -137,6 +142,7 @@ class Reconciler:
         self._spec = functools.lru_cache(SPEC_CACHE_SIZE)(self._read_spec)
         self._job_counts: dict[Engine, tuple[datetime, int]] = {}
         self._balances: dict[tuple[str, str], tuple[datetime, tuple[BudgetBalance, ...]]] = {}
+        self._sweeps: dict[str, SweepBalance] = {}
         self._logged: dict[str, str] = {}
         """Last logged poll error, by job."""
         self.orphan_cleaner = OrphanCleaner(journal=journal, launchers=launchers, clock=clock)
@@ -205,6 +211,10 @@ class Reconciler:
             case None:
                 pass
         return job
+
+    def _waits_for_turn(self, job: Job) -> bool:
+        is_next = job.sweep and job.state is State.QUEUED
+        return bool(is_next) and self._journal.sweeps.waits_for_turn(job)
 
     async def _planner(self, job: Job) -> JobPlanner | None:
         """The planner of a job over the market of this moment, for which clouds may be asked."""
@@ -311,7 +321,8 @@ class Reconciler:
         return ReconcileContext(
             limits=spec.holdfast.limits,
             has_store=spec.holdfast.checkpoint is not None,
-            budgets=self._budget_balances(job),
+            budgets=(*self._budget_balances(job), *self._sweep_balances(job)),
+            waits_for_turn=self._waits_for_turn(job),
             saves_on_cancel=launcher is None or launcher.saves_on_cancel,
         )
 
@@ -344,6 +355,20 @@ class Reconciler:
         self._balances[job.project, job.owner] = now, balances
         return balances
 
+    def _sweep_balances(self, job: Job) -> tuple[SweepBalance, ...]:
+        """The balance of the job's sweep, cached like those of budgets; empty without a sweep."""
+        if not job.sweep:
+            return ()
+        now = self._clock.now()
+        known = self._sweeps.get(job.sweep)
+        if (
+            known is None
+            or known.at + timedelta(seconds=BALANCE_TTL_S) <= now
+            or known.of_job(job).blocks_jobs(now, job.micros_per_hour)
+        ):
+            known = self._sweeps[job.sweep] = self._journal.sweeps.balance(job.sweep, now)
+        return (known.of_job(job),)
+
     def _launcher(self, engine: Engine) -> Launcher:
         if engine not in self._launchers:
             raise LauncherUnreachable(
@@ -365,6 +390,7 @@ class Reconciler:
             except (StaleWrite, BudgetSpent):
                 # The job or its budget changed after the observation: poll again at once.
                 self._balances.clear()
+                self._sweeps.clear()
                 self._leases.make_due(job_id, self._clock.now())
                 return
             except LauncherUnreachable as error:
@@ -373,6 +399,9 @@ class Reconciler:
                 job = self._journal.read(job_id)
             if problem is None:
                 self._logged.pop(job_id, None)
+            if job.sweep and job.state in {State.PAUSED, State.ENDED}:
+                waiting = self._journal.sweeps.next_ids(job.sweep)
+                self._leases.make_all_due(waiting, self._clock.now())
             if job.state is State.ENDED:
                 self._leases.remove(job_id)
                 self._secrets.forget(job_id)
@@ -411,6 +440,8 @@ class Reconciler:
         if job.state is State.PAUSED:
             return now + timedelta(seconds=self._intervals.poll_paused_every_s)
         pause_s = self._intervals.interval_s(engine, self._job_count(engine))
+        if self._waits_for_turn(job):  # The end of another job makes it due.
+            return now + timedelta(seconds=max(pause_s, TURN_POLL_S))
         within_ms = ms_until_decision(job, now, self._planned_context(job))
         if within_ms is not None:
             pause_s = min(pause_s, max(0, within_ms) / 1000)

@@ -20,6 +20,7 @@ from holdfast.background.notifier import Notifier
 from holdfast.background.price_watcher import PriceWatcher
 from holdfast.background.report_import import ReportImporter
 from holdfast.background.retention import CheckpointCollector, RetentionSettings
+from holdfast.background.sweep_stopper import SweepStopper
 from holdfast.confinement import names_in
 from holdfast.domain.checkpoints.retention import GracePeriods
 from holdfast.domain.jobfile.spec import Engine
@@ -56,6 +57,9 @@ def background_tasks(settings: Settings, services: Services) -> Sequence[Backgro
         partial(warm_rollups, services.bill_rollups, clock),
         partial(run_rollups, services.bill_rollups, services.series),
         notifier.run,
+        SweepStopper(
+            journal=services.journal, series=services.series, leases=services.leases, clock=clock
+        ).run,
         partial(
             run_launch_expiry,
             [

@@ -181,6 +181,7 @@ def build(
         confinement=around.confinement,
         uploads=around.uploads,
         billing_rules=settings.billing_rules,
+        max_sweep_jobs=settings.sweep_jobs,
         health=health_monitor.read,
         read_admission=AdmissionRequest.parse,
         worker_url=worker_url,

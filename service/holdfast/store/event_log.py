@@ -21,6 +21,7 @@ from holdfast.domain.events import Event, decode, encode
 from holdfast.domain.jobs.job import Job
 from holdfast.domain.jobs.lifecycle import FOLD, advance, fold
 from holdfast.errors import NotFound, StaleWrite
+from holdfast.store import job_index
 from holdfast.store.market import projection
 from holdfast.store.tables.jobs import job_events, jobs
 
@@ -101,6 +102,8 @@ def record(connection: Connection, job: Job, events: Sequence[Event], now: datet
     statement = update(jobs).where(jobs.c.id == job.id).values(**job_row(after))
     if not connection.execute(statement).rowcount:
         raise StaleWrite(f"job {job.id} was removed; nothing was written")
+    if after.tags != job.tags:
+        job_index.index_again(connection, after)
     projection.project(connection, job.id, events)
     return after
 

@@ -19,6 +19,11 @@ def new_job_id(now: datetime) -> str:
     return f"j{digits}"
 
 
+def new_sweep_id(now: datetime) -> str:
+    """A new id of a sweep, which differs from those of jobs in its first letter."""
+    return f"s{new_job_id(now)[1:]}"
+
+
 def made_at(job_id: str) -> datetime | None:
     """The second in which an id was created; None for an id of a different form."""
     if not _OURS.fullmatch(job_id):

@@ -41,9 +41,11 @@ from holdfast.store.billing.bills import BillRollups
 from holdfast.store.database import reading, writing
 from holdfast.store.journal import Journal
 from holdfast.store.outbox import Outbox
+from holdfast.store.sweeps import keep_cost
 from holdfast.store.tables.jobs import (
     job_events,
     job_secrets,
+    job_tags,
     jobs,
     metric_points,
     removed_jobs,
@@ -61,7 +63,7 @@ from holdfast.store.tables.metrics import metric_block_marks, metric_blocks
 
 MAX_ROWS: Final = 2000
 """Rows that one transaction removes. A lower value adds transactions; a higher value lets other writers wait longer."""
-_WITH_JOB: Final = (watches, upkeep, musters, rendezvous, report_marks, job_secrets)
+_WITH_JOB: Final = (watches, upkeep, musters, rendezvous, report_marks, job_secrets, job_tags)
 """Removed with the job: other parts of the service find work in them."""
 _LATER: Final = (metric_points, metric_blocks, metric_block_marks)
 
@@ -220,6 +222,7 @@ class Removals:
                 why = f"job {dependent} resumes from its checkpoints; wait until that has saved one, or keep the checkpoints"
                 raise _refusal(job.id, why)
             connection.execute(insert(removed_jobs).values(**row))
+            keep_cost(connection, job)
             connection.execute(delete(jobs).where(jobs.c.id == job.id))
             for table in _WITH_JOB:
                 connection.execute(delete(table).where(table.c.job_id == job.id))

@@ -6,10 +6,10 @@ transaction as the events.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from holdfast_worker.protocol.policies import RetentionOwner
 from holdfast_worker.protocol.reports import Report
@@ -29,12 +29,13 @@ from holdfast.errors import (
     ValidationIssue,
 )
 from holdfast.ports import Clock
-from holdfast.store import audit_log, event_log, retention_queue
+from holdfast.store import audit_log, event_log, job_index, retention_queue
 from holdfast.store.budgets import Budgets, enforce_budgets
 from holdfast.store.channels import insert_channels as put_channels
 from holdfast.store.database import reading, writing
 from holdfast.store.report_ingest import BatchResult, ReportBatch, ingest_batches
 from holdfast.store.secrets import insert_secrets as put_secrets
+from holdfast.store.sweeps import Sweeps, enforce_sweep
 from holdfast.store.tables.jobs import (
     job_events,
     jobs,
@@ -81,6 +82,19 @@ class IngestResult:
 
 
 @dataclass(frozen=True, slots=True)
+class AppendedJob:
+    """A job after events were appended to it."""
+
+    job: Job
+    is_changed: bool
+    """Whether there were any."""
+
+
+AppendResult: TypeAlias = AppendedJob | HoldfastError
+"""The job after the append, or why nothing was appended."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobProgress:
     """The progress of a job."""
 
@@ -102,6 +116,11 @@ class Journal:
     def budgets(self) -> Budgets:
         """The budgets of projects and users."""
         return Budgets(self._engine, self._clock)
+
+    @property
+    def sweeps(self) -> Sweeps:
+        """The sweeps, and the turns and budgets of their jobs."""
+        return Sweeps(self._engine)
 
     def submit(
         self,
@@ -135,7 +154,9 @@ class Journal:
             event_log.write(connection, job.id, [event], first_seq=1, now=self._clock.now())
             row = {"id": job.id, "submitted_at": job.submitted_at, **event_log.job_row(job)}
             payers = {"project": job.project, "owner": job.owner}
-            connection.execute(insert(jobs).values(**row, **payers, observed_seq=job.seq))
+            listed = job_index.index_columns(job)
+            connection.execute(insert(jobs).values(**row, **payers, **listed, observed_seq=job.seq))
+            job_index.insert_tags(connection, job)
             engine = engine_of(event.spec.get("resources", {}))
             watch = {"job_id": job.id, "engine": engine.value, "due_at": event.at}
             connection.execute(insert(watches).values(**watch))
@@ -186,10 +207,43 @@ class Journal:
             return job
         with writing(self._engine) as connection:
             enforce_budgets(connection, job, events, self._clock.now())
+            enforce_sweep(connection, job, events, self._clock.now())
             after = event_log.record(connection, job, events, self._clock.now())
             if action:
                 self._audit(connection, action)
         return after
+
+    def append_each(
+        self,
+        job_ids: Sequence[str],
+        decide: Callable[[Job], Sequence[Event]],
+        action: Callable[[Job], AuditAction],
+    ) -> dict[str, AppendResult]:
+        """Append the events that `decide` returns for each job, in one transaction.
+
+        `action` returns its entry in the audit log. A refusal concerns its job alone.
+        """
+        results: dict[str, AppendResult] = {}
+        now = self._clock.now()
+        with writing(
+            self._engine
+        ) as connection:  # Exclusive, so that no other writer changes them.
+            for job_id in job_ids:
+                # Each step below refuses before it writes.
+                try:
+                    job = event_log.read(connection, job_id)
+                    events = decide(job)
+                    if events:
+                        enforce_budgets(connection, job, events, now)
+                        enforce_sweep(connection, job, events, now)
+                    after = event_log.record(connection, job, events, now)
+                except HoldfastError as error:
+                    results[job_id] = error
+                    continue
+                if events:
+                    self._audit(connection, action(job))
+                results[job_id] = AppendedJob(after, bool(events))
+        return results
 
     def ingest(
         self,
@@ -310,11 +364,9 @@ class Journal:
         job = self.refold(job_id)
         with writing(self._engine) as connection:
             # A row that has changed since is newer than this fold.
-            connection.execute(
-                update(jobs)
-                .where(jobs.c.id == job_id, jobs.c.seq <= job.seq)
-                .values(**event_log.job_row(job))
-            )
+            mine = update(jobs).where(jobs.c.id == job_id, jobs.c.seq <= job.seq)
+            if connection.execute(mine.values(**event_log.job_row(job))).rowcount:
+                job_index.index_again(connection, job)
         return job
 
     def rebuild_stale(self) -> int:
@@ -323,8 +375,8 @@ class Journal:
         Otherwise, readers would fold them.
         """
         with reading(self._engine) as connection:
-            rows = connection.execute(select(jobs.c.id, jobs.c.fold))
-            stale = [row.id for row in rows if event_log.is_stale(row.fold)]
+            rows = connection.execute(select(jobs.c.id, jobs.c.fold, jobs.c.name))
+            stale = [r.id for r in rows if r.name is None or event_log.is_stale(r.fold)]
         for job_id in stale:
             self.rebuild(job_id)
         return len(stale)

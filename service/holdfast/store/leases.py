@@ -105,6 +105,13 @@ class LeaseTable:
         with writing(self._database) as connection:
             connection.execute(update(watches).where(watches.c.job_id == job_id).values(due_at=now))
 
+    def make_all_due(self, job_ids: Collection[str], now: datetime) -> None:
+        """Make several jobs due at once."""
+        if job_ids:
+            mine = update(watches).where(watches.c.job_id.in_(job_ids))
+            with writing(self._database) as connection:
+                connection.execute(mine.values(due_at=now))
+
     def count(self, engine: Engine) -> int:
         """The number of polled jobs of an engine, without paused ones."""
         polled = watches.join(jobs, jobs.c.id == watches.c.job_id)

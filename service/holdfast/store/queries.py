@@ -8,34 +8,23 @@ from datetime import datetime
 from typing import Final
 
 from holdfast_worker.protocol.reports import RUNTIME_METRIC_PREFIX
-from sqlalchemy import ColumnElement, Engine, Text, cast, exists, func, or_, select, tuple_
+from sqlalchemy import Engine, Text, cast, func, select, tuple_
 
 from holdfast.domain.billing.bill import LatestPoint
 from holdfast.domain.events import Finished, Outcome, Submitted
 from holdfast.domain.jobs.job import IN_TRAINING, Job
 from holdfast.domain.jobs.reports import Point
+from holdfast.domain.jobs.selection import JobFilter
 from holdfast.errors import BadRequest
 from holdfast.store import event_log
 from holdfast.store.database import reading
+from holdfast.store.job_index import conditions
 from holdfast.store.journal import RecordedEvent, marks_of, recorded_event
 from holdfast.store.tables.jobs import job_events, jobs, metric_points, report_marks, watches
 
 RECENT_REPORTS: Final = 64
 """Newest reports of an attempt in which runtime metrics are searched; the worker adds them to about every tenth point.
 A lower value misses runs that log every step; a higher value reads more rows per scrape."""
-_SPECIAL: Final = {"sqlite": ("*?[", "[{}]"), "postgresql": (".*+?^$()[]{}|\\", r"\{}")}
-"""Special characters of patterns by database, and how they are escaped."""
-
-
-@dataclass(frozen=True, slots=True)
-class TagFilter:
-    """A condition on the tags of jobs."""
-
-    name: str
-    """Letters, digits and `_`, `.`, `/`, `-`, space: other characters would need escapes by
-    database."""
-    value: str | None
-    """None: any value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,47 +63,14 @@ class Queries:
         self._engine = engine
 
     def jobs(
-        self,
-        *,
-        limit: int,
-        statuses: Iterable[str] = (),
-        after: str | None = None,
-        projects: Collection[str] | None = None,
-        owner: str | None = None,
-        find: str | None = None,
-        tags: Collection[TagFilter] = (),
-        since: datetime | None = None,
-        until: datetime | None = None,
+        self, *, limit: int, after: str | None = None, where: JobFilter = JobFilter()
     ) -> JobsPage:
         """A page of jobs, newest first: those that match all given conditions.
-
-        `find` is part of a name or id; `since` is included in the times of submission, `until` is not.
 
         Raises:
             BadRequest: `after` is not a cursor of a previous page.
         """
-        within: list[ColumnElement[bool]] = []
-        if wanted := list(statuses):
-            within.append(jobs.c.status.in_(wanted))
-        if projects is not None:
-            within.append(jobs.c.project.in_(projects))
-        if owner is not None:
-            within.append(jobs.c.owner == owner)
-        if find is not None:
-            names = (jobs.c.fold["name"].as_string(), jobs.c.id)
-            within.append(
-                or_(
-                    *(
-                        _contains_ignoring_case(self._engine.dialect.name, name, find)
-                        for name in names
-                    )
-                )
-            )
-        if since is not None:
-            within.append(jobs.c.submitted_at >= since)
-        if until is not None:
-            within.append(jobs.c.submitted_at < until)
-        within += map(_has_tag, tags)
+        within = [*conditions(where, self._engine.dialect.name)]
         order = jobs.c.submitted_at.desc(), jobs.c.id.desc()
         query = select(jobs.c.id, jobs.c.fold).where(*within).order_by(*order).limit(limit + 1)
         whole = select(func.count()).select_from(jobs).where(*within)
@@ -133,6 +89,30 @@ class Queries:
             more = len(found) > limit
             total = connection.execute(whole).scalar_one() if more or after else len(found)
         return JobsPage(tuple(found[:limit]), found[limit - 1].id if more else None, total)
+
+    def matching(
+        self, where: JobFilter, *, limit: int, ids: Collection[str] | None = None
+    ) -> JobsPage:
+        """The newest jobs that match, among `ids` or all, without a cursor."""
+        within = [*conditions(where, self._engine.dialect.name)]
+        if ids is not None:
+            within.append(jobs.c.id.in_(ids))
+        order = jobs.c.submitted_at.desc(), jobs.c.id.desc()
+        query = select(jobs.c.id, jobs.c.fold).where(*within).order_by(*order).limit(limit)
+        whole = select(func.count()).select_from(jobs).where(*within)
+        with reading(self._engine) as connection:
+            rows = connection.execute(query).all()
+            found = tuple(event_log.load(connection, row.id, row.fold) for row in rows)
+            total = connection.execute(whole).scalar_one() if len(found) == limit else len(found)
+        return JobsPage(found, None, total)
+
+    def submissions(self, job_ids: Collection[str]) -> dict[str, Submitted]:
+        """The submissions of jobs; jobs that do not exist are omitted."""
+        first = job_events.c.job_id.in_(job_ids), job_events.c.seq == 1
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(job_events).where(*first)).mappings()
+            found = {row["job_id"]: recorded_event(row).event for row in rows}
+        return {job_id: event for job_id, event in found.items() if isinstance(event, Submitted)}
 
     def all_ids(self) -> list[str]:
         """All jobs, oldest first."""
@@ -295,34 +275,3 @@ class Queries:
         with reading(self._engine) as connection:
             rows = connection.execute(query)
             return {job_id: LastObservation(seen_at, trouble) for job_id, seen_at, trouble in rows}
-
-
-def _has_tag(wanted: TagFilter) -> ColumnElement[bool]:
-    """Whether the submitted file of a job has a tag."""
-    place = ("spec", "holdfast", "tags", wanted.name)
-    value = job_events.c.body[place].as_string()
-    same = value.is_not(None) if wanted.value is None else value == wanted.value
-    first = job_events.c.seq == 1, job_events.c.kind == Submitted.__name__
-    return exists().where(job_events.c.job_id == jobs.c.id, *first, same)
-
-
-def _contains_ignoring_case(
-    dialect: str, name: ColumnElement[str], text: str
-) -> ColumnElement[bool]:
-    """Whether a name contains a text, ignoring case.
-
-    A database may only know ASCII letters: SQLite does, and PostgreSQL with the locale C. A Python
-    function would wait for the interpreter's lock at each row. So the pattern contains each letter
-    in its cases.
-    """
-    pattern = "".join(_letter_pattern(letter, *_SPECIAL[dialect]) for letter in text)
-    if dialect == "sqlite":
-        return name.bool_op("GLOB")(f"*{pattern}*")
-    return name.regexp_match(pattern)
-
-
-def _letter_pattern(letter: str, special: str, bare: str) -> str:
-    cases = sorted({case for case in (letter, letter.lower(), letter.upper()) if len(case) == 1})
-    if len(cases) > 1:
-        return f"[{''.join(cases)}]"
-    return bare.format(letter) if letter in special else letter

@@ -34,6 +34,16 @@ from holdfast.submission.plan_check import PlanPreview, check_plan, preview_plan
 from holdfast.submission.preview import Preview, PreviewOptions, preview
 
 
+@dataclass(frozen=True, slots=True)
+class TrialOf:
+    """The place of a job in a sweep."""
+
+    sweep_id: str
+    number: int
+    """From 1."""
+    parameters: dict[str, str]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobRequest:
     """A job file with the values that its submitter passes separately."""
@@ -50,6 +60,8 @@ class JobRequest:
     """Position of `workdir` in its Git repository; None: unknown."""
     force: bool = False
     """Whether to accept a job that would lose its progress on spot nodes, or that no plan can keep."""
+    trial: TrialOf | None = None
+    """None: the job belongs to no sweep."""
 
     def with_overrides(self, *, limits: Mapping[str, Any], plan: Mapping[str, Any]) -> JobRequest:
         """This request with further limits, and with a plan."""
@@ -84,7 +96,11 @@ def submit(
         event = submission(
             services, understood, rendered, caller=caller, project=project, force=asked.force
         )
-        job = record(services, understood, replace(event, checkout=asked.checkout), request, actor)
+        event = replace(event, checkout=asked.checkout)
+        if trial := asked.trial:
+            sweep, values = trial.sweep_id, trial.parameters
+            event = replace(event, sweep=sweep, trial=trial.number, parameters=values)
+        job = record(services, understood, event, request, actor)
     services.nudge()
     return job
 

@@ -180,6 +180,7 @@ def test_worker_and_user_events_have_their_sources() -> None:
         "Submitted",
         "DrillRequested",
         "LimitsChanged",
+        "TagsChanged",
         "RunsCompared",
         *REQUESTS,
     }

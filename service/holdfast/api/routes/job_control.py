@@ -1,26 +1,32 @@
-"""Control of existing jobs: pause, resume, change limits, and remove ended ones."""
+"""Control of existing jobs: pause, resume, change limits, remove, and act on several."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import Query, Response
+from fastapi import Header, Query, Response
 
 from holdfast.api.auth.authentication import TheActor, TheCaller
 from holdfast.api.dependencies import IfMatch, TheJob, TheServices, check, etag
+from holdfast.api.job_filters import selected
 from holdfast.api.routing import Router
 from holdfast.api.schemas.jobs import JobOut, LimitsIn, PauseIn, RemovalOut, ResumeIn
+from holdfast.api.schemas.selections import JobActionIn, JobActionOut, JobActionsOut, SelectionIn
 from holdfast.api.views.jobs import NOT_OWNER, job_views
 from holdfast.domain.access.audit import AuditAction
 from holdfast.domain.events import Event, LimitsChanged
 from holdfast.domain.jobfile.limits import Limits
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobs import commands
+from holdfast.domain.jobs.bulk_actions import BulkAction, BulkRequest, JobResult
 from holdfast.domain.jobs.job import Job
-from holdfast.errors import Forbidden
+from holdfast.errors import BadRequest, Forbidden
 from holdfast.rendering import render
 from holdfast.services import Services
+from holdfast.submission.bulk_actions import BulkActions
 
 control_router = Router(prefix="/v1/jobs/{job_id}", tags=["jobs"])
 
@@ -172,4 +178,49 @@ def remove_job(
         removes_checkpoints=removal.with_checkpoints,
         done_at=removal.done_at,
         trouble=removal.trouble,
+    )
+
+
+actions_router = Router(prefix="/v1/jobs", tags=["jobs"])
+
+
+@actions_router.post("/actions", response_model=JobActionsOut)
+def act_on_jobs(
+    body: JobActionIn,
+    services: TheServices,
+    caller: TheCaller,
+    actor: TheActor,
+    *,
+    idempotency_key: Annotated[
+        str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)
+    ] = None,
+) -> JobActionsOut:
+    """Cancel, pause, resume, retry or label several jobs, with one result for each.
+
+    With `dry_run`, nothing is done; the action itself takes the ids of the preview, so that it never reaches other jobs.
+    """
+    if (body.action == "label") != bool(body.tags):
+        raise BadRequest("tags: give the changes of tags for the action label, and only for it")
+    asked = BulkRequest(
+        action=BulkAction(body.action), reason=body.reason, by=caller.name, tags=body.tags
+    )
+    actions = BulkActions(services, caller, actor, asked, idempotency_key)
+    if body.selection is None and not body.job_ids:
+        raise BadRequest("selection: give a selection or job_ids; neither would mean all jobs")
+    where = selected(body.selection or SelectionIn(), caller, services.clock.now())
+    if body.dry_run:
+        results = actions.preview(where, body.job_ids)
+    elif body.job_ids is None:
+        raise BadRequest(
+            "job_ids: send the ids that a request with dry_run has shown, so that no other job is changed"
+        )
+    else:
+        results = actions.carry_out(where, list(dict.fromkeys(body.job_ids)))
+    counts = Counter(each.result for each in results)
+    return JobActionsOut(
+        dry_run=body.dry_run,
+        done=counts[JobResult.DONE],
+        refused=counts[JobResult.REFUSED],
+        unchanged=counts[JobResult.UNCHANGED],
+        jobs=[JobActionOut(**asdict(each)) for each in results],
     )

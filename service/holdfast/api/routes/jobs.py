@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import Depends, Header, Query, Response
-from pydantic import StringConstraints
 
 from holdfast.api.auth.authentication import TheActor, TheCaller
 from holdfast.api.dependencies import TheJob, TheServices, etag
+from holdfast.api.job_filters import TheFilter
 from holdfast.api.routing import Router
 from holdfast.api.schemas.jobs import (
     CancelIn,
@@ -25,7 +24,6 @@ from holdfast.api.schemas.jobs import (
     TaskIn,
 )
 from holdfast.api.schemas.workers import MAX_SEQ
-from holdfast.api.time_ranges import TheTimeRange
 from holdfast.api.views.jobs import (
     event_view,
     job_views,
@@ -56,35 +54,13 @@ from holdfast.errors import (
 from holdfast.ports import Preemptible
 from holdfast.rendering import TorchrunRequest
 from holdfast.services import Services
-from holdfast.store.queries import TagFilter
 from holdfast.submission.copies import JobChanges, JobCopier
 from holdfast.submission.preview import PreviewOptions
 from holdfast.submission.submit import JobRequest, preview_submission, submit
 
 jobs_router = Router(prefix="/v1")
 
-NonEmptyStr = Annotated[str, StringConstraints(min_length=1)]
-_TAG: Final = re.compile(r"([\w./ -]{1,200})(?:[:=](.*))?", re.DOTALL)
 
-
-def _tags(
-    tag: Annotated[
-        list[NonEmptyStr] | None,
-        Query(
-            max_length=10,
-            description="Only jobs with this tag: name:value, name=value, or a name alone; all of several.",
-        ),
-    ] = None,
-) -> list[TagFilter]:
-    found = [(text, _TAG.fullmatch(text)) for text in tag or ()]
-    if bad := next((text for text, match in found if match is None), None):
-        raise BadRequest(
-            f"tag: {bad[:100]!r} is not a tag; write name:value, with letters, digits, spaces, _ . / - in the name"
-        )
-    return [TagFilter(match[1], match[2]) for _, match in found if match]
-
-
-TheTags = Annotated[list[TagFilter], Depends(_tags)]
 IdempotencyKey = Annotated[
     str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)
 ]
@@ -145,37 +121,13 @@ def submit_job(
 def list_jobs(
     services: TheServices,
     caller: TheCaller,
+    where: TheFilter,
     *,
-    status: Annotated[
-        list[NonEmptyStr] | None, Query(description="Only jobs in these states.")
-    ] = None,
-    project: Annotated[NonEmptyStr | None, Query(description="Only jobs of this project.")] = None,
-    owner: Annotated[NonEmptyStr | None, Query(description="Only jobs of this user.")] = None,
-    find: Annotated[
-        NonEmptyStr | None,
-        Query(
-            max_length=200,
-            description="Only jobs with this text in their name or id, ignoring case.",
-        ),
-    ] = None,
-    tags: TheTags,
-    window: TheTimeRange,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str | None, Query(description="`next` of the previous page.")] = None,
 ) -> JobPage:
     """List jobs of the caller's projects, newest first."""
-    seen = caller.filter_projects(project)
-    page = services.queries.jobs(
-        limit=limit,
-        statuses=status or (),
-        after=cursor,
-        projects=seen,
-        owner=owner,
-        find=find,
-        tags=tags,
-        since=window.begins_at,
-        until=window.ends_at,
-    )
+    page = services.queries.jobs(limit=limit, after=cursor, where=where)
     return JobPage(
         jobs=with_permissions(job_views(services, page.jobs), caller),
         next=page.next,

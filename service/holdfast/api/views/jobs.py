@@ -145,7 +145,7 @@ def _job(
         simulated=account.simulated,
         is_price_estimate=account.is_price_estimate,
         exit_code=job.exit_code,
-        tags=dict(spec.holdfast.tags),
+        tags=dict(job.tags),
         notes=list(digest.submitted.notes),
         notice=TerminationNoticeOut(**asdict(notice)) if notice and job.placed else None,
         last_seen_at=watch.seen_at,

@@ -24,6 +24,7 @@ EXAMPLES: Final = {
     "cancel": (
         "holdfast cancel bert-large",
         "holdfast cancel bert-large --reason 'wrong data set'",
+        "holdfast cancel -l team=nlp,stage=dev --dry-run",
     ),
     "pause": ("holdfast pause bert-large", "holdfast pause bert-large --reason 'over the weekend'"),
     "resume": ("holdfast resume bert-large", "holdfast resume bert-large --max-cost 200"),
@@ -36,6 +37,17 @@ EXAMPLES: Final = {
     "preempt": (
         "holdfast preempt bert-large --notice 30s",
         "holdfast preempt bert-large --node 0 --no-notice --force",
+    ),
+    "sweep": (
+        "holdfast sweep train.yaml --param lr=1e-4,3e-4 --param seed=1..8 --parallel 4 --max-cost 200",
+        "holdfast sweep train.yaml --param lr=1e-4,3e-4,1e-3 --stop-metric loss --grace 1000",
+    ),
+    "sweeps list": ("holdfast sweeps list --project nlp",),
+    "sweeps show": ("holdfast sweeps show s1mnb7qz8w3td",),
+    "sweeps set": ("holdfast sweeps set s1mnb7qz8w3td --max-cost 400 --parallel 8",),
+    "label": (
+        "holdfast label bert-large team=nlp stage-",
+        "holdfast label -l sweep=lr stage=done --dry-run",
     ),
     "rm": (
         "holdfast rm j1mnb7qz8w3td j1mnc0r8k2v5a",

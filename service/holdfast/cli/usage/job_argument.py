@@ -55,6 +55,16 @@ JobId = Annotated[
         autocompletion=completed_jobs,
     ),
 ]
+MaybeJobId = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="JOB",
+        help="Id or name of the job, unless options select jobs.",
+        callback=_resolved,
+        autocompletion=completed_jobs,
+        show_default=False,
+    ),
+]
 OtherJobId = Annotated[
     str,
     typer.Argument(

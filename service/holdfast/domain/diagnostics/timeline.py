@@ -40,6 +40,7 @@ from holdfast.domain.events import (
     ResumeRequested,
     RunsCompared,
     Submitted,
+    TagsChanged,
     TrainingStarted,
 )
 from holdfast.domain.events.values import NodeGroup
@@ -139,8 +140,11 @@ def _actor_text(by: str) -> str:
     return f" by {by}" if by else ""
 
 
-def _change_text(fact: LimitsChanged | DrillRequested) -> str:
+def _change_text(fact: LimitsChanged | TagsChanged | DrillRequested) -> str:
     who = _actor_text(fact.by)
+    if isinstance(fact, TagsChanged):
+        named = ", ".join(f"{name}={value}" for name, value in fact.tags.items())
+        return f"Tags changed{who}; they are now: {named or 'none'}."
     if isinstance(fact, LimitsChanged):
         new = ", ".join(
             f"{name} is now {_limit_text(fact.limits.get(name))}" for name in fact.changed
@@ -214,7 +218,7 @@ def _request_sentences(facts: Sequence[Event]) -> Iterator[Sentence]:
                 yield Sentence(at, "Paused: all nodes are released, and no costs accrue.")
             case ResumeRequested(at=at, reason=reason, by=by):
                 yield Sentence(at, f"Resume requested{_actor_text(by)}: {reason}.")
-            case LimitsChanged() | DrillRequested():
+            case LimitsChanged() | TagsChanged() | DrillRequested():
                 yield Sentence(fact.at, _change_text(fact))
             case CleanupFailed(at=at, detail=detail):
                 yield Sentence(at, f"Cleanup failed, and resources may still be billed: {detail}.")

@@ -46,6 +46,7 @@ from holdfast.domain.events.requests import (
     ResumeRequested,
     RunsCompared,
     Submitted,
+    TagsChanged,
 )
 from holdfast.domain.events.service import (
     CheckpointsRemoved,
@@ -122,6 +123,7 @@ __all__ = [
     "SavingFailed",
     "Source",
     "Submitted",
+    "TagsChanged",
     "TrainingStarted",
     "UnknownEvent",
     "WorkerFact",

@@ -30,6 +30,12 @@ class Submitted(EventBase):
     """Project of the job, for budgets and permissions."""
     checkout: Checkout | None = None
     """Git state of the job's folder; None if unknown or without a repository."""
+    sweep: str = ""
+    """Id of the sweep that the job belongs to; empty without one."""
+    trial: int = 0
+    """Number of its combination in the sweep, from 1; 0 without a sweep."""
+    parameters: dict[str, str] = field(default_factory=dict)
+    """Values of the sweep's parameters, which are also in the variables of the job."""
     confined: bool = False
     """Whether a user without rights to the service's machine submitted it; its launches then have none."""
 
@@ -76,6 +82,17 @@ class LimitsChanged(EventBase):
     """All limits from now on, including unchanged ones, readable as `Limits`."""
     changed: tuple[str, ...] = ()
     """Names of the changed limits."""
+    by: str = ""
+    """Name of the user; empty as in `Submitted`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TagsChanged(EventBase):
+    """A user changed the tags of the job, also of an ended one. Changes no state."""
+
+    source: ClassVar[Source] = Source.USER
+    tags: dict[str, str]
+    """All tags from now on, including unchanged ones."""
     by: str = ""
     """Name of the user; empty as in `Submitted`."""
 
@@ -175,6 +192,7 @@ RequestFact: TypeAlias = (
     | PauseRequested
     | ResumeRequested
     | LimitsChanged
+    | TagsChanged
     | DrillRequested
     | RunsCompared
 )

@@ -60,6 +60,8 @@ class Overrides:
     """Uploaded code that replaces the file's workdir; None to use the workdir."""
     limits: Mapping[str, Any] = field(default_factory=dict)
     """Limits that replace those of the file; a value of None removes a limit."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Tags that are added to those of the file."""
     plan: Mapping[str, Any] | None = None
     """Values that replace those of the file's plan, likewise; None leaves a file without a plan as it is."""
 
@@ -84,6 +86,8 @@ def parse_job_file(text: str, overrides: Overrides = Overrides()) -> ParsedJobFi
         raw["name"] = overrides.name
     if overrides.limits:
         raw = _with_values(raw, "limits", overrides.limits)
+    if overrides.tags:
+        raw = _with_values(raw, "tags", overrides.tags)
     if overrides.plan is not None:
         raw = _with_values(raw, "plan", overrides.plan)
     file, file_flaws = validate({**raw, "envs": envs, "secrets": secrets})

@@ -52,10 +52,10 @@ def parent_refusal(
     return None
 
 
-def retry_refusal(job: Job, newest: CheckpointAttempt | None) -> str | None:
+def retry_refusal(job: Job, newest: CheckpointAttempt | int | None) -> str | None:
     """Why a job cannot be retried now, and the remedy; None if it can.
 
-    `newest` is its newest complete checkpoint, None without one.
+    `newest` is its newest complete checkpoint or the step of it, None without one.
     """
     match job.state:
         case State.PAUSED:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -12,6 +12,7 @@ from holdfast.domain.billing.running_cost import RunningCost
 from holdfast.domain.checkpoints.history import SaveHealth
 from holdfast.domain.events import DEFAULT_PROJECT, Guard, LaunchPlacement, Outcome
 from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.jobs.crash_loop import CrashLoop
 from holdfast.domain.jobs.plan_status import Pace, PlanStatus
 
@@ -76,6 +77,16 @@ class Job:
     owner: str = ""
     """Name of the submitter; empty if unknown."""
     project: str = DEFAULT_PROJECT
+    engine: Engine = Engine.SKYPILOT
+    """The type of its launcher."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Tags of the job file, as last changed."""
+    sweep: str = ""
+    """Id of the sweep that the job belongs to; empty without one."""
+    trial: int = 0
+    """Number of its combination in the sweep, from 1; 0 without a sweep."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """Values of the sweep's parameters; empty without a sweep."""
     min_nodes: int | None = None
     """Nodes with which training continues after a loss; None if it needs all."""
     submitted_at: datetime
@@ -109,6 +120,8 @@ class Job:
     pace: Pace = field(default_factory=Pace)
     launches_before_resume: int = 0
     """Launches before the last resume, and those that ended for a move."""
+    launched_at: datetime | None = None
+    """Time of the newest launch request; None before the first."""
     is_launched: bool = False
     """Whether nodes may exist or appear under the key of the newest launch."""
     attempt: int = 0

@@ -64,12 +64,14 @@ from holdfast.domain.events import (
     RunsCompared,
     SavingFailed,
     Submitted,
+    TagsChanged,
     TrainingStarted,
     UnknownEvent,
     WorkerFact,
     WorkerLeft,
 )
 from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobfile.spec import engine_of
 from holdfast.domain.jobs.drills import drills_of_new_attempt, pending_drill
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.node_changes import (
@@ -81,10 +83,10 @@ from holdfast.domain.jobs.node_changes import (
     with_replaced_ranks,
 )
 from holdfast.domain.jobs.plan_status import plan_after
-from holdfast.domain.jobs.transitions import TRANSITIONS
+from holdfast.domain.jobs.transitions import TRANSITIONS, JobAnnotation
 from holdfast.errors import IllegalTransition
 
-FOLD: Final = 16
+FOLD: Final = 17
 """Version of the fold. Raise it if the same events yield a different `Job`, so that cached rows are recomputed."""
 
 
@@ -96,6 +98,11 @@ def create_job(job_id: str, event: Submitted) -> Job:
         name=event.name,
         owner=event.by,
         project=event.project,
+        engine=engine_of(event.spec.get("resources") or {}),
+        tags=(event.spec.get("holdfast") or {}).get("tags") or {},
+        sweep=event.sweep,
+        trial=event.trial,
+        parameters=event.parameters,
         min_nodes=event.spec.get("min_nodes"),
         state=State.QUEUED,
         submitted_at=event.at,
@@ -118,18 +125,9 @@ def advance(job: Job, event: Event) -> Job:
 def _apply(job: Job, event: Event) -> Job:
     if isinstance(event, WorkerFact):
         return _apply_worker_event(_apply_progress(job, event), event)
+    if isinstance(event, JobAnnotation):
+        return _apply_annotation(job, event)
     match event:
-        case (
-            CleanupFailed()
-            | CleanedUp()
-            | CheckpointsRemoved()
-            | PriceChanged()
-            | LimitsChanged()
-            | DrillRequested()
-            | RunsCompared()
-            | Planned()
-        ):
-            return _apply_annotation(job, event)
         case UnknownEvent():
             return replace(job, passed_over=job.passed_over + 1)
         case Submitted():
@@ -156,15 +154,7 @@ def _apply(job: Job, event: Event) -> Job:
 
 
 def _apply_annotation(  # noqa: PLR0911 - one for each kind
-    job: Job,
-    event: CleanupFailed
-    | CleanedUp
-    | CheckpointsRemoved
-    | PriceChanged
-    | LimitsChanged
-    | DrillRequested
-    | RunsCompared
-    | Planned,
+    job: Job, event: JobAnnotation
 ) -> Job:
     """The job after an event that does not change its state."""
     match event:
@@ -178,6 +168,8 @@ def _apply_annotation(  # noqa: PLR0911 - one for each kind
             if job.state is State.ENDED:
                 raise IllegalTransition(f"{job.id} is {job.status}: LimitsChanged cannot follow")
             return replace(job, limits=Limits.model_validate(limits, extra="ignore"))
+        case TagsChanged(tags=tags):
+            return replace(job, tags=tags)
         case DrillRequested():
             return replace(job, pending_drills=(*job.pending_drills, pending_drill(job, event)))
         case Planned():
@@ -249,6 +241,7 @@ def _apply_transition(  # noqa: PLR0911 - one for each kind
                 launch=launch,
                 placement=event.placement,
                 launch_limits=job.limits,
+                launched_at=event.at,
                 is_launched=True,
                 attempts_before_launch=job.attempt,
                 denials=0,

@@ -106,6 +106,8 @@ class ReconcileContext:
     """Whether the launcher's cancel gives the worker time to save. If not, the worker is asked to exit first."""
     planner: JobPlanner | None = None
     """Chooses the job's nodes; None if its launcher does."""
+    waits_for_turn: bool = False
+    """Whether a queued job is not launched yet, because others of its sweep run."""
 
 
 def decide(
@@ -129,7 +131,7 @@ def decide(
     if before is State.MOVING and job.state is State.QUEUED:
         seen = None
     over = seen is not None and seen.status is LaunchStatus.ENDED
-    if not over and (tripped := trip(job, context.limits, now, context.budgets)):
+    if not over and (tripped := trip(job, context.limits, now, _budgets(job, context))):
         events, job = [*events, tripped], advance(job, tripped)
     if not over and context.planner:
         for planned in plan_events(job, now, context.planner):
@@ -158,10 +160,15 @@ def decide_without_observation(job: Job, now: datetime, context: ReconcileContex
     Only cost and time guards can trip. A plan is recorded, and its move requested with the next observation: the worker continues on the
     nodes that it has.
     """
-    if tripped := trip_without_observation(job, context.limits, now, context.budgets):
+    if tripped := trip_without_observation(job, context.limits, now, _budgets(job, context)):
         return ReconcilePlan((tripped,))
     planned = replan(job, now, context.planner) if context.planner else None
     return ReconcilePlan((planned,) if planned else ())
+
+
+def _budgets(job: Job, context: ReconcileContext) -> tuple[BudgetLike, ...]:
+    """The budgets that may pause a job; none before its turn, since others may leave enough."""
+    return () if context.waits_for_turn and job.state is State.QUEUED else context.budgets
 
 
 def ms_until_decision(job: Job, now: datetime, context: ReconcileContext) -> int | None:
@@ -218,6 +225,8 @@ def _without_launch(job: Job, now: datetime, context: ReconcileContext) -> Recon
         outcome = Outcome.FAILED if job.tripped else Outcome.CANCELLED
         return ReconcilePlan((Finished(at=now, outcome=outcome, detail=job.detail),))
     if context.planner and (job.plan is None or job.plan.capacity is None):
+        return ReconcilePlan()
+    if context.waits_for_turn and job.state is State.QUEUED:
         return ReconcilePlan()
     return _launch_again(job, now)
 

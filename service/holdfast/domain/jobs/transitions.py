@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 from holdfast.domain.events import (
     CancelRequested,
     CapacityDenied,
     CapacityLost,
+    CheckpointsRemoved,
+    CleanedUp,
+    CleanupFailed,
+    DrillRequested,
     Event,
     Finished,
     GuardTripped,
     LaunchRequested,
+    LimitsChanged,
     Moved,
     MoveRequested,
     NodeLost,
@@ -20,12 +25,29 @@ from holdfast.domain.events import (
     NodesReady,
     Paused,
     PauseRequested,
+    Planned,
+    PriceChanged,
     RanksReplaced,
     RanksRestarted,
     ResumeRequested,
+    RunsCompared,
+    TagsChanged,
     TrainingStarted,
 )
 from holdfast.domain.jobs.job import State
+
+JobAnnotation: TypeAlias = (
+    CleanupFailed
+    | CleanedUp
+    | CheckpointsRemoved
+    | PriceChanged
+    | LimitsChanged
+    | TagsChanged
+    | DrillRequested
+    | RunsCompared
+    | Planned
+)
+"""Events that do not change the state of a job."""
 
 S = State
 LIVE: Final = frozenset(State) - {S.ENDED}

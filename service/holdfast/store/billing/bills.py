@@ -20,8 +20,9 @@ from holdfast.domain.billing.allocation import CostAllocation, allocate_costs
 from holdfast.domain.billing.bill import Bill, LatestPoint, Phase, compute_bill
 from holdfast.domain.billing.incremental_bill import first_open_attempt
 from holdfast.domain.billing.rate import MS_PER_HOUR
-from holdfast.domain.events import Event, Outcome, Submitted
+from holdfast.domain.events import Event, Outcome, Submitted, TagsChanged
 from holdfast.domain.jobs.job import Job
+from holdfast.domain.jobs.selection import MAX_TAG_CHARS
 from holdfast.domain.preemptions.placements import (
     PlacementRecord,
     loss_recorded_at,
@@ -55,9 +56,6 @@ of returning the number of missing jobs."""
 MAX_CACHED_JOBS: Final = 2000
 """Live jobs whose closed part is cached. A lower value computes further jobs from their log each
 time; a higher value uses more memory, about 100 kB for each."""
-MAX_TAG_CHARS: Final = 200
-"""Characters of a tag, and of its value, that sums distinguish. A higher value exceeds what a
-PostgreSQL index can hold."""
 ENDED: Final = tuple(str(outcome) for outcome in Outcome)
 _DETAILS: Final = (ledger_tags, ledger_shares, ledger_placements, ledger_hours)
 
@@ -84,6 +82,8 @@ class JobHistory:
         submitted = items[0].event
         assert isinstance(submitted, Submitted)
         stated_tags: Mapping[str, str] = (submitted.spec.get("holdfast") or {}).get("tags") or {}
+        for event, _ in pairs:
+            stated_tags = event.tags if isinstance(event, TagsChanged) else stated_tags
         return cls(
             job_id=items[0].job_id,
             seq=items[-1].seq,

@@ -70,6 +70,9 @@ jobs = Table(
         Integer,
         doc="Number of the last event of which the observations of places are stored; NULL: of none.",
     ),
+    Column("name", Text, doc="Copy from `fold`; NULL: an older version has inserted the row."),
+    Column("engine", String(16), doc="Launcher, as in `watches`; NULL like `name`."),
+    Column("sweep", String(32), doc="Copy from `fold`; NULL without a sweep."),
 )
 _PAID: Final = (
     "last_month",
@@ -85,9 +88,28 @@ _PAID: Final = (
 # All columns that sums over jobs read: the rows of `jobs` are long, because they contain the fold.
 for _payer in ("project", "owner"):
     Index(f"ix_jobs_{_payer}_paid", *(jobs.c[name] for name in (_payer, *_PAID)))
-Index("ix_jobs_submitted_at_id", jobs.c.submitted_at, jobs.c.id)
+# All columns that lists filter by, so that neither a page nor its total reads other rows.
+Index(
+    "ix_jobs_list",
+    *(
+        jobs.c[name]
+        for name in ("submitted_at", "id", "status", "project", "owner", "engine", "name")
+    ),
+)
 Index("ix_jobs_project_submitted_at_id", jobs.c.project, jobs.c.submitted_at, jobs.c.id)
 Index("ix_jobs_owner_submitted_at_id", jobs.c.owner, jobs.c.submitted_at, jobs.c.id)
+
+Index("ix_jobs_sweep_status_id", jobs.c.sweep, jobs.c.status, jobs.c.id)
+
+job_tags = Table(
+    "job_tags",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+"""The tags of jobs, for lists; copied from `jobs.fold`."""
+Index("ix_job_tags_name_job_id_value", job_tags.c.name, job_tags.c.job_id, job_tags.c.value)
 
 removed_jobs = Table(
     "removed_jobs",

@@ -1,6 +1,6 @@
 """Uploaded code, for replicas without a shared home directory.
 
-Revision: 0029
+Revision: 0024
 Follows: 0023
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0029"
+revision = "0024"
 down_revision = "0023"
 branch_labels = None
 depends_on = None

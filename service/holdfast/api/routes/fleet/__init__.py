@@ -1,0 +1,1 @@
+"""Routes for several jobs at once: sweeps."""

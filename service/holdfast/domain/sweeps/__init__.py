@@ -1,0 +1,1 @@
+"""Sweeps: one job file with several values of its parameters. Pure."""
