@@ -131,7 +131,7 @@ def test_tensorboard_series_is_rewound_with_the_run(tmp_path: Path) -> None:
     assert read(tmp_path / JOB) == [(step, pytest.approx(step / 10)) for step in range(1, 41)]
 
 
-def test_weights_and_biases_run_ends_as_its_attempt(tmp_path: Path) -> None:
+def test_weights_and_biases_series_has_each_step_once(tmp_path: Path) -> None:
     require("wandb")
     ends = {"finished": FINISHED, "failed": FAILED, "preempted": PREEMPTED, "replaced": REPLACED}
     for name, left in ends.items():
@@ -172,7 +172,7 @@ def wandb_records(file: Path) -> Iterator[Any]:
 
 
 @pytest.mark.filterwarnings("ignore")  # Deprecation warnings of its database.
-def test_mlflow_run_is_one_over_all_attempts(tmp_path: Path) -> None:
+def test_mlflow_series_has_each_step_once(tmp_path: Path) -> None:
     require("mlflow")
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     client = import_optional("mlflow", "mlflow").MlflowClient(uri)
@@ -213,7 +213,7 @@ def test_mlflow_run_is_one_over_all_attempts(tmp_path: Path) -> None:
     assert sorted(point.step for point in history) == list(range(1, 41))
 
 
-def test_trackio_series_has_each_step_once_and_each_end(tmp_path: Path) -> None:
+def test_trackio_series_has_each_step_once(tmp_path: Path) -> None:
     if not TRACKIO.exists():
         skip_or_fail("trackio is not installed: make trackio")
     program = Path(__file__).parents[1] / "scripts/trackio_curve.py"
