@@ -170,6 +170,7 @@ def test_google_region_and_zone_without_one(
         ("gcp/us-central1", "n2-custom-4-8192"),
         ("gcp/us-central1", "TPU-VM"),
         ("gcp/../secrets", A3),
+        ("gcp/us-central1/a zone", A3),
     ],
 )
 def test_google_is_not_asked_what_it_cannot_answer(
@@ -320,7 +321,7 @@ def test_azure_scores_zones_and_regions(
         probability(azure_hints, f"azure/eastus/{zone}", H100, clock)
         for zone in ("1", "2", "3", "eastus-3")
     ]
-    apis.scores = 200, {"placementScores": [azure_score("Medium")]}
+    apis.scores = 200, {"placementScores": [azure_score("Medium", availabilityZone="False")]}
 
     region = azure_hints.score("azure/eastus", H100, 2, now)
 
@@ -456,12 +457,29 @@ def test_time_spent_on_a_slow_cloud_is_limited(
     assert later == [0.7, 0.7, None, None]
 
 
-def test_answer_that_does_not_end_is_given_up(
-    apis: CloudApis, google: GoogleCapacityHints, clock: FixedClock
+def test_answer_that_is_too_long_is_given_up(
+    apis: CloudApis,
+    google: GoogleCapacityHints,
+    clock: FixedClock,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     apis.advice = 200, "x" * (cloud_http.MAX_REPLY_BYTES + 1)
 
     assert google.score(ZONE, A3, 2, clock.now()) is None
+    assert "did not answer (ReadError)" in caplog.text
+
+
+def test_answer_that_takes_too_long_is_given_up(
+    apis: CloudApis,
+    google: GoogleCapacityHints,
+    clock: FixedClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    passed_s = iter([0.0, cloud_http.TOTAL_S + 1])
+    google.advice.http.monotonic_s = lambda: next(passed_s)
+
+    assert google.score(ZONE, A3, 2, clock.now()) is None
+    assert "did not answer (ReadTimeout)" in caplog.text
 
 
 def test_each_cloud_hints_at_its_own_places(clock: FixedClock) -> None:
