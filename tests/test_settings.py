@@ -57,13 +57,16 @@ def test_token_is_absent_from_the_repr_of_settings(monkeypatch: pytest.MonkeyPat
     assert settings.token.get_secret_value() == "hf_secret"
 
 
-def test_capacity_hints_are_of_a_known_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capacity_hints_are_of_known_providers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_settings().capacity_hints is None
     monkeypatch.setenv("HOLDFAST_CAPACITY_HINTS", "aws")
-    assert read_settings().capacity_hints == "aws"
+    assert read_settings().capacity_hints == ("aws",)
+    monkeypatch.setenv("HOLDFAST_CAPACITY_HINTS", "aws, gcp,azure")
+    assert read_settings().capacity_hints == ("aws", "gcp", "azure")
 
-    monkeypatch.setenv("HOLDFAST_CAPACITY_HINTS", "gcp")
-    with pytest.raises(BadRequest, match="HOLDFAST_CAPACITY_HINTS='gcp': input should be 'aws'"):
+    monkeypatch.setenv("HOLDFAST_CAPACITY_HINTS", "aws,ibm")
+    words = "HOLDFAST_CAPACITY_HINTS='ibm': input should be 'aws', 'gcp' or 'azure'"
+    with pytest.raises(BadRequest, match=words):
         read_settings()
 
 

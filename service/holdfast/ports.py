@@ -438,6 +438,10 @@ class CapacityHint:
     """How likely a placement is, from 0 to 1. It compares places, and is no measured frequency."""
     source: str
     as_of: datetime
+    uptime_s: float | None = None
+    """Time that most nodes can be expected to run; None if the provider does not say."""
+    preemption_rate: float | None = None
+    """Share of spot nodes that stopped because the provider took them, in the last days; None likewise."""
 
 
 class CapacityHints(Protocol):

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from holdfast.errors import BadRequest
 
@@ -24,6 +24,15 @@ def _absolute(path: Path) -> Path:
 
 
 Folder = Annotated[Path, AfterValidator(_absolute)]
+
+HintProvider: TypeAlias = Literal["aws", "gcp", "azure"]
+
+
+def _names(value: object) -> object:
+    return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
+
+
+HintProviders = Annotated[tuple[HintProvider, ...], NoDecode, BeforeValidator(_names)]
 
 
 class SimulatedMarketSettings(BaseSettings):
@@ -141,9 +150,9 @@ class Settings(BaseSettings):
     machine, or else that of the user."""
     prices_live: bool = True
     """Whether to request spot prices from AWS, if this service has AWS credentials."""
-    capacity_hints: Literal["aws"] | None = None
-    """Provider that is asked how likely spot nodes are at the places of planned jobs. Absent:
-    none."""
+    capacity_hints: HintProviders | None = None
+    """Providers that are asked how likely spot nodes are at the places of planned jobs, separated
+    by commas. Absent: none."""
     billing_rules: bool = True
     """Whether bills apply the rules of clouds beyond price and time: minimums and credits."""
     public_url: str | None = None

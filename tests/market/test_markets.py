@@ -157,7 +157,9 @@ class ListedHints:
 
 
 def test_hints_are_shown_with_source_and_time(engine: SqlEngine) -> None:
-    hint = CapacityHint(probability=0.3, source="a provider", as_of=AS_OF)
+    hint = CapacityHint(
+        probability=0.3, source="a provider", as_of=AS_OF, uptime_s=600, preemption_rate=0.2
+    )
     hints = ListedHints({"aws/us-east-1": hint})
     quotes = [replace(each, instance_type="p4d.24xlarge") for each in TWO_ZONES]
     wanted = job("aws/us-east-1", "gcp", "aws/us-west-2")
@@ -168,6 +170,11 @@ def test_hints_are_shown_with_source_and_time(engine: SqlEngine) -> None:
         (0.3, "a provider", AS_OF),
         (None, "", None),
         (None, "", None),
+    ]
+    assert [(place.hint_uptime_s, place.hint_preemption_rate) for place in state.places] == [
+        (600, 0.2),
+        (None, None),
+        (None, None),
     ]
     assert hints.asked == [
         ("aws/us-east-1", "p4d.24xlarge", 2),

@@ -311,7 +311,7 @@ class Run:
         if self._tracker:
             raise RuntimeError("call log_to() once")
         self._tracker = TrackerRun(tracker)
-        self._shutdown.on_exit(lambda _left: self._metrics.close_tracker())
+        self._shutdown.on_exit(self._metrics.close_tracker, is_local=True)
 
     def beat(self) -> None:
         """Write a heartbeat during long work between steps, such as an evaluation.

@@ -31,14 +31,20 @@ class Shutdown:
         self._reports = reports
         self._is_attended = is_attended
         self._exit_callbacks: list[Callable[[ExitReason], None]] = []
+        self._local_callbacks: list[Callable[[ExitReason], None]] = []
         self.is_exit_recorded = False
         """Whether the exit reason is recorded."""
         self.is_failed = False
         """Whether the recorded exit reason is an error."""
 
-    def on_exit(self, callback: Callable[[ExitReason], None]) -> None:
-        """Add a callback that receives the exit reason."""
+    def on_exit(self, callback: Callable[[ExitReason], None], *, is_local: bool = False) -> None:
+        """Add a callback that receives the exit reason.
+
+        `is_local`: it needs no other rank, and runs also after an error that a wrapper reports.
+        """
         self._exit_callbacks.append(callback)
+        if is_local:
+            self._local_callbacks.append(callback)
 
     def record_exit(self, left: ExitReason) -> None:
         """Record why this rank stops stepping; the first call counts."""
@@ -87,6 +93,8 @@ class Shutdown:
             settle()
             if self._run_dir and self._is_attended and not self.is_exit_recorded:
                 self.is_exit_recorded = self.is_failed = True
+                for callback in self._local_callbacks:
+                    callback(self._run_dir.exit_reason() or left)
             else:
                 self.record_exit(left)
 

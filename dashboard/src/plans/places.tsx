@@ -1,7 +1,7 @@
 // The places of a plan: prices, availability, and on how much that rests.
 
 import type { PlanPlace } from '../api/types'
-import { count } from '../format'
+import { count, duration } from '../format'
 import { Absent, Money } from '../ui/number'
 import { Table, type Column } from '../ui/table'
 import { Ago } from '../ui/time'
@@ -25,13 +25,19 @@ const columnsOf = (simulated: boolean): Column<PlanPlace>[] => [
   { name: 'spot', title: 'Spot nodes', by: 'whether spot nodes were there when they were last seen', value: spotWords, cell: spotWords },
   { name: 'seen_at', title: 'Seen', value: (place) => place.seen_at, cell: (place) => (place.seen_at ? <Ago at={place.seen_at} /> : <Absent why="never seen" />) },
   { name: 'observations', title: 'Observations', numeric: true, by: 'denials, placements and losses, or intervals of a recording, that are known of the place', value: (place) => place.observations, cell: (place) => count(place.observations) },
-  { name: 'hint', title: 'Hint', numeric: true, by: 'probability of a placement according to the provider', value: (place) => place.hint, cell: (place) => (place.hint === null ? <Absent why="no hint" /> : <span title={place.hint_source}>{chance(place.hint)}</span>) },
+  { name: 'hint', title: 'Hint', numeric: true, by: 'probability of a placement according to the provider', value: (place) => place.hint, cell: (place) => (place.hint === null ? <Absent why="no hint" /> : <span title={hintWords(place)}>{chance(place.hint)}</span>) },
 ]
 
 const usd = (micros: number | null): number | null => (micros === null ? null : micros / 1e6)
 
 const Hourly = ({ micros, of, simulated }: { micros: number | null; of: PlanPlace; simulated: boolean }) =>
   micros === null ? <Absent why="none sold, or none wanted" /> : <Money micros={micros} simulated={simulated} estimate={of.is_price_estimate} />
+
+function hintWords({ hint_source, hint_uptime_s, hint_preemption_rate }: PlanPlace): string {
+  const uptime = hint_uptime_s === null ? '' : `; most nodes run for ${duration(hint_uptime_s * 1000)}`
+  const taken = hint_preemption_rate === null ? '' : `; ${chance(hint_preemption_rate)} of the nodes that stopped lately were preempted`
+  return `${hint_source}${uptime}${taken}`
+}
 
 function spotWords({ is_available }: PlanPlace): string {
   if (is_available === null) return 'never seen'

@@ -181,7 +181,14 @@ class Markets:
         hint = self._hints.score(place.name, instance_type, nodes, now)
         if hint is None:
             return place
-        return replace(place, hint=hint.probability, hint_source=hint.source, hint_at=hint.as_of)
+        return replace(
+            place,
+            hint=hint.probability,
+            hint_source=hint.source,
+            hint_at=hint.as_of,
+            hint_uptime_s=hint.uptime_s,
+            hint_preemption_rate=hint.preemption_rate,
+        )
 
     def _start_times(self, engine: Engine, now: datetime) -> StartTimes:
         return self._cache.get(

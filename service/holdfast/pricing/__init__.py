@@ -1,4 +1,4 @@
-"""Prices of nodes from AWS, SkyPilot's catalog and a bundled list; capacity hints of AWS."""
+"""Prices of nodes from AWS, SkyPilot's catalog and a bundled list; capacity hints of clouds."""
 
 from __future__ import annotations
 

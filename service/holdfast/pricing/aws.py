@@ -6,14 +6,11 @@ its start. Blocking: call it from a thread.
 
 from __future__ import annotations
 
-import logging
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from threading import Lock
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from holdfast.domain.pricing.quotes import (
     PricePoint,
@@ -24,10 +21,7 @@ from holdfast.domain.pricing.quotes import (
     price_points_within,
 )
 from holdfast.ports import Clock
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
+from holdfast.pricing.provider_cache import AnswerCache, ProviderUnavailable
 
 PRODUCT: Final = "Linux/UNIX"
 MICROS: Final = 1_000_000
@@ -75,13 +69,8 @@ class Ec2(Protocol):
         ...
 
 
-class AwsUnavailable(Exception):
+class AwsUnavailable(ProviderUnavailable):
     """AWS was not asked or did not respond, for the given reason."""
-
-    def __init__(self, why: str, *, is_quiet: bool = False) -> None:
-        super().__init__(why)
-        self.is_quiet = is_quiet
-        """Whether this is expected because the service has no AWS credentials."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,24 +85,18 @@ class ZoneScore:
     """When AWS was asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class _CacheEntry:
-    until: datetime
-    value: Any
-    """Cached response; None: there was none, and no retry before `until`."""
-
-
 @dataclass
 class AwsSpot:
     """The AWS spot market, as far as this service has access."""
 
     clock: Clock
     connect: Callable[[str], Ec2]
-    _cache: dict[tuple[str, ...], _CacheEntry] = field(default_factory=dict)
-    _logged_reasons: set[str] = field(default_factory=set)
-    _scores_asked: deque[datetime] = field(default_factory=lambda: deque(maxlen=SCORE_REQUESTS))
-    """Times of the latest requests for scores."""
-    _lock: Lock = field(default_factory=Lock)
+    _cache: AnswerCache = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._cache = AnswerCache(
+            self.clock, "AWS's spot market", per_day=SCORE_REQUESTS, what="placement scores"
+        )
 
     def quotes(self, region: str, instance_type: str, at: datetime) -> tuple[Quote, ...]:
         """Return the spot price of each zone of a region at a moment; empty without data from AWS."""
@@ -154,27 +137,18 @@ class AwsSpot:
             zones = self.connect(region).zones()
             return {str(zone["ZoneId"]): str(zone["ZoneName"]) for zone in zones}
 
-        return self._cached(("zones", region), ZONES_TTL, ask) or {}
+        return self._cache.get(("zones", region), ZONES_TTL, ask, retry=CACHE_TTL) or {}
 
     def zone_scores(self, instance_type: str, nodes: int) -> tuple[ZoneScore, ...]:
         """Return the best zones of all regions for so many nodes; empty without data from AWS."""
 
         def ask() -> tuple[ZoneScore, ...]:
             ec2, now = self.connect(ANY_REGION), self.clock.now()
-            self._count_request(now)
+            self._cache.count_question()
             return _scores(ec2.zone_scores(instance_type, nodes), now)
 
         key = ("scores", instance_type, str(nodes))
-        return self._cached(key, SCORES_TTL, ask, retry=SCORES_RETRY) or ()
-
-    def _count_request(self, now: datetime) -> None:
-        with self._lock:
-            is_full = len(self._scores_asked) == SCORE_REQUESTS
-            if is_full and now - self._scores_asked[0] < timedelta(days=1):
-                raise AwsUnavailable(
-                    f"only {SCORE_REQUESTS} requests for placement scores are sent a day"
-                )
-            self._scores_asked.append(now)
+        return self._cache.get(key, SCORES_TTL, ask, retry=SCORES_RETRY) or ()
 
     def _by_zone(
         self, region: str, instance_type: str, since: datetime, until: datetime
@@ -188,39 +162,8 @@ class AwsSpot:
             return _changes(entries, instance_type)
 
         times = (begin.isoformat(), _rounded(until).isoformat())
-        return self._cached(("prices", region, instance_type, *times), CACHE_TTL, ask) or {}
-
-    def _cached(
-        self,
-        key: tuple[str, ...],
-        keep: timedelta,
-        ask: Callable[[], T],
-        *,
-        retry: timedelta = CACHE_TTL,
-    ) -> T | None:
-        """Return a cached response, or None if there was none; both expire."""
-        now = self.clock.now()
-        with self._lock:
-            for other in [key for key, kept in self._cache.items() if kept.until <= now]:
-                del self._cache[other]
-            if known := self._cache.get(key):
-                value: T | None = known.value
-                return value
-        try:
-            answer: T | None = ask()
-        except AwsUnavailable as reason:
-            answer, keep = None, retry
-            self._log_once(reason)
-        with self._lock:
-            self._cache[key] = _CacheEntry(now + keep, answer)
-        return answer
-
-    def _log_once(self, reason: AwsUnavailable) -> None:
-        """Log each reason once, because missing credentials are permanent."""
-        if str(reason) not in self._logged_reasons:
-            self._logged_reasons.add(str(reason))
-            level = logging.INFO if reason.is_quiet else logging.WARNING
-            log.log(level, "AWS's spot market is unavailable: %s", reason)
+        key = ("prices", region, instance_type, *times)
+        return self._cache.get(key, CACHE_TTL, ask, retry=CACHE_TTL) or {}
 
 
 def _rounded(moment: datetime) -> datetime:

@@ -43,7 +43,7 @@ from holdfast.server.launchers import (
 )
 from holdfast.server.recorded_market import market_parameters
 from holdfast.services import Services
-from holdfast.settings import Settings, SimulatedMarketSettings
+from holdfast.settings import Settings, SimulatedMarketSettings, own_variable
 from holdfast.store.audit_log import AuditLog
 from holdfast.store.channels import Channels
 from holdfast.store.code import CodeTable
@@ -107,7 +107,7 @@ def real_environment(
         prices=prices,
         launchers=launchers,
         inbox=inbox,
-        hints=open_capacity_hints(settings.capacity_hints, clock),
+        hints=open_capacity_hints(settings.capacity_hints, clock, own_variable),
         confinement=confinement_of(settings, refusals(settings)),
         uploads=_uploads(settings, engine, clock),
     )

@@ -295,6 +295,16 @@ def test_equal_prices_are_ordered_by_hints() -> None:
     assert planner_of(market, Greedy()).plan(job(), at(0)).places == PLACES[::-1]
 
 
+@pytest.mark.parametrize("first", [None, 0.5])
+def test_equal_hints_are_ordered_by_preemptions(first: float | None) -> None:
+    market = market_state(
+        place_state(hint=0.7, hint_preemption_rate=first),
+        place_state(PLACES[1], hint=0.7, hint_preemption_rate=0.2),
+    )
+
+    assert planner_of(market, Greedy()).plan(job(), at(0)).places == PLACES[::-1]
+
+
 class TestDeniedOnDemand:
     """On-demand nodes are nowhere: spot nodes are requested as well, in turns."""
 

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import struct
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from holdfast_worker.config import Config
 from holdfast_worker.distributed.process_group import ProcessGroup
 from holdfast_worker.optional_imports import import_optional
+from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import ReportKind
 from holdfast_worker.run import Run
+from holdfast_worker.run_dir import ExitReason
 from holdfast_worker.telemetry.reporter import Reporter
-from holdfast_worker.telemetry.trackers import MLflow, TensorBoard, Tracker, TrackerRun, WandB
+from holdfast_worker.telemetry.trackers import (
+    EXIT_TAG,
+    AttemptOutcome,
+    MLflow,
+    TensorBoard,
+    Tracker,
+    TrackerRun,
+    WandB,
+)
 from holdfast_worker.watchdog.heartbeat import HeartbeatWriter
 from support.requirements import skip_or_fail
 from worker.support.run_driver import RunDriver
@@ -26,13 +38,19 @@ TRACKIO = ROOT / "build/trackio/bin/python"
 """Python of a separate environment, as trackio needs newer versions of pinned packages."""
 
 
-def attempt(tracker: Tracker, begin: int, end: int) -> None:
+FINISHED = ExitReason("finished", Exit.DONE, 40)
+PREEMPTED = ExitReason("preempted", Exit.PREEMPTED, 20)
+FAILED = ExitReason("failed", Exit.FAILED, 30, "ValueError: no such layer", 2)
+REPLACED = ExitReason("failed", Exit.FENCED, 30, "attempt 2 has taken over")
+
+
+def attempt(tracker: Tracker, begin: int, end: int, left: ExitReason = FINISHED) -> None:
     """Log the steps after `begin` up to `end`, with a tenth of the step as loss."""
     series = TrackerRun(tracker)
     series.open(JOB, begin)
     for step in range(begin + 1, end + 1):
         series.write(step, {"loss": step / 10})
-    series.close()
+    series.close(left)
 
 
 def require(package: str) -> None:
@@ -57,8 +75,11 @@ class FailingTracker:
             raise OSError("the disk is full")
         self.steps.append(step)
 
+    def end(self, outcome: AttemptOutcome, left: ExitReason) -> None:
+        raise AssertionError("a tracker that has failed is not used again")
+
     def close(self) -> None:
-        raise AssertionError("who failed is not spoken to again")
+        raise AssertionError("a tracker that has failed is not used again")
 
 
 def test_failed_tracker_is_disabled_and_training_continues(
@@ -112,24 +133,82 @@ def test_tensorboard_series_is_rewound_with_the_run(tmp_path: Path) -> None:
 
 def test_weights_and_biases_series_has_each_step_once(tmp_path: Path) -> None:
     require("wandb")
-    made = WandB("lessons", mode="offline", dir=str(tmp_path))
+    ends = {"finished": FINISHED, "failed": FAILED, "preempted": PREEMPTED, "replaced": REPLACED}
+    for name, left in ends.items():
+        (tmp_path / name).mkdir()
+        attempt(WandB("lessons", mode="offline", dir=str(tmp_path / name)), 0, 3, left)
+    import_optional("wandb", "wandb").teardown()  # It writes the rest of its files.
 
-    attempt(made, 0, 3)
+    found = {}
+    for name in ends:
+        [file] = (tmp_path / name).glob(f"wandb/offline-run-*-{JOB}/*.wandb")
+        records = list(wandb_records(file))
+        kinds = [record.WhichOneof("record_type") for record in records]
+        codes = [record.exit.exit_code for record in records if record.HasField("exit")]
+        found[name] = (kinds.count("history"), kinds.count("preempting"), codes)
 
-    [folder] = (tmp_path / "wandb").glob("offline-run-*")
-    assert folder.name.endswith(JOB)
+    assert found == {
+        "finished": (3, 0, [0]),
+        "failed": (3, 0, [1]),
+        "preempted": (3, 1, [75]),
+        "replaced": (3, 1, [76]),
+    }
+
+
+def wandb_records(file: Path) -> Iterator[Any]:
+    """The records of a file of wandb: blocks of 32 KiB with records of a checksum, size and kind."""
+    proto = import_optional("wandb.proto.wandb_internal_pb2", "wandb")
+    content, at, whole = file.read_bytes(), 7, b""
+    while at + 7 <= len(content):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        size, kind = struct.unpack_from("<HB", content, at + 4)
+        whole += content[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in {1, 4}:  # The whole record, or its last part.
+            yield proto.Record.FromString(whole)
+            whole = b""
 
 
 @pytest.mark.filterwarnings("ignore")  # Deprecation warnings of its database.
 def test_mlflow_series_has_each_step_once(tmp_path: Path) -> None:
     require("mlflow")
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-
-    attempt(MLflow(uri, "lessons"), 0, 30)
-    attempt(MLflow(uri, "lessons"), 20, 40)
-
     client = import_optional("mlflow", "mlflow").MlflowClient(uri)
-    [run] = client.search_runs([client.get_experiment_by_name("lessons").experiment_id])
+    experiment = client.create_experiment("lessons")
+    seen: list[Any] = []
+
+    def status() -> tuple[str, str]:
+        [run] = client.search_runs([experiment])
+        return run.info.status, run.data.tags.get(EXIT_TAG, "")
+
+    for begin, end, left in (
+        (0, 20, PREEMPTED),
+        (20, 30, FAILED),
+        (20, 30, REPLACED),
+        (20, 40, FINISHED),
+    ):
+        series = TrackerRun(MLflow(uri, "lessons"))
+        series.open(JOB, begin)
+        seen.append(status()[0])
+        for step in range(begin + 1, end + 1):
+            series.write(step, {"loss": step / 10})
+        series.close(left)
+        seen.append(status())
+
+    failed = "failed at step 30: ValueError: no such layer"
+    assert seen == [
+        "RUNNING",
+        ("SCHEDULED", "preempted at step 20"),
+        "RUNNING",
+        ("FAILED", failed),
+        "RUNNING",
+        ("RUNNING", failed),
+        "RUNNING",
+        ("FINISHED", "finished at step 40"),
+    ]
+    [run] = client.search_runs([experiment])
     history = client.get_metric_history(run.info.run_id, "loss")
     assert sorted(point.step for point in history) == list(range(1, 41))
 
@@ -145,7 +224,13 @@ def test_trackio_series_has_each_step_once(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == list(range(1, 41))
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "steps": list(range(1, 41)),
+        "alerts": [
+            ["Attempt finished at step 40", None, "info"],
+            ["Attempt failed at step 30", "ValueError: no such layer", "error"],
+        ],
+    }
 
 
 def read(folder: Path) -> list[tuple[int, float]]:
@@ -174,8 +259,8 @@ class Files:
     def write(self, step, values):
         (Path(sys.argv[1]) / f"written-by-{run.rank}").touch()
 
-    def close(self):
-        pass
+    def close(self):  # As in scripts of the first version, without the outcome.
+        (Path(sys.argv[1]) / f"closed-by-{run.rank}").touch()
 
 
 run = Run.start()
@@ -198,5 +283,64 @@ def test_one_rank_of_four_reports_and_writes(tmp_path: Path) -> None:
 
     kinds = [report.kind for report in driver.reports()]
     assert codes == [0, 0, 0, 0]
-    assert {file.name for file in out.iterdir()} == {"opened-by-0", "written-by-0"}
+    assert {file.name for file in out.iterdir()} == {"opened-by-0", "written-by-0", "closed-by-0"}
     assert kinds.count(ReportKind.TRAINING_STARTED) == kinds.count(ReportKind.WORKER_LEFT) == 1
+
+
+ENDING = """
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from holdfast_worker import Run
+
+
+class Files:
+    errors = ()
+
+    def open(self, job, step):
+        pass
+
+    def write(self, step, values):
+        pass
+
+    def end(self, outcome, left):
+        self.words = f"{outcome} {left.step} {left.detail}"
+
+    def close(self):
+        Path(sys.argv[1]).write_text(self.words)
+
+
+run = Run.start()
+model = run.wrap(torch.nn.Linear(2, 1))
+run.track(model=model)
+run.log_to(Files())
+for number, x in enumerate(run.steps([torch.ones(1, 2)] * 5, total=5)):
+    model(x).sum().backward()
+    if number == 2 and sys.argv[2] == "fails":
+        raise ValueError("no such layer")
+    if number == 2 and sys.argv[2] == "leaves":
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize(
+    ("behavior", "code", "words"),
+    [
+        ("ends", Exit.DONE, "finished 5 "),
+        ("fails", Exit.FAILED, "failed 2 ValueError: no such layer"),
+        ("leaves", Exit.PREEMPTED, "preempted 3 "),
+    ],
+)
+def test_tracker_of_a_wrapped_run_sees_its_end(
+    tmp_path: Path, behavior: str, code: Exit, words: str
+) -> None:
+    driver = RunDriver(tmp_path)
+    script, out = tmp_path / "train.py", tmp_path / "out"
+    script.write_text(ENDING)
+
+    found, _, _ = driver.run_wrapper(str(script), str(out), behavior)
+
+    assert (found, out.read_text()) == (code, words)

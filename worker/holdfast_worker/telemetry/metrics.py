@@ -12,6 +12,7 @@ from torch import Tensor
 
 from holdfast_worker.distributed.sharding import full_tensor
 from holdfast_worker.protocol.commit_summary import MetricValue
+from holdfast_worker.run_dir import ExitReason
 from holdfast_worker.telemetry.progress import ProgressLog
 from holdfast_worker.telemetry.reporter import Reporter
 from holdfast_worker.telemetry.trackers import TrackerRun
@@ -84,10 +85,10 @@ class MetricLogger:
         self._reported_s = time.monotonic()
         self._reported_step = step
 
-    def close_tracker(self) -> None:
-        """Close the tracker, if any."""
+    def close_tracker(self, left: ExitReason) -> None:
+        """Close the tracker, if any, which shows why this rank left."""
         if self.tracker:
-            self.tracker.close()
+            self.tracker.close(left)
 
     def readings(self) -> Readings:
         """Last values up to the last completed step; waits for the GPU only when they are read."""

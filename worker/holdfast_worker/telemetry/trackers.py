@@ -1,21 +1,46 @@
 """Experiment trackers: rank 0 sends logged metrics there, as one series over all attempts.
 
 A step that is recomputed after a resume appears once in a series: a tracker either drops its old points of that step, or
-does not receive them again.
+does not receive them again. The run has the status of the job, as far as its worker knows it: it is not finished before the job is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from holdfast_worker.console import log_info
 from holdfast_worker.optional_imports import import_optional
+from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.release import requirement
+from holdfast_worker.run_dir import ExitReason
 
 JOB_TAG: Final = "holdfast.job"
 """Tag of an MLflow run with the id of its job."""
+
+
+EXIT_TAG: Final = "holdfast.exit"
+"""Tag of an MLflow run with the end of its newest attempt."""
+
+
+class AttemptOutcome(StrEnum):
+    """How an attempt ended, as its trackers show it."""
+
+    FINISHED = "finished"
+    PREEMPTED = "preempted"
+    """It saved its work and left; another attempt resumes the run."""
+    FAILED = "failed"
+    REPLACED = "replaced"
+    """Another attempt has taken over the run, and decides on its status."""
+
+    @classmethod
+    def of(cls, left: ExitReason) -> AttemptOutcome:
+        """The outcome of an exit."""
+        if left.exit_code == Exit.FENCED:
+            return cls.REPLACED
+        return cls(left.reason)
 
 
 class Tracker(Protocol):
@@ -36,6 +61,14 @@ class Tracker(Protocol):
 
     def close(self) -> None:
         """Flush and close the run at the end of this attempt."""
+
+
+@runtime_checkable
+class ShowsOutcome(Protocol):
+    """A tracker whose runs have a status."""
+
+    def end(self, outcome: AttemptOutcome, left: ExitReason) -> None:
+        """Show how the attempt ended; `close` follows."""
 
 
 class TensorBoard:
@@ -71,6 +104,7 @@ class WandB:
         self.errors: tuple[type[Exception], ...] = ()
         self._init = {"project": project, **init}
         self._run: Any = None
+        self._exit_code = 0
 
     def open(self, job: str | None, step: int) -> None:
         """Open the run of the job, or resume it."""
@@ -83,9 +117,16 @@ class WandB:
         if step >= self._run.step:  # wandb warns about steps that it has.
             self._run.log(dict(values), step=step)
 
+    def end(self, outcome: AttemptOutcome, left: ExitReason) -> None:
+        """Set the exit code of the run, and whether another attempt will resume it."""
+        if outcome is not AttemptOutcome.FINISHED:
+            self._exit_code = left.exit_code
+        if outcome in {AttemptOutcome.PREEMPTED, AttemptOutcome.REPLACED}:
+            self._run.mark_preempting()
+
     def close(self) -> None:
         """Flush and finish the run."""
-        self._run.finish()
+        self._run.finish(exit_code=self._exit_code)
 
 
 class MLflow:
@@ -97,6 +138,7 @@ class MLflow:
         self._client: Any = None
         self._run_id = ""
         self._known_step = 0
+        self._outcome = AttemptOutcome.FINISHED
 
     def open(self, job: str | None, step: int) -> None:
         """Open or create the run of the job, and read its last step."""
@@ -118,9 +160,24 @@ class MLflow:
             for name, value in values.items():
                 self._client.log_metric(self._run_id, name, value, step=step, synchronous=False)
 
+    def end(self, outcome: AttemptOutcome, left: ExitReason) -> None:
+        """Note the outcome, and tag the run with it."""
+        self._outcome = outcome
+        if outcome is not AttemptOutcome.REPLACED:
+            words = f"{outcome} at step {left.step}{left.detail and ': '}{left.detail}"
+            self._client.set_tag(self._run_id, EXIT_TAG, words)
+
     def close(self) -> None:
-        """Mark the run as finished until the next attempt resumes it."""
-        self._client.set_terminated(self._run_id)
+        """Set the status of the run."""
+        match self._outcome:
+            case AttemptOutcome.FINISHED:
+                self._client.set_terminated(self._run_id, "FINISHED")
+            case AttemptOutcome.FAILED:
+                self._client.set_terminated(self._run_id, "FAILED")
+            case AttemptOutcome.PREEMPTED:
+                self._client.update_run(self._run_id, status="SCHEDULED")
+            case AttemptOutcome.REPLACED:
+                pass
 
     def _history(self, name: str) -> Any:
         return self._client.get_metric_history(self._run_id, name)
@@ -147,6 +204,13 @@ class Trackio:
         """Write one row, unless the run has this step."""
         if step > self._known_step:
             self._trackio.log(dict(values), step=step)
+
+    def end(self, outcome: AttemptOutcome, left: ExitReason) -> None:
+        """Show how the attempt ended as an alert, as runs of trackio have no status."""
+        level = self._trackio.AlertLevel
+        levels = {AttemptOutcome.FINISHED: level.INFO, AttemptOutcome.FAILED: level.ERROR}
+        title = f"Attempt {outcome} at step {left.step}"
+        self._trackio.alert(title, text=left.detail or None, level=levels.get(outcome, level.WARN))
 
     def close(self) -> None:
         """Flush and finish the run."""
@@ -179,11 +243,13 @@ class TrackerRun:
             except self._tracker.errors as error:
                 self._disable(error)
 
-    def close(self) -> None:
-        """Close the tracker."""
+    def close(self, left: ExitReason) -> None:
+        """Show how the attempt ended, and close the tracker."""
         if self._tracker:
             tracker, self._tracker = self._tracker, None
             try:
+                if isinstance(tracker, ShowsOutcome):
+                    tracker.end(AttemptOutcome.of(left), left)
                 tracker.close()
             except tracker.errors as error:
                 self._disable(error)

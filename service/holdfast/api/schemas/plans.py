@@ -97,6 +97,12 @@ class PlanPlaceOut(Schema):
     )
     hint_source: str
     hint_at: datetime | None
+    hint_uptime_s: float | None = Field(
+        description="Time that most spot nodes can be expected to run according to the provider; null if it does not say."
+    )
+    hint_preemption_rate: float | None = Field(
+        description="Share of stopped spot nodes that the provider took in the last days, 0 to 1; null if it does not say."
+    )
 
 
 class PlanPreviewOut(Schema):

@@ -282,6 +282,8 @@ def _place(place: PlaceState) -> PlanPlaceOut:
         hint=place.hint,
         hint_source=place.hint_source,
         hint_at=place.hint_at,
+        hint_uptime_s=place.hint_uptime_s,
+        hint_preemption_rate=place.hint_preemption_rate,
     )
 
 

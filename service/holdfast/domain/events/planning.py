@@ -84,6 +84,10 @@ class PlaceState:
     """Probability of a placement according to the provider, 0 to 1; None without one. Orders places that are alike."""
     hint_source: str = ""
     hint_at: AwareDatetime | None = None
+    hint_uptime_s: Measure | None = None
+    """Time that most spot nodes can be expected to run according to the provider; None if it does not say."""
+    hint_preemption_rate: Measure | None = None
+    """Share of stopped spot nodes that the provider took, 0 to 1; None likewise. Orders places with the same hint."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

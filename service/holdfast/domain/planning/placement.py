@@ -394,8 +394,15 @@ def _chosen(
 
 def _in_order(offers: Sequence[PlaceState], first: int | None) -> tuple[str, ...]:
     """The places by price, one of them first; hints decide between equal prices."""
-    order = sorted(
-        range(len(offers)),
-        key=lambda n: (n != first, offers[n].spot_usd_per_hour or 0.0, -(offers[n].hint or 0.0)),
-    )
-    return tuple(offers[n].name for n in order)
+
+    def rank(number: int) -> tuple[bool, float, float, float]:
+        offer = offers[number]
+        preemptions = offer.hint_preemption_rate
+        return (
+            number != first,
+            offer.spot_usd_per_hour or 0.0,
+            -(offer.hint or 0.0),
+            1.0 if preemptions is None else preemptions,
+        )
+
+    return tuple(offers[number].name for number in sorted(range(len(offers)), key=rank))
