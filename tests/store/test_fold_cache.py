@@ -33,7 +33,7 @@ OLD = {
 }
 """A row of the first version: fewer fields, no version, and a different definition of preemption."""
 FIELDS = (
-    "id seq name state owner project min_nodes submitted_at updated_at outcome exit_code detail leftovers account stop_asked_at tripped guard "
+    "id seq name state owner project min_nodes submitted_at updated_at priority queued_at wait_began_at outcome exit_code detail leftovers account stop_asked_at tripped guard "
     "limits launch_limits launch placement plan pace launches_before_resume is_launched "
     "attempt attempts_before_launch denials placed nodes groups node_changes absent_nodes lost_nodes missing_since preempted_nodes drilled_nodes hosting hosting_attempt "
     "started_attempt noticed left_attempt hopeless furthest_step advanced_attempt "
@@ -145,4 +145,4 @@ def test_fold_version_matches_the_cached_fields() -> None:
     assert [item.name for item in fields(Pace)] == [
         *("steps", "ms", "interval_ms", "restored_step", "attempt", "from_step", "since"),
     ]
-    assert FOLD == 16
+    assert FOLD == 17

@@ -36,6 +36,8 @@ GROUPS: Final = {
         "pause": "job_control.pause",
         "resume": "job_control.resume",
         "limits": "job_control.limits",
+        "queue": "queue.quotas.queue",
+        "priority": "queue.quotas.priority",
         "retry": "job_control.retry",
         "clone": "job_control.clone",
         "preempt": "jobs.preempt",
@@ -53,6 +55,7 @@ GROUPS: Final = {
         "costs": "billing.costs",
         "preemptions": "preemptions.preemptions",
         "budgets": "budgets.app",
+        "quota": "queue.quotas.app",
     },
     "Checkpoints and artifacts": {
         "checkpoints": "checkpoints.checkpoints",

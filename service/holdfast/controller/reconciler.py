@@ -12,7 +12,7 @@ import functools
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -23,8 +23,9 @@ from holdfast_worker.protocol.environment import Env
 from holdfast.code_upload.upload_store import Uploads
 from holdfast.controller.limit_enforcement import LimitEnforcer, run_limit_enforcement
 from holdfast.controller.orphan_cleanup import OrphanCleaner, run_sweeps
+from holdfast.controller.queue_admission import POLL_WAITING_EVERY_S, AdmissionQueue
 from holdfast.domain.budgets import BudgetBalance
-from holdfast.domain.events import Finished, Outcome, Source
+from holdfast.domain.events import Event, Finished, Outcome, Source
 from holdfast.domain.jobfile.spec import Engine, JobSpec, launcher_name
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.lifecycle import advance
@@ -139,6 +140,7 @@ class Reconciler:
         self._balances: dict[tuple[str, str], tuple[datetime, tuple[BudgetBalance, ...]]] = {}
         self._logged: dict[str, str] = {}
         """Last logged poll error, by job."""
+        self._queue = AdmissionQueue(journal.queue, leases, clock)
         self.orphan_cleaner = OrphanCleaner(journal=journal, launchers=launchers, clock=clock)
         self.limit_enforcer = LimitEnforcer(
             journal=journal,
@@ -196,7 +198,7 @@ class Reconciler:
         job = self._ingest_reports(job)
         context = replace(self._reconcile_context(job), planner=await self._planner(job))
         plan = decide(job, seen, self._clock.now(), context)
-        job = self._journal.append(job, plan.record)
+        job = self._append(job, plan.record)
         match plan.effect:
             case Effect.SUBMIT:
                 return await self._submit(launcher, job)
@@ -219,7 +221,14 @@ class Reconciler:
         except LaunchRefused as refusal:
             # A refusal follows from the task alone: nothing runs under this key, and no retry can succeed.
             finished = Finished(at=self._clock.now(), outcome=Outcome.FAILED, detail=refusal.detail)
-            return self._journal.append(job, [finished])
+            return self._append(job, [finished])
+        return job
+
+    def _append(self, job: Job, events: Sequence[Event]) -> Job:
+        """Append events, and admit waiting jobs to the room that the job leaves."""
+        job = self._journal.append(job, events)
+        if events and job.state in {State.PAUSED, State.ENDED}:
+            self._queue.wake()
         return job
 
     def _ingest_reports(self, job: Job) -> Job:
@@ -313,6 +322,7 @@ class Reconciler:
             has_store=spec.holdfast.checkpoint is not None,
             budgets=self._budget_balances(job),
             saves_on_cancel=launcher is None or launcher.saves_on_cancel,
+            admission=self._queue.admission(job),
         )
 
     def _planned_context(self, job: Job) -> ReconcileContext:
@@ -365,6 +375,7 @@ class Reconciler:
             except (StaleWrite, BudgetSpent):
                 # The job or its budget changed after the observation: poll again at once.
                 self._balances.clear()
+                self._queue.clear()
                 self._leases.make_due(job_id, self._clock.now())
                 return
             except LauncherUnreachable as error:
@@ -411,6 +422,8 @@ class Reconciler:
         if job.state is State.PAUSED:
             return now + timedelta(seconds=self._intervals.poll_paused_every_s)
         pause_s = self._intervals.interval_s(engine, self._job_count(engine))
+        if self._queue.waits(job):
+            pause_s = max(pause_s, POLL_WAITING_EVERY_S)
         within_ms = ms_until_decision(job, now, self._planned_context(job))
         if within_ms is not None:
             pause_s = min(pause_s, max(0, within_ms) / 1000)

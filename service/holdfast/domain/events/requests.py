@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeAlias
 
 from holdfast.domain.events.base import EventBase, Source
-from holdfast.domain.events.values import Attempt, Checkout, Count, Values, Versions
+from holdfast.domain.events.values import (
+    Attempt,
+    Checkout,
+    Count,
+    Demand,
+    Priority,
+    Values,
+    Versions,
+)
 
 DEFAULT_PROJECT: Final = "default"
 """Project of jobs whose submission names none."""
@@ -32,6 +40,8 @@ class Submitted(EventBase):
     """Git state of the job's folder; None if unknown or without a repository."""
     confined: bool = False
     """Whether a user without rights to the service's machine submitted it; its launches then have none."""
+    demand: Demand | None = None
+    """What it holds at most, as quotas count it; None in older events."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,6 +86,16 @@ class LimitsChanged(EventBase):
     """All limits from now on, including unchanged ones, readable as `Limits`."""
     changed: tuple[str, ...] = ()
     """Names of the changed limits."""
+    by: str = ""
+    """Name of the user; empty as in `Submitted`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PriorityChanged(EventBase):
+    """A user changed the priority of the job in the queue. Changes no state."""
+
+    source: ClassVar[Source] = Source.USER
+    priority: Priority
     by: str = ""
     """Name of the user; empty as in `Submitted`."""
 
@@ -175,6 +195,7 @@ RequestFact: TypeAlias = (
     | PauseRequested
     | ResumeRequested
     | LimitsChanged
+    | PriorityChanged
     | DrillRequested
     | RunsCompared
 )
