@@ -78,9 +78,6 @@ class CloneIn(Schema):
         json_schema_extra={"writeOnly": True},
     )
     limits: LimitsIn = Field(default_factory=LimitsIn, description="Changed limits.")
-    priority: Annotated[StrictInt, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = Field(
-        default=None, description="Priority in the queue instead of the file's."
-    )
     force: StrictBool = Field(
         default=False,
         description="Run on spot without checkpoints (progress is lost on preemption), or with limits that no plan can keep.",
@@ -149,6 +146,9 @@ class TaskIn(Schema):
     )
     limits: LimitsIn | None = Field(
         default=None, description="Limits that override those of `holdfast.limits`."
+    )
+    priority: Annotated[StrictInt, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = Field(
+        default=None, description="Priority in the queue instead of the file's."
     )
     force: StrictBool = Field(
         default=False,

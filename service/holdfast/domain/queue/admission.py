@@ -179,7 +179,10 @@ class _Room:
         self._held = held_by_quota(state.quotas, state.holding)
         self._reserved: dict[tuple[QuotaScope, str, QuotaKind], str] = {}
         """The urgent job for which the rest of a quota is kept."""
-        self._waiting = defaultdict[tuple[QuotaScope, str], list[QueueEntry]](list)
+        self._waiting = defaultdict[tuple[QuotaScope, str], int](int)
+        """Jobs so far that wait for a quota."""
+        self._named = defaultdict[tuple[tuple[QuotaScope, str], str], list[str]](list)
+        """The first of them, by project."""
 
     def place(self, entry: QueueEntry, position: int, *, is_urgent: bool) -> QueuePosition:
         """Admit the next job in the order if there is room."""
@@ -212,10 +215,11 @@ class _Room:
     def _waits(
         self, entry: QueueEntry, position: int, quota: Quota, kind: QuotaKind
     ) -> QueuePosition:
-        line = self._waiting[quota.key]
-        same = [each.job_id for each in line if each.project == entry.project]
-        before, count = tuple(same[:SHOWN_BEFORE]), len(line)
-        line.append(entry)
+        count, named = self._waiting[quota.key], self._named[quota.key, entry.project]
+        before = tuple(named)
+        self._waiting[quota.key] += 1
+        if len(named) < SHOWN_BEFORE:
+            named.append(entry.job_id)
         needed = kind.text(NOTHING_HELD.plus(entry.demand).amount(kind))
         limit = kind.text(quota.limit(kind) or 0)
         held = kind.text(self._held[quota.key].amount(kind))

@@ -15,7 +15,7 @@ from holdfast.domain.events.values import Demand
 
 HALF_LIFE: Final = timedelta(days=3)
 """Time after which usage counts half. A lower value forgives heavy use within hours; a higher value makes a user pay for weeks."""
-EXPECTED_RUN: Final = timedelta(hours=1)
+EXPECTED_RUN: Final = timedelta(hours=8)
 """Time for which an admitted job counts in advance. A lower value gives all room that is free at a moment to one user; a
 higher value lets running jobs weigh more than past ones."""
 
