@@ -89,7 +89,7 @@ def test_job_above_a_quota_is_refused(world: SimulatedService) -> None:
     assert any("allows 1 node at once" in refusal for refusal in preview["refused"])
 
 
-def test_lowered_quota_makes_a_job_wait_and_a_raised_one_starts_it(world: SimulatedService) -> None:
+def test_job_waits_for_a_lowered_quota_until_it_is_raised(world: SimulatedService) -> None:
     put(world, nodes=2)
     first = world.submit()["id"]
     world.until(first, "training")

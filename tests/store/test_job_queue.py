@@ -18,7 +18,8 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.events.values import Demand
 from holdfast.domain.jobs.job import Job
-from holdfast.domain.queue.admission import evaluate, usage_by_owner
+from holdfast.domain.queue.admission import evaluate
+from holdfast.domain.queue.queue_state import usage_by_owner
 from holdfast.domain.queue.quotas import Quota, QuotaScope
 from holdfast.errors import NotFound, StaleWrite
 from holdfast.store.journal import Journal
@@ -83,7 +84,7 @@ def test_each_scope_and_kind_is_enforced(journal: Journal, quota: Quota) -> None
         admit(journal, submit(journal, "job-3", owner="bob"))
 
 
-def test_share_is_released_by_a_pause_and_taken_again_after_the_resume(
+def test_share_is_released_by_a_pause_and_taken_again_later(
     journal: Journal, clock: FixedClock
 ) -> None:
     set_quota(journal, gpus=8)

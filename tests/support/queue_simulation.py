@@ -10,8 +10,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from holdfast.domain.events.values import Demand
-from holdfast.domain.queue.admission import QueueEntry, QueueState, evaluate
-from holdfast.domain.queue.fair_share import DecayedUsage, held_gpu_hours
+from holdfast.domain.queue.admission import evaluate
+from holdfast.domain.queue.queue_state import (
+    DecayedUsage,
+    QueueEntry,
+    QueueState,
+    held_gpu_hours,
+)
 from holdfast.domain.queue.quotas import Quota, QuotaScope
 from support.events import DAWN
 

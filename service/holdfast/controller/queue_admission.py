@@ -1,4 +1,4 @@
-"""Admission of queued jobs: the queue as the reconciler sees it, evaluated at most once a second.
+"""Admission of queued jobs: the queue, evaluated at most once a second.
 
 Without quotas, a job needs no admission. The journal checks the quotas again when it records one.
 """

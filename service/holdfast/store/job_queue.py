@@ -29,15 +29,19 @@ from holdfast.domain.events import (
 from holdfast.domain.events.values import Demand
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobs.job import Job, State
-from holdfast.domain.queue.admission import QueueEntry, QueueState
-from holdfast.domain.queue.fair_share import DecayedUsage, held_gpu_hours
+from holdfast.domain.queue.queue_state import (
+    DecayedUsage,
+    QueueEntry,
+    QueueState,
+    held_gpu_hours,
+)
 from holdfast.domain.queue.quotas import HeldShares, Quota, QuotaScope, demand_of
 from holdfast.errors import NotFound, StaleWrite
 from holdfast.ports import Clock
 from holdfast.store import audit_log, event_log
 from holdfast.store.database import reading, writing
+from holdfast.store.tables.billing import owner_usage, queue_entries, quotas
 from holdfast.store.tables.jobs import job_events, jobs
-from holdfast.store.tables.queue import owner_usage, queue_entries, quotas
 
 _LIMITS: Final = ("jobs", "nodes", "gpus", "micros_per_hour")
 _DEMAND: Final = ("nodes", "gpus", "micros_per_hour")

@@ -1,4 +1,7 @@
-"""What a new job would hold of quotas, and whether they allow that much at once."""
+"""What a new job would hold of quotas, and whether they allow that much at once.
+
+A job that fits into them by itself is accepted, and waits in the queue for room beside others.
+"""
 
 from __future__ import annotations
 

@@ -6,8 +6,14 @@ from datetime import timedelta
 
 import pytest
 from holdfast.domain.events.values import Demand
-from holdfast.domain.queue.admission import PATIENCE, QueueEntry, QueueState, evaluate
-from holdfast.domain.queue.fair_share import HALF_LIFE, DecayedUsage, held_gpu_hours
+from holdfast.domain.queue.admission import PATIENCE, evaluate
+from holdfast.domain.queue.queue_state import (
+    HALF_LIFE,
+    DecayedUsage,
+    QueueEntry,
+    QueueState,
+    held_gpu_hours,
+)
 from holdfast.domain.queue.quotas import Quota, QuotaScope
 from hypothesis import given
 from hypothesis import strategies as st
@@ -151,7 +157,7 @@ QUOTAS = st.lists(
 
 
 @given(waiting=st.lists(ENTRIES, max_size=12, unique_by=lambda e: e.job_id), quotas=QUOTAS)
-def test_admissions_exceed_no_quota_and_every_other_job_has_a_reason(
+def test_admissions_exceed_no_quota_and_others_have_a_reason(
     waiting: list[QueueEntry], quotas: tuple[Quota, ...]
 ) -> None:
     places = evaluate(QueueState(at=at(200_000), quotas=quotas, waiting=tuple(waiting)))

@@ -113,8 +113,7 @@ def _job(
     retention: RetentionStatus | None,
 ) -> JobOut:
     spec, newest, notice = digest.spec, digest.newest_checkpoint, digest.notice
-    limits = job.limits or spec.holdfast.limits
-    checkpoint = spec.holdfast.checkpoint
+    limits, checkpoint = job.limits or spec.holdfast.limits, spec.holdfast.checkpoint
     return JobOut(
         id=job.id,
         name=job.name,

@@ -12,7 +12,7 @@ from holdfast.cli import output
 from holdfast.cli.output import AsJson, money
 from holdfast.cli.usage.job_argument import JobId
 from holdfast.client import Client
-from holdfast.client.queue import QueueClient
+from holdfast.client.billing import QueueClient
 from holdfast.domain.events.values import MAX_PRIORITY
 from holdfast.errors import BadRequest
 from holdfast.settings import read_settings

@@ -1,4 +1,4 @@
-"""What the events of workers change in a job: progress, notices, exits, and the state of the current attempt."""
+"""What events of workers change in a job: progress, notices, exits, and its state."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ def apply_progress(job: Job, event: WorkerFact) -> Job:
 
 
 def apply_worker_event(job: Job, event: WorkerFact) -> Job:  # noqa: PLR0911 - one for each kind
+    """The job after an event that concerns the state if it is of the current attempt."""
     current = event.attempt >= max(job.attempt, job.started_attempt)
     match event:
         case TrainingStarted(attempt=attempt, step=step, total_steps=total):

@@ -13,14 +13,20 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from holdfast.domain.events import Admitted
 from holdfast.domain.events.values import Demand
-from holdfast.domain.queue.fair_share import EXPECTED_RUN, held_gpu_hours, weight
+from holdfast.domain.queue.queue_state import (
+    EXPECTED_RUN,
+    QueueEntry,
+    QueueState,
+    usage_by_owner,
+    weight,
+)
 from holdfast.domain.queue.quotas import (
     NOTHING_HELD,
     HeldShares,
@@ -35,33 +41,6 @@ PATIENCE: Final = timedelta(hours=24)
 jobs of low priority, and large ones, wait longer."""
 SHOWN_BEFORE: Final = 3
 """Jobs that are named as those before a waiting one. A higher value makes sentences longer."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QueueEntry:
-    """A job that waits for its admission, or holds a share."""
-
-    job_id: str
-    project: str
-    owner: str
-    priority: int
-    queued_at: datetime
-    """Since when it waits, or waited."""
-    demand: Demand
-    admitted_at: datetime | None = None
-    """Since when it holds its share; None while it waits."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QueueState:
-    """All that the order and the admissions follow from."""
-
-    at: datetime
-    quotas: tuple[Quota, ...] = ()
-    waiting: tuple[QueueEntry, ...] = ()
-    holding: tuple[QueueEntry, ...] = ()
-    used: Mapping[str, float] = field(default_factory=dict)
-    """Decayed accelerator hours of shares that are no longer held, by owner."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,15 +87,6 @@ def evaluate(state: QueueState) -> tuple[QueuePosition, ...]:
         room.place(entry, number, is_urgent=state.at - entry.queued_at >= PATIENCE)
         for number, entry in enumerate(_ordered(state), 1)
     )
-
-
-def usage_by_owner(state: QueueState) -> dict[str, float]:
-    """What counts of each owner's usage now, in accelerator hours, with held shares."""
-    used = defaultdict[str, float](float, state.used)
-    for each in state.holding:
-        assert each.admitted_at is not None, "it holds a share"
-        used[each.owner] += held_gpu_hours(each.demand, each.admitted_at, state.at)
-    return dict(used)
 
 
 def held_by_quota(

@@ -160,7 +160,7 @@ def refusal(quotas: Iterable[Quota], demand: Demand) -> str:
 
 
 def demand_of(spec: JobSpec, micros_per_hour: int = 0) -> Demand:
-    """What a job asks for at most: all its nodes, with the most accelerators of its alternatives."""
+    """What a job asks for at most, with the most accelerators of its alternatives."""
     return Demand(
         nodes=spec.num_nodes,
         gpus=sum(

@@ -11,7 +11,6 @@ from holdfast.store.tables import (
     market,
     metrics,
     notifications,
-    queue,
 )
 
-__all__ = ["billing", "identity", "jobs", "launches", "market", "metrics", "notifications", "queue"]
+__all__ = ["billing", "identity", "jobs", "launches", "market", "metrics", "notifications"]

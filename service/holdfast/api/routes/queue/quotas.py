@@ -1,4 +1,4 @@
-"""Quotas of the service, of projects and users, and the queue of jobs that wait for room in them."""
+"""Quotas of the service, of projects and users, and the queue of waiting jobs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from holdfast.domain.jobfile.limits import MICROS_PER_USD, Usd
 from holdfast.domain.queue.admission import (
     PATIENCE,
     QueuePosition,
-    QueueState,
     evaluate,
     held_by_quota,
-    usage_by_owner,
 )
+from holdfast.domain.queue.queue_state import QueueState, usage_by_owner
 from holdfast.domain.queue.quotas import SERVICE_NAME, Quota, QuotaScope
 from holdfast.errors import BadLimits, ValidationIssue
 from holdfast.services import Services
@@ -39,7 +38,7 @@ Name = Annotated[str, Path(min_length=1, max_length=100)]
 
 @router.get("/quotas", response_model=list[QuotaOut])
 def list_quotas(services: TheServices, caller: TheCaller) -> list[QuotaOut]:
-    """List the quotas of the service, of the caller and their projects, with what is held of them."""
+    """List the quotas of the service, the caller and their projects, with what is held."""
     state = services.journal.queue.state()
     return [_view(quota, state) for quota in state.quotas if _is_seen(caller, quota)]
 
@@ -85,7 +84,7 @@ def remove_user_quota(user: Name, services: TheServices, actor: TheActor) -> Res
 
 @router.get("/queue", response_model=QueueOut)
 def show_queue(services: TheServices, caller: TheCaller) -> QueueOut:
-    """List the waiting jobs of the caller's projects in the order of admission, with what each waits for."""
+    """List the waiting jobs of the caller's projects in the order of admission."""
     state, seen = services.journal.queue.state(), caller.visible_projects
     places = [place for place in evaluate(state) if seen is None or place.entry.project in seen]
     owners = {place.entry.owner for place in places}
