@@ -24,7 +24,18 @@ from fault_injection.faulty_ports import (
     run_without_waiting,
 )
 from holdfast.controller.reconciler import PollIntervals, Reconciler
-from holdfast.domain.events import Cause, Event, MarketState, PlaceState, Submitted
+from holdfast.domain.access.audit import Actor
+from holdfast.domain.events import (
+    Admitted,
+    Cause,
+    Event,
+    Finished,
+    LaunchRequested,
+    MarketState,
+    Paused,
+    PlaceState,
+    Submitted,
+)
 from holdfast.domain.jobfile.limits import Limits
 from holdfast.domain.jobfile.parser import parse_job_file
 from holdfast.domain.jobfile.spec import Engine as Kind
@@ -35,6 +46,7 @@ from holdfast.domain.jobs.lifecycle import advance, create_job
 from holdfast.domain.jobs.observation import LaunchStatus, Observation
 from holdfast.domain.planning.placement import PlacementPlanner
 from holdfast.domain.planning.situation import PlacementPolicy
+from holdfast.domain.queue.quotas import Quota
 from holdfast.domain.simulation.spot_market import MarketParameters
 from holdfast.errors import (
     BadLimits,
@@ -139,9 +151,18 @@ class FaultyService:
     """Jobs, replicas and a cloud, with the faults between them."""
 
     def __init__(
-        self, seed: int, engine: Engine, faulty_engine: Engine, *, has_plans: bool = False
+        self,
+        seed: int,
+        engine: Engine,
+        faulty_engine: Engine,
+        *,
+        has_plans: bool = False,
+        quota: Quota | None = None,
     ) -> None:
-        """`has_plans`: most jobs have plans, over a market that changes every few seconds."""
+        """`has_plans`: most jobs have plans, over a market that changes every few seconds.
+
+        `quota` is set before the first job.
+        """
         self.rng = random.Random(seed)
         self.planners = RestlessPlanners(random.Random(seed)) if has_plans else None
         self.chances = FaultChances(self.rng)
@@ -160,6 +181,12 @@ class FaultyService:
         self.replicas = [self._replica(), self._replica()]
         self.folds: dict[str, Job] = {}
         self._cursor = 0
+        self.held: dict[str, int] = {}
+        """Nodes of the shares that the log has admitted, by job."""
+        self.quota = quota
+        if quota:
+            action = Actor(name="admin").audit_action("quota.set", quota.name)
+            self.journal.queue.set_quota(quota, action)
         event.listen(faulty_engine, "commit", self._on_commit)
 
     def _market(self, seed: int) -> MarketParameters:
@@ -372,6 +399,19 @@ class FaultyService:
                 if ingested.job.is_leaving and attempt == job.attempt:
                     self.cloud.request_shutdown(job.launch_key)
 
+    def _check_quota(self, job_id: str, recorded: Event) -> None:
+        """Check that no launch precedes its admission, and that the quota is never exceeded."""
+        match recorded:
+            case Admitted(demand=demand):
+                assert job_id not in self.held, f"{job_id} was admitted twice"
+                self.held[job_id] = demand.nodes
+            case Paused() | Finished():
+                self.held.pop(job_id, None)
+            case LaunchRequested():
+                assert job_id in self.held or not self.quota, f"{job_id} was not admitted"
+        if self.quota:
+            assert sum(self.held.values()) <= (self.quota.nodes or 0), f"too much: {self.held}"
+
     def _any_job(self) -> Job | None:
         return self.rng.choice([*self.folds.values()]) if self.folds else None
 
@@ -394,6 +434,7 @@ class FaultyService:
                 self.folds[item.job_id] = create_job(item.job_id, item.event)
             else:
                 self.folds[item.job_id] = advance(self.folds[item.job_id], item.event)
+            self._check_quota(item.job_id, item.event)
         rows = {job.id: job for job in self.queries.jobs(limit=len(self.folds) + 1).jobs}
         assert rows == self.folds
         for job_id, job in self.folds.items():

@@ -35,6 +35,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.jobs.job import State
 from holdfast.domain.jobs.lifecycle import fold
+from holdfast.domain.queue.quotas import Quota, QuotaScope
 from sqlalchemy import Engine
 from support.repetitions import FAULT_SEEDS
 
@@ -47,8 +48,14 @@ MAX_SWEEPS = 500
 """Sweeps after which all jobs must have ended once faults are disabled."""
 
 
-def run_scenario(seed: int, engines: list[Engine], *, has_plans: bool = False) -> FaultyService:
-    service = FaultyService(seed, *engines, has_plans=has_plans)
+QUOTA = Quota(scope=QuotaScope.SERVICE, name="all", nodes=3)
+"""Room for one of the largest jobs, or for several small ones."""
+
+
+def run_scenario(
+    seed: int, engines: list[Engine], *, has_plans: bool = False, quota: Quota | None = None
+) -> FaultyService:
+    service = FaultyService(seed, *engines, has_plans=has_plans, quota=quota)
 
     for _ in range(MOVES):
         service.move()
@@ -155,6 +162,20 @@ def test_history_and_bill_are_exact(fast_sqlite: list[Engine], seed: int) -> Non
 @pytest.mark.parametrize("seed", range(max(1, FAULT_SEEDS // 10)))
 def test_history_and_bill_are_exact_on_postgresql(postgresql: list[Engine], seed: int) -> None:
     run_scenario(seed, postgresql)
+
+
+@pytest.mark.parametrize("has_plans", [False, True], ids=["", "plans"])
+@pytest.mark.parametrize("seed", range(FAULT_SEEDS))
+def test_quota_is_never_exceeded(fast_sqlite: list[Engine], seed: int, has_plans: bool) -> None:
+    service = run_scenario(seed, fast_sqlite, has_plans=has_plans, quota=QUOTA)
+
+    assert service.held == {}
+    assert not service.journal.queue.state().holding
+
+
+@pytest.mark.parametrize("seed", range(max(1, FAULT_SEEDS // 10)))
+def test_quota_is_never_exceeded_on_postgresql(postgresql: list[Engine], seed: int) -> None:
+    run_scenario(seed, postgresql, quota=QUOTA)
 
 
 @pytest.mark.parametrize("seed", range(FAULT_SEEDS))

@@ -41,6 +41,7 @@ from holdfast.api.routes import (
     workers,
 )
 from holdfast.api.routes.fleet import sweeps
+from holdfast.api.routes.queue import quotas
 from holdfast.api.routing import Route
 from holdfast.api.schemas.service import HealthOut, Problem
 from holdfast.errors import StoreUnavailable, Unavailable
@@ -76,6 +77,7 @@ _OF_MONEY = (
     billing.costs_router,
     preemptions.router,
     budgets.router,
+    quotas.router,
     prices.router,
     planning.router,
     traces.router,

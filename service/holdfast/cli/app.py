@@ -38,6 +38,8 @@ GROUPS: Final = {
         "pause": "job_control.pause",
         "resume": "job_control.resume",
         "limits": "job_control.limits",
+        "queue": "queue.quotas.queue",
+        "priority": "queue.quotas.priority",
         "retry": "job_control.retry",
         "label": "usage.bulk_actions.label",
         "clone": "job_control.clone",
@@ -56,6 +58,7 @@ GROUPS: Final = {
         "costs": "billing.costs",
         "preemptions": "preemptions.preemptions",
         "budgets": "budgets.app",
+        "quota": "queue.quotas.app",
     },
     "Checkpoints and artifacts": {
         "checkpoints": "checkpoints.checkpoints",

@@ -35,6 +35,7 @@ from holdfast.cli.usage.job_filters import ChosenJobs, chosen_jobs, job_filters
 from holdfast.cli.usage.shared_options import Limits, submission_limits, with_options
 from holdfast.client import Client, Refused
 from holdfast.client.credentials import Credentials
+from holdfast.domain.events.values import MAX_PRIORITY
 from holdfast.domain.jobs.job import node_names
 from holdfast.errors import BadRequest
 from holdfast.sdk.job_files import check_yaml, local_task
@@ -64,6 +65,16 @@ Force = Annotated[
         help="Run on spot without checkpoints (progress is lost on preemption), or with limits that no plan can keep.",
     ),
 ]
+Priority = Annotated[
+    int | None,
+    typer.Option(
+        "--priority",
+        min=-MAX_PRIORITY,
+        max=MAX_PRIORITY,
+        metavar="N",
+        help="Priority in the queue instead of the file's; higher ones are admitted first.",
+    ),
+]
 
 
 def connect() -> Client:
@@ -80,6 +91,7 @@ def submit(
     secret: Secrets = None,
     project: Project = None,
     limits: Limits,
+    priority: Priority = None,
     force: Force = False,
     upload: Upload = None,
     follow: Annotated[
@@ -90,6 +102,7 @@ def submit(
     """Submit a job; it survives preemptions until it is done."""
     task = task_of(file, name, env, secret).model_copy(update={"force": force})
     task.limits = LimitsIn(**limits) if limits else None
+    task.priority = priority
     task.project, task.default_project = (
         project,
         Credentials.read(read_settings().login_file).project,

@@ -20,6 +20,7 @@ from holdfast.client.identity import AsyncIdentityClient, IdentityClient
 from holdfast.client.jobs import AsyncJobsClient, JobsClient
 from holdfast.client.market import AsyncMarketClient, MarketClient
 from holdfast.client.notifications import AsyncChannelsClient, ChannelsClient
+from holdfast.client.queue import AsyncQueueClient, QueueClient
 from holdfast.client.sweeps import AsyncSweepsClient, SweepsClient
 
 
@@ -65,6 +66,8 @@ class ClientResources:
         """Jobs of one file with several values of its parameters."""
         self.diagnostics = DiagnosticsClient(client)
         """Hints, comparisons, log search and metrics."""
+        self.queue = QueueClient(client)
+        """Quotas, and the queue of waiting jobs."""
         self.billing = BillingClient(client)
         """Costs of many jobs, and budgets."""
         self.market = MarketClient(client)
@@ -86,8 +89,8 @@ class AsyncClientResources:
     def __init__(self, client: AsyncCaller) -> None:
         self.jobs = AsyncJobsClient(client)
         self.sweeps = AsyncSweepsClient(client)
-        """Jobs of one file with several values of its parameters."""
         self.diagnostics = AsyncDiagnosticsClient(client)
+        self.queue = AsyncQueueClient(client)
         self.billing = AsyncBillingClient(client)
         self.market = AsyncMarketClient(client)
         self.identity = AsyncIdentityClient(client)

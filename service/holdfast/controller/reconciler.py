@@ -12,7 +12,7 @@ import functools
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -23,8 +23,9 @@ from holdfast_worker.protocol.environment import Env
 from holdfast.code_upload.upload_store import Uploads
 from holdfast.controller.limit_enforcement import LimitEnforcer, run_limit_enforcement
 from holdfast.controller.orphan_cleanup import OrphanCleaner, run_sweeps
+from holdfast.controller.queue_admission import POLL_WAITING_EVERY_S, AdmissionQueue
 from holdfast.domain.budgets import BudgetBalance
-from holdfast.domain.events import Finished, Outcome, Source
+from holdfast.domain.events import Event, Finished, Outcome, Source
 from holdfast.domain.jobfile.spec import Engine, JobSpec, launcher_name
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.lifecycle import advance
@@ -71,8 +72,7 @@ TURN_POLL_S: Final = 10.0
 delays the job if the end of another one was missed."""
 
 CONCURRENT_SOURCES: Final = frozenset({Source.WORKER, Source.JANITOR})
-"""Sources that may write to a job during an observation of its launcher without invalidating
-it."""
+"""Sources that may write to a job during an observation of its launcher without invalidating it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,6 +145,7 @@ class Reconciler:
         self._sweeps: dict[str, SweepBalance] = {}
         self._logged: dict[str, str] = {}
         """Last logged poll error, by job."""
+        self._queue = AdmissionQueue(journal.queue, leases, clock)
         self.orphan_cleaner = OrphanCleaner(journal=journal, launchers=launchers, clock=clock)
         self.limit_enforcer = LimitEnforcer(
             journal=journal,
@@ -202,7 +203,7 @@ class Reconciler:
         job = self._ingest_reports(job)
         context = replace(self._reconcile_context(job), planner=await self._planner(job))
         plan = decide(job, seen, self._clock.now(), context)
-        job = self._journal.append(job, plan.record)
+        job = self._append(job, plan.record)
         match plan.effect:
             case Effect.SUBMIT:
                 return await self._submit(launcher, job)
@@ -213,8 +214,8 @@ class Reconciler:
         return job
 
     def _waits_for_turn(self, job: Job) -> bool:
-        is_next = job.sweep and job.state is State.QUEUED
-        return bool(is_next) and self._journal.sweeps.waits_for_turn(job)
+        may_start = bool(job.sweep) and job.state is State.QUEUED
+        return may_start and self._journal.sweeps.waits_for_turn(job)
 
     async def _planner(self, job: Job) -> JobPlanner | None:
         """The planner of a job over the market of this moment, for which clouds may be asked."""
@@ -229,7 +230,14 @@ class Reconciler:
         except LaunchRefused as refusal:
             # A refusal follows from the task alone: nothing runs under this key, and no retry can succeed.
             finished = Finished(at=self._clock.now(), outcome=Outcome.FAILED, detail=refusal.detail)
-            return self._journal.append(job, [finished])
+            return self._append(job, [finished])
+        return job
+
+    def _append(self, job: Job, events: Sequence[Event]) -> Job:
+        """Append events, and admit waiting jobs to the room that the job leaves."""
+        job = self._journal.append(job, events)
+        if events and job.state in {State.PAUSED, State.ENDED}:
+            self._queue.wake()
         return job
 
     def _ingest_reports(self, job: Job) -> Job:
@@ -322,8 +330,9 @@ class Reconciler:
             limits=spec.holdfast.limits,
             has_store=spec.holdfast.checkpoint is not None,
             budgets=(*self._budget_balances(job), *self._sweep_balances(job)),
-            waits_for_turn=self._waits_for_turn(job),
+            waits_for_turn=(waits := self._waits_for_turn(job)),
             saves_on_cancel=launcher is None or launcher.saves_on_cancel,
+            admission=None if waits else self._queue.admission(job),
         )
 
     def _planned_context(self, job: Job) -> ReconcileContext:
@@ -361,11 +370,8 @@ class Reconciler:
             return ()
         now = self._clock.now()
         known = self._sweeps.get(job.sweep)
-        if (
-            known is None
-            or known.at + timedelta(seconds=BALANCE_TTL_S) <= now
-            or known.of_job(job).blocks_jobs(now, job.micros_per_hour)
-        ):
+        is_old = known is None or known.at + timedelta(seconds=BALANCE_TTL_S) <= now
+        if known is None or is_old or known.of_job(job).blocks_jobs(now, job.micros_per_hour):
             known = self._sweeps[job.sweep] = self._journal.sweeps.balance(job.sweep, now)
         return (known.of_job(job),)
 
@@ -391,6 +397,7 @@ class Reconciler:
                 # The job or its budget changed after the observation: poll again at once.
                 self._balances.clear()
                 self._sweeps.clear()
+                self._queue.clear()
                 self._leases.make_due(job_id, self._clock.now())
                 return
             except LauncherUnreachable as error:
@@ -442,6 +449,8 @@ class Reconciler:
         pause_s = self._intervals.interval_s(engine, self._job_count(engine))
         if self._waits_for_turn(job):  # The end of another job makes it due.
             return now + timedelta(seconds=max(pause_s, TURN_POLL_S))
+        if self._queue.waits(job):
+            pause_s = max(pause_s, POLL_WAITING_EVERY_S)
         within_ms = ms_until_decision(job, now, self._planned_context(job))
         if within_ms is not None:
             pause_s = min(pause_s, max(0, within_ms) / 1000)

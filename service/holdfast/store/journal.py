@@ -33,6 +33,7 @@ from holdfast.store import audit_log, event_log, job_index, retention_queue
 from holdfast.store.budgets import Budgets, enforce_budgets
 from holdfast.store.channels import insert_channels as put_channels
 from holdfast.store.database import reading, writing
+from holdfast.store.job_queue import JobQueue, enforce_quotas, track_queue
 from holdfast.store.report_ingest import BatchResult, ReportBatch, ingest_batches
 from holdfast.store.secrets import insert_secrets as put_secrets
 from holdfast.store.sweeps import Sweeps, enforce_sweep
@@ -122,6 +123,11 @@ class Journal:
         """The sweeps, and the turns and budgets of their jobs."""
         return Sweeps(self._engine)
 
+    @property
+    def queue(self) -> JobQueue:
+        """The queue of waiting jobs, with its quotas."""
+        return JobQueue(self._engine, self._clock)
+
     def submit(
         self,
         job_id: str,
@@ -158,6 +164,7 @@ class Journal:
             connection.execute(insert(jobs).values(**row, **payers, **listed, observed_seq=job.seq))
             job_index.insert_tags(connection, job)
             engine = engine_of(event.spec.get("resources", {}))
+            track_queue(connection, job, [event], event.at)
             watch = {"job_id": job.id, "engine": engine.value, "due_at": event.at}
             connection.execute(insert(watches).values(**watch))
             if tidied_by is RetentionOwner.SERVICE:
@@ -198,7 +205,8 @@ class Journal:
         `action` is written to the audit log in the same transaction; None: no entry.
 
         Raises:
-            StaleWrite: the job has changed since; nothing was written.
+            StaleWrite: the job has changed since, or the quotas have no room for it any more; nothing was
+                written.
             IllegalTransition: an event cannot follow; nothing was written.
             BudgetSpent: the events start something, and the budget is spent for this month; nothing was
                 written.
@@ -206,9 +214,12 @@ class Journal:
         if not events:
             return job
         with writing(self._engine) as connection:
-            enforce_budgets(connection, job, events, self._clock.now())
-            enforce_sweep(connection, job, events, self._clock.now())
-            after = event_log.record(connection, job, events, self._clock.now())
+            now = self._clock.now()
+            enforce_budgets(connection, job, events, now)
+            enforce_sweep(connection, job, events, now)
+            enforce_quotas(connection, job, events)
+            after = event_log.record(connection, job, events, now)
+            track_queue(connection, after, events, now)
             if action:
                 self._audit(connection, action)
         return after

@@ -164,6 +164,30 @@ def enforce_sweep(connection: Connection, job: Job, events: Sequence[Event], now
             raise BudgetSpent(f"job {job.id} cannot start: {balance.spent_message(now)}")
 
 
+def jobs_without_turn(connection: Connection) -> set[str]:
+    """Queued jobs that wait for other jobs of their sweep, in the order of their combinations."""
+    limited = select(sweeps.c.id, sweeps.c.parallel).where(sweeps.c.parallel.is_not(None))
+    waiting = select(jobs.c.id, jobs.c.sweep).where(
+        jobs.c.sweep.is_not(None), jobs.c.status == State.QUEUED.value
+    )
+    turns = {row.id: row.parallel for row in connection.execute(limited)}
+    if not turns:
+        return set()
+    active = select(jobs.c.sweep, func.count()).where(
+        jobs.c.sweep.is_not(None), jobs.c.status.not_in(_IDLE)
+    )
+    for sweep_id, count in connection.execute(active.group_by(jobs.c.sweep)):
+        if sweep_id in turns:
+            turns[sweep_id] -= count
+    found = set[str]()
+    for row in connection.execute(waiting.order_by(jobs.c.submitted_at, jobs.c.id)):
+        if row.sweep in turns:
+            turns[row.sweep] -= 1
+            if turns[row.sweep] < 0:
+                found.add(row.id)
+    return found
+
+
 def keep_cost(connection: Connection, job: Job) -> None:
     """Keep the cost of a job that is removed in the balance of its sweep."""
     if job.sweep:

@@ -32,6 +32,7 @@ from holdfast.submission.admission import (
 from holdfast.submission.launch_estimate import estimate_launch
 from holdfast.submission.plan_check import PlanPreview, check_plan, preview_plan, with_known_work
 from holdfast.submission.preview import Preview, PreviewOptions, preview
+from holdfast.submission.quota_check import quota_demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,7 @@ def _refusals(
     yield from refusals(services, spec, caller, project, past, force=asked.force)
     try:
         check_budgets(services, caller, project)
+        quota_demand(services, spec, caller.name, project)
     except REFUSED as error:
         yield error
 
@@ -199,10 +201,12 @@ def submission(
         NotPossibleNow: the project accepts no new jobs.
         Forbidden: the job may not run on the service's machine.
         BadJobFile: this service has no such launcher, the job names something forbidden, its deadline has passed, it
-            would lose its progress on spot nodes, its parent job cannot be resumed, or no plan can keep its limits.
+            would lose its progress on spot nodes, its parent job cannot be resumed, no plan can keep its limits, or a
+            quota allows less than it needs.
     """
     spec = understood.spec
     past = lifetimes_for(services, spec)
+    demand = quota_demand(services, spec, caller.name, project)
     for error in refusals(services, spec, caller, project, past, force=force):
         raise error
     notes = check_spot_safety(spec, past, force=force) + check_parent_job(services, spec, caller)
@@ -218,6 +222,7 @@ def submission(
         by=caller.name,
         project=project,
         confined=not caller.is_trusted,
+        demand=demand,
     )
 
 

@@ -19,7 +19,7 @@ from holdfast.domain.events import (
     decode,
     encode,
 )
-from holdfast.domain.events.values import Interval, Metric
+from holdfast.domain.events.values import Demand, Interval, Metric
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -104,6 +104,9 @@ WORDS: dict[str, st.SearchStrategy[Any]] = {
     "changeover_s": NUMBERS,
     "policy_version": COUNTS,
     "forecast": st.none(),
+    "priority": st.integers(-100, 100),
+    "demand": st.builds(Demand, nodes=COUNTS, gpus=COUNTS, micros_per_hour=COUNTS),
+    "waited_s": COUNTS,
 }
 
 
@@ -181,6 +184,7 @@ def test_worker_and_user_events_have_their_sources() -> None:
         "DrillRequested",
         "LimitsChanged",
         "TagsChanged",
+        "PriorityChanged",
         "RunsCompared",
         *REQUESTS,
     }

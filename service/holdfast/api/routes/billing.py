@@ -27,6 +27,7 @@ from holdfast.api.schemas.billing import (
     SentenceOut,
 )
 from holdfast.api.time_ranges import TheTimeRange
+from holdfast.api.views.jobs import with_queue_reasons
 from holdfast.domain.billing.allocation import allocate_costs
 from holdfast.domain.billing.bill import (
     AttemptBill,
@@ -74,7 +75,8 @@ def show_bill(job: TheJob, services: TheServices, as_csv: AsCsv) -> BillOut | Re
 def show_story(job: TheJob, services: TheServices) -> list[SentenceOut]:
     """Show the history of a job in sentences: its state, its cost, then all events in order."""
     account, facts = job_bill(services, job)
-    sentences = timeline(job, [fact.event for fact in facts], account)
+    [shown] = with_queue_reasons(services, [job])
+    sentences = timeline(shown, [fact.event for fact in facts], account)
     return [SentenceOut(at=sentence.at, text=sentence.text) for sentence in sentences]
 
 

@@ -14,6 +14,7 @@ from holdfast.api.dependencies import IfMatch, TheJob, TheServices, check, etag
 from holdfast.api.job_filters import selected
 from holdfast.api.routing import Router
 from holdfast.api.schemas.jobs import JobOut, LimitsIn, PauseIn, RemovalOut, ResumeIn
+from holdfast.api.schemas.queue import PriorityIn
 from holdfast.api.schemas.selections import JobActionIn, JobActionOut, JobActionsOut, SelectionIn
 from holdfast.api.views.jobs import NOT_OWNER, job_views
 from holdfast.domain.access.audit import AuditAction
@@ -115,6 +116,29 @@ def change_limits(
 
     job = services.append_with_retry(job, decide, entry)
     response.headers["ETag"] = etag(job)
+    return job_views(services, [job])[0]
+
+
+@control_router.patch("/priority", response_model=JobOut)
+def change_priority(  # noqa: PLR0917 - dependencies of the route
+    job: TheJob,
+    services: TheServices,
+    caller: TheCaller,
+    actor: TheActor,
+    body: PriorityIn,
+    if_match: IfMatch = None,
+) -> JobOut:
+    """Change the priority of a job in the queue. A job that runs keeps its nodes."""
+
+    def decide(job: Job) -> Sequence[Event]:
+        check(if_match, job)
+        return commands.change_priority(job, body.priority, services.clock.now(), caller.name)
+
+    def entry(job: Job) -> AuditAction:
+        before = {"priority": job.priority}
+        return actor.audit_action("job.priority", job.id, before, body.model_dump())
+
+    job = services.append_with_retry(job, decide, entry)
     return job_views(services, [job])[0]
 
 

@@ -75,6 +75,7 @@ def job_request(body: TaskIn) -> JobRequest:
         base_dir=body.base_dir,
         home_dir=body.home_dir,
         limits=body.limits.model_dump(exclude_unset=True) if body.limits else {},
+        priority=body.priority,
     )
     return JobRequest(
         text=body.task,
@@ -107,7 +108,7 @@ def submit_job(
     The same Idempotency-Key and body return the same job.
     """
     # Without defaults, so that a later version with more fields recognizes the same request.
-    optional = ("project", "default_project", "checkout", "code", "limits")
+    optional = ("project", "default_project", "checkout", "code", "limits", "priority")
     unset = {name for name in optional if getattr(body, name) is None}
     unset |= set() if body.force else {"force"}
     requested = body.model_dump_json(exclude={"secrets"} | unset)

@@ -112,6 +112,8 @@ def _figures(services: Services) -> Iterator[Metric]:
     yield from _jobs(found)
     yield from _money(found)
     yield from _watched_jobs(found)
+    words = "Jobs that wait for room in quotas."
+    yield _gauge("holdfast_queue_waiting_jobs", words, len(services.journal.queue.state().waiting))
     yield from _training([reading.values for reading in services.queries.readings().values()])
 
 

@@ -14,6 +14,7 @@ from holdfast.api.schemas.base import Schema
 from holdfast.api.schemas.checkpoints import RetentionOut
 from holdfast.api.schemas.diagnostics import ProofOut
 from holdfast.api.schemas.throughput import EtaOut, RatesOut
+from holdfast.domain.events.values import MAX_PRIORITY
 
 _WITHOUT = "null removes it."
 Amount = StrictInt | StrictFloat | str
@@ -147,6 +148,9 @@ class TaskIn(Schema):
     limits: LimitsIn | None = Field(
         default=None, description="Limits that override those of `holdfast.limits`."
     )
+    priority: Annotated[StrictInt, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = Field(
+        default=None, description="Priority in the queue instead of the file's."
+    )
     force: StrictBool = Field(
         default=False,
         description="Run on spot without checkpoints (progress is lost on preemption), or with limits that no plan can "
@@ -240,6 +244,9 @@ class JobOut(Schema):
     gpus: int = Field(
         default=0,
         description="Accelerators of all nodes together, by the first choice of its job file; 0 without any.",
+    )
+    priority: int = Field(
+        default=0, description="In the queue of jobs that wait for room in quotas; higher is first."
     )
     preemptions: int = Field(
         description="Attempts that were preempted or failed without a notice, and single nodes that were replaced; the bill shows which."

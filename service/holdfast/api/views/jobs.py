@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Final
 
 from holdfast.api.schemas.diagnostics import ProofOut
@@ -29,6 +29,7 @@ from holdfast.domain.jobs.commands import retry_refusal
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.lifecycle import create_job
 from holdfast.domain.jobs.reports import Point
+from holdfast.domain.queue.admission import evaluate
 from holdfast.ports import Preemptible
 from holdfast.services import Services
 from holdfast.store.billing.job_summaries import JobSummary
@@ -46,7 +47,7 @@ def proof_view(fact: RunsCompared) -> ProofOut:
 
 def job_views(services: Services, jobs: Sequence[Job]) -> list[JobOut]:
     """Convert jobs with their costs so far."""
-    ids = [job.id for job in jobs]
+    ids, jobs = [job.id for job in jobs], with_queue_reasons(services, jobs)
     retention, watches = (
         services.retention_queue.statuses(ids),
         services.queries.last_observations(ids),
@@ -63,6 +64,15 @@ def job_views(services: Services, jobs: Sequence[Job]) -> list[JobOut]:
         view.eta = eta_view(eta_of(services, job, digests[job.id][0], points.get(job.id)))
         views.append(view)
     return views
+
+
+def with_queue_reasons(services: Services, jobs: Sequence[Job]) -> Sequence[Job]:
+    """Add to waiting jobs what they wait for in the queue, as their detail."""
+    if not any(job.state is State.QUEUED for job in jobs):
+        return jobs
+    places = {place.entry.job_id: place for place in evaluate(services.journal.queue.state())}
+    reasons = {job_id: place.reason for job_id, place in places.items() if place.reason}
+    return [replace(job, detail=reasons.get(job.id, job.detail)) for job in jobs]
 
 
 NOT_OWNER: Final = "it belongs to another user; its owner and admins of its project may remove it"
@@ -105,8 +115,7 @@ def _job(
     retention: RetentionStatus | None,
 ) -> JobOut:
     spec, newest, notice = digest.spec, digest.newest_checkpoint, digest.notice
-    limits = job.limits or spec.holdfast.limits
-    checkpoint = spec.holdfast.checkpoint
+    limits, checkpoint = job.limits or spec.holdfast.limits, spec.holdfast.checkpoint
     return JobOut(
         id=job.id,
         name=job.name,
@@ -128,6 +137,7 @@ def _job(
         groups=_groups(spec),
         is_planned=spec.holdfast.plan is not None,
         gpus=accelerator_count(spec),
+        priority=job.priority,
         preemptions=job.preemptions,
         drills=job.drills,
         resumes=job.resumes,

@@ -20,6 +20,14 @@ EXAMPLES: Final = {
     "events": ("holdfast events bert-large", "holdfast events bert-large --follow --json"),
     "metrics": ("holdfast metrics bert-large", "holdfast metrics bert-large loss --x time"),
     "ranks": ("holdfast ranks bert-large", "holdfast ranks bert-large --attempt 2"),
+    "queue": ("holdfast queue",),
+    "priority": ("holdfast priority bert-large 10",),
+    "quota list": ("holdfast quota list",),
+    "quota set": (
+        "holdfast quota set user ada --gpus 16 --jobs 4",
+        "holdfast quota set service --hourly-cost 200",
+    ),
+    "quota unset": ("holdfast quota unset user ada",),
     "why": ("holdfast why bert-large",),
     "cancel": (
         "holdfast cancel bert-large",

@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeAlias
 
 from holdfast.domain.events.base import EventBase, Source
-from holdfast.domain.events.values import Attempt, Checkout, Count, Values, Versions
+from holdfast.domain.events.values import (
+    Attempt,
+    Checkout,
+    Count,
+    Demand,
+    Priority,
+    Values,
+    Versions,
+)
 
 DEFAULT_PROJECT: Final = "default"
 """Project of jobs whose submission names none."""
@@ -38,6 +46,8 @@ class Submitted(EventBase):
     """Values of the sweep's parameters, which are also in the variables of the job."""
     confined: bool = False
     """Whether a user without rights to the service's machine submitted it; its launches then have none."""
+    demand: Demand | None = None
+    """What it holds at most, as quotas count it; None in older events."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +103,16 @@ class TagsChanged(EventBase):
     source: ClassVar[Source] = Source.USER
     tags: dict[str, str]
     """All tags from now on, including unchanged ones."""
+    by: str = ""
+    """Name of the user; empty as in `Submitted`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PriorityChanged(EventBase):
+    """A user changed the priority of the job in the queue. Changes no state."""
+
+    source: ClassVar[Source] = Source.USER
+    priority: Priority
     by: str = ""
     """Name of the user; empty as in `Submitted`."""
 
@@ -193,6 +213,7 @@ RequestFact: TypeAlias = (
     | ResumeRequested
     | LimitsChanged
     | TagsChanged
+    | PriorityChanged
     | DrillRequested
     | RunsCompared
 )

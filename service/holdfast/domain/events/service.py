@@ -8,7 +8,7 @@ from typing import ClassVar, TypeAlias
 
 from holdfast.domain.events.base import EventBase, Source
 from holdfast.domain.events.planning import LaunchPlacement
-from holdfast.domain.events.values import Count
+from holdfast.domain.events.values import Count, Demand
 
 
 class Guard(StrEnum):
@@ -42,6 +42,20 @@ class LaunchRequested(EventBase):
     launch: int
     placement: LaunchPlacement | None = None
     """What it asks for, as its plan has chosen; None: what the job file says."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Admitted(EventBase):
+    """The quotas have room for the job; recorded before the launch is requested.
+
+    The job holds its share until it has ended or is paused. Recorded only where quotas are set.
+    """
+
+    source: ClassVar[Source] = Source.RECONCILER
+    demand: Demand
+    """What it holds."""
+    waited_s: Count = 0
+    """Time in the queue."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,4 +93,4 @@ class CheckpointsRemoved(EventBase):
     """Total size, as far as known."""
 
 
-ServiceFact: TypeAlias = LaunchRequested | GuardTripped | CheckpointsRemoved
+ServiceFact: TypeAlias = LaunchRequested | Admitted | GuardTripped | CheckpointsRemoved

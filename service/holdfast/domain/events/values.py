@@ -25,6 +25,10 @@ Nodes: TypeAlias = Annotated[tuple[Count, ...], Field(max_length=MAX_HOSTED_NODE
 """Indexes of nodes in a placement, from 0."""
 Seconds: TypeAlias = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
 """A time span that fits into a column of milliseconds; negative if its end had already passed."""
+MAX_PRIORITY: Final = 100
+"""Highest priority, and the lowest with a minus sign. A higher value has no further use."""
+Priority: TypeAlias = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
+"""Priority of a job in the queue; higher ones are admitted first."""
 
 
 Values: TypeAlias = Mapping[str, float | None]
@@ -61,6 +65,17 @@ class Checkout:
     """Whether tracked files differed from the commit."""
     folder: str = ""
     """Path of the folder within the repository."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Demand:
+    """What a job holds at most while it runs, as quotas count it."""
+
+    nodes: Count
+    gpus: Count
+    """Accelerators of all nodes, with the most of its alternatives."""
+    micros_per_hour: Count = 0
+    """Price of all nodes at the submission; 0 if they are not rented."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

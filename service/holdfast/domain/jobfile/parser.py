@@ -62,6 +62,8 @@ class Overrides:
     """Limits that replace those of the file; a value of None removes a limit."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Tags that are added to those of the file."""
+    priority: int | None = None
+    """Priority in the queue; None to use the file's."""
     plan: Mapping[str, Any] | None = None
     """Values that replace those of the file's plan, likewise; None leaves a file without a plan as it is."""
 
@@ -88,6 +90,8 @@ def parse_job_file(text: str, overrides: Overrides = Overrides()) -> ParsedJobFi
         raw = _with_values(raw, "limits", overrides.limits)
     if overrides.tags:
         raw = _with_values(raw, "tags", overrides.tags)
+    if overrides.priority is not None:
+        raw = _with_value(raw, "priority", overrides.priority)
     if overrides.plan is not None:
         raw = _with_values(raw, "plan", overrides.plan)
     file, file_flaws = validate({**raw, "envs": envs, "secrets": secrets})
@@ -136,6 +140,12 @@ def _with_values(raw: dict[str, Any], key: str, changes: Mapping[str, Any]) -> d
         return raw
     merged = {word: value for word, value in {**written, **changes}.items() if value is not None}
     return {**raw, "holdfast": {**block, key: merged}}
+
+
+def _with_value(raw: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """Replace a value below `holdfast`, unless the file's block is invalid and reported as such."""
+    block = raw.get("holdfast") or {}
+    return {**raw, "holdfast": {**block, key: value}} if isinstance(block, dict) else raw
 
 
 def _bad_job_file(message: str) -> BadJobFile:

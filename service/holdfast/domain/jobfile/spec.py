@@ -28,6 +28,7 @@ from pydantic import (
 
 from holdfast.domain.access.permissions import PROJECT_NAME
 from holdfast.domain.events.planning import LaunchPlacement
+from holdfast.domain.events.values import MAX_PRIORITY
 from holdfast.domain.jobfile.limits import Limits
 from holdfast.domain.jobfile.places import (
     PlaceOption,
@@ -235,6 +236,14 @@ def _group_name(name: str) -> str:
     return name
 
 
+def _priority(value: Any) -> Any:
+    if type(value) is not int or abs(value) > MAX_PRIORITY:
+        raise ValueError(
+            f"{value!r} is not a priority; write a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}"
+        )
+    return value
+
+
 def _group_nodes(value: Any) -> Any:
     if type(value) is not int or not 1 <= value <= MAX_NODES:
         raise ValueError(
@@ -299,6 +308,8 @@ class HoldfastBlock(SpecModel):
     """What the ranks of other nodes do if ranks are lost."""
     project: Annotated[str, Field(pattern=PROJECT_NAME)] | None = None
     """Project of the job; None if the submission or the service sets it."""
+    priority: Annotated[int, BeforeValidator(_priority)] = 0
+    """Priority in the queue of jobs that wait for room in quotas; higher ones come first."""
     tags: dict[str, Text] = Field(default_factory=dict)
     notify: Annotated[list[Text], BeforeValidator(listed), Field(max_length=MAX_JOB_CHANNELS)] = (
         Field(default_factory=list, repr=False, exclude=True)

@@ -133,6 +133,13 @@ def accelerator_count(spec: JobSpec) -> int:
     return sum(nodes * count for nodes, name, count in found if name)
 
 
+def option_accelerators(option: ResourceOption) -> int:
+    """Accelerators of one node of this option, with the most of its alternatives; 0 without any."""
+    name, first = _accelerators(option)
+    others = parse_accelerators(option.options.get("accelerators"))
+    return max((first * bool(name), *(math.ceil(count) for _, count in others)))
+
+
 def _first_spot_option(spec: JobSpec) -> ResourceOption | None:
     """The first spot option of a cloud; None if the job uses no spot nodes."""
     if spec.engine is not Engine.SKYPILOT:

@@ -20,6 +20,7 @@ from holdfast.domain.events import (
     LimitsChanged,
     Outcome,
     PauseRequested,
+    PriorityChanged,
     ResumeRequested,
 )
 from holdfast.domain.jobfile.limits import MICROS_PER_USD, Limits, parse_seconds
@@ -234,6 +235,19 @@ def change_limits(
         return ()
     written = after.model_dump(mode="json")
     return (LimitsChanged(at=now, limits=written, changed=names, by=by),)
+
+
+def change_priority(job: Job, priority: int, now: datetime, by: str = "") -> tuple[Event, ...]:
+    """Change the priority of a job in the queue; no events if it is unchanged.
+
+    Raises:
+        NotPossibleNow: The job has ended.
+    """
+    if job.state is State.ENDED:
+        raise NotPossibleNow(f"the priority of job {job.id} cannot be changed: it has ended")
+    if priority == job.priority:
+        return ()
+    return (PriorityChanged(at=now, priority=priority, by=by),)
 
 
 def pause_refusal(job: Job) -> str | None:

@@ -153,13 +153,14 @@ def _waiting(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, s
 
 
 def _waits_since(job: Job) -> datetime | None:
-    """Since when the job has no nodes although it needs them; None if its plan lets it wait."""
-    if job.sweep:  # It waits for its turn first, which may take days.
-        launched = job.state is not State.QUEUED and job.launched_at
-        return max(launched, job.account.free_since) if launched else None
-    if job.plan is None:
-        return job.account.free_since
-    return None if job.plan.waits else max(job.plan.since, job.account.free_since)
+    """Since when the job has no nodes although it asks for them.
+
+    None if it waits in the queue for room in quotas, or its plan lets it wait.
+    """
+    if job.state is State.QUEUED or (job.plan and job.plan.waits):
+        return None
+    planned_at = job.plan.since if job.plan else None
+    return max(filter(None, (job.account.free_since, job.wait_began_at, planned_at)))
 
 
 def _failures(job: Job, limits: Limits) -> Iterator[tuple[Guard, str]]:

@@ -92,6 +92,12 @@ class Job:
     submitted_at: datetime
     updated_at: datetime
     """Latest time of any event, so that late events do not move it back."""
+    priority: int = 0
+    """Priority in the queue; higher ones are admitted first."""
+    queued_at: datetime | None = None
+    """Since when it waits for a launch, or waited: its submission, or its last resume. None only in tests."""
+    wait_began_at: datetime | None = None
+    """When it left the queue and began to wait for nodes; None before its first launch."""
     outcome: Outcome | None = None
     """Outcome of the job; None until it has ended."""
     exit_code: int | None = None
@@ -120,8 +126,6 @@ class Job:
     pace: Pace = field(default_factory=Pace)
     launches_before_resume: int = 0
     """Launches before the last resume, and those that ended for a move."""
-    launched_at: datetime | None = None
-    """Time of the newest launch request; None before the first."""
     is_launched: bool = False
     """Whether nodes may exist or appear under the key of the newest launch."""
     attempt: int = 0

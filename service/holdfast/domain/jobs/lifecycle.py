@@ -29,12 +29,11 @@ from holdfast.domain.billing.rate import RateSchedule
 from holdfast.domain.billing.running_cost import RunningCost
 from holdfast.domain.events import (
     PREEMPTION_CAUSES,
+    Admitted,
     CancelRequested,
     CapacityDenied,
     CapacityLost,
     Cause,
-    CheckpointCommitted,
-    CheckpointFailed,
     CheckpointsRemoved,
     CleanedUp,
     CleanupFailed,
@@ -43,7 +42,6 @@ from holdfast.domain.events import (
     Finished,
     GuardTripped,
     LaunchRequested,
-    LeftReason,
     LimitsChanged,
     Moved,
     MoveRequested,
@@ -54,21 +52,14 @@ from holdfast.domain.events import (
     Paused,
     PauseRequested,
     Planned,
-    PreemptionNoticed,
     PriceChanged,
-    RanksReplaced,
-    RanksRestarted,
-    RestoreStarted,
+    PriorityChanged,
     ResumeRequested,
-    RunDescribed,
     RunsCompared,
-    SavingFailed,
     Submitted,
     TagsChanged,
-    TrainingStarted,
     UnknownEvent,
     WorkerFact,
-    WorkerLeft,
 )
 from holdfast.domain.jobfile.limits import Limits
 from holdfast.domain.jobfile.spec import engine_of
@@ -80,10 +71,10 @@ from holdfast.domain.jobs.node_changes import (
     with_missing_since,
     with_node_change,
     with_preemption,
-    with_replaced_ranks,
 )
 from holdfast.domain.jobs.plan_status import plan_after
 from holdfast.domain.jobs.transitions import TRANSITIONS, JobAnnotation
+from holdfast.domain.jobs.worker_events import apply_progress, apply_worker_event
 from holdfast.errors import IllegalTransition
 
 FOLD: Final = 17
@@ -108,6 +99,8 @@ def create_job(job_id: str, event: Submitted) -> Job:
         submitted_at=event.at,
         updated_at=event.at,
         detail="waiting for its first launch",
+        priority=event.spec.get("holdfast", {}).get("priority", 0),
+        queued_at=event.at,
         account=RunningCost(free_since=event.at),
     )
 
@@ -124,7 +117,7 @@ def advance(job: Job, event: Event) -> Job:
 
 def _apply(job: Job, event: Event) -> Job:
     if isinstance(event, WorkerFact):
-        return _apply_worker_event(_apply_progress(job, event), event)
+        return apply_worker_event(apply_progress(job, event), event)
     if isinstance(event, JobAnnotation):
         return _apply_annotation(job, event)
     match event:
@@ -153,7 +146,7 @@ def _apply(job: Job, event: Event) -> Job:
             assert_never(event)
 
 
-def _apply_annotation(  # noqa: PLR0911 - one for each kind
+def _apply_annotation(  # noqa: C901, PLR0911, PLR0912 - one for each kind
     job: Job, event: JobAnnotation
 ) -> Job:
     """The job after an event that does not change its state."""
@@ -174,6 +167,12 @@ def _apply_annotation(  # noqa: PLR0911 - one for each kind
             return replace(job, pending_drills=(*job.pending_drills, pending_drill(job, event)))
         case Planned():
             return replace(job, plan=plan_after(job.plan, event))
+        case PriorityChanged(priority=priority):
+            if job.state is State.ENDED:
+                raise IllegalTransition(f"{job.id} is {job.status}: PriorityChanged cannot follow")
+            return replace(job, priority=priority)
+        case Admitted():
+            return replace(job, wait_began_at=event.at)
         case CheckpointsRemoved() | RunsCompared():
             return job
         case _:
@@ -240,8 +239,8 @@ def _apply_transition(  # noqa: PLR0911 - one for each kind
                 state=state,
                 launch=launch,
                 placement=event.placement,
+                wait_began_at=_wait_began_at(job, event),
                 launch_limits=job.limits,
-                launched_at=event.at,
                 is_launched=True,
                 attempts_before_launch=job.attempt,
                 denials=0,
@@ -270,6 +269,12 @@ def _apply_transition(  # noqa: PLR0911 - one for each kind
             return _ended(job, event)
         case _:
             assert_never(event)
+
+
+def _wait_began_at(job: Job, event: LaunchRequested) -> datetime | None:
+    """The wait for nodes begins with the launch, unless the job only moves to other nodes."""
+    is_new = job.state is State.QUEUED and job.plan is None
+    return event.at if is_new else job.wait_began_at
 
 
 def _leaving(
@@ -325,6 +330,7 @@ def _resumed(job: Job, event: ResumeRequested, state: State) -> Job:
         job,
         state=state,
         detail=event.reason,
+        queued_at=event.at,
         stop_asked_at=None,
         tripped="",
         guard=None,
@@ -424,69 +430,3 @@ def _ended(job: Job, event: Finished) -> Job:
         detail=event.detail,
         failures=job.failures + (event.outcome is Outcome.FAILED and event.exit_code is not None),
     )
-
-
-def _apply_progress(job: Job, event: WorkerFact) -> Job:
-    """The job after information that any attempt may report: progress, notices and exits."""
-    attempt = event.attempt
-    step = 0 if isinstance(event, RestoreStarted | RunDescribed) else event.step
-    job = replace(job, saving=job.saving.after(event), pace=job.pace.after(event))
-    if step > job.furthest_step:
-        advanced = max(job.advanced_attempt, attempt)
-        job = replace(job, furthest_step=step, advanced_attempt=advanced)
-    if isinstance(event, WorkerLeft) and event.exited_early and attempt >= job.left_attempt:
-        job = replace(job, left_attempt=attempt, hopeless=event.no_retry_reason)
-    if isinstance(event, WorkerLeft):
-        job = replace(job, crashes=job.crashes.after_worker_exit(event))
-    if isinstance(event, RanksRestarted) and not event.node_lost:
-        crashes, failures = job.crashes.after_restart(event), job.failures + 1
-        job = replace(job, crashes=crashes, failures=failures, failure=event.detail)
-    match event:
-        case PreemptionNoticed() | WorkerLeft(reason=LeftReason.PREEMPTED):
-            # While a job is leaving, Holdfast asked its worker to exit: that proves no preemption.
-            stands = attempt > job.attempt or (job.placed and attempt == job.attempt)
-            if stands and not job.is_leaving:
-                job = replace(job, noticed=tuple(sorted({*job.noticed, attempt})))
-        case _:
-            pass
-    return job
-
-
-def _apply_worker_event(job: Job, event: WorkerFact) -> Job:  # noqa: PLR0911 - one for each kind
-    current = event.attempt >= max(job.attempt, job.started_attempt)
-    match event:
-        case TrainingStarted(attempt=attempt, step=step, total_steps=total):
-            if not current:
-                return job
-            moves = attempt == job.attempt and (job.state, TrainingStarted) in TRANSITIONS
-            return replace(
-                in_training(job) if moves else job,
-                started_attempt=attempt,
-                step=step,
-                total_steps=total,
-                resumes=job.resumes + (attempt > 1 and attempt > job.started_attempt),
-            )
-        case CheckpointCommitted(step=step):
-            is_further = step > (job.last_checkpoint_step or 0)
-            return replace(
-                job,
-                step=max(job.step, step) if current else job.step,
-                last_checkpoint_step=max(job.last_checkpoint_step or 0, step),
-                crashes=job.crashes.after_progress() if is_further else job.crashes,
-            )
-        case RanksRestarted(attempt=attempt, step=step):
-            moves = attempt == job.attempt and (job.state, RanksRestarted) in TRANSITIONS
-            return replace(
-                job,
-                state=TRANSITIONS[job.state, RanksRestarted] if moves else job.state,
-                detail=f"the ranks start again: {event.detail}" if moves else job.detail,
-                step=max(job.step, step) if current else job.step,
-            )
-        case RanksReplaced():
-            return with_replaced_ranks(job, event) if current else job
-        case WorkerLeft(step=step) | PreemptionNoticed(step=step):
-            return replace(job, step=max(job.step, step)) if current else job
-        case CheckpointFailed() | SavingFailed() | RestoreStarted() | RunDescribed():
-            return job
-        case _:
-            assert_never(event)

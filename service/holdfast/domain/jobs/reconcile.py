@@ -29,6 +29,7 @@ from enum import StrEnum
 from typing import Final, assert_never
 
 from holdfast.domain.events import (
+    Admitted,
     CapacityDenied,
     CapacityLost,
     Cause,
@@ -70,6 +71,7 @@ from holdfast.domain.jobs.observation import (
     Observation,
     Placement,
 )
+from holdfast.domain.queue.admission import QueueAdmission
 
 MAX_LAUNCHES: Final = 10
 """Launches of one job before it fails. A lower value ends healthy jobs if a launcher restarts often; a higher value lets a
@@ -108,6 +110,8 @@ class ReconcileContext:
     """Chooses the job's nodes; None if its launcher does."""
     waits_for_turn: bool = False
     """Whether a queued job is not launched yet, because others of its sweep run."""
+    admission: QueueAdmission | None = None
+    """Whether the quotas have room for the job; None if it needs no admission."""
 
 
 def decide(
@@ -224,20 +228,22 @@ def _without_launch(job: Job, now: datetime, context: ReconcileContext) -> Recon
     if job.state is State.STOPPING:
         outcome = Outcome.FAILED if job.tripped else Outcome.CANCELLED
         return ReconcilePlan((Finished(at=now, outcome=outcome, detail=job.detail),))
-    if context.planner and (job.plan is None or job.plan.capacity is None):
-        return ReconcilePlan()
     if context.waits_for_turn and job.state is State.QUEUED:
         return ReconcilePlan()
-    return _launch_again(job, now)
+    admitted = context.admission.events(job.queued_at, now) if context.admission else ()
+    has_plan = context.planner is None or (job.plan and job.plan.capacity)
+    if not has_plan or (context.admission and not admitted):
+        return ReconcilePlan()
+    return _launch_again(job, now, *admitted)
 
 
-def _launch_again(job: Job, now: datetime) -> ReconcilePlan:
+def _launch_again(job: Job, now: datetime, *admitted: Admitted) -> ReconcilePlan:
     """Request the first or the next launch, under a new key; the job fails after MAX_LAUNCHES."""
     if job.launch - job.launches_before_resume >= MAX_LAUNCHES:
         detail = f"the launcher lost this job {MAX_LAUNCHES} times; check the launcher's health, then submit the job again"
         return ReconcilePlan((Finished(at=now, outcome=Outcome.FAILED, detail=detail),))
     launch = LaunchRequested(at=now, launch=job.launch + 1, placement=planned_placement(job))
-    return ReconcilePlan((launch,), Effect.SUBMIT)
+    return ReconcilePlan((*admitted, launch), Effect.SUBMIT)
 
 
 def _moved(job: Job, seen: Observation, now: datetime) -> Iterator[CapacityLost | Moved]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from holdfast.domain.events import (
+    Admitted,
     CancelRequested,
     CapacityDenied,
     CapacityLost,
@@ -27,6 +28,7 @@ from holdfast.domain.events import (
     PauseRequested,
     Planned,
     PriceChanged,
+    PriorityChanged,
     RanksReplaced,
     RanksRestarted,
     ResumeRequested,
@@ -46,6 +48,8 @@ JobAnnotation: TypeAlias = (
     | DrillRequested
     | RunsCompared
     | Planned
+    | Admitted
+    | PriorityChanged
 )
 """Events that do not change the state of a job."""
 

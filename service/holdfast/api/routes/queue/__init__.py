@@ -1,0 +1,1 @@
+"""Routes of quotas and of the queue of waiting jobs."""

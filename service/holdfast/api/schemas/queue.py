@@ -1,0 +1,87 @@
+"""Quotas, and the queue of jobs that wait for room in them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field, StrictFloat, StrictInt
+
+from holdfast.api.schemas.base import Schema
+from holdfast.domain.events.values import MAX_PRIORITY
+
+MAX_QUOTA = 10_000_000
+Amount = Annotated[StrictInt, Field(ge=0, le=MAX_QUOTA)]
+
+
+class QuotaIn(Schema):
+    """What the jobs of a user, project or service may hold at once; null: unlimited."""
+
+    jobs: Amount | None = Field(default=None, description="Jobs.")
+    nodes: Amount | None = Field(default=None, description="Nodes of all jobs.")
+    gpus: Amount | None = Field(default=None, description="Accelerators of all nodes.")
+    hourly_usd: StrictInt | StrictFloat | str | None = Field(
+        default=None, description="US dollars per hour for all nodes, exact to a millionth."
+    )
+
+
+class QuotaOut(Schema):
+    """A quota with what is held of it."""
+
+    scope: str = Field(description="service, project or user.")
+    name: str = Field(description="Of the project or user; `all` for the service.")
+    jobs: int | None = Field(description="Null: unlimited, as for the next three.")
+    nodes: int | None
+    gpus: int | None
+    micros_per_hour: int | None
+    held_jobs: int = Field(description="Admitted jobs that have neither ended nor been paused.")
+    held_nodes: int
+    held_gpus: int
+    held_micros_per_hour: int
+    waiting: int = Field(description="Jobs in the queue that this quota counts.")
+
+
+class QueuePositionOut(Schema):
+    """A job that waits in the queue."""
+
+    position: int = Field(description="From 1, over all projects.")
+    job_id: str
+    project: str
+    owner: str | None
+    priority: int
+    queued_at: datetime = Field(description="Since when it waits.")
+    nodes: int
+    gpus: int
+    micros_per_hour: int
+    is_admitted: bool = Field(description="Whether there is room for it, so that it starts soon.")
+    is_urgent: bool = Field(
+        description="Whether it has waited so long that priorities count no more."
+    )
+    reason: str = Field(description="What it waits for, and behind whom; empty if it is admitted.")
+    behind: list[str] = Field(
+        description="The first jobs of its project before it that wait for the same quota."
+    )
+    before: int = Field(description="Number of all jobs before it that do.")
+    never_fits: bool = Field(description="Whether it exceeds a quota even without other jobs.")
+
+
+class OwnerUsageOut(Schema):
+    """What counts of a user's past usage."""
+
+    owner: str
+    gpu_hours: float = Field(description="Accelerator hours, which count half after three days.")
+
+
+class QueueOut(Schema):
+    """The queue in its order."""
+
+    jobs: list[QueuePositionOut]
+    usage: list[OwnerUsageOut] = Field(description="Of the users in this list, the least first.")
+
+
+class PriorityIn(Schema):
+    """A changed priority."""
+
+    priority: Annotated[StrictInt, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = Field(
+        description="Higher ones are admitted first."
+    )

@@ -1,0 +1,1 @@
+"""Commands for quotas and the queue of waiting jobs."""
