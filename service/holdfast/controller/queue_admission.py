@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
-from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.queue.admission import QueueAdmission, QueuePosition, evaluate
 from holdfast.ports import Clock
 from holdfast.store.job_queue import JobQueue
@@ -35,28 +34,26 @@ class AdmissionQueue:
         self._waiting: Mapping[str, QueuePosition] = {}
         self._holding: frozenset[str] = frozenset()
 
-    def admission(self, job: Job) -> QueueAdmission | None:
+    def admission(self, job_id: str) -> QueueAdmission | None:
         """Whether a queued job may be launched; None if it needs no admission."""
-        if job.state is not State.QUEUED:
-            return None
         self._evaluate()
-        if not self._has_quotas or job.id in self._holding:
+        if not self._has_quotas or job_id in self._holding:
             return None
-        if job.id not in self._waiting:
+        if job_id not in self._waiting:
             self._queue.enroll()
             self.clear()
             self._evaluate()
-        if job.id in self._holding:
+        if job_id in self._holding:
             return None
-        place = self._waiting.get(job.id)
+        place = self._waiting.get(job_id)
         if place is None:  # It has changed since it was read.
             return QueueAdmission(is_admitted=False, demand=None)
         return QueueAdmission(is_admitted=place.is_admitted, demand=place.entry.demand)
 
-    def waits(self, job: Job) -> bool:
-        """Whether a job waits in the queue, according to the last evaluation."""
-        place = self._waiting.get(job.id)
-        return job.state is State.QUEUED and place is not None and not place.is_admitted
+    def waits(self, job_id: str) -> bool:
+        """Whether a queued job waits for room, according to the last evaluation."""
+        place = self._waiting.get(job_id)
+        return place is not None and not place.is_admitted
 
     def clear(self) -> None:
         """Forget the last evaluation: the queue or the quotas have changed."""

@@ -322,7 +322,7 @@ class Reconciler:
             has_store=spec.holdfast.checkpoint is not None,
             budgets=self._budget_balances(job),
             saves_on_cancel=launcher is None or launcher.saves_on_cancel,
-            admission=self._queue.admission(job),
+            admission=self._queue.admission(job.id) if job.state is State.QUEUED else None,
         )
 
     def _planned_context(self, job: Job) -> ReconcileContext:
@@ -422,7 +422,7 @@ class Reconciler:
         if job.state is State.PAUSED:
             return now + timedelta(seconds=self._intervals.poll_paused_every_s)
         pause_s = self._intervals.interval_s(engine, self._job_count(engine))
-        if self._queue.waits(job):
+        if job.state is State.QUEUED and self._queue.waits(job.id):
             pause_s = max(pause_s, POLL_WAITING_EVERY_S)
         within_ms = ms_until_decision(job, now, self._planned_context(job))
         if within_ms is not None:
