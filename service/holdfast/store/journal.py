@@ -33,7 +33,7 @@ from holdfast.store import audit_log, event_log, retention_queue
 from holdfast.store.budgets import Budgets, enforce_budgets
 from holdfast.store.channels import insert_channels as put_channels
 from holdfast.store.database import reading, writing
-from holdfast.store.job_queue import JobQueue, enforce_quotas, track_queue
+from holdfast.store.job_queue import JobQueue, enforce_quotas, has_quotas, track_queue
 from holdfast.store.report_ingest import BatchResult, ReportBatch, ingest_batches
 from holdfast.store.secrets import insert_secrets as put_secrets
 from holdfast.store.tables.jobs import (
@@ -143,7 +143,8 @@ class Journal:
             payers = {"project": job.project, "owner": job.owner}
             connection.execute(insert(jobs).values(**row, **payers, observed_seq=job.seq))
             engine = engine_of(event.spec.get("resources", {}))
-            track_queue(connection, job, [event], event.at)
+            if has_quotas(connection):
+                track_queue(connection, job, [event], event.at)
             watch = {"job_id": job.id, "engine": engine.value, "due_at": event.at}
             connection.execute(insert(watches).values(**watch))
             if tidied_by is RetentionOwner.SERVICE:
@@ -195,9 +196,12 @@ class Journal:
         with writing(self._engine) as connection:
             now = self._clock.now()
             enforce_budgets(connection, job, events, now)
-            enforce_quotas(connection, job, events)
+            is_queued = has_quotas(connection)
+            if is_queued:
+                enforce_quotas(connection, job, events)
             after = event_log.record(connection, job, events, now)
-            track_queue(connection, after, events, now)
+            if is_queued:
+                track_queue(connection, after, events, now)
             if action:
                 self._audit(connection, action)
         return after
