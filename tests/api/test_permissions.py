@@ -43,6 +43,10 @@ open              GET /assets/{name}
 ++333333 ++333333 GET /metrics
 ++333333 ++333333 PUT /v1/budgets/user/{user}
 ++333333 ++333333 DELETE /v1/budgets/user/{user}
+++333333 ++333333 PUT /v1/quotas/service
+++333333 ++333333 PUT /v1/quotas/user/{user}
+++333333 ++333333 DELETE /v1/quotas/service
+++333333 ++333333 DELETE /v1/quotas/user/{user}
 ++333333 ++333333 POST /v1/projects
 ++333333 ++333333 GET /v1/users
 ++333333 ++333333 POST /v1/users
@@ -80,6 +84,8 @@ address           POST /v1/jobs/{job_id}/nudge/{secret}
 ++++++++ ++++++++ GET /v1/preemptions/history
 ++++++++ ++++++++ GET /v1/preemptions/jobs
 ++++++++ ++++++++ GET /v1/budgets
+++++++++ ++++++++ GET /v1/quotas
+++++++++ ++++++++ GET /v1/queue
 ++++++++ ++++++++ GET /v1/projects
 ++++++++ ++++++++ GET /v1/tokens
 +++++4++ ++444444 GET /v1/jobs/{job_id}
@@ -121,11 +127,14 @@ address           POST /v1/jobs/{job_id}/nudge/{secret}
 ++++343+ ++444444 POST /v1/jobs/{job_id}/pause
 ++++343+ ++444444 POST /v1/jobs/{job_id}/resume
 ++++343+ ++444444 PATCH /v1/jobs/{job_id}/limits
+++++343+ ++444444 PATCH /v1/jobs/{job_id}/priority
 ++++343+ ++444444 POST /v1/jobs/{job_id}/proofs
 ++++343+ ++444444 POST /v1/jobs/{job_id}/clone
 ++++343+ ++444444 POST /v1/jobs/{job_id}/retry
 +++3343+ ++444444 PUT /v1/budgets/project/{project}
 +++3343+ ++444444 DELETE /v1/budgets/project/{project}
++++3343+ ++444444 PUT /v1/quotas/project/{project}
++++3343+ ++444444 DELETE /v1/quotas/project/{project}
 +++3343+ ++444444 PUT /v1/projects/{project}/members/{user}
 +++3343+ ++444444 DELETE /v1/projects/{project}/members/{user}
 +++3343+ ++444444 POST /v1/projects/{project}/channels
@@ -336,6 +345,8 @@ def test_six_routes_at_most_are_for_workers() -> None:
 @ON_SQLITE
 def test_lists_omit_projects_of_others(principals: Principals) -> None:
     principals.world.http.put(f"/v1/budgets/project/{FOREIGN}", json={"monthly_usd": 500})
+    principals.world.http.put(f"/v1/quotas/project/{FOREIGN}", json={"jobs": 1})
+    principals.world.submit(project=FOREIGN)
     principals.world.take_node(principals.foreign, notice_s=None)
     principals.world.pass_time(2)
     task = {"task": JOB_FILE, "project": FOREIGN}

@@ -72,6 +72,7 @@ class QueueSimulation:
     quotas: tuple[Quota, ...]
     submissions: Sequence[Submission]
     now: datetime = DAWN
+    tick: timedelta = TICK
     holding: dict[str, QueueEntry] = field(default_factory=dict)
     waits: dict[str, timedelta] = field(default_factory=dict)
     """Of admitted jobs."""
@@ -101,8 +102,8 @@ class QueueSimulation:
                 self._admit(place.entry)
         self._check()
         for entry in self.holding.values():
-            self.hours[entry.owner] += entry.demand.gpus * (TICK / HOUR)
-        self.now += TICK
+            self.hours[entry.owner] += entry.demand.gpus * (self.tick / HOUR)
+        self.now += self.tick
 
     def state(self) -> QueueState:
         return QueueState(

@@ -36,15 +36,16 @@ class AdmissionQueue:
         self._holding: frozenset[str] = frozenset()
 
     def admission(self, job: Job) -> QueueAdmission | None:
-        """Whether a queued job may be launched; None if it needs no admission."""
+        """Whether a queued job may be launched; None if it needs no admission.
+
+        A job of a sweep is not in the queue while it waits for its turn.
+        """
         if job.state is not State.QUEUED:
             return None
         self._evaluate()
         if not self._has_quotas or job.id in self._holding:
             return None
-        if (
-            job.id not in self._waiting and not job.sweep
-        ):  # Jobs of a sweep may wait for their turn.
+        if job.id not in self._waiting and not job.sweep:
             self._queue.enroll()
             self.clear()
             self._evaluate()
@@ -56,9 +57,9 @@ class AdmissionQueue:
         return QueueAdmission(is_admitted=place.is_admitted, demand=place.entry.demand)
 
     def waits(self, job: Job) -> bool:
-        """Whether a job waits in the queue, according to the last evaluation."""
+        """Whether a queued job waits for room, according to the last evaluation."""
         place = self._waiting.get(job.id)
-        return job.state is State.QUEUED and place is not None and not place.is_admitted
+        return place is not None and not place.is_admitted
 
     def clear(self) -> None:
         """Forget the last evaluation: the queue or the quotas have changed."""

@@ -449,7 +449,7 @@ class Reconciler:
         pause_s = self._intervals.interval_s(engine, self._job_count(engine))
         if self._waits_for_turn(job):  # The end of another job makes it due.
             return now + timedelta(seconds=max(pause_s, TURN_POLL_S))
-        if self._queue.waits(job):
+        if job.state is State.QUEUED and self._queue.waits(job):
             pause_s = max(pause_s, POLL_WAITING_EVERY_S)
         within_ms = ms_until_decision(job, now, self._planned_context(job))
         if within_ms is not None:

@@ -86,7 +86,7 @@ class JobQueue:
             if not connection.execute(delete(quotas).where(*mine)).rowcount:
                 whose = "the service" if scope is QuotaScope.SERVICE else f"{scope} {name}"
                 raise NotFound(f"there is no quota of {whose}")
-            if not _has_quotas(connection):
+            if not has_quotas(connection):
                 connection.execute(delete(queue_entries))
             audit_log.append(connection, action, self._clock.now())
 
@@ -118,7 +118,7 @@ class JobQueue:
     def enroll(self) -> None:
         """Add rows of jobs that an older version has submitted or resumed while quotas are set."""
         with writing(self._engine) as connection:
-            if _has_quotas(connection):
+            if has_quotas(connection):
                 _enroll_missing(connection, self._clock.now())
 
 
@@ -132,8 +132,6 @@ def enforce_quotas(connection: Connection, job: Job, events: Sequence[Event]) ->
     if admitted is None and not any(isinstance(event, LaunchRequested) for event in events):
         return
     found = _quotas(connection)
-    if not found:
-        return
     mine = queue_entries.c.job_id == job.id
     row = connection.execute(select(queue_entries).where(mine)).first()
     if row is None or (row.admitted_at is None) != bool(admitted):
@@ -151,8 +149,6 @@ def enforce_quotas(connection: Connection, job: Job, events: Sequence[Event]) ->
 def track_queue(connection: Connection, job: Job, events: Sequence[Event], now: datetime) -> None:
     """Update the row of a job after `events`; `job` contains them."""
     changes = [event for event in events if isinstance(event, _TRACKED)]
-    if not changes or not _has_quotas(connection):
-        return
     mine = queue_entries.c.job_id == job.id
     for event in changes:
         match event:
@@ -223,7 +219,8 @@ def _row(job: Job, submitted: Submitted, *, admitted_at: datetime | None) -> dic
     }
 
 
-def _has_quotas(connection: Connection) -> bool:
+def has_quotas(connection: Connection) -> bool:
+    """Whether there are quotas, so that jobs need an admission."""
     return connection.execute(select(quotas.c.scope).limit(1)).first() is not None
 
 

@@ -33,7 +33,7 @@ from holdfast.store import audit_log, event_log, job_index, retention_queue
 from holdfast.store.budgets import Budgets, enforce_budgets
 from holdfast.store.channels import insert_channels as put_channels
 from holdfast.store.database import reading, writing
-from holdfast.store.job_queue import JobQueue, enforce_quotas, track_queue
+from holdfast.store.job_queue import JobQueue, enforce_quotas, has_quotas, track_queue
 from holdfast.store.report_ingest import BatchResult, ReportBatch, ingest_batches
 from holdfast.store.secrets import insert_secrets as put_secrets
 from holdfast.store.sweeps import Sweeps, enforce_sweep
@@ -164,7 +164,8 @@ class Journal:
             connection.execute(insert(jobs).values(**row, **payers, **listed, observed_seq=job.seq))
             job_index.insert_tags(connection, job)
             engine = engine_of(event.spec.get("resources", {}))
-            track_queue(connection, job, [event], event.at)
+            if has_quotas(connection):
+                track_queue(connection, job, [event], event.at)
             watch = {"job_id": job.id, "engine": engine.value, "due_at": event.at}
             connection.execute(insert(watches).values(**watch))
             if tidied_by is RetentionOwner.SERVICE:
@@ -217,9 +218,12 @@ class Journal:
             now = self._clock.now()
             enforce_budgets(connection, job, events, now)
             enforce_sweep(connection, job, events, now)
-            enforce_quotas(connection, job, events)
+            is_queued = has_quotas(connection)
+            if is_queued:
+                enforce_quotas(connection, job, events)
             after = event_log.record(connection, job, events, now)
-            track_queue(connection, after, events, now)
+            if is_queued:
+                track_queue(connection, after, events, now)
             if action:
                 self._audit(connection, action)
         return after

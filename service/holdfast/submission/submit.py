@@ -206,7 +206,8 @@ def submission(
     """
     spec = understood.spec
     past = lifetimes_for(services, spec)
-    demand = quota_demand(services, spec, caller.name, project)
+    has_quotas = bool(services.journal.queue.quotas())
+    demand = quota_demand(services, spec, caller.name, project) if has_quotas else None
     for error in refusals(services, spec, caller, project, past, force=force):
         raise error
     notes = check_spot_safety(spec, past, force=force) + check_parent_job(services, spec, caller)
