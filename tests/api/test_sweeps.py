@@ -74,6 +74,27 @@ def test_jobs_of_a_sweep_take_turns_with_their_parameters(world: SimulatedServic
 
 
 @ON_SQLITE
+def test_jobs_that_wait_for_their_turn_take_no_room_in_quotas(world: SimulatedService) -> None:
+    world.http.put("/v1/quotas/service", json={"jobs": 2})
+    made = submit(world, params={"seed": ["1..3"]}, parallel=1)
+    other = world.submit()["id"]
+
+    world.until(other, "training")
+
+    assert busy(show(world, made)) == 1
+    assert world.http.get("/v1/queue").json()["jobs"] == []
+    done = run_out(world, made, most=1)
+    assert done["states"] == {"succeeded": 3}
+    for trial in done["trials"]:
+        events = world.http.get(f"/v1/jobs/{trial['job_id']}/events").json()
+        assert [event["kind"] for event in events][:3] == [
+            "Submitted",
+            "Admitted",
+            "LaunchRequested",
+        ]
+
+
+@ON_SQLITE
 @pytest.mark.parametrize(
     ("jobs", "parallel"), [(6, 2), pytest.param(64, 8, marks=pytest.mark.full)]
 )

@@ -55,7 +55,7 @@ class JournaledSimulation(QueueSimulation):
 
     def _admit(self, entry: QueueEntry) -> None:
         job = self.journal.read(entry.job_id)
-        context = ReconcileContext(admission=self.queue.admission(job.id))
+        context = ReconcileContext(admission=self.queue.admission(job))
         plan = decide(job, None, self.now, context)
         assert [type(event) for event in plan.record] == [Admitted, LaunchRequested]
         self.journal.append(job, plan.record)
