@@ -103,7 +103,7 @@ def test_budget_of_a_sweep_is_kept_to_the_cent(
 ) -> None:
     rate = rate_of_a_job(world)
     # Reserved for saving are 120 s of the running jobs and of a new one; each job takes about 70 s.
-    budget = (120 * (parallel + 1) + 70 * (jobs // 2)) * rate
+    budget = (120 * (parallel + 1) + 70 * (jobs // 3)) * rate
     made = submit(
         world,
         params={"seed": [f"1..{jobs}"]},
