@@ -32,6 +32,7 @@ TESTS: Final = Path(__file__).parents[1]
 PRELOADED: Final = (
     "holdfast_worker.node.rank_entrypoint",
     "holdfast_worker.run",
+    "holdfast_worker.storage.cloud",
     "holdfast_worker.storage.s3",
     "torch._dynamo",
     "torch.distributed.fsdp",

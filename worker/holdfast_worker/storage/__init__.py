@@ -1,10 +1,12 @@
-"""Checkpoint stores: directories and S3 buckets, opened by URL."""
+"""Checkpoint stores: directories, and buckets of three clouds, opened by URL."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from holdfast_worker.config import environment
+from holdfast_worker.protocol.object_stores import CLOUDS, STORE_FORMS
 from holdfast_worker.storage.base import Store, StoreRefused
 from holdfast_worker.storage.directory import DirectoryStore
 
@@ -23,7 +25,11 @@ def open_store(url: str, job: str) -> Store:
 
         prefix = "/".join(part for part in (*parts.path.split("/"), job) if part)
         return S3Store(parts.netloc, prefix)
-    raise StoreRefused("the address must be s3://bucket/prefix or file:///path")
+    if parts.scheme in CLOUDS and parts.netloc:
+        from holdfast_worker.storage.cloud import open_cloud_store  # noqa: PLC0415 - as above
+
+        return open_cloud_store(url, job, environment())
+    raise StoreRefused(f"the address must be {STORE_FORMS}")
 
 
 def open_job_url(url: str) -> Store:
