@@ -24,6 +24,7 @@ from holdfast_worker.telemetry.service_client import ServiceClient
 from holdfast_worker.telemetry.spool import Spool, read_spool, spool_file
 from holdfast_worker.telemetry.store_relay import StoreRelay
 from sqlalchemy import Engine
+from support.cloud_servers import FAKE_CLOUDS
 from support.events import launched, ready, submitted
 from support.live_service import free_port
 from worker.support.report_server import ReportServer
@@ -38,7 +39,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", "bucket", "gs", "az"])
 def store(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
@@ -47,6 +48,11 @@ def store(
         yield f"file://{tmp_path / 'store'}"
         return
     with fake_s3.in_thread() as s3:
+        if cloud := FAKE_CLOUDS.get(request.param):
+            server = cloud(s3)
+            server.open(monkeypatch)
+            yield server.runs
+            return
         for name, value in credentials(s3.endpoint).items():
             monkeypatch.setenv(name, value)
         for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):

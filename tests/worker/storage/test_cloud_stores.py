@@ -256,6 +256,7 @@ def test_invalid_variables_of_azure_are_refused(variables: dict[str, str], messa
     [
         ({"GOOGLE_SERVICE_ACCOUNT_KEY": "/a/path"}, "is not the JSON of a key; write its content"),
         ({"GOOGLE_BASE_URL": "storage"}, "GOOGLE_BASE_URL='storage': is not an endpoint"),
+        ({"GOOGLE_BASE_URL": "https://evil.example\\@here"}, "is not an endpoint; write it like"),
         ({"STORAGE_EMULATOR_HOST": ":0"}, "is not an endpoint; write it like"),
     ],
 )

@@ -58,21 +58,37 @@ _CONNECTION_PARTS: Final = {
     "sharedaccesssignature": "sas_key",
     "blobendpoint": "endpoint",
 }
+_CREDENTIAL_TYPES: Final = {
+    "account_key": "access_key",
+    "sas_key": "sas_token",
+    "token": "bearer_token",
+    "client_secret": "client_secret",
+    "federated_token_file": "workload_identity",
+}
+"""obstore's name of each kind of credentials, by the option that contains them; the first found is used."""
 VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     GOOGLE: (*_GOOGLE_OPTIONS, _EMULATOR),
     AZURE: (*_AZURE_OPTIONS, _CONNECTION),
 }
 """Variables that locate a store or contain its credentials, by URL scheme."""
-CREDENTIAL_OPTIONS: Final = (
-    *("application_credentials", "service_account", "service_account_key", "bearer_token"),
-    *("account_key", "sas_key", "token", "client_secret", "federated_token_file"),
+CREDENTIALS: Final = frozenset(
+    {
+        *("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_BEARER_TOKEN"),
+        *("GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY", "AZURE_CLIENT_SECRET"),
+        *("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN"),
+        *("AZURE_STORAGE_TOKEN", "AZURE_FEDERATED_TOKEN_FILE", _CONNECTION),
+    }
 )
-"""Options that contain or name credentials."""
+"""Variables that contain or name credentials."""
 PREFIXES: Final = {"s3": "AWS_", GOOGLE: "GOOGLE_", AZURE: "AZURE_"}
 """What the names of a store's variables begin with, by URL scheme."""
 
+GOOGLE_ENDPOINT: Final = "https://storage.googleapis.com"
+AZURE_HOST: Final = re.compile(
+    r"https://[a-z0-9]{3,24}\.blob\.core\.(windows\.net|chinacloudapi\.cn|usgovcloudapi\.net)/?"
+)
+"""Endpoints of accounts in Microsoft's clouds."""
 _ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}")
-_GOOGLE_ENDPOINT: Final = "https://storage.googleapis.com"
 _MISSING: Final = frozenset({"NoSuchBucket", "ContainerNotFound"})
 _FORBIDDEN: Final = frozenset(
     {"AccessDenied", "AuthorizationPermissionMismatch", "InsufficientAccountPermissions"}
@@ -148,7 +164,7 @@ def google_options(env: Mapping[str, str]) -> tuple[dict[str, Any], str]:
         StoreNotConfigured: a variable has an invalid value.
     """
     options: dict[str, Any] = _named(_GOOGLE_OPTIONS, env)
-    endpoint = options.get("base_url") or _GOOGLE_ENDPOINT
+    endpoint = options.get("base_url") or GOOGLE_ENDPOINT
     if emulator := env.get(_EMULATOR):
         endpoint = emulator if "://" in emulator else f"http://{emulator}"
         # Without a token, obstore asks the metadata service of the machine for one.
@@ -178,9 +194,10 @@ def azure_options(env: Mapping[str, str]) -> tuple[dict[str, Any], str]:
         )
     endpoint = options.get("endpoint") or f"https://{account}.blob.{suffix}"
     options |= {"endpoint": _checked("AZURE_STORAGE_ENDPOINT", endpoint), "use_emulator": False}
-    # A key in the environment would otherwise come before a narrower signature of the job.
-    if "sas_key" in options and "account_key" not in options:
-        options["credential_type"] = "sas_token"
+    # obstore reads the environment, too, where credentials of another kind might come first.
+    kinds = (kind for option, kind in _CREDENTIAL_TYPES.items() if option in options)
+    if kind := next(kinds, None):
+        options["credential_type"] = kind
     return options, endpoint
 
 
@@ -229,7 +246,8 @@ def _checked(name: str, endpoint: str) -> str:
         plain = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
     except ValueError:
         plain = None
-    if not plain:
+    # obstore reads a backslash as a slash, so that another host would be checked than is used.
+    if not plain or any(c in "@?#\\" or c <= " " for c in endpoint):
         raise StoreNotConfigured(
             f"{name}={endpoint!r}: is not an endpoint; write it like https://storage.example.com"
         )
