@@ -103,7 +103,9 @@ def steps(spool: Spool, numbers: range) -> None:
 
 
 def new_sender(relayed: RelayedJob, spool: Path, port: int) -> ReportSender:
-    relay = StoreRelay(partial(open_store, relayed.store, JOB), spool, 1, quiet_s=0.3, pause_s=0.1)
+    relay = StoreRelay(
+        partial(open_store, relayed.store, JOB, os.environ), spool, 1, quiet_s=0.3, pause_s=0.1
+    )
     client = ServiceClient(f"http://127.0.0.1:{port}", JOB, "secret")
     return ReportSender(client, spool, 1, relay=relay)
 
@@ -133,7 +135,7 @@ def test_relay_delivers_all_reports_without_the_service(
     sender.close(within_s=10)
     import_until(relayed, lambda: relayed.event_kinds() == ["TrainingStarted", "WorkerLeft"])
 
-    left = open_store(store, JOB).list("inbox/")
+    left = open_store(store, JOB, os.environ).list("inbox/")
     assert left == []
     assert relayed.journal.marks(JOB) == {1: 10}
 
@@ -149,7 +151,7 @@ def test_returning_service_receives_all_reports_once(
     sender.start()
     import_until(relayed, lambda: relayed.steps() == [*range(5)])
     steps(spool, range(5, 10))
-    wait_until(lambda: bool(open_store(store, JOB).list("inbox/")))
+    wait_until(lambda: bool(open_store(store, JOB, os.environ).list("inbox/")))
     service.received[1] = [*range(1, 6)]
 
     with service.opened(port):
@@ -162,7 +164,7 @@ def test_returning_service_receives_all_reports_once(
         relayed.journal.ingest(JOB, 1, reports[10:])
         sender.close()
     relayed.importer = relayed.new_importer()
-    import_until(relayed, lambda: open_store(store, JOB).list("inbox/") == [])
+    import_until(relayed, lambda: open_store(store, JOB, os.environ).list("inbox/") == [])
 
     assert relayed.steps() == [*range(12)]
     assert service.received == {1: [*range(1, 13)]}

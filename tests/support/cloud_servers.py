@@ -65,7 +65,7 @@ class CloudServer:
         """Open the store of a job, with the variables in this process."""
         for name, value in self.variables.items():
             monkeypatch.setenv(name, value)
-        return open_store(f"{self.scheme}://{CONTAINER}/{prefix}", job)
+        return open_store(f"{self.scheme}://{CONTAINER}/{prefix}", job, os.environ)
 
 
 def fake_google(s3: FakeS3) -> CloudServer:

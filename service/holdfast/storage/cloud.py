@@ -1,4 +1,4 @@
-"""A checkpoint store in a bucket of Google Cloud Storage or a container of Azure Blob Storage.
+"""A checkpoint store in Google Cloud Storage or Azure Blob Storage.
 
 The service's only module that imports obstore.
 """
@@ -54,7 +54,8 @@ class CloudCheckpointBucket:
         self._bucket = bucket
 
     def list_objects(self, directory: str) -> StoreListing:
-        """See `CheckpointBucket`. Asks for the time before the listing, so that nothing in it is newer."""
+        """See `CheckpointBucket`."""
+        # Before the listing, so that nothing in it is older than it seems.
         listed_at = _server_time(self._config)
 
         def fetch() -> list[Any]:

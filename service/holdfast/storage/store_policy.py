@@ -151,7 +151,7 @@ class StorePolicy:
         *,
         has_credentials: bool,
     ) -> None:
-        """Check the server of a confined job, whose connections obstore makes without the egress policy."""
+        """Check the server of a confined job: obstore connects without the egress policy."""
         options_of = google_options if scheme == GOOGLE else azure_options
         _, endpoint = options_of(variables)
         with suppress(StoreNotConfigured):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -133,7 +134,7 @@ def test_missing_credentials_are_a_refusal(scheme: str, monkeypatch: pytest.Monk
     monkeypatch.setenv("HOME", "/nonexistent")
 
     with pytest.raises(StoreRefused, match=f"^{scheme}://b: no credentials were found: .*; set "):
-        open_store(f"{scheme}://b", "job").put("a", b"x")
+        open_store(f"{scheme}://b", "job", os.environ).put("a", b"x")
 
 
 def test_unreachable_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +142,7 @@ def test_unreachable_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
     with pytest.raises(StoreUnreachable, match=r"^az://b: .*http://127\.0\.0\.1:9/here"):
-        open_store("az://b", "job").put("a", b"x")
+        open_store("az://b", "job", os.environ).put("a", b"x")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_unreadable_credentials_are_a_refusal(
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", f"{file}")
 
     with pytest.raises(StoreRefused, match=message):
-        open_store("gs://bucket", "job")
+        open_store("gs://bucket", "job", os.environ)
 
 
 def test_wrong_key_of_an_account_is_refused(
@@ -169,7 +170,7 @@ def test_wrong_key_of_an_account_is_refused(
 ) -> None:
     store = azurite.open(monkeypatch)
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", KEY)
-    other = open_store(azurite.runs, "job")
+    other = open_store(azurite.runs, "job", os.environ)
 
     with pytest.raises(StoreRefused, match=r"^az://bucket: AuthorizationFailure: .*; check AZURE_"):
         other.put("a", b"x")
@@ -186,11 +187,11 @@ def test_signature_gives_access_and_is_never_shown(
     good, bad = signature(), signature(key=b"other")
 
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", parts + good)
-    store = open_store("az://bucket/signed", "job")
+    store = open_store("az://bucket/signed", "job", os.environ)
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", parts + bad)
-    other = open_store("az://bucket/signed", "job")
+    other = open_store("az://bucket/signed", "job", os.environ)
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", parts.replace(endpoint, "http://127.0.0.1:9") + bad)  # fmt: skip
-    away = open_store("az://bucket/signed", "job")
+    away = open_store("az://bucket/signed", "job", os.environ)
 
     assert store.put_if_absent("a", b"x")
     assert store.list("") == ["a"]
@@ -269,7 +270,7 @@ def test_invalid_variables_are_a_refusal_of_the_store(monkeypatch: pytest.Monkey
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
 
     with pytest.raises(StoreRefused, match="the storage account is unknown"):
-        open_store("az://bucket", "job")
+        open_store("az://bucket", "job", os.environ)
 
 
 @pytest.mark.parametrize("kind", CLOUD_SERVERS)

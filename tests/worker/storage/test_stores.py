@@ -45,14 +45,14 @@ def moto_endpoint() -> Iterator[str]:
 @pytest.fixture(params=["directory", "rclone", "moto", *CLOUD_SERVERS])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     if request.param == "directory":
-        return open_store(f"file://{tmp_path}/a%20store", "job-1")
+        return open_store(f"file://{tmp_path}/a%20store", "job-1", os.environ)
     if request.param in CLOUD_SERVERS:
         server: CloudServer = request.getfixturevalue(request.param)
         return server.open(monkeypatch, f"{tmp_path.name}/deep", "job-1")
     endpoint = request.getfixturevalue(f"{request.param}_endpoint")
     for name, value in credentials(endpoint).items():
         monkeypatch.setenv(name, value)
-    return open_store(f"s3://{BUCKET}/{tmp_path.name}/deep", "job-1")
+    return open_store(f"s3://{BUCKET}/{tmp_path.name}/deep", "job-1", os.environ)
 
 
 def test_object_is_stored_listed_and_deleted(store: Store) -> None:
@@ -144,7 +144,7 @@ def test_waiting_for_a_store_leaves_the_random_state_unchanged(
     with fake_s3.in_thread() as s3:
         for name, value in credentials(s3.endpoint).items():
             monkeypatch.setenv(name, value)
-        store = open_store(f"s3://{BUCKET}/x", "job")
+        store = open_store(f"s3://{BUCKET}/x", "job", os.environ)
         s3.fault("error", code="InternalError", on="PutObject", count=2)
         before = random.getstate()
 
@@ -227,7 +227,7 @@ def test_forked_loader_worker_does_not_keep_the_lock(
 )
 def test_invalid_store_address_is_refused(url: str) -> None:
     with pytest.raises(StoreRefused, match="must be s3://bucket/prefix, gs://bucket/prefix, az://"):
-        open_store(url, "job")
+        open_store(url, "job", os.environ)
 
 
 @pytest.mark.parametrize(
@@ -264,11 +264,11 @@ def test_unusable_bucket_is_refused_with_the_reason(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
 
     with pytest.raises(error, match=message):
-        open_store(f"s3://{bucket}/x", "job").put("probe", b"x")
+        open_store(f"s3://{bucket}/x", "job", os.environ).put("probe", b"x")
 
 
 def test_unusable_directory_is_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(StoreRefused, match="Not a directory"):
-        open_store(f"file://{tmp_path}/file", "job").put("probe", b"x")
+        open_store(f"file://{tmp_path}/file", "job", os.environ).put("probe", b"x")

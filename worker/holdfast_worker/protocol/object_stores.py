@@ -140,7 +140,9 @@ class CloudStoreConfig:
 
 
 def cloud_store(url: str, env: Mapping[str, str], job: str = "") -> CloudStoreConfig:
-    """The configuration of `gs://bucket/prefix` or `az://container/prefix`, or of a job's part of it.
+    """The configuration of `gs://bucket/prefix` or `az://container/prefix`.
+
+    With `job`, that of its part of the store.
 
     Raises:
         StoreNotConfigured: a variable has an invalid value, or the account is unknown.
