@@ -31,6 +31,7 @@ from support.cloud_servers import (
     azure_variables,
     signature,
 )
+from worker.support.stores import RankGroup, newest
 
 KEY = base64.b64encode(b"a key").decode()
 
@@ -293,3 +294,26 @@ def test_both_servers_answer_conditions_alike(
 
     assert answers == [False, True, True, False, True, False, False]
     assert [store.get(key) for key in "ab"] == [b"two", b"four"]
+
+
+@pytest.mark.parametrize("fault", ["flip", "rot", "truncate", "swap"])
+def test_damaged_part_is_never_loaded(s3: FakeS3, store: Store, tmp_path: Path, fault: str) -> None:
+    group = RankGroup(store, tmp_path / "spool")
+    group.save(10)
+    group.save(20)
+    first, second = [key for key in s3.keys("bucket") if "/step-20-" in key and key.endswith("/000000")]  # fmt: skip
+    match fault:
+        case "flip":
+            s3.fault("flip", on="GetObject", key=first)
+        case "rot":
+            s3.corrupt("bucket", first)
+        case "truncate":
+            s3.truncate("bucket", first, 5)
+        case _:
+            s3.swap("bucket", first, second)
+
+    step, rejected = newest(store)
+
+    assert step == 10
+    assert len(rejected) == 1
+    assert first.partition("/step-20-")[2].partition("/")[2] in rejected[0]
