@@ -6,6 +6,7 @@ import base64
 import json
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from holdfast_worker.protocol.object_stores import (
     StoreNotConfigured,
     azure_options,
     cloud_store,
+    failure_of,
     google_options,
 )
 from holdfast_worker.storage import open_store
@@ -101,14 +103,18 @@ def test_server_without_conditions_overwrites(s3: FakeS3, store: Store) -> None:
 
 
 def test_swap_notices_an_equal_object_written_again(s3: FakeS3, store: Store) -> None:
-    """The writer of equal bytes between read and write is another one: generations differ."""
+    """Another writer replaces the pointer by equal bytes between our read and our write."""
     store.put("newest.json", b"one")
-    stalled = s3.fault("error", code="PreconditionFailed", on="PutObject", key="*newest*", count=1)
+    stalled = s3.fault("stall", on="PutObject", key="*newest*", count=1)
 
-    is_swapped = store.swap("newest.json", b"one", b"two")
+    with ThreadPoolExecutor(1) as pool:
+        swapping = pool.submit(store.swap, "newest.json", b"one", b"two")
+        assert s3.triggered(stalled, times=1, timeout_s=60) == 1
+        store.put("newest.json", b"one")
+        s3.calm(stalled)
+        is_swapped = swapping.result()
 
     assert not is_swapped
-    assert s3.triggered(stalled) == 1
     assert store.get("newest.json") == b"one"
 
 
@@ -203,6 +209,16 @@ def test_signature_gives_access_and_is_never_shown(
         away.put("a", b"x")
     assert not any("sig=" in str(raised.value) for raised in (refused, unreachable))
     assert refused.value.__cause__ is None
+
+
+def test_queries_of_urls_are_left_out_of_messages() -> None:
+    """Whether obstore hides a signature in an address depends on the request."""
+    config = cloud_store("az://b", azure_variables("https://abc.blob.core.windows.net"))
+    error = OSError("Generic X error: Error performing PUT https://h/b/k?sv=1&sig=secret in 1ms")
+
+    message = failure_of(error, config).message
+
+    assert message == "az://b: Error performing PUT https://h/b/k in 1ms"
 
 
 def test_account_and_endpoint_come_from_variables() -> None:
