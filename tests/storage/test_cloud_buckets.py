@@ -225,6 +225,7 @@ def test_server_that_the_operator_allows_is_used(s3: FakeS3, server: CloudServer
     ("store", "envs"),
     [
         ("az://bucket", {"AZURE_STORAGE_ACCOUNT_NAME": "theirs"}),
+        ("az://bucket", {"AZURE_STORAGE_CONNECTION_STRING": "AccountName=theirs"}),
         ("gs://bucket", {"GOOGLE_BASE_URL": "https://storage.googleapis.com"}),
     ],
 )

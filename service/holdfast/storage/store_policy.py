@@ -153,7 +153,7 @@ class StorePolicy:
     ) -> None:
         """Check the server of a confined job: obstore connects without the egress policy."""
         options_of = google_options if scheme == GOOGLE else azure_options
-        _, endpoint = options_of(variables)
+        options, endpoint = options_of(variables)
         with suppress(StoreNotConfigured):
             if endpoint.rstrip("/") == options_of(own)[1].rstrip("/"):
                 return
@@ -162,7 +162,9 @@ class StorePolicy:
             raise CheckpointStoreRefused(
                 f"{endpoint}: is not a server of Google or Azure, and HOLDFAST_STORE_ENDPOINTS does not allow it"
             )
-        if not has_credentials:
+        # A connection string without a key would let obstore use the service's from the environment.
+        is_explicit = scheme == GOOGLE or "credential_type" in options
+        if not (has_credentials and is_explicit):
             raise CheckpointStoreRefused(
                 f"{endpoint}: the service's own credentials are not used for a server or an account that a job names; "
                 "give the job its own in envs"
