@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from holdfast_worker.protocol.object_stores import (
     AZURE_HOST,
+    CONNECTION_STRING,
     CREDENTIALS,
     GOOGLE,
     GOOGLE_ENDPOINT,
@@ -133,6 +134,7 @@ class StorePolicy:
             name: value
             for name, value in own.items()
             if not (has_credentials and name in CREDENTIALS)
+            and CONNECTION_STRING not in theirs  # It names account and endpoint, too.
         }
         if is_confined and theirs:
             for name in sorted(_OF_MACHINE & theirs.keys()):

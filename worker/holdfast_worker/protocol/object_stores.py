@@ -51,7 +51,12 @@ _AZURE_OPTIONS: Final = {
     "AZURE_FEDERATED_TOKEN_FILE": "federated_token_file",
     "AZURE_USE_AZURE_CLI": "use_azure_cli",
 }
-_CONNECTION: Final = "AZURE_STORAGE_CONNECTION_STRING"
+CONNECTION_STRING: Final = "AZURE_STORAGE_CONNECTION_STRING"
+"""The variable that contains account, credentials and endpoint in one."""
+ACCOUNT_VARIABLES: Final = frozenset(
+    {"AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT", CONNECTION_STRING}
+)
+"""Variables of which a store at Azure needs one."""
 _CONNECTION_PARTS: Final = {
     "accountname": "account_name",
     "accountkey": "account_key",
@@ -68,7 +73,7 @@ _CREDENTIAL_TYPES: Final = {
 """obstore's name of each kind of credentials, by the option that contains them; the first found is used."""
 VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     GOOGLE: (*_GOOGLE_OPTIONS, _EMULATOR),
-    AZURE: (*_AZURE_OPTIONS, _CONNECTION),
+    AZURE: (*_AZURE_OPTIONS, CONNECTION_STRING),
 }
 """Variables that locate a store or contain its credentials, by URL scheme."""
 CREDENTIALS: Final = frozenset(
@@ -76,7 +81,7 @@ CREDENTIALS: Final = frozenset(
         *("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_BEARER_TOKEN"),
         *("GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY", "AZURE_CLIENT_SECRET"),
         *("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN"),
-        *("AZURE_STORAGE_TOKEN", "AZURE_FEDERATED_TOKEN_FILE", _CONNECTION),
+        *("AZURE_STORAGE_TOKEN", "AZURE_FEDERATED_TOKEN_FILE", CONNECTION_STRING),
     }
 )
 """Variables that contain or name credentials."""
@@ -182,7 +187,7 @@ def azure_options(env: Mapping[str, str]) -> tuple[dict[str, Any], str]:
     Raises:
         StoreNotConfigured: a variable has an invalid value, or the account is unknown.
     """
-    options: dict[str, Any] = _parts_of_connection(env.get(_CONNECTION, ""))
+    options: dict[str, Any] = _parts_of_connection(env.get(CONNECTION_STRING, ""))
     suffix = options.pop("suffix", "core.windows.net")
     options |= _named(_AZURE_OPTIONS, env)
     account = options.get("account_name", "")
@@ -215,7 +220,7 @@ def _parts_of_connection(text: str) -> dict[str, str]:
         if not mark:
             # Never repeats the value, which contains the key.
             raise StoreNotConfigured(
-                f"{_CONNECTION}: has a part without '='; copy it again from the account's access keys"
+                f"{CONNECTION_STRING}: has a part without '='; copy it again from the account's access keys"
             )
         word = name.strip().lower()
         if option := _CONNECTION_PARTS.get(word):
@@ -224,7 +229,7 @@ def _parts_of_connection(text: str) -> dict[str, str]:
             found["suffix"] = value
         elif word == "usedevelopmentstorage" and value.lower() == "true":
             raise StoreNotConfigured(
-                f"{_CONNECTION}: UseDevelopmentStorage names no account; write its BlobEndpoint, AccountName and AccountKey"
+                f"{CONNECTION_STRING}: UseDevelopmentStorage names no account; write its BlobEndpoint, AccountName and AccountKey"
             )
     return found
 
