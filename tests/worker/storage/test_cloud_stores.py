@@ -290,6 +290,12 @@ def test_invalid_variables_are_a_refusal_of_the_store(monkeypatch: pytest.Monkey
         open_store("az://bucket", "job", os.environ)
 
 
+@pytest.mark.parametrize("url", ["gs://b/../x", "gs://b/./x"])
+def test_parts_that_keys_cannot_have_are_refused(url: str) -> None:
+    with pytest.raises(StoreRefused, match="which keys cannot have; remove it"):
+        open_store(url, "job", {})
+
+
 @pytest.mark.parametrize("kind", CLOUD_SERVERS)
 def test_both_servers_answer_conditions_alike(
     kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

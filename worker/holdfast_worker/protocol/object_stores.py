@@ -153,6 +153,8 @@ def cloud_store(url: str, env: Mapping[str, str], job: str = "") -> CloudStoreCo
         StoreNotConfigured: a variable has an invalid value, or the account is unknown.
     """
     parts = urlsplit(url)
+    if {".", ".."} & set(parts.path.split("/")):
+        raise StoreNotConfigured(f"{url}: has the part . or .., which keys cannot have; remove it")
     options, endpoint = (google_options if parts.scheme == GOOGLE else azure_options)(env)
     prefix = "/".join(part for part in (*parts.path.split("/"), job) if part)
     return CloudStoreConfig(

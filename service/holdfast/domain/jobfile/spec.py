@@ -129,6 +129,8 @@ def _store(url: str) -> str:
     if {"?", "#"} & set(url):
         raise ValueError(f"has a query or a fragment; write {STORE_FORMS}")
     scheme, _, rest = url.partition("://")
+    if scheme != "file" and {".", ".."} & set(rest.split("/")):
+        raise ValueError("has the part . or .., which keys in buckets cannot have; remove it")
     if "@" in rest.partition("/")[0]:
         raise ValueError(
             "contains a user or a password, which all viewers of the job could read; "
